@@ -1,0 +1,101 @@
+# Holdfast. `make help` lists the targets. Objects and programs go to $(BUILD).
+BUILD ?= build
+OBJ = $(BUILD)/obj
+CC ?= gcc
+CXX ?= g++
+SANITIZER ?=
+OPT ?= -O2 -g
+WARN = -Wall -Wextra -Werror
+SAN = $(if $(SANITIZER),-fsanitize=$(SANITIZER) -fno-omit-frame-pointer)
+# No contraction: the bits of the numerics must not depend on what the compiler fuses.
+CFLAGS_ALL = -std=c17 -D_GNU_SOURCE -I. -I$(OBJ)/gen $(OPT) $(WARN) -ffp-contract=off -fPIC -pthread -MMD -MP $(SAN) $(CFLAGS)
+CXXFLAGS_ALL = -std=c++17 -I. $(OPT) $(WARN) -fPIC -pthread -MMD -MP $(SAN) $(CXXFLAGS)
+
+PKG = libprotobuf-c grpc liburing libxxhash jansson libcrypto libpcre2-8
+PKG_LIBS = $(shell pkg-config --libs libprotobuf-c liburing libxxhash jansson libcrypto libpcre2-8) -lgrpc -lgpr
+MPICC_C = $(shell mpicc --showme:compile 2>/dev/null)
+MPICC_L = $(shell mpicc --showme:link 2>/dev/null)
+LIBS = $(PKG_LIBS) -lstdc++ -lm -pthread
+
+src = $(wildcard $(1)/*.c)
+obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
+PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(OBJ)/gen/proto/ckpt.pb-c.o
+STORAGE_O = $(call obj,$(call src,storage))
+CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))
+CKPT_O = $(call obj,$(filter-out clients/cli%.c,$(call src,clients)))
+CLI_O = $(call obj,$(wildcard clients/cli*.c))
+KERNELS_O = $(call obj,$(call src,kernels) $(call src,kernels/cpu))
+# Files of kernels/cpu/isa are compiled once per ISA level; -DISA names the level.
+ISA_SRC = $(wildcard kernels/cpu/isa/*.c)
+ISA_O = $(foreach i,sse2 avx2 avx512,$(patsubst %.c,$(OBJ)/%.$(i).o,$(ISA_SRC)))
+TRAINER_MAINS = trainer/train.c trainer/tokenize.c
+TRAINER_O = $(call obj,$(filter-out $(TRAINER_MAINS),$(call src,trainer)))
+PROGRAMS = $(addprefix $(BUILD)/,trainer tokenizer ckptd ckpt-cli)
+TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
+BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
+
+.PHONY: help deps all run test check bench format install clean
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+all: deps-present $(PROGRAMS) $(BUILD)/libckpt.a ## build every program and library
+.PHONY: deps-present
+deps-present:
+	@true
+clean: ## remove what was built
+	rm -rf $(BUILD)
+
+$(OBJ)/gen/proto/%.pb-c.c $(OBJ)/gen/proto/%.pb-c.h: proto/%.proto
+	@mkdir -p $(OBJ)/gen
+	protoc-c --c_out=$(OBJ)/gen $<
+$(OBJ)/gen/proto/%.o: $(OBJ)/gen/proto/%.c
+	$(CC) $(CFLAGS_ALL) -c -o $@ $<
+$(OBJ)/%.o: %.c | $(OBJ)/gen/proto/ckpt.pb-c.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(if $(findstring comm_mpi,$@),$(MPICC_C)) -c -o $@ $<
+$(OBJ)/%.o: %.cpp
+	@mkdir -p $(@D)
+	$(CXX) $(CXXFLAGS_ALL) -c -o $@ $<
+ISA_FLAGS_sse2 = -march=x86-64
+ISA_FLAGS_avx2 = -march=x86-64-v3
+ISA_FLAGS_avx512 = -march=x86-64-v4 -mprefer-vector-width=512
+define ISA_RULE
+$(OBJ)/kernels/cpu/isa/%.$(1).o: kernels/cpu/isa/%.c
+	@mkdir -p $$(@D)
+	$(CC) $$(CFLAGS_ALL) -O3 $$(ISA_FLAGS_$(1)) -DISA=$(1) -c -o $$@ $$<
+endef
+$(foreach i,sse2 avx2 avx512,$(eval $(call ISA_RULE,$(i))))
+
+$(BUILD)/libproto.a: $(PROTO_O)
+$(BUILD)/libstorage.a: $(STORAGE_O)
+$(BUILD)/libckptd.a: $(CKPTD_O)
+$(BUILD)/libclient.a: $(CKPT_O)
+$(BUILD)/libkernels.a: $(KERNELS_O) $(ISA_O)
+$(BUILD)/libtrainer.a: $(TRAINER_O)
+$(BUILD)/libckpt.a: $(CKPT_O) $(PROTO_O)
+$(BUILD)/%.a:
+	@mkdir -p $(@D) && rm -f $@
+	ar rcs $@ $^
+
+link = $(CC) $(OPT) $(SAN) -pthread -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
+P = $(BUILD)/libproto.a
+S = $(BUILD)/libstorage.a
+K = $(BUILD)/libkernels.a
+C = $(BUILD)/libclient.a
+T = $(BUILD)/libtrainer.a
+$(BUILD)/ckptd: $(OBJ)/ckptd/main.o $(BUILD)/libckptd.a $S $P
+	$(link)
+$(BUILD)/ckpt-cli: $(CLI_O) $C $S $P
+	$(link)
+$(BUILD)/trainer: $(OBJ)/trainer/train.o $T $K $C $P
+	$(link) $(MPICC_L) -ldnnl -lgomp
+$(BUILD)/tokenizer: $(OBJ)/trainer/tokenize.o $T $P
+	$(link)
+# A unit test may use every part of the tree.
+$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $T $K $C $S $P
+	@mkdir -p $(@D)
+	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka
+$(BUILD)/bench/%: $(OBJ)/tests/bench/%.o $(BUILD)/libckptd.a $T $K $C $S $P
+	@mkdir -p $(@D)
+	$(link) $(MPICC_L) -ldnnl -lgomp
+
+-include $(shell find $(OBJ) -name '*.d' 2>/dev/null)

@@ -1,0 +1,148 @@
+/* ckpt.h - save and load sharded state through ckptd. All that a program needs.
+ *
+ * A program is a group of ranks. Each rank holds slices of named global tensors. The shortest life:
+ *
+ *     struct ckpt *ckpt;
+ *     ckpt_open(&ckpt, &(struct ckpt_options){.server = "unix:/run/ckptd.sock", .run = "llama",
+ *                                             .rank = rank, .world_size = n});
+ *     uint64_t attempt;
+ *     if (rank == 0)
+ *         ckpt_attempt_open(ckpt, &attempt);              -- then broadcast it to all ranks
+ *     ckpt_describe(ckpt, attempt, tensors, num_tensors); -- every rank, its slices
+ *     ckpt_load(ckpt, &(struct ckpt_load_options){.step = CKPT_NEWEST}, &info); -- fills the slices
+ *     for (...) {
+ *         ... one step ...
+ *         ckpt_save_begin(ckpt, &save, step, state_json);  -- an image in shared memory
+ *         for (i = 0; i < num_tensors; i++)
+ *             ckpt_save_copy(save, i);                     -- the one copy; announced at once
+ *         ckpt_save_end(save);                             -- returns; ckptd makes it durable
+ *     }
+ *     ckpt_save_wait(ckpt, step, timeout_ms);              -- durable, committed
+ *     ckpt_close(ckpt);
+ *
+ * A checkpoint can be loaded by any number of ranks with any other slices. Every byte is checked
+ * against its block checksum before it reaches the caller.
+ *
+ * When ckptd is away: save_begin returns CKPT_UNAVAILABLE and training goes on; the next save_begin
+ * reconnects, with back-off, and describes again. A failed save never harms an older checkpoint.
+ *
+ * Durability: "accepted" (in ckptd's memory), then "local" (committed, survives power loss).
+ *
+ * Errors: 0 or a negative code; ckpt_error() gives the line that explains the last one on this
+ * thread: what happened, detail, hint. Threads: one struct ckpt may be used by one thread at a time.
+ * Ownership: strings and tensors passed in stay the caller's; `data` must stay valid while described. */
+#ifndef HOLDFAST_CKPT_H
+#define HOLDFAST_CKPT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CKPT_DIMS_MAX 4
+#define CKPT_NEWEST (-1)
+
+/* Error codes; the same numbers as proto/report.h. */
+enum {
+    CKPT_INVALID = -1,
+    CKPT_NOT_FOUND = -2,
+    CKPT_STALE = -4,       /* a newer attempt of the run has taken over: stop */
+    CKPT_BUSY = -5,        /* every image is still being written: skip or try again */
+    CKPT_CORRUPT = -8,
+    CKPT_UNAVAILABLE = -9, /* ckptd cannot be reached */
+    CKPT_TIMEOUT = -10,
+    CKPT_ABORTED = -13,    /* the save failed or was aborted */
+    CKPT_MISMATCH = -14    /* tensors of the program and of the checkpoint differ */
+};
+
+/* This rank's slice of one tensor. dtype is the safetensors name ("F32", "BF16"). offset and extent
+ * in elements; an extent of 0 means that the rank holds nothing of this tensor. data: row-major. */
+struct ckpt_tensor {
+    const char *name;
+    const char *dtype;
+    uint32_t dims;
+    uint64_t shape[CKPT_DIMS_MAX];
+    uint64_t offset[CKPT_DIMS_MAX];
+    uint64_t extent[CKPT_DIMS_MAX];
+    void *data;
+};
+
+struct ckpt_options {
+    const char *server;         /* "unix:/path" */
+    const char *run;            /* [A-Za-z0-9._-], at most 100 bytes */
+    uint32_t rank, world_size;
+    uint32_t connect_ms;        /* first connection; 0: 10,000 */
+    uint32_t describe_ms;       /* wait for the other ranks in describe; 0: 60,000 */
+};
+
+/* What the manifest says about the run, given by rank 0. JSON objects; NULL for {}. */
+struct ckpt_attempt_options {
+    const char *config_json, *identity_json, *mesh_json, *data_json, *code_version;
+};
+
+struct ckpt_info {
+    char run[128];
+    uint64_t step, attempt;
+    char nonce[33];
+    uint64_t bytes;
+    char time[32];
+    uint32_t world_size;
+    char durability[16];
+    bool in_memory;
+};
+
+/* What a load found. Free with ckpt_loaded_free. */
+struct ckpt_loaded {
+    struct ckpt_info info;
+    char *state_json, *identity_json, *config_json, *data_json;
+    char *skipped; /* one line per newer checkpoint passed over, and why; "" for none */
+    uint64_t bytes_memory, bytes_local; /* source of the shards that this rank read */
+    double seconds;
+};
+
+struct ckpt_load_options {
+    int64_t step;       /* CKPT_NEWEST, or a step */
+    uint64_t attempt;   /* 0: the newest attempt that has the step */
+    int64_t below_step; /* with CKPT_NEWEST: only older steps than this; 0: no limit */
+    /* Tensors to fill; NULL: the described ones. */
+    const struct ckpt_tensor *tensors;
+    uint32_t num_tensors;
+};
+
+struct ckpt;
+struct ckpt_save;
+
+int ckpt_open(struct ckpt **out, const struct ckpt_options *options);
+void ckpt_close(struct ckpt *ckpt);
+const char *ckpt_error(void);
+
+/* Rank 0 only. Settles the run's older saves and takes a new attempt number, durably. *out_newest (may be
+ * NULL): the newest committed checkpoint, step 0 and attempt 0 when there is none. */
+int ckpt_attempt_open(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
+                      const struct ckpt_attempt_options *options);
+/* Every rank; waits for all. CKPT_MISMATCH when the slices do not tile the tensors. */
+int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor *tensors,
+                  uint32_t num_tensors);
+
+/* Fills the slices. CKPT_NOT_FOUND: no (such) checkpoint. CKPT_MISMATCH: another model. On any error
+ * the contents of the slices are undefined. A damaged checkpoint is CKPT_CORRUPT: ask again with
+ * below_step to walk back. */
+int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct ckpt_loaded **out);
+void ckpt_loaded_free(struct ckpt_loaded *loaded);
+
+int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
+                    const char *state_json /* rank 0; NULL elsewhere */);
+/* Copies tensor `index` into the image and announces it. Once per tensor. */
+int ckpt_save_copy(struct ckpt_save *save, uint32_t index);
+/* All copied: ckptd may commit. The handle is gone afterwards, also on error. */
+int ckpt_save_end(struct ckpt_save *save);
+void ckpt_save_abort(struct ckpt_save *save);
+/* Until the save of `step` is committed. CKPT_ABORTED with the reason when it failed. */
+int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,88 @@
+/* arena.h - the shared memory between a rank and its ckptd.
+ *
+ * ckptd owns a pool of equal memfd segments. An image (the bytes of a shard file) is a list of
+ * segments: image byte b lies in segment b / segment_bytes of the list. Beside the segments each
+ * session has one control page set (its own memfd): a header and a single-producer single-consumer
+ * ring of announcements. The rank copies tensor bytes into the image, then announces the range; ckptd
+ * copies each entry to private memory before it looks at it, and treats it as hostile.
+ *
+ * Descriptors travel over a second unix socket, the arena socket, named by HelloReply. The client
+ * connects, sends struct arena_request with its session token, gets struct arena_reply with the
+ * descriptors as SCM_RIGHTS. The connection stays open while the session lives: its end tells ckptd at
+ * once that the rank is gone. ckptd never accepts a descriptor.
+ *
+ * All integers are in the host's byte order (both ends are on one host). */
+#ifndef HOLDFAST_ARENA_H
+#define HOLDFAST_ARENA_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define ARENA_MAGIC 0x31616e657261666cull
+#define ARENA_VERSION 1u
+#define ARENA_RING_ENTRIES 4096u /* power of two */
+#define ARENA_FDS_MAX 64u        /* descriptors in one reply */
+
+enum arena_entry_kind {
+    ARENA_ENTRY_RANGE = 1, /* image bytes [offset, offset + bytes) are final */
+    ARENA_ENTRY_END = 2    /* the rank has announced all it has for this save */
+};
+
+struct arena_entry {
+    uint32_t kind;
+    uint32_t image; /* slot number of BeginSaveReply */
+    uint64_t save;
+    uint64_t offset;
+    uint64_t bytes;
+};
+_Static_assert(sizeof(struct arena_entry) == 32, "arena_entry is part of the shared-memory layout");
+
+struct arena_control {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t entries; /* ARENA_RING_ENTRIES */
+    uint64_t session;
+    uint8_t pad0[40];
+    uint64_t head; /* written by the rank: next entry to fill; free-running */
+    uint8_t pad1[56];
+    uint64_t tail; /* written by ckptd: next entry to read; free-running */
+    uint8_t pad2[56];
+    struct arena_entry ring[ARENA_RING_ENTRIES];
+};
+_Static_assert(sizeof(struct arena_control) == 192 + 32 * ARENA_RING_ENTRIES, "layout");
+
+/* Producer and consumer of the ring. push: false when full. pop: copies the oldest entry out, false
+ * when empty; a head that a hostile peer pushed more than a ring ahead is reported as ERR_CORRUPT. */
+bool arena_push(struct arena_control *control, const struct arena_entry *entry);
+int arena_pop(struct arena_control *control, struct arena_entry *out, bool *out_any);
+
+enum arena_request_kind {
+    ARENA_REQUEST_CONTROL = 1, /* reply carries: control memfd, eventfd to write after pushing */
+    ARENA_REQUEST_SEGMENTS = 2 /* reply carries the descriptors of the segments asked for */
+};
+struct arena_request {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t kind;
+    uint64_t session;
+    uint32_t num_segments;
+    uint32_t writable; /* 1: for saving, only segments lent to this session; 0: read-only, for loads */
+    uint32_t segments[ARENA_FDS_MAX];
+};
+struct arena_reply {
+    uint64_t magic;
+    uint32_t version;
+    int32_t error; /* 0 or a code of report.h; then no descriptors come */
+    uint32_t num_fds;
+    uint32_t pad;
+    uint64_t segment_bytes;
+};
+_Static_assert(sizeof(struct arena_request) == 32 + 4 * ARENA_FDS_MAX, "layout");
+_Static_assert(sizeof(struct arena_reply) == 32, "layout");
+
+/* Send and receive one reply with its descriptors (close-on-exec). ERR_UNAVAILABLE when the peer is
+ * gone, ERR_CORRUPT on a truncated or oversized message (received descriptors are closed). */
+int arena_send_reply(int socket, const struct arena_reply *reply, const int *fds);
+int arena_receive_reply(int socket, struct arena_reply *out, int *out_fds, uint32_t max_fds);
+
+#endif

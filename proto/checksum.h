@@ -1,0 +1,31 @@
+/* checksum.h - what proves that bytes are the ones that were written.
+ *
+ * Blocks of a shard: XXH3-64 with a seed made of the shard's identity and the block's index, so a
+ * swapped block and a block of another checkpoint are both caught. Manifests: SHA-256 (OpenSSL).
+ * Tensors: a digest that does not depend on how the tensor is cut: two sums, mod 2^64, of
+ * value_bits * key_k(global element index), with value_bits the element's bits zero-extended. */
+#ifndef HOLDFAST_CHECKSUM_H
+#define HOLDFAST_CHECKSUM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define CHECKSUM_BLOCK_BYTES (1u << 20)
+#define CHECKSUM_SHA256_HEX 65 /* 64 digits and the terminator */
+
+/* Identity of a shard: XXH3-64 of "<nonce>/<shard index>/<shards>". */
+uint64_t checksum_shard_identity(const char *nonce, uint32_t shard, uint32_t shards);
+uint64_t checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block_index);
+uint64_t checksum_bytes(const void *data, size_t bytes); /* plain XXH3-64 */
+void checksum_sha256_hex(char out[CHECKSUM_SHA256_HEX], const void *data, size_t bytes);
+
+struct digest {
+    uint64_t sum[2];
+};
+/* Adds `count` consecutive elements of `element_bytes` (1, 2, 4 or 8) starting at global element
+ * index `first`. `data` need not be aligned. Order and grouping of calls do not change the result. */
+void digest_add(struct digest *digest, const void *data, uint64_t count, uint32_t element_bytes,
+                uint64_t first);
+void digest_merge(struct digest *digest, const struct digest *other);
+
+#endif

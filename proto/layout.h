@@ -1,0 +1,119 @@
+/* layout.h - the slice algebra: which rank holds which part of a tensor, who writes what, and
+ * which bytes a reader needs. Pure functions over small structs; no I/O.
+ *
+ * A slice is a hyper-rectangle of a global tensor: offset and extent per dimension. A layout cuts a
+ * tensor into a grid: cut points per dimension, and for every cell (row-major) the shard that owns
+ * it. A shard owns at most one cell of a tensor. Tensors with the same cuts and owners share a layout.
+ *
+ * Saving: the ranks describe their slices. Equal slices are replicas; the distinct ones must tile the
+ * tensor as a grid. Each slice is cut along dimension 0 among its replicas, so they split the work.
+ * Loading: a wanted slice is intersected with the saved grid by binary search in the cuts.
+ *
+ * Errors: ERR_MISMATCH when slices overlap, leave a hole or disagree on shape or dtype: the message
+ * names the tensor. ERR_MEMORY. Results are owned by the caller and freed by the *_free functions. */
+#ifndef HOLDFAST_LAYOUT_H
+#define HOLDFAST_LAYOUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LAYOUT_DIMS_MAX 4
+#define LAYOUT_NAME_MAX 192
+
+enum dtype { DTYPE_U8, DTYPE_I8, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_F32, DTYPE_I64, DTYPE_F64 };
+uint32_t dtype_bytes(enum dtype dtype);
+const char *dtype_name(enum dtype dtype);             /* safetensors names: "F32" */
+int dtype_parse(enum dtype *out, const char *name);   /* ERR_INVALID */
+
+struct box {
+    uint64_t offset[LAYOUT_DIMS_MAX];
+    uint64_t extent[LAYOUT_DIMS_MAX];
+};
+
+struct tensor_meta {
+    char name[LAYOUT_NAME_MAX];
+    enum dtype dtype;
+    uint32_t dims;
+    uint64_t shape[LAYOUT_DIMS_MAX]; /* global; unused dimensions are 1 */
+};
+
+struct slice {
+    struct tensor_meta tensor;
+    struct box box; /* unused dimensions: offset 0, extent 1; any extent 0 means empty */
+};
+
+uint64_t box_elements(const struct box *box, uint32_t dims);
+bool box_intersect(struct box *out, const struct box *a, const struct box *b, uint32_t dims);
+bool box_equal(const struct box *a, const struct box *b, uint32_t dims);
+
+/* Copies the box `part` (global coordinates) between two row-major arrays that hold the boxes `from`
+ * and `to`. Bytes per element `element_bytes`. */
+void box_copy(void *to_data, const struct box *to, const void *from_data, const struct box *from,
+              const struct box *part, uint32_t dims, uint32_t element_bytes);
+
+/* Calls `run(user, first, count, byte_offset)` for every maximal run of elements of `box` that is
+ * consecutive in the global row-major order: global index of the first element, number of elements,
+ * offset in the box's own row-major bytes. */
+void box_runs(const struct box *box, const struct tensor_meta *tensor,
+              void (*run)(void *user, uint64_t first, uint64_t count, uint64_t byte_offset),
+              void *user);
+
+struct layout {
+    uint32_t dims;
+    uint32_t num_cuts[LAYOUT_DIMS_MAX]; /* cells + 1 in that dimension */
+    uint64_t *cuts[LAYOUT_DIMS_MAX];    /* ascending, first 0, last shape[d] */
+    uint32_t *owners;                   /* shard per cell, row-major over the grid */
+};
+
+/* The saved form of a whole checkpoint: its tensors sorted by name, and its distinct layouts. */
+struct layout_table {
+    uint32_t num_tensors;
+    struct tensor_meta *tensors;
+    uint32_t *layout_of; /* index into layouts, per tensor */
+    uint32_t num_layouts;
+    struct layout *layouts;
+};
+void layout_table_free(struct layout_table *table);
+/* Index of a tensor by name, or -1. */
+int64_t layout_find(const struct layout_table *table, const char *name);
+
+/* One tensor's slice in one shard, in file order (descending element size, then name). */
+struct shard_tensor {
+    uint32_t tensor;     /* index into the table */
+    struct box box;
+    uint64_t data_byte;  /* offset from the start of the shard's tensor data */
+    uint64_t bytes;
+};
+/* All tensors of shard `shard`, placed back to back. Empty cells are left out. */
+int layout_shard_tensors(struct shard_tensor **out, uint32_t *out_count, uint64_t *out_bytes,
+                         const struct layout_table *table, uint32_t shard);
+
+/* Plan of a save from the slices of every rank (rank r holds slices[r][0..counts[r])); rank r
+ * writes shard r. A tensor may appear once per rank. */
+int layout_plan_save(struct layout_table **out, const struct slice *const *slices,
+                     const uint32_t *counts, uint32_t num_ranks);
+
+/* The contiguous part of a rank's own slice that this rank writes. */
+struct save_item {
+    uint32_t slice;      /* index into the rank's slices */
+    uint64_t slice_byte; /* from the start of the slice's own row-major bytes */
+    uint64_t data_byte;  /* from the start of the shard's tensor data */
+    uint64_t bytes;
+};
+int layout_save_items(struct save_item **out, uint32_t *out_count, const struct layout_table *table,
+                      uint32_t rank, const struct slice *slices, uint32_t count);
+
+/* What a reader copies: the box `part` of the saved box `saved`, whose data begin at data_byte (from
+ * the start of the tensor data) of shard `shard`. Sorted by shard, then data_byte. */
+struct load_item {
+    uint32_t slice;
+    uint32_t shard;
+    uint64_t data_byte;
+    struct box saved;
+    struct box part;
+};
+/* ERR_NOT_FOUND when the checkpoint lacks a tensor, ERR_MISMATCH when shape or dtype differ. */
+int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
+                     const struct slice *wanted, uint32_t num_wanted);
+
+#endif

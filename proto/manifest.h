@@ -1,0 +1,58 @@
+/* manifest.h - the small file whose existence makes a checkpoint committed.
+ *
+ * One JSON document. Its first 4096 bytes are the summary in a fixed form (keys in this order:
+ * format, version, run, step, attempt, nonce, bytes, time, world_size, shards), padded with
+ * spaces; list and start-up read only those. Then: lineage, mesh, identity, config, code_version,
+ * data, state, layouts, tensors (name, dtype, shape, layout, digest), shard table (file, bytes, data_start,
+ * table_hash). Last member: "sha256" of all bytes before its key's opening quote. Offsets inside shards are derived
+ * with layout_shard_tensors(). u64 hashes and digests are 16 hex digits each.
+ *
+ * Reading is safe on hostile input: at most 64 MiB, every number range-checked, ERR_CORRUPT with the
+ * member's name. An unknown version is ERR_VERSION. */
+#ifndef HOLDFAST_MANIFEST_H
+#define HOLDFAST_MANIFEST_H
+
+#include "checksum.h"
+#include "layout.h"
+#include "shard.h"
+
+#define MANIFEST_VERSION 1
+#define MANIFEST_SUMMARY_BYTES 4096u
+#define MANIFEST_BYTES_MAX (64u << 20)
+#define MANIFEST_NAME "manifest.json"
+
+struct manifest_summary {
+    uint32_t version;
+    char run[128];
+    uint64_t step;
+    uint64_t attempt;
+    char nonce[33];
+    uint64_t bytes; /* of all shards */
+    char time[32];  /* RFC 3339, UTC */
+    uint32_t world_size;
+    uint32_t shards;
+};
+
+struct manifest_shard {
+    uint64_t bytes;
+    uint64_t data_start;
+    uint64_t table_hash; /* checksum_bytes() of the checksum table tensor */
+};
+
+struct manifest {
+    struct manifest_summary summary;
+    uint64_t parent_step, parent_attempt; /* lineage: what the attempt resumed from; attempt 0: none */
+    char *mesh_json, *identity_json, *config_json, *data_json, *state_json; /* JSON objects, owned */
+    char code_version[64];
+    struct layout_table *table; /* owned */
+    struct digest *digests;     /* per tensor of the table, owned */
+    struct manifest_shard *shards;
+};
+
+/* The text, to be freed; *out_bytes its length. */
+int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifest);
+int manifest_read(struct manifest **out, const void *text, size_t bytes);
+int manifest_read_summary(struct manifest_summary *out, const void *text, size_t bytes);
+void manifest_free(struct manifest *manifest);
+
+#endif

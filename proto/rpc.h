@@ -1,0 +1,59 @@
+/* rpc.h - the thin RPC layer over the gRPC C core; the only file pair that knows gRPC.
+ *
+ * All methods are unary. Messages are protobuf-c structs, described by their descriptor. Errors are
+ * codes of report.h and cross the wire as a gRPC status with the text "ERR_NAME|message|detail|hint".
+ *
+ * Server: one table of methods. A call arrives on one of the server's threads with its request
+ * unpacked; the handler answers at once or keeps the call and answers later from any thread. Exactly
+ * one rpc_call_reply or rpc_call_fail per call. A stock client can call it; unknown methods are answered UNIMPLEMENTED.
+ * Served beside the table: grpc.health.v1.Health/Check.
+ * Client: calls block until the answer or the deadline; thread-safe. */
+#ifndef HOLDFAST_RPC_H
+#define HOLDFAST_RPC_H
+
+#include <protobuf-c/protobuf-c.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define RPC_MESSAGE_BYTES_MAX (4u << 20)
+#define RPC_PROTOCOL 1u
+
+struct rpc_call; /* one call on the server */
+
+struct rpc_method {
+    const char *name; /* "/holdfast.v1.Checkpoint/Hello" */
+    const ProtobufCMessageDescriptor *request;
+    const ProtobufCMessageDescriptor *reply;
+    /* `request` is freed by the layer when the call is answered. */
+    void (*handle)(void *user, struct rpc_call *call, const ProtobufCMessage *request);
+};
+
+struct rpc_server;
+struct rpc_server_options {
+    const struct rpc_method *methods; /* ended by name == NULL */
+    void *user;
+    uint32_t num_threads; /* completion queue threads, >= 1 */
+};
+int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options);
+/* Takes over a connected, already checked socket. */
+int rpc_server_adopt(struct rpc_server *server, int socket);
+/* health: SERVING or NOT_SERVING. */
+void rpc_server_set_serving(struct rpc_server *server, bool serving);
+/* Refuses new calls, cancels those unanswered after `grace_ms`, joins the threads, frees. */
+void rpc_server_close(struct rpc_server *server, uint32_t grace_ms);
+
+void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
+/* Answers with `error` and this thread's last error text. */
+void rpc_call_fail(struct rpc_call *call, int error);
+
+struct rpc_client;
+/* `target`: "unix:/path". Connects lazily; never fails for an absent server. */
+int rpc_client_open(struct rpc_client **out, const char *target);
+void rpc_client_close(struct rpc_client *client);
+/* ERR_UNAVAILABLE: no connection; ERR_TIMEOUT; else the server's own error with its text. The reply is
+ * owned by the caller: protobuf_c_message_free_unpacked(reply, NULL). */
+int rpc_client_call(struct rpc_client *client, const char *method,
+                    const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
+                    ProtobufCMessage **out_reply, uint32_t timeout_ms);
+
+#endif

@@ -1,0 +1,76 @@
+/* shard.h - the file that one rank writes: a genuine safetensors file with checksums.
+ *
+ *   0            u64 little-endian: length of the JSON header (data_start - 8)
+ *   8            JSON header, padded with spaces so that data_start is a multiple of 4096
+ *   data_start   tensors, by descending element size then name, back to back
+ *   table_start  tensor `__block_checksums__` (U8): a u64 per block, then zeros, as long as makes the
+ *                file a multiple of 4096
+ *
+ * A block is 1 MiB of the file, header included; the last block ends at table_start. An entry is
+ * checksum_block() with the shard's identity. The table covers all before it; the manifest holds the
+ * plain XXH3-64 of the table. Format of safetensors: its README (huggingface/safetensors).
+ *
+ * __metadata__ (all strings): "format"="holdfast-shard", "version"="1", "run", "step", "attempt",
+ * "nonce", "shard" ("0"-based index), "shards", "data_start", and per tensor "slice.<name>" =
+ * "offset,...;shape,..." in decimal. Readers treat every field as hostile: checked arithmetic,
+ * offsets sorted and contiguous, no hole, no overlap, header at most 16 MiB. */
+#ifndef HOLDFAST_SHARD_H
+#define HOLDFAST_SHARD_H
+
+#include "layout.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SHARD_ALIGN 4096u
+#define SHARD_TABLE_NAME "__block_checksums__"
+#define SHARD_HEADER_BYTES_MAX (16u << 20)
+
+struct shard_identity {
+    char run[128];
+    uint64_t step;
+    uint64_t attempt;
+    char nonce[33];
+    uint32_t shard, shards;
+};
+
+/* Geometry of the file; derived from the header's length and the bytes of tensor data alone. */
+struct shard_geometry {
+    uint64_t data_start;  /* multiple of 4096 */
+    uint64_t table_start; /* data_start + tensor bytes */
+    uint64_t file_bytes;  /* multiple of 4096 */
+    uint64_t num_blocks;
+};
+
+/* "<run>/step-00001000-a0003" and "<run>/step-00001000-a0003/shard-00002-of-00008.safetensors".
+ * File numbers are 1-based as Hugging Face names them; `shard` here is 0-based. */
+int shard_dir_key(char *out, size_t size, const char *run, uint64_t step, uint64_t attempt);
+int shard_key(char *out, size_t size, const struct shard_identity *identity);
+
+/* Upper bound of the header's size that depends on the tensors only, so that data_start is the same
+ * for every step: numbers in the header are space-padded by the final padding. */
+int shard_geometry(struct shard_geometry *out, const struct layout_table *table, uint32_t shard,
+                   const char *run, uint32_t shards);
+/* Writes exactly geometry->data_start bytes to `out`. */
+int shard_header_write(void *out, const struct shard_geometry *geometry,
+                       const struct layout_table *table, const struct shard_identity *identity);
+
+/* A parsed header. Free with shard_header_free. */
+struct shard_header {
+    struct shard_identity identity;
+    struct shard_geometry geometry;
+    uint32_t num_tensors;
+    struct slice *tensors;   /* without the checksum table; in file order */
+    uint64_t *data_byte;     /* per tensor, from data_start */
+};
+/* `bytes` holds the first `num_bytes` of a file of `file_bytes`. ERR_CORRUPT names what is wrong. When
+ * more bytes are needed: returns ERR_BUSY with *out_need set to the number of bytes. */
+int shard_header_parse(struct shard_header *out, uint64_t *out_need, const void *bytes,
+                       uint64_t num_bytes, uint64_t file_bytes);
+void shard_header_free(struct shard_header *header);
+
+/* Bytes of block `index`: [start, start + length). */
+void shard_block(uint64_t *start, uint64_t *length, const struct shard_geometry *geometry,
+                 uint64_t index);
+
+#endif

@@ -1,0 +1,165 @@
+/* storage.h - objects on tiers. Knows bytes and names, not checkpoints.
+ *
+ * A back-end is one const struct storage_ops. Three exist: `local` (a directory; io_uring with O_DIRECT and
+ * fixed buffers, or the same semantics on pwrite threads), `memory`, and `fault`, which wraps another
+ * and injects seeded errors, short transfers, torn and lost writes, delays. Callers use the
+ * storage_* functions below, which assert arguments and call the table.
+ *
+ * Two kinds of objects:
+ *  - big ones (shards): create with their final size reserved, write by asynchronous requests in
+ *    any order, sync, close. Reads likewise.
+ *  - small ones (manifests, attempts, leases): publish() makes the whole object appear at once, exclusively
+ *    and durably, or not at all.
+ * Names created are durable only after sync_names() on their directories. An error of a sync is final for
+ * that object: it is never retried; the caller rewrites to a new name.
+ *
+ * Keys are relative paths of [A-Za-z0-9._-] components, without "." and "..", at most 512 bytes; anything
+ * else is ERR_INVALID. Symbolic links are not followed.
+ *
+ * Threads: a storage may be used from any thread; a request's callback runs on the engine's thread
+ * and must not block. Requests and their buffers belong to the caller and must not be touched until the callback.
+ * Errors: ERR_IO, ERR_SPACE, ERR_NOT_FOUND, ERR_EXISTS, ERR_BUSY (store locked), ERR_DENIED. */
+#ifndef HOLDFAST_STORAGE_H
+#define HOLDFAST_STORAGE_H
+
+#include "proto/report.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#define STORAGE_KEY_MAX 512
+#define STORAGE_ALIGN 4096u /* of offsets, sizes and buffers of requests */
+
+struct storage;        /* an open back-end */
+struct storage_object; /* an open big object */
+
+enum storage_op { STORAGE_READ, STORAGE_WRITE, STORAGE_SYNC };
+
+struct storage_request {
+    enum storage_op op;
+    struct storage_object *object;
+    uint64_t offset;     /* multiple of STORAGE_ALIGN */
+    void *data;          /* aligned to STORAGE_ALIGN; NULL for SYNC */
+    uint32_t bytes;      /* multiple of STORAGE_ALIGN */
+    int32_t buffer;      /* index of the registered buffer that holds `data`, or -1 */
+    void (*done)(struct storage_request *request); /* runs once, on the engine's thread */
+    void *user;
+    /* Result, valid in done(): 0 or an error code; the errno behind it. A request is complete or
+     * failed: short transfers are resubmitted by the engine. A read past the end is ERR_CORRUPT. */
+    int error;
+    int error_number;
+    /* Private to the back-end until done(). */
+    struct storage_request *next;
+    uint32_t bytes_done;
+};
+
+struct storage_options {
+    uint32_t queue_depth;  /* requests in flight on the device; 0: 32 */
+    bool force_pwrite;     /* do not try io_uring */
+    uint32_t num_threads;  /* of the pwrite engine; 0: 4 */
+    bool read_only;        /* offline readers: no lock is needed, nothing is created */
+};
+
+struct storage_space {
+    uint64_t bytes_total, bytes_free;   /* free to an ordinary user */
+    uint64_t inodes_total, inodes_free; /* 0, 0 where the tier has none */
+};
+
+struct storage_entry {
+    const char *name; /* last component; borrowed during the callback */
+    bool is_dir;
+    uint64_t bytes;
+};
+
+enum storage_flags {
+    STORAGE_DURABLE = 1,   /* what was synced survives power loss */
+    STORAGE_DIRECT = 2     /* requests bypass the page cache */
+};
+
+struct storage_ops {
+    const char *name;
+    uint32_t version;
+    uint32_t flags;
+    /* `where`: the directory of `local`, ignored by `memory`. The root is created when missing. */
+    int (*open)(struct storage **out, const char *where, const struct storage_options *options);
+    void (*close)(struct storage *storage);
+    /* (optional) Register memory for fixed-buffer requests, once; index i of a request's `buffer` is
+     * buffers[i]. Refusal by the system (RLIMIT_MEMLOCK) is not an error: requests then run unregistered. */
+    int (*register_buffers)(struct storage *storage, const struct iovec *buffers, uint32_t count);
+    /* Exclusive create with `bytes` reserved; missing directories are created. ERR_SPACE, ERR_EXISTS. */
+    int (*object_create)(struct storage *storage, struct storage_object **out, const char *key,
+                         uint64_t bytes);
+    /* Open for reading; *out_bytes its size. */
+    int (*object_open)(struct storage *storage, struct storage_object **out, const char *key,
+                       uint64_t *out_bytes);
+    void (*object_close)(struct storage *storage, struct storage_object *object);
+    /* Queue a request; done() always runs, also for errors found at once. */
+    void (*submit)(struct storage *storage, struct storage_request *request);
+    /* fsync of the directory `prefix` and of every parent up to the root. */
+    int (*sync_names)(struct storage *storage, const char *prefix);
+    /* Small object, whole and exclusive: temporary name, fsync, renameat2(NOREPLACE), directory fsync.
+     * ERR_EXISTS when the key is taken. On return it is durable. */
+    int (*publish)(struct storage *storage, const char *key, const void *data, size_t bytes);
+    /* Read up to `size` bytes from the start of an object; *out_bytes is the object's whole size. */
+    int (*fetch)(struct storage *storage, const char *key, void *data, size_t size,
+                 uint64_t *out_bytes);
+    /* Calls visit for every entry directly below `prefix` ("" for the root), in no order; a non-zero
+     * return stops and is returned. A missing prefix lists nothing. */
+    int (*list)(struct storage *storage, const char *prefix,
+                int (*visit)(void *user, const struct storage_entry *entry), void *user);
+    /* Remove one object or one empty directory; not durable until sync_names. ERR_NOT_FOUND. */
+    int (*remove)(struct storage *storage, const char *key);
+    /* (optional) Take the store's one writer lock until close. ERR_BUSY names the holder's pid. */
+    int (*lock)(struct storage *storage);
+    int (*space)(struct storage *storage, struct storage_space *out);
+    /* (optional) One line for the log: what was chosen and why ("io_uring, depth 32, O_DIRECT"). */
+    const char *(*describe)(struct storage *storage);
+};
+
+extern const struct storage_ops storage_local;
+extern const struct storage_ops storage_memory;
+/* `where` is "seed=1,error=0.01,short=0.05,torn=0.01,delay_us=100:<back-end>:<where>"; rates are per request.
+ * Also: crash() below, which drops or tears what was not synced. */
+extern const struct storage_ops storage_fault;
+/* By name; NULL when unknown. */
+const struct storage_ops *storage_find(const char *name);
+
+/* Every struct storage and struct storage_object begins with these, so the wrappers find the table. */
+struct storage_base {
+    const struct storage_ops *ops;
+};
+
+int storage_open(struct storage **out, const struct storage_ops *ops, const char *where,
+                 const struct storage_options *options);
+void storage_close(struct storage *storage);
+int storage_register_buffers(struct storage *storage, const struct iovec *buffers, uint32_t count);
+int storage_object_create(struct storage *storage, struct storage_object **out, const char *key,
+                          uint64_t bytes);
+int storage_object_open(struct storage *storage, struct storage_object **out, const char *key,
+                        uint64_t *out_bytes);
+void storage_object_close(struct storage *storage, struct storage_object *object);
+void storage_submit(struct storage *storage, struct storage_request *request);
+int storage_sync_names(struct storage *storage, const char *prefix);
+int storage_publish(struct storage *storage, const char *key, const void *data, size_t bytes);
+int storage_fetch(struct storage *storage, const char *key, void *data, size_t size,
+                  uint64_t *out_bytes);
+/* Whole object in fresh memory (to be freed), at most `max` bytes (ERR_CORRUPT beyond). */
+int storage_fetch_all(struct storage *storage, const char *key, size_t max, void **out,
+                      size_t *out_bytes);
+int storage_list(struct storage *storage, const char *prefix,
+                 int (*visit)(void *user, const struct storage_entry *entry), void *user);
+int storage_remove(struct storage *storage, const char *key);
+int storage_lock(struct storage *storage);
+int storage_space(struct storage *storage, struct storage_space *out);
+const char *storage_describe(struct storage *storage);
+/* One request, waited for. Not for the hot path. */
+int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
+                     uint64_t offset, void *data, uint32_t bytes);
+
+/* fault only: lose power. What was not synced is dropped or torn by the seed; the next open of the
+ * wrapped back-end sees the result. */
+int storage_fault_crash(struct storage *storage);
+
+#endif

@@ -1,0 +1,81 @@
+/* config.h - the trainer's settings: torchtitan's TOML keys (its v0.2.2 form) and our own sections.
+ *
+ * config_load() applies defaults, the TOML file, the command line, then checks what belongs together.
+ * All of torchtitan's keys are known: aliases are accepted with a note, keys without meaning here
+ * are named as ignored, unknown keys are errors with a suggestion. Our own keys are in the sections
+ * training.reduction, canonical.*, comm.backend, ckptd.*, kernels.*. */
+#ifndef HOLDFAST_CONFIG_H
+#define HOLDFAST_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CONFIG_TEXT_MAX 256
+
+struct config {
+    /* job */
+    char config_file[CONFIG_TEXT_MAX];
+    char dump_folder[CONFIG_TEXT_MAX];
+    char description[CONFIG_TEXT_MAX];
+    char run[CONFIG_TEXT_MAX]; /* job.run: name of the run in ckptd; ours */
+    bool print_config;
+    char save_config_file[CONFIG_TEXT_MAX];
+    /* metrics */
+    int64_t log_freq;
+    char loss_file[CONFIG_TEXT_MAX]; /* metrics.loss_file: one line per step, "step hexfloat-loss hexfloat-grad-norm" */
+    /* model */
+    char model_name[32];
+    char model_flavor[32];
+    char tokenizer_path[CONFIG_TEXT_MAX]; /* model.hf_assets_path or tokenizer_path */
+    /* optimizer */
+    char optimizer_name[16];
+    double lr, beta1, beta2, eps, weight_decay;
+    /* lr_scheduler */
+    int64_t warmup_steps, decay_total_steps;
+    double decay_ratio; /* < 0: unset */
+    char decay_type[16];
+    double min_lr_factor;
+    /* training */
+    char dataset_path[CONFIG_TEXT_MAX]; /* a tokens file */
+    int64_t local_batch_size;           /* sequences per micro-batch (leaf) */
+    int64_t global_batch_size;          /* sequences per step; -1: local_batch_size x canonical micro-batches */
+    int64_t seq_len;
+    double max_norm;
+    int64_t steps;
+    char mixed_precision_param[16]; /* "float32" or "bfloat16" */
+    char reduction[16];             /* "canonical" or "fast" */
+    /* canonical: fixed when the run is created, kept in the manifest */
+    int64_t micro_batches, groups, tp_blocks, cp_blocks; /* micro_batches -1: global / local */
+    /* parallelism */
+    int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
+    char reshard_after_forward[16]; /* "default", "always", "never" */
+    int64_t tp, pp, cp;             /* accepted only as 1 by this version */
+    /* checkpoint */
+    bool checkpoint_enable;
+    int64_t interval;
+    char async_mode[32]; /* "disabled", "async" */
+    int64_t load_step;   /* -1: newest */
+    bool load_only, checkpoint_required /* a failed save stops training */;
+    char exclude_from_loading[CONFIG_TEXT_MAX];
+    /* comm */
+    char comm_backend[16]; /* "local" or "mpi" */
+    int64_t comm_ranks;    /* of "local" */
+    /* kernels */
+    char kernels_backend[16]; /* "best" or "reference" */
+    char kernels_isa[16];     /* "auto", ... */
+    int64_t threads;          /* per rank */
+    /* ckptd */
+    char ckptd_address[CONFIG_TEXT_MAX]; /* "unix:/path" */
+    /* debug */
+    int64_t seed;
+    bool estimate; /* --estimate: print the memory plan and end */
+    int64_t crash_at_step; /* debug.pause_at_step: for the tests, see README; -1 off */
+};
+
+/* Reads everything; argc and argv as main() got them. ERR_INVALID with the line to print. */
+int config_load(struct config *out, int argc, char **argv);
+/* The effective settings as JSON, to be freed. */
+char *config_to_json(const struct config *config);
+void config_print_help(void);
+
+#endif
