@@ -3,7 +3,8 @@
  * config_load() applies defaults, the TOML file, the command line, then checks what belongs together.
  * All of torchtitan's keys are known: aliases are accepted with a note, keys without meaning here
  * are named as ignored, unknown keys are errors with a suggestion. Our own keys are in the sections
- * training.reduction, canonical.*, comm.backend, ckptd.*, kernels.*. */
+ * training.reduction, canonical.*, comm.backend, ckptd.*, kernels.*. After config_load() no field
+ * is "unset" unless its comment says so. */
 #ifndef HOLDFAST_CONFIG_H
 #define HOLDFAST_CONFIG_H
 
@@ -30,22 +31,30 @@ struct config {
     /* optimizer */
     char optimizer_name[16];
     double lr, beta1, beta2, eps, weight_decay;
-    /* lr_scheduler */
-    int64_t warmup_steps, decay_total_steps;
-    double decay_ratio; /* < 0: unset */
+    /* lr_scheduler: torchtitan v0.2.2's curve. With T = decay_total_steps, W = min(warmup_steps, T),
+     * D = decay_ratio < 0 ? T - W : min(round(T * decay_ratio), T - W), S = T + 1 - W - D, and the
+     * update number s from 0: factor = s < W ? (s + 1) / W : s < W + S ? 1 : min_lr_factor +
+     * (1 - min_lr_factor) * decay(min((s + 1 - W - S) / D, 1)); decay(p) linear: 1 - p, sqrt:
+     * 1 - sqrt(p), cosine: (1 + cos(pi p)) / 2. round() is to even. */
+    int64_t warmup_steps;      /* never more than decay_total_steps */
+    int64_t decay_total_steps; /* config_load() puts training.steps when not given */
+    double decay_ratio;        /* < 0: unset */
     char decay_type[16];
     double min_lr_factor;
     /* training */
     char dataset_path[CONFIG_TEXT_MAX]; /* a tokens file */
     int64_t local_batch_size;           /* sequences per micro-batch (leaf) */
-    int64_t global_batch_size;          /* sequences per step; -1: local_batch_size x canonical micro-batches */
+    int64_t global_batch_size;          /* sequences per step: local_batch_size x micro_batches */
     int64_t seq_len;
     double max_norm;
     int64_t steps;
-    char mixed_precision_param[16]; /* "float32" or "bfloat16" */
+    char dtype[16];                  /* of the master weights: "float32" */
+    char mixed_precision_param[16];  /* "float32" or "bfloat16" */
+    char mixed_precision_reduce[16]; /* "float32" */
     char reduction[16];             /* "canonical" or "fast" */
     /* canonical: fixed when the run is created, kept in the manifest */
-    int64_t micro_batches, groups, tp_blocks, cp_blocks; /* micro_batches -1: global / local */
+    int64_t micro_batches; /* per step; > 0 after config_load() */
+    int64_t groups, tp_blocks, cp_blocks;
     /* parallelism */
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
     char reshard_after_forward[16]; /* "default", "always", "never" */
@@ -55,7 +64,10 @@ struct config {
     int64_t interval;
     char async_mode[32]; /* "disabled", "async" */
     int64_t load_step;   /* -1: newest */
-    bool load_only, checkpoint_required /* a failed save stops training */;
+    bool load_only;
+    bool checkpoint_required;    /* checkpoint.required: a failed save stops training; ours */
+    bool create_seed_checkpoint; /* save step 0, then end */
+    bool first_step_checkpoint;  /* checkpoint.enable_first_step_checkpoint: save after step 1 too */
     char exclude_from_loading[CONFIG_TEXT_MAX];
     /* comm */
     char comm_backend[16]; /* "local" or "mpi" */

@@ -1,0 +1,67 @@
+/* random.c - Philox4x32-10: ten rounds of two 32 x 32 -> 64 bit products and a key that walks by the
+ * golden ratio and sqrt(3) - 1, as published by Salmon et al., "Parallel random numbers: as easy as
+ * 1, 2, 3" (SC'11). The unit test holds it against the known answers of the authors' Random123.
+ *
+ * A stream is named: its key is a hash of (seed, name). Element i of a stream is a pure function of
+ * (key, i), so ranks draw their slices of a tensor without knowing of each other.
+ * Thread safe: no state. */
+#include "trainer/random.h"
+
+#include "proto/checksum.h"
+#include "proto/report.h"
+
+#include <math.h>
+#include <string.h>
+
+#define STREAM_BYTES_MAX 256 /* a longer stream name is a programming error */
+#define PHILOX_ROUNDS 10
+#define PHILOX_M0 0xD2511F53u
+#define PHILOX_M1 0xCD9E8D57u
+#define PHILOX_W0 0x9E3779B9u
+#define PHILOX_W1 0xBB67AE85u
+
+struct random_key random_key(uint64_t seed, const char *stream)
+{
+    unsigned char bytes[8 + STREAM_BYTES_MAX];
+    size_t length = strlen(stream);
+    CHECK(length <= STREAM_BYTES_MAX);
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (unsigned char)(seed >> (8 * i));
+    memcpy(bytes + 8, stream, length);
+    uint64_t hash = checksum_bytes(bytes, 8 + length);
+    return (struct random_key){{(uint32_t)hash, (uint32_t)(hash >> 32)}};
+}
+
+void random_philox(uint32_t out[4], uint64_t counter_high, uint64_t counter, struct random_key key)
+{
+    uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), (uint32_t)counter_high,
+                     (uint32_t)(counter_high >> 32)};
+    uint32_t k0 = key.key[0], k1 = key.key[1];
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        uint64_t p0 = (uint64_t)PHILOX_M0 * c[0];
+        uint64_t p1 = (uint64_t)PHILOX_M1 * c[2];
+        uint32_t next[4] = {(uint32_t)(p1 >> 32) ^ c[1] ^ k0, (uint32_t)p1,
+                            (uint32_t)(p0 >> 32) ^ c[3] ^ k1, (uint32_t)p0};
+        memcpy(c, next, sizeof(c));
+        k0 += PHILOX_W0;
+        k1 += PHILOX_W1;
+    }
+    memcpy(out, c, sizeof(c));
+}
+
+/* The 53 high bits of two words as a number of (0, 1]: never 0, so its logarithm is finite. */
+static double unit_open(uint32_t high, uint32_t low)
+{
+    uint64_t bits = ((uint64_t)high << 32 | low) >> 11;
+    return ((double)bits + 0.5) * 0x1p-53;
+}
+
+float random_normal(struct random_key key, uint64_t index)
+{
+    /* One block of four words makes a pair of deviates: the even index takes the cosine. */
+    uint32_t words[4];
+    random_philox(words, 0, index / 2, key);
+    double radius = sqrt(-2.0 * log(unit_open(words[0], words[1])));
+    double angle = 6.283185307179586476925 * unit_open(words[2], words[3]);
+    return (float)(radius * (index % 2 == 0 ? cos(angle) : sin(angle)));
+}

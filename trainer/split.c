@@ -1,0 +1,149 @@
+/* split.c - Llama 3's split expression, run by PCRE2.
+ *
+ * The text is first cut into runs of valid UTF-8; inside a run every character is part of a match,
+ * because the alternatives together cover letters, numbers, white space and all the rest. A byte
+ * that is not UTF-8 ends the run, is handed out alone, and the next run starts behind it: as if the
+ * text ended there. `\s` is spelt out as Unicode's White_Space, since PCRE2's own `\s` also takes
+ * U+180E, which tiktoken's regex engine does not.
+ *
+ * The expression is compiled to machine code where the system allows that; elsewhere PCRE2
+ * interprets it, with the same matches. This file alone knows PCRE2. */
+#include "trainer/split.h"
+
+#include "proto/report.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+/* From meta-llama/llama3, llama/tokenizer.py (pat_str), which is also tiktoken's cl100k_base but for
+ * possessive marks. */
+#define SPACE "\\x{9}-\\x{d} \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+static const char expression[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+                                 "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
+                                 "|\\p{N}{1,3}"
+                                 "| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n]*"
+                                 "|[" SPACE "]*[\\r\\n]+"
+                                 "|[" SPACE "]+(?![^" SPACE "])"
+                                 "|[" SPACE "]+";
+
+struct split {
+    pcre2_code *code;
+    pcre2_match_data *match;
+    pcre2_match_context *context;
+};
+
+void split_close(struct split *split)
+{
+    if (split == NULL)
+        return;
+    pcre2_match_data_free(split->match);
+    pcre2_match_context_free(split->context);
+    pcre2_code_free(split->code);
+    free(split);
+}
+
+int split_open(struct split **out)
+{
+    int code;
+    PCRE2_SIZE at;
+    struct split *split = calloc(1, sizeof(*split));
+    if (split == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the text splitter");
+    split->code =
+        pcre2_compile((PCRE2_SPTR)expression, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    if (split->code == NULL) {
+        split_close(split);
+        return report_error(ERR_INTERNAL, NULL, "PCRE2 refused the split expression at %zu (%d)",
+                            (size_t)at, code);
+    }
+    pcre2_jit_compile(split->code, PCRE2_JIT_COMPLETE); /* a refusal only costs time */
+    split->match = pcre2_match_data_create(1, NULL);
+    split->context = pcre2_match_context_create(NULL);
+    if (split->match == NULL || split->context == NULL) {
+        split_close(split);
+        return report_error(ERR_MEMORY, NULL, "no memory for the text splitter");
+    }
+    /* The expression cannot run away: every alternative is one or two runs of characters. */
+    pcre2_set_match_limit(split->context, UINT32_MAX);
+    *out = split;
+    return 0;
+}
+
+/* Length of the UTF-8 character at `text`, or 0: RFC 3629, without surrogates and overlong forms. */
+static size_t utf8_length(const unsigned char *text, size_t bytes)
+{
+    unsigned char first = text[0];
+    if (first < 0x80)
+        return 1;
+    size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    if (first < 0xC2 || first > 0xF4 || length > bytes)
+        return 0;
+    unsigned char low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+    unsigned char high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    if (text[1] < low || text[1] > high)
+        return 0;
+    for (size_t i = 2; i < length; i++) {
+        if (text[i] < 0x80 || text[i] > 0xBF)
+            return 0;
+    }
+    return length;
+}
+
+static size_t utf8_prefix(const char *text, size_t bytes)
+{
+    size_t at = 0;
+    while (at < bytes) {
+        uint64_t eight;
+        if (at + 8 <= bytes) {
+            memcpy(&eight, text + at, 8);
+            if ((eight & UINT64_C(0x8080808080808080)) == 0) {
+                at += 8;
+                continue;
+            }
+        }
+        size_t length = utf8_length((const unsigned char *)text + at, bytes - at);
+        if (length == 0)
+            break;
+        at += length;
+    }
+    return at;
+}
+
+static int split_valid(struct split *split, const char *text, size_t bytes,
+                       int (*on_piece)(void *user, const char *piece, size_t piece_bytes),
+                       void *user)
+{
+    const PCRE2_SIZE *bounds = pcre2_get_ovector_pointer(split->match);
+    size_t at = 0;
+    while (at < bytes) {
+        int found = pcre2_match(split->code, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK,
+                                split->match, split->context);
+        /* One exact statement of "every character is part of a match". */
+        if (found < 0 || bounds[0] != at || bounds[1] <= at)
+            return report_error(ERR_INTERNAL, NULL, "PCRE2 could not split the text at %zu (%d)",
+                                at, found);
+        ERR_TRY(on_piece(user, text + at, bounds[1] - at));
+        at = bounds[1];
+    }
+    return 0;
+}
+
+int split_run(struct split *split, const char *text, size_t bytes,
+              int (*on_piece)(void *user, const char *piece, size_t piece_bytes), void *user)
+{
+    size_t at = 0;
+    while (at < bytes) {
+        size_t valid = utf8_prefix(text + at, bytes - at);
+        ERR_TRY(split_valid(split, text + at, valid, on_piece, user));
+        at += valid;
+        if (at < bytes) {
+            ERR_TRY(on_piece(user, text + at, 1));
+            at++;
+        }
+    }
+    return 0;
+}
