@@ -1,0 +1,757 @@
+/* rpc.c - unary calls over the gRPC C core; the only file that knows gRPC.
+ *
+ * Server. One completion queue, a few threads that take events from it. A call is a struct that is
+ * at the same time the tag of each of its events, and walks through the stages of enum stage. Calls
+ * are requested generically, so an unknown method is answered by us (UNIMPLEMENTED) and not left
+ * hanging. A call has two holders: its owner (the handler, until it answers) and the layer (until
+ * the last event came). When the server closes under an owner, the layer answers in its place and
+ * the owner's later answer only frees the husk; so an answer is safe at any time, even after close.
+ *
+ * Client. Every call makes a completion queue of its own, which is cheap and lets any thread block
+ * on its own answer alone.
+ *
+ * Limits: RPC_MESSAGE_BYTES_MAX per message (refused), CALLS_MAX calls in work per server (answered
+ * ERR_BUSY), UNPACKED_BYTES_MAX of memory for one unpacked request (refused, so that a small
+ * message with millions of empty fields cannot eat the host), RPC_TEXT_MAX bytes of error text
+ * (cut).
+ *
+ * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
+ * atomic of ours (handover_out, handover_in), which orders our own memory in their eyes. */
+#include "proto/rpc.h"
+
+#include "proto/report.h"
+#include "proto/rpc_text.h"
+
+#include <grpc/byte_buffer.h>
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc.h>
+#include <grpc/grpc_posix.h>
+#include <grpc/grpc_security.h>
+#include <grpc/status.h>
+#include <grpc/support/alloc.h>
+#include <grpc/support/time.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CALLS_MAX 1024u
+#define REQUESTED_CALLS 16u /* calls that gRPC may hand us without waiting */
+#define THREADS_MAX 64u
+#define UNPACKED_BYTES_MAX (256u << 20)
+#define CLOSE_FLUSH_MS 200u /* for the last answers to reach slow clients */
+#define RECONNECT_MS_MIN 50
+#define RECONNECT_MS_MAX 1000
+
+#define HEALTH_METHOD "/grpc.health.v1.Health/Check"
+enum { HEALTH_SERVING = 1, HEALTH_NOT_SERVING = 2 }; /* grpc.health.v1.HealthCheckResponse */
+
+#if defined(__SANITIZE_THREAD__)
+/* The thread sanitizer sees gRPC's mallocs and frees but not its locks. */
+const char *__tsan_default_suppressions(void);
+const char *__tsan_default_suppressions(void)
+{
+    return "called_from_lib:libgrpc.so\ncalled_from_lib:libgpr.so\nrace:libgrpc.so\n"
+           "race:libgpr.so\nmutex:libgrpc.so\n";
+}
+#endif
+
+/* ---------------------------------------------------------------------------------------------
+ * Hand-over and byte buffers */
+
+static void handover_out(atomic_uint *fence)
+{
+    atomic_fetch_add_explicit(fence, 1, memory_order_release);
+}
+
+static void handover_in(atomic_uint *fence)
+{
+    atomic_fetch_add_explicit(fence, 1, memory_order_acquire);
+}
+
+/* A protobuf-c allocator that stops at a number of bytes. What it returns is freed by free(). */
+struct bounded {
+    size_t left;
+};
+
+static void *bounded_alloc(void *user, size_t size)
+{
+    struct bounded *bounded = user;
+    if (size > bounded->left)
+        return NULL;
+    bounded->left -= size;
+    return malloc(size);
+}
+
+static void bounded_free(void *user, void *pointer)
+{
+    (void)user;
+    free(pointer);
+}
+
+static ProtobufCMessage *unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type)
+{
+    grpc_byte_buffer_reader reader;
+    ProtobufCMessage *message = NULL;
+    if (!grpc_byte_buffer_reader_init(&reader, buffer))
+        return NULL;
+    grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
+    grpc_byte_buffer_reader_destroy(&reader);
+    struct bounded bounded = {UNPACKED_BYTES_MAX};
+    ProtobufCAllocator allocator = {bounded_alloc, bounded_free, &bounded};
+    if (GRPC_SLICE_LENGTH(all) <= RPC_MESSAGE_BYTES_MAX)
+        message = protobuf_c_message_unpack(type, &allocator, GRPC_SLICE_LENGTH(all),
+                                            GRPC_SLICE_START_PTR(all));
+    grpc_slice_unref(all);
+    return message;
+}
+
+static grpc_byte_buffer *buffer_from(const void *data, size_t bytes)
+{
+    grpc_slice slice = grpc_slice_from_copied_buffer(data, bytes);
+    grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&slice, 1);
+    grpc_slice_unref(slice);
+    return buffer;
+}
+
+/* NULL when the message is larger than the limit. */
+static grpc_byte_buffer *pack(const ProtobufCMessage *message)
+{
+    size_t bytes = protobuf_c_message_get_packed_size(message);
+    if (bytes > RPC_MESSAGE_BYTES_MAX)
+        return NULL;
+    grpc_slice slice = grpc_slice_malloc(bytes);
+    size_t packed = protobuf_c_message_pack(message, GRPC_SLICE_START_PTR(slice));
+    CHECK(packed == bytes);
+    grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&slice, 1);
+    grpc_slice_unref(slice);
+    return buffer;
+}
+
+static grpc_arg int_arg(const char *key, int value)
+{
+    grpc_arg arg = {.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key};
+    arg.value.integer = value;
+    return arg;
+}
+
+static void grpc_start(void)
+{
+    /* Never shut down: a process opens and closes clients for as long as it lives, and the
+     * asynchronous shutdown of the last one would race with the next open. */
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, grpc_init);
+}
+
+/* ---------------------------------------------------------------------------------------------
+ * Server */
+
+enum stage {
+    STAGE_REQUESTED, /* gRPC will fill in a new call */
+    STAGE_RECEIVING, /* its request is on the way */
+    STAGE_HANDLED,   /* with its owner */
+    STAGE_SENDING    /* the answer is on the way; the last event */
+};
+
+struct rpc_call {
+    struct rpc_server *server;
+    grpc_call *call;
+    grpc_call_details details;
+    grpc_metadata_array metadata;
+    grpc_byte_buffer *payload;
+    const struct rpc_method *method; /* NULL for the health check */
+    ProtobufCMessage *request;
+    atomic_uint fence;
+    int cancelled;
+    /* Guarded by server->mutex. */
+    struct rpc_call *prev, *next; /* every call past STAGE_REQUESTED */
+    enum stage stage;
+    bool owned; /* the handler has yet to answer */
+};
+
+struct rpc_server {
+    const struct rpc_method *methods;
+    void *user;
+    grpc_server *grpc;
+    grpc_completion_queue *queue;
+    pthread_t threads[THREADS_MAX];
+    uint32_t num_threads;
+    atomic_bool serving;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    /* Guarded by mutex. */
+    bool closing, shut_down;
+    struct rpc_call *calls;
+    uint32_t num_calls;
+    uint32_t num_open; /* of the calls, those that gRPC still works on */
+    uint32_t num_refs; /* the opener, and every call; freed at 0 */
+};
+
+static void server_unref_unlock(struct rpc_server *server)
+{
+    bool last = --server->num_refs == 0;
+    pthread_mutex_unlock(&server->mutex);
+    if (!last)
+        return;
+    pthread_cond_destroy(&server->changed);
+    pthread_mutex_destroy(&server->mutex);
+    free(server);
+}
+
+/* Called with the mutex held; releases it. The call was unlinked or never linked. */
+static void call_free_unlock(struct rpc_call *call)
+{
+    struct rpc_server *server = call->server;
+    grpc_call_details_destroy(&call->details);
+    grpc_metadata_array_destroy(&call->metadata);
+    free(call);
+    server_unref_unlock(server);
+}
+
+static void call_link(struct rpc_call *call)
+{
+    struct rpc_server *server = call->server;
+    call->next = server->calls;
+    if (call->next)
+        call->next->prev = call;
+    server->calls = call;
+    server->num_calls++;
+    server->num_open++;
+}
+
+static void call_unlink(struct rpc_call *call)
+{
+    struct rpc_server *server = call->server;
+    if (call->prev)
+        call->prev->next = call->next;
+    else
+        server->calls = call->next;
+    if (call->next)
+        call->next->prev = call->prev;
+    server->num_calls--;
+}
+
+/* Asks gRPC for one more call. Without memory there is one slot less; the others go on. */
+static void call_request(struct rpc_server *server)
+{
+    struct rpc_call *call = calloc(1, sizeof *call);
+    if (!call) {
+        log_warn("rpc", "out of memory: one call less can be accepted at a time");
+        return;
+    }
+    call->server = server;
+    grpc_call_details_init(&call->details);
+    grpc_metadata_array_init(&call->metadata);
+    pthread_mutex_lock(&server->mutex);
+    server->num_refs++;
+    grpc_call_error error = GRPC_CALL_ERROR;
+    if (!server->closing) {
+        handover_out(&call->fence);
+        error = grpc_server_request_call(server->grpc, &call->call, &call->details, &call->metadata,
+                                         server->queue, server->queue, call);
+    }
+    if (error != GRPC_CALL_OK) {
+        call_free_unlock(call);
+        return;
+    }
+    pthread_mutex_unlock(&server->mutex);
+}
+
+/* Starts the last batch of a call. Takes `reply` (NULL when the status is not OK). Mutex held. */
+static void call_send(struct rpc_call *call, grpc_byte_buffer *reply, grpc_status_code status,
+                      const char *text)
+{
+    CHECK(call->stage == STAGE_RECEIVING || call->stage == STAGE_HANDLED);
+    call->stage = STAGE_SENDING;
+    grpc_slice details = grpc_slice_from_copied_string(text ? text : "");
+    grpc_op ops[4];
+    memset(ops, 0, sizeof ops);
+    size_t count = 0;
+    ops[count++].op = GRPC_OP_SEND_INITIAL_METADATA;
+    if (reply) {
+        ops[count].op = GRPC_OP_SEND_MESSAGE;
+        ops[count++].data.send_message.send_message = reply;
+    }
+    ops[count].op = GRPC_OP_SEND_STATUS_FROM_SERVER;
+    ops[count].data.send_status_from_server.status = status;
+    ops[count++].data.send_status_from_server.status_details = text ? &details : NULL;
+    ops[count].op = GRPC_OP_RECV_CLOSE_ON_SERVER;
+    ops[count++].data.recv_close_on_server.cancelled = &call->cancelled;
+    handover_out(&call->fence);
+    grpc_call_error error = grpc_call_start_batch(call->call, ops, count, call, NULL);
+    CHECK(error == GRPC_CALL_OK);
+    grpc_slice_unref(details);
+    if (reply)
+        grpc_byte_buffer_destroy(reply);
+}
+
+/* The layer's own answer to a call that has no owner. */
+static void call_refuse(struct rpc_call *call, grpc_status_code status, int error,
+                        const char *message)
+{
+    char text[RPC_TEXT_MAX];
+    report_set(error, message, "", "");
+    rpc_text_write(text, error);
+    pthread_mutex_lock(&call->server->mutex);
+    call_send(call, NULL, status, text);
+    pthread_mutex_unlock(&call->server->mutex);
+}
+
+/* The owner's answer; its share of the call ends here. */
+static void call_answer(struct rpc_call *call, grpc_byte_buffer *reply, grpc_status_code status,
+                        const char *text)
+{
+    struct rpc_server *server = call->server;
+    if (call->request)
+        protobuf_c_message_free_unpacked(call->request, NULL);
+    call->request = NULL;
+    pthread_mutex_lock(&server->mutex);
+    CHECK(call->owned);
+    call->owned = false;
+    if (call->stage == STAGE_HANDLED) {
+        call_send(call, reply, status, text);
+        pthread_mutex_unlock(&server->mutex);
+        return;
+    }
+    /* The server closed meanwhile and answered. `call` is NULL once the last event came. */
+    if (reply)
+        grpc_byte_buffer_destroy(reply);
+    if (call->call) {
+        pthread_mutex_unlock(&server->mutex);
+        return;
+    }
+    call_unlink(call);
+    call_free_unlock(call);
+}
+
+void rpc_call_fail(struct rpc_call *call, int error)
+{
+    char text[RPC_TEXT_MAX];
+    CHECK(error < 0);
+    rpc_text_write(text, error);
+    call_answer(call, NULL, (grpc_status_code)err_grpc_status(error), text);
+}
+
+void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
+{
+    CHECK(reply->descriptor == call->method->reply);
+    grpc_byte_buffer *buffer = pack(reply);
+    if (!buffer) {
+        rpc_call_fail(call, report_error(ERR_INTERNAL, "ask for less at once",
+                                         "the reply of %s was larger than %u bytes",
+                                         call->method->name, RPC_MESSAGE_BYTES_MAX));
+        return;
+    }
+    call_answer(call, buffer, GRPC_STATUS_OK, NULL);
+}
+
+/* Is `name` of `bytes` the service of one of the server's methods ("/service/Method")? */
+static bool service_known(const struct rpc_server *server, const uint8_t *name, size_t bytes)
+{
+    for (const struct rpc_method *method = server->methods; method->name; method++) {
+        const char *end = strrchr(method->name, '/');
+        if ((size_t)(end - method->name - 1) == bytes && memcmp(method->name + 1, name, bytes) == 0)
+            return true;
+    }
+    return bytes == 0;
+}
+
+/* HealthCheckRequest {string service = 1}, HealthCheckResponse {enum status = 1}; two messages of
+ * one short field each, so they are read and written by hand. */
+static void call_health(struct rpc_call *call)
+{
+    struct rpc_server *server = call->server;
+    grpc_byte_buffer_reader reader;
+    bool known = false;
+    if (grpc_byte_buffer_reader_init(&reader, call->payload)) {
+        grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
+        const uint8_t *data = GRPC_SLICE_START_PTR(all);
+        size_t bytes = GRPC_SLICE_LENGTH(all);
+        if (bytes == 0)
+            known = true;
+        else if (bytes >= 2 && bytes < 128 && data[0] == 0x0a && data[1] == bytes - 2)
+            known = service_known(server, data + 2, bytes - 2);
+        grpc_slice_unref(all);
+        grpc_byte_buffer_reader_destroy(&reader);
+    }
+    if (!known) {
+        call_refuse(call, GRPC_STATUS_NOT_FOUND, ERR_NOT_FOUND, "the service is not known");
+        return;
+    }
+    uint8_t reply[2] = {0x08, atomic_load(&server->serving) ? HEALTH_SERVING : HEALTH_NOT_SERVING};
+    pthread_mutex_lock(&server->mutex);
+    call_send(call, buffer_from(reply, sizeof reply), GRPC_STATUS_OK, NULL);
+    pthread_mutex_unlock(&server->mutex);
+}
+
+/* A new call came: find its method, then receive its request. */
+static void call_arrived(struct rpc_call *call)
+{
+    struct rpc_server *server = call->server;
+    call_request(server);
+    pthread_mutex_lock(&server->mutex);
+    call->stage = STAGE_RECEIVING;
+    call_link(call);
+    bool full = server->num_calls > CALLS_MAX;
+    pthread_mutex_unlock(&server->mutex);
+    if (full) {
+        call_refuse(call, GRPC_STATUS_RESOURCE_EXHAUSTED, ERR_BUSY,
+                    "too many calls were in work at once");
+        return;
+    }
+    bool health = grpc_slice_str_cmp(call->details.method, HEALTH_METHOD) == 0;
+    for (const struct rpc_method *m = server->methods; m->name && !call->method && !health; m++)
+        if (grpc_slice_str_cmp(call->details.method, m->name) == 0)
+            call->method = m;
+    if (!health && !call->method) {
+        call_refuse(call, GRPC_STATUS_UNIMPLEMENTED, ERR_VERSION, "the method is not known");
+        return;
+    }
+    grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
+    op.data.recv_message.recv_message = &call->payload;
+    handover_out(&call->fence);
+    grpc_call_error error = grpc_call_start_batch(call->call, &op, 1, call, NULL);
+    CHECK(error == GRPC_CALL_OK);
+}
+
+static void call_received(struct rpc_call *call)
+{
+    struct rpc_server *server = call->server;
+    if (!call->payload) {
+        call_refuse(call, GRPC_STATUS_INVALID_ARGUMENT, ERR_INVALID, "the request did not arrive");
+        return;
+    }
+    if (!call->method) {
+        call_health(call);
+    } else {
+        call->request = unpack(call->payload, call->method->request);
+        if (!call->request)
+            call_refuse(call, GRPC_STATUS_INVALID_ARGUMENT, ERR_INVALID,
+                        "the request could not be unpacked");
+    }
+    grpc_byte_buffer_destroy(call->payload);
+    call->payload = NULL;
+    if (!call->request)
+        return;
+    pthread_mutex_lock(&server->mutex);
+    bool closing = server->closing;
+    if (!closing) {
+        call->stage = STAGE_HANDLED;
+        call->owned = true;
+    }
+    pthread_mutex_unlock(&server->mutex);
+    if (!closing) {
+        call->method->handle(server->user, call, call->request);
+        return;
+    }
+    protobuf_c_message_free_unpacked(call->request, NULL);
+    call->request = NULL;
+    call_refuse(call, GRPC_STATUS_UNAVAILABLE, ERR_UNAVAILABLE, "the server is closing");
+}
+
+static void call_sent(struct rpc_call *call)
+{
+    pthread_mutex_lock(&call->server->mutex);
+    grpc_call_unref(call->call);
+    call->call = NULL;
+    if (--call->server->num_open == 0)
+        pthread_cond_broadcast(&call->server->changed);
+    if (call->owned) { /* the owner frees what is left */
+        pthread_mutex_unlock(&call->server->mutex);
+        return;
+    }
+    call_unlink(call);
+    call_free_unlock(call);
+}
+
+static void call_step(struct rpc_call *call, bool success)
+{
+    handover_in(&call->fence);
+    pthread_mutex_lock(&call->server->mutex);
+    enum stage stage = call->stage;
+    if (stage == STAGE_REQUESTED && !success) { /* the server is closing */
+        call_free_unlock(call);
+        return;
+    }
+    pthread_mutex_unlock(&call->server->mutex);
+    if (stage == STAGE_REQUESTED)
+        call_arrived(call);
+    else if (stage == STAGE_RECEIVING)
+        call_received(call);
+    else
+        call_sent(call);
+}
+
+static void *server_thread(void *argument)
+{
+    struct rpc_server *server = argument;
+    for (;;) {
+        grpc_event event =
+            grpc_completion_queue_next(server->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+        if (event.type == GRPC_QUEUE_SHUTDOWN)
+            return NULL;
+        if (event.type != GRPC_OP_COMPLETE)
+            continue;
+        if (event.tag != server) {
+            call_step(event.tag, event.success);
+            continue;
+        }
+        pthread_mutex_lock(&server->mutex);
+        server->shut_down = true;
+        pthread_cond_broadcast(&server->changed);
+        pthread_mutex_unlock(&server->mutex);
+    }
+}
+
+/* Has gRPC closed every connection and given back every call? Mutex held. */
+static bool server_quiet(const struct rpc_server *server)
+{
+    return server->shut_down && server->num_open == 0;
+}
+
+/* Waits for that, at most `ms`. Mutex held. */
+static bool server_wait_quiet(struct rpc_server *server, uint32_t ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    while (!server_quiet(server))
+        if (pthread_cond_timedwait(&server->changed, &server->mutex, &until) == ETIMEDOUT)
+            break;
+    return server_quiet(server);
+}
+
+/* Ends the threads and drops the opener's reference. */
+static void server_end(struct rpc_server *server)
+{
+    for (uint32_t i = 0; i < server->num_threads; i++)
+        pthread_join(server->threads[i], NULL);
+    grpc_server_destroy(server->grpc);
+    grpc_completion_queue_destroy(server->queue);
+    pthread_mutex_lock(&server->mutex);
+    server_unref_unlock(server);
+}
+
+void rpc_server_close(struct rpc_server *server, uint32_t grace_ms)
+{
+    static const char text[] = "ERR_UNAVAILABLE|the server closed before it answered||";
+    if (!server)
+        return;
+    atomic_store(&server->serving, false);
+    pthread_mutex_lock(&server->mutex);
+    server->closing = true;
+    grpc_server_shutdown_and_notify(server->grpc, server->queue, server);
+    if (!server_wait_quiet(server, grace_ms)) {
+        for (struct rpc_call *call = server->calls; call; call = call->next)
+            if (call->stage == STAGE_HANDLED)
+                call_send(call, NULL, GRPC_STATUS_UNAVAILABLE, text);
+        if (!server_wait_quiet(server, CLOSE_FLUSH_MS)) {
+            pthread_mutex_unlock(&server->mutex);
+            grpc_server_cancel_all_calls(server->grpc);
+            pthread_mutex_lock(&server->mutex);
+        }
+    }
+    while (!server_quiet(server))
+        pthread_cond_wait(&server->changed, &server->mutex);
+    pthread_mutex_unlock(&server->mutex);
+    grpc_completion_queue_shutdown(server->queue);
+    server_end(server);
+}
+
+int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options)
+{
+    CHECK(options->num_threads >= 1 && options->num_threads <= THREADS_MAX);
+    struct rpc_server *server = calloc(1, sizeof *server);
+    if (!server)
+        return report_error(ERR_MEMORY, NULL, "no memory for the RPC server");
+    grpc_start();
+    server->methods = options->methods;
+    server->user = options->user;
+    server->num_refs = 1;
+    atomic_store(&server->serving, true);
+    pthread_mutex_init(&server->mutex, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&server->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    grpc_arg args[] = {
+        int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
+        int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
+        int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, CALLS_MAX),
+    };
+    grpc_channel_args channel_args = {sizeof args / sizeof args[0], args};
+    server->grpc = grpc_server_create(&channel_args, NULL);
+    server->queue = grpc_completion_queue_create_for_next(NULL);
+    grpc_server_register_completion_queue(server->grpc, server->queue, NULL);
+    grpc_server_start(server->grpc);
+    for (uint32_t i = 0; i < REQUESTED_CALLS; i++)
+        call_request(server);
+    for (uint32_t i = 0; i < options->num_threads; i++) {
+        if (pthread_create(&server->threads[i], NULL, server_thread, server) != 0)
+            break;
+        server->num_threads++;
+    }
+    if (server->num_threads == 0) {
+        grpc_server_shutdown_and_notify(server->grpc, server->queue, server);
+        grpc_completion_queue_shutdown(server->queue);
+        server_thread(server); /* drains what is requested, here */
+        server_end(server);
+        return report_error(ERR_MEMORY, NULL, "no thread of the RPC server could be started");
+    }
+    *out = server;
+    return 0;
+}
+
+int rpc_server_adopt(struct rpc_server *server, int socket)
+{
+    int flags = fcntl(socket, F_GETFL);
+    if (flags < 0 || fcntl(socket, F_SETFL, flags | O_NONBLOCK) < 0)
+        return report_errno(ERR_IO, "could not make a connection non-blocking", "fcntl");
+    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    pthread_mutex_lock(&server->mutex);
+    bool closing = server->closing;
+    if (!closing)
+        grpc_server_add_channel_from_fd(server->grpc, socket, credentials);
+    pthread_mutex_unlock(&server->mutex);
+    grpc_server_credentials_release(credentials);
+    if (closing)
+        return report_error(ERR_UNAVAILABLE, NULL, "the server is closing");
+    return 0;
+}
+
+void rpc_server_set_serving(struct rpc_server *server, bool serving)
+{
+    atomic_store(&server->serving, serving);
+}
+
+/* ---------------------------------------------------------------------------------------------
+ * Client */
+
+struct rpc_client {
+    grpc_channel *channel; /* gRPC's own locking */
+};
+
+int rpc_client_open(struct rpc_client **out, const char *target)
+{
+    struct rpc_client *client = calloc(1, sizeof *client);
+    if (!client)
+        return report_error(ERR_MEMORY, NULL, "no memory for an RPC client");
+    grpc_start();
+    grpc_arg args[] = {
+        int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
+        int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
+        int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, RECONNECT_MS_MIN),
+        int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, RECONNECT_MS_MIN),
+        int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, RECONNECT_MS_MAX),
+        /* A client's connection is its own: another client's back-off is none of its business. */
+        int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+        int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
+        int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+    };
+    grpc_channel_args channel_args = {sizeof args / sizeof args[0], args};
+    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+    client->channel = grpc_channel_create(target, credentials, &channel_args);
+    grpc_channel_credentials_release(credentials);
+    *out = client;
+    return 0;
+}
+
+void rpc_client_close(struct rpc_client *client)
+{
+    if (!client)
+        return;
+    grpc_channel_destroy(client->channel);
+    free(client);
+}
+
+/* What one call receives. */
+struct answer {
+    grpc_metadata_array initial, trailing;
+    grpc_byte_buffer *reply;
+    grpc_status_code status;
+    grpc_slice details;
+};
+
+/* Runs the whole call as one batch and waits for it; the deadline ends the wait. */
+static int client_run(struct answer *answer, struct rpc_client *client, const char *method,
+                      grpc_byte_buffer *request, uint32_t timeout_ms)
+{
+    gpr_timespec deadline =
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout_ms, GPR_TIMESPAN));
+    grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
+    grpc_slice name = grpc_slice_from_copied_string(method);
+    grpc_call *call = grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
+                                               queue, name, NULL, deadline, NULL);
+    grpc_slice_unref(name);
+    grpc_op ops[6];
+    memset(ops, 0, sizeof ops);
+    ops[0].op = GRPC_OP_SEND_INITIAL_METADATA;
+    ops[1].op = GRPC_OP_SEND_MESSAGE;
+    ops[1].data.send_message.send_message = request;
+    ops[2].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+    ops[3].op = GRPC_OP_RECV_INITIAL_METADATA; /* without it the call never ends */
+    ops[3].data.recv_initial_metadata.recv_initial_metadata = &answer->initial;
+    ops[4].op = GRPC_OP_RECV_MESSAGE;
+    ops[4].data.recv_message.recv_message = &answer->reply;
+    ops[5].op = GRPC_OP_RECV_STATUS_ON_CLIENT;
+    ops[5].data.recv_status_on_client.trailing_metadata = &answer->trailing;
+    ops[5].data.recv_status_on_client.status = &answer->status;
+    ops[5].data.recv_status_on_client.status_details = &answer->details;
+    grpc_call_error error = grpc_call_start_batch(call, ops, 6, answer, NULL);
+    if (error == GRPC_CALL_OK)
+        grpc_completion_queue_pluck(queue, answer, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    grpc_call_unref(call);
+    grpc_completion_queue_shutdown(queue);
+    while (
+        grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
+        GRPC_QUEUE_SHUTDOWN)
+        continue;
+    grpc_completion_queue_destroy(queue);
+    if (error != GRPC_CALL_OK)
+        return report_error(ERR_INTERNAL, NULL, "the call %s could not be started", method);
+    return 0;
+}
+
+int rpc_client_call(struct rpc_client *client, const char *method, const ProtobufCMessage *request,
+                    const ProtobufCMessageDescriptor *reply_type, ProtobufCMessage **out_reply,
+                    uint32_t timeout_ms)
+{
+    grpc_byte_buffer *payload = pack(request);
+    if (!payload)
+        return report_error(ERR_INVALID, "describe fewer tensors at once",
+                            "the request of %s was larger than %u bytes", method,
+                            RPC_MESSAGE_BYTES_MAX);
+    struct answer answer = {.details = grpc_empty_slice()};
+    grpc_metadata_array_init(&answer.initial);
+    grpc_metadata_array_init(&answer.trailing);
+    int error = client_run(&answer, client, method, payload, timeout_ms);
+    grpc_byte_buffer_destroy(payload);
+    if (error == 0 && answer.status != GRPC_STATUS_OK) {
+        char *details = grpc_slice_to_c_string(answer.details);
+        error = rpc_text_read(details, (int)answer.status, method);
+        gpr_free(details);
+    } else if (error == 0) {
+        *out_reply = answer.reply ? unpack(answer.reply, reply_type) : NULL;
+        if (!*out_reply)
+            error = report_error(ERR_VERSION, "are both ends of the same release?",
+                                 "the reply of %s could not be unpacked", method);
+    }
+    if (answer.reply)
+        grpc_byte_buffer_destroy(answer.reply);
+    grpc_slice_unref(answer.details);
+    grpc_metadata_array_destroy(&answer.initial);
+    grpc_metadata_array_destroy(&answer.trailing);
+    return error;
+}
