@@ -1,8 +1,9 @@
 # Holdfast. `make help` lists the targets. Objects and programs go to $(BUILD).
 BUILD ?= build
+PREFIX ?= /usr/local
 OBJ = $(BUILD)/obj
-CC ?= gcc
-CXX ?= g++
+CC = gcc
+CXX = g++
 SANITIZER ?=
 OPT ?= -O2 -g
 WARN = -Wall -Wextra -Werror
@@ -32,34 +33,56 @@ TRAINER_MAINS = trainer/train.c trainer/tokenize.c
 TRAINER_O = $(call obj,$(filter-out $(TRAINER_MAINS),$(call src,trainer)))
 PROGRAMS = $(addprefix $(BUILD)/,trainer tokenizer ckptd ckpt-cli)
 TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
+INTEGRATION = $(filter-out tests/integration/lib.%,$(wildcard tests/integration/*.sh tests/integration/*.py))
+SOURCES = $(foreach d,proto storage ckptd clients clients/examples kernels kernels/cpu kernels/cpu/isa trainer tests/unit \
+	tests/bench tests/integration,$(wildcard $d/*.c $d/*.h $d/*.cpp))
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 
-.PHONY: help deps all run test check bench format install clean
+.PHONY: help deps all run test check bench format install clean deps-now
+.SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
-all: deps-present $(PROGRAMS) $(BUILD)/libckpt.a ## build every program and library
-.PHONY: deps-present
-deps-present:
-	@true
+deps: ## install every package that is missing (apt; root or sudo)
+	@deploy/deps
+deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
+	@deploy/deps build $(filter run test check bench,$(MAKECMDGOALS))
+all: $(PROGRAMS) $(BUILD)/libckpt.a ## build every program and library
+run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
+	@BUILD=$(BUILD) deploy/main-job
+test: deps-now all $(TESTS) ## unit and integration tests; ends with "N passed, N failed"
+	@BUILD=$(BUILD) tests/run $(TESTS) $(INTEGRATION)
+check: deps-now ## style, include arrows, both compilers, tests under sanitizers
+	@tests/check
+bench: deps-now all $(BENCHES) ## side-by-side measurements, into $(BUILD)/bench.json
+	@BUILD=$(BUILD) tests/bench/run
+format: ## clang-format every C and C++ file
+	@clang-format -i $(SOURCES)
+install: all ## programs, ckpt.h, libckpt.a and the commented configuration, below $(DESTDIR)$(PREFIX)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib share/holdfast)
+	install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 clients/ckpt.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 $(BUILD)/libckpt.a $(DESTDIR)$(PREFIX)/lib
+	install -m 644 deploy/ckptd.conf $(DESTDIR)$(PREFIX)/share/holdfast
+	install deploy/launch $(DESTDIR)$(PREFIX)/bin/holdfast-launch
 clean: ## remove what was built
 	rm -rf $(BUILD)
 
-$(OBJ)/gen/proto/%.pb-c.c $(OBJ)/gen/proto/%.pb-c.h: proto/%.proto
+$(OBJ)/gen/proto/%.pb-c.c $(OBJ)/gen/proto/%.pb-c.h: proto/%.proto | deps-now
 	@mkdir -p $(OBJ)/gen
 	protoc-c --c_out=$(OBJ)/gen $<
 $(OBJ)/gen/proto/%.o: $(OBJ)/gen/proto/%.c
 	$(CC) $(CFLAGS_ALL) -c -o $@ $<
-$(OBJ)/%.o: %.c | $(OBJ)/gen/proto/ckpt.pb-c.h
+$(OBJ)/%.o: %.c | deps-now $(OBJ)/gen/proto/ckpt.pb-c.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(if $(findstring comm_mpi,$@),$(MPICC_C)) -c -o $@ $<
-$(OBJ)/%.o: %.cpp
+$(OBJ)/%.o: %.cpp | deps-now
 	@mkdir -p $(@D)
 	$(CXX) $(CXXFLAGS_ALL) -c -o $@ $<
 ISA_FLAGS_sse2 = -march=x86-64
 ISA_FLAGS_avx2 = -march=x86-64-v3
 ISA_FLAGS_avx512 = -march=x86-64-v4 -mprefer-vector-width=512
 define ISA_RULE
-$(OBJ)/kernels/cpu/isa/%.$(1).o: kernels/cpu/isa/%.c
+$(OBJ)/kernels/cpu/isa/%.$(1).o: kernels/cpu/isa/%.c | deps-now
 	@mkdir -p $$(@D)
 	$(CC) $$(CFLAGS_ALL) -O3 $$(ISA_FLAGS_$(1)) -DISA=$(1) -c -o $$@ $$<
 endef

@@ -1,0 +1,77 @@
+# lib.sh - what the integration scripts share: TAP lines, a private folder, servers that end with it.
+#
+#   . tests/integration/lib.sh
+#   plan 2
+#   start_ckptd                        # a ckptd of our own: $server, $store, $ckptd_pid, $tmp/ckptd.log
+#   check "a save is committed" test -e "$store/..."
+#   check_exit 78 "an unknown key is refused" "$BUILD/trainer" --no.such 1
+#
+# Everything lives under $tmp (a fresh short-named folder) and ends with the script, by process id.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
+export BUILD=${BUILD:-$PWD/build}
+tmp=$(mktemp -d "${TMPDIR:-/var/tmp}/it-XXXX")
+tests_done=0
+started_pids=()
+
+cleanup() {
+    local pid
+    for pid in "${started_pids[@]}"; do kill -TERM "$pid" 2>/dev/null; done
+    for pid in "${started_pids[@]}"; do wait_gone "$pid" 5 || kill -KILL "$pid" 2>/dev/null; done
+    rm -rf "$tmp"
+}
+trap cleanup EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+plan() { echo "1..$1"; }
+ok() { tests_done=$((tests_done + 1)) && echo "ok $tests_done - $1"; }
+not_ok() { # NAME [FILE of evidence]
+    tests_done=$((tests_done + 1))
+    echo "not ok $tests_done - $1"
+    [ -z "${2:-}" ] || tail -n 40 "$2" | sed 's/^/# /'
+}
+note() { echo "# $*"; }
+skip_all() { echo "$1" && exit 77; }
+
+check() { # NAME COMMAND...: passes when the command succeeds
+    local name=$1
+    shift
+    if "$@" >"$tmp/check.log" 2>&1; then ok "$name"; else not_ok "$name ($*)" "$tmp/check.log"; fi
+}
+check_exit() { # STATUS NAME COMMAND...: passes when the command ends with STATUS; output in check.log
+    local want=$1 name=$2 got=0
+    shift 2
+    "$@" >"$tmp/check.log" 2>&1 || got=$?
+    if [ "$got" = "$want" ]; then ok "$name"; else not_ok "$name: exit $got, not $want" "$tmp/check.log"; fi
+}
+check_equal() { # NAME A B
+    if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1: \"$2\" is not \"$3\""; fi
+}
+
+wait_gone() { # PID SECONDS
+    local i
+    for ((i = 0; i < $2 * 20; i++)); do
+        kill -0 "$1" 2>/dev/null || return 0
+        sleep 0.05
+    done
+    return 1
+}
+wait_for() { # SECONDS COMMAND...: until it succeeds
+    local i tries=$(($1 * 20))
+    shift
+    for ((i = 0; i < tries; i++)); do
+        "$@" >/dev/null 2>&1 && return 0
+        sleep 0.05
+    done
+    return 1
+}
+start_ckptd() { # [OPTION...]: on $server with $store, waits until it answers
+    server=unix:$tmp/s
+    store=$tmp/store
+    "$BUILD/ckptd" --listen "$server" --store "$store" "$@" >>"$tmp/ckptd.log" 2>&1 &
+    ckptd_pid=$!
+    started_pids+=("$ckptd_pid")
+    wait_for 20 "$BUILD/ckpt-cli" health --server "$server" ||
+        { note "ckptd does not answer" && tail -n 20 "$tmp/ckptd.log" | sed 's/^/# /' && exit 1; }
+}
