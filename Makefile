@@ -18,14 +18,14 @@ MPICC_C = $(shell mpicc --showme:compile 2>/dev/null)
 MPICC_L = $(shell mpicc --showme:link 2>/dev/null)
 LIBS = $(PKG_LIBS) -lstdc++ -lm -pthread
 
-src = $(wildcard $(1)/*.c)
+src = $(wildcard $(1)/*.c $(1)/*/*.c)
 obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
 PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(OBJ)/gen/proto/ckpt.pb-c.o
 STORAGE_O = $(call obj,$(call src,storage))
 CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))
-CKPT_O = $(call obj,$(filter-out clients/cli%.c,$(call src,clients)))
+CKPT_O = $(call obj,$(filter-out clients/cli%.c clients/examples/%,$(call src,clients)))
 CLI_O = $(call obj,$(wildcard clients/cli*.c))
-KERNELS_O = $(call obj,$(call src,kernels) $(call src,kernels/cpu))
+KERNELS_O = $(call obj,$(call src,kernels))
 # Files of kernels/cpu/isa are compiled once per ISA level; -DISA names the level.
 ISA_SRC = $(wildcard kernels/cpu/isa/*.c)
 ISA_O = $(foreach i,sse2 avx2 avx512,$(patsubst %.c,$(OBJ)/%.$(i).o,$(ISA_SRC)))
@@ -34,11 +34,10 @@ TRAINER_O = $(call obj,$(filter-out $(TRAINER_MAINS),$(call src,trainer)))
 PROGRAMS = $(addprefix $(BUILD)/,trainer tokenizer ckptd ckpt-cli)
 TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
 INTEGRATION = $(filter-out tests/integration/lib.%,$(wildcard tests/integration/*.sh tests/integration/*.py))
-SOURCES = $(foreach d,proto storage ckptd clients clients/examples kernels kernels/cpu kernels/cpu/isa trainer tests/unit \
-	tests/bench tests/integration,$(wildcard $d/*.c $d/*.h $d/*.cpp))
+SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp')
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 
-.PHONY: help deps all run test check bench format install clean deps-now
+.PHONY: help deps all run test check bench format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -49,6 +48,7 @@ deps-now: # what the goals at hand need; a few milliseconds when nothing is miss
 all: $(PROGRAMS) $(BUILD)/libckpt.a ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
+tests-built: $(TESTS)
 test: deps-now all $(TESTS) ## unit and integration tests; ends with "N passed, N failed"
 	@BUILD=$(BUILD) tests/run $(TESTS) $(INTEGRATION)
 check: deps-now ## style, include arrows, both compilers, tests under sanitizers

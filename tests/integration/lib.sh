@@ -1,8 +1,9 @@
-# lib.sh - what the integration scripts share: TAP lines, a private folder, servers that end with it.
+# lib.sh - what the integration scripts share: TAP lines, a private folder, servers that end with
+# the script.
 #
 #   . tests/integration/lib.sh
 #   plan 2
-#   start_ckptd                        # a ckptd of our own: $server, $store, $ckptd_pid, $tmp/ckptd.log
+#   start_ckptd          # our own: sets $server, $store, $ckptd_pid; log in $tmp/ckptd.log
 #   check "a save is committed" test -e "$store/..."
 #   check_exit 78 "an unknown key is refused" "$BUILD/trainer" --no.such 1
 #
@@ -37,13 +38,21 @@ skip_all() { echo "$1" && exit 77; }
 check() { # NAME COMMAND...: passes when the command succeeds
     local name=$1
     shift
-    if "$@" >"$tmp/check.log" 2>&1; then ok "$name"; else not_ok "$name ($*)" "$tmp/check.log"; fi
+    if "$@" >"$tmp/check.log" 2>&1; then
+        ok "$name"
+    else
+        not_ok "$name ($*)" "$tmp/check.log"
+    fi
 }
 check_exit() { # STATUS NAME COMMAND...: passes when the command ends with STATUS; output in check.log
     local want=$1 name=$2 got=0
     shift 2
     "$@" >"$tmp/check.log" 2>&1 || got=$?
-    if [ "$got" = "$want" ]; then ok "$name"; else not_ok "$name: exit $got, not $want" "$tmp/check.log"; fi
+    if [ "$got" = "$want" ]; then
+        ok "$name"
+    else
+        not_ok "$name: exit $got, not $want" "$tmp/check.log"
+    fi
 }
 check_equal() { # NAME A B
     if [ "$2" = "$3" ]; then ok "$1"; else not_ok "$1: \"$2\" is not \"$3\""; fi
