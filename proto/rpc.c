@@ -57,8 +57,8 @@ enum { HEALTH_SERVING = 1, HEALTH_NOT_SERVING = 2 }; /* grpc.health.v1.HealthChe
 const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)
 {
-    return "called_from_lib:libgrpc.so\ncalled_from_lib:libgpr.so\nrace:libgrpc.so\n"
-           "race:libgpr.so\nmutex:libgrpc.so\n";
+    return "race:libgrpc.so\nrace:libgpr.so\nrace:libabsl_\n"
+           "mutex:libgrpc.so\nmutex:libabsl_\ncalled_from_lib:libgrpc.so\n";
 }
 #endif
 
@@ -263,6 +263,15 @@ static void call_request(struct rpc_server *server)
     pthread_mutex_unlock(&server->mutex);
 }
 
+/* From here on the call belongs to the thread that takes its next event. */
+static void call_start(struct rpc_call *call, const grpc_op *ops, size_t count)
+{
+    grpc_call *started = call->call;
+    handover_out(&call->fence);
+    grpc_call_error error = grpc_call_start_batch(started, ops, count, call, NULL);
+    CHECK(error == GRPC_CALL_OK);
+}
+
 /* Starts the last batch of a call. Takes `reply` (NULL when the status is not OK). Mutex held. */
 static void call_send(struct rpc_call *call, grpc_byte_buffer *reply, grpc_status_code status,
                       const char *text)
@@ -283,9 +292,7 @@ static void call_send(struct rpc_call *call, grpc_byte_buffer *reply, grpc_statu
     ops[count++].data.send_status_from_server.status_details = text ? &details : NULL;
     ops[count].op = GRPC_OP_RECV_CLOSE_ON_SERVER;
     ops[count++].data.recv_close_on_server.cancelled = &call->cancelled;
-    handover_out(&call->fence);
-    grpc_call_error error = grpc_call_start_batch(call->call, ops, count, call, NULL);
-    CHECK(error == GRPC_CALL_OK);
+    call_start(call, ops, count);
     grpc_slice_unref(details);
     if (reply)
         grpc_byte_buffer_destroy(reply);
@@ -415,9 +422,7 @@ static void call_arrived(struct rpc_call *call)
     }
     grpc_op op = {.op = GRPC_OP_RECV_MESSAGE};
     op.data.recv_message.recv_message = &call->payload;
-    handover_out(&call->fence);
-    grpc_call_error error = grpc_call_start_batch(call->call, &op, 1, call, NULL);
-    CHECK(error == GRPC_CALL_OK);
+    call_start(call, &op, 1);
 }
 
 static void call_received(struct rpc_call *call)

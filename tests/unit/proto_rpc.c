@@ -1,0 +1,431 @@
+/* proto_rpc.c - unary calls, end to end.
+ *
+ * Goal: an answer, an error and its text, a late answer, a timeout and a lost server all reach the
+ * caller as rpc.h says, and closing a server under load loses no memory and no caller.
+ * Method: a real server and real clients in one process. Clients connect to a unix socket of the
+ * test; a thread accepts and hands the sockets to the server, as ckptd's door does. */
+#include "proto/ckpt.pb-c.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define HELLO "/holdfast.v1.Checkpoint/Hello"
+#define LIST "/holdfast.v1.Checkpoint/List"
+#define SHOW "/holdfast.v1.Checkpoint/Show"
+#define STATUS "/holdfast.v1.Checkpoint/Status"
+#define CALL_MS 10000u
+#define KEPT_MAX 64
+
+struct bed {
+    struct rpc_server *server;
+    struct rpc_client *client;
+    char path[64];
+    char target[80];
+    int listener;
+    pthread_t acceptor;
+    atomic_bool stop;
+    pthread_mutex_t mutex;
+    struct rpc_call *kept[KEPT_MAX]; /* calls of SHOW that nobody answered yet */
+    int num_kept;
+};
+
+static void sleep_ms(long ms)
+{
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&time, NULL);
+}
+
+static void handle_hello(void *user, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    const Holdfast__V1__HelloRequest *request = (const Holdfast__V1__HelloRequest *)message;
+    Holdfast__V1__HelloReply reply = HOLDFAST__V1__HELLO_REPLY__INIT;
+    (void)user;
+    reply.protocol = request->protocol;
+    reply.version = "one";
+    reply.boot_id = UINT64_MAX;
+    rpc_call_reply(call, &reply.base);
+}
+
+static void handle_list(void *user, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    (void)user;
+    (void)message;
+    report_set(ERR_CORRUPT, "block 3 | of 7 was damaged", "100% of shard-1", "restore it");
+    rpc_call_fail(call, ERR_CORRUPT);
+}
+
+/* Keeps the call: the test answers it, or nobody does. */
+static void handle_show(void *user, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    struct bed *bed = user;
+    (void)message;
+    pthread_mutex_lock(&bed->mutex);
+    bed->kept[bed->num_kept++] = call;
+    pthread_mutex_unlock(&bed->mutex);
+}
+
+static void handle_status(void *user, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    Holdfast__V1__StatusReply reply = HOLDFAST__V1__STATUS_REPLY__INIT;
+    (void)user;
+    (void)message;
+    char *text = malloc(RPC_MESSAGE_BYTES_MAX + 1);
+    memset(text, 'x', RPC_MESSAGE_BYTES_MAX);
+    text[RPC_MESSAGE_BYTES_MAX] = 0;
+    reply.json = text;
+    rpc_call_reply(call, &reply.base);
+    free(text);
+}
+
+static const struct rpc_method methods[] = {{HELLO, &holdfast__v1__hello_request__descriptor,
+                                             &holdfast__v1__hello_reply__descriptor, handle_hello},
+                                            {LIST, &holdfast__v1__list_request__descriptor,
+                                             &holdfast__v1__list_reply__descriptor, handle_list},
+                                            {SHOW, &holdfast__v1__show_request__descriptor,
+                                             &holdfast__v1__show_reply__descriptor, handle_show},
+                                            {STATUS, &holdfast__v1__status_request__descriptor,
+                                             &holdfast__v1__status_reply__descriptor,
+                                             handle_status},
+                                            {NULL, NULL, NULL, NULL}};
+
+static void *accept_all(void *argument)
+{
+    struct bed *bed = argument;
+    while (!atomic_load(&bed->stop)) {
+        struct pollfd poll_fd = {bed->listener, POLLIN, 0};
+        if (poll(&poll_fd, 1, 20) <= 0)
+            continue;
+        int fd = accept(bed->listener, NULL, NULL);
+        if (fd >= 0 && rpc_server_adopt(bed->server, fd) != 0)
+            close(fd);
+    }
+    return NULL;
+}
+
+static void start_server(struct bed *bed)
+{
+    struct rpc_server_options options = {.methods = methods, .user = bed, .num_threads = 2};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", bed->path);
+    unlink(bed->path);
+    bed->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(bed->listener, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(bed->listener, 16), 0);
+    assert_int_equal(rpc_server_open(&bed->server, &options), 0);
+    atomic_store(&bed->stop, false);
+    assert_int_equal(pthread_create(&bed->acceptor, NULL, accept_all, bed), 0);
+}
+
+static void stop_server(struct bed *bed, uint32_t grace_ms)
+{
+    atomic_store(&bed->stop, true);
+    pthread_join(bed->acceptor, NULL);
+    close(bed->listener);
+    unlink(bed->path);
+    rpc_server_close(bed->server, grace_ms);
+    bed->server = NULL;
+}
+
+static int set_up(void **state)
+{
+    struct bed *bed = calloc(1, sizeof *bed);
+    snprintf(bed->path, sizeof bed->path, "/tmp/holdfast-rpc-%d", (int)getpid());
+    snprintf(bed->target, sizeof bed->target, "unix:%s", bed->path);
+    pthread_mutex_init(&bed->mutex, NULL);
+    start_server(bed);
+    assert_int_equal(rpc_client_open(&bed->client, bed->target), 0);
+    *state = bed;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct bed *bed = *state;
+    rpc_client_close(bed->client);
+    if (bed->server)
+        stop_server(bed, 0);
+    pthread_mutex_destroy(&bed->mutex);
+    free(bed);
+    return 0;
+}
+
+static int call_hello(struct rpc_client *client, uint32_t timeout_ms)
+{
+    Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    request.protocol = 7;
+    int error = rpc_client_call(client, HELLO, &request.base,
+                                &holdfast__v1__hello_reply__descriptor, &message, timeout_ms);
+    if (error != 0)
+        return error;
+    Holdfast__V1__HelloReply *reply = (Holdfast__V1__HelloReply *)message;
+    assert_int_equal(reply->protocol, 7);
+    assert_string_equal(reply->version, "one");
+    assert_true(reply->boot_id == UINT64_MAX);
+    protobuf_c_message_free_unpacked(message, NULL);
+    return 0;
+}
+
+static int call_show(struct rpc_client *client, uint32_t timeout_ms, char *out, size_t size)
+{
+    Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    int error = rpc_client_call(client, SHOW, &request.base, &holdfast__v1__show_reply__descriptor,
+                                &message, timeout_ms);
+    if (error != 0)
+        return error;
+    snprintf(out, size, "%s", ((Holdfast__V1__ShowReply *)message)->manifest_json);
+    protobuf_c_message_free_unpacked(message, NULL);
+    return 0;
+}
+
+static struct rpc_call *wait_kept(struct bed *bed, int index)
+{
+    for (int i = 0; i < 500; i++) {
+        pthread_mutex_lock(&bed->mutex);
+        struct rpc_call *call = bed->num_kept > index ? bed->kept[index] : NULL;
+        pthread_mutex_unlock(&bed->mutex);
+        if (call)
+            return call;
+        sleep_ms(10);
+    }
+    fail_msg("the call did not arrive");
+    return NULL;
+}
+
+static void test_rpc__a_call_gets_its_reply(void **state)
+{
+    struct bed *bed = *state;
+    for (int i = 0; i < 100; i++)
+        assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+}
+
+static void test_rpc__an_error_crosses_with_all_parts_of_its_text(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    report_clear();
+    assert_int_equal(rpc_client_call(bed->client, LIST, &request.base,
+                                     &holdfast__v1__list_reply__descriptor, &message, CALL_MS),
+                     ERR_CORRUPT);
+    assert_null(message);
+    assert_string_equal(report_message(), "block 3 | of 7 was damaged");
+    assert_string_equal(report_detail(), "100% of shard-1");
+    assert_string_equal(report_hint(), "restore it");
+}
+
+static void *answer_later(void *argument)
+{
+    struct bed *bed = argument;
+    struct rpc_call *call = wait_kept(bed, 0);
+    sleep_ms(50);
+    Holdfast__V1__ShowReply reply = HOLDFAST__V1__SHOW_REPLY__INIT;
+    reply.manifest_json = "late";
+    rpc_call_reply(call, &reply.base);
+    return NULL;
+}
+
+static void test_rpc__a_call_can_be_answered_later_from_another_thread(void **state)
+{
+    struct bed *bed = *state;
+    pthread_t thread;
+    char text[32] = "";
+    assert_int_equal(pthread_create(&thread, NULL, answer_later, bed), 0);
+    assert_int_equal(call_show(bed->client, CALL_MS, text, sizeof text), 0);
+    assert_string_equal(text, "late");
+    pthread_join(thread, NULL);
+}
+
+static void test_rpc__the_deadline_ends_an_unanswered_call(void **state)
+{
+    struct bed *bed = *state;
+    char text[32];
+    assert_int_equal(call_show(bed->client, 100, text, sizeof text), ERR_TIMEOUT);
+    /* The owner's answer after the caller has left is harmless. */
+    report_set(ERR_ABORTED, "too late", "", "");
+    rpc_call_fail(wait_kept(bed, 0), ERR_ABORTED);
+    assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+}
+
+static void test_rpc__an_unknown_method_is_a_version_error(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    assert_int_equal(rpc_client_call(bed->client, "/holdfast.v1.Checkpoint/Fly", &request.base,
+                                     &holdfast__v1__hello_reply__descriptor, &message, CALL_MS),
+                     ERR_VERSION);
+    assert_non_null(strstr(report_line(), "method"));
+}
+
+static void test_rpc__an_oversized_request_is_refused_before_it_is_sent(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    char *run = malloc(RPC_MESSAGE_BYTES_MAX + 1);
+    memset(run, 'r', RPC_MESSAGE_BYTES_MAX);
+    run[RPC_MESSAGE_BYTES_MAX] = 0;
+    request.run = run;
+    assert_int_equal(rpc_client_call(bed->client, LIST, &request.base,
+                                     &holdfast__v1__list_reply__descriptor, &message, CALL_MS),
+                     ERR_INVALID);
+    free(run);
+}
+
+static void test_rpc__an_oversized_reply_becomes_an_error(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    assert_int_equal(rpc_client_call(bed->client, STATUS, &request.base,
+                                     &holdfast__v1__status_reply__descriptor, &message, CALL_MS),
+                     ERR_INTERNAL);
+    assert_non_null(strstr(report_message(), "larger than"));
+}
+
+static void test_rpc__an_absent_server_is_unavailable(void **state)
+{
+    struct rpc_client *client;
+    (void)state;
+    assert_int_equal(rpc_client_open(&client, "unix:/tmp/holdfast-nobody-is-here"), 0);
+    assert_int_equal(call_hello(client, 2000), ERR_UNAVAILABLE);
+    rpc_client_close(client);
+}
+
+static void test_rpc__a_client_finds_a_server_that_came_back(void **state)
+{
+    struct bed *bed = *state;
+    assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+    stop_server(bed, 100);
+    assert_int_equal(call_hello(bed->client, CALL_MS), ERR_UNAVAILABLE);
+    start_server(bed);
+    int error = ERR_UNAVAILABLE;
+    for (int i = 0; i < 100 && error == ERR_UNAVAILABLE; i++) {
+        error = call_hello(bed->client, CALL_MS);
+        sleep_ms(50);
+    }
+    assert_int_equal(error, 0);
+}
+
+struct caller {
+    pthread_t thread;
+    struct bed *bed;
+    int error;
+};
+
+static void *call_and_wait(void *argument)
+{
+    struct caller *caller = argument;
+    char text[32];
+    caller->error = call_show(caller->bed->client, CALL_MS, text, sizeof text);
+    return NULL;
+}
+
+static void test_rpc__closing_the_server_answers_calls_in_flight(void **state)
+{
+    enum { CALLERS = 8 };
+    struct bed *bed = *state;
+    struct caller callers[CALLERS];
+    for (int i = 0; i < CALLERS; i++) {
+        callers[i] = (struct caller){.bed = bed, .error = 1};
+        assert_int_equal(pthread_create(&callers[i].thread, NULL, call_and_wait, &callers[i]), 0);
+    }
+    wait_kept(bed, CALLERS - 1);
+    stop_server(bed, 50);
+    for (int i = 0; i < CALLERS; i++) {
+        pthread_join(callers[i].thread, NULL);
+        assert_int_equal(callers[i].error, ERR_UNAVAILABLE);
+    }
+    /* The owners learn nothing of it; their answers free what is left. */
+    for (int i = 0; i < CALLERS; i++)
+        rpc_call_fail(bed->kept[i], ERR_ABORTED);
+}
+
+static int call_health(struct bed *bed, const char *service)
+{
+    /* HealthCheckRequest has one string as its field 1, as ListRequest has; HealthCheckResponse an
+     * enum as its field 1, as HelloReply has a number. */
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    ProtobufCMessage *message = NULL;
+    request.run = (char *)(uintptr_t)service;
+    int error = rpc_client_call(bed->client, "/grpc.health.v1.Health/Check", &request.base,
+                                &holdfast__v1__hello_reply__descriptor, &message, CALL_MS);
+    if (error != 0)
+        return error;
+    int serving = (int)((Holdfast__V1__HelloReply *)message)->protocol;
+    protobuf_c_message_free_unpacked(message, NULL);
+    return serving;
+}
+
+static void test_rpc__the_health_service_tells_serving_and_not(void **state)
+{
+    struct bed *bed = *state;
+    assert_int_equal(call_health(bed, ""), 1);
+    assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 1);
+    assert_int_equal(call_health(bed, "no.such.Service"), ERR_NOT_FOUND);
+    rpc_server_set_serving(bed->server, false);
+    assert_int_equal(call_health(bed, ""), 2);
+}
+
+static void test_rpc__a_peer_that_speaks_no_grpc_does_no_harm(void **state)
+{
+    struct bed *bed = *state;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", bed->path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    char noise[4096];
+    memset(noise, 0xa5, sizeof noise);
+    (void)!send(fd, noise, sizeof noise, MSG_NOSIGNAL);
+    assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+    close(fd);
+    assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_rpc__a_call_gets_its_reply, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__an_error_crosses_with_all_parts_of_its_text,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__a_call_can_be_answered_later_from_another_thread,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__the_deadline_ends_an_unanswered_call, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__an_unknown_method_is_a_version_error, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__an_oversized_request_is_refused_before_it_is_sent,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__an_oversized_reply_becomes_an_error, set_up,
+                                        tear_down),
+        cmocka_unit_test(test_rpc__an_absent_server_is_unavailable),
+        cmocka_unit_test_setup_teardown(test_rpc__a_client_finds_a_server_that_came_back, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__closing_the_server_answers_calls_in_flight,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__the_health_service_tells_serving_and_not, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__a_peer_that_speaks_no_grpc_does_no_harm, set_up,
+                                        tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
