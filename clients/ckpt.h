@@ -29,8 +29,9 @@
  * Durability: "accepted" (in ckptd's memory), then "local" (committed, survives power loss).
  *
  * Errors: 0 or a negative code; ckpt_error() gives the line that explains the last one on this
- * thread: what happened, detail, hint. Threads: one struct ckpt may be used by one thread at a time.
- * Ownership: strings and tensors passed in stay the caller's; `data` must stay valid while described. */
+ * thread: what happened, detail, hint. Threads: one struct ckpt may be used by one thread at a
+ * time. Ownership: strings and tensors passed in stay the caller's; `data` must stay valid while
+ * described. */
 #ifndef HOLDFAST_CKPT_H
 #define HOLDFAST_CKPT_H
 
@@ -48,13 +49,13 @@ extern "C" {
 enum {
     CKPT_INVALID = -1,
     CKPT_NOT_FOUND = -2,
-    CKPT_STALE = -4,       /* a newer attempt of the run has taken over: stop */
-    CKPT_BUSY = -5,        /* every image is still being written: skip or try again */
+    CKPT_STALE = -4, /* a newer attempt of the run has taken over: stop */
+    CKPT_BUSY = -5,  /* every image is still being written: skip or try again */
     CKPT_CORRUPT = -8,
     CKPT_UNAVAILABLE = -9, /* ckptd cannot be reached */
     CKPT_TIMEOUT = -10,
-    CKPT_ABORTED = -13,    /* the save failed or was aborted */
-    CKPT_MISMATCH = -14    /* tensors of the program and of the checkpoint differ */
+    CKPT_ABORTED = -13, /* the save failed or was aborted */
+    CKPT_MISMATCH = -14 /* tensors of the program and of the checkpoint differ */
 };
 
 /* This rank's slice of one tensor. dtype is the safetensors name ("F32", "BF16"). offset and extent
@@ -70,11 +71,11 @@ struct ckpt_tensor {
 };
 
 struct ckpt_options {
-    const char *server;         /* "unix:/path" */
-    const char *run;            /* [A-Za-z0-9._-], at most 100 bytes */
+    const char *server; /* "unix:/path" */
+    const char *run;    /* [A-Za-z0-9._-], at most 100 bytes */
     uint32_t rank, world_size;
-    uint32_t connect_ms;        /* first connection; 0: 10,000 */
-    uint32_t describe_ms;       /* wait for the other ranks in describe; 0: 60,000 */
+    uint32_t connect_ms;  /* first connection; 0: 10,000 */
+    uint32_t describe_ms; /* wait for the other ranks in describe; 0: 60,000 */
 };
 
 /* What the manifest says about the run, given by rank 0. JSON objects; NULL for {}. */
@@ -118,17 +119,17 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options);
 void ckpt_close(struct ckpt *ckpt);
 const char *ckpt_error(void);
 
-/* Rank 0 only. Settles the run's older saves and takes a new attempt number, durably. *out_newest (may be
- * NULL): the newest committed checkpoint, step 0 and attempt 0 when there is none. */
+/* Rank 0 only. Settles the run's older saves and takes a new attempt number, durably. *out_newest
+ * (may be NULL): the newest committed checkpoint, step 0 and attempt 0 when there is none. */
 int ckpt_attempt_open(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
                       const struct ckpt_attempt_options *options);
 /* Every rank; waits for all. CKPT_MISMATCH when the slices do not tile the tensors. */
 int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor *tensors,
                   uint32_t num_tensors);
 
-/* Fills the slices. CKPT_NOT_FOUND: no (such) checkpoint. CKPT_MISMATCH: another model. On any error
- * the contents of the slices are undefined. A damaged checkpoint is CKPT_CORRUPT: ask again with
- * below_step to walk back. */
+/* Fills the slices. CKPT_NOT_FOUND: no (such) checkpoint. CKPT_MISMATCH: another model. On any
+ * error the contents of the slices are undefined. A damaged checkpoint is CKPT_CORRUPT: ask again
+ * with below_step to walk back. */
 int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct ckpt_loaded **out);
 void ckpt_loaded_free(struct ckpt_loaded *loaded);
 

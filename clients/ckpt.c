@@ -1,0 +1,181 @@
+/* ckpt.c - libckpt's handle: open, attempt, describe, close. The promises are those of ckpt.h.
+ *
+ * Saving is in save.c, loading in load.c, the session with ckptd in session.c. */
+#include "clients/session.h"
+
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+_Static_assert(CKPT_INVALID == (int)ERR_INVALID && CKPT_NOT_FOUND == (int)ERR_NOT_FOUND &&
+                   CKPT_STALE == (int)ERR_STALE && CKPT_BUSY == (int)ERR_BUSY &&
+                   CKPT_CORRUPT == (int)ERR_CORRUPT && CKPT_UNAVAILABLE == (int)ERR_UNAVAILABLE &&
+                   CKPT_TIMEOUT == (int)ERR_TIMEOUT && CKPT_ABORTED == (int)ERR_ABORTED &&
+                   CKPT_MISMATCH == (int)ERR_MISMATCH,
+               "the codes of ckpt.h are those of report.h");
+_Static_assert(CKPT_DIMS_MAX == LAYOUT_DIMS_MAX, "the limits of ckpt.h are those of layout.h");
+
+#define CONNECT_MS_DEFAULT 10000u
+#define DESCRIBE_MS_DEFAULT 60000u
+#define CONNECT_PAUSE_MS 50u /* between two tries of the first connection */
+
+static const char RUN_CHARACTERS[] =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+
+static int check_options(const struct ckpt_options *options)
+{
+    const char *run = options->run != NULL ? options->run : "";
+    if (options->server == NULL || strlen(options->server) >= sizeof((struct ckpt *)0)->server)
+        return report_error(ERR_INVALID, "give unix:/path/to/ckptd.sock",
+                            "no server was given, or its name is too long");
+    if (run[0] == '\0' || run[0] == '.' || strlen(run) > SESSION_RUN_MAX ||
+        run[strspn(run, RUN_CHARACTERS)] != '\0')
+        return report_error(ERR_INVALID, "use letters, digits, '.', '_' and '-', at most 100",
+                            "the run name '%.100s' is not allowed", run);
+    if (options->rank >= options->world_size)
+        return report_error(ERR_INVALID, "ranks are counted from 0",
+                            "rank %u does not exist in a world of %u", options->rank,
+                            options->world_size);
+    return 0;
+}
+
+/* Hello until ckptd answers, at most ckpt->connect_ms: it may just be starting. */
+static int connect_first(struct ckpt *ckpt)
+{
+    uint64_t end = session_clock_ns() + (uint64_t)ckpt->connect_ms * 1000000u;
+    for (;;) {
+        uint64_t now = session_clock_ns();
+        uint64_t left_ms = now < end ? (end - now) / 1000000u : 0;
+        int error = session_hello(ckpt, left_ms < 1000 ? (uint32_t)left_ms + 1 : 1000);
+        if (error == 0)
+            return 0;
+        if (error != ERR_UNAVAILABLE && error != ERR_TIMEOUT)
+            return error;
+        if (left_ms <= CONNECT_PAUSE_MS)
+            return report_error(ERR_UNAVAILABLE, "start ckptd, or name its socket",
+                                "ckptd at %s did not answer within %u ms", ckpt->server,
+                                ckpt->connect_ms);
+        nanosleep(&(struct timespec){.tv_nsec = CONNECT_PAUSE_MS * 1000000L}, NULL);
+    }
+}
+
+int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
+{
+    int error = check_options(options);
+    if (error != 0)
+        return error;
+    struct ckpt *ckpt = calloc(1, sizeof *ckpt);
+    if (ckpt == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a checkpoint client");
+    strcpy(ckpt->server, options->server);
+    strcpy(ckpt->run, options->run);
+    ckpt->rank = options->rank;
+    ckpt->world_size = options->world_size;
+    ckpt->connect_ms = options->connect_ms != 0 ? options->connect_ms : CONNECT_MS_DEFAULT;
+    ckpt->describe_ms = options->describe_ms != 0 ? options->describe_ms : DESCRIBE_MS_DEFAULT;
+    ckpt->link.socket = -1;
+    ckpt->event = -1;
+    ckpt->save.ckpt = ckpt;
+    error = rpc_client_open(&ckpt->rpc, ckpt->server);
+    if (error == 0)
+        error = connect_first(ckpt);
+    if (error != 0) {
+        ckpt_close(ckpt);
+        return error;
+    }
+    *out = ckpt;
+    return 0;
+}
+
+void ckpt_close(struct ckpt *ckpt)
+{
+    if (ckpt == NULL)
+        return;
+    session_forget(ckpt);
+    if (ckpt->rpc != NULL)
+        rpc_client_close(ckpt->rpc);
+    session_tensors_free(&ckpt->tensors);
+    free(ckpt->save.segments);
+    free(ckpt->items);
+    free(ckpt->first_item);
+    free(ckpt);
+}
+
+const char *ckpt_error(void)
+{
+    return report_line();
+}
+
+static void copy_text(char *out, size_t size, const char *text)
+{
+    snprintf(out, size, "%s", text != NULL ? text : "");
+}
+
+void session_info_take(struct ckpt_info *out, const Holdfast__V1__CheckpointSummary *summary)
+{
+    memset(out, 0, sizeof *out);
+    if (summary == NULL)
+        return;
+    copy_text(out->run, sizeof out->run, summary->run);
+    copy_text(out->nonce, sizeof out->nonce, summary->nonce);
+    copy_text(out->time, sizeof out->time, summary->time);
+    copy_text(out->durability, sizeof out->durability, summary->durability);
+    out->step = summary->step;
+    out->attempt = summary->attempt;
+    out->bytes = summary->bytes;
+    out->world_size = summary->world_size;
+    out->in_memory = summary->in_memory;
+}
+
+static char *json_or_empty(const char *json)
+{
+    return (char *)(json != NULL ? json : "{}");
+}
+
+int ckpt_attempt_open(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
+                      const struct ckpt_attempt_options *options)
+{
+    static const struct ckpt_attempt_options none = {0};
+    Holdfast__V1__OpenAttemptRequest request = HOLDFAST__V1__OPEN_ATTEMPT_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    options = options != NULL ? options : &none;
+    request.run = ckpt->run;
+    request.world_size = ckpt->world_size;
+    request.config_json = json_or_empty(options->config_json);
+    request.identity_json = json_or_empty(options->identity_json);
+    request.mesh_json = json_or_empty(options->mesh_json);
+    request.data_json = json_or_empty(options->data_json);
+    request.code_version = (char *)(options->code_version != NULL ? options->code_version : "");
+    int error = session_call(ckpt, &answer, "OpenAttempt", &request.base,
+                             &holdfast__v1__open_attempt_reply__descriptor, SESSION_SETTLE_MS);
+    if (error != 0)
+        return error;
+    Holdfast__V1__OpenAttemptReply *reply = (Holdfast__V1__OpenAttemptReply *)answer;
+    *out_attempt = reply->attempt;
+    if (out_newest != NULL)
+        session_info_take(out_newest, reply->n_checkpoints > 0 ? reply->checkpoints[0] : NULL);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
+int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor *tensors,
+                  uint32_t num_tensors)
+{
+    struct session_tensors described;
+    if (attempt == 0)
+        return report_error(ERR_INVALID, "take a number with ckpt_attempt_open",
+                            "attempts are counted from 1");
+    int error = session_tensors_copy(&described, tensors, num_tensors);
+    if (error != 0)
+        return error;
+    session_drop(ckpt);
+    session_tensors_free(&ckpt->tensors);
+    ckpt->tensors = described;
+    ckpt->attempt = attempt;
+    /* ckptd may have restarted since the last call. */
+    error = session_hello(ckpt, SESSION_CALL_MS);
+    return error != 0 ? error : session_describe(ckpt, ckpt->describe_ms);
+}

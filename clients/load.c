@@ -1,0 +1,426 @@
+/* load.c - fills slices from a committed checkpoint of any world size.
+ *
+ * OpenLoad leases the checkpoint and answers which boxes of which shards hold what is wanted. Shard
+ * by shard: LoadShard (ckptd makes it resident and verifies every block), the segments are mapped
+ * read-only one after the other at consecutive addresses, so that a shard reads as one array, the
+ * boxes are copied, the mapping goes, ReleaseShard. Ranks start at different shards, so that they
+ * do not all wait for the same read.
+ *
+ * What ckptd says is checked: every box must lie inside the saved slice, the wanted slice and the
+ * shard, and in the end every wanted element must have been covered exactly once.
+ *
+ * Bounds: a busy pool (ERR_BUSY) is waited for at most BUSY_WAIT_MS per shard. */
+#include "clients/session.h"
+
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OPEN_MS 120000u  /* OpenLoad may wait for a save that is being settled */
+#define SHARD_MS 600000u /* LoadShard: one shard from the slowest tier */
+#define BUSY_WAIT_MS 60000u
+#define BUSY_PAUSE_MS 20u
+
+struct load {
+    struct ckpt *ckpt;
+    struct session_tensors tensors; /* what is wanted */
+    struct session_link link;       /* its own, when the handle has no session */
+    struct session_link *arena;     /* the one in use */
+    Holdfast__V1__OpenLoadReply *plan;
+    uint64_t segment_bytes;
+    uint64_t *covered; /* elements copied, per wanted slice */
+    uint64_t bytes_memory, bytes_local;
+};
+
+/* A shard, mapped as one array. */
+struct shard_view {
+    unsigned char *bytes;
+    uint64_t length, mapped;
+};
+
+/* ---- the plan
+ * ------------------------------------------------------------------------------------ */
+
+static int open_plan(struct load *load, const struct ckpt_load_options *options)
+{
+    struct ckpt *ckpt = load->ckpt;
+    Holdfast__V1__OpenLoadRequest request = HOLDFAST__V1__OPEN_LOAD_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.session = session_alive(ckpt) ? ckpt->link.token : 0;
+    request.run = ckpt->run;
+    request.step = options->step;
+    request.attempt = options->attempt;
+    request.below_step = options->below_step > 0 ? options->below_step : -1;
+    request.n_slices = load->tensors.count;
+    int error = session_tensors_pack(&request.slices, &load->tensors);
+    if (error == 0)
+        error = session_call(ckpt, &answer, "OpenLoad", &request.base,
+                             &holdfast__v1__open_load_reply__descriptor, OPEN_MS);
+    free(request.slices);
+    if (error != 0)
+        return error;
+    load->plan = (Holdfast__V1__OpenLoadReply *)answer;
+    load->segment_bytes = load->plan->segment_bytes;
+    if (load->segment_bytes == 0 || load->segment_bytes > SESSION_SEGMENT_BYTES_MAX)
+        return report_error(ERR_CORRUPT, NULL, "ckptd has impossible segments of %llu bytes",
+                            (unsigned long long)load->segment_bytes);
+    load->arena = &ckpt->link;
+    if (request.session != 0 && load->plan->session == request.session)
+        return 0;
+    load->arena = &load->link;
+    return session_link_open(&load->link, ckpt->arena_path, load->plan->session);
+}
+
+static void close_plan(struct load *load)
+{
+    Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.load = load->plan->load;
+    /* The text of an earlier error is the one that counts; a lease that is not closed runs out. */
+    char message[512], detail[512], hint[256];
+    snprintf(message, sizeof message, "%s", report_message());
+    snprintf(detail, sizeof detail, "%s", report_detail());
+    snprintf(hint, sizeof hint, "%s", report_hint());
+    if (session_call(load->ckpt, &answer, "CloseLoad", &request.base,
+                     &holdfast__v1__close_load_reply__descriptor, SESSION_CALL_MS) == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    report_set(0, message, detail, hint);
+}
+
+static bool take_box(struct box *out, uint32_t dims, size_t num_offset, const uint64_t *offset,
+                     size_t num_extent, const uint64_t *extent)
+{
+    if (num_offset != dims || num_extent != dims)
+        return false;
+    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++) {
+        out->offset[d] = d < dims ? offset[d] : 0;
+        out->extent[d] = d < dims ? extent[d] : 1;
+    }
+    return true;
+}
+
+/* True when `inner` is not empty and lies within `outer`. */
+static bool box_inside(const struct box *inner, const struct box *outer, uint32_t dims)
+{
+    for (uint32_t d = 0; d < dims; d++) {
+        if (inner->extent[d] == 0 || inner->offset[d] < outer->offset[d] ||
+            inner->offset[d] - outer->offset[d] > outer->extent[d] ||
+            inner->extent[d] > outer->extent[d] - (inner->offset[d] - outer->offset[d]))
+            return false;
+    }
+    return true;
+}
+
+/* The boxes of one item, checked against the wanted slice and the shard. */
+static int take_item(struct load_item *out, const struct load *load,
+                     const Holdfast__V1__LoadItem *item, uint64_t shard_bytes)
+{
+    *out = (struct load_item){
+        .slice = item->slice, .shard = item->shard, .data_byte = item->shard_byte};
+    bool valid = item->slice < load->tensors.count;
+    if (valid) {
+        const struct slice *wanted = &load->tensors.slices[item->slice];
+        const struct box whole = {.offset = {0},
+                                  .extent = {wanted->tensor.shape[0], wanted->tensor.shape[1],
+                                             wanted->tensor.shape[2], wanted->tensor.shape[3]}};
+        uint32_t dims = wanted->tensor.dims;
+        valid = take_box(&out->saved, dims, item->n_saved_offset, item->saved_offset,
+                         item->n_saved_extent, item->saved_extent) &&
+                take_box(&out->part, dims, item->n_offset, item->offset, item->n_extent,
+                         item->extent) &&
+                box_inside(&out->saved, &whole, dims) &&
+                box_inside(&out->part, &out->saved, dims) &&
+                box_inside(&out->part, &wanted->box, dims) && item->shard_byte <= shard_bytes &&
+                box_elements(&out->saved, dims) <=
+                    (shard_bytes - item->shard_byte) / dtype_bytes(wanted->tensor.dtype);
+    }
+    if (!valid)
+        return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                            "ckptd answered with an impossible place in shard %u", item->shard);
+    return 0;
+}
+
+/* ---- one shard
+ * ----------------------------------------------------------------------------------- */
+
+/* Maps the `count` segments that begin with number `first` at their places in the view. */
+static int map_part(struct shard_view *view, struct load *load, const uint32_t *segments,
+                    uint32_t first, uint32_t count)
+{
+    struct arena_request request = {.magic = ARENA_MAGIC,
+                                    .version = ARENA_VERSION,
+                                    .kind = ARENA_REQUEST_SEGMENTS,
+                                    .session = load->arena->token,
+                                    .num_segments = count};
+    int fds[ARENA_FDS_MAX];
+    memcpy(request.segments, segments + first, count * sizeof *segments);
+    int error = session_link_fetch(load->arena, fds, &request, count);
+    if (error != 0)
+        return error;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t start = (first + i) * load->segment_bytes;
+        uint64_t bytes =
+            view->mapped - start < load->segment_bytes ? view->mapped - start : load->segment_bytes;
+        struct stat info;
+        if (error == 0 && (fstat(fds[i], &info) != 0 || (uint64_t)info.st_size < bytes))
+            error = report_error(ERR_CORRUPT, NULL, "a segment of ckptd is too short");
+        if (error == 0 && mmap(view->bytes + start, bytes, PROT_READ, MAP_SHARED | MAP_FIXED,
+                               fds[i], 0) == MAP_FAILED)
+            error = report_errno(ERR_MEMORY, "could not map ckptd's memory", "mmap");
+        close(fds[i]);
+    }
+    return error;
+}
+
+static void unmap_shard(struct shard_view *view)
+{
+    if (view->bytes != NULL)
+        munmap(view->bytes, view->mapped);
+    *view = (struct shard_view){0};
+}
+
+static int map_shard(struct shard_view *view, struct load *load,
+                     const Holdfast__V1__LoadShardReply *reply)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), need;
+    int error = 0;
+    *view = (struct shard_view){0};
+    if (reply->bytes == 0 || reply->n_segments > SESSION_POOL_SEGMENTS_MAX ||
+        reply->bytes > reply->n_segments * load->segment_bytes)
+        return report_error(ERR_CORRUPT, NULL, "ckptd lent %zu segments for a shard of %llu bytes",
+                            reply->n_segments, (unsigned long long)reply->bytes);
+    view->length = reply->bytes;
+    view->mapped = (reply->bytes + page - 1) / page * page;
+    need = (reply->bytes + load->segment_bytes - 1) / load->segment_bytes;
+    view->bytes =
+        mmap(NULL, view->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (view->bytes == MAP_FAILED) {
+        view->bytes = NULL;
+        return report_errno(ERR_MEMORY, "could not reserve addresses for a shard", "mmap");
+    }
+    for (uint64_t first = 0; first < need && error == 0; first += ARENA_FDS_MAX) {
+        uint64_t count = need - first < ARENA_FDS_MAX ? need - first : ARENA_FDS_MAX;
+        error = map_part(view, load, reply->segments, (uint32_t)first, (uint32_t)count);
+    }
+    if (error != 0)
+        unmap_shard(view);
+    return error;
+}
+
+/* Copies the items [first, end) of the plan, all of one shard. */
+static int copy_items(struct load *load, const struct shard_view *view, size_t first, size_t end,
+                      bool is_memory)
+{
+    for (size_t i = first; i < end; i++) {
+        struct load_item item;
+        int error = take_item(&item, load, load->plan->items[i], view->length);
+        if (error != 0)
+            return error;
+        const struct slice *wanted = &load->tensors.slices[item.slice];
+        uint32_t dims = wanted->tensor.dims, size = dtype_bytes(wanted->tensor.dtype);
+        box_copy(load->tensors.data[item.slice], &wanted->box, view->bytes + item.data_byte,
+                 &item.saved, &item.part, dims, size);
+        uint64_t elements = box_elements(&item.part, dims);
+        load->covered[item.slice] += elements;
+        *(is_memory ? &load->bytes_memory : &load->bytes_local) += elements * size;
+    }
+    return 0;
+}
+
+static int call_load_shard(struct load *load, uint32_t shard, Holdfast__V1__LoadShardReply **out)
+{
+    Holdfast__V1__LoadShardRequest request = HOLDFAST__V1__LOAD_SHARD_REQUEST__INIT;
+    uint64_t end = session_clock_ns() + BUSY_WAIT_MS * 1000000ull;
+    request.load = load->plan->load;
+    request.shard = shard;
+    for (;;) {
+        int error = session_call(load->ckpt, (ProtobufCMessage **)out, "LoadShard", &request.base,
+                                 &holdfast__v1__load_shard_reply__descriptor, SHARD_MS);
+        if (error != ERR_BUSY || session_clock_ns() >= end)
+            return error;
+        nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_MS * 1000000L}, NULL);
+    }
+}
+
+static int call_release(struct load *load, uint32_t shard)
+{
+    Holdfast__V1__ReleaseShardRequest request = HOLDFAST__V1__RELEASE_SHARD_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.load = load->plan->load;
+    request.shard = shard;
+    int error = session_call(load->ckpt, &answer, "ReleaseShard", &request.base,
+                             &holdfast__v1__release_shard_reply__descriptor, SESSION_CALL_MS);
+    if (error == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+static int load_shard(struct load *load, size_t first, size_t end)
+{
+    uint32_t shard = load->plan->items[first]->shard;
+    Holdfast__V1__LoadShardReply *reply = NULL;
+    struct shard_view view;
+    int error = call_load_shard(load, shard, &reply);
+    if (error != 0)
+        return error;
+    error = map_shard(&view, load, reply);
+    if (error == 0) {
+        error = copy_items(load, &view, first, end, strcmp(reply->tier, "memory") == 0);
+        unmap_shard(&view);
+    }
+    protobuf_c_message_free_unpacked(&reply->base, NULL);
+    /* After an error CloseLoad releases all. */
+    return error != 0 ? error : call_release(load, shard);
+}
+
+/* ---- all shards
+ * ---------------------------------------------------------------------------------- */
+
+static int check_covered(const struct load *load)
+{
+    for (uint32_t i = 0; i < load->tensors.count; i++) {
+        const struct slice *wanted = &load->tensors.slices[i];
+        uint64_t elements = box_elements(&wanted->box, wanted->tensor.dims);
+        if (load->covered[i] != elements)
+            return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                                "tensor %s: %llu of %llu wanted elements were loaded",
+                                wanted->tensor.name, (unsigned long long)load->covered[i],
+                                (unsigned long long)elements);
+    }
+    return 0;
+}
+
+static int load_shards(struct load *load)
+{
+    Holdfast__V1__LoadItem **items = load->plan->items;
+    size_t num_items = load->plan->n_items, num_groups = 0;
+    size_t *groups = calloc(num_items + 1, sizeof *groups); /* where the items of a shard begin */
+    int error = 0;
+    if (groups == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a plan of %zu items", num_items);
+    for (size_t i = 0; i < num_items; i++) {
+        if (i == 0 || items[i]->shard != items[i - 1]->shard)
+            groups[num_groups++] = i;
+    }
+    groups[num_groups] = num_items;
+    size_t start = num_groups * load->ckpt->rank / load->ckpt->world_size;
+    for (size_t i = 0; i < num_groups && error == 0; i++) {
+        size_t group = (start + i) % num_groups;
+        error = load_shard(load, groups[group], groups[group + 1]);
+    }
+    free(groups);
+    return error;
+}
+
+static char *copy_json(const char *text)
+{
+    return strdup(text != NULL && text[0] != '\0' ? text : "{}");
+}
+
+/* One line per entry. */
+static char *join_lines(char **lines, size_t count)
+{
+    size_t bytes = 1;
+    for (size_t i = 0; i < count; i++)
+        bytes += strlen(lines[i]) + 1;
+    char *out = malloc(bytes), *end = out;
+    for (size_t i = 0; i < count && out != NULL; i++) {
+        end = stpcpy(end, lines[i]);
+        *end++ = '\n';
+    }
+    if (out != NULL)
+        *end = '\0';
+    return out;
+}
+
+static int make_loaded(struct ckpt_loaded **out, const struct load *load)
+{
+    const Holdfast__V1__OpenLoadReply *plan = load->plan;
+    struct ckpt_loaded *loaded = calloc(1, sizeof *loaded);
+    if (loaded == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the result of a load");
+    session_info_take(&loaded->info, plan->checkpoint);
+    loaded->state_json = copy_json(plan->state_json);
+    loaded->identity_json = copy_json(plan->identity_json);
+    loaded->config_json = copy_json(plan->config_json);
+    loaded->data_json = copy_json(plan->data_json);
+    loaded->skipped = join_lines(plan->skipped, plan->n_skipped);
+    if (loaded->state_json == NULL || loaded->identity_json == NULL ||
+        loaded->config_json == NULL || loaded->data_json == NULL || loaded->skipped == NULL) {
+        ckpt_loaded_free(loaded);
+        return report_error(ERR_MEMORY, NULL, "no memory for the result of a load");
+    }
+    *out = loaded;
+    return 0;
+}
+
+static int run_load(struct load *load, const struct ckpt_load_options *options,
+                    struct ckpt_loaded **out)
+{
+    uint64_t begin = session_clock_ns();
+    int error = open_plan(load, options);
+    if (error == 0)
+        error = make_loaded(out, load);
+    if (error == 0)
+        error = load_shards(load);
+    if (error == 0)
+        error = check_covered(load);
+    if (error == 0) {
+        (*out)->bytes_memory = load->bytes_memory;
+        (*out)->bytes_local = load->bytes_local;
+        (*out)->seconds = (double)(session_clock_ns() - begin) / 1e9;
+    }
+    return error;
+}
+
+int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct ckpt_loaded **out)
+{
+    struct load load = {.ckpt = ckpt, .link = {-1, 0}};
+    int error = 0;
+    *out = NULL;
+    if (options->tensors != NULL)
+        error = session_tensors_copy(&load.tensors, options->tensors, options->num_tensors);
+    else if (ckpt->attempt != 0)
+        load.tensors = ckpt->tensors;
+    else
+        error = report_error(ERR_INVALID, "give tensors, or describe first",
+                             "a load was asked for before ckpt_describe");
+    if (error != 0)
+        return error;
+    load.covered = calloc((size_t)load.tensors.count + 1, sizeof *load.covered);
+    if (load.covered == NULL)
+        error = report_error(ERR_MEMORY, NULL, "no memory for a load");
+    if (error == 0)
+        error = run_load(&load, options, out);
+    if (load.plan != NULL) {
+        close_plan(&load);
+        protobuf_c_message_free_unpacked(&load.plan->base, NULL);
+    }
+    session_link_close(&load.link);
+    free(load.covered);
+    if (options->tensors != NULL)
+        session_tensors_free(&load.tensors);
+    if (error != 0) {
+        ckpt_loaded_free(*out);
+        *out = NULL;
+    }
+    return error;
+}
+
+void ckpt_loaded_free(struct ckpt_loaded *loaded)
+{
+    if (loaded == NULL)
+        return;
+    free(loaded->state_json);
+    free(loaded->identity_json);
+    free(loaded->config_json);
+    free(loaded->data_json);
+    free(loaded->skipped);
+    free(loaded);
+}

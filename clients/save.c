@@ -1,0 +1,249 @@
+/* save.c - one save of one rank: an image from ckptd, one copy of every tensor, announcements.
+ *
+ *   begin   the segments of an image, mapped         copy   memcpy, in pieces of PIECE_BYTES; each
+ * is end     END into the ring, the handle is free           announced at once, so ckptd hashes and
+ *                                                           writes while the next piece is copied
+ *
+ * The first failure of a save is kept in the handle: later copies do nothing and save_end reports
+ * it, so a caller may copy without checking. ckptd sees no END of a failed save and never commits
+ * it.
+ *
+ * Bounds: when the ring is full the rank waits for ckptd at most RING_WAIT_MS, then the save fails.
+ */
+#include "clients/session.h"
+
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PIECE_BYTES (8u << 20)
+#define RING_WAIT_MS 10000u
+#define RING_PAUSE_US 50u
+#define WAIT_CALL_MS 5000u /* ckptd answers a WaitSave after this long at the latest */
+#define ABORT_CALL_MS 1000u
+
+/* The segments of the image, mapped; checks that they hold it. */
+static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply *reply)
+{
+    struct ckpt *ckpt = save->ckpt;
+    uint64_t need = (ckpt->image_bytes + ckpt->segment_bytes - 1) / ckpt->segment_bytes;
+    if (reply->n_segments < need || reply->n_segments > SESSION_POOL_SEGMENTS_MAX)
+        return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                            "ckptd lent %zu segments for an image of %llu", reply->n_segments,
+                            (unsigned long long)need);
+    unsigned char **room =
+        realloc(save->segments, (reply->n_segments + 1) * sizeof *save->segments);
+    if (room == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %zu segments", reply->n_segments);
+    save->segments = room;
+    save->num_segments = (uint32_t)reply->n_segments;
+    return session_map_writable(ckpt, save->segments, reply->segments, save->num_segments);
+}
+
+static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json)
+{
+    Holdfast__V1__BeginSaveRequest request = HOLDFAST__V1__BEGIN_SAVE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.session = ckpt->link.token;
+    request.step = step;
+    request.state_json = (char *)(state_json != NULL ? state_json : "");
+    int error = session_call(ckpt, &answer, "BeginSave", &request.base,
+                             &holdfast__v1__begin_save_reply__descriptor, SESSION_CALL_MS);
+    if (error != 0)
+        return error;
+    Holdfast__V1__BeginSaveReply *reply = (Holdfast__V1__BeginSaveReply *)answer;
+    struct ckpt_save *save = &ckpt->save;
+    save->id = reply->save;
+    save->image = reply->image;
+    save->step = step;
+    save->error = 0;
+    error = map_image(save, reply);
+    save->is_open = error == 0;
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
+                    const char *state_json)
+{
+    int error = 0;
+    if (ckpt->attempt == 0 || ckpt->save.is_open)
+        return report_error(ERR_INVALID, "describe, begin, copy, end: in this order",
+                            "a save was begun %s",
+                            ckpt->attempt == 0 ? "before ckpt_describe" : "while another is open");
+    if (!session_alive(ckpt))
+        error = session_renew(ckpt);
+    if (error == 0)
+        error = call_begin(ckpt, step, state_json);
+    if (error == 0)
+        *out = &ckpt->save;
+    /* ckptd is gone, or is another one that does not know the session: the next save renews it. */
+    if (error == ERR_UNAVAILABLE || error == ERR_NOT_FOUND || error == ERR_TIMEOUT) {
+        session_drop(ckpt);
+        if (error != ERR_UNAVAILABLE)
+            error = report_error(ERR_UNAVAILABLE, "the next save describes again",
+                                 "ckptd at %s lost the session", ckpt->server);
+    }
+    return error;
+}
+
+static void wake_ckptd(const struct ckpt *ckpt)
+{
+    uint64_t one = 1;
+    /* A full counter has woken ckptd already; a closed one is found by session_alive. */
+    if (write(ckpt->event, &one, sizeof one) < 0)
+        return;
+}
+
+/* Pushes one entry; waits while the ring is full. */
+static int announce(struct ckpt_save *save, const struct arena_entry *entry)
+{
+    struct ckpt *ckpt = save->ckpt;
+    uint64_t end = 0;
+    while (!arena_push(ckpt->control, entry)) {
+        uint64_t now = session_clock_ns();
+        end = end != 0 ? end : now + RING_WAIT_MS * 1000000ull;
+        wake_ckptd(ckpt);
+        if (!session_alive(ckpt))
+            return report_error(ERR_UNAVAILABLE, "the next save reconnects",
+                                "ckptd went away during the save of step %llu",
+                                (unsigned long long)save->step);
+        if (now >= end)
+            return report_error(ERR_TIMEOUT, "see ckptd's log: it does not read announcements",
+                                "ckptd did not empty the ring within %u ms", RING_WAIT_MS);
+        nanosleep(&(struct timespec){.tv_nsec = RING_PAUSE_US * 1000L}, NULL);
+    }
+    wake_ckptd(ckpt);
+    return 0;
+}
+
+/* One piece from the tensor to the image, across segments. */
+static void copy_piece(const struct ckpt_save *save, uint64_t image_byte, const unsigned char *from,
+                       uint64_t bytes)
+{
+    uint64_t segment_bytes = save->ckpt->segment_bytes;
+    while (bytes > 0) {
+        uint64_t inside = image_byte % segment_bytes;
+        uint64_t now = segment_bytes - inside < bytes ? segment_bytes - inside : bytes;
+        memcpy(save->segments[image_byte / segment_bytes] + inside, from, now);
+        image_byte += now;
+        from += now;
+        bytes -= now;
+    }
+}
+
+static int copy_item(struct ckpt_save *save, const struct session_item *item)
+{
+    const unsigned char *from = save->ckpt->tensors.data[item->tensor] + item->slice_byte;
+    int error = 0;
+    for (uint64_t done = 0; done < item->bytes && error == 0; done += PIECE_BYTES) {
+        uint64_t bytes = item->bytes - done < PIECE_BYTES ? item->bytes - done : PIECE_BYTES;
+        copy_piece(save, item->image_byte + done, from + done, bytes);
+        error = announce(save, &(struct arena_entry){.kind = ARENA_ENTRY_RANGE,
+                                                     .image = save->image,
+                                                     .save = save->id,
+                                                     .offset = item->image_byte + done,
+                                                     .bytes = bytes});
+    }
+    return error;
+}
+
+int ckpt_save_copy(struct ckpt_save *save, uint32_t index)
+{
+    struct ckpt *ckpt = save->ckpt;
+    CHECK(save->is_open);
+    CHECK(index < ckpt->tensors.count);
+    uint32_t item = ckpt->first_item[index], end = ckpt->first_item[index + 1];
+    for (; item < end && save->error == 0; item++)
+        save->error = copy_item(save, &ckpt->items[item]);
+    return save->error;
+}
+
+int ckpt_save_end(struct ckpt_save *save)
+{
+    CHECK(save->is_open);
+    if (save->error == 0)
+        save->error = announce(
+            save,
+            &(struct arena_entry){.kind = ARENA_ENTRY_END, .image = save->image, .save = save->id});
+    if (save->error == 0 && !session_alive(save->ckpt))
+        save->error = report_error(ERR_UNAVAILABLE, "the next save reconnects",
+                                   "ckptd went away during the save of step %llu",
+                                   (unsigned long long)save->step);
+    int error = save->error;
+    if (error != 0 && error != ERR_UNAVAILABLE)
+        ckpt_save_abort(save);
+    save->is_open = false;
+    return error;
+}
+
+void ckpt_save_abort(struct ckpt_save *save)
+{
+    struct ckpt *ckpt = save->ckpt;
+    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.session = ckpt->link.token;
+    request.save = save->id;
+    request.reason = "given up by the rank";
+    save->is_open = false;
+    /* Best effort: ckptd aborts by itself what never ends. The caller's error text is kept. */
+    char line[512];
+    snprintf(line, sizeof line, "%s", report_message());
+    if (session_alive(ckpt) &&
+        session_call(ckpt, &answer, "AbortSave", &request.base,
+                     &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS) == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    if (line[0] != '\0')
+        report_set(save->error, line, NULL, NULL);
+}
+
+/* Turns one answer into a result; ERR_BUSY: not settled yet. */
+static int judge_save(const Holdfast__V1__WaitSaveReply *reply, uint64_t step)
+{
+    bool has_reason = reply->reason != NULL && reply->reason[0] != '\0';
+    switch (reply->state) {
+    case HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED:
+        return 0;
+    case HOLDFAST__V1__SAVE_STATE__SAVE_STAGING:
+        return ERR_BUSY;
+    case HOLDFAST__V1__SAVE_STATE__SAVE_FAILED:
+        return report_error(ERR_ABORTED, "older checkpoints are unharmed",
+                            "the save of step %llu failed: %s", (unsigned long long)step,
+                            has_reason ? reply->reason : "no reason given");
+    default:
+        return report_error(ERR_ABORTED, "ckptd may have restarted; older checkpoints are unharmed",
+                            "ckptd does not know the save of step %llu", (unsigned long long)step);
+    }
+}
+
+int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
+{
+    Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
+    uint64_t end = session_clock_ns() + (uint64_t)timeout_ms * 1000000u;
+    request.run = ckpt->run;
+    request.step = step;
+    request.attempt = ckpt->attempt;
+    for (;;) {
+        ProtobufCMessage *answer = NULL;
+        uint64_t now = session_clock_ns();
+        uint64_t left_ms = now < end ? (end - now) / 1000000u : 0;
+        request.timeout_ms = left_ms < WAIT_CALL_MS ? (uint32_t)left_ms : WAIT_CALL_MS;
+        int error = session_call(ckpt, &answer, "WaitSave", &request.base,
+                                 &holdfast__v1__wait_save_reply__descriptor,
+                                 request.timeout_ms + SESSION_CALL_MS);
+        if (error != 0)
+            return error;
+        error = judge_save((Holdfast__V1__WaitSaveReply *)answer, step);
+        protobuf_c_message_free_unpacked(answer, NULL);
+        if (error != ERR_BUSY)
+            return error;
+        if (session_clock_ns() >= end)
+            return report_error(ERR_TIMEOUT, "wait longer, or see ckptd's log",
+                                "the save of step %llu was not durable within %u ms",
+                                (unsigned long long)step, timeout_ms);
+    }
+}

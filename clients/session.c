@@ -1,0 +1,346 @@
+/* session.c - reaching ckptd, describing, sharing memory, and doing it all again when it restarted.
+ *
+ * How a loss is noticed: the arena connection ends (poll, before each save), or a call answers
+ * ERR_UNAVAILABLE, or ckptd does not know the session. How it is repaired: session_renew, called by
+ * the next save_begin. It tries at most once per back-off interval, which is measured in time and
+ * doubles; one try waits SESSION_HELLO_AGAIN_MS for ckptd. When ckptd answers, the back-off is
+ * reset and the rank describes again, waiting SESSION_DESCRIBE_AGAIN_MS for the others: ranks whose
+ * tries fell on different saves find each other at the next one.
+ *
+ * Bounds: one exchange on the arena socket takes at most SESSION_ARENA_MS. Segment numbers above
+ * SESSION_POOL_SEGMENTS_MAX are not believed. */
+#include "clients/session.h"
+
+#include "proto/report.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+uint64_t session_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *method,
+                 const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
+                 uint32_t timeout_ms)
+{
+    char path[96];
+    snprintf(path, sizeof path, "/holdfast.v1.Checkpoint/%s", method);
+    return rpc_client_call(ckpt->rpc, path, request, reply_type, out_reply, timeout_ms);
+}
+
+/* ---- the arena socket
+ * ---------------------------------------------------------------------------- */
+
+int session_link_open(struct session_link *out, const char *arena_path, uint64_t token)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval limit = {.tv_sec = SESSION_ARENA_MS / 1000};
+    *out = (struct session_link){-1, token};
+    if (strlen(arena_path) >= sizeof address.sun_path)
+        return report_error(ERR_INVALID, "use a shorter listen path",
+                            "the arena path is too long: %s", arena_path);
+    strcpy(address.sun_path, arena_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return report_errno(ERR_IO, "could not make a socket", arena_path);
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
+        connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        int error = report_errno(ERR_UNAVAILABLE, "could not connect to ckptd's arena", arena_path);
+        close(fd);
+        return error;
+    }
+    out->socket = fd;
+    return 0;
+}
+
+void session_link_close(struct session_link *link)
+{
+    if (link->socket >= 0)
+        close(link->socket);
+    *link = (struct session_link){-1, 0};
+}
+
+static int send_request(int socket, const struct arena_request *request)
+{
+    const char *bytes = (const char *)request;
+    for (size_t sent = 0; sent < sizeof *request;) {
+        ssize_t now = send(socket, bytes + sent, sizeof *request - sent, MSG_NOSIGNAL);
+        if (now < 0 && errno == EINTR)
+            continue;
+        if (now <= 0)
+            return report_errno(ERR_UNAVAILABLE, "ckptd's arena went away", "send");
+        sent += (size_t)now;
+    }
+    return 0;
+}
+
+int session_link_fetch(struct session_link *link, int *out_fds, const struct arena_request *request,
+                       uint32_t count)
+{
+    struct arena_reply reply;
+    int error = send_request(link->socket, request);
+    if (error == 0)
+        error = arena_receive_reply(link->socket, &reply, out_fds, count);
+    if (error != 0)
+        return error;
+    if (reply.error == 0 && reply.num_fds == count)
+        return 0;
+    for (uint32_t i = 0; i < reply.num_fds && i < count; i++)
+        close(out_fds[i]);
+    if (reply.error != 0)
+        return report_error(reply.error, NULL, "ckptd refused to share memory: %s",
+                            err_text(reply.error));
+    return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                        "ckptd sent %u descriptors for %u", reply.num_fds, count);
+}
+
+static struct arena_request make_request(uint32_t kind, uint64_t token)
+{
+    return (struct arena_request){
+        .magic = ARENA_MAGIC, .version = ARENA_VERSION, .kind = kind, .session = token};
+}
+
+/* Maps `bytes` of a descriptor and closes it. The size is checked: a mapping past the end of a
+ * memfd would fault at the first touch. */
+static int map_fd(void **out, int fd, uint64_t bytes, int flags)
+{
+    struct stat info;
+    int error = 0;
+    if (fstat(fd, &info) != 0 || (uint64_t)info.st_size < bytes)
+        error = report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                             "a shared memory object of ckptd is too short");
+    if (error == 0) {
+        *out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
+        if (*out == MAP_FAILED) {
+            *out = NULL;
+            error = report_errno(ERR_MEMORY, "could not map ckptd's memory", "mmap");
+        }
+    }
+    close(fd);
+    return error;
+}
+
+/* Gets the control page set and the eventfd of the session that `link` names. */
+static int map_control(struct ckpt *ckpt)
+{
+    int fds[2];
+    struct arena_request request = make_request(ARENA_REQUEST_CONTROL, ckpt->link.token);
+    int error = session_link_fetch(&ckpt->link, fds, &request, 2);
+    if (error != 0)
+        return error;
+    ckpt->event = fds[1];
+    error = map_fd((void **)&ckpt->control, fds[0], sizeof(struct arena_control), MAP_POPULATE);
+    if (error == 0 &&
+        (ckpt->control->magic != ARENA_MAGIC || ckpt->control->version != ARENA_VERSION ||
+         ckpt->control->entries != ARENA_RING_ENTRIES ||
+         ckpt->control->session != ckpt->link.token))
+        error = report_error(ERR_VERSION, "use client and ckptd of the same version",
+                             "ckptd's control page has an unknown form");
+    return error;
+}
+
+/* Maps the segments of one exchange that are not mapped yet. */
+static int map_batch(struct ckpt *ckpt, const struct arena_request *request)
+{
+    int fds[ARENA_FDS_MAX];
+    int error = session_link_fetch(&ckpt->link, fds, request, request->num_segments);
+    for (uint32_t i = 0; i < request->num_segments && error == 0; i++) {
+        void *mapping = NULL;
+        error = map_fd(&mapping, fds[i], ckpt->segment_bytes, MAP_POPULATE);
+        ckpt->mappings[request->segments[i]] = mapping;
+        for (uint32_t j = i + 1; j < request->num_segments && error != 0; j++)
+            close(fds[j]);
+    }
+    return error;
+}
+
+/* Makes room in the cache for the pool indices of `segments`. */
+static int grow_mappings(struct ckpt *ckpt, const uint32_t *segments, uint32_t count)
+{
+    uint32_t need = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (segments[i] >= SESSION_POOL_SEGMENTS_MAX)
+            return report_error(ERR_CORRUPT, NULL, "ckptd lent the impossible segment %u",
+                                segments[i]);
+        need = segments[i] >= need ? segments[i] + 1 : need;
+    }
+    if (need <= ckpt->num_mappings)
+        return 0;
+    unsigned char **larger = realloc(ckpt->mappings, need * sizeof *larger);
+    if (larger == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u mappings", need);
+    memset(larger + ckpt->num_mappings, 0, (need - ckpt->num_mappings) * sizeof *larger);
+    ckpt->mappings = larger;
+    ckpt->num_mappings = need;
+    return 0;
+}
+
+int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t *segments,
+                         uint32_t count)
+{
+    struct arena_request request = make_request(ARENA_REQUEST_SEGMENTS, ckpt->link.token);
+    int error = grow_mappings(ckpt, segments, count);
+    request.writable = 1;
+    for (uint32_t i = 0; i < count && error == 0; i++) {
+        if (ckpt->mappings[segments[i]] == NULL)
+            request.segments[request.num_segments++] = segments[i];
+        if (request.num_segments > 0 && (i + 1 == count || request.num_segments == ARENA_FDS_MAX)) {
+            error = map_batch(ckpt, &request);
+            request.num_segments = 0;
+        }
+    }
+    for (uint32_t i = 0; i < count && error == 0; i++)
+        out[i] = ckpt->mappings[segments[i]];
+    return error;
+}
+
+/* ---- life of a session
+ * --------------------------------------------------------------------------- */
+
+void session_drop(struct ckpt *ckpt)
+{
+    session_link_close(&ckpt->link);
+    if (ckpt->control != NULL)
+        munmap(ckpt->control, sizeof *ckpt->control);
+    ckpt->control = NULL;
+    if (ckpt->event >= 0)
+        close(ckpt->event);
+    ckpt->event = -1;
+    ckpt->save.is_open = false;
+}
+
+void session_forget(struct ckpt *ckpt)
+{
+    session_drop(ckpt);
+    for (uint32_t i = 0; i < ckpt->num_mappings; i++) {
+        if (ckpt->mappings[i] != NULL)
+            munmap(ckpt->mappings[i], ckpt->mapped_bytes);
+    }
+    free(ckpt->mappings);
+    ckpt->mappings = NULL;
+    ckpt->num_mappings = 0;
+}
+
+bool session_alive(const struct ckpt *ckpt)
+{
+    struct pollfd state = {.fd = ckpt->link.socket, .events = POLLIN | POLLRDHUP};
+    /* Nothing is ever sent unasked, so any event means the end. */
+    return ckpt->link.socket >= 0 && poll(&state, 1, 0) == 0;
+}
+
+int session_hello(struct ckpt *ckpt, uint32_t timeout_ms)
+{
+    Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.protocol = RPC_PROTOCOL;
+    int error = session_call(ckpt, &answer, "Hello", &request.base,
+                             &holdfast__v1__hello_reply__descriptor, timeout_ms);
+    if (error != 0)
+        return error;
+    Holdfast__V1__HelloReply *reply = (Holdfast__V1__HelloReply *)answer;
+    if (reply->protocol != RPC_PROTOCOL)
+        error = report_error(ERR_VERSION, "use client and ckptd of the same version",
+                             "ckptd %s speaks protocol %u, this client %u", reply->version,
+                             reply->protocol, RPC_PROTOCOL);
+    else if (strlen(reply->arena_socket) >= sizeof ckpt->arena_path)
+        error = report_error(ERR_CORRUPT, NULL, "ckptd named an arena socket that is too long");
+    if (error == 0) {
+        if (reply->boot_id != ckpt->boot_id)
+            session_forget(ckpt);
+        ckpt->boot_id = reply->boot_id;
+        strcpy(ckpt->arena_path, reply->arena_socket);
+    }
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+/* Takes the places over and connects to the arena. */
+static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
+{
+    if (reply->segment_bytes == 0 || reply->segment_bytes > SESSION_SEGMENT_BYTES_MAX)
+        return report_error(ERR_CORRUPT, NULL, "ckptd has impossible segments of %llu bytes",
+                            (unsigned long long)reply->segment_bytes);
+    if (reply->boot_id != ckpt->boot_id || reply->segment_bytes != ckpt->mapped_bytes)
+        session_forget(ckpt);
+    session_drop(ckpt);
+    ckpt->boot_id = reply->boot_id;
+    ckpt->mapped_bytes = ckpt->segment_bytes = reply->segment_bytes;
+    ckpt->image_bytes = reply->image_bytes;
+    int error = session_items_take(ckpt, reply);
+    if (error == 0)
+        error = session_link_open(&ckpt->link, ckpt->arena_path, reply->session);
+    if (error == 0)
+        error = map_control(ckpt);
+    if (error != 0)
+        session_drop(ckpt);
+    return error;
+}
+
+int session_describe(struct ckpt *ckpt, uint32_t timeout_ms)
+{
+    Holdfast__V1__DescribeRequest request = HOLDFAST__V1__DESCRIBE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = ckpt->run;
+    request.attempt = ckpt->attempt;
+    request.rank = ckpt->rank;
+    request.world_size = ckpt->world_size;
+    request.n_slices = ckpt->tensors.count;
+    int error = session_tensors_pack(&request.slices, &ckpt->tensors);
+    if (error == 0)
+        error = session_call(ckpt, &answer, "Describe", &request.base,
+                             &holdfast__v1__describe_reply__descriptor, timeout_ms);
+    free(request.slices);
+    if (error != 0)
+        return error;
+    error = begin_session(ckpt, (Holdfast__V1__DescribeReply *)answer);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+/* One step back: the next try is later, and the try after that later still. */
+static void back_off(struct ckpt *ckpt)
+{
+    if (ckpt->backoff_ms == 0)
+        ckpt->backoff_ms = SESSION_BACKOFF_MS_MIN;
+    ckpt->retry_ns = session_clock_ns() + (uint64_t)ckpt->backoff_ms * 1000000u;
+    ckpt->backoff_ms *= 2;
+    if (ckpt->backoff_ms > SESSION_BACKOFF_MS_MAX)
+        ckpt->backoff_ms = SESSION_BACKOFF_MS_MAX;
+}
+
+int session_renew(struct ckpt *ckpt)
+{
+    if (session_clock_ns() < ckpt->retry_ns)
+        return report_error(ERR_UNAVAILABLE, "is ckptd running? The client keeps trying",
+                            "ckptd at %s cannot be reached", ckpt->server);
+    session_drop(ckpt);
+    int error = session_hello(ckpt, SESSION_HELLO_AGAIN_MS);
+    if (error != 0) {
+        back_off(ckpt);
+        if (error == ERR_VERSION)
+            return error;
+        return report_error(ERR_UNAVAILABLE, "is ckptd running? The client keeps trying",
+                            "ckptd at %s cannot be reached", ckpt->server);
+    }
+    ckpt->backoff_ms = 0;
+    ckpt->retry_ns = 0;
+    error = session_describe(ckpt, SESSION_DESCRIBE_AGAIN_MS);
+    if (error == ERR_TIMEOUT)
+        error = report_error(ERR_UNAVAILABLE, "the next save tries again",
+                             "ckptd is back, but not every rank has described its tensors again");
+    return error;
+}

@@ -1,0 +1,135 @@
+/* session.h - what the source files of libckpt share: the handle, and its session with ckptd.
+ *
+ * A session is made in three steps: Hello (boot id, arena socket), Describe (the token and the
+ * places of the tensors), and a connection to the arena socket (control page, segments). The
+ * connection is the session's liveness in both directions: ckptd sees at once that the rank is
+ * gone, and the rank sees at once that ckptd is gone. A session that is gone is dropped whole; the
+ * next save makes a new one (session_renew).
+ *
+ * Writable mappings are cached by pool index for the life of one boot id, since ckptd lends the
+ * same segments again. A load maps its shards by itself, read-only, for as long as it reads them.
+ */
+#ifndef HOLDFAST_CLIENTS_SESSION_H
+#define HOLDFAST_CLIENTS_SESSION_H
+
+#include "clients/ckpt.h"
+#include "proto/arena.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/layout.h"
+#include "proto/rpc.h"
+
+#define SESSION_RUN_MAX 100             /* bytes of a run's name */
+#define SESSION_CALL_MS 10000u          /* deadline of a call that ckptd answers from memory */
+#define SESSION_SETTLE_MS 120000u       /* OpenAttempt: older saves may still have to be written */
+#define SESSION_HELLO_AGAIN_MS 100u     /* one try to reach ckptd again from save_begin */
+#define SESSION_DESCRIBE_AGAIN_MS 1000u /* wait for the other ranks from save_begin */
+#define SESSION_BACKOFF_MS_MIN 100u     /* between two tries; doubles up to the next */
+#define SESSION_BACKOFF_MS_MAX 5000u
+#define SESSION_POOL_SEGMENTS_MAX 65536u /* pool indices that are believed */
+#define SESSION_SEGMENT_BYTES_MAX (1ull << 30)
+#define SESSION_ARENA_MS 10000u /* one exchange on the arena socket */
+
+/* Tensors as the wire and the algebra see them, and where their bytes are. */
+struct session_tensors {
+    struct slice *slices;
+    unsigned char **data;
+    uint32_t count;
+};
+
+/* A connection to the arena socket, bound to one session token. */
+struct session_link {
+    int socket; /* -1: none */
+    uint64_t token;
+};
+
+/* One contiguous copy of a save: see ImageItem in ckpt.proto. Sorted by tensor. */
+struct session_item {
+    uint32_t tensor;
+    uint64_t slice_byte, image_byte, bytes;
+};
+
+/* The save in progress; a handle has room for one. */
+struct ckpt_save {
+    struct ckpt *ckpt;
+    bool is_open;
+    int error; /* the first failure; later copies do nothing */
+    uint64_t id;
+    uint32_t image;
+    uint64_t step;
+    unsigned char **segments; /* mapping of each segment of the image, in file order */
+    uint32_t num_segments;
+};
+
+struct ckpt {
+    struct rpc_client *rpc;
+    char run[SESSION_RUN_MAX + 1];
+    char server[160];
+    uint32_t rank, world_size, connect_ms, describe_ms;
+    uint64_t attempt;               /* 0: not described yet */
+    struct session_tensors tensors; /* as described */
+
+    /* From Hello; fixed for the life of one ckptd. */
+    uint64_t boot_id;
+    char arena_path[108];
+
+    /* The session; link.socket < 0: there is none. */
+    struct session_link link;
+    struct arena_control *control;
+    int event; /* eventfd to wake ckptd after a push */
+    uint64_t image_bytes, segment_bytes;
+    struct session_item *items;
+    uint32_t *first_item; /* per tensor, and one more for the end */
+    uint32_t num_items;
+
+    unsigned char **mappings; /* per pool index, writable; NULL: not mapped */
+    uint32_t num_mappings;
+    uint64_t mapped_bytes; /* size of each */
+
+    struct ckpt_save save;
+    uint64_t retry_ns; /* do not try to reconnect before (CLOCK_MONOTONIC) */
+    uint32_t backoff_ms;
+};
+
+uint64_t session_clock_ns(void);
+void session_info_take(struct ckpt_info *out, const Holdfast__V1__CheckpointSummary *summary);
+
+/* One call. *out_reply is freed by protobuf_c_message_free_unpacked(). Errors: of rpc_client_call.
+ */
+int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *method,
+                 const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
+                 uint32_t timeout_ms);
+/* Asks who is there; forgets session and mappings when it is another ckptd than before. */
+int session_hello(struct ckpt *ckpt, uint32_t timeout_ms);
+/* Describes the tensors of the handle and connects to the arena. */
+int session_describe(struct ckpt *ckpt, uint32_t timeout_ms);
+/* False when there is no session, or ckptd closed it. Costs one system call. */
+bool session_alive(const struct ckpt *ckpt);
+/* Makes a new session when back-off allows; ERR_UNAVAILABLE when there is none afterwards. Waits at
+ * most SESSION_HELLO_AGAIN_MS for ckptd, and SESSION_DESCRIBE_AGAIN_MS for the other ranks. */
+int session_renew(struct ckpt *ckpt);
+void session_drop(struct ckpt *ckpt);
+/* Drops the session and the mappings too. */
+void session_forget(struct ckpt *ckpt);
+/* Fills out[i] with the writable mapping of pool segment segments[i]. */
+int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t *segments,
+                         uint32_t count);
+
+/* Connects to the arena socket; the token is sent with each request. */
+int session_link_open(struct session_link *out, const char *arena_path, uint64_t token);
+void session_link_close(struct session_link *link);
+/* One exchange; `count` <= ARENA_FDS_MAX descriptors, owned by the caller. ERR_CORRUPT when the
+ * answer has another number of descriptors than was asked for. */
+int session_link_fetch(struct session_link *link, int *out_fds, const struct arena_request *request,
+                       uint32_t count);
+
+/* Checks and copies what the user gave. ERR_INVALID names the tensor. */
+int session_tensors_copy(struct session_tensors *out, const struct ckpt_tensor *tensors,
+                         uint32_t count);
+void session_tensors_free(struct session_tensors *tensors);
+/* The wire form: one block of memory that borrows names and numbers from `tensors`. */
+int session_tensors_pack(Holdfast__V1__Slice ***out, const struct session_tensors *tensors);
+
+/* Checks the items of a DescribeReply against the tensors and sorts them. ERR_CORRUPT. */
+int session_items_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply);
+
+#endif

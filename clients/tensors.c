@@ -1,0 +1,177 @@
+/* tensors.c - a rank's tensors between three forms: the user's (struct ckpt_tensor), the slice
+ * algebra's (struct slice) and the wire's (message Slice).
+ *
+ * What comes from the user is checked here, once, with errors that name the tensor; what comes from
+ * ckptd (the places in the image) is checked here too, so that a copy never leaves the tensor's
+ * memory or the image whatever the peer said. */
+#include "clients/session.h"
+
+#include "proto/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* 0 when the tensor's numbers make sense; the text names it otherwise. */
+static int check_tensor(const struct ckpt_tensor *tensor, uint32_t index)
+{
+    if (tensor->name == NULL || tensor->name[0] == '\0')
+        return report_error(ERR_INVALID, "give every tensor its global name",
+                            "tensor %u has no name", index);
+    if (strlen(tensor->name) >= LAYOUT_NAME_MAX)
+        return report_error(ERR_INVALID, "names have at most 191 bytes",
+                            "the name of tensor %u is too long: %.64s...", index, tensor->name);
+    if (tensor->dims > CKPT_DIMS_MAX)
+        return report_error(ERR_INVALID, "flatten some dimensions",
+                            "tensor %s has %u dimensions, at most %u are supported", tensor->name,
+                            tensor->dims, CKPT_DIMS_MAX);
+    for (uint32_t d = 0; d < tensor->dims; d++) {
+        if (tensor->offset[d] > tensor->shape[d] ||
+            tensor->extent[d] > tensor->shape[d] - tensor->offset[d])
+            return report_error(ERR_INVALID, "offset + extent must lie within the global shape",
+                                "the slice of tensor %s leaves the tensor in dimension %u",
+                                tensor->name, d);
+    }
+    return 0;
+}
+
+/* Bytes of a slice; ERR_INVALID when they do not fit 64 bits with room to spare. */
+static int slice_size(uint64_t *out, const struct slice *slice)
+{
+    uint64_t bytes = dtype_bytes(slice->tensor.dtype);
+    for (uint32_t d = 0; d < slice->tensor.dims; d++) {
+        if (slice->box.extent[d] == 0) {
+            *out = 0;
+            return 0;
+        }
+        if (bytes > (UINT64_MAX >> 8) / slice->box.extent[d])
+            return report_error(ERR_INVALID, "check the extents",
+                                "the slice of tensor %s is too big", slice->tensor.name);
+        bytes *= slice->box.extent[d];
+    }
+    *out = bytes;
+    return 0;
+}
+
+static int copy_tensor(struct slice *out, const struct ckpt_tensor *tensor, uint32_t index)
+{
+    int error = check_tensor(tensor, index);
+    if (error != 0)
+        return error;
+    memset(out, 0, sizeof *out);
+    strcpy(out->tensor.name, tensor->name);
+    out->tensor.dims = tensor->dims;
+    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++) {
+        bool used = d < tensor->dims;
+        out->tensor.shape[d] = used ? tensor->shape[d] : 1;
+        out->box.offset[d] = used ? tensor->offset[d] : 0;
+        out->box.extent[d] = used ? tensor->extent[d] : 1;
+    }
+    if (tensor->dtype == NULL || dtype_parse(&out->tensor.dtype, tensor->dtype) != 0)
+        return report_error(ERR_INVALID, "use a safetensors name such as F32 or BF16",
+                            "tensor %s has the unknown dtype %s", tensor->name,
+                            tensor->dtype != NULL ? tensor->dtype : "(null)");
+    uint64_t bytes;
+    error = slice_size(&bytes, out);
+    if (error == 0 && bytes > 0 && tensor->data == NULL)
+        error = report_error(ERR_INVALID, "an empty slice has an extent of 0",
+                             "tensor %s has no data", tensor->name);
+    return error;
+}
+
+int session_tensors_copy(struct session_tensors *out, const struct ckpt_tensor *tensors,
+                         uint32_t count)
+{
+    int error = 0;
+    memset(out, 0, sizeof *out);
+    out->slices = calloc(count + 1, sizeof *out->slices);
+    out->data = calloc(count + 1, sizeof *out->data);
+    if (out->slices == NULL || out->data == NULL)
+        error =
+            report_error(ERR_MEMORY, NULL, "no memory for the description of %u tensors", count);
+    for (uint32_t i = 0; i < count && error == 0; i++) {
+        error = copy_tensor(&out->slices[i], &tensors[i], i);
+        out->data[i] = tensors[i].data;
+    }
+    out->count = count;
+    if (error != 0)
+        session_tensors_free(out);
+    return error;
+}
+
+void session_tensors_free(struct session_tensors *tensors)
+{
+    free(tensors->slices);
+    free(tensors->data);
+    memset(tensors, 0, sizeof *tensors);
+}
+
+int session_tensors_pack(Holdfast__V1__Slice ***out, const struct session_tensors *tensors)
+{
+    size_t count = tensors->count;
+    Holdfast__V1__Slice **list =
+        calloc(count + 1, sizeof(Holdfast__V1__Slice *) + sizeof(Holdfast__V1__Slice));
+    if (list == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a request about %zu tensors", count);
+    Holdfast__V1__Slice *messages = (Holdfast__V1__Slice *)(list + count + 1);
+    for (size_t i = 0; i < count; i++) {
+        struct slice *slice = &tensors->slices[i];
+        holdfast__v1__slice__init(&messages[i]);
+        messages[i].name = slice->tensor.name;
+        messages[i].dtype = (char *)dtype_name(slice->tensor.dtype);
+        messages[i].n_shape = messages[i].n_offset = messages[i].n_extent = slice->tensor.dims;
+        messages[i].shape = slice->tensor.shape;
+        messages[i].offset = slice->box.offset;
+        messages[i].extent = slice->box.extent;
+        list[i] = &messages[i];
+    }
+    *out = list;
+    return 0;
+}
+
+static int compare_items(const void *left, const void *right)
+{
+    const struct session_item *a = left, *b = right;
+    if (a->tensor != b->tensor)
+        return a->tensor < b->tensor ? -1 : 1;
+    return (a->image_byte > b->image_byte) - (a->image_byte < b->image_byte);
+}
+
+static int take_item(struct session_item *out, const struct session_tensors *tensors,
+                     const Holdfast__V1__ImageItem *item, uint64_t image_bytes)
+{
+    uint64_t size = 0;
+    if (item->slice >= tensors->count || slice_size(&size, &tensors->slices[item->slice]) != 0 ||
+        item->slice_byte > size || item->bytes > size - item->slice_byte ||
+        item->image_byte > image_bytes || item->bytes > image_bytes - item->image_byte)
+        return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                            "ckptd answered with a place outside the image or the tensor (item of "
+                            "slice %u)",
+                            item->slice);
+    *out = (struct session_item){item->slice, item->slice_byte, item->image_byte, item->bytes};
+    return 0;
+}
+
+int session_items_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
+{
+    uint32_t count = ckpt->tensors.count;
+    int error = 0;
+    free(ckpt->items);
+    free(ckpt->first_item);
+    ckpt->num_items = 0;
+    ckpt->items = calloc(reply->n_items + 1, sizeof *ckpt->items);
+    ckpt->first_item = calloc((size_t)count + 1, sizeof *ckpt->first_item);
+    if (ckpt->items == NULL || ckpt->first_item == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %zu places", reply->n_items);
+    for (size_t i = 0; i < reply->n_items && error == 0; i++)
+        error = take_item(&ckpt->items[i], &ckpt->tensors, reply->items[i], reply->image_bytes);
+    if (error != 0)
+        return error;
+    ckpt->num_items = (uint32_t)reply->n_items;
+    qsort(ckpt->items, ckpt->num_items, sizeof *ckpt->items, compare_items);
+    for (uint32_t tensor = 0, item = 0; tensor <= count; tensor++) {
+        while (item < ckpt->num_items && ckpt->items[item].tensor < tensor)
+            item++;
+        ckpt->first_item[tensor] = item;
+    }
+    return 0;
+}
