@@ -81,6 +81,7 @@ struct config {
     /* debug */
     int64_t seed;
     bool estimate; /* --estimate: print the memory plan and end */
+    char logits_file[CONFIG_TEXT_MAX]; /* debug.logits_file: forward of sample 0, write f32, end */
     int64_t crash_at_step; /* debug.pause_at_step: for the tests, see README; -1 off */
 };
 

@@ -1,4 +1,4 @@
-/* split.c - Llama 3's split expression, run by PCRE2.
+/* text.c - text files as memory, and Llama 3's split expression, run by PCRE2.
  *
  * The text is first cut into runs of valid UTF-8; inside a run every character is part of a match,
  * because the alternatives together cover letters, numbers, white space and all the rest. A byte
@@ -8,20 +8,92 @@
  *
  * The expression is compiled to machine code where the system allows that; elsewhere PCRE2
  * interprets it, with the same matches. This file alone knows PCRE2. */
-#include "trainer/split.h"
+#include "trainer/tokenizer/text.h"
 
 #include "proto/report.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* From meta-llama/llama3, llama/tokenizer.py (pat_str), which is also tiktoken's cl100k_base but for
- * possessive marks. */
-#define SPACE "\\x{9}-\\x{d} \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+/* ---- files ---- */
+
+static int read_all(struct text *out, int fd, const char *path)
+{
+    char *data = NULL;
+    size_t bytes = 0, room = 0;
+    for (;;) {
+        if (bytes == room) {
+            room = room == 0 ? 1u << 16 : room * 2;
+            char *grown = realloc(data, room);
+            if (grown == NULL) {
+                free(data);
+                return report_error(ERR_MEMORY, NULL, "no memory to read %s", path);
+            }
+            data = grown;
+        }
+        ssize_t got = read(fd, data + bytes, room - bytes);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0) {
+            free(data);
+            return report_errno(ERR_IO, "could not read the text", path);
+        }
+        if (got == 0)
+            break;
+        bytes += (size_t)got;
+    }
+    *out = (struct text){.data = data, .bytes = bytes};
+    return 0;
+}
+
+int text_open(struct text *out, const char *path)
+{
+    bool standard_input = strcmp(path, "-") == 0;
+    int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "could not open the text",
+                            path);
+    struct stat stat;
+    int result = 0;
+    if (fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_size > 0 && !standard_input) {
+        void *data = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED)
+            result = report_errno(ERR_IO, "could not map the text", path);
+        else
+            *out = (struct text){.data = data, .bytes = (size_t)stat.st_size, .mapped = true};
+    } else {
+        result = read_all(out, fd, path);
+    }
+    if (!standard_input)
+        close(fd);
+    return result;
+}
+
+void text_close(struct text *text)
+{
+    if (text->mapped)
+        munmap((void *)text->data, text->bytes);
+    else
+        free((void *)text->data);
+    *text = (struct text){0};
+}
+
+/* ---- pieces ---- */
+
+/* From meta-llama/llama3, llama/tokenizer.py (pat_str), which is also tiktoken's cl100k_base but
+ * for possessive marks. */
+#define SPACE        \
+    "\\x{9}-\\x{d} " \
+    "\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 static const char expression[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
                                  "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
                                  "|\\p{N}{1,3}"
@@ -73,7 +145,8 @@ int split_open(struct split **out)
     return 0;
 }
 
-/* Length of the UTF-8 character at `text`, or 0: RFC 3629, without surrogates and overlong forms. */
+/* Length of the UTF-8 character at `text`, or 0: RFC 3629, without surrogates and overlong forms.
+ */
 static size_t utf8_length(const unsigned char *text, size_t bytes)
 {
     unsigned char first = text[0];

@@ -1,0 +1,267 @@
+/* tokenize.c - the program `tokenizer`: from text to a vocabulary and to the tokens that training
+ * reads.
+ *
+ *     tokenizer train  --vocab 4096 --out tokenizer.model book.txt ...
+ *     tokenizer tokens --tokenizer tokenizer.model --out data.tokens book.txt ...
+ *     tokenizer encode --tokenizer tokenizer.model [text file]
+ *     tokenizer decode --tokenizer tokenizer.model [file of numbers]
+ *
+ * Results go to standard output, everything else to standard error. A bar shows long work on a
+ * terminal. Exit codes are those of report.h. */
+#include "proto/options.h"
+#include "proto/report.h"
+#include "trainer/data.h"
+#include "trainer/tokenizer.h"
+#include "trainer/tokenizer/text.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PATH_BYTES 4096
+#define BAR_WIDTH 40
+
+struct settings {
+    int64_t vocab;
+    char tokenizer[PATH_BYTES];
+    char out[PATH_BYTES];
+    bool help;
+};
+
+static const struct option table[] = {
+    OPTION_INT(struct settings, vocab, "vocab", 4096, 258, 1 << 22,
+               "train: tokens of the vocabulary, the two special ones included"),
+    OPTION_STRING(struct settings, tokenizer, "tokenizer", "",
+                  "tokens, encode, decode: the tokenizer file to use"),
+    OPTION_STRING(struct settings, out, "out", "", "train, tokens: the file to write"),
+    OPTION_BOOL(struct settings, help, "help", "false", "print this text"),
+    OPTION_END,
+};
+
+struct command {
+    const char *name, *arguments, *summary, *example;
+    int (*run)(const struct settings *settings, int num_files, char **files);
+    bool needs_tokenizer, needs_out, needs_files;
+};
+
+/* ---- help for the eyes ---- */
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void draw_bar(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    (void)user;
+    double part = total == 0 ? 0 : done >= total ? 1 : (double)done / (double)total;
+    int filled = (int)(part * BAR_WIDTH);
+    fprintf(stderr, "\r\033[K%-9s [", what);
+    for (int i = 0; i < BAR_WIDTH; i++)
+        fputc(i < filled ? '#' : '.', stderr);
+    fprintf(stderr, "] %3d%%", (int)(part * 100));
+}
+
+static const struct progress bar = {draw_bar, NULL};
+
+static const struct progress *terminal_bar(void)
+{
+    return isatty(STDERR_FILENO) ? &bar : NULL;
+}
+
+static void clear_bar(void)
+{
+    if (isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
+}
+
+/* ---- commands ---- */
+
+static int run_train(const struct settings *settings, int num_files, char **files)
+{
+    double start = seconds_now();
+    int result = tokenizer_train(settings->out, (uint32_t)settings->vocab,
+                                 (const char *const *)files, (uint32_t)num_files, terminal_bar());
+    clear_bar();
+    ERR_TRY(result);
+    printf("%s: %lld tokens, trained in %.1f s\n", settings->out, (long long)settings->vocab,
+           seconds_now() - start);
+    return 0;
+}
+
+static int run_tokens(const struct settings *settings, int num_files, char **files)
+{
+    struct tokenizer *tokenizer;
+    uint64_t num_tokens = 0;
+    double start = seconds_now();
+    ERR_TRY(tokenizer_open(&tokenizer, settings->tokenizer));
+    int result = data_write_tokens(settings->out, tokenizer, (const char *const *)files,
+                                   (uint32_t)num_files, terminal_bar(), &num_tokens);
+    clear_bar();
+    if (result == 0)
+        printf("%s: %llu tokens of a vocabulary of %u, written in %.1f s\n", settings->out,
+               (unsigned long long)num_tokens, tokenizer_vocab(tokenizer), seconds_now() - start);
+    tokenizer_close(tokenizer);
+    return result;
+}
+
+static int print_token(void *user, const int32_t *tokens, size_t count, size_t text_bytes)
+{
+    const char **separator = user;
+    (void)text_bytes;
+    for (size_t i = 0; i < count; i++) {
+        printf("%s%d", *separator, tokens[i]);
+        *separator = " ";
+    }
+    return ferror(stdout) ? report_errno(ERR_IO, "could not write the tokens", "standard output")
+                          : 0;
+}
+
+static int run_encode(const struct settings *settings, int num_files, char **files)
+{
+    struct tokenizer *tokenizer;
+    struct text text;
+    const char *separator = "";
+    ERR_TRY(tokenizer_open(&tokenizer, settings->tokenizer));
+    int result = text_open(&text, num_files > 0 ? files[0] : "-");
+    if (result == 0) {
+        result = tokenizer_encode_stream(tokenizer, text.data, text.bytes, print_token, &separator);
+        printf("\n");
+        text_close(&text);
+    }
+    tokenizer_close(tokenizer);
+    return result;
+}
+
+/* Reads one decimal number; *at moves behind it. False at the end and where no number stands. */
+static bool read_number(int32_t *out, const struct text *text, size_t *at)
+{
+    int64_t value = 0;
+    while (*at < text->bytes && isspace((unsigned char)text->data[*at]))
+        (*at)++;
+    size_t first = *at;
+    for (; *at < text->bytes && isdigit((unsigned char)text->data[*at]); (*at)++)
+        value = value > INT32_MAX ? value : value * 10 + (text->data[*at] - '0');
+    *out = value > INT32_MAX ? INT32_MAX : (int32_t)value;
+    return *at > first;
+}
+
+static int decode_text(const struct tokenizer *tokenizer, const struct text *text)
+{
+    size_t at = 0;
+    int32_t token;
+    while (read_number(&token, text, &at)) {
+        char *bytes;
+        size_t num_bytes;
+        ERR_TRY(tokenizer_decode(tokenizer, &token, 1, &bytes, &num_bytes));
+        fwrite(bytes, 1, num_bytes, stdout);
+        free(bytes);
+    }
+    if (at < text->bytes)
+        return report_error(ERR_INVALID, "give decimal token numbers between spaces",
+                            "byte %zu of the input is no part of a number", at);
+    return 0;
+}
+
+static int run_decode(const struct settings *settings, int num_files, char **files)
+{
+    struct tokenizer *tokenizer;
+    struct text text;
+    ERR_TRY(tokenizer_open(&tokenizer, settings->tokenizer));
+    int result = text_open(&text, num_files > 0 ? files[0] : "-");
+    if (result == 0) {
+        result = decode_text(tokenizer, &text);
+        text_close(&text);
+    }
+    tokenizer_close(tokenizer);
+    return result;
+}
+
+/* ---- main ---- */
+
+static const struct command commands[] = {
+    {"train", "--vocab N --out FILE TEXT...", "learn a vocabulary from text files",
+     "tokenizer train --vocab 4096 --out tokenizer.model book.txt", run_train, false, true, true},
+    {"tokens", "--tokenizer FILE --out FILE TEXT...", "write the tokens file that training reads",
+     "tokenizer tokens --tokenizer tokenizer.model --out data.tokens book.txt", run_tokens, true,
+     true, true},
+    {"encode", "--tokenizer FILE [TEXT]", "print the tokens of a text (standard input: -)",
+     "echo hello | tokenizer encode --tokenizer tokenizer.model", run_encode, true, false, false},
+    {"decode", "--tokenizer FILE [NUMBERS]", "print the text of token numbers",
+     "echo 104 105 | tokenizer decode --tokenizer tokenizer.model", run_decode, true, false, false},
+};
+
+static const struct command *find_command(const char *name)
+{
+    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+static void print_help(FILE *out, const struct command *only)
+{
+    if (only != NULL) {
+        fprintf(out, "usage: tokenizer %s %s\n%s\nexample: %s\n\n", only->name, only->arguments,
+                only->summary, only->example);
+    } else {
+        fprintf(out, "usage: tokenizer COMMAND [OPTION...] [FILE...]\n\n");
+        for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+            fprintf(out, "  %-7s %-38s %s\n", commands[i].name, commands[i].arguments,
+                    commands[i].summary);
+        fprintf(out, "\n");
+    }
+    options_print_help(&(struct options){.table = table}, out);
+}
+
+static int check_arguments(const struct command *command, const struct settings *settings,
+                           int num_files)
+{
+    const char *hint = command->example;
+    if (command->needs_tokenizer && settings->tokenizer[0] == '\0')
+        return report_error(ERR_INVALID, hint, "%s needs --tokenizer FILE", command->name);
+    if (command->needs_out && settings->out[0] == '\0')
+        return report_error(ERR_INVALID, hint, "%s needs --out FILE", command->name);
+    if (command->needs_files && num_files == 0)
+        return report_error(ERR_INVALID, hint, "%s needs at least one text file", command->name);
+    if (!command->needs_files && num_files > 1)
+        return report_error(ERR_INVALID, hint, "%s takes one file", command->name);
+    return 0;
+}
+
+static int run(int argc, char **argv)
+{
+    struct settings settings;
+    struct options options = {.table = table, .config = &settings};
+    ERR_TRY(options_defaults(&options));
+    ERR_TRY(options_read_args(&options, &argc, argv, NULL));
+    const struct command *command = argc > 1 ? find_command(argv[1]) : NULL;
+    if (settings.help) {
+        print_help(stdout, command);
+        return 0;
+    }
+    if (command == NULL)
+        return report_error(ERR_INVALID, "commands: train, tokens, encode, decode; see --help",
+                            argc > 1 ? "there is no command %s" : "no command was given%s",
+                            argc > 1 ? argv[1] : "");
+    ERR_TRY(check_arguments(command, &settings, argc - 2));
+    ERR_TRY(command->run(&settings, argc - 2, argv + 2));
+    if (fflush(stdout) != 0)
+        return report_errno(ERR_IO, "could not write the result", "standard output");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    log_setup("tokenizer", NULL);
+    int result = run(argc, argv);
+    if (result == 0)
+        return EXIT_DONE;
+    fprintf(stderr, "tokenizer: %s\n", report_line());
+    return err_retry(result) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
+}

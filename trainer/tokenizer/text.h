@@ -1,0 +1,36 @@
+/* text.h - text files as memory, and the pieces inside which byte pairs may merge.
+ *
+ * A piece is one match of Llama 3's regular expression. Bytes that are not UTF-8 are pieces of one
+ * byte each, so any input is covered, in order and without a gap.
+ *
+ *     struct text text;
+ *     text_open(&text, "book.txt");
+ *     split_open(&split);
+ *     split_run(split, text.data, text.bytes, on_piece, user);
+ *
+ * A splitter belongs to one thread. Errors: ERR_NOT_FOUND and ERR_IO for files, ERR_MEMORY;
+ * ERR_INTERNAL when PCRE2 gives up. */
+#ifndef HOLDFAST_TEXT_H
+#define HOLDFAST_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct text {
+    const char *data; /* not terminated */
+    size_t bytes;
+    bool mapped; /* else allocated */
+};
+/* A regular file is mapped, anything else (a pipe, "-" for standard input) read to its end. */
+int text_open(struct text *out, const char *path);
+void text_close(struct text *text);
+
+struct split;
+int split_open(struct split **out);
+void split_close(struct split *split);
+/* `on_piece` returns 0, or a code that ends the run and is passed on. `piece` points into `text`.
+ */
+int split_run(struct split *split, const char *text, size_t bytes,
+              int (*on_piece)(void *user, const char *piece, size_t piece_bytes), void *user);
+
+#endif
