@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Goal: the launcher decides as its head says: who is lost, how many ranks start next, when it stops.
+# Method: real mpirun, but a stand-in for the trainer: a script that ends each rank of each start the
+# way the scenario says ("START RANK ACTION" lines; what is not listed waits for its peers and ends with 0).
+. "$(dirname "$0")/lib.sh"
+command -v mpirun >/dev/null || skip_all "mpirun is missing"
+plan 10
+
+bin=$tmp/bin
+mkdir "$bin"
+printf '#!/bin/sh\nexit 0\n' >"$bin/ckpt-cli"
+cat >"$bin/trainer" <<'END'
+#!/usr/bin/env bash
+# Stand-in for a rank. Start number: how many times rank 0 has begun.
+rank=$OMPI_COMM_WORLD_RANK
+if [ "$rank" = 0 ]; then echo "$OMPI_COMM_WORLD_SIZE" >>"$RULES/starts"; fi
+sleep 0.3 # so that every rank sees the line of rank 0
+start=$(wc -l <"$RULES/starts")
+action=$(awk -v s="$start" -v r="$rank" '$1 == s && ($2 == r || $2 == "all") { print $3 }' "$RULES/plan")
+case ${action:-end} in
+kill) kill -KILL $$ ;;
+wait) trap 'exit 75' TERM; for i in $(seq 200); do sleep 0.05; done ;;
+exit*) exit "${action#exit}" ;;
+end) exit 0 ;;
+esac
+END
+chmod +x "$bin"/*
+touch "$tmp/config.toml"
+export HOLDFAST_BIN=$bin RULES=$tmp
+
+launch() { # RANKS SCENARIO OPTION...: prints "status: ranks of each start"
+    local ranks=$1 status=0
+    printf '%s\n' "$2" >"$tmp/plan"
+    rm -f "$tmp/starts"
+    shift 2
+    deploy/launch --config "$tmp/config.toml" --ranks "$ranks" --backoff 0.05 --backoff-max 1 \
+        --grace 2 --dir "$tmp/dir" "$@" >"$tmp/launch.log" 2>&1 || status=$?
+    echo "$status: $(paste -sd' ' "$tmp/starts" 2>/dev/null)"
+}
+
+check_equal "a run that ends with 0 is done" "$(launch 3 "")" "0: 3"
+check_equal "a rank lost to a signal is left out of the next start" \
+    "$(launch 3 $'1 1 kill\n1 0 wait\n1 2 wait')" "0: 3 2"
+check_equal "a rank that ends with 75 is started again with all its peers" \
+    "$(launch 3 "1 all exit75")" "0: 3 3"
+check_equal "78 is passed on without another start" "$(launch 3 $'1 1 exit78\n1 0 wait')" "78: 3"
+check_equal "when all are lost at once, all start again" "$(launch 3 "1 all kill")" "0: 3 3"
+check_equal "fewer than --min-ranks are not started" \
+    "$(launch 3 $'1 1 kill\n1 0 wait\n1 2 wait' --min-ranks 3)" "0: 3 3"
+check_equal "after --restarts-max failed starts it gives up with 75" \
+    "$(launch 2 $'1 all exit75\n2 all exit75\n3 all exit75' --restarts-max 2)" "75: 2 2 2"
+check_equal "an unknown option is refused with 78" "$(launch 2 "" --no-such)" "78: "
+
+printf '1 all wait\n' >"$tmp/plan"
+rm -f "$tmp/starts"
+deploy/launch --config "$tmp/config.toml" --ranks 2 --dir "$tmp/dir" >"$tmp/launch.log" 2>&1 &
+launcher=$!
+started_pids+=("$launcher")
+wait_for 10 test -s "$tmp/dir/start-1/rank-1.pid" -a -s "$tmp/starts"
+sleep 0.5
+kill -TERM "$launcher"
+status=0
+wait "$launcher" || status=$?
+check_equal "SIGTERM reaches the ranks and the launcher ends with 75" "$status" 75
+check_equal "after SIGTERM nothing is started again" "$(wc -l <"$tmp/starts")" 1
