@@ -1,9 +1,19 @@
 /* checksum.h - what proves that bytes are the ones that were written.
  *
  * Blocks of a shard: XXH3-64 with a seed made of the shard's identity and the block's index, so a
- * swapped block and a block of another checkpoint are both caught. Manifests: SHA-256 (OpenSSL).
+ * swapped block and a block of another checkpoint are both caught:
+ *     seed = identity + (block_index + 1) * 0x9e3779b97f4a7c15
+ * Manifests: SHA-256 (OpenSSL).
+ *
  * Tensors: a digest that does not depend on how the tensor is cut: two sums, mod 2^64, of
- * value_bits * key_k(global element index), with value_bits the element's bits zero-extended. */
+ * value_bits * key_k(global element index), with value_bits the element's bits zero-extended. The
+ * keys are a 64-bit mix of the index i (golden ratio and the constants of MurmurHash3's finalizer):
+ *     a = (i + 1) * 0x9e3779b97f4a7c15
+ *     b = (a ^ (a >> 32)) * 0xff51afd7ed558ccd        key_0 = b ^ (b >> 32)
+ *     c = key_0 * 0xc4ceb9fe1a85ec53                  key_1 = c ^ (c >> 32)
+ * An element of 8 bytes counts as two elements of 4 bytes (low word first) at 2i and 2i + 1: a value
+ * of at most 32 bits leaves the upper half of the key in play, so no change of a single element is lost in
+ * the top bits. One wrong element goes unseen with probability 2^-64 at most over the choice of index. */
 #ifndef HOLDFAST_CHECKSUM_H
 #define HOLDFAST_CHECKSUM_H
 

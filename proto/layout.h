@@ -19,6 +19,7 @@
 
 #define LAYOUT_DIMS_MAX 4
 #define LAYOUT_NAME_MAX 192
+#define LAYOUT_TENSOR_BYTES_MAX (1ull << 56) /* of one global tensor; keeps all sums within 64 bits */
 
 enum dtype { DTYPE_U8, DTYPE_I8, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_F32, DTYPE_I64, DTYPE_F64 };
 uint32_t dtype_bytes(enum dtype dtype);
@@ -42,6 +43,11 @@ struct slice {
     struct box box; /* unused dimensions: offset 0, extent 1; any extent 0 means empty */
 };
 
+/* What every reader and planner demands: a name of 1 to 191 printable ASCII characters without space, quote
+ * and backslash that does not begin with "__", at most 4 dimensions, at most LAYOUT_TENSOR_BYTES_MAX. A box must lie in the shape. ERR_INVALID names the tensor. */
+int tensor_meta_check(const struct tensor_meta *tensor);
+int slice_check(const struct slice *slice);
+
 uint64_t box_elements(const struct box *box, uint32_t dims);
 bool box_intersect(struct box *out, const struct box *a, const struct box *b, uint32_t dims);
 bool box_equal(const struct box *a, const struct box *b, uint32_t dims);
@@ -61,7 +67,7 @@ void box_runs(const struct box *box, const struct tensor_meta *tensor,
 struct layout {
     uint32_t dims;
     uint32_t num_cuts[LAYOUT_DIMS_MAX]; /* cells + 1 in that dimension */
-    uint64_t *cuts[LAYOUT_DIMS_MAX];    /* ascending, first 0, last shape[d] */
+    uint64_t *cuts[LAYOUT_DIMS_MAX];    /* strictly ascending, first 0, last shape[d] */
     uint32_t *owners;                   /* shard per cell, row-major over the grid */
 };
 
@@ -74,6 +80,14 @@ struct layout_table {
     struct layout *layouts;
 };
 void layout_table_free(struct layout_table *table);
+/* Every invariant above, for `shards` shards: sorted names, cuts that end at the shapes, owners in range, at
+ * most one cell per shard. ERR_CORRUPT names the tensor or the layout. Writers and readers both call it. */
+int layout_table_check(const struct layout_table *table, uint32_t shards);
+/* Bytes of tensor data of every shard: out[0..shards). The table must have passed the check. ERR_CORRUPT when a sum passes 2^62. */
+int layout_shard_bytes(uint64_t *out, const struct layout_table *table, uint32_t shards);
+uint64_t layout_cells(const struct layout *layout);
+/* The box of cell `cell` (row-major over the grid). */
+void layout_cell_box(struct box *out, const struct layout *layout, uint64_t cell);
 /* Index of a tensor by name, or -1. */
 int64_t layout_find(const struct layout_table *table, const char *name);
 
@@ -84,12 +98,13 @@ struct shard_tensor {
     uint64_t data_byte;  /* offset from the start of the shard's tensor data */
     uint64_t bytes;
 };
-/* All tensors of shard `shard`, placed back to back. Empty cells are left out. */
+/* All tensors of shard `shard`, placed back to back. Tensors without elements are left out. */
 int layout_shard_tensors(struct shard_tensor **out, uint32_t *out_count, uint64_t *out_bytes,
                          const struct layout_table *table, uint32_t shard);
 
 /* Plan of a save from the slices of every rank (rank r holds slices[r][0..counts[r])); rank r
- * writes shard r. A tensor may appear once per rank. */
+ * writes shard r. A tensor may appear once per rank. A band of the grid along dimension 0 is cut into as
+ * many pieces as it has rows and every cell of it has replicas; the lowest ranks write one each. */
 int layout_plan_save(struct layout_table **out, const struct slice *const *slices,
                      const uint32_t *counts, uint32_t num_ranks);
 

@@ -1,0 +1,169 @@
+/* checksum.c - block checksums, SHA-256 and the layout-free digest (formulas in checksum.h).
+ *
+ * XXH3 comes from libxxhash, on x86 through its run-time dispatch (AVX-512, AVX2, SSE2).
+ * The digest is written once with GCC/Clang vectors of eight 64-bit lanes and compiled for three
+ * ISA levels; the best one is chosen at run time. Sums mod 2^64 make the result independent of the
+ * level, of alignment and of how the calls cut the tensor. */
+#include "proto/checksum.h"
+
+#include "proto/report.h"
+
+#include <inttypes.h>
+#include <openssl/evp.h>
+#include <stdio.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <xxh_x86dispatch.h>
+#else
+#include <xxhash.h>
+#endif
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "formats are little-endian");
+
+#define GOLDEN 0x9e3779b97f4a7c15ull
+#define MIX_0 0xff51afd7ed558ccdull
+#define MIX_1 0xc4ceb9fe1a85ec53ull
+
+/* ---- hashes ---- */
+
+uint64_t checksum_shard_identity(const char *nonce, uint32_t shard, uint32_t shards)
+{
+    char text[128];
+    int length = snprintf(text, sizeof(text), "%s/%" PRIu32 "/%" PRIu32, nonce, shard, shards);
+    CHECK(length > 0 && (size_t)length < sizeof(text));
+    return checksum_bytes(text, (size_t)length);
+}
+
+uint64_t checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block_index)
+{
+    return XXH3_64bits_withSeed(data, bytes, identity + (block_index + 1) * GOLDEN);
+}
+
+uint64_t checksum_bytes(const void *data, size_t bytes)
+{
+    return XXH3_64bits(data, bytes);
+}
+
+void checksum_sha256_hex(char out[CHECKSUM_SHA256_HEX], const void *data, size_t bytes)
+{
+    unsigned char hash[EVP_MAX_MD_SIZE];
+    unsigned int length = 0;
+    CHECK(EVP_Digest(data, bytes, hash, &length, EVP_sha256(), NULL) == 1 && length == 32);
+    for (unsigned int i = 0; i < length; i++)
+        snprintf(out + 2 * i, 3, "%02x", hash[i]);
+}
+
+/* ---- digest ---- */
+
+#define LANES 8
+typedef uint64_t lanes_u64 __attribute__((vector_size(8 * LANES)));
+typedef uint32_t lanes_u32 __attribute__((vector_size(4 * LANES)));
+typedef uint16_t lanes_u16 __attribute__((vector_size(2 * LANES)));
+typedef uint8_t lanes_u8 __attribute__((vector_size(1 * LANES)));
+
+static void add_scalar(struct digest *digest, const uint8_t *data, uint64_t count, uint32_t bytes,
+                       uint64_t first)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t value = 0;
+        memcpy(&value, data + i * bytes, bytes);
+        uint64_t a = (first + i + 1) * GOLDEN;
+        uint64_t b = (a ^ (a >> 32)) * MIX_0;
+        uint64_t key = b ^ (b >> 32);
+        digest->sum[0] += value * key;
+        uint64_t c = key * MIX_1;
+        digest->sum[1] += value * (c ^ (c >> 32));
+    }
+}
+
+/* One group of eight elements: `index` holds (i + 1) * GOLDEN of each lane. */
+#define ADD_GROUP(type, data, index, sum_0, sum_1)                   \
+    do {                                                             \
+        type raw_;                                                   \
+        memcpy(&raw_, (data), sizeof(raw_));                         \
+        lanes_u64 value_ = __builtin_convertvector(raw_, lanes_u64); \
+        lanes_u64 b_ = ((index) ^ ((index) >> 32)) * MIX_0;          \
+        lanes_u64 key_ = b_ ^ (b_ >> 32);                            \
+        lanes_u64 c_ = key_ * MIX_1;                                 \
+        (sum_0) += value_ * key_;                                    \
+        (sum_1) += value_ * (c_ ^ (c_ >> 32));                       \
+    } while (0)
+
+/* The loop for one element width: four groups in flight, two accumulators per key. Returns the
+ * number of elements done, a multiple of 32; the caller adds the rest with add_scalar(). */
+#define DEFINE_LOOP(name, type, target)                                                     \
+    target static uint64_t name(struct digest *digest, const uint8_t *data, uint64_t count, \
+                                uint64_t first)                                             \
+    {                                                                                       \
+        lanes_u64 index_0 = {1, 2, 3, 4, 5, 6, 7, 8};                                       \
+        index_0 = (index_0 + first) * GOLDEN;                                               \
+        lanes_u64 even_0 = {0}, even_1 = {0}, odd_0 = {0}, odd_1 = {0};                     \
+        uint64_t done = 0;                                                                  \
+        for (; done + 4 * LANES <= count; done += 4 * LANES) {                              \
+            lanes_u64 index_1 = index_0 + LANES * GOLDEN;                                   \
+            lanes_u64 index_2 = index_0 + 2 * LANES * GOLDEN;                               \
+            lanes_u64 index_3 = index_0 + 3 * LANES * GOLDEN;                               \
+            const uint8_t *from = data + done * (sizeof(type) / LANES);                     \
+            ADD_GROUP(type, from, index_0, even_0, even_1);                                 \
+            ADD_GROUP(type, from + sizeof(type), index_1, odd_0, odd_1);                    \
+            ADD_GROUP(type, from + 2 * sizeof(type), index_2, even_0, even_1);              \
+            ADD_GROUP(type, from + 3 * sizeof(type), index_3, odd_0, odd_1);                \
+            index_0 += 4 * LANES * GOLDEN;                                                  \
+        }                                                                                   \
+        even_0 += odd_0;                                                                    \
+        even_1 += odd_1;                                                                    \
+        for (int lane = 0; lane < LANES; lane++) {                                          \
+            digest->sum[0] += even_0[lane];                                                 \
+            digest->sum[1] += even_1[lane];                                                 \
+        }                                                                                   \
+        return done;                                                                        \
+    }
+
+#define DEFINE_LEVEL(level, target)                  \
+    DEFINE_LOOP(loop_u8_##level, lanes_u8, target)   \
+    DEFINE_LOOP(loop_u16_##level, lanes_u16, target) \
+    DEFINE_LOOP(loop_u32_##level, lanes_u32, target)
+
+typedef uint64_t (*loop_fn)(struct digest *, const uint8_t *, uint64_t, uint64_t);
+
+DEFINE_LEVEL(base, )
+#if defined(__x86_64__)
+DEFINE_LEVEL(avx2, __attribute__((target("avx2"))))
+DEFINE_LEVEL(avx512, __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl"))))
+#endif
+
+static loop_fn pick_loop(uint32_t element_bytes)
+{
+    static const loop_fn base[] = {loop_u8_base, loop_u16_base, loop_u32_base};
+    uint32_t width = element_bytes / 2; /* 1, 2, 4 -> 0, 1, 2 */
+#if defined(__x86_64__)
+    static const loop_fn avx2[] = {loop_u8_avx2, loop_u16_avx2, loop_u32_avx2};
+    static const loop_fn avx512[] = {loop_u8_avx512, loop_u16_avx512, loop_u32_avx512};
+    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
+        return avx512[width];
+    if (__builtin_cpu_supports("avx2"))
+        return avx2[width];
+#endif
+    return base[width];
+}
+
+void digest_add(struct digest *digest, const void *data, uint64_t count, uint32_t element_bytes,
+                uint64_t first)
+{
+    CHECK(element_bytes == 1 || element_bytes == 2 || element_bytes == 4 || element_bytes == 8);
+    if (element_bytes == 8) {
+        element_bytes = 4;
+        count *= 2;
+        first *= 2;
+    }
+    const uint8_t *bytes = data;
+    uint64_t done = pick_loop(element_bytes)(digest, bytes, count, first);
+    add_scalar(digest, bytes + done * element_bytes, count - done, element_bytes, first + done);
+}
+
+void digest_merge(struct digest *digest, const struct digest *other)
+{
+    digest->sum[0] += other->sum[0];
+    digest->sum[1] += other->sum[1];
+}

@@ -1,0 +1,591 @@
+/* layout.c - boxes, layout tables, and the plan of a load. The plan of a save is in layout_plan.c.
+ *
+ * A table holds each distinct layout once, so everything that depends on the grid alone is done
+ * once per layout and not once per tensor. Places inside a shard are never stored: they are prefix
+ * sums over the shard's tensors in file order (layout_shard_tensors), the same on every side.
+ *
+ * A load costs O(log) per wanted slice to find its cells, plus the pieces found, plus one pass over
+ * the table for every shard touched. */
+#include "proto/layout.h"
+
+#include "proto/report.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SHARD_BYTES_MAX (1ull << 62)
+
+/* ---- element types ---- */
+
+static const struct {
+    const char *name;
+    uint32_t bytes;
+} dtypes[] = {
+    [DTYPE_U8] = {"U8", 1},   [DTYPE_I8] = {"I8", 1},   [DTYPE_BF16] = {"BF16", 2},
+    [DTYPE_F16] = {"F16", 2}, [DTYPE_I32] = {"I32", 4}, [DTYPE_F32] = {"F32", 4},
+    [DTYPE_I64] = {"I64", 8}, [DTYPE_F64] = {"F64", 8},
+};
+#define NUM_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
+
+uint32_t dtype_bytes(enum dtype dtype)
+{
+    CHECK((size_t)dtype < NUM_DTYPES);
+    return dtypes[dtype].bytes;
+}
+
+const char *dtype_name(enum dtype dtype)
+{
+    CHECK((size_t)dtype < NUM_DTYPES);
+    return dtypes[dtype].name;
+}
+
+int dtype_parse(enum dtype *out, const char *name)
+{
+    for (size_t i = 0; i < NUM_DTYPES; i++) {
+        if (strcmp(dtypes[i].name, name) == 0) {
+            *out = (enum dtype)i;
+            return 0;
+        }
+    }
+    return report_error(ERR_INVALID, "U8, I8, BF16, F16, I32, F32, I64 and F64 are known",
+                        "element type '%.32s' is unknown", name);
+}
+
+/* ---- tensors and slices ---- */
+
+static bool is_name_valid(const char name[LAYOUT_NAME_MAX])
+{
+    size_t length = strnlen(name, LAYOUT_NAME_MAX);
+    if (length == 0 || length == LAYOUT_NAME_MAX || strncmp(name, "__", 2) == 0)
+        return false;
+    for (size_t i = 0; i < length; i++) {
+        if (name[i] <= 0x20 || name[i] >= 0x7f || name[i] == '"' || name[i] == '\\')
+            return false;
+    }
+    return true;
+}
+
+int tensor_meta_check(const struct tensor_meta *tensor)
+{
+    if (!is_name_valid(tensor->name))
+        return report_error(ERR_INVALID, "use printable ASCII without space, quote and backslash",
+                            "tensor name '%.191s' is not valid", tensor->name);
+    if ((size_t)tensor->dtype >= NUM_DTYPES)
+        return report_error(ERR_INVALID, NULL, "element type of tensor '%s' is unknown",
+                            tensor->name);
+    if (tensor->dims > LAYOUT_DIMS_MAX)
+        return report_error(ERR_INVALID, "a tensor has at most 4 dimensions",
+                            "tensor '%s' has %" PRIu32 " dimensions", tensor->name, tensor->dims);
+    uint64_t bytes = dtypes[tensor->dtype].bytes;
+    for (uint32_t d = 0; d < tensor->dims; d++) {
+        /* A zero elsewhere must not hide an absurd dimension. */
+        uint64_t shape = tensor->shape[d] ? tensor->shape[d] : 1;
+        if (shape > LAYOUT_TENSOR_BYTES_MAX / bytes)
+            return report_error(ERR_INVALID, NULL, "tensor '%s' is too large", tensor->name);
+        bytes *= shape;
+    }
+    return 0;
+}
+
+int slice_check(const struct slice *slice)
+{
+    int error = tensor_meta_check(&slice->tensor);
+    if (error)
+        return error;
+    for (uint32_t d = 0; d < slice->tensor.dims; d++) {
+        uint64_t shape = slice->tensor.shape[d];
+        if (slice->box.offset[d] > shape || slice->box.extent[d] > shape - slice->box.offset[d])
+            return report_error(ERR_INVALID, NULL,
+                                "slice of tensor '%s' reaches beyond dimension %" PRIu32
+                                " (offset %" PRIu64 ", extent %" PRIu64 ", shape %" PRIu64 ")",
+                                slice->tensor.name, d, slice->box.offset[d], slice->box.extent[d],
+                                shape);
+    }
+    return 0;
+}
+
+/* ---- boxes ---- */
+
+uint64_t box_elements(const struct box *box, uint32_t dims)
+{
+    uint64_t elements = 1;
+    for (uint32_t d = 0; d < dims; d++)
+        elements *= box->extent[d];
+    return elements;
+}
+
+bool box_intersect(struct box *out, const struct box *a, const struct box *b, uint32_t dims)
+{
+    bool any = true;
+    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++) {
+        out->offset[d] = 0;
+        out->extent[d] = 1;
+        if (d >= dims)
+            continue;
+        uint64_t a_end = a->offset[d] + a->extent[d];
+        uint64_t b_end = b->offset[d] + b->extent[d];
+        uint64_t start = a->offset[d] > b->offset[d] ? a->offset[d] : b->offset[d];
+        uint64_t end = a_end < b_end ? a_end : b_end;
+        out->offset[d] = start;
+        out->extent[d] = end > start ? end - start : 0;
+        any = any && end > start;
+    }
+    return any;
+}
+
+bool box_equal(const struct box *a, const struct box *b, uint32_t dims)
+{
+    for (uint32_t d = 0; d < dims; d++) {
+        if (a->offset[d] != b->offset[d] || a->extent[d] != b->extent[d])
+            return false;
+    }
+    return true;
+}
+
+/* Position of global coordinate `at` in the row-major array that holds `box`, in elements. */
+static uint64_t position_in(const struct box *box, const uint64_t *at, uint32_t dims)
+{
+    uint64_t position = 0;
+    for (uint32_t d = 0; d < dims; d++)
+        position = position * box->extent[d] + (at[d] - box->offset[d]);
+    return position;
+}
+
+/* Moves `at` to the next coordinate of `box` over its first `dims` dimensions; false after the
+ * last. */
+static bool next_coordinate(uint64_t *at, const struct box *box, uint32_t dims)
+{
+    for (uint32_t d = dims; d-- > 0;) {
+        if (++at[d] < box->offset[d] + box->extent[d])
+            return true;
+        at[d] = box->offset[d];
+    }
+    return false;
+}
+
+static bool is_inside(const struct box *part, const struct box *box, uint32_t dims)
+{
+    for (uint32_t d = 0; d < dims; d++) {
+        if (part->offset[d] < box->offset[d] ||
+            part->offset[d] + part->extent[d] > box->offset[d] + box->extent[d])
+            return false;
+    }
+    return true;
+}
+
+void box_copy(void *to_data, const struct box *to, const void *from_data, const struct box *from,
+              const struct box *part, uint32_t dims, uint32_t element_bytes)
+{
+    if (box_elements(part, dims) == 0)
+        return;
+    CHECK(is_inside(part, from, dims) && is_inside(part, to, dims));
+    /* Trailing dimensions that the part spans in both arrays make one run with the one before. */
+    uint32_t outer = dims;
+    uint64_t run = element_bytes;
+    while (outer > 0) {
+        outer--;
+        run *= part->extent[outer];
+        if (part->extent[outer] != from->extent[outer] || part->extent[outer] != to->extent[outer])
+            break;
+    }
+    uint64_t at[LAYOUT_DIMS_MAX] = {0};
+    memcpy(at, part->offset, dims * sizeof(at[0]));
+    do {
+        memcpy((char *)to_data + position_in(to, at, dims) * element_bytes,
+               (const char *)from_data + position_in(from, at, dims) * element_bytes, run);
+    } while (next_coordinate(at, part, outer));
+}
+
+void box_runs(const struct box *box, const struct tensor_meta *tensor,
+              void (*run)(void *user, uint64_t first, uint64_t count, uint64_t byte_offset),
+              void *user)
+{
+    uint32_t dims = tensor->dims;
+    if (box_elements(box, dims) == 0)
+        return;
+    struct box whole = {.offset = {0}};
+    memcpy(whole.extent, tensor->shape, sizeof(whole.extent));
+    CHECK(is_inside(box, &whole, dims));
+    uint32_t outer = dims;
+    uint64_t count = 1;
+    while (outer > 0) {
+        outer--;
+        count *= box->extent[outer];
+        if (box->extent[outer] != tensor->shape[outer])
+            break;
+    }
+    uint64_t at[LAYOUT_DIMS_MAX] = {0};
+    memcpy(at, box->offset, dims * sizeof(at[0]));
+    uint64_t run_bytes = count * dtype_bytes(tensor->dtype);
+    uint64_t byte_offset = 0;
+    do {
+        run(user, position_in(&whole, at, dims), count, byte_offset);
+        byte_offset += run_bytes;
+    } while (next_coordinate(at, box, outer));
+}
+
+/* ---- tables ---- */
+
+void layout_table_free(struct layout_table *table)
+{
+    if (!table)
+        return;
+    for (uint32_t i = 0; table->layouts && i < table->num_layouts; i++) {
+        for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
+            free(table->layouts[i].cuts[d]);
+        free(table->layouts[i].owners);
+    }
+    free(table->layouts);
+    free(table->layout_of);
+    free(table->tensors);
+    free(table);
+}
+
+int64_t layout_find(const struct layout_table *table, const char *name)
+{
+    uint32_t low = 0, high = table->num_tensors;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        int order = strcmp(table->tensors[middle].name, name);
+        if (order == 0)
+            return middle;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return -1;
+}
+
+uint64_t layout_cells(const struct layout *layout)
+{
+    uint64_t cells = 1;
+    for (uint32_t d = 0; d < layout->dims; d++)
+        cells *= layout->num_cuts[d] - 1;
+    return cells;
+}
+
+void layout_cell_box(struct box *out, const struct layout *layout, uint64_t cell)
+{
+    for (uint32_t d = LAYOUT_DIMS_MAX; d-- > 0;) {
+        out->offset[d] = 0;
+        out->extent[d] = 1;
+        if (d >= layout->dims)
+            continue;
+        uint64_t at = cell % (layout->num_cuts[d] - 1);
+        cell /= layout->num_cuts[d] - 1;
+        out->offset[d] = layout->cuts[d][at];
+        out->extent[d] = layout->cuts[d][at + 1] - layout->cuts[d][at];
+    }
+}
+
+/* `seen[shard]` holds the number, plus one, of the last layout in which the shard had a cell. */
+static int check_layout(const struct layout *layout, uint32_t index, uint32_t shards,
+                        uint32_t *seen)
+{
+    if (layout->dims > LAYOUT_DIMS_MAX)
+        return report_error(ERR_CORRUPT, NULL, "layout %" PRIu32 " has too many dimensions", index);
+    for (uint32_t d = 0; d < layout->dims; d++) {
+        if (layout->num_cuts[d] == 0 || layout->cuts[d][0] != 0)
+            return report_error(ERR_CORRUPT, NULL, "cuts of layout %" PRIu32 " do not begin at 0",
+                                index);
+        for (uint32_t i = 1; i < layout->num_cuts[d]; i++) {
+            if (layout->cuts[d][i] <= layout->cuts[d][i - 1])
+                return report_error(ERR_CORRUPT, NULL, "cuts of layout %" PRIu32 " do not ascend",
+                                    index);
+        }
+    }
+    uint64_t cells = layout_cells(layout);
+    for (uint64_t cell = 0; cell < cells; cell++) {
+        uint32_t owner = layout->owners[cell];
+        if (owner >= shards)
+            return report_error(ERR_CORRUPT, NULL,
+                                "layout %" PRIu32 " names shard %" PRIu32 " of %" PRIu32, index,
+                                owner, shards);
+        if (seen[owner] == index + 1)
+            return report_error(ERR_CORRUPT, NULL,
+                                "layout %" PRIu32 " gives shard %" PRIu32 " two cells", index,
+                                owner);
+        seen[owner] = index + 1;
+    }
+    return 0;
+}
+
+static int check_tensor(const struct layout_table *table, uint32_t index)
+{
+    const struct tensor_meta *tensor = &table->tensors[index];
+    if (tensor_meta_check(tensor) != 0)
+        return ERR_CORRUPT;
+    if (index > 0 && strcmp(table->tensors[index - 1].name, tensor->name) >= 0)
+        return report_error(ERR_CORRUPT, NULL, "tensor '%s' is not in the order of names",
+                            tensor->name);
+    if (table->layout_of[index] >= table->num_layouts)
+        return report_error(ERR_CORRUPT, NULL, "tensor '%s' has no layout", tensor->name);
+    const struct layout *layout = &table->layouts[table->layout_of[index]];
+    bool fits = layout->dims == tensor->dims;
+    for (uint32_t d = 0; fits && d < tensor->dims; d++)
+        fits = layout->cuts[d][layout->num_cuts[d] - 1] == tensor->shape[d];
+    if (!fits)
+        return report_error(ERR_CORRUPT, NULL, "layout of tensor '%s' does not fit its shape",
+                            tensor->name);
+    return 0;
+}
+
+int layout_table_check(const struct layout_table *table, uint32_t shards)
+{
+    int error = 0;
+    uint32_t *seen = calloc(shards ? shards : 1, sizeof(*seen));
+    if (!seen)
+        return report_error(ERR_MEMORY, NULL, "could not check the layouts");
+    for (uint32_t i = 0; !error && i < table->num_layouts; i++)
+        error = check_layout(&table->layouts[i], i, shards, seen);
+    for (uint32_t i = 0; !error && i < table->num_tensors; i++)
+        error = check_tensor(table, i);
+    free(seen);
+    return error;
+}
+
+int layout_shard_bytes(uint64_t *out, const struct layout_table *table, uint32_t shards)
+{
+    int error = 0;
+    /* Bytes of one element position, summed over the tensors that share a layout. */
+    uint64_t *weight = calloc(table->num_layouts ? table->num_layouts : 1, sizeof(*weight));
+    if (!weight)
+        return report_error(ERR_MEMORY, NULL, "could not sum up the shards");
+    memset(out, 0, shards * sizeof(*out));
+    for (uint32_t i = 0; i < table->num_tensors; i++)
+        weight[table->layout_of[i]] += dtype_bytes(table->tensors[i].dtype);
+    for (uint32_t i = 0; !error && i < table->num_layouts; i++) {
+        const struct layout *layout = &table->layouts[i];
+        uint64_t cells = weight[i] ? layout_cells(layout) : 0;
+        for (uint64_t cell = 0; !error && cell < cells; cell++) {
+            struct box box;
+            uint64_t bytes = 0;
+            uint64_t *sum = &out[layout->owners[cell]];
+            layout_cell_box(&box, layout, cell);
+            if (__builtin_mul_overflow(box_elements(&box, layout->dims), weight[i], &bytes) ||
+                __builtin_add_overflow(*sum, bytes, sum) || *sum > SHARD_BYTES_MAX)
+                error = report_error(ERR_CORRUPT, NULL, "a shard would pass 2^62 bytes");
+        }
+    }
+    free(weight);
+    return error;
+}
+
+/* cell_of[i]: the cell of layout i that `shard` owns, or UINT64_MAX. To be freed. */
+static uint64_t *find_cells(const struct layout_table *table, uint32_t shard)
+{
+    uint64_t *cell_of = malloc((table->num_layouts ? table->num_layouts : 1) * sizeof(*cell_of));
+    for (uint32_t i = 0; cell_of && i < table->num_layouts; i++) {
+        const uint32_t *owners = table->layouts[i].owners;
+        uint64_t cells = layout_cells(&table->layouts[i]);
+        uint64_t cell = 0;
+        while (cell < cells && owners[cell] != shard)
+            cell++;
+        cell_of[i] = cell < cells ? cell : UINT64_MAX;
+    }
+    return cell_of;
+}
+
+int layout_shard_tensors(struct shard_tensor **out, uint32_t *out_count, uint64_t *out_bytes,
+                         const struct layout_table *table, uint32_t shard)
+{
+    static const uint32_t sizes[] = {8, 4, 2, 1};
+    uint64_t *cell_of = find_cells(table, shard);
+    uint32_t count = 0;
+    for (uint32_t t = 0; cell_of && t < table->num_tensors; t++)
+        count += cell_of[table->layout_of[t]] != UINT64_MAX;
+    struct shard_tensor *tensors = malloc((count ? count : 1) * sizeof(*tensors));
+    if (!cell_of || !tensors) {
+        free(cell_of);
+        free(tensors);
+        return report_error(ERR_MEMORY, NULL, "could not place the tensors of a shard");
+    }
+    uint32_t placed = 0;
+    uint64_t bytes = 0;
+    for (uint32_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+        for (uint32_t t = 0; t < table->num_tensors; t++) {
+            uint64_t cell = cell_of[table->layout_of[t]];
+            if (cell == UINT64_MAX || dtype_bytes(table->tensors[t].dtype) != sizes[s])
+                continue;
+            const struct layout *layout = &table->layouts[table->layout_of[t]];
+            struct shard_tensor *tensor = &tensors[placed++];
+            tensor->tensor = t;
+            layout_cell_box(&tensor->box, layout, cell);
+            tensor->data_byte = bytes;
+            tensor->bytes = box_elements(&tensor->box, layout->dims) * sizes[s];
+            bytes += tensor->bytes;
+        }
+    }
+    CHECK(placed == count);
+    free(cell_of);
+    *out = tensors;
+    *out_count = count;
+    *out_bytes = bytes;
+    return 0;
+}
+
+/* ---- the plan of a load ---- */
+
+struct piece {
+    struct load_item item;
+    uint32_t tensor;
+};
+
+struct pieces {
+    struct piece *data;
+    uint64_t count, capacity;
+};
+
+static int push_piece(struct pieces *pieces, const struct piece *piece)
+{
+    if (pieces->count == pieces->capacity) {
+        uint64_t capacity = pieces->capacity ? 2 * pieces->capacity : 64;
+        void *data =
+            capacity <= UINT32_MAX ? realloc(pieces->data, capacity * sizeof(*piece)) : NULL;
+        if (!data)
+            return report_error(ERR_MEMORY, NULL, "could not plan the load");
+        pieces->data = data;
+        pieces->capacity = capacity;
+    }
+    pieces->data[pieces->count++] = *piece;
+    return 0;
+}
+
+/* The last index i with cuts[i] <= value. */
+static uint32_t find_cut(const uint64_t *cuts, uint32_t num_cuts, uint64_t value)
+{
+    uint32_t low = 0, high = num_cuts;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (cuts[middle] <= value)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Pieces of one wanted, non-empty slice: the cells from first[d] to last[d] in each dimension. */
+static int push_slice(struct pieces *pieces, const struct layout *layout, const struct slice *slice,
+                      struct piece *piece)
+{
+    uint32_t dims = layout->dims;
+    struct box range = {.offset = {0}, .extent = {1, 1, 1, 1}}; /* in cells */
+    for (uint32_t d = 0; d < dims; d++) {
+        uint64_t last = slice->box.offset[d] + slice->box.extent[d] - 1;
+        range.offset[d] = find_cut(layout->cuts[d], layout->num_cuts[d], slice->box.offset[d]);
+        range.extent[d] =
+            find_cut(layout->cuts[d], layout->num_cuts[d], last) - range.offset[d] + 1;
+    }
+    uint64_t at[LAYOUT_DIMS_MAX];
+    memcpy(at, range.offset, sizeof(at));
+    int error = 0;
+    do {
+        uint64_t cell = 0;
+        for (uint32_t d = 0; d < dims; d++)
+            cell = cell * (layout->num_cuts[d] - 1) + at[d];
+        piece->item.shard = layout->owners[cell];
+        layout_cell_box(&piece->item.saved, layout, cell);
+        CHECK(box_intersect(&piece->item.part, &piece->item.saved, &slice->box, dims));
+        error = push_piece(pieces, piece);
+    } while (!error && next_coordinate(at, &range, dims));
+    return error;
+}
+
+static int find_wanted(uint32_t *out, const struct layout_table *table, const struct slice *slice)
+{
+    int error = slice_check(slice);
+    if (error)
+        return error;
+    const char *name = slice->tensor.name;
+    int64_t index = layout_find(table, name);
+    if (index < 0)
+        return report_error(ERR_NOT_FOUND, "is it a checkpoint of another model?",
+                            "the checkpoint has no tensor '%s'", name);
+    const struct tensor_meta *saved = &table->tensors[index];
+    if (saved->dtype != slice->tensor.dtype)
+        return report_error(ERR_MISMATCH, "load it with the saved element type",
+                            "tensor '%s' was saved as %s but is wanted as %s", name,
+                            dtype_name(saved->dtype), dtype_name(slice->tensor.dtype));
+    bool same = saved->dims == slice->tensor.dims;
+    for (uint32_t d = 0; same && d < saved->dims; d++)
+        same = saved->shape[d] == slice->tensor.shape[d];
+    if (!same)
+        return report_error(ERR_MISMATCH, "is it a checkpoint of another model?",
+                            "shape of tensor '%s' differs from the saved one", name);
+    *out = (uint32_t)index;
+    return 0;
+}
+
+static int compare_pieces(const void *a, const void *b)
+{
+    const struct piece *x = a, *y = b;
+    if (x->item.shard != y->item.shard)
+        return x->item.shard < y->item.shard ? -1 : 1;
+    if (x->item.data_byte != y->item.data_byte)
+        return x->item.data_byte < y->item.data_byte ? -1 : 1;
+    return x->item.slice < y->item.slice ? -1 : x->item.slice > y->item.slice;
+}
+
+/* Fills data_byte of the pieces, which are sorted by shard. */
+static int place_pieces(const struct pieces *pieces, const struct layout_table *table)
+{
+    int error = 0;
+    uint64_t *data_byte = malloc((table->num_tensors ? table->num_tensors : 1) * sizeof(uint64_t));
+    if (!data_byte)
+        return report_error(ERR_MEMORY, NULL, "could not plan the load");
+    uint64_t i = 0;
+    while (!error && i < pieces->count) {
+        uint32_t shard = pieces->data[i].item.shard;
+        struct shard_tensor *tensors = NULL;
+        uint32_t count = 0;
+        uint64_t bytes = 0;
+        error = layout_shard_tensors(&tensors, &count, &bytes, table, shard);
+        for (uint32_t t = 0; !error && t < count; t++)
+            data_byte[tensors[t].tensor] = tensors[t].data_byte;
+        for (; !error && i < pieces->count && pieces->data[i].item.shard == shard; i++)
+            pieces->data[i].item.data_byte = data_byte[pieces->data[i].tensor];
+        free(tensors);
+    }
+    free(data_byte);
+    return error;
+}
+
+int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
+                     const struct slice *wanted, uint32_t num_wanted)
+{
+    struct pieces pieces = {NULL, 0, 0};
+    struct load_item *items = NULL;
+    int error = 0;
+    for (uint32_t i = 0; !error && i < num_wanted; i++) {
+        struct piece piece = {.item = {.slice = i}};
+        error = find_wanted(&piece.tensor, table, &wanted[i]);
+        if (error || box_elements(&wanted[i].box, wanted[i].tensor.dims) == 0)
+            continue;
+        error = push_slice(&pieces, &table->layouts[table->layout_of[piece.tensor]], &wanted[i],
+                           &piece);
+    }
+    if (error)
+        goto out;
+    if (pieces.count > 0)
+        qsort(pieces.data, pieces.count, sizeof(*pieces.data), compare_pieces);
+    error = place_pieces(&pieces, table);
+    if (error)
+        goto out;
+    if (pieces.count > 0)
+        qsort(pieces.data, pieces.count, sizeof(*pieces.data), compare_pieces);
+    items = malloc((pieces.count ? pieces.count : 1) * sizeof(*items));
+    if (!items) {
+        error = report_error(ERR_MEMORY, NULL, "could not plan the load");
+        goto out;
+    }
+    for (uint64_t i = 0; i < pieces.count; i++)
+        items[i] = pieces.data[i].item;
+    *out = items;
+    *out_count = (uint32_t)pieces.count;
+out:
+    free(pieces.data);
+    return error;
+}
