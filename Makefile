@@ -12,7 +12,6 @@ SAN = $(if $(SANITIZER),-fsanitize=$(SANITIZER) -fno-omit-frame-pointer)
 CFLAGS_ALL = -std=c17 -D_GNU_SOURCE -I. -I$(OBJ)/gen $(OPT) $(WARN) -ffp-contract=off -fPIC -pthread -MMD -MP $(SAN) $(CFLAGS)
 CXXFLAGS_ALL = -std=c++17 -I. $(OPT) $(WARN) -fPIC -pthread -MMD -MP $(SAN) $(CXXFLAGS)
 
-PKG = libprotobuf-c grpc liburing libxxhash jansson libcrypto libpcre2-8
 PKG_LIBS = $(shell pkg-config --libs libprotobuf-c liburing libxxhash jansson libcrypto libpcre2-8) -lgrpc -lgpr
 MPICC_C = $(shell mpicc --showme:compile 2>/dev/null)
 MPICC_L = $(shell mpicc --showme:link 2>/dev/null)
@@ -23,19 +22,24 @@ obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
 PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(OBJ)/gen/proto/ckpt.pb-c.o
 STORAGE_O = $(call obj,$(call src,storage))
 CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))
-CKPT_O = $(call obj,$(filter-out clients/cli%.c clients/examples/%,$(call src,clients)))
-CLI_O = $(call obj,$(wildcard clients/cli*.c))
+CKPT_O = $(call obj,$(filter-out clients/cli/% clients/examples/%,$(call src,clients)))
+CLI_O = $(call obj,$(wildcard clients/cli/*.c))
 KERNELS_O = $(call obj,$(call src,kernels))
 # Files of kernels/cpu/isa are compiled once per ISA level; -DISA names the level.
 ISA_SRC = $(wildcard kernels/cpu/isa/*.c)
 ISA_O = $(foreach i,sse2 avx2 avx512,$(patsubst %.c,$(OBJ)/%.$(i).o,$(ISA_SRC)))
 TRAINER_MAINS = trainer/train.c trainer/tokenize.c
-TRAINER_O = $(call obj,$(filter-out $(TRAINER_MAINS),$(call src,trainer) $(call src,trainer/tokenizer)))
+TRAINER_O = $(call obj,$(filter-out $(TRAINER_MAINS),$(call src,trainer)))
 PROGRAMS = $(addprefix $(BUILD)/,trainer tokenizer ckptd ckpt-cli)
+EXAMPLES = $(patsubst clients/examples/%.c,$(BUILD)/%,$(wildcard clients/examples/*.c))
 TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
 INTEGRATION = $(filter-out tests/integration/lib.%,$(wildcard tests/integration/*.sh tests/integration/*.py))
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp')
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
+
+# One short line per file; V=1 shows the commands.
+Q = $(if $(V),,@)
+say = @mkdir -p $(@D)$(if $(V),,; echo "  $(1) $@")
 
 .PHONY: help deps all run test check bench format install clean deps-now tests-built
 .SECONDARY:
@@ -45,7 +49,7 @@ deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
 	@deploy/deps build $(filter run test check bench,$(MAKECMDGOALS))
-all: $(PROGRAMS) $(BUILD)/libckpt.a ## build every program and library
+all: $(PROGRAMS) $(BUILD)/libckpt.a $(EXAMPLES) ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
 tests-built: $(TESTS)
@@ -68,23 +72,24 @@ clean: ## remove what was built
 	rm -rf $(BUILD)
 
 $(OBJ)/gen/proto/%.pb-c.c $(OBJ)/gen/proto/%.pb-c.h: proto/%.proto | deps-now
-	@mkdir -p $(OBJ)/gen
-	protoc-c --c_out=$(OBJ)/gen $<
+	$(call say,gen )
+	$(Q)protoc-c --c_out=$(OBJ)/gen $<
 $(OBJ)/gen/proto/%.o: $(OBJ)/gen/proto/%.c
-	$(CC) $(CFLAGS_ALL) -c -o $@ $<
+	$(call say,cc  )
+	$(Q)$(CC) $(CFLAGS_ALL) -c -o $@ $<
 $(OBJ)/%.o: %.c | deps-now $(OBJ)/gen/proto/ckpt.pb-c.h
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) $(if $(findstring comm_mpi,$@),$(MPICC_C)) -c -o $@ $<
+	$(call say,cc  )
+	$(Q)$(CC) $(CFLAGS_ALL) $(if $(findstring comm_mpi,$@),$(MPICC_C)) -c -o $@ $<
 $(OBJ)/%.o: %.cpp | deps-now
-	@mkdir -p $(@D)
-	$(CXX) $(CXXFLAGS_ALL) -c -o $@ $<
+	$(call say,c++ )
+	$(Q)$(CXX) $(CXXFLAGS_ALL) -c -o $@ $<
 ISA_FLAGS_sse2 = -march=x86-64
 ISA_FLAGS_avx2 = -march=x86-64-v3
 ISA_FLAGS_avx512 = -march=x86-64-v4 -mprefer-vector-width=512
 define ISA_RULE
 $(OBJ)/kernels/cpu/isa/%.$(1).o: kernels/cpu/isa/%.c | deps-now
-	@mkdir -p $$(@D)
-	$(CC) $$(CFLAGS_ALL) -O3 $$(ISA_FLAGS_$(1)) -DISA=$(1) -c -o $$@ $$<
+	$$(call say,cc  )
+	$$(Q)$(CC) $$(CFLAGS_ALL) -O3 $$(ISA_FLAGS_$(1)) -DISA=$(1) -c -o $$@ $$<
 endef
 $(foreach i,sse2 avx2 avx512,$(eval $(call ISA_RULE,$(i))))
 
@@ -96,10 +101,14 @@ $(BUILD)/libkernels.a: $(KERNELS_O) $(ISA_O)
 $(BUILD)/libtrainer.a: $(TRAINER_O)
 $(BUILD)/libckpt.a: $(CKPT_O) $(PROTO_O)
 $(BUILD)/%.a:
-	@mkdir -p $(@D) && rm -f $@
-	ar rcs $@ $^
+	$(call say,ar  )
+	@rm -f $@
+	$(Q)ar rcs $@ $^
 
-link = $(CC) $(OPT) $(SAN) -pthread -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
+define link
+$(call say,link)
+$(Q)$(CC) $(OPT) $(SAN) -pthread -o $@ $(filter %.o,$^) -Wl,--start-group $(filter %.a,$^) -Wl,--end-group $(LIBS)
+endef
 P = $(BUILD)/libproto.a
 S = $(BUILD)/libstorage.a
 K = $(BUILD)/libkernels.a
@@ -113,12 +122,13 @@ $(BUILD)/trainer: $(OBJ)/trainer/train.o $T $K $C $P
 	$(link) $(MPICC_L) -ldnnl -lgomp
 $(BUILD)/tokenizer: $(OBJ)/trainer/tokenize.o $T $P
 	$(link)
+# An example is what a user builds: ckpt.h and libckpt.a.
+$(EXAMPLES): $(BUILD)/%: $(OBJ)/clients/examples/%.o $(BUILD)/libckpt.a
+	$(link)
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $T $K $C $S $P
-	@mkdir -p $(@D)
 	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka
 $(BUILD)/bench/%: $(OBJ)/tests/bench/%.o $(BUILD)/libckptd.a $T $K $C $S $P
-	@mkdir -p $(@D)
 	$(link) $(MPICC_L) -ldnnl -lgomp
 
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)
