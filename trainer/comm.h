@@ -33,7 +33,8 @@ struct comm_ops {
     /* recv[counts[rank]] = sum over ranks of their send[sum(counts)] part; fast mode */
     int (*reduce_scatter_f32)(struct comm *comm, const float *send, float *recv,
                               const size_t *counts);
-    void (*abort)(struct comm *comm, int exit_code); /* ends all ranks now */
+    /* Ends all ranks: mpi now, with this exit code; local at their next collective. */
+    void (*abort)(struct comm *comm, int exit_code);
 };
 
 struct comm {
@@ -41,9 +42,10 @@ struct comm {
     uint32_t rank, size;
 };
 
-/* `mpi`: MPI_Init (funnelled) on first use; the world communicator. */
+/* `mpi`: MPI_Init (funnelled); the world communicator, whose free() is MPI_Finalize. Once per process. */
 int comm_mpi_open(struct comm **out);
-/* `local`: runs `rank_main` on `size` threads, each with its communicator; returns the first non-zero result. */
+/* `local`: runs `rank_main` on `size` threads, each with its communicator (freed for it at the end); returns
+ * 0 or the result of the rank that failed first. */
 int comm_local_run(uint32_t size, int (*rank_main)(struct comm *comm, void *user), void *user);
 
 #endif

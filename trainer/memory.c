@@ -1,0 +1,280 @@
+/* memory.c - the static memory plan (see memory.h).
+ *
+ * Time counts takes and gives of the dry run. A buffer lives in [birth, death). Placement is greedy
+ * by size: the largest first, each at the lowest offset where it meets no placed buffer that lives
+ * at the same time. Two areas are allocated: one for what is kept, one for what the step shares.
+ *
+ * Guarantees: two buffers whose lives meet never overlap (asserted after placing); take() after the
+ * recording asserts name, index and size, so a step that differs from the dry run stops at once. */
+#include "trainer/memory.h"
+#include "proto/report.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define TIME_NEVER UINT64_MAX
+
+struct buffer {
+    const char *name;
+    uint32_t index;
+    size_t bytes; /* rounded up to MEMORY_ALIGN */
+    uint64_t birth, death;
+    uint64_t offset; /* in its area */
+    bool is_taken;
+};
+
+struct memory {
+    struct buffer *buffers;
+    uint32_t num_buffers, capacity;
+    uint32_t cursor; /* where the next lookup is expected */
+    uint64_t time;
+    uint64_t kept_bytes, shared_bytes;
+    char *kept, *shared;
+    bool is_placed, is_full;
+};
+
+int memory_new(struct memory **out)
+{
+    *out = calloc(1, sizeof(**out));
+    return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the memory plan");
+}
+
+void memory_free(struct memory *memory)
+{
+    if (memory == NULL)
+        return;
+    if (memory->kept != NULL)
+        munmap(memory->kept, memory->kept_bytes);
+    if (memory->shared != NULL)
+        munmap(memory->shared, memory->shared_bytes);
+    free(memory->buffers);
+    free(memory);
+}
+
+static struct buffer *find(struct memory *memory, const char *name, uint32_t index)
+{
+    for (uint32_t i = 0; i < memory->num_buffers; i++) {
+        uint32_t at = (memory->cursor + i) % memory->num_buffers;
+        struct buffer *b = &memory->buffers[at];
+        if (b->index == index && (b->name == name || strcmp(b->name, name) == 0)) {
+            memory->cursor = at;
+            return b;
+        }
+    }
+    return NULL;
+}
+
+static bool is_kept(const struct buffer *b)
+{
+    return b->death == TIME_NEVER;
+}
+
+static struct buffer *record(struct memory *memory, const char *name, uint32_t index, size_t bytes)
+{
+    if (memory->num_buffers == memory->capacity) {
+        uint32_t capacity = memory->capacity == 0 ? 256 : 2 * memory->capacity;
+        struct buffer *grown = NULL;
+        if (capacity <= MEMORY_BUFFERS_MAX)
+            grown = realloc(memory->buffers, capacity * sizeof(*grown));
+        if (grown == NULL) {
+            memory->is_full = true; /* said by memory_place */
+            return NULL;
+        }
+        memory->buffers = grown;
+        memory->capacity = capacity;
+    }
+    struct buffer *b = &memory->buffers[memory->num_buffers++];
+    *b = (struct buffer){.name = name, .index = index, .bytes = bytes, .death = TIME_NEVER};
+    b->birth = memory->time++;
+    return b;
+}
+
+void *memory_take(struct memory *memory, const char *name, uint32_t index, size_t bytes)
+{
+    size_t rounded = (bytes + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN;
+    struct buffer *b = find(memory, name, index);
+    if (!memory->is_placed) {
+        CHECK(b == NULL); /* the dry run takes each buffer once */
+        b = record(memory, name, index, rounded);
+        if (b != NULL)
+            b->is_taken = true;
+        return NULL;
+    }
+    CHECK(b != NULL && b->bytes == rounded);
+    CHECK(!b->is_taken || is_kept(b));
+    b->is_taken = true;
+    if (rounded == 0 || memory->kept == NULL)
+        return NULL;
+    return (is_kept(b) ? memory->kept : memory->shared) + b->offset;
+}
+
+void memory_give(struct memory *memory, const char *name, uint32_t index)
+{
+    struct buffer *b = find(memory, name, index);
+    CHECK(memory->is_full || (b != NULL && b->is_taken));
+    if (b == NULL)
+        return;
+    b->is_taken = false;
+    if (!memory->is_placed)
+        b->death = memory->time++;
+}
+
+/* ---- placing ---- */
+
+static int by_size(const void *a, const void *b)
+{
+    const struct buffer *x = *(struct buffer *const *)a, *y = *(struct buffer *const *)b;
+    if (x->bytes != y->bytes)
+        return x->bytes > y->bytes ? -1 : 1;
+    return x->birth < y->birth ? -1 : 1;
+}
+
+static bool lives_meet(const struct buffer *a, const struct buffer *b)
+{
+    return a->birth < b->death && b->birth < a->death;
+}
+
+static bool places_meet(const struct buffer *a, const struct buffer *b)
+{
+    return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct buffer *x = *(struct buffer *const *)a, *y = *(struct buffer *const *)b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Lowest offset for order[count] in the gaps of the placed order[0..count). `meets`: scratch. */
+static void place_one(struct buffer **order, uint32_t count, struct buffer **meets)
+{
+    struct buffer *b = order[count];
+    uint32_t num_meets = 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (lives_meet(order[i], b))
+            meets[num_meets++] = order[i];
+    qsort(meets, num_meets, sizeof(*meets), by_offset);
+    b->offset = 0;
+    for (uint32_t i = 0; i < num_meets && b->offset + b->bytes > meets[i]->offset; i++) {
+        uint64_t end = meets[i]->offset + meets[i]->bytes;
+        b->offset = end > b->offset ? end : b->offset;
+    }
+}
+
+static void check_places(struct buffer **order, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t j = 0; j < i; j++)
+            CHECK(!lives_meet(order[i], order[j]) || !places_meet(order[i], order[j]));
+}
+
+int memory_place(struct memory *memory)
+{
+    if (memory->is_full)
+        return report_error(ERR_MEMORY, "the model has too many layers for one rank",
+                            "the memory plan has more than %u buffers", MEMORY_BUFFERS_MAX);
+    struct buffer **order = calloc(2 * (memory->num_buffers + 1u), sizeof(*order));
+    if (order == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the memory plan");
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < memory->num_buffers; i++) {
+        struct buffer *b = &memory->buffers[i];
+        if (is_kept(b)) {
+            b->offset = memory->kept_bytes;
+            memory->kept_bytes += b->bytes;
+        } else if (b->bytes > 0) {
+            order[count++] = b;
+        }
+    }
+    qsort(order, count, sizeof(*order), by_size);
+    for (uint32_t i = 0; i < count; i++) {
+        place_one(order, i, order + memory->num_buffers);
+        uint64_t end = order[i]->offset + order[i]->bytes;
+        memory->shared_bytes = end > memory->shared_bytes ? end : memory->shared_bytes;
+    }
+    check_places(order, count);
+    free(order);
+    memory->is_placed = true;
+    return 0;
+}
+
+static int allocate(char **out, uint64_t *bytes)
+{
+    if (*bytes == 0)
+        *bytes = MEMORY_ALIGN;
+    void *data = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED)
+        return report_error(ERR_MEMORY, "use more ranks, or a smaller training.local_batch_size",
+                            "could not allocate %llu bytes", (unsigned long long)*bytes);
+    madvise(data, *bytes, MADV_HUGEPAGE); /* fewer page faults where the kernel grants it */
+    *out = data;
+    return 0;
+}
+
+int memory_commit(struct memory *memory)
+{
+    CHECK(memory->is_placed && memory->kept == NULL);
+    ERR_TRY(allocate(&memory->shared, &memory->shared_bytes));
+    return allocate(&memory->kept, &memory->kept_bytes);
+}
+
+bool memory_is_recording(const struct memory *memory)
+{
+    return !memory->is_placed;
+}
+
+/* ---- the table ---- */
+
+uint64_t memory_kept_bytes(const struct memory *memory)
+{
+    return memory->kept_bytes;
+}
+uint64_t memory_shared_bytes(const struct memory *memory)
+{
+    return memory->shared_bytes;
+}
+
+uint64_t memory_unshared_bytes(const struct memory *memory)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < memory->num_buffers; i++)
+        sum += is_kept(&memory->buffers[i]) ? 0 : memory->buffers[i].bytes;
+    return sum;
+}
+
+static bool is_first_of_name(const struct memory *memory, uint32_t i)
+{
+    for (uint32_t j = 0; j < i; j++)
+        if (strcmp(memory->buffers[j].name, memory->buffers[i].name) == 0)
+            return false;
+    return true;
+}
+
+void memory_print(const struct memory *memory, FILE *out)
+{
+    const double mib = 1 << 20;
+    fprintf(out, "%-28s %7s %12s  %s\n", "buffer", "count", "MiB", "lives");
+    for (uint32_t i = 0; i < memory->num_buffers; i++) {
+        if (!is_first_of_name(memory, i))
+            continue;
+        const struct buffer *first = &memory->buffers[i];
+        uint64_t bytes = 0;
+        uint32_t count = 0;
+        for (uint32_t j = i; j < memory->num_buffers; j++) {
+            if (strcmp(memory->buffers[j].name, first->name) != 0)
+                continue;
+            bytes += memory->buffers[j].bytes;
+            count++;
+        }
+        fprintf(out, "%-28s %7u %12.2f  %s\n", first->name, count, (double)bytes / mib,
+                is_kept(first) ? "whole run" : "in the step");
+    }
+    fprintf(out, "%-28s %7s %12.2f  fixed addresses\n", "kept for the whole run", "",
+            (double)memory->kept_bytes / mib);
+    fprintf(out, "%-28s %7s %12.2f  of %.2f unshared\n", "shared within the step", "",
+            (double)memory->shared_bytes / mib, (double)memory_unshared_bytes(memory) / mib);
+    fprintf(out, "%-28s %7s %12.2f\n", "per rank", "",
+            (double)(memory->kept_bytes + memory->shared_bytes) / mib);
+}

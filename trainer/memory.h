@@ -1,0 +1,52 @@
+/* memory.h - the static memory plan: every large buffer of a rank, placed before the first step.
+ *
+ * The step's code takes and gives back named buffers:
+ *
+ *     float *gate = memory_take(memory, "gate", layer, bytes);
+ *     ...
+ *     memory_give(memory, "gate", layer);
+ *
+ * First the step is walked without arithmetic (a dry run). While that records, take() answers NULL
+ * and the plan notes when each buffer is born and given back. memory_commit() then places buffers
+ * so that those whose lives do not meet may share addresses, allocates, and from there on take()
+ * answers the same address for the same (name, index), step after step; nothing is allocated while
+ * training runs. A buffer that is never given back lives for the whole run and shares with nobody.
+ *
+ * Names must be string constants (compared by content; the pointer is kept). Addresses are aligned
+ * to MEMORY_ALIGN bytes and start as zeros. Threads: one owner. */
+#ifndef HOLDFAST_TRAINER_MEMORY_H
+#define HOLDFAST_TRAINER_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define MEMORY_ALIGN ((size_t)128)
+#define MEMORY_BUFFERS_MAX 16384u /* in one plan; more are refused by memory_commit */
+
+struct memory;
+
+int memory_new(struct memory **out); /* recording */
+void memory_free(struct memory *memory);
+
+void *memory_take(struct memory *memory, const char *name, uint32_t index, size_t bytes);
+void memory_give(struct memory *memory, const char *name, uint32_t index);
+
+/* In a dry run: no arithmetic, no communication. */
+bool memory_is_recording(const struct memory *memory);
+/* Ends the recording: places all buffers. ERR_MEMORY. */
+int memory_place(struct memory *memory);
+/* After memory_place: allocates and zeroes. ERR_MEMORY with the sum. */
+int memory_commit(struct memory *memory);
+
+/* Bytes of the buffers that live for the whole run, and of the area that the step's buffers share.
+ */
+uint64_t memory_kept_bytes(const struct memory *memory);
+uint64_t memory_shared_bytes(const struct memory *memory);
+/* Sum of the step's buffers, as if none shared an address. */
+uint64_t memory_unshared_bytes(const struct memory *memory);
+/* One line per name: how many, bytes, whole run or step. */
+void memory_print(const struct memory *memory, FILE *out);
+
+#endif

@@ -1,0 +1,653 @@
+/* model.c - Llama by hand (see model.h): the table, the initial weights, forward and backward.
+ *
+ * Initial weights are torchtitan's (llama3, depth_init): embedding N(0, 1); wq, wk, wv, w1 N(0,
+ * 0.02); wo, w2, w3 of layer l N(0, 0.02 / sqrt(2 (l + 1))); output N(0, 1/sqrt(C)) cut at three
+ * deviations by drawing again; norms one. Element e (row-major, global) of a tensor is deviate e of
+ * the stream "init/<name>", its k-th redraw is deviate e of "init/<name>/<k>": values do not depend
+ * on the layout.
+ *
+ * The residual stream is kept once per norm: a projection writes its output to a new buffer and the
+ * following norm adds the stream to it in place, so no copy is made. All that the backward needs is
+ * kept from the forward; nothing is recomputed but attention's probabilities. */
+#include "trainer/model.h"
+#include "proto/report.h"
+#include "trainer/memory.h"
+#include "trainer/random.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the table ---- */
+
+struct flavor {
+    const char *name;
+    uint32_t dim, layers, heads, kv_heads;
+    uint32_t hidden; /* 0: by Llama's formula from the two below */
+    double hidden_factor;
+    uint32_t hidden_multiple;
+    uint32_t vocab; /* when the caller has none */
+};
+
+static const struct flavor flavors[] = {
+    {"tiny", 64, 2, 4, 2, 0, 1.0, 32, 256},
+    {"debugmodel", 256, 10, 16, 4, 0, 1.0, 256, 4096}, /* 9.6 M parameters at V = 4096 */
+    {"110M", 768, 12, 12, 4, 1536, 0, 0, 32000},       /* 110.5 M at V = 32000 */
+    {"8B", 4096, 32, 32, 8, 0, 1.3, 1024, 128256},
+    {"70B", 8192, 80, 64, 8, 0, 1.3, 4096, 128256},
+    {"405B", 16384, 126, 128, 8, 0, 1.2, 4096, 128256},
+};
+#define NUM_FLAVORS (sizeof(flavors) / sizeof(flavors[0]))
+#define ROPE_THETA 500000.0
+#define NORM_EPS 1e-5f
+#define VOCAB_MAX (1u << 20)
+
+/* Order of a layer's tensors in its block. */
+enum { WQ, WK, WV, WO, W1, W2, W3, ATTENTION_NORM, FFN_NORM, NUM_LAYER_TENSORS };
+enum { NORM, OUTPUT, NUM_HEAD_TENSORS };
+
+static uint32_t flavor_hidden(const struct flavor *f)
+{
+    if (f->hidden != 0)
+        return f->hidden;
+    uint32_t hidden = (uint32_t)(f->hidden_factor * (8 * f->dim / 3));
+    return (hidden + f->hidden_multiple - 1) / f->hidden_multiple * f->hidden_multiple;
+}
+
+static void add_tensor(struct model_table *table, const struct model_tensor *tensor)
+{
+    table->tensors[table->num_tensors++] = *tensor;
+}
+
+static void add_layer(struct model_table *table, uint32_t layer)
+{
+    const struct model_shape *s = &table->shape;
+    uint64_t c = s->dim, kv = (uint64_t)s->kv_heads * s->head_dim;
+    double deep = 0.02 / sqrt(2.0 * (layer + 1.0));
+    const struct {
+        const char *name;
+        uint64_t rows, width;
+        double std;
+    } list[NUM_LAYER_TENSORS] = {
+        [WQ] = {"attention.wq", c, c, 0.02},
+        [WK] = {"attention.wk", kv, c, 0.02},
+        [WV] = {"attention.wv", kv, c, 0.02},
+        [WO] = {"attention.wo", c, c, deep},
+        [W1] = {"feed_forward.w1", s->hidden, c, 0.02},
+        [W2] = {"feed_forward.w2", c, s->hidden, deep},
+        [W3] = {"feed_forward.w3", s->hidden, c, deep},
+        [ATTENTION_NORM] = {"attention_norm", c, 1, 0},
+        [FFN_NORM] = {"ffn_norm", c, 1, 0},
+    };
+    for (uint32_t i = 0; i < NUM_LAYER_TENSORS; i++) {
+        struct model_tensor tensor = {.dims = list[i].width == 1 ? 1 : 2,
+                                      .rows = list[i].rows,
+                                      .width = list[i].width,
+                                      .block = layer + 1,
+                                      .init_std = list[i].std};
+        snprintf(tensor.name, sizeof(tensor.name), "layers.%u.%s.weight", layer, list[i].name);
+        add_tensor(table, &tensor);
+    }
+}
+
+static void fill_table(struct model_table *table)
+{
+    const struct model_shape *s = &table->shape;
+    uint32_t head = s->layers + 1;
+    add_tensor(table, &(struct model_tensor){.name = "tok_embeddings.weight",
+                                             .dims = 2,
+                                             .rows = s->vocab,
+                                             .width = s->dim,
+                                             .init_std = 1.0});
+    table->first_tensor[0] = 0;
+    for (uint32_t layer = 0; layer < s->layers; layer++) {
+        table->first_tensor[layer + 1] = table->num_tensors;
+        add_layer(table, layer);
+    }
+    table->first_tensor[head] = table->num_tensors;
+    add_tensor(table,
+               &(struct model_tensor){
+                   .name = "norm.weight", .dims = 1, .rows = s->dim, .width = 1, .block = head});
+    add_tensor(table, &(struct model_tensor){.name = "output.weight",
+                                             .dims = 2,
+                                             .rows = s->vocab,
+                                             .width = s->dim,
+                                             .block = head,
+                                             .init_std = 1.0 / sqrt(s->dim),
+                                             .init_cut = 3.0});
+    table->num_blocks = head + 1;
+    table->first_tensor[head + 1] = table->num_tensors;
+}
+
+static const struct flavor *find_flavor(const char *name)
+{
+    for (size_t i = 0; i < NUM_FLAVORS; i++)
+        if (strcmp(flavors[i].name, name) == 0)
+            return &flavors[i];
+    return NULL;
+}
+
+int model_table_new(struct model_table **out, const char *name, const char *flavor, uint32_t vocab)
+{
+    const struct flavor *f = find_flavor(flavor);
+    if (strcmp(name, "llama3") != 0)
+        return report_error(ERR_INVALID, "set model.name to llama3", "there is no model \"%s\"",
+                            name);
+    if (f == NULL)
+        return report_error(ERR_INVALID,
+                            "set model.flavor to tiny, debugmodel, 110M, 8B, 70B or 405B",
+                            "llama3 has no flavor \"%s\"", flavor);
+    if (vocab > VOCAB_MAX)
+        return report_error(ERR_INVALID, NULL, "a vocabulary of %u is above %u", vocab, VOCAB_MAX);
+    struct model_table *table = calloc(1, sizeof(*table));
+    if (table == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the model's table");
+    snprintf(table->name, sizeof(table->name), "%s", name);
+    snprintf(table->flavor, sizeof(table->flavor), "%s", flavor);
+    table->shape = (struct model_shape){.dim = f->dim,
+                                        .layers = f->layers,
+                                        .heads = f->heads,
+                                        .kv_heads = f->kv_heads,
+                                        .head_dim = f->dim / f->heads,
+                                        .hidden = flavor_hidden(f),
+                                        .vocab = vocab != 0 ? vocab : f->vocab,
+                                        .rope_theta = ROPE_THETA,
+                                        .norm_eps = NORM_EPS};
+    table->tensors = calloc(f->layers * NUM_LAYER_TENSORS + 3, sizeof(*table->tensors));
+    table->first_tensor = calloc(f->layers + 3, sizeof(*table->first_tensor));
+    if (table->tensors == NULL || table->first_tensor == NULL) {
+        model_table_free(table);
+        return report_error(ERR_MEMORY, NULL, "no memory for the model's table");
+    }
+    fill_table(table);
+    *out = table;
+    return 0;
+}
+
+void model_table_free(struct model_table *table)
+{
+    if (table == NULL)
+        return;
+    free(table->tensors);
+    free(table->first_tensor);
+    free(table);
+}
+
+uint64_t model_num_parameters(const struct model_table *table)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < table->num_tensors; i++)
+        sum += table->tensors[i].rows * table->tensors[i].width;
+    return sum;
+}
+
+double model_flops_per_token(const struct model_table *table, uint32_t seq)
+{
+    const struct model_shape *s = &table->shape;
+    uint64_t products = model_num_parameters(table) - (uint64_t)s->vocab * s->dim;
+    return 6.0 * (double)products + 12.0 * s->layers * s->heads * s->head_dim * seq;
+}
+
+/* ---- initial weights ---- */
+
+#define REDRAWS_MAX 64u /* a deviate beyond three deviations 64 times in a row does not happen */
+
+static double draw_cut(const struct model_tensor *tensor, uint64_t element, uint64_t seed)
+{
+    char stream[96];
+    double value = 0;
+    for (uint32_t k = 1; k <= REDRAWS_MAX; k++) {
+        snprintf(stream, sizeof(stream), "init/%s/%u", tensor->name, k);
+        value = random_normal(random_key(seed, stream), element);
+        if (fabs(value) <= tensor->init_cut)
+            return value;
+    }
+    return value < 0 ? -tensor->init_cut : tensor->init_cut;
+}
+
+void model_init_rows(float *out, const struct model_tensor *tensor, uint64_t first_row,
+                     uint64_t rows, uint64_t seed)
+{
+    char stream[96];
+    snprintf(stream, sizeof(stream), "init/%s", tensor->name);
+    struct random_key key = random_key(seed, stream);
+    uint64_t first = first_row * tensor->width, count = rows * tensor->width;
+    for (uint64_t i = 0; i < count; i++) {
+        if (tensor->init_std == 0) {
+            out[i] = 1.0f;
+            continue;
+        }
+        double value = random_normal(key, first + i);
+        if (tensor->init_cut > 0 && fabs(value) > tensor->init_cut)
+            value = draw_cut(tensor, first + i, seed);
+        out[i] = (float)(value * tensor->init_std);
+    }
+}
+
+/* ---- the model ---- */
+
+/* What a layer keeps from its forward for its backward. */
+struct layer_saved {
+    void *x_in, *x_mid;               /* [N, C] the residual stream at the two norms */
+    void *attention_norm, *ffn_norm;  /* [N, C] */
+    float *attention_rstd, *ffn_rstd; /* [N] */
+    void *q;                          /* [B, T, H, D], rotated */
+    void *k, *v;                      /* [B, T, K, D], k rotated */
+    void *attention;                  /* [B, T, H, D] */
+    float *lse;                       /* [B, H, T] */
+    void *gate, *up, *swiglu;         /* [N, F] */
+};
+
+struct model {
+    const struct model_table *table;
+    struct memory *memory;
+    struct kernels *kernels;
+    struct model_shape s;
+    uint32_t batch, seq, rows; /* B, T, N */
+    enum kernel_dtype dtype;
+    const struct model_provider *provider;
+    bool active;                /* compute; false in a walk */
+    float *rope_cos, *rope_sin; /* [T, D/2] */
+    struct layer_saved *layers; /* L + 1: the last has x_in alone, the head's */
+    void *head_norm, *logits;   /* [N, C], [N, V] */
+    float *head_rstd, *losses;  /* [N] */
+    void *dx;                   /* [N, C] gradient of the residual stream */
+};
+
+int model_new(struct model **out, const struct model_options *options)
+{
+    struct model *m = calloc(1, sizeof(*m));
+    if (m == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the model");
+    m->table = options->table;
+    m->memory = options->memory;
+    m->s = options->table->shape;
+    m->batch = options->batch;
+    m->seq = options->seq;
+    m->rows = options->batch * options->seq;
+    m->dtype = options->dtype;
+    size_t table_floats = (size_t)m->seq * (m->s.head_dim / 2);
+    m->layers = calloc(m->s.layers + 1, sizeof(*m->layers));
+    m->rope_cos = malloc(table_floats * sizeof(float));
+    m->rope_sin = malloc(table_floats * sizeof(float));
+    if (m->layers == NULL || m->rope_cos == NULL || m->rope_sin == NULL) {
+        model_free(m);
+        return report_error(ERR_MEMORY, NULL, "no memory for the model");
+    }
+    kernel_rope_table(m->rope_cos, m->rope_sin, m->seq, m->s.head_dim, m->s.rope_theta);
+    *out = m;
+    return 0;
+}
+
+void model_free(struct model *m)
+{
+    if (m == NULL)
+        return;
+    free(m->layers);
+    free(m->rope_cos);
+    free(m->rope_sin);
+    free(m);
+}
+
+void model_set_kernels(struct model *m, struct kernels *kernels)
+{
+    m->kernels = kernels;
+}
+
+void model_kernel_shapes(const struct model *m, struct kernel_shapes *out)
+{
+    *out = (struct kernel_shapes){.batch = m->batch,
+                                  .seq = m->seq,
+                                  .dim = m->s.dim,
+                                  .hidden = m->s.hidden,
+                                  .heads = m->s.heads,
+                                  .kv_heads = m->s.kv_heads,
+                                  .head_dim = m->s.head_dim,
+                                  .vocab = m->s.vocab,
+                                  .dtype = m->dtype};
+}
+
+static void *take(struct model *m, const char *name, uint32_t index, size_t width)
+{
+    return memory_take(m->memory, name, index, m->rows * width * kernel_dtype_bytes(m->dtype));
+}
+
+static float *take_floats(struct model *m, const char *name, uint32_t index, size_t count)
+{
+    return memory_take(m->memory, name, index, count * sizeof(float));
+}
+
+static void give(struct model *m, const char *name, uint32_t index)
+{
+    memory_give(m->memory, name, index);
+}
+
+static int acquire(struct model *m, const void **w, uint32_t block, enum model_pass pass)
+{
+    return m->provider->acquire(m->provider->user, w, block, pass);
+}
+
+static int release(struct model *m, uint32_t block, enum model_pass pass)
+{
+    return m->provider->release(m->provider->user, block, pass);
+}
+
+static int gradients_begin(struct model *m, float **dw, uint32_t block)
+{
+    return m->provider->gradients_begin(m->provider->user, dw, block);
+}
+
+static int gradients_end(struct model *m, uint32_t block)
+{
+    return m->provider->gradients_end(m->provider->user, block);
+}
+
+/* out[N, O] = x[N, I] w^T */
+static void linear(struct model *m, void *out, const void *x, const void *w, uint32_t in,
+                   uint32_t out_dim)
+{
+    kernel_linear(m->kernels, out, x, w, m->rows, in, out_dim, m->dtype);
+}
+
+enum input_mode { SET, ADD };
+
+/* dx[N, I] = or += dout[N, O] w; dw[O, I] = dout^T x */
+static void linear_backward(struct model *m, void *dx, enum input_mode mode, float *dw,
+                            const void *dout, const void *x, const void *w, uint32_t in,
+                            uint32_t out_dim)
+{
+    kernel_linear_backward_input(m->kernels, dx, dout, w, m->rows, in, out_dim, mode == ADD,
+                                 m->dtype);
+    kernel_linear_backward_weight(m->kernels, dw, dout, x, m->rows, in, out_dim, m->dtype);
+}
+
+static void rope(struct model *m, void *x, uint32_t heads, bool inverse)
+{
+    kernel_rope(m->kernels, x, m->rope_cos, m->rope_sin, m->batch, m->seq, heads, m->s.head_dim,
+                inverse, m->dtype);
+}
+
+/* ---- forward ---- */
+
+static int embedding_forward(struct model *m, const int32_t *inputs)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    m->layers[0].x_in = take(m, "residual in", 0, m->s.dim);
+    ERR_TRY(acquire(m, w, 0, MODEL_FORWARD));
+    if (m->active)
+        kernel_embedding(m->kernels, m->layers[0].x_in, inputs, w[0], m->rows, m->s.dim, m->dtype);
+    return release(m, 0, MODEL_FORWARD);
+}
+
+static void take_layer(struct model *m, uint32_t layer)
+{
+    struct layer_saved *a = &m->layers[layer];
+    uint32_t c = m->s.dim, kv = m->s.kv_heads * m->s.head_dim;
+    a->attention_norm = take(m, "attention norm", layer, c);
+    a->attention_rstd = take_floats(m, "attention rstd", layer, m->rows);
+    a->q = take(m, "query", layer, c);
+    a->k = take(m, "key", layer, kv);
+    a->v = take(m, "value", layer, kv);
+    a->attention = take(m, "attention", layer, c);
+    a->lse = take_floats(m, "attention lse", layer, (size_t)m->rows * m->s.heads);
+    a->x_mid = take(m, "residual mid", layer, c);
+    a->ffn_norm = take(m, "ffn norm", layer, c);
+    a->ffn_rstd = take_floats(m, "ffn rstd", layer, m->rows);
+    a->gate = take(m, "gate", layer, m->s.hidden);
+    a->up = take(m, "up", layer, m->s.hidden);
+    a->swiglu = take(m, "swiglu", layer, m->s.hidden);
+    m->layers[layer + 1].x_in = take(m, "residual in", layer + 1, c);
+}
+
+/* All but the residual that comes in, which the block before still needs. */
+static void give_layer(struct model *m, uint32_t layer)
+{
+    static const char *const names[] = {
+        "attention norm", "attention rstd", "query",    "key",      "value", "attention",
+        "attention lse",  "residual mid",   "ffn norm", "ffn rstd", "gate",  "up",
+        "swiglu"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        give(m, names[i], layer);
+    give(m, "residual in", layer + 1);
+}
+
+/* Adds the stream `residual` [N, C] (NULL: none) to `x`, then out = norm(x) weight. */
+static void norm(struct model *m, void *out, float *rstd, void *x, const void *residual,
+                 const void *weight)
+{
+    kernel_rmsnorm(m->kernels, out, rstd, x, residual, weight, m->rows, m->s.dim, m->s.norm_eps,
+                   m->dtype);
+}
+
+static void layer_forward_compute(struct model *m, uint32_t layer, const void *const *w)
+{
+    struct layer_saved *a = &m->layers[layer];
+    uint32_t c = m->s.dim, f = m->s.hidden, kv = m->s.kv_heads * m->s.head_dim;
+    const void *residual = layer > 0 ? m->layers[layer - 1].x_mid : NULL;
+
+    norm(m, a->attention_norm, a->attention_rstd, a->x_in, residual, w[ATTENTION_NORM]);
+    linear(m, a->q, a->attention_norm, w[WQ], c, c);
+    linear(m, a->k, a->attention_norm, w[WK], c, kv);
+    linear(m, a->v, a->attention_norm, w[WV], c, kv);
+    rope(m, a->q, m->s.heads, false);
+    rope(m, a->k, m->s.kv_heads, false);
+    kernel_attention(m->kernels, a->attention, a->lse, a->q, a->k, a->v, m->batch, m->seq,
+                     m->s.heads, m->s.kv_heads, m->s.head_dim, m->dtype);
+    linear(m, a->x_mid, a->attention, w[WO], c, c);
+
+    norm(m, a->ffn_norm, a->ffn_rstd, a->x_mid, a->x_in, w[FFN_NORM]);
+    linear(m, a->gate, a->ffn_norm, w[W1], c, f);
+    linear(m, a->up, a->ffn_norm, w[W3], c, f);
+    kernel_swiglu(m->kernels, a->swiglu, a->gate, a->up, (size_t)m->rows * f, m->dtype);
+    linear(m, m->layers[layer + 1].x_in, a->swiglu, w[W2], f, c);
+}
+
+static int layer_forward(struct model *m, uint32_t layer)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    take_layer(m, layer);
+    ERR_TRY(acquire(m, w, layer + 1, MODEL_FORWARD));
+    if (m->active)
+        layer_forward_compute(m, layer, w);
+    return release(m, layer + 1, MODEL_FORWARD);
+}
+
+static int head_forward(struct model *m)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    uint32_t last = m->s.layers;
+    m->head_norm = take(m, "head norm", 0, m->s.dim);
+    m->head_rstd = take_floats(m, "head rstd", 0, m->rows);
+    m->logits = take(m, "logits", 0, m->s.vocab);
+    ERR_TRY(acquire(m, w, last + 1, MODEL_FORWARD));
+    if (m->active) {
+        norm(m, m->head_norm, m->head_rstd, m->layers[last].x_in, m->layers[last - 1].x_mid,
+             w[NORM]);
+        linear(m, m->logits, m->head_norm, w[OUTPUT], m->s.dim, m->s.vocab);
+    }
+    return release(m, last + 1, MODEL_FORWARD);
+}
+
+static int forward(struct model *m, const int32_t *inputs)
+{
+    ERR_TRY(embedding_forward(m, inputs));
+    for (uint32_t layer = 0; layer < m->s.layers; layer++)
+        ERR_TRY(layer_forward(m, layer));
+    return head_forward(m);
+}
+
+/* ---- backward ---- */
+
+static double loss_and_its_gradient(struct model *m, const struct model_batch *batch)
+{
+    m->losses = take_floats(m, "losses", 0, m->rows);
+    double sum = 0;
+    if (m->active) {
+        kernel_cross_entropy(m->kernels, m->losses, m->logits, batch->targets, m->rows, m->s.vocab,
+                             batch->loss_scale, m->dtype);
+        for (uint32_t i = 0; i < m->rows; i++)
+            sum += m->losses[i];
+    }
+    give(m, "losses", 0);
+    return sum;
+}
+
+static int head_backward(struct model *m)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    float *dw[MODEL_BLOCK_TENSORS_MAX];
+    uint32_t last = m->s.layers, c = m->s.dim;
+    m->dx = take(m, "d residual", 0, c);
+    void *d_norm = take(m, "d head norm", 0, c);
+    ERR_TRY(acquire(m, w, last + 1, MODEL_BACKWARD));
+    ERR_TRY(gradients_begin(m, dw, last + 1));
+    if (m->active) {
+        linear_backward(m, d_norm, SET, dw[OUTPUT], m->logits, m->head_norm, w[OUTPUT], c,
+                        m->s.vocab);
+        memset(m->dx, 0, (size_t)m->rows * c * kernel_dtype_bytes(m->dtype));
+        kernel_rmsnorm_backward(m->kernels, m->dx, dw[NORM], d_norm, m->layers[last].x_in,
+                                m->head_rstd, w[NORM], m->rows, c, m->dtype);
+    }
+    give(m, "logits", 0);
+    give(m, "head norm", 0);
+    give(m, "head rstd", 0);
+    give(m, "d head norm", 0);
+    ERR_TRY(gradients_end(m, last + 1));
+    return release(m, last + 1, MODEL_BACKWARD);
+}
+
+struct layer_temporary {
+    void *d_swiglu, *d_gate, *d_up; /* [N, F] */
+    void *d_norm;                   /* [N, C], of either norm */
+    void *d_attention, *d_q;        /* [B, T, H, D] */
+    void *d_k, *d_v;                /* [B, T, K, D] */
+};
+
+static void feed_forward_backward(struct model *m, uint32_t layer, const struct layer_temporary *t,
+                                  const void *const *w, float *const *dw)
+{
+    const struct layer_saved *a = &m->layers[layer];
+    uint32_t c = m->s.dim, f = m->s.hidden;
+    linear_backward(m, t->d_swiglu, SET, dw[W2], m->dx, a->swiglu, w[W2], f, c);
+    kernel_swiglu_backward(m->kernels, t->d_gate, t->d_up, t->d_swiglu, a->gate, a->up,
+                           (size_t)m->rows * f, m->dtype);
+    linear_backward(m, t->d_norm, SET, dw[W1], t->d_gate, a->ffn_norm, w[W1], c, f);
+    linear_backward(m, t->d_norm, ADD, dw[W3], t->d_up, a->ffn_norm, w[W3], c, f);
+    kernel_rmsnorm_backward(m->kernels, m->dx, dw[FFN_NORM], t->d_norm, a->x_mid, a->ffn_rstd,
+                            w[FFN_NORM], m->rows, c, m->dtype);
+}
+
+static void attention_backward(struct model *m, uint32_t layer, const struct layer_temporary *t,
+                               const void *const *w, float *const *dw)
+{
+    const struct layer_saved *a = &m->layers[layer];
+    uint32_t c = m->s.dim, kv = m->s.kv_heads * m->s.head_dim;
+    linear_backward(m, t->d_attention, SET, dw[WO], m->dx, a->attention, w[WO], c, c);
+    kernel_attention_backward(m->kernels, t->d_q, t->d_k, t->d_v, t->d_attention, a->attention,
+                              a->lse, a->q, a->k, a->v, m->batch, m->seq, m->s.heads, m->s.kv_heads,
+                              m->s.head_dim, m->dtype);
+    rope(m, t->d_q, m->s.heads, true);
+    rope(m, t->d_k, m->s.kv_heads, true);
+    linear_backward(m, t->d_norm, SET, dw[WQ], t->d_q, a->attention_norm, w[WQ], c, c);
+    linear_backward(m, t->d_norm, ADD, dw[WK], t->d_k, a->attention_norm, w[WK], c, kv);
+    linear_backward(m, t->d_norm, ADD, dw[WV], t->d_v, a->attention_norm, w[WV], c, kv);
+    kernel_rmsnorm_backward(m->kernels, m->dx, dw[ATTENTION_NORM], t->d_norm, a->x_in,
+                            a->attention_rstd, w[ATTENTION_NORM], m->rows, c, m->dtype);
+}
+
+static void take_temporary(struct model *m, struct layer_temporary *t, uint32_t layer)
+{
+    uint32_t c = m->s.dim, kv = m->s.kv_heads * m->s.head_dim;
+    t->d_swiglu = take(m, "d swiglu", layer, m->s.hidden);
+    t->d_gate = take(m, "d gate", layer, m->s.hidden);
+    t->d_up = take(m, "d up", layer, m->s.hidden);
+    t->d_norm = take(m, "d norm", layer, c);
+    t->d_attention = take(m, "d attention", layer, c);
+    t->d_q = take(m, "d query", layer, c);
+    t->d_k = take(m, "d key", layer, kv);
+    t->d_v = take(m, "d value", layer, kv);
+}
+
+static void give_temporary(struct model *m, uint32_t layer)
+{
+    static const char *const names[] = {"d swiglu",    "d gate",  "d up",  "d norm",
+                                        "d attention", "d query", "d key", "d value"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        give(m, names[i], layer);
+}
+
+static int layer_backward(struct model *m, uint32_t layer)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    float *dw[MODEL_BLOCK_TENSORS_MAX];
+    struct layer_temporary t;
+    take_temporary(m, &t, layer);
+    ERR_TRY(acquire(m, w, layer + 1, MODEL_BACKWARD));
+    ERR_TRY(gradients_begin(m, dw, layer + 1));
+    if (m->active) {
+        feed_forward_backward(m, layer, &t, w, dw);
+        attention_backward(m, layer, &t, w, dw);
+    }
+    give_temporary(m, layer);
+    give_layer(m, layer);
+    ERR_TRY(gradients_end(m, layer + 1));
+    return release(m, layer + 1, MODEL_BACKWARD);
+}
+
+static int embedding_backward(struct model *m, const int32_t *inputs)
+{
+    float *dw[MODEL_BLOCK_TENSORS_MAX];
+    ERR_TRY(gradients_begin(m, dw, 0));
+    if (m->active)
+        kernel_embedding_backward(m->kernels, dw[0], inputs, m->dx, m->rows, m->s.dim, m->s.vocab,
+                                  m->dtype);
+    give(m, "d residual", 0);
+    give(m, "residual in", 0);
+    return gradients_end(m, 0);
+}
+
+int model_leaf(struct model *m, const struct model_provider *provider,
+               const struct model_batch *batch, double *out_loss)
+{
+    const int32_t *inputs = batch != NULL ? batch->inputs : NULL;
+    m->provider = provider;
+    m->active = batch != NULL;
+    ERR_TRY(forward(m, inputs));
+    *out_loss = loss_and_its_gradient(m, batch);
+    ERR_TRY(head_backward(m));
+    for (uint32_t layer = m->s.layers; layer-- > 0;)
+        ERR_TRY(layer_backward(m, layer));
+    return embedding_backward(m, inputs);
+}
+
+/* ---- logits ---- */
+
+static float as_float(const void *values, size_t i, enum kernel_dtype dtype)
+{
+    if (dtype == KERNEL_F32)
+        return ((const float *)values)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)values)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+int model_logits(struct model *m, const struct model_provider *provider, const int32_t *inputs,
+                 float *out_logits)
+{
+    m->provider = provider;
+    m->active = inputs != NULL;
+    ERR_TRY(forward(m, inputs));
+    size_t count = (size_t)m->seq * m->s.vocab;
+    for (size_t i = 0; i < count && m->active; i++)
+        out_logits[i] = as_float(m->logits, i, m->dtype);
+    give(m, "logits", 0);
+    give(m, "head norm", 0);
+    give(m, "head rstd", 0);
+    for (uint32_t layer = m->s.layers; layer-- > 0;)
+        give_layer(m, layer);
+    give(m, "residual in", 0);
+    /* The provider may keep the last block for a backward, which does not come. */
+    return provider->release(provider->user, m->s.layers + 1, MODEL_BACKWARD);
+}
