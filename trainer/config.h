@@ -1,10 +1,10 @@
 /* config.h - the trainer's settings: torchtitan's TOML keys (its v0.2.2 form) and our own sections.
  *
- * config_load() applies defaults, the TOML file, the command line, then checks what belongs together.
- * All of torchtitan's keys are known: aliases are accepted with a note, keys without meaning here
- * are named as ignored, unknown keys are errors with a suggestion. Our own keys are in the sections
- * training.reduction, canonical.*, comm.backend, ckptd.*, kernels.*. After config_load() no field
- * is "unset" unless its comment says so. */
+ * config_load() applies defaults, the TOML file, the command line, then checks what belongs
+ * together. All of torchtitan's keys are known: aliases are accepted with a note, keys without
+ * meaning here are named as ignored, unknown keys are errors with a suggestion. Our own keys are in
+ * the sections training.reduction, canonical.*, comm.backend, ckptd.*, kernels.*. After
+ * config_load() no field is "unset" unless its comment says so. */
 #ifndef HOLDFAST_CONFIG_H
 #define HOLDFAST_CONFIG_H
 
@@ -20,22 +20,26 @@ struct config {
     char description[CONFIG_TEXT_MAX];
     char run[CONFIG_TEXT_MAX]; /* job.run: name of the run in ckptd; ours */
     bool print_config;
+    bool no_color; /* metrics.disable_color_printing; config_load() sets NO_COLOR */
     char save_config_file[CONFIG_TEXT_MAX];
     /* metrics */
     int64_t log_freq;
-    char loss_file[CONFIG_TEXT_MAX]; /* metrics.loss_file: one line per step, "step hexfloat-loss hexfloat-grad-norm" */
+    char loss_file[CONFIG_TEXT_MAX]; /* metrics.loss_file: one line per step, "step hexfloat-loss
+                                        hexfloat-grad-norm" */
     /* model */
     char model_name[32];
     char model_flavor[32];
-    char tokenizer_path[CONFIG_TEXT_MAX]; /* model.hf_assets_path or tokenizer_path */
+    char tokenizer_path[CONFIG_TEXT_MAX]; /* the file; model.hf_assets_path or tokenizer_path; may
+                                             be "" */
+    char converters[CONFIG_TEXT_MAX];     /* accepted only as "" by this version */
     /* optimizer */
     char optimizer_name[16];
     double lr, beta1, beta2, eps, weight_decay;
-    /* lr_scheduler: torchtitan v0.2.2's curve. With T = decay_total_steps, W = min(warmup_steps, T),
-     * D = decay_ratio < 0 ? T - W : min(round(T * decay_ratio), T - W), S = T + 1 - W - D, and the
-     * update number s from 0: factor = s < W ? (s + 1) / W : s < W + S ? 1 : min_lr_factor +
-     * (1 - min_lr_factor) * decay(min((s + 1 - W - S) / D, 1)); decay(p) linear: 1 - p, sqrt:
-     * 1 - sqrt(p), cosine: (1 + cos(pi p)) / 2. round() is to even. */
+    /* lr_scheduler: torchtitan v0.2.2's curve. With T = decay_total_steps, W = min(warmup_steps,
+     * T), D = decay_ratio < 0 ? T - W : min(round(T * decay_ratio), T - W), S = T + 1 - W - D, and
+     * the update number s from 0: factor = s < W ? (s + 1) / W : s < W + S ? 1 : min_lr_factor + (1
+     * - min_lr_factor) * decay(min((s + 1 - W - S) / D, 1)); decay(p) linear: 1 - p, sqrt: 1 -
+     * sqrt(p), cosine: (1 + cos(pi p)) / 2. round() is to even. */
     int64_t warmup_steps;      /* never more than decay_total_steps */
     int64_t decay_total_steps; /* config_load() puts training.steps when not given */
     double decay_ratio;        /* < 0: unset */
@@ -51,14 +55,15 @@ struct config {
     char dtype[16];                  /* of the master weights: "float32" */
     char mixed_precision_param[16];  /* "float32" or "bfloat16" */
     char mixed_precision_reduce[16]; /* "float32" */
-    char reduction[16];             /* "canonical" or "fast" */
+    char reduction[16];              /* "canonical" or "fast" */
     /* canonical: fixed when the run is created, kept in the manifest */
     int64_t micro_batches; /* per step; > 0 after config_load() */
     int64_t groups, tp_blocks, cp_blocks;
     /* parallelism */
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
     char reshard_after_forward[16]; /* "default", "always", "never" */
-    int64_t tp, pp, cp;             /* accepted only as 1 by this version */
+    int64_t tp, pp, cp, ep;         /* accepted only as 1 by this version */
+    char activation_mode[16];       /* accepted only as "none" by this version */
     /* checkpoint */
     bool checkpoint_enable;
     int64_t interval;
@@ -67,8 +72,10 @@ struct config {
     bool load_only;
     bool checkpoint_required;    /* checkpoint.required: a failed save stops training; ours */
     bool create_seed_checkpoint; /* save step 0, then end */
-    bool first_step_checkpoint;  /* checkpoint.enable_first_step_checkpoint: save after step 1 too */
-    char exclude_from_loading[CONFIG_TEXT_MAX];
+    bool first_step_checkpoint; /* checkpoint.enable_first_step_checkpoint: save after step 1 too */
+    char exclude_from_loading[CONFIG_TEXT_MAX]; /* of "optimizer,lr_scheduler,dataloader" */
+    char initial_load_path[CONFIG_TEXT_MAX];    /* accepted only as "" by this version */
+    bool initial_load_in_hf;                    /* accepted only as false by this version */
     /* comm */
     char comm_backend[16]; /* "local" or "mpi" */
     int64_t comm_ranks;    /* of "local" */
@@ -80,9 +87,9 @@ struct config {
     char ckptd_address[CONFIG_TEXT_MAX]; /* "unix:/path" */
     /* debug */
     int64_t seed;
-    bool estimate; /* --estimate: print the memory plan and end */
+    bool estimate;                     /* --estimate: print the memory plan and end */
     char logits_file[CONFIG_TEXT_MAX]; /* debug.logits_file: forward of sample 0, write f32, end */
-    int64_t crash_at_step; /* debug.pause_at_step: for the tests, see README; -1 off */
+    int64_t crash_at_step;             /* debug.pause_at_step: for the tests, see README; -1 off */
 };
 
 /* Reads everything; argc and argv as main() got them. ERR_INVALID with the line to print. */

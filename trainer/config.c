@@ -1,0 +1,281 @@
+/* config.c - from command line and TOML file to settings that fit together.
+ *
+ * Precedence, lowest first: defaults of the table, TOML file, command line. Then every value that
+ * this version cannot honour is refused, what was left open is filled in (batch sizes, paths), and
+ * what belongs together is compared. A refusal is one line that names the key, its value and what
+ * to do. Whatever depends on the number of ranks is checked where the mesh is built. */
+#include "trainer/config.h"
+
+#include "proto/options.h"
+#include "proto/report.h"
+#include "trainer/config_table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define KEYS_MAX 512 /* of the table; more is a programming error */
+#define MICRO_BATCHES_DEFAULT 8
+
+static const char *const short_keys[] = {"config", "job.config_file", "estimate",
+                                         "memory_estimation.enable", NULL};
+
+/* ---- reading ---- */
+
+/* The configuration file must be known before the other arguments are read, for they win over it.
+ * Returns the value of the last --config or --job.config_file, or NULL. */
+static const char *find_config_file(int argc, char **argv)
+{
+    static const char *const names[] = {"--config", "--job.config_file"};
+    const char *found = NULL;
+    for (int i = 1; i < argc; i++) {
+        for (size_t j = 0; j < sizeof(names) / sizeof(names[0]); j++) {
+            size_t length = strlen(names[j]);
+            if (strncmp(argv[i], names[j], length) != 0)
+                continue;
+            if (argv[i][length] == '=')
+                found = argv[i] + length + 1;
+            else if (argv[i][length] == '\0' && i + 1 < argc)
+                found = argv[i + 1];
+        }
+    }
+    return found;
+}
+
+static bool is_given(const bool *is_set, const char *key)
+{
+    for (size_t i = 0; config_table[i].key != NULL; i++) {
+        if (strcmp(config_table[i].key, key) == 0)
+            return is_set[i];
+    }
+    report_check_failed(__FILE__, __LINE__, key);
+}
+
+/* ---- values that this version does not have ---- */
+
+static int not_available(const char *key, const char *value, const char *hint)
+{
+    return report_error(ERR_INVALID, hint, "%s = %s is not available in this version", key, value);
+}
+
+static int check_one(const char *key, int64_t value)
+{
+    char text[24];
+    if (value == 1)
+        return 0;
+    snprintf(text, sizeof(text), "%lld", (long long)value);
+    return not_available(key, text, "set it to 1");
+}
+
+static int check_available(const struct config *config)
+{
+    ERR_TRY(check_one("parallelism.tensor_parallel_degree", config->tp));
+    ERR_TRY(check_one("parallelism.pipeline_parallel_degree", config->pp));
+    ERR_TRY(check_one("parallelism.context_parallel_degree", config->cp));
+    ERR_TRY(check_one("parallelism.expert_parallel_degree", config->ep));
+    ERR_TRY(check_one("canonical.groups", config->groups));
+    ERR_TRY(check_one("canonical.tp_blocks", config->tp_blocks));
+    ERR_TRY(check_one("canonical.cp_blocks", config->cp_blocks));
+    if (strcmp(config->async_mode, "async_with_pinned_mem") == 0)
+        return not_available("checkpoint.async_mode", config->async_mode,
+                             "use \"async\" or \"disabled\"");
+    if (strcmp(config->activation_mode, "none") != 0)
+        return not_available("activation_checkpoint.mode", config->activation_mode,
+                             "use \"none\": all activations are kept");
+    if (config->converters[0] != '\0')
+        return not_available("model.converters", config->converters, "leave it empty");
+    if (config->initial_load_path[0] != '\0')
+        return not_available("checkpoint.initial_load_path", config->initial_load_path,
+                             "continue the run of that name with job.run");
+    if (config->initial_load_in_hf)
+        return not_available("checkpoint.initial_load_in_hf", "true", "set it to false");
+    return 0;
+}
+
+/* ---- single values ---- */
+
+static int check_run_name(const char *name)
+{
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    size_t length = strlen(name);
+    if (length == 0 || length > 100 || name[0] == '.' || strspn(name, allowed) != length)
+        return report_error(ERR_INVALID, "use up to 100 of: letters, digits, '.', '_' and '-'",
+                            "job.run = \"%s\" cannot name a run", name);
+    return 0;
+}
+
+/* Every part of the comma separated list must be a known part of the state. */
+static int check_exclusions(const char *list)
+{
+    static const char *const known[] = {"optimizer", "lr_scheduler", "dataloader"};
+    while (*list != '\0') {
+        size_t length = strcspn(list, ",");
+        bool found = false;
+        for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+            found = found || (strlen(known[i]) == length && strncmp(list, known[i], length) == 0);
+        if (!found)
+            return report_error(ERR_INVALID, "known parts: optimizer, lr_scheduler, dataloader",
+                                "checkpoint.exclude_from_loading names an unknown part \"%.*s\"",
+                                (int)length, list);
+        list += length + (list[length] == ',');
+    }
+    return 0;
+}
+
+/* A folder stands for the tokenizer in it, by the names that model repositories use. */
+static int find_tokenizer(struct config *config)
+{
+    static const char *const names[] = {"", "/tokenizer.model", "/original/tokenizer.model"};
+    char path[CONFIG_TEXT_MAX + 32];
+    if (config->tokenizer_path[0] == '\0')
+        return 0;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        struct stat stat_file;
+        snprintf(path, sizeof(path), "%s%s", config->tokenizer_path, names[i]);
+        if (stat(path, &stat_file) != 0 || !S_ISREG(stat_file.st_mode))
+            continue;
+        if (strlen(path) >= sizeof(config->tokenizer_path))
+            break;
+        strcpy(config->tokenizer_path, path);
+        return 0;
+    }
+    return report_error(ERR_INVALID, "make one with `tokenizer train`",
+                        "model.hf_assets_path = \"%s\": no tokenizer there (tiktoken format)",
+                        config->tokenizer_path);
+}
+
+static int check_values(struct config *config)
+{
+    ERR_TRY(check_run_name(config->run));
+    ERR_TRY(check_exclusions(config->exclude_from_loading));
+    ERR_TRY(find_tokenizer(config));
+    if (config->dataset_path[0] == '\0' && !config->estimate)
+        return report_error(ERR_INVALID, "write one with `tokenizer tokens` and give its path",
+                            "training.dataset_path is not set: there is no tokens file to read");
+    if (config->beta1 >= 1 || config->beta2 >= 1)
+        return report_error(ERR_INVALID, "torchtitan's are 0.9 and 0.95",
+                            "optimizer.beta1 = %g, beta2 = %g: both must be below 1", config->beta1,
+                            config->beta2);
+    if (config->decay_ratio < 0 && config->decay_ratio != -1)
+        return report_error(ERR_INVALID, "give 0 to 1, or -1 for all after the warm-up",
+                            "lr_scheduler.decay_ratio = %g", config->decay_ratio);
+    if (config->load_only && config->create_seed_checkpoint)
+        return report_error(ERR_INVALID, "set one of them",
+                            "checkpoint.load_only and create_seed_checkpoint contradict");
+    if (config->create_seed_checkpoint && !config->checkpoint_enable)
+        return report_error(ERR_INVALID, "set checkpoint.enable = true",
+                            "checkpoint.create_seed_checkpoint needs checkpoint.enable");
+    if (config->dp_shard == 0)
+        return report_error(ERR_INVALID, "give -1 for the ranks that are left, or at least 1",
+                            "parallelism.data_parallel_shard_degree = 0");
+    return 0;
+}
+
+/* ---- values that belong together ---- */
+
+/* A step is micro_batches leaves of local_batch_size sequences, whatever the number of ranks. */
+static int settle_batch(struct config *config)
+{
+    int64_t local = config->local_batch_size, global = config->global_batch_size;
+    if (global == 0 || config->micro_batches == 0)
+        return report_error(ERR_INVALID, "give at least 1, or -1 to derive it",
+                            "training.global_batch_size = %lld, canonical.micro_batches = %lld",
+                            (long long)global, (long long)config->micro_batches);
+    if (global > 0 && global % local != 0)
+        return report_error(ERR_INVALID, "choose a multiple",
+                            "training.global_batch_size = %lld is not a multiple of "
+                            "training.local_batch_size = %lld",
+                            (long long)global, (long long)local);
+    if (global > 0 && config->micro_batches > 0 && global != local * config->micro_batches)
+        return report_error(ERR_INVALID, "leave one of them out",
+                            "training.global_batch_size = %lld is not local_batch_size %lld x "
+                            "canonical.micro_batches %lld",
+                            (long long)global, (long long)local, (long long)config->micro_batches);
+    if (config->micro_batches < 0)
+        config->micro_batches = global > 0 ? global / local : MICRO_BATCHES_DEFAULT;
+    config->global_batch_size = local * config->micro_batches;
+    return 0;
+}
+
+static void settle_schedule(struct config *config)
+{
+    if (config->decay_total_steps <= 0)
+        config->decay_total_steps = config->steps;
+    if (config->warmup_steps > config->decay_total_steps) {
+        log_warn("config", "lr_scheduler.warmup_steps = %lld is cut to the curve's %lld steps",
+                 (long long)config->warmup_steps, (long long)config->decay_total_steps);
+        config->warmup_steps = config->decay_total_steps;
+    }
+}
+
+static int settle_ckptd(struct config *config)
+{
+    if (config->ckptd_address[0] == '\0')
+        snprintf(config->ckptd_address, sizeof(config->ckptd_address),
+                 "unix:/tmp/holdfast-%u/ckptd.sock", (unsigned)getuid());
+    if (strncmp(config->ckptd_address, "unix:/", 6) != 0)
+        return report_error(ERR_INVALID, "give unix: and an absolute path",
+                            "ckptd.address = \"%s\" is no unix socket", config->ckptd_address);
+    return 0;
+}
+
+/* Says once where a default differs from what torchtitan's users expect. */
+static void note_differences(const struct config *config, const bool *is_set)
+{
+    if (config->config_file[0] == '\0')
+        return;
+    if (!is_given(is_set, "activation_checkpoint.mode"))
+        log_info("config", "activation_checkpoint.mode is none (torchtitan: selective)");
+    if (!is_given(is_set, "training.global_batch_size") &&
+        !is_given(is_set, "canonical.micro_batches"))
+        log_info("config",
+                 "neither training.global_batch_size nor canonical.micro_batches is given: a step "
+                 "is %lld micro-batches on any number of ranks",
+                 (long long)config->micro_batches);
+}
+
+int config_load(struct config *out, int argc, char **argv)
+{
+    bool is_set[KEYS_MAX] = {false};
+    size_t num_keys = 0;
+    while (config_table[num_keys].key != NULL)
+        num_keys++;
+    CHECK(num_keys < KEYS_MAX);
+    memset(out, 0, sizeof(*out));
+    struct options options = {.table = config_table, .config = out, .is_set = is_set};
+    ERR_TRY(options_defaults(&options));
+    const char *file = find_config_file(argc, argv);
+    if (file != NULL)
+        ERR_TRY(options_read_toml(&options, file));
+    ERR_TRY(options_read_args(&options, &argc, argv, short_keys));
+    if (argc > 1)
+        return report_error(ERR_INVALID, "settings are given as --section.key value",
+                            "the argument \"%s\" has no meaning", argv[1]);
+    ERR_TRY(check_available(out));
+    ERR_TRY(check_values(out));
+    ERR_TRY(settle_batch(out));
+    ERR_TRY(settle_ckptd(out));
+    settle_schedule(out);
+    note_differences(out, is_set);
+    if (out->no_color)
+        setenv("NO_COLOR", "1", 1); /* what report.h and the step line look at */
+    return 0;
+}
+
+char *config_to_json(const struct config *config)
+{
+    /* options.h takes a writable struct for its readers; writing JSON changes nothing. */
+    return options_to_json(
+        &(struct options){.table = config_table, .config = (void *)(uintptr_t)config});
+}
+
+void config_print_help(void)
+{
+    printf("usage: trainer --config FILE [--section.key value ...]\n\n"
+           "Trains; the keys below are those of the TOML file. A boolean is switched on by\n"
+           "--section.key and off by --section.no_key.\n\n");
+    options_print_help(&(struct options){.table = config_table}, stdout);
+}
