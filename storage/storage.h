@@ -1,23 +1,28 @@
 /* storage.h - objects on tiers. Knows bytes and names, not checkpoints.
  *
- * A back-end is one const struct storage_ops. Three exist: `local` (a directory; io_uring with O_DIRECT and
- * fixed buffers, or the same semantics on pwrite threads), `memory`, and `fault`, which wraps another
- * and injects seeded errors, short transfers, torn and lost writes, delays. Callers use the
- * storage_* functions below, which assert arguments and call the table.
+ * A back-end is one const struct storage_ops. Three exist: `local` (a directory; io_uring with
+ * O_DIRECT and fixed buffers, or the same semantics on pwrite threads), `memory`, and `fault`,
+ * which wraps another and injects seeded errors, short transfers, torn and lost writes, delays.
+ * Callers use the storage_* functions below, which assert arguments and call the table.
  *
  * Two kinds of objects:
  *  - big ones (shards): create with their final size reserved, write by asynchronous requests in
  *    any order, sync, close. Reads likewise.
- *  - small ones (manifests, attempts, leases): publish() makes the whole object appear at once, exclusively
- *    and durably, or not at all.
- * Names created are durable only after sync_names() on their directories. An error of a sync is final for
- * that object: it is never retried; the caller rewrites to a new name.
+ *  - small ones (manifests, attempts, leases): publish() makes the whole object appear at once,
+ *    exclusively and durably, or not at all.
  *
- * Keys are relative paths of [A-Za-z0-9._-] components, without "." and "..", at most 512 bytes; anything
- * else is ERR_INVALID. Symbolic links are not followed.
+ * Names created are durable only after sync_names() on their directories. An error of a sync is
+ * final for that object: it is never retried; the caller rewrites to a new name.
  *
- * Threads: a storage may be used from any thread; a request's callback runs on the engine's thread
- * and must not block. Requests and their buffers belong to the caller and must not be touched until the callback.
+ * Keys are relative paths of [A-Za-z0-9._-] components, without "." and "..", at most 512 bytes and
+ * 255 a component; components that begin with ".holdfast" are reserved. Anything else is
+ * ERR_INVALID, and so is a path through a symbolic link: links are not followed.
+ *
+ * Threads: a storage may be used from any thread. Callbacks run on a thread of the back-end, one at
+ * a time, never inside storage_submit; they may submit, and must not block (nor call any other
+ * storage function). Requests and their buffers belong to the caller and must not be touched until
+ * the callback. The back-end does not order requests: a SYNC covers the writes whose callbacks ran
+ * before it was submitted. Close objects when their requests are done, and the storage last.
  * Errors: ERR_IO, ERR_SPACE, ERR_NOT_FOUND, ERR_EXISTS, ERR_BUSY (store locked), ERR_DENIED. */
 #ifndef HOLDFAST_STORAGE_H
 #define HOLDFAST_STORAGE_H
@@ -40,10 +45,10 @@ enum storage_op { STORAGE_READ, STORAGE_WRITE, STORAGE_SYNC };
 struct storage_request {
     enum storage_op op;
     struct storage_object *object;
-    uint64_t offset;     /* multiple of STORAGE_ALIGN */
-    void *data;          /* aligned to STORAGE_ALIGN; NULL for SYNC */
-    uint32_t bytes;      /* multiple of STORAGE_ALIGN */
-    int32_t buffer;      /* index of the registered buffer that holds `data`, or -1 */
+    uint64_t offset; /* multiple of STORAGE_ALIGN */
+    void *data;      /* aligned to STORAGE_ALIGN; NULL for SYNC */
+    uint32_t bytes;  /* multiple of STORAGE_ALIGN */
+    int32_t buffer;  /* index of the registered buffer that holds `data`, or -1 */
     void (*done)(struct storage_request *request); /* runs once, on the engine's thread */
     void *user;
     /* Result, valid in done(): 0 or an error code; the errno behind it. A request is complete or
@@ -53,13 +58,14 @@ struct storage_request {
     /* Private to the back-end until done(). */
     struct storage_request *next;
     uint32_t bytes_done;
+    uint32_t retries;
 };
 
 struct storage_options {
-    uint32_t queue_depth;  /* requests in flight on the device; 0: 32 */
-    bool force_pwrite;     /* do not try io_uring */
-    uint32_t num_threads;  /* of the pwrite engine; 0: 4 */
-    bool read_only;        /* offline readers: no lock is needed, nothing is created */
+    uint32_t queue_depth; /* requests in flight on the device; 0: 32 */
+    bool force_pwrite;    /* do not try io_uring */
+    uint32_t num_threads; /* of the pwrite engine; 0: 4 */
+    bool read_only;       /* offline readers: no lock is needed, nothing is created */
 };
 
 struct storage_space {
@@ -74,21 +80,25 @@ struct storage_entry {
 };
 
 enum storage_flags {
-    STORAGE_DURABLE = 1,   /* what was synced survives power loss */
-    STORAGE_DIRECT = 2     /* requests bypass the page cache */
+    STORAGE_DURABLE = 1, /* what was synced survives power loss */
+    STORAGE_DIRECT = 2   /* requests bypass the page cache */
 };
 
 struct storage_ops {
     const char *name;
     uint32_t version;
     uint32_t flags;
-    /* `where`: the directory of `local`, ignored by `memory`. The root is created when missing. */
+    /* `where`: `local`: the directory, created when missing. `memory`: the most bytes it may hold,
+     * "" for 1 GiB. `options` may be NULL for the defaults. */
     int (*open)(struct storage **out, const char *where, const struct storage_options *options);
     void (*close)(struct storage *storage);
-    /* (optional) Register memory for fixed-buffer requests, once; index i of a request's `buffer` is
-     * buffers[i]. Refusal by the system (RLIMIT_MEMLOCK) is not an error: requests then run unregistered. */
+    /* (optional) Register memory for fixed-buffer requests, once; index i of a request's `buffer`
+     * is buffers[i]. Refusal by the system (RLIMIT_MEMLOCK) is not an error: requests then run
+     * unregistered. */
     int (*register_buffers)(struct storage *storage, const struct iovec *buffers, uint32_t count);
-    /* Exclusive create with `bytes` reserved; missing directories are created. ERR_SPACE, ERR_EXISTS. */
+    /* Exclusive create with `bytes` (a multiple of STORAGE_ALIGN) reserved; missing directories are
+     * created. Writes past `bytes` fail with ERR_INVALID. Closing an unfinished object leaves it:
+     * the caller removes it. ERR_SPACE, ERR_EXISTS. */
     int (*object_create)(struct storage *storage, struct storage_object **out, const char *key,
                          uint64_t bytes);
     /* Open for reading; *out_bytes its size. */
@@ -99,19 +109,23 @@ struct storage_ops {
     void (*submit)(struct storage *storage, struct storage_request *request);
     /* fsync of the directory `prefix` and of every parent up to the root. */
     int (*sync_names)(struct storage *storage, const char *prefix);
-    /* Small object, whole and exclusive: temporary name, fsync, renameat2(NOREPLACE), directory fsync.
-     * ERR_EXISTS when the key is taken. On return it is durable. */
+    /* Small object, whole and exclusive: temporary name, fsync, renameat2(NOREPLACE), directory
+     * fsync. Missing directories are created. ERR_EXISTS when the key is taken. On return it is
+     * durable, with every directory above it. After ERR_IO it is gone, but may be back after a
+     * power loss. */
     int (*publish)(struct storage *storage, const char *key, const void *data, size_t bytes);
-    /* Read up to `size` bytes from the start of an object; *out_bytes is the object's whole size. */
+    /* Read up to `size` bytes from the start of an object; *out_bytes is its whole size. */
     int (*fetch)(struct storage *storage, const char *key, void *data, size_t size,
                  uint64_t *out_bytes);
-    /* Calls visit for every entry directly below `prefix` ("" for the root), in no order; a non-zero
-     * return stops and is returned. A missing prefix lists nothing. */
+    /* Calls visit for every entry directly below `prefix` ("" for the root), in no order; a
+     * non-zero return stops and is returned. A missing prefix lists nothing. */
     int (*list)(struct storage *storage, const char *prefix,
                 int (*visit)(void *user, const struct storage_entry *entry), void *user);
-    /* Remove one object or one empty directory; not durable until sync_names. ERR_NOT_FOUND. */
+    /* Remove one object or one empty directory; not durable until sync_names. ERR_NOT_FOUND;
+     * ERR_EXISTS when the directory is not empty. */
     int (*remove)(struct storage *storage, const char *key);
-    /* (optional) Take the store's one writer lock until close. ERR_BUSY names the holder's pid. */
+    /* (optional) Take the store's one writer lock until close; once, before threads share the
+     * store. ERR_BUSY names the holder's pid. */
     int (*lock)(struct storage *storage);
     int (*space)(struct storage *storage, struct storage_space *out);
     /* (optional) One line for the log: what was chosen and why ("io_uring, depth 32, O_DIRECT"). */
@@ -120,13 +134,22 @@ struct storage_ops {
 
 extern const struct storage_ops storage_local;
 extern const struct storage_ops storage_memory;
-/* `where` is "seed=1,error=0.01,short=0.05,torn=0.01,delay_us=100:<back-end>:<where>"; rates are per request.
- * Also: crash() below, which drops or tears what was not synced. */
+/* `where` is "<settings>:<back-end>:<where of that>", settings such as
+ * "seed=1,error=0.01,short=0.05,torn=0.01,delay_us=100,lost=0.5,fail_at=7" (all optional):
+ *   seed      of every decision; the same calls in the same order meet the same faults
+ *   error     chance that an operation fails with ERR_IO and has no effect; a failed sync also
+ * loses what it should have made durable, whatever later syncs say, as Linux does short     chance
+ * that a transfer is carried out in two parts torn      chance that a transfer stops part-way with
+ * ERR_IO delay_us  every request waits up to so many microseconds before it starts lost chance, at
+ * storage_fault_crash, that an unsynced page, name or removal is lost (0.5) fail_at   the operation
+ * of this number fails with ERR_IO, once; counted from 1 over requests, creates, opens, publishes,
+ * fetches, lists, removes and sync_names */
 extern const struct storage_ops storage_fault;
 /* By name; NULL when unknown. */
 const struct storage_ops *storage_find(const char *name);
 
-/* Every struct storage and struct storage_object begins with these, so the wrappers find the table. */
+/* Every struct storage and struct storage_object begins with these, so the wrappers find the table.
+ */
 struct storage_base {
     const struct storage_ops *ops;
 };
@@ -145,7 +168,8 @@ int storage_sync_names(struct storage *storage, const char *prefix);
 int storage_publish(struct storage *storage, const char *key, const void *data, size_t bytes);
 int storage_fetch(struct storage *storage, const char *key, void *data, size_t size,
                   uint64_t *out_bytes);
-/* Whole object in fresh memory (to be freed), at most `max` bytes (ERR_CORRUPT beyond). */
+/* Whole object in fresh memory (to be freed), at most `max` bytes (ERR_CORRUPT beyond). A NUL
+ * follows the last byte and is not counted. */
 int storage_fetch_all(struct storage *storage, const char *key, size_t max, void **out,
                       size_t *out_bytes);
 int storage_list(struct storage *storage, const char *prefix,
@@ -158,8 +182,10 @@ const char *storage_describe(struct storage *storage);
 int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
                      uint64_t offset, void *data, uint32_t bytes);
 
-/* fault only: lose power. What was not synced is dropped or torn by the seed; the next open of the
- * wrapped back-end sees the result. */
+/* fault only: lose power and come back. Requests in flight end with ERR_IO; what was not synced is
+ * kept, dropped or torn by the seed. Objects opened before fail from then on and only wait to be
+ * closed; the storage itself works again and shows what a restart finds, as does a new open of the
+ * wrapped back-end. Not to be called from a callback. */
 int storage_fault_crash(struct storage *storage);
 
 #endif

@@ -1,0 +1,313 @@
+/* fault_names.c - names that a loss of power may undo; see the header.
+ *
+ * All work is done with the wrapped back-end's own functions, so any back-end can be wrapped. Lists
+ * are short (what one checkpoint changes), look-ups walk them. */
+#include "storage/fault_names.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct name_list {
+    size_t count, size;
+    struct name_item {
+        char name[STORAGE_KEY_MAX + 1];
+        bool is_dir;
+        uint64_t bytes;
+    } * items;
+};
+
+/* ---- keys ---- */
+
+static bool is_below_or_same(const char *key, const char *directory)
+{
+    size_t length = strlen(directory);
+    return length == 0 ||
+           (strncmp(key, directory, length) == 0 && (key[length] == '/' || key[length] == '\0'));
+}
+
+static void copy_parent(char out[STORAGE_KEY_MAX + 1], const char *key)
+{
+    const char *slash = strrchr(key, '/');
+    snprintf(out, STORAGE_KEY_MAX + 1, "%.*s", slash ? (int)(slash - key) : 0, key);
+}
+
+/* False when the result would be longer than a key may be. */
+static bool join(char out[STORAGE_KEY_MAX + 1], const char *prefix, const char *name)
+{
+    int length = snprintf(out, STORAGE_KEY_MAX + 1, "%s%s%s", prefix, prefix[0] ? "/" : "", name);
+    return length <= STORAGE_KEY_MAX;
+}
+
+/* ---- the wrapped back-end ---- */
+
+static int add_item(void *user, const struct storage_entry *entry)
+{
+    struct name_list *list = user;
+    if (list->count == list->size) {
+        size_t size = list->size ? 2 * list->size : 16;
+        struct name_item *items = realloc(list->items, size * sizeof(*items));
+        if (items == NULL)
+            return report_error(ERR_MEMORY, NULL, "could not allocate a list of names");
+        list->items = items;
+        list->size = size;
+    }
+    struct name_item *item = &list->items[list->count++];
+    snprintf(item->name, sizeof(item->name), "%s", entry->name);
+    item->is_dir = entry->is_dir;
+    item->bytes = entry->bytes;
+    return 0;
+}
+
+void fault_names_free_list(struct name_list *list)
+{
+    if (list != NULL)
+        free(list->items);
+    free(list);
+}
+
+/* Every entry of the wrapped back-end below `prefix`. */
+static int read_list(struct fault_names *names, struct name_list **out, const char *prefix)
+{
+    struct name_list *list = calloc(1, sizeof(*list));
+    if (list == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate a list of names");
+    int error = storage_list(names->inner, prefix, add_item, list);
+    if (error != 0) {
+        fault_names_free_list(list);
+        return error;
+    }
+    *out = list;
+    return 0;
+}
+
+/* Does the wrapped back-end hold `key`, hidden or not? */
+static int look_up(struct fault_names *names, bool *out_exists, bool *out_is_dir, const char *key)
+{
+    char parent[STORAGE_KEY_MAX + 1];
+    copy_parent(parent, key);
+    const char *name = parent[0] ? key + strlen(parent) + 1 : key;
+    struct name_list *list;
+    int error = read_list(names, &list, parent);
+    if (error != 0)
+        return error;
+    *out_exists = false;
+    *out_is_dir = false;
+    for (size_t i = 0; i < list->count; i++) {
+        if (strcmp(list->items[i].name, name) != 0)
+            continue;
+        *out_exists = true;
+        *out_is_dir = list->items[i].is_dir;
+    }
+    fault_names_free_list(list);
+    return 0;
+}
+
+/* Removes `key` and all below it for good; nothing there is fine. */
+static int remove_tree(struct fault_names *names, const char *key)
+{
+    struct name_list *list;
+    int error = read_list(names, &list, key);
+    if (error != 0)
+        return error;
+    for (size_t i = 0; error == 0 && i < list->count; i++) {
+        char child[STORAGE_KEY_MAX + 1];
+        if (join(child, key, list->items[i].name))
+            error = remove_tree(names, child);
+    }
+    fault_names_free_list(list);
+    if (error == 0)
+        error = storage_remove(names->inner, key);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+/* ---- the list of changes ---- */
+
+static struct name_change *find_change(const struct fault_names *names, enum name_change_kind kind,
+                                       const char *key)
+{
+    for (struct name_change *change = names->changes; change != NULL; change = change->next)
+        if (change->kind == kind && strcmp(change->key, key) == 0)
+            return change;
+    return NULL;
+}
+
+static int add_change(struct fault_names *names, enum name_change_kind kind, const char *key)
+{
+    struct name_change *change = calloc(1, sizeof(*change));
+    if (change == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate a change of a name");
+    change->kind = kind;
+    snprintf(change->key, sizeof(change->key), "%s", key);
+    struct name_change **end = &names->changes;
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = change;
+    return 0;
+}
+
+/* Forgets every change of `key` and below it: they went with it. */
+static void drop_changes(struct fault_names *names, const char *key)
+{
+    struct name_change **link = &names->changes;
+    while (*link != NULL) {
+        struct name_change *change = *link;
+        if (!is_below_or_same(change->key, key)) {
+            link = &change->next;
+            continue;
+        }
+        *link = change->next;
+        free(change);
+    }
+}
+
+void fault_names_deinit(struct fault_names *names)
+{
+    drop_changes(names, "");
+}
+
+bool fault_names_hidden(const struct fault_names *names, const char *key)
+{
+    for (struct name_change *change = names->changes; change != NULL; change = change->next)
+        if (change->kind == NAME_REMOVED && is_below_or_same(key, change->key))
+            return true;
+    return false;
+}
+
+/* `key` is about to be made again: what was removed there cannot come back any more. */
+static int end_removal(struct fault_names *names, const char *key)
+{
+    if (find_change(names, NAME_REMOVED, key) == NULL)
+        return 0;
+    int error = remove_tree(names, key);
+    if (error == 0)
+        drop_changes(names, key);
+    return error;
+}
+
+int fault_names_prepare(struct fault_names *names, const char *key)
+{
+    for (const char *slash = strchr(key, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        char directory[STORAGE_KEY_MAX + 1];
+        snprintf(directory, sizeof(directory), "%.*s", (int)(slash - key), key);
+        bool exists, is_dir;
+        int error = end_removal(names, directory);
+        if (error == 0)
+            error = look_up(names, &exists, &is_dir, directory);
+        if (error == 0 && !exists)
+            error = fault_names_created(names, directory);
+        if (error != 0)
+            return error;
+    }
+    return end_removal(names, key);
+}
+
+int fault_names_created(struct fault_names *names, const char *key)
+{
+    if (find_change(names, NAME_CREATED, key) != NULL)
+        return 0;
+    return add_change(names, NAME_CREATED, key);
+}
+
+int fault_names_list(struct fault_names *names, struct name_list **out, const char *prefix)
+{
+    struct name_list *list;
+    int error = read_list(names, &list, prefix);
+    if (error != 0)
+        return error;
+    size_t kept = 0;
+    for (size_t i = 0; i < list->count; i++) {
+        char key[STORAGE_KEY_MAX + 1];
+        if (join(key, prefix, list->items[i].name) && !fault_names_hidden(names, key))
+            list->items[kept++] = list->items[i];
+    }
+    list->count = kept;
+    *out = list;
+    return 0;
+}
+
+int fault_names_visit(const struct name_list *list,
+                      int (*visit)(void *user, const struct storage_entry *entry), void *user)
+{
+    int result = 0;
+    for (size_t i = 0; result == 0 && i < list->count; i++) {
+        const struct name_item *item = &list->items[i];
+        struct storage_entry entry = {item->name, item->is_dir, item->bytes};
+        result = visit(user, &entry);
+    }
+    return result;
+}
+
+static int check_empty(struct fault_names *names, const char *key)
+{
+    struct name_list *list;
+    int error = fault_names_list(names, &list, key);
+    if (error != 0)
+        return error;
+    if (list->count > 0)
+        error = report_error(ERR_EXISTS, NULL, "the directory \"%s\" is not empty", key);
+    fault_names_free_list(list);
+    return error;
+}
+
+int fault_names_remove(struct fault_names *names, const char *key)
+{
+    bool exists = false, is_dir = false;
+    int error = look_up(names, &exists, &is_dir, key);
+    if (error != 0)
+        return error;
+    if (!exists || fault_names_hidden(names, key))
+        return report_error(ERR_NOT_FOUND, NULL, "there is no \"%s\"", key);
+    error = is_dir ? check_empty(names, key) : 0;
+    if (error != 0)
+        return error;
+    if (find_change(names, NAME_CREATED, key) == NULL)
+        return add_change(names, NAME_REMOVED, key);
+    /* It was never durable: gone is gone. */
+    error = remove_tree(names, key);
+    if (error == 0)
+        drop_changes(names, key);
+    return error;
+}
+
+int fault_names_synced(struct fault_names *names, const char *prefix)
+{
+    struct name_change **link = &names->changes;
+    while (*link != NULL) {
+        struct name_change *change = *link;
+        char parent[STORAGE_KEY_MAX + 1];
+        copy_parent(parent, change->key);
+        if (!is_below_or_same(prefix, parent)) {
+            link = &change->next;
+            continue;
+        }
+        int error = change->kind == NAME_REMOVED ? remove_tree(names, change->key) : 0;
+        if (error != 0)
+            return error;
+        *link = change->next;
+        free(change);
+    }
+    return 0;
+}
+
+int fault_names_published(struct fault_names *names, const char *key)
+{
+    char directory[STORAGE_KEY_MAX + 1];
+    copy_parent(directory, key);
+    return fault_names_synced(names, directory);
+}
+
+int fault_names_crash(struct fault_names *names, bool (*lose)(void *user), void *user)
+{
+    while (names->changes != NULL) {
+        struct name_change *change = names->changes;
+        /* A creation that is lost and a removal that is not: both times the name is gone. */
+        bool gone = lose(user) == (change->kind == NAME_CREATED);
+        int error = gone ? remove_tree(names, change->key) : 0;
+        if (error != 0)
+            return error;
+        names->changes = change->next;
+        free(change);
+    }
+    return 0;
+}

@@ -1,0 +1,675 @@
+/* local.c - objects as files below one directory.
+ *
+ * Every path is opened by openat2 below the root's descriptor with RESOLVE_BENEATH and
+ * RESOLVE_NO_SYMLINKS, so no key and no link that somebody planted leads out of the store.
+ *
+ * Big objects: created exclusively, reserved with fallocate (a full disk is found now, and the size
+ * does not change later), O_DIRECT, requests by the engine (io_uring, or threads where it is
+ * refused). The descriptor that wrote is the one that is synced. Small objects: temporary name in
+ * the same directory, fsync, renameat2(RENAME_NOREPLACE), fsync of every directory up to the root.
+ *
+ * O_DIRECT is switched on after the open, by fcntl: an open with the flag would leave a file behind
+ * where the file system refuses it. Where it is refused (or wants more than 4 KiB alignment)
+ * requests go through the page cache; the sync makes them durable all the same; describe says so.
+ *
+ * The lock is an open-file-description lock on ".holdfast.lock", so it ends with the process,
+ * however that ends, and a second open in the same process is refused too. The file holds the
+ * owner's pid.
+ *
+ * Names that begin with ".holdfast" are ours: no key can be one, list hides them. A temporary file
+ * that a crash left behind is removed with its directory. */
+#include "storage/engine.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define LOCK_NAME ".holdfast.lock"
+#define TEMPORARY_PREFIX ".holdfast.tmp."
+#define PATH_BYTES_MAX 4096u /* of the root's path */
+#define OPEN_TRIES_MAX                                                         \
+    64 /* of openat2, which answers EAGAIN while directories are being renamed \
+        */
+
+struct local {
+    struct storage_base base;
+    int root_fd;
+    int lock_fd; /* -1 until locked */
+    bool read_only;
+    struct engine *engine;
+    const char *direct_text;
+    char refusal[256]; /* why the engine is not the first choice */
+    char text[512];
+};
+
+static struct local *local_of(struct storage *storage)
+{
+    return (struct local *)storage;
+}
+
+static int fail(const char *message, const char *key)
+{
+    return report_errno(storage_code_of_errno(errno), message, key[0] ? key : "(root)");
+}
+
+static int refuse_read_only(const struct local *local)
+{
+    if (!local->read_only)
+        return 0;
+    return report_error(ERR_DENIED, NULL, "the store was opened for reading only");
+}
+
+/* ---- paths ---- */
+
+/* A descriptor, or -1 with errno. `path` "" is the directory itself. */
+static int open_beneath(int directory, const char *path, int flags)
+{
+    struct open_how how = {
+        .flags = (uint64_t)(flags | O_CLOEXEC),
+        .mode = flags & O_CREAT ? 0666 : 0, /* less the umask: the operator decides who may read */
+        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
+    };
+    const char *name = path[0] ? path : ".";
+    for (int i = 0;; i++) {
+        int fd = (int)syscall(SYS_openat2, directory, name, &how, sizeof(how));
+        if (fd >= 0 || (errno != EINTR && errno != EAGAIN) || i == OPEN_TRIES_MAX)
+            return fd;
+    }
+}
+
+static int open_directory(int directory, const char *path)
+{
+    return open_beneath(directory, path, O_RDONLY | O_DIRECTORY);
+}
+
+/* Cuts the last component off: "a/b" becomes "a", "a" becomes "". */
+static void cut_last(char *path)
+{
+    char *slash = strrchr(path, '/');
+    *(slash ? slash : path) = '\0';
+}
+
+/* Opens the directory `path` and makes what is missing of it. A descriptor, or -1 with errno. */
+static int make_directories(const struct local *local, const char *path)
+{
+    int fd = open_directory(local->root_fd, path);
+    if (fd >= 0 || errno != ENOENT)
+        return fd;
+    char copy[STORAGE_KEY_MAX + 1], *rest = copy, *name;
+    snprintf(copy, sizeof(copy), "%s", path);
+    fd = open_directory(local->root_fd, "");
+    while (fd >= 0 && (name = strsep(&rest, "/")) != NULL) {
+        int next = -1;
+        if (mkdirat(fd, name, 0777) == 0 || errno == EEXIST)
+            next = open_directory(fd, name);
+        int number = errno;
+        close(fd);
+        errno = number;
+        fd = next;
+    }
+    return fd;
+}
+
+/* Opens the directory that holds `key` (made when missing, if asked); *out_name is the last
+ * component. A descriptor, or -1 with errno. */
+static int open_parent(const struct local *local, const char *key, bool make, const char **out_name)
+{
+    char parent[STORAGE_KEY_MAX + 1];
+    snprintf(parent, sizeof(parent), "%s", key);
+    cut_last(parent);
+    *out_name = parent[0] ? key + strlen(parent) + 1 : key;
+    return make ? make_directories(local, parent) : open_directory(local->root_fd, parent);
+}
+
+/* ---- open and close ---- */
+
+/* Makes a new directory's name durable: fsync of the directory above it. */
+static int sync_above(const char *path)
+{
+    char above[PATH_BYTES_MAX] = ".";
+    const char *slash = strrchr(path, '/');
+    if (slash != NULL)
+        snprintf(above, sizeof(above), "%.*s", (int)(slash - path + 1), path);
+    int fd = open(above, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = 0;
+    if (fd < 0 || fsync(fd) != 0)
+        error = report_errno(ERR_IO, "could not make the store's directory durable", path);
+    if (fd >= 0)
+        close(fd);
+    return error;
+}
+
+/* Makes the root and what is missing above it. */
+static int make_root(const char *where)
+{
+    char path[PATH_BYTES_MAX];
+    if (where[0] == '\0' || strlen(where) >= sizeof(path))
+        return report_error(ERR_INVALID, "name the store's directory",
+                            "the path of the store is empty or too long");
+    snprintf(path, sizeof(path), "%s", where);
+    for (char *p = path + 1;; p++) {
+        char end = *p;
+        if (end != '/' && end != '\0')
+            continue;
+        *p = '\0';
+        int error = 0;
+        if (mkdir(path, 0777) == 0)
+            error = sync_above(path);
+        else if (errno != EEXIST)
+            error = fail("could not make the store's directory", path);
+        *p = end;
+        if (error != 0 || end == '\0')
+            return error;
+    }
+}
+
+/* Switches O_DIRECT on where the file takes it at our alignment. */
+static bool set_direct(int fd)
+{
+    struct statx status;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 &&
+        (status.stx_mask & STATX_DIOALIGN) != 0 &&
+        (status.stx_dio_offset_align == 0 || status.stx_dio_offset_align > STORAGE_ALIGN ||
+         status.stx_dio_mem_align > STORAGE_ALIGN))
+        return false;
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
+}
+
+static const char *probe_direct(const struct local *local)
+{
+    if (local->read_only)
+        return "O_DIRECT where the file system takes it";
+    int fd = open_beneath(local->root_fd, "", O_RDWR | O_TMPFILE);
+    if (fd < 0)
+        return "O_DIRECT where the file system takes it";
+    bool direct = set_direct(fd);
+    close(fd);
+    return direct ? "O_DIRECT" : "through the page cache (the file system refuses O_DIRECT)";
+}
+
+static void write_text(struct local *local)
+{
+    snprintf(local->text, sizeof(local->text), "%s%s, %s",
+             local->engine->ops->describe(local->engine), local->refusal, local->direct_text);
+}
+
+static int open_engine(struct local *local, const struct storage_options *options)
+{
+    if (options->force_pwrite) {
+        snprintf(local->refusal, sizeof(local->refusal), " (as the options ask)");
+        return engine_pwrite.open(&local->engine, options);
+    }
+    int error = engine_uring.open(&local->engine, options);
+    if (error == 0 || error == ERR_INVALID)
+        return error;
+    snprintf(local->refusal, sizeof(local->refusal), " (%s)", report_line());
+    return engine_pwrite.open(&local->engine, options);
+}
+
+static void local_close(struct storage *storage)
+{
+    struct local *local = local_of(storage);
+    if (local->engine != NULL)
+        local->engine->ops->close(local->engine);
+    if (local->lock_fd >= 0)
+        close(local->lock_fd);
+    if (local->root_fd >= 0)
+        close(local->root_fd);
+    free(local);
+}
+
+static int local_open(struct storage **out, const char *where,
+                      const struct storage_options *options)
+{
+    int error = options->read_only ? 0 : make_root(where);
+    if (error != 0)
+        return error;
+    struct local *local = calloc(1, sizeof(*local));
+    if (local == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate the local store");
+    local->base.ops = &storage_local;
+    local->lock_fd = -1;
+    local->read_only = options->read_only;
+    local->root_fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (local->root_fd < 0) {
+        error = fail("could not open the store", where);
+        goto fail;
+    }
+    int fd = open_directory(local->root_fd, "");
+    if (fd < 0) {
+        error = report_errno(ERR_INVALID, "the system lacks openat2 (Linux 5.6)", where);
+        goto fail;
+    }
+    close(fd);
+    error = open_engine(local, options);
+    if (error != 0)
+        goto fail;
+    local->direct_text = probe_direct(local);
+    write_text(local);
+    log_print(local->read_only ? LOG_DEBUG : LOG_INFO, "storage", "opened %s: %s", where,
+              local->text);
+    *out = (struct storage *)local;
+    return 0;
+fail:
+    local_close((struct storage *)local);
+    return error;
+}
+
+static int local_register_buffers(struct storage *storage, const struct iovec *buffers,
+                                  uint32_t count)
+{
+    struct local *local = local_of(storage);
+    int error = local->engine->ops->register_buffers(local->engine, buffers, count);
+    write_text(local);
+    if (error == 0)
+        log_info("storage", "registered %u buffers: %s", count, local->text);
+    return error;
+}
+
+static const char *local_describe(struct storage *storage)
+{
+    return local_of(storage)->text;
+}
+
+/* ---- big objects ---- */
+
+static int new_object(struct storage_object **out, int fd, uint64_t bytes)
+{
+    struct engine_file *file = calloc(1, sizeof(*file));
+    if (file == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate an open object");
+    file->base.ops = &storage_local;
+    file->fd = fd;
+    file->bytes = bytes;
+    file->direct = set_direct(fd);
+    *out = (struct storage_object *)file;
+    return 0;
+}
+
+/* All blocks now, so that a full disk is found before the first write. File systems without
+ * fallocate give the size only; they find out later. */
+static int reserve(int fd, uint64_t bytes)
+{
+    if (bytes == 0 || fallocate(fd, 0, 0, (off_t)bytes) == 0)
+        return 0;
+    if (errno == EOPNOTSUPP)
+        return ftruncate(fd, (off_t)bytes);
+    return -1;
+}
+
+static int local_object_create(struct storage *storage, struct storage_object **out,
+                               const char *key, uint64_t bytes)
+{
+    struct local *local = local_of(storage);
+    int error = refuse_read_only(local);
+    if (error != 0)
+        return error;
+    const char *name;
+    int parent = open_parent(local, key, true, &name);
+    if (parent < 0)
+        return fail("could not make the directory of an object", key);
+    int fd = open_beneath(parent, name, O_RDWR | O_CREAT | O_EXCL);
+    if (fd < 0) {
+        error = fail("could not create an object", key);
+        goto close_parent;
+    }
+    error = reserve(fd, bytes) == 0 ? 0 : fail("could not reserve the space of an object", key);
+    if (error == 0)
+        error = new_object(out, fd, bytes);
+    if (error != 0) {
+        close(fd);
+        unlinkat(parent, name, 0);
+    }
+close_parent:
+    close(parent);
+    return error;
+}
+
+/* Opens a regular file for reading. O_NONBLOCK: a FIFO that somebody planted must not hang us. */
+static int open_for_reading(int *out_fd, uint64_t *out_bytes, const struct local *local,
+                            const char *key)
+{
+    int fd = open_beneath(local->root_fd, key, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 && errno == ENOTDIR)
+        errno = ENOENT;
+    if (fd < 0)
+        return fail("could not open an object", key);
+    struct stat status;
+    int error = 0;
+    if (fstat(fd, &status) != 0)
+        error = fail("could not look at an object", key);
+    else if (!S_ISREG(status.st_mode))
+        error = report_error(ERR_NOT_FOUND, NULL, "\"%s\" is not an object", key);
+    if (error != 0) {
+        close(fd);
+        return error;
+    }
+    *out_fd = fd;
+    *out_bytes = (uint64_t)status.st_size;
+    return 0;
+}
+
+static int local_object_open(struct storage *storage, struct storage_object **out, const char *key,
+                             uint64_t *out_bytes)
+{
+    int fd;
+    uint64_t bytes;
+    int error = open_for_reading(&fd, &bytes, local_of(storage), key);
+    if (error != 0)
+        return error;
+    error = new_object(out, fd, bytes);
+    if (error != 0)
+        close(fd);
+    *out_bytes = bytes;
+    return error;
+}
+
+static void local_object_close(struct storage *storage, struct storage_object *object)
+{
+    (void)storage;
+    struct engine_file *file = (struct engine_file *)object;
+    close(file->fd);
+    free(file);
+}
+
+static void local_submit(struct storage *storage, struct storage_request *request)
+{
+    struct engine *engine = local_of(storage)->engine;
+    engine->ops->submit(engine, request);
+}
+
+/* ---- names and small objects ---- */
+
+static int local_sync_names(struct storage *storage, const char *prefix)
+{
+    struct local *local = local_of(storage);
+    char path[STORAGE_KEY_MAX + 1];
+    snprintf(path, sizeof(path), "%s", prefix);
+    for (;;) {
+        int fd = open_directory(local->root_fd, path);
+        if (fd < 0)
+            return fail("could not open a directory to make its names durable", path);
+        int error = 0;
+        if (fsync(fd) != 0)
+            error = report_errno(ERR_IO, "could not make the names of a directory durable", path);
+        close(fd);
+        if (error != 0 || path[0] == '\0')
+            return error;
+        cut_last(path);
+    }
+}
+
+/* Renames without replacing; a link and an unlink do the same where the file system lacks that
+ * rename. */
+static int place(int parent, const char *temporary, const char *name)
+{
+    if (renameat2(parent, temporary, parent, name, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS)
+        return -1;
+    if (linkat(parent, temporary, parent, name, 0) != 0)
+        return -1;
+    unlinkat(parent, temporary, 0);
+    return 0;
+}
+
+static int write_all(int fd, const char *data, size_t bytes)
+{
+    while (bytes > 0) {
+        ssize_t written = write(fd, data, bytes);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return -1;
+        data += written;
+        bytes -= (size_t)written;
+    }
+    return fsync(fd);
+}
+
+static int publish_in(struct local *local, int parent, const char *name, const char *key,
+                      const void *data, size_t bytes)
+{
+    uint64_t nonce;
+    if (getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce))
+        return fail("could not get a random number", key);
+    char temporary[64];
+    snprintf(temporary, sizeof(temporary), "%s%016llx", TEMPORARY_PREFIX,
+             (unsigned long long)nonce);
+    int fd = open_beneath(parent, temporary, O_WRONLY | O_CREAT | O_EXCL);
+    if (fd < 0)
+        return fail("could not create a temporary file", key);
+    int error = 0;
+    if (write_all(fd, data, bytes) != 0)
+        error = fail("could not write a small object", key);
+    else if (place(parent, temporary, name) != 0)
+        error = fail("could not publish a small object", key);
+    close(fd);
+    if (error != 0) {
+        unlinkat(parent, temporary, 0);
+        return error;
+    }
+    char directory[STORAGE_KEY_MAX + 1];
+    snprintf(directory, sizeof(directory), "%s", key);
+    cut_last(directory);
+    error = local_sync_names((struct storage *)local, directory);
+    if (error != 0)
+        unlinkat(parent, name, 0);
+    return error;
+}
+
+static int local_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
+{
+    struct local *local = local_of(storage);
+    int error = refuse_read_only(local);
+    if (error != 0)
+        return error;
+    const char *name;
+    int parent = open_parent(local, key, true, &name);
+    if (parent < 0)
+        return fail("could not make the directory of a small object", key);
+    error = publish_in(local, parent, name, key, data, bytes);
+    close(parent);
+    return error;
+}
+
+static int local_fetch(struct storage *storage, const char *key, void *data, size_t size,
+                       uint64_t *out_bytes)
+{
+    int fd;
+    uint64_t bytes;
+    int error = open_for_reading(&fd, &bytes, local_of(storage), key);
+    if (error != 0)
+        return error;
+    size_t wanted = bytes < size ? bytes : size, got = 0;
+    while (got < wanted) {
+        ssize_t moved = pread(fd, (char *)data + got, wanted - got, (off_t)got);
+        if (moved < 0 && errno == EINTR)
+            continue;
+        if (moved < 0)
+            error = fail("could not read a small object", key);
+        else if (moved == 0)
+            error = report_error(ERR_CORRUPT, NULL, "\"%s\" got shorter while it was read", key);
+        if (error != 0)
+            break;
+        got += (size_t)moved;
+    }
+    close(fd);
+    *out_bytes = bytes;
+    return error;
+}
+
+/* Fills *out and returns 0; 1 for what is no object (links, devices, names that are no keys,
+ * entries that have just gone); -1 with errno. */
+static int look_at_entry(struct storage_entry *out, int directory, const char *name)
+{
+    if (!storage_name_is_valid(name, strlen(name)))
+        return 1;
+    struct stat status;
+    if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? 1 : -1;
+    if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
+        return 1;
+    out->name = name;
+    out->is_dir = S_ISDIR(status.st_mode);
+    out->bytes = out->is_dir ? 0 : (uint64_t)status.st_size;
+    return 0;
+}
+
+static int local_list(struct storage *storage, const char *prefix,
+                      int (*visit)(void *user, const struct storage_entry *entry), void *user)
+{
+    int fd = open_directory(local_of(storage)->root_fd, prefix);
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+        return 0;
+    if (fd < 0)
+        return fail("could not open a directory", prefix);
+    DIR *directory = fdopendir(fd);
+    if (directory == NULL) {
+        int error = fail("could not list a directory", prefix);
+        close(fd);
+        return error;
+    }
+    int result = 0;
+    struct dirent *found;
+    while (errno = 0, result == 0 && (found = readdir(directory)) != NULL) {
+        struct storage_entry entry;
+        int looked = look_at_entry(&entry, fd, found->d_name);
+        if (looked < 0)
+            result = fail("could not look at an object", found->d_name);
+        else if (looked == 0)
+            result = visit(user, &entry);
+    }
+    if (result == 0 && errno != 0)
+        result = fail("could not list a directory", prefix);
+    closedir(directory);
+    return result;
+}
+
+/* Removes the temporary files that publishers which died left in a directory. */
+static void remove_temporaries(int parent, const char *name)
+{
+    int fd = open_directory(parent, name);
+    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+    if (directory == NULL) {
+        if (fd >= 0)
+            close(fd);
+        return;
+    }
+    struct dirent *found;
+    while ((found = readdir(directory)) != NULL)
+        if (strncmp(found->d_name, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)) == 0)
+            unlinkat(fd, found->d_name, 0);
+    closedir(directory);
+}
+
+static int remove_entry(int parent, const char *name)
+{
+    if (unlinkat(parent, name, 0) == 0)
+        return 0;
+    if (errno != EISDIR)
+        return -1;
+    if (unlinkat(parent, name, AT_REMOVEDIR) == 0)
+        return 0;
+    if (errno != ENOTEMPTY && errno != EEXIST)
+        return -1;
+    remove_temporaries(parent, name);
+    return unlinkat(parent, name, AT_REMOVEDIR);
+}
+
+static int local_remove(struct storage *storage, const char *key)
+{
+    struct local *local = local_of(storage);
+    int error = refuse_read_only(local);
+    if (error != 0)
+        return error;
+    const char *name;
+    int parent = open_parent(local, key, false, &name);
+    if (parent < 0 && errno == ENOTDIR)
+        errno = ENOENT;
+    if (parent < 0)
+        return fail("could not open the directory of an object", key);
+    if (remove_entry(parent, name) != 0)
+        error = fail("could not remove an object", key);
+    close(parent);
+    return error;
+}
+
+/* ---- the store as a whole ---- */
+
+static int report_holder(int fd)
+{
+    char pid[32] = "";
+    ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
+    pid[got > 0 ? strspn(pid, "0123456789") : 0] = '\0';
+    return report_error(ERR_BUSY, "stop it, or use another store",
+                        "the store is in use by process %s", pid[0] ? pid : "(unknown)");
+}
+
+static int local_lock(struct storage *storage)
+{
+    struct local *local = local_of(storage);
+    CHECK(local->lock_fd < 0);
+    int error = refuse_read_only(local);
+    if (error != 0)
+        return error;
+    int fd = open_beneath(local->root_fd, LOCK_NAME, O_RDWR | O_CREAT);
+    if (fd < 0)
+        return fail("could not open the lock file", LOCK_NAME);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
+        error = errno == EAGAIN || errno == EACCES ? report_holder(fd)
+                                                   : fail("could not lock the store", LOCK_NAME);
+        close(fd);
+        return error;
+    }
+    /* Always as long, so it fits in place on a full disk, which must stay open for deletion. */
+    char pid[32];
+    int length = snprintf(pid, sizeof(pid), "%-20ld\n", (long)getpid());
+    if (pwrite(fd, pid, (size_t)length, 0) != length)
+        log_warn("storage", "could not write the pid into the lock file: %s", strerror(errno));
+    local->lock_fd = fd;
+    return 0;
+}
+
+static int local_space(struct storage *storage, struct storage_space *out)
+{
+    struct statvfs status;
+    if (fstatvfs(local_of(storage)->root_fd, &status) != 0)
+        return fail("could not ask for the free space", "");
+    out->bytes_total = (uint64_t)status.f_blocks * status.f_frsize;
+    out->bytes_free = (uint64_t)status.f_bavail * status.f_frsize;
+    out->inodes_total = status.f_files;
+    out->inodes_free = status.f_favail;
+    return 0;
+}
+
+const struct storage_ops storage_local = {
+    .name = "local",
+    .version = 1,
+    .flags = STORAGE_DURABLE | STORAGE_DIRECT,
+    .open = local_open,
+    .close = local_close,
+    .register_buffers = local_register_buffers,
+    .object_create = local_object_create,
+    .object_open = local_object_open,
+    .object_close = local_object_close,
+    .submit = local_submit,
+    .sync_names = local_sync_names,
+    .publish = local_publish,
+    .fetch = local_fetch,
+    .list = local_list,
+    .remove = local_remove,
+    .lock = local_lock,
+    .space = local_space,
+    .describe = local_describe,
+};

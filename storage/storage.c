@@ -1,0 +1,312 @@
+/* storage.c - the functions that callers use: they check arguments and keys, then call the
+ * back-end's table.
+ *
+ * Keys are checked here, once, so every back-end may trust them: no "..", no absolute path, nothing
+ * but plain characters. Also here: what is made of the table's functions alone (storage_transfer,
+ * storage_fetch_all) and the translation of errno. */
+#include "storage/engine.h"
+
+#include <semaphore.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COMPONENT_MAX 255u /* of one name, as on every file system in use */
+#define RESERVED_PREFIX ".holdfast"
+
+static const struct storage_options default_options;
+
+const struct storage_ops *storage_find(const char *name)
+{
+    static const struct storage_ops *const all[] = {&storage_local, &storage_memory,
+                                                    &storage_fault};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        if (strcmp(all[i]->name, name) == 0)
+            return all[i];
+    return NULL;
+}
+
+int storage_code_of_errno(int number)
+{
+    switch (number) {
+    case ENOENT:
+        return ERR_NOT_FOUND;
+    case EEXIST:
+    case ENOTEMPTY:
+        return ERR_EXISTS;
+    case ENOSPC:
+    case EDQUOT:
+        return ERR_SPACE;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+        return ERR_DENIED;
+    case ENOMEM:
+        return ERR_MEMORY;
+    case EMFILE:
+    case ENFILE:
+        return ERR_BUSY;
+    case ENAMETOOLONG:
+    case ENOTDIR:
+    case ELOOP:
+    case EXDEV:
+    case EFBIG:
+        return ERR_INVALID;
+    default:
+        return ERR_IO;
+    }
+}
+
+/* ---- keys ---- */
+
+static bool is_key_character(char c)
+{
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+}
+
+bool storage_name_is_valid(const char *name, size_t length)
+{
+    if (length == 0 || length > COMPONENT_MAX)
+        return false;
+    if (strncmp(name, RESERVED_PREFIX, strlen(RESERVED_PREFIX)) == 0)
+        return false;
+    for (size_t i = 0; i < length; i++)
+        if (!is_key_character(name[i]))
+            return false;
+    return !(length == 1 && name[0] == '.') && !(length == 2 && memcmp(name, "..", 2) == 0);
+}
+
+static int check_key(const char *key)
+{
+    CHECK(key != NULL);
+    size_t length = strnlen(key, STORAGE_KEY_MAX + 1);
+    if (length > STORAGE_KEY_MAX)
+        return report_error(ERR_INVALID, NULL, "a storage key is longer than %d bytes",
+                            STORAGE_KEY_MAX);
+    const char *name = key;
+    for (;;) {
+        size_t name_length = strcspn(name, "/");
+        if (!storage_name_is_valid(name, name_length))
+            return report_error(ERR_INVALID, "keys are relative paths of [A-Za-z0-9._-] names",
+                                "\"%s\" is not a storage key", key);
+        if (name[name_length] == '\0')
+            return 0;
+        name += name_length + 1;
+    }
+}
+
+/* A key, or "" for the root. */
+static int check_prefix(const char *prefix)
+{
+    CHECK(prefix != NULL);
+    return prefix[0] == '\0' ? 0 : check_key(prefix);
+}
+
+/* ---- the table's functions ---- */
+
+static const struct storage_ops *ops_of(struct storage *storage)
+{
+    CHECK(storage != NULL);
+    return ((struct storage_base *)storage)->ops;
+}
+
+static void check_owner(struct storage *storage, struct storage_object *object)
+{
+    CHECK(object != NULL);
+    CHECK(((struct storage_base *)object)->ops == ops_of(storage));
+}
+
+int storage_open(struct storage **out, const struct storage_ops *ops, const char *where,
+                 const struct storage_options *options)
+{
+    CHECK(out != NULL && ops != NULL);
+    *out = NULL;
+    int error = ops->open(out, where ? where : "", options ? options : &default_options);
+    CHECK((error == 0) == (*out != NULL));
+    return error;
+}
+
+void storage_close(struct storage *storage)
+{
+    if (storage != NULL)
+        ops_of(storage)->close(storage);
+}
+
+int storage_register_buffers(struct storage *storage, const struct iovec *buffers, uint32_t count)
+{
+    CHECK(buffers != NULL && count > 0);
+    const struct storage_ops *ops = ops_of(storage);
+    return ops->register_buffers ? ops->register_buffers(storage, buffers, count) : 0;
+}
+
+int storage_object_create(struct storage *storage, struct storage_object **out, const char *key,
+                          uint64_t bytes)
+{
+    CHECK(out != NULL);
+    *out = NULL;
+    int error = check_key(key);
+    if (error != 0)
+        return error;
+    if (bytes % STORAGE_ALIGN != 0 || bytes > INT64_MAX)
+        return report_error(ERR_INVALID, NULL,
+                            "the size of \"%s\", %llu bytes, is not a multiple of %u", key,
+                            (unsigned long long)bytes, STORAGE_ALIGN);
+    return ops_of(storage)->object_create(storage, out, key, bytes);
+}
+
+int storage_object_open(struct storage *storage, struct storage_object **out, const char *key,
+                        uint64_t *out_bytes)
+{
+    CHECK(out != NULL && out_bytes != NULL);
+    *out = NULL;
+    int error = check_key(key);
+    return error ? error : ops_of(storage)->object_open(storage, out, key, out_bytes);
+}
+
+void storage_object_close(struct storage *storage, struct storage_object *object)
+{
+    if (object == NULL)
+        return;
+    check_owner(storage, object);
+    ops_of(storage)->object_close(storage, object);
+}
+
+void storage_submit(struct storage *storage, struct storage_request *request)
+{
+    CHECK(request != NULL && request->done != NULL);
+    check_owner(storage, request->object);
+    if (request->op != STORAGE_SYNC) {
+        CHECK(request->op == STORAGE_READ || request->op == STORAGE_WRITE);
+        CHECK(request->data != NULL && (uintptr_t)request->data % STORAGE_ALIGN == 0);
+        CHECK(request->bytes > 0 && request->bytes % STORAGE_ALIGN == 0);
+        CHECK(request->offset % STORAGE_ALIGN == 0);
+        CHECK(request->offset <= (uint64_t)INT64_MAX - request->bytes);
+    }
+    request->error = 0;
+    request->error_number = 0;
+    request->next = NULL;
+    request->bytes_done = 0;
+    request->retries = 0;
+    ops_of(storage)->submit(storage, request);
+}
+
+int storage_sync_names(struct storage *storage, const char *prefix)
+{
+    int error = check_prefix(prefix);
+    return error ? error : ops_of(storage)->sync_names(storage, prefix);
+}
+
+int storage_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
+{
+    CHECK(data != NULL || bytes == 0);
+    int error = check_key(key);
+    return error ? error : ops_of(storage)->publish(storage, key, data, bytes);
+}
+
+int storage_fetch(struct storage *storage, const char *key, void *data, size_t size,
+                  uint64_t *out_bytes)
+{
+    CHECK(out_bytes != NULL && (data != NULL || size == 0));
+    int error = check_key(key);
+    return error ? error : ops_of(storage)->fetch(storage, key, data, size, out_bytes);
+}
+
+int storage_list(struct storage *storage, const char *prefix,
+                 int (*visit)(void *user, const struct storage_entry *entry), void *user)
+{
+    CHECK(visit != NULL);
+    int error = check_prefix(prefix);
+    return error ? error : ops_of(storage)->list(storage, prefix, visit, user);
+}
+
+int storage_remove(struct storage *storage, const char *key)
+{
+    int error = check_key(key);
+    return error ? error : ops_of(storage)->remove(storage, key);
+}
+
+int storage_lock(struct storage *storage)
+{
+    const struct storage_ops *ops = ops_of(storage);
+    return ops->lock ? ops->lock(storage) : 0;
+}
+
+int storage_space(struct storage *storage, struct storage_space *out)
+{
+    CHECK(out != NULL);
+    *out = (struct storage_space){0};
+    return ops_of(storage)->space(storage, out);
+}
+
+const char *storage_describe(struct storage *storage)
+{
+    const struct storage_ops *ops = ops_of(storage);
+    return ops->describe ? ops->describe(storage) : ops->name;
+}
+
+/* ---- made of the above ---- */
+
+int storage_fetch_all(struct storage *storage, const char *key, size_t max, void **out,
+                      size_t *out_bytes)
+{
+    CHECK(out != NULL && out_bytes != NULL);
+    *out = NULL;
+    uint64_t bytes = 0, bytes_now = 0;
+    int error = storage_fetch(storage, key, NULL, 0, &bytes);
+    if (error != 0)
+        return error;
+    if (bytes > max)
+        return report_error(ERR_CORRUPT, NULL, "\"%s\" has %llu bytes, more than the limit of %zu",
+                            key, (unsigned long long)bytes, max);
+    char *data = malloc(bytes + 1);
+    if (data == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate %llu bytes for \"%s\"",
+                            (unsigned long long)bytes, key);
+    error = storage_fetch(storage, key, data, bytes, &bytes_now);
+    if (error == 0 && bytes_now != bytes)
+        error = report_error(ERR_CORRUPT, NULL, "\"%s\" changed its size while it was read", key);
+    if (error != 0) {
+        free(data);
+        return error;
+    }
+    data[bytes] = '\0';
+    *out = data;
+    *out_bytes = bytes;
+    return 0;
+}
+
+static void post_done(struct storage_request *request)
+{
+    sem_post(request->user);
+}
+
+int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
+                     uint64_t offset, void *data, uint32_t bytes)
+{
+    static const char *const messages[] = {
+        [STORAGE_READ] = "could not read from storage",
+        [STORAGE_WRITE] = "could not write to storage",
+        [STORAGE_SYNC] = "could not make an object durable",
+    };
+    sem_t done;
+    CHECK(sem_init(&done, 0, 0) == 0);
+    struct storage_request request = {
+        .op = op,
+        .object = object,
+        .offset = offset,
+        .data = data,
+        .bytes = bytes,
+        .buffer = -1,
+        .done = post_done,
+        .user = &done,
+    };
+    storage_submit(storage, &request);
+    while (sem_wait(&done) != 0)
+        CHECK(errno == EINTR);
+    sem_destroy(&done);
+    if (request.error == 0)
+        return 0;
+    return report_error(
+        request.error, NULL, "%s at offset %llu: %s", messages[op], (unsigned long long)offset,
+        request.error_number ? strerror(request.error_number) : err_text(request.error));
+}

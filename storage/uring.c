@@ -1,0 +1,346 @@
+/* uring.c - the io_uring engine: one thread that owns one ring.
+ *
+ * Requests come from any thread through a stack that is pushed with one compare-and-swap and taken
+ * whole by the ring thread, which turns it into first-in first-out order. Who pushes onto the empty
+ * stack writes an eventfd; a read of that eventfd is always in the ring, so the thread sleeps in
+ * one place only: io_uring_submit_and_wait. At most `depth` requests are on the device, the others
+ * wait in a list that is linked through the requests.
+ *
+ * Buffers registered with the kernel save it the pinning of pages per request. Registration may be
+ * refused (RLIMIT_MEMLOCK): the limit is raised as far as the process may, else requests run
+ * unregistered.
+ *
+ * The completion queue cannot overflow: it has twice as many places as there are entries, and
+ * entries are the depth and the eventfd's read. */
+#include "storage/engine.h"
+
+#include <liburing.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#define URING_BUFFERS_MAX 16384u          /* the kernel's own limit */
+#define URING_BUFFER_BYTES_MAX (1u << 30) /* likewise, of one buffer */
+
+struct uring_engine {
+    struct engine base;
+    struct io_uring ring;
+    pthread_t thread;
+    int event_fd;
+    uint32_t depth;
+    char text[128];
+    _Atomic(struct storage_request *) submitted; /* newest first */
+    atomic_bool stop;
+    struct iovec *buffers; /* valid once `registered` is set */
+    uint32_t num_buffers;
+    atomic_bool registered;
+    /* The ring thread's own. */
+    struct storage_request *waiting;
+    struct storage_request **waiting_tail;
+    uint32_t in_flight;
+    bool wake_armed;
+    uint64_t wake_value; /* where the eventfd's read goes; its address marks that completion */
+};
+
+static void wake_ring(struct uring_engine *engine)
+{
+    uint64_t one = 1;
+    ssize_t written;
+    do
+        written = write(engine->event_fd, &one, sizeof(one));
+    while (written < 0 && errno == EINTR);
+    CHECK(written == sizeof(one));
+}
+
+static void arm_wake(struct uring_engine *engine)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&engine->ring);
+    CHECK(sqe != NULL);
+    io_uring_prep_read(sqe, engine->event_fd, &engine->wake_value, sizeof(engine->wake_value), 0);
+    io_uring_sqe_set_data(sqe, &engine->wake_value);
+    engine->wake_armed = true;
+}
+
+/* Appends what was submitted to the waiting list, oldest first. */
+static void take_submitted(struct uring_engine *engine)
+{
+    struct storage_request *request =
+        atomic_exchange_explicit(&engine->submitted, NULL, memory_order_acquire);
+    struct storage_request *oldest = NULL;
+    struct storage_request **tail = engine->waiting_tail;
+    while (request != NULL) {
+        struct storage_request *older = request->next;
+        if (oldest == NULL)
+            tail = &request->next;
+        request->next = oldest;
+        oldest = request;
+        request = older;
+    }
+    *engine->waiting_tail = oldest;
+    engine->waiting_tail = tail;
+}
+
+static bool is_fixed(struct uring_engine *engine, const struct storage_request *request)
+{
+    if (request->buffer < 0 || !atomic_load_explicit(&engine->registered, memory_order_acquire))
+        return false;
+    CHECK((uint32_t)request->buffer < engine->num_buffers);
+    const struct iovec *buffer = &engine->buffers[request->buffer];
+    const char *start = buffer->iov_base, *data = request->data;
+    CHECK(data >= start && data + request->bytes <= start + buffer->iov_len);
+    return true;
+}
+
+/* Puts what is left of a request into the ring. */
+static void prepare(struct uring_engine *engine, struct storage_request *request)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&engine->ring);
+    CHECK(sqe != NULL);
+    int fd = engine_file_of(request)->fd;
+    char *data = (char *)request->data + request->bytes_done;
+    uint32_t bytes = request->bytes - request->bytes_done;
+    uint64_t offset = request->offset + request->bytes_done;
+    if (request->op == STORAGE_SYNC)
+        io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
+    else if (is_fixed(engine, request) && request->op == STORAGE_READ)
+        io_uring_prep_read_fixed(sqe, fd, data, bytes, offset, request->buffer);
+    else if (is_fixed(engine, request))
+        io_uring_prep_write_fixed(sqe, fd, data, bytes, offset, request->buffer);
+    else if (request->op == STORAGE_READ)
+        io_uring_prep_read(sqe, fd, data, bytes, offset);
+    else
+        io_uring_prep_write(sqe, fd, data, bytes, offset);
+    io_uring_sqe_set_data(sqe, request);
+}
+
+static void start_waiting(struct uring_engine *engine)
+{
+    while (engine->waiting != NULL && engine->in_flight < engine->depth) {
+        struct storage_request *request = engine->waiting;
+        engine->waiting = request->next;
+        if (engine->waiting == NULL)
+            engine->waiting_tail = &engine->waiting;
+        if (!engine_accept(request)) {
+            request->done(request);
+            continue;
+        }
+        engine->in_flight++;
+        prepare(engine, request);
+    }
+}
+
+static void complete(struct uring_engine *engine, struct storage_request *request, int result)
+{
+    bool ended = true;
+    if (result < 0)
+        ended = !engine_try_again(request, -result);
+    else if (request->op != STORAGE_SYNC)
+        ended = engine_advance(request, (uint32_t)result);
+    if (!ended) {
+        prepare(engine, request);
+        return;
+    }
+    engine->in_flight--;
+    request->done(request);
+}
+
+static void reap(struct uring_engine *engine)
+{
+    struct io_uring_cqe *cqe;
+    while (io_uring_peek_cqe(&engine->ring, &cqe) == 0) {
+        void *data = io_uring_cqe_get_data(cqe);
+        int result = cqe->res;
+        io_uring_cqe_seen(&engine->ring, cqe);
+        if (data == &engine->wake_value) {
+            CHECK(result == sizeof(uint64_t) || result == -EINTR || result == -EAGAIN);
+            engine->wake_armed = false;
+        } else {
+            complete(engine, data, result);
+        }
+    }
+}
+
+/* Submits and sleeps until a completion. The kernel may be out of memory for requests: what it did
+ * not take stays in the submission queue for the next call. */
+static void submit_and_wait(struct uring_engine *engine)
+{
+    int result = io_uring_submit_and_wait(&engine->ring, 1);
+    if (result >= 0 || result == -EINTR)
+        return;
+    CHECK(result == -EAGAIN || result == -EBUSY || result == -ENOMEM);
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+/* Callbacks of refused requests may submit without a wake-up: looks again until nothing is left. */
+static void start_submitted(struct uring_engine *engine)
+{
+    do {
+        take_submitted(engine);
+        start_waiting(engine);
+    } while (atomic_load_explicit(&engine->submitted, memory_order_relaxed) != NULL);
+}
+
+static void *run_ring(void *argument)
+{
+    struct uring_engine *engine = argument;
+    for (;;) {
+        bool stop = atomic_load_explicit(&engine->stop, memory_order_acquire);
+        start_submitted(engine);
+        if (stop && !engine->wake_armed && engine->in_flight == 0 && engine->waiting == NULL)
+            return NULL;
+        if (!engine->wake_armed && !stop)
+            arm_wake(engine);
+        submit_and_wait(engine);
+        reap(engine);
+    }
+}
+
+static int start_thread(struct uring_engine *engine)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int number = pthread_create(&engine->thread, NULL, run_ring, engine);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (number == 0) {
+        pthread_setname_np(engine->thread, "hf-uring");
+        return 0;
+    }
+    errno = number;
+    return report_errno(ERR_BUSY, "could not start the io_uring thread", NULL);
+}
+
+static int uring_open(struct engine **out, const struct storage_options *options)
+{
+    uint32_t depth = options->queue_depth ? options->queue_depth : ENGINE_DEPTH_DEFAULT;
+    if (depth > ENGINE_DEPTH_MAX)
+        return report_error(ERR_INVALID, NULL, "a queue depth of %u is over the limit of %u", depth,
+                            ENGINE_DEPTH_MAX);
+    int error;
+    struct uring_engine *engine = calloc(1, sizeof(*engine));
+    if (engine == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate the io_uring engine");
+    engine->base.ops = &engine_uring;
+    engine->depth = depth;
+    engine->waiting_tail = &engine->waiting;
+    engine->event_fd = eventfd(0, EFD_CLOEXEC);
+    if (engine->event_fd < 0) {
+        error = report_errno(ERR_BUSY, "could not make an eventfd", NULL);
+        goto free_engine;
+    }
+    int result = io_uring_queue_init(depth + 1, &engine->ring, 0);
+    if (result < 0) {
+        errno = -result;
+        error = report_errno(storage_code_of_errno(-result), "the system refused io_uring",
+                             "io_uring_setup");
+        goto close_event;
+    }
+    snprintf(engine->text, sizeof(engine->text), "io_uring, depth %u", depth);
+    error = start_thread(engine);
+    if (error != 0)
+        goto exit_ring;
+    *out = &engine->base;
+    return 0;
+exit_ring:
+    io_uring_queue_exit(&engine->ring);
+close_event:
+    close(engine->event_fd);
+free_engine:
+    free(engine);
+    return error;
+}
+
+static void uring_close(struct engine *base)
+{
+    struct uring_engine *engine = (struct uring_engine *)base;
+    atomic_store_explicit(&engine->stop, true, memory_order_release);
+    wake_ring(engine);
+    pthread_join(engine->thread, NULL);
+    io_uring_queue_exit(&engine->ring);
+    close(engine->event_fd);
+    free(engine->buffers);
+    free(engine);
+}
+
+/* The kernel's answer, after one more try with the soft limit of locked memory at the hard one. */
+static int register_with_kernel(struct uring_engine *engine, const struct iovec *buffers,
+                                uint32_t count)
+{
+    int result = io_uring_register_buffers(&engine->ring, buffers, count);
+    struct rlimit limit;
+    if (result != -ENOMEM || getrlimit(RLIMIT_MEMLOCK, &limit) != 0)
+        return result;
+    if (limit.rlim_cur == limit.rlim_max)
+        return result;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0)
+        return result;
+    return io_uring_register_buffers(&engine->ring, buffers, count);
+}
+
+static int uring_register_buffers(struct engine *base, const struct iovec *buffers, uint32_t count)
+{
+    struct uring_engine *engine = (struct uring_engine *)base;
+    CHECK(engine->buffers == NULL); /* once */
+    if (count > URING_BUFFERS_MAX)
+        return report_error(ERR_INVALID, NULL, "%u buffers are over the limit of %u", count,
+                            URING_BUFFERS_MAX);
+    for (uint32_t i = 0; i < count; i++)
+        if (buffers[i].iov_len > URING_BUFFER_BYTES_MAX)
+            return report_error(ERR_INVALID, "use more and smaller buffers",
+                                "buffer %u of %zu bytes is over the limit of 1 GiB", i,
+                                buffers[i].iov_len);
+    engine->buffers = calloc(count, sizeof(*buffers));
+    if (engine->buffers == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate the table of buffers");
+    memcpy(engine->buffers, buffers, count * sizeof(*buffers));
+    engine->num_buffers = count;
+    int result = register_with_kernel(engine, buffers, count);
+    if (result == 0) {
+        atomic_store_explicit(&engine->registered, true, memory_order_release);
+        snprintf(engine->text, sizeof(engine->text), "io_uring, depth %u, %u fixed buffers",
+                 engine->depth, count);
+        return 0;
+    }
+    if (result != -ENOMEM && result != -EPERM && result != -EOPNOTSUPP) {
+        errno = -result;
+        return report_errno(ERR_INVALID, "could not register the buffers", NULL);
+    }
+    snprintf(engine->text, sizeof(engine->text), "io_uring, depth %u, unregistered buffers (%s)",
+             engine->depth, strerror(-result));
+    return 0;
+}
+
+static void uring_submit(struct engine *base, struct storage_request *request)
+{
+    struct uring_engine *engine = (struct uring_engine *)base;
+    struct storage_request *head = atomic_load_explicit(&engine->submitted, memory_order_relaxed);
+    do
+        request->next = head;
+    while (!atomic_compare_exchange_weak_explicit(&engine->submitted, &head, request,
+                                                  memory_order_release, memory_order_relaxed));
+    /* Callbacks that submit run on the ring thread, which looks at the stack before it sleeps. */
+    if (head == NULL && !pthread_equal(pthread_self(), engine->thread))
+        wake_ring(engine);
+}
+
+static const char *uring_describe(struct engine *base)
+{
+    return ((struct uring_engine *)base)->text;
+}
+
+const struct engine_ops engine_uring = {
+    .name = "io_uring",
+    .open = uring_open,
+    .close = uring_close,
+    .register_buffers = uring_register_buffers,
+    .submit = uring_submit,
+    .describe = uring_describe,
+};
