@@ -11,14 +11,17 @@
  * plain XXH3-64 of the table. Format of safetensors: its README (huggingface/safetensors).
  *
  * __metadata__ (all strings): "format"="holdfast-shard", "version"="1", "run", "step", "attempt",
- * "nonce", "shard" ("0"-based index), "shards", "data_start", and per tensor "slice.<name>" =
- * "offset,...;shape,..." in decimal. Readers treat every field as hostile: checked arithmetic,
+ * "nonce", "shard" ("0"-based index), "shards", "data_start", per tensor "slice.<name>" =
+ * "offset,...;shape,..." in decimal, and last "header_hash": 16 hex digits, the XXH3-64 of the file's bytes
+ * before those digits. It is the last member of the header, so any change of a header is found by
+ * itself, before a block is read. Readers treat every field as hostile all the same: checked arithmetic,
  * offsets sorted and contiguous, no hole, no overlap, header at most 16 MiB. */
 #ifndef HOLDFAST_SHARD_H
 #define HOLDFAST_SHARD_H
 
 #include "layout.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -42,6 +45,15 @@ struct shard_geometry {
     uint64_t num_blocks;
 };
 
+/* `data_start` and the bytes of tensor data (layout_shard_bytes()) give all the rest. ERR_CORRUPT when data_start is
+ * not a positive multiple of 4096 within the header's limit. */
+int shard_geometry_derive(struct shard_geometry *out, uint64_t data_start, uint64_t tensor_bytes);
+
+/* A run's name is one component of a key: 1 to 127 of [A-Za-z0-9._-], not "." or "..". A nonce is 32
+ * digits of [0-9a-f]. */
+bool shard_run_is_valid(const char *run);
+bool shard_nonce_is_valid(const char *nonce);
+
 /* "<run>/step-00001000-a0003" and "<run>/step-00001000-a0003/shard-00002-of-00008.safetensors".
  * File numbers are 1-based as Hugging Face names them; `shard` here is 0-based. */
 int shard_dir_key(char *out, size_t size, const char *run, uint64_t step, uint64_t attempt);
@@ -51,7 +63,7 @@ int shard_key(char *out, size_t size, const struct shard_identity *identity);
  * for every step: numbers in the header are space-padded by the final padding. */
 int shard_geometry(struct shard_geometry *out, const struct layout_table *table, uint32_t shard,
                    const char *run, uint32_t shards);
-/* Writes exactly geometry->data_start bytes to `out`. */
+/* Writes exactly geometry->data_start bytes to `out`. ERR_INVALID: a bad run, nonce or shard number. */
 int shard_header_write(void *out, const struct shard_geometry *geometry,
                        const struct layout_table *table, const struct shard_identity *identity);
 

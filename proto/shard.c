@@ -1,0 +1,539 @@
+/* shard.c - names, geometry and header of a shard file (format in shard.h).
+ *
+ * Writing: the header is formatted once with every number at its widest to learn how much room it
+ * may ever need; rounded up to 4 KiB that is data_start, which therefore depends on tensors, run
+ * and rank count only. The real header is then formatted and padded with spaces.
+ *
+ * Reading trusts nothing: the hash at the header's end is checked first, then jansson parses
+ * the text, then each member is taken by name and nothing may be left over. The result is accepted
+ * only if it is what shard_header_write() would have produced in content and order. */
+#include "proto/shard.h"
+
+#include "proto/checksum.h"
+#include "proto/report.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FORMAT_NAME "holdfast-shard"
+#define FORMAT_VERSION "1"
+#define HASH_PREFIX "\"header_hash\":\""
+#define HASH_DIGITS 16
+#define HASH_SUFFIX "\"}}"
+#define NUM_FIXED_METADATA 10 /* members of __metadata__ that are not slices */
+#define TENSOR_BYTES_MAX (1ull << 62)
+
+/* ---- names ---- */
+
+bool shard_run_is_valid(const char *run)
+{
+    size_t length = strlen(run);
+    if (length == 0 || length > 127 || strcmp(run, ".") == 0 || strcmp(run, "..") == 0)
+        return false;
+    return strspn(run, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
+           length;
+}
+
+bool shard_nonce_is_valid(const char *nonce)
+{
+    return strlen(nonce) == 32 && strspn(nonce, "0123456789abcdef") == 32;
+}
+
+static int fail_run(const char *run)
+{
+    return report_error(ERR_INVALID, "use 1 to 127 of the characters A-Z a-z 0-9 . _ -",
+                        "'%.127s' cannot be the name of a run", run);
+}
+
+int shard_dir_key(char *out, size_t size, const char *run, uint64_t step, uint64_t attempt)
+{
+    if (!shard_run_is_valid(run))
+        return fail_run(run);
+    int length = snprintf(out, size, "%s/step-%08" PRIu64 "-a%04" PRIu64, run, step, attempt);
+    if (length < 0 || (size_t)length >= size)
+        return report_error(ERR_INVALID, NULL, "the key of run '%s' does not fit its buffer", run);
+    return 0;
+}
+
+int shard_key(char *out, size_t size, const struct shard_identity *identity)
+{
+    int error = shard_dir_key(out, size, identity->run, identity->step, identity->attempt);
+    if (error)
+        return error;
+    size_t used = strlen(out);
+    int length =
+        snprintf(out + used, size - used, "/shard-%05" PRIu64 "-of-%05" PRIu32 ".safetensors",
+                 (uint64_t)identity->shard + 1, identity->shards);
+    if (length < 0 || (size_t)length >= size - used)
+        return report_error(ERR_INVALID, NULL, "the key of run '%s' does not fit its buffer",
+                            identity->run);
+    return 0;
+}
+
+/* ---- geometry ---- */
+
+static uint64_t round_up(uint64_t bytes)
+{
+    return (bytes + SHARD_ALIGN - 1) / SHARD_ALIGN * SHARD_ALIGN;
+}
+
+int shard_geometry_derive(struct shard_geometry *out, uint64_t data_start, uint64_t tensor_bytes)
+{
+    if (data_start == 0 || data_start % SHARD_ALIGN != 0 || data_start > SHARD_HEADER_BYTES_MAX)
+        return report_error(ERR_CORRUPT, NULL, "data_start %" PRIu64 " of a shard is not possible",
+                            data_start);
+    if (tensor_bytes > TENSOR_BYTES_MAX)
+        return report_error(ERR_CORRUPT, NULL, "a shard of %" PRIu64 " bytes is not possible",
+                            tensor_bytes);
+    out->data_start = data_start;
+    out->table_start = data_start + tensor_bytes;
+    out->num_blocks = (out->table_start + CHECKSUM_BLOCK_BYTES - 1) / CHECKSUM_BLOCK_BYTES;
+    out->file_bytes = round_up(out->table_start + out->num_blocks * sizeof(uint64_t));
+    return 0;
+}
+
+void shard_block(uint64_t *start, uint64_t *length, const struct shard_geometry *geometry,
+                 uint64_t index)
+{
+    CHECK(index < geometry->num_blocks);
+    uint64_t rest = geometry->table_start - index * CHECKSUM_BLOCK_BYTES;
+    *start = index * CHECKSUM_BLOCK_BYTES;
+    *length = rest < CHECKSUM_BLOCK_BYTES ? rest : CHECKSUM_BLOCK_BYTES;
+}
+
+/* ---- writing ---- */
+
+static void print_list(FILE *out, const uint64_t *values, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        fprintf(out, "%s%" PRIu64, i ? "," : "", values[i]);
+}
+
+static void print_tensors(FILE *out, const struct layout_table *table,
+                          const struct shard_tensor *tensors, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct tensor_meta *meta = &table->tensors[tensors[i].tensor];
+        fprintf(out, "\"%s\":{\"dtype\":\"%s\",\"shape\":[", meta->name, dtype_name(meta->dtype));
+        print_list(out, tensors[i].box.extent, meta->dims);
+        fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]},", tensors[i].data_byte,
+                tensors[i].data_byte + tensors[i].bytes);
+    }
+}
+
+static void print_metadata(FILE *out, const struct layout_table *table,
+                           const struct shard_tensor *tensors, uint32_t count,
+                           const struct shard_identity *identity, uint64_t data_start)
+{
+    fprintf(out,
+            "\"__metadata__\":{\"format\":\"" FORMAT_NAME "\",\"version\":\"" FORMAT_VERSION
+            "\",\"run\":\"%s\",\"step\":\"%" PRIu64 "\",\"attempt\":\"%" PRIu64
+            "\",\"nonce\":\"%s\",\"shard\":\"%" PRIu32 "\",\"shards\":\"%" PRIu32
+            "\",\"data_start\":\"%" PRIu64 "\",",
+            identity->run, identity->step, identity->attempt, identity->nonce, identity->shard,
+            identity->shards, data_start);
+    for (uint32_t i = 0; i < count; i++) {
+        const struct tensor_meta *meta = &table->tensors[tensors[i].tensor];
+        fprintf(out, "\"slice.%s\":\"", meta->name);
+        print_list(out, tensors[i].box.offset, meta->dims);
+        fprintf(out, ";");
+        print_list(out, meta->shape, meta->dims);
+        fprintf(out, "\",");
+    }
+}
+
+/* The header's text from its '{' up to the digits of the hash, to be freed. */
+static int format_header(char **out, size_t *out_length, const struct shard_geometry *geometry,
+                         const struct layout_table *table, const struct shard_tensor *tensors,
+                         uint32_t count, const struct shard_identity *identity)
+{
+    FILE *file = open_memstream(out, out_length);
+    if (!file)
+        return report_error(ERR_MEMORY, NULL, "could not format the header of a shard");
+    uint64_t table_bytes = geometry->file_bytes - geometry->table_start;
+    uint64_t tensor_bytes = geometry->table_start - geometry->data_start;
+    fprintf(file, "{");
+    print_tensors(file, table, tensors, count);
+    fprintf(file,
+            "\"" SHARD_TABLE_NAME "\":{\"dtype\":\"U8\",\"shape\":[%" PRIu64
+            "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]},",
+            table_bytes, tensor_bytes, tensor_bytes + table_bytes);
+    print_metadata(file, table, tensors, count, identity, geometry->data_start);
+    fprintf(file, HASH_PREFIX);
+    bool failed = ferror(file);
+    if (fclose(file) != 0 || failed) {
+        free(*out);
+        return report_error(ERR_MEMORY, NULL, "could not format the header of a shard");
+    }
+    return 0;
+}
+
+int shard_geometry(struct shard_geometry *out, const struct layout_table *table, uint32_t shard,
+                   const char *run, uint32_t shards)
+{
+    if (!shard_run_is_valid(run))
+        return fail_run(run);
+    struct shard_tensor *tensors = NULL;
+    uint32_t count = 0;
+    uint64_t tensor_bytes = 0;
+    int error = layout_shard_tensors(&tensors, &count, &tensor_bytes, table, shard);
+    if (error)
+        return error;
+    struct shard_identity widest = {
+        .step = UINT64_MAX, .attempt = UINT64_MAX, .shard = shard, .shards = shards};
+    snprintf(widest.run, sizeof(widest.run), "%s", run);
+    memset(widest.nonce, 'f', sizeof(widest.nonce) - 1);
+    struct shard_geometry wide = {.data_start = SHARD_HEADER_BYTES_MAX, .table_start = UINT64_MAX};
+    char *text = NULL;
+    size_t length = 0;
+    error = format_header(&text, &length, &wide, table, tensors, count, &widest);
+    free(tensors);
+    if (error)
+        return error;
+    free(text);
+    uint64_t data_start = round_up(sizeof(uint64_t) + length + HASH_DIGITS + strlen(HASH_SUFFIX));
+    if (data_start > SHARD_HEADER_BYTES_MAX)
+        return report_error(ERR_INVALID, "describe fewer tensors per rank",
+                            "the header of shard %" PRIu32 " would pass %u bytes", shard,
+                            SHARD_HEADER_BYTES_MAX);
+    return shard_geometry_derive(out, data_start, tensor_bytes);
+}
+
+static int check_identity(const struct shard_identity *identity)
+{
+    if (!shard_run_is_valid(identity->run))
+        return fail_run(identity->run);
+    if (!shard_nonce_is_valid(identity->nonce))
+        return report_error(ERR_INVALID, NULL, "a shard's nonce is not 32 hexadecimal digits");
+    if (identity->shard >= identity->shards)
+        return report_error(ERR_INVALID, NULL, "there is no shard %" PRIu32 " of %" PRIu32,
+                            identity->shard, identity->shards);
+    return 0;
+}
+
+int shard_header_write(void *out, const struct shard_geometry *geometry,
+                       const struct layout_table *table, const struct shard_identity *identity)
+{
+    int error = check_identity(identity);
+    if (error)
+        return error;
+    struct shard_tensor *tensors = NULL;
+    uint32_t count = 0;
+    uint64_t tensor_bytes = 0;
+    error = layout_shard_tensors(&tensors, &count, &tensor_bytes, table, identity->shard);
+    if (error)
+        return error;
+    CHECK(geometry->table_start - geometry->data_start == tensor_bytes);
+    char *text = NULL;
+    size_t length = 0;
+    error = format_header(&text, &length, geometry, table, tensors, count, identity);
+    free(tensors);
+    if (error)
+        return error;
+    uint64_t header_bytes = geometry->data_start - sizeof(uint64_t);
+    CHECK(length + HASH_DIGITS + strlen(HASH_SUFFIX) <= header_bytes);
+
+    char *bytes = out;
+    memcpy(bytes, &header_bytes, sizeof(header_bytes));
+    memcpy(bytes + sizeof(header_bytes), text, length);
+    free(text);
+    length += sizeof(header_bytes);
+    char tail[HASH_DIGITS + sizeof(HASH_SUFFIX)];
+    snprintf(tail, sizeof(tail), "%016" PRIx64 HASH_SUFFIX, checksum_bytes(bytes, length));
+    memcpy(bytes + length, tail, sizeof(tail) - 1);
+    length += sizeof(tail) - 1;
+    memset(bytes + length, ' ', geometry->data_start - length);
+    return 0;
+}
+
+/* ---- reading ---- */
+
+/* `name`: the member or tensor that is wrong, or NULL. */
+static int fail_header(const char *what, const char *name)
+{
+    char detail[LAYOUT_NAME_MAX + 128];
+    if (name)
+        snprintf(detail, sizeof(detail), "%s '%.200s'", what, name);
+    else
+        snprintf(detail, sizeof(detail), "%s", what);
+    return report_set(ERR_CORRUPT, "the header of a shard is damaged", detail, NULL);
+}
+
+/* Decimal digits as snprintf writes them: no sign, no leading zero. Moves *text behind them. */
+static bool take_number(uint64_t *out, const char **text)
+{
+    const char *at = *text;
+    uint64_t value = 0;
+    if (at[0] == '0' && at[1] >= '0' && at[1] <= '9')
+        return false;
+    for (; *at >= '0' && *at <= '9'; at++) {
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value))
+            return false;
+    }
+    bool any = at != *text;
+    *text = at;
+    *out = value;
+    return any;
+}
+
+static bool get_text(const char **out, const json_t *object, const char *key)
+{
+    *out = json_string_value(json_object_get(object, key));
+    return *out != NULL;
+}
+
+static bool get_number_text(uint64_t *out, const json_t *metadata, const char *key, uint64_t max)
+{
+    const char *text = NULL;
+    return get_text(&text, metadata, key) && take_number(out, &text) && *text == '\0' &&
+           *out <= max;
+}
+
+/* "o,o;s,s" of `dims` numbers each. */
+static bool parse_slice_text(struct slice *slice, const char *text, uint32_t dims)
+{
+    for (uint32_t d = 0; d < dims; d++) {
+        if ((d > 0 && *text++ != ',') || !take_number(&slice->box.offset[d], &text))
+            return false;
+    }
+    if (*text++ != ';')
+        return false;
+    for (uint32_t d = 0; d < dims; d++) {
+        if ((d > 0 && *text++ != ',') || !take_number(&slice->tensor.shape[d], &text))
+            return false;
+    }
+    return *text == '\0';
+}
+
+static bool get_numbers(uint64_t *out, const json_t *array, size_t count)
+{
+    if (!json_is_array(array) || json_array_size(array) != count)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const json_t *value = json_array_get(array, i);
+        if (!json_is_integer(value) || json_integer_value(value) < 0)
+            return false;
+        out[i] = (uint64_t)json_integer_value(value);
+    }
+    return true;
+}
+
+/* One member of the header: {"dtype", "shape", "data_offsets"} and nothing else. */
+static bool parse_entry(enum dtype *out_dtype, uint64_t *out_extent, uint32_t *out_dims,
+                        uint64_t out_range[2], const json_t *entry)
+{
+    const char *dtype = NULL;
+    const json_t *shape = json_object_get(entry, "shape");
+    size_t dims = json_array_size(shape);
+    if (!json_is_object(entry) || json_object_size(entry) != 3 || !get_text(&dtype, entry, "dtype"))
+        return false;
+    if (dtype_parse(out_dtype, dtype) != 0 || dims > LAYOUT_DIMS_MAX)
+        return false;
+    *out_dims = (uint32_t)dims;
+    return get_numbers(out_extent, shape, dims) &&
+           get_numbers(out_range, json_object_get(entry, "data_offsets"), 2) &&
+           out_range[0] <= out_range[1];
+}
+
+static int parse_tensor(struct slice *slice, uint64_t *out_data_byte, const char *name,
+                        const json_t *entry, const json_t *metadata)
+{
+    char key[LAYOUT_NAME_MAX + 8];
+    uint64_t range[2];
+    const char *text = NULL;
+    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
+        slice->box.extent[d] = slice->tensor.shape[d] = 1;
+    if (strlen(name) >= LAYOUT_NAME_MAX)
+        return fail_header("too long a name:", name);
+    strcpy(slice->tensor.name, name);
+    if (!parse_entry(&slice->tensor.dtype, slice->box.extent, &slice->tensor.dims, range, entry))
+        return fail_header("bad description of tensor", name);
+    snprintf(key, sizeof(key), "slice.%s", name);
+    if (!get_text(&text, metadata, key) || !parse_slice_text(slice, text, slice->tensor.dims))
+        return fail_header("bad slice of tensor", name);
+    if (slice_check(slice) != 0)
+        return ERR_CORRUPT;
+    uint64_t bytes =
+        box_elements(&slice->box, slice->tensor.dims) * dtype_bytes(slice->tensor.dtype);
+    if (bytes == 0 || range[1] - range[0] != bytes)
+        return fail_header("data_offsets do not fit the shape of tensor", name);
+    *out_data_byte = range[0];
+    return 0;
+}
+
+static int parse_identity(struct shard_header *out, const json_t *metadata)
+{
+    struct shard_identity *identity = &out->identity;
+    const char *format = NULL, *version = NULL, *run = NULL, *nonce = NULL;
+    uint64_t shard = 0, shards = 0, data_start = 0;
+    if (!get_text(&format, metadata, "format") || strcmp(format, FORMAT_NAME) != 0)
+        return report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast shard");
+    if (!get_text(&version, metadata, "version") || strcmp(version, FORMAT_VERSION) != 0)
+        return report_error(ERR_VERSION, "read it with a newer Holdfast",
+                            "shard format '%.16s' is unknown", version ? version : "");
+    if (!get_text(&run, metadata, "run") || !shard_run_is_valid(run))
+        return fail_header("bad member", "run");
+    if (!get_text(&nonce, metadata, "nonce") || !shard_nonce_is_valid(nonce))
+        return fail_header("bad member", "nonce");
+    strcpy(identity->run, run);
+    strcpy(identity->nonce, nonce);
+    if (!get_number_text(&identity->step, metadata, "step", UINT64_MAX))
+        return fail_header("bad member", "step");
+    if (!get_number_text(&identity->attempt, metadata, "attempt", UINT64_MAX))
+        return fail_header("bad member", "attempt");
+    if (!get_number_text(&shards, metadata, "shards", UINT32_MAX))
+        return fail_header("bad member", "shards");
+    if (!get_number_text(&shard, metadata, "shard", UINT32_MAX) || shard >= shards)
+        return fail_header("bad member", "shard");
+    if (!get_number_text(&data_start, metadata, "data_start", UINT64_MAX) ||
+        data_start != out->geometry.data_start)
+        return fail_header("bad member", "data_start");
+    identity->shard = (uint32_t)shard;
+    identity->shards = (uint32_t)shards;
+    return 0;
+}
+
+/* The order of the file: descending element size, then name; back to back from byte 0. */
+static int check_order(uint64_t *out_bytes, const struct shard_header *header)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < header->num_tensors; i++) {
+        const struct tensor_meta *meta = &header->tensors[i].tensor;
+        if (header->data_byte[i] != bytes)
+            return fail_header("hole or overlap before tensor", meta->name);
+        if (__builtin_add_overflow(
+                bytes, box_elements(&header->tensors[i].box, meta->dims) * dtype_bytes(meta->dtype),
+                &bytes))
+            return fail_header("too much data at tensor", meta->name);
+        if (i == 0)
+            continue;
+        const struct tensor_meta *before = &header->tensors[i - 1].tensor;
+        uint32_t size = dtype_bytes(meta->dtype), size_before = dtype_bytes(before->dtype);
+        if (size > size_before || (size == size_before && strcmp(before->name, meta->name) >= 0))
+            return fail_header("wrong place of tensor", meta->name);
+    }
+    *out_bytes = bytes;
+    return 0;
+}
+
+static int check_table(const struct shard_geometry *geometry, const json_t *entry)
+{
+    enum dtype dtype;
+    uint64_t extent[LAYOUT_DIMS_MAX], range[2];
+    uint32_t dims = 0;
+    uint64_t bytes = geometry->file_bytes - geometry->table_start;
+    uint64_t start = geometry->table_start - geometry->data_start;
+    if (!parse_entry(&dtype, extent, &dims, range, entry) || dtype != DTYPE_U8 || dims != 1 ||
+        extent[0] != bytes || range[0] != start || range[1] != start + bytes)
+        return fail_header("bad description of tensor", SHARD_TABLE_NAME);
+    return 0;
+}
+
+/* Members arrive in the order of the text, which for a file of ours is the order of the data. */
+static int parse_members(struct shard_header *out, const json_t *root, uint64_t file_bytes)
+{
+    const json_t *metadata = json_object_get(root, "__metadata__");
+    const json_t *table = json_object_get(root, SHARD_TABLE_NAME);
+    if (!json_is_object(metadata) || !table)
+        return report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast shard");
+    int error = parse_identity(out, metadata);
+    if (error)
+        return error;
+    size_t count = json_object_size(root) - 2;
+    if (json_object_size(metadata) != NUM_FIXED_METADATA + count)
+        return fail_header("unexpected member in", "__metadata__");
+    out->tensors = calloc(count ? count : 1, sizeof(*out->tensors));
+    out->data_byte = calloc(count ? count : 1, sizeof(*out->data_byte));
+    if (!out->tensors || !out->data_byte)
+        return report_error(ERR_MEMORY, NULL, "could not read the header of a shard");
+    const char *name = NULL;
+    json_t *entry = NULL;
+    json_object_foreach((json_t *)root, name, entry)
+    {
+        if (entry == metadata || entry == table)
+            continue;
+        uint32_t i = out->num_tensors++;
+        error = parse_tensor(&out->tensors[i], &out->data_byte[i], name, entry, metadata);
+        if (error)
+            return error;
+    }
+    uint64_t bytes = 0, data_start = out->geometry.data_start;
+    error = check_order(&bytes, out);
+    if (!error)
+        error = shard_geometry_derive(&out->geometry, data_start, bytes);
+    if (!error && out->geometry.file_bytes != file_bytes)
+        error = fail_header("the file's size does not fit the tensors", NULL);
+    return error ? error : check_table(&out->geometry, table);
+}
+
+/* *out_length: of the JSON text without its padding. */
+static int check_hash(size_t *out_length, const char *bytes, uint64_t data_start)
+{
+    static const size_t tail_bytes = HASH_DIGITS + sizeof(HASH_SUFFIX) - 1;
+    uint64_t end = data_start;
+    while (end > sizeof(uint64_t) && bytes[end - 1] == ' ')
+        end--;
+    if (end < sizeof(uint64_t) + strlen(HASH_PREFIX) + tail_bytes)
+        return report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast shard");
+    const char *digits = bytes + end - tail_bytes;
+    if (memcmp(digits - strlen(HASH_PREFIX), HASH_PREFIX, strlen(HASH_PREFIX)) != 0 ||
+        memcmp(digits + HASH_DIGITS, HASH_SUFFIX, strlen(HASH_SUFFIX)) != 0)
+        return report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast shard");
+    char expected[HASH_DIGITS + 1];
+    snprintf(expected, sizeof(expected), "%016" PRIx64,
+             checksum_bytes(bytes, (size_t)(digits - bytes)));
+    if (memcmp(digits, expected, HASH_DIGITS) != 0)
+        return fail_header("header_hash does not match", NULL);
+    *out_length = (size_t)(end - sizeof(uint64_t));
+    return 0;
+}
+
+int shard_header_parse(struct shard_header *out, uint64_t *out_need, const void *bytes,
+                       uint64_t num_bytes, uint64_t file_bytes)
+{
+    uint64_t header_bytes = 0;
+    memset(out, 0, sizeof(*out));
+    if (file_bytes < 2 * SHARD_ALIGN || file_bytes % SHARD_ALIGN != 0 || num_bytes > file_bytes)
+        return report_error(ERR_CORRUPT, NULL, "a shard of %" PRIu64 " bytes is not possible",
+                            file_bytes);
+    *out_need = SHARD_ALIGN;
+    if (num_bytes < sizeof(header_bytes))
+        return report_error(ERR_BUSY, NULL, "more of the shard's header has to be read");
+    memcpy(&header_bytes, bytes, sizeof(header_bytes));
+    if (header_bytes > SHARD_HEADER_BYTES_MAX - sizeof(header_bytes) ||
+        (header_bytes + sizeof(header_bytes)) % SHARD_ALIGN != 0 ||
+        header_bytes + sizeof(header_bytes) >= file_bytes)
+        return fail_header("its length is not possible", NULL);
+    *out_need = header_bytes + sizeof(header_bytes);
+    if (num_bytes < *out_need)
+        return report_error(ERR_BUSY, NULL, "more of the shard's header has to be read");
+
+    size_t length = 0;
+    int error = check_hash(&length, bytes, *out_need);
+    if (error)
+        return error;
+    json_error_t reason;
+    json_t *root = json_loadb((const char *)bytes + sizeof(header_bytes), length,
+                              JSON_REJECT_DUPLICATES, &reason);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return fail_header("it is not a JSON object", NULL);
+    }
+    out->geometry.data_start = *out_need;
+    error = parse_members(out, root, file_bytes);
+    json_decref(root);
+    if (error)
+        shard_header_free(out);
+    return error;
+}
+
+void shard_header_free(struct shard_header *header)
+{
+    free(header->tensors);
+    free(header->data_byte);
+    memset(header, 0, sizeof(*header));
+}
