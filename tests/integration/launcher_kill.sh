@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# Goal: kill -9 of a rank, of all ranks, or of ckptd, at random moments, 30 times: training ends with the
+# right loss, no committed checkpoint is lost, none is torn.
+# Method: one run without kills gives the loss of every step. Then runs under the launcher (3 ranks, at
+# least 2) are shot at after random waits until 30 shots were fired; a run that ends before is
+# followed by the next. Before each shot the committed checkpoints are noted. At the end: every run ended
+# with 0, every line of every loss file equals the undisturbed run's, every noted checkpoint is still there,
+# and all verify. The random numbers come from SEED (printed; give it again to repeat the waits and targets).
+# time limit: 300 s
+. "$(dirname "$0")/lib.sh"
+. tests/integration/lib_tiny.sh
+command -v mpirun >/dev/null || skip_all "mpirun is missing"
+plan 6
+make_tiny
+shots_wanted=${SHOTS:-30}
+seed=${SEED:-$((($$ * 7919 + $(date +%s)) % 100000))}
+RANDOM=$seed
+note "SEED=$seed SHOTS=$shots_wanted"
+export HOLDFAST_BIN=$BUILD
+server=unix:$tmp/s store=$tmp/store
+steps=400
+
+start_run() { # RUN RANKS: under the launcher; process id in $launcher
+    deploy/launch --config "$tiny" --ranks "$2" --min-ranks 2 --server "$server" --store "$store" \
+        --backoff 0.1 --backoff-max 0.2 --restarts-max 1000 --dir "$tmp/$1.dir" -- \
+        --job.run "$1" --metrics.loss_file "$tmp/$1.loss" --training.steps "$steps" \
+        --checkpoint.interval 10 >"$tmp/$1.log" 2>&1 &
+    launcher=$!
+    started_pids+=("$launcher")
+}
+committed() { "$BUILD/ckpt-cli" list --store "$store" | awk '/@/ { print $1 }'; } # RUN@STEP-aATTEMPT
+shoot() { # RUN: SIGKILL to something of it; fails when there is nothing to hit at this moment
+    local notes pids victims
+    notes=$(ls -d "$tmp/$1.dir"/start-* 2>/dev/null | sort -V | tail -n 1)
+    mapfile -t pids < <(cat "$notes"/rank-*.pid 2>/dev/null)
+    case $((RANDOM % 4)) in
+    0 | 1) victims=("${pids[@]:RANDOM % (${#pids[@]} + 1):1}") ;;
+    2) victims=("${pids[@]}") ;;
+    3) victims=("$(cat "$tmp/$1.dir/ckptd.pid")") ;;
+    esac
+    [ ${#victims[@]} -gt 0 ] && kill -KILL "${victims[@]}" 2>/dev/null
+}
+
+start_run undisturbed 2
+wait "$launcher"
+check_equal "an undisturbed run ends with 0" "$?" 0
+sort -un "$tmp/undisturbed.loss" >"$tmp/right"
+check_equal "it has a loss for every step" "$(wc -l <"$tmp/right")" "$steps"
+
+shots=0 round=0 bad_ends=0
+while [ "$shots" -lt "$shots_wanted" ]; do
+    round=$((round + 1))
+    run=shot-$round
+    start_run "$run" 3
+    while kill -0 "$launcher" 2>/dev/null && [ "$shots" -lt "$shots_wanted" ]; do
+        sleep "$(printf '%d.%03d' $((RANDOM % 2)) $((RANDOM % 1000)))"
+        committed >>"$tmp/committed" 2>/dev/null
+        shoot "$run" && shots=$((shots + 1))
+    done
+    wait "$launcher" || bad_ends=$((bad_ends + 1))
+    [ "$bad_ends" = 0 ] || { tail -n 30 "$tmp/$run.log" | sed 's/^/# /' && break; }
+done
+note "$shots shots in $round runs"
+check_equal "every run that was shot at ends with 0" "$bad_ends" 0
+
+wrong=0
+for ((i = 1; i <= round; i++)); do
+    sort -u "$tmp/shot-$i.loss" | sort -n | diff "$tmp/right" - >"$tmp/diff" ||
+        { wrong=$((wrong + 1)) && head -n 10 "$tmp/diff" | sed 's/^/# /'; }
+done
+check_equal "every step of every run has the undisturbed loss and gradient norm" "$wrong" 0
+
+committed | sort -u >"$tmp/there"
+sort -u "$tmp/committed" -o "$tmp/committed"
+note "$(wc -l <"$tmp/committed") checkpoints were seen committed between the shots"
+check_equal "no committed checkpoint is lost" "$(comm -23 "$tmp/committed" "$tmp/there")" ""
+
+torn=0
+while read -r name; do
+    "$BUILD/ckpt-cli" verify --store "$store" "$name" >"$tmp/verify.log" 2>&1 ||
+        { torn=$((torn + 1)) && sed 's/^/# /' "$tmp/verify.log"; }
+done <"$tmp/there"
+check_equal "none of $(wc -l <"$tmp/there") checkpoints is torn" "$torn" 0
