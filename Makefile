@@ -23,7 +23,7 @@ PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(OBJ)/gen/proto/ckp
 STORAGE_O = $(call obj,$(call src,storage))
 CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))
 CKPT_O = $(call obj,$(filter-out clients/cli/% clients/examples/%,$(call src,clients)))
-CLI_O = $(call obj,$(wildcard clients/cli/*.c))
+CLI_O = $(call obj,$(filter-out clients/cli/main.c,$(wildcard clients/cli/*.c)))
 KERNELS_O = $(call obj,$(call src,kernels))
 # Files of kernels/cpu/isa are compiled once per ISA level; -DISA names the level.
 ISA_SRC = $(wildcard kernels/cpu/isa/*.c)
@@ -97,6 +97,7 @@ $(BUILD)/libproto.a: $(PROTO_O)
 $(BUILD)/libstorage.a: $(STORAGE_O)
 $(BUILD)/libckptd.a: $(CKPTD_O)
 $(BUILD)/libclient.a: $(CKPT_O)
+$(BUILD)/libcli.a: $(CLI_O)
 $(BUILD)/libkernels.a: $(KERNELS_O) $(ISA_O)
 $(BUILD)/libtrainer.a: $(TRAINER_O)
 $(BUILD)/libckpt.a: $(CKPT_O) $(PROTO_O)
@@ -116,7 +117,7 @@ C = $(BUILD)/libclient.a
 T = $(BUILD)/libtrainer.a
 $(BUILD)/ckptd: $(OBJ)/ckptd/main.o $(BUILD)/libckptd.a $S $P
 	$(link)
-$(BUILD)/ckpt-cli: $(CLI_O) $C $S $P
+$(BUILD)/ckpt-cli: $(OBJ)/clients/cli/main.o $(BUILD)/libcli.a $C $S $P
 	$(link)
 $(BUILD)/trainer: $(OBJ)/trainer/train.o $T $K $C $P
 	$(link) $(MPICC_L) -ldnnl -lgomp
@@ -126,7 +127,7 @@ $(BUILD)/tokenizer: $(OBJ)/trainer/tokenize.o $T $P
 $(EXAMPLES): $(BUILD)/%: $(OBJ)/clients/examples/%.o $(BUILD)/libckpt.a
 	$(link)
 # A unit test may use every part of the tree.
-$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $T $K $C $S $P
+$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka
 $(BUILD)/bench/%: $(OBJ)/tests/bench/%.o $(BUILD)/libckptd.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp

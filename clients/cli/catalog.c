@@ -1,0 +1,361 @@
+/* catalog.c - list, show, status, health: what a store or a running ckptd knows. Reads only.
+ *
+ * list and show give the same answer from a directory (--store) and from a server (--server), which
+ * adds what only it knows: how durable a checkpoint is and whether it lies in memory. A manifest
+ * from a server is proved by its SHA-256 like one from a disk. */
+#include "clients/cli/cli.h"
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CALL_MS 10000u
+
+/* One line of a list, from either side. */
+struct row {
+    const char *run, *nonce, *time, *durability, *damage;
+    uint64_t step, attempt, bytes;
+    uint32_t world_size;
+    bool in_memory;
+};
+
+/* ---- list
+ * ------------------------------------------------------------------------------------------ */
+
+static void print_row_json(const struct row *row, bool is_first)
+{
+    printf("%s\n  {\"run\": ", is_first ? "" : ",");
+    text_json(stdout, row->run);
+    printf(", \"step\": %llu, \"attempt\": %llu", (unsigned long long)row->step,
+           (unsigned long long)row->attempt);
+    if (row->damage[0] != '\0') {
+        printf(", \"damage\": ");
+        text_json(stdout, row->damage);
+        printf("}");
+        return;
+    }
+    printf(", \"nonce\": ");
+    text_json(stdout, row->nonce);
+    printf(", \"bytes\": %llu, \"world_size\": %u, \"time\": ", (unsigned long long)row->bytes,
+           row->world_size);
+    text_json(stdout, row->time);
+    printf(", \"durability\": ");
+    text_json(stdout, row->durability);
+    printf(", \"in_memory\": %s}", row->in_memory ? "true" : "false");
+}
+
+static void print_row(const struct row *row, bool is_first)
+{
+    char name[200], size[32], text[160], time[40];
+    if (is_first)
+        printf("%-32s %6s  %11s  %-20s  %s\n", "CHECKPOINT", "RANKS", "SIZE", "TIME", "STATE");
+    snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
+             (unsigned long long)row->attempt);
+    text_safe(text, sizeof text, row->damage[0] != '\0' ? row->damage : row->durability);
+    if (row->damage[0] != '\0')
+        printf("%-32s DAMAGED: %s\n", name, text);
+    else
+        printf("%-32s %6u  %11s  %-20s  %s%s\n", name, row->world_size,
+               text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time),
+               text, row->in_memory ? ", in memory" : "");
+}
+
+static void print_rows_begin(const struct cli *cli)
+{
+    if (cli->is_json)
+        printf("[");
+}
+
+static void print_rows_end(const struct cli *cli, size_t count)
+{
+    if (cli->is_json)
+        printf("%s]\n", count > 0 ? "\n" : "");
+    else if (count == 0)
+        printf("no checkpoints\n");
+}
+
+static int list_store(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct catalog catalog = {0};
+    int error = store_open(&store, cli);
+    if (error == 0)
+        error = catalog_read(&catalog, store, cli->num_args > 0 ? cli->args[0] : "");
+    if (error == 0)
+        print_rows_begin(cli);
+    for (uint32_t i = 0; i < catalog.count; i++) {
+        const struct manifest_summary *from = &catalog.entries[i].summary;
+        const struct row row = {.run = from->run,
+                                .nonce = from->nonce,
+                                .time = from->time,
+                                .durability = "local",
+                                .damage = catalog.entries[i].damage,
+                                .step = from->step,
+                                .attempt = from->attempt,
+                                .bytes = from->bytes,
+                                .world_size = from->world_size};
+        (cli->is_json ? print_row_json : print_row)(&row, i == 0);
+    }
+    if (error == 0)
+        print_rows_end(cli, catalog.count);
+    catalog_free(&catalog);
+    if (store != NULL)
+        storage_close(store);
+    return error;
+}
+
+/* One call to the server that --server names. */
+static int call_server(ProtobufCMessage **out, const struct cli *cli, const char *method,
+                       const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type)
+{
+    struct rpc_client *client = NULL;
+    int error = rpc_client_open(&client, cli->server);
+    if (error != 0)
+        return error;
+    error = rpc_client_call(client, method, request, type, out, CALL_MS);
+    rpc_client_close(client);
+    if (error == ERR_UNAVAILABLE)
+        return report_error(error, "start ckptd, or name its socket with --server unix:/PATH",
+                            "no ckptd answered at %s", cli->server);
+    return error;
+}
+
+static int list_server(const struct cli *cli)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
+    int error = call_server(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
+                            &holdfast__v1__list_reply__descriptor);
+    if (error != 0)
+        return error;
+    const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
+    print_rows_begin(cli);
+    for (size_t i = 0; i < reply->n_checkpoints; i++) {
+        const Holdfast__V1__CheckpointSummary *from = reply->checkpoints[i];
+        const struct row row = {.run = from->run,
+                                .nonce = from->nonce,
+                                .time = from->time,
+                                .durability = from->durability,
+                                .damage = "",
+                                .step = from->step,
+                                .attempt = from->attempt,
+                                .bytes = from->bytes,
+                                .world_size = from->world_size,
+                                .in_memory = from->in_memory};
+        (cli->is_json ? print_row_json : print_row)(&row, i == 0);
+    }
+    print_rows_end(cli, reply->n_checkpoints);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
+int cli_list(const struct cli *cli)
+{
+    struct selection selection;
+    if (cli->num_args > 0) {
+        int error = selection_parse(&selection, cli->args[0]);
+        if (error == 0 && selection.step >= 0)
+            error = report_error(ERR_INVALID, "use `ckpt-cli show` for one checkpoint",
+                                 "list takes a run, not a step");
+        if (error != 0)
+            return error;
+    }
+    return cli->store[0] != '\0' ? list_store(cli) : list_server(cli);
+}
+
+/* ---- show
+ * ------------------------------------------------------------------------------------------ */
+
+static void print_member(const char *name, const char *json)
+{
+    char safe[2048];
+    bool is_long = strlen(json) >= sizeof safe;
+    if (strcmp(json, "{}") != 0)
+        printf("%-12s %s%s\n", name, text_safe(safe, sizeof safe, json),
+               is_long ? "... (--json shows all)" : "");
+}
+
+static void print_tensors(const struct manifest *manifest)
+{
+    const struct layout_table *table = manifest->table;
+    printf("\n%-48s %-5s %-20s %6s  %s\n", "TENSOR", "DTYPE", "SHAPE", "PIECES", "DIGEST");
+    for (uint32_t i = 0; i < table->num_tensors; i++) {
+        const struct tensor_meta *tensor = &table->tensors[i];
+        const struct layout *layout = &table->layouts[table->layout_of[i]];
+        char name[LAYOUT_NAME_MAX], shape[96];
+        uint64_t pieces = 1;
+        for (uint32_t d = 0; d < layout->dims; d++)
+            pieces *= layout->num_cuts[d] - 1;
+        printf("%-48s %-5s %-20s %6llu  %016llx%016llx\n",
+               text_safe(name, sizeof name, tensor->name), dtype_name(tensor->dtype),
+               text_shape(shape, sizeof shape, tensor), (unsigned long long)pieces,
+               (unsigned long long)manifest->digests[i].sum[0],
+               (unsigned long long)manifest->digests[i].sum[1]);
+    }
+}
+
+static void print_manifest(const struct manifest *manifest)
+{
+    const struct manifest_summary *summary = &manifest->summary;
+    char size[32], text[128];
+    printf("%-12s %s@%llu-a%llu\n", "checkpoint", summary->run, (unsigned long long)summary->step,
+           (unsigned long long)summary->attempt);
+    printf("%-12s %s\n", "nonce", text_safe(text, sizeof text, summary->nonce));
+    printf("%-12s %s\n", "time", text_safe(text, sizeof text, summary->time));
+    printf("%-12s %s in %u shards\n", "size", text_bytes(size, sizeof size, summary->bytes),
+           summary->shards);
+    printf("%-12s %u\n", "ranks", summary->world_size);
+    if (manifest->parent_attempt != 0)
+        printf("%-12s step %llu of attempt %llu\n", "resumed from",
+               (unsigned long long)manifest->parent_step,
+               (unsigned long long)manifest->parent_attempt);
+    printf("%-12s %s\n", "code", text_safe(text, sizeof text, manifest->code_version));
+    print_member("mesh", manifest->mesh_json);
+    print_member("identity", manifest->identity_json);
+    print_member("data", manifest->data_json);
+    print_member("state", manifest->state_json);
+    print_member("config", manifest->config_json);
+    print_tensors(manifest);
+    printf("\n%-40s %14s\n", "SHARD", "BYTES");
+    for (uint32_t i = 0; i < summary->shards; i++)
+        printf("shard-%05u-of-%05u.safetensors%10s %14llu\n", i + 1, summary->shards, "",
+               (unsigned long long)manifest->shards[i].bytes);
+}
+
+/* The manifest itself is JSON already. Its bytes reach the terminal as they are, so only when
+ * jansson, which escapes what is not printable, has read and written them. */
+static int print_manifest_json(const char *text, size_t bytes)
+{
+    json_t *root = json_loadb(text, bytes, 0, NULL);
+    if (root == NULL)
+        return report_error(ERR_CORRUPT, NULL, "the manifest is not JSON");
+    int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+    printf("\n");
+    json_decref(root);
+    return failed != 0 ? report_error(ERR_IO, NULL, "could not write the manifest") : 0;
+}
+
+static int show_store(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct checkpoint checkpoint = {0};
+    int error = store_open(&store, cli);
+    if (error == 0)
+        error = checkpoint_open(&checkpoint, store, cli->args[0]);
+    if (error == 0 && cli->is_json)
+        error = print_manifest_json(checkpoint.text, checkpoint.text_bytes);
+    else if (error == 0)
+        print_manifest(checkpoint.manifest);
+    if (checkpoint.store != NULL)
+        checkpoint_close(&checkpoint);
+    if (store != NULL)
+        storage_close(store);
+    return error;
+}
+
+static int show_server(const struct cli *cli)
+{
+    Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    struct selection selection;
+    struct manifest *manifest = NULL;
+    int error = selection_parse(&selection, cli->args[0]);
+    if (error != 0)
+        return error;
+    request.run = selection.run;
+    request.step = selection.step;
+    request.attempt = selection.attempt;
+    error = call_server(&answer, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
+                        &holdfast__v1__show_reply__descriptor);
+    if (error != 0)
+        return error;
+    const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
+    error = manifest_read(&manifest, text, strlen(text));
+    if (error == 0 && cli->is_json)
+        error = print_manifest_json(text, strlen(text));
+    else if (error == 0)
+        print_manifest(manifest);
+    manifest_free(manifest);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+int cli_show(const struct cli *cli)
+{
+    return cli->store[0] != '\0' ? show_store(cli) : show_server(cli);
+}
+
+/* ---- status, health
+ * --------------------------------------------------------------------------------- */
+
+/* Members of nested objects as dotted names; arrays by their length and then their items. */
+static void print_value(const char *name, const json_t *value, int depth)
+{
+    char text[160], inner[256];
+    const char *key;
+    json_t *member;
+    size_t index;
+    if (json_is_object(value) && depth < 4) {
+        json_object_foreach((json_t *)value, key, member)
+        {
+            snprintf(inner, sizeof inner, "%s%s%s", name, name[0] != '\0' ? "." : "", key);
+            print_value(inner, member, depth + 1);
+        }
+    } else if (json_is_array(value) && depth < 4) {
+        json_array_foreach(value, index, member)
+        {
+            snprintf(inner, sizeof inner, "%s[%zu]", name, index);
+            print_value(inner, member, depth + 1);
+        }
+    } else {
+        char *dump = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+        printf("%-36s %s\n", text_safe(inner, sizeof inner, name),
+               text_safe(text, sizeof text, dump != NULL ? dump : "?"));
+        free(dump);
+    }
+}
+
+int cli_status(const struct cli *cli)
+{
+    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    int error = call_server(&answer, cli, "/holdfast.v1.Checkpoint/Status", &request.base,
+                            &holdfast__v1__status_reply__descriptor);
+    if (error != 0)
+        return error;
+    json_t *root = json_loads(((const Holdfast__V1__StatusReply *)answer)->json, 0, NULL);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    if (root == NULL)
+        return report_error(ERR_CORRUPT, NULL, "ckptd's status is not JSON");
+    if (cli->is_json) {
+        json_dumpf(root, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+        printf("\n");
+    } else {
+        print_value("", root, 0);
+    }
+    json_decref(root);
+    return 0;
+}
+
+/* The standard health service. Its two messages have the wire form of ours: an empty request, and
+ * an answer whose one field, number 1, is a small integer (1: SERVING). */
+int cli_health(const struct cli *cli)
+{
+    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    int error = call_server(&answer, cli, "/grpc.health.v1.Health/Check", &request.base,
+                            &holdfast__v1__hello_request__descriptor);
+    if (error != 0)
+        return error;
+    bool serving = ((const Holdfast__V1__HelloRequest *)answer)->protocol == 1;
+    protobuf_c_message_free_unpacked(answer, NULL);
+    printf(cli->is_json ? "{\"serving\": %s}\n" : "serving: %s\n", serving ? "true" : "false");
+    if (serving)
+        return 0;
+    return report_error(ERR_UNAVAILABLE, "it is starting or being drained",
+                        "ckptd at %s is not serving", cli->server);
+}

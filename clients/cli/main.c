@@ -1,0 +1,188 @@
+/* main.c - ckpt-cli: look at checkpoints, prove them, compare them, export them. One table of
+ * commands.
+ *
+ * Offline commands read a store directory (--store) without a lock and change nothing in it; list,
+ * show, status and health can ask a running ckptd (--server). Errors are one line on stderr with a
+ * hint; exit codes are those of enum cli_exit. With --json stdout is one JSON document. */
+#include "clients/cli/cli.h"
+
+#include "proto/options.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* Places in `settings`, for is_set[] and the masks below. */
+enum setting { STORE, SERVER, OUTPUT, DTYPE, WEIGHTS_ONLY, FORCE, JSON, HELP, NUM_SETTINGS };
+#define BIT(setting) (1u << (setting))
+#define ALWAYS (BIT(JSON) | BIT(HELP))
+
+static const struct option settings[] = {
+    [STORE] = OPTION_STRING(struct cli, store, "store", "", "directory of the store"),
+    [SERVER] = OPTION_STRING(struct cli, server, "server", "", "ckptd's socket, unix:/PATH"),
+    [OUTPUT] = OPTION_STRING(struct cli, output, "output", "", "the file to write"),
+    [DTYPE] = OPTION_CHOICE(struct cli, dtype, "dtype", "keep", "keep,f32,bf16,fp16",
+                            "floating-point type of the export, rounded to nearest even"),
+    [WEIGHTS_ONLY] = OPTION_BOOL(struct cli, is_weights_only, "weights-only", "false",
+                                 "leave the optimizer's tensors out"),
+    [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false", "replace an existing output"),
+    [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
+    [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
+    [NUM_SETTINGS] = OPTION_END,
+};
+
+static const struct command {
+    const char *name, *arguments, *summary;
+    int args_min, args_max;
+    unsigned settings; /* that it takes beside ALWAYS */
+    int (*run)(const struct cli *cli);
+} commands[] = {
+    {"list", "[RUN]", "committed checkpoints, newest first", 0, 1, BIT(STORE) | BIT(SERVER),
+     cli_list},
+    {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1,
+     BIT(STORE) | BIT(SERVER), cli_show},
+    {"verify", "CHECKPOINT", "re-read everything; name every damaged block", 1, 1, BIT(STORE),
+     cli_verify},
+    {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, whatever their world sizes", 2, 2,
+     BIT(STORE), cli_diff},
+    {"export", "CHECKPOINT --output FILE", "one safetensors file with whole tensors", 1, 1,
+     BIT(STORE) | BIT(OUTPUT) | BIT(DTYPE) | BIT(WEIGHTS_ONLY) | BIT(FORCE), cli_export},
+    {"status", "", "what a running ckptd is doing", 0, 0, BIT(SERVER), cli_status},
+    {"health", "", "does ckptd serve? (grpc.health.v1)", 0, 0, BIT(SERVER), cli_health},
+};
+#define NUM_COMMANDS (sizeof commands / sizeof *commands)
+
+static const char EXIT_CODES[] =
+    "Exit codes: 0 fine; 1 damage or difference found; 2 wrong command line; 65 unknown format\n"
+    "version; 66 no such checkpoint; 69 server unavailable; 70 out of memory or a bug; 74 I/O "
+    "error.\n";
+
+static void print_help(FILE *out)
+{
+    fprintf(out, "usage: ckpt-cli COMMAND [ARGUMENTS] [--store DIR | --server unix:/PATH]\n\n");
+    for (size_t i = 0; i < NUM_COMMANDS; i++)
+        fprintf(out, "  %-7s %-25s %s\n", commands[i].name, commands[i].arguments,
+                commands[i].summary);
+    fprintf(out,
+            "\nCHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n"
+            "`ckpt-cli COMMAND --help` lists its options.\n\n%s",
+            EXIT_CODES);
+}
+
+static void print_command_help(const struct command *command)
+{
+    printf("usage: ckpt-cli %s %s\n%s\n\n", command->name, command->arguments, command->summary);
+    for (int i = 0; i < NUM_SETTINGS; i++) {
+        if ((command->settings | ALWAYS) & BIT(i))
+            printf("  --%-13s %s%s%s\n", settings[i].key, settings[i].help,
+                   settings[i].choices != NULL ? ": " : "",
+                   settings[i].choices != NULL ? settings[i].choices : "");
+    }
+    printf("\nCHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n%s", EXIT_CODES);
+}
+
+static int exit_code(int error)
+{
+    switch (error) {
+    case 0:
+        return CLI_FINE;
+    case CLI_DIFFERS:
+    case ERR_CORRUPT:
+    case ERR_MISMATCH:
+        return CLI_DIFFERS;
+    case ERR_INVALID:
+        return CLI_USAGE;
+    case ERR_VERSION:
+        return CLI_VERSION;
+    case ERR_NOT_FOUND:
+        return CLI_NOT_FOUND;
+    case ERR_UNAVAILABLE:
+    case ERR_TIMEOUT:
+        return CLI_UNAVAILABLE;
+    case ERR_IO:
+    case ERR_SPACE:
+    case ERR_DENIED:
+    case ERR_BUSY:
+    case ERR_EXISTS:
+        return CLI_IO;
+    default:
+        return CLI_INTERNAL;
+    }
+}
+
+static int finish(int error)
+{
+    if ((fflush(stdout) != 0 || ferror(stdout)) && error >= 0)
+        error = report_errno(ERR_IO, "could not write the output", "stdout");
+    if (error < 0)
+        fprintf(stderr, "ckpt-cli: %s\n", report_line());
+    return exit_code(error);
+}
+
+static const struct command *find_command(const char *name)
+{
+    for (size_t i = 0; i < NUM_COMMANDS; i++) {
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+/* The rules that the option table cannot say. */
+static int check_usage(const struct command *command, struct cli *cli, const bool *is_set,
+                       int num_args)
+{
+    for (int i = 0; i < NUM_SETTINGS; i++) {
+        if (is_set[i] && ((command->settings | ALWAYS) & BIT(i)) == 0)
+            return report_error(ERR_INVALID, "see `ckpt-cli COMMAND --help`",
+                                "%s does not take --%s", command->name, settings[i].key);
+    }
+    if (num_args < command->args_min || num_args > command->args_max)
+        return report_error(ERR_INVALID, command->arguments[0] != '\0' ? command->arguments : NULL,
+                            "%s takes %s argument%s", command->name,
+                            command->args_max == 0 ? "no"
+                            : command->args_min == command->args_max
+                                ? (command->args_max == 1 ? "one" : "two")
+                                : "at most one",
+                            command->args_max == 2 ? "s" : "");
+    if (is_set[STORE] && is_set[SERVER])
+        return report_error(ERR_INVALID, "choose one", "--store and --server were both given");
+    if (command->settings == BIT(STORE) && cli->store[0] == '\0')
+        return report_error(ERR_INVALID, "add --store DIR", "%s reads a store directory",
+                            command->name);
+    if (cli->store[0] == '\0' && cli->server[0] == '\0')
+        snprintf(cli->server, sizeof cli->server, "unix:/tmp/holdfast-%u/ckptd.sock",
+                 (unsigned)getuid());
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static struct cli cli;
+    bool is_set[NUM_SETTINGS + 1] = {false};
+    const struct options options = {.table = settings, .config = &cli, .is_set = is_set};
+    static const char *const short_keys[] = {"h", "help", "o", "output", NULL};
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_help(argc < 2 ? stderr : stdout);
+        return argc < 2 ? CLI_USAGE : CLI_FINE;
+    }
+    const struct command *command = find_command(argv[1]);
+    if (command == NULL)
+        return finish(
+            report_error(ERR_INVALID, "see `ckpt-cli --help`", "unknown command '%s'", argv[1]));
+    int num_args = argc - 1;
+    int error = options_defaults(&options);
+    if (error == 0)
+        error = options_read_args(&options, &num_args, argv + 1, short_keys);
+    if (error == 0 && cli.is_help) {
+        print_command_help(command);
+        return finish(0);
+    }
+    num_args--; /* the command's own name */
+    if (error == 0)
+        error = check_usage(command, &cli, is_set, num_args);
+    for (int i = 0; i < num_args && i < 2; i++)
+        cli.args[i] = argv[2 + i];
+    cli.num_args = num_args;
+    return finish(error == 0 ? command->run(&cli) : error);
+}

@@ -1,0 +1,278 @@
+/* store.c - which checkpoints a store directory holds, read offline and without a lock.
+ *
+ * A checkpoint is a directory <run>/step-NNNNNNNN-aNNNN with a manifest; a directory without one is
+ * not committed and is passed over. The catalog reads only the summaries (the first 4 KiB); opening
+ * a checkpoint reads the manifest whole and proves its SHA-256. What the manifest says about itself
+ * must agree with the name of its directory. A manifest that cannot be read is listed as damaged,
+ * never hidden.
+ *
+ * Bounds: CATALOG_MAX checkpoints, then ERR_BUSY. */
+#include "clients/cli/cli.h"
+
+#include "proto/shard.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CATALOG_MAX (1u << 20)
+
+int store_open(struct storage **out, const struct cli *cli)
+{
+    static const struct storage_options options = {.read_only = true};
+    if (cli->store[0] == '\0')
+        return report_error(ERR_INVALID, "add --store DIR", "no store was named");
+    return storage_open(out, &storage_local, cli->store, &options);
+}
+
+/* ---- names
+ * --------------------------------------------------------------------------------------- */
+
+/* Decimal digits only; ERR_INVALID otherwise. */
+static int parse_number(uint64_t *out, const char *text, const char **out_end)
+{
+    uint64_t value = 0;
+    const char *c = text;
+    for (; *c >= '0' && *c <= '9'; c++) {
+        if (value > (INT64_MAX - 9) / 10)
+            return ERR_INVALID;
+        value = value * 10 + (uint64_t)(*c - '0');
+    }
+    *out = value;
+    *out_end = c;
+    return c == text ? ERR_INVALID : 0;
+}
+
+int selection_parse(struct selection *out, const char *text)
+{
+    static const char hint[] = "RUN, RUN@STEP or RUN@STEP-aATTEMPT, as `ckpt-cli list` prints them";
+    const char *at = strchr(text, '@'), *end = NULL;
+    size_t length = at != NULL ? (size_t)(at - text) : strlen(text);
+    uint64_t step = 0;
+    memset(out, 0, sizeof *out);
+    out->step = -1;
+    if (length == 0 || length >= sizeof out->run || memchr(text, '/', length) != NULL)
+        return report_error(ERR_INVALID, hint, "'%s' does not name a run", text);
+    memcpy(out->run, text, length);
+    if (at == NULL)
+        return 0;
+    int error = parse_number(&step, at + 1, &end);
+    if (error == 0 && *end == '-' && end[1] == 'a') {
+        error = parse_number(&out->attempt, end + 2, &end);
+        if (error == 0 && out->attempt == 0)
+            error = ERR_INVALID;
+    }
+    out->step = (int64_t)step;
+    if (error != 0 || *end != '\0')
+        return report_error(ERR_INVALID, hint, "'%s' does not name a checkpoint", text);
+    return 0;
+}
+
+/* "step-00001000-a0003"; false for any other name. */
+static bool parse_directory(const char *name, uint64_t *out_step, uint64_t *out_attempt)
+{
+    const char *end = NULL;
+    return strncmp(name, "step-", 5) == 0 && parse_number(out_step, name + 5, &end) == 0 &&
+           strncmp(end, "-a", 2) == 0 && parse_number(out_attempt, end + 2, &end) == 0 &&
+           *end == '\0';
+}
+
+/* ---- the catalog
+ * --------------------------------------------------------------------------------- */
+
+struct visit {
+    struct catalog *catalog;
+    struct storage *store;
+    const char *run;
+};
+
+static int add_entry(struct catalog *catalog, struct catalog_entry **out)
+{
+    if (catalog->count == catalog->room) {
+        uint32_t room = catalog->room != 0 ? catalog->room * 2 : 64;
+        if (room > CATALOG_MAX)
+            return report_error(ERR_BUSY, "name one run", "the store has over %u checkpoints",
+                                CATALOG_MAX);
+        struct catalog_entry *larger = realloc(catalog->entries, room * sizeof *larger);
+        if (larger == NULL)
+            return report_error(ERR_MEMORY, NULL, "no memory for %u checkpoints", room);
+        catalog->entries = larger;
+        catalog->room = room;
+    }
+    *out = &catalog->entries[catalog->count++];
+    memset(*out, 0, sizeof **out);
+    return 0;
+}
+
+/* True when a manifest's own words agree with the directory that it lies in. */
+static bool summary_fits(const struct manifest_summary *summary, const char *run, uint64_t step,
+                         uint64_t attempt)
+{
+    return strcmp(summary->run, run) == 0 && summary->step == step && summary->attempt == attempt;
+}
+
+static void read_summary(struct catalog_entry *entry, const void *text, size_t bytes,
+                         const char *run, uint64_t step, uint64_t attempt)
+{
+    if (manifest_read_summary(&entry->summary, text, bytes) != 0)
+        snprintf(entry->damage, sizeof entry->damage, "%.159s", report_message());
+    else if (!summary_fits(&entry->summary, run, step, attempt))
+        snprintf(entry->damage, sizeof entry->damage, "the manifest is of another checkpoint");
+    if (entry->damage[0] == '\0')
+        return;
+    memset(&entry->summary, 0, sizeof entry->summary);
+    snprintf(entry->summary.run, sizeof entry->summary.run, "%s", run);
+    entry->summary.step = step;
+    entry->summary.attempt = attempt;
+}
+
+static int visit_step(void *user, const struct storage_entry *found)
+{
+    struct visit *visit = user;
+    uint64_t step, attempt, size = 0;
+    char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
+    static const size_t room = MANIFEST_SUMMARY_BYTES;
+    char text[MANIFEST_SUMMARY_BYTES];
+    struct catalog_entry *entry = NULL;
+    if (!found->is_dir || !parse_directory(found->name, &step, &attempt))
+        return 0;
+    if (shard_dir_key(directory, sizeof directory, visit->run, step, attempt) != 0)
+        return 0;
+    snprintf(key, sizeof key, "%s/%s", directory, MANIFEST_NAME);
+    int error = storage_fetch(visit->store, key, text, room, &size);
+    if (error == ERR_NOT_FOUND)
+        return 0; /* not committed */
+    if (error != 0)
+        return error;
+    error = add_entry(visit->catalog, &entry);
+    if (error == 0)
+        read_summary(entry, text, size < room ? size : room, visit->run, step, attempt);
+    return error;
+}
+
+static int visit_run(void *user, const struct storage_entry *found)
+{
+    struct visit *outer = user;
+    char run[128];
+    if (!found->is_dir || strlen(found->name) >= sizeof run || found->name[0] == '.')
+        return 0;
+    strcpy(run, found->name); /* borrowed only for this call; the inner list uses its own */
+    struct visit inner = {outer->catalog, outer->store, run};
+    return storage_list(outer->store, run, visit_step, &inner);
+}
+
+static int compare_entries(const void *left, const void *right)
+{
+    const struct manifest_summary *a = &((const struct catalog_entry *)left)->summary;
+    const struct manifest_summary *b = &((const struct catalog_entry *)right)->summary;
+    int order = strcmp(a->run, b->run);
+    if (order != 0)
+        return order;
+    if (a->step != b->step)
+        return a->step > b->step ? -1 : 1;
+    return (a->attempt < b->attempt) - (a->attempt > b->attempt);
+}
+
+int catalog_read(struct catalog *out, struct storage *store, const char *run)
+{
+    struct visit visit = {out, store, run};
+    memset(out, 0, sizeof *out);
+    int error = run[0] != '\0' ? storage_list(store, run, visit_step, &visit)
+                               : storage_list(store, "", visit_run, &visit);
+    if (error != 0)
+        catalog_free(out);
+    else if (out->count > 0)
+        qsort(out->entries, out->count, sizeof *out->entries, compare_entries);
+    return error;
+}
+
+void catalog_free(struct catalog *catalog)
+{
+    free(catalog->entries);
+    memset(catalog, 0, sizeof *catalog);
+}
+
+/* ---- one checkpoint
+ * ------------------------------------------------------------------------------ */
+
+/* Fills in step and attempt where the selection leaves them open. */
+static int find_selected(struct selection *selection, struct storage *store)
+{
+    struct catalog catalog;
+    int error = catalog_read(&catalog, store, selection->run);
+    if (error != 0)
+        return error;
+    bool any_run = catalog.count > 0, found = false;
+    for (uint32_t i = 0; i < catalog.count && !found; i++) {
+        const struct manifest_summary *summary = &catalog.entries[i].summary;
+        found = (selection->step < 0 || summary->step == (uint64_t)selection->step) &&
+                (selection->attempt == 0 || summary->attempt == selection->attempt);
+        if (found) {
+            selection->step = (int64_t)summary->step;
+            selection->attempt = summary->attempt;
+        }
+    }
+    catalog_free(&catalog);
+    if (found)
+        return 0;
+    if (!any_run)
+        return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
+                            "the store has no checkpoint of run '%s'", selection->run);
+    return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
+                        "run '%s' has no checkpoint of step %lld%s", selection->run,
+                        (long long)selection->step,
+                        selection->attempt != 0 ? " by that attempt" : "");
+}
+
+static int read_manifest(struct checkpoint *out, const struct selection *selection)
+{
+    char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
+    void *text = NULL;
+    int error = shard_dir_key(directory, sizeof directory, selection->run,
+                              (uint64_t)selection->step, selection->attempt);
+    if (error != 0)
+        return error;
+    snprintf(key, sizeof key, "%s/%s", directory, MANIFEST_NAME);
+    error = storage_fetch_all(out->store, key, MANIFEST_BYTES_MAX, &text, &out->text_bytes);
+    out->text = text;
+    if (error == 0)
+        error = manifest_read(&out->manifest, out->text, out->text_bytes);
+    if (error == 0 && !summary_fits(&out->manifest->summary, selection->run,
+                                    (uint64_t)selection->step, selection->attempt))
+        error = report_error(ERR_CORRUPT, "was the directory renamed or copied over another?",
+                             "the manifest in %s is of another checkpoint", directory);
+    return error;
+}
+
+int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text)
+{
+    struct selection selection;
+    memset(out, 0, sizeof *out);
+    out->store = store;
+    int error = selection_parse(&selection, text);
+    if (error == 0)
+        error = find_selected(&selection, store);
+    if (error == 0)
+        error = read_manifest(out, &selection);
+    if (error == 0) {
+        snprintf(out->name, sizeof out->name, "%s@%lld-a%llu", selection.run,
+                 (long long)selection.step, (unsigned long long)selection.attempt);
+        out->files = calloc(CHECKPOINT_FILES_MAX, sizeof *out->files);
+        if (out->files == NULL)
+            error = report_error(ERR_MEMORY, NULL, "no memory for a checkpoint");
+    }
+    if (error != 0)
+        checkpoint_close(out);
+    return error;
+}
+
+void checkpoint_close(struct checkpoint *checkpoint)
+{
+    for (uint32_t i = 0; i < CHECKPOINT_FILES_MAX && checkpoint->files != NULL; i++)
+        shard_file_close(&checkpoint->files[i], checkpoint->store);
+    free(checkpoint->files);
+    free(checkpoint->reads);
+    free(checkpoint->text);
+    if (checkpoint->manifest != NULL)
+        manifest_free(checkpoint->manifest);
+    memset(checkpoint, 0, sizeof *checkpoint);
+}

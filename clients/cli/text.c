@@ -1,0 +1,102 @@
+/* text.c - what reaches the user: sizes, shapes, JSON strings, the progress bar.
+ *
+ * Names come from files that anybody may have written. text_safe keeps control characters (and with
+ * them terminal escapes) off the screen; text_json writes any bytes as valid JSON. */
+#include "clients/cli/cli.h"
+
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define BAR_CELLS 28
+#define BAR_EVERY_NS 100000000u
+
+void text_json(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++) {
+        if (*c == '"' || *c == '\\')
+            fprintf(out, "\\%c", *c);
+        else if (*c == '\n')
+            fputs("\\n", out);
+        else if (*c < 0x20 || *c >= 0x7f)
+            fprintf(out, "\\u%04x", *c);
+        else
+            fputc(*c, out);
+    }
+    fputc('"', out);
+}
+
+const char *text_safe(char *out, size_t size, const char *text)
+{
+    size_t length = 0;
+    for (; text[length] != '\0' && length + 1 < size; length++) {
+        unsigned char c = (unsigned char)text[length];
+        out[length] = (char)(c < 0x20 || c >= 0x7f ? '?' : c);
+    }
+    out[length] = '\0';
+    return out;
+}
+
+const char *text_bytes(char *out, size_t size, uint64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
+        value /= 1024;
+    snprintf(out, size, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return out;
+}
+
+const char *text_shape(char *out, size_t size, const struct tensor_meta *tensor)
+{
+    size_t length = 0;
+    length += (size_t)snprintf(out, size, "[");
+    for (uint32_t d = 0; d < tensor->dims && length < size; d++)
+        length += (size_t)snprintf(out + length, size - length, d == 0 ? "%llu" : ",%llu",
+                                   (unsigned long long)tensor->shape[d]);
+    if (length < size)
+        snprintf(out + length, size - length, "]");
+    return out;
+}
+
+static uint64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void progress_begin(struct progress *progress, const char *verb, uint64_t total)
+{
+    *progress = (struct progress){.verb = verb, .total = total, .begin_ns = clock_ns()};
+    progress->is_shown = total > 0 && isatty(STDERR_FILENO) == 1;
+}
+
+void progress_add(struct progress *progress, uint64_t bytes)
+{
+    progress->done += bytes;
+    uint64_t now = clock_ns();
+    if (!progress->is_shown || now - progress->shown_ns < BAR_EVERY_NS)
+        return;
+    progress->shown_ns = now;
+    char bar[BAR_CELLS + 1], done[32], rate[32];
+    double part = (double)progress->done / (double)progress->total;
+    int filled = (int)((part > 1 ? 1 : part) * BAR_CELLS);
+    memset(bar, '.', BAR_CELLS);
+    memset(bar, '#', (size_t)filled);
+    bar[BAR_CELLS] = '\0';
+    double seconds = (double)(now - progress->begin_ns) / 1e9 + 1e-9;
+    fprintf(stderr, "\r%s [%s] %3.0f %%  %s  %s/s \033[K", progress->verb, bar, part * 100,
+            text_bytes(done, sizeof done, progress->done),
+            text_bytes(rate, sizeof rate, (uint64_t)((double)progress->done / seconds)));
+    fflush(stderr);
+}
+
+void progress_end(struct progress *progress)
+{
+    if (progress->is_shown)
+        fputs("\r\033[K", stderr);
+    progress->is_shown = false;
+}
