@@ -1,0 +1,33 @@
+/* optimizer.c - AdamW on shards.
+ *
+ * Every element is updated by whoever holds it, from the same inputs, so replicas stay equal bit
+ * for bit without talking. Clipping is torch's clip_grad_norm_: the gradient is scaled by min(1,
+ * max_norm / (norm + 1e-6)), in double, rounded once. Weight decay applies to all parameters, as in
+ * torchtitan. Tensor by tensor, so that a save in progress can hold up one tensor alone. */
+#include "trainer/optimizer.h"
+
+#include <math.h>
+
+void optimizer_update(struct state *state, struct kernels *kernels, const struct config *config,
+                      const struct optimizer_step *step)
+{
+    double scale = 1.0;
+    if (config->max_norm > 0 && config->max_norm / (step->grad_norm + 1e-6) < 1.0)
+        scale = config->max_norm / (step->grad_norm + 1e-6);
+    struct kernel_adamw options = {
+        .lr = (float)step->lr,
+        .beta1 = (float)config->beta1,
+        .beta2 = (float)config->beta2,
+        .eps = (float)config->eps,
+        .weight_decay = (float)config->weight_decay,
+        .grad_scale = (float)scale,
+        .bias1 = (float)(1.0 - pow(config->beta1, (double)step->update)),
+        .bias2 = (float)(1.0 - pow(config->beta2, (double)step->update)),
+    };
+    for (uint32_t i = 0; i < state->num_slices; i++) {
+        size_t at = state->slices[i].at;
+        if (state->slices[i].count > 0)
+            kernel_adamw(kernels, state->param + at, state->exp_avg + at, state->exp_avg_sq + at,
+                         state->grad + at, state->slices[i].count, &options);
+    }
+}

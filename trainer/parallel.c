@@ -1,0 +1,728 @@
+/* parallel.c - the recipe that spreads a model over ranks, and one step on them (see parallel.h).
+ *
+ * Parameters. Each rank keeps its shard in float, packed tensor after tensor in block order (every
+ * tensor starts at a multiple of ALIGN elements, so that kernels and transports see aligned,
+ * 64-byte units). For a block's compute the F shards are gathered in the compute dtype and unpacked
+ * to whole tensors. After the forward they are dropped and gathered again for the backward, except
+ * those of the last block, which is needed again at once; with reshard "never" a block is gathered
+ * once per step.
+ *
+ * Gradients, canonical. A step has S leaves (micro-batches). With d = R * F data ranks, leaf i * d
+ * + r is computed at micro-step i by rank r. A leaf's gradient is float and is not added to
+ * anything before the exchange: per block, an all-to-all sends each rank the piece it owns of every
+ * leaf, and the owner adds them to its accumulator in rank order, which is leaf order. So each
+ * element is one left fold over the leaves 0..S-1, started from zero, whatever R, F and d are.
+ * Ranks without a leaf in the last micro-step send nothing but take part. After the last micro-step
+ * the R pieces of a shard are gathered among the replicas.
+ *
+ * Gradients, fast. A rank adds its leaves; once per step the sums are reduce-scattered over the
+ * shards and all-reduced over the replicas. Bits then depend on R, F and the library.
+ *
+ * Norm. Squares are summed exactly (kernel_sum_squares), each element by one rank, limbs as
+ * integers over all ranks: the same bits however the rows are held. Loss. Leaf losses are gathered
+ * and added in double in leaf order. */
+#include "trainer/parallel.h"
+#include "proto/report.h"
+#include "trainer/data.h"
+#include "trainer/memory.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ALIGN 32u /* elements: 64 bytes of bf16 */
+
+struct block {
+    uint32_t first, num;  /* tensors */
+    size_t full_count;    /* elements of its whole tensors */
+    size_t *shard_counts; /* per shard: packed elements */
+    size_t *piece_counts; /* per data rank */
+    size_t at;            /* of this rank's shard in the state's buffers */
+    size_t piece_at;      /* of this rank's piece in the accumulators */
+    size_t fast_at;       /* of the block in the fast accumulators */
+    void *gathered;       /* whole tensors in the compute dtype */
+    uint32_t take_index;
+    bool is_held;
+};
+
+struct parallel {
+    const struct config *config;
+    const struct model_table *table;
+    struct kernels *kernels;
+    struct memory *memory;
+    struct model *model;
+    struct model_provider provider;
+    struct mesh mesh;
+    struct state state;
+    enum kernel_dtype dtype;
+    bool is_canonical, reshard;
+    uint32_t num_leaves;      /* S */
+    uint32_t num_micro_steps; /* ceil(S / d) */
+    uint32_t micro_step;
+    struct block *blocks;
+    size_t *full_at; /* per tensor: in its block's whole tensors */
+    size_t piece_count, fast_count;
+    size_t *lists; /* four lists of d byte counts or places */
+    double *losses, *all_losses;
+    /* Buffers of the whole run. */
+    float *accumulators;
+    void *compute_params; /* bf16 copy of state.param, or state.param itself */
+    void *scratch;
+    int32_t *inputs, *targets; /* [B, T] */
+    float *leaf;               /* gradient of the current block */
+};
+
+static size_t aligned(size_t count)
+{
+    return (count + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* ---- mesh and layouts ---- */
+
+int parallel_mesh(struct mesh *out, const struct config *config, uint32_t rank, uint32_t size)
+{
+    int64_t replicas = config->dp_replicate, shards = config->dp_shard;
+    const char *hint = "change the parallelism degrees or the number of ranks";
+    if (config->tp != 1 || config->pp != 1 || config->cp != 1)
+        return report_error(ERR_INVALID, "set them to 1",
+                            "tensor, pipeline and context parallel are not available");
+    if (replicas < 1)
+        return report_error(ERR_INVALID, hint, "data_parallel_replicate_degree is %lld",
+                            (long long)replicas);
+    if (shards == -1 && size % replicas != 0)
+        return report_error(ERR_INVALID, hint,
+                            "%u ranks do not divide by data_parallel_replicate_degree %lld", size,
+                            (long long)replicas);
+    if (shards == -1)
+        shards = size / replicas;
+    if (shards < 1 || replicas * shards != size)
+        return report_error(ERR_INVALID, hint,
+                            "dp_replicate %lld x dp_shard %lld = %lld ranks, but %u were started",
+                            (long long)replicas, (long long)shards, (long long)(replicas * shards),
+                            size);
+    *out = (struct mesh){.replicas = (uint32_t)replicas,
+                         .shards = (uint32_t)shards,
+                         .replica = rank / (uint32_t)shards,
+                         .shard = rank % (uint32_t)shards};
+    return 0;
+}
+
+void parallel_cut(uint64_t *out_first, uint64_t *out_rows, uint64_t rows, uint32_t parts,
+                  uint32_t part)
+{
+    uint64_t chunk = (rows + parts - 1) / parts;
+    uint64_t first = part * chunk < rows ? part * chunk : rows;
+    *out_first = first;
+    *out_rows = rows - first < chunk ? rows - first : chunk;
+}
+
+struct part {
+    uint64_t first, rows;
+};
+
+static struct part shard_of(const struct parallel *p, const struct model_tensor *tensor,
+                            uint32_t shard)
+{
+    struct part part;
+    parallel_cut(&part.first, &part.rows, tensor->rows, p->mesh.shards, shard);
+    return part;
+}
+
+/* The piece of data rank `rank`: its shard cut again among the replicas. */
+static struct part piece_of(const struct parallel *p, const struct model_tensor *tensor,
+                            uint32_t rank)
+{
+    struct part shard = shard_of(p, tensor, rank % p->mesh.shards), piece;
+    parallel_cut(&piece.first, &piece.rows, shard.rows, p->mesh.replicas, rank / p->mesh.shards);
+    piece.first += shard.first;
+    return piece;
+}
+
+static uint32_t num_ranks(const struct parallel *p)
+{
+    return p->mesh.replicas * p->mesh.shards;
+}
+
+static uint32_t my_rank(const struct parallel *p)
+{
+    return p->mesh.replica * p->mesh.shards + p->mesh.shard;
+}
+
+static void lay_out_block(struct parallel *p, uint32_t index)
+{
+    struct block *block = &p->blocks[index];
+    block->first = p->table->first_tensor[index];
+    block->num = p->table->first_tensor[index + 1] - block->first;
+    block->at = p->state.count;
+    block->piece_at = p->piece_count;
+    block->fast_at = p->fast_count;
+    for (uint32_t i = block->first; i < block->first + block->num; i++) {
+        const struct model_tensor *tensor = &p->table->tensors[i];
+        p->full_at[i] = block->full_count;
+        block->full_count += aligned(tensor->rows * tensor->width);
+        for (uint32_t s = 0; s < p->mesh.shards; s++)
+            block->shard_counts[s] += aligned(shard_of(p, tensor, s).rows * tensor->width);
+        for (uint32_t r = 0; r < num_ranks(p); r++)
+            block->piece_counts[r] += aligned(piece_of(p, tensor, r).rows * tensor->width);
+        struct part mine = shard_of(p, tensor, p->mesh.shard);
+        struct state_slice *slice = &p->state.slices[i];
+        *slice = (struct state_slice){tensor, mine.first, mine.rows, p->state.count,
+                                      mine.rows * tensor->width};
+        p->state.count += aligned(slice->count);
+    }
+    p->piece_count += block->piece_counts[my_rank(p)];
+    for (uint32_t s = 0; s < p->mesh.shards; s++)
+        p->fast_count += block->shard_counts[s];
+}
+
+static int lay_out(struct parallel *p)
+{
+    uint32_t num_blocks = p->table->num_blocks, d = num_ranks(p);
+    p->blocks = calloc(num_blocks, sizeof(*p->blocks));
+    p->full_at = calloc(p->table->num_tensors, sizeof(*p->full_at));
+    p->state.slices = calloc(p->table->num_tensors, sizeof(*p->state.slices));
+    p->state.num_slices = p->table->num_tensors;
+    p->lists = calloc(4 * (size_t)d, sizeof(*p->lists));
+    p->losses = calloc(p->num_micro_steps, sizeof(*p->losses));
+    p->all_losses = calloc((size_t)p->num_micro_steps * d, sizeof(*p->all_losses));
+    bool is_short = p->blocks == NULL || p->full_at == NULL || p->state.slices == NULL ||
+                    p->lists == NULL || p->losses == NULL || p->all_losses == NULL;
+    for (uint32_t b = 0; b < num_blocks && !is_short; b++) {
+        p->blocks[b].shard_counts = calloc(p->mesh.shards, sizeof(size_t));
+        p->blocks[b].piece_counts = calloc(d, sizeof(size_t));
+        is_short = p->blocks[b].shard_counts == NULL || p->blocks[b].piece_counts == NULL;
+    }
+    if (is_short)
+        return report_error(ERR_MEMORY, NULL, "no memory for the layouts");
+    for (uint32_t b = 0; b < num_blocks; b++)
+        lay_out_block(p, b);
+    return 0;
+}
+
+/* ---- the provider: parameters ---- */
+
+/* Copies this part's rows of every tensor of a block between packed and whole. */
+static void unpack_shard(const struct parallel *p, const struct block *block, uint32_t shard,
+                         char *full, const char *packed, size_t element)
+{
+    for (uint32_t i = block->first; i < block->first + block->num; i++) {
+        const struct model_tensor *tensor = &p->table->tensors[i];
+        struct part part = shard_of(p, tensor, shard);
+        size_t count = part.rows * tensor->width;
+        memcpy(full + (p->full_at[i] + part.first * tensor->width) * element, packed,
+               count * element);
+        packed += aligned(count) * element;
+    }
+}
+
+static int gather(struct parallel *p, uint32_t index)
+{
+    struct block *block = &p->blocks[index];
+    size_t element = kernel_dtype_bytes(p->dtype), total = 0;
+    size_t *bytes = p->lists, *at = p->lists + num_ranks(p);
+    for (uint32_t s = 0; s < p->mesh.shards; s++) {
+        bytes[s] = block->shard_counts[s] * element;
+        at[s] = total;
+        total += bytes[s];
+    }
+    char *packed = memory_take(p->memory, "gathered shards", block->take_index, total);
+    if (!memory_is_recording(p->memory)) {
+        struct comm *comm = p->mesh.shard_group;
+        const char *mine = (const char *)p->compute_params + block->at * element;
+        ERR_TRY(comm->ops->all_gather_v(comm, mine, bytes[p->mesh.shard], packed, bytes, at));
+        for (uint32_t s = 0; s < p->mesh.shards; s++)
+            unpack_shard(p, block, s, block->gathered, packed + at[s], element);
+    }
+    memory_give(p->memory, "gathered shards", block->take_index);
+    return 0;
+}
+
+static int acquire(void *user, const void **out_params, uint32_t index, enum model_pass pass)
+{
+    struct parallel *p = user;
+    struct block *block = &p->blocks[index];
+    size_t element = kernel_dtype_bytes(p->dtype);
+    if (p->mesh.shards == 1) {
+        block->gathered = (char *)p->compute_params + block->at * element;
+    } else if (!block->is_held) {
+        block->is_held = true;
+        block->take_index = 2 * index + (pass == MODEL_BACKWARD);
+        block->gathered = memory_take(p->memory, "gathered parameters", block->take_index,
+                                      block->full_count * element);
+        ERR_TRY(gather(p, index));
+    }
+    for (uint32_t i = 0; i < block->num; i++)
+        out_params[i] = (char *)block->gathered + p->full_at[block->first + i] * element;
+    return 0;
+}
+
+static int release(void *user, uint32_t index, enum model_pass pass)
+{
+    struct parallel *p = user;
+    struct block *block = &p->blocks[index];
+    bool is_last = index == p->table->num_blocks - 1;
+    if (p->mesh.shards == 1 || !p->reshard || (is_last && pass == MODEL_FORWARD))
+        return 0;
+    memory_give(p->memory, "gathered parameters", block->take_index);
+    block->is_held = false;
+    return 0;
+}
+
+void parallel_params_changed(struct parallel *p)
+{
+    if (p->dtype != KERNEL_F32)
+        kernel_convert(p->kernels, p->compute_params, p->dtype, p->state.param, p->state.count);
+    for (uint32_t b = 0; b < p->table->num_blocks; b++)
+        p->blocks[b].is_held = false;
+}
+
+/* ---- the provider: gradients ---- */
+
+static int gradients_begin(void *user, float **out_grads, uint32_t index)
+{
+    struct parallel *p = user;
+    const struct block *block = &p->blocks[index];
+    p->leaf = memory_take(p->memory, "leaf gradient", index, block->full_count * sizeof(*p->leaf));
+    for (uint32_t i = 0; i < block->num && p->leaf != NULL; i++)
+        out_grads[i] = p->leaf + p->full_at[block->first + i];
+    return 0;
+}
+
+static bool rank_has_leaf(const struct parallel *p, uint32_t rank)
+{
+    return (uint64_t)p->micro_step * num_ranks(p) + rank < p->num_leaves;
+}
+
+static float *pack_rows(float *packed, const float *full, const struct model_tensor *tensor,
+                        struct part part)
+{
+    size_t count = part.rows * tensor->width;
+    memcpy(packed, full + part.first * tensor->width, count * sizeof(*packed));
+    return packed + aligned(count);
+}
+
+/* Leaf pieces to their owners, and the fold over the ranks' leaves in rank order. */
+static int exchange(struct parallel *p, uint32_t index)
+{
+    const struct block *block = &p->blocks[index];
+    uint32_t d = num_ranks(p), me = my_rank(p);
+    size_t *send_bytes = p->lists, *send_at = p->lists + d;
+    size_t *recv_bytes = p->lists + 2 * d, *recv_at = p->lists + 3 * d;
+    size_t send_total = 0, mine = block->piece_counts[me] * sizeof(float);
+    for (uint32_t r = 0; r < d; r++) {
+        send_at[r] = send_total;
+        send_total += block->piece_counts[r] * sizeof(float);
+        send_bytes[r] = rank_has_leaf(p, me) ? block->piece_counts[r] * sizeof(float) : 0;
+        recv_at[r] = r * mine;
+        recv_bytes[r] = rank_has_leaf(p, r) ? mine : 0;
+    }
+    float *send = memory_take(p->memory, "leaf pieces to send", index, send_total);
+    float *recv = memory_take(p->memory, "leaf pieces received", index, d * mine);
+    if (!memory_is_recording(p->memory)) {
+        float *at = send;
+        for (uint32_t r = 0; r < d && rank_has_leaf(p, me); r++)
+            for (uint32_t i = block->first; i < block->first + block->num; i++) {
+                const struct model_tensor *tensor = &p->table->tensors[i];
+                at = pack_rows(at, p->leaf + p->full_at[i], tensor, piece_of(p, tensor, r));
+            }
+        ERR_TRY(p->mesh.world->ops->all_to_all_v(p->mesh.world, send, send_bytes, send_at, recv,
+                                                 recv_bytes, recv_at));
+        for (uint32_t r = 0; r < d && rank_has_leaf(p, r); r++)
+            kernel_fold(p->kernels, p->accumulators + block->piece_at,
+                        recv + r * block->piece_counts[me], block->piece_counts[me]);
+    }
+    memory_give(p->memory, "leaf pieces to send", index);
+    memory_give(p->memory, "leaf pieces received", index);
+    return 0;
+}
+
+/* Adds a leaf to this rank's own sum, in the order in which reduce_scatter wants it. */
+static void add_packed_by_shard(struct parallel *p, uint32_t index)
+{
+    const struct block *block = &p->blocks[index];
+    size_t count = 0;
+    for (uint32_t s = 0; s < p->mesh.shards; s++)
+        count += block->shard_counts[s];
+    float *packed = memory_take(p->memory, "leaf by shard", index, count * sizeof(float));
+    if (!memory_is_recording(p->memory) && rank_has_leaf(p, my_rank(p))) {
+        float *at = packed;
+        for (uint32_t s = 0; s < p->mesh.shards; s++)
+            for (uint32_t i = block->first; i < block->first + block->num; i++) {
+                const struct model_tensor *tensor = &p->table->tensors[i];
+                at = pack_rows(at, p->leaf + p->full_at[i], tensor, shard_of(p, tensor, s));
+            }
+        kernel_fold(p->kernels, p->accumulators + block->fast_at, packed, count);
+    }
+    memory_give(p->memory, "leaf by shard", index);
+}
+
+static int gradients_end(void *user, uint32_t index)
+{
+    struct parallel *p = user;
+    const struct block *block = &p->blocks[index];
+    int rc = 0;
+    if (p->is_canonical && num_ranks(p) > 1)
+        rc = exchange(p, index);
+    else if (!p->is_canonical && p->mesh.shards > 1)
+        add_packed_by_shard(p, index);
+    else if (!memory_is_recording(p->memory) && rank_has_leaf(p, my_rank(p)))
+        kernel_fold(p->kernels, p->accumulators + block->at, p->leaf, block->full_count);
+    memory_give(p->memory, "leaf gradient", index);
+    return rc;
+}
+
+/* ---- the end of a step: whole sums to the shards, norm, loss ---- */
+
+/* The R pieces of this shard, from the replicas. */
+static int gather_pieces(struct parallel *p)
+{
+    struct comm *comm = p->mesh.replica_group;
+    size_t *bytes = p->lists, *at = p->lists + num_ranks(p), total = 0;
+    for (uint32_t r = 0; r < p->mesh.replicas; r++) {
+        bytes[r] = 0;
+        for (uint32_t b = 0; b < p->table->num_blocks; b++)
+            bytes[r] +=
+                p->blocks[b].piece_counts[r * p->mesh.shards + p->mesh.shard] * sizeof(float);
+        at[r] = total;
+        total += bytes[r];
+    }
+    char *recv = memory_take(p->memory, "pieces of the replicas", 0, total);
+    if (!memory_is_recording(p->memory)) {
+        ERR_TRY(comm->ops->all_gather_v(comm, p->accumulators, bytes[p->mesh.replica], recv, bytes,
+                                        at));
+        const float *from = (const float *)recv;
+        for (uint32_t r = 0; r < p->mesh.replicas; r++)
+            for (uint32_t i = 0; i < p->state.num_slices; i++) {
+                const struct state_slice *slice = &p->state.slices[i];
+                struct part piece = piece_of(p, slice->tensor, r * p->mesh.shards + p->mesh.shard);
+                size_t count = piece.rows * slice->tensor->width;
+                float *to = p->state.grad + slice->at +
+                            (piece.first - slice->first_row) * slice->tensor->width;
+                memcpy(to, from, count * sizeof(*to));
+                from += aligned(count);
+            }
+    }
+    memory_give(p->memory, "pieces of the replicas", 0);
+    return 0;
+}
+
+static int reduce_fast(struct parallel *p)
+{
+    struct comm *shards = p->mesh.shard_group, *replicas = p->mesh.replica_group;
+    for (uint32_t b = 0; b < p->table->num_blocks && p->mesh.shards > 1; b++)
+        ERR_TRY(shards->ops->reduce_scatter_f32(shards, p->accumulators + p->blocks[b].fast_at,
+                                                p->state.grad + p->blocks[b].at,
+                                                p->blocks[b].shard_counts));
+    if (p->mesh.replicas > 1)
+        ERR_TRY(replicas->ops->all_reduce_f32(replicas, p->state.grad, p->state.count));
+    return 0;
+}
+
+static int reduce(struct parallel *p)
+{
+    if (p->is_canonical)
+        return p->mesh.replicas > 1 ? gather_pieces(p) : 0;
+    return memory_is_recording(p->memory) ? 0 : reduce_fast(p);
+}
+
+/* Sum of squares of what this rank alone answers for. */
+static void sum_own_squares(struct parallel *p, struct kernel_exact_sum *sum)
+{
+    bool by_piece = p->is_canonical && p->mesh.replicas > 1;
+    if (!by_piece && p->mesh.replica > 0)
+        return; /* replica 0 answers for the shard */
+    const float *piece = p->accumulators;
+    for (uint32_t i = 0; i < p->state.num_slices; i++) {
+        const struct state_slice *slice = &p->state.slices[i];
+        uint64_t rows = slice->rows, width = slice->tensor->width;
+        const float *x = p->state.grad + slice->at;
+        if (by_piece) {
+            rows = piece_of(p, slice->tensor, my_rank(p)).rows;
+            x = piece;
+            piece += aligned(rows * width);
+        }
+        if (rows > 0)
+            kernel_sum_squares(p->kernels, sum, x, rows, width);
+    }
+}
+
+static int norm_and_stop(struct parallel *p, bool want_stop, struct step_result *out)
+{
+    struct {
+        struct kernel_exact_sum sum;
+        int64_t stop;
+    } all = {.stop = want_stop};
+    sum_own_squares(p, &all.sum);
+    ERR_TRY(p->mesh.world->ops->all_reduce_i64(p->mesh.world, (int64_t *)&all,
+                                               sizeof(all) / sizeof(int64_t)));
+    out->grad_norm = sqrt(kernel_exact_value(&all.sum));
+    out->stop = all.stop != 0;
+    return 0;
+}
+
+static int gather_loss(struct parallel *p, double *out)
+{
+    uint32_t d = num_ranks(p);
+    size_t *bytes = p->lists, *at = p->lists + d;
+    for (uint32_t r = 0; r < d; r++) {
+        bytes[r] = p->num_micro_steps * sizeof(double);
+        at[r] = r * bytes[r];
+    }
+    ERR_TRY(p->mesh.world->ops->all_gather_v(p->mesh.world, p->losses, bytes[0], p->all_losses,
+                                             bytes, at));
+    double sum = 0;
+    for (uint32_t leaf = 0; leaf < p->num_leaves; leaf++)
+        sum += p->all_losses[(size_t)(leaf % d) * p->num_micro_steps + leaf / d];
+    uint64_t tokens = (uint64_t)p->config->local_batch_size * (uint64_t)p->config->seq_len;
+    *out = sum / (double)p->num_leaves / (double)tokens;
+    return 0;
+}
+
+/* ---- one step ---- */
+
+/* For tests that kill a rank in mid-step: waits until a signal comes. */
+static void pause_in_step(const struct parallel *p, int64_t step)
+{
+    log_info("train", "rank %u (process %d) pauses within step %lld", my_rank(p), (int)getpid(),
+             (long long)step);
+    pause();
+}
+
+static int run_micro_step(struct parallel *p, const struct step_input *input)
+{
+    uint64_t leaf = (uint64_t)p->micro_step * num_ranks(p) + my_rank(p);
+    uint64_t batch = (uint64_t)p->config->local_batch_size;
+    uint64_t tokens = batch * (uint64_t)p->config->seq_len;
+    struct model_batch mine = {p->inputs, p->targets,
+                               (float)(1.0 / ((double)p->num_leaves * (double)tokens))};
+    p->losses[p->micro_step] = 0;
+    if (!rank_has_leaf(p, my_rank(p)))
+        return model_leaf(p->model, &p->provider, NULL, &p->losses[p->micro_step]);
+    ERR_TRY(data_read(input->data, input->first_sample + leaf * batch, (uint32_t)batch, p->inputs,
+                      p->targets));
+    return model_leaf(p->model, &p->provider, &mine, &p->losses[p->micro_step]);
+}
+
+int parallel_step(struct parallel *p, const struct step_input *input, struct step_result *out)
+{
+    size_t count = p->is_canonical ? p->piece_count : p->fast_count;
+    memset(p->accumulators, 0, count * sizeof(float));
+    for (p->micro_step = 0; p->micro_step < p->num_micro_steps; p->micro_step++) {
+        ERR_TRY(run_micro_step(p, input));
+        if (p->micro_step == 0 && input->step == p->config->crash_at_step)
+            pause_in_step(p, input->step);
+    }
+    ERR_TRY(reduce(p));
+    ERR_TRY(norm_and_stop(p, input->want_stop, out));
+    return gather_loss(p, &out->loss);
+}
+
+int parallel_logits(struct parallel *p, struct data *data, uint64_t first_sample, float *out_logits)
+{
+    bool is_mine = p->mesh.world->rank == 0;
+    if (is_mine)
+        ERR_TRY(data_read(data, first_sample, (uint32_t)p->config->local_batch_size, p->inputs,
+                          p->targets));
+    return model_logits(p->model, &p->provider, is_mine ? p->inputs : NULL, out_logits);
+}
+
+/* ---- the recipe ---- */
+
+/* Buffers of the whole run: noted while recording, addresses afterwards. */
+static void take_kept(struct parallel *p)
+{
+    struct memory *m = p->memory;
+    struct kernel_shapes shapes;
+    size_t bytes = p->state.count * sizeof(float);
+    size_t tokens = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len;
+    p->state.param = memory_take(m, "parameters", 0, bytes);
+    p->state.exp_avg = memory_take(m, "exp_avg", 0, bytes);
+    p->state.exp_avg_sq = memory_take(m, "exp_avg_sq", 0, bytes);
+    p->accumulators =
+        memory_take(m, "gradient accumulators", 0,
+                    (p->is_canonical ? p->piece_count : p->fast_count) * sizeof(float));
+    bool is_whole = p->is_canonical ? p->mesh.replicas == 1 : p->mesh.shards == 1;
+    p->state.grad = is_whole ? p->accumulators : memory_take(m, "gradient shard", 0, bytes);
+    p->compute_params = p->state.param;
+    if (p->dtype != KERNEL_F32)
+        p->compute_params = memory_take(m, "parameters in compute dtype", 0,
+                                        p->state.count * kernel_dtype_bytes(p->dtype));
+    model_kernel_shapes(p->model, &shapes);
+    size_t scratch_bytes = kernels_scratch_bytes(p->kernels, &shapes);
+    p->scratch = memory_take(m, "kernel scratch", 0, scratch_bytes);
+    p->inputs = memory_take(m, "input tokens", 0, tokens * sizeof(int32_t));
+    p->targets = memory_take(m, "target tokens", 0, tokens * sizeof(int32_t));
+    if (!memory_is_recording(m))
+        kernels_set_scratch(p->kernels, p->scratch, scratch_bytes);
+}
+
+/* The dry run: a step's walk, which notes every buffer. */
+static int plan_memory(struct parallel *p)
+{
+    double loss;
+    take_kept(p);
+    ERR_TRY(model_leaf(p->model, &p->provider, NULL, &loss));
+    ERR_TRY(reduce(p));
+    for (uint32_t b = 0; b < p->table->num_blocks; b++)
+        p->blocks[b].is_held = false;
+    return memory_place(p->memory);
+}
+
+static int check_canonical(const struct config *config)
+{
+    if (config->groups != 1 || config->tp_blocks != 1 || config->cp_blocks != 1)
+        return report_error(ERR_INVALID, "set canonical.groups, tp_blocks and cp_blocks to 1",
+                            "canonical groups %lld, tp_blocks %lld, cp_blocks %lld: only 1 is "
+                            "available in this version",
+                            (long long)config->groups, (long long)config->tp_blocks,
+                            (long long)config->cp_blocks);
+    if (config->micro_batches < 1 || config->micro_batches > UINT32_MAX)
+        return report_error(ERR_INVALID, "set training.global_batch_size",
+                            "a step of %lld micro-batches is not possible",
+                            (long long)config->micro_batches);
+    return 0;
+}
+
+static int new_model(struct parallel *p)
+{
+    const struct config *config = p->config;
+    p->provider = (struct model_provider){p, acquire, release, gradients_begin, gradients_end};
+    struct model_options options = {.table = p->table,
+                                    .memory = p->memory,
+                                    .batch = (uint32_t)config->local_batch_size,
+                                    .seq = (uint32_t)config->seq_len,
+                                    .dtype = p->dtype};
+    ERR_TRY(model_new(&p->model, &options));
+    model_set_kernels(p->model, p->kernels);
+    return 0;
+}
+
+static int split_world(struct parallel *p)
+{
+    struct mesh *mesh = &p->mesh;
+    ERR_TRY(mesh->world->ops->split(mesh->world, &mesh->shard_group, mesh->replica, mesh->shard));
+    return mesh->world->ops->split(mesh->world, &mesh->replica_group, mesh->shard, mesh->replica);
+}
+
+static int apply(struct parallel *p)
+{
+    const struct config *config = p->config;
+    /* 1. The mesh: which place this rank has. */
+    ERR_TRY(check_canonical(config));
+    p->num_leaves = (uint32_t)config->micro_batches;
+    p->num_micro_steps = (p->num_leaves + num_ranks(p) - 1) / num_ranks(p);
+    if (num_ranks(p) > p->num_leaves && p->mesh.world->rank == 0)
+        log_warn("train", "%u of %u ranks are idle: a step has only %u micro-batches",
+                 num_ranks(p) - p->num_leaves, num_ranks(p), p->num_leaves);
+    /* 2. The layouts: which rows of every tensor it holds. */
+    ERR_TRY(lay_out(p));
+    /* 3. The model, which asks for its parameters through the provider. */
+    ERR_TRY(memory_new(&p->memory));
+    ERR_TRY(new_model(p));
+    /* 4. The memory: every buffer of a step, by a dry run. */
+    ERR_TRY(plan_memory(p));
+    if (config->estimate)
+        return 0;
+    ERR_TRY(memory_commit(p->memory));
+    take_kept(p);
+    /* 5. The groups in which it communicates. */
+    return split_world(p);
+}
+
+int parallel_apply(struct parallel **out, const struct parallel_options *options)
+{
+    const struct config *config = options->config;
+    struct mesh mesh;
+    ERR_TRY(parallel_mesh(&mesh, config, options->world->rank, options->world->size));
+    struct parallel *p = calloc(1, sizeof(*p));
+    if (p == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the parallel state");
+    p->config = config;
+    p->table = options->table;
+    p->kernels = options->kernels;
+    p->mesh = mesh;
+    p->mesh.world = options->world;
+    p->dtype = strcmp(config->mixed_precision_param, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
+    p->is_canonical = strcmp(config->reduction, "canonical") == 0;
+    p->reshard = strcmp(config->reshard_after_forward, "never") != 0;
+    int rc = apply(p);
+    if (rc != 0) {
+        parallel_free(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+void parallel_free(struct parallel *p)
+{
+    if (p == NULL)
+        return;
+    if (p->mesh.shard_group != NULL)
+        p->mesh.shard_group->ops->free(p->mesh.shard_group);
+    if (p->mesh.replica_group != NULL)
+        p->mesh.replica_group->ops->free(p->mesh.replica_group);
+    for (uint32_t b = 0; p->blocks != NULL && b < p->table->num_blocks; b++) {
+        free(p->blocks[b].shard_counts);
+        free(p->blocks[b].piece_counts);
+    }
+    model_free(p->model);
+    memory_free(p->memory);
+    free(p->blocks);
+    free(p->full_at);
+    free(p->state.slices);
+    free(p->lists);
+    free(p->losses);
+    free(p->all_losses);
+    free(p);
+}
+
+const struct mesh *parallel_mesh_of(const struct parallel *p)
+{
+    return &p->mesh;
+}
+struct state *parallel_state(struct parallel *p)
+{
+    return &p->state;
+}
+const struct memory *parallel_memory(const struct parallel *p)
+{
+    return p->memory;
+}
+
+void parallel_init_state(struct parallel *p, uint64_t seed)
+{
+    size_t bytes = p->state.count * sizeof(float);
+    memset(p->state.exp_avg, 0, bytes);
+    memset(p->state.exp_avg_sq, 0, bytes);
+    for (uint32_t i = 0; i < p->state.num_slices; i++) {
+        const struct state_slice *slice = &p->state.slices[i];
+        model_init_rows(p->state.param + slice->at, slice->tensor, slice->first_row, slice->rows,
+                        seed);
+    }
+    parallel_params_changed(p);
+}
+
+/* ---- agreement ---- */
+
+int parallel_agree(const struct mesh *mesh, int rc)
+{
+    uint32_t size = mesh->world->size, rank = mesh->world->rank;
+    int64_t *codes = calloc(size, sizeof(*codes));
+    if (codes == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u codes", size);
+    codes[rank] = rc;
+    int comm_rc = mesh->world->ops->all_reduce_i64(mesh->world, codes, size);
+    uint32_t first = 0;
+    while (first < size && codes[first] == 0)
+        first++;
+    int agreed = comm_rc != 0 ? comm_rc : first == size ? 0 : (int)codes[first];
+    free(codes);
+    if (comm_rc == 0 && agreed != 0 && first == rank)
+        log_error("train", "rank %u: %s", rank, report_line());
+    if (comm_rc == 0 && agreed != 0 && rc == 0)
+        report_error(agreed, NULL, "rank %u failed", first);
+    return agreed;
+}

@@ -1,0 +1,99 @@
+/* parallel.h - how a model is spread over ranks, and one training step on them.
+ *
+ * parallel_apply() is the recipe: mesh -> layouts -> memory plan -> communicators. What it makes:
+ *
+ *   mesh     ranks as a grid dp_replicate x dp_shard (R x F); rank = replica * F + shard.
+ *   layouts  dimension 0 of every tensor is cut in F: ceil(rows / F) rows per shard, the last ones
+ *            shorter or empty, as FSDP2 does. A shard is cut again in R the same way: the pieces,
+ * of which each rank owns one while gradients are summed. state    this rank's shard of parameters
+ * and both optimizer moments, float, the same on all replicas: what a checkpoint saves.
+ *
+ * FSDP is R = 1, DDP is F = 1, HSDP has both; all three run the same code.
+ *
+ * Reduction "canonical" (the default) gives the same bits for every R, F and number of threads; see
+ * parallel.c. "fast" sums per rank first and lets the library reduce once per step. */
+#ifndef HOLDFAST_TRAINER_PARALLEL_H
+#define HOLDFAST_TRAINER_PARALLEL_H
+
+#include "trainer/comm.h"
+#include "trainer/config.h"
+#include "trainer/model.h"
+
+struct data;
+struct memory;
+struct parallel;
+
+struct mesh {
+    uint32_t replicas, shards;  /* R, F */
+    uint32_t replica, shard;    /* this rank's place */
+    struct comm *world;         /* borrowed */
+    struct comm *shard_group;   /* the F ranks of one replica; NULL in an estimate */
+    struct comm *replica_group; /* the R ranks that hold the same shard */
+};
+
+/* This rank's rows of one tensor. */
+struct state_slice {
+    const struct model_tensor *tensor;
+    uint64_t first_row, rows;
+    size_t at, count; /* floats; in every buffer of the state */
+};
+
+struct state {
+    uint32_t num_slices; /* one per tensor of the model, in its order */
+    struct state_slice *slices;
+    size_t count; /* floats per buffer, padding included */
+    float *param, *exp_avg, *exp_avg_sq;
+    float *grad; /* valid between parallel_step and the next one */
+};
+
+struct parallel_options {
+    const struct config *config; /* these must outlive the result */
+    const struct model_table *table;
+    struct kernels *kernels;
+    struct comm *world;
+};
+
+/* Splits world ranks over the axes; ERR_INVALID states the sum. No communication. */
+int parallel_mesh(struct mesh *out, const struct config *config, uint32_t rank, uint32_t size);
+/* Rows [*out_first, *out_first + *out_rows) of `rows` that part `part` of `parts` holds. */
+void parallel_cut(uint64_t *out_first, uint64_t *out_rows, uint64_t rows, uint32_t parts,
+                  uint32_t part);
+
+/* The recipe. With config->estimate it ends after the memory plan: only parallel_memory() and
+ * parallel_free() may follow. Collective. */
+int parallel_apply(struct parallel **out, const struct parallel_options *options);
+void parallel_free(struct parallel *parallel);
+
+const struct mesh *parallel_mesh_of(const struct parallel *parallel);
+struct state *parallel_state(struct parallel *parallel);
+const struct memory *parallel_memory(const struct parallel *parallel);
+
+/* Initial weights, zero moments. */
+void parallel_init_state(struct parallel *parallel, uint64_t seed);
+/* To be called whenever state->param has changed: by init, load or the optimizer. */
+void parallel_params_changed(struct parallel *parallel);
+
+struct step_input {
+    struct data *data;
+    uint64_t first_sample; /* of the step */
+    int64_t step;
+    bool want_stop; /* this rank was asked to stop */
+};
+struct step_result {
+    double loss;      /* mean over the step's tokens */
+    double grad_norm; /* of the whole gradient, before clipping */
+    bool stop;        /* some rank was asked to stop: the same answer on all */
+};
+/* Forward, backward and reduction of one step; leaves the gradient in state->grad. Collective. */
+int parallel_step(struct parallel *parallel, const struct step_input *input,
+                  struct step_result *out);
+
+/* Forward of samples [first_sample, ...); rank 0 gets [T, V] logits of the first. Collective. */
+int parallel_logits(struct parallel *parallel, struct data *data, uint64_t first_sample,
+                    float *out_logits);
+
+/* All ranks exchange how a call ended and return the same: 0, or the code of the lowest rank that
+ * failed, which logs its error. Collective. */
+int parallel_agree(const struct mesh *mesh, int rc);
+
+#endif
