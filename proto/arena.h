@@ -81,7 +81,9 @@ _Static_assert(sizeof(struct arena_request) == 32 + 4 * ARENA_FDS_MAX, "layout")
 _Static_assert(sizeof(struct arena_reply) == 32, "layout");
 
 /* Send and receive one reply with its descriptors (close-on-exec). ERR_UNAVAILABLE when the peer is
- * gone, ERR_CORRUPT on a truncated or oversized message (received descriptors are closed). */
+ * gone (or, on a non-blocking socket, not ready), ERR_CORRUPT on a truncated or oversized message
+ * (received descriptors are closed). A well-formed reply that carries an error returns 0: the caller
+ * looks at reply->error. */
 int arena_send_reply(int socket, const struct arena_reply *reply, const int *fds);
 int arena_receive_reply(int socket, struct arena_reply *out, int *out_fds, uint32_t max_fds);
 

@@ -1,0 +1,198 @@
+/* arena.c - the announcement ring in shared memory and the passing of descriptors (layout in
+ * arena.h).
+ *
+ * The ring has one producer (the rank) and one consumer (ckptd). Each side writes only its own
+ * free-running counter: the producer stores `head` with release after the entry is complete, the
+ * consumer stores `tail` with release after it has copied the entry out; each loads the other's
+ * with acquire. The fields are plain integers used through the compiler's atomic builtins, because
+ * the memory is shared with another process. The consumer reads every word of an entry exactly
+ * once.
+ *
+ * A reply on the arena socket is one message: 32 bytes and its descriptors in one SCM_RIGHTS.
+ * Whatever arrives that is not exactly that is refused, and every descriptor that came with it is
+ * closed. */
+#include "proto/arena.h"
+
+#include "proto/report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+_Static_assert((ARENA_RING_ENTRIES & (ARENA_RING_ENTRIES - 1)) == 0, "a power of two");
+
+/* ---- the ring ---- */
+
+bool arena_push(struct arena_control *control, const struct arena_entry *entry)
+{
+    uint64_t head = __atomic_load_n(&control->head, __ATOMIC_RELAXED);
+    uint64_t tail = __atomic_load_n(&control->tail, __ATOMIC_ACQUIRE);
+    if (head - tail >= ARENA_RING_ENTRIES)
+        return false;
+    struct arena_entry *slot = &control->ring[head & (ARENA_RING_ENTRIES - 1)];
+    __atomic_store_n(&slot->kind, entry->kind, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->image, entry->image, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->save, entry->save, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->offset, entry->offset, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->bytes, entry->bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&control->head, head + 1, __ATOMIC_RELEASE);
+    return true;
+}
+
+int arena_pop(struct arena_control *control, struct arena_entry *out, bool *out_any)
+{
+    uint64_t tail = __atomic_load_n(&control->tail, __ATOMIC_RELAXED);
+    uint64_t head = __atomic_load_n(&control->head, __ATOMIC_ACQUIRE);
+    *out_any = false;
+    if (head - tail > ARENA_RING_ENTRIES)
+        return report_error(ERR_CORRUPT, NULL,
+                            "the counters of an announcement ring are impossible (head %" PRIu64
+                            ", tail %" PRIu64 ")",
+                            head, tail);
+    if (head == tail)
+        return 0;
+    const struct arena_entry *slot = &control->ring[tail & (ARENA_RING_ENTRIES - 1)];
+    out->kind = __atomic_load_n(&slot->kind, __ATOMIC_RELAXED);
+    out->image = __atomic_load_n(&slot->image, __ATOMIC_RELAXED);
+    out->save = __atomic_load_n(&slot->save, __ATOMIC_RELAXED);
+    out->offset = __atomic_load_n(&slot->offset, __ATOMIC_RELAXED);
+    out->bytes = __atomic_load_n(&slot->bytes, __ATOMIC_RELAXED);
+    __atomic_store_n(&control->tail, tail + 1, __ATOMIC_RELEASE);
+    *out_any = true;
+    return 0;
+}
+
+/* ---- descriptors ---- */
+
+union control_buffer {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(ARENA_FDS_MAX * sizeof(int))];
+};
+
+static int fail_send(void)
+{
+    return report_errno(ERR_UNAVAILABLE, "could not pass descriptors",
+                        "sendmsg on the arena socket");
+}
+
+int arena_send_reply(int socket, const struct arena_reply *reply, const int *fds)
+{
+    CHECK(reply->num_fds <= ARENA_FDS_MAX);
+    union control_buffer control;
+    struct iovec data = {.iov_base = (void *)reply, .iov_len = sizeof(*reply)};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1};
+    if (reply->num_fds > 0) {
+        size_t fd_bytes = reply->num_fds * sizeof(int);
+        memset(&control, 0, sizeof(control));
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(fd_bytes);
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(fd_bytes);
+        memcpy(CMSG_DATA(header), fds, fd_bytes);
+    }
+    while (data.iov_len > 0) {
+        ssize_t sent = sendmsg(socket, &message, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent <= 0)
+            return fail_send();
+        data.iov_base = (char *)data.iov_base + sent;
+        data.iov_len -= (size_t)sent;
+        message.msg_control = NULL; /* the descriptors went with the first bytes */
+        message.msg_controllen = 0;
+    }
+    return 0;
+}
+
+static void close_all(const int *fds, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        close(fds[i]);
+}
+
+/* Appends the descriptors of one message to fds; those beyond ARENA_FDS_MAX are closed and counted.
+ */
+static void take_fds(int *fds, uint32_t *count, struct msghdr *message)
+{
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(message); header;
+         header = CMSG_NXTHDR(message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t num = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < num; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
+            if (*count < ARENA_FDS_MAX)
+                fds[*count] = fd;
+            else
+                close(fd);
+            *count += 1;
+        }
+    }
+}
+
+/* Reads exactly one reply. On an error the descriptors received so far are still in fds. */
+static int receive_message(int socket, struct arena_reply *out, int *fds, uint32_t *num_fds)
+{
+    union control_buffer control;
+    size_t received = 0;
+    while (received < sizeof(*out)) {
+        struct iovec data = {.iov_base = (char *)out + received,
+                             .iov_len = sizeof(*out) - received};
+        struct msghdr message = {.msg_iov = &data,
+                                 .msg_iovlen = 1,
+                                 .msg_control = control.bytes,
+                                 .msg_controllen = sizeof(control.bytes)};
+        ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return report_errno(ERR_UNAVAILABLE, "could not receive descriptors",
+                                "recvmsg on the arena socket");
+        take_fds(fds, num_fds, &message);
+        if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
+            return report_error(ERR_CORRUPT, NULL, "a reply on the arena socket is oversized");
+        if (n == 0 && received == 0)
+            return report_error(ERR_UNAVAILABLE, NULL, "ckptd closed the arena socket");
+        if (n == 0)
+            return report_error(ERR_CORRUPT, NULL, "a reply on the arena socket is truncated");
+        received += (size_t)n;
+    }
+    return 0;
+}
+
+static int check_reply(const struct arena_reply *reply, uint32_t num_fds, uint32_t max_fds)
+{
+    if (reply->magic != ARENA_MAGIC)
+        return report_error(ERR_CORRUPT, NULL, "a reply on the arena socket has no magic number");
+    if (reply->version != ARENA_VERSION)
+        return report_error(ERR_VERSION, "client and ckptd must be of the same release",
+                            "version %" PRIu32 " of the arena is unknown", reply->version);
+    if (num_fds != reply->num_fds || num_fds > max_fds || (reply->error != 0 && num_fds > 0))
+        return report_error(ERR_CORRUPT, NULL,
+                            "a reply on the arena socket brought %" PRIu32
+                            " descriptors and announced %" PRIu32 " (at most %" PRIu32 " fit)",
+                            num_fds, reply->num_fds, max_fds);
+    return 0;
+}
+
+int arena_receive_reply(int socket, struct arena_reply *out, int *out_fds, uint32_t max_fds)
+{
+    int fds[ARENA_FDS_MAX];
+    uint32_t num_fds = 0;
+    memset(out, 0, sizeof(*out));
+    int error = receive_message(socket, out, fds, &num_fds);
+    if (!error)
+        error = check_reply(out, num_fds, max_fds);
+    if (error) {
+        close_all(fds, num_fds < ARENA_FDS_MAX ? num_fds : ARENA_FDS_MAX);
+        return error;
+    }
+    if (num_fds > 0)
+        memcpy(out_fds, fds, num_fds * sizeof(int));
+    return 0;
+}

@@ -1,0 +1,564 @@
+/* options.c - the option parser (contract in options.h).
+ *
+ * All sources end in options_set(): it finds the row of the table, follows aliases, parses the text
+ * by the row's type and stores it. A key is compared with '-' and '_' as equals. Which keys were
+ * given is kept in is_set, so callers can tell a default from a choice. */
+#include "proto/options.h"
+
+#include "proto/report.h"
+#include "proto/toml.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OPTION_KEY_MAX 128            /* a longer key is unknown */
+#define OPTION_FILE_BYTES_MAX 1048576 /* a longer TOML file is refused */
+
+/* ---- the table ---- */
+
+static bool is_stored(const struct option *option)
+{
+    return option->type != OPTION_TYPE_ALIAS && option->type != OPTION_TYPE_IGNORED;
+}
+
+static bool is_same_key(const char *a, const char *b)
+{
+    for (; *a && *b; a++, b++) {
+        char x = *a == '-' ? '_' : *a, y = *b == '-' ? '_' : *b;
+        if (x != y)
+            return false;
+    }
+    return *a == *b;
+}
+
+static const struct option *find_option(const struct option *table, const char *key)
+{
+    for (; table->key; table++) {
+        if (is_same_key(table->key, key))
+            return table;
+    }
+    return NULL;
+}
+
+/* Levenshtein distance of two keys. */
+static uint32_t edit_distance(const char *a, const char *b)
+{
+    uint32_t row[OPTION_KEY_MAX + 1];
+    size_t a_length = strlen(a), b_length = strlen(b);
+    if (a_length > OPTION_KEY_MAX || b_length > OPTION_KEY_MAX)
+        return UINT32_MAX;
+    for (uint32_t j = 0; j <= b_length; j++)
+        row[j] = j;
+    for (uint32_t i = 1; i <= a_length; i++) {
+        uint32_t diagonal = row[0];
+        row[0] = i;
+        for (uint32_t j = 1; j <= b_length; j++) {
+            uint32_t best = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[b_length];
+}
+
+static const char *last_part(const char *key)
+{
+    const char *dot = strrchr(key, '.');
+    return dot ? dot + 1 : key;
+}
+
+/* The known key that is nearest; one with the same last part in another section counts as near. */
+static const char *find_nearest(const struct option *table, const char *key)
+{
+    const char *nearest = NULL;
+    uint32_t limit = (uint32_t)(strlen(key) / 3 + 2);
+    uint32_t best = limit + 1;
+    for (; table->key; table++) {
+        uint32_t distance = edit_distance(key, table->key);
+        if (is_same_key(last_part(key), last_part(table->key)) && distance > 3)
+            distance = 3;
+        if (distance < best) {
+            best = distance;
+            nearest = table->key;
+        }
+    }
+    return nearest;
+}
+
+/* ---- values ---- */
+
+static int fail_value(const struct option *option, const char *value, const char *where,
+                      const char *wanted)
+{
+    return report_error(ERR_INVALID, wanted, "%s: %s = '%.200s' is not valid", where, option->key,
+                        value);
+}
+
+static bool parse_bool(bool *out, const char *value)
+{
+    *out = strcmp(value, "true") == 0;
+    return *out || strcmp(value, "false") == 0;
+}
+
+static bool parse_int(int64_t *out, const char **end, const char *value)
+{
+    char *rest = NULL;
+    errno = 0;
+    long long number = strtoll(value, &rest, 10);
+    if (rest == value || errno != 0 || value[0] == ' ' || value[0] == '+')
+        return false;
+    *out = number;
+    *end = rest;
+    return true;
+}
+
+/* "4096", "64KiB", "4 GiB" */
+static bool parse_bytes(int64_t *out, const char *value)
+{
+    static const char *const suffixes[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    const char *rest = NULL;
+    if (!parse_int(out, &rest, value))
+        return false;
+    if (*rest == ' ')
+        rest++;
+    for (uint32_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
+        if (strcmp(rest, suffixes[i]) == 0)
+            return !__builtin_mul_overflow(*out, (int64_t)1 << (10 * i), out);
+    }
+    return false;
+}
+
+static bool parse_double(double *out, const char *value)
+{
+    char *rest = NULL;
+    errno = 0;
+    *out = strtod(value, &rest);
+    return rest != value && *rest == '\0' && isfinite(*out) && value[0] != ' ';
+}
+
+static bool is_choice(const char *choices, const char *value)
+{
+    size_t length = strlen(value);
+    while (*choices) {
+        size_t word = strcspn(choices, ",");
+        if (word == length && memcmp(choices, value, word) == 0)
+            return true;
+        choices += word + (choices[word] == ',');
+    }
+    return false;
+}
+
+/* Numbers in help and messages: whole ones without exponent, others as short as reads back equal.
+ */
+static void format_number(char out[40], double value)
+{
+    if (value == floor(value) && fabs(value) < 1e15) {
+        snprintf(out, 40, "%.0f", value);
+        return;
+    }
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(out, 40, "%.*g", digits, value);
+        if (strtod(out, NULL) == value)
+            return;
+    }
+}
+
+static int store_number(const struct option *option, void *field, const char *value,
+                        const char *where)
+{
+    char low[40], high[40], wanted[128];
+    const char *rest = "";
+    int64_t whole = 0;
+    double real = 0;
+    bool ok = false;
+    const char *kind = "a number";
+    format_number(low, option->min);
+    format_number(high, option->max);
+    if (option->type == OPTION_TYPE_DOUBLE) {
+        ok = parse_double(&real, value);
+    } else if (option->type == OPTION_TYPE_INT) {
+        kind = "a whole number";
+        ok = parse_int(&whole, &rest, value) && *rest == '\0';
+        real = (double)whole;
+    } else {
+        kind = "a number of bytes (KiB, MiB, GiB, TiB)";
+        ok = parse_bytes(&whole, value);
+        real = (double)whole;
+    }
+    if (!ok || real < option->min || real > option->max) {
+        snprintf(wanted, sizeof(wanted), "%s from %s to %s is wanted", kind, low, high);
+        return fail_value(option, value, where, wanted);
+    }
+    if (option->type == OPTION_TYPE_DOUBLE)
+        memcpy(field, &real, sizeof(real));
+    else
+        memcpy(field, &whole, sizeof(whole));
+    return 0;
+}
+
+static int store_text(const struct option *option, void *field, const char *value,
+                      const char *where)
+{
+    char wanted[512];
+    if (option->type == OPTION_TYPE_CHOICE && !is_choice(option->choices, value)) {
+        snprintf(wanted, sizeof(wanted), "one of %s is wanted", option->choices);
+        return fail_value(option, value, where, wanted);
+    }
+    if (strlen(value) >= option->size) {
+        snprintf(wanted, sizeof(wanted), "at most %zu characters are possible", option->size - 1);
+        return fail_value(option, value, where, wanted);
+    }
+    memset(field, 0, option->size);
+    memcpy(field, value, strlen(value));
+    return 0;
+}
+
+static int store_value(const struct options *options, const struct option *option,
+                       const char *value, const char *where)
+{
+    void *field = (char *)options->config + option->offset;
+    switch (option->type) {
+    case OPTION_TYPE_BOOL: {
+        bool flag = false;
+        if (!parse_bool(&flag, value))
+            return fail_value(option, value, where, "true or false is wanted");
+        memcpy(field, &flag, sizeof(flag));
+        return 0;
+    }
+    case OPTION_TYPE_INT:
+    case OPTION_TYPE_BYTES:
+    case OPTION_TYPE_DOUBLE:
+        return store_number(option, field, value, where);
+    default:
+        return store_text(option, field, value, where);
+    }
+}
+
+/* ---- sources ---- */
+
+int options_defaults(const struct options *options)
+{
+    for (const struct option *option = options->table; option->key; option++) {
+        size_t index = (size_t)(option - options->table);
+        if (options->is_set)
+            options->is_set[index] = false;
+        if (!is_stored(option))
+            continue;
+        int error = store_value(options, option, option->text_default, "default");
+        if (error)
+            return error;
+    }
+    return 0;
+}
+
+static int fail_unknown(const struct options *options, const char *key, const char *where)
+{
+    char hint[OPTION_KEY_MAX + 32] = "--help lists the keys";
+    const char *nearest = find_nearest(options->table, key);
+    if (nearest)
+        snprintf(hint, sizeof(hint), "did you mean '%.*s'?", OPTION_KEY_MAX, nearest);
+    return report_error(ERR_INVALID, hint, "%s: key '%.200s' is unknown", where, key);
+}
+
+int options_set(const struct options *options, const char *key, const char *value,
+                const char *where)
+{
+    const struct option *option = find_option(options->table, key);
+    if (!option)
+        return fail_unknown(options, key, where);
+    if (option->type == OPTION_TYPE_IGNORED) {
+        log_info("options", "%s: %s is ignored: %s", where, option->key, option->help);
+        return 0;
+    }
+    if (option->type == OPTION_TYPE_ALIAS) {
+        const struct option *target = find_option(options->table, option->choices);
+        CHECK(target && is_stored(target));
+        log_info("options", "%s: %s is taken as %s", where, option->key, target->key);
+        option = target;
+    }
+    int error = store_value(options, option, value, where);
+    if (!error && options->is_set)
+        options->is_set[option - options->table] = true;
+    return error;
+}
+
+struct toml_source {
+    const struct options *options;
+    const char *path;
+};
+
+static int visit_leaf(void *user, const struct toml_leaf *leaf)
+{
+    const struct toml_source *source = user;
+    char where[512];
+    snprintf(where, sizeof(where), "%.480s:%" PRIu32, source->path, leaf->line);
+    return options_set(source->options, leaf->key, leaf->value, where);
+}
+
+static int read_file(char **out, size_t *out_bytes, const char *path)
+{
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO,
+                            "could not open the configuration file", path);
+    int error = 0;
+    char *text = malloc(OPTION_FILE_BYTES_MAX + 1);
+    size_t bytes = text ? fread(text, 1, OPTION_FILE_BYTES_MAX + 1, file) : 0;
+    if (!text)
+        error = report_error(ERR_MEMORY, NULL, "could not read the configuration file");
+    else if (ferror(file))
+        error = report_errno(ERR_IO, "could not read the configuration file", path);
+    else if (bytes > OPTION_FILE_BYTES_MAX)
+        error = report_error(ERR_INVALID, NULL, "%s: is longer than %d bytes", path,
+                             OPTION_FILE_BYTES_MAX);
+    fclose(file);
+    if (error) {
+        free(text);
+        return error;
+    }
+    *out = text;
+    *out_bytes = bytes;
+    return 0;
+}
+
+int options_read_toml(const struct options *options, const char *path)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    int error = read_file(&text, &bytes, path);
+    if (error)
+        return error;
+    struct toml_source source = {.options = options, .path = path};
+    struct toml_fault fault = {0};
+    enum toml_result result = toml_visit(&fault, &error, text, bytes, visit_leaf, &source);
+    free(text);
+    if (result == TOML_MEMORY)
+        return report_error(ERR_MEMORY, NULL, "could not read the configuration file");
+    if (result == TOML_BAD)
+        return report_error(ERR_INVALID, "the file must be TOML", "%s:%" PRIu32 ": %s", path,
+                            fault.line, fault.reason);
+    return error;
+}
+
+/* "section.no_key" of a boolean "section.key"; NULL when the key is none. */
+static const struct option *find_negated(const struct option *table, const char *key)
+{
+    char positive[OPTION_KEY_MAX + 1];
+    const char *part = last_part(key);
+    size_t section = (size_t)(part - key);
+    if (strlen(key) > OPTION_KEY_MAX ||
+        (strncmp(part, "no_", 3) != 0 && strncmp(part, "no-", 3) != 0))
+        return NULL;
+    snprintf(positive, sizeof(positive), "%.*s%s", (int)section, key, part + 3);
+    const struct option *option = find_option(table, positive);
+    if (option && option->type == OPTION_TYPE_ALIAS)
+        option = find_option(table, option->choices);
+    return option && option->type == OPTION_TYPE_BOOL ? option : NULL;
+}
+
+static bool is_bool_key(const struct option *table, const char *key)
+{
+    const struct option *option = find_option(table, key);
+    if (option && option->type == OPTION_TYPE_ALIAS)
+        option = find_option(table, option->choices);
+    return option && option->type == OPTION_TYPE_BOOL;
+}
+
+/* One "--key": `next` is the argument behind it or NULL; *used tells whether it was consumed. */
+static int set_argument(const struct options *options, const char *key, const char *inline_value,
+                        const char *next, bool *used)
+{
+    static const char where[] = "command line";
+    bool flag = false;
+    *used = false;
+    if (inline_value)
+        return options_set(options, key, inline_value, where);
+    if (is_bool_key(options->table, key)) {
+        *used = next && parse_bool(&flag, next);
+        return options_set(options, key, *used ? next : "true", where);
+    }
+    if (!find_option(options->table, key)) {
+        const struct option *negated = find_negated(options->table, key);
+        return negated ? options_set(options, negated->key, "false", where)
+                       : fail_unknown(options, key, where);
+    }
+    if (!next || strncmp(next, "--", 2) == 0)
+        return report_error(ERR_INVALID, NULL, "%s: --%s has no value", where, key);
+    *used = true;
+    return options_set(options, key, next, where);
+}
+
+static const char *expand_short(const char *key, const char *const *short_keys)
+{
+    for (; short_keys && short_keys[0]; short_keys += 2) {
+        if (strcmp(short_keys[0], key) == 0)
+            return short_keys[1];
+    }
+    return key;
+}
+
+int options_read_args(const struct options *options, int *argc, char **argv,
+                      const char *const *short_keys)
+{
+    int kept = 1;
+    bool ended = false; /* by "--" */
+    for (int i = 1; i < *argc; i++) {
+        if (ended || strncmp(argv[i], "--", 2) != 0) {
+            argv[kept++] = argv[i];
+            continue;
+        }
+        if (argv[i][2] == '\0') {
+            ended = true;
+            continue;
+        }
+        char key[OPTION_KEY_MAX + 1];
+        const char *equals = strchr(argv[i], '=');
+        snprintf(key, sizeof(key), "%.*s", equals ? (int)(equals - argv[i] - 2) : OPTION_KEY_MAX,
+                 argv[i] + 2);
+        bool used = false;
+        int error = set_argument(options, expand_short(key, short_keys), equals ? equals + 1 : NULL,
+                                 i + 1 < *argc ? argv[i + 1] : NULL, &used);
+        if (error)
+            return error;
+        i += used;
+    }
+    if (kept < *argc)
+        argv[kept] = NULL;
+    *argc = kept;
+    return 0;
+}
+
+/* ---- output ---- */
+
+static void print_text(FILE *out, const char *text)
+{
+    json_t *string = json_string(text);
+    char *dump = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
+    fputs(dump ? dump : "null", out); /* null: the text is not UTF-8 */
+    free(dump);
+    json_decref(string);
+}
+
+static void print_value(FILE *out, const struct options *options, const struct option *option)
+{
+    const void *field = (const char *)options->config + option->offset;
+    char number[40];
+    int64_t whole = 0;
+    double real = 0;
+    switch (option->type) {
+    case OPTION_TYPE_BOOL:
+        fputs(*(const bool *)field ? "true" : "false", out);
+        break;
+    case OPTION_TYPE_INT:
+    case OPTION_TYPE_BYTES:
+        memcpy(&whole, field, sizeof(whole));
+        fprintf(out, "%" PRId64, whole);
+        break;
+    case OPTION_TYPE_DOUBLE:
+        memcpy(&real, field, sizeof(real));
+        format_number(number, real);
+        fputs(number, out);
+        break;
+    default:
+        print_text(out, field);
+    }
+}
+
+/* Members of the object whose keys begin with `prefix`: leaves and, by recursion, sections. A
+ * member is printed at its first key; the table need not keep sections together. */
+static void print_members(FILE *out, const struct options *options, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    bool first = true;
+    for (const struct option *option = options->table; option->key; option++) {
+        if (!is_stored(option) || strncmp(option->key, prefix, length) != 0)
+            continue;
+        int part = (int)strcspn(option->key + length, ".");
+        bool is_section = option->key[length + (size_t)part] == '.';
+        char member[OPTION_KEY_MAX + 2];
+        snprintf(member, sizeof(member), "%.*s.", (int)length + part, option->key);
+        bool seen = false;
+        for (const struct option *before = options->table; is_section && before < option; before++)
+            seen = seen || (is_stored(before) && strncmp(before->key, member, strlen(member)) == 0);
+        if (seen)
+            continue;
+        fprintf(out, "%s\"%.*s\":", first ? "" : ",", part, option->key + length);
+        first = false;
+        if (is_section) {
+            fputc('{', out);
+            print_members(out, options, member);
+            fputc('}', out);
+        } else {
+            print_value(out, options, option);
+        }
+    }
+}
+
+char *options_to_json(const struct options *options)
+{
+    char *text = NULL;
+    size_t length = 0;
+    FILE *out = open_memstream(&text, &length);
+    if (!out)
+        return NULL;
+    fputc('{', out);
+    print_members(out, options, "");
+    fputc('}', out);
+    if (fclose(out) != 0) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+static const char *type_name(const struct option *option)
+{
+    static const char *const names[] = {"", "N", "BYTES", "X", "TEXT", "TEXT", "", ""};
+    return option->type == OPTION_TYPE_CHOICE ? option->choices : names[option->type];
+}
+
+/* The remarks behind the help text: default and range. */
+static void print_remarks(FILE *out, const struct option *option)
+{
+    char low[40], high[40];
+    if (option->text_default && option->text_default[0])
+        fprintf(out, " (default %s", option->text_default);
+    else
+        fprintf(out, " (default: none");
+    if (option->type == OPTION_TYPE_INT || option->type == OPTION_TYPE_DOUBLE) {
+        format_number(low, option->min);
+        format_number(high, option->max);
+        fprintf(out, ", %s to %s", low, high);
+    }
+    fprintf(out, ")\n");
+}
+
+void options_print_help(const struct options *options, FILE *out)
+{
+    const int widest_max = 44; /* longer keys get a line of their own */
+    int widest = 0;
+    for (const struct option *option = options->table; option->key; option++) {
+        int width = (int)(strlen(option->key) + strlen(type_name(option))) + 1;
+        if (is_stored(option) && width > widest && width <= widest_max)
+            widest = width;
+    }
+    for (const struct option *option = options->table; option->key; option++) {
+        if (!is_stored(option))
+            continue;
+        int width = fprintf(out, "  --%s %s", option->key, type_name(option)) - 4;
+        if (width > widest)
+            fprintf(out, "\n%*s", widest + 4, "");
+        else
+            fprintf(out, "%*s", widest - width, "");
+        fprintf(out, "  %s", option->help ? option->help : "");
+        print_remarks(out, option);
+    }
+}
