@@ -1,0 +1,29 @@
+/* bench.h - what the measuring programs share: a clock, and samples as JSON lines on stdout.
+ *
+ * A program is driven by tests/bench/run over stdin, one command per line, and answers each with
+ * one line of JSON. So ours and the reference alternate, whoever runs the reference, while the
+ * program keeps its memory and its sessions. The statistics are the driver's. */
+#ifndef HOLDFAST_TESTS_BENCH_H
+#define HOLDFAST_TESTS_BENCH_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static inline double bench_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Ends the program with the reason: a measurement that failed must not look like one. */
+#define BENCH_TRY(call, reason)                                       \
+    do {                                                              \
+        if ((call) != 0) {                                            \
+            fprintf(stderr, "bench: %s failed: %s\n", #call, reason); \
+            exit(1);                                                  \
+        }                                                             \
+    } while (0)
+
+#endif

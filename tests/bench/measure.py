@@ -1,0 +1,171 @@
+"""measure.py - alternating pairs, their statistics, and the processes that a row needs.
+
+The 95 % interval of a median is taken from the order statistics of the pair ratios: no distribution is assumed.
+What a Bench starts it ends, by process id, when its block is left.
+"""
+import json
+import math
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PAIRS_MIN, PAIRS_MAX = 7, 40
+RESOLVED = 0.05
+
+
+def median_interval(values):
+    """95 % interval of the median by order statistics (binomial with p = 1/2)."""
+    values, n = sorted(values), len(values)
+    below, rank = 0.0, 0
+    while rank < n // 2:
+        below += math.comb(n, rank) / 2**n
+        if below > 0.025:
+            break
+        rank += 1
+    rank = max(rank - 1, 0)
+    return values[rank], values[n - 1 - rank]
+
+
+class Row:
+    """One figure. direction: "higher" or "lower" says which ratio is better."""
+
+    def __init__(self, name, unit, ours, reference=(), direction="higher", goal=None, note=""):
+        self.name, self.unit, self.direction, self.goal, self.note = name, unit, direction, goal, note
+        self.ours, self.reference = list(ours), list(reference)
+        self.ratios = [a / b for a, b in zip(self.ours, self.reference)]
+
+    def ratio(self):
+        return statistics.median(self.ratios) if self.ratios else None
+
+    def interval(self):
+        return median_interval(self.ratios) if self.ratios else None
+
+    def noise(self):
+        """Interval of the reference against itself, neighbour by neighbour."""
+        pairs = [a / b for a, b in zip(self.reference, self.reference[1:])]
+        return median_interval(pairs) if pairs else None
+
+    def resolved(self):
+        if not self.ratios:
+            return True
+        low, high = self.interval()
+        return (high - low) / 2 <= RESOLVED * self.ratio()
+
+    def passed(self):
+        if self.goal is None:
+            return None
+        better = self.ratio() >= self.goal if self.direction == "higher" else self.ratio() <= self.goal
+        return better and self.resolved()
+
+    def as_dict(self):
+        return {"name": self.name, "unit": self.unit, "ours": self.ours, "reference": self.reference,
+                "ratio": self.ratio(), "interval": self.interval(), "noise": self.noise(),
+                "resolved": self.resolved(), "goal": self.goal, "direction": self.direction,
+                "pass": self.passed(), "note": self.note}
+
+    def as_line(self):
+        line = f"{self.name}: {statistics.median(self.ours):.4g} {self.unit}"
+        if self.ratios:
+            low, high = self.interval()
+            line += (f", reference {statistics.median(self.reference):.4g}; ratio {self.ratio():.3f} "
+                     f"[{low:.3f}, {high:.3f}], {len(self.ratios)} pairs")
+            if self.noise():
+                line += f", reference against itself [{self.noise()[0]:.3f}, {self.noise()[1]:.3f}]"
+            line += "" if self.resolved() else "; not resolved"
+        return line + (f" ({self.note})" if self.note else "")
+
+
+class Program:
+    """A measuring program that answers commands on stdin with JSON lines (tests/bench/bench.h)."""
+
+    def __init__(self, *command):
+        self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+
+    def ask(self, command):
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"{self.process.args[0]} ended at \"{command}\"")
+        return json.loads(answer)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+class Bench:
+    def __init__(self, quick=False):
+        self.quick = quick
+        self.build = os.path.abspath(os.environ.get("BUILD", os.path.join(ROOT, "build")))
+        self.tmp = tempfile.mkdtemp(prefix="hf-bench-", dir="/var/tmp")
+        self.started = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        for process in reversed(self.started):
+            self.end(process)
+        shutil.rmtree(self.tmp, ignore_errors=True)
+
+    def program(self, name):
+        return os.path.join(self.build, name)
+
+    def start(self, command, log):
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL,
+                                   stdout=open(log, "ab"), stderr=subprocess.STDOUT)
+        self.started.append(process)
+        return process
+
+    def end(self, process):
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def run(self, *command, ok=(0,)):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode not in ok:
+            raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}: {done.stderr[-500:]}")
+        return done.stdout + done.stderr
+
+    def start_ckptd(self, name, *options):
+        """A ckptd of its own: (process, server address, store)."""
+        server, store = f"unix:{self.tmp}/{name}.sock", os.path.join(self.tmp, name)
+        process = self.start([self.program("ckptd"), "--listen", server, "--store", store, *options],
+                             os.path.join(self.tmp, name + ".log"))
+        deadline = time.monotonic() + 60
+        while subprocess.run([self.program("ckpt-cli"), "health", "--server", server],
+                             capture_output=True).returncode != 0:
+            if time.monotonic() > deadline or process.poll() is not None:
+                raise RuntimeError(f"ckptd does not answer on {server}")
+            time.sleep(0.05)
+        return process, server, store
+
+    def pairs(self, name, unit, ours, reference, pairs_max=PAIRS_MAX, **options):
+        """Runs ours() and reference() in turns until the ratio is resolved."""
+        row = Row(name, unit, [], [], **options)
+        least = 3 if self.quick else PAIRS_MIN
+        while len(row.ours) < least or (not self.quick and not row.resolved()
+                                        and len(row.ours) < pairs_max):
+            row.ours.append(ours())
+            row.reference.append(reference())
+            row.ratios.append(row.ours[-1] / row.reference[-1])
+        return row
+
+    def machine(self):
+        with open("/proc/cpuinfo") as file:
+            model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")),
+                         "unknown")
+        return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(),
+                "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
