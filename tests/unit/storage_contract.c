@@ -1,0 +1,586 @@
+/* storage_contract.c - what every back-end must do, on every back-end and both engines.
+ *
+ * Goal: callers need not know which back-end they have. Method: one list of cases, run once for
+ * each row of a table of back-ends on a fresh store; the name of a case carries the row's name. */
+#include "storage_bed.h"
+
+#define BLOCK (64u << 10)
+#define NUM_BLOCKS 16u
+#define NUM_THREADS 8u
+#define REQUESTS_PER_THREAD 64u
+
+struct backend {
+    const char *name;
+    const char *ops;
+    const char *where; /* %s: a fresh directory */
+    struct storage_options options;
+};
+
+static const struct backend backends[] = {
+    {"local, io_uring", "local", "%s", {0}},
+    {"local, io_uring of depth 1", "local", "%s", {.queue_depth = 1}},
+    {"local, pwrite", "local", "%s", {.force_pwrite = true}},
+    {"memory", "memory", "", {0}},
+    {"fault over memory", "fault", "seed=7,short=0.3,delay_us=50:memory:", {0}},
+    {"fault over local", "fault", "seed=7,short=0.3:local:%s", {0}},
+};
+
+struct bed {
+    const struct backend *backend;
+    char directory[BED_PATH_BYTES];
+    struct storage *storage;
+};
+
+static int setup(void **state)
+{
+    struct bed *bed = calloc(1, sizeof(*bed));
+    bed->backend = *state;
+    bed_make_directory(bed->directory);
+    char where[2 * BED_PATH_BYTES];
+    /* The formats are the literals of the table. */
+    const char *mark = strstr(bed->backend->where, "%s");
+    snprintf(where, sizeof(where), "%.*s%s",
+             mark ? (int)(mark - bed->backend->where) : (int)strlen(bed->backend->where),
+             bed->backend->where, mark ? bed->directory : "");
+    *state = bed;
+    return storage_open(&bed->storage, storage_find(bed->backend->ops), where,
+                        &bed->backend->options);
+}
+
+static int teardown(void **state)
+{
+    struct bed *bed = *state;
+    storage_close(bed->storage);
+    bed_remove_directory(bed->directory);
+    free(bed);
+    return 0;
+}
+
+static struct storage *storage_of(void **state)
+{
+    return ((struct bed *)*state)->storage;
+}
+
+static void test_storage__blocks_written_out_of_order_read_back(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    struct bed_wait wait;
+    struct storage_request requests[NUM_BLOCKS];
+    unsigned char *data = bed_buffer(NUM_BLOCKS * BLOCK);
+    bed_fill(data, NUM_BLOCKS * BLOCK, 3);
+    bed_wait_init(&wait);
+    assert_int_equal(storage_object_create(storage, &object, "run/step/shard", NUM_BLOCKS * BLOCK),
+                     0);
+    for (uint32_t i = 0; i < NUM_BLOCKS; i++) {
+        uint32_t block = (i * 7 + 5) % NUM_BLOCKS;
+        requests[i] =
+            bed_request(STORAGE_WRITE, object, block * BLOCK, data + block * BLOCK, BLOCK, &wait);
+        storage_submit(storage, &requests[i]);
+    }
+    bed_wait_for(&wait, NUM_BLOCKS);
+    for (uint32_t i = 0; i < NUM_BLOCKS; i++)
+        assert_int_equal(requests[i].error, 0);
+    assert_int_equal(storage_transfer(storage, STORAGE_SYNC, object, 0, NULL, 0), 0);
+    storage_object_close(storage, object);
+    assert_int_equal(storage_sync_names(storage, "run/step"), 0);
+    bed_expect(storage, "run/step/shard", NUM_BLOCKS * BLOCK, 3);
+    bed_wait_deinit(&wait);
+    free(data);
+}
+
+static void test_storage__created_object_reads_as_zeros(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    unsigned char *data = bed_buffer(BLOCK), *zeros = bed_buffer(BLOCK);
+    memset(data, 1, BLOCK);
+    assert_int_equal(storage_object_create(storage, &object, "fresh", BLOCK), 0);
+    assert_int_equal(storage_transfer(storage, STORAGE_READ, object, 0, data, BLOCK), 0);
+    assert_memory_equal(data, zeros, BLOCK);
+    storage_object_close(storage, object);
+    free(data);
+    free(zeros);
+}
+
+static void test_storage__unfinished_object_stays_after_close(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    uint64_t bytes = 0;
+    assert_int_equal(storage_object_create(storage, &object, "half", BLOCK), 0);
+    storage_object_close(storage, object);
+    assert_int_equal(storage_fetch(storage, "half", NULL, 0, &bytes), 0);
+    assert_int_equal(bytes, BLOCK);
+}
+
+static void test_storage__create_refuses_a_taken_name(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    bed_put(storage, NULL, "a/shard", BLOCK, 1);
+    assert_int_equal(storage_object_create(storage, &object, "a/shard", BLOCK), ERR_EXISTS);
+    assert_null(object);
+    assert_int_equal(storage_object_create(storage, &object, "a", BLOCK), ERR_EXISTS);
+    bed_expect(storage, "a/shard", BLOCK, 1);
+}
+
+static void test_storage__create_refuses_a_ragged_size(void **state)
+{
+    struct storage_object *object;
+    assert_int_equal(storage_object_create(storage_of(state), &object, "a", 4097), ERR_INVALID);
+    assert_false(bed_exists(storage_of(state), "a"));
+}
+
+static void test_storage__objects_hold_no_objects(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    uint64_t bytes;
+    assert_int_equal(storage_publish(storage, "a", "x", 1), 0);
+    assert_int_equal(storage_publish(storage, "a/b", "x", 1), ERR_INVALID);
+    assert_int_equal(storage_object_create(storage, &object, "a/b", BLOCK), ERR_INVALID);
+    assert_int_equal(storage_fetch(storage, "a/b", NULL, 0, &bytes), ERR_NOT_FOUND);
+    assert_int_equal(storage_remove(storage, "a/b"), ERR_NOT_FOUND);
+}
+
+static void test_storage__open_finds_objects_only(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    uint64_t bytes;
+    assert_int_equal(storage_publish(storage, "a/b", "x", 1), 0);
+    assert_int_equal(storage_object_open(storage, &object, "missing", &bytes), ERR_NOT_FOUND);
+    assert_int_equal(storage_object_open(storage, &object, "a", &bytes), ERR_NOT_FOUND);
+    assert_null(object);
+}
+
+static void test_storage__read_past_the_end_is_damage(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    unsigned char *data = bed_buffer(2 * BLOCK);
+    bed_put(storage, &object, "a", BLOCK, 1);
+    assert_int_equal(storage_transfer(storage, STORAGE_READ, object, 0, data, 2 * BLOCK),
+                     ERR_CORRUPT);
+    assert_int_equal(storage_transfer(storage, STORAGE_READ, object, BLOCK, data, BLOCK),
+                     ERR_CORRUPT);
+    storage_object_close(storage, object);
+    free(data);
+}
+
+static void test_storage__write_past_the_reserved_size_is_refused(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    uint64_t bytes = 0;
+    unsigned char *data = bed_buffer(2 * BLOCK);
+    bed_put(storage, &object, "a", BLOCK, 1);
+    assert_int_equal(storage_transfer(storage, STORAGE_WRITE, object, BLOCK, data, BLOCK),
+                     ERR_INVALID);
+    storage_object_close(storage, object);
+    assert_int_equal(storage_fetch(storage, "a", NULL, 0, &bytes), 0);
+    assert_int_equal(bytes, BLOCK);
+    free(data);
+}
+
+static void test_storage__publish_is_exclusive(void **state)
+{
+    struct storage *storage = storage_of(state);
+    char text[16] = "";
+    uint64_t bytes = 0;
+    assert_int_equal(storage_publish(storage, "run/attempts/0001", "first", 5), 0);
+    assert_int_equal(storage_publish(storage, "run/attempts/0001", "second", 6), ERR_EXISTS);
+    assert_int_equal(storage_publish(storage, "run/attempts", "x", 1), ERR_EXISTS);
+    assert_int_equal(storage_fetch(storage, "run/attempts/0001", text, sizeof(text), &bytes), 0);
+    assert_int_equal(bytes, 5);
+    assert_string_equal(text, "first");
+}
+
+static void test_storage__publish_may_be_empty(void **state)
+{
+    uint64_t bytes = 1;
+    assert_int_equal(storage_publish(storage_of(state), "empty", NULL, 0), 0);
+    assert_int_equal(storage_fetch(storage_of(state), "empty", NULL, 0, &bytes), 0);
+    assert_int_equal(bytes, 0);
+}
+
+static void *publish_once(void *argument)
+{
+    struct storage *storage = argument;
+    return storage_publish(storage, "race/one", "x", 1) == 0 ? storage : NULL;
+}
+
+static void test_storage__one_of_many_publishers_wins(void **state)
+{
+    pthread_t threads[NUM_THREADS];
+    int winners = 0;
+    for (uint32_t i = 0; i < NUM_THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, publish_once, storage_of(state)), 0);
+    for (uint32_t i = 0; i < NUM_THREADS; i++) {
+        void *won;
+        pthread_join(threads[i], &won);
+        winners += won != NULL;
+    }
+    assert_int_equal(winners, 1);
+}
+
+static void test_storage__fetch_reads_a_start_and_tells_the_whole_size(void **state)
+{
+    struct storage *storage = storage_of(state);
+    char text[5] = "";
+    uint64_t bytes = 0;
+    void *all;
+    size_t all_bytes;
+    assert_int_equal(storage_publish(storage, "a", "0123456789", 10), 0);
+    assert_int_equal(storage_fetch(storage, "a", text, 4, &bytes), 0);
+    assert_int_equal(bytes, 10);
+    assert_string_equal(text, "0123");
+    assert_int_equal(storage_fetch_all(storage, "a", 10, &all, &all_bytes), 0);
+    assert_int_equal(all_bytes, 10);
+    assert_string_equal(all, "0123456789");
+    free(all);
+    assert_int_equal(storage_fetch_all(storage, "a", 9, &all, &all_bytes), ERR_CORRUPT);
+    assert_int_equal(storage_fetch_all(storage, "b", 9, &all, &all_bytes), ERR_NOT_FOUND);
+}
+
+struct seen {
+    int num_files, num_dirs, num_calls, stop_at;
+    uint64_t bytes;
+};
+
+static int see_entry(void *user, const struct storage_entry *entry)
+{
+    struct seen *seen = user;
+    seen->num_files += !entry->is_dir;
+    seen->num_dirs += entry->is_dir;
+    seen->bytes += entry->bytes;
+    assert_null(strchr(entry->name, '/'));
+    return ++seen->num_calls == seen->stop_at ? 42 : 0;
+}
+
+static void test_storage__list_shows_what_is_directly_below(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct seen seen = {0};
+    assert_int_equal(storage_publish(storage, "run/a", "xx", 2), 0);
+    assert_int_equal(storage_publish(storage, "run/b", "yyy", 3), 0);
+    assert_int_equal(storage_publish(storage, "run/dir/c", "z", 1), 0);
+    assert_int_equal(storage_publish(storage, "running", "z", 1), 0);
+    assert_int_equal(storage_list(storage, "run", see_entry, &seen), 0);
+    assert_int_equal(seen.num_files, 2);
+    assert_int_equal(seen.num_dirs, 1);
+    assert_int_equal(seen.bytes, 5);
+    seen = (struct seen){0};
+    assert_int_equal(storage_list(storage, "", see_entry, &seen), 0);
+    assert_int_equal(seen.num_files, 1);
+    assert_int_equal(seen.num_dirs, 1);
+    seen = (struct seen){.stop_at = 2};
+    assert_int_equal(storage_list(storage, "run", see_entry, &seen), 42);
+    assert_int_equal(seen.num_calls, 2);
+    seen = (struct seen){0};
+    assert_int_equal(storage_list(storage, "missing", see_entry, &seen), 0);
+    assert_int_equal(storage_list(storage, "run/a", see_entry, &seen), 0);
+    assert_int_equal(seen.num_calls, 0);
+}
+
+struct removal {
+    struct storage *storage;
+    int num_removed;
+};
+
+static int remove_entry(void *user, const struct storage_entry *entry)
+{
+    struct removal *removal = user;
+    char key[64];
+    snprintf(key, sizeof(key), "run/%s", entry->name);
+    removal->num_removed++;
+    return storage_remove(removal->storage, key);
+}
+
+static void test_storage__list_may_remove_what_it_visits(void **state)
+{
+    struct removal removal = {storage_of(state), 0};
+    assert_int_equal(storage_publish(removal.storage, "run/a", "x", 1), 0);
+    assert_int_equal(storage_publish(removal.storage, "run/b", "x", 1), 0);
+    assert_int_equal(storage_list(removal.storage, "run", remove_entry, &removal), 0);
+    assert_int_equal(removal.num_removed, 2);
+    assert_int_equal(storage_remove(removal.storage, "run"), 0);
+}
+
+static void test_storage__remove_takes_objects_and_empty_directories(void **state)
+{
+    struct storage *storage = storage_of(state);
+    assert_int_equal(storage_publish(storage, "run/a", "x", 1), 0);
+    assert_int_equal(storage_remove(storage, "run"), ERR_EXISTS);
+    assert_int_equal(storage_remove(storage, "run/b"), ERR_NOT_FOUND);
+    assert_int_equal(storage_remove(storage, "other/b"), ERR_NOT_FOUND);
+    assert_int_equal(storage_remove(storage, "run/a"), 0);
+    assert_int_equal(storage_remove(storage, "run/a"), ERR_NOT_FOUND);
+    assert_int_equal(storage_remove(storage, "run"), 0);
+    assert_int_equal(storage_sync_names(storage, ""), 0);
+    assert_int_equal(storage_sync_names(storage, "run"), ERR_NOT_FOUND);
+    assert_int_equal(storage_publish(storage, "run/a", "y", 1), 0);
+}
+
+static void test_storage__removed_object_stays_readable_while_open(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    unsigned char *data = bed_buffer(BLOCK), *expected = bed_buffer(BLOCK);
+    bed_fill(expected, BLOCK, 5);
+    bed_put(storage, &object, "a", BLOCK, 5);
+    assert_int_equal(storage_remove(storage, "a"), 0);
+    assert_int_equal(storage_transfer(storage, STORAGE_READ, object, 0, data, BLOCK), 0);
+    assert_memory_equal(data, expected, BLOCK);
+    storage_object_close(storage, object);
+    assert_false(bed_exists(storage, "a"));
+    free(data);
+    free(expected);
+}
+
+static void test_storage__bad_keys_are_refused_everywhere(void **state)
+{
+    struct storage *storage = storage_of(state);
+    char long_key[601], long_name[260];
+    memset(long_key, 'a', 600);
+    for (int i = 100; i < 600; i += 100)
+        long_key[i] = '/';
+    long_key[600] = '\0';
+    memset(long_name, 'a', 256);
+    long_name[256] = '\0';
+    const char *keys[] = {"../x",
+                          "a/../b",
+                          "..",
+                          ".",
+                          "/a",
+                          "a//b",
+                          "a/",
+                          "a b",
+                          "a\nb",
+                          "\x01",
+                          "a\\b",
+                          "caf\xc3\xa9",
+                          long_key,
+                          long_name,
+                          ".holdfast.lock",
+                          "a/.holdfast.tmp.1"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        struct storage_object *object;
+        struct seen seen = {0};
+        uint64_t bytes;
+        assert_int_equal(storage_object_create(storage, &object, keys[i], BLOCK), ERR_INVALID);
+        assert_int_equal(storage_object_open(storage, &object, keys[i], &bytes), ERR_INVALID);
+        assert_int_equal(storage_publish(storage, keys[i], "x", 1), ERR_INVALID);
+        assert_int_equal(storage_fetch(storage, keys[i], NULL, 0, &bytes), ERR_INVALID);
+        assert_int_equal(storage_remove(storage, keys[i]), ERR_INVALID);
+        assert_int_equal(storage_list(storage, keys[i], see_entry, &seen), ERR_INVALID);
+        assert_int_equal(storage_sync_names(storage, keys[i]), ERR_INVALID);
+    }
+    uint64_t bytes;
+    assert_int_equal(storage_publish(storage, "", "x", 1), ERR_INVALID);
+    assert_int_equal(storage_fetch(storage, "", NULL, 0, &bytes), ERR_INVALID);
+    assert_int_equal(storage_remove(storage, ""), ERR_INVALID);
+}
+
+static void test_storage__odd_but_legal_keys_are_kept(void **state)
+{
+    struct storage *storage = storage_of(state);
+    char key[STORAGE_KEY_MAX + 1];
+    memset(key, 'k', STORAGE_KEY_MAX);
+    for (int i = 128; i < STORAGE_KEY_MAX; i += 128)
+        key[i] = '/';
+    key[STORAGE_KEY_MAX] = '\0';
+    const char *keys[] = {"...", ".a", "a..b", "-", "_", "..a/b..", key};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        assert_int_equal(storage_publish(storage, keys[i], "x", 1), 0);
+        assert_true(bed_exists(storage, keys[i]));
+    }
+}
+
+struct submitter {
+    struct storage *storage;
+    struct storage_object *object;
+    unsigned char *data;
+    uint32_t first;
+    struct bed_wait *wait;
+    struct storage_request requests[REQUESTS_PER_THREAD];
+};
+
+static void *submit_many(void *argument)
+{
+    struct submitter *submitter = argument;
+    for (uint32_t i = 0; i < REQUESTS_PER_THREAD; i++) {
+        uint64_t at = (uint64_t)(submitter->first + i) * STORAGE_ALIGN;
+        submitter->requests[i] = bed_request(STORAGE_WRITE, submitter->object, at,
+                                             submitter->data + at, STORAGE_ALIGN, submitter->wait);
+        storage_submit(submitter->storage, &submitter->requests[i]);
+    }
+    return NULL;
+}
+
+static void test_storage__many_threads_submit_at_once(void **state)
+{
+    const uint32_t count = NUM_THREADS * REQUESTS_PER_THREAD, bytes = count * STORAGE_ALIGN;
+    struct storage *storage = storage_of(state);
+    struct submitter *submitters = calloc(NUM_THREADS, sizeof(*submitters));
+    pthread_t threads[NUM_THREADS];
+    struct storage_object *object;
+    struct bed_wait wait;
+    unsigned char *data = bed_buffer(bytes);
+    bed_fill(data, bytes, 9);
+    bed_wait_init(&wait);
+    assert_int_equal(storage_object_create(storage, &object, "many", bytes), 0);
+    for (uint32_t i = 0; i < NUM_THREADS; i++) {
+        submitters[i] =
+            (struct submitter){storage, object, data, i * REQUESTS_PER_THREAD, &wait, {{0}}};
+        assert_int_equal(pthread_create(&threads[i], NULL, submit_many, &submitters[i]), 0);
+    }
+    for (uint32_t i = 0; i < NUM_THREADS; i++)
+        pthread_join(threads[i], NULL);
+    bed_wait_for(&wait, count);
+    assert_int_equal(wait.num_done, count);
+    assert_int_equal(wait.overlaps, 0);
+    for (uint32_t i = 0; i < count; i++)
+        assert_int_equal(
+            submitters[i / REQUESTS_PER_THREAD].requests[i % REQUESTS_PER_THREAD].error, 0);
+    storage_object_close(storage, object);
+    bed_expect(storage, "many", bytes, 9);
+    bed_wait_deinit(&wait);
+    free(submitters);
+    free(data);
+}
+
+struct chain {
+    struct storage *storage;
+    struct storage_request request;
+    unsigned char *data;
+    struct bed_wait *wait;
+};
+
+static void write_next(struct storage_request *request)
+{
+    struct chain *chain = request->user;
+    uint64_t next = request->offset + STORAGE_ALIGN;
+    /* The last one of the chain is refused, past the end: its callback ends the chain. */
+    if (request->error == 0) {
+        request->offset = next;
+        request->data = chain->data + next % BLOCK;
+        storage_submit(chain->storage, request);
+        return;
+    }
+    request->user = chain->wait;
+    bed_count_done(request);
+}
+
+static void test_storage__callbacks_may_submit(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct bed_wait wait;
+    struct chain chain = {.storage = storage, .data = bed_buffer(BLOCK), .wait = &wait};
+    struct storage_object *object;
+    bed_wait_init(&wait);
+    bed_fill(chain.data, BLOCK, 4);
+    assert_int_equal(storage_object_create(storage, &object, "chain", BLOCK), 0);
+    chain.request = bed_request(STORAGE_WRITE, object, 0, chain.data, STORAGE_ALIGN, &wait);
+    chain.request.done = write_next;
+    chain.request.user = &chain;
+    storage_submit(storage, &chain.request);
+    bed_wait_for(&wait, 1);
+    assert_int_equal(chain.request.error, ERR_INVALID);
+    assert_int_equal(chain.request.offset, BLOCK);
+    storage_object_close(storage, object);
+    bed_expect(storage, "chain", BLOCK, 4);
+    bed_wait_deinit(&wait);
+    free(chain.data);
+}
+
+static void test_storage__registered_buffers_write_and_read(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    struct bed_wait wait;
+    unsigned char *data[2] = {bed_buffer(BLOCK), bed_buffer(BLOCK)};
+    struct iovec buffers[2] = {{data[0], BLOCK}, {data[1], BLOCK}};
+    bed_wait_init(&wait);
+    bed_fill(data[0], BLOCK, 6);
+    assert_int_equal(storage_register_buffers(storage, buffers, 2), 0);
+    assert_int_equal(storage_object_create(storage, &object, "fixed", BLOCK), 0);
+    struct storage_request request = bed_request(STORAGE_WRITE, object, 0, data[0], BLOCK, &wait);
+    request.buffer = 0;
+    storage_submit(storage, &request);
+    bed_wait_for(&wait, 1);
+    assert_int_equal(request.error, 0);
+    request = bed_request(STORAGE_READ, object, 0, data[1], BLOCK, &wait);
+    request.buffer = 1;
+    storage_submit(storage, &request);
+    bed_wait_for(&wait, 2);
+    assert_int_equal(request.error, 0);
+    assert_memory_equal(data[0], data[1], BLOCK);
+    storage_object_close(storage, object);
+    bed_wait_deinit(&wait);
+    struct bed *bed = *state;
+    storage_close(bed->storage); /* before its buffers go */
+    bed->storage = NULL;
+    free(data[0]);
+    free(data[1]);
+}
+
+static void test_storage__tells_its_space_and_itself(void **state)
+{
+    struct storage_space space;
+    assert_int_equal(storage_space(storage_of(state), &space), 0);
+    assert_true(space.bytes_total > 0);
+    assert_true(space.bytes_free <= space.bytes_total);
+    assert_true(strlen(storage_describe(storage_of(state))) > 5);
+    assert_null(storage_find("tape"));
+}
+
+#define CASE(function)      \
+    {                       \
+#function, function \
+    }
+static const struct {
+    const char *name;
+    void (*function)(void **state);
+} cases[] = {
+    CASE(test_storage__blocks_written_out_of_order_read_back),
+    CASE(test_storage__created_object_reads_as_zeros),
+    CASE(test_storage__unfinished_object_stays_after_close),
+    CASE(test_storage__create_refuses_a_taken_name),
+    CASE(test_storage__create_refuses_a_ragged_size),
+    CASE(test_storage__objects_hold_no_objects),
+    CASE(test_storage__open_finds_objects_only),
+    CASE(test_storage__read_past_the_end_is_damage),
+    CASE(test_storage__write_past_the_reserved_size_is_refused),
+    CASE(test_storage__publish_is_exclusive),
+    CASE(test_storage__publish_may_be_empty),
+    CASE(test_storage__one_of_many_publishers_wins),
+    CASE(test_storage__fetch_reads_a_start_and_tells_the_whole_size),
+    CASE(test_storage__list_shows_what_is_directly_below),
+    CASE(test_storage__list_may_remove_what_it_visits),
+    CASE(test_storage__remove_takes_objects_and_empty_directories),
+    CASE(test_storage__removed_object_stays_readable_while_open),
+    CASE(test_storage__bad_keys_are_refused_everywhere),
+    CASE(test_storage__odd_but_legal_keys_are_kept),
+    CASE(test_storage__many_threads_submit_at_once),
+    CASE(test_storage__callbacks_may_submit),
+    CASE(test_storage__registered_buffers_write_and_read),
+    CASE(test_storage__tells_its_space_and_itself),
+};
+
+#define NUM_CASES (sizeof(cases) / sizeof(cases[0]))
+#define NUM_BACKENDS (sizeof(backends) / sizeof(backends[0]))
+
+int main(void)
+{
+    static struct CMUnitTest tests[NUM_BACKENDS * NUM_CASES];
+    static char names[NUM_BACKENDS * NUM_CASES][160];
+    for (size_t i = 0; i < NUM_BACKENDS * NUM_CASES; i++) {
+        const struct backend *backend = &backends[i / NUM_CASES];
+        snprintf(names[i], sizeof(names[i]), "%s (%s)", cases[i % NUM_CASES].name, backend->name);
+        tests[i] = (struct CMUnitTest){names[i], cases[i % NUM_CASES].function, setup, teardown,
+                                       (void *)backend};
+    }
+    return _cmocka_run_group_tests("storage_contract", tests, NUM_BACKENDS * NUM_CASES, NULL, NULL);
+}
