@@ -35,19 +35,23 @@ struct random_key random_key(uint64_t seed, const char *stream)
 
 void random_philox(uint32_t out[4], uint64_t counter_high, uint64_t counter, struct random_key key)
 {
-    uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), (uint32_t)counter_high,
-                     (uint32_t)(counter_high >> 32)};
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32);
+    uint32_t c2 = (uint32_t)counter_high, c3 = (uint32_t)(counter_high >> 32);
     uint32_t k0 = key.key[0], k1 = key.key[1];
     for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        uint64_t p0 = (uint64_t)PHILOX_M0 * c[0];
-        uint64_t p1 = (uint64_t)PHILOX_M1 * c[2];
-        uint32_t next[4] = {(uint32_t)(p1 >> 32) ^ c[1] ^ k0, (uint32_t)p1,
-                            (uint32_t)(p0 >> 32) ^ c[3] ^ k1, (uint32_t)p0};
-        memcpy(c, next, sizeof(c));
+        uint64_t p0 = (uint64_t)PHILOX_M0 * c0;
+        uint64_t p1 = (uint64_t)PHILOX_M1 * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
         k0 += PHILOX_W0;
         k1 += PHILOX_W1;
     }
-    memcpy(out, c, sizeof(c));
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
 }
 
 /* The 53 high bits of two words as a number of (0, 1]: never 0, so its logarithm is finite. */

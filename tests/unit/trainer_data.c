@@ -1,0 +1,320 @@
+/* trainer_data.c - tokens files and the order of samples.
+ *
+ * Goal: what is read is what was encoded; every epoch visits every sample once, in an order that
+ * depends on seed and epoch alone; a file with anything wrong in it is refused.
+ * Method: files written by data_write_tokens() with a tokenizer of single bytes (so tokens are
+ * known without a reference) and read back; exhaustive bijection checks for all sizes from 1 to
+ * 2000; every field of the header, and the tokens, damaged in turn. */
+#include "proto/checksum.h"
+#include "proto/report.h"
+#include "trainer/data.h"
+#include "trainer/tokenizer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define TEXT_BYTES 2002 /* with both special tokens: 2004 tokens */
+#define SEQ 3
+#define HEADER_BYTES 4096
+
+struct bed {
+    char folder[64], model[80], text[80], tokens[80];
+    struct tokenizer *tokenizer;
+};
+
+static void write_file(const char *path, const void *bytes, size_t num_bytes)
+{
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, num_bytes, file), num_bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+static unsigned char text_byte(uint32_t index)
+{
+    return (unsigned char)(index * 7 + index / 251);
+}
+
+/* A tokenizer of the 256 bytes alone: token = byte value, 256 and 257 special. */
+static int setup(void **state)
+{
+    struct bed *bed = calloc(1, sizeof(*bed));
+    const char *tmp = getenv("TMPDIR");
+    snprintf(bed->folder, sizeof(bed->folder), "%s/hf-data-XXXXXX", tmp != NULL ? tmp : "/tmp");
+    assert_non_null(mkdtemp(bed->folder));
+    snprintf(bed->model, sizeof(bed->model), "%s/model", bed->folder);
+    snprintf(bed->text, sizeof(bed->text), "%s/text", bed->folder);
+    snprintf(bed->tokens, sizeof(bed->tokens), "%s/tokens", bed->folder);
+    unsigned char text[TEXT_BYTES];
+    for (uint32_t i = 0; i < TEXT_BYTES; i++)
+        text[i] = text_byte(i);
+    write_file(bed->text, text, sizeof(text));
+    const char *paths[] = {bed->text};
+    uint64_t num_tokens = 0;
+    assert_int_equal(tokenizer_train(bed->model, 258, paths, 1, NULL), 0);
+    assert_int_equal(tokenizer_open(&bed->tokenizer, bed->model), 0);
+    assert_int_equal(data_write_tokens(bed->tokens, bed->tokenizer, paths, 1, NULL, &num_tokens),
+                     0);
+    assert_int_equal(num_tokens, TEXT_BYTES + 2);
+    *state = bed;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bed *bed = *state;
+    tokenizer_close(bed->tokenizer);
+    unlink(bed->model);
+    unlink(bed->text);
+    unlink(bed->tokens);
+    int left = rmdir(bed->folder); /* fails when a temporary file was left behind */
+    free(bed);
+    return left;
+}
+
+static int32_t want_token(uint64_t position)
+{
+    if (position == 0)
+        return 256;
+    return position > TEXT_BYTES ? 257 : text_byte((uint32_t)position - 1);
+}
+
+static void test_data__reads_back_what_was_written_in_permuted_order(void **state)
+{
+    struct bed *bed = *state;
+    struct data *data;
+    int32_t inputs[5 * SEQ], targets[5 * SEQ];
+    assert_int_equal(data_open(&data, bed->tokens, SEQ, 42), 0);
+    const struct data_info *info = data_info(data);
+    assert_int_equal(info->num_tokens, TEXT_BYTES + 2);
+    assert_int_equal(info->num_samples,
+                     (TEXT_BYTES + 1) / SEQ); /* the last partial one is dropped */
+    assert_int_equal(info->vocab, 258);
+    assert_string_equal(info->tokenizer_hash, tokenizer_hash(bed->tokenizer));
+    for (uint64_t first = 0; first < 3 * info->num_samples; first += 5) {
+        assert_int_equal(data_read(data, first, 5, inputs, targets), 0);
+        for (uint64_t i = 0; i < 5 * SEQ; i++) {
+            uint64_t position = data_permute(data, first + i / SEQ) * SEQ + i % SEQ;
+            assert_int_equal(inputs[i], want_token(position));
+            assert_int_equal(targets[i], want_token(position + 1));
+        }
+    }
+    data_close(data);
+}
+
+static void test_data__writes_special_tokens_around_each_text(void **state)
+{
+    struct bed *bed = *state;
+    struct data *data;
+    uint64_t num_tokens;
+    char path[96];
+    int32_t inputs[2 * TEXT_BYTES + 4], targets[2 * TEXT_BYTES + 4];
+    const char *paths[] = {bed->text, bed->text};
+    snprintf(path, sizeof(path), "%s.two", bed->tokens);
+    assert_int_equal(data_write_tokens(path, bed->tokenizer, paths, 2, NULL, &num_tokens), 0);
+    assert_int_equal(num_tokens, 2 * (TEXT_BYTES + 2));
+    assert_int_equal(data_open(&data, path, (uint32_t)num_tokens - 1, 1), 0);
+    assert_int_equal(data_read(data, 0, 1, inputs, targets), 0);
+    assert_int_equal(inputs[0], 256);
+    assert_int_equal(inputs[TEXT_BYTES + 1], 257);
+    assert_int_equal(inputs[TEXT_BYTES + 2], 256);
+    assert_int_equal(targets[num_tokens - 2], 257);
+    data_close(data);
+    unlink(path);
+}
+
+/* Visits one epoch; every position below `count` must come up once. */
+static void check_bijection(const struct data *data, uint64_t epoch, uint64_t count)
+{
+    unsigned char seen[TEXT_BYTES + 2] = {0};
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t position = data_permute(data, epoch * count + i);
+        assert_true(position < count);
+        assert_int_equal(seen[position], 0);
+        seen[position] = 1;
+    }
+}
+
+static void test_data__every_epoch_is_a_permutation_for_every_size(void **state)
+{
+    struct bed *bed = *state;
+    const uint64_t epochs[] = {0, 1, 1000003};
+    char path[96];
+    snprintf(path, sizeof(path), "%s.size", bed->tokens);
+    unsigned char text[TEXT_BYTES] = {'x'};
+    const char *paths[] = {path};
+    for (uint32_t size = 1; size <= 2000; size++) {
+        /* size + 1 tokens make `size` samples of one token: size - 1 bytes of text. */
+        struct data *data;
+        uint64_t num_tokens;
+        char tokens[128];
+        snprintf(tokens, sizeof(tokens), "%s.tokens", path);
+        write_file(path, text, size - 1);
+        assert_int_equal(data_write_tokens(tokens, bed->tokenizer, paths, 1, NULL, &num_tokens), 0);
+        assert_int_equal(data_open(&data, tokens, 1, size), 0);
+        assert_int_equal(data_info(data)->num_samples, size);
+        for (size_t i = 0; i < sizeof(epochs) / sizeof(epochs[0]); i++)
+            check_bijection(data, epochs[i], size);
+        data_close(data);
+        unlink(tokens);
+        unlink(path);
+    }
+}
+
+static uint32_t count_equal(const struct data *a, uint64_t from_a, const struct data *b,
+                            uint64_t from_b, uint64_t count)
+{
+    uint32_t equal = 0;
+    for (uint64_t i = 0; i < count; i++)
+        equal += data_permute(a, from_a + i) == data_permute(b, from_b + i);
+    return equal;
+}
+
+static void test_data__the_order_depends_on_seed_and_epoch_alone(void **state)
+{
+    struct bed *bed = *state;
+    struct data *data, *same, *other;
+    assert_int_equal(data_open(&data, bed->tokens, 1, 5), 0);
+    assert_int_equal(data_open(&same, bed->tokens, 1, 5), 0);
+    assert_int_equal(data_open(&other, bed->tokens, 1, 6), 0);
+    uint64_t n = data_info(data)->num_samples;
+    assert_int_equal(count_equal(data, 0, same, 0, 2 * n), 2 * n);
+    /* Random permutations agree in about one place. */
+    assert_true(count_equal(data, 0, other, 0, n) < 10);
+    assert_true(count_equal(data, 0, data, n, n) < 10);
+    uint32_t unmoved = 0, steps_of_one = 0;
+    for (uint64_t i = 0; i + 1 < n; i++) {
+        unmoved += data_permute(data, i) == i;
+        steps_of_one += data_permute(data, i + 1) == data_permute(data, i) + 1;
+    }
+    assert_true(unmoved < 10);
+    assert_true(steps_of_one < 10);
+    data_close(data);
+    data_close(same);
+    data_close(other);
+}
+
+/* The file's bytes with one byte changed; `fix` repairs the header's own checksum afterwards. */
+static int open_damaged(struct bed *bed, size_t at, unsigned char flip, bool fix)
+{
+    static unsigned char bytes[HEADER_BYTES + 2 * (TEXT_BYTES + 2)];
+    char path[96];
+    struct data *data;
+    FILE *file = fopen(bed->tokens, "re");
+    assert_non_null(file);
+    assert_int_equal(fread(bytes, 1, sizeof(bytes), file), sizeof(bytes));
+    fclose(file);
+    bytes[at] ^= flip;
+    uint64_t hash = checksum_bytes(bytes, HEADER_BYTES - 8);
+    if (fix)
+        memcpy(bytes + HEADER_BYTES - 8, &hash, 8);
+    snprintf(path, sizeof(path), "%s.bad", bed->tokens);
+    write_file(path, bytes, sizeof(bytes));
+    int result = data_open(&data, path, SEQ, 1);
+    if (result == 0)
+        data_close(data);
+    unlink(path);
+    return result;
+}
+
+static void test_data__open_refuses_every_damaged_byte(void **state)
+{
+    struct bed *bed = *state;
+    assert_int_equal(open_damaged(bed, 0, 0, true), 0);
+    for (size_t at = 0; at < HEADER_BYTES + 2 * (TEXT_BYTES + 2); at += at < 128 ? 1 : 61)
+        assert_int_not_equal(open_damaged(bed, at, 0x10, false), 0);
+}
+
+static void test_data__open_refuses_fields_that_do_not_fit(void **state)
+{
+    struct bed *bed = *state;
+    const struct {
+        size_t at;
+        int want;
+    } cases[] = {
+        {0, ERR_CORRUPT},   /* magic */
+        {8, ERR_VERSION},   /* version */
+        {13, ERR_CORRUPT},  /* size of the header */
+        {16, ERR_CORRUPT},  /* bytes of a token */
+        {23, ERR_CORRUPT},  /* vocabulary too large */
+        {24, ERR_CORRUPT},  /* number of tokens */
+        {31, ERR_CORRUPT},  /* its high byte: no overflow */
+        {32, ERR_CORRUPT},  /* hash of the tokens */
+        {40, ERR_CORRUPT},  /* hash of the tokenizer: no hexadecimal digit */
+        {4100, ERR_CORRUPT} /* a token */
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        assert_int_equal(open_damaged(bed, cases[i].at, 0xff, true), cases[i].want);
+}
+
+static void test_data__open_refuses_short_and_missing_files(void **state)
+{
+    struct bed *bed = *state;
+    struct data *data;
+    char path[96];
+    snprintf(path, sizeof(path), "%s.none", bed->tokens);
+    assert_int_equal(data_open(&data, path, SEQ, 1), ERR_NOT_FOUND);
+    assert_non_null(strstr(report_line(), path));
+    write_file(path, "HFTOKENS", 8);
+    assert_int_equal(data_open(&data, path, SEQ, 1), ERR_CORRUPT);
+    unlink(path);
+    assert_int_equal(data_open(&data, bed->tokens, TEXT_BYTES + 1, 1), 0);
+    data_close(data);
+    assert_int_equal(data_open(&data, bed->tokens, TEXT_BYTES + 2, 1), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "training.seq_len"));
+}
+
+static void test_data__read_reports_a_file_that_shrinks(void **state)
+{
+    struct bed *bed = *state;
+    struct data *data;
+    int32_t inputs[SEQ], targets[SEQ];
+    char command[256], path[96];
+    snprintf(path, sizeof(path), "%s.shrink", bed->tokens);
+    snprintf(command, sizeof(command), "cp %s %s", bed->tokens, path);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(data_open(&data, path, SEQ, 1), 0);
+    assert_int_equal(truncate(path, HEADER_BYTES), 0);
+    assert_int_equal(data_read(data, 0, 1, inputs, targets), ERR_CORRUPT);
+    data_close(data);
+    unlink(path);
+}
+
+static void test_data__a_failed_write_leaves_nothing_behind(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t num_tokens;
+    char path[96];
+    struct stat stat_file;
+    const char *paths[] = {bed->text, "/nowhere/at/all"};
+    snprintf(path, sizeof(path), "%s.fails", bed->tokens);
+    assert_int_equal(data_write_tokens(path, bed->tokenizer, paths, 2, NULL, &num_tokens),
+                     ERR_NOT_FOUND);
+    assert_int_equal(stat(path, &stat_file), -1);
+    /* teardown() fails when the temporary file is still there */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_data__reads_back_what_was_written_in_permuted_order),
+        cmocka_unit_test(test_data__writes_special_tokens_around_each_text),
+        cmocka_unit_test(test_data__every_epoch_is_a_permutation_for_every_size),
+        cmocka_unit_test(test_data__the_order_depends_on_seed_and_epoch_alone),
+        cmocka_unit_test(test_data__open_refuses_every_damaged_byte),
+        cmocka_unit_test(test_data__open_refuses_fields_that_do_not_fit),
+        cmocka_unit_test(test_data__open_refuses_short_and_missing_files),
+        cmocka_unit_test(test_data__read_reports_a_file_that_shrinks),
+        cmocka_unit_test(test_data__a_failed_write_leaves_nothing_behind),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

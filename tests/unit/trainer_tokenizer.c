@@ -1,0 +1,551 @@
+/* trainer_tokenizer.c - splitting, encoding, decoding, training and the file of the tokenizer.
+ *
+ * Goal: pieces are those of Llama 3's expression; encoding joins the lowest rank first; any bytes
+ * survive a round trip; training learns what a plain, slow trainer learns; a file with anything
+ * wrong in it is refused with its line. Method: pieces against a hand-made table; encoder and
+ * trainer against the simplest programs that follow the definition, written here, on seeded random
+ * text. Equality with the tiktoken package on real text is tests/integration/tokenizer_interop.py.
+ */
+#include "proto/report.h"
+#include "trainer/tokenizer.h"
+#include "trainer/tokenizer/text.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define TEXT_BYTES 20000
+#define VOCAB 400
+
+struct bed {
+    char folder[64], model[96], other[96], text[2][96];
+    char words[2][TEXT_BYTES];
+};
+
+static uint32_t next_random(uint64_t *seed)
+{
+    *seed = *seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (uint32_t)(*seed >> 33);
+}
+
+static void write_file(const char *path, const void *bytes, size_t num_bytes)
+{
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, num_bytes, file), num_bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Random words over few letters, so that pairs repeat and ties are common. */
+static void fill_words(char *out, size_t bytes, uint64_t seed)
+{
+    static const char letters[] = "aabbbcdee  \n'sx,";
+    for (size_t i = 0; i < bytes; i++)
+        out[i] = letters[next_random(&seed) % (sizeof(letters) - 1)];
+}
+
+static int setup(void **state)
+{
+    struct bed *bed = calloc(1, sizeof(*bed));
+    const char *tmp = getenv("TMPDIR");
+    snprintf(bed->folder, sizeof(bed->folder), "%s/hf-token-XXXXXX", tmp != NULL ? tmp : "/tmp");
+    assert_non_null(mkdtemp(bed->folder));
+    snprintf(bed->model, sizeof(bed->model), "%s/model", bed->folder);
+    snprintf(bed->other, sizeof(bed->other), "%s/other", bed->folder);
+    for (int i = 0; i < 2; i++) {
+        snprintf(bed->text[i], sizeof(bed->text[i]), "%s/text%d", bed->folder, i);
+        fill_words(bed->words[i], TEXT_BYTES, 11 + (uint64_t)i);
+        write_file(bed->text[i], bed->words[i], TEXT_BYTES);
+    }
+    const char *paths[] = {bed->text[0], bed->text[1]};
+    assert_int_equal(tokenizer_train(bed->model, VOCAB, paths, 2, NULL), 0);
+    *state = bed;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bed *bed = *state;
+    unlink(bed->model);
+    unlink(bed->other);
+    unlink(bed->text[0]);
+    unlink(bed->text[1]);
+    int left = rmdir(bed->folder); /* fails when a temporary file was left behind */
+    free(bed);
+    return left;
+}
+
+/* ---- pieces ---- */
+
+struct joined {
+    char text[512]; /* the pieces with | between them */
+    size_t length;
+};
+
+static int join_piece(void *user, const char *piece, size_t bytes)
+{
+    struct joined *joined = user;
+    if (joined->length > 0)
+        joined->text[joined->length++] = '|';
+    memcpy(joined->text + joined->length, piece, bytes);
+    joined->length += bytes;
+    return 0;
+}
+
+static void check_pieces(const char *text, const char *want)
+{
+    struct split *split;
+    struct joined joined = {0};
+    assert_int_equal(split_open(&split), 0);
+    assert_int_equal(split_run(split, text, strlen(text), join_piece, &joined), 0);
+    assert_string_equal(joined.text, want);
+    split_close(split);
+}
+
+static void test_split__cuts_as_the_expression_of_llama3_does(void **state)
+{
+    (void)state;
+    check_pieces("", "");
+    check_pieces("Hello world", "Hello| world");
+    check_pieces("I'll say it's DON'T", "I|'ll| say| it|'s| DON|'T");
+    check_pieces("12345 and 678", "123|45| and| |678");
+    check_pieces("a  b   c", "a| | b|  | c");
+    check_pieces("end.\n\n  next", "end|.\n\n| | next");
+    check_pieces("tab\tword \n", "tab|\tword| \n");
+    check_pieces("trailing  ", "trailing|  ");
+    check_pieces("x=(y);\r\nz", "x|=(|y|);\r\n|z");
+    check_pieces("#!/bin/sh", "#!/|bin|/sh");
+}
+
+static void test_split__knows_letters_numbers_and_spaces_of_unicode(void **state)
+{
+    (void)state;
+    check_pieces("na\u00efve \u00fcber\u00df", "na\u00efve| \u00fcber\u00df");
+    check_pieces("\u65e5\u672c\u8a9e123", "\u65e5\u672c\u8a9e|123");
+    check_pieces("\u0661\u0662\u0663\u0664", "\u0661\u0662\u0663|\u0664");
+    check_pieces("a\u00a0\u3000b", "a|\u00a0|\u3000b");
+    check_pieces("a\u180eb", "a|\u180eb"); /* a format character, no space: joins the letter */
+    check_pieces("a \u180e b", "a| \u180e| b");
+    check_pieces("it'\u017f", "it|'\u017f"); /* the long s is an s in any case */
+    check_pieces("\U0001F600\U0001F600!", "\U0001F600\U0001F600!");
+}
+
+static void test_split__hands_out_bytes_that_are_no_utf8_one_by_one(void **state)
+{
+    (void)state;
+    check_pieces("ab\xff\xfe"
+                 "cd",
+                 "ab|\xff|\xfe|cd");
+    check_pieces("\xc0\xaf", "\xc0|\xaf");                   /* overlong */
+    check_pieces("\xed\xa0\x80!", "\xed|\xa0|\x80|!");       /* surrogate */
+    check_pieces("\xf4\x90\x80\x80", "\xf4|\x90|\x80|\x80"); /* beyond U+10FFFF */
+    check_pieces("ok\xe2\x82", "ok|\xe2|\x82");              /* cut off */
+    check_pieces("  \xff", "  |\xff");
+}
+
+/* ---- encoding ---- */
+
+/* The file's tokens, for the reference: bytes and length per rank. */
+struct table {
+    unsigned char bytes[VOCAB][64];
+    size_t length[VOCAB];
+    uint32_t count;
+};
+
+static void read_table(struct table *out, const struct bed *bed)
+{
+    struct tokenizer *tokenizer;
+    assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
+    out->count = tokenizer_vocab(tokenizer) - 2;
+    for (int32_t rank = 0; rank < (int32_t)out->count; rank++) {
+        char *bytes;
+        assert_int_equal(tokenizer_decode(tokenizer, &rank, 1, &bytes, &out->length[rank]), 0);
+        assert_true(out->length[rank] <= 64);
+        memcpy(out->bytes[rank], bytes, out->length[rank]);
+        free(bytes);
+    }
+    tokenizer_close(tokenizer);
+}
+
+static int32_t table_find(const struct table *table, const unsigned char *bytes, size_t length)
+{
+    for (uint32_t rank = 0; rank < table->count; rank++) {
+        if (table->length[rank] == length && memcmp(table->bytes[rank], bytes, length) == 0)
+            return (int32_t)rank;
+    }
+    return -1;
+}
+
+struct reference {
+    const struct table *table;
+    int32_t tokens[4 * TEXT_BYTES];
+    size_t count;
+};
+
+/* The definition, word for word: join the lowest rank, the leftmost of equals, until nothing joins.
+ */
+static int encode_slowly(void *user, const char *piece, size_t bytes)
+{
+    struct reference *reference = user;
+    const unsigned char *text = (const unsigned char *)piece;
+    size_t cuts[1024], num_cuts = 0;
+    if (table_find(reference->table, text, bytes) >= 0) {
+        reference->tokens[reference->count++] = table_find(reference->table, text, bytes);
+        return 0;
+    }
+    for (size_t i = 0; i <= bytes; i++)
+        cuts[num_cuts++] = i;
+    for (;;) {
+        int32_t best = -1;
+        size_t best_at = 0;
+        for (size_t i = 0; i + 2 < num_cuts; i++) {
+            int32_t rank = table_find(reference->table, text + cuts[i], cuts[i + 2] - cuts[i]);
+            if (rank >= 0 && (best < 0 || rank < best)) {
+                best = rank;
+                best_at = i;
+            }
+        }
+        if (best < 0)
+            break;
+        memmove(cuts + best_at + 1, cuts + best_at + 2, (num_cuts - best_at - 2) * sizeof(*cuts));
+        num_cuts--;
+    }
+    for (size_t i = 0; i + 1 < num_cuts; i++)
+        reference->tokens[reference->count++] =
+            table_find(reference->table, text + cuts[i], cuts[i + 1] - cuts[i]);
+    return 0;
+}
+
+static void check_encoding(const struct bed *bed, const char *text, size_t bytes)
+{
+    struct tokenizer *tokenizer;
+    struct split *split;
+    struct table table;
+    struct reference *reference = calloc(1, sizeof(*reference));
+    int32_t *tokens;
+    size_t count;
+    read_table(&table, bed);
+    reference->table = &table;
+    assert_int_equal(split_open(&split), 0);
+    assert_int_equal(split_run(split, text, bytes, encode_slowly, reference), 0);
+    assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
+    assert_int_equal(tokenizer_encode(tokenizer, text, bytes, &tokens, &count), 0);
+    assert_int_equal(count, reference->count);
+    assert_memory_equal(tokens, reference->tokens, count * sizeof(*tokens));
+    free(tokens);
+    free(reference);
+    split_close(split);
+    tokenizer_close(tokenizer);
+}
+
+static void test_tokenizer__encode_joins_the_lowest_rank_first(void **state)
+{
+    const struct bed *bed = *state;
+    char text[3000];
+    check_encoding(bed, bed->words[0], 3000);
+    fill_words(text, sizeof(text), 99); /* not what it was trained on */
+    check_encoding(bed, text, sizeof(text));
+    uint64_t seed = 5;
+    for (size_t i = 0; i < sizeof(text); i++) /* one long piece after the other */
+        text[i] = i % 900 == 899 ? ' ' : "abe"[next_random(&seed) % 3];
+    check_encoding(bed, text, sizeof(text));
+}
+
+static void test_tokenizer__decode_gives_back_any_bytes(void **state)
+{
+    const struct bed *bed = *state;
+    struct tokenizer *tokenizer;
+    uint64_t seed = 3;
+    assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
+    for (size_t bytes = 0; bytes < 300; bytes++) {
+        char text[300], *back;
+        int32_t *tokens;
+        size_t count, num_bytes;
+        for (size_t i = 0; i < bytes; i++)
+            text[i] = bytes % 2 ? (char)next_random(&seed) : "ab \n"[next_random(&seed) % 4];
+        assert_int_equal(tokenizer_encode(tokenizer, text, bytes, &tokens, &count), 0);
+        assert_int_equal(tokenizer_decode(tokenizer, tokens, count, &back, &num_bytes), 0);
+        assert_int_equal(num_bytes, bytes);
+        assert_memory_equal(back, text, bytes);
+        free(tokens);
+        free(back);
+    }
+    tokenizer_close(tokenizer);
+}
+
+static void test_tokenizer__special_tokens_are_the_last_two_and_have_no_text(void **state)
+{
+    const struct bed *bed = *state;
+    struct tokenizer *tokenizer;
+    char *text;
+    size_t bytes;
+    assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
+    assert_int_equal(tokenizer_vocab(tokenizer), VOCAB);
+    assert_int_equal(tokenizer_bos(tokenizer), VOCAB - 2);
+    assert_int_equal(tokenizer_eos(tokenizer), VOCAB - 1);
+    int32_t tokens[] = {VOCAB - 2, 'h', 'i', VOCAB - 1};
+    assert_int_equal(tokenizer_decode(tokenizer, tokens, 4, &text, &bytes), 0);
+    assert_string_equal(text, "hi");
+    free(text);
+    tokens[1] = VOCAB;
+    assert_int_equal(tokenizer_decode(tokenizer, tokens, 4, &text, &bytes), ERR_INVALID);
+    tokens[1] = -1;
+    assert_int_equal(tokenizer_decode(tokenizer, tokens, 4, &text, &bytes), ERR_INVALID);
+    tokenizer_close(tokenizer);
+}
+
+static void test_tokenizer__a_very_long_piece_costs_no_square(void **state)
+{
+    const struct bed *bed = *state;
+    struct tokenizer *tokenizer;
+    size_t bytes = 2000000, count;
+    char *text = malloc(bytes);
+    int32_t *tokens;
+    for (size_t i = 0; i < bytes; i++)
+        text[i] = "ab"[i % 2];
+    assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
+    /* A quadratic encoder would need hours: the runner's time limit is the assertion. */
+    assert_int_equal(tokenizer_encode(tokenizer, text, bytes, &tokens, &count), 0);
+    assert_in_range(count, 1, bytes / 2);
+    free(tokens);
+    free(text);
+    tokenizer_close(tokenizer);
+}
+
+/* ---- training ---- */
+
+struct slow_words {
+    int32_t tokens[TEXT_BYTES]; /* one text, pieces ended by -1 */
+    size_t count;
+};
+
+static int add_slow_word(void *user, const char *piece, size_t bytes)
+{
+    struct slow_words *words = user;
+    for (size_t i = 0; i < bytes; i++)
+        words->tokens[words->count++] = (unsigned char)piece[i];
+    words->tokens[words->count++] = -1;
+    return 0;
+}
+
+/* Counts all pairs anew for each merge: most frequent, then smallest left, then smallest right. */
+static uint32_t best_pair(const struct slow_words *words, int32_t *left, int32_t *right)
+{
+    static uint32_t counts[VOCAB][VOCAB];
+    uint32_t best = 0;
+    memset(counts, 0, sizeof(counts));
+    for (size_t i = 0; i + 1 < words->count; i++) {
+        if (words->tokens[i] >= 0 && words->tokens[i + 1] >= 0)
+            counts[words->tokens[i]][words->tokens[i + 1]]++;
+    }
+    for (int32_t a = 0; a < VOCAB; a++) {
+        for (int32_t b = 0; b < VOCAB; b++) {
+            if (counts[a][b] <= best)
+                continue;
+            best = counts[a][b];
+            *left = a;
+            *right = b;
+        }
+    }
+    return best;
+}
+
+static void join_everywhere(struct slow_words *words, int32_t left, int32_t right, int32_t token)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < words->count; i++) {
+        bool joins =
+            words->tokens[i] == left && i + 1 < words->count && words->tokens[i + 1] == right;
+        words->tokens[count++] = joins ? token : words->tokens[i];
+        i += joins;
+    }
+    words->count = count;
+}
+
+static void train_slowly(struct table *out, const char *text, size_t bytes, uint32_t num_tokens)
+{
+    struct slow_words *words = calloc(1, sizeof(*words));
+    struct split *split;
+    assert_int_equal(split_open(&split), 0);
+    assert_int_equal(split_run(split, text, bytes, add_slow_word, words), 0);
+    split_close(split);
+    for (out->count = 0; out->count < 256; out->count++) {
+        out->bytes[out->count][0] = (unsigned char)out->count;
+        out->length[out->count] = 1;
+    }
+    while (out->count < num_tokens) {
+        int32_t left = 0, right = 0;
+        unsigned char both[128];
+        assert_true(best_pair(words, &left, &right) >= 2);
+        memcpy(both, out->bytes[left], out->length[left]);
+        memcpy(both + out->length[left], out->bytes[right], out->length[right]);
+        size_t length = out->length[left] + out->length[right];
+        int32_t token = table_find(out, both, length);
+        if (token < 0) {
+            token = (int32_t)out->count++;
+            memcpy(out->bytes[token], both, length);
+            out->length[token] = length;
+        }
+        join_everywhere(words, left, right, token);
+    }
+    free(words);
+}
+
+static void test_tokenizer__train_learns_what_a_plain_trainer_learns(void **state)
+{
+    const struct bed *bed = *state;
+    struct bed other = *bed;
+    struct table want, got;
+    const char *paths[] = {other.text[0]};
+    snprintf(other.model, sizeof(other.model), "%s", bed->other);
+    write_file(other.text[0], bed->words[0], 9000); /* with the ends of pieces it must fit words */
+    assert_int_equal(tokenizer_train(other.model, VOCAB, paths, 1, NULL), 0);
+    write_file(other.text[0], bed->words[0], TEXT_BYTES);
+    train_slowly(&want, bed->words[0], 9000, VOCAB - 2);
+    read_table(&got, &other);
+    assert_int_equal(got.count, want.count);
+    for (uint32_t rank = 0; rank < want.count; rank++) {
+        assert_int_equal(got.length[rank], want.length[rank]);
+        assert_memory_equal(got.bytes[rank], want.bytes[rank], want.length[rank]);
+    }
+}
+
+static void read_whole(char *out, size_t size, const char *path)
+{
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    size_t got = fread(out, 1, size - 1, file);
+    assert_true(got < size - 1);
+    out[got] = '\0';
+    fclose(file);
+}
+
+static void test_tokenizer__training_does_not_depend_on_the_order_of_texts(void **state)
+{
+    const struct bed *bed = *state;
+    static char first[1 << 16], second[1 << 16];
+    const char *paths[] = {bed->text[1], bed->text[0]};
+    assert_int_equal(tokenizer_train(bed->other, VOCAB, paths, 2, NULL), 0);
+    read_whole(first, sizeof(first), bed->model);
+    read_whole(second, sizeof(second), bed->other);
+    assert_string_equal(first, second);
+}
+
+static void test_tokenizer__train_says_when_the_text_is_too_small(void **state)
+{
+    const struct bed *bed = *state;
+    const char *paths[] = {bed->text[0]}, *missing[] = {"/nowhere/at/all"};
+    assert_int_equal(tokenizer_train(bed->other, 100000, paths, 1, NULL), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "of the 100000 asked for"));
+    assert_int_equal(tokenizer_train(bed->other, 257, paths, 1, NULL), ERR_INVALID);
+    assert_int_equal(tokenizer_train(bed->other, VOCAB, missing, 1, NULL), ERR_NOT_FOUND);
+    assert_non_null(strstr(report_line(), "/nowhere/at/all"));
+}
+
+static void count_report(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    (void)what;
+    assert_true(done <= total);
+    ++*(uint32_t *)user;
+}
+
+static void test_tokenizer__train_reports_progress(void **state)
+{
+    const struct bed *bed = *state;
+    uint32_t reports = 0;
+    const char *paths[] = {bed->text[0]};
+    struct progress progress = {count_report, &reports};
+    assert_int_equal(tokenizer_train(bed->other, VOCAB, paths, 1, &progress), 0);
+    assert_in_range(reports, 2, 1000);
+}
+
+/* ---- file ---- */
+
+/* The 256 single bytes in tiktoken's format, with `extra` behind them. */
+static int open_file_with(const struct bed *bed, const char *extra)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static char text[1 << 14];
+    struct tokenizer *tokenizer;
+    size_t length = 0;
+    for (int byte = 0; byte < 256; byte++)
+        length += (size_t)sprintf(text + length, "%c%c== %d\n", digits[byte >> 2],
+                                  digits[byte << 4 & 63], byte);
+    length += (size_t)sprintf(text + length, "%s", extra);
+    write_file(bed->other, text, length);
+    int result = tokenizer_open(&tokenizer, bed->other);
+    if (result == 0)
+        tokenizer_close(tokenizer);
+    return result;
+}
+
+static void test_tokenizer__open_refuses_lines_that_do_not_fit(void **state)
+{
+    const struct bed *bed = *state;
+    assert_int_equal(open_file_with(bed, ""), 0);
+    assert_int_equal(open_file_with(bed, "YWI= 257\n\nYWJj 256"), 0); /* any order, blank lines */
+    const char *const bad[] = {
+        "YWI=\n",
+        "YWI= \n",
+        "YWI= x\n",
+        "YWI=256\n",
+        "YWI 256\n",
+        "Y_I= 256\n",
+        " 256\n",
+        "YWI= -1\n",
+        "YWI= 257\n",
+        "YWI= 255\n",
+        "YWI= 4294967552\n",
+        "YQ== 256\n",
+        "==== 256\n",
+        "YWI= 256 \n",
+        "YWI= 256\r\n",
+        "YWI= 99999999999999999999\n",
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        assert_int_equal(open_file_with(bed, bad[i]), ERR_CORRUPT);
+    assert_int_equal(open_file_with(bed, "YWI= 256\nnonsense\n"), ERR_CORRUPT);
+    assert_non_null(strstr(report_line(), "line 258"));
+}
+
+static void test_tokenizer__open_needs_every_single_byte(void **state)
+{
+    const struct bed *bed = *state;
+    struct tokenizer *tokenizer;
+    write_file(bed->other, "YQ== 0\nYg== 1\n", 14);
+    assert_int_equal(tokenizer_open(&tokenizer, bed->other), ERR_CORRUPT);
+    assert_non_null(strstr(report_line(), "0x00"));
+    write_file(bed->other, "", 0);
+    assert_int_equal(tokenizer_open(&tokenizer, bed->other), ERR_CORRUPT);
+    unlink(bed->other);
+    assert_int_equal(tokenizer_open(&tokenizer, bed->other), ERR_NOT_FOUND);
+    assert_int_not_equal(tokenizer_open(&tokenizer, bed->folder), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_split__cuts_as_the_expression_of_llama3_does),
+        cmocka_unit_test(test_split__knows_letters_numbers_and_spaces_of_unicode),
+        cmocka_unit_test(test_split__hands_out_bytes_that_are_no_utf8_one_by_one),
+        cmocka_unit_test(test_tokenizer__encode_joins_the_lowest_rank_first),
+        cmocka_unit_test(test_tokenizer__decode_gives_back_any_bytes),
+        cmocka_unit_test(test_tokenizer__special_tokens_are_the_last_two_and_have_no_text),
+        cmocka_unit_test(test_tokenizer__a_very_long_piece_costs_no_square),
+        cmocka_unit_test(test_tokenizer__train_learns_what_a_plain_trainer_learns),
+        cmocka_unit_test(test_tokenizer__training_does_not_depend_on_the_order_of_texts),
+        cmocka_unit_test(test_tokenizer__train_says_when_the_text_is_too_small),
+        cmocka_unit_test(test_tokenizer__train_reports_progress),
+        cmocka_unit_test(test_tokenizer__open_refuses_lines_that_do_not_fit),
+        cmocka_unit_test(test_tokenizer__open_needs_every_single_byte),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
