@@ -3,13 +3,13 @@
  * ckptd owns a pool of equal memfd segments. An image (the bytes of a shard file) is a list of
  * segments: image byte b lies in segment b / segment_bytes of the list. Beside the segments each
  * session has one control page set (its own memfd): a header and a single-producer single-consumer
- * ring of announcements. The rank copies tensor bytes into the image, then announces the range; ckptd
- * copies each entry to private memory before it looks at it, and treats it as hostile.
+ * ring of announcements. The rank copies tensor bytes into the image, then announces the range;
+ * ckptd copies each entry to private memory before it looks at it, and treats it as hostile.
  *
  * Descriptors travel over a second unix socket, the arena socket, named by HelloReply. The client
  * connects, sends struct arena_request with its session token, gets struct arena_reply with the
- * descriptors as SCM_RIGHTS. The connection stays open while the session lives: its end tells ckptd at
- * once that the rank is gone. ckptd never accepts a descriptor.
+ * descriptors as SCM_RIGHTS. The connection stays open while the session lives: its end tells ckptd
+ * at once that the rank is gone. ckptd never accepts a descriptor.
  *
  * All integers are in the host's byte order (both ends are on one host). */
 #ifndef HOLDFAST_ARENA_H
@@ -52,7 +52,8 @@ struct arena_control {
 _Static_assert(sizeof(struct arena_control) == 192 + 32 * ARENA_RING_ENTRIES, "layout");
 
 /* Producer and consumer of the ring. push: false when full. pop: copies the oldest entry out, false
- * when empty; a head that a hostile peer pushed more than a ring ahead is reported as ERR_CORRUPT. */
+ * when empty; a head that a hostile peer pushed more than a ring ahead is reported as ERR_CORRUPT.
+ */
 bool arena_push(struct arena_control *control, const struct arena_entry *entry);
 int arena_pop(struct arena_control *control, struct arena_entry *out, bool *out_any);
 
@@ -66,7 +67,8 @@ struct arena_request {
     uint32_t kind;
     uint64_t session;
     uint32_t num_segments;
-    uint32_t writable; /* 1: for saving, only segments lent to this session; 0: read-only, for loads */
+    uint32_t
+        writable; /* 1: for saving, only segments lent to this session; 0: read-only, for loads */
     uint32_t segments[ARENA_FDS_MAX];
 };
 struct arena_reply {
@@ -82,8 +84,8 @@ _Static_assert(sizeof(struct arena_reply) == 32, "layout");
 
 /* Send and receive one reply with its descriptors (close-on-exec). ERR_UNAVAILABLE when the peer is
  * gone (or, on a non-blocking socket, not ready), ERR_CORRUPT on a truncated or oversized message
- * (received descriptors are closed). A well-formed reply that carries an error returns 0: the caller
- * looks at reply->error. */
+ * (received descriptors are closed). A well-formed reply that carries an error returns 0: the
+ * caller looks at reply->error. */
 int arena_send_reply(int socket, const struct arena_reply *reply, const int *fds);
 int arena_receive_reply(int socket, struct arena_reply *out, int *out_fds, uint32_t max_fds);
 

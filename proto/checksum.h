@@ -11,9 +11,10 @@
  *     a = (i + 1) * 0x9e3779b97f4a7c15
  *     b = (a ^ (a >> 32)) * 0xff51afd7ed558ccd        key_0 = b ^ (b >> 32)
  *     c = key_0 * 0xc4ceb9fe1a85ec53                  key_1 = c ^ (c >> 32)
- * An element of 8 bytes counts as two elements of 4 bytes (low word first) at 2i and 2i + 1: a value
- * of at most 32 bits leaves the upper half of the key in play, so no change of a single element is lost in
- * the top bits. One wrong element goes unseen with probability 2^-64 at most over the choice of index. */
+ * An element of 8 bytes counts as two elements of 4 bytes (low word first) at 2i and 2i + 1: a
+ * value of at most 32 bits leaves the upper half of the key in play, so no change of a single
+ * element is lost in the top bits. One wrong element goes unseen with probability 2^-64 at most
+ * over the choice of index. */
 #ifndef HOLDFAST_CHECKSUM_H
 #define HOLDFAST_CHECKSUM_H
 
@@ -33,7 +34,8 @@ struct digest {
     uint64_t sum[2];
 };
 /* Adds `count` consecutive elements of `element_bytes` (1, 2, 4 or 8) starting at global element
- * index `first`. `data` need not be aligned. Order and grouping of calls do not change the result. */
+ * index `first`. `data` need not be aligned. Order and grouping of calls do not change the result.
+ */
 void digest_add(struct digest *digest, const void *data, uint64_t count, uint32_t element_bytes,
                 uint64_t first);
 void digest_merge(struct digest *digest, const struct digest *other);

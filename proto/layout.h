@@ -3,14 +3,16 @@
  *
  * A slice is a hyper-rectangle of a global tensor: offset and extent per dimension. A layout cuts a
  * tensor into a grid: cut points per dimension, and for every cell (row-major) the shard that owns
- * it. A shard owns at most one cell of a tensor. Tensors with the same cuts and owners share a layout.
+ * it. A shard owns at most one cell of a tensor. Tensors with the same cuts and owners share a
+ * layout.
  *
- * Saving: the ranks describe their slices. Equal slices are replicas; the distinct ones must tile the
- * tensor as a grid. Each slice is cut along dimension 0 among its replicas, so they split the work.
- * Loading: a wanted slice is intersected with the saved grid by binary search in the cuts.
+ * Saving: the ranks describe their slices. Equal slices are replicas; the distinct ones must tile
+ * the tensor as a grid. Each slice is cut along dimension 0 among its replicas, so they split the
+ * work. Loading: a wanted slice is intersected with the saved grid by binary search in the cuts.
  *
  * Errors: ERR_MISMATCH when slices overlap, leave a hole or disagree on shape or dtype: the message
- * names the tensor. ERR_MEMORY. Results are owned by the caller and freed by the *_free functions. */
+ * names the tensor. ERR_MEMORY. Results are owned by the caller and freed by the *_free functions.
+ */
 #ifndef HOLDFAST_LAYOUT_H
 #define HOLDFAST_LAYOUT_H
 
@@ -19,12 +21,22 @@
 
 #define LAYOUT_DIMS_MAX 4
 #define LAYOUT_NAME_MAX 192
-#define LAYOUT_TENSOR_BYTES_MAX (1ull << 56) /* of one global tensor; keeps all sums within 64 bits */
+#define LAYOUT_TENSOR_BYTES_MAX \
+    (1ull << 56) /* of one global tensor; keeps all sums within 64 bits */
 
-enum dtype { DTYPE_U8, DTYPE_I8, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_F32, DTYPE_I64, DTYPE_F64 };
+enum dtype {
+    DTYPE_U8,
+    DTYPE_I8,
+    DTYPE_BF16,
+    DTYPE_F16,
+    DTYPE_I32,
+    DTYPE_F32,
+    DTYPE_I64,
+    DTYPE_F64
+};
 uint32_t dtype_bytes(enum dtype dtype);
-const char *dtype_name(enum dtype dtype);             /* safetensors names: "F32" */
-int dtype_parse(enum dtype *out, const char *name);   /* ERR_INVALID */
+const char *dtype_name(enum dtype dtype);           /* safetensors names: "F32" */
+int dtype_parse(enum dtype *out, const char *name); /* ERR_INVALID */
 
 struct box {
     uint64_t offset[LAYOUT_DIMS_MAX];
@@ -43,8 +55,9 @@ struct slice {
     struct box box; /* unused dimensions: offset 0, extent 1; any extent 0 means empty */
 };
 
-/* What every reader and planner demands: a name of 1 to 191 printable ASCII characters without space, quote
- * and backslash that does not begin with "__", at most 4 dimensions, at most LAYOUT_TENSOR_BYTES_MAX. A box must lie in the shape. ERR_INVALID names the tensor. */
+/* What every reader and planner demands: a name of 1 to 191 printable ASCII characters without
+ * space, quote and backslash that does not begin with "__", at most 4 dimensions, at most
+ * LAYOUT_TENSOR_BYTES_MAX. A box must lie in the shape. ERR_INVALID names the tensor. */
 int tensor_meta_check(const struct tensor_meta *tensor);
 int slice_check(const struct slice *slice);
 
@@ -52,8 +65,8 @@ uint64_t box_elements(const struct box *box, uint32_t dims);
 bool box_intersect(struct box *out, const struct box *a, const struct box *b, uint32_t dims);
 bool box_equal(const struct box *a, const struct box *b, uint32_t dims);
 
-/* Copies the box `part` (global coordinates) between two row-major arrays that hold the boxes `from`
- * and `to`. Bytes per element `element_bytes`. */
+/* Copies the box `part` (global coordinates) between two row-major arrays that hold the boxes
+ * `from` and `to`. Bytes per element `element_bytes`. */
 void box_copy(void *to_data, const struct box *to, const void *from_data, const struct box *from,
               const struct box *part, uint32_t dims, uint32_t element_bytes);
 
@@ -80,10 +93,12 @@ struct layout_table {
     struct layout *layouts;
 };
 void layout_table_free(struct layout_table *table);
-/* Every invariant above, for `shards` shards: sorted names, cuts that end at the shapes, owners in range, at
- * most one cell per shard. ERR_CORRUPT names the tensor or the layout. Writers and readers both call it. */
+/* Every invariant above, for `shards` shards: sorted names, cuts that end at the shapes, owners in
+ * range, at most one cell per shard. ERR_CORRUPT names the tensor or the layout. Writers and
+ * readers both call it. */
 int layout_table_check(const struct layout_table *table, uint32_t shards);
-/* Bytes of tensor data of every shard: out[0..shards). The table must have passed the check. ERR_CORRUPT when a sum passes 2^62. */
+/* Bytes of tensor data of every shard: out[0..shards). The table must have passed the check.
+ * ERR_CORRUPT when a sum passes 2^62. */
 int layout_shard_bytes(uint64_t *out, const struct layout_table *table, uint32_t shards);
 uint64_t layout_cells(const struct layout *layout);
 /* The box of cell `cell` (row-major over the grid). */
@@ -93,9 +108,9 @@ int64_t layout_find(const struct layout_table *table, const char *name);
 
 /* One tensor's slice in one shard, in file order (descending element size, then name). */
 struct shard_tensor {
-    uint32_t tensor;     /* index into the table */
+    uint32_t tensor; /* index into the table */
     struct box box;
-    uint64_t data_byte;  /* offset from the start of the shard's tensor data */
+    uint64_t data_byte; /* offset from the start of the shard's tensor data */
     uint64_t bytes;
 };
 /* All tensors of shard `shard`, placed back to back. Tensors without elements are left out. */
@@ -103,8 +118,9 @@ int layout_shard_tensors(struct shard_tensor **out, uint32_t *out_count, uint64_
                          const struct layout_table *table, uint32_t shard);
 
 /* Plan of a save from the slices of every rank (rank r holds slices[r][0..counts[r])); rank r
- * writes shard r. A tensor may appear once per rank. A band of the grid along dimension 0 is cut into as
- * many pieces as it has rows and every cell of it has replicas; the lowest ranks write one each. */
+ * writes shard r. A tensor may appear once per rank. A band of the grid along dimension 0 is cut
+ * into as many pieces as it has rows and every cell of it has replicas; the lowest ranks write one
+ * each. */
 int layout_plan_save(struct layout_table **out, const struct slice *const *slices,
                      const uint32_t *counts, uint32_t num_ranks);
 
@@ -118,8 +134,8 @@ struct save_item {
 int layout_save_items(struct save_item **out, uint32_t *out_count, const struct layout_table *table,
                       uint32_t rank, const struct slice *slices, uint32_t count);
 
-/* What a reader copies: the box `part` of the saved box `saved`, whose data begin at data_byte (from
- * the start of the tensor data) of shard `shard`. Sorted by shard, then data_byte. */
+/* What a reader copies: the box `part` of the saved box `saved`, whose data begin at data_byte
+ * (from the start of the tensor data) of shard `shard`. Sorted by shard, then data_byte. */
 struct load_item {
     uint32_t slice;
     uint32_t shard;

@@ -1,20 +1,21 @@
 /* manifest.h - the small file whose existence makes a checkpoint committed.
  *
  * One JSON document. Its first 4096 bytes are the summary in a fixed form (keys in this order:
- * format, version, run, step, attempt, nonce, bytes, time, world_size, shards, summary_hash), padded with
- * spaces; list and start-up read only those. summary_hash is the XXH3-64 of the bytes before its digits. Then: lineage, mesh, identity, config, code_version,
- * data, state, layouts, tensors (name, dtype, shape, layout, digest), shard table (file, bytes, data_start,
- * table_hash). Last member: "sha256" of all bytes before its key's opening quote. Offsets inside shards are derived
- * with layout_shard_tensors(). u64 hashes and digests are 16 hex digits each.
+ * format, version, run, step, attempt, nonce, bytes, time, world_size, shards, summary_hash),
+ * padded with spaces; list and start-up read only those. summary_hash is the XXH3-64 of the bytes
+ * before its digits. Then: lineage, mesh, identity, config, code_version, data, state, layouts,
+ * tensors (name, dtype, shape, layout, digest), shard table (file, bytes, data_start, table_hash).
+ * Last member: "sha256" of all bytes before its key's opening quote. Offsets inside shards are
+ * derived with layout_shard_tensors(). u64 hashes and digests are 16 hex digits each.
  *
- * Reading is safe on hostile input: at most 64 MiB, every number range-checked, ERR_CORRUPT with the
- * member's name. An unknown version is ERR_VERSION. */
+ * Reading is safe on hostile input: at most 64 MiB, every number range-checked, ERR_CORRUPT with
+ * the member's name. An unknown version is ERR_VERSION. */
 #ifndef HOLDFAST_MANIFEST_H
 #define HOLDFAST_MANIFEST_H
 
-#include "checksum.h"
-#include "layout.h"
-#include "shard.h"
+#include "proto/checksum.h"
+#include "proto/layout.h"
+#include "proto/shard.h"
 
 #define MANIFEST_VERSION 1
 #define MANIFEST_SUMMARY_BYTES 4096u
@@ -41,8 +42,10 @@ struct manifest_shard {
 
 struct manifest {
     struct manifest_summary summary;
-    uint64_t parent_step, parent_attempt; /* lineage: what the attempt resumed from; attempt 0: none */
-    /* JSON objects, owned, kept as text: what was written comes back byte for byte. NULL is written as
+    uint64_t parent_step,
+        parent_attempt; /* lineage: what the attempt resumed from; attempt 0: none */
+    /* JSON objects, owned, kept as text: what was written comes back byte for byte. NULL is written
+     * as
      * {}. Integers must fit int64. */
     char *mesh_json, *identity_json, *config_json, *data_json, *state_json;
     char code_version[64];
@@ -51,7 +54,8 @@ struct manifest {
     struct manifest_shard *shards;
 };
 
-/* The text, to be freed; *out_bytes its length. ERR_INVALID names the member that cannot be written. */
+/* The text, to be freed; *out_bytes its length. ERR_INVALID names the member that cannot be
+ * written. */
 int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifest);
 int manifest_read(struct manifest **out, const void *text, size_t bytes);
 int manifest_read_summary(struct manifest_summary *out, const void *text, size_t bytes);

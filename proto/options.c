@@ -174,7 +174,7 @@ static void format_number(char out[40], double value)
 static int store_number(const struct option *option, void *field, const char *value,
                         const char *where)
 {
-    char low[40], high[40], wanted[128];
+    char low[40], high[40], wanted[192];
     const char *rest = "";
     int64_t whole = 0;
     double real = 0;

@@ -46,21 +46,23 @@ struct option {
 };
 
 #define OPTION_FIELD_(type, field) offsetof(type, field), sizeof(((type *)0)->field)
-#define OPTION_BOOL(t, f, key, def, help)                                                          \
+/* clang-format off: an initializer is not a block */
+#define OPTION_BOOL(t, f, key, def, help) \
     { key, OPTION_TYPE_BOOL, OPTION_FIELD_(t, f), def, 0, 0, NULL, help }
-#define OPTION_INT(t, f, key, def, min, max, help)                                                 \
+#define OPTION_INT(t, f, key, def, min, max, help) \
     { key, OPTION_TYPE_INT, OPTION_FIELD_(t, f), #def, min, max, NULL, help }
-#define OPTION_BYTES(t, f, key, def, min, max, help)                                               \
+#define OPTION_BYTES(t, f, key, def, min, max, help) \
     { key, OPTION_TYPE_BYTES, OPTION_FIELD_(t, f), def, min, max, NULL, help }
-#define OPTION_DOUBLE(t, f, key, def, min, max, help)                                              \
+#define OPTION_DOUBLE(t, f, key, def, min, max, help) \
     { key, OPTION_TYPE_DOUBLE, OPTION_FIELD_(t, f), #def, min, max, NULL, help }
-#define OPTION_STRING(t, f, key, def, help)                                                        \
+#define OPTION_STRING(t, f, key, def, help) \
     { key, OPTION_TYPE_STRING, OPTION_FIELD_(t, f), def, 0, 0, NULL, help }
-#define OPTION_CHOICE(t, f, key, def, choices, help)                                               \
+#define OPTION_CHOICE(t, f, key, def, choices, help) \
     { key, OPTION_TYPE_CHOICE, OPTION_FIELD_(t, f), def, 0, 0, choices, help }
 #define OPTION_ALIAS(key, target) { key, OPTION_TYPE_ALIAS, 0, 0, NULL, 0, 0, target, NULL }
 #define OPTION_IGNORED(key, why) { key, OPTION_TYPE_IGNORED, 0, 0, NULL, 0, 0, NULL, why }
 #define OPTION_END { NULL, OPTION_TYPE_BOOL, 0, 0, NULL, 0, 0, NULL, NULL }
+/* clang-format on */
 
 /* A table with its struct. `is_set[i]`, when not NULL, tells whether key i was given explicitly. */
 struct options {
@@ -71,8 +73,9 @@ struct options {
 
 int options_defaults(const struct options *options);
 int options_read_toml(const struct options *options, const char *path);
-/* Consumes every `--key` argument; the others (positional) are moved to the front of argv and counted
- * in *argc. `short_keys` maps e.g. "config" to "job.config_file"; pairs, ended by NULL; may be NULL. */
+/* Consumes every `--key` argument; the others (positional) are moved to the front of argv and
+ * counted in *argc. `short_keys` maps e.g. "config" to "job.config_file"; pairs, ended by NULL; may
+ * be NULL. */
 int options_read_args(const struct options *options, int *argc, char **argv,
                       const char *const *short_keys);
 int options_set(const struct options *options, const char *key, const char *value,

@@ -17,22 +17,22 @@
 #include <stddef.h>
 
 /* X(name, value, gRPC status, may a retry succeed, text) */
-#define ERR_MAP(X)                                                                                 \
-    X(ERR_INVALID, -1, 3, false, "invalid argument or configuration")                              \
-    X(ERR_NOT_FOUND, -2, 5, false, "not found")                                                    \
-    X(ERR_EXISTS, -3, 6, false, "already exists")                                                  \
-    X(ERR_STALE, -4, 9, false, "a newer attempt has taken over")                                   \
-    X(ERR_BUSY, -5, 8, true, "a limit was reached")                                                \
-    X(ERR_SPACE, -6, 8, true, "not enough space")                                                  \
-    X(ERR_IO, -7, 14, true, "an input or output operation failed")                                 \
-    X(ERR_CORRUPT, -8, 15, false, "stored data is damaged")                                        \
-    X(ERR_UNAVAILABLE, -9, 14, true, "the server cannot be reached")                               \
-    X(ERR_TIMEOUT, -10, 4, true, "the deadline passed")                                            \
-    X(ERR_DENIED, -11, 7, false, "permission denied")                                              \
-    X(ERR_MEMORY, -12, 8, true, "out of memory")                                                   \
-    X(ERR_ABORTED, -13, 10, true, "aborted")                                                       \
-    X(ERR_MISMATCH, -14, 9, false, "does not fit the stored state")                                \
-    X(ERR_VERSION, -15, 9, false, "unknown format or protocol version")                            \
+#define ERR_MAP(X)                                                      \
+    X(ERR_INVALID, -1, 3, false, "invalid argument or configuration")   \
+    X(ERR_NOT_FOUND, -2, 5, false, "not found")                         \
+    X(ERR_EXISTS, -3, 6, false, "already exists")                       \
+    X(ERR_STALE, -4, 9, false, "a newer attempt has taken over")        \
+    X(ERR_BUSY, -5, 8, true, "a limit was reached")                     \
+    X(ERR_SPACE, -6, 8, true, "not enough space")                       \
+    X(ERR_IO, -7, 14, true, "an input or output operation failed")      \
+    X(ERR_CORRUPT, -8, 15, false, "stored data is damaged")             \
+    X(ERR_UNAVAILABLE, -9, 14, true, "the server cannot be reached")    \
+    X(ERR_TIMEOUT, -10, 4, true, "the deadline passed")                 \
+    X(ERR_DENIED, -11, 7, false, "permission denied")                   \
+    X(ERR_MEMORY, -12, 8, true, "out of memory")                        \
+    X(ERR_ABORTED, -13, 10, true, "aborted")                            \
+    X(ERR_MISMATCH, -14, 9, false, "does not fit the stored state")     \
+    X(ERR_VERSION, -15, 9, false, "unknown format or protocol version") \
     X(ERR_INTERNAL, -16, 13, false, "internal error")
 
 enum err {
@@ -47,10 +47,10 @@ enum exit_code {
     EXIT_DO_NOT_RETRY = 78 /* configuration, data or state is wrong: a person must act */
 };
 
-const char *err_name(int error);  /* "ERR_IO"; "OK" for 0; "ERR_UNKNOWN" */
-const char *err_text(int error);  /* the text column */
-int err_grpc_status(int error);   /* 0 for 0 */
-bool err_retry(int error);        /* may the same call succeed later? */
+const char *err_name(int error); /* "ERR_IO"; "OK" for 0; "ERR_UNKNOWN" */
+const char *err_text(int error); /* the text column */
+int err_grpc_status(int error);  /* 0 for 0 */
+bool err_retry(int error);       /* may the same call succeed later? */
 
 /* Set this thread's last error and return `error`. Formats are printf's; `detail` and `hint` may be
  * NULL. report_errno appends strerror(errno) to the detail. */
@@ -80,16 +80,16 @@ void log_print(enum log_level level, const char *area, const char *format, ...)
 #define log_error(area, ...) log_print(LOG_ERROR, area, __VA_ARGS__)
 
 /* Assertion that stays on in release builds: prints file, line and the condition, then aborts. */
-#define CHECK(condition)                                                                           \
+#define CHECK(condition) \
     ((condition) ? (void)0 : report_check_failed(__FILE__, __LINE__, #condition))
 _Noreturn void report_check_failed(const char *file, int line, const char *condition);
 
 /* For trainer and kernels, where each line is a call. */
-#define ERR_TRY(call)                                                                              \
-    do {                                                                                           \
-        int err_try_ = (call);                                                                     \
-        if (err_try_ != 0)                                                                         \
-            return err_try_;                                                                       \
+#define ERR_TRY(call)          \
+    do {                       \
+        int err_try_ = (call); \
+        if (err_try_ != 0)     \
+            return err_try_;   \
     } while (0)
 
 #endif

@@ -3,23 +3,23 @@
  *   0            u64 little-endian: length of the JSON header (data_start - 8)
  *   8            JSON header, padded with spaces so that data_start is a multiple of 4096
  *   data_start   tensors, by descending element size then name, back to back
- *   table_start  tensor `__block_checksums__` (U8): a u64 per block, then zeros, as long as makes the
- *                file a multiple of 4096
+ *   table_start  tensor `__block_checksums__` (U8): a u64 per block, then zeros, as long as makes
+ * the file a multiple of 4096
  *
  * A block is 1 MiB of the file, header included; the last block ends at table_start. An entry is
- * checksum_block() with the shard's identity. The table covers all before it; the manifest holds the
- * plain XXH3-64 of the table. Format of safetensors: its README (huggingface/safetensors).
+ * checksum_block() with the shard's identity. The table covers all before it; the manifest holds
+ * the plain XXH3-64 of the table. Format of safetensors: its README (huggingface/safetensors).
  *
  * __metadata__ (all strings): "format"="holdfast-shard", "version"="1", "run", "step", "attempt",
  * "nonce", "shard" ("0"-based index), "shards", "data_start", per tensor "slice.<name>" =
- * "offset,...;shape,..." in decimal, and last "header_hash": 16 hex digits, the XXH3-64 of the file's bytes
- * before those digits. It is the last member of the header, so any change of a header is found by
- * itself, before a block is read. Readers treat every field as hostile all the same: checked arithmetic,
- * offsets sorted and contiguous, no hole, no overlap, header at most 16 MiB. */
+ * "offset,...;shape,..." in decimal, and last "header_hash": 16 hex digits, the XXH3-64 of the
+ * file's bytes before those digits. It is the last member of the header, so any change of a header
+ * is found by itself, before a block is read. Readers treat every field as hostile all the same:
+ * checked arithmetic, offsets sorted and contiguous, no hole, no overlap, header at most 16 MiB. */
 #ifndef HOLDFAST_SHARD_H
 #define HOLDFAST_SHARD_H
 
-#include "layout.h"
+#include "proto/layout.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,12 +45,12 @@ struct shard_geometry {
     uint64_t num_blocks;
 };
 
-/* `data_start` and the bytes of tensor data (layout_shard_bytes()) give all the rest. ERR_CORRUPT when data_start is
- * not a positive multiple of 4096 within the header's limit. */
+/* `data_start` and the bytes of tensor data (layout_shard_bytes()) give all the rest. ERR_CORRUPT
+ * when data_start is not a positive multiple of 4096 within the header's limit. */
 int shard_geometry_derive(struct shard_geometry *out, uint64_t data_start, uint64_t tensor_bytes);
 
-/* A run's name is one component of a key: 1 to 127 of [A-Za-z0-9._-], not "." or "..". A nonce is 32
- * digits of [0-9a-f]. */
+/* A run's name is one component of a key: 1 to 127 of [A-Za-z0-9._-], not "." or "..". A nonce is
+ * 32 digits of [0-9a-f]. */
 bool shard_run_is_valid(const char *run);
 bool shard_nonce_is_valid(const char *nonce);
 
@@ -63,7 +63,8 @@ int shard_key(char *out, size_t size, const struct shard_identity *identity);
  * for every step: numbers in the header are space-padded by the final padding. */
 int shard_geometry(struct shard_geometry *out, const struct layout_table *table, uint32_t shard,
                    const char *run, uint32_t shards);
-/* Writes exactly geometry->data_start bytes to `out`. ERR_INVALID: a bad run, nonce or shard number. */
+/* Writes exactly geometry->data_start bytes to `out`. ERR_INVALID: a bad run, nonce or shard
+ * number. */
 int shard_header_write(void *out, const struct shard_geometry *geometry,
                        const struct layout_table *table, const struct shard_identity *identity);
 
@@ -72,11 +73,11 @@ struct shard_header {
     struct shard_identity identity;
     struct shard_geometry geometry;
     uint32_t num_tensors;
-    struct slice *tensors;   /* without the checksum table; in file order */
-    uint64_t *data_byte;     /* per tensor, from data_start */
+    struct slice *tensors; /* without the checksum table; in file order */
+    uint64_t *data_byte;   /* per tensor, from data_start */
 };
-/* `bytes` holds the first `num_bytes` of a file of `file_bytes`. ERR_CORRUPT names what is wrong. When
- * more bytes are needed: returns ERR_BUSY with *out_need set to the number of bytes. */
+/* `bytes` holds the first `num_bytes` of a file of `file_bytes`. ERR_CORRUPT names what is wrong.
+ * When more bytes are needed: returns ERR_BUSY with *out_need set to the number of bytes. */
 int shard_header_parse(struct shard_header *out, uint64_t *out_need, const void *bytes,
                        uint64_t num_bytes, uint64_t file_bytes);
 void shard_header_free(struct shard_header *header);
