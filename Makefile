@@ -83,13 +83,15 @@ $(OBJ)/%.o: %.c | deps-now $(OBJ)/gen/proto/ckpt.pb-c.h
 $(OBJ)/%.o: %.cpp | deps-now
 	$(call say,c++ )
 	$(Q)$(CXX) $(CXXFLAGS_ALL) -c -o $@ $<
+# Neither flag changes a result: no errno from sqrtf, no care for exception flags. psabi: vectors never cross a call.
+ISA_FLAGS = -fno-math-errno -fno-trapping-math -Wno-psabi
 ISA_FLAGS_sse2 = -march=x86-64
 ISA_FLAGS_avx2 = -march=x86-64-v3
 ISA_FLAGS_avx512 = -march=x86-64-v4 -mprefer-vector-width=512
 define ISA_RULE
 $(OBJ)/kernels/cpu/isa/%.$(1).o: kernels/cpu/isa/%.c | deps-now
 	$$(call say,cc  )
-	$$(Q)$(CC) $$(CFLAGS_ALL) -O3 $$(ISA_FLAGS_$(1)) -DISA=$(1) -c -o $$@ $$<
+	$$(Q)$(CC) $$(CFLAGS_ALL) -O3 $$(ISA_FLAGS) $$(ISA_FLAGS_$(1)) -DISA=$(1) -c -o $$@ $$<
 endef
 $(foreach i,sse2 avx2 avx512,$(eval $(call ISA_RULE,$(i))))
 

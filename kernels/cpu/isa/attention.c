@@ -1,0 +1,447 @@
+/* attention.c - causal grouped-query attention, forward and backward, in tiles that stay in the
+ * cache.
+ *
+ * The lanes are queries: about 64 of them, some positions of all heads that share a key head.
+ * Scores lie transposed, [key][query], so maximum, sum and scaling of a softmax are plain vector
+ * operations without any sum across lanes, and a key's element is broadcast to all queries.
+ * Measured against library calls per head, which is what matters for narrow heads: see
+ * tests/bench/kernels_products.c.
+ *
+ * Forward: blocks of ATTENTION_KEYS keys up to the last query's position (what lies above the
+ * diagonal is not computed), running maximum and sum per query, out rescaled when the maximum
+ * moves. Backward: per key head, tiles of queries in order; probabilities again from lse, p = e^(s
+ * - lse), ds = p (dout v - dout out); dq per tile, dkey and dvalue summed in float over the tiles
+ * in order.
+ *
+ * All inside is float, whatever the type of the tensors. D is padded to 16 with zeros.
+ * Letters: L queries of a tile, W = D rounded up to 16, j keys. */
+#include <math.h>
+
+#include "kernels/cpu/isa/isa.h"
+
+/* Query l = head * positions + p of a tile is head (g * group + head) at position first + p.
+ * Queries past the end of the sequence, and up to a multiple of 16, are padding: zeros, never
+ * stored. */
+struct queries {
+    const struct attention_args *a;
+    size_t b, g, group;
+    size_t positions, first,
+        count; /* positions of a tile; of this one: the first, how many there are */
+    size_t num_lanes, width;
+    float *limit; /* [L] last key a query sees */
+    float *rows;  /* [L,W] */
+};
+
+static struct queries queries_of(const struct attention_args *a, size_t b, size_t g, size_t tile)
+{
+    struct queries q = {.a = a, .b = b, .g = g, .group = a->heads / a->kv_heads};
+    q.positions = attention_positions(a);
+    q.first = tile * q.positions;
+    q.count = a->seq - q.first < q.positions ? a->seq - q.first : q.positions;
+    q.num_lanes = round_up(q.positions * q.group, LANES);
+    q.width = round_up(a->head_dim, LANES);
+    return q;
+}
+
+static size_t query_at(const struct queries *q, size_t head, size_t p)
+{
+    const struct attention_args *a = q->a;
+    return ((q->b * a->seq + q->first + p) * a->heads + q->g * q->group + head) * a->head_dim;
+}
+
+static size_t key_at(const struct queries *q, size_t j)
+{
+    const struct attention_args *a = q->a;
+    return ((q->b * a->seq + j) * a->kv_heads + q->g) * a->head_dim;
+}
+
+static void set_limits(const struct queries *q)
+{
+    for (size_t l = 0; l < q->num_lanes; l++) {
+        size_t p = l % q->positions;
+        q->limit[l] = (float)(q->first + (p < q->count ? p : q->count - 1));
+    }
+}
+
+/* ---- Tensors to tiles and back ---- */
+
+/* rows[L,W] = x * scale, zeros in the padding */
+INLINE void read_rows_as(const struct queries *q, float *rows, const void *x, float scale,
+                         bool bf16)
+{
+    size_t dim = q->a->head_dim;
+    memset(rows, 0, q->num_lanes * q->width * sizeof(float));
+    for (size_t head = 0; head < q->group; head++) {
+        for (size_t p = 0; p < q->count; p++) {
+            size_t from = query_at(q, head, p), to = (head * q->positions + p) * q->width;
+            for (size_t d = 0; d < dim; d += LANES) {
+                size_t count = dim - d < LANES ? dim - d : LANES;
+                store(rows, to + d, load_part(x, from + d, count, bf16) * scale, false);
+            }
+        }
+    }
+}
+
+static void read_rows(const struct queries *q, float *rows, const void *x, float scale)
+{
+    if (q->a->dtype == KERNEL_BF16)
+        read_rows_as(q, rows, x, scale, true);
+    else
+        read_rows_as(q, rows, x, scale, false);
+}
+
+INLINE void write_rows_as(const struct queries *q, void *x, const float *rows, bool bf16)
+{
+    size_t dim = q->a->head_dim;
+    for (size_t head = 0; head < q->group; head++) {
+        for (size_t p = 0; p < q->count; p++) {
+            size_t to = query_at(q, head, p), from = (head * q->positions + p) * q->width;
+            for (size_t d = 0; d < dim; d += LANES) {
+                size_t count = dim - d < LANES ? dim - d : LANES;
+                store_part(x, to + d, load(rows, from + d, false), count, bf16);
+            }
+        }
+    }
+}
+
+static void write_rows(const struct queries *q, void *x, const float *rows)
+{
+    if (q->a->dtype == KERNEL_BF16)
+        write_rows_as(q, x, rows, true);
+    else
+        write_rows_as(q, x, rows, false);
+}
+
+/* Sixteen rows of sixteen: four rounds of interleaving row i with row i + 8. */
+INLINE void transpose_16(float *out, size_t out_row, const float *in, size_t in_row)
+{
+    lanes x[LANES], y[LANES];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < LANES; i++)
+        x[i] = load(in, i * in_row, false);
+#pragma GCC unroll 4
+    for (int round = 0; round < 4; round++) {
+#pragma GCC unroll 8
+        for (size_t i = 0; i < LANES / 2; i++) {
+            y[2 * i] = __builtin_shufflevector(x[i], x[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
+                                               21, 6, 22, 7, 23);
+            y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12,
+                                                   28, 13, 29, 14, 30, 15, 31);
+        }
+#pragma GCC unroll 16
+        for (size_t i = 0; i < LANES; i++)
+            x[i] = y[i];
+    }
+#pragma GCC unroll 16
+    for (size_t i = 0; i < LANES; i++)
+        store(out, i * out_row, x[i], false);
+}
+
+/* out[columns,rows] = in[rows,columns]; both multiples of 16 */
+static void transpose(float *out, const float *in, size_t rows, size_t columns)
+{
+    for (size_t r = 0; r < rows; r += LANES)
+        for (size_t c = 0; c < columns; c += LANES)
+            transpose_16(out + c * rows + r, rows, in + r * columns + c, columns);
+}
+
+/* A block of keys or values as floats: the tensor itself, or a copy in `buffer`. */
+struct keys {
+    const float *at;
+    size_t row;
+};
+static struct keys read_keys(const struct queries *q, float *buffer, const void *x, size_t j,
+                             size_t count)
+{
+    size_t dim = q->a->head_dim;
+    if (q->a->dtype == KERNEL_F32)
+        return (struct keys){(const float *)x + key_at(q, j), q->a->kv_heads * dim};
+    for (size_t i = 0; i < count; i++) {
+        for (size_t d = 0; d < dim; d += LANES) {
+            size_t part = dim - d < LANES ? dim - d : LANES;
+            store(buffer, i * q->width + d, load_part(x, key_at(q, j + i) + d, part, true), false);
+        }
+    }
+    return (struct keys){buffer, q->width};
+}
+
+/* ---- Products; [j,L] = keys x[W,L]; y[W,L] += keys^T s[j,L] ---- */
+
+static void keys_by_queries(const struct queries *q, float *out, struct keys keys, size_t count,
+                            const float *x)
+{
+    size_t lanes = q->num_lanes;
+    ISA_NAME(block_product)
+    (&(struct block){.c = out,
+                     .a = keys.at,
+                     .b = x,
+                     .c_row = lanes,
+                     .a_row = keys.row,
+                     .a_column = 1,
+                     .b_row = lanes,
+                     .m = count,
+                     .n = lanes,
+                     .k = q->a->head_dim});
+}
+
+static void add_keys_times(const struct queries *q, float *y, struct keys keys, size_t count,
+                           const float *s)
+{
+    size_t lanes = q->num_lanes;
+    ISA_NAME(block_product)
+    (&(struct block){.c = y,
+                     .a = keys.at,
+                     .b = s,
+                     .c_row = lanes,
+                     .a_row = 1,
+                     .a_column = keys.row,
+                     .b_row = lanes,
+                     .m = q->a->head_dim,
+                     .n = lanes,
+                     .k = count,
+                     .accumulate = true});
+}
+
+/* y[j,W] += s[j,L] rows[L,W] */
+static void add_times_rows(const struct queries *q, float *y, const float *s, size_t count,
+                           const float *rows)
+{
+    size_t lanes = q->num_lanes;
+    ISA_NAME(block_product)
+    (&(struct block){.c = y,
+                     .a = s,
+                     .b = rows,
+                     .c_row = q->width,
+                     .a_row = lanes,
+                     .a_column = 1,
+                     .b_row = q->width,
+                     .m = count,
+                     .n = q->width,
+                     .k = lanes,
+                     .accumulate = true});
+}
+
+/* Scores of keys that a query does not see become minus infinity. */
+static void mask(const struct queries *q, float *scores, size_t j, size_t count)
+{
+    for (size_t l = 0; l < q->num_lanes; l += LANES) {
+        lanes limit = load(q->limit, l, false);
+        for (size_t i = 0; i < count; i++) {
+            if (j + i <= q->first)
+                continue;
+            size_t at = i * q->num_lanes + l;
+            lanes hidden = broadcast(-__builtin_inff());
+            store(scores, at, choose(limit < (float)(j + i), hidden, load(scores, at, false)),
+                  false);
+        }
+    }
+}
+
+/* ---- Forward ---- */
+
+struct softmax {
+    float *max, *sum; /* [L] */
+    float *out;       /* [W,L] sum of p v, not yet divided by sum */
+};
+
+/* scores[j,L] become e^(score - max); max, sum and out follow. */
+static void softmax_block(const struct queries *q, struct softmax *s, float *scores, size_t count)
+{
+    size_t row = q->num_lanes;
+    for (size_t l = 0; l < row; l += LANES) {
+        lanes before = load(s->max, l, false), max = before;
+        for (size_t i = 0; i < count; i++)
+            max = larger(load(scores, i * row + l, false), max);
+        lanes shrink = exponential(before - max);
+        lanes sum = load(s->sum, l, false) * shrink;
+        for (size_t i = 0; i < count; i++) {
+            lanes p = exponential(load(scores, i * row + l, false) - max);
+            sum += p;
+            store(scores, i * row + l, p, false);
+        }
+        for (size_t d = 0; d < q->a->head_dim; d++)
+            store(s->out, d * row + l, load(s->out, d * row + l, false) * shrink, false);
+        store(s->max, l, max, false);
+        store(s->sum, l, sum, false);
+    }
+}
+
+static void write_out(const struct queries *q, const struct softmax *s)
+{
+    const struct attention_args *a = q->a;
+    size_t row = q->num_lanes;
+    for (size_t l = 0; l < row; l += LANES) {
+        lanes inverse = 1.0f / load(s->sum, l, false);
+        for (size_t d = 0; d < a->head_dim; d++)
+            store(s->out, d * row + l, load(s->out, d * row + l, false) * inverse, false);
+    }
+    transpose(q->rows, s->out, q->width, row);
+    write_rows(q, a->out, q->rows);
+    for (size_t head = 0; head < q->group; head++) {
+        float *lse = a->lse + (q->b * a->heads + q->g * q->group + head) * a->seq + q->first;
+        const float *max = s->max + head * q->positions, *sum = s->sum + head * q->positions;
+        for (size_t p = 0; p < q->count; p++)
+            lse[p] = (float)((double)max[p] + logarithm((double)sum[p]));
+    }
+}
+
+void ISA_NAME(attention)(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct attention_args *a = args;
+    size_t tiles = divide_up(a->seq, attention_positions(a)), pair = item / tiles;
+    struct queries q = queries_of(a, pair / a->kv_heads, pair % a->kv_heads, item % tiles);
+    size_t area = q.num_lanes * q.width;
+    float *x = worker->scratch;
+    struct softmax s = {.out = x + 2 * area, .max = x + 3 * area};
+    s.sum = s.max + q.num_lanes;
+    q.rows = x + area;
+    q.limit = s.sum + q.num_lanes;
+    float *scores = q.limit + q.num_lanes, *keys = scores + ATTENTION_KEYS * q.num_lanes;
+
+    read_rows(&q, q.rows, a->q, 1.0f / sqrtf((float)a->head_dim));
+    transpose(x, q.rows, q.num_lanes, q.width);
+    set_limits(&q);
+    memset(s.out, 0, area * sizeof(float));
+    for (size_t l = 0; l < q.num_lanes; l++) {
+        s.max[l] = -__builtin_inff();
+        s.sum[l] = 0;
+    }
+    size_t end = q.first + q.count;
+    for (size_t j = 0; j < end; j += ATTENTION_KEYS) {
+        size_t count = end - j < ATTENTION_KEYS ? end - j : ATTENTION_KEYS;
+        keys_by_queries(&q, scores, read_keys(&q, keys, a->key, j, count), count, x);
+        mask(&q, scores, j, count);
+        softmax_block(&q, &s, scores, count);
+        add_keys_times(&q, s.out, read_keys(&q, keys, a->value, j, count), count, scores);
+    }
+    write_out(&q, &s);
+}
+
+/* ---- Backward ---- */
+
+struct gradients {
+    float *q, *dout, *dq;           /* [W,L] */
+    float *q_rows, *dout_rows;      /* [L,W]; q scaled */
+    float *lse, *delta;             /* [L] */
+    float *scores, *dscores;        /* [j,L] */
+    float *key_block, *value_block; /* [j,W] */
+    float *dkey, *dvalue;           /* [T,W] of this key head */
+};
+
+static void gradients_place(struct gradients *out, struct queries *q, float *x)
+{
+    size_t area = q->num_lanes * q->width, block = ATTENTION_KEYS * q->width;
+    size_t scores = ATTENTION_KEYS * q->num_lanes, lanes = q->num_lanes;
+    out->q = x;
+    out->dout = x + area;
+    out->dq = x + 2 * area;
+    out->q_rows = x + 3 * area;
+    out->dout_rows = x + 4 * area;
+    q->rows = x + 5 * area;
+    out->scores = x + 6 * area;
+    out->dscores = out->scores + scores;
+    out->key_block = out->dscores + scores;
+    out->value_block = out->key_block + block;
+    out->lse = out->value_block + block;
+    out->delta = out->lse + lanes;
+    q->limit = out->delta + lanes;
+    out->dkey = q->limit + lanes;
+    out->dvalue = out->dkey + round_up(q->a->seq, ATTENTION_KEYS) * q->width;
+}
+
+/* What the tile's queries bring: q, dout, both ways round, lse, delta = sum over d of dout out. */
+static void read_queries(const struct queries *q, const struct gradients *g)
+{
+    const struct attention_args *a = q->a;
+    size_t row = q->num_lanes;
+    read_rows(q, g->q_rows, a->q, 1.0f / sqrtf((float)a->head_dim));
+    transpose(g->q, g->q_rows, row, q->width);
+    read_rows(q, g->dout_rows, a->dout, 1.0f);
+    transpose(g->dout, g->dout_rows, row, q->width);
+    read_rows(q, q->rows, a->out_in, 1.0f);
+    transpose(g->dq, q->rows, row, q->width); /* out, until dq is needed */
+    for (size_t l = 0; l < row; l += LANES) {
+        lanes sum = {0};
+        for (size_t d = 0; d < a->head_dim; d++)
+            sum += load(g->dout, d * row + l, false) * load(g->dq, d * row + l, false);
+        store(g->delta, l, sum, false);
+    }
+    for (size_t l = 0; l < row; l++)
+        g->lse[l] = __builtin_inff(); /* padding: no probability */
+    for (size_t head = 0; head < q->group; head++) {
+        size_t from = (q->b * a->heads + q->g * q->group + head) * a->seq + q->first;
+        memcpy(g->lse + head * q->positions, a->lse_in + from, q->count * sizeof(float));
+    }
+    memset(g->dq, 0, row * q->width * sizeof(float));
+}
+
+/* scores become p, dscores (dout v on entry) become ds. */
+static void probabilities(const struct queries *q, const struct gradients *g, size_t count)
+{
+    size_t row = q->num_lanes;
+    for (size_t l = 0; l < row; l += LANES) {
+        lanes lse = load(g->lse, l, false), delta = load(g->delta, l, false);
+        for (size_t i = 0; i < count; i++) {
+            lanes p = exponential(load(g->scores, i * row + l, false) - lse);
+            lanes ds = p * (load(g->dscores, i * row + l, false) - delta);
+            store(g->scores, i * row + l, p, false);
+            store(g->dscores, i * row + l, ds, false);
+        }
+    }
+}
+
+static void backward_tile(const struct queries *q, const struct gradients *g)
+{
+    const struct attention_args *a = q->a;
+    size_t row = q->num_lanes, end = q->first + q->count;
+    set_limits(q);
+    read_queries(q, g);
+    for (size_t j = 0; j < end; j += ATTENTION_KEYS) {
+        size_t count = end - j < ATTENTION_KEYS ? end - j : ATTENTION_KEYS;
+        struct keys key = read_keys(q, g->key_block, a->key, j, count);
+        struct keys value = read_keys(q, g->value_block, a->value, j, count);
+        keys_by_queries(q, g->scores, key, count, g->q);
+        mask(q, g->scores, j, count);
+        keys_by_queries(q, g->dscores, value, count, g->dout);
+        probabilities(q, g, count);
+        add_times_rows(q, g->dvalue + j * q->width, g->scores, count, g->dout_rows);
+        add_times_rows(q, g->dkey + j * q->width, g->dscores, count, g->q_rows);
+        add_keys_times(q, g->dq, key, count, g->dscores);
+    }
+    float scale = 1.0f / sqrtf((float)a->head_dim);
+    for (size_t i = 0; i < row * q->width; i += LANES)
+        store(g->dq, i, load(g->dq, i, false) * scale, false);
+    transpose(q->rows, g->dq, q->width, row);
+    write_rows(q, a->dq, q->rows);
+}
+
+static void write_keys(const struct queries *q, void *x, const float *sums)
+{
+    size_t dim = q->a->head_dim;
+    bool bf16 = q->a->dtype == KERNEL_BF16;
+    for (size_t j = 0; j < q->a->seq; j++) {
+        for (size_t d = 0; d < dim; d += LANES) {
+            size_t count = dim - d < LANES ? dim - d : LANES;
+            store_part(x, key_at(q, j) + d, load(sums, j * q->width + d, false), count, bf16);
+        }
+    }
+}
+
+void ISA_NAME(attention_backward)(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct attention_args *a = args;
+    size_t b = item / a->kv_heads, head = item % a->kv_heads;
+    struct queries q = queries_of(a, b, head, 0);
+    struct gradients g;
+    gradients_place(&g, &q, worker->scratch);
+    memset(g.dkey, 0, a->seq * q.width * sizeof(float));
+    memset(g.dvalue, 0, a->seq * q.width * sizeof(float));
+    size_t tiles = divide_up(a->seq, q.positions);
+    for (size_t tile = 0; tile < tiles; tile++) {
+        q = queries_of(a, b, head, tile);
+        gradients_place(&g, &q, worker->scratch);
+        backward_tile(&q, &g);
+    }
+    write_keys(&q, a->dkey, g.dkey);
+    write_keys(&q, a->dvalue, g.dvalue);
+}

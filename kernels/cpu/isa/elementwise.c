@@ -1,0 +1,252 @@
+/* elementwise.c - what treats each element by itself, or adds rows in order: embedding, RoPE,
+ * SwiGLU, add, fold, convert, AdamW, and the sums of squares of rows.
+ *
+ * Elementwise code has no order to keep: IEEE arithmetic without contraction gives the same bits at
+ * every vector width. The embedding's gradient is cut by columns, so each table element is
+ * summed by one thread in row order. */
+#include <math.h>
+
+#include "kernels/cpu/isa/isa.h"
+
+/* ---- Embedding ---- */
+
+void ISA_NAME(embedding)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct embedding_args *a = args;
+    struct range rows = item_range(item, NORM_ROWS, a->rows);
+    size_t bytes = a->dim * kernel_dtype_bytes(a->dtype);
+    for (size_t n = rows.begin; n < rows.end; n++)
+        memcpy((char *)a->out + n * bytes, (const char *)a->table + (size_t)a->tokens[n] * bytes,
+               bytes);
+}
+
+INLINE void add_row(float *sum, const void *x, size_t at, size_t width, bool bf16)
+{
+    for (size_t c = 0; c < width; c += LANES) {
+        size_t count = width - c < LANES ? width - c : LANES;
+        lanes y = load_part(sum, c, count, false) + load_part(x, at + c, count, bf16);
+        store_part(sum, c, y, count, false);
+    }
+}
+
+void ISA_NAME(embedding_backward)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct embedding_args *a = args;
+    struct range columns = item_range(item, COLUMN_ITEM, a->dim);
+    size_t width = columns.end - columns.begin;
+    for (size_t v = 0; v < a->vocab; v++)
+        memset(a->dtable + v * a->dim + columns.begin, 0, width * sizeof(float));
+    for (size_t n = 0; n < a->rows; n++) {
+        float *sum = a->dtable + (size_t)a->tokens[n] * a->dim + columns.begin;
+        if (a->dtype == KERNEL_BF16)
+            add_row(sum, a->dout, n * a->dim + columns.begin, width, true);
+        else
+            add_row(sum, a->dout, n * a->dim + columns.begin, width, false);
+    }
+}
+
+/* ---- Rotary embedding: (x0, x1) -> (x0 cos - x1 sin, x0 sin + x1 cos) ---- */
+
+INLINE lanes swap_pairs(lanes x)
+{
+    return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+}
+INLINE lanes each_twice_low(lanes x)
+{
+    return __builtin_shufflevector(x, x, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+}
+
+/* One position: the turn of eight pairs is made once and applied to every head. */
+INLINE void rope_row(const struct rope_args *a, size_t n, bool bf16)
+{
+    const lanes sign = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+    size_t width = a->head_dim, turn = n % a->seq * (width / 2), row = n * a->heads * width;
+    for (size_t d = 0; d < width; d += LANES) {
+        size_t count = width - d < LANES ? width - d : LANES;
+        lanes cosines = each_twice_low(load_part(a->cos, turn + d / 2, count / 2, false));
+        lanes sines = each_twice_low(load_part(a->sin, turn + d / 2, count / 2, false));
+        sines *= a->inverse ? -sign : sign;
+        for (size_t h = 0; h < a->heads; h++) {
+            lanes x = load_part(a->x, row + h * width + d, count, bf16);
+            lanes y = x * cosines + swap_pairs(x) * sines;
+            store_part(a->x, row + h * width + d, y, count, bf16);
+        }
+    }
+}
+
+void ISA_NAME(rope)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct rope_args *a = args;
+    struct range rows = item_range(item, ROPE_ROWS, (size_t)a->batch * a->seq);
+    for (size_t n = rows.begin; n < rows.end; n++) {
+        if (a->dtype == KERNEL_BF16)
+            rope_row(a, n, true);
+        else
+            rope_row(a, n, false);
+    }
+}
+
+/* ---- SwiGLU: silu(gate) up, silu(x) = x / (1 + e^-x) ---- */
+
+INLINE void swiglu_range(const struct swiglu_args *a, struct range range, bool bf16)
+{
+    for (size_t i = range.begin; i < range.end; i += LANES) {
+        size_t count = range.end - i < LANES ? range.end - i : LANES;
+        lanes gate = load_part(a->gate, i, count, bf16);
+        lanes silu = gate / (1.0f + exponential(-gate));
+        store_part(a->out, i, silu * load_part(a->up, i, count, bf16), count, bf16);
+    }
+}
+
+void ISA_NAME(swiglu)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct swiglu_args *a = args;
+    if (a->dtype == KERNEL_BF16)
+        swiglu_range(a, item_range(item, FLAT_ITEM, a->count), true);
+    else
+        swiglu_range(a, item_range(item, FLAT_ITEM, a->count), false);
+}
+
+INLINE void swiglu_range_backward(const struct swiglu_args *a, struct range range, bool bf16)
+{
+    for (size_t i = range.begin; i < range.end; i += LANES) {
+        size_t count = range.end - i < LANES ? range.end - i : LANES;
+        lanes gate = load_part(a->gate, i, count, bf16), up = load_part(a->up, i, count, bf16);
+        lanes dout = load_part(a->dout, i, count, bf16);
+        lanes sigmoid = 1.0f / (1.0f + exponential(-gate));
+        lanes slope = sigmoid * (1.0f + gate * (1.0f - sigmoid));
+        store_part(a->dup, i, dout * (gate * sigmoid), count, bf16);
+        store_part(a->dgate, i, dout * up * slope, count, bf16);
+    }
+}
+
+void ISA_NAME(swiglu_backward)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct swiglu_args *a = args;
+    if (a->dtype == KERNEL_BF16)
+        swiglu_range_backward(a, item_range(item, FLAT_ITEM, a->count), true);
+    else
+        swiglu_range_backward(a, item_range(item, FLAT_ITEM, a->count), false);
+}
+
+/* ---- Add, fold, convert ---- */
+
+INLINE void add_range(void *y, const void *x, struct range range, bool bf16)
+{
+    for (size_t i = range.begin; i < range.end; i += LANES) {
+        size_t count = range.end - i < LANES ? range.end - i : LANES;
+        lanes sum = load_part(y, i, count, bf16) + load_part(x, i, count, bf16);
+        store_part(y, i, sum, count, bf16);
+    }
+}
+
+void ISA_NAME(add)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct flat_args *a = args;
+    if (a->dtype == KERNEL_BF16)
+        add_range(a->y, a->x, item_range(item, FLAT_ITEM, a->count), true);
+    else
+        add_range(a->y, a->x, item_range(item, FLAT_ITEM, a->count), false);
+}
+
+void ISA_NAME(fold)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct flat_args *a = args;
+    add_range(a->y, a->x, item_range(item, FLAT_ITEM, a->count), false);
+}
+
+void ISA_NAME(convert)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct flat_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    if (a->dtype == KERNEL_F32) {
+        memcpy((float *)a->y + range.begin, (const float *)a->x + range.begin,
+               (range.end - range.begin) * sizeof(float));
+        return;
+    }
+    for (size_t i = range.begin; i < range.end; i += LANES) {
+        size_t count = range.end - i < LANES ? range.end - i : LANES;
+        store_part(a->y, i, load_part(a->x, i, count, false), count, true);
+    }
+}
+
+/* ---- Optimizer ---- */
+
+void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct adamw_args *a = args;
+    const struct kernel_adamw o = a->options;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    float *restrict param = a->param, *restrict exp_avg = a->exp_avg;
+    float *restrict exp_avg_sq = a->exp_avg_sq;
+    const float *restrict grad = a->grad;
+    const float rest1 = 1.0f - o.beta1, rest2 = 1.0f - o.beta2;
+    for (size_t i = range.begin; i < range.end; i++) {
+        float g = grad[i] * o.grad_scale;
+        float m = o.beta1 * exp_avg[i] + rest1 * g;
+        float v = o.beta2 * exp_avg_sq[i] + rest2 * (g * g);
+        float update = (m / o.bias1) / (sqrtf(v / o.bias2) + o.eps) + o.weight_decay * param[i];
+        exp_avg[i] = m;
+        exp_avg_sq[i] = v;
+        param[i] = param[i] - o.lr * update;
+    }
+}
+
+/* A row's sum: 16 lanes of double, added pairwise. */
+static double row_squares(const float *x, size_t width)
+{
+    lanes_f64 sum = {0};
+    for (size_t i = 0; i < width; i += LANES) {
+        size_t count = width - i < LANES ? width - i : LANES;
+        lanes_f64 wide = __builtin_convertvector(load_part(x, i, count, false), lanes_f64);
+        sum += wide * wide;
+    }
+    double s[LANES];
+    memcpy(s, &sum, sizeof(s));
+    for (size_t half = LANES / 2; half > 0; half /= 2)
+        for (size_t l = 0; l < half; l++)
+            s[l] += s[l + half];
+    return s[0];
+}
+
+void ISA_NAME(squares)(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct squares_args *a = args;
+    struct range rows = item_range(item, SQUARES_ROWS, a->rows);
+    for (size_t n = rows.begin; n < rows.end; n++)
+        exact_add(&a->partial[worker->index], row_squares(a->x + n * a->width, a->width));
+}
+
+/* ---- The table of this level ---- */
+
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+const struct kernel_ops ISA_NAME(kernel_ops) = {
+    .name = STRING(ISA),
+    .embedding = ISA_NAME(embedding),
+    .embedding_backward = ISA_NAME(embedding_backward),
+    .norm = ISA_NAME(norm),
+    .norm_backward = ISA_NAME(norm_backward),
+    .norm_dweight = ISA_NAME(norm_dweight),
+    .product = ISA_NAME(product),
+    .rope = ISA_NAME(rope),
+    .attention = ISA_NAME(attention),
+    .attention_backward = ISA_NAME(attention_backward),
+    .swiglu = ISA_NAME(swiglu),
+    .swiglu_backward = ISA_NAME(swiglu_backward),
+    .loss = ISA_NAME(loss),
+    .add = ISA_NAME(add),
+    .fold = ISA_NAME(fold),
+    .convert = ISA_NAME(convert),
+    .squares = ISA_NAME(squares),
+    .adamw = ISA_NAME(adamw),
+};

@@ -1,0 +1,189 @@
+/* isa.h - sixteen lanes, for the files that the Makefile compiles once per ISA level
+ * (-DISA=sse2|avx2|avx512).
+ *
+ * Code here is written with the compiler's vector types and no intrinsics but the fused
+ * multiply-add. A sum runs in 16 lanes whatever the width of the machine's registers, then through
+ * one fixed tree (lanes_sum). Multiplication and addition stay apart (-ffp-contract=off), so the
+ * same source gives the same bits on every level. Only product.c fuses, where the level has it.
+ *
+ * A row whose length is no multiple of 16 ends in a partial vector padded with zeros: the same
+ * vector code, never other code. `bf16` arguments are constants at every call, so each type gets
+ * its own loop. */
+#ifndef HOLDFAST_KERNELS_ISA_H
+#define HOLDFAST_KERNELS_ISA_H
+
+#include "kernels/ops.h"
+
+#define ISA_JOIN_(name, isa) name##_##isa
+#define ISA_JOIN(name, isa) ISA_JOIN_(name, isa)
+/* The name of a function that other files of the same level call. */
+#define ISA_NAME(name) ISA_JOIN(name, ISA)
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float lanes __attribute__((vector_size(64)));
+typedef uint32_t lanes_u32 __attribute__((vector_size(64)));
+typedef int32_t lanes_i32 __attribute__((vector_size(64)));
+typedef double lanes_f64 __attribute__((vector_size(128)));
+typedef uint16_t lanes_u16 __attribute__((vector_size(32)));
+
+/* ---- Loads and stores of 16 values, or of the first `count` ---- */
+
+INLINE lanes broadcast(float x)
+{
+    return x - (lanes){0};
+}
+
+INLINE lanes widen(lanes_u16 x)
+{
+    return (lanes)(__builtin_convertvector(x, lanes_u32) << 16);
+}
+
+/* Round to nearest even; a NaN stays one. */
+INLINE lanes_u16 narrow(lanes x)
+{
+    lanes_u32 bits = (lanes_u32)x;
+    lanes_u32 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    lanes_u32 nan = (lanes_u32)(x != x);
+    rounded = (nan & ((bits >> 16) | 0x40)) | (~nan & rounded);
+    return __builtin_convertvector(rounded, lanes_u16);
+}
+
+INLINE lanes load_part(const void *p, size_t i, size_t count, bool bf16)
+{
+    if (bf16) {
+        lanes_u16 x = {0};
+        if (count == LANES)
+            memcpy(&x, (const uint16_t *)p + i, sizeof(x));
+        else
+            memcpy(&x, (const uint16_t *)p + i, count * sizeof(uint16_t));
+        return widen(x);
+    }
+    lanes x = {0};
+    if (count == LANES)
+        memcpy(&x, (const float *)p + i, sizeof(x));
+    else
+        memcpy(&x, (const float *)p + i, count * sizeof(float));
+    return x;
+}
+INLINE lanes load(const void *p, size_t i, bool bf16)
+{
+    return load_part(p, i, LANES, bf16);
+}
+
+INLINE void store_part(void *p, size_t i, lanes x, size_t count, bool bf16)
+{
+    lanes_u16 y = bf16 ? narrow(x) : (lanes_u16){0};
+    if (bf16 && count == LANES)
+        memcpy((uint16_t *)p + i, &y, sizeof(y));
+    else if (bf16)
+        memcpy((uint16_t *)p + i, &y, count * sizeof(uint16_t));
+    else if (count == LANES)
+        memcpy((float *)p + i, &x, sizeof(x));
+    else
+        memcpy((float *)p + i, &x, count * sizeof(float));
+}
+INLINE void store(void *p, size_t i, lanes x, bool bf16)
+{
+    store_part(p, i, x, LANES, bf16);
+}
+
+/* What x becomes when it is stored and read back. */
+INLINE lanes rounded_to(lanes x, bool bf16)
+{
+    return bf16 ? widen(narrow(x)) : x;
+}
+
+/* ---- Lane arithmetic ---- */
+
+INLINE lanes choose(lanes_i32 mask, lanes yes, lanes no)
+{
+    return (lanes)((mask & (lanes_i32)yes) | (~mask & (lanes_i32)no));
+}
+INLINE lanes larger(lanes a, lanes b)
+{
+    return choose(a > b, a, b);
+}
+
+/* (((0+8)+(4+12)) + ((2+10)+(6+14))) + the same of the odd lanes */
+INLINE float lanes_sum(lanes x)
+{
+    float s[LANES];
+    memcpy(s, &x, sizeof(s));
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++)
+            s[i] += s[i + width];
+    return s[0];
+}
+INLINE float lanes_max(lanes x)
+{
+    float s[LANES], max;
+    memcpy(s, &x, sizeof(s));
+    max = s[0];
+    for (int i = 1; i < LANES; i++)
+        max = s[i] > max ? s[i] : max;
+    return max;
+}
+
+/* e^x, at most 2 units in the last place off. 0 below -87.3 (where a float would be subnormal),
+ * infinity above 88.7, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is a
+ * minimax fit of (e^r - 1 - r) / r^2, relative error 3e-9. */
+INLINE lanes exponential(lanes x)
+{
+    const float magic = 0x1.8p23f; /* adding it rounds to an integer in the low bits */
+    lanes bounded = choose(x < -87.5f, broadcast(-87.5f), x);
+    bounded = choose(bounded > 89.0f, broadcast(89.0f), bounded);
+    lanes shifted = bounded * 0x1.715476p+0f + magic;
+    lanes n = shifted - magic;
+    lanes r = bounded - n * 0x1.62e4p-1f; /* exact product: few bits */
+    r = r - n * 0x1.7f7d1cp-20f;
+    lanes p = r * 0x1.6a4154p-10f + 0x1.1239c6p-7f;
+    p = p * r + 0x1.5558bcp-5f;
+    p = p * r + 0x1.555492p-3f;
+    p = p * r + 0x1.fffffcp-2f;
+    p = p * (r * r) + r + 1.0f;
+    lanes_u32 power = ((lanes_u32)shifted - (lanes_u32)broadcast(magic)) << 23;
+    lanes y = (lanes)((lanes_u32)p + power);
+    y = choose(x < -87.33f, broadcast(0.0f), y);
+    y = choose(x > 88.72f, broadcast(__builtin_inff()), y);
+    return y + (bounded - bounded);
+}
+
+/* Natural logarithm of a positive finite x, in double; infinity, NaN and 0 pass as such. The series
+ * of 2 atanh((m - 1) / (m + 1)), with m in [sqrt(1/2), sqrt(2)). */
+INLINE double logarithm(double x)
+{
+    uint64_t bits;
+    if (!(x > 0) || x > 0x1.fffffffffffffp+1023)
+        return x == 0 ? -__builtin_inf() : x;
+    memcpy(&bits, &x, sizeof(bits));
+    int64_t exponent = (int64_t)((bits - 0x3fe6a09e667f3bcd) >> 52);
+    exponent = exponent >= 2048 ? exponent - 4096 : exponent;
+    bits -= (uint64_t)exponent << 52;
+    double m;
+    memcpy(&m, &bits, sizeof(m));
+    double f = (m - 1) / (m + 1), square = f * f, sum = 0;
+    for (int i = 23; i > 0; i -= 2)
+        sum = sum * square + 1.0 / i;
+    return (double)exponent * 0x1.62e42fefa39efp-1 + 2 * f * sum;
+}
+
+/* ---- Products of floats (product.c) ---- */
+
+/* c[m,n] (+)= a b, b[k,n] dense rows of b_row, n a multiple of 16; a[i,l] = a[i a_row + l
+ * a_column]. Each element of c is one chain of additions in the order of k. */
+struct block {
+    float *c;
+    const float *a, *b;
+    size_t c_row, a_row, a_column, b_row, m, n, k;
+    bool accumulate;
+};
+void ISA_NAME(block_product)(const struct block *block);
+
+/* ---- The slots of ops.h ---- */
+
+item_fn ISA_NAME(embedding), ISA_NAME(embedding_backward), ISA_NAME(norm), ISA_NAME(norm_backward),
+    ISA_NAME(norm_dweight), ISA_NAME(product), ISA_NAME(rope), ISA_NAME(attention),
+    ISA_NAME(attention_backward), ISA_NAME(swiglu), ISA_NAME(swiglu_backward), ISA_NAME(loss),
+    ISA_NAME(add), ISA_NAME(fold), ISA_NAME(convert), ISA_NAME(squares), ISA_NAME(adamw);
+
+#endif

@@ -1,0 +1,66 @@
+/* loss.c - cross entropy of logits against targets, with the gradient written over the logits.
+ *
+ * Per row: the maximum, the sum of e^(x - max) in 16 lanes, then scale (softmax - onehot). The loss
+ * log(sum) + max - x[target] is formed in double and rounded once. The exponentials are computed
+ * twice rather than kept: in bf16 there is no room to keep them exactly. A NaN or infinity among
+ * the logits makes the loss NaN. */
+#include "kernels/cpu/isa/isa.h"
+
+INLINE float value_at(const void *p, size_t i, bool bf16)
+{
+    return load_part(p, i, 1, bf16)[0];
+}
+
+/* 16 logits; past the end of the row minus infinity, so that their exponential is 0. */
+INLINE lanes logits_at(const struct loss_args *a, size_t row, size_t v, bool bf16)
+{
+    const lanes_i32 index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    size_t left = a->vocab - v;
+    if (left >= LANES)
+        return load(a->logits, row + v, bf16);
+    return choose(index < (int32_t)left, load_part(a->logits, row + v, left, bf16),
+                  broadcast(-__builtin_inff()));
+}
+
+INLINE void loss_row(const struct loss_args *a, size_t n, bool bf16)
+{
+    size_t row = n * a->vocab, vocab = a->vocab;
+    int32_t target = a->targets[n];
+    REQUIRE(target < (int64_t)vocab);
+    if (target < 0) {
+        memset((char *)a->logits + row * (bf16 ? 2 : 4), 0, vocab * (bf16 ? 2 : 4));
+        a->losses[n] = 0;
+        return;
+    }
+    lanes most = broadcast(-__builtin_inff());
+    for (size_t v = 0; v < vocab; v += LANES)
+        most = larger(logits_at(a, row, v, bf16), most);
+    float max = lanes_max(most);
+    lanes total = {0};
+    for (size_t v = 0; v < vocab; v += LANES)
+        total += exponential(logits_at(a, row, v, bf16) - max);
+    float sum = lanes_sum(total), inverse = 1.0f / sum;
+
+    float x = value_at(a->logits, row + (size_t)target, bf16);
+    a->losses[n] = (float)(logarithm((double)sum) + ((double)max - (double)x));
+    lanes hit = (exponential(broadcast(x) - max) * inverse - 1.0f) * a->scale;
+    for (size_t v = 0; v < vocab; v += LANES) {
+        size_t count = vocab - v < LANES ? vocab - v : LANES;
+        lanes p = exponential(logits_at(a, row, v, bf16) - max) * inverse;
+        store_part(a->logits, row + v, p * a->scale, count, bf16);
+    }
+    store_part(a->logits, row + (size_t)target, hit, 1, bf16);
+}
+
+void ISA_NAME(loss)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct loss_args *a = args;
+    struct range rows = item_range(item, LOSS_ROWS, a->rows);
+    for (size_t n = rows.begin; n < rows.end; n++) {
+        if (a->dtype == KERNEL_BF16)
+            loss_row(a, n, true);
+        else
+            loss_row(a, n, false);
+    }
+}

@@ -1,0 +1,271 @@
+/* ops.h - what the files of this folder share: work items, the operation table, the pool, the
+ * library.
+ *
+ * Every operation is cut into items of a fixed size. An item is computed whole by one thread, from
+ * `args` alone, so neither the number of threads nor their order can show in a result. A back-end
+ * is a table of functions that compute one item each: kernel_ops_reference is plain C,
+ * kernel_ops_{sse2,avx2,avx512} are the files of cpu/isa compiled three times. kernels.c fills in
+ * the arguments, counts the items and hands them to the pool. Matrix products may go to the library
+ * of cpu/linear.c instead of the table.
+ *
+ * Dimension letters are those of kernels.h. */
+#ifndef HOLDFAST_KERNELS_OPS_H
+#define HOLDFAST_KERNELS_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+/* ---- Items ---- */
+
+/* The sizes of items. They are part of the numeric identity: NORM_ROWS is the segment of the norm's
+ * weight gradient, PRODUCT_* are the shapes that the library sees. */
+#define NORM_ROWS 32
+#define ROPE_ROWS 32
+#define LOSS_ROWS 4
+#define SQUARES_ROWS 64
+#define FLAT_ITEM 16384 /* elements, for what is elementwise */
+#define COLUMN_ITEM 64  /* columns, where rows have to be added in order */
+#define PRODUCT_ROWS 256
+#define PRODUCT_COLUMNS 128
+#define PRODUCT_DEPTH 256  /* the contraction's block in our own products */
+#define ATTENTION_LANES 64 /* queries (positions x heads of a group) worked on together */
+#define ATTENTION_KEYS 64  /* keys per block */
+#define THREADS_MAX 256    /* per struct kernels; more is refused */
+#define LANES 16           /* of every sum */
+
+/* The thread that works on an item. */
+struct worker {
+    uint32_t index; /* 0 is the caller */
+    void *scratch;  /* its own, 64-byte aligned */
+};
+typedef void item_fn(const void *args, uint32_t item, const struct worker *worker);
+
+struct range {
+    size_t begin, end;
+};
+static inline struct range item_range(uint32_t item, size_t item_size, size_t total)
+{
+    size_t begin = (size_t)item * item_size;
+    size_t end = begin + item_size < total ? begin + item_size : total;
+    return (struct range){begin, end};
+}
+static inline size_t divide_up(size_t a, size_t b)
+{
+    return (a + b - 1) / b;
+}
+static inline size_t round_up(size_t a, size_t b)
+{
+    return divide_up(a, b) * b;
+}
+
+/* A condition that a caller has to meet; kept in release builds, outside the inner loops. */
+_Noreturn void kernels_require_failed(const char *file, int line, const char *condition);
+#define REQUIRE(condition) \
+    ((condition) ? (void)0 : kernels_require_failed(__FILE__, __LINE__, #condition))
+
+/* ---- Arguments, one struct per operation; shapes as in kernels.h ---- */
+
+struct embedding_args {
+    void *out;             /* [N,C] */
+    float *dtable;         /* [V,C] */
+    const int32_t *tokens; /* [N] */
+    const void *table;     /* [V,C] */
+    const void *dout;      /* [N,C] */
+    uint32_t rows, dim, vocab;
+    enum kernel_dtype dtype;
+};
+
+struct norm_args {
+    void *out;                   /* [N,C] */
+    float *rstd;                 /* [N] */
+    const float *rstd_in;        /* [N] */
+    void *x;                     /* [N,C] */
+    const void *x_in, *residual; /* [N,C] */
+    const void *weight;          /* [C] */
+    void *dx;                    /* [N,C] */
+    const void *dout;            /* [N,C] */
+    float *partial;              /* [segments,C] weight gradients of NORM_ROWS rows each */
+    float *dweight;              /* [C] */
+    uint32_t rows, dim;
+    float eps;
+    enum kernel_dtype dtype;
+};
+
+/* c[M,N] (+)= a[M,K] b[K,N]; strides in elements; the rows of c are dense. */
+struct product_args {
+    void *c;
+    const void *a, *b;
+    uint32_t m, n, k;
+    size_t c_row, a_row, a_column, b_row, b_column;
+    bool accumulate;
+    enum kernel_dtype in, out;
+};
+struct tile {
+    uint32_t row, column, rows, columns;
+};
+static inline uint32_t product_items(const struct product_args *p)
+{
+    return (uint32_t)(divide_up(p->m, PRODUCT_ROWS) * divide_up(p->n, PRODUCT_COLUMNS));
+}
+static inline struct tile product_tile(const struct product_args *p, uint32_t item)
+{
+    uint32_t across = (uint32_t)divide_up(p->n, PRODUCT_COLUMNS);
+    struct range rows = item_range(item / across, PRODUCT_ROWS, p->m);
+    struct range columns = item_range(item % across, PRODUCT_COLUMNS, p->n);
+    return (struct tile){(uint32_t)rows.begin, (uint32_t)columns.begin,
+                         (uint32_t)(rows.end - rows.begin),
+                         (uint32_t)(columns.end - columns.begin)};
+}
+
+struct rope_args {
+    void *x;                /* [B,T,heads,D] */
+    const float *cos, *sin; /* [T,D/2] */
+    uint32_t batch, seq, heads, head_dim;
+    bool inverse;
+    enum kernel_dtype dtype;
+};
+
+struct attention_args {
+    void *out;                   /* [B,T,H,D] */
+    float *lse;                  /* [B,H,T] */
+    const void *q, *key, *value; /* [B,T,H,D], [B,T,K,D] */
+    void *dq, *dkey, *dvalue;    /* likewise */
+    const void *dout, *out_in;   /* [B,T,H,D] */
+    const float *lse_in;         /* [B,H,T] */
+    uint32_t batch, seq, heads, kv_heads, head_dim;
+    enum kernel_dtype dtype;
+};
+/* Query positions per item: with the heads that share a key, about ATTENTION_LANES queries. */
+static inline uint32_t attention_positions(const struct attention_args *a)
+{
+    uint32_t group = a->heads / a->kv_heads;
+    return group >= ATTENTION_LANES ? 1 : ATTENTION_LANES / group;
+}
+/* Forward items are (sequence, key head, tile of positions); backward items (sequence, key head).
+ */
+static inline uint32_t attention_items(const struct attention_args *a, bool backward)
+{
+    size_t tiles = backward ? 1 : divide_up(a->seq, attention_positions(a));
+    return (uint32_t)((size_t)a->batch * a->kv_heads * tiles);
+}
+
+struct swiglu_args {
+    void *out, *dgate, *dup;
+    const void *gate, *up, *dout;
+    size_t count;
+    enum kernel_dtype dtype;
+};
+
+struct loss_args {
+    float *losses;          /* [N] */
+    void *logits;           /* [N,V] */
+    const int32_t *targets; /* [N] */
+    uint32_t rows, vocab;
+    float scale;
+    enum kernel_dtype dtype;
+};
+
+struct flat_args { /* add, fold, convert */
+    void *y;
+    const void *x;
+    size_t count;
+    enum kernel_dtype dtype; /* of y; x too for add, float for convert */
+};
+
+struct squares_args {
+    struct kernel_exact_sum *partial; /* one per worker */
+    const float *x;                   /* [rows,width] */
+    uint64_t rows, width;
+};
+
+struct adamw_args {
+    float *param, *exp_avg, *exp_avg_sq;
+    const float *grad;
+    size_t count;
+    struct kernel_adamw options;
+};
+
+/* ---- The table of a back-end: each slot computes one item ---- */
+
+struct kernel_ops {
+    const char *name;
+    item_fn *embedding;          /* FLAT rows: out, of tokens; NORM_ROWS rows an item */
+    item_fn *embedding_backward; /* dtable, COLUMN_ITEM columns an item */
+    item_fn *norm;               /* out, rstd, x; NORM_ROWS rows */
+    item_fn *norm_backward;      /* dx and the segment's row of partial; NORM_ROWS rows */
+    item_fn *norm_dweight;       /* dweight from partial, segments in order; COLUMN_ITEM columns */
+    item_fn *product;            /* one tile of c; scratch: product_scratch */
+    item_fn *rope;               /* ROPE_ROWS of B*T */
+    item_fn *attention;          /* out, lse; scratch: attention_scratch */
+    item_fn *attention_backward; /* dq, dkey, dvalue; scratch: attention_scratch */
+    item_fn *swiglu;             /* FLAT_ITEM elements */
+    item_fn *swiglu_backward;    /* FLAT_ITEM elements */
+    item_fn *loss;               /* LOSS_ROWS rows */
+    item_fn *add;                /* FLAT_ITEM elements, likewise the rest but squares */
+    item_fn *fold;
+    item_fn *convert;
+    item_fn *squares; /* SQUARES_ROWS rows into partial[worker] */
+    item_fn *adamw;
+};
+extern const struct kernel_ops kernel_ops_reference, kernel_ops_sse2, kernel_ops_avx2,
+    kernel_ops_avx512;
+
+/* Scratch per thread, in bytes, for every back-end. */
+static inline size_t product_scratch(void)
+{
+    return sizeof(float) * ((size_t)PRODUCT_DEPTH * (PRODUCT_COLUMNS + PRODUCT_ROWS) +
+                            (size_t)PRODUCT_ROWS * PRODUCT_COLUMNS);
+}
+static inline size_t attention_scratch(const struct attention_args *a)
+{
+    size_t lanes = round_up((size_t)attention_positions(a) * (a->heads / a->kv_heads), LANES);
+    size_t width = round_up(a->head_dim, LANES);
+    size_t tile = 8 * width * lanes + 2 * ATTENTION_KEYS * lanes + 8 * lanes;
+    size_t block = 2 * ATTENTION_KEYS * width;
+    size_t sums = 2 * round_up(a->seq, ATTENTION_KEYS) * width; /* dkey and dvalue of one head */
+    size_t scores = 2 * round_up(a->seq, LANES);                /* the reference's, in double */
+    return sizeof(float) * (tile + block + sums + scores);
+}
+
+/* ---- Exact sums (exact.c) ---- */
+
+/* Adds a value >= 0, infinity or NaN. */
+void exact_add(struct kernel_exact_sum *sum, double value);
+void exact_merge(struct kernel_exact_sum *sum, const struct kernel_exact_sum *other);
+
+/* ---- Threads (pool.c) ---- */
+
+struct pool;
+int pool_new(struct pool **out, uint32_t num_threads);
+void pool_free(struct pool *pool);
+uint32_t pool_threads(const struct pool *pool);
+/* Calls fn(args, i, worker) once for each i < items, on the caller and on threads that are free.
+ * Worker w works on scratch + w * scratch_stride. All calls have returned, and are visible to the
+ * caller, when this returns. */
+void pool_run(struct pool *pool, item_fn *fn, const void *args, uint32_t items, void *scratch,
+              size_t scratch_stride);
+
+/* ---- The library (cpu/linear.c) ---- */
+
+#define LIBRARY_SCRATCH ((size_t)4 << 20) /* bytes per thread; products that need more are ours */
+
+struct library;
+int library_new(struct library **out, uint32_t num_threads);
+void library_free(struct library *library);
+const char *library_describe(const struct library *library); /* borrowed */
+/* A product ready to run: items are those of product_items. */
+struct library_product {
+    const struct product_args *args;
+    struct library *library;
+    struct library_entry *entry[2][2]; /* [last row of tiles][last column of tiles] */
+};
+/* False when the library does not take the product (type or scratch). */
+bool library_prepare(struct library_product *out, struct library *library,
+                     const struct product_args *args);
+void library_product_item(const void *product, uint32_t item, const struct worker *worker);
+
+#endif

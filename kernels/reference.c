@@ -1,0 +1,407 @@
+/* reference.c - every operation once more, as plainly as C says it.
+ *
+ * This is what the other back-ends are compared with, and a back-end of its own
+ * (KERNEL_BACKEND_REFERENCE) for sanitizers and for doubt. One value at a time, sums in double,
+ * rounded to the type of the result at the end; no blocking, no vectors, the C library's exp and
+ * log. Items are cut as everywhere (ops.h), so it runs on the same pool. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/ops.h"
+
+/* ---- Values ---- */
+
+static float from_bf16(uint16_t value)
+{
+    uint32_t bits = (uint32_t)value << 16;
+    float out;
+    memcpy(&out, &bits, sizeof(out));
+    return out;
+}
+
+static uint16_t to_bf16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    if (isnan(value))
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static float get(const void *x, size_t i, enum kernel_dtype dtype)
+{
+    return dtype == KERNEL_F32 ? ((const float *)x)[i] : from_bf16(((const uint16_t *)x)[i]);
+}
+
+static void put(void *x, size_t i, double value, enum kernel_dtype dtype)
+{
+    if (dtype == KERNEL_F32)
+        ((float *)x)[i] = (float)value;
+    else
+        ((uint16_t *)x)[i] = to_bf16((float)value);
+}
+
+/* ---- Embedding ---- */
+
+static void embedding(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct embedding_args *a = args;
+    struct range rows = item_range(item, NORM_ROWS, a->rows);
+    size_t bytes = a->dim * kernel_dtype_bytes(a->dtype);
+    for (size_t n = rows.begin; n < rows.end; n++)
+        memcpy((char *)a->out + n * bytes, (const char *)a->table + (size_t)a->tokens[n] * bytes,
+               bytes);
+}
+
+static void embedding_backward(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct embedding_args *a = args;
+    struct range columns = item_range(item, COLUMN_ITEM, a->dim);
+    for (size_t c = columns.begin; c < columns.end; c++) {
+        for (size_t v = 0; v < a->vocab; v++)
+            a->dtable[v * a->dim + c] = 0;
+        for (size_t n = 0; n < a->rows; n++)
+            a->dtable[(size_t)a->tokens[n] * a->dim + c] += get(a->dout, n * a->dim + c, a->dtype);
+    }
+}
+
+/* ---- RMSNorm: out = x rstd weight, rstd = 1 / sqrt(mean(x^2) + eps) ---- */
+
+static void norm(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct norm_args *a = args;
+    struct range rows = item_range(item, NORM_ROWS, a->rows);
+    for (size_t n = rows.begin; n < rows.end; n++) {
+        size_t row = n * a->dim;
+        double sum = 0;
+        for (size_t c = 0; c < a->dim; c++) {
+            if (a->residual)
+                put(a->x, row + c,
+                    get(a->x, row + c, a->dtype) + get(a->residual, row + c, a->dtype), a->dtype);
+            double x = get(a->x, row + c, a->dtype);
+            sum += x * x;
+        }
+        double rstd = 1 / sqrt(sum / a->dim + a->eps);
+        a->rstd[n] = (float)rstd;
+        for (size_t c = 0; c < a->dim; c++)
+            put(a->out, row + c, get(a->x, row + c, a->dtype) * rstd * get(a->weight, c, a->dtype),
+                a->dtype);
+    }
+}
+
+/* With u = dout weight and h = x rstd: dx += rstd (u - h mean(u h)), dweight = sum over rows of
+ * dout h. */
+static void norm_backward(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct norm_args *a = args;
+    struct range rows = item_range(item, NORM_ROWS, a->rows);
+    float *partial = a->partial + (size_t)item * a->dim;
+    memset(partial, 0, a->dim * sizeof(float));
+    for (size_t n = rows.begin; n < rows.end; n++) {
+        size_t row = n * a->dim;
+        double rstd = a->rstd_in[n], dot = 0;
+        for (size_t c = 0; c < a->dim; c++)
+            dot += (double)get(a->dout, row + c, a->dtype) * get(a->weight, c, a->dtype) *
+                   get(a->x_in, row + c, a->dtype) * rstd;
+        for (size_t c = 0; c < a->dim; c++) {
+            double d = get(a->dout, row + c, a->dtype);
+            double h = get(a->x_in, row + c, a->dtype) * rstd;
+            double gradient = rstd * (d * get(a->weight, c, a->dtype) - h * dot / a->dim);
+            put(a->dx, row + c, get(a->dx, row + c, a->dtype) + gradient, a->dtype);
+            partial[c] += (float)(d * h);
+        }
+    }
+}
+
+static void norm_dweight(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct norm_args *a = args;
+    struct range columns = item_range(item, COLUMN_ITEM, a->dim);
+    for (size_t c = columns.begin; c < columns.end; c++) {
+        float sum = 0;
+        for (size_t s = 0; s < divide_up(a->rows, NORM_ROWS); s++)
+            sum += a->partial[s * a->dim + c];
+        a->dweight[c] = sum;
+    }
+}
+
+/* ---- Products ---- */
+
+static void product(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct product_args *p = args;
+    struct tile t = product_tile(p, item);
+    for (size_t m = t.row; m < (size_t)t.row + t.rows; m++) {
+        for (size_t n = t.column; n < (size_t)t.column + t.columns; n++) {
+            double sum = p->accumulate ? get(p->c, m * p->c_row + n, p->out) : 0;
+            for (size_t k = 0; k < p->k; k++)
+                sum += (double)get(p->a, m * p->a_row + k * p->a_column, p->in) *
+                       get(p->b, k * p->b_row + n * p->b_column, p->in);
+            put(p->c, m * p->c_row + n, sum, p->out);
+        }
+    }
+}
+
+/* ---- Rotary embedding ---- */
+
+static void rope(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct rope_args *a = args;
+    struct range rows = item_range(item, ROPE_ROWS, (size_t)a->batch * a->seq);
+    size_t half = a->head_dim / 2;
+    for (size_t n = rows.begin; n < rows.end; n++) {
+        const float *cosines = a->cos + n % a->seq * half, *sines = a->sin + n % a->seq * half;
+        for (size_t i = 0; i < a->heads * half; i++) {
+            size_t at = n * a->heads * a->head_dim + 2 * i;
+            double c = cosines[i % half], s = a->inverse ? -sines[i % half] : sines[i % half];
+            double x0 = get(a->x, at, a->dtype), x1 = get(a->x, at + 1, a->dtype);
+            put(a->x, at, x0 * c - x1 * s, a->dtype);
+            put(a->x, at + 1, x0 * s + x1 * c, a->dtype);
+        }
+    }
+}
+
+/* ---- Attention ---- */
+
+/* Where head h of sequence b at position t begins, in [B,T,heads,D]. */
+static size_t at(const struct attention_args *a, size_t heads, size_t b, size_t t, size_t h)
+{
+    return ((b * a->seq + t) * heads + h) * a->head_dim;
+}
+
+static double dot(const struct attention_args *a, const void *x, size_t x_at, const void *y,
+                  size_t y_at)
+{
+    double sum = 0;
+    for (size_t d = 0; d < a->head_dim; d++)
+        sum += (double)get(x, x_at + d, a->dtype) * get(y, y_at + d, a->dtype);
+    return sum;
+}
+
+/* The scores of one query against the keys j <= t, scaled. */
+static void score(const struct attention_args *a, double *scores, size_t b, size_t t, size_t h)
+{
+    size_t g = h / (a->heads / a->kv_heads);
+    for (size_t j = 0; j <= t; j++)
+        scores[j] = dot(a, a->q, at(a, a->heads, b, t, h), a->key, at(a, a->kv_heads, b, j, g)) /
+                    sqrt(a->head_dim);
+}
+
+/* One query: out = sum over keys j <= t of softmax(q k_j / sqrt(D)) v_j. */
+static void attend(const struct attention_args *a, size_t b, size_t t, size_t h, double *p)
+{
+    size_t g = h / (a->heads / a->kv_heads), q = at(a, a->heads, b, t, h);
+    double max = -INFINITY, sum = 0;
+    score(a, p, b, t, h);
+    for (size_t j = 0; j <= t; j++)
+        max = p[j] > max ? p[j] : max;
+    for (size_t j = 0; j <= t; j++)
+        sum += p[j] = exp(p[j] - max);
+    a->lse[(b * a->heads + h) * a->seq + t] = (float)(max + log(sum));
+    for (size_t d = 0; d < a->head_dim; d++) {
+        double out = 0;
+        for (size_t j = 0; j <= t; j++)
+            out += p[j] / sum * get(a->value, at(a, a->kv_heads, b, j, g) + d, a->dtype);
+        put(a->out, q + d, out, a->dtype);
+    }
+}
+
+static void attention(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct attention_args *a = args;
+    uint32_t positions = attention_positions(a), tiles = (uint32_t)divide_up(a->seq, positions);
+    struct range times = item_range(item % tiles, positions, a->seq);
+    size_t g = item / tiles % a->kv_heads, b = item / tiles / a->kv_heads;
+    size_t group = a->heads / a->kv_heads;
+    for (size_t t = times.begin; t < times.end; t++)
+        for (size_t h = g * group; h < (g + 1) * group; h++)
+            attend(a, b, t, h, worker->scratch);
+}
+
+/* One query's share: p = exp(score - lse), ds = p (dout v_j - dout out); dq, dkey and dvalue
+ * follow. dkey and dvalue are sums of one key head, [T,D]; p has room for T values. */
+static void attend_backward(const struct attention_args *a, size_t b, size_t t, size_t h,
+                            float *dkey, float *dvalue, double *p)
+{
+    size_t g = h / (a->heads / a->kv_heads), q = at(a, a->heads, b, t, h), width = a->head_dim;
+    double scale = 1 / sqrt(a->head_dim), delta = dot(a, a->dout, q, a->out_in, q);
+    double lse = a->lse_in[(b * a->heads + h) * a->seq + t];
+    score(a, p, b, t, h);
+    for (size_t j = 0; j <= t; j++) {
+        size_t key = at(a, a->kv_heads, b, j, g);
+        p[j] = exp(p[j] - lse);
+        for (size_t d = 0; d < width; d++)
+            dvalue[j * width + d] += (float)(p[j] * get(a->dout, q + d, a->dtype));
+        p[j] *= (dot(a, a->dout, q, a->value, key) - delta) * scale; /* ds */
+        for (size_t d = 0; d < width; d++)
+            dkey[j * width + d] += (float)(p[j] * get(a->q, q + d, a->dtype));
+    }
+    for (size_t d = 0; d < width; d++) {
+        double sum = 0;
+        for (size_t j = 0; j <= t; j++)
+            sum += p[j] * get(a->key, at(a, a->kv_heads, b, j, g) + d, a->dtype);
+        put(a->dq, q + d, sum, a->dtype);
+    }
+}
+
+static void attention_backward(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct attention_args *a = args;
+    size_t g = item % a->kv_heads, b = item / a->kv_heads, group = a->heads / a->kv_heads;
+    size_t width = a->head_dim;
+    double *p = worker->scratch;
+    float *dkey = (float *)(p + a->seq), *dvalue = dkey + a->seq * width;
+    memset(dkey, 0, 2 * a->seq * width * sizeof(float));
+    for (size_t t = 0; t < a->seq; t++)
+        for (size_t h = g * group; h < (g + 1) * group; h++)
+            attend_backward(a, b, t, h, dkey, dvalue, p);
+    for (size_t t = 0; t < a->seq; t++) {
+        for (size_t d = 0; d < width; d++) {
+            put(a->dkey, at(a, a->kv_heads, b, t, g) + d, dkey[t * width + d], a->dtype);
+            put(a->dvalue, at(a, a->kv_heads, b, t, g) + d, dvalue[t * width + d], a->dtype);
+        }
+    }
+}
+
+/* ---- SwiGLU: silu(gate) up ---- */
+
+static void swiglu(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct swiglu_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    for (size_t i = range.begin; i < range.end; i++) {
+        double gate = get(a->gate, i, a->dtype);
+        put(a->out, i, gate / (1 + exp(-gate)) * get(a->up, i, a->dtype), a->dtype);
+    }
+}
+
+static void swiglu_backward(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct swiglu_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    for (size_t i = range.begin; i < range.end; i++) {
+        double gate = get(a->gate, i, a->dtype), up = get(a->up, i, a->dtype);
+        double dout = get(a->dout, i, a->dtype), sigmoid = 1 / (1 + exp(-gate));
+        put(a->dup, i, dout * gate * sigmoid, a->dtype);
+        put(a->dgate, i, dout * up * sigmoid * (1 + gate * (1 - sigmoid)), a->dtype);
+    }
+}
+
+/* ---- Cross entropy ---- */
+
+static void loss_row(const struct loss_args *a, size_t n)
+{
+    size_t row = n * a->vocab;
+    int32_t target = a->targets[n];
+    a->losses[n] = 0;
+    if (target < 0) {
+        for (size_t v = 0; v < a->vocab; v++)
+            put(a->logits, row + v, 0, a->dtype);
+        return;
+    }
+    double max = -INFINITY, sum = 0;
+    for (size_t v = 0; v < a->vocab; v++)
+        max = get(a->logits, row + v, a->dtype) > max ? get(a->logits, row + v, a->dtype) : max;
+    for (size_t v = 0; v < a->vocab; v++)
+        sum += exp(get(a->logits, row + v, a->dtype) - max);
+    a->losses[n] = (float)(log(sum) + max - get(a->logits, row + (size_t)target, a->dtype));
+    for (size_t v = 0; v < a->vocab; v++) {
+        double p = exp(get(a->logits, row + v, a->dtype) - max) / sum;
+        put(a->logits, row + v, a->scale * (p - (v == (size_t)target)), a->dtype);
+    }
+}
+
+static void loss(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct loss_args *a = args;
+    struct range rows = item_range(item, LOSS_ROWS, a->rows);
+    for (size_t n = rows.begin; n < rows.end; n++)
+        loss_row(a, n);
+}
+
+/* ---- What is elementwise, and the optimizer ---- */
+
+static void add(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct flat_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    for (size_t i = range.begin; i < range.end; i++)
+        put(a->y, i, get(a->y, i, a->dtype) + get(a->x, i, a->dtype), a->dtype);
+}
+
+static void fold(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct flat_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    for (size_t i = range.begin; i < range.end; i++)
+        ((float *)a->y)[i] += ((const float *)a->x)[i];
+}
+
+static void convert(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct flat_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    for (size_t i = range.begin; i < range.end; i++)
+        put(a->y, i, ((const float *)a->x)[i], a->dtype);
+}
+
+static void squares(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct squares_args *a = args;
+    struct range rows = item_range(item, SQUARES_ROWS, a->rows);
+    for (size_t n = rows.begin; n < rows.end; n++) {
+        double sum = 0;
+        for (size_t i = n * a->width; i < (n + 1) * a->width; i++)
+            sum += (double)a->x[i] * a->x[i];
+        exact_add(&a->partial[worker->index], sum);
+    }
+}
+
+static void adamw(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct adamw_args *a = args;
+    const struct kernel_adamw *o = &a->options;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    for (size_t i = range.begin; i < range.end; i++) {
+        float g = a->grad[i] * o->grad_scale;
+        float m = a->exp_avg[i] = o->beta1 * a->exp_avg[i] + (1 - o->beta1) * g;
+        float v = a->exp_avg_sq[i] = o->beta2 * a->exp_avg_sq[i] + (1 - o->beta2) * g * g;
+        double update = m / o->bias1 / (sqrt(v / o->bias2) + o->eps);
+        a->param[i] = (float)(a->param[i] - o->lr * (update + o->weight_decay * a->param[i]));
+    }
+}
+
+const struct kernel_ops kernel_ops_reference = {
+    .name = "reference",
+    .embedding = embedding,
+    .embedding_backward = embedding_backward,
+    .norm = norm,
+    .norm_backward = norm_backward,
+    .norm_dweight = norm_dweight,
+    .product = product,
+    .rope = rope,
+    .attention = attention,
+    .attention_backward = attention_backward,
+    .swiglu = swiglu,
+    .swiglu_backward = swiglu_backward,
+    .loss = loss,
+    .add = add,
+    .fold = fold,
+    .convert = convert,
+    .squares = squares,
+    .adamw = adamw,
+};
