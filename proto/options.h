@@ -46,7 +46,8 @@ struct option {
 };
 
 #define OPTION_FIELD_(type, field) offsetof(type, field), sizeof(((type *)0)->field)
-/* clang-format off: an initializer is not a block */
+/* An initializer is not a block. */
+/* clang-format off */
 #define OPTION_BOOL(t, f, key, def, help) \
     { key, OPTION_TYPE_BOOL, OPTION_FIELD_(t, f), def, 0, 0, NULL, help }
 #define OPTION_INT(t, f, key, def, min, max, help) \
