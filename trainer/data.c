@@ -267,7 +267,7 @@ struct writer {
     FILE *file;
     uint32_t token_bytes;
     uint64_t num_tokens;
-    const struct progress *progress;
+    const struct tokenizer_progress *progress;
     uint64_t bytes_done, bytes_total, bytes_reported;
 };
 
@@ -349,7 +349,7 @@ static uint64_t total_bytes(const char *const *paths, uint32_t num_paths)
 
 int data_write_tokens(const char *path, const struct tokenizer *tokenizer,
                       const char *const *text_paths, uint32_t num_texts,
-                      const struct progress *progress, uint64_t *out_tokens)
+                      const struct tokenizer_progress *progress, uint64_t *out_tokens)
 {
     static const char zeros[sizeof(struct header)];
     char temporary[PATH_MAX];

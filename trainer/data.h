@@ -29,9 +29,9 @@ uint64_t data_permute(const struct data *data, uint64_t index);
 
 /* Writes a tokens file from text files: each is one document, begin_of_text ... end_of_text. */
 struct tokenizer;
-struct progress; /* tokenizer.h; may be NULL */
+struct tokenizer_progress; /* tokenizer.h; may be NULL */
 int data_write_tokens(const char *path, const struct tokenizer *tokenizer,
                       const char *const *text_paths, uint32_t num_texts,
-                      const struct progress *progress, uint64_t *out_tokens);
+                      const struct tokenizer_progress *progress, uint64_t *out_tokens);
 
 #endif

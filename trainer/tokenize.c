@@ -66,9 +66,9 @@ static void draw_bar(void *user, const char *what, uint64_t done, uint64_t total
     fprintf(stderr, "] %3d%%", (int)(part * 100));
 }
 
-static const struct progress bar = {draw_bar, NULL};
+static const struct tokenizer_progress bar = {draw_bar, NULL};
 
-static const struct progress *terminal_bar(void)
+static const struct tokenizer_progress *terminal_bar(void)
 {
     return isatty(STDERR_FILENO) ? &bar : NULL;
 }

@@ -18,7 +18,7 @@
 struct tokenizer;
 
 /* Called now and then during long work, from the working thread; may be NULL. */
-struct progress {
+struct tokenizer_progress {
     void (*report)(void *user, const char *what, uint64_t done, uint64_t total);
     void *user;
 };
@@ -46,6 +46,6 @@ int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *tokens, s
 /* Trains on the texts until the vocabulary (special tokens included) has `vocab` tokens; writes the
  * file. Deterministic: it depends on the texts' pieces alone, not on their order. */
 int tokenizer_train(const char *path, uint32_t vocab, const char *const *text_paths,
-                    uint32_t num_texts, const struct progress *progress);
+                    uint32_t num_texts, const struct tokenizer_progress *progress);
 
 #endif

@@ -56,12 +56,14 @@ static int setup(void **state)
 {
     struct bed *bed = calloc(1, sizeof(*bed));
     const char *tmp = getenv("TMPDIR");
-    snprintf(bed->folder, sizeof(bed->folder), "%s/hf-token-XXXXXX", tmp != NULL ? tmp : "/tmp");
-    assert_non_null(mkdtemp(bed->folder));
-    snprintf(bed->model, sizeof(bed->model), "%s/model", bed->folder);
-    snprintf(bed->other, sizeof(bed->other), "%s/other", bed->folder);
+    char folder[64];
+    snprintf(folder, sizeof(folder), "%s/hf-token-XXXXXX", tmp != NULL ? tmp : "/tmp");
+    assert_non_null(mkdtemp(folder));
+    memcpy(bed->folder, folder, sizeof(folder));
+    snprintf(bed->model, sizeof(bed->model), "%s/model", folder);
+    snprintf(bed->other, sizeof(bed->other), "%s/other", folder);
     for (int i = 0; i < 2; i++) {
-        snprintf(bed->text[i], sizeof(bed->text[i]), "%s/text%d", bed->folder, i);
+        snprintf(bed->text[i], sizeof(bed->text[i]), "%s/text%d", folder, i);
         fill_words(bed->words[i], TEXT_BYTES, 11 + (uint64_t)i);
         write_file(bed->text[i], bed->words[i], TEXT_BYTES);
     }
@@ -462,7 +464,7 @@ static void test_tokenizer__train_reports_progress(void **state)
     const struct bed *bed = *state;
     uint32_t reports = 0;
     const char *paths[] = {bed->text[0]};
-    struct progress progress = {count_report, &reports};
+    struct tokenizer_progress progress = {count_report, &reports};
     assert_int_equal(tokenizer_train(bed->other, VOCAB, paths, 1, &progress), 0);
     assert_in_range(reports, 2, 1000);
 }

@@ -57,7 +57,7 @@ struct index {
 };
 
 struct learner {
-    const struct progress *progress;
+    const struct tokenizer_progress *progress;
     uint64_t bytes_done, bytes_total, bytes_reported;
     struct word *words;
     uint32_t num_words, room_words;
@@ -454,7 +454,7 @@ static void learner_deinit(struct learner *learner)
 }
 
 int tokenizer_train(const char *path, uint32_t vocab, const char *const *text_paths,
-                    uint32_t num_texts, const struct progress *progress)
+                    uint32_t num_texts, const struct tokenizer_progress *progress)
 {
     struct learner learner = {.progress = progress};
     uint32_t least = 256 + SPECIAL_TOKENS;
