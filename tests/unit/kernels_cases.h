@@ -1,0 +1,401 @@
+/* kernels_cases.h - every operation of kernels.h as a case: it makes its inputs from a seed, runs,
+ * and hands over its outputs. The unit tests compare these outputs between back-ends, ISA levels
+ * and thread counts. */
+#ifndef HOLDFAST_TESTS_KERNELS_CASES_H
+#define HOLDFAST_TESTS_KERNELS_CASES_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+/* ---- Buffers ---- */
+
+#define BUFFERS_MAX 16
+struct buffer {
+    void *memory, *data;
+    size_t count;
+    enum kernel_dtype dtype;
+};
+/* What a case allocates; the first num_outputs are its outputs. */
+struct run {
+    struct buffer buffers[BUFFERS_MAX];
+    int num_buffers, num_outputs;
+    uint64_t seed;
+    size_t misalignment; /* multiple of 64 added to page-aligned addresses */
+};
+
+static inline void *new_buffer(struct run *run, size_t count, enum kernel_dtype dtype)
+{
+    assert_true(run->num_buffers < BUFFERS_MAX);
+    struct buffer *b = &run->buffers[run->num_buffers++];
+    size_t bytes = (count * kernel_dtype_bytes(dtype) + run->misalignment + 8191) / 4096 * 4096;
+    b->memory = aligned_alloc(4096, bytes);
+    assert_non_null(b->memory);
+    memset(b->memory, 0xff, bytes); /* NaN in both types: what is not written shows */
+    b->data = (char *)b->memory + run->misalignment;
+    b->count = count;
+    b->dtype = dtype;
+    return b->data;
+}
+
+static inline void free_run(struct run *run)
+{
+    for (int i = 0; i < run->num_buffers; i++)
+        free(run->buffers[i].memory);
+    run->num_buffers = 0;
+}
+
+static inline uint16_t bf16_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static inline float value_of(const void *data, size_t i, enum kernel_dtype dtype)
+{
+    if (dtype == KERNEL_F32)
+        return ((const float *)data)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)data)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+static inline uint64_t next_random(uint64_t *seed)
+{
+    uint64_t z = (*seed += 0x9e3779b97f4a7c15);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+}
+
+/* Uniform in [-1.7, 1.7]: variance about 1. */
+static inline float random_value(uint64_t *seed)
+{
+    return ((float)(next_random(seed) >> 40) / (float)(1 << 23) - 1) * 1.7f;
+}
+
+static inline void *random_buffer(struct run *run, size_t count, enum kernel_dtype dtype)
+{
+    void *data = new_buffer(run, count, dtype);
+    for (size_t i = 0; i < count; i++) {
+        float value = random_value(&run->seed);
+        if (dtype == KERNEL_F32)
+            ((float *)data)[i] = value;
+        else
+            ((uint16_t *)data)[i] = bf16_of(value);
+    }
+    return data;
+}
+
+/* Ids below `limit`, and one -1 in eight when `holes`. Kept as floats' worth of bytes. */
+static inline int32_t *random_ids(struct run *run, size_t count, uint32_t limit, bool holes)
+{
+    int32_t *ids = new_buffer(run, count, KERNEL_F32);
+    for (size_t i = 0; i < count; i++)
+        ids[i] = holes && next_random(&run->seed) % 8 == 0
+                     ? -1
+                     : (int32_t)(next_random(&run->seed) % limit);
+    return ids;
+}
+
+/* ---- Cases: outputs are allocated first ---- */
+
+#define KERNELS struct kernels *k, const struct kernel_shapes *s, struct run *run
+#define ROWS ((size_t)s->batch * s->seq)
+#define QUERIES (ROWS * s->heads * s->head_dim)
+#define KEYS (ROWS * s->kv_heads * s->head_dim)
+
+static inline void case_embedding(KERNELS)
+{
+    void *out = new_buffer(run, ROWS * s->dim, s->dtype);
+    run->num_outputs = 1;
+    const void *table = random_buffer(run, (size_t)s->vocab * s->dim, s->dtype);
+    const int32_t *tokens = random_ids(run, ROWS, s->vocab, false);
+    kernel_embedding(k, out, tokens, table, (uint32_t)ROWS, s->dim, s->dtype);
+}
+static inline void case_embedding_backward(KERNELS)
+{
+    float *dtable = new_buffer(run, (size_t)s->vocab * s->dim, KERNEL_F32);
+    run->num_outputs = 1;
+    const int32_t *tokens = random_ids(run, ROWS, s->vocab, false);
+    const void *dout = random_buffer(run, ROWS * s->dim, s->dtype);
+    kernel_embedding_backward(k, dtable, tokens, dout, (uint32_t)ROWS, s->dim, s->vocab, s->dtype);
+}
+static inline void norm_with(KERNELS, bool residual)
+{
+    void *out = new_buffer(run, ROWS * s->dim, s->dtype);
+    float *rstd = new_buffer(run, ROWS, KERNEL_F32);
+    void *x = random_buffer(run, ROWS * s->dim, s->dtype);
+    run->num_outputs = 3;
+    const void *added = residual ? random_buffer(run, ROWS * s->dim, s->dtype) : NULL;
+    const void *weight = random_buffer(run, s->dim, s->dtype);
+    kernel_rmsnorm(k, out, rstd, x, added, weight, (uint32_t)ROWS, s->dim, 1e-5f, s->dtype);
+}
+static inline void case_norm(KERNELS)
+{
+    norm_with(k, s, run, false);
+}
+static inline void case_norm_residual(KERNELS)
+{
+    norm_with(k, s, run, true);
+}
+static inline void case_norm_backward(KERNELS)
+{
+    void *dx = random_buffer(run, ROWS * s->dim, s->dtype);
+    float *dweight = new_buffer(run, s->dim, KERNEL_F32);
+    run->num_outputs = 2;
+    const void *dout = random_buffer(run, ROWS * s->dim, s->dtype);
+    const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
+    float *rstd = random_buffer(run, ROWS, KERNEL_F32);
+    for (size_t n = 0; n < ROWS; n++)
+        rstd[n] = 1 + fabsf(rstd[n]);
+    const void *weight = random_buffer(run, s->dim, s->dtype);
+    kernel_rmsnorm_backward(k, dx, dweight, dout, x, rstd, weight, (uint32_t)ROWS, s->dim,
+                            s->dtype);
+}
+static inline void case_linear(KERNELS)
+{
+    void *out = new_buffer(run, ROWS * s->hidden, s->dtype);
+    run->num_outputs = 1;
+    const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
+    const void *w = random_buffer(run, (size_t)s->hidden * s->dim, s->dtype);
+    kernel_linear(k, out, x, w, (uint32_t)ROWS, s->dim, s->hidden, s->dtype);
+}
+static inline void linear_backward_input(KERNELS, bool accumulate)
+{
+    void *dx = random_buffer(run, ROWS * s->dim, s->dtype);
+    run->num_outputs = 1;
+    const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
+    const void *w = random_buffer(run, (size_t)s->hidden * s->dim, s->dtype);
+    kernel_linear_backward_input(k, dx, dout, w, (uint32_t)ROWS, s->dim, s->hidden, accumulate,
+                                 s->dtype);
+}
+static inline void case_linear_dx(KERNELS)
+{
+    linear_backward_input(k, s, run, false);
+}
+static inline void case_linear_dx_added(KERNELS)
+{
+    linear_backward_input(k, s, run, true);
+}
+static inline void case_linear_dw(KERNELS)
+{
+    float *dw = new_buffer(run, (size_t)s->hidden * s->dim, KERNEL_F32);
+    run->num_outputs = 1;
+    const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
+    const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
+    kernel_linear_backward_weight(k, dw, dout, x, (uint32_t)ROWS, s->dim, s->hidden, s->dtype);
+}
+static inline void rope_with(KERNELS, bool inverse)
+{
+    void *x = random_buffer(run, QUERIES, s->dtype);
+    run->num_outputs = 1;
+    float *cosines = new_buffer(run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
+    float *sines = new_buffer(run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
+    kernel_rope_table(cosines, sines, s->seq, s->head_dim, 10000);
+    kernel_rope(k, x, cosines, sines, s->batch, s->seq, s->heads, s->head_dim, inverse, s->dtype);
+}
+static inline void case_rope(KERNELS)
+{
+    rope_with(k, s, run, false);
+}
+static inline void case_rope_inverse(KERNELS)
+{
+    rope_with(k, s, run, true);
+}
+static inline void case_attention(KERNELS)
+{
+    void *out = new_buffer(run, QUERIES, s->dtype);
+    float *lse = new_buffer(run, ROWS * s->heads, KERNEL_F32);
+    run->num_outputs = 2;
+    const void *q = random_buffer(run, QUERIES, s->dtype);
+    const void *key = random_buffer(run, KEYS, s->dtype);
+    const void *value = random_buffer(run, KEYS, s->dtype);
+    kernel_attention(k, out, lse, q, key, value, s->batch, s->seq, s->heads, s->kv_heads,
+                     s->head_dim, s->dtype);
+}
+static inline void case_attention_backward(KERNELS)
+{
+    void *dq = new_buffer(run, QUERIES, s->dtype);
+    void *dkey = new_buffer(run, KEYS, s->dtype), *dvalue = new_buffer(run, KEYS, s->dtype);
+    run->num_outputs = 3;
+    const void *q = random_buffer(run, QUERIES, s->dtype);
+    const void *key = random_buffer(run, KEYS, s->dtype);
+    const void *value = random_buffer(run, KEYS, s->dtype);
+    const void *dout = random_buffer(run, QUERIES, s->dtype);
+    void *out = new_buffer(run, QUERIES, s->dtype);
+    float *lse = new_buffer(run, ROWS * s->heads, KERNEL_F32);
+    kernel_attention(k, out, lse, q, key, value, s->batch, s->seq, s->heads, s->kv_heads,
+                     s->head_dim, s->dtype);
+    kernel_attention_backward(k, dq, dkey, dvalue, dout, out, lse, q, key, value, s->batch, s->seq,
+                              s->heads, s->kv_heads, s->head_dim, s->dtype);
+}
+static inline void case_swiglu(KERNELS)
+{
+    void *out = new_buffer(run, ROWS * s->hidden, s->dtype);
+    run->num_outputs = 1;
+    const void *gate = random_buffer(run, ROWS * s->hidden, s->dtype);
+    const void *up = random_buffer(run, ROWS * s->hidden, s->dtype);
+    kernel_swiglu(k, out, gate, up, ROWS * s->hidden, s->dtype);
+}
+static inline void case_swiglu_backward(KERNELS)
+{
+    void *dgate = new_buffer(run, ROWS * s->hidden, s->dtype);
+    void *dup = new_buffer(run, ROWS * s->hidden, s->dtype);
+    run->num_outputs = 2;
+    const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
+    const void *gate = random_buffer(run, ROWS * s->hidden, s->dtype);
+    const void *up = random_buffer(run, ROWS * s->hidden, s->dtype);
+    kernel_swiglu_backward(k, dgate, dup, dout, gate, up, ROWS * s->hidden, s->dtype);
+}
+static inline void case_cross_entropy(KERNELS)
+{
+    float *losses = new_buffer(run, ROWS, KERNEL_F32);
+    void *logits = random_buffer(run, ROWS * s->vocab, s->dtype);
+    run->num_outputs = 2;
+    const int32_t *targets = random_ids(run, ROWS, s->vocab, true);
+    kernel_cross_entropy(k, losses, logits, targets, (uint32_t)ROWS, s->vocab, 0.125f, s->dtype);
+}
+static inline void case_add(KERNELS)
+{
+    void *y = random_buffer(run, ROWS * s->dim, s->dtype);
+    run->num_outputs = 1;
+    kernel_add(k, y, random_buffer(run, ROWS * s->dim, s->dtype), ROWS * s->dim, s->dtype);
+}
+static inline void case_fold(KERNELS)
+{
+    float *sum = random_buffer(run, ROWS * s->dim, KERNEL_F32);
+    run->num_outputs = 1;
+    kernel_fold(k, sum, random_buffer(run, ROWS * s->dim, KERNEL_F32), ROWS * s->dim);
+}
+static inline void case_convert(KERNELS)
+{
+    void *out = new_buffer(run, ROWS * s->dim, s->dtype);
+    run->num_outputs = 1;
+    kernel_convert(k, out, s->dtype, random_buffer(run, ROWS * s->dim, KERNEL_F32), ROWS * s->dim);
+}
+static inline void case_sum_squares(KERNELS)
+{
+    float *value = new_buffer(run, 1, KERNEL_F32);
+    run->num_outputs = 1;
+    struct kernel_exact_sum sum = {0};
+    kernel_sum_squares(k, &sum, random_buffer(run, ROWS * s->dim, KERNEL_F32), ROWS, s->dim);
+    *value = (float)kernel_exact_value(&sum);
+}
+static inline void case_adamw(KERNELS)
+{
+    size_t count = ROWS * s->dim;
+    float *param = random_buffer(run, count, KERNEL_F32);
+    float *exp_avg = random_buffer(run, count, KERNEL_F32);
+    float *exp_avg_sq = random_buffer(run, count, KERNEL_F32);
+    run->num_outputs = 3;
+    for (size_t i = 0; i < count; i++)
+        exp_avg_sq[i] = fabsf(exp_avg_sq[i]) + 0.1f;
+    const float *grad = random_buffer(run, count, KERNEL_F32);
+    struct kernel_adamw options = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.19f, 0.0975f};
+    kernel_adamw(k, param, exp_avg, exp_avg_sq, grad, count, &options);
+}
+
+struct kernel_case {
+    const char *name;
+    void (*run)(KERNELS);
+    bool fused; /* built from products: multiply-add is fused on some levels */
+};
+static const struct kernel_case kernel_cases[] = {
+    {"embedding", case_embedding, false},
+    {"embedding_backward", case_embedding_backward, false},
+    {"norm", case_norm, false},
+    {"norm_residual", case_norm_residual, false},
+    {"norm_backward", case_norm_backward, false},
+    {"linear", case_linear, true},
+    {"linear_dx", case_linear_dx, true},
+    {"linear_dx_added", case_linear_dx_added, true},
+    {"linear_dw", case_linear_dw, true},
+    {"rope", case_rope, false},
+    {"rope_inverse", case_rope_inverse, false},
+    {"attention", case_attention, true},
+    {"attention_backward", case_attention_backward, true},
+    {"swiglu", case_swiglu, false},
+    {"swiglu_backward", case_swiglu_backward, false},
+    {"cross_entropy", case_cross_entropy, false},
+    {"add", case_add, false},
+    {"fold", case_fold, false},
+    {"convert", case_convert, false},
+    {"sum_squares", case_sum_squares, false},
+    {"adamw", case_adamw, false},
+};
+#define NUM_CASES (int)(sizeof(kernel_cases) / sizeof(kernel_cases[0]))
+
+/* Shapes that meet every edge: one row, odd sizes, no multiple of 16, several tiles, each GQA
+ * ratio. */
+static const struct kernel_shapes kernel_shapes[] = {
+    /* batch, seq, dim, hidden, heads, kv_heads, head_dim, vocab */
+    {1, 1, 16, 16, 1, 1, 16, 17, KERNEL_F32},    {1, 7, 5, 3, 3, 1, 6, 11, KERNEL_F32},
+    {3, 33, 100, 50, 6, 2, 10, 130, KERNEL_F32}, {1, 150, 48, 200, 4, 4, 24, 250, KERNEL_F32},
+    {2, 261, 64, 129, 8, 2, 16, 64, KERNEL_F32}, {1, 70, 300, 260, 5, 1, 64, 96, KERNEL_F32},
+    {1, 66, 32, 24, 70, 1, 2, 40, KERNEL_F32},
+};
+#define NUM_SHAPES (int)(sizeof(kernel_shapes) / sizeof(kernel_shapes[0]))
+
+static const char *const isa_levels[] = {"avx512", "avx2", "sse2"};
+
+/* ---- Back-ends with scratch; NULL when the CPU lacks the level ---- */
+
+struct engine {
+    struct kernels *kernels;
+    void *scratch;
+};
+static inline struct engine new_engine(enum kernel_backend backend, const char *isa,
+                                       uint32_t threads)
+{
+    struct engine e = {0};
+    struct kernels_options options = {.backend = backend, .num_threads = threads, .isa = isa};
+    if (kernels_new(&e.kernels, &options) != 0)
+        return e;
+    size_t bytes = 0;
+    for (int i = 0; i < NUM_SHAPES; i++) {
+        size_t needed = kernels_scratch_bytes(e.kernels, &kernel_shapes[i]);
+        bytes = needed > bytes ? needed : bytes;
+    }
+    e.scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    assert_non_null(e.scratch);
+    kernels_set_scratch(e.kernels, e.scratch, bytes);
+    return e;
+}
+static inline void free_engine(struct engine *e)
+{
+    kernels_free(e->kernels);
+    free(e->scratch);
+    *e = (struct engine){0};
+}
+
+static inline struct run run_case(const struct engine *e, int which, struct kernel_shapes shapes,
+                                  enum kernel_dtype dtype, size_t misalignment)
+{
+    struct run run = {.seed = 1000 + (uint64_t)which, .misalignment = misalignment};
+    shapes.dtype = dtype;
+    kernel_cases[which].run(e->kernels, &shapes, &run);
+    return run;
+}
+
+/* What the tests print when they fail: the case, by name and shape. */
+static inline void say_case(const char *what, int which, int shape, enum kernel_dtype dtype)
+{
+    const struct kernel_shapes *s = &kernel_shapes[shape];
+    print_error("%s: %s, %s, B %u T %u C %u F %u H %u K %u D %u V %u\n", what,
+                kernel_cases[which].name, dtype == KERNEL_F32 ? "f32" : "bf16", s->batch, s->seq,
+                s->dim, s->hidden, s->heads, s->kv_heads, s->head_dim, s->vocab);
+}
+
+#endif

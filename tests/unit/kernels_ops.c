@@ -1,0 +1,203 @@
+/* kernels_ops.c - every operation against its plain C twin.
+ *
+ * Goal: each ISA level, with the library and with our own products, computes what reference.c says.
+ * Method: the cases of kernels_cases.h at awkward shapes, same inputs on both sides. The twin sums
+ * in double, so what is allowed is the rounding of the other side: in float 1e-5 of the result
+ * itself plus 1e-5 of the root mean square of all results (for sums that cancel); in bf16 one unit
+ * in the last place (2^-7) plus 4e-3 of the root mean square (attention's backward starts from an
+ * `out` that each side rounded). Inputs have variance 1; 1e-6 is added for results that are zero
+ * but for rounding. */
+#include "tests/unit/kernels_cases.h"
+
+static double root_mean_square(const struct buffer *b)
+{
+    double sum = 0;
+    for (size_t i = 0; i < b->count; i++)
+        sum += pow((double)value_of(b->data, i, b->dtype), 2);
+    return sqrt(sum / (double)b->count);
+}
+
+static bool close_enough(const struct buffer *got, const struct buffer *want,
+                         enum kernel_dtype dtype)
+{
+    double rms = root_mean_square(want);
+    double relative = dtype == KERNEL_F32 ? 1e-5 : 0x1p-7;
+    double absolute = (dtype == KERNEL_F32 ? 1e-5 : 4e-3) * rms + 1e-6;
+    for (size_t i = 0; i < want->count; i++) {
+        double a = (double)value_of(got->data, i, got->dtype);
+        double b = (double)value_of(want->data, i, want->dtype);
+        if (!(fabs(a - b) <= relative * fabs(b) + absolute)) {
+            print_error("element %zu of %zu: %.9g, expected %.9g\n", i, want->count, a, b);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void compare_case(const struct engine *engine, const struct engine *reference, int which,
+                         int shape, enum kernel_dtype dtype)
+{
+    struct run got = run_case(engine, which, kernel_shapes[shape], dtype, 0);
+    struct run want = run_case(reference, which, kernel_shapes[shape], dtype, 0);
+    for (int i = 0; i < want.num_outputs; i++) {
+        if (!close_enough(&got.buffers[i], &want.buffers[i], dtype)) {
+            say_case(kernels_describe(engine->kernels), which, shape, dtype);
+            fail();
+        }
+    }
+    free_run(&got);
+    free_run(&want);
+}
+
+static void compare_level(const char *isa)
+{
+    struct engine engine = new_engine(KERNEL_BACKEND_BEST, isa, 2);
+    if (!engine.kernels) {
+        print_message("this CPU has no %s\n", isa);
+        skip();
+    }
+    struct engine reference = new_engine(KERNEL_BACKEND_REFERENCE, NULL, 1);
+    for (int shape = 0; shape < NUM_SHAPES; shape++)
+        for (int which = 0; which < NUM_CASES; which++)
+            for (int dtype = KERNEL_F32; dtype <= KERNEL_BF16; dtype++)
+                compare_case(&engine, &reference, which, shape, (enum kernel_dtype)dtype);
+    free_engine(&engine);
+    free_engine(&reference);
+}
+
+static void test_kernels__best_level_agrees_with_the_plain_twins(void **state)
+{
+    (void)state;
+    compare_level(NULL);
+}
+static void test_kernels__avx512_agrees_with_the_plain_twins(void **state)
+{
+    (void)state;
+    compare_level("avx512");
+}
+static void test_kernels__avx2_agrees_with_the_plain_twins(void **state)
+{
+    (void)state;
+    compare_level("avx2");
+}
+static void test_kernels__sse2_agrees_with_the_plain_twins(void **state)
+{
+    (void)state;
+    compare_level("sse2");
+}
+
+/* softmax of equal logits is known in closed form */
+static void test_kernels__loss_of_equal_logits_is_log_of_the_vocabulary(void **state)
+{
+    (void)state;
+    struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
+    float losses[3], logits[3 * 40];
+    int32_t targets[3] = {0, 39, -1};
+    for (int i = 0; i < 120; i++)
+        logits[i] = 3;
+    kernel_cross_entropy(e.kernels, losses, logits, targets, 3, 40, 1, KERNEL_F32);
+    assert_float_equal(losses[0], log(40), 1e-6);
+    assert_float_equal(losses[1], log(40), 1e-6);
+    assert_true(losses[2] == 0 && logits[80] == 0 && logits[119] == 0);
+    assert_float_equal(logits[0], 1.0 / 40 - 1, 1e-6);
+    assert_float_equal(logits[1], 1.0 / 40, 1e-6);
+    free_engine(&e);
+}
+
+static void test_kernels__extreme_logits_give_finite_losses(void **state)
+{
+    (void)state;
+    struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
+    float loss, logits[5] = {-3e38f, 300, -200, 299, -INFINITY};
+    kernel_cross_entropy(e.kernels, &loss, logits, (int32_t[]){2}, 1, 5, 1, KERNEL_F32);
+    assert_float_equal(loss, 500.313262, 1e-3);
+    assert_true(logits[0] == 0 && logits[4] == 0 && logits[2] == -1);
+    free_engine(&e);
+}
+
+/* A damaged value must be seen by the caller, never be smoothed away. */
+static void test_kernels__nan_surfaces_in_loss_attention_and_norm(void **state)
+{
+    (void)state;
+    const char *const levels[] = {"avx512", "avx2", "sse2", NULL};
+    for (int i = 0; i < 4; i++) {
+        struct engine e = new_engine(KERNEL_BACKEND_BEST, levels[i], 1);
+        if (!e.kernels)
+            continue;
+        float loss, logits[40] = {0}, x[64] = {0}, out[64], rstd[1], weight[64], lse[4];
+        logits[37] = NAN;
+        kernel_cross_entropy(e.kernels, &loss, logits, (int32_t[]){3}, 1, 40, 1, KERNEL_F32);
+        assert_true(isnan(loss) && isnan(logits[3]));
+        for (int c = 0; c < 64; c++)
+            weight[c] = 1;
+        x[5] = NAN;
+        kernel_rmsnorm(e.kernels, out, rstd, x, NULL, weight, 1, 64, 1e-5f, KERNEL_F32);
+        assert_true(isnan(rstd[0]) && isnan(out[63]));
+        kernel_attention(e.kernels, out, lse, x, weight, weight, 1, 4, 1, 1, 16, KERNEL_F32);
+        assert_true(isnan(out[0]) && isnan(lse[0]) && !isnan(out[16]));
+        free_engine(&e);
+    }
+}
+
+static void test_kernels__bf16_keeps_nan_and_rounds_to_even(void **state)
+{
+    (void)state;
+    const char *const levels[] = {"avx512", "avx2", "sse2"};
+    const uint32_t in[] = {0x7f800001, 0xff800001, 0x7f800000, 0x3f808000, 0x3f818000,
+                           0x3f808001, 0x7f7fffff, 0x80000000, 0x00000001};
+    const uint16_t want[] = {0x7fc0, 0xffc0, 0x7f80, 0x3f80, 0x3f82, 0x3f81, 0x7f80, 0x8000, 0};
+    for (int i = 0; i < 3; i++) {
+        struct engine e = new_engine(KERNEL_BACKEND_BEST, levels[i], 1);
+        if (!e.kernels)
+            continue;
+        uint16_t out[9];
+        float values[9];
+        memcpy(values, in, sizeof(in));
+        kernel_convert(e.kernels, out, KERNEL_BF16, values, 9);
+        assert_memory_equal(out, want, sizeof(want));
+        free_engine(&e);
+    }
+}
+
+static void test_kernels__new_refuses_what_it_cannot_serve(void **state)
+{
+    (void)state;
+    struct kernels *k;
+    assert_true(kernels_new(&k, &(struct kernels_options){.num_threads = 0}) < 0);
+    assert_null(k);
+    assert_true(kernels_new(&k, &(struct kernels_options){.num_threads = 100000}) < 0);
+    assert_true(kernels_new(&k, &(struct kernels_options){.num_threads = 1, .isa = "neon"}) < 0);
+    assert_null(k);
+}
+
+static void test_kernels__describe_names_level_and_library(void **state)
+{
+    (void)state;
+    struct engine best = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
+    struct engine sse2 = new_engine(KERNEL_BACKEND_BEST, "sse2", 1);
+    struct engine plain = new_engine(KERNEL_BACKEND_REFERENCE, NULL, 1);
+    print_message("%s\n", kernels_describe(best.kernels));
+    assert_non_null(strstr(kernels_describe(best.kernels), "oneDNN"));
+    assert_string_equal(kernels_describe(sse2.kernels), "sse2, products by own code");
+    assert_string_equal(kernels_describe(plain.kernels), "reference, products by own code");
+    free_engine(&best);
+    free_engine(&sse2);
+    free_engine(&plain);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kernels__best_level_agrees_with_the_plain_twins),
+        cmocka_unit_test(test_kernels__avx512_agrees_with_the_plain_twins),
+        cmocka_unit_test(test_kernels__avx2_agrees_with_the_plain_twins),
+        cmocka_unit_test(test_kernels__sse2_agrees_with_the_plain_twins),
+        cmocka_unit_test(test_kernels__loss_of_equal_logits_is_log_of_the_vocabulary),
+        cmocka_unit_test(test_kernels__extreme_logits_give_finite_losses),
+        cmocka_unit_test(test_kernels__nan_surfaces_in_loss_attention_and_norm),
+        cmocka_unit_test(test_kernels__bf16_keeps_nan_and_rounds_to_even),
+        cmocka_unit_test(test_kernels__new_refuses_what_it_cannot_serve),
+        cmocka_unit_test(test_kernels__describe_names_level_and_library),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
