@@ -1,0 +1,289 @@
+/* kernels_bits.c - results are the same to the last bit where the header promises it.
+ *
+ * Goal: bits do not depend on the number of threads, on where buffers lie, on earlier calls or on
+ * other rank threads of the process; code without fused operations agrees across ISA levels; exact
+ * sums do not depend on split or order. Method: the cases of kernels_cases.h, outputs compared byte
+ * by byte with those of one thread. */
+#include <pthread.h>
+
+#include "tests/unit/kernels_cases.h"
+
+static void same_bits(const struct run *got, const struct run *want, const char *what, int which,
+                      int shape, enum kernel_dtype dtype)
+{
+    for (int i = 0; i < want->num_outputs; i++) {
+        const struct buffer *a = &got->buffers[i], *b = &want->buffers[i];
+        if (memcmp(a->data, b->data, b->count * kernel_dtype_bytes(b->dtype)) != 0) {
+            say_case(what, which, shape, dtype);
+            fail();
+        }
+    }
+}
+
+/* Runs every case on both engines. */
+static void compare_all(const struct engine *a, size_t misalignment, const struct engine *b,
+                        const char *what, bool unfused_only)
+{
+    for (int i = 0; i < NUM_SHAPES * NUM_CASES * 2; i++) {
+        int which = i / 2 % NUM_CASES, shape = i / 2 / NUM_CASES;
+        enum kernel_dtype dtype = i % 2 ? KERNEL_BF16 : KERNEL_F32;
+        if (unfused_only && kernel_cases[which].fused)
+            continue;
+        struct run got = run_case(a, which, kernel_shapes[shape], dtype, misalignment);
+        struct run want = run_case(b, which, kernel_shapes[shape], dtype, 0);
+        same_bits(&got, &want, what, which, shape, dtype);
+        free_run(&got);
+        free_run(&want);
+    }
+}
+
+static void compare_threads(enum kernel_backend backend, const char *isa)
+{
+    struct engine one = new_engine(backend, isa, 1);
+    if (!one.kernels) {
+        print_message("this CPU has no %s\n", isa);
+        skip();
+    }
+    for (uint32_t threads = 2; threads <= 4; threads++) {
+        struct engine many = new_engine(backend, isa, threads);
+        compare_all(&many, 0, &one, kernels_describe(many.kernels), false);
+        free_engine(&many);
+    }
+    free_engine(&one);
+}
+
+static void test_kernels__bits_of_the_best_level_do_not_depend_on_threads(void **state)
+{
+    (void)state;
+    compare_threads(KERNEL_BACKEND_BEST, NULL);
+}
+static void test_kernels__bits_of_avx2_do_not_depend_on_threads(void **state)
+{
+    (void)state;
+    compare_threads(KERNEL_BACKEND_BEST, "avx2");
+}
+static void test_kernels__bits_of_sse2_do_not_depend_on_threads(void **state)
+{
+    (void)state;
+    compare_threads(KERNEL_BACKEND_BEST, "sse2");
+}
+static void test_kernels__bits_of_the_twins_do_not_depend_on_threads(void **state)
+{
+    (void)state;
+    compare_threads(KERNEL_BACKEND_REFERENCE, NULL);
+}
+
+static void test_kernels__bits_do_not_depend_on_addresses_or_on_repetition(void **state)
+{
+    (void)state;
+    struct engine one = new_engine(KERNEL_BACKEND_BEST, NULL, 2);
+    for (size_t misalignment = 0; misalignment <= 192; misalignment += 64)
+        compare_all(&one, misalignment, &one, "moved or repeated", false);
+    free_engine(&one);
+}
+
+static void compare_levels(const char *isa, const char *other, bool unfused_only)
+{
+    struct engine a = new_engine(KERNEL_BACKEND_BEST, isa, 1);
+    struct engine b = new_engine(KERNEL_BACKEND_BEST, other, 1);
+    if (!a.kernels || !b.kernels)
+        print_message("this CPU has no %s\n", a.kernels ? other : isa);
+    else
+        compare_all(&a, 0, &b, isa, unfused_only);
+    free_engine(&a);
+    free_engine(&b);
+}
+
+static void test_kernels__unfused_code_has_the_same_bits_on_every_isa_level(void **state)
+{
+    (void)state;
+    compare_levels("avx2", "sse2", true);
+    compare_levels("avx512", "sse2", true);
+}
+
+/* Products of avx512 are the library's, so attention stands for the fused code there. */
+static void test_kernels__attention_has_the_same_bits_on_avx2_and_avx512(void **state)
+{
+    (void)state;
+    struct engine a = new_engine(KERNEL_BACKEND_BEST, "avx2", 1);
+    struct engine b = new_engine(KERNEL_BACKEND_BEST, "avx512", 1);
+    for (int i = 0; a.kernels && b.kernels && i < NUM_SHAPES * NUM_CASES; i++) {
+        int which = i % NUM_CASES, shape = i / NUM_CASES;
+        if (strncmp(kernel_cases[which].name, "attention", 9) != 0)
+            continue;
+        struct run got = run_case(&a, which, kernel_shapes[shape], KERNEL_F32, 0);
+        struct run want = run_case(&b, which, kernel_shapes[shape], KERNEL_F32, 0);
+        same_bits(&got, &want, "avx2 against avx512", which, shape, KERNEL_F32);
+        free_run(&got);
+        free_run(&want);
+    }
+    free_engine(&a);
+    free_engine(&b);
+}
+
+/* ---- Several rank threads in one process ---- */
+
+#define RANKS 3
+struct rank {
+    pthread_t thread;
+    struct run runs[NUM_CASES];
+};
+
+static void *rank_main(void *argument)
+{
+    struct rank *rank = argument;
+    struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 2);
+    for (int round = 0; round < 3; round++) {
+        for (int which = 0; which < NUM_CASES; which++) {
+            free_run(&rank->runs[which]);
+            rank->runs[which] = run_case(&e, which, kernel_shapes[4], KERNEL_F32, 0);
+        }
+    }
+    free_engine(&e);
+    return NULL;
+}
+
+static void test_kernels__rank_threads_do_not_disturb_each_other(void **state)
+{
+    (void)state;
+    static struct rank ranks[RANKS];
+    struct engine alone = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
+    for (int r = 0; r < RANKS; r++)
+        pthread_join(ranks[r].thread, NULL);
+    for (int which = 0; which < NUM_CASES; which++) {
+        struct run want = run_case(&alone, which, kernel_shapes[4], KERNEL_F32, 0);
+        for (int r = 0; r < RANKS; r++) {
+            same_bits(&ranks[r].runs[which], &want, "rank thread", which, 4, KERNEL_F32);
+            free_run(&ranks[r].runs[which]);
+        }
+        free_run(&want);
+    }
+    free_engine(&alone);
+}
+
+/* ---- Exact sums ---- */
+
+#define EXACT_ROWS 97
+#define EXACT_WIDTH 37
+
+/* Values over the whole range of float, subnormals included. */
+static void fill_wild(float *x, size_t count)
+{
+    uint64_t seed = 5;
+    for (size_t i = 0; i < count; i++)
+        x[i] = ldexpf(random_value(&seed), (int)(next_random(&seed) % 260) - 140);
+}
+
+static void test_kernels__exact_sum_does_not_depend_on_split_or_order(void **state)
+{
+    (void)state;
+    static float x[EXACT_ROWS * EXACT_WIDTH];
+    fill_wild(x, EXACT_ROWS * EXACT_WIDTH);
+    struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 3);
+    struct kernel_exact_sum whole = {0};
+    kernel_sum_squares(e.kernels, &whole, x, EXACT_ROWS, EXACT_WIDTH);
+    double want = kernel_exact_value(&whole);
+    for (uint64_t parts = 2; parts <= EXACT_ROWS; parts += 5) {
+        struct kernel_exact_sum each[EXACT_ROWS] = {0}, total = {0};
+        for (uint64_t p = 0; p < parts; p++) {
+            uint64_t begin = EXACT_ROWS * p / parts, end = EXACT_ROWS * (p + 1) / parts;
+            kernel_sum_squares(e.kernels, &each[p], x + begin * EXACT_WIDTH, end - begin,
+                               EXACT_WIDTH);
+        }
+        for (uint64_t p = parts; p-- > 0;) /* last first, as ranks might */
+            for (int i = 0; i < KERNEL_EXACT_LIMBS; i++)
+                total.limb[i] += each[p].limb[i];
+        assert_true(kernel_exact_value(&total) == want);
+    }
+    free_engine(&e);
+}
+
+/* 1 once and 2^-54 4096 times: added one by one to a double, the small ones would all be lost. */
+static void test_kernels__exact_sum_keeps_what_double_would_drop(void **state)
+{
+    (void)state;
+    struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
+    static float x[4097];
+    for (int i = 0; i < 4097; i++)
+        x[i] = 0x1p-27f;
+    x[17] = 1;
+    struct kernel_exact_sum sum = {0};
+    kernel_sum_squares(e.kernels, &sum, x, 4097, 1);
+    assert_true(kernel_exact_value(&sum) == 1 + 0x1p-42);
+    struct kernel_exact_sum large = {0};
+    float most = 0x1.fffffep127f, least = 0x1p-149f;
+    kernel_sum_squares(e.kernels, &large, &most, 1, 1);
+    assert_true(kernel_exact_value(&large) == (double)most * (double)most);
+    kernel_sum_squares(e.kernels, &large, &least, 1, 1);
+    assert_true(kernel_exact_value(&large) == (double)most * (double)most);
+    free_engine(&e);
+}
+
+/* Around 2^54 a double counts in fours. */
+static void test_kernels__exact_sum_rounds_once_to_nearest_even(void **state)
+{
+    (void)state;
+    struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
+    const struct {
+        float large, small;
+        int times;
+        double want;
+    } rows[] = {
+        {0x1p27f, 1, 1, 0x1p54},     /* a quarter: down */
+        {0x1p27f, 1, 2, 0x1p54},     /* half way: to even, down */
+        {0x1p27f, 1, 3, 0x1p54 + 4}, /* above half */
+        {0x1p27f, 1, 6, 0x1p54 + 8}, /* half way: to even, up */
+        {0x1p27f, 0x1p-70f, 1, 0x1p54},
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct kernel_exact_sum sum = {0};
+        kernel_sum_squares(e.kernels, &sum, &rows[i].large, 1, 1);
+        for (int t = 0; t < rows[i].times; t++)
+            kernel_sum_squares(e.kernels, &sum, &rows[i].small, 1, 1);
+        assert_true(kernel_exact_value(&sum) == rows[i].want);
+    }
+    /* Half way and a hair more, from 200 bits further down. */
+    struct kernel_exact_sum sum = {0};
+    float parts[4] = {0x1p27f, 1, 1, 0x1p-70f};
+    kernel_sum_squares(e.kernels, &sum, parts, 4, 1);
+    assert_true(kernel_exact_value(&sum) == 0x1p54 + 4);
+    free_engine(&e);
+}
+
+static void test_kernels__exact_sum_surfaces_nan_and_infinity(void **state)
+{
+    (void)state;
+    struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 2);
+    float x[3 * 20] = {0};
+    struct kernel_exact_sum sum = {0}, other = {0};
+    x[25] = -INFINITY;
+    kernel_sum_squares(e.kernels, &sum, x, 3, 20);
+    assert_true(isinf(kernel_exact_value(&sum)));
+    x[47] = NAN;
+    kernel_sum_squares(e.kernels, &other, x, 3, 20);
+    for (int i = 0; i < KERNEL_EXACT_LIMBS; i++)
+        sum.limb[i] += other.limb[i];
+    assert_true(isnan(kernel_exact_value(&sum)));
+    free_engine(&e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kernels__bits_of_the_best_level_do_not_depend_on_threads),
+        cmocka_unit_test(test_kernels__bits_of_avx2_do_not_depend_on_threads),
+        cmocka_unit_test(test_kernels__bits_of_sse2_do_not_depend_on_threads),
+        cmocka_unit_test(test_kernels__bits_of_the_twins_do_not_depend_on_threads),
+        cmocka_unit_test(test_kernels__bits_do_not_depend_on_addresses_or_on_repetition),
+        cmocka_unit_test(test_kernels__unfused_code_has_the_same_bits_on_every_isa_level),
+        cmocka_unit_test(test_kernels__attention_has_the_same_bits_on_avx2_and_avx512),
+        cmocka_unit_test(test_kernels__rank_threads_do_not_disturb_each_other),
+        cmocka_unit_test(test_kernels__exact_sum_does_not_depend_on_split_or_order),
+        cmocka_unit_test(test_kernels__exact_sum_keeps_what_double_would_drop),
+        cmocka_unit_test(test_kernels__exact_sum_rounds_once_to_nearest_even),
+        cmocka_unit_test(test_kernels__exact_sum_surfaces_nan_and_infinity),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
