@@ -1,0 +1,262 @@
+/* proto_checksum.c - hashes and the layout-free digest.
+ *
+ * Goal: the stored formulas never change, and the digest depends on the values and their global
+ * places alone.
+ * Method: golden values that an independent implementation (Python integers, xxhash, hashlib)
+ * computed from the formulas in checksum.h; then a plain loop written from the same text, at random
+ * lengths, alignments and cuts. The seed is printed; SEED= repeats a run. */
+#include "proto/checksum.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define NONCE "0123456789abcdef0123456789abcdef"
+#define GOLDEN_BYTES 1000
+
+static uint64_t random_state;
+
+static uint64_t next_random(uint64_t below)
+{
+    random_state += 0x9e3779b97f4a7c15ull;
+    uint64_t z = random_state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return (z ^ (z >> 31)) % below;
+}
+
+static int print_seed(void **state)
+{
+    (void)state;
+    const char *given = getenv("SEED");
+    random_state = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    print_message("# seed %" PRIu64 "\n", random_state);
+    return 0;
+}
+
+static void fill_golden(uint8_t out[GOLDEN_BYTES])
+{
+    for (uint32_t i = 0; i < GOLDEN_BYTES; i++)
+        out[i] = (uint8_t)(i * i * 31 + i * 7 + 3);
+}
+
+/* checksum.h read literally. */
+static void add_plain(struct digest *digest, const uint8_t *data, uint64_t count, uint32_t width,
+                      uint64_t first)
+{
+    uint64_t words_per_element = width == 8 ? 2 : 1;
+    uint32_t word_bytes = width == 8 ? 4 : width;
+    for (uint64_t n = 0; n < count * words_per_element; n++) {
+        uint64_t value = 0;
+        for (uint32_t b = 0; b < word_bytes; b++)
+            value |= (uint64_t)data[n * word_bytes + b] << (8 * b);
+        uint64_t i = first * words_per_element + n;
+        uint64_t a = (i + 1) * 0x9e3779b97f4a7c15ull;
+        uint64_t b = (a ^ (a >> 32)) * 0xff51afd7ed558ccdull;
+        uint64_t key_0 = b ^ (b >> 32);
+        uint64_t c = key_0 * 0xc4ceb9fe1a85ec53ull;
+        digest->sum[0] += value * key_0;
+        digest->sum[1] += value * (c ^ (c >> 32));
+    }
+}
+
+static void test_checksum__golden_hashes_are_kept(void **state)
+{
+    (void)state;
+    uint8_t data[GOLDEN_BYTES];
+    char hex[CHECKSUM_SHA256_HEX];
+    fill_golden(data);
+    uint64_t identity = checksum_shard_identity(NONCE, 2, 8);
+    assert_true(identity == 0x2153b2b9a5c45fcfull);
+    assert_true(checksum_bytes(data, sizeof(data)) == 0x33702c5eecf0c0aeull);
+    assert_true(checksum_block(data, sizeof(data), identity, 0) == 0xbf215564bd8b6bdaull);
+    assert_true(checksum_block(data, sizeof(data), identity, 1) == 0x015263de2ac0e160ull);
+    assert_true(checksum_block(data, sizeof(data), identity, 77) == 0x8bf25977a7e16c5full);
+    checksum_sha256_hex(hex, data, sizeof(data));
+    assert_string_equal(hex, "77be3b51125e0c914d26a856aae2ecc64dc1e6034786d76822556c50b1cbc929");
+    checksum_sha256_hex(hex, "", 0);
+    assert_string_equal(hex, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+}
+
+static void test_checksum__block_hash_knows_its_place_and_its_shard(void **state)
+{
+    (void)state;
+    static uint8_t block[CHECKSUM_BLOCK_BYTES];
+    memset(block, 0x5a, sizeof(block));
+    uint64_t identity = checksum_shard_identity(NONCE, 2, 8);
+    uint64_t hash = checksum_block(block, sizeof(block), identity, 3);
+    assert_true(hash == checksum_block(block, sizeof(block), identity, 3));
+    assert_true(hash != checksum_block(block, sizeof(block), identity, 4));
+    const uint64_t others[] = {
+        checksum_shard_identity(NONCE, 3, 8),
+        checksum_shard_identity(NONCE, 2, 9),
+        checksum_shard_identity("0123456789abcdef0123456789abcdee", 2, 8),
+    };
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        assert_true(hash != checksum_block(block, sizeof(block), others[i], 3));
+    for (uint32_t i = 0; i < 100; i++) {
+        uint64_t bit = next_random(8 * sizeof(block));
+        block[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+        assert_true(hash != checksum_block(block, sizeof(block), identity, 3));
+        block[bit / 8] ^= (uint8_t)(1u << (bit % 8));
+    }
+}
+
+static void test_digest__golden_values_are_kept(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t width;
+        uint64_t first, sum[2];
+    } golden[] = {
+        {1, 0, {0x788a11e3f5e87f52ull, 0x0c56e1a2d4cd986cull}},
+        {1, 0x200000005, {0x03f589ebc0ccc8e5ull, 0x8173cf84596371a5ull}},
+        {2, 0, {0xd4066f3100d467d4ull, 0x99819dfad2261f4dull}},
+        {2, 0x200000005, {0xc18acadf725fa294ull, 0x852b982ab3f6da45ull}},
+        {4, 0, {0x2dc0b0a84b8cd8fbull, 0x48528f17796a4372ull}},
+        {4, 0x200000005, {0x4449d6369a4eb108ull, 0xcefba35d3bee8eecull}},
+        {8, 0, {0x2dc0b0a84b8cd8fbull, 0x48528f17796a4372ull}},
+        {8, 0x200000005, {0x5dd04504b2757dd1ull, 0x8f204ee7352e7b1eull}},
+    };
+    uint8_t data[GOLDEN_BYTES];
+    fill_golden(data);
+    for (size_t i = 0; i < sizeof(golden) / sizeof(golden[0]); i++) {
+        struct digest digest = {{0, 0}};
+        digest_add(&digest, data, sizeof(data) / golden[i].width, golden[i].width, golden[i].first);
+        assert_true(digest.sum[0] == golden[i].sum[0]);
+        assert_true(digest.sum[1] == golden[i].sum[1]);
+    }
+}
+
+static void test_digest__fast_loops_equal_the_plain_formula(void **state)
+{
+    (void)state;
+    static uint8_t data[8 * 700 + 64];
+    for (size_t i = 0; i < sizeof(data); i++)
+        data[i] = (uint8_t)next_random(256);
+    for (uint32_t round = 0; round < 2000; round++) {
+        uint32_t width = 1u << next_random(4);
+        uint64_t count = next_random(round % 2 ? 700 : 80);
+        uint64_t first = next_random(1ull << (1 + next_random(54)));
+        uint64_t misalign = next_random(64);
+        struct digest fast = {{round, round}}, plain = {{round, round}};
+        digest_add(&fast, data + misalign, count, width, first);
+        add_plain(&plain, data + misalign, count, width, first);
+        assert_memory_equal(&fast, &plain, sizeof(fast));
+    }
+}
+
+static void test_digest__every_isa_level_gives_the_same_sums(void **state)
+{
+    (void)state;
+    static uint8_t data[4 * 1000];
+    static const loop_fn base[] = {loop_u8_base, loop_u16_base, loop_u32_base};
+    const loop_fn *levels[3] = {base};
+    uint32_t num_levels = 1;
+#if defined(__x86_64__)
+    static const loop_fn avx2[] = {loop_u8_avx2, loop_u16_avx2, loop_u32_avx2};
+    static const loop_fn avx512[] = {loop_u8_avx512, loop_u16_avx512, loop_u32_avx512};
+    if (__builtin_cpu_supports("avx2"))
+        levels[num_levels++] = avx2;
+    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        levels[num_levels++] = avx512;
+#endif
+    print_message("# %u levels\n", num_levels);
+    for (size_t i = 0; i < sizeof(data); i++)
+        data[i] = (uint8_t)next_random(256);
+    for (uint32_t level = 0; level < num_levels; level++) {
+        for (uint32_t width = 1; width <= 4; width *= 2) {
+            struct digest fast = {{0, 0}}, plain = {{0, 0}};
+            uint64_t done = levels[level][width / 2](&fast, data + 3, 900, 12345);
+            assert_int_equal(done, 896);
+            add_plain(&plain, data + 3, done, width, 12345);
+            assert_memory_equal(&fast, &plain, sizeof(fast));
+        }
+    }
+}
+
+static void test_digest__any_cut_in_any_order_gives_the_same_sums(void **state)
+{
+    (void)state;
+    static uint8_t data[4096];
+    for (size_t i = 0; i < sizeof(data); i++)
+        data[i] = (uint8_t)next_random(256);
+    for (uint32_t width = 1; width <= 8; width *= 2) {
+        uint64_t count = sizeof(data) / width;
+        struct digest whole = {{0, 0}}, total = {{0, 0}};
+        digest_add(&whole, data, count, width, 99);
+        /* Pieces from the back to the front, each in a digest of its own. */
+        for (uint64_t end = count; end > 0;) {
+            uint64_t piece = 1 + next_random(end < 97 ? end : 97);
+            struct digest part = {{0, 0}};
+            end -= piece;
+            digest_add(&part, data + end * width, piece, width, 99 + end);
+            digest_merge(&total, &part);
+        }
+        assert_memory_equal(&whole, &total, sizeof(whole));
+    }
+}
+
+static void test_digest__sees_every_flipped_bit_and_every_swap(void **state)
+{
+    (void)state;
+    static uint64_t words[64], changed[64];
+    for (uint32_t i = 0; i < 64; i++)
+        words[i] = next_random(UINT64_MAX);
+    for (uint32_t width = 1; width <= 8; width *= 2) {
+        uint64_t count = sizeof(words) / width;
+        struct digest before = {{0, 0}};
+        digest_add(&before, words, count, width, 5);
+        for (uint32_t bit = 0; bit < 64 * 64; bit++) {
+            struct digest after = {{0, 0}};
+            memcpy(changed, words, sizeof(words));
+            changed[bit / 64] ^= 1ull << (bit % 64);
+            digest_add(&after, changed, count, width, 5);
+            assert_true(before.sum[0] != after.sum[0] && before.sum[1] != after.sum[1]);
+        }
+    }
+    /* Two elements that differ in their sign alone change places. */
+    for (uint32_t i = 1; i < 64; i++) {
+        struct digest before = {{0, 0}}, after = {{0, 0}};
+        memcpy(changed, words, sizeof(words));
+        changed[i] = changed[0] ^ (1ull << 63);
+        digest_add(&before, changed, 64, 8, 5);
+        uint64_t kept = changed[0];
+        changed[0] = changed[i];
+        changed[i] = kept;
+        digest_add(&after, changed, 64, 8, 5);
+        assert_true(before.sum[0] != after.sum[0] && before.sum[1] != after.sum[1]);
+    }
+}
+
+static void test_digest__element_0_counts(void **state)
+{
+    (void)state;
+    struct digest digest = {{0, 0}};
+    digest_add(&digest, "\x01", 1, 1, 0);
+    assert_true(digest.sum[0] == 0x7fc3156171908fddull);
+    assert_true(digest.sum[1] == 0x6259e446241684e1ull);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_checksum__golden_hashes_are_kept),
+        cmocka_unit_test(test_checksum__block_hash_knows_its_place_and_its_shard),
+        cmocka_unit_test(test_digest__golden_values_are_kept),
+        cmocka_unit_test(test_digest__fast_loops_equal_the_plain_formula),
+        cmocka_unit_test(test_digest__every_isa_level_gives_the_same_sums),
+        cmocka_unit_test(test_digest__any_cut_in_any_order_gives_the_same_sums),
+        cmocka_unit_test(test_digest__sees_every_flipped_bit_and_every_swap),
+        cmocka_unit_test(test_digest__element_0_counts),
+    };
+    return cmocka_run_group_tests(tests, print_seed, NULL);
+}
