@@ -173,8 +173,8 @@ int cli_list(const struct cli *cli)
 static void print_member(const char *name, const char *json)
 {
     char safe[2048];
-    bool is_long = strlen(json) >= sizeof safe;
-    if (strcmp(json, "{}") != 0)
+    bool is_long = json != NULL && strlen(json) >= sizeof safe;
+    if (json != NULL && strcmp(json, "{}") != 0)
         printf("%-12s %s%s\n", name, text_safe(safe, sizeof safe, json),
                is_long ? "... (--json shows all)" : "");
 }
@@ -187,12 +187,9 @@ static void print_tensors(const struct manifest *manifest)
         const struct tensor_meta *tensor = &table->tensors[i];
         const struct layout *layout = &table->layouts[table->layout_of[i]];
         char name[LAYOUT_NAME_MAX], shape[96];
-        uint64_t pieces = 1;
-        for (uint32_t d = 0; d < layout->dims; d++)
-            pieces *= layout->num_cuts[d] - 1;
         printf("%-48s %-5s %-20s %6llu  %016llx%016llx\n",
                text_safe(name, sizeof name, tensor->name), dtype_name(tensor->dtype),
-               text_shape(shape, sizeof shape, tensor), (unsigned long long)pieces,
+               text_shape(shape, sizeof shape, tensor), (unsigned long long)layout_cells(layout),
                (unsigned long long)manifest->digests[i].sum[0],
                (unsigned long long)manifest->digests[i].sum[1]);
     }

@@ -25,7 +25,6 @@
 #define SCAN_BYTES (SCAN_BLOCKS * CHECKSUM_BLOCK_BYTES)
 /* What a gather reads at most: its own bytes, and the rest of the first and the last block. */
 #define READ_BYTES_MAX (GATHER_BYTES_MAX + 2 * CHECKSUM_BLOCK_BYTES)
-#define SHARD_BYTES_MAX (1ull << 50)
 #define TABLE_BYTES_MAX (1ull << 28) /* of one shard's checksums: a shard of 32 TiB */
 
 static uint64_t align_up(uint64_t value)
@@ -48,18 +47,12 @@ static int manifest_geometry(struct shard_geometry *out, const struct manifest *
     free(tensors);
     if (error != 0)
         return error;
-    *out = (struct shard_geometry){.data_start = entry->data_start, .file_bytes = entry->bytes};
-    if (entry->data_start % SHARD_ALIGN != 0 || entry->data_start == 0 ||
-        entry->data_start > SHARD_HEADER_BYTES_MAX + SHARD_ALIGN || bytes > SHARD_BYTES_MAX)
-        return report_error(ERR_CORRUPT, NULL, "the manifest has an impossible size for shard %u",
-                            shard);
-    out->table_start = entry->data_start + bytes;
-    out->num_blocks = (out->table_start + CHECKSUM_BLOCK_BYTES - 1) / CHECKSUM_BLOCK_BYTES;
-    if (align_up(out->table_start + 8 * out->num_blocks) != entry->bytes ||
-        entry->bytes - out->table_start > TABLE_BYTES_MAX)
-        return report_error(ERR_CORRUPT, NULL,
-                            "the manifest's size of shard %u does not fit its tensors", shard);
-    return 0;
+    error = shard_geometry_derive(out, entry->data_start, bytes);
+    if (error == 0 &&
+        (out->file_bytes != entry->bytes || out->file_bytes - out->table_start > TABLE_BYTES_MAX))
+        error = report_error(ERR_CORRUPT, NULL,
+                             "the manifest's size of shard %u does not fit its tensors", shard);
+    return error;
 }
 
 /* Reads [start, start + bytes) of a file through an aligned detour, in parts. */

@@ -160,6 +160,8 @@ static int visit_run(void *user, const struct storage_entry *found)
     return storage_list(outer->store, run, visit_step, &inner);
 }
 
+/* By run; then the newest attempt first, since a younger attempt may have gone back to an older
+ * step and left the rest of a branch behind. ckptd's idea of the newest is the same. */
 static int compare_entries(const void *left, const void *right)
 {
     const struct manifest_summary *a = &((const struct catalog_entry *)left)->summary;
@@ -167,9 +169,9 @@ static int compare_entries(const void *left, const void *right)
     int order = strcmp(a->run, b->run);
     if (order != 0)
         return order;
-    if (a->step != b->step)
-        return a->step > b->step ? -1 : 1;
-    return (a->attempt < b->attempt) - (a->attempt > b->attempt);
+    if (a->attempt != b->attempt)
+        return a->attempt > b->attempt ? -1 : 1;
+    return (a->step < b->step) - (a->step > b->step);
 }
 
 int catalog_read(struct catalog *out, struct storage *store, const char *run)
