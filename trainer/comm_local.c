@@ -76,10 +76,11 @@ static const struct comm_ops local_ops;
 
 /* ---- waiting ---- */
 
+/* The last error stays empty: the rank that ended has the reason. */
 static int lost(void)
 {
-    return report_error(ERR_UNAVAILABLE, "see the other rank's message",
-                        "another rank of this process has ended");
+    report_clear();
+    return ERR_UNAVAILABLE;
 }
 
 static bool is_broken(const struct group *group)
@@ -396,9 +397,10 @@ static void *thread_main(void *argument)
         world_fail(thread->world, report_error(ERR_MEMORY, NULL, "no memory for a communicator"));
         return NULL;
     }
-    *l = (struct local){.base = {&local_ops, thread->rank, thread->group->size},
-                        .group = thread->group,
-                        .world_rank = thread->rank};
+    *l = (struct local){
+        .base = {.ops = &local_ops, .rank = thread->rank, .size = thread->group->size},
+        .group = thread->group,
+        .world_rank = thread->rank};
     int rc = thread->world->rank_main(&l->base, thread->world->user);
     if (rc != 0)
         world_fail(thread->world, rc);

@@ -21,16 +21,19 @@ struct mpi {
     struct comm base;
     MPI_Comm comm;
     MPI_Datatype unit; /* MPI_UNIT_BYTES bytes */
-    bool is_world;
-    int *counts; /* room for four lists of `size` */
+    struct mpi *world; /* itself for the world */
+    int *counts;       /* room for four lists of `size` */
 };
 
 static const struct comm_ops mpi_ops;
 
-static int check(int code, const char *what)
+/* `m` NULL: before there is a world. */
+static int check(struct mpi *m, int code, const char *what)
 {
     if (code == MPI_SUCCESS)
         return 0;
+    if (m != NULL)
+        m->world->base.is_lost = true;
     char text[MPI_MAX_ERROR_STRING];
     int length = 0;
     if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
@@ -39,23 +42,29 @@ static int check(int code, const char *what)
     return report_error(ERR_UNAVAILABLE, "start the run again", "MPI's %s failed: %s", what, text);
 }
 
-static int wrap(struct comm **out, MPI_Comm comm, MPI_Datatype unit, bool is_world)
+/* world NULL: this is the world. */
+static int wrap(struct comm **out, MPI_Comm comm, struct mpi *world)
 {
     struct mpi *m = calloc(1, sizeof(*m));
     int rank = 0, size = 0;
-    ERR_TRY(check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "set_errhandler"));
-    ERR_TRY(check(MPI_Comm_rank(comm, &rank), "comm_rank"));
-    ERR_TRY(check(MPI_Comm_size(comm, &size), "comm_size"));
+    int rc = check(world, MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "set_errhandler");
+    if (rc == 0)
+        rc = check(world, MPI_Comm_rank(comm, &rank), "comm_rank");
+    if (rc == 0)
+        rc = check(world, MPI_Comm_size(comm, &size), "comm_size");
     if (m != NULL)
-        m->counts = calloc(4 * (size_t)size, sizeof(int));
-    if (m == NULL || m->counts == NULL) {
+        m->counts = calloc(4 * (size_t)size + 1, sizeof(int));
+    if (rc == 0 && (m == NULL || m->counts == NULL))
+        rc = report_error(ERR_MEMORY, NULL, "no memory for a communicator");
+    if (rc != 0) {
+        free(m != NULL ? m->counts : NULL);
         free(m);
-        return report_error(ERR_MEMORY, NULL, "no memory for a communicator");
+        return rc;
     }
-    m->base = (struct comm){&mpi_ops, (uint32_t)rank, (uint32_t)size};
+    m->base = (struct comm){.ops = &mpi_ops, .rank = (uint32_t)rank, .size = (uint32_t)size};
     m->comm = comm;
-    m->unit = unit;
-    m->is_world = is_world;
+    m->world = world != NULL ? world : m;
+    m->unit = world != NULL ? world->unit : MPI_DATATYPE_NULL;
     *out = &m->base;
     return 0;
 }
@@ -63,14 +72,14 @@ static int wrap(struct comm **out, MPI_Comm comm, MPI_Datatype unit, bool is_wor
 int comm_mpi_open(struct comm **out)
 {
     int provided = 0;
-    MPI_Datatype unit;
-    ERR_TRY(check(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "init"));
+    ERR_TRY(check(NULL, MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided), "init"));
     if (provided < MPI_THREAD_FUNNELED)
         return report_error(ERR_INVALID, "use an MPI library built with threads",
                             "MPI cannot run beside threads");
-    ERR_TRY(check(MPI_Type_contiguous((int)MPI_UNIT_BYTES, MPI_BYTE, &unit), "type_contiguous"));
-    ERR_TRY(check(MPI_Type_commit(&unit), "type_commit"));
-    return wrap(out, MPI_COMM_WORLD, unit, true);
+    ERR_TRY(wrap(out, MPI_COMM_WORLD, NULL));
+    struct mpi *m = (struct mpi *)*out;
+    ERR_TRY(check(m, MPI_Type_contiguous((int)MPI_UNIT_BYTES, MPI_BYTE, &m->unit), "type"));
+    return check(m, MPI_Type_commit(&m->unit), "type_commit");
 }
 
 static int mpi_split(struct comm *comm, struct comm **out, uint32_t color, uint32_t key)
@@ -78,8 +87,8 @@ static int mpi_split(struct comm *comm, struct comm **out, uint32_t color, uint3
     struct mpi *m = (struct mpi *)comm;
     MPI_Comm child;
     CHECK(color <= INT_MAX && key <= INT_MAX);
-    ERR_TRY(check(MPI_Comm_split(m->comm, (int)color, (int)key, &child), "comm_split"));
-    return wrap(out, child, m->unit, false);
+    ERR_TRY(check(m, MPI_Comm_split(m->comm, (int)color, (int)key, &child), "comm_split"));
+    return wrap(out, child, m->world);
 }
 
 static void mpi_free(struct comm *comm)
@@ -87,7 +96,7 @@ static void mpi_free(struct comm *comm)
     struct mpi *m = (struct mpi *)comm;
     if (m == NULL)
         return;
-    if (m->is_world) {
+    if (m->world == m) {
         MPI_Type_free(&m->unit);
         MPI_Finalize();
     } else {
@@ -99,7 +108,8 @@ static void mpi_free(struct comm *comm)
 
 static int mpi_barrier(struct comm *comm)
 {
-    return check(MPI_Barrier(((struct mpi *)comm)->comm), "barrier");
+    struct mpi *m = (struct mpi *)comm;
+    return check(m, MPI_Barrier(m->comm), "barrier");
 }
 
 static int mpi_broadcast(struct comm *comm, void *data, size_t bytes, uint32_t root)
@@ -107,7 +117,7 @@ static int mpi_broadcast(struct comm *comm, void *data, size_t bytes, uint32_t r
     struct mpi *m = (struct mpi *)comm;
     for (size_t at = 0; at < bytes; at += MPI_PIECE_BYTES) {
         size_t piece = bytes - at < MPI_PIECE_BYTES ? bytes - at : MPI_PIECE_BYTES;
-        ERR_TRY(check(MPI_Bcast((char *)data + at, (int)piece, MPI_BYTE, (int)root, m->comm),
+        ERR_TRY(check(m, MPI_Bcast((char *)data + at, (int)piece, MPI_BYTE, (int)root, m->comm),
                       "broadcast"));
     }
     return 0;
@@ -147,7 +157,7 @@ static int mpi_all_gather_v(struct comm *comm, const void *send, size_t send_byt
     int *counts = m->counts, *at = m->counts + comm->size;
     MPI_Datatype type;
     ERR_TRY(lists_as_int(m, counts, at, &type, recv_bytes, recv_at));
-    return check(MPI_Allgatherv(send, counts[comm->rank], type, recv, counts, at, type, m->comm),
+    return check(m, MPI_Allgatherv(send, counts[comm->rank], type, recv, counts, at, type, m->comm),
                  "all_gather");
 }
 
@@ -161,7 +171,8 @@ static int mpi_all_to_all_v(struct comm *comm, const void *send, const size_t *s
     MPI_Datatype send_type, recv_type;
     ERR_TRY(lists_as_int(m, send_counts, send_starts, &send_type, send_bytes, send_at));
     ERR_TRY(lists_as_int(m, recv_counts, recv_starts, &recv_type, recv_bytes, recv_at));
-    return check(MPI_Alltoallv(send, send_counts, send_starts, send_type, recv, recv_counts,
+    return check(m,
+                 MPI_Alltoallv(send, send_counts, send_starts, send_type, recv, recv_counts,
                                recv_starts, recv_type, m->comm),
                  "all_to_all");
 }
@@ -172,7 +183,7 @@ static int all_reduce(struct mpi *m, char *data, size_t count, size_t width, MPI
     for (size_t at = 0; at < count; at += step) {
         size_t piece = count - at < step ? count - at : step;
         ERR_TRY(check(
-            MPI_Allreduce(MPI_IN_PLACE, data + at * width, (int)piece, type, MPI_SUM, m->comm),
+            m, MPI_Allreduce(MPI_IN_PLACE, data + at * width, (int)piece, type, MPI_SUM, m->comm),
             "all_reduce"));
     }
     return 0;
@@ -200,7 +211,7 @@ static int mpi_reduce_scatter_f32(struct comm *comm, const float *send, float *r
     if (total > INT_MAX)
         return report_error(ERR_INVALID, "set training.reduction to canonical",
                             "a reduce-scatter of %zu floats does not fit MPI's counts", total);
-    return check(MPI_Reduce_scatter(send, recv, m->counts, MPI_FLOAT, MPI_SUM, m->comm),
+    return check(m, MPI_Reduce_scatter(send, recv, m->counts, MPI_FLOAT, MPI_SUM, m->comm),
                  "reduce_scatter");
 }
 

@@ -61,6 +61,7 @@ struct parallel {
     uint32_t num_leaves;      /* S */
     uint32_t num_micro_steps; /* ceil(S / d) */
     uint32_t micro_step;
+    int failure; /* of this rank alone, in this step: all learn of it at the end of the step */
     struct block *blocks;
     size_t *full_at; /* per tensor: in its block's whole tensors */
     size_t piece_count, fast_count;
@@ -452,14 +453,14 @@ static int norm_and_stop(struct parallel *p, bool want_stop, struct step_result 
 {
     struct {
         struct kernel_exact_sum sum;
-        int64_t stop;
-    } all = {.stop = want_stop};
+        int64_t stop, failures;
+    } all = {.stop = want_stop, .failures = p->failure != 0};
     sum_own_squares(p, &all.sum);
     ERR_TRY(p->mesh.world->ops->all_reduce_i64(p->mesh.world, (int64_t *)&all,
                                                sizeof(all) / sizeof(int64_t)));
     out->grad_norm = sqrt(kernel_exact_value(&all.sum));
     out->stop = all.stop != 0;
-    return 0;
+    return all.failures == 0 ? 0 : parallel_agree(p->mesh.world, p->failure);
 }
 
 static int gather_loss(struct parallel *p, double *out)
@@ -498,17 +499,21 @@ static int run_micro_step(struct parallel *p, const struct step_input *input)
     struct model_batch mine = {p->inputs, p->targets,
                                (float)(1.0 / ((double)p->num_leaves * (double)tokens))};
     p->losses[p->micro_step] = 0;
-    if (!rank_has_leaf(p, my_rank(p)))
-        return model_leaf(p->model, &p->provider, NULL, &p->losses[p->micro_step]);
-    ERR_TRY(data_read(input->data, input->first_sample + leaf * batch, (uint32_t)batch, p->inputs,
-                      p->targets));
-    return model_leaf(p->model, &p->provider, &mine, &p->losses[p->micro_step]);
+    bool has_batch = rank_has_leaf(p, my_rank(p));
+    if (has_batch && p->failure == 0)
+        p->failure = data_read(input->data, input->first_sample + leaf * batch, (uint32_t)batch,
+                               p->inputs, p->targets);
+    /* A leaf that could not be read is walked and sent as it lies: the step is void, all learn at
+     * its end. */
+    has_batch = has_batch && p->failure == 0;
+    return model_leaf(p->model, &p->provider, has_batch ? &mine : NULL, &p->losses[p->micro_step]);
 }
 
 int parallel_step(struct parallel *p, const struct step_input *input, struct step_result *out)
 {
     size_t count = p->is_canonical ? p->piece_count : p->fast_count;
     memset(p->accumulators, 0, count * sizeof(float));
+    p->failure = 0;
     for (p->micro_step = 0; p->micro_step < p->num_micro_steps; p->micro_step++) {
         ERR_TRY(run_micro_step(p, input));
         if (p->micro_step == 0 && input->step == p->config->crash_at_step)
@@ -526,6 +531,34 @@ int parallel_logits(struct parallel *p, struct data *data, uint64_t first_sample
         ERR_TRY(data_read(data, first_sample, (uint32_t)p->config->local_batch_size, p->inputs,
                           p->targets));
     return model_logits(p->model, &p->provider, is_mine ? p->inputs : NULL, out_logits);
+}
+
+/* ---- agreement ---- */
+
+int parallel_agree_quietly(struct comm *world, int rc, uint32_t *out_first)
+{
+    uint32_t size = world->size, first = 0;
+    int64_t *codes = calloc(size, sizeof(*codes));
+    if (codes == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u codes", size);
+    codes[world->rank] = rc;
+    int agreed = world->ops->all_reduce_i64(world, codes, size);
+    while (agreed == 0 && first < size && codes[first] == 0)
+        first++;
+    if (agreed == 0 && first < size)
+        agreed = (int)codes[first];
+    *out_first = first;
+    free(codes);
+    return agreed;
+}
+
+int parallel_agree(struct comm *world, int rc)
+{
+    uint32_t first = 0;
+    int agreed = parallel_agree_quietly(world, rc, &first);
+    if (agreed != 0 && first != world->rank && first < world->size)
+        report_clear();
+    return agreed;
 }
 
 /* ---- the recipe ---- */
@@ -606,10 +639,14 @@ static int split_world(struct parallel *p)
     return mesh->world->ops->split(mesh->world, &mesh->replica_group, mesh->shard, mesh->replica);
 }
 
-static int apply(struct parallel *p)
+/* Steps 1 to 4: no communication. */
+static int prepare(struct parallel *p)
 {
     const struct config *config = p->config;
+    struct comm *world = p->mesh.world;
     /* 1. The mesh: which place this rank has. */
+    ERR_TRY(parallel_mesh(&p->mesh, config, world->rank, world->size));
+    p->mesh.world = world;
     ERR_TRY(check_canonical(config));
     p->num_leaves = (uint32_t)config->micro_batches;
     p->num_micro_steps = (p->num_leaves + num_ranks(p) - 1) / num_ranks(p);
@@ -627,6 +664,14 @@ static int apply(struct parallel *p)
         return 0;
     ERR_TRY(memory_commit(p->memory));
     take_kept(p);
+    return 0;
+}
+
+static int apply(struct parallel *p)
+{
+    if (p->config->estimate)
+        return prepare(p);
+    ERR_TRY(parallel_agree(p->mesh.world, prepare(p)));
     /* 5. The groups in which it communicates. */
     return split_world(p);
 }
@@ -634,15 +679,12 @@ static int apply(struct parallel *p)
 int parallel_apply(struct parallel **out, const struct parallel_options *options)
 {
     const struct config *config = options->config;
-    struct mesh mesh;
-    ERR_TRY(parallel_mesh(&mesh, config, options->world->rank, options->world->size));
     struct parallel *p = calloc(1, sizeof(*p));
     if (p == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the parallel state");
     p->config = config;
     p->table = options->table;
     p->kernels = options->kernels;
-    p->mesh = mesh;
     p->mesh.world = options->world;
     p->dtype = strcmp(config->mixed_precision_param, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
     p->is_canonical = strcmp(config->reduction, "canonical") == 0;
@@ -703,26 +745,4 @@ void parallel_init_state(struct parallel *p, uint64_t seed)
                         seed);
     }
     parallel_params_changed(p);
-}
-
-/* ---- agreement ---- */
-
-int parallel_agree(const struct mesh *mesh, int rc)
-{
-    uint32_t size = mesh->world->size, rank = mesh->world->rank;
-    int64_t *codes = calloc(size, sizeof(*codes));
-    if (codes == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u codes", size);
-    codes[rank] = rc;
-    int comm_rc = mesh->world->ops->all_reduce_i64(mesh->world, codes, size);
-    uint32_t first = 0;
-    while (first < size && codes[first] == 0)
-        first++;
-    int agreed = comm_rc != 0 ? comm_rc : first == size ? 0 : (int)codes[first];
-    free(codes);
-    if (comm_rc == 0 && agreed != 0 && first == rank)
-        log_error("train", "rank %u: %s", rank, report_line());
-    if (comm_rc == 0 && agreed != 0 && rc == 0)
-        report_error(agreed, NULL, "rank %u failed", first);
-    return agreed;
 }

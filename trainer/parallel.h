@@ -93,7 +93,10 @@ int parallel_logits(struct parallel *parallel, struct data *data, uint64_t first
                     float *out_logits);
 
 /* All ranks exchange how a call ended and return the same: 0, or the code of the lowest rank that
- * failed, which logs its error. Collective. */
-int parallel_agree(const struct mesh *mesh, int rc);
+ * failed
+ * (*out_first). parallel_agree leaves a last error on that rank alone, so that it is printed once;
+ * the quiet form leaves the last error alone. Collective. */
+int parallel_agree(struct comm *world, int rc);
+int parallel_agree_quietly(struct comm *world, int rc, uint32_t *out_first);
 
 #endif

@@ -1,0 +1,35 @@
+/* metrics.h - what training says about itself: the step line, the loss file, the times of a start.
+ *
+ * The step line is torchtitan's, with its meanings: tps is tokens per second per rank; tflops
+ * counts 6 x (parameters without the embedding) + 12 L H D T per token; mfu is n/a, since the peak
+ * of a CPU is not known. memory is the largest resident size of the process so far.
+ *
+ * metrics.loss_file gets a line per step, "<step> <loss> <gradient norm>", both as C hex floats, so
+ * that two runs can be compared bit for bit. It is appended to and flushed every step; after a
+ * resume, steps made again appear again. Only rank 0 writes. */
+#ifndef HOLDFAST_TRAINER_METRICS_H
+#define HOLDFAST_TRAINER_METRICS_H
+
+#include "trainer/snapshot.h"
+
+struct metrics;
+
+struct metrics_options {
+    const struct config *config; /* must outlive the metrics */
+    uint32_t rank, num_ranks;
+    double flops_per_token;
+};
+
+int metrics_open(struct metrics **out, const struct metrics_options *options);
+void metrics_close(struct metrics *metrics);
+/* Set-up and load are over: what follows is the first step. */
+void metrics_ready(struct metrics *metrics);
+/* ERR_INVALID when loss or norm is not finite: the run has diverged. All ranks see the same
+ * numbers; rank 0 alone keeps the last error. */
+int metrics_check(const struct metrics *metrics, const struct progress *progress);
+/* After each step. The first of a process also logs how long the start took, in parts. A loss file
+ * that cannot be written is said once, and training goes on. */
+void metrics_step(struct metrics *metrics, const struct progress *progress,
+                  const struct snapshot_times *times);
+
+#endif

@@ -1,0 +1,191 @@
+/* rank.c - opens and closes the parts of one rank (see rank.h). */
+#include "trainer/rank.h"
+#include "proto/report.h"
+#include "trainer/data.h"
+#include "trainer/memory.h"
+#include "trainer/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int new_kernels(struct kernels **out, const struct config *config)
+{
+    bool is_reference = strcmp(config->kernels_backend, "reference") == 0;
+    struct kernels_options options = {
+        .backend = is_reference ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST,
+        .num_threads = (uint32_t)config->threads,
+        .isa = strcmp(config->kernels_isa, "auto") == 0 ? NULL : config->kernels_isa};
+    return kernels_new(out, &options);
+}
+
+/* A tokenizer that is given must be the one that made the tokens. */
+static int check_tokenizer(const struct config *config, const struct data_info *info)
+{
+    struct tokenizer *tokenizer = NULL;
+    if (config->tokenizer_path[0] == 0)
+        return 0;
+    ERR_TRY(tokenizer_open(&tokenizer, config->tokenizer_path));
+    bool is_same = strcmp(tokenizer_hash(tokenizer), info->tokenizer_hash) == 0;
+    tokenizer_close(tokenizer);
+    if (!is_same)
+        return report_error(ERR_MISMATCH, "make the tokens again with `tokenizer tokens`",
+                            "the tokens of %s were made by another tokenizer than %s",
+                            config->dataset_path, config->tokenizer_path);
+    return 0;
+}
+
+/* What a rank opens by itself. */
+static int open_own(struct rank *r)
+{
+    const struct config *config = r->config;
+    ERR_TRY(data_open(&r->data, config->dataset_path, (uint32_t)config->seq_len,
+                      (uint64_t)config->seed));
+    ERR_TRY(check_tokenizer(config, data_info(r->data)));
+    ERR_TRY(new_kernels(&r->kernels, config));
+    return model_table_new(&r->table, config->model_name, config->model_flavor,
+                           data_info(r->data)->vocab);
+}
+
+static int open_metrics(struct rank *r)
+{
+    struct metrics_options options = {
+        .config = r->config,
+        .rank = r->world->rank,
+        .num_ranks = r->world->size,
+        .flops_per_token = model_flops_per_token(r->table, (uint32_t)r->config->seq_len)};
+    return metrics_open(&r->metrics, &options);
+}
+
+/* What rank 0 says about the run before it starts. */
+static int introduce(const struct rank *r)
+{
+    const struct config *config = r->config;
+    const struct mesh *mesh = parallel_mesh_of(r->parallel);
+    if (r->world->rank != 0)
+        return 0;
+    char *json = config_to_json(config);
+    if (json == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the configuration's text");
+    log_info("train", "%s %s: %.2f M parameters, vocabulary %u, %s", r->table->name,
+             r->table->flavor, (double)model_num_parameters(r->table) * 1e-6, r->table->shape.vocab,
+             config->mixed_precision_param);
+    log_info("train",
+             "mesh dp_replicate %u x dp_shard %u (%s), %lld threads each, %s; a step is %lld "
+             "micro-batches of %lld x %lld tokens, %s reduction",
+             mesh->replicas, mesh->shards, r->world->ops->name, (long long)config->threads,
+             kernels_describe(r->kernels), (long long)config->micro_batches,
+             (long long)config->local_batch_size, (long long)config->seq_len, config->reduction);
+    const struct memory *memory = parallel_memory(r->parallel);
+    log_info("train", "memory plan per rank: %.1f MiB kept, %.1f MiB shared within the step",
+             (double)memory_kept_bytes(memory) / 1048576.0,
+             (double)memory_shared_bytes(memory) / 1048576.0);
+    if (config->print_config)
+        log_info("config", "%s", json);
+    int rc = 0;
+    if (config->save_config_file[0] != 0) {
+        char path[2 * CONFIG_TEXT_MAX + 2];
+        snprintf(path, sizeof(path), "%s/%s", config->dump_folder, config->save_config_file);
+        FILE *file = fopen(path, "w");
+        bool is_written = file != NULL && fprintf(file, "%s\n", json) > 0;
+        if ((file != NULL && fclose(file) != 0) || !is_written)
+            rc = report_errno(ERR_IO, "could not write job.save_config_file", path);
+    }
+    free(json);
+    return rc;
+}
+
+int rank_open(struct rank *r, const struct config *config, struct comm *world)
+{
+    *r = (struct rank){.config = config, .world = world};
+    ERR_TRY(parallel_agree(world, open_own(r)));
+    struct parallel_options parallel = {config, r->table, r->kernels, world};
+    ERR_TRY(parallel_apply(&r->parallel, &parallel));
+    int rc = open_metrics(r);
+    if (rc == 0)
+        rc = introduce(r);
+    ERR_TRY(parallel_agree(world, rc));
+    struct snapshot_options snapshot = {.config = config,
+                                        .mesh = parallel_mesh_of(r->parallel),
+                                        .state = parallel_state(r->parallel),
+                                        .data = r->data,
+                                        .kernels = kernels_describe(r->kernels)};
+    ERR_TRY(snapshot_open(&r->snapshot, &snapshot));
+    return 0;
+}
+
+void rank_close(struct rank *r)
+{
+    metrics_close(r->metrics);
+    snapshot_close(r->snapshot);
+    parallel_free(r->parallel);
+    model_table_free(r->table);
+    if (r->kernels != NULL)
+        kernels_free(r->kernels);
+    if (r->data != NULL)
+        data_close(r->data);
+}
+
+int rank_load(struct rank *r)
+{
+    bool is_loaded = false;
+    parallel_init_state(r->parallel, (uint64_t)r->config->seed);
+    ERR_TRY(snapshot_load(r->snapshot, &r->progress, &is_loaded));
+    if (is_loaded)
+        parallel_params_changed(r->parallel);
+    metrics_ready(r->metrics);
+    return 0;
+}
+
+static int write_floats(const char *path, const float *values, size_t count)
+{
+    FILE *file = fopen(path, "wb");
+    bool is_written = file != NULL && fwrite(values, sizeof(*values), count, file) == count;
+    if ((file != NULL && fclose(file) != 0) || !is_written)
+        return report_errno(ERR_IO, "could not write debug.logits_file", path);
+    log_info("train", "wrote %zu logits to %s", count, path);
+    return 0;
+}
+
+int rank_write_logits(struct rank *r)
+{
+    size_t count = (size_t)r->config->seq_len * r->table->shape.vocab;
+    float *logits = malloc(count * sizeof(*logits));
+    int rc = logits != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the logits");
+    rc = parallel_agree(r->world, rc);
+    if (rc == 0)
+        rc = parallel_logits(r->parallel, r->data, 0, logits);
+    if (rc == 0 && r->world->rank == 0)
+        rc = write_floats(r->config->logits_file, logits, count);
+    free(logits);
+    return parallel_agree(r->world, rc);
+}
+
+int rank_estimate(const struct config *config)
+{
+    bool is_open = config->dp_shard < 0;
+    uint32_t num_ranks =
+        (uint32_t)(is_open ? config->comm_ranks : config->dp_replicate * config->dp_shard);
+    struct comm world = {.rank = 0, .size = num_ranks};
+    struct rank r = {.config = config, .world = &world};
+    struct parallel_options options = {.config = config, .world = &world};
+    int rc = config->dataset_path[0] != 0 ? open_own(&r) : new_kernels(&r.kernels, config);
+    if (rc == 0 && r.table == NULL)
+        rc = model_table_new(&r.table, config->model_name, config->model_flavor, 0);
+    options.table = r.table;
+    options.kernels = r.kernels;
+    if (rc == 0)
+        rc = parallel_apply(&r.parallel, &options);
+    if (rc == 0) {
+        const struct mesh *mesh = parallel_mesh_of(r.parallel);
+        double image = 3.0 * 4.0 * (double)model_num_parameters(r.table) / num_ranks / 1048576.0;
+        printf("%s %s, %.2f M parameters, vocabulary %u, dp_replicate %u x dp_shard %u: rank 0 of "
+               "%u\n",
+               r.table->name, r.table->flavor, (double)model_num_parameters(r.table) * 1e-6,
+               r.table->shape.vocab, mesh->replicas, mesh->shards, num_ranks);
+        memory_print(parallel_memory(r.parallel), stdout);
+        printf("%-28s %7s %12.2f  in ckptd's memory, per image\n", "checkpoint image", "", image);
+    }
+    rank_close(&r);
+    return rc;
+}

@@ -1,0 +1,32 @@
+/* rank.h - one rank with everything it works with: opened in order, closed in reverse. */
+#ifndef HOLDFAST_TRAINER_RANK_H
+#define HOLDFAST_TRAINER_RANK_H
+
+#include "trainer/metrics.h"
+
+struct rank {
+    const struct config *config; /* borrowed, as is world */
+    struct comm *world;
+    struct data *data;
+    struct kernels *kernels;
+    struct model_table *table;
+    struct parallel *parallel;
+    struct snapshot *snapshot;
+    struct metrics *metrics;
+    struct progress progress;
+};
+
+/* Data, kernels, model, layouts, memory, ckptd. Collective; all ranks return the same code. A half
+ * opened rank is closed by rank_close too. */
+int rank_open(struct rank *out, const struct config *config, struct comm *world);
+void rank_close(struct rank *rank);
+/* From the newest checkpoint, or the initial weights. Collective. */
+int rank_load(struct rank *rank);
+/* debug.logits_file: forward of sample 0; rank 0 writes [T, V] floats, little-endian. Collective.
+ */
+int rank_write_logits(struct rank *rank);
+/* Prints the memory plan of rank 0 of dp_replicate x dp_shard ranks (comm.ranks when the second is
+ * -1), without starting any. */
+int rank_estimate(const struct config *config);
+
+#endif

@@ -1,0 +1,592 @@
+/* snapshot.c - the training state in ckptd (see snapshot.h).
+ *
+ * Start:  every rank connects; rank 0 takes the attempt (ckptd settles older saves first) and
+ * broadcasts it; every rank describes its slices. Load:   rank 0 asks which checkpoint is the
+ * newest whole one, all ranks load exactly that one, and agree. When any of them fails, all go back
+ * to the next older one, and the log says what was skipped and why. So ranks never go on from
+ * different checkpoints. Save:   every rank begins; if one could not, those that could abort, and
+ * the step is skipped. Then each copies its slices into shared memory. "disabled" waits here until
+ * the save is durable; "async" goes on, and the end is looked for by snapshot_poll.
+ *
+ * The identity of the numerics rides along. Another canonical order is refused, since the run's
+ * bits are defined by it. Another ISA, library or dtype and other settings are said, and training
+ * goes on. */
+#include "trainer/snapshot.h"
+#include "clients/ckpt.h"
+#include "proto/report.h"
+#include "trainer/data.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define WAIT_MS_DURABLE 600000u /* for one save; then it counts as failed */
+#define POLL_SECONDS 1.0        /* between two questions for a pending save */
+#define FINAL_TRIES 10
+#define FINAL_PAUSE_SECONDS 1
+#define STATE_PARTS 3u /* param, exp_avg, exp_avg_sq */
+#define NAME_BYTES 96u
+
+struct snapshot {
+    const struct config *config;
+    const struct mesh *mesh;
+    const struct state *state;
+    const struct data *data;
+    struct ckpt *ckpt; /* NULL: checkpoint.enable is off */
+    uint64_t attempt;
+    int64_t newest_step;
+    struct ckpt_tensor *tensors; /* STATE_PARTS per slice: first all parameters */
+    uint32_t num_tensors;
+    char (*names)[NAME_BYTES];
+    uint64_t bytes; /* of this rank's slices */
+    char *identity_json, *data_json;
+    int64_t pending_step; /* saved, not known to be durable; -1: none */
+    int64_t durable_step; /* newest known to be durable; -1: none */
+    double pending_since, polled_at;
+    bool is_settled; /* rank 0 alone: the pending save's end is known, and was said */
+    int settled_rc;  /* how it ended */
+    bool has_failed; /* rank 0 alone: some pending save failed */
+    struct snapshot_times times;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static bool is_rank_0(const struct snapshot *s)
+{
+    return s->mesh->world->rank == 0;
+}
+
+/* ---- what the manifest says ---- */
+
+static int pack_json(char **out, json_t *object)
+{
+    *out = object != NULL ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "could not write the manifest's JSON");
+}
+
+static json_t *canonical_json(const struct config *config)
+{
+    return json_pack("{sI sI sI sI}", "micro_batches", (json_int_t)config->micro_batches, "groups",
+                     (json_int_t)config->groups, "tp_blocks", (json_int_t)config->tp_blocks,
+                     "cp_blocks", (json_int_t)config->cp_blocks);
+}
+
+static int write_identity(struct snapshot *s, const char *kernels)
+{
+    const struct data_info *info = data_info(s->data);
+    const struct config *c = s->config;
+    ERR_TRY(pack_json(&s->identity_json,
+                      json_pack("{ss ss ss ss so}", "isa", c->kernels_isa, "kernels", kernels,
+                                "dtype", c->mixed_precision_param, "reduction", c->reduction,
+                                "canonical", canonical_json(c))));
+    return pack_json(&s->data_json,
+                     json_pack("{ss ss ss sI sI}", "path", c->dataset_path, "hash", info->hash,
+                               "tokenizer", info->tokenizer_hash, "tokens",
+                               (json_int_t)info->num_tokens, "seq_len", (json_int_t)info->seq_len));
+}
+
+static char *state_json(const struct snapshot *s, const struct progress *p)
+{
+    json_t *state = json_pack(
+        "{s{sI sI} s{sI} s{sI} s{sI} s{sf sf}}", "data", "next_sample", (json_int_t)p->next_sample,
+        "seed", (json_int_t)s->config->seed, "rng", "seed", (json_int_t)s->config->seed, "schedule",
+        "step", (json_int_t)p->schedule_update, "optimizer", "step",
+        (json_int_t)p->optimizer_update, "metrics", "loss", p->loss, "grad_norm", p->grad_norm);
+    char *text = NULL;
+    if (pack_json(&text, state) != 0)
+        return NULL;
+    return text;
+}
+
+/* ---- opening ---- */
+
+static int describe_tensors(struct snapshot *s)
+{
+    static const char *const prefix[STATE_PARTS] = {"", "optimizer.exp_avg.",
+                                                    "optimizer.exp_avg_sq."};
+    float *const data[STATE_PARTS] = {s->state->param, s->state->exp_avg, s->state->exp_avg_sq};
+    uint32_t num = s->state->num_slices;
+    s->num_tensors = STATE_PARTS * num;
+    s->tensors = calloc(s->num_tensors, sizeof(*s->tensors));
+    s->names = calloc(s->num_tensors, sizeof(*s->names));
+    if (s->tensors == NULL || s->names == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to describe %u tensors", s->num_tensors);
+    for (uint32_t i = 0; i < s->num_tensors; i++) {
+        const struct state_slice *slice = &s->state->slices[i % num];
+        const struct model_tensor *tensor = slice->tensor;
+        snprintf(s->names[i], NAME_BYTES, "%s%s", prefix[i / num], tensor->name);
+        s->tensors[i] = (struct ckpt_tensor){.name = s->names[i],
+                                             .dtype = "F32",
+                                             .dims = tensor->dims,
+                                             .shape = {tensor->rows, tensor->width},
+                                             .offset = {slice->first_row, 0},
+                                             .extent = {slice->rows, tensor->width},
+                                             .data = data[i / num] + slice->at};
+        s->bytes += slice->count * sizeof(float);
+    }
+    return 0;
+}
+
+static int connect_ckptd(struct snapshot *s)
+{
+    if (s->config->run[0] == 0)
+        return report_error(ERR_INVALID, "set job.run", "the run has no name");
+    struct ckpt_options options = {.server = s->config->ckptd_address,
+                                   .run = s->config->run,
+                                   .rank = s->mesh->world->rank,
+                                   .world_size = s->mesh->world->size};
+    return ckpt_open(&s->ckpt, &options);
+}
+
+static int take_attempt(struct snapshot *s, int64_t answer[2])
+{
+    struct ckpt_info newest = {0};
+    char mesh[96];
+    char *config_json = config_to_json(s->config);
+    snprintf(mesh, sizeof(mesh), "{\"pp\":1,\"dp_replicate\":%u,\"dp_shard\":%u,\"cp\":1,\"tp\":1}",
+             s->mesh->replicas, s->mesh->shards);
+    struct ckpt_attempt_options options = {.config_json = config_json,
+                                           .identity_json = s->identity_json,
+                                           .mesh_json = mesh,
+                                           .data_json = s->data_json};
+    uint64_t attempt = 0;
+    int rc = ckpt_attempt_open(s->ckpt, &attempt, &newest, &options);
+    answer[0] = (int64_t)attempt;
+    answer[1] = newest.attempt == 0 ? -1 : (int64_t)newest.step;
+    free(config_json);
+    return rc;
+}
+
+static int open_session(struct snapshot *s)
+{
+    struct comm *world = s->mesh->world;
+    int64_t answer[2] = {0, -1}; /* attempt, newest step */
+    double start = now();
+    ERR_TRY(parallel_agree(s->mesh->world, connect_ckptd(s)));
+    ERR_TRY(parallel_agree(s->mesh->world, is_rank_0(s) ? take_attempt(s, answer) : 0));
+    ERR_TRY(world->ops->broadcast(world, answer, sizeof(answer), 0));
+    s->attempt = (uint64_t)answer[0];
+    s->newest_step = answer[1];
+    ERR_TRY(parallel_agree(s->mesh->world,
+                           ckpt_describe(s->ckpt, s->attempt, s->tensors, s->num_tensors)));
+    s->times.attempt_seconds = now() - start;
+    if (is_rank_0(s))
+        log_info("checkpoint", "run %s: attempt %" PRIu64 " at %s", s->config->run, s->attempt,
+                 s->config->ckptd_address);
+    return 0;
+}
+
+int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
+{
+    struct snapshot *s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the snapshots");
+    s->config = options->config;
+    s->mesh = options->mesh;
+    s->state = options->state;
+    s->data = options->data;
+    s->newest_step = s->pending_step = s->durable_step = -1;
+    int rc = 0;
+    if (s->config->checkpoint_enable) {
+        rc = write_identity(s, options->kernels);
+        if (rc == 0)
+            rc = describe_tensors(s);
+        rc = parallel_agree(s->mesh->world, rc);
+        if (rc == 0)
+            rc = open_session(s);
+    }
+    if (rc != 0) {
+        snapshot_close(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void snapshot_close(struct snapshot *s)
+{
+    if (s == NULL)
+        return;
+    if (s->ckpt != NULL)
+        ckpt_close(s->ckpt);
+    free(s->tensors);
+    free(s->names);
+    free(s->identity_json);
+    free(s->data_json);
+    free(s);
+}
+
+int64_t snapshot_newest_step(const struct snapshot *s)
+{
+    return s->newest_step;
+}
+const struct snapshot_times *snapshot_times(const struct snapshot *s)
+{
+    return &s->times;
+}
+
+/* ---- loading: is the checkpoint of this run's kind? ---- */
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "";
+}
+
+/* Says which settings of the sections that shape training differ. */
+static void say_settings(const struct snapshot *s, const char *stored_json)
+{
+    static const char *const sections[] = {"model", "optimizer", "lr_scheduler", "training",
+                                           "debug"};
+    char *own_json = config_to_json(s->config);
+    json_t *own = own_json != NULL ? json_loads(own_json, 0, NULL) : NULL;
+    json_t *stored = json_loads(stored_json, 0, NULL);
+    for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++) {
+        json_t *ours = json_object_get(own, sections[i]);
+        const char *key;
+        json_t *theirs;
+        json_object_foreach(json_object_get(stored, sections[i]), key, theirs)
+        {
+            json_t *value = json_object_get(ours, key);
+            if (value == NULL || json_equal(value, theirs))
+                continue;
+            char *was = json_dumps(theirs, JSON_ENCODE_ANY),
+                 *is = json_dumps(value, JSON_ENCODE_ANY);
+            log_info("checkpoint", "%s.%s was %s when the checkpoint was made, now it is %s",
+                     sections[i], key, was != NULL ? was : "?", is != NULL ? is : "?");
+            free(was);
+            free(is);
+        }
+    }
+    json_decref(own);
+    json_decref(stored);
+    free(own_json);
+}
+
+static void say_identity(const json_t *own, const json_t *stored)
+{
+    static const char *const keys[] = {"isa", "kernels", "dtype", "reduction"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (strcmp(text_of(own, keys[i]), text_of(stored, keys[i])) != 0)
+            log_warn("checkpoint",
+                     "%s was \"%s\" when the checkpoint was made, now it is \"%s\": training goes "
+                     "on, its bits may differ from an uninterrupted run's",
+                     keys[i], text_of(stored, keys[i]), text_of(own, keys[i]));
+}
+
+static int check_canonical(const json_t *own, const json_t *stored)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(json_object_get((json_t *)own, "canonical"), key, value)
+    {
+        json_t *theirs = json_object_get(json_object_get(stored, "canonical"), key);
+        if (theirs != NULL && json_integer_value(theirs) != json_integer_value(value))
+            return report_error(ERR_MISMATCH,
+                                "restore the batch sizes and the canonical section of the run's "
+                                "configuration, or give job.run another name",
+                                "the run was created with canonical.%s = %lld, this configuration "
+                                "has %lld",
+                                key, (long long)json_integer_value(theirs),
+                                (long long)json_integer_value(value));
+    }
+    return 0;
+}
+
+static int check_identity(struct snapshot *s, const struct ckpt_loaded *loaded)
+{
+    json_t *own = json_loads(s->identity_json, 0, NULL);
+    json_t *stored = json_loads(loaded->identity_json, 0, NULL);
+    json_t *data = json_loads(loaded->data_json, 0, NULL);
+    const char *hash = text_of(data, "hash");
+    int rc = check_canonical(own, stored);
+    if (rc == 0) {
+        say_identity(own, stored);
+        say_settings(s, loaded->config_json);
+        if (hash[0] != 0 && strcmp(hash, data_info(s->data)->hash) != 0)
+            log_warn("checkpoint", "the checkpoint was trained on other tokens (%s, now %s)", hash,
+                     data_info(s->data)->hash);
+    }
+    json_decref(own);
+    json_decref(stored);
+    json_decref(data);
+    return rc;
+}
+
+/* ---- loading ---- */
+
+/* "optimizer,dataloader" */
+static bool is_excluded(const struct config *config, const char *part)
+{
+    size_t length = strlen(part);
+    for (const char *at = config->exclude_from_loading; *at != 0;) {
+        at += strspn(at, ", ");
+        size_t word = strcspn(at, ", ");
+        if (word == length && strncmp(at, part, length) == 0)
+            return true;
+        at += word;
+    }
+    return false;
+}
+
+static int64_t number_in(const json_t *state, const char *section, const char *key, int64_t missing)
+{
+    const json_t *value = json_object_get(json_object_get(state, section), key);
+    return json_is_integer(value) ? (int64_t)json_integer_value(value) : missing;
+}
+
+static int read_progress(struct snapshot *s, struct progress *p, const struct ckpt_loaded *loaded)
+{
+    json_t *state = json_loads(loaded->state_json, 0, NULL);
+    int64_t next_sample = number_in(state, "data", "next_sample", -1);
+    if (next_sample < 0) {
+        json_decref(state);
+        return report_error(ERR_MISMATCH, "load a checkpoint that the trainer made",
+                            "the checkpoint of step %" PRIu64 " has no data position",
+                            loaded->info.step);
+    }
+    p->step = (int64_t)loaded->info.step;
+    p->next_sample = is_excluded(s->config, "dataloader") ? 0 : (uint64_t)next_sample;
+    p->schedule_update =
+        is_excluded(s->config, "lr_scheduler") ? 0 : number_in(state, "schedule", "step", p->step);
+    p->optimizer_update =
+        is_excluded(s->config, "optimizer") ? 0 : number_in(state, "optimizer", "step", p->step);
+    const json_t *metrics = json_object_get(state, "metrics");
+    p->loss = json_number_value(json_object_get(metrics, "loss"));
+    p->grad_norm = json_number_value(json_object_get(metrics, "grad_norm"));
+    json_decref(state);
+    return 0;
+}
+
+/* Which checkpoint is next: newest whole one below `below` (0: any), or the configured step. Rank 0
+ * asks for no tensor at all, which answers with the manifest's texts. */
+static int ask_for_candidate(struct snapshot *s, int64_t below, int64_t candidate[2])
+{
+    struct ckpt_tensor none = {0};
+    struct ckpt_load_options options = {
+        .step = s->config->load_step, .below_step = below, .tensors = &none};
+    struct ckpt_loaded *loaded = NULL;
+    int rc = ckpt_load(s->ckpt, &options, &loaded);
+    if (rc == ERR_NOT_FOUND && s->config->load_step < 0) {
+        candidate[0] = -1;
+        return 0;
+    }
+    if (rc != 0)
+        return rc;
+    candidate[0] = (int64_t)loaded->info.step;
+    candidate[1] = (int64_t)loaded->info.attempt;
+    if (loaded->skipped[0] != 0)
+        log_warn("checkpoint", "skipped on the way to step %" PRIu64 ": %s", loaded->info.step,
+                 loaded->skipped);
+    rc = check_identity(s, loaded);
+    ckpt_loaded_free(loaded);
+    return rc;
+}
+
+static int load_candidate(struct snapshot *s, struct progress *p, const int64_t candidate[2])
+{
+    struct ckpt_load_options options = {.step = candidate[0], .attempt = (uint64_t)candidate[1]};
+    struct ckpt_loaded *loaded = NULL;
+    if (is_excluded(s->config, "optimizer")) {
+        options.tensors = s->tensors;
+        options.num_tensors = s->state->num_slices;
+    }
+    ERR_TRY(ckpt_load(s->ckpt, &options, &loaded));
+    s->times.loaded_bytes = loaded->bytes_memory + loaded->bytes_local;
+    if (is_rank_0(s))
+        log_info("checkpoint",
+                 "loaded step %" PRId64 " of attempt %" PRId64 " (%s), %.1f MiB from memory, %.1f "
+                 "MiB from disk on rank 0",
+                 candidate[0], candidate[1], loaded->info.durability,
+                 (double)loaded->bytes_memory / 1048576.0, (double)loaded->bytes_local / 1048576.0);
+    int rc = read_progress(s, p, loaded);
+    ckpt_loaded_free(loaded);
+    return rc;
+}
+
+/* May an older checkpoint help? */
+static bool is_damage(int rc)
+{
+    return rc == ERR_CORRUPT || rc == ERR_NOT_FOUND || rc == ERR_IO;
+}
+
+int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
+{
+    *out_loaded = false;
+    if (s->ckpt == NULL)
+        return 0;
+    struct comm *world = s->mesh->world;
+    double start = now();
+    int64_t below = 0;
+    for (;;) {
+        int64_t candidate[2] = {-1, 0}; /* step, attempt */
+        int rc = is_rank_0(s) ? ask_for_candidate(s, below, candidate) : 0;
+        ERR_TRY(parallel_agree(s->mesh->world, rc));
+        ERR_TRY(world->ops->broadcast(world, candidate, sizeof(candidate), 0));
+        if (candidate[0] < 0)
+            return 0;
+        rc = parallel_agree(s->mesh->world, load_candidate(s, p, candidate));
+        if (rc == 0)
+            break;
+        bool can_go_back = is_damage(rc) && s->config->load_step < 0 && candidate[0] > 0;
+        if (!can_go_back)
+            return rc;
+        if (is_rank_0(s))
+            log_warn("checkpoint", "step %" PRId64 " cannot be loaded; trying an older one",
+                     candidate[0]);
+        below = candidate[0];
+    }
+    s->times.load_seconds = now() - start;
+    s->durable_step = p->step;
+    *out_loaded = true;
+    return 0;
+}
+
+/* ---- saving ---- */
+
+/* All ranks learn how a step of a save went; the lowest rank that failed says why, as a warning. */
+static int agree_on_save(struct snapshot *s, int rc, int64_t step)
+{
+    uint32_t first;
+    int agreed = parallel_agree_quietly(s->mesh->world, rc, &first);
+    if (agreed != 0 && first == s->mesh->world->rank)
+        log_warn("checkpoint", "step %" PRId64 " was not saved (rank %u): %s", step, first,
+                 report_line());
+    return agreed;
+}
+
+/* Rank 0 asks how the pending save is doing, waits at most `wait_ms`, and says its end once. */
+static int ask_pending(struct snapshot *s, uint32_t wait_ms)
+{
+    if (s->is_settled)
+        return s->settled_rc;
+    int rc = ckpt_save_wait(s->ckpt, (uint64_t)s->pending_step, wait_ms);
+    s->polled_at = now();
+    if (rc == ERR_TIMEOUT && wait_ms == 0)
+        return rc;
+    s->is_settled = true;
+    s->settled_rc = rc;
+    if (rc == 0) {
+        log_info("checkpoint", "step %" PRId64 " is durable (local), %.2f s after its copy",
+                 s->pending_step, s->polled_at - s->pending_since);
+    } else {
+        log_warn("checkpoint", "step %" PRId64 " did not become durable: %s", s->pending_step,
+                 report_line());
+        s->has_failed = true;
+    }
+    return rc;
+}
+
+void snapshot_poll(struct snapshot *s)
+{
+    if (s->ckpt == NULL || s->pending_step < 0 || !is_rank_0(s) || s->is_settled)
+        return;
+    if (now() - s->polled_at >= POLL_SECONDS)
+        ask_pending(s, 0);
+}
+
+/* Until the pending save has ended; all ranks get rank 0's answer. */
+static int wait_pending(struct snapshot *s)
+{
+    uint32_t first;
+    if (s->pending_step < 0)
+        return 0;
+    int rc = is_rank_0(s) ? ask_pending(s, WAIT_MS_DURABLE) : 0;
+    rc = parallel_agree_quietly(s->mesh->world, rc, &first);
+    if (rc == 0)
+        s->durable_step = s->pending_step;
+    s->pending_step = -1;
+    return rc;
+}
+
+static int copy_all(struct snapshot *s, struct ckpt_save *save)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < s->num_tensors && rc == 0; i++)
+        rc = ckpt_save_copy(save, i);
+    if (rc == 0)
+        return ckpt_save_end(save);
+    ckpt_save_abort(save);
+    return rc;
+}
+
+static int begin(struct snapshot *s, struct ckpt_save **out, const struct progress *p)
+{
+    if (s->pending_step >= 0 && is_rank_0(s))
+        ask_pending(s, 0);
+    if (s->has_failed && s->config->checkpoint_required)
+        return report_error(ERR_ABORTED,
+                            "see the messages before; set checkpoint.required to "
+                            "false to train on",
+                            "an earlier save failed");
+    if (!is_rank_0(s))
+        return ckpt_save_begin(s->ckpt, out, (uint64_t)p->step, NULL);
+    char *state = state_json(s, p);
+    int rc = state == NULL ? ERR_MEMORY : ckpt_save_begin(s->ckpt, out, (uint64_t)p->step, state);
+    free(state);
+    return rc;
+}
+
+static int save(struct snapshot *s, const struct progress *p)
+{
+    struct ckpt_save *handle = NULL;
+    double start = now();
+    int rc = begin(s, &handle, p);
+    int agreed = agree_on_save(s, rc, p->step);
+    if (agreed != 0) {
+        if (rc == 0)
+            ckpt_save_abort(handle);
+        return agreed;
+    }
+    double copy_start = now();
+    ERR_TRY(agree_on_save(s, copy_all(s, handle), p->step));
+    s->pending_step = p->step;
+    s->pending_since = s->polled_at = now();
+    s->is_settled = false;
+    if (is_rank_0(s))
+        log_info("checkpoint",
+                 "step %" PRId64 " is accepted (in ckptd's memory): %.1f MiB per rank copied in "
+                 "%.1f ms, training waited %.1f ms",
+                 p->step, (double)s->bytes / 1048576.0, (s->pending_since - copy_start) * 1e3,
+                 (s->pending_since - start) * 1e3);
+    return strcmp(s->config->async_mode, "disabled") == 0 ? wait_pending(s) : 0;
+}
+
+int snapshot_save(struct snapshot *s, const struct progress *p)
+{
+    if (s->ckpt == NULL || s->config->load_only)
+        return 0;
+    int rc = save(s, p);
+    if (rc == ERR_STALE || rc == 0)
+        return rc;
+    return s->config->checkpoint_required ? rc : 0;
+}
+
+int snapshot_save_final(struct snapshot *s, const struct progress *p)
+{
+    if (s->ckpt == NULL || s->config->load_only)
+        return 0;
+    int rc = wait_pending(s);
+    for (int try = 0; try < FINAL_TRIES && s->durable_step != p->step; try++) {
+        if (try > 0)
+            nanosleep(&(struct timespec){.tv_sec = FINAL_PAUSE_SECONDS}, NULL);
+        rc = save(s, p);
+        if (rc == 0)
+            rc = wait_pending(s);
+        if (rc == ERR_STALE)
+            return rc;
+    }
+    if (s->durable_step == p->step)
+        return 0;
+    return report_error(rc, "start the run again when ckptd answers",
+                        "the last checkpoint, of step %" PRId64 ", could not be saved", p->step);
+}

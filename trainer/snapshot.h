@@ -1,0 +1,64 @@
+/* snapshot.h - the training state in ckptd: take an attempt, load, save, wait.
+ *
+ * The state is what parallel.h lays out (parameters and both moments, each rank its shard) and the
+ * small numbers of struct progress. With checkpoint.enable off every call does nothing and
+ * succeeds.
+ *
+ * What stops training and what does not: no connection at the start, a checkpoint of another model,
+ * a newer attempt (ERR_STALE) stop it. A save that fails, finds no room (ERR_BUSY) or no ckptd is
+ * said and skipped, unless checkpoint.required; the next save tries again. The last save is waited
+ * for.
+ *
+ * All calls but snapshot_poll are collective: every rank makes them, in the same order, and gets
+ * the same answer. */
+#ifndef HOLDFAST_TRAINER_SNAPSHOT_H
+#define HOLDFAST_TRAINER_SNAPSHOT_H
+
+#include "trainer/parallel.h"
+
+/* The small part of the state. A checkpoint of step s holds it as it is after s updates. */
+struct progress {
+    int64_t step;             /* updates made in the run */
+    int64_t optimizer_update; /* updates that the moments have seen */
+    int64_t schedule_update;  /* position on the learning-rate curve */
+    uint64_t next_sample;     /* global index */
+    double loss, grad_norm;   /* of the last step */
+};
+
+struct snapshot;
+
+struct snapshot_options {
+    const struct config *config; /* must outlive the snapshot, as must mesh and state */
+    const struct mesh *mesh;
+    const struct state *state;
+    const struct data *data;
+    const char *kernels; /* kernels_describe() */
+};
+
+struct snapshot_times {
+    double attempt_seconds, load_seconds; /* of the start */
+    uint64_t loaded_bytes;                /* this rank's */
+};
+
+/* Connects, takes an attempt, describes. */
+int snapshot_open(struct snapshot **out, const struct snapshot_options *options);
+void snapshot_close(struct snapshot *snapshot);
+/* Step of the newest committed checkpoint when the attempt was taken; -1: there is none. */
+int64_t snapshot_newest_step(const struct snapshot *snapshot);
+const struct snapshot_times *snapshot_times(const struct snapshot *snapshot);
+
+/* Fills state and *progress from the newest checkpoint that all ranks can load, walking back over
+ * damaged ones, or from checkpoint.load_step. *out_loaded: false when the run has none.
+ * ERR_MISMATCH: another model, or another canonical order. */
+int snapshot_load(struct snapshot *snapshot, struct progress *progress, bool *out_loaded);
+
+/* Saves; with async_mode "async" returns when copied. An error means: stop training. */
+int snapshot_save(struct snapshot *snapshot, const struct progress *progress);
+/* Saves, tries again when that fails, and waits until the checkpoint is durable. ERR_UNAVAILABLE or
+ * ERR_ABORTED after FINAL_TRIES. Does nothing when this step is durable already. */
+int snapshot_save_final(struct snapshot *snapshot, const struct progress *progress);
+/* Says, now and then, when a pending save has become durable or has failed. Rank 0 asks, cheaply.
+ */
+void snapshot_poll(struct snapshot *snapshot);
+
+#endif

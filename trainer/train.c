@@ -1,0 +1,159 @@
+/* train.c - the trainer: load, step, save, log, stop.
+ *
+ * One process per rank under mpirun (comm.backend mpi), or one thread per rank (comm.backend
+ * local). Exit codes: 0 done; 75 stopped early, start it again (a signal, a lost peer, no ckptd);
+ * 78 a person must act (configuration, data, another model). SIGTERM and SIGUSR1 save and end. */
+#include "proto/report.h"
+#include "trainer/optimizer.h"
+#include "trainer/rank.h"
+#include "trainer/schedule.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static volatile sig_atomic_t stop_requested;
+
+static void on_signal(int number)
+{
+    (void)number;
+    stop_requested = 1;
+}
+
+/* One optimizer update. The progress counts it only when it is made. */
+static int step(struct rank *r, bool *out_stop)
+{
+    const struct config *config = r->config;
+    struct progress next = r->progress;
+    struct step_input input = {r->data, next.next_sample, next.step + 1, stop_requested != 0};
+    struct step_result result;
+    ERR_TRY(parallel_step(r->parallel, &input, &result));
+
+    double lr = schedule_lr(config, next.schedule_update);
+    next.step++;
+    next.optimizer_update++;
+    next.schedule_update++;
+    next.next_sample += (uint64_t)config->global_batch_size;
+    next.loss = result.loss;
+    next.grad_norm = result.grad_norm;
+    ERR_TRY(metrics_check(r->metrics, &next));
+
+    struct optimizer_step update = {next.optimizer_update, lr, next.grad_norm};
+    optimizer_update(parallel_state(r->parallel), r->kernels, config, &update);
+    parallel_params_changed(r->parallel);
+    r->progress = next;
+    *out_stop = result.stop;
+    return 0;
+}
+
+static bool save_is_due(const struct config *config, int64_t step)
+{
+    return step % config->interval == 0 || (config->first_step_checkpoint && step == 1);
+}
+
+static int train(struct rank *r, int *out_exit)
+{
+    const struct config *config = r->config;
+    struct progress *p = &r->progress;
+    bool stop = false;
+    while (p->step < config->steps && !stop) {
+        ERR_TRY(step(r, &stop));
+        metrics_step(r->metrics, p, snapshot_times(r->snapshot));
+        if (save_is_due(config, p->step) && p->step < config->steps && !stop)
+            ERR_TRY(snapshot_save(r->snapshot, p));
+        snapshot_poll(r->snapshot);
+    }
+    ERR_TRY(snapshot_save_final(r->snapshot, p));
+    if (r->world->rank == 0)
+        log_info("train", "%s after step %" PRId64, p->step < config->steps ? "stopped" : "done",
+                 p->step);
+    *out_exit = p->step < config->steps ? EXIT_RUN_AGAIN : EXIT_DONE;
+    return 0;
+}
+
+/* What the configuration asks for: seed checkpoint, logits, or training. */
+static int work(struct rank *r, int *out_exit)
+{
+    const struct config *config = r->config;
+    bool is_rank_0 = r->world->rank == 0;
+    bool is_training = !config->create_seed_checkpoint && config->logits_file[0] == 0;
+    if (is_training && config->load_step < 0 &&
+        snapshot_newest_step(r->snapshot) >= config->steps) {
+        if (is_rank_0)
+            log_info("train", "the run is finished: step %" PRId64 " of %" PRId64 " is saved",
+                     snapshot_newest_step(r->snapshot), config->steps);
+        return 0;
+    }
+    ERR_TRY(rank_load(r));
+    if (is_training)
+        return train(r, out_exit);
+    if (config->logits_file[0] != 0)
+        return rank_write_logits(r);
+    if (r->progress.step == 0)
+        return snapshot_save_final(r->snapshot, &r->progress);
+    int rc = report_error(ERR_EXISTS, "give job.run another name",
+                          "a seed checkpoint cannot be made: the run is at step %" PRId64,
+                          r->progress.step);
+    return parallel_agree(r->world, rc);
+}
+
+struct launch {
+    const struct config *config;
+    int exit_code; /* of rank 0 */
+};
+
+static int rank_main(struct comm *world, void *user)
+{
+    struct launch *launch = user;
+    struct rank rank;
+    int exit_code = EXIT_DONE;
+    int rc = rank_open(&rank, launch->config, world);
+    if (rc == 0)
+        rc = work(&rank, &exit_code);
+    if (rc != 0 && report_message()[0] != 0)
+        log_error("train", "rank %u: %s", world->rank, report_line());
+    if (rc != 0)
+        exit_code = err_retry(rc) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
+    if (world->is_lost)
+        world->ops->abort(world, exit_code);
+    rank_close(&rank);
+    if (world->rank == 0 || rc != 0)
+        launch->exit_code = exit_code;
+    return rc;
+}
+
+static int run_ranks(struct launch *launch)
+{
+    struct comm *world = NULL;
+    if (strcmp(launch->config->comm_backend, "local") == 0)
+        return comm_local_run((uint32_t)launch->config->comm_ranks, rank_main, launch);
+    ERR_TRY(comm_mpi_open(&world));
+    int rc = rank_main(world, launch);
+    world->ops->free(world);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    static struct config config;
+    struct launch launch = {.config = &config};
+    log_setup("trainer", getenv("HOLDFAST_LOG"));
+    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
+        config_print_help();
+        return EXIT_DONE;
+    }
+    int rc = config_load(&config, argc, argv);
+    if (rc == 0 && config.estimate)
+        rc = rank_estimate(&config);
+    if (rc != 0)
+        log_error("train", "%s", report_line());
+    if (rc != 0 || config.estimate)
+        return rc == 0 ? EXIT_DONE : EXIT_DO_NOT_RETRY;
+    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESTART}, NULL);
+    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESTART}, NULL);
+    rc = run_ranks(&launch);
+    if (rc != 0 && launch.exit_code == EXIT_DONE)
+        return err_retry(rc) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
+    return launch.exit_code;
+}
