@@ -217,6 +217,17 @@ static int start_thread(struct uring_engine *engine)
     return report_errno(ERR_BUSY, "could not start the io_uring thread", NULL);
 }
 
+/* Raises the soft limit of locked memory, which rings and registered buffers count against, to the
+ * hard one. True when that changed it. */
+static bool raise_memlock(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+        return false;
+    limit.rlim_cur = limit.rlim_max;
+    return setrlimit(RLIMIT_MEMLOCK, &limit) == 0;
+}
+
 static int uring_open(struct engine **out, const struct storage_options *options)
 {
     uint32_t depth = options->queue_depth ? options->queue_depth : ENGINE_DEPTH_DEFAULT;
@@ -236,6 +247,8 @@ static int uring_open(struct engine **out, const struct storage_options *options
         goto free_engine;
     }
     int result = io_uring_queue_init(depth + 1, &engine->ring, 0);
+    if (result == -ENOMEM && raise_memlock())
+        result = io_uring_queue_init(depth + 1, &engine->ring, 0);
     if (result < 0) {
         errno = -result;
         error = report_errno(storage_code_of_errno(-result), "the system refused io_uring",
@@ -269,22 +282,6 @@ static void uring_close(struct engine *base)
     free(engine);
 }
 
-/* The kernel's answer, after one more try with the soft limit of locked memory at the hard one. */
-static int register_with_kernel(struct uring_engine *engine, const struct iovec *buffers,
-                                uint32_t count)
-{
-    int result = io_uring_register_buffers(&engine->ring, buffers, count);
-    struct rlimit limit;
-    if (result != -ENOMEM || getrlimit(RLIMIT_MEMLOCK, &limit) != 0)
-        return result;
-    if (limit.rlim_cur == limit.rlim_max)
-        return result;
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0)
-        return result;
-    return io_uring_register_buffers(&engine->ring, buffers, count);
-}
-
 static int uring_register_buffers(struct engine *base, const struct iovec *buffers, uint32_t count)
 {
     struct uring_engine *engine = (struct uring_engine *)base;
@@ -302,7 +299,9 @@ static int uring_register_buffers(struct engine *base, const struct iovec *buffe
         return report_error(ERR_MEMORY, NULL, "could not allocate the table of buffers");
     memcpy(engine->buffers, buffers, count * sizeof(*buffers));
     engine->num_buffers = count;
-    int result = register_with_kernel(engine, buffers, count);
+    int result = io_uring_register_buffers(&engine->ring, buffers, count);
+    if (result == -ENOMEM && raise_memlock())
+        result = io_uring_register_buffers(&engine->ring, buffers, count);
     if (result == 0) {
         atomic_store_explicit(&engine->registered, true, memory_order_release);
         snprintf(engine->text, sizeof(engine->text), "io_uring, depth %u, %u fixed buffers",
