@@ -1,7 +1,7 @@
 """measure.py - alternating pairs, their statistics, and the processes that a row needs.
 
-The 95 % interval of a median is taken from the order statistics of the pair ratios: no distribution is assumed.
-What a Bench starts it ends, by process id, when its block is left.
+The 95 % interval of a median is taken from the order statistics of the pair ratios: no
+distribution is assumed. What a Bench starts it ends, by process id, when its block is left.
 """
 import json
 import math
@@ -35,7 +35,8 @@ class Row:
     """One figure. direction: "higher" or "lower" says which ratio is better."""
 
     def __init__(self, name, unit, ours, reference=(), direction="higher", goal=None, note=""):
-        self.name, self.unit, self.direction, self.goal, self.note = name, unit, direction, goal, note
+        self.name, self.unit, self.note = name, unit, note
+        self.direction, self.goal = direction, goal
         self.ours, self.reference = list(ours), list(reference)
         self.ratios = [a / b for a, b in zip(self.ours, self.reference)]
 
@@ -59,12 +60,13 @@ class Row:
     def passed(self):
         if self.goal is None:
             return None
-        better = self.ratio() >= self.goal if self.direction == "higher" else self.ratio() <= self.goal
-        return better and self.resolved()
+        above = self.ratio() >= self.goal
+        return (above if self.direction == "higher" else not above) and self.resolved()
 
     def as_dict(self):
-        return {"name": self.name, "unit": self.unit, "ours": self.ours, "reference": self.reference,
-                "ratio": self.ratio(), "interval": self.interval(), "noise": self.noise(),
+        return {"name": self.name, "unit": self.unit, "ours": self.ours,
+                "reference": self.reference, "ratio": self.ratio(), "interval": self.interval(),
+                "noise": self.noise(),
                 "resolved": self.resolved(), "goal": self.goal, "direction": self.direction,
                 "pass": self.passed(), "note": self.note}
 
@@ -72,8 +74,8 @@ class Row:
         line = f"{self.name}: {statistics.median(self.ours):.4g} {self.unit}"
         if self.ratios:
             low, high = self.interval()
-            line += (f", reference {statistics.median(self.reference):.4g}; ratio {self.ratio():.3f} "
-                     f"[{low:.3f}, {high:.3f}], {len(self.ratios)} pairs")
+            line += (f", reference {statistics.median(self.reference):.4g}; "
+                     f"ratio {self.ratio():.3f} [{low:.3f}, {high:.3f}], {len(self.ratios)} pairs")
             if self.noise():
                 line += f", reference against itself [{self.noise()[0]:.3f}, {self.noise()[1]:.3f}]"
             line += "" if self.resolved() else "; not resolved"
@@ -142,8 +144,8 @@ class Bench:
     def start_ckptd(self, name, *options):
         """A ckptd of its own: (process, server address, store)."""
         server, store = f"unix:{self.tmp}/{name}.sock", os.path.join(self.tmp, name)
-        process = self.start([self.program("ckptd"), "--listen", server, "--store", store, *options],
-                             os.path.join(self.tmp, name + ".log"))
+        command = [self.program("ckptd"), "--listen", server, "--store", store, *options]
+        process = self.start(command, os.path.join(self.tmp, name + ".log"))
         deadline = time.monotonic() + 60
         while subprocess.run([self.program("ckpt-cli"), "health", "--server", server],
                              capture_output=True).returncode != 0:
@@ -165,7 +167,7 @@ class Bench:
 
     def machine(self):
         with open("/proc/cpuinfo") as file:
-            model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")),
-                         "unknown")
-        return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(),
+            models = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+        return {"cpu": models[0] if models else "unknown", "cores": os.cpu_count(),
+                "kernel": platform.release(),
                 "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}

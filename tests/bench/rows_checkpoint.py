@@ -1,4 +1,4 @@
-"""rows_checkpoint.py - the checkpoint path: persist and load, beside fio and memcpy on the same disk."""
+"""rows_checkpoint.py - the checkpoint path: persist and load, beside fio and memcpy."""
 import json
 import os
 
@@ -12,8 +12,9 @@ POOL = ("--memory.pool_bytes", "2GiB")
 def fio(bench, mode):
     """Bytes per second of a sequential O_DIRECT pass over MIB of a file on the store's disk."""
     file = os.path.join(bench.tmp, "fio")
-    options = ["--name=x", f"--filename={file}", f"--rw={mode}", f"--bs={BLOCK}", f"--iodepth={DEPTH}",
-               f"--size={MIB}m", "--ioengine=io_uring", "--direct=1", "--fallocate=posix",
+    options = ["--name=x", f"--filename={file}", f"--rw={mode}", f"--bs={BLOCK}",
+               f"--iodepth={DEPTH}", f"--size={MIB}m", "--ioengine=io_uring", "--direct=1",
+               "--fallocate=posix",
                "--output-format=json"]
     if mode == "write":
         options += ["--end_fsync=1", "--unlink=0"]
@@ -24,7 +25,7 @@ def fio(bench, mode):
 
 
 def row_persist(bench):
-    """from the first copied byte to the committed checkpoint, beside fio writing as much to a new file"""
+    """from the first copied byte to the committed checkpoint, beside fio writing a new file"""
     process, server, _ = bench.start_ckptd("persist", *POOL)
     program = Program(bench.program("bench/save_load"), server, "persist", str(MIB))
     blocked = []
@@ -61,7 +62,7 @@ def row_load_memory(bench):
 
 
 def row_load_disk(bench):
-    """the newest checkpoint from disk, verified, after a restart of ckptd, beside fio reading as much"""
+    """the newest checkpoint from disk, verified, after a restart of ckptd, beside fio reading"""
     process, server, _ = bench.start_ckptd("disk", *POOL)
     program = Program(bench.program("bench/save_load"), server, "disk", str(MIB))
     program.ask("save")

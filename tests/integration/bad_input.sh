@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Goal: whatever is wrong with what the user gives, the trainer says in one line what is wrong and what to
-# do, ends with 78 ("do not retry"), and harms nothing that was saved before.
-# Method: one good run makes checkpoints; then one case after the other with one thing wrong. Each
-# must end with 78 and print exactly one error line, which matches the case's pattern. At the end the
+# Goal: whatever is wrong with what the user gives, the trainer says in one line what is wrong and
+# what to do, ends with 78 ("do not retry"), and harms nothing that was saved before. Method: one
+# good run makes checkpoints; then one case after the other with one thing wrong. Each must end
+# with 78 and print exactly one error line, which matches the case's pattern. At the end the
 # checkpoints are those from before, verify, and the good run is found finished.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
@@ -43,14 +43,15 @@ refused "a world size that does not fit the mesh is refused with the product" \
 refused "more data ranks than micro-batches are refused" 'micro_batches|global_batch' --comm.ranks 7
 refused "a missing tokens file is named" "$tmp/no.tokens" --training.dataset_path "$tmp/no.tokens"
 refused "a missing tokenizer is named" "$tmp/no.model" --model.hf_assets_path "$tmp/no.model"
-refused "a file that is no tokens file is named" "$tmp/text.txt" --training.dataset_path "$tmp/text.txt"
+refused "a file that is no tokens file is named" "$tmp/text.txt" \
+    --training.dataset_path "$tmp/text.txt"
 refused "a missing configuration file is named" "$tmp/no.toml" --job.config_file "$tmp/no.toml"
 printf '[training]\nsteps = = 5\n' >"$tmp/broken.toml"
 refused "a syntax error in the file is named with its line" 'broken\.toml:2' \
     --job.config_file "$tmp/broken.toml"
 refused "a checkpoint of another model is refused, not overwritten" \
-    'tiny.*(shape|model|tensor)|(shape|model|tensor).*tiny' --job.run tiny --model.flavor debugmodel \
-    --training.steps 40
+    'tiny.*(shape|model|tensor)|(shape|model|tensor).*tiny' \
+    --job.run tiny --model.flavor debugmodel --training.steps 40
 
 catalog >"$tmp/after.txt"
 check "the checkpoints are those from before" cmp "$tmp/before.txt" "$tmp/after.txt"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Goal: kill -9 of a rank, of all ranks, or of ckptd, at random moments, 30 times: training ends with the
-# right loss, no committed checkpoint is lost, none is torn.
-# Method: one run without kills gives the loss of every step. Then runs under the launcher (3 ranks, at
-# least 2) are shot at after random waits until 30 shots were fired; a run that ends before is
-# followed by the next. Before each shot the committed checkpoints are noted. At the end: every run ended
-# with 0, every line of every loss file equals the undisturbed run's, every noted checkpoint is still there,
-# and all verify. The random numbers come from SEED (printed; give it again to repeat the waits and targets).
-# time limit: 300 s
+# Goal: kill -9 of a rank, of all ranks, or of ckptd, at random moments, 30 times: training ends
+# with the right loss, no committed checkpoint is lost, none is torn. Method: one run without
+# kills gives the loss of every step. Then runs under the launcher (3 ranks, at least 2) are shot
+# at after random waits until 30 shots were fired; a run that ends before is followed by the next.
+# Before each shot the committed checkpoints are noted. At the end: every run ended with 0, every
+# line of every loss file equals the undisturbed run's, every noted checkpoint is still there, and
+# all verify. The random numbers come from SEED (printed; give it again to repeat the waits and
+# targets). time limit: 300 s
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
@@ -28,7 +28,9 @@ start_run() { # RUN RANKS: under the launcher; process id in $launcher
     launcher=$!
     started_pids+=("$launcher")
 }
-committed() { "$BUILD/ckpt-cli" list --store "$store" | awk '/@/ { print $1 }'; } # RUN@STEP-aATTEMPT
+committed() { # RUN@STEP-aATTEMPT per line
+    "$BUILD/ckpt-cli" list --store "$store" | awk '/@/ { print $1 }'
+}
 shoot() { # RUN: SIGKILL to something of it; fails when there is nothing to hit at this moment
     local notes pids victims
     notes=$(ls -d "$tmp/$1.dir"/start-* 2>/dev/null | sort -V | tail -n 1)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Goal: the launcher decides as its head says: who is lost, how many ranks start next, when it stops.
-# Method: real mpirun, but a stand-in for the trainer: a script that ends each rank of each start the
-# way the scenario says ("START RANK ACTION" lines; what is not listed waits for its peers and ends with 0).
+# Goal: the launcher decides as its head says: who is lost, how many ranks start next, when it
+# stops. Method: real mpirun, but a stand-in for the trainer: a script that ends each rank of each
+# start the way the scenario says ("START RANK ACTION" lines; what is not listed waits for its
+# peers and ends with 0).
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
 plan 10
@@ -16,7 +17,8 @@ rank=$OMPI_COMM_WORLD_RANK
 if [ "$rank" = 0 ]; then echo "$OMPI_COMM_WORLD_SIZE" >>"$RULES/starts"; fi
 sleep 0.3 # so that every rank sees the line of rank 0
 start=$(wc -l <"$RULES/starts")
-action=$(awk -v s="$start" -v r="$rank" '$1 == s && ($2 == r || $2 == "all") { print $3 }' "$RULES/plan")
+action=$(awk -v s="$start" -v r="$rank" '$1 == s && ($2 == r || $2 == "all") { print $3 }' \
+    "$RULES/plan")
 case ${action:-end} in
 kill) kill -KILL $$ ;;
 wait) trap 'exit 75' TERM; for i in $(seq 200); do sleep 0.05; done ;;

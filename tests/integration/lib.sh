@@ -44,7 +44,7 @@ check() { # NAME COMMAND...: passes when the command succeeds
         not_ok "$name ($*)" "$tmp/check.log"
     fi
 }
-check_exit() { # STATUS NAME COMMAND...: passes when the command ends with STATUS; output in check.log
+check_exit() { # STATUS NAME COMMAND...: passes when it ends with STATUS; output in check.log
     local want=$1 name=$2 got=0
     shift 2
     "$@" >"$tmp/check.log" 2>&1 || got=$?
