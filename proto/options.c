@@ -275,13 +275,15 @@ int options_set(const struct options *options, const char *key, const char *valu
     if (!option)
         return fail_unknown(options, key, where);
     if (option->type == OPTION_TYPE_IGNORED) {
-        log_info("options", "%s: %s is ignored: %s", where, option->key, option->help);
+        if (!options->quiet)
+            log_info("options", "%s: %s is ignored: %s", where, option->key, option->help);
         return 0;
     }
     if (option->type == OPTION_TYPE_ALIAS) {
         const struct option *target = find_option(options->table, option->choices);
         CHECK(target && is_stored(target));
-        log_info("options", "%s: %s is taken as %s", where, option->key, target->key);
+        if (!options->quiet)
+            log_info("options", "%s: %s is taken as %s", where, option->key, target->key);
         option = target;
     }
     int error = store_value(options, option, value, where);

@@ -70,6 +70,7 @@ struct options {
     const struct option *table;
     void *config;
     bool *is_set;
+    bool quiet; /* no notes on aliases and ignored keys: of many equal processes one says them */
 };
 
 int options_defaults(const struct options *options);

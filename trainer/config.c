@@ -44,6 +44,20 @@ static const char *find_config_file(int argc, char **argv)
     return found;
 }
 
+/* Launchers number their processes; every one reads the same configuration, the first one comments.
+ */
+static bool is_first_process(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                        "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *rank = getenv(names[i]);
+        if (rank != NULL)
+            return strcmp(rank, "0") == 0;
+    }
+    return true;
+}
+
 static bool is_given(const bool *is_set, const char *key)
 {
     for (size_t i = 0; config_table[i].key != NULL; i++) {
@@ -111,8 +125,8 @@ static int check_run_name(const char *name)
 static int check_exclusions(const char *list)
 {
     static const char *const known[] = {"optimizer", "lr_scheduler", "dataloader"};
-    while (*list != '\0') {
-        size_t length = strcspn(list, ",");
+    for (list += strspn(list, ", "); *list != '\0'; list += strspn(list, ", ")) {
+        size_t length = strcspn(list, ", ");
         bool found = false;
         for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
             found = found || (strlen(known[i]) == length && strncmp(list, known[i], length) == 0);
@@ -120,7 +134,7 @@ static int check_exclusions(const char *list)
             return report_error(ERR_INVALID, "known parts: optimizer, lr_scheduler, dataloader",
                                 "checkpoint.exclude_from_loading names an unknown part \"%.*s\"",
                                 (int)length, list);
-        list += length + (list[length] == ',');
+        list += length;
     }
     return 0;
 }
@@ -200,15 +214,16 @@ static int settle_batch(struct config *config)
     return 0;
 }
 
-static void settle_schedule(struct config *config)
+static void settle_schedule(struct config *config, bool quiet)
 {
     if (config->decay_total_steps <= 0)
         config->decay_total_steps = config->steps;
-    if (config->warmup_steps > config->decay_total_steps) {
+    if (config->warmup_steps <= config->decay_total_steps)
+        return;
+    if (!quiet)
         log_warn("config", "lr_scheduler.warmup_steps = %lld is cut to the curve's %lld steps",
                  (long long)config->warmup_steps, (long long)config->decay_total_steps);
-        config->warmup_steps = config->decay_total_steps;
-    }
+    config->warmup_steps = config->decay_total_steps;
 }
 
 static int settle_ckptd(struct config *config)
@@ -245,7 +260,8 @@ int config_load(struct config *out, int argc, char **argv)
         num_keys++;
     CHECK(num_keys < KEYS_MAX);
     memset(out, 0, sizeof(*out));
-    struct options options = {.table = config_table, .config = out, .is_set = is_set};
+    struct options options = {
+        .table = config_table, .config = out, .is_set = is_set, .quiet = !is_first_process()};
     ERR_TRY(options_defaults(&options));
     const char *file = find_config_file(argc, argv);
     if (file != NULL)
@@ -258,8 +274,9 @@ int config_load(struct config *out, int argc, char **argv)
     ERR_TRY(check_values(out));
     ERR_TRY(settle_batch(out));
     ERR_TRY(settle_ckptd(out));
-    settle_schedule(out);
-    note_differences(out, is_set);
+    settle_schedule(out, options.quiet);
+    if (!options.quiet)
+        note_differences(out, is_set);
     if (out->no_color)
         setenv("NO_COLOR", "1", 1); /* what report.h and the step line look at */
     return 0;

@@ -245,6 +245,8 @@ const struct option config_table[] = {
     INT(seed, "debug.seed", 0, 0, 9.2e18, "of initial weights and sample order"),
     INT(crash_at_step, "debug.pause_at_step", -1, -1, COUNT_MAX,
         "for tests: stop in this step until killed; -1: off (ours)"),
+    STRING(logits_file, "debug.logits_file", "",
+           "for tests: write the logits of sample 0 as raw floats and end (ours)"),
     IGNORED("debug.deterministic", DETERMINISTIC),
     IGNORED("debug.deterministic_warn_only", DETERMINISTIC),
     IGNORED("debug.moe_force_load_balance", NO_EXPERTS),

@@ -45,7 +45,7 @@ static int read_all(struct text *out, int fd, const char *path)
             continue;
         if (got < 0) {
             free(data);
-            return report_errno(ERR_IO, "could not read the text", path);
+            return report_errno(ERR_IO, "could not read the file", path);
         }
         if (got == 0)
             break;
@@ -60,14 +60,14 @@ int text_open(struct text *out, const char *path)
     bool standard_input = strcmp(path, "-") == 0;
     int fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "could not open the text",
+        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "could not open the file",
                             path);
     struct stat stat;
     int result = 0;
     if (fstat(fd, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_size > 0 && !standard_input) {
         void *data = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED)
-            result = report_errno(ERR_IO, "could not map the text", path);
+            result = report_errno(ERR_IO, "could not map the file", path);
         else
             *out = (struct text){.data = data, .bytes = (size_t)stat.st_size, .mapped = true};
     } else {

@@ -1,0 +1,350 @@
+/* trainer_config.c - the trainer's configuration.
+ *
+ * Goal: defaults, file and command line win in that order; torchtitan's whole key surface is known;
+ * what this version lacks is refused by name; batch sizes and the schedule come out settled.
+ * Method: TOML files written to a scratch folder and argument vectors through config_load(); the
+ * messages of refusals are searched for the key, the value and the way out. */
+#include "proto/report.h"
+#include "trainer/config.h"
+#include "trainer/config_table.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define ARGUMENTS_MAX 16
+
+struct bed {
+    char folder[64], file[96], model[128];
+};
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
+static int setup(void **state)
+{
+    struct bed *bed = calloc(1, sizeof(*bed));
+    const char *tmp = getenv("TMPDIR");
+    char folder[64];
+    snprintf(folder, sizeof(folder), "%s/hf-config-XXXXXX", tmp != NULL ? tmp : "/tmp");
+    assert_non_null(mkdtemp(folder));
+    memcpy(bed->folder, folder, sizeof(folder));
+    snprintf(bed->file, sizeof(bed->file), "%s/config.toml", folder);
+    snprintf(bed->model, sizeof(bed->model), "%s/tokenizer.model", folder);
+    *state = bed;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bed *bed = *state;
+    unlink(bed->file);
+    unlink(bed->model);
+    rmdir(bed->folder);
+    free(bed);
+    return 0;
+}
+
+/* config_load() of `trainer --training.dataset_path x <arguments, separated by blanks>`. */
+static int load(struct config *out, const char *arguments)
+{
+    static char text[1024];
+    char *argv[ARGUMENTS_MAX] = {"trainer", "--training.dataset_path", "x"};
+    int argc = 3;
+    snprintf(text, sizeof(text), "%s", arguments);
+    for (char *word = strtok(text, " "); word != NULL; word = strtok(NULL, " ")) {
+        assert_true(argc < ARGUMENTS_MAX - 1);
+        argv[argc++] = word;
+    }
+    report_clear();
+    return config_load(out, argc, argv);
+}
+
+/* Refused, with every one of the words in the line that the user sees. */
+static void check_refused(const char *arguments, const char *word1, const char *word2)
+{
+    struct config config;
+    assert_int_equal(load(&config, arguments), ERR_INVALID);
+    assert_non_null(strstr(report_line(), word1));
+    assert_non_null(strstr(report_line(), word2));
+    assert_null(strchr(report_line(), '\n'));
+}
+
+static void test_config__defaults_are_torchtitans(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config, ""), 0);
+    assert_string_equal(config.model_name, "llama3");
+    assert_string_equal(config.model_flavor, "debugmodel");
+    assert_true(config.lr == 8e-4 && config.beta1 == 0.9 && config.beta2 == 0.95);
+    assert_true(config.eps == 1e-8 && config.weight_decay == 0.1 && config.max_norm == 1.0);
+    assert_int_equal(config.warmup_steps, 200);
+    assert_int_equal(config.steps, 10000);
+    assert_int_equal(config.seq_len, 2048);
+    assert_int_equal(config.local_batch_size, 8);
+    assert_int_equal(config.interval, 500);
+    assert_int_equal(config.load_step, -1);
+    assert_int_equal(config.dp_shard, -1);
+    assert_string_equal(config.async_mode, "disabled");
+    assert_string_equal(config.mixed_precision_param, "bfloat16");
+}
+
+static void test_config__own_defaults_favour_exact_resume(void **state)
+{
+    struct config config;
+    char address[64];
+    (void)state;
+    snprintf(address, sizeof(address), "unix:/tmp/holdfast-%u/ckptd.sock", (unsigned)getuid());
+    assert_int_equal(load(&config, ""), 0);
+    assert_string_equal(config.reduction, "canonical");
+    assert_string_equal(config.comm_backend, "local");
+    assert_string_equal(config.kernels_backend, "best");
+    assert_string_equal(config.ckptd_address, address);
+}
+
+static void test_config__command_line_wins_over_file_wins_over_defaults(void **state)
+{
+    const struct bed *bed = *state;
+    struct config config;
+    char arguments[256];
+    write_text(bed->file, "[training]\nsteps = 7\nseq_len = 64\n[checkpoint]\nenable = true\n");
+    snprintf(arguments, sizeof(arguments), "--training.steps 9 --config %s", bed->file);
+    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(config.steps, 9);
+    assert_int_equal(config.seq_len, 64);
+    assert_true(config.checkpoint_enable);
+    assert_string_equal(config.config_file, bed->file);
+    snprintf(arguments, sizeof(arguments), "--job.config_file=%s --checkpoint.no_enable --estimate",
+             bed->file);
+    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(config.steps, 7);
+    assert_false(config.checkpoint_enable);
+    assert_true(config.estimate);
+}
+
+static void test_config__mistakes_are_named(void **state)
+{
+    const struct bed *bed = *state;
+    struct config config;
+    char arguments[256];
+    check_refused("--training.stepz 5", "training.stepz", "training.steps");
+    check_refused("--training.steps -3", "training.steps", "-3");
+    check_refused("--optimizer.lr fast", "optimizer.lr", "fast");
+    check_refused("--checkpoint.async_mode sometimes", "sometimes", "disabled");
+    assert_int_equal(load(&config, "--config /nowhere.toml"), ERR_NOT_FOUND);
+    assert_non_null(strstr(report_line(), "/nowhere.toml"));
+    check_refused("stray", "stray", "--section.key value");
+    write_text(bed->file, "[training]\n\nseq_lem = 64\n");
+    snprintf(arguments, sizeof(arguments), "--config %s", bed->file);
+    assert_int_equal(load(&config, arguments), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "config.toml:3"));
+    assert_non_null(strstr(report_line(), "seq_len"));
+}
+
+static void test_config__what_this_version_lacks_is_refused(void **state)
+{
+    (void)state;
+    check_refused("--parallelism.tensor_parallel_degree 2", "tensor_parallel_degree = 2", "to 1");
+    check_refused("--parallelism.pipeline_parallel_degree 2", "pipeline_parallel_degree", "to 1");
+    check_refused("--parallelism.context_parallel_degree 4", "context_parallel_degree", "to 1");
+    check_refused("--experimental.pipeline_parallel_degree 4", "parallelism.pipeline", "to 1");
+    check_refused("--canonical.groups 2", "canonical.groups = 2", "to 1");
+    check_refused("--checkpoint.async_mode async_with_pinned_mem", "async_with_pinned_mem",
+                  "\"async\"");
+    check_refused("--activation_checkpoint.mode selective",
+                  "activation_checkpoint.mode = selective", "none");
+    check_refused("--activation_checkpoint.mode full", "mode = full", "none");
+    check_refused("--model.converters float8", "model.converters", "float8");
+    check_refused("--training.dtype bfloat16", "training.dtype", "float32");
+    check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path", "/x");
+}
+
+static void test_config__every_refused_choice_has_an_accepted_one(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config,
+                          "--parallelism.tensor_parallel_degree 1 "
+                          "--activation_checkpoint.mode none --checkpoint.async_mode async "
+                          "--training.dtype float32 --canonical.groups 1"),
+                     0);
+}
+
+static void test_config__older_names_set_the_key_that_replaced_them(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config, "--training.batch_size 3 --training.seed 4 "
+                                   "--lr_scheduler.lr_min 0.25 --checkpoint.enable_checkpoint "
+                                   "--training.data_parallel_replicate_degree 2 --job.print_args"),
+                     0);
+    assert_int_equal(config.local_batch_size, 3);
+    assert_int_equal(config.seed, 4);
+    assert_true(config.min_lr_factor == 0.25);
+    assert_true(config.checkpoint_enable);
+    assert_true(config.print_config);
+    assert_int_equal(config.dp_replicate, 2);
+}
+
+/* The sections of torchtitan's documentation with the values its own files carry. */
+static void test_config__a_torchtitan_file_loads(void **state)
+{
+    const struct bed *bed = *state;
+    struct config config;
+    char arguments[256];
+    write_text(bed->file,
+               "[job]\ndump_folder = \"./outputs\"\ndescription = \"Llama 3 debug training\"\n"
+               "print_config = false\n[profiling]\nenable_profiling = false\nprofile_freq = 10\n"
+               "enable_memory_snapshot = false\n[metrics]\nlog_freq = 1\n"
+               "enable_tensorboard = false\n[model]\nname = \"llama3\"\nflavor = \"debugmodel\"\n"
+               "hf_assets_path = \"\"\nconverters = []\n[optimizer]\nname = \"AdamW\"\n"
+               "lr = 8e-4\neps = 1e-8\nimplementation = \"fused\"\n[lr_scheduler]\n"
+               "warmup_steps = 2\ndecay_ratio = 0.8\ndecay_type = \"linear\"\n"
+               "min_lr_factor = 0.0\n[training]\nlocal_batch_size = 8\nseq_len = 2048\n"
+               "max_norm = 1.0\nsteps = 10\ndataset = \"c4_test\"\n"
+               "[training.dataloader]\nnum_workers = 2\n[parallelism]\n"
+               "data_parallel_replicate_degree = 1\ndata_parallel_shard_degree = -1\n"
+               "fsdp_reshard_after_forward = \"default\"\ntensor_parallel_degree = 1\n"
+               "enable_async_tensor_parallel = false\npipeline_parallel_degree = 1\n"
+               "context_parallel_degree = 1\n[checkpoint]\nenable = false\n"
+               "folder = \"checkpoint\"\ninterval = 10\nlast_save_model_only = false\n"
+               "export_dtype = \"float32\"\nasync_mode = \"disabled\"\nkeep_latest_k = 10\n"
+               "exclude_from_loading = [\"optimizer\", \"lr_scheduler\"]\n[compile]\n"
+               "enable = false\ncomponents = [\"model\", \"loss\"]\n[quantize.linear.float8]\n"
+               "enable_fsdp_float8_all_gather = false\nfilter_fqns = [\"output\"]\n"
+               "[activation_checkpoint]\nselective_ac_option = \"2\"\n"
+               "[comm]\ntrain_timeout_seconds = 15\n[validation]\nenable = false\nfreq = 5\n"
+               "[debug]\nseed = 3\ndeterministic = true\n");
+    snprintf(arguments, sizeof(arguments), "--config %s", bed->file);
+    assert_int_equal(load(&config, arguments), 0);
+    assert_int_equal(config.steps, 10);
+    assert_int_equal(config.seed, 3);
+    assert_true(config.decay_ratio == 0.8);
+    assert_string_equal(config.exclude_from_loading, "optimizer,lr_scheduler");
+}
+
+static void test_config__every_key_of_the_table_is_sound(void **state)
+{
+    (void)state;
+    for (const struct option *a = config_table; a->key != NULL; a++) {
+        bool found = a->type != OPTION_TYPE_ALIAS;
+        for (const struct option *b = config_table; b->key != NULL; b++) {
+            assert_true(a == b || strcmp(a->key, b->key) != 0); /* no key twice */
+            if (a->type == OPTION_TYPE_ALIAS && strcmp(a->choices, b->key) == 0)
+                found = b->type != OPTION_TYPE_ALIAS && b->type != OPTION_TYPE_IGNORED;
+        }
+        assert_true(found); /* an alias stands for a key with a field */
+        assert_true(a->type == OPTION_TYPE_ALIAS || (a->help != NULL && a->help[0] != '\0'));
+    }
+}
+
+static void test_config__batch_sizes_come_out_settled(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config, "--training.global_batch_size 24"), 0);
+    assert_int_equal(config.micro_batches, 3);
+    assert_int_equal(load(&config, "--canonical.micro_batches 5"), 0);
+    assert_int_equal(config.global_batch_size, 40);
+    assert_int_equal(load(&config, ""), 0);
+    assert_int_equal(config.micro_batches, 8);
+    assert_int_equal(config.global_batch_size, 64);
+    check_refused("--training.global_batch_size 20", "training.global_batch_size = 20", "multiple");
+    check_refused("--training.global_batch_size 24 --canonical.micro_batches 4",
+                  "canonical.micro_batches 4", "leave one");
+    check_refused("--training.global_batch_size 0", "training.global_batch_size = 0", "-1");
+    check_refused("--parallelism.data_parallel_shard_degree 0", "shard_degree = 0", "-1");
+}
+
+static void test_config__the_schedule_comes_out_settled(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config, "--training.steps 50 --lr_scheduler.warmup_steps 80"), 0);
+    assert_int_equal(config.decay_total_steps, 50);
+    assert_int_equal(config.warmup_steps, 50);
+    assert_int_equal(load(&config, "--training.steps 50 --lr_scheduler.total_steps 500"), 0);
+    assert_int_equal(config.decay_total_steps, 500);
+    check_refused("--lr_scheduler.decay_ratio -0.5", "decay_ratio = -0.5", "0 to 1");
+    check_refused("--optimizer.beta1 1", "beta1 = 1", "below 1");
+}
+
+static void test_config__paths_and_names_are_checked(void **state)
+{
+    const struct bed *bed = *state;
+    struct config config;
+    char arguments[256];
+    char *none[] = {"trainer"};
+    check_refused("--model.hf_assets_path /nowhere", "/nowhere", "tokenizer train");
+    check_refused("--model.tokenizer_path /nowhere", "model.hf_assets_path", "tokenizer train");
+    check_refused("--job.run ../x", "job.run", "../x");
+    check_refused("--ckptd.address host:80", "ckptd.address", "unix:");
+    check_refused("--checkpoint.exclude_from_loading optimizer,model", "\"model\"", "dataloader");
+    check_refused("--checkpoint.create_seed_checkpoint", "create_seed_checkpoint", "enable");
+    assert_int_equal(config_load(&config, 1, none), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "training.dataset_path"));
+    write_text(bed->model, "");
+    snprintf(arguments, sizeof(arguments), "--model.hf_assets_path %s", bed->folder);
+    assert_int_equal(load(&config, arguments), 0);
+    assert_string_equal(config.tokenizer_path, bed->model);
+}
+
+static void test_config__the_json_names_every_setting(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config, "--training.steps 33 --job.description a"), 0);
+    char *text = config_to_json(&config);
+    json_t *json = json_loads(text, 0, NULL);
+    assert_non_null(json);
+    size_t count = 0;
+    for (const struct option *option = config_table; option->key != NULL; option++) {
+        char section[64];
+        const char *dot = strchr(option->key, '.');
+        if (option->type == OPTION_TYPE_ALIAS || option->type == OPTION_TYPE_IGNORED)
+            continue;
+        snprintf(section, sizeof(section), "%.*s", (int)(dot - option->key), option->key);
+        assert_non_null(json_object_get(json_object_get(json, section), dot + 1));
+        count++;
+    }
+    assert_true(count > 50);
+    json_t *steps = json_object_get(json_object_get(json, "training"), "steps");
+    assert_int_equal(json_integer_value(steps), 33);
+    json_decref(json);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_config__defaults_are_torchtitans),
+        cmocka_unit_test(test_config__own_defaults_favour_exact_resume),
+        cmocka_unit_test(test_config__command_line_wins_over_file_wins_over_defaults),
+        cmocka_unit_test(test_config__mistakes_are_named),
+        cmocka_unit_test(test_config__what_this_version_lacks_is_refused),
+        cmocka_unit_test(test_config__every_refused_choice_has_an_accepted_one),
+        cmocka_unit_test(test_config__older_names_set_the_key_that_replaced_them),
+        cmocka_unit_test(test_config__a_torchtitan_file_loads),
+        cmocka_unit_test(test_config__every_key_of_the_table_is_sound),
+        cmocka_unit_test(test_config__batch_sizes_come_out_settled),
+        cmocka_unit_test(test_config__the_schedule_comes_out_settled),
+        cmocka_unit_test(test_config__paths_and_names_are_checked),
+        cmocka_unit_test(test_config__the_json_names_every_setting),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
