@@ -88,8 +88,7 @@ def restart(bench, server, run):
     ended, began = events["ended", "1"], events["start", "2"]
     return {"ranks ended": ended - killed, "pause": began - ended,
             "mpirun": at - began - float(lived), "init": float(init), "attempt": float(attempt),
-            "load": float(load),
-            "first step": float(first), "whole": at - killed}
+            "load": float(load), "first step": float(first), "whole": at - killed}
 
 
 def wait_for(log, pattern):

@@ -511,9 +511,9 @@ static void test_text__hostile_names_reach_neither_terminal_nor_json_raw(void **
     assert_string_equal(text_safe(out, sizeof out, "a\x1b[31mb\x9b\n"), "a?[31mb??");
     assert_string_equal(text_safe(out, 4, "abcdef"), "abc");
     FILE *file = open_memstream(&json, &bytes);
-    text_json(file, "q\"\\\x1b\xc3\n");
+    text_json(file, "q\"\\\x1b\xc3\n\xc3\xa9");
     fclose(file);
-    assert_string_equal(json, "\"q\\\"\\\\\\u001b\\u00c3\\n\"");
+    assert_string_equal(json, "\"q\\\"\\\\\\u001b\\ufffd\\u000a\xc3\xa9\"");
     free(json);
 }
 
