@@ -1,0 +1,424 @@
+/* storage_local.c - what only the directory back-end does.
+ *
+ * Goal: nothing leads out of the store, one writer holds it, a full disk and a system that refuses
+ * things are ordinary. Method: a fresh directory per case; links, FIFOs and leftovers are planted
+ * by hand; a full disk is a small tmpfs and a file system without O_DIRECT is a ramfs, mounted in a
+ * mount namespace of a child (needs root, else the case is skipped); io_uring is refused by a
+ * seccomp filter in a child. */
+#include "storage_bed.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define BYTES 65536u
+
+struct bed {
+    char directory[BED_PATH_BYTES];
+    char where[BED_PATH_BYTES + 8];
+};
+
+static int setup(void **state)
+{
+    struct bed *bed = calloc(1, sizeof(*bed));
+    bed_make_directory(bed->directory);
+    snprintf(bed->where, sizeof(bed->where), "%s/store", bed->directory);
+    *state = bed;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bed *bed = *state;
+    bed_remove_directory(bed->directory);
+    free(bed);
+    return 0;
+}
+
+static struct storage *open_store(const char *where)
+{
+    struct storage *storage;
+    int error = storage_open(&storage, &storage_local, where, NULL);
+    if (error != 0)
+        print_error("%s\n", report_line());
+    assert_int_equal(error, 0);
+    return storage;
+}
+
+static void path_in(char out[2 * BED_PATH_BYTES], const struct bed *bed, const char *name)
+{
+    snprintf(out, 2 * BED_PATH_BYTES, "%s/%s", bed->where, name);
+}
+
+static int count_entry(void *user, const struct storage_entry *entry)
+{
+    (void)entry;
+    ++*(int *)user;
+    return 0;
+}
+
+static int count_entries(struct storage *storage, const char *prefix)
+{
+    int count = 0;
+    assert_int_equal(storage_list(storage, prefix, count_entry, &count), 0);
+    return count;
+}
+
+/* Names really there, ours included. */
+static int count_real_entries(const char *path)
+{
+    DIR *directory = opendir(path);
+    assert_non_null(directory);
+    int count = 0;
+    struct dirent *entry;
+    while ((entry = readdir(directory)) != NULL)
+        count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    closedir(directory);
+    return count;
+}
+
+static void test_local__open_makes_the_root_and_what_is_above_it(void **state)
+{
+    struct bed *bed = *state;
+    char where[2 * BED_PATH_BYTES];
+    struct stat status;
+    path_in(where, bed, "some/deep/place/");
+    storage_close(open_store(where));
+    assert_int_equal(stat(where, &status), 0);
+    assert_true(S_ISDIR(status.st_mode));
+    storage_close(open_store(where));
+}
+
+static void test_local__open_refuses_a_path_that_is_no_directory(void **state)
+{
+    struct bed *bed = *state;
+    struct storage *storage;
+    int fd = open(bed->where, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(storage_open(&storage, &storage_local, bed->where, NULL), ERR_INVALID);
+    assert_int_equal(storage_open(&storage, &storage_local, "", NULL), ERR_INVALID);
+    assert_null(storage);
+}
+
+static void test_local__read_only_store_creates_nothing(void **state)
+{
+    struct bed *bed = *state;
+    struct storage *storage;
+    struct storage_object *object;
+    struct storage_options options = {.read_only = true};
+    assert_int_equal(storage_open(&storage, &storage_local, bed->where, &options), ERR_NOT_FOUND);
+    storage = open_store(bed->where);
+    bed_put(storage, NULL, "a", BYTES, 1);
+    storage_close(storage);
+    int before = count_real_entries(bed->where);
+    assert_int_equal(storage_open(&storage, &storage_local, bed->where, &options), 0);
+    bed_expect(storage, "a", BYTES, 1);
+    assert_int_equal(storage_object_create(storage, &object, "b", BYTES), ERR_DENIED);
+    assert_int_equal(storage_publish(storage, "b", "x", 1), ERR_DENIED);
+    assert_int_equal(storage_remove(storage, "a"), ERR_DENIED);
+    assert_int_equal(storage_lock(storage), ERR_DENIED);
+    storage_close(storage);
+    assert_int_equal(count_real_entries(bed->where), before);
+}
+
+static void test_local__links_are_not_followed(void **state)
+{
+    struct bed *bed = *state;
+    struct storage *storage = open_store(bed->where);
+    struct storage_object *object;
+    uint64_t bytes;
+    char path[2 * BED_PATH_BYTES], outside[2 * BED_PATH_BYTES];
+    snprintf(outside, sizeof(outside), "%s/outside", bed->directory);
+    assert_int_equal(mkdir(outside, 0700), 0);
+    assert_int_equal(storage_publish(storage, "real/file", "x", 1), 0);
+    path_in(path, bed, "out");
+    assert_int_equal(symlink("../outside", path), 0);
+    path_in(path, bed, "in"); /* a link that stays inside is a link too */
+    assert_int_equal(symlink("real", path), 0);
+    path_in(path, bed, "real/link");
+    assert_int_equal(symlink("file", path), 0);
+    const char *keys[] = {"out/file", "in/file", "real/link"};
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(storage_fetch(storage, keys[i], NULL, 0, &bytes), ERR_INVALID);
+    assert_int_equal(storage_object_open(storage, &object, "in/file", &bytes), ERR_INVALID);
+    assert_int_equal(storage_object_create(storage, &object, "out/new", BYTES), ERR_INVALID);
+    assert_int_equal(storage_publish(storage, "out/new", "x", 1), ERR_INVALID);
+    assert_int_equal(storage_publish(storage, "out/dir/new", "x", 1), ERR_INVALID);
+    assert_int_equal(storage_publish(storage, "real/link", "x", 1), ERR_EXISTS);
+    assert_int_equal(storage_remove(storage, "in/file"), ERR_INVALID);
+    assert_int_equal(storage_sync_names(storage, "in"), ERR_INVALID);
+    int count = 0;
+    assert_int_equal(storage_list(storage, "in", count_entry, &count), ERR_INVALID);
+    assert_int_equal(count_entries(storage, "real"), 1);
+    assert_int_equal(count_entries(storage, ""), 1);
+    assert_int_equal(count_real_entries(outside), 0);
+    storage_close(storage);
+}
+
+static void test_local__a_planted_fifo_does_not_hang_a_reader(void **state)
+{
+    struct bed *bed = *state;
+    struct storage *storage = open_store(bed->where);
+    uint64_t bytes;
+    char path[2 * BED_PATH_BYTES];
+    path_in(path, bed, "fifo");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(storage_fetch(storage, "fifo", NULL, 0, &bytes), ERR_NOT_FOUND);
+    assert_int_equal(count_entries(storage, ""), 0);
+    storage_close(storage);
+}
+
+static void test_local__create_reserves_every_block(void **state)
+{
+    struct bed *bed = *state;
+    struct storage *storage = open_store(bed->where);
+    struct storage_object *object;
+    struct stat status;
+    char path[2 * BED_PATH_BYTES];
+    assert_int_equal(storage_object_create(storage, &object, "a", 1u << 20), 0);
+    path_in(path, bed, "a");
+    assert_int_equal(stat(path, &status), 0);
+    assert_int_equal(status.st_size, 1u << 20);
+    assert_true(status.st_blocks * 512 >= 1 << 20);
+    storage_object_close(storage, object);
+    storage_close(storage);
+}
+
+static void
+test_local__leftovers_of_a_killed_publisher_are_hidden_and_go_with_their_directory(void **state)
+{
+    struct bed *bed = *state;
+    struct storage *storage = open_store(bed->where);
+    char path[2 * BED_PATH_BYTES];
+    assert_int_equal(storage_publish(storage, "run/a", "x", 1), 0);
+    path_in(path, bed, "run");
+    assert_int_equal(count_real_entries(path), 1); /* no temporary name stays */
+    path_in(path, bed, "run/.holdfast.tmp.0123456789abcdef");
+    int fd = open(path, O_WRONLY | O_CREAT, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    assert_int_equal(count_entries(storage, "run"), 1);
+    assert_int_equal(storage_remove(storage, "run"), ERR_EXISTS);
+    assert_int_equal(storage_remove(storage, "run/a"), 0);
+    assert_int_equal(storage_remove(storage, "run"), 0);
+    assert_int_equal(count_entries(storage, ""), 0);
+    storage_close(storage);
+}
+
+/* ---- the lock ---- */
+
+static void test_local__lock_refuses_a_second_opener_and_names_the_first(void **state)
+{
+    struct bed *bed = *state;
+    struct storage *first = open_store(bed->where), *second = open_store(bed->where);
+    char pid[32];
+    snprintf(pid, sizeof(pid), "process %ld", (long)getpid());
+    assert_int_equal(storage_lock(first), 0);
+    assert_int_equal(storage_lock(second), ERR_BUSY);
+    assert_non_null(strstr(report_message(), pid));
+    assert_int_equal(count_entries(first, ""), 0); /* the lock file is not an object */
+    storage_close(first);
+    assert_int_equal(storage_lock(second), 0);
+    storage_close(second);
+}
+
+static void hold_lock(const char *where, int ready)
+{
+    struct storage *storage;
+    char answer = 'e';
+    if (storage_open(&storage, &storage_local, where, NULL) == 0 && storage_lock(storage) == 0)
+        answer = 'l';
+    if (write(ready, &answer, 1) != 1)
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+static void test_local__lock_of_a_killed_process_is_free(void **state)
+{
+    struct bed *bed = *state;
+    int ready[2];
+    char answer = 0, pid[32];
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        hold_lock(bed->where, ready[1]);
+    assert_int_equal(read(ready[0], &answer, 1), 1);
+    assert_int_equal(answer, 'l');
+    struct storage *storage = open_store(bed->where);
+    snprintf(pid, sizeof(pid), "process %ld", (long)child);
+    assert_int_equal(storage_lock(storage), ERR_BUSY);
+    assert_non_null(strstr(report_message(), pid));
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, NULL, 0), child);
+    assert_int_equal(storage_lock(storage), 0);
+    storage_close(storage);
+    close(ready[0]);
+    close(ready[1]);
+}
+
+/* ---- systems that refuse things; each in a child of its own ---- */
+
+/* Runs `check` in a child; what it asserts with CHECK ends the child, and the case. */
+static void in_child(void (*check)(const char *where), const char *where)
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        check(where);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77)
+        skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static void mount_or_skip(const char *type, const char *options, const char *where)
+{
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        (mkdir(where, 0700) != 0 && errno != EEXIST) || mount("none", where, type, 0, options)) {
+        printf("# skipped: mounting a %s needs root\n", type);
+        fflush(stdout);
+        _exit(77);
+    }
+}
+
+static void check_full_disk(const char *where)
+{
+    struct storage *storage;
+    struct storage_object *object;
+    struct storage_space space;
+    uint64_t bytes;
+    mount_or_skip("tmpfs", "size=4m,mode=700", where);
+    CHECK(storage_open(&storage, &storage_local, where, NULL) == 0);
+    CHECK(storage_space(storage, &space) == 0 && space.bytes_total == 4u << 20);
+    CHECK(storage_object_create(storage, &object, "big", 8u << 20) == ERR_SPACE);
+    CHECK(storage_fetch(storage, "big", NULL, 0, &bytes) == ERR_NOT_FOUND);
+    CHECK(storage_object_create(storage, &object, "fits", 3u << 20) == 0);
+    storage_object_close(storage, object);
+    char *text = calloc(1, 2u << 20);
+    CHECK(text != NULL);
+    CHECK(storage_publish(storage, "manifest", text, 2u << 20) == ERR_SPACE);
+    CHECK(storage_fetch(storage, "manifest", NULL, 0, &bytes) == ERR_NOT_FOUND);
+    CHECK(count_real_entries(where) == 1); /* no temporary file stays either */
+    CHECK(storage_remove(storage, "fits") == 0);
+    CHECK(storage_publish(storage, "manifest", text, 2u << 20) == 0);
+    CHECK(storage_lock(storage) == 0);
+    free(text);
+    storage_close(storage);
+}
+
+static void test_local__full_disk_refuses_create_and_publish_and_leaves_nothing(void **state)
+{
+    in_child(check_full_disk, ((struct bed *)*state)->where);
+}
+
+static void check_no_direct(const char *where)
+{
+    struct storage *storage;
+    struct storage_object *object;
+    mount_or_skip("ramfs", "mode=700", where);
+    CHECK(storage_open(&storage, &storage_local, where, NULL) == 0);
+    CHECK(strstr(storage_describe(storage), "page cache") != NULL);
+    unsigned char *data = aligned_alloc(STORAGE_ALIGN, BYTES);
+    unsigned char *back = aligned_alloc(STORAGE_ALIGN, BYTES);
+    CHECK(data != NULL && back != NULL);
+    bed_fill(data, BYTES, 3);
+    CHECK(storage_object_create(storage, &object, "a", BYTES) == 0);
+    CHECK(storage_transfer(storage, STORAGE_WRITE, object, 0, data, BYTES) == 0);
+    CHECK(storage_transfer(storage, STORAGE_SYNC, object, 0, NULL, 0) == 0);
+    CHECK(storage_transfer(storage, STORAGE_READ, object, 0, back, BYTES) == 0);
+    CHECK(memcmp(data, back, BYTES) == 0);
+    storage_object_close(storage, object);
+    CHECK(storage_publish(storage, "run/b", "x", 1) == 0);
+    CHECK(storage_publish(storage, "run/b", "x", 1) == ERR_EXISTS);
+    storage_close(storage);
+    free(data);
+    free(back);
+}
+
+static void test_local__goes_through_the_page_cache_where_direct_io_is_refused(void **state)
+{
+    in_child(check_no_direct, ((struct bed *)*state)->where);
+}
+
+/* Answers io_uring_setup with EPERM, as container runtimes do. */
+static void refuse_io_uring(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof(filter) / sizeof(filter[0]), .filter = filter};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+        printf("# skipped: the kernel has no seccomp filters\n");
+        fflush(stdout);
+        _exit(77);
+    }
+}
+
+static void check_without_io_uring(const char *where)
+{
+    struct storage *storage;
+    struct storage_object *object;
+    refuse_io_uring();
+    CHECK(storage_open(&storage, &storage_local, where, NULL) == 0);
+    const char *text = storage_describe(storage);
+    CHECK(strstr(text, "4 pwrite threads") != NULL);
+    CHECK(strstr(text, "Operation not permitted") != NULL);
+    unsigned char *data = aligned_alloc(STORAGE_ALIGN, BYTES);
+    CHECK(data != NULL);
+    bed_fill(data, BYTES, 3);
+    CHECK(storage_object_create(storage, &object, "a", BYTES) == 0);
+    CHECK(storage_transfer(storage, STORAGE_WRITE, object, 0, data, BYTES) == 0);
+    CHECK(storage_transfer(storage, STORAGE_SYNC, object, 0, NULL, 0) == 0);
+    storage_object_close(storage, object);
+    storage_close(storage);
+    free(data);
+}
+
+static void test_local__takes_threads_where_io_uring_is_refused_and_says_why(void **state)
+{
+    struct bed *bed = *state;
+    in_child(check_without_io_uring, bed->where);
+    struct storage *storage = open_store(bed->where);
+    bed_expect(storage, "a", BYTES, 3);
+    storage_close(storage);
+}
+
+#define CASE(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_local__open_makes_the_root_and_what_is_above_it),
+        CASE(test_local__open_refuses_a_path_that_is_no_directory),
+        CASE(test_local__read_only_store_creates_nothing),
+        CASE(test_local__links_are_not_followed),
+        CASE(test_local__a_planted_fifo_does_not_hang_a_reader),
+        CASE(test_local__create_reserves_every_block),
+        CASE(test_local__leftovers_of_a_killed_publisher_are_hidden_and_go_with_their_directory),
+        CASE(test_local__lock_refuses_a_second_opener_and_names_the_first),
+        CASE(test_local__lock_of_a_killed_process_is_free),
+        CASE(test_local__full_disk_refuses_create_and_publish_and_leaves_nothing),
+        CASE(test_local__goes_through_the_page_cache_where_direct_io_is_refused),
+        CASE(test_local__takes_threads_where_io_uring_is_refused_and_says_why),
+    };
+    return cmocka_run_group_tests_name("storage_local", tests, NULL, NULL);
+}

@@ -1,0 +1,82 @@
+/* storage_memory.c - what only the memory back-end does: its limit.
+ *
+ * Goal: a full tier is refused, not swapped; space comes back. Method: stores of a few pages. What
+ * it shares with the other back-ends is tested by storage_contract.c. */
+#include "storage_bed.h"
+
+static void test_memory__refuses_more_than_its_limit_and_frees_what_is_removed(void **state)
+{
+    (void)state;
+    struct storage *storage;
+    struct storage_object *object;
+    struct storage_space space;
+    assert_int_equal(storage_open(&storage, &storage_memory, "16384", NULL), 0);
+    bed_put(storage, NULL, "a", 12288, 1);
+    assert_int_equal(storage_object_create(storage, &object, "b", 8192), ERR_SPACE);
+    char text[4097] = "";
+    assert_int_equal(storage_publish(storage, "c", text, sizeof(text)), ERR_SPACE);
+    assert_false(bed_exists(storage, "b"));
+    assert_false(bed_exists(storage, "c"));
+    assert_int_equal(storage_space(storage, &space), 0);
+    assert_int_equal(space.bytes_total, 16384);
+    assert_int_equal(space.bytes_free, 4096);
+    assert_int_equal(storage_remove(storage, "a"), 0);
+    bed_put(storage, NULL, "b", 16384, 2);
+    bed_expect(storage, "b", 16384, 2);
+    storage_close(storage);
+}
+
+static void test_memory__removed_object_holds_its_space_until_closed(void **state)
+{
+    (void)state;
+    struct storage *storage;
+    struct storage_object *object;
+    struct storage_space space;
+    assert_int_equal(storage_open(&storage, &storage_memory, "8192", NULL), 0);
+    bed_put(storage, &object, "a", 8192, 1);
+    assert_int_equal(storage_remove(storage, "a"), 0);
+    assert_int_equal(storage_space(storage, &space), 0);
+    assert_int_equal(space.bytes_free, 0);
+    storage_object_close(storage, object);
+    assert_int_equal(storage_space(storage, &space), 0);
+    assert_int_equal(space.bytes_free, 8192);
+    storage_close(storage);
+}
+
+static void test_memory__objects_opened_for_reading_cannot_be_written(void **state)
+{
+    (void)state;
+    struct storage *storage;
+    struct storage_object *object;
+    uint64_t bytes;
+    unsigned char *data = bed_buffer(4096);
+    assert_int_equal(storage_open(&storage, &storage_memory, "", NULL), 0);
+    bed_put(storage, NULL, "a", 4096, 1);
+    assert_int_equal(storage_object_open(storage, &object, "a", &bytes), 0);
+    assert_int_equal(storage_transfer(storage, STORAGE_WRITE, object, 0, data, 4096), ERR_IO);
+    storage_object_close(storage, object);
+    bed_expect(storage, "a", 4096, 1);
+    storage_close(storage);
+    free(data);
+}
+
+static void test_memory__refuses_a_limit_that_is_no_number(void **state)
+{
+    (void)state;
+    struct storage *storage;
+    assert_int_equal(storage_open(&storage, &storage_memory, "1GiB", NULL), ERR_INVALID);
+    assert_int_equal(storage_open(&storage, &storage_memory, "-1", NULL), ERR_INVALID);
+    assert_null(storage);
+    assert_non_null(strstr(report_line(), "-1"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory__refuses_more_than_its_limit_and_frees_what_is_removed),
+        cmocka_unit_test(test_memory__removed_object_holds_its_space_until_closed),
+        cmocka_unit_test(test_memory__objects_opened_for_reading_cannot_be_written),
+        cmocka_unit_test(test_memory__refuses_a_limit_that_is_no_number),
+    };
+    return cmocka_run_group_tests_name("storage_memory", tests, NULL, NULL);
+}
