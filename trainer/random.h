@@ -1,5 +1,5 @@
-/* random.h - counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11), indexed by the global
- * element, so a value does not depend on who draws it or in which order. */
+/* random.h - counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11), indexed by the
+ * global element, so a value does not depend on who draws it or in which order. */
 #ifndef HOLDFAST_RANDOM_H
 #define HOLDFAST_RANDOM_H
 

@@ -12,8 +12,8 @@ step: step, loss, gradient norm, in 17 digits. `logits` prints a line per positi
 it prints the largest difference to the raw float32 numbers in F, absolute and relative to the
 largest logit, and nothing else.
 
-The model: h = E[token]; per layer h += wo(attention(rope(wq n), rope(wk n), wv n)) with n = norm(h),
-then h += w2(silu(w1 n) * w3 n) with the new n = norm(h); logits = output(norm(h)). RMSNorm eps
+The model: h = E[token]; per layer h += wo(attention(rope(wq n), rope(wk n), wv n)) with n =
+norm(h), then h += w2(silu(w1 n) * w3 n) with the new n = norm(h); logits = output(norm(h)). RMSNorm eps
 1e-5; RoPE turns the pairs (2i, 2i+1) by position * 500000^(-2i/D); causal grouped-query attention,
 head h reads key/value head h // (H/K). Loss: mean cross entropy over the tokens of a step.
 The update: gradient scaled by min(1, max_norm / (norm + 1e-6)); AdamW with decoupled weight decay

@@ -4,8 +4,8 @@
 Goal: a tokenizer that we train opens in stock tiktoken, and both give the same tokens for any text.
 Method: train on real text (this repository's files and, where installed, Perl's manuals), build a
 tiktoken Encoding from the file with Llama 3's expression, and compare the tokens of 1 MB of real
-text and of seeded random Unicode. Random characters are those that Unicode 3.2 had already, so that the
-tables of PCRE2 and of tiktoken, which may be of different years, agree on them.
+text and of seeded random Unicode. Random characters are those that Unicode 3.2 had already, so that
+the tables of PCRE2 and of tiktoken, which may be of different years, agree on them.
 
 SEED=n gives other random text. Skipped when tiktoken cannot be imported.
 """

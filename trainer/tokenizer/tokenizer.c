@@ -118,7 +118,7 @@ static int merger_reserve(struct merger *merger, size_t bytes)
     if (bytes >= UINT32_MAX / 2)
         return report_error(ERR_INVALID, "put line breaks or spaces into the text",
                             "a piece of %zu bytes is too long to encode", bytes);
-    size_t room = bytes * 2;
+    size_t room = bytes + bytes / 2 + 64;
     free(merger->next);
     free(merger->previous);
     free(merger->joined);
