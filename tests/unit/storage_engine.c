@@ -5,7 +5,7 @@
  * /dev/null takes at most 2 GiB - 4 KiB at a time, which gives real short transfers; /dev/null
  * refuses fsync, which gives a real sync error; what a privileged process is never refused is tried
  * in a child without privileges. */
-#include "storage_bed.h"
+#include "tests/unit/storage_bed.h"
 
 #include "storage/engine.h"
 

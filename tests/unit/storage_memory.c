@@ -2,7 +2,7 @@
  *
  * Goal: a full tier is refused, not swapped; space comes back. Method: stores of a few pages. What
  * it shares with the other back-ends is tested by storage_contract.c. */
-#include "storage_bed.h"
+#include "tests/unit/storage_bed.h"
 
 static void test_memory__refuses_more_than_its_limit_and_frees_what_is_removed(void **state)
 {
