@@ -54,9 +54,9 @@ int cli_health(const struct cli *cli);
 /* ---- text.c: what reaches the user
  * --------------------------------------------------------------- */
 
-/* A JSON string with its quotes. */
+/* A JSON string with its quotes; bytes that are no UTF-8 become U+FFFD. */
 void text_json(FILE *out, const char *text);
-/* Replaces what is not printable ASCII or valid-looking UTF-8 by '?', cuts to `size`. */
+/* Replaces what is not printable ASCII by '?', cuts to `size`. */
 const char *text_safe(char *out, size_t size, const char *text);
 /* "3.21 GiB". */
 const char *text_bytes(char *out, size_t size, uint64_t bytes);

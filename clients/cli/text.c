@@ -11,18 +11,37 @@
 #define BAR_CELLS 28
 #define BAR_EVERY_NS 100000000u
 
+/* Bytes of the UTF-8 character at `text`; 0 when there is none. (Overlong forms of two bytes only
+ * are sorted out: what is left is harmless in JSON.) */
+static size_t utf8_length(const unsigned char *text)
+{
+    size_t length = text[0] < 0x80                       ? 1
+                    : text[0] >= 0xc2 && text[0] < 0xe0  ? 2
+                    : text[0] >= 0xe0 && text[0] < 0xf0  ? 3
+                    : text[0] >= 0xf0 && text[0] <= 0xf4 ? 4
+                                                         : 0;
+    for (size_t i = 1; i < length; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+    }
+    return length;
+}
+
 void text_json(FILE *out, const char *text)
 {
+    const unsigned char *c = (const unsigned char *)text;
     fputc('"', out);
-    for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++) {
+    while (*c != '\0') {
+        size_t length = utf8_length(c);
         if (*c == '"' || *c == '\\')
             fprintf(out, "\\%c", *c);
-        else if (*c == '\n')
-            fputs("\\n", out);
-        else if (*c < 0x20 || *c >= 0x7f)
+        else if (*c < 0x20 || *c == 0x7f)
             fprintf(out, "\\u%04x", *c);
+        else if (length > 0)
+            fwrite(c, 1, length, out);
         else
-            fputc(*c, out);
+            fputs("\\ufffd", out);
+        c += length > 0 ? length : 1;
     }
     fputc('"', out);
 }

@@ -1,0 +1,549 @@
+#!/usr/bin/env python3
+"""cli - ckpt-cli on a real store, with the stock safetensors library as the second opinion.
+
+Goal: every shard and every export is a genuine safetensors file with the right values; list, show,
+verify, diff and export tell the truth, name damage exactly, and end with the documented exit codes;
+hostile files make them fail cleanly.
+Method: a real ckptd; `clients_ckpt save` stores tensors whose every element follows from tensor, step
+and index, so this script computes them again with NumPy. Files are then damaged byte by byte.
+time limit: 180 s
+"""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
+try:
+    import numpy
+    import safetensors
+    import safetensors.numpy
+except ImportError as missing:
+    python = os.environ.get("PYTHON", "")
+    if (
+        python
+        and os.path.realpath(sys.executable) != os.path.realpath(python)
+        and "RETRIED" not in os.environ
+    ):
+        os.execve(python, [python] + sys.argv, dict(os.environ, RETRIED="1"))
+    print(f"the Python module {missing.name} is missing")
+    sys.exit(77)
+
+CLI = os.path.join(BUILD, "ckpt-cli")
+SAVER = os.path.join(BUILD, "tests/clients_ckpt")
+MODEL = [  # as in tests/unit/clients_bed.h
+    ("tok_embeddings.weight", "F32", (517, 1300)),
+    ("layers.0.attention.wq.weight", "BF16", (700, 811)),
+    ("layers.0.attention_norm.weight", "F32", (37,)),
+    ("optimizer.exp_avg.tok_embeddings.weight", "F32", (517, 1300)),
+    ("experts", "F16", (3, 5, 7, 11)),
+    ("optimizer.step", "I64", ()),
+    ("mask", "U8", (13, 1, 29)),
+    ("tiny", "F64", (2,)),
+]
+BYTES = {"F64": 8, "I64": 8, "F32": 4, "BF16": 2, "F16": 2, "U8": 1}
+UNSIGNED = {8: numpy.uint64, 4: numpy.uint32, 2: numpy.uint16, 1: numpy.uint8}
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def mix(value):
+    value = (value ^ value >> numpy.uint64(33)) * numpy.uint64(0xFF51AFD7ED558CCD)
+    value = (value ^ value >> numpy.uint64(33)) * numpy.uint64(0xC4CEB9FE1A85EC53)
+    return value ^ value >> numpy.uint64(33)
+
+
+def bits_of(index, step):
+    """The bits of the elements of tensor `index` at `step`, as unsigned integers of their size."""
+    _, dtype, shape = MODEL[index]
+    count = int(numpy.prod(shape, dtype=numpy.int64))
+    with numpy.errstate(over="ignore"):
+        values = mix(
+            numpy.arange(count, dtype=numpy.uint64) + numpy.uint64((index << 40) + (step << 48))
+        )
+    return values.astype(UNSIGNED[BYTES[dtype]]).reshape(shape)
+
+
+def cli(*arguments, want=0):
+    """Runs ckpt-cli; returns what it printed. Fails when it ends otherwise than with `want`."""
+    done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == want, (arguments, done.returncode, want, done.stdout, done.stderr)
+    assert (done.stderr == "") == (want == 0 or (want == 1 and done.stdout != "")), done.stderr
+    assert done.stderr.count("\n") <= 1, done.stderr
+    return done.stdout if done.stdout else done.stderr
+
+
+class Bed:
+    def __init__(self):
+        self.root = tempfile.mkdtemp(prefix="cli-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+        self.store = os.path.join(self.root, "store")
+        self.server = f"unix:{self.root}/s"
+        self.ckptd = None
+        self.start()
+
+    def start(self):
+        with open(os.path.join(self.root, "ckptd.log"), "ab") as log:
+            self.ckptd = subprocess.Popen(
+                [
+                    os.path.join(BUILD, "ckptd"),
+                    "--listen",
+                    self.server,
+                    "--store",
+                    self.store,
+                    "--memory.pool_bytes",
+                    "64MiB",
+                    "--memory.segment_bytes",
+                    "4MiB",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + 20
+        while (
+            subprocess.run([CLI, "health", "--server", self.server], capture_output=True).returncode
+            != 0
+        ):
+            assert time.monotonic() < deadline, "ckptd does not answer"
+            time.sleep(0.05)
+
+    def stop(self):
+        self.ckptd.send_signal(signal.SIGTERM)
+        self.ckptd.wait(30)
+
+    def save(self, world, seed, step):
+        subprocess.run(
+            [SAVER, "save", self.server, str(world), str(seed), str(step)], check=True, timeout=60
+        )
+
+    def folder(self, step, attempt):
+        return os.path.join(self.store, "trip", f"step-{step:08d}-a{attempt:04d}")
+
+    def shards(self, step, attempt):
+        folder = self.folder(step, attempt)
+        return sorted(
+            os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("shard-")
+        )
+
+    def copy(self, name):
+        """A copy of the store, to be damaged."""
+        to = os.path.join(self.root, name)
+        shutil.copytree(self.store, to)
+        return to
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def change(path, offset, new=None):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        old = file.read(1)
+        file.seek(offset)
+        file.write(new if new is not None else bytes([old[0] ^ 0x10]))
+
+
+# ---- the files themselves
+
+
+@test
+def every_shard_opens_with_the_stock_library_and_the_pieces_make_up_the_tensors(bed):
+    for step, attempt in ((1, 1), (2, 2)):
+        seen = [numpy.zeros(shape, dtype=numpy.int32) for _, _, shape in MODEL]
+        names = [name for name, _, _ in MODEL]
+        for path in bed.shards(step, attempt):
+            with safetensors.safe_open(path, framework="np") as file:
+                metadata = file.metadata()
+                assert metadata["format"] == "holdfast-shard" and metadata["step"].strip() == str(
+                    step
+                )
+                assert "__block_checksums__" in file.keys()
+            for name, tensor in safetensors.deserialize(read(path)):
+                if name == "__block_checksums__":
+                    continue
+                index = names.index(name)
+                offset, shape = metadata["slice." + name].split(";")
+                offset = [int(o) for o in offset.split(",") if o]
+                assert tuple(int(s) for s in shape.split(",") if s) == MODEL[index][2], (
+                    name,
+                    shape,
+                )
+                assert tensor["dtype"] == MODEL[index][1]
+                where = tuple(slice(o, o + e) for o, e in zip(offset, tensor["shape"]))
+                part = numpy.frombuffer(tensor["data"], dtype=UNSIGNED[BYTES[tensor["dtype"]]])
+                assert numpy.array_equal(
+                    part.reshape(tensor["shape"]), bits_of(index, step)[where]
+                ), name
+                seen[index][where] += 1
+        for index, counts in enumerate(seen):
+            assert numpy.all(counts == 1), names[index]
+
+
+@test
+def the_manifest_ends_with_the_sha256_of_all_before_it(bed):
+    text = read(os.path.join(bed.folder(1, 1), "manifest.json"))
+    at = text.rindex(b'"sha256"')
+    assert json.loads(text)["sha256"] == hashlib.sha256(text[:at]).hexdigest()
+    assert json.loads(cli("show", "trip@1-a1", "--store", bed.store, "--json")) == json.loads(text)
+    assert json.loads(cli("show", "trip@1-a1", "--server", bed.server, "--json")) == json.loads(
+        text
+    )
+
+
+def checked_export(bed, *options):
+    """An export as {name: (dtype, bits)}, opened by the stock library."""
+    path = os.path.join(bed.root, "export.safetensors")
+    cli("export", "trip@1-a1", "--store", bed.store, "--output", path, "--force", *options)
+    with safetensors.safe_open(path, framework="np") as file:
+        assert file.metadata()["format"] == "pt"
+    out = {}
+    for name, tensor in safetensors.deserialize(read(path)):
+        bits = numpy.frombuffer(tensor["data"], dtype=UNSIGNED[BYTES[tensor["dtype"]]])
+        out[name] = (tensor["dtype"], bits.reshape(tensor["shape"]))
+    assert not os.path.exists(path + ".part")
+    return out
+
+
+@test
+def an_export_holds_whole_tensors_bit_for_bit(bed):
+    out = checked_export(bed)
+    assert set(out) == {name for name, _, _ in MODEL}
+    for index, (name, dtype, _) in enumerate(MODEL):
+        assert out[name][0] == dtype and numpy.array_equal(out[name][1], bits_of(index, 1)), name
+
+
+def as_double(bits, dtype):
+    if dtype == "BF16":
+        return (bits.astype(numpy.uint32) << 16).view(numpy.float32).astype(numpy.float64)
+    return bits.view(
+        {"F16": numpy.float16, "F32": numpy.float32, "F64": numpy.float64}[dtype]
+    ).astype(numpy.float64)
+
+
+@test
+def an_export_rounds_as_numpy_does_and_leaves_the_optimizer_out_when_told(bed):
+    for option, dtype in (("fp16", "F16"), ("f32", "F32"), ("bf16", "BF16")):
+        out = checked_export(bed, "--dtype", option, "--weights-only")
+        assert set(out) == {name for name, _, _ in MODEL if not name.startswith("optimizer.")}
+        for index, (name, stored, _) in enumerate(MODEL):
+            if name not in out:
+                continue
+            if stored == "U8":
+                assert out[name][0] == "U8"
+                continue
+            assert out[name][0] == dtype
+            with numpy.errstate(all="ignore"):
+                source = as_double(bits_of(index, 1), stored)
+                got = as_double(out[name][1], dtype)
+                if dtype == "BF16":  # the nearest of the two neighbours, by brute force
+                    want = nearest_bf16(source)
+                else:
+                    want = source.astype(
+                        {"F16": numpy.float16, "F32": numpy.float32}[dtype]
+                    ).astype(numpy.float64)
+            assert numpy.array_equal(got, want, equal_nan=True), (name, dtype)
+
+
+def nearest_bf16(values):
+    """Rounded in units of the last place: 8 significant bits, subnormals below 2^-126."""
+    _, exponent = numpy.frexp(values)
+    unit = numpy.ldexp(1.0, numpy.maximum(exponent, -125) - 8)
+    out = numpy.rint(values / unit) * unit
+    out[numpy.abs(out) >= 2.0**128] = numpy.sign(values[numpy.abs(out) >= 2.0**128]) * numpy.inf
+    return out
+
+
+@test
+def an_export_never_replaces_a_file_unasked(bed):
+    path = os.path.join(bed.root, "kept")
+    with open(path, "w") as file:
+        file.write("mine")
+    assert "--force" in cli("export", "trip", "--store", bed.store, "--output", path, want=74)
+    assert read(path) == b"mine"
+
+
+# ---- what the commands say
+
+
+@test
+def list_and_show_agree_with_the_server_and_with_each_other(bed):
+    offline = json.loads(cli("list", "--store", bed.store, "--json"))
+    online = json.loads(cli("list", "--server", bed.server, "--json"))
+    assert [(c["step"], c["attempt"]) for c in offline] == [(1, 3), (2, 2), (1, 1)]
+    for entry in offline + online:
+        entry.pop("in_memory")
+    assert offline == online
+    assert offline[2]["bytes"] == sum(os.path.getsize(path) for path in bed.shards(1, 1))
+    assert cli("list", "trip", "--store", bed.store).split("\n")[1].split()[0] == "trip@1-a3"
+    shown = cli("show", "trip@1-a1", "--store", bed.store)
+    assert (
+        "trip@1-a1" in shown
+        and "tok_embeddings.weight" in shown
+        and '{"mark":1}' in shown.replace(" ", "")
+    )
+    assert shown == cli("show", "trip@1-a1", "--server", bed.server)
+    assert json.loads(cli("status", "--server", bed.server, "--json"))
+    assert json.loads(cli("health", "--server", bed.server, "--json")) == {"serving": True}
+
+
+@test
+def verify_finds_a_good_checkpoint_whole(bed):
+    for name in ("trip@1-a1", "trip@2", "trip"):
+        assert "all match" in cli("verify", name, "--store", bed.store)
+    report = json.loads(cli("verify", "trip@1-a1", "--store", bed.store, "--json"))
+    assert report["damages"] == 0 and report["shards"] == 3 and report["tensors"] == len(MODEL)
+
+
+@test
+def diff_compares_other_world_sizes_by_digest_and_other_values_by_reading(bed):
+    assert "equal" in cli(
+        "diff", "trip@1-a1", "trip@1-a3", "--store", bed.store
+    )  # 3 ranks against 5
+    report = json.loads(cli("diff", "trip@1-a1", "trip@2", "--store", bed.store, "--json", want=1))
+    assert report["different"] == len(MODEL) and report["same"] == 0
+    found = {tensor["tensor"]: tensor for tensor in report["tensors"]}
+    for index, (name, dtype, _) in enumerate(MODEL):
+        one, two = bits_of(index, 1), bits_of(index, 2)
+        assert found[name]["differing"] == int(numpy.sum(one != two)), name
+        if dtype == "U8":
+            assert found[name]["largest"] == int(
+                numpy.max(numpy.abs(one.astype(int) - two.astype(int)))
+            )
+        if dtype == "F64":
+            assert found[name]["largest"] == float(
+                numpy.max(numpy.abs(as_double(one, dtype) - as_double(two, dtype)))
+            )
+
+
+@test
+def exit_codes_are_the_documented_ones(bed):
+    store = ("--store", bed.store)
+    assert "list" in cli("--help")
+    for command in ("list", "show", "verify", "diff", "export", "status", "health"):
+        assert "usage" in cli(command, "--help")
+    for wrong in (
+        ["dance"],
+        ["verify", "trip"],
+        ["verify", *store],
+        ["list", "--colour", "red"],
+        ["verify", "trip@x", *store],
+        ["export", "trip", *store],
+        ["list", *store, "--server", "unix:/x"],
+        ["diff", "trip", *store],
+        ["list", "--dtype", "f32", *store],
+    ):
+        assert "(" in cli(*wrong, want=2)
+    for absent in (
+        ["verify", "nobody", *store],
+        ["show", "trip@9", *store],
+        ["show", "trip@1-a9", *store],
+        ["list", "--store", bed.root + "/nothing"],
+        ["show", "trip@9", "--server", bed.server],
+    ):
+        cli(*absent, want=66)
+    for command in (["list"], ["show", "trip"], ["status"], ["health"]):
+        assert "start ckptd" in cli(*command, "--server", f"unix:{bed.root}/nobody", want=69)
+    cli("export", "trip", *store, "--output", "/nonexistent/folder/file", want=74)
+
+
+# ---- damage
+
+
+@test
+def damage_is_named_by_shard_block_and_byte_range(bed):
+    store = bed.copy("damaged")
+    shard = bed.shards(1, 1)[1].replace(bed.store, store)
+    offset = (1 << 20) + 12345
+    change(shard, offset)
+    report = json.loads(cli("verify", "trip@1-a1", "--store", store, "--json", want=1))
+    found = [d for d in report["damage"] if "block" in d]
+    assert len(found) == 1 and found[0]["object"] == os.path.basename(shard)
+    assert (
+        found[0]["block"] == 1
+        and found[0]["start"] <= offset < found[0]["start"] + found[0]["bytes"]
+    )
+    assert os.path.basename(shard) in cli("verify", "trip@1-a1", "--store", store, want=1)
+    assert "whole" in cli("verify", "trip@2", "--store", store)
+    target = os.path.join(bed.root, "damaged.safetensors")
+    assert "block 1" in cli("export", "trip@1-a1", "--store", store, "--output", target, want=1)
+    assert not os.path.exists(target) and not os.path.exists(target + ".part")
+
+
+@test
+def missing_short_and_exchanged_shards_are_damage(bed):
+    store = bed.copy("incomplete")
+    one, two, three = (path.replace(bed.store, store) for path in bed.shards(1, 1))
+    os.remove(one)
+    os.truncate(two, os.path.getsize(two) - 4096)
+    report = json.loads(cli("verify", "trip@1-a1", "--store", store, "--json", want=1))
+    text = json.dumps(report["damage"])
+    assert "missing" in text and "bytes instead of" in text
+    shutil.copy(bed.shards(1, 1)[1], two)
+    shutil.copy(bed.shards(1, 1)[0], one)
+    good = read(three)
+    with open(three, "wb") as file:  # the same shard of another checkpoint, cut to the size
+        file.write(read(bed.shards(2, 2)[0])[: len(good)].ljust(len(good), b"\0"))
+    cli("verify", "trip@1-a1", "--store", store, want=1)
+
+
+@test
+def a_damaged_manifest_is_listed_and_refused(bed):
+    store = bed.copy("manifest")
+    manifest = os.path.join(store, "trip", "step-00000001-a0001", "manifest.json")
+    change(manifest, 5000)
+    assert "manifest" in cli("verify", "trip@1-a1", "--store", store, want=1)
+    change(manifest, 3, b"\0")
+    listed = json.loads(cli("list", "--store", store, "--json"))
+    assert [entry["step"] for entry in listed if "damage" in entry] == [1]
+    assert "DAMAGED" in cli("list", "--store", store)
+
+
+def resealed(text, old, new):
+    """A manifest with one thing changed and the right checksum again."""
+    assert old in text
+    text = text.replace(old, new, 1)
+    at = text.rindex(b'"sha256"')
+    return text[:at] + b'"sha256":"' + hashlib.sha256(text[:at]).hexdigest().encode() + b'"}'
+
+
+@test
+def a_manifest_of_a_later_format_is_refused_as_such(bed):
+    store = bed.copy("later")
+    manifest = os.path.join(store, "trip", "step-00000001-a0001", "manifest.json")
+    text = read(manifest)
+    start = text.index(b'"version"')
+    end = text.index(b",", start)
+    with open(manifest, "wb") as file:
+        file.write(resealed(text, text[start:end], b'"version":9'.ljust(end - start)))
+    cli("verify", "trip@1-a1", "--store", store, want=65)
+
+
+@test
+def hostile_files_make_the_tools_fail_cleanly(bed):
+    store = bed.copy("hostile")
+    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
+    print(f"# SEED={seed}")
+    dice = random.Random(seed)
+    folder = os.path.join(store, "trip", "step-00000001-a0001")
+    manifest, good = os.path.join(folder, "manifest.json"), read(
+        os.path.join(folder, "manifest.json")
+    )
+    for _ in range(150):
+        text = bytearray(good)
+        for _ in range(dice.randrange(1, 4)):
+            kind, at = dice.randrange(4), dice.randrange(len(text))
+            if kind == 0:
+                text[at] = dice.randrange(256)
+            elif kind == 1:
+                del text[at : at + dice.randrange(1, 50)]
+            elif kind == 2:
+                text[at:at] = dice.choice(
+                    [b"18446744073709551615", b"-1", b"[", b"{", b'"', b"1e400", b"\0"]
+                )
+            else:  # another number in place of one, with the checksum made right again
+                numbers = [
+                    i
+                    for i in range(len(text) - 1)
+                    if text[i] in b"0123456789" and text[i - 1] in b":,["
+                ]
+                at = dice.choice(numbers)
+                text[at : at + 1] = dice.choice(
+                    [b"0", b"99999999", b"4294967297", b"9223372036854775807"]
+                )
+                seal = text.rfind(b'"sha256"')
+                if seal > 0:
+                    text[seal:] = (
+                        b'"sha256":"'
+                        + hashlib.sha256(bytes(text[:seal])).hexdigest().encode()
+                        + b'"}'
+                    )
+        with open(manifest, "wb") as file:
+            file.write(text)
+        for command in (
+            ["verify", "trip@1-a1"],
+            ["list"],
+            ["show", "trip@1-a1"],
+            ["diff", "trip@1-a1", "trip@2"],
+        ):
+            done = subprocess.run(
+                [CLI, *command, "--store", store], capture_output=True, timeout=60
+            )
+            assert done.returncode in (0, 1, 65, 66), (seed, command, done)
+    with open(manifest, "wb") as file:
+        file.write(good)
+    shard = os.path.join(folder, "shard-00001-of-00003.safetensors")
+    bytes_good = read(shard)
+    for _ in range(40):
+        change(
+            shard,
+            dice.choice([dice.randrange(64), dice.randrange(len(bytes_good))]),
+            bytes([dice.randrange(256)]),
+        )
+        done = subprocess.run(
+            [CLI, "verify", "trip@1-a1", "--store", store], capture_output=True, timeout=60
+        )
+        assert done.returncode in (0, 1), done
+
+
+@test
+def offline_tools_leave_the_store_as_it_is(bed):
+    def state():
+        return sorted(
+            (path, os.stat(os.path.join(folder, path)).st_mtime_ns)
+            for folder, _, files in os.walk(bed.store)
+            for path in files
+        )
+
+    before = state()
+    for command in (
+        ["list"],
+        ["show", "trip"],
+        ["verify", "trip"],
+        ["diff", "trip@1-a1", "trip@1-a3"],
+    ):
+        cli(*command, "--store", bed.store)
+    assert state() == before
+
+
+def main():
+    print(f"1..{len(TESTS)}", flush=True)
+    bed = Bed()
+    failed = 0
+    try:
+        bed.save(3, 31, 1)  # attempt 1
+        bed.save(2, 32, 2)
+        bed.save(5, 33, 1)  # attempt 3: the values of step 1 again, in another layout
+        for number, function in enumerate(TESTS, 1):
+            name = function.__name__.replace("_", " ")
+            try:
+                function(bed)
+                print(f"ok {number} - {name}", flush=True)
+            except Exception as error:  # a failed assertion, or anything that went wrong on the way
+                failed += 1
+                print(f"not ok {number} - {name}", flush=True)
+                print(
+                    "\n".join(
+                        "# " + line for line in f"{type(error).__name__}: {error}".split("\n")
+                    ),
+                    flush=True,
+                )
+    finally:
+        bed.stop()
+        shutil.rmtree(bed.root)
+    sys.exit(1 if failed else 0)
+
+
+main()

@@ -1,0 +1,273 @@
+/* clients_ckpt.c - libckpt and a real ckptd, every byte compared.
+ *
+ * Goal: what any number of ranks saved, with any layout, any other number loads, from memory and
+ * from disk; damage is named and an older checkpoint takes its place; what went wrong is said with
+ * the promised code. Method: random layouts, 1 to 5 ranks as threads, a ckptd of the test's own
+ * (clients_bed.h). time limit: 240 s */
+#include "tests/unit/clients_bed.h"
+
+#include <dirent.h>
+
+/* ---- round trips
+ * ------------------------------------------------------------------------------------ */
+
+static void test_ckpt__any_world_size_loads_what_any_other_saved(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t step = 0;
+    for (uint32_t world = 1; world <= 5; world++) {
+        for (int round = 0; round < 2; round++) {
+            save_step(bed, world, 100 + step, step + 1);
+            step++;
+            struct group group = load_step(bed, 1 + (world + 2 * round) % 5, 200 + step, 0);
+            assert_int_equal(group.loaded_step, step);
+            assert_true(group.bytes_memory > 0); /* memory outlived the ranks that saved */
+            assert_int_equal(group.bytes_local, 0);
+        }
+    }
+    restart_ckptd(bed, SIGKILL);
+    for (uint32_t world = 1; world <= 5; world++) {
+        struct group group = load_step(bed, world, 300 + world, 1 + (world * 7) % step);
+        assert_true(group.bytes_local > 0);
+    }
+}
+
+/* Many saves by one attempt: both images are used again and again, and BUSY is an answer. */
+static int work_save_many(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                          uint32_t rank)
+{
+    for (uint64_t step = 1; step <= group->step; step++) {
+        struct ckpt_save *save;
+        uint64_t end = now_ns() + 20000000000ull;
+        int error;
+        while ((error = ckpt_save_begin(ckpt, &save, step, rank == 0 ? "{\"mark\":1}" : NULL)) ==
+                   CKPT_BUSY &&
+               now_ns() < end)
+            sleep_ms(1);
+        if (error != 0 || copy_all(save, tensors, step) != 0)
+            return rank_failed(group, "save", rank);
+    }
+    return ckpt_save_wait(ckpt, group->step, 30000) == 0 ? 0 : rank_failed(group, "wait", rank);
+}
+
+static void test_ckpt__saves_follow_each_other_without_waiting_for_the_disk(void **state)
+{
+    struct bed *bed = *state;
+    struct group group = make_group(bed, 3, 5, 20);
+    group.work = work_save_many;
+    assert_int_equal(run_group(&group), 0);
+    for (uint64_t step = 17; step <= 20; step++)
+        load_step(bed, 2, 6, step);
+    restart_ckptd(bed, SIGTERM);
+    load_step(bed, 4, 7, 20);
+}
+
+/* ---- damage
+ * ----------------------------------------------------------------------------------------- */
+
+static void damage_shard(const struct bed *bed, uint64_t step, const char *shard)
+{
+    char directory[300], path[700];
+    struct dirent *entry;
+    unsigned char value;
+    snprintf(directory, sizeof directory, "%s/" RUN, bed->store);
+    DIR *list = opendir(directory);
+    assert_non_null(list);
+    int found = 0;
+    while ((entry = readdir(list)) != NULL) {
+        if (strncmp(entry->d_name, "step-", 5) != 0 ||
+            strtoull(entry->d_name + 5, NULL, 10) != step)
+            continue;
+        snprintf(path, sizeof path, "%s/%s/%s", directory, entry->d_name, shard);
+        int fd = open(path, O_RDWR);
+        assert_true(fd >= 0);
+        assert_int_equal(pread(fd, &value, 1, 1500000), 1);
+        value ^= 1;
+        assert_int_equal(pwrite(fd, &value, 1, 1500000), 1);
+        fsync(fd);
+        close(fd);
+        found++;
+    }
+    closedir(list);
+    assert_int_equal(found, 1);
+}
+
+static void test_ckpt__damage_is_named_and_the_older_checkpoint_loads(void **state)
+{
+    struct bed *bed = *state;
+    struct ckpt_loaded *loaded = NULL;
+    struct ckpt_tensor tensors[TENSORS];
+    save_step(bed, 2, 21, 1);
+    save_step(bed, 2, 22, 2);
+    end_process(&bed->ckptd, SIGTERM);
+    damage_shard(bed, 2, "shard-00002-of-00002.safetensors");
+    start_ckptd(bed);
+    struct ckpt *ckpt = open_single(bed, RUN);
+    struct ckpt_load_options options = {
+        .step = CKPT_NEWEST, .tensors = tensors, .num_tensors = TENSORS};
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        place(&tensors[i], i, 1, 0, 1);
+        tensors[i].data = malloc(tensor_elements(&tensors[i]) * model[i].bytes);
+    }
+    assert_int_equal(ckpt_load(ckpt, &options, &loaded), CKPT_CORRUPT);
+    assert_non_null(strstr(ckpt_error(), "shard-00002-of-00002"));
+    fprintf(stderr, "# %s\n", ckpt_error());
+    options.below_step = 2;
+    assert_int_equal(ckpt_load(ckpt, &options, &loaded), 0);
+    assert_int_equal(loaded->info.step, 1);
+    ckpt_loaded_free(loaded);
+    for (uint32_t i = 0; i < TENSORS; i++)
+        assert_int_equal(values(&tensors[i], i, 1, false), 0);
+    options.below_step = 0; /* now it is known to be damaged, and said so */
+    assert_int_equal(ckpt_load(ckpt, &options, &loaded), 0);
+    assert_int_equal(loaded->info.step, 1);
+    assert_non_null(strstr(loaded->skipped, "2"));
+    ckpt_loaded_free(loaded);
+    ckpt_close(ckpt);
+    for (uint32_t i = 0; i < TENSORS; i++)
+        free(tensors[i].data);
+}
+
+/* ---- refusals
+ * --------------------------------------------------------------------------------------- */
+
+static struct ckpt_tensor small_tensor(float *data)
+{
+    return (struct ckpt_tensor){
+        .name = "small", .dtype = "F32", .dims = 1, .shape = {4}, .extent = {4}, .data = data};
+}
+
+static void test_ckpt__a_load_that_cannot_fit_says_why(void **state)
+{
+    struct bed *bed = *state;
+    struct ckpt_loaded *loaded = NULL;
+    float data[8] = {0};
+    struct ckpt_tensor tensor = small_tensor(data);
+    struct ckpt_load_options options = {.step = CKPT_NEWEST, .tensors = &tensor, .num_tensors = 1};
+    struct ckpt *ckpt = open_single(bed, RUN);
+    assert_int_equal(ckpt_load(ckpt, &options, &loaded), CKPT_NOT_FOUND);
+    save_step(bed, 1, 1, 5);
+    assert_int_equal(ckpt_load(ckpt, &options, &loaded), CKPT_NOT_FOUND); /* no such tensor */
+    assert_non_null(strstr(ckpt_error(), "small"));
+    tensor.name = "tiny"; /* another dtype and shape */
+    assert_int_equal(ckpt_load(ckpt, &options, &loaded), CKPT_MISMATCH);
+    assert_non_null(strstr(ckpt_error(), "tiny"));
+    options.step = 77;
+    assert_int_equal(ckpt_load(ckpt, &options, &loaded), CKPT_NOT_FOUND);
+    assert_non_null(strstr(ckpt_error(), "77"));
+    ckpt_close(ckpt);
+}
+
+static void test_ckpt__an_older_attempt_is_told_to_stop(void **state)
+{
+    struct bed *bed = *state;
+    struct ckpt *old = open_single(bed, RUN), *young = open_single(bed, RUN);
+    struct ckpt_save *save;
+    float data[4] = {1, 2, 3, 4};
+    struct ckpt_tensor tensor = small_tensor(data);
+    uint64_t first, second;
+    assert_int_equal(ckpt_attempt_open(old, &first, NULL, NULL), 0);
+    assert_int_equal(ckpt_describe(old, first, &tensor, 1), 0);
+    assert_int_equal(ckpt_attempt_open(young, &second, NULL, NULL), 0);
+    assert_true(second > first);
+    assert_int_equal(ckpt_save_begin(old, &save, 1, NULL), CKPT_STALE);
+    assert_int_equal(ckpt_describe(old, first, &tensor, 1), CKPT_STALE);
+    assert_int_equal(ckpt_describe(young, second, &tensor, 1), 0);
+    assert_int_equal(ckpt_save_begin(young, &save, 1, NULL), 0);
+    assert_int_equal(ckpt_save_copy(save, 0), 0);
+    assert_int_equal(ckpt_save_end(save), 0);
+    assert_int_equal(ckpt_save_wait(young, 1, 20000), 0);
+    ckpt_close(old);
+    ckpt_close(young);
+}
+
+static void test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is(void **state)
+{
+    struct bed *bed = *state;
+    struct ckpt *ckpt = open_single(bed, RUN);
+    struct ckpt_save *save;
+    float data[4] = {1, 2, 3, 4};
+    struct ckpt_tensor tensor = small_tensor(data);
+    uint64_t attempt;
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
+    assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), 0);
+    assert_int_equal(ckpt_save_begin(ckpt, &save, 1, NULL), 0);
+    assert_int_equal(ckpt_save_copy(save, 0), 0);
+    ckpt_save_abort(save);
+    assert_int_equal(ckpt_save_wait(ckpt, 1, 20000), CKPT_ABORTED);
+    assert_int_equal(ckpt_save_begin(ckpt, &save, 2, NULL), 0);
+    assert_int_equal(ckpt_save_copy(save, 0), 0);
+    assert_int_equal(ckpt_save_end(save), 0);
+    assert_int_equal(ckpt_save_wait(ckpt, 2, 20000), 0);
+    ckpt_close(ckpt);
+    ckpt = open_single(bed, RUN);
+    struct ckpt_info newest;
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, &newest, NULL), 0);
+    assert_int_equal(newest.step, 2);
+    ckpt_close(ckpt);
+}
+
+static void test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked(void **state)
+{
+    struct bed *bed = *state;
+    struct ckpt *ckpt;
+    float data[4] = {0};
+    struct ckpt_tensor tensor = small_tensor(data);
+    uint64_t attempt, begin = now_ns();
+    assert_int_equal(ckpt_open(&ckpt, &(struct ckpt_options){.server = bed->server,
+                                                             .run = RUN,
+                                                             .world_size = 2,
+                                                             .describe_ms = 300}),
+                     0);
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
+    assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), CKPT_TIMEOUT);
+    assert_true(now_ns() - begin < 10000000000ull);
+    ckpt_close(ckpt);
+}
+
+static void test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for(void **state)
+{
+    struct ckpt *ckpt = NULL;
+    uint64_t begin = now_ns();
+    (void)state;
+    assert_int_equal(ckpt_open(&ckpt, &(struct ckpt_options){.server = "unix:/nonexistent/socket",
+                                                             .run = RUN,
+                                                             .world_size = 1,
+                                                             .connect_ms = 300}),
+                     CKPT_UNAVAILABLE);
+    assert_true(now_ns() - begin < 3000000000ull);
+    assert_non_null(strstr(ckpt_error(), "/nonexistent/socket"));
+    assert_int_equal(
+        ckpt_open(&ckpt,
+                  &(struct ckpt_options){.server = "unix:/x", .run = "a/b", .world_size = 1}),
+        CKPT_INVALID);
+}
+
+/* clients_ckpt save SERVER WORLD SEED STEP: one save, for tests in other languages. */
+static int save_main(char **argv)
+{
+    struct group group = {.server = argv[2],
+                          .world = (uint32_t)atoi(argv[3]),
+                          .seed = (uint64_t)atoll(argv[4]),
+                          .step = (uint64_t)atoll(argv[5]),
+                          .work = work_save};
+    return group.world >= 1 && group.world <= RANKS_MAX && run_group(&group) == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+#define WITH_CKPTD(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
+        WITH_CKPTD(test_ckpt__any_world_size_loads_what_any_other_saved),
+        WITH_CKPTD(test_ckpt__saves_follow_each_other_without_waiting_for_the_disk),
+        WITH_CKPTD(test_ckpt__damage_is_named_and_the_older_checkpoint_loads),
+        WITH_CKPTD(test_ckpt__a_load_that_cannot_fit_says_why),
+        WITH_CKPTD(test_ckpt__an_older_attempt_is_told_to_stop),
+        WITH_CKPTD(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is),
+        WITH_CKPTD(test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked),
+        cmocka_unit_test(test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for),
+    };
+    if (argc == 6 && strcmp(argv[1], "save") == 0)
+        return save_main(argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

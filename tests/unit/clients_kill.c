@@ -1,0 +1,204 @@
+/* clients_kill.c - kills on either side of libckpt and ckptd.
+ *
+ * Goal: a client that is killed in the middle of saves loses nothing that was committed; a ckptd
+ * that is killed costs saves, but neither a checkpoint nor the training: ranks are not held up, and
+ * when it is back they save again. Method: this program runs itself as the victim and kills it with
+ * SIGKILL at random moments; ckptd is killed under ranks that save in lockstep (clients_bed.h).
+ * time limit: 240 s */
+#include "tests/unit/clients_bed.h"
+
+#include <poll.h>
+
+/* ---- kills
+ * ------------------------------------------------------------------------------------------ */
+
+/* The victim: saves step after step, prints each that is committed, until it is killed. */
+static int work_until_killed(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                             uint32_t rank)
+{
+    for (uint64_t step = group->step;; step++) {
+        struct ckpt_save *save;
+        pthread_barrier_wait(&group->barrier);
+        int error;
+        while ((error = ckpt_save_begin(ckpt, &save, step, rank == 0 ? "{\"mark\":1}" : NULL)) ==
+               CKPT_BUSY)
+            sleep_ms(1);
+        if (error != 0 || copy_all(save, tensors, step) != 0)
+            return rank_failed(group, "save", rank);
+        if (step % 3 == 0 && ckpt_save_wait(ckpt, step, 30000) != 0)
+            return rank_failed(group, "wait", rank);
+        if (step % 3 == 0 && rank == 0) {
+            printf("%llu\n", (unsigned long long)step);
+            fflush(stdout);
+        }
+    }
+}
+
+static int victim_main(char **argv)
+{
+    struct group group = {.server = argv[2],
+                          .world = (uint32_t)atoi(argv[3]),
+                          .seed = (uint64_t)atoll(argv[4]),
+                          .step = (uint64_t)atoll(argv[5]),
+                          .work = work_until_killed};
+    return run_group(&group) == 0 ? 0 : 1;
+}
+
+/* Starts the victim; *out_fd gives what it prints. */
+static pid_t start_victim(const struct bed *bed, uint32_t world, uint64_t step, int *out_fd)
+{
+    char numbers[3][24], self[] = "/proc/self/exe", mode[] = "victim";
+    pid_t pid;
+    int ends[2];
+    posix_spawn_file_actions_t actions;
+    snprintf(numbers[0], sizeof numbers[0], "%u", world);
+    snprintf(numbers[1], sizeof numbers[1], "%u", world + 11);
+    snprintf(numbers[2], sizeof numbers[2], "%llu", (unsigned long long)step);
+    char *argv[] = {self, mode, (char *)bed->server, numbers[0], numbers[1], numbers[2], NULL};
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+    assert_int_equal(posix_spawn(&pid, self, &actions, NULL, argv, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    *out_fd = ends[0];
+    return pid;
+}
+
+/* The largest number in what can be read until the end. */
+static uint64_t read_committed(int fd)
+{
+    char text[4096];
+    size_t length = 0;
+    ssize_t now;
+    uint64_t last = 0;
+    while ((now = read(fd, text + length, sizeof text - 1 - length)) > 0)
+        length += (size_t)now;
+    text[length] = '\0';
+    char *at = strrchr(text, '\n');
+    if (at != NULL) {
+        while (at > text && at[-1] != '\n')
+            at--;
+        last = strtoull(at, NULL, 10);
+    }
+    close(fd);
+    return last;
+}
+
+static void test_ckpt__a_killed_client_loses_nothing_that_was_committed(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t random = 7, step = 1;
+    save_step(bed, 2, 3, step);
+    for (uint32_t round = 0; round < 6; round++) {
+        int fd;
+        pid_t pid = start_victim(bed, 1 + round % 4, step + 1, &fd);
+        struct pollfd first = {.fd = fd, .events = POLLIN};
+        poll(&first, 1, 20000); /* something is committed; then in the middle of whatever comes */
+        sleep_ms((long)draw(&random, 60));
+        end_process(&pid, SIGKILL);
+        uint64_t committed = read_committed(fd);
+        assert_true(committed > step);
+        struct group group = load_step(bed, 1 + (round + 1) % 4, 40 + round, 0);
+        assert_true(group.loaded_step >= committed);
+        step = group.loaded_step;
+        if (round % 2 == 1) {
+            restart_ckptd(bed, SIGKILL);
+            group = load_step(bed, 3, 50 + round, 0);
+            assert_int_equal(group.loaded_step, step);
+        }
+    }
+}
+
+/* One step of a job in lockstep: all ranks save, or all give it up. */
+static int save_together(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                         uint32_t rank, uint64_t step)
+{
+    struct ckpt_save *save = NULL;
+    pthread_barrier_wait(&group->barrier);
+    if (rank == 0)
+        group->votes = 0;
+    pthread_barrier_wait(&group->barrier);
+    uint64_t begin = now_ns();
+    int error = ckpt_save_begin(ckpt, &save, step, rank == 0 ? "{\"mark\":1}" : NULL);
+    uint64_t took = now_ns() - begin;
+    if (rank == 0 && took > group->begin_ns_max)
+        group->begin_ns_max = took;
+    if (error != 0 && error != CKPT_UNAVAILABLE && error != CKPT_BUSY && error != CKPT_ABORTED)
+        rank_failed(group, "begin", rank);
+    if (error == 0)
+        group->votes++;
+    pthread_barrier_wait(&group->barrier);
+    if (group->votes < (int)group->world) {
+        if (error == 0)
+            ckpt_save_abort(save);
+        return CKPT_UNAVAILABLE;
+    }
+    error = copy_all(save, tensors, step);
+    return error != 0 ? error : ckpt_save_wait(ckpt, step, 20000);
+}
+
+static struct bed *killed_bed;
+
+/* Rank 0 kills ckptd at every eighth step, from the side, and starts it again a little later. */
+static void *kill_and_restart(void *argument)
+{
+    uint64_t random = (uint64_t)(uintptr_t)argument;
+    sleep_ms((long)draw(&random, 15));
+    end_process(&killed_bed->ckptd, SIGKILL);
+    sleep_ms(100 + (long)draw(&random, 300));
+    start_ckptd(killed_bed);
+    return NULL;
+}
+
+static int work_through_kills(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                              uint32_t rank)
+{
+    pthread_t killer;
+    bool is_killing = false;
+    for (uint64_t step = 1; step <= group->step && group->failures == 0; step++) {
+        if (rank == 0 && step % 8 == 4 && step + 8 < group->step) {
+            if (is_killing)
+                pthread_join(killer, NULL);
+            pthread_create(&killer, NULL, kill_and_restart, (void *)(uintptr_t)step);
+            is_killing = true;
+        }
+        int error = save_together(group, ckpt, tensors, rank, step);
+        if (rank == 0) {
+            *(error == 0 ? &group->commits : &group->losses) += 1;
+            group->loaded_step = error == 0 ? step : group->loaded_step;
+        }
+        sleep_ms(error == 0 ? 1 : 150);
+    }
+    if (is_killing)
+        pthread_join(killer, NULL);
+    return 0;
+}
+
+static void test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training(void **state)
+{
+    struct bed *bed = *state;
+    struct group group = make_group(bed, 3, 8, 60);
+    group.work = work_through_kills;
+    killed_bed = bed;
+    assert_int_equal(run_group(&group), 0);
+    fprintf(stderr, "# %u commits, %u saves lost, longest begin %llu ms\n", group.commits,
+            group.losses, (unsigned long long)(group.begin_ns_max / 1000000));
+    assert_true(group.losses > 0 && group.commits > 20);
+    assert_int_equal(group.loaded_step, 60); /* the last ones were committed again */
+    assert_true(group.begin_ns_max < 3000000000ull);
+    struct group loaded = load_step(bed, 2, 9, 0);
+    assert_int_equal(loaded.loaded_step, 60);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+#define WITH_CKPTD(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
+        WITH_CKPTD(test_ckpt__a_killed_client_loses_nothing_that_was_committed),
+        WITH_CKPTD(test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training),
+    };
+    if (argc == 6 && strcmp(argv[1], "victim") == 0)
+        return victim_main(argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
