@@ -56,7 +56,7 @@ struct world {
     int (*rank_main)(struct comm *comm, void *user);
     void *user;
     bool failed; /* some rank ended with an error */
-    int result;  /* of the rank that failed first */
+    int result;  /* of the rank that failed first; those that only lost a peer count last */
 };
 
 struct local {
@@ -177,7 +177,7 @@ static void group_leave(struct group *group)
 static void world_fail(struct world *world, int result)
 {
     pthread_mutex_lock(&world->mutex);
-    if (!world->failed)
+    if (!world->failed || world->result == ERR_UNAVAILABLE)
         world->result = result;
     world->failed = true;
     for (struct group *group = world->groups; group != NULL; group = group->next)

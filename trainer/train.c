@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,8 +101,13 @@ static int work(struct rank *r, int *out_exit)
 
 struct launch {
     const struct config *config;
-    int exit_code; /* of rank 0 */
+    atomic_int exit_code; /* the same from every rank of this process that did not fail */
 };
+
+static int exit_code_of(int error)
+{
+    return err_retry(error) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
+}
 
 static int rank_main(struct comm *world, void *user)
 {
@@ -113,13 +119,10 @@ static int rank_main(struct comm *world, void *user)
         rc = work(&rank, &exit_code);
     if (rc != 0 && report_message()[0] != 0)
         log_error("train", "rank %u: %s", world->rank, report_line());
-    if (rc != 0)
-        exit_code = err_retry(rc) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
     if (world->is_lost)
-        world->ops->abort(world, exit_code);
+        world->ops->abort(world, exit_code_of(rc));
     rank_close(&rank);
-    if (world->rank == 0 || rc != 0)
-        launch->exit_code = exit_code;
+    launch->exit_code = exit_code;
     return rc;
 }
 
@@ -128,8 +131,12 @@ static int run_ranks(struct launch *launch)
     struct comm *world = NULL;
     if (strcmp(launch->config->comm_backend, "local") == 0)
         return comm_local_run((uint32_t)launch->config->comm_ranks, rank_main, launch);
-    ERR_TRY(comm_mpi_open(&world));
-    int rc = rank_main(world, launch);
+    int rc = comm_mpi_open(&world);
+    if (rc != 0) {
+        log_error("train", "%s", report_line());
+        return rc;
+    }
+    rc = rank_main(world, launch);
     world->ops->free(world);
     return rc;
 }
@@ -138,6 +145,7 @@ int main(int argc, char **argv)
 {
     static struct config config;
     struct launch launch = {.config = &config};
+    struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     log_setup("trainer", getenv("HOLDFAST_LOG"));
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
         config_print_help();
@@ -150,10 +158,8 @@ int main(int argc, char **argv)
         log_error("train", "%s", report_line());
     if (rc != 0 || config.estimate)
         return rc == 0 ? EXIT_DONE : EXIT_DO_NOT_RETRY;
-    sigaction(SIGTERM, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESTART}, NULL);
-    sigaction(SIGUSR1, &(struct sigaction){.sa_handler = on_signal, .sa_flags = SA_RESTART}, NULL);
+    sigaction(SIGTERM, &stop, NULL);
+    sigaction(SIGUSR1, &stop, NULL);
     rc = run_ranks(&launch);
-    if (rc != 0 && launch.exit_code == EXIT_DONE)
-        return err_retry(rc) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
-    return launch.exit_code;
+    return rc != 0 ? exit_code_of(rc) : launch.exit_code;
 }

@@ -1,0 +1,325 @@
+/* trainer_comm.c - collectives of the local back-end.
+ *
+ * Goal: every collective moves the right bytes for any number of ranks and any counts, sums are in
+ * rank order, sub-groups are apart, and the loss of a rank ends the waits of all others instead of
+ * hanging them. Method: ranks run in threads; bytes are a function of (sender, receiver, position),
+ * so every received byte is checked; counts are random (seeded). Threads note what they find, the
+ * test's own thread asserts. */
+#include "proto/report.h"
+#include "trainer/comm.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define RANKS_MAX 9u
+#define ROUNDS 40
+#define PART_MAX 300u
+
+static const uint32_t sizes[] = {1, 2, 3, 5, 8, RANKS_MAX};
+#define NUM_SIZES (sizeof(sizes) / sizeof(sizes[0]))
+
+/* Found by the threads; 0 is what all want. */
+static atomic_int num_wrong;
+
+static void want(bool condition)
+{
+    if (!condition)
+        atomic_fetch_add(&num_wrong, 1);
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* Bytes that `from` sends `to` in a round, the same on both sides. */
+static size_t count_of(uint32_t round, uint32_t from, uint32_t to)
+{
+    return mix(round * 1000003u + from * 1009u + to + 1) % PART_MAX;
+}
+
+static unsigned char byte_of(uint32_t from, uint32_t to, size_t i)
+{
+    return (unsigned char)mix(from * 7919u + to * 104729u + i);
+}
+
+static void fill(unsigned char *data, size_t count, uint32_t from, uint32_t to)
+{
+    for (size_t i = 0; i < count; i++)
+        data[i] = byte_of(from, to, i);
+}
+
+static void want_filled(const unsigned char *data, size_t count, uint32_t from, uint32_t to)
+{
+    for (size_t i = 0; i < count; i++)
+        want(data[i] == byte_of(from, to, i));
+}
+
+/* ---- what moves bytes ---- */
+
+static int all_to_all_rounds(struct comm *comm, void *user)
+{
+    (void)user;
+    static _Thread_local unsigned char send[RANKS_MAX * PART_MAX], recv[RANKS_MAX * PART_MAX];
+    size_t send_bytes[RANKS_MAX], send_at[RANKS_MAX], recv_bytes[RANKS_MAX], recv_at[RANKS_MAX];
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        for (uint32_t j = 0; j < comm->size; j++) {
+            send_at[j] = (comm->size - 1 - j) * PART_MAX; /* backwards: places are free */
+            recv_at[j] = j * PART_MAX;
+            send_bytes[j] = count_of(round, comm->rank, j);
+            recv_bytes[j] = count_of(round, j, comm->rank);
+            fill(send + send_at[j], send_bytes[j], comm->rank, j);
+        }
+        memset(recv, 0, sizeof(recv));
+        ERR_TRY(
+            comm->ops->all_to_all_v(comm, send, send_bytes, send_at, recv, recv_bytes, recv_at));
+        for (uint32_t j = 0; j < comm->size; j++) {
+            want_filled(recv + recv_at[j], recv_bytes[j], j, comm->rank);
+            want(recv[recv_at[j] + PART_MAX - 1] == 0); /* nothing beyond the count */
+        }
+    }
+    return 0;
+}
+
+static void test_comm_local__all_to_all_moves_every_byte_to_its_place(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < NUM_SIZES; i++)
+        assert_int_equal(comm_local_run(sizes[i], all_to_all_rounds, NULL), 0);
+    assert_int_equal(num_wrong, 0);
+}
+
+static int gather_rounds(struct comm *comm, void *user)
+{
+    (void)user;
+    static _Thread_local unsigned char send[PART_MAX], recv[RANKS_MAX * PART_MAX];
+    size_t bytes[RANKS_MAX], at[RANKS_MAX];
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        for (uint32_t j = 0; j < comm->size; j++) {
+            bytes[j] = count_of(round, j, 0);
+            at[j] = j * PART_MAX;
+        }
+        fill(send, bytes[comm->rank], comm->rank, round);
+        ERR_TRY(comm->ops->all_gather_v(comm, send, bytes[comm->rank], recv, bytes, at));
+        for (uint32_t j = 0; j < comm->size; j++)
+            want_filled(recv + at[j], bytes[j], j, round);
+        uint32_t root = round % comm->size;
+        memset(send, 0, sizeof(send));
+        if (comm->rank == root)
+            fill(send, PART_MAX, root, round + 1);
+        ERR_TRY(comm->ops->broadcast(comm, send, PART_MAX, root));
+        want_filled(send, PART_MAX, root, round + 1);
+    }
+    return 0;
+}
+
+static void test_comm_local__all_gather_and_broadcast_reach_everyone(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < NUM_SIZES; i++)
+        assert_int_equal(comm_local_run(sizes[i], gather_rounds, NULL), 0);
+    assert_int_equal(num_wrong, 0);
+}
+
+/* ---- sums ---- */
+
+static float float_of(uint32_t rank, size_t i)
+{
+    return (float)((double)(int64_t)mix(rank * 31u + i) * 1e-15);
+}
+
+static float sum_in_rank_order(uint32_t size, size_t i)
+{
+    float sum = float_of(0, i);
+    for (uint32_t j = 1; j < size; j++)
+        sum += float_of(j, i);
+    return sum;
+}
+
+static int sum_counts(struct comm *comm, void *user)
+{
+    (void)user;
+    for (size_t count = 0; count < 40; count++) {
+        int64_t integers[40];
+        float floats[40];
+        for (size_t i = 0; i < count; i++) {
+            integers[i] = (int64_t)mix(comm->rank + i) >> 8;
+            floats[i] = float_of(comm->rank, i);
+        }
+        ERR_TRY(comm->ops->all_reduce_i64(comm, integers, count));
+        ERR_TRY(comm->ops->all_reduce_f32(comm, floats, count));
+        for (size_t i = 0; i < count; i++) {
+            int64_t sum = 0;
+            for (uint32_t j = 0; j < comm->size; j++)
+                sum += (int64_t)mix(j + i) >> 8;
+            want(integers[i] == sum);
+            want(floats[i] == sum_in_rank_order(comm->size, i));
+        }
+    }
+    return 0;
+}
+
+static int scatter_sums(struct comm *comm, void *user)
+{
+    (void)user;
+    float send[RANKS_MAX * 16], recv[16] = {0};
+    size_t counts[RANKS_MAX], total = 0, mine_at = 0;
+    for (uint32_t j = 0; j < comm->size; j++) {
+        counts[j] = (j * 5) % 16;
+        mine_at += j < comm->rank ? counts[j] : 0;
+        total += counts[j];
+    }
+    for (size_t i = 0; i < total; i++)
+        send[i] = float_of(comm->rank, i);
+    ERR_TRY(comm->ops->reduce_scatter_f32(comm, send, recv, counts));
+    for (size_t i = 0; i < counts[comm->rank]; i++)
+        want(recv[i] == sum_in_rank_order(comm->size, mine_at + i));
+    return 0;
+}
+
+static void test_comm_local__sums_are_exact_in_integers_and_in_rank_order_in_floats(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < NUM_SIZES; i++) {
+        assert_int_equal(comm_local_run(sizes[i], sum_counts, NULL), 0);
+        assert_int_equal(comm_local_run(sizes[i], scatter_sums, NULL), 0);
+    }
+    assert_int_equal(num_wrong, 0);
+}
+
+/* ---- groups ---- */
+
+static int split_twice(struct comm *comm, void *user)
+{
+    (void)user;
+    struct comm *third = NULL, *reversed = NULL;
+    ERR_TRY(comm->ops->split(comm, &third, comm->rank % 3, comm->rank));
+    ERR_TRY(comm->ops->split(comm, &reversed, 7, comm->size - comm->rank));
+    want(third->rank == comm->rank / 3);
+    want(third->size == (comm->size - comm->rank % 3 + 2) / 3);
+    want(reversed->size == comm->size && reversed->rank == comm->size - 1 - comm->rank);
+    for (int round = 0; round < ROUNDS; round++) {
+        int64_t members[2] = {1, comm->rank}, all = 1;
+        ERR_TRY(third->ops->all_reduce_i64(third, members, 2));
+        ERR_TRY(reversed->ops->all_reduce_i64(reversed, &all, 1));
+        want(members[0] == third->size && all == comm->size);
+        int64_t sum = 0;
+        for (uint32_t j = comm->rank % 3; j < comm->size; j += 3)
+            sum += j;
+        want(members[1] == sum);
+    }
+    third->ops->free(third);
+    reversed->ops->free(reversed);
+    return comm->ops->barrier(comm);
+}
+
+static void test_comm_local__split_makes_groups_by_colour_in_order_of_key(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < NUM_SIZES; i++)
+        assert_int_equal(comm_local_run(sizes[i], split_twice, NULL), 0);
+    assert_int_equal(num_wrong, 0);
+}
+
+/* ---- lost ranks ---- */
+
+static atomic_int num_lost;
+
+/* Rank 1 ends with an error in a round of its own choosing, in between collectives. The buffers are
+ * on the heap and freed at once, so that a late reader is seen by the address sanitizer. */
+static int fail_in_round(struct comm *comm, void *user)
+{
+    const int *round_of_failure = user;
+    struct comm *half = NULL;
+    int rc = comm->ops->split(comm, &half, comm->rank % 2, 0);
+    for (int round = 0; rc == 0; round++) {
+        if (comm->rank == 1 && round == *round_of_failure) {
+            rc = report_error(ERR_IO, NULL, "made to fail");
+            break;
+        }
+        size_t count = 4096;
+        int64_t *data = calloc(count, sizeof(*data));
+        rc = half->ops->all_reduce_i64(half, data, count);
+        if (rc == 0)
+            rc = comm->ops->all_reduce_i64(comm, data, count);
+        free(data);
+    }
+    if (rc == ERR_UNAVAILABLE)
+        atomic_fetch_add(&num_lost, 1);
+    if (half != NULL)
+        half->ops->free(half);
+    return rc;
+}
+
+static void test_comm_local__a_rank_that_fails_wakes_all_others(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 12; round++) {
+        num_lost = 0;
+        assert_int_equal(comm_local_run(6, fail_in_round, &round), ERR_IO);
+        assert_int_equal(num_lost, 5);
+    }
+}
+
+/* Rank 0 ends well while the others still talk in a group without it. */
+static int leave_early(struct comm *comm, void *user)
+{
+    (void)user;
+    struct comm *group = NULL;
+    ERR_TRY(comm->ops->split(comm, &group, comm->rank == 0, 0));
+    for (int round = 0; round < ROUNDS && comm->rank != 0; round++) {
+        if (round == 1)
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        ERR_TRY(group->ops->barrier(group));
+    }
+    group->ops->free(group);
+    if (comm->rank != 0)
+        want(comm->ops->barrier(comm) == ERR_UNAVAILABLE);
+    return 0;
+}
+
+static void test_comm_local__a_rank_that_is_done_breaks_only_its_own_groups(void **state)
+{
+    (void)state;
+    assert_int_equal(comm_local_run(4, leave_early, NULL), 0);
+    assert_int_equal(num_wrong, 0);
+}
+
+static int abort_on_rank_2(struct comm *comm, void *user)
+{
+    (void)user;
+    if (comm->rank == 2)
+        comm->ops->abort(comm, EXIT_RUN_AGAIN);
+    return comm->ops->barrier(comm);
+}
+
+static void test_comm_local__abort_ends_everyones_next_wait(void **state)
+{
+    (void)state;
+    assert_int_equal(comm_local_run(4, abort_on_rank_2, NULL), ERR_ABORTED);
+    assert_int_equal(comm_local_run(0, abort_on_rank_2, NULL), ERR_INVALID);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_comm_local__all_to_all_moves_every_byte_to_its_place),
+        cmocka_unit_test(test_comm_local__all_gather_and_broadcast_reach_everyone),
+        cmocka_unit_test(test_comm_local__sums_are_exact_in_integers_and_in_rank_order_in_floats),
+        cmocka_unit_test(test_comm_local__split_makes_groups_by_colour_in_order_of_key),
+        cmocka_unit_test(test_comm_local__a_rank_that_fails_wakes_all_others),
+        cmocka_unit_test(test_comm_local__a_rank_that_is_done_breaks_only_its_own_groups),
+        cmocka_unit_test(test_comm_local__abort_ends_everyones_next_wait),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,174 @@
+/* trainer_memory.c - the static memory plan.
+ *
+ * Goal: buffers that live at the same time never overlap, buffers that do not may share, addresses
+ * stay the same step after step, and kept buffers keep their contents. Method: random schedules of
+ * takes and gives (seeded) are recorded, then played twice; every buffer is filled when taken and
+ * checked when given back. */
+#include "trainer/memory.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define NUM_BUFFERS 150u
+#define NUM_EVENTS (2 * NUM_BUFFERS)
+#define NUM_SCHEDULES 30
+
+static uint64_t random_state;
+
+static uint32_t random_below(uint32_t limit)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 33) % limit;
+}
+
+struct event {
+    uint32_t buffer;
+    bool is_give;
+};
+
+static size_t bytes_of(uint32_t buffer)
+{
+    return (buffer * 7919u) % 5000u;
+}
+
+/* Each buffer is taken once and given back some time later. */
+static void make_schedule(struct event events[NUM_EVENTS])
+{
+    uint32_t live[NUM_BUFFERS], num_live = 0, num_taken = 0;
+    for (uint32_t i = 0; i < NUM_EVENTS; i++) {
+        bool may_take = num_taken < NUM_BUFFERS;
+        if (may_take && (num_live == 0 || random_below(100) < 55)) {
+            events[i] = (struct event){num_taken, false};
+            live[num_live++] = num_taken++;
+            continue;
+        }
+        uint32_t at = random_below(num_live);
+        events[i] = (struct event){live[at], true};
+        live[at] = live[--num_live];
+    }
+}
+
+static void record(struct memory *memory, const struct event *events)
+{
+    for (uint32_t i = 0; i < NUM_EVENTS; i++) {
+        uint32_t b = events[i].buffer;
+        if (events[i].is_give)
+            memory_give(memory, "buffer", b);
+        else
+            assert_null(memory_take(memory, "buffer", b, bytes_of(b)));
+    }
+}
+
+static void play(struct memory *memory, const struct event *events,
+                 unsigned char *addresses[NUM_BUFFERS])
+{
+    for (uint32_t i = 0; i < NUM_EVENTS; i++) {
+        uint32_t b = events[i].buffer;
+        if (!events[i].is_give) {
+            unsigned char *data = memory_take(memory, "buffer", b, bytes_of(b));
+            if (addresses[b] != NULL)
+                assert_ptr_equal(data, addresses[b]);
+            assert_int_equal((uintptr_t)data % MEMORY_ALIGN, 0);
+            addresses[b] = data;
+            memset(data, (int)(b % 251), bytes_of(b));
+            continue;
+        }
+        for (size_t k = 0; k < bytes_of(b); k++)
+            assert_int_equal(addresses[b][k], b % 251);
+        memory_give(memory, "buffer", b);
+    }
+}
+
+static void test_memory__buffers_that_live_together_never_overlap(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < NUM_SCHEDULES; seed++) {
+        struct event events[NUM_EVENTS];
+        unsigned char *addresses[NUM_BUFFERS] = {NULL};
+        struct memory *memory;
+        random_state = (uint64_t)seed;
+        make_schedule(events);
+        assert_int_equal(memory_new(&memory), 0);
+        record(memory, events);
+        assert_int_equal(memory_place(memory), 0);
+        assert_int_equal(memory_commit(memory), 0);
+        play(memory, events, addresses);
+        play(memory, events, addresses);
+        assert_true(memory_shared_bytes(memory) < memory_unshared_bytes(memory));
+        memory_free(memory);
+    }
+}
+
+static void test_memory__lives_that_do_not_meet_share_one_place(void **state)
+{
+    (void)state;
+    struct memory *memory;
+    assert_int_equal(memory_new(&memory), 0);
+    for (uint32_t i = 0; i < 10; i++) {
+        memory_take(memory, "one after the other", i, 1000 * (i + 1));
+        memory_give(memory, "one after the other", i);
+    }
+    assert_int_equal(memory_place(memory), 0);
+    assert_int_equal(memory_shared_bytes(memory),
+                     (10000 + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN);
+    assert_int_equal(memory_kept_bytes(memory), 0);
+    memory_free(memory);
+}
+
+static void test_memory__what_is_never_given_back_is_kept_apart(void **state)
+{
+    (void)state;
+    struct memory *memory;
+    assert_int_equal(memory_new(&memory), 0);
+    memory_take(memory, "kept", 0, 500);
+    memory_take(memory, "step", 0, 4000);
+    memory_take(memory, "kept", 1, 500);
+    memory_give(memory, "step", 0);
+    assert_true(memory_is_recording(memory));
+    assert_int_equal(memory_place(memory), 0);
+    assert_false(memory_is_recording(memory));
+    assert_int_equal(memory_commit(memory), 0);
+    unsigned char *kept[2], zeros[500] = {0};
+    for (uint32_t i = 0; i < 2; i++) {
+        kept[i] = memory_take(memory, "kept", i, 500);
+        assert_memory_equal(kept[i], zeros, 500);
+        memset(kept[i], 'k', 500);
+    }
+    memset(memory_take(memory, "step", 0, 4000), 's', 4000);
+    memory_give(memory, "step", 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_ptr_equal(memory_take(memory, "kept", i, 500), kept[i]);
+        for (int k = 0; k < 500; k++)
+            assert_int_equal(kept[i][k], 'k');
+    }
+    memory_free(memory);
+}
+
+static void test_memory__a_plan_with_too_many_buffers_is_refused(void **state)
+{
+    (void)state;
+    struct memory *memory;
+    assert_int_equal(memory_new(&memory), 0);
+    for (uint32_t i = 0; i < MEMORY_BUFFERS_MAX + 1; i++) {
+        memory_take(memory, "many", i, 64);
+        memory_give(memory, "many", i);
+    }
+    assert_true(memory_place(memory) < 0);
+    memory_free(memory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory__buffers_that_live_together_never_overlap),
+        cmocka_unit_test(test_memory__lives_that_do_not_meet_share_one_place),
+        cmocka_unit_test(test_memory__what_is_never_given_back_is_kept_apart),
+        cmocka_unit_test(test_memory__a_plan_with_too_many_buffers_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,414 @@
+/* trainer_model.c - the model's table, initial weights, forward and backward.
+ *
+ * Goal: shapes and parameter counts are Llama's; initial values do not depend on who makes them;
+ * the gradient of the whole model is the derivative of its loss; a walk without a batch makes the
+ * calls of a real one. Method: published parameter counts; a provider that keeps whole tensors in
+ * plain arrays; per tensor, central differences along a random direction and along the gradient
+ * itself (a wrong component shows in the first, a wrong size in the second), and for single
+ * elements; the loss again, in double, from the logits. */
+#include "proto/report.h"
+#include "trainer/memory.h"
+#include "trainer/model.h"
+#include "trainer/random.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define VOCAB 37u
+#define BATCH 2u
+#define SEQ 9u
+#define ROWS (BATCH * SEQ)
+#define TENSORS_MAX 64u
+#define CALLS_MAX 256u
+
+/* A model on one rank, all tensors whole. */
+struct bed {
+    struct model_table *table;
+    struct memory *memory;
+    struct kernels *kernels;
+    struct model *model;
+    struct model_provider provider;
+    enum kernel_dtype dtype;
+    float *param[TENSORS_MAX], *grad[TENSORS_MAX];
+    uint16_t *half[TENSORS_MAX]; /* bf16 copies */
+    char calls[CALLS_MAX];       /* one letter and one block number per call */
+    uint32_t num_calls;
+    int32_t inputs[ROWS], targets[ROWS];
+    void *scratch;
+};
+
+static void note(struct bed *bed, char what, uint32_t block)
+{
+    assert_true(bed->num_calls + 2 <= CALLS_MAX);
+    bed->calls[bed->num_calls++] = what;
+    bed->calls[bed->num_calls++] = (char)('0' + block);
+}
+
+static int acquire(void *user, const void **out_params, uint32_t block, enum model_pass pass)
+{
+    struct bed *bed = user;
+    note(bed, pass == MODEL_FORWARD ? 'f' : 'b', block);
+    uint32_t first = bed->table->first_tensor[block], end = bed->table->first_tensor[block + 1];
+    for (uint32_t i = first; i < end; i++)
+        out_params[i - first] =
+            bed->dtype == KERNEL_F32 ? (const void *)bed->param[i] : (const void *)bed->half[i];
+    return 0;
+}
+
+static int release(void *user, uint32_t block, enum model_pass pass)
+{
+    note(user, pass == MODEL_FORWARD ? 'F' : 'B', block);
+    return 0;
+}
+
+static int gradients_begin(void *user, float **out_grads, uint32_t block)
+{
+    struct bed *bed = user;
+    note(bed, 'g', block);
+    uint32_t first = bed->table->first_tensor[block], end = bed->table->first_tensor[block + 1];
+    for (uint32_t i = first; i < end; i++)
+        out_grads[i - first] = bed->grad[i];
+    return 0;
+}
+
+static int gradients_end(void *user, uint32_t block)
+{
+    note(user, 'G', block);
+    return 0;
+}
+
+static size_t elements(const struct bed *bed, uint32_t tensor)
+{
+    return bed->table->tensors[tensor].rows * bed->table->tensors[tensor].width;
+}
+
+/* The model asks kernels for at least 64-byte alignment. */
+static void *aligned_bytes(size_t bytes)
+{
+    return aligned_alloc(64, (bytes + 63) / 64 * 64);
+}
+
+static void make_params(struct bed *bed)
+{
+    for (uint32_t i = 0; i < bed->table->num_tensors; i++) {
+        const struct model_tensor *tensor = &bed->table->tensors[i];
+        size_t bytes = elements(bed, i) * sizeof(float);
+        bed->param[i] = aligned_bytes(bytes);
+        bed->grad[i] = aligned_bytes(bytes);
+        bed->half[i] = aligned_bytes(bytes / 2);
+        model_init_rows(bed->param[i], tensor, 0, tensor->rows, 5);
+        if (tensor->init_std == 0) /* norms off one, so that their gradient is general */
+            for (size_t k = 0; k < elements(bed, i); k++)
+                bed->param[i][k] += 0.1f * random_normal(random_key(5, tensor->name), k);
+        kernel_convert(bed->kernels, bed->half[i], KERNEL_BF16, bed->param[i], elements(bed, i));
+    }
+}
+
+static void bed_open(struct bed *bed, enum kernel_backend backend, enum kernel_dtype dtype)
+{
+    *bed = (struct bed){.dtype = dtype};
+    double loss;
+    struct kernel_shapes shapes;
+    struct kernels_options kernels = {.backend = backend, .num_threads = 1};
+    assert_int_equal(kernels_new(&bed->kernels, &kernels), 0);
+    assert_int_equal(model_table_new(&bed->table, "llama3", "tiny", VOCAB), 0);
+    assert_true(bed->table->num_tensors <= TENSORS_MAX);
+    assert_int_equal(memory_new(&bed->memory), 0);
+    struct model_options options = {bed->table, bed->memory, BATCH, SEQ, dtype};
+    assert_int_equal(model_new(&bed->model, &options), 0);
+    model_set_kernels(bed->model, bed->kernels);
+    bed->provider = (struct model_provider){bed, acquire, release, gradients_begin, gradients_end};
+    assert_int_equal(model_leaf(bed->model, &bed->provider, NULL, &loss), 0);
+    assert_int_equal(memory_place(bed->memory), 0);
+    assert_int_equal(memory_commit(bed->memory), 0);
+    model_kernel_shapes(bed->model, &shapes);
+    size_t scratch_bytes = kernels_scratch_bytes(bed->kernels, &shapes);
+    bed->scratch = aligned_bytes(scratch_bytes);
+    kernels_set_scratch(bed->kernels, bed->scratch, scratch_bytes);
+    make_params(bed);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        bed->inputs[i] = (int32_t)((i * 17 + 3) % VOCAB);
+        bed->targets[i] = (int32_t)((i * 29 + 11) % VOCAB);
+    }
+}
+
+static void bed_close(struct bed *bed)
+{
+    for (uint32_t i = 0; i < bed->table->num_tensors; i++) {
+        free(bed->param[i]);
+        free(bed->grad[i]);
+        free(bed->half[i]);
+    }
+    free(bed->scratch);
+    model_free(bed->model);
+    memory_free(bed->memory);
+    model_table_free(bed->table);
+    kernels_free(bed->kernels);
+}
+
+static double loss_of(struct bed *bed)
+{
+    double loss;
+    struct model_batch batch = {bed->inputs, bed->targets, 1.0f};
+    bed->num_calls = 0;
+    assert_int_equal(model_leaf(bed->model, &bed->provider, &batch, &loss), 0);
+    return loss;
+}
+
+/* ---- the gradient ---- */
+
+/* (L(p + h u) - L(p - h u)) / 2h for tensor `tensor`. */
+static double slope(struct bed *bed, uint32_t tensor, const float *direction, double h)
+{
+    size_t count = elements(bed, tensor);
+    float *param = bed->param[tensor], *saved = malloc(count * sizeof(*saved));
+    memcpy(saved, param, count * sizeof(*saved));
+    double sides[2];
+    for (int side = 0; side < 2; side++) {
+        for (size_t k = 0; k < count; k++)
+            param[k] = (float)(saved[k] + (side == 0 ? h : -h) * direction[k]);
+        sides[side] = loss_of(bed);
+    }
+    memcpy(param, saved, count * sizeof(*saved));
+    free(saved);
+    return (sides[0] - sides[1]) / (2 * h);
+}
+
+static double dot(const float *a, const float *b, size_t count)
+{
+    double sum = 0;
+    for (size_t k = 0; k < count; k++)
+        sum += (double)a[k] * b[k];
+    return sum;
+}
+
+/* The step that changes the loss by about 0.02, far above float's noise, but small enough for the
+ * loss to be nearly linear. */
+static double step_for(double slope)
+{
+    return fmin(0.02 / (fabs(slope) + 1e-9), 0.05);
+}
+
+static void want_slope(struct bed *bed, uint32_t tensor, const float *direction, double expected,
+                       double tolerance)
+{
+    double got = slope(bed, tensor, direction, step_for(expected));
+    if (fabs(got - expected) > tolerance * (fabs(expected) + 1e-2))
+        fail_msg("%s: the loss changes by %g per unit, the gradient says %g",
+                 bed->table->tensors[tensor].name, got, expected);
+}
+
+static void check_tensor(struct bed *bed, uint32_t tensor)
+{
+    size_t count = elements(bed, tensor);
+    float *gradient = malloc(count * sizeof(float)), *direction = malloc(count * sizeof(float));
+    loss_of(bed);
+    memcpy(gradient, bed->grad[tensor], count * sizeof(float));
+    double norm = sqrt(dot(gradient, gradient, count));
+    assert_true(norm > 1e-4);
+    for (size_t k = 0; k < count; k++)
+        direction[k] = (float)(gradient[k] / norm);
+    want_slope(bed, tensor, direction, norm, 0.02);
+    for (int draw = 0; draw < 3; draw++) {
+        for (size_t k = 0; k < count; k++)
+            direction[k] = random_normal(random_key((uint64_t)draw, "direction"), k) +
+                           (float)(0.5 * gradient[k] / norm);
+        double length = sqrt(dot(direction, direction, count));
+        for (size_t k = 0; k < count; k++)
+            direction[k] = (float)(direction[k] / length);
+        want_slope(bed, tensor, direction, dot(gradient, direction, count), 0.05);
+    }
+    free(gradient);
+    free(direction);
+}
+
+static void test_model__gradient_is_the_derivative_of_the_loss_in_every_tensor(void **state)
+{
+    (void)state;
+    struct bed bed;
+    bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
+    for (uint32_t i = 0; i < bed.table->num_tensors; i++)
+        check_tensor(&bed, i);
+    bed_close(&bed);
+}
+
+static void test_model__gradient_of_the_largest_elements_is_their_own_slope(void **state)
+{
+    (void)state;
+    struct bed bed;
+    bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
+    for (uint32_t i = 0; i < bed.table->num_tensors; i++) {
+        size_t count = elements(&bed, i), largest = 0;
+        loss_of(&bed);
+        for (size_t k = 0; k < count; k++)
+            if (fabsf(bed.grad[i][k]) > fabsf(bed.grad[i][largest]))
+                largest = k;
+        float *direction = calloc(count, sizeof(float));
+        direction[largest] = 1.0f;
+        want_slope(&bed, i, direction, bed.grad[i][largest], 0.05);
+        free(direction);
+    }
+    bed_close(&bed);
+}
+
+/* ---- back-ends, dtypes, logits ---- */
+
+static double relative_distance(const float *a, const float *b, size_t count)
+{
+    double difference = 0, size = 0;
+    for (size_t k = 0; k < count; k++) {
+        difference += ((double)a[k] - b[k]) * ((double)a[k] - b[k]);
+        size += (double)a[k] * a[k];
+    }
+    return sqrt(difference / size);
+}
+
+static void want_close(enum kernel_backend backend, enum kernel_dtype dtype, double loss_tolerance,
+                       double gradient_tolerance)
+{
+    struct bed plain, other;
+    bed_open(&plain, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
+    bed_open(&other, backend, dtype);
+    double expected = loss_of(&plain), got = loss_of(&other);
+    assert_true(fabs(got - expected) <= loss_tolerance * expected);
+    for (uint32_t i = 0; i < plain.table->num_tensors; i++)
+        assert_true(relative_distance(plain.grad[i], other.grad[i], elements(&plain, i)) <=
+                    gradient_tolerance);
+    bed_close(&plain);
+    bed_close(&other);
+}
+
+static void test_model__back_ends_agree_to_rounding(void **state)
+{
+    (void)state;
+    want_close(KERNEL_BACKEND_BEST, KERNEL_F32, 1e-6, 1e-4);
+}
+
+static void test_model__bf16_is_near_float(void **state)
+{
+    (void)state;
+    want_close(KERNEL_BACKEND_REFERENCE, KERNEL_BF16, 0.01, 0.06);
+}
+
+static void test_model__loss_is_the_cross_entropy_of_its_logits(void **state)
+{
+    (void)state;
+    struct bed bed;
+    bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
+    static float logits[SEQ * VOCAB];
+    double sum = 0;
+    /* The logits are those of the first sequence: make all targets beyond it free. */
+    for (uint32_t i = SEQ; i < ROWS; i++)
+        bed.targets[i] = -1;
+    assert_int_equal(model_logits(bed.model, &bed.provider, bed.inputs, logits), 0);
+    for (uint32_t t = 0; t < SEQ; t++) {
+        double total = 0;
+        for (uint32_t v = 0; v < VOCAB; v++)
+            total += exp(logits[t * VOCAB + v]);
+        sum += log(total) - logits[t * VOCAB + (uint32_t)bed.targets[t]];
+    }
+    assert_true(fabs(loss_of(&bed) - sum) < 1e-4 * sum);
+    bed_close(&bed);
+}
+
+static void test_model__a_walk_without_a_batch_makes_the_same_calls(void **state)
+{
+    (void)state;
+    struct bed bed;
+    char real[CALLS_MAX];
+    double loss = 1;
+    bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
+    loss_of(&bed);
+    uint32_t num_real = bed.num_calls;
+    memcpy(real, bed.calls, num_real);
+    bed.num_calls = 0;
+    assert_int_equal(model_leaf(bed.model, &bed.provider, NULL, &loss), 0);
+    assert_int_equal(bed.num_calls, num_real);
+    assert_memory_equal(real, bed.calls, num_real);
+    assert_true(loss == 0);
+    /* Blocks forth and back: embedding, two layers, head; the embedding's backward acquires
+     * nothing. */
+    const char *expected = "f0F0f1F1f2F2f3F3b3g3G3B3b2g2G2B2b1g1G1B1g0G0";
+    assert_int_equal(num_real, strlen(expected));
+    assert_memory_equal(real, expected, num_real);
+    bed_close(&bed);
+}
+
+/* ---- table and initial weights ---- */
+
+static uint64_t parameters(const char *flavor, uint32_t vocab)
+{
+    struct model_table *table;
+    assert_int_equal(model_table_new(&table, "llama3", flavor, vocab), 0);
+    uint64_t count = model_num_parameters(table);
+    model_table_free(table);
+    return count;
+}
+
+static void test_model__flavors_have_the_published_numbers_of_parameters(void **state)
+{
+    (void)state;
+    assert_int_equal(parameters("8B", 0), 8030261248);
+    assert_int_equal(parameters("70B", 0), 70553706496);
+    assert_int_equal(parameters("405B", 0), 405853388800);
+    assert_true(parameters("debugmodel", 4096) > 9000000);
+    assert_true(parameters("debugmodel", 4096) < 11000000);
+    assert_true(parameters("110M", 32000) > 108000000);
+    assert_true(parameters("110M", 32000) < 112000000);
+    struct model_table *table;
+    assert_int_equal(model_table_new(&table, "llama3", "9B", 0), ERR_INVALID);
+    assert_int_equal(model_table_new(&table, "llama9", "8B", 0), ERR_INVALID);
+}
+
+static void test_model__initial_values_do_not_depend_on_how_rows_are_cut(void **state)
+{
+    (void)state;
+    struct model_table *table;
+    assert_int_equal(model_table_new(&table, "llama3", "tiny", 200), 0);
+    for (uint32_t i = 0; i < table->num_tensors; i++) {
+        const struct model_tensor *tensor = &table->tensors[i];
+        size_t count = tensor->rows * tensor->width;
+        float *whole = malloc(count * sizeof(float)), *cut = malloc(count * sizeof(float));
+        model_init_rows(whole, tensor, 0, tensor->rows, 11);
+        for (uint64_t row = 0; row < tensor->rows; row += 13) {
+            uint64_t rows = tensor->rows - row < 13 ? tensor->rows - row : 13;
+            model_init_rows(cut + row * tensor->width, tensor, row, rows, 11);
+        }
+        assert_memory_equal(whole, cut, count * sizeof(float));
+        double square = 0, largest = 0;
+        for (size_t k = 0; k < count; k++) {
+            square += (double)whole[k] * whole[k];
+            largest = fmax(largest, fabs(whole[k]));
+        }
+        double std = tensor->init_std > 0 ? tensor->init_std : 1.0;
+        assert_true(fabs(sqrt(square / (double)count) / std - 1) < 0.05);
+        if (tensor->init_cut > 0)
+            assert_true(largest <= tensor->init_cut * std * 1.000001);
+        free(whole);
+        free(cut);
+    }
+    model_table_free(table);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_model__gradient_is_the_derivative_of_the_loss_in_every_tensor),
+        cmocka_unit_test(test_model__gradient_of_the_largest_elements_is_their_own_slope),
+        cmocka_unit_test(test_model__back_ends_agree_to_rounding),
+        cmocka_unit_test(test_model__bf16_is_near_float),
+        cmocka_unit_test(test_model__loss_is_the_cross_entropy_of_its_logits),
+        cmocka_unit_test(test_model__a_walk_without_a_batch_makes_the_same_calls),
+        cmocka_unit_test(test_model__flavors_have_the_published_numbers_of_parameters),
+        cmocka_unit_test(test_model__initial_values_do_not_depend_on_how_rows_are_cut),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
