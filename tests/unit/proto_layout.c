@@ -1,0 +1,567 @@
+/* proto_layout.c - boxes, the plan of a save, the plan of a load.
+ *
+ * Goal: whatever way the ranks cut their tensors, every element is written exactly once and every
+ * reader gets it back at its place; cuts that do not tile a tensor are refused with its name.
+ * Method: random tensors, meshes, replicas and wanted slices. Real bytes move: each element's value
+ * is made of its tensor and global place, the planned copies build the shards, box_copy builds what
+ * a reader wants, and all is compared element by element. The seed is printed; SEED= repeats a run.
+ * A last part fails every allocation in turn; it is left out under sanitizers, which own the
+ * allocator. */
+#include "proto/checksum.h"
+#include "proto/layout.h"
+#include "proto/report.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define ROUNDS 400
+#define RANKS_MAX 12
+#define TENSORS_MAX 6
+
+/* ---- randomness ---- */
+
+static uint64_t random_state;
+
+static uint64_t next_random(uint64_t below)
+{
+    random_state += 0x9e3779b97f4a7c15ull;
+    uint64_t z = random_state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return (z ^ (z >> 31)) % below;
+}
+
+static int print_seed(void **state)
+{
+    (void)state;
+    const char *given = getenv("SEED");
+    random_state = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    print_message("# seed %" PRIu64 "\n", random_state);
+    return 0;
+}
+
+/* ---- a world of ranks and their slices ---- */
+
+struct world {
+    uint32_t num_ranks, num_tensors;
+    struct tensor_meta tensors[TENSORS_MAX];
+    uint8_t *values[TENSORS_MAX]; /* the global tensors */
+    struct slice slices[RANKS_MAX][TENSORS_MAX];
+    uint32_t counts[RANKS_MAX];
+    const struct slice *list[RANKS_MAX];
+    struct layout_table *table;
+    uint8_t *shards[RANKS_MAX];
+    uint64_t shard_bytes[RANKS_MAX];
+};
+
+static struct slice make_slice(const char *name, enum dtype dtype, uint32_t dims,
+                               const uint64_t *shape)
+{
+    struct slice slice = {.tensor = {.dtype = dtype, .dims = dims}};
+    snprintf(slice.tensor.name, sizeof(slice.tensor.name), "%s", name);
+    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++) {
+        slice.tensor.shape[d] = d < dims ? shape[d] : 1;
+        slice.box.extent[d] = slice.tensor.shape[d];
+    }
+    return slice;
+}
+
+static uint64_t count_bytes(const struct box *box, const struct tensor_meta *tensor)
+{
+    return box_elements(box, tensor->dims) * dtype_bytes(tensor->dtype);
+}
+
+static struct box whole_box(const struct tensor_meta *tensor)
+{
+    struct box box = {.offset = {0}};
+    memcpy(box.extent, tensor->shape, sizeof(box.extent));
+    return box;
+}
+
+static void make_tensor(struct world *world, uint32_t index)
+{
+    struct tensor_meta *tensor = &world->tensors[index];
+    memset(tensor, 0, sizeof(*tensor));
+    /* Names in an order of their own: the plan has to sort them. */
+    snprintf(tensor->name, sizeof(tensor->name), "t%u.weight", (index * 5 + 3) % TENSORS_MAX);
+    tensor->dtype = (enum dtype)next_random(8);
+    tensor->dims = (uint32_t)next_random(LAYOUT_DIMS_MAX + 1);
+    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
+        tensor->shape[d] = d < tensor->dims ? next_random(20) == 0 ? 0 : 1 + next_random(9) : 1;
+    struct box box = whole_box(tensor);
+    uint64_t bytes = count_bytes(&box, tensor);
+    world->values[index] = malloc(bytes + 1);
+    for (uint64_t i = 0; i < bytes; i++)
+        world->values[index][i] = (uint8_t)next_random(256);
+}
+
+/* Random cut points of one dimension: out[0] = 0 < ... < out[*cells] = size. */
+static uint32_t cut_dimension(uint64_t out[10], uint64_t size, uint32_t cells_max)
+{
+    uint32_t cells = 0;
+    out[0] = 0;
+    for (uint64_t at = 1; at < size; at++) {
+        if (cells + 1 < cells_max && next_random(3) == 0)
+            out[++cells] = at;
+    }
+    if (size > 0)
+        out[++cells] = size;
+    return cells;
+}
+
+/* Cuts a tensor into a random grid of at most num_ranks cells and hands the cells to shuffled
+ * ranks; the ranks left over hold replicas, an empty slice or nothing. */
+static void deal_tensor(struct world *world, uint32_t index)
+{
+    const struct tensor_meta *tensor = &world->tensors[index];
+    uint64_t cuts[LAYOUT_DIMS_MAX][10];
+    uint32_t cells[LAYOUT_DIMS_MAX] = {1, 1, 1, 1}, num_cells = 1, order[RANKS_MAX];
+    for (uint32_t d = 0; d < tensor->dims; d++) {
+        cells[d] = cut_dimension(cuts[d], tensor->shape[d], world->num_ranks / num_cells);
+        num_cells *= cells[d] ? cells[d] : 1;
+    }
+    struct box whole = whole_box(tensor);
+    bool is_empty = box_elements(&whole, tensor->dims) == 0;
+    for (uint32_t r = 0; r < world->num_ranks; r++)
+        order[r] = r;
+    for (uint32_t r = world->num_ranks; r-- > 1;) {
+        uint32_t other = (uint32_t)next_random(r + 1), kept = order[r];
+        order[r] = order[other];
+        order[other] = kept;
+    }
+    for (uint32_t i = 0; i < world->num_ranks; i++) {
+        uint32_t rank = order[i];
+        uint64_t choice = next_random(4);
+        uint32_t cell = i < num_cells ? i : (uint32_t)next_random(num_cells);
+        struct slice slice = {.tensor = *tensor, .box = whole};
+        if (i >= num_cells && choice == 0)
+            continue;
+        for (uint32_t d = tensor->dims; !is_empty && d-- > 0;) {
+            slice.box.offset[d] = cuts[d][cell % cells[d]];
+            slice.box.extent[d] = cuts[d][cell % cells[d] + 1] - slice.box.offset[d];
+            cell /= cells[d];
+        }
+        if (i >= num_cells && choice == 1 && tensor->dims > 0)
+            slice.box.extent[next_random(tensor->dims)] = 0;
+        world->slices[rank][world->counts[rank]++] = slice;
+    }
+}
+
+/* What the rank holds of a slice, in fresh memory. */
+static uint8_t *hold_slice(const struct world *world, const struct slice *slice)
+{
+    uint8_t *data = malloc(count_bytes(&slice->box, &slice->tensor) + 1);
+    for (uint32_t t = 0; t < world->num_tensors; t++) {
+        struct box whole = whole_box(&world->tensors[t]);
+        if (strcmp(world->tensors[t].name, slice->tensor.name) == 0)
+            box_copy(data, &slice->box, world->values[t], &whole, &slice->box, slice->tensor.dims,
+                     dtype_bytes(slice->tensor.dtype));
+    }
+    return data;
+}
+
+/* The shard of one rank, built by the planned copies alone; every byte must be written once. */
+static void write_shard(struct world *world, uint32_t rank)
+{
+    struct shard_tensor *tensors = NULL;
+    struct save_item *items = NULL;
+    uint32_t num_tensors = 0, num_items = 0;
+    assert_int_equal(
+        layout_shard_tensors(&tensors, &num_tensors, &world->shard_bytes[rank], world->table, rank),
+        0);
+    assert_int_equal(layout_save_items(&items, &num_items, world->table, rank, world->slices[rank],
+                                       world->counts[rank]),
+                     0);
+    world->shards[rank] = malloc(world->shard_bytes[rank] + 1);
+    uint64_t written = 0;
+    for (uint32_t i = 0; i < num_items; i++) {
+        const struct slice *slice = &world->slices[rank][items[i].slice];
+        uint8_t *data = hold_slice(world, slice);
+        assert_int_equal(items[i].data_byte, written); /* back to back, so no byte twice */
+        assert_true(items[i].slice_byte + items[i].bytes <=
+                    count_bytes(&slice->box, &slice->tensor));
+        memcpy(world->shards[rank] + items[i].data_byte, data + items[i].slice_byte,
+               items[i].bytes);
+        written += items[i].bytes;
+        free(data);
+    }
+    assert_int_equal(written, world->shard_bytes[rank]);
+    assert_int_equal(num_items, num_tensors);
+    free(tensors);
+    free(items);
+}
+
+static void open_world(struct world *world)
+{
+    memset(world, 0, sizeof(*world));
+    world->num_ranks = 1 + (uint32_t)next_random(RANKS_MAX);
+    world->num_tensors = 1 + (uint32_t)next_random(TENSORS_MAX);
+    for (uint32_t t = 0; t < world->num_tensors; t++) {
+        make_tensor(world, t);
+        deal_tensor(world, t);
+    }
+    for (uint32_t rank = 0; rank < world->num_ranks; rank++)
+        world->list[rank] = world->slices[rank];
+    int error = layout_plan_save(&world->table, world->list, world->counts, world->num_ranks);
+    if (error)
+        fail_msg("%s: %s", err_name(error), report_line());
+    assert_int_equal(layout_table_check(world->table, world->num_ranks), 0);
+    for (uint32_t rank = 0; rank < world->num_ranks; rank++)
+        write_shard(world, rank);
+}
+
+static void close_world(struct world *world)
+{
+    for (uint32_t t = 0; t < world->num_tensors; t++)
+        free(world->values[t]);
+    for (uint32_t rank = 0; rank < world->num_ranks; rank++)
+        free(world->shards[rank]);
+    layout_table_free(world->table);
+}
+
+/* ---- random worlds ---- */
+
+struct run_check {
+    struct digest *digest;
+    const uint8_t *data;
+    uint32_t element_bytes;
+    uint64_t elements, end;
+};
+
+static void add_run(void *user, uint64_t first, uint64_t count, uint64_t byte_offset)
+{
+    struct run_check *check = user;
+    assert_true(count > 0);
+    assert_true(check->elements == 0 || first > check->end); /* maximal: never adjacent */
+    assert_int_equal(byte_offset, check->elements * check->element_bytes);
+    digest_add(check->digest, check->data + byte_offset, count, check->element_bytes, first);
+    check->elements += count;
+    check->end = first + count;
+}
+
+static void test_layout__shards_hold_every_element_once(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct world world;
+        open_world(&world);
+        for (uint32_t t = 0; t < world.num_tensors; t++) {
+            const struct tensor_meta *tensor = &world.tensors[t];
+            int64_t index = layout_find(world.table, tensor->name);
+            struct box whole = whole_box(tensor);
+            struct digest sum = {{0, 0}}, expected = {{0, 0}};
+            uint64_t elements = 0;
+            assert_true(index >= 0);
+            for (uint32_t rank = 0; rank < world.num_ranks; rank++) {
+                struct shard_tensor *list = NULL;
+                uint32_t count = 0;
+                uint64_t bytes = 0;
+                assert_int_equal(layout_shard_tensors(&list, &count, &bytes, world.table, rank), 0);
+                for (uint32_t i = 0; i < count; i++) {
+                    struct run_check check = {&sum, world.shards[rank] + list[i].data_byte,
+                                              dtype_bytes(tensor->dtype), 0, 0};
+                    if (list[i].tensor != index)
+                        continue;
+                    box_runs(&list[i].box, tensor, add_run, &check);
+                    assert_int_equal(check.elements, box_elements(&list[i].box, tensor->dims));
+                    elements += check.elements;
+                }
+                free(list);
+            }
+            assert_int_equal(elements, box_elements(&whole, tensor->dims));
+            digest_add(&expected, world.values[t], elements, dtype_bytes(tensor->dtype), 0);
+            assert_memory_equal(&sum, &expected, sizeof(sum));
+        }
+        close_world(&world);
+    }
+}
+
+/* A random slice of a random tensor of the world. */
+static struct slice want_slice(const struct world *world, uint32_t *out_tensor)
+{
+    uint32_t t = *out_tensor = (uint32_t)next_random(world->num_tensors);
+    struct slice slice = {.tensor = world->tensors[t], .box = whole_box(&world->tensors[t])};
+    for (uint32_t d = 0; d < slice.tensor.dims; d++) {
+        uint64_t size = slice.tensor.shape[d];
+        if (next_random(2) == 0)
+            continue;
+        slice.box.offset[d] = next_random(size + 1);
+        slice.box.extent[d] = next_random(size - slice.box.offset[d] + 1);
+    }
+    return slice;
+}
+
+#define WANTED 8
+
+static void test_layout__any_slice_is_read_back_element_by_element(void **state)
+{
+    (void)state;
+    uint64_t pieces = 0, elements = 0;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct world world;
+        struct slice wanted[WANTED];
+        uint32_t tensor_of[WANTED], num_items = 0;
+        uint8_t *data[WANTED];
+        uint64_t filled[WANTED] = {0};
+        struct load_item *items = NULL;
+        open_world(&world);
+        for (uint32_t i = 0; i < WANTED; i++) {
+            wanted[i] = want_slice(&world, &tensor_of[i]);
+            data[i] = calloc(1, count_bytes(&wanted[i].box, &wanted[i].tensor) + 1);
+        }
+        assert_int_equal(layout_plan_load(&items, &num_items, world.table, wanted, WANTED), 0);
+        for (uint32_t i = 0; i < num_items; i++) {
+            const struct load_item *item = &items[i];
+            const struct slice *slice = &wanted[item->slice];
+            uint32_t dims = slice->tensor.dims;
+            struct box both;
+            if (i > 0)
+                assert_true(items[i - 1].shard < item->shard ||
+                            (items[i - 1].shard == item->shard &&
+                             items[i - 1].data_byte <= item->data_byte));
+            assert_true(box_intersect(&both, &item->saved, &slice->box, dims));
+            assert_true(box_equal(&both, &item->part, dims));
+            assert_true(item->data_byte + count_bytes(&item->saved, &slice->tensor) <=
+                        world.shard_bytes[item->shard]);
+            box_copy(data[item->slice], &slice->box, world.shards[item->shard] + item->data_byte,
+                     &item->saved, &item->part, dims, dtype_bytes(slice->tensor.dtype));
+            filled[item->slice] += box_elements(&item->part, dims);
+        }
+        for (uint32_t i = 0; i < WANTED; i++) {
+            uint8_t *expected = hold_slice(&world, &wanted[i]);
+            /* As many elements as the slice has and all of them right: each came once. */
+            assert_int_equal(filled[i], box_elements(&wanted[i].box, wanted[i].tensor.dims));
+            assert_memory_equal(data[i], expected, count_bytes(&wanted[i].box, &wanted[i].tensor));
+            elements += filled[i];
+            free(expected);
+            free(data[i]);
+        }
+        pieces += num_items;
+        free(items);
+        close_world(&world);
+    }
+    print_message("# %" PRIu64 " pieces, %" PRIu64 " elements\n", pieces, elements);
+    assert_true(pieces > ROUNDS && elements > ROUNDS);
+}
+
+static void test_layout__shard_bytes_equal_the_placed_tensors(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < 50; round++) {
+        struct world world;
+        uint64_t bytes[RANKS_MAX];
+        open_world(&world);
+        assert_int_equal(layout_shard_bytes(bytes, world.table, world.num_ranks), 0);
+        assert_memory_equal(bytes, world.shard_bytes, world.num_ranks * sizeof(bytes[0]));
+        close_world(&world);
+    }
+}
+
+/* ---- boxes ---- */
+
+static void test_box__copy_moves_the_part_and_nothing_else(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < 500; round++) {
+        struct box from, to, part;
+        static uint8_t from_data[2048], to_data[2048], expected[2048];
+        uint32_t dims = (uint32_t)next_random(LAYOUT_DIMS_MAX + 1);
+        uint32_t width = 1u << next_random(4);
+        uint64_t at[LAYOUT_DIMS_MAX] = {0};
+        for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++) {
+            from.offset[d] = next_random(4);
+            from.extent[d] = 1 + next_random(3);
+            to.offset[d] = next_random(4);
+            to.extent[d] = 1 + next_random(3);
+        }
+        for (size_t i = 0; i < sizeof(from_data); i++)
+            from_data[i] = (uint8_t)next_random(256);
+        memset(to_data, 0xcc, sizeof(to_data));
+        memset(expected, 0xcc, sizeof(expected));
+        bool any = box_intersect(&part, &from, &to, dims);
+        assert_true(any == (box_elements(&part, dims) > 0));
+        for (uint64_t n = 0; n < box_elements(&part, dims); n++) {
+            uint64_t rest = n, from_at = 0, to_at = 0;
+            for (uint32_t d = dims; d-- > 0;) {
+                at[d] = part.offset[d] + rest % part.extent[d];
+                rest /= part.extent[d];
+            }
+            for (uint32_t d = 0; d < dims; d++) {
+                from_at = from_at * from.extent[d] + at[d] - from.offset[d];
+                to_at = to_at * to.extent[d] + at[d] - to.offset[d];
+            }
+            memcpy(expected + to_at * width, from_data + from_at * width, width);
+        }
+        box_copy(to_data, &to, from_data, &from, &part, dims, width);
+        assert_memory_equal(to_data, expected, sizeof(to_data));
+    }
+}
+
+/* ---- scale ---- */
+
+/* FSDP as PyTorch cuts: ceil(rows / ranks) rows each, the last ones shorter or empty. */
+static void cut_rows(struct slice *slice, uint32_t rank, uint32_t ranks)
+{
+    uint64_t rows = slice->tensor.shape[0], chunk = (rows + ranks - 1) / ranks;
+    uint64_t start = chunk * rank < rows ? chunk * rank : rows;
+    uint64_t end = start + chunk < rows ? start + chunk : rows;
+    slice->box.offset[0] = start;
+    slice->box.extent[0] = end - start;
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* 64 replicas of 256 shards, 24 tensors; a time limit that only a quadratic planner would miss. */
+static void test_layout_plan__sixteen_thousand_ranks_take_seconds(void **state)
+{
+    (void)state;
+    enum { RANKS = 16384, SHARDS = 256, TENSORS = 24 };
+    const char *scale = getenv("TEST_TIME_SCALE");
+    struct slice *slices = malloc((size_t)RANKS * TENSORS * sizeof(*slices));
+    const struct slice **list = malloc(RANKS * sizeof(*list));
+    uint32_t *counts = malloc(RANKS * sizeof(*counts));
+    struct layout_table *table = NULL;
+    for (uint32_t r = 0; r < RANKS; r++) {
+        list[r] = &slices[(size_t)r * TENSORS];
+        counts[r] = TENSORS;
+        for (uint32_t t = 0; t < TENSORS; t++) {
+            char name[32];
+            struct slice *slice = &slices[(size_t)r * TENSORS + t];
+            snprintf(name, sizeof(name), "layers.%u.w", t);
+            *slice = make_slice(name, DTYPE_F32, 2, (uint64_t[]){16384u * (1 + t % 3), 1024});
+            cut_rows(slice, r % SHARDS, SHARDS);
+        }
+    }
+    double start = now();
+    assert_int_equal(layout_plan_save(&table, list, counts, RANKS), 0);
+    double planned = now();
+    struct save_item *items = NULL;
+    struct load_item *reads = NULL;
+    uint32_t count = 0;
+    assert_int_equal(layout_save_items(&items, &count, table, RANKS - 1, list[RANKS - 1], TENSORS),
+                     0);
+    assert_int_equal(count, TENSORS);
+    double saved = now();
+    /* One reader that wants everything touches every shard. */
+    struct slice whole[TENSORS];
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        whole[t] = list[0][t];
+        whole[t].box = whole_box(&whole[t].tensor);
+    }
+    assert_int_equal(layout_plan_load(&reads, &count, table, whole, TENSORS), 0);
+    assert_int_equal(count, RANKS * TENSORS);
+    double loaded = now();
+    assert_int_equal(table->num_layouts, 3);
+    print_message("# plan %.2f s, items of a rank %.4f s, load of all %.2f s\n", planned - start,
+                  saved - planned, loaded - saved);
+    assert_true(loaded - start < 10 * (scale ? atof(scale) : 1));
+    free(items);
+    free(reads);
+    layout_table_free(table);
+    free(slices);
+    free(list);
+    free(counts);
+}
+
+/* ---- allocation failures ---- */
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__) && \
+    !defined(__clang__)
+#define CAN_FAIL_ALLOCATIONS 1
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *old, size_t size);
+
+static int64_t allocations_left = INT64_MAX; /* the one that finds 0 fails, once */
+
+static bool is_allocation_refused(void)
+{
+    return allocations_left != INT64_MAX && allocations_left-- == 0;
+}
+
+void *malloc(size_t size)
+{
+    return is_allocation_refused() ? NULL : __libc_malloc(size);
+}
+
+void *calloc(size_t count, size_t size)
+{
+    return is_allocation_refused() ? NULL : __libc_calloc(count, size);
+}
+
+void *realloc(void *old, size_t size)
+{
+    return is_allocation_refused() ? NULL : __libc_realloc(old, size);
+}
+#endif
+
+static void test_layout__every_failed_allocation_is_reported(void **state)
+{
+    (void)state;
+#ifdef CAN_FAIL_ALLOCATIONS
+    struct world world;
+    struct slice wanted;
+    uint32_t tensor = 0, failures = 0;
+    open_world(&world);
+    wanted = want_slice(&world, &tensor);
+    wanted.box = whole_box(&wanted.tensor);
+    for (int64_t n = 0;; n++) {
+        struct layout_table *table = NULL;
+        struct save_item *items = NULL;
+        struct load_item *reads = NULL;
+        uint32_t count = 0;
+        allocations_left = n;
+        int error = layout_plan_save(&table, world.list, world.counts, world.num_ranks);
+        if (!error)
+            error = layout_table_check(table, world.num_ranks);
+        if (!error)
+            error = layout_save_items(&items, &count, table, 0, world.slices[0], world.counts[0]);
+        if (!error)
+            error = layout_plan_load(&reads, &count, table, &wanted, 1);
+        bool was_refused = allocations_left < 0;
+        allocations_left = INT64_MAX;
+        /* qsort falls back to sorting in place, so a refused allocation need not be an error. */
+        assert_true(error == 0 || (was_refused && error == ERR_MEMORY));
+        failures += error != 0;
+        layout_table_free(table);
+        free(items);
+        free(reads);
+        if (!was_refused)
+            break;
+    }
+    print_message("# %u failures\n", failures);
+    assert_true(failures >= 10);
+    close_world(&world);
+#else
+    print_message("# SKIP the sanitizer owns the allocator\n");
+    skip();
+#endif
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layout__shards_hold_every_element_once),
+        cmocka_unit_test(test_layout__any_slice_is_read_back_element_by_element),
+        cmocka_unit_test(test_layout__shard_bytes_equal_the_placed_tensors),
+        cmocka_unit_test(test_box__copy_moves_the_part_and_nothing_else),
+        cmocka_unit_test(test_layout_plan__sixteen_thousand_ranks_take_seconds),
+        cmocka_unit_test(test_layout__every_failed_allocation_is_reported),
+    };
+    return cmocka_run_group_tests(tests, print_seed, NULL);
+}
