@@ -1,0 +1,446 @@
+/* trainer_parallel.c - the recipe and the step on many ranks.
+ *
+ * Goal: in the canonical order, losses, gradient norms, parameters and moments are the same bits on
+ * every mesh, with every number of threads and either way of resharding, also when a run moves from
+ * mesh to mesh in between; the fast order agrees to rounding; what does not fit is refused with the
+ * sum. Method: ranks are threads; each mesh trains the tiny model for a few steps on a text made
+ * by a seeded generator, the shards are put together to whole tensors and compared byte by byte.
+ *
+ * HOLDFAST_TEST_KERNELS=reference takes the plain C kernels (thread sanitizer). time limit: 300 s
+ */
+#include "proto/report.h"
+#include "trainer/data.h"
+#include "trainer/memory.h"
+#include "trainer/optimizer.h"
+#include "trainer/parallel.h"
+#include "trainer/schedule.h"
+#include "trainer/tokenizer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define VOCAB 300
+#define STEPS_MAX 6
+#define PARTS 3 /* param, exp_avg, exp_avg_sq */
+
+static char folder[64], tokens_path[96];
+
+/* ---- a text, and a configuration ---- */
+
+static void write_text(const char *path)
+{
+    static const char *const words[] = {"rank",  "shard", "holds", "the", "state",
+                                        "of",    "a",     "run",   "and", "never",
+                                        "loses", "it",    "step",  "by",  "gradient"};
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    uint64_t x = 42;
+    for (int i = 0; i < 6000; i++) {
+        x = x * 6364136223846793005u + 1442695040888963407u;
+        fprintf(file, "%s%s", words[(x >> 40) % 15], (x >> 50) % 9 == 0 ? ".\n" : " ");
+    }
+    fclose(file);
+}
+
+static int make_tokens(void **state)
+{
+    (void)state;
+    char text[96], model[96];
+    const char *base = getenv("TMPDIR");
+    struct tokenizer *tokenizer;
+    uint64_t count;
+    snprintf(folder, sizeof(folder), "%s/parallel.XXXXXX", base != NULL ? base : "/tmp");
+    assert_non_null(mkdtemp(folder));
+    snprintf(text, sizeof(text), "%s/text", folder);
+    snprintf(model, sizeof(model), "%s/model", folder);
+    snprintf(tokens_path, sizeof(tokens_path), "%s/tokens", folder);
+    write_text(text);
+    assert_int_equal(tokenizer_train(model, VOCAB, (const char *const[]){text}, 1, NULL), 0);
+    assert_int_equal(tokenizer_open(&tokenizer, model), 0);
+    assert_int_equal(
+        data_write_tokens(tokens_path, tokenizer, (const char *const[]){text}, 1, NULL, &count), 0);
+    tokenizer_close(tokenizer);
+    assert_true(count > 3000);
+    unlink(text);
+    unlink(model);
+    return 0;
+}
+
+static int remove_tokens(void **state)
+{
+    (void)state;
+    unlink(tokens_path);
+    return rmdir(folder);
+}
+
+/* Shorter than 2048 bytes of arguments; later ones win. */
+static struct config configure(const char *const *extra, int num_extra)
+{
+    static const char *const base[] = {"test",    "--model.flavor",
+                                       "tiny",    "--training.seq_len",
+                                       "32",      "--training.local_batch_size",
+                                       "1",       "--canonical.micro_batches",
+                                       "5",       "--training.mixed_precision_param",
+                                       "float32", "--training.steps",
+                                       "6",       "--lr_scheduler.warmup_steps",
+                                       "2",       "--optimizer.lr",
+                                       "1e-2",    "--training.dataset_path"};
+    const int num_base = (int)(sizeof(base) / sizeof(base[0]));
+    char *argv[64];
+    struct config config;
+    int argc = 0;
+    for (; argc < num_base; argc++)
+        argv[argc] = (char *)(uintptr_t)base[argc];
+    argv[argc++] = tokens_path;
+    for (int i = 0; i < num_extra; i++)
+        argv[argc++] = (char *)(uintptr_t)extra[i];
+    if (config_load(&config, argc, argv) != 0)
+        fail_msg("%s", report_line());
+    return config;
+}
+
+/* ---- a run ---- */
+
+/* Everything that must not depend on the mesh. */
+struct outcome {
+    uint32_t num_tensors;
+    float *whole[PARTS][32];
+    double loss[STEPS_MAX + 1], grad_norm[STEPS_MAX + 1]; /* by step, from 1 */
+};
+
+/* One stretch of training on one mesh. */
+struct stretch {
+    struct config config;
+    int64_t first_step, last_step; /* steps first + 1 .. last are made */
+    struct outcome *outcome;       /* state is taken from it when first_step > 0 */
+    bool stop_on_rank_1;
+    int64_t stopped_after;
+};
+
+static size_t count_of(const struct model_tensor *tensor)
+{
+    return tensor->rows * tensor->width;
+}
+
+static void move_state(struct stretch *s, struct parallel *p, bool out)
+{
+    struct state *state = parallel_state(p);
+    float *const parts[PARTS] = {state->param, state->exp_avg, state->exp_avg_sq};
+    for (uint32_t i = 0; i < state->num_slices; i++) {
+        const struct state_slice *slice = &state->slices[i];
+        size_t at = slice->first_row * slice->tensor->width;
+        for (int part = 0; part < PARTS; part++) {
+            float *whole = s->outcome->whole[part][i] + at, *own = parts[part] + slice->at;
+            memcpy(out ? whole : own, out ? own : whole, slice->count * sizeof(float));
+        }
+    }
+    if (!out)
+        parallel_params_changed(p);
+}
+
+static int train(struct stretch *s, struct parallel *p, struct data *data, struct kernels *kernels)
+{
+    const struct config *config = &s->config;
+    struct comm *world = parallel_mesh_of(p)->world;
+    parallel_init_state(p, 3);
+    if (s->first_step > 0)
+        move_state(s, p, false);
+    for (int64_t step = s->first_step; step < s->last_step; step++) {
+        struct step_input input = {data, (uint64_t)(step * config->global_batch_size), step + 1,
+                                   s->stop_on_rank_1 && step == 1 && world->rank == 1};
+        struct step_result result;
+        ERR_TRY(parallel_step(p, &input, &result));
+        struct optimizer_step update = {step + 1, schedule_lr(config, step), result.grad_norm};
+        optimizer_update(parallel_state(p), kernels, config, &update);
+        parallel_params_changed(p);
+        if (world->rank == 0) {
+            s->outcome->loss[step + 1] = result.loss;
+            s->outcome->grad_norm[step + 1] = result.grad_norm;
+        }
+        if (world->rank == world->size - 1)
+            s->stopped_after = step + 1;
+        if (result.stop)
+            break;
+    }
+    /* Replicas hold the same bits: whoever has replica 1, where there is one, writes. */
+    ERR_TRY(world->ops->barrier(world));
+    if (parallel_mesh_of(p)->replica == parallel_mesh_of(p)->replicas - 1)
+        move_state(s, p, true);
+    return 0;
+}
+
+static int rank_main(struct comm *world, void *user)
+{
+    struct stretch *s = user;
+    struct data *data = NULL;
+    struct kernels *kernels = NULL;
+    struct model_table *table = NULL;
+    struct parallel *p = NULL;
+    struct kernels_options options = {.num_threads = (uint32_t)s->config.threads};
+    const char *wanted = getenv("HOLDFAST_TEST_KERNELS");
+    if (wanted != NULL && strcmp(wanted, "reference") == 0)
+        options.backend = KERNEL_BACKEND_REFERENCE;
+    int rc = data_open(&data, s->config.dataset_path, (uint32_t)s->config.seq_len, 3);
+    if (rc == 0)
+        rc = kernels_new(&kernels, &options);
+    if (rc == 0)
+        rc = model_table_new(&table, "llama3", s->config.model_flavor, data_info(data)->vocab);
+    if (rc == 0)
+        rc = parallel_apply(&p, &(struct parallel_options){&s->config, table, kernels, world});
+    if (rc == 0)
+        rc = train(s, p, data, kernels);
+    parallel_free(p);
+    model_table_free(table);
+    kernels_free(kernels);
+    data_close(data);
+    return rc;
+}
+
+static struct outcome *new_outcome(void)
+{
+    struct outcome *outcome = calloc(1, sizeof(*outcome));
+    struct model_table *table;
+    assert_int_equal(model_table_new(&table, "llama3", "tiny", VOCAB), 0);
+    outcome->num_tensors = table->num_tensors;
+    for (uint32_t i = 0; i < table->num_tensors; i++)
+        for (int part = 0; part < PARTS; part++)
+            outcome->whole[part][i] = calloc(count_of(&table->tensors[i]), sizeof(float));
+    model_table_free(table);
+    return outcome;
+}
+
+static void free_outcome(struct outcome *outcome)
+{
+    for (uint32_t i = 0; i < outcome->num_tensors; i++)
+        for (int part = 0; part < PARTS; part++)
+            free(outcome->whole[part][i]);
+    free(outcome);
+}
+
+struct place {
+    int replicas, shards, threads;
+};
+
+static void run_on(struct outcome *outcome, struct place place, int64_t first, int64_t last,
+                   const char *const *extra, int num_extra)
+{
+    char replicas[16], threads[16];
+    const char *arguments[32] = {"--parallelism.data_parallel_replicate_degree", replicas,
+                                 "--kernels.threads", threads};
+    snprintf(replicas, sizeof(replicas), "%d", place.replicas);
+    snprintf(threads, sizeof(threads), "%d", place.threads);
+    for (int i = 0; i < num_extra; i++)
+        arguments[4 + i] = extra[i];
+    struct stretch stretch = {.config = configure(arguments, 4 + num_extra),
+                              .first_step = first,
+                              .last_step = last,
+                              .outcome = outcome};
+    uint32_t size = (uint32_t)(place.replicas * place.shards);
+    assert_int_equal(comm_local_run(size, rank_main, &stretch), 0);
+}
+
+static void want_same(const struct outcome *a, const struct outcome *b, struct place place)
+{
+    struct model_table *table;
+    assert_int_equal(model_table_new(&table, "llama3", "tiny", VOCAB), 0);
+    if (memcmp(a->loss, b->loss, sizeof(a->loss)) != 0 ||
+        memcmp(a->grad_norm, b->grad_norm, sizeof(a->grad_norm)) != 0)
+        fail_msg("%dx%d: the losses or norms differ", place.replicas, place.shards);
+    for (uint32_t i = 0; i < table->num_tensors; i++)
+        for (int part = 0; part < PARTS; part++)
+            if (memcmp(a->whole[part][i], b->whole[part][i],
+                       count_of(&table->tensors[i]) * sizeof(float)) != 0)
+                fail_msg("%dx%d: part %d of %s differs", place.replicas, place.shards, part,
+                         table->tensors[i].name);
+    model_table_free(table);
+}
+
+static const struct place places[] = {{1, 1, 2}, {1, 2, 1}, {2, 1, 1}, {1, 3, 2}, {1, 4, 1},
+                                      {2, 2, 2}, {1, 8, 1}, {3, 1, 1}, {3, 2, 1}, {7, 1, 1}};
+#define NUM_PLACES (sizeof(places) / sizeof(places[0]))
+static const struct place alone = {1, 1, 1};
+
+static void want_same_everywhere(const char *const *extra, int num_extra)
+{
+    struct outcome *reference = new_outcome();
+    run_on(reference, alone, 0, 3, extra, num_extra);
+    assert_true(reference->loss[3] > 0 && reference->grad_norm[3] > 0);
+    for (size_t i = 0; i < NUM_PLACES; i++) {
+        struct outcome *outcome = new_outcome();
+        run_on(outcome, places[i], 0, 3, extra, num_extra);
+        want_same(reference, outcome, places[i]);
+        free_outcome(outcome);
+    }
+    free_outcome(reference);
+}
+
+/* ---- the promise ---- */
+
+static void test_parallel__every_mesh_gives_the_same_bits_in_float(void **state)
+{
+    (void)state;
+    want_same_everywhere(NULL, 0);
+}
+
+static void test_parallel__every_mesh_gives_the_same_bits_in_bf16(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--training.mixed_precision_param", "bfloat16",
+                           "--canonical.micro_batches", "4"};
+    want_same_everywhere(extra, 4);
+}
+
+static void test_parallel__keeping_gathered_weights_changes_no_bit(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--parallelism.fsdp_reshard_after_forward", "never",
+                           "--training.local_batch_size", "2"};
+    struct outcome *reference = new_outcome();
+    run_on(reference, alone, 0, 3, extra + 2, 2);
+    for (size_t i = 0; i < NUM_PLACES; i++) {
+        struct outcome *outcome = new_outcome();
+        run_on(outcome, places[i], 0, 3, extra, 4);
+        want_same(reference, outcome, places[i]);
+        free_outcome(outcome);
+    }
+    free_outcome(reference);
+}
+
+static void test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits(void **state)
+{
+    (void)state;
+    struct outcome *reference = new_outcome(), *moving = new_outcome();
+    run_on(reference, alone, 0, STEPS_MAX, NULL, 0);
+    for (int64_t step = 0; step < STEPS_MAX; step++)
+        run_on(moving, places[(size_t)(step * 3 + 1) % NUM_PLACES], step, step + 1, NULL, 0);
+    want_same(reference, moving, alone);
+    free_outcome(reference);
+    free_outcome(moving);
+}
+
+static void test_parallel__fast_order_is_the_same_alone_and_near_elsewhere(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--training.reduction", "fast"};
+    struct outcome *reference = new_outcome(), *fast = new_outcome();
+    run_on(reference, alone, 0, 3, NULL, 0);
+    run_on(fast, alone, 0, 3, extra, 2);
+    want_same(reference, fast, alone); /* one rank adds its leaves in the same order */
+    free_outcome(fast);
+    for (size_t i = 0; i < NUM_PLACES; i++) {
+        fast = new_outcome();
+        run_on(fast, places[i], 0, 3, extra, 2);
+        for (int step = 1; step <= 3; step++) {
+            assert_true(fabs(fast->loss[step] / reference->loss[step] - 1) < 1e-5);
+            assert_true(fabs(fast->grad_norm[step] / reference->grad_norm[step] - 1) < 1e-4);
+        }
+        free_outcome(fast);
+    }
+    free_outcome(reference);
+}
+
+static void test_parallel__one_rank_that_is_asked_to_stop_stops_all_after_the_step(void **state)
+{
+    (void)state;
+    struct outcome *outcome = new_outcome();
+    struct stretch stretch = {.config = configure(NULL, 0),
+                              .last_step = STEPS_MAX,
+                              .outcome = outcome,
+                              .stop_on_rank_1 = true};
+    assert_int_equal(comm_local_run(3, rank_main, &stretch), 0);
+    assert_int_equal(stretch.stopped_after, 2);
+    free_outcome(outcome);
+}
+
+/* ---- layouts and refusals ---- */
+
+static void test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts(void **state)
+{
+    (void)state;
+    for (uint64_t rows = 0; rows < 40; rows++)
+        for (uint32_t parts = 1; parts < 12; parts++) {
+            uint64_t next = 0, chunk = (rows + parts - 1) / parts;
+            for (uint32_t part = 0; part < parts; part++) {
+                uint64_t first, count;
+                parallel_cut(&first, &count, rows, parts, part);
+                assert_int_equal(first, next);
+                assert_true(count == chunk || first + count == rows);
+                next = first + count;
+            }
+            assert_int_equal(next, rows);
+        }
+}
+
+static void test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--parallelism.data_parallel_replicate_degree", "2",
+                           "--parallelism.data_parallel_shard_degree", "2"};
+    struct config config = configure(extra, 4);
+    struct mesh mesh;
+    assert_int_equal(parallel_mesh(&mesh, &config, 0, 3), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "2 x dp_shard 2 = 4 ranks, but 3 were started"));
+    assert_int_equal(parallel_mesh(&mesh, &config, 3, 4), 0);
+    assert_int_equal(mesh.replica, 1);
+    assert_int_equal(mesh.shard, 1);
+    config.dp_shard = -1;
+    assert_int_equal(parallel_mesh(&mesh, &config, 0, 3), ERR_INVALID);
+    assert_int_equal(parallel_mesh(&mesh, &config, 5, 6), 0);
+    assert_int_equal(mesh.shards, 3);
+    config.tp = 2;
+    assert_int_equal(parallel_mesh(&mesh, &config, 0, 4), ERR_INVALID);
+}
+
+static void test_parallel__an_estimate_plans_without_starting_ranks(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--estimate"};
+    struct config config = configure(extra, 1);
+    struct comm world = {.rank = 0, .size = 4};
+    struct kernels *kernels;
+    struct model_table *table;
+    struct parallel *p;
+    uint64_t kept[2], shared[2];
+    assert_int_equal(kernels_new(&kernels, &(struct kernels_options){.num_threads = 1}), 0);
+    assert_int_equal(model_table_new(&table, "llama3", "tiny", VOCAB), 0);
+    for (int i = 0; i < 2; i++) {
+        world.size = i == 0 ? 4 : 1;
+        struct parallel_options options = {&config, table, kernels, &world};
+        assert_int_equal(parallel_apply(&p, &options), 0);
+        kept[i] = memory_kept_bytes(parallel_memory(p));
+        shared[i] = memory_shared_bytes(parallel_memory(p));
+        parallel_free(p);
+    }
+    /* Four parts of each parameter, moment and accumulator are kept alone, one of four by each. */
+    uint64_t state_bytes = 4 * 4 * model_num_parameters(table);
+    assert_true(kept[1] - kept[0] > state_bytes * 70 / 100);
+    assert_true(kept[1] - kept[0] < state_bytes * 80 / 100);
+    assert_true(shared[0] > shared[1]); /* gathering needs room */
+    model_table_free(table);
+    kernels_free(kernels);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_in_float),
+        cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_in_bf16),
+        cmocka_unit_test(test_parallel__keeping_gathered_weights_changes_no_bit),
+        cmocka_unit_test(test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits),
+        cmocka_unit_test(test_parallel__fast_order_is_the_same_alone_and_near_elsewhere),
+        cmocka_unit_test(test_parallel__one_rank_that_is_asked_to_stop_stops_all_after_the_step),
+        cmocka_unit_test(test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts),
+        cmocka_unit_test(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum),
+        cmocka_unit_test(test_parallel__an_estimate_plans_without_starting_ranks),
+    };
+    return cmocka_run_group_tests(tests, make_tokens, remove_tokens);
+}
