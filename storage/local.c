@@ -242,24 +242,24 @@ static int local_open(struct storage **out, const char *where,
     local->root_fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (local->root_fd < 0) {
         error = fail("could not open the store", where);
-        goto fail;
+        goto close_local;
     }
     int fd = open_directory(local->root_fd, "");
     if (fd < 0) {
         error = report_errno(ERR_INVALID, "the system lacks openat2 (Linux 5.6)", where);
-        goto fail;
+        goto close_local;
     }
     close(fd);
     error = open_engine(local, options);
     if (error != 0)
-        goto fail;
+        goto close_local;
     local->direct_text = probe_direct(local);
     write_text(local);
     log_print(local->read_only ? LOG_DEBUG : LOG_INFO, "storage", "opened %s: %s", where,
               local->text);
     *out = (struct storage *)local;
     return 0;
-fail:
+close_local:
     local_close((struct storage *)local);
     return error;
 }
@@ -299,11 +299,13 @@ static int new_object(struct storage_object **out, int fd, uint64_t bytes)
  * fallocate give the size only; they find out later. */
 static int reserve(int fd, uint64_t bytes)
 {
-    if (bytes == 0 || fallocate(fd, 0, 0, (off_t)bytes) == 0)
-        return 0;
-    if (errno == EOPNOTSUPP)
-        return ftruncate(fd, (off_t)bytes);
-    return -1;
+    int result = 0;
+    do
+        result = bytes == 0 ? 0 : fallocate(fd, 0, 0, (off_t)bytes);
+    while (result != 0 && errno == EINTR);
+    if (result != 0 && errno == EOPNOTSUPP)
+        result = ftruncate(fd, (off_t)bytes);
+    return result;
 }
 
 static int local_object_create(struct storage *storage, struct storage_object **out,
@@ -334,7 +336,9 @@ close_parent:
     return error;
 }
 
-/* Opens a regular file for reading. O_NONBLOCK: a FIFO that somebody planted must not hang us. */
+/* Opens a regular file for reading. O_NONBLOCK: a FIFO that somebody planted must not hang us. It
+ * goes again at once: io_uring answers EAGAIN for such files where the file system cannot read
+ * without waiting. */
 static int open_for_reading(int *out_fd, uint64_t *out_bytes, const struct local *local,
                             const char *key)
 {
@@ -349,6 +353,8 @@ static int open_for_reading(int *out_fd, uint64_t *out_bytes, const struct local
         error = fail("could not look at an object", key);
     else if (!S_ISREG(status.st_mode))
         error = report_error(ERR_NOT_FOUND, NULL, "\"%s\" is not an object", key);
+    else if (fcntl(fd, F_SETFL, O_RDONLY) != 0)
+        error = fail("could not open an object", key);
     if (error != 0) {
         close(fd);
         return error;
@@ -396,6 +402,8 @@ static int local_sync_names(struct storage *storage, const char *prefix)
     snprintf(path, sizeof(path), "%s", prefix);
     for (;;) {
         int fd = open_directory(local->root_fd, path);
+        if (fd < 0 && errno == ENOTDIR)
+            errno = ENOENT;
         if (fd < 0)
             return fail("could not open a directory to make its names durable", path);
         int error = 0;
@@ -428,7 +436,7 @@ static int write_all(int fd, const char *data, size_t bytes)
         ssize_t written = write(fd, data, bytes);
         if (written < 0 && errno == EINTR)
             continue;
-        if (written <= 0)
+        if (written < 0)
             return -1;
         data += written;
         bytes -= (size_t)written;

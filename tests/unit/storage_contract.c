@@ -142,6 +142,7 @@ static void test_storage__objects_hold_no_objects(void **state)
     assert_int_equal(storage_object_create(storage, &object, "a/b", BLOCK), ERR_INVALID);
     assert_int_equal(storage_fetch(storage, "a/b", NULL, 0, &bytes), ERR_NOT_FOUND);
     assert_int_equal(storage_remove(storage, "a/b"), ERR_NOT_FOUND);
+    assert_int_equal(storage_sync_names(storage, "a"), ERR_NOT_FOUND);
 }
 
 static void test_storage__open_finds_objects_only(void **state)

@@ -330,6 +330,7 @@ static void check_no_direct(const char *where)
 {
     struct storage *storage;
     struct storage_object *object;
+    uint64_t bytes;
     mount_or_skip("ramfs", "mode=700", where);
     CHECK(storage_open(&storage, &storage_local, where, NULL) == 0);
     CHECK(strstr(storage_describe(storage), "page cache") != NULL);
@@ -340,6 +341,11 @@ static void check_no_direct(const char *where)
     CHECK(storage_object_create(storage, &object, "a", BYTES) == 0);
     CHECK(storage_transfer(storage, STORAGE_WRITE, object, 0, data, BYTES) == 0);
     CHECK(storage_transfer(storage, STORAGE_SYNC, object, 0, NULL, 0) == 0);
+    CHECK(storage_transfer(storage, STORAGE_READ, object, 0, back, BYTES) == 0);
+    CHECK(memcmp(data, back, BYTES) == 0);
+    storage_object_close(storage, object);
+    memset(back, 0, BYTES);
+    CHECK(storage_object_open(storage, &object, "a", &bytes) == 0);
     CHECK(storage_transfer(storage, STORAGE_READ, object, 0, back, BYTES) == 0);
     CHECK(memcmp(data, back, BYTES) == 0);
     storage_object_close(storage, object);
