@@ -3,13 +3,12 @@
  * Goal: nothing leads out of the store, one writer holds it, a full disk and a system that refuses
  * things are ordinary. Method: a fresh directory per case; links, FIFOs and leftovers are planted
  * by hand; a full disk is a small tmpfs and a file system without O_DIRECT is a ramfs, mounted in a
- * mount namespace of a child (needs root, else the case is skipped); io_uring is refused by a
- * seccomp filter in a child. */
+ * mount namespace of a child (needs root, else the case is skipped); io_uring is refused, and syncs
+ * fail, by a seccomp filter in a child. */
 #include "tests/unit/storage_bed.h"
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -18,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 #define BYTES 65536u
 
@@ -361,13 +361,13 @@ static void test_local__goes_through_the_page_cache_where_direct_io_is_refused(v
     in_child(check_no_direct, ((struct bed *)*state)->where);
 }
 
-/* Answers io_uring_setup with EPERM, as container runtimes do. */
-static void refuse_io_uring(void)
+/* From now on the kernel answers this system call by `action` (an errno, or a SIGSYS). */
+static void filter_call(uint32_t call, uint32_t action)
 {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, action),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {.len = sizeof(filter) / sizeof(filter[0]), .filter = filter};
@@ -383,7 +383,7 @@ static void check_without_io_uring(const char *where)
 {
     struct storage *storage;
     struct storage_object *object;
-    refuse_io_uring();
+    filter_call(SYS_io_uring_setup, SECCOMP_RET_ERRNO | EPERM); /* as container runtimes do */
     CHECK(storage_open(&storage, &storage_local, where, NULL) == 0);
     const char *text = storage_describe(storage);
     CHECK(strstr(text, "4 pwrite threads") != NULL);
@@ -408,6 +408,68 @@ static void test_local__takes_threads_where_io_uring_is_refused_and_says_why(voi
     storage_close(storage);
 }
 
+static void check_failing_fdatasync(const char *where)
+{
+    struct storage *storage;
+    struct storage_object *object;
+    struct storage_options options = {.force_pwrite = true};
+    filter_call(SYS_fdatasync, SECCOMP_RET_ERRNO | EIO);
+    CHECK(storage_open(&storage, &storage_local, where, &options) == 0);
+    CHECK(storage_object_create(storage, &object, "a", BYTES) == 0);
+    CHECK(storage_transfer(storage, STORAGE_SYNC, object, 0, NULL, 0) == ERR_IO);
+    storage_object_close(storage, object);
+    storage_close(storage);
+}
+
+static void test_local__failed_sync_of_data_is_reported(void **state)
+{
+    in_child(check_failing_fdatasync, ((struct bed *)*state)->where);
+}
+
+#ifdef __x86_64__
+/* fsync, replaced: counts, does nothing, and fails the n-th time. */
+static volatile sig_atomic_t num_fsyncs, failing_fsync;
+
+static void answer_fsync(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)info;
+    ucontext_t *user = context;
+    user->uc_mcontext.gregs[REG_RAX] = ++num_fsyncs == failing_fsync ? -EIO : 0;
+}
+
+/* The n-th fsync of a publish fails, for every n until none is left. */
+static void check_failing_fsyncs(const char *where)
+{
+    struct storage *storage;
+    uint64_t bytes;
+    struct sigaction action = {.sa_sigaction = answer_fsync, .sa_flags = SA_SIGINFO};
+    CHECK(storage_open(&storage, &storage_local, where, NULL) == 0);
+    CHECK(sigaction(SIGSYS, &action, NULL) == 0);
+    filter_call(SYS_fsync, SECCOMP_RET_TRAP);
+    int num_failures = 0, error;
+    do {
+        num_fsyncs = 0;
+        failing_fsync = num_failures + 1;
+        error = storage_publish(storage, "run/step/manifest", "whole", 5);
+        CHECK(error == 0 || error == ERR_IO);
+        CHECK(storage_fetch(storage, "run/step/manifest", NULL, 0, &bytes) ==
+              (error ? ERR_NOT_FOUND : 0));
+        num_failures += error != 0;
+    } while (error != 0);
+    CHECK(num_failures == 4); /* the file, step, run and the root */
+    num_fsyncs = failing_fsync = 0;
+    CHECK(storage_sync_names(storage, "run/step") == 0 && num_fsyncs == 3);
+    failing_fsync = num_fsyncs + 2;
+    CHECK(storage_sync_names(storage, "run/step") == ERR_IO && num_fsyncs == 5);
+    storage_close(storage);
+}
+
+static void test_local__each_fsync_of_a_publish_fails_once_and_leaves_nothing(void **state)
+{
+    in_child(check_failing_fsyncs, ((struct bed *)*state)->where);
+}
+#endif
+
 #define CASE(function) cmocka_unit_test_setup_teardown(function, setup, teardown)
 
 int main(void)
@@ -425,6 +487,10 @@ int main(void)
         CASE(test_local__full_disk_refuses_create_and_publish_and_leaves_nothing),
         CASE(test_local__goes_through_the_page_cache_where_direct_io_is_refused),
         CASE(test_local__takes_threads_where_io_uring_is_refused_and_says_why),
+        CASE(test_local__failed_sync_of_data_is_reported),
+#ifdef __x86_64__
+        CASE(test_local__each_fsync_of_a_publish_fails_once_and_leaves_nothing),
+#endif
     };
     return cmocka_run_group_tests_name("storage_local", tests, NULL, NULL);
 }
