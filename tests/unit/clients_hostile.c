@@ -32,17 +32,7 @@
 enum { ROWS = 8, COLUMNS = 4, PAGE = 4096, PLACE = 4000, TOKEN = 77 };
 #define METHOD(name) "/holdfast.v1.Checkpoint/" name
 
-struct fake {
-    char path[64], target[80], arena[80];
-    struct rpc_server *server;
-    int listeners[2], connection; /* the arena's one connection, or -1 */
-    pthread_t thread;
-    atomic_bool stop;
-    struct arena_control *control;
-    int control_fd, event_fd, segment_fds[2];
-    unsigned char *segments[2];
-
-    /* The answers. */
+struct answers {
     uint32_t protocol, num_segments, num_fds_off; /* descriptors held back */
     int32_t arena_error;
     Holdfast__V1__ImageItem place;
@@ -53,15 +43,40 @@ struct fake {
     uint64_t shard_bytes;
 };
 
+struct fake {
+    char path[64], target[80], arena[80];
+    struct rpc_server *server;
+    int listeners[2];
+    atomic_int connection; /* the one of the arena, or -1 */
+    pthread_t thread;
+    atomic_bool stop;
+    struct arena_control *control;
+    int control_fd, event_fd, segment_fds[2];
+    unsigned char *segments[2];
+
+    /* A test edits `say`; each try hands a copy to the threads. */
+    struct answers say, live;
+    pthread_mutex_t mutex;
+};
+
+static struct answers answers_of(struct fake *fake)
+{
+    pthread_mutex_lock(&fake->mutex);
+    struct answers live = fake->live;
+    pthread_mutex_unlock(&fake->mutex);
+    return live;
+}
+
 /* ---- the fake's control plane
  * ---------------------------------------------------------------------- */
 
 static void on_hello(void *user, struct rpc_call *call, const ProtobufCMessage *message)
 {
+    struct answers live = answers_of(user);
     struct fake *fake = user;
     Holdfast__V1__HelloReply reply = HOLDFAST__V1__HELLO_REPLY__INIT;
     (void)message;
-    reply.protocol = fake->protocol;
+    reply.protocol = live.protocol;
     reply.version = "fake";
     reply.boot_id = 5;
     reply.arena_socket = fake->arena;
@@ -70,13 +85,13 @@ static void on_hello(void *user, struct rpc_call *call, const ProtobufCMessage *
 
 static void on_describe(void *user, struct rpc_call *call, const ProtobufCMessage *message)
 {
-    struct fake *fake = user;
+    struct answers live = answers_of(user);
     Holdfast__V1__DescribeReply reply = HOLDFAST__V1__DESCRIBE_REPLY__INIT;
-    Holdfast__V1__ImageItem *items[] = {&fake->place};
+    Holdfast__V1__ImageItem *items[] = {&live.place};
     (void)message;
     reply.session = TOKEN;
-    reply.image_bytes = fake->image_bytes;
-    reply.segment_bytes = fake->segment_bytes;
+    reply.image_bytes = live.image_bytes;
+    reply.segment_bytes = live.segment_bytes;
     reply.boot_id = 5;
     reply.n_items = 1;
     reply.items = items;
@@ -85,13 +100,13 @@ static void on_describe(void *user, struct rpc_call *call, const ProtobufCMessag
 
 static void on_begin(void *user, struct rpc_call *call, const ProtobufCMessage *message)
 {
-    struct fake *fake = user;
+    struct answers live = answers_of(user);
     Holdfast__V1__BeginSaveReply reply = HOLDFAST__V1__BEGIN_SAVE_REPLY__INIT;
     (void)message;
     reply.save = 9;
     reply.image = 1;
-    reply.n_segments = fake->num_segments;
-    reply.segments = fake->segment_numbers;
+    reply.n_segments = live.num_segments;
+    reply.segments = live.segment_numbers;
     rpc_call_reply(call, &reply.base);
 }
 
@@ -105,26 +120,26 @@ static void on_abort(void *user, struct rpc_call *call, const ProtobufCMessage *
 
 static void on_open_load(void *user, struct rpc_call *call, const ProtobufCMessage *message)
 {
-    struct fake *fake = user;
+    struct answers live = answers_of(user);
     Holdfast__V1__OpenLoadReply reply = HOLDFAST__V1__OPEN_LOAD_REPLY__INIT;
-    Holdfast__V1__LoadItem *items[] = {&fake->items[0], &fake->items[1]};
+    Holdfast__V1__LoadItem *items[] = {&live.items[0], &live.items[1]};
     (void)message;
     reply.load = 3;
     reply.session = TOKEN;
-    reply.segment_bytes = fake->segment_bytes;
-    reply.n_items = fake->num_items;
+    reply.segment_bytes = live.segment_bytes;
+    reply.n_items = live.num_items;
     reply.items = items;
     rpc_call_reply(call, &reply.base);
 }
 
 static void on_load_shard(void *user, struct rpc_call *call, const ProtobufCMessage *message)
 {
-    struct fake *fake = user;
+    struct answers live = answers_of(user);
     Holdfast__V1__LoadShardReply reply = HOLDFAST__V1__LOAD_SHARD_REPLY__INIT;
     (void)message;
-    reply.n_segments = fake->num_segments;
-    reply.segments = fake->segment_numbers;
-    reply.bytes = fake->shard_bytes;
+    reply.n_segments = live.num_segments;
+    reply.segments = live.segment_numbers;
+    reply.bytes = live.shard_bytes;
     reply.tier = "memory";
     rpc_call_reply(call, &reply.base);
 }
@@ -167,6 +182,7 @@ static const struct rpc_method methods[] = {
 
 static void answer_arena(struct fake *fake)
 {
+    struct answers live = answers_of(fake);
     struct arena_request request;
     struct arena_reply reply = {
         .magic = ARENA_MAGIC, .version = ARENA_VERSION, .segment_bytes = PAGE};
@@ -177,7 +193,7 @@ static void answer_arena(struct fake *fake)
         fake->connection = -1;
         return;
     }
-    reply.error = fake->arena_error;
+    reply.error = live.arena_error;
     if (reply.error == 0 && request.kind == ARENA_REQUEST_CONTROL) {
         fds[reply.num_fds++] = fake->control_fd;
         fds[reply.num_fds++] = fake->event_fd;
@@ -186,7 +202,7 @@ static void answer_arena(struct fake *fake)
                          i < request.num_segments && i < ARENA_FDS_MAX;
          i++)
         fds[reply.num_fds++] = fake->segment_fds[request.segments[i] % 2];
-    reply.num_fds -= reply.num_fds > fake->num_fds_off ? fake->num_fds_off : reply.num_fds;
+    reply.num_fds -= reply.num_fds > live.num_fds_off ? live.num_fds_off : reply.num_fds;
     arena_send_reply(fake->connection, &reply, fds);
 }
 
@@ -236,23 +252,23 @@ static void *map_memfd(int *out_fd, size_t bytes)
 static void be_honest(struct fake *fake)
 {
     static uint64_t zero[2] = {0, 0}, shape[2] = {ROWS, COLUMNS};
-    fake->protocol = RPC_PROTOCOL;
-    fake->image_bytes = fake->shard_bytes = 2 * PAGE;
-    fake->segment_bytes = PAGE;
-    fake->num_segments = 2;
-    fake->segment_numbers[0] = 0;
-    fake->segment_numbers[1] = 1;
-    fake->place = (Holdfast__V1__ImageItem)HOLDFAST__V1__IMAGE_ITEM__INIT;
-    fake->place.image_byte = PLACE;
-    fake->place.bytes = ROWS * COLUMNS * 4;
-    fake->items[0] = (Holdfast__V1__LoadItem)HOLDFAST__V1__LOAD_ITEM__INIT;
-    fake->items[0].shard_byte = PLACE;
-    fake->items[0].n_saved_offset = fake->items[0].n_saved_extent = 2;
-    fake->items[0].n_offset = fake->items[0].n_extent = 2;
-    fake->items[0].saved_offset = fake->items[0].offset = zero;
-    fake->items[0].saved_extent = fake->items[0].extent = shape;
-    fake->items[1] = fake->items[0];
-    fake->num_items = 1;
+    fake->say.protocol = RPC_PROTOCOL;
+    fake->say.image_bytes = fake->say.shard_bytes = 2 * PAGE;
+    fake->say.segment_bytes = PAGE;
+    fake->say.num_segments = 2;
+    fake->say.segment_numbers[0] = 0;
+    fake->say.segment_numbers[1] = 1;
+    fake->say.place = (Holdfast__V1__ImageItem)HOLDFAST__V1__IMAGE_ITEM__INIT;
+    fake->say.place.image_byte = PLACE;
+    fake->say.place.bytes = ROWS * COLUMNS * 4;
+    fake->say.items[0] = (Holdfast__V1__LoadItem)HOLDFAST__V1__LOAD_ITEM__INIT;
+    fake->say.items[0].shard_byte = PLACE;
+    fake->say.items[0].n_saved_offset = fake->say.items[0].n_saved_extent = 2;
+    fake->say.items[0].n_offset = fake->say.items[0].n_extent = 2;
+    fake->say.items[0].saved_offset = fake->say.items[0].offset = zero;
+    fake->say.items[0].saved_extent = fake->say.items[0].extent = shape;
+    fake->say.items[1] = fake->say.items[0];
+    fake->say.num_items = 1;
 }
 
 static int fake_open(void **state)
@@ -263,6 +279,7 @@ static int fake_open(void **state)
     snprintf(fake->target, sizeof fake->target, "unix:%s", fake->path);
     snprintf(fake->arena, sizeof fake->arena, "%s.arena", fake->path);
     fake->connection = -1;
+    pthread_mutex_init(&fake->mutex, NULL);
     fake->control = map_memfd(&fake->control_fd, sizeof *fake->control);
     fake->control->magic = ARENA_MAGIC;
     fake->control->version = ARENA_VERSION;
@@ -298,6 +315,7 @@ static int fake_close(void **state)
     }
     unlink(fake->path);
     unlink(fake->arena);
+    pthread_mutex_destroy(&fake->mutex);
     free(fake);
     return 0;
 }
@@ -318,6 +336,9 @@ static struct ckpt_tensor whole(float *data)
 static int try_describe(struct fake *fake, struct ckpt **out, float *data)
 {
     struct ckpt_tensor tensor = whole(data);
+    pthread_mutex_lock(&fake->mutex);
+    fake->live = fake->say;
+    pthread_mutex_unlock(&fake->mutex);
     int error = ckpt_open(
         out, &(struct ckpt_options){
                  .server = fake->target, .run = "run", .world_size = 1, .connect_ms = 2000});
@@ -408,10 +429,10 @@ static void test_hostile__places_outside_image_or_tensor_are_refused(void **stat
                 {0, 0, UINT64_MAX - 1, 4},
                 {0, 0, 0, UINT64_MAX}};
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
-        fake->place.slice = lies[i].slice;
-        fake->place.slice_byte = lies[i].slice_byte;
-        fake->place.image_byte = lies[i].image_byte;
-        fake->place.bytes = lies[i].bytes;
+        fake->say.place.slice = lies[i].slice;
+        fake->say.place.slice_byte = lies[i].slice_byte;
+        fake->say.place.image_byte = lies[i].image_byte;
+        fake->say.place.bytes = lies[i].bytes;
         assert_int_equal(try_save(fake), CKPT_CORRUPT);
     }
 }
@@ -419,31 +440,31 @@ static void test_hostile__places_outside_image_or_tensor_are_refused(void **stat
 static void test_hostile__impossible_segments_are_refused(void **state)
 {
     struct fake *fake = *state;
-    fake->num_segments = 1; /* too few for the image */
+    fake->say.num_segments = 1; /* too few for the image */
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
     be_honest(fake);
-    fake->segment_numbers[1] = UINT32_MAX;
+    fake->say.segment_numbers[1] = UINT32_MAX;
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
     be_honest(fake);
-    fake->segment_bytes = 0;
+    fake->say.segment_bytes = 0;
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
-    fake->segment_bytes = UINT64_MAX;
+    fake->say.segment_bytes = UINT64_MAX;
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
-    fake->segment_bytes = 2 * PAGE; /* longer than the memfd: a touch would fault */
+    fake->say.segment_bytes = 2 * PAGE; /* longer than the memfd: a touch would fault */
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
     be_honest(fake);
-    fake->num_fds_off = 1;
+    fake->say.num_fds_off = 1;
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
-    fake->num_fds_off = 0;
-    fake->arena_error = ERR_DENIED;
+    fake->say.num_fds_off = 0;
+    fake->say.arena_error = ERR_DENIED;
     assert_int_equal(try_save(fake), ERR_DENIED);
 }
 
 static void test_hostile__other_versions_are_named_as_such(void **state)
 {
     struct fake *fake = *state;
-    fake->protocol = RPC_PROTOCOL + 1;
+    fake->say.protocol = RPC_PROTOCOL + 1;
     assert_int_equal(try_save(fake), ERR_VERSION);
     be_honest(fake);
     fake->control->version = ARENA_VERSION + 1;
@@ -453,7 +474,7 @@ static void test_hostile__other_versions_are_named_as_such(void **state)
 static void test_hostile__boxes_outside_the_wanted_the_saved_or_the_shard_are_refused(void **state)
 {
     struct fake *fake = *state;
-    Holdfast__V1__LoadItem *item = &fake->items[0];
+    Holdfast__V1__LoadItem *item = &fake->say.items[0];
     uint64_t outside[2] = {ROWS, 0}, huge[2] = {UINT64_MAX, UINT64_MAX}, none[2] = {0, COLUMNS};
     uint64_t *const lies[] = {outside, huge, none};
     for (int i = 0; i < 3; i++) {
@@ -477,9 +498,9 @@ static void test_hostile__boxes_outside_the_wanted_the_saved_or_the_shard_are_re
     item->shard_byte = UINT64_MAX;
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
     be_honest(fake);
-    fake->shard_bytes = 1ull << 40; /* more than was lent */
+    fake->say.shard_bytes = 1ull << 40; /* more than was lent */
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
-    fake->shard_bytes = 0;
+    fake->say.shard_bytes = 0;
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
 }
 
@@ -487,13 +508,13 @@ static void test_hostile__a_load_that_leaves_elements_out_or_repeats_them_is_ref
 {
     struct fake *fake = *state;
     uint64_t rows[2] = {ROWS - 1, COLUMNS};
-    fake->num_items = 0;
+    fake->say.num_items = 0;
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
     assert_non_null(strstr(ckpt_error(), "of 32 wanted elements"));
-    fake->num_items = 2; /* the same twice */
+    fake->say.num_items = 2; /* the same twice */
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
-    fake->num_items = 1;
-    fake->items[0].extent = rows;
+    fake->say.num_items = 1;
+    fake->say.items[0].extent = rows;
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
 }
 
