@@ -231,8 +231,8 @@ static void mask(const struct queries *q, float *scores, size_t j, size_t count)
                 continue;
             size_t at = i * q->num_lanes + l;
             lanes hidden = broadcast(-__builtin_inff());
-            store(scores, at, choose(limit < (float)(j + i), hidden, load(scores, at, false)),
-                  false);
+            lanes score = load(scores, at, false);
+            store(scores, at, where_less(limit, broadcast((float)(j + i)), hidden, score), false);
         }
     }
 }

@@ -96,7 +96,7 @@ INLINE void swiglu_range(const struct swiglu_args *a, struct range range, bool b
     for (size_t i = range.begin; i < range.end; i += LANES) {
         size_t count = range.end - i < LANES ? range.end - i : LANES;
         lanes gate = load_part(a->gate, i, count, bf16);
-        lanes silu = gate / (1.0f + exponential(-gate));
+        lanes silu = gate * logistic(gate);
         store_part(a->out, i, silu * load_part(a->up, i, count, bf16), count, bf16);
     }
 }
@@ -117,7 +117,7 @@ INLINE void swiglu_range_backward(const struct swiglu_args *a, struct range rang
         size_t count = range.end - i < LANES ? range.end - i : LANES;
         lanes gate = load_part(a->gate, i, count, bf16), up = load_part(a->up, i, count, bf16);
         lanes dout = load_part(a->dout, i, count, bf16);
-        lanes sigmoid = 1.0f / (1.0f + exponential(-gate));
+        lanes sigmoid = logistic(gate);
         lanes slope = sigmoid * (1.0f + gate * (1.0f - sigmoid));
         store_part(a->dup, i, dout * (gate * sigmoid), count, bf16);
         store_part(a->dgate, i, dout * up * slope, count, bf16);
@@ -201,20 +201,26 @@ void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worke
     }
 }
 
-/* A row's sum: 16 lanes of double, added pairwise. */
+/* A row's sum: 16 lanes of double in two halves, added pairwise. */
 static double row_squares(const float *x, size_t width)
 {
-    lanes_f64 sum = {0};
+    lanes_f64 low = {0}, high = {0};
     for (size_t i = 0; i < width; i += LANES) {
         size_t count = width - i < LANES ? width - i : LANES;
-        lanes_f64 wide = __builtin_convertvector(load_part(x, i, count, false), lanes_f64);
-        sum += wide * wide;
+        lanes all = load_part(x, i, count, false);
+        lanes_half half[2];
+        memcpy(half, &all, sizeof(half));
+        lanes_f64 a = __builtin_convertvector(half[0], lanes_f64);
+        lanes_f64 b = __builtin_convertvector(half[1], lanes_f64);
+        low += a * a;
+        high += b * b;
     }
-    double s[LANES];
-    memcpy(s, &sum, sizeof(s));
-    for (size_t half = LANES / 2; half > 0; half /= 2)
-        for (size_t l = 0; l < half; l++)
-            s[l] += s[l + half];
+    double s[LANES / 2];
+    low += high;
+    memcpy(s, &low, sizeof(s));
+    for (size_t width_left = LANES / 4; width_left > 0; width_left /= 2)
+        for (size_t l = 0; l < width_left; l++)
+            s[l] += s[l + width_left];
     return s[0];
 }
 

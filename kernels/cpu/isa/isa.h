@@ -12,6 +12,10 @@
 #ifndef HOLDFAST_KERNELS_ISA_H
 #define HOLDFAST_KERNELS_ISA_H
 
+#if defined(__AVX512F__) || defined(__FMA__)
+#include <immintrin.h>
+#endif
+
 #include "kernels/ops.h"
 
 #define ISA_JOIN_(name, isa) name##_##isa
@@ -23,7 +27,8 @@
 typedef float lanes __attribute__((vector_size(64)));
 typedef uint32_t lanes_u32 __attribute__((vector_size(64)));
 typedef int32_t lanes_i32 __attribute__((vector_size(64)));
-typedef double lanes_f64 __attribute__((vector_size(128)));
+typedef float lanes_half __attribute__((vector_size(32)));
+typedef double lanes_f64 __attribute__((vector_size(64))); /* of a half */
 typedef uint16_t lanes_u16 __attribute__((vector_size(32)));
 
 /* ---- Loads and stores of 16 values, or of the first `count` ---- */
@@ -48,43 +53,55 @@ INLINE lanes_u16 narrow(lanes x)
     return __builtin_convertvector(rounded, lanes_u16);
 }
 
-INLINE lanes load_part(const void *p, size_t i, size_t count, bool bf16)
-{
-    if (bf16) {
-        lanes_u16 x = {0};
-        if (count == LANES)
-            memcpy(&x, (const uint16_t *)p + i, sizeof(x));
-        else
-            memcpy(&x, (const uint16_t *)p + i, count * sizeof(uint16_t));
-        return widen(x);
-    }
-    lanes x = {0};
-    if (count == LANES)
-        memcpy(&x, (const float *)p + i, sizeof(x));
-    else
-        memcpy(&x, (const float *)p + i, count * sizeof(float));
-    return x;
-}
 INLINE lanes load(const void *p, size_t i, bool bf16)
 {
-    return load_part(p, i, LANES, bf16);
+    lanes_u16 narrow_x;
+    lanes x;
+    if (bf16) {
+        memcpy(&narrow_x, (const uint16_t *)p + i, sizeof(narrow_x));
+        return widen(narrow_x);
+    }
+    memcpy(&x, (const float *)p + i, sizeof(x));
+    return x;
+}
+
+/* The variables of a partial vector live in memory; apart from those of a whole one, which need
+ * not. */
+INLINE lanes load_part(const void *p, size_t i, size_t count, bool bf16)
+{
+    if (count == LANES)
+        return load(p, i, bf16);
+    lanes_u16 narrow_x = {0};
+    lanes x = {0};
+    if (bf16) {
+        memcpy(&narrow_x, (const uint16_t *)p + i, count * sizeof(uint16_t));
+        return widen(narrow_x);
+    }
+    memcpy(&x, (const float *)p + i, count * sizeof(float));
+    return x;
+}
+
+INLINE void store(void *p, size_t i, lanes x, bool bf16)
+{
+    lanes_u16 narrow_x = bf16 ? narrow(x) : (lanes_u16){0};
+    if (bf16)
+        memcpy((uint16_t *)p + i, &narrow_x, sizeof(narrow_x));
+    else
+        memcpy((float *)p + i, &x, sizeof(x));
 }
 
 INLINE void store_part(void *p, size_t i, lanes x, size_t count, bool bf16)
 {
-    lanes_u16 y = bf16 ? narrow(x) : (lanes_u16){0};
-    if (bf16 && count == LANES)
-        memcpy((uint16_t *)p + i, &y, sizeof(y));
-    else if (bf16)
-        memcpy((uint16_t *)p + i, &y, count * sizeof(uint16_t));
-    else if (count == LANES)
-        memcpy((float *)p + i, &x, sizeof(x));
+    if (count == LANES) {
+        store(p, i, x, bf16);
+        return;
+    }
+    lanes part = x;
+    lanes_u16 narrow_part = bf16 ? narrow(x) : (lanes_u16){0};
+    if (bf16)
+        memcpy((uint16_t *)p + i, &narrow_part, count * sizeof(uint16_t));
     else
-        memcpy((float *)p + i, &x, count * sizeof(float));
-}
-INLINE void store(void *p, size_t i, lanes x, bool bf16)
-{
-    store_part(p, i, x, LANES, bf16);
+        memcpy((float *)p + i, &part, count * sizeof(float));
 }
 
 /* What x becomes when it is stored and read back. */
@@ -95,14 +112,38 @@ INLINE lanes rounded_to(lanes x, bool bf16)
 
 /* ---- Lane arithmetic ---- */
 
-INLINE lanes choose(lanes_i32 mask, lanes yes, lanes no)
+/* The three choices of the inner loops. On avx512 the compiler does not find the instructions by
+ * itself; they choose the same bits: the second value when one is a NaN. */
+#if defined(__AVX512F__)
+INLINE lanes larger(lanes a, lanes b)
 {
+    return (lanes)_mm512_max_ps((__m512)a, (__m512)b);
+}
+INLINE lanes smaller(lanes a, lanes b)
+{
+    return (lanes)_mm512_min_ps((__m512)a, (__m512)b);
+}
+/* a < b ? yes : no */
+INLINE lanes where_less(lanes a, lanes b, lanes yes, lanes no)
+{
+    __mmask16 mask = _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ);
+    return (lanes)_mm512_mask_blend_ps(mask, (__m512)no, (__m512)yes);
+}
+#else
+INLINE lanes where_less(lanes a, lanes b, lanes yes, lanes no)
+{
+    lanes_i32 mask = a < b;
     return (lanes)((mask & (lanes_i32)yes) | (~mask & (lanes_i32)no));
 }
 INLINE lanes larger(lanes a, lanes b)
 {
-    return choose(a > b, a, b);
+    return where_less(b, a, a, b);
 }
+INLINE lanes smaller(lanes a, lanes b)
+{
+    return where_less(a, b, a, b);
+}
+#endif
 
 /* (((0+8)+(4+12)) + ((2+10)+(6+14))) + the same of the odd lanes */
 INLINE float lanes_sum(lanes x)
@@ -124,14 +165,15 @@ INLINE float lanes_max(lanes x)
     return max;
 }
 
-/* e^x, at most 2 units in the last place off. 0 below -87.3 (where a float would be subnormal),
- * infinity above 88.7, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is a
- * minimax fit of (e^r - 1 - r) / r^2, relative error 3e-9. */
+/* e^x for x <= 0, at most 2 units in the last place off; 0 below -87.3 (where a float would be
+ * subnormal); NaN for NaN. A little above 0 it is right too, which is where rounding may put a
+ * difference that ought to be 0; above 88 it is bounded, not infinite. x = n ln 2 + r with |r| <=
+ * ln 2 / 2; the polynomial is a minimax fit of (e^r - 1 - r) / r^2, relative error 3e-9. */
 INLINE lanes exponential(lanes x)
 {
     const float magic = 0x1.8p23f; /* adding it rounds to an integer in the low bits */
-    lanes bounded = choose(x < -87.5f, broadcast(-87.5f), x);
-    bounded = choose(bounded > 89.0f, broadcast(89.0f), bounded);
+    const lanes least = broadcast(-87.33f);
+    lanes bounded = smaller(broadcast(88.0f), larger(least, x));
     lanes shifted = bounded * 0x1.715476p+0f + magic;
     lanes n = shifted - magic;
     lanes r = bounded - n * 0x1.62e4p-1f; /* exact product: few bits */
@@ -143,9 +185,14 @@ INLINE lanes exponential(lanes x)
     p = p * (r * r) + r + 1.0f;
     lanes_u32 power = ((lanes_u32)shifted - (lanes_u32)broadcast(magic)) << 23;
     lanes y = (lanes)((lanes_u32)p + power);
-    y = choose(x < -87.33f, broadcast(0.0f), y);
-    y = choose(x > 88.72f, broadcast(__builtin_inff()), y);
-    return y + (bounded - bounded);
+    return where_less(x, least, broadcast(0.0f), y) + (bounded - bounded);
+}
+
+/* 1 / (1 + e^-x) */
+INLINE lanes logistic(lanes x)
+{
+    lanes e = exponential((lanes)((lanes_u32)x | 0x80000000));
+    return where_less(x, broadcast(0.0f), e, broadcast(1.0f)) / (e + 1.0f);
 }
 
 /* Natural logarithm of a positive finite x, in double; infinity, NaN and 0 pass as such. The series

@@ -14,12 +14,12 @@ INLINE float value_at(const void *p, size_t i, bool bf16)
 /* 16 logits; past the end of the row minus infinity, so that their exponential is 0. */
 INLINE lanes logits_at(const struct loss_args *a, size_t row, size_t v, bool bf16)
 {
-    const lanes_i32 index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const lanes index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     size_t left = a->vocab - v;
     if (left >= LANES)
         return load(a->logits, row + v, bf16);
-    return choose(index < (int32_t)left, load_part(a->logits, row + v, left, bf16),
-                  broadcast(-__builtin_inff()));
+    return where_less(index, broadcast((float)left), load_part(a->logits, row + v, left, bf16),
+                      broadcast(-__builtin_inff()));
 }
 
 INLINE void loss_row(const struct loss_args *a, size_t n, bool bf16)

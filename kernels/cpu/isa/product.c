@@ -12,10 +12,6 @@
  *
  * product(): k is cut in PRODUCT_DEPTH; of each cut, b's tile is copied to dense float rows and a's
  * to float, then added to a float tile that is converted at the end. */
-#if defined(__AVX512F__) || defined(__FMA__)
-#include <immintrin.h>
-#endif
-
 #include "kernels/cpu/isa/isa.h"
 
 #if defined(__AVX512F__)
