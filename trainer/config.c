@@ -252,7 +252,7 @@ static void note_differences(const struct config *config, const bool *is_set)
                  (long long)config->micro_batches);
 }
 
-int config_load(struct config *out, int argc, char **argv)
+int trainer_config_load(struct config *out, int argc, char **argv)
 {
     bool is_set[KEYS_MAX] = {false};
     size_t num_keys = 0;
@@ -282,14 +282,14 @@ int config_load(struct config *out, int argc, char **argv)
     return 0;
 }
 
-char *config_to_json(const struct config *config)
+char *trainer_config_to_json(const struct config *config)
 {
     /* options.h takes a writable struct for its readers; writing JSON changes nothing. */
     return options_to_json(
         &(struct options){.table = config_table, .config = (void *)(uintptr_t)config});
 }
 
-void config_print_help(void)
+void trainer_config_print_help(void)
 {
     printf("usage: trainer --config FILE [--section.key value ...]\n\n"
            "Trains; the keys below are those of the TOML file. A boolean is switched on by\n"

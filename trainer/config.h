@@ -1,10 +1,10 @@
 /* config.h - the trainer's settings: torchtitan's TOML keys (its v0.2.2 form) and our own sections.
  *
- * config_load() applies defaults, the TOML file, the command line, then checks what belongs
+ * trainer_config_load() applies defaults, the TOML file, the command line, then checks what belongs
  * together. All of torchtitan's keys are known: aliases are accepted with a note, keys without
  * meaning here are named as ignored, unknown keys are errors with a suggestion. Our own keys are in
  * the sections training.reduction, canonical.*, comm.backend, ckptd.*, kernels.*. After
- * config_load() no field is "unset" unless its comment says so. */
+ * trainer_config_load() no field is "unset" unless its comment says so. */
 #ifndef HOLDFAST_CONFIG_H
 #define HOLDFAST_CONFIG_H
 
@@ -20,7 +20,7 @@ struct config {
     char description[CONFIG_TEXT_MAX];
     char run[CONFIG_TEXT_MAX]; /* job.run: name of the run in ckptd; ours */
     bool print_config;
-    bool no_color; /* metrics.disable_color_printing; config_load() sets NO_COLOR */
+    bool no_color; /* metrics.disable_color_printing; trainer_config_load() sets NO_COLOR */
     char save_config_file[CONFIG_TEXT_MAX];
     /* metrics */
     int64_t log_freq;
@@ -41,7 +41,7 @@ struct config {
      * - min_lr_factor) * decay(min((s + 1 - W - S) / D, 1)); decay(p) linear: 1 - p, sqrt: 1 -
      * sqrt(p), cosine: (1 + cos(pi p)) / 2. round() is to even. */
     int64_t warmup_steps;      /* never more than decay_total_steps */
-    int64_t decay_total_steps; /* config_load() puts training.steps when not given */
+    int64_t decay_total_steps; /* trainer_config_load() puts training.steps when not given */
     double decay_ratio;        /* < 0: unset */
     char decay_type[16];
     double min_lr_factor;
@@ -57,7 +57,7 @@ struct config {
     char mixed_precision_reduce[16]; /* "float32" */
     char reduction[16];              /* "canonical" or "fast" */
     /* canonical: fixed when the run is created, kept in the manifest */
-    int64_t micro_batches; /* per step; > 0 after config_load() */
+    int64_t micro_batches; /* per step; > 0 after trainer_config_load() */
     int64_t groups, tp_blocks, cp_blocks;
     /* parallelism */
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
@@ -93,9 +93,9 @@ struct config {
 };
 
 /* Reads everything; argc and argv as main() got them. ERR_INVALID with the line to print. */
-int config_load(struct config *out, int argc, char **argv);
+int trainer_config_load(struct config *out, int argc, char **argv);
 /* The effective settings as JSON, to be freed. */
-char *config_to_json(const struct config *config);
-void config_print_help(void);
+char *trainer_config_to_json(const struct config *config);
+void trainer_config_print_help(void);
 
 #endif

@@ -64,7 +64,7 @@ static int introduce(const struct rank *r)
     const struct mesh *mesh = parallel_mesh_of(r->parallel);
     if (r->world->rank != 0)
         return 0;
-    char *json = config_to_json(config);
+    char *json = trainer_config_to_json(config);
     if (json == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the configuration's text");
     log_info("train", "%s %s: %.2f M parameters, vocabulary %u, %s", r->table->name,

@@ -151,7 +151,7 @@ static int take_attempt(struct snapshot *s, int64_t answer[2])
 {
     struct ckpt_info newest = {0};
     char mesh[96];
-    char *config_json = config_to_json(s->config);
+    char *config_json = trainer_config_to_json(s->config);
     snprintf(mesh, sizeof(mesh), "{\"pp\":1,\"dp_replicate\":%u,\"dp_shard\":%u,\"cp\":1,\"tp\":1}",
              s->mesh->replicas, s->mesh->shards);
     struct ckpt_attempt_options options = {.config_json = config_json,
@@ -247,7 +247,7 @@ static void say_settings(const struct snapshot *s, const char *stored_json)
 {
     static const char *const sections[] = {"model", "optimizer", "lr_scheduler", "training",
                                            "debug"};
-    char *own_json = config_to_json(s->config);
+    char *own_json = trainer_config_to_json(s->config);
     json_t *own = own_json != NULL ? json_loads(own_json, 0, NULL) : NULL;
     json_t *stored = json_loads(stored_json, 0, NULL);
     for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++) {

@@ -148,10 +148,10 @@ int main(int argc, char **argv)
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     log_setup("trainer", getenv("HOLDFAST_LOG"));
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        config_print_help();
+        trainer_config_print_help();
         return EXIT_DONE;
     }
-    int rc = config_load(&config, argc, argv);
+    int rc = trainer_config_load(&config, argc, argv);
     if (rc == 0 && config.estimate)
         rc = rank_estimate(&config);
     if (rc != 0)

@@ -3,19 +3,21 @@
 
     reference.py                                               test of the reference itself (TAP)
     reference.py train  --weights W --config C --tokens T [--steps 20] [--dtype float64]
+                        [--compare L]
     reference.py logits --weights W --config C (--ids "1 2 3" | --tokens T [--sample 0])
                         [--compare F]
 
 W: safetensors file with float32 weights under torchtitan's names (ckpt-cli export). C: the
 effective configuration as JSON (job.save_config_file). T: a tokens file. `train` prints a line per
-step: step, loss, gradient norm, in 17 digits. `logits` prints a line per position; with --compare
-it prints the largest difference to the raw float32 numbers in F, absolute and relative to the
-largest logit, and nothing else.
+step: step, loss, gradient norm, in 17 digits; with --compare it prints instead how many steps of
+the trainer's loss file L it compared, and the largest relative differences of loss and norm.
+`logits` prints a line per position; with --compare it prints instead the largest difference to the
+raw float32 numbers in F, absolute and relative to the largest logit.
 
 The model: h = E[token]; per layer h += wo(attention(rope(wq n), rope(wk n), wv n)) with n =
-norm(h), then h += w2(silu(w1 n) * w3 n) with the new n = norm(h); logits = output(norm(h)). RMSNorm eps
-1e-5; RoPE turns the pairs (2i, 2i+1) by position * 500000^(-2i/D); causal grouped-query attention,
-head h reads key/value head h // (H/K). Loss: mean cross entropy over the tokens of a step.
+norm(h), then h += w2(silu(w1 n) * w3 n) with the new n = norm(h); logits = output(norm(h)). RMSNorm
+eps 1e-5; RoPE turns the pairs (2i, 2i+1) by position * 500000^(-2i/D); causal grouped-query
+attention, head h reads key/value head h // (H/K). Loss: mean cross entropy over a step's tokens.
 The update: gradient scaled by min(1, max_norm / (norm + 1e-6)); AdamW with decoupled weight decay
 on every parameter; the learning rate is torchtitan v0.2.2's: W warm-up steps (s + 1) / W, then
 stable, then D steps of decay with progress (s + 1 - W - S) / D, where S = T + 1 - W - D.
@@ -331,12 +333,28 @@ def open_data(args, config):
     return Data(args.tokens, config["training"]["seq_len"], config["debug"]["seed"])
 
 
+def read_losses(path):
+    """metrics.loss_file: {step: (loss, gradient norm)}"""
+    with open(path) as file:
+        rows = [line.split() for line in file]
+    return {int(step): (float.fromhex(loss), float.fromhex(norm)) for step, loss, norm in rows}
+
+
 def run_train(args):
     config, model = open_model(args)
     data, optimizer = open_data(args, config), AdamW(model, config)
+    other = read_losses(args.compare) if args.compare else {}
+    worst, compared = [0.0, 0.0], 0
     for step in range(args.steps):
-        loss, norm = train_step(model, optimizer, data, config, step)
-        print(f"{step + 1} {loss:.17g} {norm:.17g}", flush=True)
+        mine = train_step(model, optimizer, data, config, step)
+        if not args.compare:
+            print(f"{step + 1} {mine[0]:.17g} {mine[1]:.17g}", flush=True)
+        elif step + 1 in other:
+            compared += 1
+            worst = [max(w, abs(theirs / ours - 1))
+                     for w, theirs, ours in zip(worst, other[step + 1], mine)]
+    if args.compare:
+        print(f"{compared} {worst[0]:.3g} {worst[1]:.3g}")
 
 
 def run_logits(args):
@@ -435,12 +453,12 @@ def main():
         command.add_argument("--dtype", choices=("float64", "float32"), default="float64")
         command.add_argument("--heads", type=int)
         command.add_argument("--kv-heads", type=int)
+        command.add_argument("--compare")
         if name == "train":
             command.add_argument("--steps", type=int, default=20)
         else:
             command.add_argument("--ids")
             command.add_argument("--sample", type=int, default=0)
-            command.add_argument("--compare")
     args = parser.parse_args()
     return run_train(args) if args.command == "train" else run_logits(args)
 

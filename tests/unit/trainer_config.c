@@ -2,8 +2,9 @@
  *
  * Goal: defaults, file and command line win in that order; torchtitan's whole key surface is known;
  * what this version lacks is refused by name; batch sizes and the schedule come out settled.
- * Method: TOML files written to a scratch folder and argument vectors through config_load(); the
- * messages of refusals are searched for the key, the value and the way out. */
+ * Method: TOML files written to a scratch folder and argument vectors through
+ * trainer_config_load(); the messages of refusals are searched for the key, the value and the way
+ * out. */
 #include "proto/report.h"
 #include "trainer/config.h"
 #include "trainer/config_table.h"
@@ -59,7 +60,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* config_load() of `trainer --training.dataset_path x <arguments, separated by blanks>`. */
+/* trainer_config_load() of `trainer --training.dataset_path x <arguments, separated by blanks>`. */
 static int load(struct config *out, const char *arguments)
 {
     static char text[1024];
@@ -71,7 +72,7 @@ static int load(struct config *out, const char *arguments)
         argv[argc++] = word;
     }
     report_clear();
-    return config_load(out, argc, argv);
+    return trainer_config_load(out, argc, argv);
 }
 
 /* Refused, with every one of the words in the line that the user sees. */
@@ -296,7 +297,7 @@ static void test_config__paths_and_names_are_checked(void **state)
     check_refused("--ckptd.address host:80", "ckptd.address", "unix:");
     check_refused("--checkpoint.exclude_from_loading optimizer,model", "\"model\"", "dataloader");
     check_refused("--checkpoint.create_seed_checkpoint", "create_seed_checkpoint", "enable");
-    assert_int_equal(config_load(&config, 1, none), ERR_INVALID);
+    assert_int_equal(trainer_config_load(&config, 1, none), ERR_INVALID);
     assert_non_null(strstr(report_line(), "training.dataset_path"));
     write_text(bed->model, "");
     snprintf(arguments, sizeof(arguments), "--model.hf_assets_path %s", bed->folder);
@@ -309,7 +310,7 @@ static void test_config__the_json_names_every_setting(void **state)
     struct config config;
     (void)state;
     assert_int_equal(load(&config, "--training.steps 33 --job.description a"), 0);
-    char *text = config_to_json(&config);
+    char *text = trainer_config_to_json(&config);
     json_t *json = json_loads(text, 0, NULL);
     assert_non_null(json);
     size_t count = 0;

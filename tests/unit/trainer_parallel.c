@@ -103,7 +103,7 @@ static struct config configure(const char *const *extra, int num_extra)
     argv[argc++] = tokens_path;
     for (int i = 0; i < num_extra; i++)
         argv[argc++] = (char *)(uintptr_t)extra[i];
-    if (config_load(&config, argc, argv) != 0)
+    if (trainer_config_load(&config, argc, argv) != 0)
         fail_msg("%s", report_line());
     return config;
 }
