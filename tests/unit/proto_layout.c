@@ -248,6 +248,28 @@ static void add_run(void *user, uint64_t first, uint64_t count, uint64_t byte_of
     check->end = first + count;
 }
 
+/* Adds to `sum` the elements of a tensor that one shard holds; returns their number. */
+static uint64_t sum_shard(struct digest *sum, const struct world *world, uint32_t rank,
+                          int64_t index)
+{
+    struct shard_tensor *list = NULL;
+    uint32_t count = 0;
+    uint64_t bytes = 0, elements = 0;
+    const struct tensor_meta *tensor = &world->table->tensors[index];
+    assert_int_equal(layout_shard_tensors(&list, &count, &bytes, world->table, rank), 0);
+    for (uint32_t i = 0; i < count; i++) {
+        struct run_check check = {sum, world->shards[rank] + list[i].data_byte,
+                                  dtype_bytes(tensor->dtype), 0, 0};
+        if (list[i].tensor != index)
+            continue;
+        box_runs(&list[i].box, tensor, add_run, &check);
+        assert_int_equal(check.elements, box_elements(&list[i].box, tensor->dims));
+        elements += check.elements;
+    }
+    free(list);
+    return elements;
+}
+
 static void test_layout__shards_hold_every_element_once(void **state)
 {
     (void)state;
@@ -261,22 +283,8 @@ static void test_layout__shards_hold_every_element_once(void **state)
             struct digest sum = {{0, 0}}, expected = {{0, 0}};
             uint64_t elements = 0;
             assert_true(index >= 0);
-            for (uint32_t rank = 0; rank < world.num_ranks; rank++) {
-                struct shard_tensor *list = NULL;
-                uint32_t count = 0;
-                uint64_t bytes = 0;
-                assert_int_equal(layout_shard_tensors(&list, &count, &bytes, world.table, rank), 0);
-                for (uint32_t i = 0; i < count; i++) {
-                    struct run_check check = {&sum, world.shards[rank] + list[i].data_byte,
-                                              dtype_bytes(tensor->dtype), 0, 0};
-                    if (list[i].tensor != index)
-                        continue;
-                    box_runs(&list[i].box, tensor, add_run, &check);
-                    assert_int_equal(check.elements, box_elements(&list[i].box, tensor->dims));
-                    elements += check.elements;
-                }
-                free(list);
-            }
+            for (uint32_t rank = 0; rank < world.num_ranks; rank++)
+                elements += sum_shard(&sum, &world, rank, index);
             assert_int_equal(elements, box_elements(&whole, tensor->dims));
             digest_add(&expected, world.values[t], elements, dtype_bytes(tensor->dtype), 0);
             assert_memory_equal(&sum, &expected, sizeof(sum));

@@ -383,7 +383,10 @@ static void test_shard__parse_refuses_lies_under_a_right_hash(void **state)
         {"\"layers.0.wq.weight\":{", "\"zayers.0.wq.weight\":{", "", ERR_CORRUPT},
         {"\"" SHARD_TABLE_NAME "\"", "\"__block_checksumz__\"", "not a Holdfast shard",
          ERR_CORRUPT},
-        {"\"dtype\":\"U8\",\"shape\":[4", "\"dtype\":\"U8\",\"shape\":[5", "'" SHARD_TABLE_NAME "'",
+        {"\"" SHARD_TABLE_NAME "\":{\"dtype\":\"U8\"", "\"" SHARD_TABLE_NAME "\":{\"dtype\":\"I8\"",
+         "'" SHARD_TABLE_NAME "'", ERR_CORRUPT},
+        {"\"" SHARD_TABLE_NAME "\":{\"dtype\":\"U8\",\"shape\":[",
+         "\"" SHARD_TABLE_NAME "\":{\"dtype\":\"U8\",\"shape\":[1", "'" SHARD_TABLE_NAME "'",
          ERR_CORRUPT},
         {"{\"positions\"", "{{\"positions\"", "not a JSON object", ERR_CORRUPT},
     };

@@ -1,0 +1,468 @@
+/* proto_manifest.c - the manifest.
+ *
+ * Goal: what is written is read back equal, text sections to the byte; the summary is the first
+ * 4096 bytes; and no damaged or hostile manifest is taken. Method: a manifest over real plans is
+ * written and read. Then every byte of it is changed and it is cut at every length; and, with its
+ * hashes made right again, it is changed at random and by a list of lies. The seed is printed;
+ * SEED= repeats a run. */
+#include "proto/manifest.h"
+#include "proto/report.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define NONCE "0123456789abcdef0123456789abcdef"
+#define RANKS 3
+#define TENSORS 4
+#define SHA_BYTES 77 /* "sha256":"<64 digits>"} and a newline */
+
+static uint64_t random_state;
+
+static uint64_t next_random(uint64_t below)
+{
+    random_state += 0x9e3779b97f4a7c15ull;
+    uint64_t z = random_state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return (z ^ (z >> 31)) % below;
+}
+
+/* ---- a manifest ---- */
+
+static struct manifest manifest;
+static struct digest digests[TENSORS];
+static struct manifest_shard shards[RANKS];
+static char *text;
+static size_t text_bytes;
+
+static void describe(struct slice *slice, const char *name, enum dtype dtype, uint32_t dims,
+                     uint64_t rows, uint32_t rank)
+{
+    memset(slice, 0, sizeof(*slice));
+    snprintf(slice->tensor.name, sizeof(slice->tensor.name), "%s", name);
+    slice->tensor.dtype = dtype;
+    slice->tensor.dims = dims;
+    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
+        slice->tensor.shape[d] = slice->box.extent[d] = d == 1 && dims > 1 ? 6 : 1;
+    if (dims > 0) {
+        slice->tensor.shape[0] = rows;
+        slice->box.offset[0] = rows * rank / RANKS;
+        slice->box.extent[0] = rows * (rank + 1) / RANKS - slice->box.offset[0];
+    }
+}
+
+static struct layout_table *plan_table(void)
+{
+    static struct slice slices[RANKS][TENSORS];
+    const struct slice *list[RANKS];
+    uint32_t counts[RANKS];
+    struct layout_table *table = NULL;
+    for (uint32_t r = 0; r < RANKS; r++) {
+        describe(&slices[r][0], "w", DTYPE_F32, 2, 10, r);
+        describe(&slices[r][1], "optimizer.exp_avg.w", DTYPE_F32, 2, 10, r);
+        describe(&slices[r][2], "counter", DTYPE_I64, 0, 0, r);
+        describe(&slices[r][3], "none", DTYPE_BF16, 2, 0, r);
+        list[r] = slices[r];
+        counts[r] = TENSORS;
+    }
+    assert_int_equal(layout_plan_save(&table, list, counts, RANKS), 0);
+    return table;
+}
+
+static int open_manifest(void **state)
+{
+    (void)state;
+    const char *given = getenv("SEED");
+    random_state = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    print_message("# seed %" PRIu64 "\n", random_state);
+    manifest = (struct manifest){
+        .summary = {.version = MANIFEST_VERSION,
+                    .run = "first",
+                    .step = 1000,
+                    .attempt = 3,
+                    .nonce = NONCE,
+                    .time = "2026-11-20T07:40:00.123Z",
+                    .world_size = RANKS,
+                    .shards = RANKS},
+        .parent_step = 900,
+        .parent_attempt = 2,
+        .mesh_json = "{\"axes\":[\"pp\",\"dp_shard\"],\"degrees\":[1,3]}",
+        .identity_json = "{}",
+        .config_json = "{ \"optimizer\" : {\"lr\":3e-4, \"eps\": 1e-08},\n\"x\":\"}],{\\\"\\\\\" }",
+        .state_json = "{\"metrics\":{\"loss\":0.1000000000000000055}}",
+        .code_version = "v1 \"quoted\" \\ caf\xc3\xa9",
+        .table = plan_table(),
+        .digests = digests,
+        .shards = shards,
+    };
+    for (uint32_t t = 0; t < TENSORS; t++)
+        digests[t] = (struct digest){{UINT64_MAX - t, t}};
+    uint64_t tensor_bytes[RANKS];
+    assert_int_equal(layout_shard_bytes(tensor_bytes, manifest.table, RANKS), 0);
+    for (uint32_t r = 0; r < RANKS; r++) {
+        struct shard_geometry geometry;
+        assert_int_equal(shard_geometry(&geometry, manifest.table, r, "first", RANKS), 0);
+        shards[r] = (struct manifest_shard){geometry.file_bytes, geometry.data_start,
+                                            0x8000000000000000ull + r};
+        manifest.summary.bytes += geometry.file_bytes;
+    }
+    int error = manifest_write(&text, &text_bytes, &manifest);
+    if (error)
+        fail_msg("%s", report_line());
+    return 0;
+}
+
+static int close_manifest(void **state)
+{
+    (void)state;
+    layout_table_free(manifest.table);
+    free(text);
+    return 0;
+}
+
+/* Reads a copy of exactly `bytes` bytes. */
+static int read_copy(struct manifest **out, const char *data, size_t bytes)
+{
+    char *copy = malloc(bytes ? bytes : 1);
+    memcpy(copy, data, bytes);
+    int error = manifest_read(out, copy, bytes);
+    free(copy);
+    return error;
+}
+
+/* Makes both hashes of a changed text right. */
+static void seal(char *data, size_t bytes)
+{
+    static const char key[] = "\"summary_hash\":\"";
+    char digits[CHECKSUM_SHA256_HEX];
+    char *at = memmem(data, MANIFEST_SUMMARY_BYTES, key, strlen(key));
+    if (at && at + 40 < data + MANIFEST_SUMMARY_BYTES) {
+        at += strlen(key);
+        snprintf(digits, sizeof(digits), "%016" PRIx64, checksum_bytes(data, (size_t)(at - data)));
+        memcpy(at, digits, 16);
+    }
+    checksum_sha256_hex(digits, data, bytes - SHA_BYTES);
+    memcpy(data + bytes - SHA_BYTES + 10, digits, 64);
+}
+
+static bool is_version_digit(size_t byte)
+{
+    static const char key[] = "\"version\":";
+    const char *at = memmem(text, MANIFEST_SUMMARY_BYTES, key, strlen(key));
+    return at && byte == (size_t)(at - text) + strlen(key);
+}
+
+/* ---- writing and reading ---- */
+
+static void assert_same_table(const struct layout_table *a, const struct layout_table *b)
+{
+    assert_int_equal(a->num_tensors, b->num_tensors);
+    assert_int_equal(a->num_layouts, b->num_layouts);
+    for (uint32_t t = 0; t < a->num_tensors; t++) {
+        assert_string_equal(a->tensors[t].name, b->tensors[t].name);
+        assert_int_equal(a->tensors[t].dtype, b->tensors[t].dtype);
+        assert_int_equal(a->tensors[t].dims, b->tensors[t].dims);
+        assert_memory_equal(a->tensors[t].shape, b->tensors[t].shape, sizeof(a->tensors[t].shape));
+        assert_int_equal(a->layout_of[t], b->layout_of[t]);
+    }
+    for (uint32_t i = 0; i < a->num_layouts; i++) {
+        const struct layout *x = &a->layouts[i], *y = &b->layouts[i];
+        assert_int_equal(x->dims, y->dims);
+        for (uint32_t d = 0; d < x->dims; d++) {
+            assert_int_equal(x->num_cuts[d], y->num_cuts[d]);
+            assert_memory_equal(x->cuts[d], y->cuts[d], x->num_cuts[d] * sizeof(uint64_t));
+        }
+        assert_memory_equal(x->owners, y->owners, layout_cells(x) * sizeof(uint32_t));
+    }
+}
+
+static void test_manifest__read_gives_back_what_was_written(void **state)
+{
+    (void)state;
+    struct manifest *read = NULL;
+    int error = read_copy(&read, text, text_bytes);
+    if (error)
+        fail_msg("%s", report_line());
+    assert_memory_equal(&read->summary, &manifest.summary, sizeof(read->summary));
+    assert_int_equal(read->parent_step, 900);
+    assert_int_equal(read->parent_attempt, 2);
+    assert_string_equal(read->mesh_json, manifest.mesh_json);
+    assert_string_equal(read->config_json, manifest.config_json);
+    assert_string_equal(read->state_json, manifest.state_json);
+    assert_string_equal(read->data_json, "{}");
+    assert_string_equal(read->code_version, manifest.code_version);
+    assert_memory_equal(read->digests, digests, sizeof(digests));
+    assert_memory_equal(read->shards, shards, sizeof(shards));
+    assert_same_table(read->table, manifest.table);
+    /* The same text comes of it again. */
+    char *again = NULL;
+    size_t again_bytes = 0;
+    assert_int_equal(manifest_write(&again, &again_bytes, read), 0);
+    assert_int_equal(again_bytes, text_bytes);
+    assert_memory_equal(again, text, text_bytes);
+    free(again);
+    manifest_free(read);
+}
+
+static void test_manifest__is_one_json_document_with_the_summary_first(void **state)
+{
+    (void)state;
+    json_error_t reason;
+    json_t *root = json_loadb(text, text_bytes, JSON_REJECT_DUPLICATES, &reason);
+    static const char *const order[] = {"format",       "version", "run",   "step",       "attempt",
+                                        "nonce",        "bytes",   "time",  "world_size", "shards",
+                                        "summary_hash", "lineage", "mesh",  "identity",   "config",
+                                        "code_version", "data",    "state", "layouts",    "tensors",
+                                        "shard_table",  "sha256"};
+    const char *key = NULL;
+    json_t *value = NULL;
+    size_t count = 0;
+    assert_non_null(root);
+    json_object_foreach(root, key, value) assert_string_equal(key, order[count++]);
+    assert_int_equal(count, 22);
+    json_decref(root);
+    assert_int_equal(text[MANIFEST_SUMMARY_BYTES - 1], '\n');
+    assert_memory_equal(text + MANIFEST_SUMMARY_BYTES, "\"lineage\":", 10);
+    /* Both tensors of one cut and shape share their layout: w, the scalar and the empty one. */
+    assert_int_equal(manifest.table->num_layouts, 3);
+}
+
+static void test_manifest__summary_is_read_from_the_first_page_alone(void **state)
+{
+    (void)state;
+    struct manifest_summary summary;
+    char *page = malloc(MANIFEST_SUMMARY_BYTES);
+    memcpy(page, text, MANIFEST_SUMMARY_BYTES);
+    assert_int_equal(manifest_read_summary(&summary, page, MANIFEST_SUMMARY_BYTES), 0);
+    assert_memory_equal(&summary, &manifest.summary, sizeof(summary));
+    assert_int_equal(manifest_read_summary(&summary, page, MANIFEST_SUMMARY_BYTES - 1),
+                     ERR_CORRUPT);
+    for (uint32_t bit = 0; bit < 8 * MANIFEST_SUMMARY_BYTES; bit++) {
+        page[bit / 8] ^= (char)(1u << (bit % 8));
+        int error = manifest_read_summary(&summary, page, MANIFEST_SUMMARY_BYTES);
+        page[bit / 8] ^= (char)(1u << (bit % 8));
+        /* Another digit of the version is another version. */
+        if (error != ERR_CORRUPT && !(error == ERR_VERSION && is_version_digit(bit / 8)))
+            fail_msg("bit %u of byte %u: %s", bit % 8, bit / 8, err_name(error));
+    }
+    free(page);
+}
+
+static void test_manifest__write_refuses_what_could_not_be_read(void **state)
+{
+    (void)state;
+    struct manifest bad;
+    char *out = NULL;
+    size_t bytes = 0;
+#define REFUSES(change, code)                                       \
+    do {                                                            \
+        bad = manifest;                                             \
+        change;                                                     \
+        assert_int_equal(manifest_write(&out, &bytes, &bad), code); \
+    } while (0)
+    REFUSES(bad.summary.run[0] = '/', ERR_INVALID);
+    REFUSES(bad.summary.nonce[31] = 'g', ERR_INVALID);
+    REFUSES(bad.summary.time[0] = '"', ERR_INVALID);
+    REFUSES(bad.summary.step = 1ull << 63, ERR_INVALID);
+    REFUSES(bad.summary.version = 2, ERR_INVALID);
+    REFUSES(bad.summary.shards = 0, ERR_INVALID);
+    REFUSES(bad.summary.shards = 2, ERR_CORRUPT);
+    REFUSES(bad.summary.bytes += 4096, ERR_CORRUPT);
+    REFUSES(bad.state_json = "{", ERR_INVALID);
+    REFUSES(bad.state_json = "[]", ERR_INVALID);
+    REFUSES(bad.state_json = "{} {}", ERR_INVALID);
+    REFUSES(bad.state_json = "{\"a\":1,\"a\":2}", ERR_INVALID);
+    REFUSES(bad.state_json = "{\"a\":18446744073709551615}", ERR_INVALID);
+    REFUSES(strcpy(bad.code_version, "\xff"), ERR_INVALID);
+#undef REFUSES
+}
+
+/* ---- damage ---- */
+
+static void test_manifest__read_refuses_every_changed_byte(void **state)
+{
+    (void)state;
+    char *copy = malloc(text_bytes);
+    struct manifest *read = NULL;
+    memcpy(copy, text, text_bytes);
+    for (size_t i = 0; i < text_bytes; i++) {
+        char kept = copy[i];
+        copy[i] ^= (char)(1 + next_random(255));
+        int error = manifest_read(&read, copy, text_bytes);
+        copy[i] = kept;
+        if (error != ERR_CORRUPT && !(error == ERR_VERSION && is_version_digit(i)))
+            fail_msg("byte %zu: %s", i, err_name(error));
+    }
+    free(copy);
+}
+
+static void test_manifest__read_refuses_every_truncation(void **state)
+{
+    (void)state;
+    struct manifest *read = NULL;
+    for (size_t bytes = 0; bytes < text_bytes; bytes++)
+        assert_int_equal(read_copy(&read, text, bytes), ERR_CORRUPT);
+    char *longer = calloc(1, text_bytes + 1);
+    memcpy(longer, text, text_bytes);
+    assert_int_equal(manifest_read(&read, longer, text_bytes + 1), ERR_CORRUPT);
+    free(longer);
+}
+
+static void test_manifest__read_refuses_more_than_its_limit(void **state)
+{
+    (void)state;
+    struct manifest *read = NULL;
+    assert_int_equal(manifest_read(&read, text, (size_t)MANIFEST_BYTES_MAX + 1), ERR_CORRUPT);
+    assert_non_null(strstr(report_line(), "longer than"));
+}
+
+/* ---- lies with right hashes ---- */
+
+static void test_manifest__read_refuses_lies_under_right_hashes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to, *says;
+        int error;
+    } lies[] = {
+        {"\"version\":1", "\"version\":9", "manifest version 9 is unknown", ERR_VERSION},
+        {"\"run\":\"first\"", "\"run\":\"fir/t\"", "'run'", ERR_CORRUPT},
+        {"\"attempt\":2}", "\"attempt\":-2}", "'lineage'", ERR_CORRUPT},
+        {"\"attempt\":2}", "\"attempt\":2.0}", "'lineage'", ERR_CORRUPT},
+        {"\"attempt\":2}", "\"attempt\":99999999999999999999}", "too big integer", ERR_CORRUPT},
+        {"\"identity\":{}", "\"identity\":[]", "'identity'", ERR_CORRUPT},
+        {"\"identity\":{}", "\"identity\":\"\"", "'identity'", ERR_CORRUPT},
+        {"\"identity\":{}", "\"identitx\":{}", "'identity'", ERR_CORRUPT},
+        {"\"identity\":{},", "", "'of the top level'", ERR_CORRUPT},
+        {"\"identity\":{}", "\"identity\":{},\"more\":1", "'of the top level'", ERR_CORRUPT},
+        {"\"identity\":{}", "\"identity\":{},\"mesh\":{}", "duplicate", ERR_CORRUPT},
+        {"\"identity\":{}", "\"m\\u0065sh\":{}", "duplicate", ERR_CORRUPT},
+        {"\"cuts\":[[0,", "\"cuts\":[[1,", "begin at 0", ERR_CORRUPT},
+        {"\"cuts\":[[0,", "\"cuts\":[[", "'layouts'", ERR_CORRUPT},
+        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,3,6,10],[]]", "'layouts'", ERR_CORRUPT},
+        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,6,3,10],[0,6]]", "do not ascend",
+         ERR_CORRUPT},
+        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,3,6,11],[0,6]]", "fit its shape",
+         ERR_CORRUPT},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1]", "'layouts'", ERR_CORRUPT},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,1]", "two cells", ERR_CORRUPT},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,3]", "names shard 3 of 3", ERR_CORRUPT},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,4294967296]", "names shard", ERR_CORRUPT},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,\"2\"]", "'layouts'", ERR_CORRUPT},
+        {"\"name\":\"w\"", "\"name\":\"a\"", "order of names", ERR_CORRUPT},
+        {"\"name\":\"w\"", "\"name\":\"w \"", "not valid", ERR_CORRUPT},
+        {"\"dtype\":\"I64\"", "\"dtype\":\"I63\"", "'tensors'", ERR_CORRUPT},
+        {"\"shape\":[10,6]", "\"shape\":[10,7]", "fit its shape", ERR_CORRUPT},
+        {"\"shape\":[10,6]", "\"shape\":[10,6,1,1,1]", "'tensors'", ERR_CORRUPT},
+        {"\"shape\":[10,6]", "\"shape\":[10]", "fit its shape", ERR_CORRUPT},
+        {"\"shape\":[10,6]", "\"shape\":[9223372036854775807,6]", "too large", ERR_CORRUPT},
+        {"\"layout\":0", "\"layout\":3", "no layout", ERR_CORRUPT},
+        {"\"layout\":0", "\"layout\":4294967296", "'tensors'", ERR_CORRUPT},
+        {"\"digest\":[\"f", "\"digest\":[\"F", "'tensors'", ERR_CORRUPT},
+        {"\"digest\":[\"f", "\"digest\":[\"", "'tensors'", ERR_CORRUPT},
+        {"shard-00002-of-00003", "shard-00001-of-00003", "'shard_table'", ERR_CORRUPT},
+        {"\"data_start\":4096", "\"data_start\":8192", "'shard_table'", ERR_CORRUPT},
+        {"\"data_start\":4096", "\"data_start\":4097", "not possible", ERR_CORRUPT},
+        {"\"data_start\":4096", "\"data_start\":0", "not possible", ERR_CORRUPT},
+        {"\"table_hash\":\"8", "\"table_hash\":\"x", "'shard_table'", ERR_CORRUPT},
+    };
+    for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
+        struct manifest *read = NULL;
+        char *at = memmem(text, text_bytes, lies[i].from, strlen(lies[i].from));
+        if (!at)
+            fail_msg("the manifest has no %s", lies[i].from);
+        size_t before = (size_t)(at - text), after = text_bytes - before - strlen(lies[i].from);
+        size_t bytes = before + strlen(lies[i].to) + after;
+        char *changed = malloc(bytes);
+        memcpy(changed, text, before);
+        memcpy(changed + before, lies[i].to, strlen(lies[i].to));
+        memcpy(changed + before + strlen(lies[i].to), text + text_bytes - after, after);
+        seal(changed, bytes);
+        int error = manifest_read(&read, changed, bytes);
+        free(changed);
+        if (error != lies[i].error || (error && !strstr(report_line(), lies[i].says)))
+            fail_msg("%s: %s %s", lies[i].to, err_name(error), report_line());
+        if (!error)
+            manifest_free(read);
+    }
+}
+
+static void test_manifest__read_survives_random_texts_under_right_hashes(void **state)
+{
+    (void)state;
+    static const char alphabet[] = "{}[]\",:0123456789 .;-eE\\u_aF\x80\n";
+    uint32_t accepted = 0;
+    char *changed = malloc(text_bytes);
+    for (uint32_t round = 0; round < 20000; round++) {
+        struct manifest *read = NULL;
+        uint64_t changes = 1 + next_random(3);
+        memcpy(changed, text, text_bytes);
+        for (uint64_t i = 0; i < changes; i++) {
+            uint64_t body = text_bytes - SHA_BYTES - MANIFEST_SUMMARY_BYTES;
+            uint64_t at =
+                next_random(4) == 0 ? next_random(300) : MANIFEST_SUMMARY_BYTES + next_random(body);
+            changed[at] = alphabet[next_random(sizeof(alphabet) - 1)];
+        }
+        seal(changed, text_bytes);
+        int error = manifest_read(&read, changed, text_bytes);
+        if (error) {
+            assert_true(error == ERR_CORRUPT || error == ERR_VERSION);
+            continue;
+        }
+        accepted++;
+        assert_int_equal(layout_table_check(read->table, read->summary.shards), 0);
+        char *again = NULL;
+        size_t bytes = 0;
+        assert_int_equal(manifest_write(&again, &bytes, read), 0);
+        free(again);
+        manifest_free(read);
+    }
+    print_message("# %u of 20000 accepted\n", accepted);
+    free(changed);
+}
+
+static void test_manifest__deep_nesting_is_refused(void **state)
+{
+    (void)state;
+    size_t depth = 1u << 20, bytes = MANIFEST_SUMMARY_BYTES + 2 * depth + SHA_BYTES + 32;
+    char *deep = malloc(bytes);
+    struct manifest *read = NULL;
+    memcpy(deep, text, MANIFEST_SUMMARY_BYTES);
+    memset(deep + MANIFEST_SUMMARY_BYTES, ' ', bytes - MANIFEST_SUMMARY_BYTES);
+    memcpy(deep + MANIFEST_SUMMARY_BYTES, "\"mesh\":", 7);
+    memset(deep + MANIFEST_SUMMARY_BYTES + 7, '[', depth);
+    memset(deep + MANIFEST_SUMMARY_BYTES + 7 + depth, ']', depth);
+    deep[MANIFEST_SUMMARY_BYTES + 7 + 2 * depth] = ',';
+    memcpy(deep + bytes - SHA_BYTES, text + text_bytes - SHA_BYTES, SHA_BYTES);
+    seal(deep, bytes);
+    assert_int_equal(manifest_read(&read, deep, bytes), ERR_CORRUPT);
+    assert_non_null(strstr(report_line(), "maximum parsing depth"));
+    free(deep);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_manifest__read_gives_back_what_was_written),
+        cmocka_unit_test(test_manifest__is_one_json_document_with_the_summary_first),
+        cmocka_unit_test(test_manifest__summary_is_read_from_the_first_page_alone),
+        cmocka_unit_test(test_manifest__write_refuses_what_could_not_be_read),
+        cmocka_unit_test(test_manifest__read_refuses_every_changed_byte),
+        cmocka_unit_test(test_manifest__read_refuses_every_truncation),
+        cmocka_unit_test(test_manifest__read_refuses_more_than_its_limit),
+        cmocka_unit_test(test_manifest__read_refuses_lies_under_right_hashes),
+        cmocka_unit_test(test_manifest__read_survives_random_texts_under_right_hashes),
+        cmocka_unit_test(test_manifest__deep_nesting_is_refused),
+    };
+    return cmocka_run_group_tests(tests, open_manifest, close_manifest);
+}
