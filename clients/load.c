@@ -14,7 +14,6 @@
 
 #include "proto/report.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -83,14 +82,12 @@ static void close_plan(struct load *load)
     ProtobufCMessage *answer = NULL;
     request.load = load->plan->load;
     /* The text of an earlier error is the one that counts; a lease that is not closed runs out. */
-    char message[512], detail[512], hint[256];
-    snprintf(message, sizeof message, "%s", report_message());
-    snprintf(detail, sizeof detail, "%s", report_detail());
-    snprintf(hint, sizeof hint, "%s", report_hint());
+    struct session_text text;
+    session_text_keep(&text);
     if (session_call(load->ckpt, &answer, "CloseLoad", &request.base,
                      &holdfast__v1__close_load_reply__descriptor, SESSION_CALL_MS) == 0)
         protobuf_c_message_free_unpacked(answer, NULL);
-    report_set(0, message, detail, hint);
+    session_text_restore(&text);
 }
 
 static bool take_box(struct box *out, uint32_t dims, size_t num_offset, const uint64_t *offset,

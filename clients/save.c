@@ -14,7 +14,6 @@
 
 #include "proto/report.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -191,14 +190,13 @@ void ckpt_save_abort(struct ckpt_save *save)
     request.reason = "given up by the rank";
     save->is_open = false;
     /* Best effort: ckptd aborts by itself what never ends. The caller's error text is kept. */
-    char line[512];
-    snprintf(line, sizeof line, "%s", report_message());
+    struct session_text text;
+    session_text_keep(&text);
     if (session_alive(ckpt) &&
         session_call(ckpt, &answer, "AbortSave", &request.base,
                      &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS) == 0)
         protobuf_c_message_free_unpacked(answer, NULL);
-    if (line[0] != '\0')
-        report_set(save->error, line, NULL, NULL);
+    session_text_restore(&text);
 }
 
 /* Turns one answer into a result; ERR_BUSY: not settled yet. */

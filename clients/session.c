@@ -32,6 +32,18 @@ uint64_t session_clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+void session_text_keep(struct session_text *out)
+{
+    snprintf(out->message, sizeof out->message, "%s", report_message());
+    snprintf(out->detail, sizeof out->detail, "%s", report_detail());
+    snprintf(out->hint, sizeof out->hint, "%s", report_hint());
+}
+
+void session_text_restore(const struct session_text *text)
+{
+    report_set(0, text->message, text->detail, text->hint);
+}
+
 int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *method,
                  const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
                  uint32_t timeout_ms)
