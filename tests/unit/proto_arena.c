@@ -1,0 +1,377 @@
+/* proto_arena.c - the announcement ring and the passing of descriptors.
+ *
+ * Goal: every announcement arrives once and in order, from another thread and from another process;
+ * hostile counters and hostile messages are refused, and no descriptor leaks.
+ * Method: a producer and a consumer run against each other over many turns of the ring, in threads
+ * and, over a memfd, in two processes; the reply is sent by hand in every broken form. Open
+ * descriptors are counted before and after. */
+#include "proto/arena.h"
+#include "proto/report.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define NUM_MESSAGES (40ull * ARENA_RING_ENTRIES + 17)
+
+static struct arena_entry make_entry(uint64_t n)
+{
+    return (struct arena_entry){.kind = n % 7 ? ARENA_ENTRY_RANGE : ARENA_ENTRY_END,
+                                .image = (uint32_t)(n * 3),
+                                .save = ~n,
+                                .offset = n << 20,
+                                .bytes = n * n};
+}
+
+static struct arena_control *new_control(void)
+{
+    struct arena_control *control = calloc(1, sizeof(*control));
+    assert_non_null(control);
+    return control;
+}
+
+/* ---- the ring ---- */
+
+static void test_arena_ring__is_first_in_first_out_and_says_full_and_empty(void **state)
+{
+    (void)state;
+    struct arena_control *control = new_control();
+    struct arena_entry entry;
+    bool any = true;
+    assert_int_equal(arena_pop(control, &entry, &any), 0);
+    assert_false(any);
+    for (uint64_t n = 0; n < ARENA_RING_ENTRIES; n++) {
+        entry = make_entry(n);
+        assert_true(arena_push(control, &entry));
+    }
+    assert_false(arena_push(control, &entry));
+    for (uint64_t n = 0; n < ARENA_RING_ENTRIES; n++) {
+        struct arena_entry expected = make_entry(n);
+        assert_int_equal(arena_pop(control, &entry, &any), 0);
+        assert_true(any);
+        assert_memory_equal(&entry, &expected, sizeof(entry));
+    }
+    assert_int_equal(arena_pop(control, &entry, &any), 0);
+    assert_false(any);
+    free(control);
+}
+
+static void test_arena_ring__counters_may_wrap(void **state)
+{
+    (void)state;
+    struct arena_control *control = new_control();
+    control->head = control->tail = UINT64_MAX - 5;
+    for (uint64_t n = 0; n < 20; n++) {
+        struct arena_entry entry = make_entry(n), expected = entry;
+        bool any = false;
+        assert_true(arena_push(control, &entry));
+        memset(&entry, 0, sizeof(entry));
+        assert_int_equal(arena_pop(control, &entry, &any), 0);
+        assert_true(any);
+        assert_memory_equal(&entry, &expected, sizeof(entry));
+    }
+    assert_int_equal(control->head, 14);
+    free(control);
+}
+
+static void test_arena_ring__impossible_head_is_corrupt(void **state)
+{
+    (void)state;
+    static const uint64_t heads[] = {ARENA_RING_ENTRIES + 1, UINT64_MAX, 1ull << 63};
+    struct arena_control *control = new_control();
+    for (size_t i = 0; i < sizeof(heads) / sizeof(heads[0]); i++) {
+        struct arena_entry entry;
+        bool any = true;
+        control->head = heads[i];
+        assert_int_equal(arena_pop(control, &entry, &any), ERR_CORRUPT);
+        assert_false(any);
+        assert_int_equal(control->tail, 0);
+    }
+    free(control);
+}
+
+static void *produce(void *user)
+{
+    for (uint64_t n = 0; n < NUM_MESSAGES; n++) {
+        struct arena_entry entry = make_entry(n);
+        while (!arena_push(user, &entry))
+            sched_yield();
+    }
+    return NULL;
+}
+
+static void consume_all(struct arena_control *control)
+{
+    for (uint64_t n = 0; n < NUM_MESSAGES;) {
+        struct arena_entry entry, expected = make_entry(n);
+        bool any = false;
+        assert_int_equal(arena_pop(control, &entry, &any), 0);
+        if (!any) {
+            sched_yield();
+            continue;
+        }
+        assert_memory_equal(&entry, &expected, sizeof(entry));
+        n++;
+    }
+}
+
+static void test_arena_ring__passes_all_between_threads(void **state)
+{
+    (void)state;
+    struct arena_control *control = new_control();
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, produce, control), 0);
+    consume_all(control);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(control->head, NUM_MESSAGES);
+    assert_int_equal(control->tail, NUM_MESSAGES);
+    free(control);
+}
+
+static void test_arena_ring__passes_all_between_processes(void **state)
+{
+    (void)state;
+    int status = 1, fd = memfd_create("ring", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, sizeof(struct arena_control)), 0);
+    struct arena_control *control =
+        mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(control, MAP_FAILED);
+    pid_t child = fork();
+    if (child == 0) {
+        produce(control);
+        _exit(0);
+    }
+    consume_all(control);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    munmap(control, sizeof(*control));
+    close(fd);
+}
+
+/* ---- descriptors ---- */
+
+static uint32_t count_open(void)
+{
+    uint32_t count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    assert_non_null(folder);
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
+static struct arena_reply make_reply(uint32_t num_fds)
+{
+    return (struct arena_reply){.magic = ARENA_MAGIC,
+                                .version = ARENA_VERSION,
+                                .num_fds = num_fds,
+                                .segment_bytes = 256u << 20};
+}
+
+/* Sends `bytes` of a reply with `num_fds` descriptors, in any broken combination. */
+static void send_by_hand(int socket, const void *data, size_t bytes, uint32_t num_fds)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(200 * sizeof(int))];
+    } control;
+    struct iovec part = {.iov_base = (void *)data, .iov_len = bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    memset(&control, 0, sizeof(control));
+    if (num_fds > 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(num_fds * sizeof(int));
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(num_fds * sizeof(int));
+        for (uint32_t i = 0; i < num_fds; i++)
+            memcpy(CMSG_DATA(header) + i * sizeof(int), &(int){STDIN_FILENO}, sizeof(int));
+    }
+    assert_int_equal(sendmsg(socket, &message, MSG_NOSIGNAL), bytes);
+}
+
+static void open_pair(int ends[2])
+{
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+}
+
+static void test_arena_reply__descriptors_arrive_in_order_and_close_on_exec(void **state)
+{
+    (void)state;
+    uint32_t before = count_open();
+    for (uint32_t num_fds = 0; num_fds <= ARENA_FDS_MAX; num_fds += 16) {
+        int ends[2], sent[ARENA_FDS_MAX], received[ARENA_FDS_MAX];
+        struct arena_reply reply = make_reply(num_fds), got;
+        open_pair(ends);
+        for (uint32_t i = 0; i < num_fds; i++) {
+            sent[i] = memfd_create("segment", MFD_CLOEXEC);
+            assert_int_equal(ftruncate(sent[i], 1000 + i), 0);
+        }
+        assert_int_equal(arena_send_reply(ends[0], &reply, sent), 0);
+        assert_int_equal(arena_receive_reply(ends[1], &got, received, ARENA_FDS_MAX), 0);
+        assert_memory_equal(&got, &reply, sizeof(got));
+        for (uint32_t i = 0; i < num_fds; i++) {
+            assert_int_equal(lseek(received[i], 0, SEEK_END), 1000 + i);
+            assert_int_equal(fcntl(received[i], F_GETFD), FD_CLOEXEC);
+            close(received[i]);
+            close(sent[i]);
+        }
+        close(ends[0]);
+        close(ends[1]);
+    }
+    assert_int_equal(count_open(), before);
+}
+
+static void test_arena_reply__error_comes_without_descriptors(void **state)
+{
+    (void)state;
+    int ends[2], fds[4];
+    struct arena_reply reply = make_reply(0), got;
+    reply.error = ERR_DENIED;
+    open_pair(ends);
+    assert_int_equal(arena_send_reply(ends[0], &reply, NULL), 0);
+    assert_int_equal(arena_receive_reply(ends[1], &got, fds, 4), 0);
+    assert_int_equal(got.error, ERR_DENIED);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void test_arena_reply__arrives_in_two_parts(void **state)
+{
+    (void)state;
+    int ends[2], fds[4];
+    struct arena_reply reply = make_reply(2), got;
+    open_pair(ends);
+    send_by_hand(ends[0], &reply, 5, 2);
+    send_by_hand(ends[0], (char *)&reply + 5, sizeof(reply) - 5, 0);
+    assert_int_equal(arena_receive_reply(ends[1], &got, fds, 4), 0);
+    assert_int_equal(got.num_fds, 2);
+    close(fds[0]);
+    close(fds[1]);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void test_arena_reply__gone_peer_is_unavailable(void **state)
+{
+    (void)state;
+    int ends[2], fds[4];
+    struct arena_reply reply = make_reply(0), got;
+    open_pair(ends);
+    close(ends[1]);
+    assert_int_equal(arena_send_reply(ends[0], &reply, NULL), ERR_UNAVAILABLE);
+    close(ends[0]);
+    open_pair(ends);
+    close(ends[0]);
+    assert_int_equal(arena_receive_reply(ends[1], &got, fds, 4), ERR_UNAVAILABLE);
+    close(ends[1]);
+}
+
+static void test_arena_reply__broken_messages_are_refused_and_leak_nothing(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t magic;
+        uint32_t version;
+        int32_t error;
+        uint32_t announced, sent, fit;
+        size_t bytes;
+        int expected;
+    } cases[] = {
+        {ARENA_MAGIC, ARENA_VERSION, 0, 2, 1, 8, 32, ERR_CORRUPT},   /* too few came */
+        {ARENA_MAGIC, ARENA_VERSION, 0, 1, 2, 8, 32, ERR_CORRUPT},   /* too many came */
+        {ARENA_MAGIC, ARENA_VERSION, 0, 5, 5, 4, 32, ERR_CORRUPT},   /* more than fit */
+        {ARENA_MAGIC, ARENA_VERSION, 0, 65, 65, 8, 32, ERR_CORRUPT}, /* more than may be */
+        {ARENA_MAGIC, ARENA_VERSION, 0, 200, 200, 8, 32, ERR_CORRUPT},
+        {ARENA_MAGIC, ARENA_VERSION, 0, UINT32_MAX, 3, 8, 32, ERR_CORRUPT},
+        {ARENA_MAGIC, ARENA_VERSION, ERR_BUSY, 1, 1, 8, 32,
+         ERR_CORRUPT},                                             /* error and a descriptor */
+        {ARENA_MAGIC, ARENA_VERSION, 0, 3, 3, 8, 31, ERR_CORRUPT}, /* cut */
+        {ARENA_MAGIC, ARENA_VERSION, 0, 3, 3, 8, 1, ERR_CORRUPT},
+        {ARENA_MAGIC + 1, ARENA_VERSION, 0, 3, 3, 8, 32, ERR_CORRUPT},
+        {ARENA_MAGIC, ARENA_VERSION + 1, 0, 3, 3, 8, 32, ERR_VERSION},
+    };
+    uint32_t before = count_open();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int ends[2], fds[8];
+        struct arena_reply reply = make_reply(cases[i].announced), got;
+        reply.magic = cases[i].magic;
+        reply.version = cases[i].version;
+        reply.error = cases[i].error;
+        open_pair(ends);
+        send_by_hand(ends[0], &reply, cases[i].bytes, cases[i].sent);
+        close(ends[0]);
+        int error = arena_receive_reply(ends[1], &got, fds, cases[i].fit);
+        if (error != cases[i].expected)
+            fail_msg("case %zu: %s", i, err_name(error));
+        close(ends[1]);
+        assert_int_equal(count_open(), before);
+    }
+}
+
+static void test_arena_reply__oversized_datagram_is_refused(void **state)
+{
+    (void)state;
+    int ends[2], fds[8];
+    char data[64] = {0};
+    struct arena_reply reply = make_reply(2), got;
+    uint32_t before = count_open();
+    memcpy(data, &reply, sizeof(reply));
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    send_by_hand(ends[0], data, sizeof(data), 2);
+    assert_int_equal(arena_receive_reply(ends[1], &got, fds, 8), ERR_CORRUPT);
+    close(ends[0]);
+    close(ends[1]);
+    assert_int_equal(count_open(), before);
+}
+
+static void test_arena_reply__full_socket_without_blocking_is_unavailable(void **state)
+{
+    (void)state;
+    int ends[2], sent = 0;
+    struct arena_reply reply = make_reply(0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+    while (sent < 1000000 && arena_send_reply(ends[0], &reply, NULL) == 0)
+        sent++;
+    assert_in_range(sent, 1, 999999);
+    assert_int_equal(arena_send_reply(ends[0], &reply, NULL), ERR_UNAVAILABLE);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_arena_ring__is_first_in_first_out_and_says_full_and_empty),
+        cmocka_unit_test(test_arena_ring__counters_may_wrap),
+        cmocka_unit_test(test_arena_ring__impossible_head_is_corrupt),
+        cmocka_unit_test(test_arena_ring__passes_all_between_threads),
+        cmocka_unit_test(test_arena_ring__passes_all_between_processes),
+        cmocka_unit_test(test_arena_reply__descriptors_arrive_in_order_and_close_on_exec),
+        cmocka_unit_test(test_arena_reply__error_comes_without_descriptors),
+        cmocka_unit_test(test_arena_reply__arrives_in_two_parts),
+        cmocka_unit_test(test_arena_reply__gone_peer_is_unavailable),
+        cmocka_unit_test(test_arena_reply__broken_messages_are_refused_and_leak_nothing),
+        cmocka_unit_test(test_arena_reply__oversized_datagram_is_refused),
+        cmocka_unit_test(test_arena_reply__full_socket_without_blocking_is_unavailable),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
