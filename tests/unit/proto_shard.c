@@ -238,7 +238,12 @@ static void assert_is_written_header(const struct shard_header *parsed)
     struct shard_tensor *tensors = NULL;
     uint32_t count = 0;
     uint64_t bytes = 0;
-    assert_memory_equal(&parsed->identity, &bed.identity, sizeof(bed.identity));
+    assert_string_equal(parsed->identity.run, bed.identity.run);
+    assert_string_equal(parsed->identity.nonce, bed.identity.nonce);
+    assert_int_equal(parsed->identity.step, bed.identity.step);
+    assert_int_equal(parsed->identity.attempt, bed.identity.attempt);
+    assert_int_equal(parsed->identity.shard, bed.identity.shard);
+    assert_int_equal(parsed->identity.shards, bed.identity.shards);
     assert_memory_equal(&parsed->geometry, &bed.geometry, sizeof(bed.geometry));
     assert_int_equal(layout_shard_tensors(&tensors, &count, &bytes, bed.table, 1), 0);
     assert_int_equal(parsed->num_tensors, count);
