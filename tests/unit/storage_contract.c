@@ -496,6 +496,37 @@ static void test_storage__callbacks_may_submit(void **state)
     free(chain.data);
 }
 
+static void write_inside(struct storage_request *request)
+{
+    struct chain *chain = request->user;
+    assert_int_equal(request->error, ERR_INVALID);
+    request->offset = 0;
+    request->done = bed_count_done;
+    request->user = chain->wait;
+    storage_submit(chain->storage, request);
+}
+
+static void test_storage__callback_of_a_refused_request_may_submit(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct bed_wait wait;
+    struct chain chain = {.storage = storage, .data = bed_buffer(BLOCK), .wait = &wait};
+    struct storage_object *object;
+    bed_wait_init(&wait);
+    bed_fill(chain.data, BLOCK, 4);
+    assert_int_equal(storage_object_create(storage, &object, "again", BLOCK), 0);
+    chain.request = bed_request(STORAGE_WRITE, object, BLOCK, chain.data, BLOCK, &wait);
+    chain.request.done = write_inside;
+    chain.request.user = &chain;
+    storage_submit(storage, &chain.request);
+    bed_wait_for(&wait, 1);
+    assert_int_equal(chain.request.error, 0);
+    storage_object_close(storage, object);
+    bed_expect(storage, "again", BLOCK, 4);
+    bed_wait_deinit(&wait);
+    free(chain.data);
+}
+
 static void test_storage__registered_buffers_write_and_read(void **state)
 {
     struct storage *storage = storage_of(state);
@@ -566,6 +597,7 @@ static const struct {
     CASE(test_storage__odd_but_legal_keys_are_kept),
     CASE(test_storage__many_threads_submit_at_once),
     CASE(test_storage__callbacks_may_submit),
+    CASE(test_storage__callback_of_a_refused_request_may_submit),
     CASE(test_storage__registered_buffers_write_and_read),
     CASE(test_storage__tells_its_space_and_itself),
 };
