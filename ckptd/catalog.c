@@ -1,0 +1,399 @@
+/* catalog.c - which checkpoints exist. There is no database: the store is the truth, read at start.
+ *
+ * A directory "<run>/step-00001000-a0003" with a manifest is a committed checkpoint. The summary in
+ * the manifest's first 4 KiB, the names and the sizes of the shards are checked; what does not fit
+ * is damage: the checkpoint is quarantined, which means named, kept, and never served. Without a
+ * manifest it is rubbish of a save that a crash cut short, whatever state that was in (commit.c):
+ * this daemon is the store's one writer and its coordinator, so nobody else can still commit it,
+ * and its shards are removed. Files of other names are never touched.
+ *
+ * Order: a run's list is newest first, by attempt, then by step. A run that was rolled back goes on
+ * in a higher attempt at lower steps, so the highest step is not the newest.
+ *
+ * Limits: limits.runs, limits.checkpoints: a store with more is refused at start (ERR_BUSY). */
+#include "ckptd/ckptd.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- lists of names ---- */
+
+struct name {
+    char text[256];
+    bool is_dir;
+    uint64_t bytes;
+};
+struct names {
+    struct name *list;
+    size_t count, room;
+};
+
+static int visit_name(void *user, const struct storage_entry *entry)
+{
+    struct names *names = user;
+    if (names->count == names->room) {
+        size_t room = names->room ? 2 * names->room : 64;
+        struct name *list = realloc(names->list, room * sizeof *list);
+        if (!list)
+            return report_error(ERR_MEMORY, NULL, "no memory for a list of %zu names", room);
+        names->list = list;
+        names->room = room;
+    }
+    struct name *name = &names->list[names->count];
+    if (strlen(entry->name) >= sizeof name->text)
+        return 0; /* no name of ours is that long */
+    snprintf(name->text, sizeof name->text, "%s", entry->name);
+    name->is_dir = entry->is_dir;
+    name->bytes = entry->bytes;
+    names->count++;
+    return 0;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct name *)a)->text, ((const struct name *)b)->text);
+}
+
+/* Sorted. Free names->list. */
+static int list_names(struct names *out, struct storage *storage, const char *prefix)
+{
+    memset(out, 0, sizeof *out);
+    int error = storage_list(storage, prefix, visit_name, out);
+    if (error != 0) {
+        free(out->list);
+        out->list = NULL;
+        return error;
+    }
+    if (out->count > 0)
+        qsort(out->list, out->count, sizeof *out->list, compare_names);
+    return 0;
+}
+
+static const struct name *find_name(const struct names *names, const char *text)
+{
+    struct name key;
+    snprintf(key.text, sizeof key.text, "%s", text);
+    return names->count ? bsearch(&key, names->list, names->count, sizeof key, compare_names)
+                        : NULL;
+}
+
+/* ---- runs ---- */
+
+bool run_name_valid(const char *name)
+{
+    size_t length = strlen(name);
+    if (length == 0 || length > RUN_NAME_MAX || name[0] == '.')
+        return false;
+    return strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") ==
+           length;
+}
+
+int run_find(struct run **out, struct service *service, const char *name, bool create)
+{
+    struct run *run = service->runs;
+    while (run && strcmp(run->name, name) != 0)
+        run = run->next;
+    if (!run && create) {
+        if (!run_name_valid(name))
+            return report_error(ERR_INVALID, "use letters, digits, '.', '_' and '-', at most 100",
+                                "\"%.120s\" cannot name a run", name);
+        if (service->num_runs >= service->config->limit_runs)
+            return report_error(ERR_BUSY, "raise limits.runs", "the store holds %u runs already",
+                                service->num_runs);
+        run = calloc(1, sizeof *run);
+        if (!run)
+            return report_error(ERR_MEMORY, NULL, "no memory for a run");
+        snprintf(run->name, sizeof run->name, "%s", name);
+        run->service = service;
+        run->tag = ++service->num_runs;
+        commit_init(&run->machine, 0);
+        run->next = service->runs;
+        service->runs = run;
+    }
+    if (!run)
+        return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "the run \"%.120s\" is not known",
+                            name);
+    *out = run;
+    return 0;
+}
+
+/* ---- checkpoints ---- */
+
+static bool newer(const struct manifest_summary *a, const struct manifest_summary *b)
+{
+    return a->attempt != b->attempt ? a->attempt > b->attempt : a->step > b->step;
+}
+
+int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary)
+{
+    struct service *service = run->service;
+    if (service->num_checkpoints >= service->config->limit_checkpoints)
+        return report_error(ERR_BUSY, "raise limits.checkpoints, or prune",
+                            "the store holds %u checkpoints already", service->num_checkpoints);
+    struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
+    if (checkpoint)
+        checkpoint->images = calloc(summary->shards + 1, sizeof *checkpoint->images);
+    if (!checkpoint || !checkpoint->images) {
+        free(checkpoint);
+        return report_error(ERR_MEMORY, NULL, "no memory for a checkpoint");
+    }
+    checkpoint->run = run;
+    checkpoint->summary = *summary;
+    struct checkpoint **at = &run->checkpoints;
+    while (*at && newer(&(*at)->summary, summary))
+        at = &(*at)->next;
+    checkpoint->next = *at;
+    *at = checkpoint;
+    service->num_checkpoints++;
+    *out = checkpoint;
+    return 0;
+}
+
+struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt)
+{
+    struct checkpoint *checkpoint = run->checkpoints;
+    while (checkpoint &&
+           (checkpoint->summary.step != step || checkpoint->summary.attempt != attempt))
+        checkpoint = checkpoint->next;
+    return checkpoint;
+}
+
+struct checkpoint *catalog_newest(struct run *run)
+{
+    struct checkpoint *checkpoint = run->checkpoints;
+    while (checkpoint && checkpoint->damaged)
+        checkpoint = checkpoint->next;
+    return checkpoint;
+}
+
+void catalog_damage(struct checkpoint *checkpoint, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(checkpoint->damage, sizeof checkpoint->damage, format, arguments);
+    va_end(arguments);
+    checkpoint->damaged = true;
+    log_error("catalog", "run %s, step %llu, attempt %llu is damaged and quarantined: %s",
+              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
+              (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
+}
+
+bool catalog_in_memory(const struct checkpoint *checkpoint)
+{
+    for (uint32_t i = 0; i < checkpoint->summary.shards; i++)
+        if (!checkpoint->images[i] || checkpoint->images[i]->state != IMAGE_RESIDENT)
+            return false;
+    return checkpoint->summary.shards > 0;
+}
+
+void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint)
+{
+    holdfast__v1__checkpoint_summary__init(out);
+    out->run = checkpoint->run->name;
+    out->step = checkpoint->summary.step;
+    out->attempt = checkpoint->summary.attempt;
+    out->nonce = checkpoint->summary.nonce;
+    out->bytes = checkpoint->summary.bytes;
+    out->time = checkpoint->summary.time;
+    out->world_size = checkpoint->summary.world_size;
+    out->durability = checkpoint->damaged ? "damaged" : "local";
+    out->in_memory = catalog_in_memory(checkpoint);
+}
+
+/* ---- reading the store ---- */
+
+struct scan {
+    struct service *service;
+    struct run *run;
+    char dir[STORAGE_KEY_MAX]; /* "<run>/step-..." */
+    uint64_t step, attempt;
+    uint32_t num_removed, num_kept;
+};
+
+/* Do the names and sizes in the directory fit the summary? ERR_CORRUPT. */
+static int check_files(const struct scan *scan, const struct names *names,
+                       const struct manifest_summary *summary)
+{
+    struct shard_identity identity = {.step = scan->step, .attempt = scan->attempt};
+    uint64_t bytes = 0;
+    snprintf(identity.run, sizeof identity.run, "%s", scan->run->name);
+    identity.shards = summary->shards;
+    if (strcmp(summary->run, scan->run->name) != 0 || summary->step != scan->step ||
+        summary->attempt != scan->attempt)
+        return report_error(
+            ERR_CORRUPT, NULL, "its manifest belongs to %s, step %llu, attempt %llu", summary->run,
+            (unsigned long long)summary->step, (unsigned long long)summary->attempt);
+    for (uint32_t i = 0; i < summary->shards; i++) {
+        char key[STORAGE_KEY_MAX];
+        identity.shard = i;
+        int error = shard_key(key, sizeof key, &identity);
+        if (error != 0)
+            return error;
+        const struct name *name = find_name(names, strrchr(key, '/') + 1);
+        if (!name || name->is_dir)
+            return report_error(ERR_CORRUPT, NULL, "%s is missing", strrchr(key, '/') + 1);
+        bytes += name->bytes;
+    }
+    if (bytes != summary->bytes)
+        return report_error(ERR_CORRUPT, NULL, "its shards have %llu bytes instead of %llu",
+                            (unsigned long long)bytes, (unsigned long long)summary->bytes);
+    return 0;
+}
+
+static int read_checkpoint(struct scan *scan, const struct names *names)
+{
+    struct manifest_summary summary;
+    struct checkpoint *checkpoint;
+    char key[STORAGE_KEY_MAX + 32];
+    static char text[MANIFEST_SUMMARY_BYTES];
+    uint64_t bytes = 0;
+    snprintf(key, sizeof key, "%s/%s", scan->dir, MANIFEST_NAME);
+    memset(text, 0, sizeof text);
+    int damage = storage_fetch(scan->service->storage, key, text, sizeof text, &bytes);
+    if (damage == 0)
+        damage = manifest_read_summary(&summary, text, bytes < sizeof text ? bytes : sizeof text);
+    if (damage != 0) {
+        memset(&summary, 0, sizeof summary);
+        snprintf(summary.run, sizeof summary.run, "%s", scan->run->name);
+        summary.step = scan->step;
+        summary.attempt = scan->attempt;
+    } else {
+        damage = check_files(scan, names, &summary);
+        summary.step = scan->step; /* in the list it stands where its directory does */
+        summary.attempt = scan->attempt;
+    }
+    struct fault fault = {0};
+    if (damage != 0)
+        fault_take(&fault, damage);
+    int error = catalog_add(&checkpoint, scan->run, &summary);
+    if (error == 0 && damage != 0)
+        catalog_damage(checkpoint, "%s", fault.message);
+    return error;
+}
+
+static bool is_shard_name(const char *name)
+{
+    static const char suffix[] = ".safetensors";
+    size_t length = strlen(name);
+    return strncmp(name, "shard-", 6) == 0 && length > sizeof suffix &&
+           strcmp(name + length - (sizeof suffix - 1), suffix) == 0;
+}
+
+static void remove_rubbish(struct scan *scan, const struct names *names)
+{
+    char key[STORAGE_KEY_MAX + 300];
+    uint32_t left = 0;
+    for (size_t i = 0; i < names->count; i++) {
+        snprintf(key, sizeof key, "%s/%s", scan->dir, names->list[i].text);
+        if (!names->list[i].is_dir && is_shard_name(names->list[i].text) &&
+            storage_remove(scan->service->storage, key) == 0)
+            scan->num_removed++;
+        else
+            left++;
+    }
+    if (left == 0)
+        storage_remove(scan->service->storage, scan->dir);
+    else
+        log_warn("catalog", "%s has no manifest, but files that are not ours to remove", scan->dir);
+    scan->num_kept += left;
+}
+
+static int scan_step(struct scan *scan, const char *name)
+{
+    unsigned long long step, attempt;
+    struct names names;
+    if (sscanf(name, "step-%llu-a%llu", &step, &attempt) != 2)
+        return 0;
+    int error = shard_dir_key(scan->dir, sizeof scan->dir, scan->run->name, step, attempt);
+    if (error != 0 || strcmp(strrchr(scan->dir, '/') + 1, name) != 0)
+        return 0; /* not a name that we write */
+    scan->step = step;
+    scan->attempt = attempt;
+    error = list_names(&names, scan->service->storage, scan->dir);
+    if (error != 0)
+        return error;
+    if (find_name(&names, MANIFEST_NAME))
+        error = read_checkpoint(scan, &names);
+    else
+        remove_rubbish(scan, &names);
+    free(names.list);
+    return error;
+}
+
+static int scan_attempts(struct scan *scan)
+{
+    char prefix[STORAGE_KEY_MAX];
+    struct names names;
+    snprintf(prefix, sizeof prefix, "%s/attempts", scan->run->name);
+    int error = list_names(&names, scan->service->storage, prefix);
+    for (size_t i = 0; error == 0 && i < names.count; i++) {
+        char *end;
+        unsigned long long number = strtoull(names.list[i].text, &end, 10);
+        if (*end == 0 && number > scan->run->newest_attempt && number < UINT64_MAX)
+            scan->run->newest_attempt = number;
+    }
+    free(names.list);
+    return error;
+}
+
+static int scan_run(struct scan *scan, const char *name)
+{
+    struct names names;
+    if (!run_name_valid(name)) {
+        log_warn("catalog", "the directory %s is not a run", name);
+        return 0;
+    }
+    int error = run_find(&scan->run, scan->service, name, true);
+    if (error == 0)
+        error = scan_attempts(scan);
+    if (error != 0)
+        return error;
+    error = list_names(&names, scan->service->storage, name);
+    for (size_t i = 0; error == 0 && i < names.count; i++)
+        if (names.list[i].is_dir)
+            error = scan_step(scan, names.list[i].text);
+    free(names.list);
+    /* A checkpoint proves its attempt, whatever became of the attempt's file. */
+    for (struct checkpoint *c = scan->run->checkpoints; c; c = c->next)
+        if (c->summary.attempt > scan->run->newest_attempt)
+            scan->run->newest_attempt = c->summary.attempt;
+    commit_init(&scan->run->machine, scan->run->newest_attempt);
+    return error;
+}
+
+int catalog_open(struct service *service)
+{
+    struct scan scan = {.service = service};
+    struct names names;
+    int error = list_names(&names, service->storage, "");
+    for (size_t i = 0; error == 0 && i < names.count; i++)
+        if (names.list[i].is_dir)
+            error = scan_run(&scan, names.list[i].text);
+    free(names.list);
+    if (error == 0)
+        log_info("catalog",
+                 "%u runs, %u checkpoints; removed %u files of saves that were cut short",
+                 service->num_runs, service->num_checkpoints, scan.num_removed);
+    return error;
+}
+
+void catalog_close(struct service *service)
+{
+    while (service->runs) {
+        struct run *run = service->runs;
+        service->runs = run->next;
+        while (run->checkpoints) {
+            struct checkpoint *checkpoint = run->checkpoints;
+            run->checkpoints = checkpoint->next;
+            manifest_free(checkpoint->manifest);
+            free(checkpoint->images);
+            free(checkpoint);
+        }
+        attempt_free(run->attempt);
+        attempt_free(run->take.attempt);
+        free(run->last_digests);
+        free(run);
+    }
+}

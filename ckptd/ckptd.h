@@ -1,0 +1,583 @@
+/* ckptd.h - what the files of the daemon share. Private to ckptd/.
+ *
+ * One thread, the service thread, owns every struct below unless a field says otherwise. It sleeps
+ * in loop_run() and is woken by events: RPC threads, workers and the storage's threads do nothing
+ * but post one. Blocking work (files, hashing, zeroing) is a struct job that runs on a worker and
+ * ends with an event. So nothing here needs a lock except the queues themselves (loop.c) and the
+ * digests of an image (image.c).
+ *
+ * Events, timers and jobs are embedded in what they concern; queues are chains of them, so a queue
+ * cannot be full and posting cannot fail. What bounds them is the number of things that exist:
+ * sessions, loads, calls, images; each has a limit in config.c.
+ *
+ * The life of a checkpoint, file by file: door (who may come in), session (attempts, ranks, slices,
+ * rings), stage (announced ranges become written blocks), commit (decides), save (performs what
+ * commit decides), catalog (what exists), restore (leases, verified reads). */
+#ifndef HOLDFAST_CKPTD_H
+#define HOLDFAST_CKPTD_H
+
+#include "ckptd/commit.h"
+#include "proto/arena.h"
+#include "proto/checksum.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/layout.h"
+#include "proto/manifest.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CKPTD_VERSION "0.1"
+#define RUN_NAME_MAX 100  /* bytes; longer names are refused */
+#define SLOTS_PER_RANK 2u /* images of a session; when both are written, BeginSave is ERR_BUSY */
+#define JSON_BYTES_MAX (1u << 20) /* of each JSON field of a request; longer ones are refused */
+
+#define CONTAINER_OF(pointer, type, member) \
+    ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
+
+/* ---- config.c ---- */
+
+struct config {
+    char config_file[256];
+    char listen[128]; /* "unix:/path" */
+    char store[512];
+    char log[256];
+    char access_uids[256];
+    int64_t pool_bytes, segment_bytes;
+    int64_t queue_depth, block_bytes, storage_threads;
+    char engine[16];
+    double usable_fraction;
+    int64_t threads_workers, threads_rpc;
+    int64_t limit_sessions, limit_loads, limit_runs, limit_checkpoints;
+    int64_t limit_describe_ms, limit_connect_ms, limit_load_wait_ms, limit_lease_ms;
+    int64_t limit_wait_ms, limit_drain_ms;
+};
+/* Defaults, then the file named by --config, then the other arguments. ERR_INVALID. With --help,
+ * *out_help is set and nothing else is checked. */
+int config_load(struct config *out, int argc, char **argv, bool *out_help);
+void config_print_help(void);
+
+/* ---- loop.c ---- */
+
+struct event {
+    struct event *next;
+    void (*run)(struct event *event); /* on the service thread */
+};
+struct timer {
+    struct timer *next;
+    int64_t at_ms;
+    bool armed;
+    void (*run)(struct timer *timer);
+};
+struct watch {
+    int fd;
+    void (*run)(struct watch *watch);
+};
+/* `work` runs on a worker; then `done`, unless its run is NULL, on the service thread. */
+struct job {
+    struct job *next;
+    void (*work)(struct job *job);
+    struct event done;
+};
+
+struct loop;
+int loop_open(struct loop **out, uint32_t num_workers);
+/* Joins the workers; events and jobs that are still queued are dropped. */
+void loop_close(struct loop *loop);
+void loop_run(struct loop *loop); /* until loop_stop */
+void loop_stop(struct loop *loop);
+void loop_run_pending(struct loop *loop); /* the events posted so far; after loop_run */
+void loop_post(struct loop *loop, struct event *event); /* any thread */
+void loop_work(struct loop *loop, struct job *job);     /* any thread */
+int64_t loop_now_ms(void);                              /* monotonic */
+/* Nothing queued, nothing running. Only from a timer: an event's own chain does not count. */
+bool loop_is_idle(struct loop *loop);
+void loop_timer(struct loop *loop, struct timer *timer, int64_t ms);
+void loop_timer_cancel(struct loop *loop, struct timer *timer);
+/* Runs watch->run while the descriptor is readable or hung up. A run may unwatch any watch. */
+int loop_watch(struct loop *loop, struct watch *watch, int fd);
+void loop_unwatch(struct loop *loop, struct watch *watch);
+
+/* A failure that crosses from a worker to the service thread. */
+struct fault {
+    int code; /* 0: none */
+    char message[256], detail[256], hint[160];
+};
+void fault_take(struct fault *out, int code); /* from this thread's last error */
+int fault_raise(const struct fault *fault);   /* makes it this thread's last error */
+
+/* ---- pool.c ---- */
+
+struct pool;
+int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes,
+              struct storage *storage);
+void pool_close(struct pool *pool);
+uint64_t pool_segment_bytes(const struct pool *pool);
+uint32_t pool_size(const struct pool *pool);
+uint32_t pool_free_count(const struct pool *pool);
+/* For run `run` (its tag). All or nothing. ERR_BUSY. */
+int pool_take(struct pool *pool, uint32_t *out_segments, uint32_t count, uint64_t run);
+void pool_give(struct pool *pool, const uint32_t *segments, uint32_t count);
+/* Does any still hold bytes of another run? Then pool_clean, on a worker, before they are lent. */
+bool pool_is_dirty(const struct pool *pool, const uint32_t *segments, uint32_t count);
+void pool_clean(struct pool *pool, const uint32_t *segments, uint32_t count);
+uint8_t *pool_base(const struct pool *pool, uint32_t segment);
+/* Borrowed descriptors; the second cannot be mapped writable. */
+int pool_fd(const struct pool *pool, uint32_t segment);
+int pool_fd_read_only(const struct pool *pool, uint32_t segment);
+
+/* ---- image.c ---- */
+
+struct service;
+struct run;
+struct save;
+struct stage;
+struct session;
+struct checkpoint;
+
+enum image_state {
+    IMAGE_SPARE,    /* kept for its session's next save */
+    IMAGE_STAGING,  /* a save in work */
+    IMAGE_READING,  /* being filled from the store */
+    IMAGE_RESIDENT, /* equal to a shard of a committed checkpoint */
+    IMAGE_ENDING    /* nobody wants it; waits for the I/O under way */
+};
+
+/* What a pass over the chunks of an image does with each. */
+enum image_pass {
+    PASS_STAGE,   /* hash what the rank announced, add the digests, write */
+    PASS_REWRITE, /* write again what was hashed before */
+    PASS_READ,    /* read, then hash */
+    PASS_VERIFY   /* hash what is in memory */
+};
+
+struct image;
+/* The unit of hashing and I/O: config block_bytes of the image. */
+struct chunk {
+    struct image *image;
+    uint32_t index;
+    uint64_t unannounced; /* data bytes that the rank has yet to announce */
+    struct fault fault;
+    struct job job;
+    struct event reported;
+    struct storage_request request;
+};
+
+/* The bytes of a shard in memory: segments, and the machinery that moves and proves them. Passed
+ * between the service thread and the workers by jobs; a worker touches only its chunk, the sums
+ * of its blocks, and the digests under `mutex`. */
+struct image {
+    struct service *service;
+    struct image *next, *prev; /* service->images */
+    enum image_state state;
+    struct session *session; /* whose slot it is, or NULL */
+    uint32_t slot;
+    struct checkpoint *checkpoint; /* READING and RESIDENT: of which it holds shard `shard` */
+    uint32_t shard;
+    uint32_t readers; /* loads, and passes for them; not reclaimed while > 0 */
+    bool verified;    /* by a pass, with no writer since */
+    uint32_t *segments;
+    uint32_t num_segments;
+
+    struct shard_geometry geometry;
+    uint64_t identity; /* of the block checksums */
+    uint64_t *sums;    /* per block */
+    struct chunk *chunks;
+    uint32_t num_chunks;
+    enum image_pass pass;
+    struct storage_object *object;
+    uint32_t busy;       /* chunks under way; service thread */
+    atomic_bool stopped; /* chunks that have not begun are skipped */
+    struct fault fault;  /* first of the pass */
+    /* After every report of a chunk, on the service thread. */
+    void (*advance)(struct image *image, struct chunk *chunk);
+
+    struct job job;             /* before and after a READ or VERIFY pass */
+    struct shard_wait *waiting; /* for that pass; service thread */
+
+    /* PASS_STAGE */
+    struct stage *stage;
+    const struct shard_tensor *tensors; /* borrowed from the group */
+    const struct tensor_meta *metas;    /* of the layout table */
+    uint32_t num_tensors;
+    pthread_mutex_t mutex;
+    struct digest *digests; /* per tensor; guarded by mutex while chunks are under way */
+};
+
+/* Arrays and chunks for a file of this geometry; no segments. ERR_MEMORY. */
+int image_new(struct image **out, struct service *service, const struct shard_geometry *geometry);
+/* Gives back the segments and frees all. Nothing may be under way. */
+void image_free(struct image *image);
+uint32_t image_segments_needed(const struct service *service, uint64_t file_bytes);
+/* Takes the segments it needs for `run`, reclaiming memory that nobody uses. ERR_BUSY. */
+int image_take_segments(struct image *image, const struct run *run);
+/* Frees an image that has no session, no checkpoint, no reader and no I/O; returns true then. */
+bool image_settle(struct image *image);
+/* Copy between private memory and the image, across segments. */
+void image_put(struct image *image, uint64_t offset, const void *data, uint64_t bytes);
+void image_get(const struct image *image, uint64_t offset, void *out, uint64_t bytes);
+void image_chunk_range(const struct image *image, uint32_t index, uint64_t *out_start,
+                       uint64_t *out_end);
+bool image_chunk_is_tail(const struct image *image, uint32_t index); /* touches the table */
+/* Starts chunk `index` in the current pass; its report comes later. */
+void image_start_chunk(struct image *image, uint32_t index);
+/* Writes a chunk whose bytes are final, without hashing. */
+void image_write_chunk(struct image *image, uint32_t index);
+void image_start_all(struct image *image, enum image_pass pass);
+/* The checksum table as it belongs into the file, in fresh memory (to be freed); *out_hash is what
+ * the manifest keeps. Worker or service thread, when every block was hashed. */
+int image_make_table(uint8_t **out, uint64_t *out_bytes, uint64_t *out_hash,
+                     const struct image *image);
+/* After READ or VERIFY: do the sums equal the table in the image, and the table the manifest? */
+int image_check_table(const struct image *image, uint64_t table_hash);
+/* Leaves the checkpoint; becomes SPARE of its session or goes. */
+void image_leave_checkpoint(struct image *image);
+
+/* ---- session.c ---- */
+
+struct parked { /* a call that waits; its message lives as long as the call */
+    struct parked *next;
+    struct rpc_call *call;
+    const ProtobufCMessage *message;
+};
+
+struct group_rank {
+    struct slice *slices;
+    uint32_t count;
+    bool described;
+    struct rpc_call *call; /* waits for the others; NULL otherwise */
+    struct save_item *items;
+    uint32_t num_items;
+    struct shard_tensor *tensors;
+    uint32_t num_tensors;
+    struct shard_geometry geometry;
+};
+
+/* The slices of all ranks of one attempt, and the plan made of them. */
+struct group {
+    struct run *run;
+    uint64_t attempt;
+    uint32_t world_size, num_described;
+    bool planning, planned;
+    bool abandoned; /* a new attempt came while it was planned: free when the job ends */
+    struct layout_table *table;
+    struct group_rank *ranks;
+    struct timer timer; /* describe deadline */
+    struct job job;
+    struct fault fault;
+};
+
+/* What the manifest says about an attempt; durable in "<run>/attempts/0003". */
+struct attempt {
+    uint64_t number;
+    uint32_t world_size;
+    char *config_json, *identity_json, *mesh_json, *data_json;
+    char code_version[64];
+    uint64_t parent_step, parent_attempt; /* what it loaded; attempt 0: nothing */
+    bool parent_kept;                     /* that is durable */
+};
+
+/* Blocking work on an attempt's files; one at a time per run. */
+struct attempt_work {
+    struct job job;
+    bool busy;
+    uint64_t number;
+    char *text;              /* to be written */
+    struct attempt *attempt; /* read back */
+    struct fault fault;
+};
+
+struct run {
+    struct run *next;
+    char name[RUN_NAME_MAX + 1];
+    uint64_t tag; /* number of the run within this process, from 1 */
+    struct service *service;
+    struct commit machine;
+    struct attempt *attempt; /* the open one, or NULL */
+    struct group *group;
+    struct parked opening;     /* call NULL: none */
+    struct parked *describing; /* wait until the attempt is read back */
+    struct attempt_work take, resume, parent;
+    uint64_t newest_attempt;        /* durable; from the store */
+    struct checkpoint *checkpoints; /* newest first */
+    struct save *saves;
+    struct digest *last_digests; /* of the newest commit of the open attempt */
+    uint32_t num_last_digests;
+};
+
+struct connection;
+struct session {
+    uint64_t token; /* random; 0: slot not in use */
+    struct service *service;
+    struct run *run;
+    bool is_rank;
+    uint64_t attempt;
+    uint32_t rank;
+    struct connection *connection; /* its end is the session's end */
+    struct timer timer;            /* until the connection comes */
+    uint32_t num_loads;
+    /* Ranks only. */
+    int control_fd, event_fd;
+    struct arena_control *control;
+    struct watch watch; /* event_fd */
+    struct image *slots[SLOTS_PER_RANK];
+    struct save *slot_saves[SLOTS_PER_RANK]; /* the save a STAGING image belongs to */
+};
+
+int session_table_open(struct service *service);
+void session_table_close(struct service *service);
+/* ERR_NOT_FOUND. */
+int session_find(struct session **out, struct service *service, uint64_t token);
+/* ERR_BUSY. A session without a run's rank serves loads. */
+int session_new(struct session **out, struct service *service, struct run *run);
+void session_end(struct session *session, const char *why);
+void session_drain(struct session *session);
+bool session_may_map(const struct session *session, uint32_t segment, bool writable);
+/* The rank sessions of a run's attempts before `attempt`. */
+void session_end_older(struct run *run, uint64_t attempt);
+void session_drain_run(struct run *run);
+void session_describe(struct service *service, struct rpc_call *call,
+                      const Holdfast__V1__DescribeRequest *request);
+/* Takes slices over from a message. ERR_INVALID, ERR_MEMORY. */
+int session_take_slices(struct slice **out, Holdfast__V1__Slice *const *slices, size_t count);
+void group_free(struct group *group);
+
+/* ---- attempt.c ---- */
+
+void attempt_open(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__OpenAttemptRequest *request);
+/* Makes the newest attempt known again after a restart, then takes the call up once more. True when
+ * the call waits for that. */
+bool attempt_resume(struct run *run, struct rpc_call *call,
+                    const Holdfast__V1__DescribeRequest *request);
+/* Performs the actions of a run's machine; called after every commit_*() call. */
+void run_perform(struct run *run, const struct commit_actions *actions);
+/* Remembers what the attempt loaded; durably, when it saves. */
+void attempt_set_parent(struct run *run, uint64_t step, uint64_t attempt);
+void attempt_keep_parent(struct run *run);
+void attempt_free(struct attempt *attempt);
+
+/* ---- stage.c ---- */
+
+struct interval {
+    uint64_t start, end;
+};
+
+/* One rank's part of a save: from announced ranges to a durable file. */
+struct stage {
+    struct save *save; /* NULL: this rank has not begun */
+    uint32_t rank;
+    struct session *session; /* NULL when the rank has gone */
+    uint32_t slot;
+    struct image *image;
+    struct interval *announced; /* sorted, disjoint, merged */
+    uint32_t num_announced, max_announced;
+    uint64_t unannounced;
+    uint32_t unwritten;          /* chunks */
+    uint32_t num_tail, unhashed; /* chunks that touch the table; of them, with data to be hashed */
+    bool ended, created, tabling, tabled, syncing, durable, rewritten, stopping, removing;
+    bool has_job; /* `job` is under way; there is one at a time */
+    uint64_t table_hash;
+    struct fault fault;     /* the first */
+    struct fault job_fault; /* of the job, set by the worker */
+    struct job job;
+    struct storage_request sync;
+    struct event synced;
+};
+
+int stage_begin(struct stage *stage, struct save *save, struct session *session, uint32_t slot);
+void stage_entry(struct session *session, const struct arena_entry *entry);
+/* Stops the I/O and removes the file; save_stage_stopped() is called when it is done. */
+void stage_stop(struct stage *stage);
+
+/* ---- save.c ---- */
+
+struct save_waiter {
+    struct save_waiter *next;
+    struct rpc_call *call;
+    struct save *save;
+    struct timer timer;
+};
+
+struct save {
+    struct save *next;
+    struct service *service;
+    struct run *run;
+    struct group *group;
+    uint64_t id, step, attempt;
+    char nonce[33];
+    char dir[STORAGE_KEY_MAX];
+    char *state_json;
+    struct stage *stages; /* per rank */
+    uint32_t world_size, num_stopped;
+    bool discarding;
+    struct save_waiter *waiters;
+    struct job job;
+    struct fault fault;
+    enum commit_outcome outcome;
+    struct manifest_summary summary;
+    struct digest *digests;
+    uint64_t bytes;
+    int64_t begun_ms, ended_ms, durable_ms, named_ms;
+};
+
+void save_begin(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__BeginSaveRequest *request);
+void save_wait(struct service *service, struct rpc_call *call,
+               const Holdfast__V1__WaitSaveRequest *request);
+void save_abort(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__AbortSaveRequest *request);
+void save_identity(struct shard_identity *out, const struct save *save, uint32_t rank);
+/* From stage.c: */
+void save_stage_ended(struct stage *stage);
+void save_stage_durable(struct stage *stage);
+void save_stage_failed(struct stage *stage, const char *reason);
+void save_stage_stopped(struct stage *stage);
+/* From run_perform(): */
+void save_perform(struct run *run, const struct commit_action *action);
+/* Answers a WaitSave; `reason` may be NULL. */
+struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
+    char run[RUN_NAME_MAX + 1];
+    uint64_t step, attempt;
+    char reason[512];
+};
+#define FAILURES_MAX 256u
+
+/* ---- catalog.c ---- */
+
+/* A LoadShard call that waits for a pass, or for memory. */
+struct shard_wait {
+    struct shard_wait *next;
+    struct service *service;
+    struct rpc_call *call;
+    uint64_t load; /* by number: the load may have ended */
+    uint32_t shard;
+    bool from_memory;
+    struct timer timer; /* for memory only */
+};
+
+struct checkpoint {
+    struct checkpoint *next; /* of the run; newest attempt first, then newest step */
+    struct run *run;
+    struct manifest_summary summary;
+    bool damaged; /* quarantined: reported, never deleted, never served */
+    char damage[256];
+    struct image **images;     /* per shard, or NULL */
+    struct manifest *manifest; /* cached while leased */
+    uint32_t leases;           /* loads, their opening, and passes for them */
+};
+
+/* Reads the store: runs, attempts, checkpoints; removes rubbish. Blocks; before the service runs.
+ */
+int catalog_open(struct service *service);
+void catalog_close(struct service *service);
+/* ERR_NOT_FOUND; with `create`, ERR_BUSY, ERR_INVALID. */
+int run_find(struct run **out, struct service *service, const char *name, bool create);
+bool run_name_valid(const char *name);
+int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary);
+struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
+/* The newest that is whole, or NULL. */
+struct checkpoint *catalog_newest(struct run *run);
+void catalog_damage(struct checkpoint *checkpoint, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+bool catalog_in_memory(const struct checkpoint *checkpoint);
+/* For replies; strings are borrowed from the checkpoint. */
+void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);
+
+/* ---- restore.c ---- */
+
+struct load {
+    uint64_t number; /* 0: slot not in use */
+    struct service *service;
+    struct session *session;
+    struct checkpoint *checkpoint;
+    struct image **held; /* per shard */
+    struct timer timer;  /* lease */
+};
+
+int restore_open(struct service *service);
+void restore_close(struct service *service);
+void restore_open_load(struct service *service, struct rpc_call *call,
+                       const Holdfast__V1__OpenLoadRequest *request);
+void restore_load_shard(struct service *service, struct rpc_call *call,
+                        const Holdfast__V1__LoadShardRequest *request);
+void restore_release_shard(struct service *service, struct rpc_call *call,
+                           const Holdfast__V1__ReleaseShardRequest *request);
+void restore_close_load(struct service *service, struct rpc_call *call,
+                        const Holdfast__V1__CloseLoadRequest *request);
+void restore_end_session(struct session *session); /* ends its loads */
+bool restore_lends(const struct session *session, uint32_t segment);
+/* Segments came back: LoadShard calls that wait for memory may go on. */
+void restore_wake(struct service *service);
+
+/* ---- door.c ---- */
+
+struct connection {
+    struct connection *next;
+    struct service *service;
+    int fd;
+    struct watch watch;
+    struct session *session;
+    struct timer timer; /* until the first request */
+    size_t received;
+    struct arena_request request;
+};
+struct door;
+int door_open(struct service *service);
+void door_close(struct service *service);
+void door_drop(struct connection *connection);
+
+/* ---- server.c ---- */
+
+/* Everything. */
+struct service {
+    const struct config *config;
+    struct loop *loop;
+    struct storage *storage;
+    struct pool *pool;
+    struct rpc_server *rpc;
+    struct door *door;
+    uint64_t boot_id;
+    char arena_path[160];
+    char socket_path[128];
+    bool draining;
+    int64_t drain_until_ms;
+    struct event drain_event;
+    struct timer drain_timer;
+    char offline[512]; /* why nothing is saved any more; "" normally */
+    struct run *runs;
+    uint32_t num_runs, num_checkpoints;
+    struct session *sessions; /* config limit_sessions of them */
+    struct load *loads;       /* config limit_loads of them */
+    uint64_t next_load;
+    struct image *images;
+    struct shard_wait *starved; /* LoadShard calls that wait for segments, oldest first */
+    struct timer wake_timer;
+    struct connection *connections;
+    struct failure *failures; /* a ring */
+    uint32_t num_failures;
+    struct { /* since the start, and of the newest commit */
+        uint64_t commits, failed, bytes_written, bytes_read;
+        char run[RUN_NAME_MAX + 1];
+        uint64_t step, attempt, bytes;
+        double seconds, staging_seconds, sync_seconds, names_seconds, manifest_seconds;
+    } stats;
+};
+
+int service_open(struct service **out, const struct config *config);
+void service_run(struct service *service);
+/* From a signal thread: stop taking work, finish what runs within limits.drain_ms, end. */
+void service_drain(struct service *service);
+void service_close(struct service *service);
+/* Refuses with ERR_UNAVAILABLE while draining. */
+int service_check_open(const struct service *service);
+void service_random(void *out, size_t bytes);
+void service_go_offline(struct service *service, const char *why);
+
+#endif

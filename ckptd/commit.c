@@ -1,0 +1,382 @@
+/* commit.c - the life of a checkpoint, drawn.
+ *
+ * A save of one step by all ranks of one attempt:
+ *
+ *                    commit_begin (first rank)
+ *        (free) ────────────────────────────────► STAGING ───┐ a rank fails, dies, skips it,
+ *           ▲                                        │       │ gives it up; a new attempt comes
+ *           │                     commit_durable of  │       │ before every rank ended
+ *           │                     the last rank      ▼       ▼
+ *           │                              SYNC_NAMES│    DISCARDING ◄──────────┐
+ *           │                                        ▼       │ commit_discarded │
+ *           │                                     NAMING ────┼── sync failed ───┤
+ *           │                     commit_names_synced│       │                  │
+ *           │                                 PUBLISH▼       ▼                  │
+ *           │                                 PUBLISHING   (free)               │
+ *           │        DURABLE: DONE               │ │ │                          │
+ *           ├────────────────────────────────────┘ │ └── ABSENT ────────────────┘
+ *           │        UNKNOWN: KEEP                 │
+ *           └──────────────────────────────────────┘
+ *
+ * Each rank within a save: ABSENT ─begin─► BEGUN ─ended─► ENDED ─durable─► DURABLE, never back.
+ *
+ * The run: CLOSED ─open─► SETTLING ─no save in work─► TAKING ─taken─► OPEN ─open─► SETTLING ...
+ * A restart begins CLOSED with the newest durable attempt; CLOSED ─resume─► OPEN.
+ *
+ * Invariants (cited in the code and checked by tests/unit/ckptd_commit.c):
+ *   I1  A manifest is published only when every shard and every name is durable.
+ *   I2  A save is called committed only after its publication was reported durable.
+ *   I3  The files of a save may be removed only while no manifest can name them: never after
+ *       PUBLISH, unless the publication was reported absent.
+ *   I4  When an attempt is answered, no save of an older attempt is in work, and none begins later.
+ *   I5  Attempt numbers grow, and a number is durable before it is answered.
+ *   I6  At most one save of a step is in work; a rank's steps grow within an attempt.
+ *   I7  A rank only moves forward within a save; a save that is being discarded never comes back.
+ *
+ * What a crash finds. The machine is memory only: after a restart there are no saves, whatever
+ * their state was. Without a manifest the files are rubbish (catalog.c removes them); with one the
+ * checkpoint is whole by I1. So every arrow above may be cut at any point. */
+#include "ckptd/commit.h"
+
+#include "proto/report.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* ---- finding and telling ---- */
+
+static void push(struct commit_actions *actions, struct commit_action action)
+{
+    CHECK(actions->count < COMMIT_ACTIONS_MAX);
+    actions->items[actions->count++] = action;
+}
+
+static void push_save(struct commit_actions *actions, enum commit_action_kind kind,
+                      const struct commit_save *save)
+{
+    push(actions, (struct commit_action){.kind = kind, .save = save->id, .rank = -1});
+}
+
+static struct commit_save *find(struct commit *commit, uint64_t id)
+{
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
+        if (commit->saves[i].state != COMMIT_FREE && commit->saves[i].id == id)
+            return &commit->saves[i];
+    return NULL;
+}
+
+const struct commit_save *commit_find(const struct commit *commit, uint64_t save)
+{
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
+        if (commit->saves[i].state != COMMIT_FREE && commit->saves[i].id == save)
+            return &commit->saves[i];
+    return NULL;
+}
+
+/* The save of a step that may still be committed. One that is being discarded is over. */
+const struct commit_save *commit_find_step(const struct commit *commit, uint64_t step)
+{
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
+        const struct commit_save *save = &commit->saves[i];
+        if (save->state != COMMIT_FREE && save->state != COMMIT_DISCARDING && save->step == step)
+            return save;
+    }
+    return NULL;
+}
+
+uint32_t commit_num_saves(const struct commit *commit)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
+        count += commit->saves[i].state != COMMIT_FREE;
+    return count;
+}
+
+void commit_init(struct commit *commit, uint64_t newest_attempt)
+{
+    memset(commit, 0, sizeof *commit);
+    commit->attempt = newest_attempt;
+    commit->next_id = 1;
+}
+
+/* ---- giving up ---- */
+
+/* STAGING, NAMING or PUBLISHING (absent) -> DISCARDING. */
+static void discard(struct commit_save *save, struct commit_actions *actions, int64_t rank,
+                    int error, const char *reason)
+{
+    CHECK(save->state != COMMIT_FREE && save->state != COMMIT_DISCARDING); /* I7 */
+    save->state = COMMIT_DISCARDING;
+    push(actions, (struct commit_action){.kind = COMMIT_DISCARD,
+                                         .save = save->id,
+                                         .rank = rank,
+                                         .error = error,
+                                         .reason = reason});
+}
+
+void commit_failed(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
+                   int64_t rank, int error, const char *reason)
+{
+    struct commit_save *save = find(commit, save_id);
+    /* Later than STAGING every shard is durable: nothing of a rank can fail any more. */
+    if (save && save->state == COMMIT_STAGING)
+        discard(save, actions, rank, error, reason);
+}
+
+void commit_rank_died(struct commit *commit, struct commit_actions *actions, uint64_t attempt,
+                      uint32_t rank)
+{
+    if (commit->attempt != attempt || rank >= commit->world_size)
+        return;
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
+        struct commit_save *save = &commit->saves[i];
+        if (save->state == COMMIT_STAGING && save->ranks[rank] < RANK_ENDED)
+            discard(save, actions, rank, ERR_ABORTED,
+                    "a rank ended before it had announced its part");
+    }
+}
+
+void commit_abort_all(struct commit *commit, struct commit_actions *actions, const char *reason)
+{
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
+        if (commit->saves[i].state == COMMIT_STAGING)
+            discard(&commit->saves[i], actions, -1, ERR_ABORTED, reason);
+}
+
+/* ---- attempts ---- */
+
+static void take(struct commit *commit, struct commit_actions *actions)
+{
+    CHECK(commit_num_saves(commit) == 0); /* I4 */
+    commit->state = RUN_TAKING;
+    push(actions,
+         (struct commit_action){.kind = COMMIT_TAKE, .number = commit->attempt + 1, .rank = -1});
+}
+
+/* A save left the table: was it the last one that an open waits for? */
+static void settle(struct commit *commit, struct commit_actions *actions)
+{
+    if (commit->state == RUN_SETTLING && commit_num_saves(commit) == 0)
+        take(commit, actions);
+}
+
+int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t world_size)
+{
+    if (world_size == 0 || world_size > COMMIT_RANKS_MAX)
+        return report_error(ERR_INVALID, NULL, "a world of %u ranks is outside 1 to %u", world_size,
+                            COMMIT_RANKS_MAX);
+    if (commit->state == RUN_TAKING) {
+        /* The number under way belongs to a start that nobody waits for any more. */
+        commit->take_again = true;
+        commit->world_size = world_size;
+        return 0;
+    }
+    /* A second open finds only saves that every rank has ended; world_size is not theirs any more.
+     */
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX && commit->state == RUN_OPEN; i++) {
+        struct commit_save *save = &commit->saves[i];
+        if (save->state == COMMIT_STAGING && save->num_ended < commit->world_size)
+            discard(save, actions, -1, ERR_ABORTED, "a new attempt began before every rank ended");
+    }
+    commit->world_size = world_size;
+    commit->state = RUN_SETTLING;
+    commit->take_tries = 0;
+    settle(commit, actions);
+    return 0;
+}
+
+void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_t number, int error)
+{
+    if (commit->state != RUN_TAKING || number != commit->attempt + 1)
+        return;
+    if (error == 0 || error == ERR_EXISTS)
+        commit->attempt = number; /* I5: this number is used up, by us or by another */
+    if (error == ERR_EXISTS && ++commit->take_tries < COMMIT_TAKE_TRIES) {
+        take(commit, actions);
+        return;
+    }
+    if (commit->take_again && error == 0) {
+        commit->take_again = false;
+        commit->take_tries = 0;
+        take(commit, actions);
+        return;
+    }
+    commit->take_again = false;
+    commit->state = error == 0 ? RUN_OPEN : RUN_CLOSED;
+    memset(commit->latest, 0, sizeof commit->latest);
+    push(actions, (struct commit_action){.kind = error == 0 ? COMMIT_OPENED : COMMIT_NOT_OPENED,
+                                         .number = number,
+                                         .rank = -1,
+                                         .error = error});
+}
+
+int commit_resume(struct commit *commit, uint64_t attempt, uint32_t world_size)
+{
+    if (commit->state != RUN_CLOSED || attempt != commit->attempt || attempt == 0)
+        return commit_check(commit, attempt);
+    CHECK(world_size >= 1 && world_size <= COMMIT_RANKS_MAX);
+    commit->world_size = world_size;
+    commit->state = RUN_OPEN;
+    memset(commit->latest, 0, sizeof commit->latest);
+    return 0;
+}
+
+int commit_check(const struct commit *commit, uint64_t attempt)
+{
+    if (commit->state == RUN_OPEN && attempt == commit->attempt)
+        return 0;
+    return report_error(ERR_STALE, "this process belongs to an older start of the run: end it",
+                        "attempt %llu is not the open one (the newest is %llu)",
+                        (unsigned long long)attempt, (unsigned long long)commit->attempt);
+}
+
+/* ---- a save ---- */
+
+/* Has any rank come past `step` without this save? Then it can never be complete. */
+static bool step_over(const struct commit *commit, uint64_t step)
+{
+    for (uint32_t i = 0; i < commit->world_size; i++)
+        if (commit->latest[i] > step)
+            return true;
+    return false;
+}
+
+/* May this save, at which `rank` begins a later one, still end well? */
+static bool skipped_by(const struct commit_save *save, uint32_t rank, uint64_t step)
+{
+    return save->state == COMMIT_STAGING && save->step < step && save->ranks[rank] < RANK_ENDED;
+}
+
+int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t rank, uint64_t step)
+{
+    int error = commit_check(commit, attempt);
+    if (error != 0)
+        return error;
+    if (rank >= commit->world_size || step == UINT64_MAX)
+        return report_error(ERR_INVALID, NULL, "rank %u of %u cannot save step %llu", rank,
+                            commit->world_size, (unsigned long long)step);
+    if (commit->latest[rank] > step) /* I6 */
+        return report_error(ERR_EXISTS, "steps of an attempt only grow; open a new attempt",
+                            "rank %u has begun the save of step %llu before", rank,
+                            (unsigned long long)(commit->latest[rank] - 1));
+    if (commit_find_step(commit, step))
+        return 0;
+    if (step_over(commit, step))
+        return report_error(ERR_ABORTED, "the next save is not affected",
+                            "the save of step %llu is over already", (unsigned long long)step);
+    if (commit_num_saves(commit) == COMMIT_SAVES_MAX)
+        return report_error(ERR_BUSY, "save less often, or use a faster disk",
+                            "%u saves of the run are still in work", COMMIT_SAVES_MAX);
+    return 0;
+}
+
+int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t *out_save,
+                 uint64_t attempt, uint32_t rank, uint64_t step)
+{
+    int error = commit_may_begin(commit, attempt, rank, step);
+    if (error != 0)
+        return error;
+    struct commit_save *save = NULL;
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
+        struct commit_save *other = &commit->saves[i];
+        if (skipped_by(other, rank, step))
+            discard(other, actions, rank, ERR_ABORTED, "a rank went on to a later save");
+        else if (other->state == COMMIT_FREE && !save)
+            save = other;
+    }
+    const struct commit_save *known = commit_find_step(commit, step);
+    if (known)
+        save = find(commit, known->id);
+    CHECK(save && (!known || save->state == COMMIT_STAGING)); /* I6: it waits for this rank */
+    if (!known) {
+        memset(save, 0, sizeof *save);
+        save->state = COMMIT_STAGING;
+        save->id = commit->next_id++;
+        save->step = step;
+    }
+    CHECK(save->ranks[rank] == RANK_ABSENT); /* I7 */
+    save->ranks[rank] = RANK_BEGUN;
+    save->num_begun++;
+    commit->latest[rank] = step + 1;
+    *out_save = save->id;
+    return 0;
+}
+
+void commit_ended(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
+                  uint32_t rank)
+{
+    struct commit_save *save = find(commit, save_id);
+    (void)actions;
+    if (!save || save->state != COMMIT_STAGING || rank >= commit->world_size ||
+        save->ranks[rank] != RANK_BEGUN)
+        return;
+    save->ranks[rank] = RANK_ENDED;
+    save->num_ended++;
+}
+
+void commit_durable(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
+                    uint32_t rank)
+{
+    struct commit_save *save = find(commit, save_id);
+    if (!save || save->state != COMMIT_STAGING || rank >= COMMIT_RANKS_MAX ||
+        save->ranks[rank] != RANK_ENDED)
+        return;
+    save->ranks[rank] = RANK_DURABLE;
+    save->num_durable++;
+    /* While a new attempt is being opened, world_size is the new one; but then every rank of this
+     * save has ended, and num_ended is the old size. */
+    uint32_t all = commit->state == RUN_SETTLING ? save->num_ended : commit->world_size;
+    if (save->num_durable < all)
+        return;
+    save->state = COMMIT_NAMING;
+    push_save(actions, COMMIT_SYNC_NAMES, save);
+}
+
+void commit_names_synced(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
+                         int error)
+{
+    struct commit_save *save = find(commit, save_id);
+    if (!save || save->state != COMMIT_NAMING)
+        return;
+    if (error != 0) {
+        discard(save, actions, -1, error, "the names of its files could not be made durable");
+        return;
+    }
+    CHECK(save->num_durable == save->num_begun && save->num_durable == save->num_ended); /* I1 */
+    save->state = COMMIT_PUBLISHING;
+    push_save(actions, COMMIT_PUBLISH, save);
+}
+
+void commit_published(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
+                      enum commit_outcome outcome, int error)
+{
+    struct commit_save *save = find(commit, save_id);
+    if (!save || save->state != COMMIT_PUBLISHING)
+        return;
+    if (outcome == OUTCOME_ABSENT) { /* I3 */
+        discard(save, actions, -1, error, "its manifest could not be written");
+        return;
+    }
+    if (outcome == OUTCOME_DURABLE) {
+        push_save(actions, COMMIT_DONE, save); /* I2 */
+    } else {
+        push(actions, (struct commit_action){
+                          .kind = COMMIT_KEEP,
+                          .save = save->id,
+                          .rank = -1,
+                          .error = error,
+                          .reason = "nobody knows whether its manifest is durable; nothing was "
+                                    "removed"});
+    }
+    save->state = COMMIT_FREE;
+    settle(commit, actions);
+}
+
+void commit_discarded(struct commit *commit, struct commit_actions *actions, uint64_t save_id)
+{
+    struct commit_save *save = find(commit, save_id);
+    if (!save || save->state != COMMIT_DISCARDING)
+        return;
+    save->state = COMMIT_FREE;
+    settle(commit, actions);
+}

@@ -1,0 +1,134 @@
+/* commit.h - decides when a checkpoint exists. A pure state machine, one per run: what happened
+ * goes in, what is to be done comes out. It does no I/O, reads no clock, starts no thread and
+ * allocates nothing, so the daemon and the simulator run the same code. The states and the
+ * invariants are drawn at the head of commit.c.
+ *
+ *     struct commit machine;
+ *     struct commit_actions actions = {0};
+ *     commit_init(&machine, newest_durable_attempt);
+ *     error = commit_begin(&machine, &actions, &save, attempt, rank, step);
+ *     for (i = 0; i < actions.count; i++)
+ *         ... perform actions.items[i]; tell the machine how it went ...
+ *
+ * Every function appends to `actions`. An action is performed once, in the order given. Calls that
+ * answer an action may come late, twice or never: what no longer fits is ignored. Refusals are
+ * codes with the error text set; they change nothing. */
+#ifndef HOLDFAST_COMMIT_H
+#define HOLDFAST_COMMIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define COMMIT_RANKS_MAX 4096u /* of one attempt; more are refused */
+#define COMMIT_SAVES_MAX 4u    /* of one run in work at once; more are ERR_BUSY */
+#define COMMIT_ACTIONS_MAX (2 * COMMIT_SAVES_MAX + 2)
+#define COMMIT_TAKE_TRIES 16u /* numbers tried when names of attempts are taken */
+
+enum commit_action_kind {
+    COMMIT_SYNC_NAMES, /* make the names of the save's files durable; then commit_names_synced */
+    COMMIT_PUBLISH,    /* write the manifest; then commit_published */
+    COMMIT_DONE,       /* the save is committed: tell everybody; its id is free */
+    COMMIT_DISCARD,    /* failed: stop its I/O, remove its files; then commit_discarded */
+    COMMIT_KEEP,      /* failed, nobody knows whether the manifest is durable: touch no file; its id
+                         is free */
+    COMMIT_TAKE,      /* make attempt `number` durable, exclusively; then commit_taken */
+    COMMIT_OPENED,    /* attempt `number` is open: answer */
+    COMMIT_NOT_OPENED /* no attempt could be taken: answer with `error` */
+};
+
+struct commit_action {
+    enum commit_action_kind kind;
+    uint64_t save;      /* id */
+    uint64_t number;    /* attempt */
+    int error;          /* why, a code of report.h */
+    int64_t rank;       /* whom it concerns, or -1 */
+    const char *reason; /* static text */
+};
+
+struct commit_actions {
+    uint32_t count;
+    struct commit_action items[COMMIT_ACTIONS_MAX];
+};
+
+/* How the publication of a manifest ended. */
+enum commit_outcome {
+    OUTCOME_DURABLE, /* it is there and survives power loss */
+    OUTCOME_ABSENT,  /* it is certainly not there and never will be */
+    OUTCOME_UNKNOWN  /* it may be there, now or after a power loss */
+};
+
+enum commit_save_state {
+    COMMIT_FREE,
+    COMMIT_STAGING,
+    COMMIT_NAMING,
+    COMMIT_PUBLISHING,
+    COMMIT_DISCARDING
+};
+
+enum commit_rank_state { RANK_ABSENT, RANK_BEGUN, RANK_ENDED, RANK_DURABLE };
+
+struct commit_save {
+    enum commit_save_state state;
+    uint64_t id, step;
+    uint32_t num_begun, num_ended, num_durable; /* ranks that have come at least so far */
+    uint8_t ranks[COMMIT_RANKS_MAX];            /* enum commit_rank_state */
+};
+
+enum commit_run_state { RUN_CLOSED, RUN_OPEN, RUN_SETTLING, RUN_TAKING };
+
+struct commit {
+    enum commit_run_state state;
+    uint64_t attempt; /* the newest that is durable, or being made so; 0: none */
+    uint32_t world_size;
+    uint32_t take_tries;
+    bool take_again; /* another open came while a number was being taken */
+    uint64_t next_id;
+    uint64_t latest[COMMIT_RANKS_MAX]; /* newest step begun by each rank, plus 1; 0: none */
+    struct commit_save saves[COMMIT_SAVES_MAX];
+};
+
+void commit_init(struct commit *commit, uint64_t newest_attempt);
+
+/* Rank 0 (re)starts: settle what is in work, then take a new attempt. ERR_INVALID. */
+int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t world_size);
+/* How making attempt `number` durable ended: 0, ERR_EXISTS (try the next) or another code. */
+void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_t number,
+                  int error);
+/* A restarted daemon meets ranks of the newest durable attempt: go on with it. ERR_STALE. */
+int commit_resume(struct commit *commit, uint64_t attempt, uint32_t world_size);
+/* ERR_STALE unless `attempt` is the open one. */
+int commit_check(const struct commit *commit, uint64_t attempt);
+
+/* Would commit_begin succeed? Same refusals, nothing changes. */
+int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t rank, uint64_t step);
+/* A rank begins the save of `step`. Saves of earlier steps that it has not ended are given up.
+ * ERR_STALE; ERR_EXISTS: this rank began this step or a later one before; ERR_ABORTED: the save of
+ * this step is over already; ERR_BUSY: too many saves in work. */
+int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t *out_save,
+                 uint64_t attempt, uint32_t rank, uint64_t step);
+/* The rank has announced everything. */
+void commit_ended(struct commit *commit, struct commit_actions *actions, uint64_t save,
+                  uint32_t rank);
+/* The rank's shard is written and synced. */
+void commit_durable(struct commit *commit, struct commit_actions *actions, uint64_t save,
+                    uint32_t rank);
+/* The shard of a rank, or the whole save when rank is negative, failed. */
+void commit_failed(struct commit *commit, struct commit_actions *actions, uint64_t save,
+                   int64_t rank, int error, const char *reason);
+void commit_names_synced(struct commit *commit, struct commit_actions *actions, uint64_t save,
+                         int error);
+void commit_published(struct commit *commit, struct commit_actions *actions, uint64_t save,
+                      enum commit_outcome outcome, int error);
+void commit_discarded(struct commit *commit, struct commit_actions *actions, uint64_t save);
+/* The rank is gone: saves that it has not ended are given up. */
+void commit_rank_died(struct commit *commit, struct commit_actions *actions, uint64_t attempt,
+                      uint32_t rank);
+/* Gives up every save that may still be given up. */
+void commit_abort_all(struct commit *commit, struct commit_actions *actions, const char *reason);
+
+/* Borrowed; NULL when no such save is in work. */
+const struct commit_save *commit_find(const struct commit *commit, uint64_t save);
+const struct commit_save *commit_find_step(const struct commit *commit, uint64_t step);
+uint32_t commit_num_saves(const struct commit *commit);
+
+#endif

@@ -1,0 +1,139 @@
+/* config.c - what ckptd can be told, and its limits, in one table.
+ *
+ * The table is the truth; deploy/ckptd.conf is its manual. Precedence: defaults, the TOML file
+ * named by --config, other arguments. Relations between keys are checked here, once, so the rest of
+ * the daemon may rely on them: a write block is whole checksum blocks, a segment is whole write
+ * blocks, the pool is whole segments. */
+#include "ckptd/ckptd.h"
+#include "proto/options.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define KIB 1024.0
+#define MIB (1024.0 * KIB)
+#define GIB (1024.0 * MIB)
+#define TIB (1024.0 * GIB)
+
+/* clang-format off */
+static const struct option table[] = {
+    OPTION_STRING(struct config, config_file, "config", "", "TOML file with these keys"),
+    OPTION_STRING(struct config, listen, "listen", "",
+                  "unix:/path of the socket; default unix:/tmp/holdfast-<uid>/ckptd.sock"),
+    OPTION_STRING(struct config, store, "store", "",
+                  "directory of the checkpoints (or memory:<bytes>, fault:<settings>:...)"),
+    OPTION_STRING(struct config, log, "log", "",
+                  "areas with debug lines: stage, commit, session, restore, ...; or all"),
+    OPTION_STRING(struct config, access_uids, "access.uids", "",
+                  "further user ids that may connect, comma separated"),
+    OPTION_BYTES(struct config, pool_bytes, "memory.pool_bytes", "4GiB", MIB, 64 * TIB,
+                 "memory for images, taken at start"),
+    OPTION_BYTES(struct config, segment_bytes, "memory.segment_bytes", "256MiB", MIB, GIB,
+                 "unit in which the pool is lent"),
+    OPTION_INT(struct config, queue_depth, "storage.queue_depth", 32, 1, 4096,
+               "requests in flight on the disk"),
+    OPTION_BYTES(struct config, block_bytes, "storage.block_bytes", "1MiB", MIB, 64 * MIB,
+                 "bytes of one write or read"),
+    OPTION_INT(struct config, storage_threads, "storage.threads", 4, 1, 64,
+               "threads of the pwrite engine"),
+    OPTION_CHOICE(struct config, engine, "storage.engine", "auto", "auto,pwrite",
+                  "auto: io_uring where the system allows it"),
+    OPTION_DOUBLE(struct config, usable_fraction, "storage.usable_fraction", 0.8, 0.01, 1.0,
+                  "part of the file system that checkpoints may fill it up to"),
+    OPTION_INT(struct config, threads_workers, "threads.workers", 2, 1, 64,
+               "threads that hash and wait for files"),
+    OPTION_INT(struct config, threads_rpc, "threads.rpc", 2, 1, 16, "threads that take calls"),
+    OPTION_INT(struct config, limit_sessions, "limits.sessions", 1024, 1, 65536,
+               "ranks and readers at once; more are refused"),
+    OPTION_INT(struct config, limit_loads, "limits.loads", 1024, 1, 65536,
+               "open loads; more are refused"),
+    OPTION_INT(struct config, limit_runs, "limits.runs", 1024, 1, 65536, "runs in the store"),
+    OPTION_INT(struct config, limit_checkpoints, "limits.checkpoints", 65536, 1, 1 << 24,
+               "checkpoints in the store"),
+    OPTION_INT(struct config, limit_describe_ms, "limits.describe_ms", 60000, 1, 86400000,
+               "wait of the first rank for the last, in describe"),
+    OPTION_INT(struct config, limit_connect_ms, "limits.connect_ms", 60000, 1, 86400000,
+               "from a session's creation to its arena connection"),
+    OPTION_INT(struct config, limit_load_wait_ms, "limits.load_wait_ms", 30000, 0, 86400000,
+               "wait of a load for memory"),
+    OPTION_INT(struct config, limit_lease_ms, "limits.lease_ms", 600000, 1000, 86400000,
+               "an idle load ends after this"),
+    OPTION_INT(struct config, limit_wait_ms, "limits.wait_ms", 60000, 0, 86400000,
+               "longest wait of one WaitSave call"),
+    OPTION_INT(struct config, limit_drain_ms, "limits.drain_ms", 30000, 0, 3600000,
+               "time for running saves after SIGTERM"),
+    OPTION_END,
+};
+/* clang-format on */
+
+static int check_relations(struct config *config)
+{
+    if (config->store[0] == 0)
+        return report_error(ERR_INVALID, "give --store DIRECTORY, or store = in the config file",
+                            "no store was named");
+    if (config->listen[0] == 0)
+        snprintf(config->listen, sizeof config->listen, "unix:/tmp/holdfast-%u/ckptd.sock",
+                 (unsigned)geteuid());
+    struct sockaddr_un address;
+    if (strncmp(config->listen, "unix:/", 6) != 0 ||
+        strlen(config->listen) - strlen("unix:") + strlen(".arena") >= sizeof address.sun_path)
+        return report_error(ERR_INVALID, "use unix:/path, at most 100 bytes",
+                            "listen = \"%s\" is not the path of a unix socket", config->listen);
+    if (config->block_bytes % CHECKSUM_BLOCK_BYTES != 0)
+        return report_error(ERR_INVALID, NULL, "storage.block_bytes is not a multiple of 1 MiB");
+    if (config->segment_bytes % config->block_bytes != 0)
+        return report_error(ERR_INVALID, NULL,
+                            "memory.segment_bytes is not a multiple of storage.block_bytes");
+    if (config->pool_bytes % config->segment_bytes != 0)
+        return report_error(ERR_INVALID, NULL,
+                            "memory.pool_bytes is not a multiple of memory.segment_bytes");
+    return 0;
+}
+
+/* The value of --config, which must be read before the arguments that override it. */
+static const char *find_config_file(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+            return argv[i + 1];
+        if (strncmp(argv[i], "--config=", 9) == 0)
+            return argv[i] + 9;
+    }
+    return NULL;
+}
+
+int config_load(struct config *out, int argc, char **argv, bool *out_help)
+{
+    memset(out, 0, sizeof *out);
+    struct options options = {.table = table, .config = out};
+    *out_help = false;
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            *out_help = true;
+    int error = options_defaults(&options);
+    if (error != 0 || *out_help)
+        return error;
+    const char *file = find_config_file(argc, argv);
+    if (file)
+        error = options_read_toml(&options, file);
+    if (error == 0)
+        error = options_read_args(&options, &argc, argv, NULL);
+    if (error == 0 && argc > 1)
+        error =
+            report_error(ERR_INVALID, "see --help", "the argument \"%s\" is not known", argv[1]);
+    return error == 0 ? check_relations(out) : error;
+}
+
+void config_print_help(void)
+{
+    static struct config defaults;
+    struct options options = {.table = table, .config = &defaults};
+    printf("ckptd - keeps the checkpoints of training runs\n\n"
+           "    ckptd --store DIRECTORY [--config FILE] [--key value ...]\n\n"
+           "SIGTERM and SIGINT: finish running saves, refuse new ones, end.\n"
+           "Exit codes: 0 ended as told, 75 start it again, 78 a person must act.\n\n");
+    if (options_defaults(&options) == 0)
+        options_print_help(&options, stdout);
+}

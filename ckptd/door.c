@@ -1,0 +1,342 @@
+/* door.c - who may come in, and the socket that hands out descriptors.
+ *
+ * Two unix sockets: the configured one speaks gRPC, "<path>.arena" speaks struct arena_request.
+ * Both are ours to accept: the peer's uid is checked with SO_PEERCRED (gRPC's own local credentials
+ * check nobody), and only then the gRPC connection is handed over. Allowed are our own user, root,
+ * and the users of access.uids; with such users the sockets are writable by all, and the check
+ * alone decides.
+ *
+ * An arena connection names its session with its first request and is that session's life line:
+ * when it ends, the rank is gone (session.c). ckptd sends descriptors and accepts none: it receives
+ * without room for them, so the kernel closes what a peer tries to pass.
+ *
+ * A socket that a dead daemon left behind is replaced; one that somebody answers on is ERR_BUSY.
+ * Limits: limits.sessions arena connections (further ones are closed), HELLO_MS until a connection
+ * has named its session. */
+#include "ckptd/ckptd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BACKLOG 256
+#define HELLO_MS 10000
+#define DENIED_LOG_MS 1000 /* between two lines about refused users */
+
+struct listener {
+    struct service *service;
+    struct watch watch;
+    const char *path; /* the service's */
+    void (*adopt)(struct service *service, int fd);
+};
+
+struct door {
+    struct listener rpc, arena;
+    uint32_t num_connections;
+    int64_t denied_logged_ms;
+};
+
+/* ---- who ---- */
+
+static bool uid_listed(const char *list, uid_t uid)
+{
+    while (*list) {
+        char *end;
+        unsigned long one = strtoul(list, &end, 10);
+        if (end == list)
+            return false;
+        if (one == uid)
+            return true;
+        list = *end ? end + 1 : end;
+    }
+    return false;
+}
+
+static bool peer_allowed(struct service *service, int fd)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+        return false;
+    if (peer.uid == geteuid() || peer.uid == 0 ||
+        uid_listed(service->config->access_uids, peer.uid))
+        return true;
+    int64_t now = loop_now_ms();
+    if (now - service->door->denied_logged_ms >= DENIED_LOG_MS) {
+        log_warn("door", "refused a connection of user %u, process %d", (unsigned)peer.uid,
+                 (int)peer.pid);
+        service->door->denied_logged_ms = now;
+    }
+    return false;
+}
+
+static void accept_one(struct watch *watch)
+{
+    struct listener *listener = CONTAINER_OF(watch, struct listener, watch);
+    int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
+            log_warn("door", "could not accept a connection: %s", strerror(errno));
+        return;
+    }
+    if (peer_allowed(listener->service, fd))
+        listener->adopt(listener->service, fd);
+    else
+        close(fd);
+}
+
+static void adopt_rpc(struct service *service, int fd)
+{
+    if (rpc_server_adopt(service->rpc, fd) != 0)
+        close(fd);
+}
+
+/* ---- arena connections ---- */
+
+void door_drop(struct connection *connection)
+{
+    struct service *service = connection->service;
+    struct session *session = connection->session;
+    loop_unwatch(service->loop, &connection->watch);
+    loop_timer_cancel(service->loop, &connection->timer);
+    struct connection **at = &service->connections;
+    while (*at != connection)
+        at = &(*at)->next;
+    *at = connection->next;
+    service->door->num_connections--;
+    close(connection->fd);
+    free(connection);
+    if (session) {
+        session->connection = NULL;
+        session_end(session, "its connection ended");
+    }
+}
+
+static void no_hello(struct timer *timer)
+{
+    door_drop(CONTAINER_OF(timer, struct connection, timer));
+}
+
+/* The session that the request names, bound to this connection. */
+static int bind_session(struct session **out, struct connection *connection)
+{
+    struct service *service = connection->service;
+    int error = session_find(out, service, connection->request.session);
+    if (error != 0)
+        return error;
+    if (connection->session == *out)
+        return 0;
+    if (connection->session || (*out)->connection)
+        return report_error(ERR_EXISTS, NULL, "session and connection belong to others already");
+    connection->session = *out;
+    (*out)->connection = connection;
+    loop_timer_cancel(service->loop, &(*out)->timer);
+    loop_timer_cancel(service->loop, &connection->timer);
+    return 0;
+}
+
+static int collect_fds(int *fds, uint32_t *count, struct connection *connection)
+{
+    const struct arena_request *request = &connection->request;
+    struct service *service = connection->service;
+    struct session *session;
+    int error = bind_session(&session, connection);
+    if (error != 0)
+        return error;
+    if (request->kind == ARENA_REQUEST_CONTROL) {
+        if (!session->is_rank)
+            return report_error(ERR_INVALID, NULL, "a session that only loads has no ring");
+        fds[0] = session->control_fd;
+        fds[1] = session->event_fd;
+        *count = 2;
+        return 0;
+    }
+    if (request->kind != ARENA_REQUEST_SEGMENTS || request->num_segments == 0 ||
+        request->num_segments > ARENA_FDS_MAX)
+        return report_error(ERR_INVALID, NULL, "an impossible arena request came");
+    for (uint32_t i = 0; i < request->num_segments; i++) {
+        uint32_t segment = request->segments[i];
+        if (segment >= pool_size(service->pool) ||
+            !session_may_map(session, segment, request->writable != 0))
+            return report_error(ERR_DENIED, NULL, "segment %u is not lent to the session", segment);
+        fds[i] = request->writable ? pool_fd(service->pool, segment)
+                                   : pool_fd_read_only(service->pool, segment);
+    }
+    *count = request->num_segments;
+    return 0;
+}
+
+/* False when the connection is of no use any more. */
+static bool answer_request(struct connection *connection)
+{
+    const struct arena_request *request = &connection->request;
+    struct arena_reply reply = {.magic = ARENA_MAGIC,
+                                .version = ARENA_VERSION,
+                                .segment_bytes = pool_segment_bytes(connection->service->pool)};
+    int fds[ARENA_FDS_MAX];
+    if (request->magic != ARENA_MAGIC)
+        return false;
+    if (request->version != ARENA_VERSION)
+        reply.error = ERR_VERSION;
+    else
+        reply.error = collect_fds(fds, &reply.num_fds, connection);
+    if (reply.error != 0) {
+        log_debug("door", "an arena request was refused: %s", report_line());
+        reply.num_fds = 0;
+    }
+    /* Without room in the socket the peer does not read its answers: it is dropped. */
+    return arena_send_reply(connection->fd, &reply, fds) == 0;
+}
+
+static void arena_readable(struct watch *watch)
+{
+    struct connection *connection = CONTAINER_OF(watch, struct connection, watch);
+    uint8_t *to = (uint8_t *)&connection->request + connection->received;
+    ssize_t count = recv(watch->fd, to, sizeof connection->request - connection->received, 0);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (count <= 0) {
+        door_drop(connection);
+        return;
+    }
+    connection->received += (size_t)count;
+    if (connection->received < sizeof connection->request)
+        return;
+    connection->received = 0;
+    if (!answer_request(connection))
+        door_drop(connection);
+}
+
+static void adopt_arena(struct service *service, int fd)
+{
+    struct connection *connection = NULL;
+    if (service->door->num_connections < service->config->limit_sessions)
+        connection = calloc(1, sizeof *connection);
+    if (!connection) {
+        log_warn("door", "refused an arena connection: limits.sessions is reached");
+        close(fd);
+        return;
+    }
+    connection->service = service;
+    connection->fd = fd;
+    connection->watch.run = arena_readable;
+    connection->timer.run = no_hello;
+    if (loop_watch(service->loop, &connection->watch, fd) != 0) {
+        log_warn("door", "refused an arena connection: %s", report_line());
+        close(fd);
+        free(connection);
+        return;
+    }
+    connection->next = service->connections;
+    service->connections = connection;
+    service->door->num_connections++;
+    loop_timer(service->loop, &connection->timer, HELLO_MS);
+}
+
+/* ---- listeners ---- */
+
+static void make_parent(const char *path)
+{
+    char parent[sizeof((struct service *)0)->arena_path];
+    snprintf(parent, sizeof parent, "%s", path);
+    char *slash = strrchr(parent, '/');
+    if (slash && slash != parent) {
+        *slash = 0;
+        mkdir(parent, 0700); /* when it cannot be made, bind says so */
+    }
+}
+
+/* Removes a socket that nobody listens on. ERR_BUSY when somebody does. */
+static int remove_stale(const struct sockaddr_un *address)
+{
+    struct stat info;
+    if (lstat(address->sun_path, &info) != 0)
+        return 0;
+    if (!S_ISSOCK(info.st_mode))
+        return report_error(ERR_EXISTS, "choose another listen path", "%s exists and is no socket",
+                            address->sun_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return report_errno(ERR_IO, "could not make a socket", "socket");
+    bool answered = connect(fd, (const struct sockaddr *)address, sizeof *address) == 0;
+    close(fd);
+    if (answered)
+        return report_error(ERR_BUSY, "stop it first, or listen elsewhere",
+                            "another ckptd answers on %s", address->sun_path);
+    unlink(address->sun_path);
+    return 0;
+}
+
+static int open_listener(struct listener *listener, struct service *service)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    CHECK(strlen(listener->path) < sizeof address.sun_path); /* config.c */
+    memcpy(address.sun_path, listener->path, strlen(listener->path));
+    make_parent(listener->path);
+    int error = remove_stale(&address);
+    if (error != 0)
+        return error;
+    listener->service = service;
+    listener->watch.run = accept_one;
+    listener->watch.fd = -1;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return report_errno(ERR_IO, "could not make a socket", "socket");
+    mode_t mode = service->config->access_uids[0] ? 0666 : 0600;
+    mode_t old = umask(0777 & ~mode);
+    int bound = bind(fd, (const struct sockaddr *)&address, sizeof address);
+    umask(old);
+    if (bound != 0 || listen(fd, BACKLOG) != 0)
+        error = report_errno(ERR_IO, "could not listen on the socket", listener->path);
+    if (error == 0)
+        error = loop_watch(service->loop, &listener->watch, fd);
+    if (error != 0)
+        close(fd);
+    return error;
+}
+
+static void close_listener(struct listener *listener)
+{
+    int fd = listener->watch.fd;
+    if (!listener->service || fd < 0)
+        return;
+    loop_unwatch(listener->service->loop, &listener->watch);
+    close(fd);
+    unlink(listener->path);
+}
+
+int door_open(struct service *service)
+{
+    struct door *door = calloc(1, sizeof *door);
+    if (!door)
+        return report_error(ERR_MEMORY, NULL, "no memory for the listeners");
+    service->door = door;
+    door->denied_logged_ms = -DENIED_LOG_MS;
+    door->rpc.path = service->socket_path;
+    door->arena.path = service->arena_path;
+    door->rpc.adopt = adopt_rpc;
+    door->arena.adopt = adopt_arena;
+    /* The arena first: who finds the gRPC socket may use both. */
+    int error = open_listener(&door->arena, service);
+    if (error == 0)
+        error = open_listener(&door->rpc, service);
+    return error;
+}
+
+void door_close(struct service *service)
+{
+    if (!service->door)
+        return;
+    close_listener(&service->door->rpc);
+    close_listener(&service->door->arena);
+    while (service->connections)
+        door_drop(service->connections);
+    free(service->door);
+    service->door = NULL;
+}

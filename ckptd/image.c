@@ -1,0 +1,470 @@
+/* image.c - the bytes of a shard in memory, and the machinery that hashes, writes and reads them.
+ *
+ * An image is a list of pool segments and a row of chunks. A chunk is the unit of I/O, whole
+ * checksum blocks, and lies in one segment, so each transfer is one request from one fixed buffer.
+ * A pass takes chunks through their steps:
+ *
+ *     STAGE    worker: hash the blocks, add the digests; then, unless it touches the table: write
+ *     REWRITE  write
+ *     READ     read; then worker: hash the blocks
+ *     VERIFY   worker: hash the blocks
+ *
+ * and each chunk ends in one event on the service thread, whatever happened. Every block is hashed
+ * once over the very bytes that are written (or lent). A chunk that touches the checksum table can
+ * be written only after all others were hashed; stage.c does that with image_write_chunk.
+ *
+ * Memory that nobody uses is reclaimed here: images of superseded checkpoints first, then spares of
+ * sessions, last the newest checkpoint of a run. Never one that is written or read. */
+#include "ckptd/ckptd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- geometry ---- */
+
+void image_chunk_range(const struct image *image, uint32_t index, uint64_t *out_start,
+                       uint64_t *out_end)
+{
+    uint64_t bytes = (uint64_t)image->service->config->block_bytes;
+    *out_start = index * bytes;
+    *out_end = *out_start + bytes;
+    if (*out_end > image->geometry.file_bytes)
+        *out_end = image->geometry.file_bytes;
+}
+
+bool image_chunk_is_tail(const struct image *image, uint32_t index)
+{
+    uint64_t start, end;
+    image_chunk_range(image, index, &start, &end);
+    return end > image->geometry.table_start;
+}
+
+uint32_t image_segments_needed(const struct service *service, uint64_t file_bytes)
+{
+    uint64_t segment = pool_segment_bytes(service->pool);
+    return (uint32_t)((file_bytes + segment - 1) / segment);
+}
+
+static uint8_t *address(const struct image *image, uint64_t offset)
+{
+    uint64_t segment = pool_segment_bytes(image->service->pool);
+    CHECK(offset / segment < image->num_segments);
+    return pool_base(image->service->pool, image->segments[offset / segment]) + offset % segment;
+}
+
+/* The part of [offset, offset + bytes) that lies in the segment of `offset`. */
+static uint64_t in_segment(const struct image *image, uint64_t offset, uint64_t bytes)
+{
+    uint64_t segment = pool_segment_bytes(image->service->pool);
+    uint64_t left = segment - offset % segment;
+    return left < bytes ? left : bytes;
+}
+
+void image_put(struct image *image, uint64_t offset, const void *data, uint64_t bytes)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t now = in_segment(image, offset + done, bytes - done);
+        memcpy(address(image, offset + done), (const uint8_t *)data + done, now);
+        done += now;
+    }
+}
+
+void image_get(const struct image *image, uint64_t offset, void *out, uint64_t bytes)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t now = in_segment(image, offset + done, bytes - done);
+        memcpy((uint8_t *)out + done, address(image, offset + done), now);
+        done += now;
+    }
+}
+
+/* ---- hashing, on a worker ---- */
+
+/* Elements [first, first + count) of a box, in the box's own row-major order, lie at `data`. */
+static void digest_part(struct digest *digest, const struct tensor_meta *meta,
+                        const struct box *box, const uint8_t *data, uint64_t first, uint64_t count)
+{
+    /* A run is what is consecutive in the global order too: whole inner dimensions, and a part of
+     * the one before them, dimension `outer`. */
+    uint32_t outer = meta->dims ? meta->dims - 1 : 0, size = dtype_bytes(meta->dtype);
+    uint64_t run = meta->dims ? box->extent[outer] : 1;
+    while (outer > 0 && box->extent[outer] == meta->shape[outer])
+        run *= box->extent[--outer];
+    while (count > 0) {
+        uint64_t index = first / run, within = first % run;
+        uint64_t global = within, stride = 1;
+        uint64_t now = run - within < count ? run - within : count;
+        for (uint32_t d = meta->dims; d-- > 0;) {
+            uint64_t at = box->offset[d];
+            if (d < outer) {
+                at += index % box->extent[d];
+                index /= box->extent[d];
+            }
+            global += at * stride;
+            stride *= meta->shape[d];
+        }
+        digest_add(digest, data, now, size, global);
+        first += now;
+        count -= now;
+        data += now * size;
+    }
+}
+
+/* First tensor that ends after data byte `at`. */
+static uint32_t find_tensor(const struct image *image, uint64_t at)
+{
+    uint32_t low = 0, high = image->num_tensors;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (image->tensors[middle].data_byte + image->tensors[middle].bytes <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Digests of the tensor bytes in [start, end) of the file, at `data`. Elements never straddle the
+ * border: borders are multiples of 8, and so is the place of every tensor of 8-byte elements, and
+ * so on down. */
+static void add_digests(struct image *image, const uint8_t *data, uint64_t start, uint64_t end)
+{
+    uint64_t skip = start < image->geometry.data_start ? image->geometry.data_start - start : 0;
+    if (start + skip >= end)
+        return;
+    uint64_t from = start + skip - image->geometry.data_start;
+    uint64_t to = end - image->geometry.data_start;
+    data += skip;
+    for (uint32_t i = find_tensor(image, from); i < image->num_tensors; i++) {
+        const struct shard_tensor *tensor = &image->tensors[i];
+        if (tensor->data_byte >= to)
+            break;
+        const struct tensor_meta *meta = &image->metas[tensor->tensor];
+        uint32_t size = dtype_bytes(meta->dtype);
+        uint64_t first = tensor->data_byte > from ? tensor->data_byte : from;
+        uint64_t last = tensor->data_byte + tensor->bytes;
+        last = last < to ? last : to;
+        struct digest part = {{0, 0}};
+        digest_part(&part, meta, &tensor->box, data + (first - from),
+                    (first - tensor->data_byte) / size, (last - first) / size);
+        pthread_mutex_lock(&image->mutex);
+        digest_merge(&image->digests[i], &part);
+        pthread_mutex_unlock(&image->mutex);
+    }
+}
+
+static void hash_chunk(struct chunk *chunk)
+{
+    struct image *image = chunk->image;
+    uint64_t start, end;
+    image_chunk_range(image, chunk->index, &start, &end);
+    if (end > image->geometry.table_start)
+        end = image->geometry.table_start;
+    for (uint64_t at = start; at < end;) {
+        uint64_t block = at / CHECKSUM_BLOCK_BYTES, block_start, bytes;
+        shard_block(&block_start, &bytes, &image->geometry, block);
+        CHECK(block_start == at && at + bytes <= end);
+        image->sums[block] = checksum_block(address(image, at), bytes, image->identity, block);
+        if (image->pass == PASS_STAGE)
+            add_digests(image, address(image, at), at, at + bytes);
+        at += bytes;
+    }
+}
+
+/* ---- the steps of a chunk ---- */
+
+static void report_chunk(struct chunk *chunk)
+{
+    loop_post(chunk->image->service->loop, &chunk->reported);
+}
+
+/* On the service thread. */
+static void chunk_reported(struct event *event)
+{
+    struct chunk *chunk = CONTAINER_OF(event, struct chunk, reported);
+    struct image *image = chunk->image;
+    image->busy--;
+    if (chunk->fault.code != 0 && image->fault.code == 0)
+        image->fault = chunk->fault;
+    image->advance(image, chunk);
+}
+
+/* On a thread of the storage. */
+static void chunk_transferred(struct storage_request *request)
+{
+    struct chunk *chunk = CONTAINER_OF(request, struct chunk, request);
+    if (request->error != 0) {
+        uint64_t start, end;
+        image_chunk_range(chunk->image, chunk->index, &start, &end);
+        chunk->fault.code = request->error;
+        snprintf(chunk->fault.message, sizeof chunk->fault.message, "a block could not be %s",
+                 request->op == STORAGE_READ ? "read" : "written");
+        snprintf(chunk->fault.detail, sizeof chunk->fault.detail, "byte %llu of shard %u: %s",
+                 (unsigned long long)start, chunk->image->shard,
+                 request->error_number ? strerror(request->error_number)
+                                       : err_text(request->error));
+    } else if (request->op == STORAGE_READ) {
+        loop_work(chunk->image->service->loop, &chunk->job);
+        return;
+    }
+    report_chunk(chunk);
+}
+
+static void transfer_chunk(struct chunk *chunk, enum storage_op op)
+{
+    struct image *image = chunk->image;
+    uint64_t start, end, segment = pool_segment_bytes(image->service->pool);
+    image_chunk_range(image, chunk->index, &start, &end);
+    chunk->request = (struct storage_request){
+        .op = op,
+        .object = image->object,
+        .offset = start,
+        .data = address(image, start),
+        .bytes = (uint32_t)(end - start),
+        .buffer = (int32_t)image->segments[start / segment],
+        .done = chunk_transferred,
+    };
+    storage_submit(image->service->storage, &chunk->request);
+}
+
+/* On a worker. */
+static void work_chunk(struct job *job)
+{
+    struct chunk *chunk = CONTAINER_OF(job, struct chunk, job);
+    struct image *image = chunk->image;
+    if (atomic_load(&image->stopped)) {
+        chunk->fault.code = ERR_ABORTED;
+        report_chunk(chunk);
+        return;
+    }
+    hash_chunk(chunk);
+    if (image->pass == PASS_STAGE && !image_chunk_is_tail(image, chunk->index))
+        transfer_chunk(chunk, STORAGE_WRITE);
+    else
+        report_chunk(chunk);
+}
+
+void image_write_chunk(struct image *image, uint32_t index)
+{
+    struct chunk *chunk = &image->chunks[index];
+    chunk->fault = (struct fault){0};
+    image->busy++;
+    transfer_chunk(chunk, STORAGE_WRITE);
+}
+
+void image_start_chunk(struct image *image, uint32_t index)
+{
+    struct chunk *chunk = &image->chunks[index];
+    chunk->fault = (struct fault){0};
+    image->busy++;
+    if (image->pass == PASS_READ)
+        transfer_chunk(chunk, STORAGE_READ);
+    else if (image->pass == PASS_REWRITE)
+        transfer_chunk(chunk, STORAGE_WRITE);
+    else
+        loop_work(image->service->loop, &chunk->job);
+}
+
+void image_start_all(struct image *image, enum image_pass pass)
+{
+    CHECK(image->busy == 0);
+    image->pass = pass;
+    image->fault = (struct fault){0};
+    for (uint32_t i = 0; i < image->num_chunks; i++)
+        image_start_chunk(image, i);
+}
+
+/* ---- the table ---- */
+
+int image_make_table(uint8_t **out, uint64_t *out_bytes, uint64_t *out_hash,
+                     const struct image *image)
+{
+    uint64_t bytes = image->geometry.file_bytes - image->geometry.table_start;
+    CHECK(bytes >= image->geometry.num_blocks * sizeof(uint64_t));
+    uint8_t *table = calloc(1, bytes);
+    if (!table)
+        return report_error(ERR_MEMORY, NULL, "no memory for a checksum table of %llu bytes",
+                            (unsigned long long)bytes);
+    for (uint64_t i = 0; i < image->geometry.num_blocks; i++)
+        for (uint32_t b = 0; b < 8; b++)
+            table[8 * i + b] = (uint8_t)(image->sums[i] >> (8 * b)); /* little-endian */
+    *out = table;
+    *out_bytes = bytes;
+    *out_hash = checksum_bytes(table, bytes);
+    return 0;
+}
+
+/* The first block whose entry in the image differs from its sum. */
+static uint64_t find_damage(const struct image *image, const uint8_t *table)
+{
+    for (uint64_t i = 0; i < image->geometry.num_blocks; i++) {
+        uint8_t entry[8];
+        image_get(image, image->geometry.table_start + 8 * i, entry, sizeof entry);
+        if (memcmp(entry, table + 8 * i, sizeof entry) != 0)
+            return i;
+    }
+    return image->geometry.num_blocks;
+}
+
+int image_check_table(const struct image *image, uint64_t table_hash)
+{
+    uint8_t *table = NULL;
+    uint64_t bytes, hash;
+    int error = image_make_table(&table, &bytes, &hash, image);
+    if (error != 0)
+        return error;
+    uint8_t *stored = malloc(bytes);
+    if (!stored) {
+        error = report_error(ERR_MEMORY, NULL, "no memory to compare a checksum table");
+    } else {
+        image_get(image, image->geometry.table_start, stored, bytes);
+        if (checksum_bytes(stored, bytes) != table_hash)
+            error = report_error(ERR_CORRUPT, NULL,
+                                 "the checksum table of shard %u does not fit the manifest",
+                                 image->shard);
+        else if (memcmp(stored, table, bytes) != 0)
+            error = report_error(ERR_CORRUPT, NULL, "block %llu of shard %u is damaged",
+                                 (unsigned long long)find_damage(image, table), image->shard);
+    }
+    free(stored);
+    free(table);
+    return error;
+}
+
+/* ---- life ---- */
+
+int image_new(struct image **out, struct service *service, const struct shard_geometry *geometry)
+{
+    uint64_t chunk_bytes = (uint64_t)service->config->block_bytes;
+    struct image *image = calloc(1, sizeof *image);
+    if (!image)
+        return report_error(ERR_MEMORY, NULL, "no memory for an image");
+    pthread_mutex_init(&image->mutex, NULL);
+    image->service = service;
+    image->geometry = *geometry;
+    image->num_chunks = (uint32_t)((geometry->file_bytes + chunk_bytes - 1) / chunk_bytes);
+    image->chunks = calloc(image->num_chunks, sizeof *image->chunks);
+    image->sums = calloc(geometry->num_blocks, sizeof *image->sums);
+    image->segments =
+        calloc(image_segments_needed(service, geometry->file_bytes), sizeof *image->segments);
+    image->next = service->images;
+    if (image->next)
+        image->next->prev = image;
+    service->images = image;
+    if (!image->chunks || !image->sums || !image->segments) {
+        image_free(image);
+        return report_error(ERR_MEMORY, NULL, "no memory for an image of %u chunks",
+                            (uint32_t)((geometry->file_bytes + chunk_bytes - 1) / chunk_bytes));
+    }
+    for (uint32_t i = 0; i < image->num_chunks; i++) {
+        struct chunk *chunk = &image->chunks[i];
+        chunk->image = image;
+        chunk->index = i;
+        chunk->job.work = work_chunk;
+        chunk->reported.run = chunk_reported;
+    }
+    *out = image;
+    return 0;
+}
+
+void image_free(struct image *image)
+{
+    struct service *service = image->service;
+    CHECK(image->busy == 0 && image->readers == 0 && !image->checkpoint && !image->object);
+    if (image->session)
+        image->session->slots[image->slot] = NULL;
+    if (image->prev)
+        image->prev->next = image->next;
+    else
+        service->images = image->next;
+    if (image->next)
+        image->next->prev = image->prev;
+    pool_give(service->pool, image->segments, image->num_segments);
+    pthread_mutex_destroy(&image->mutex);
+    free(image->segments);
+    free(image->chunks);
+    free(image->sums);
+    free(image->digests);
+    free(image);
+}
+
+bool image_settle(struct image *image)
+{
+    struct service *service = image->service;
+    bool idle = image->state == IMAGE_SPARE || image->state == IMAGE_ENDING;
+    if (!idle || image->session || image->checkpoint || image->readers > 0 || image->busy > 0)
+        return false;
+    image_free(image);
+    restore_wake(service);
+    return true;
+}
+
+void image_leave_checkpoint(struct image *image)
+{
+    if (image->checkpoint)
+        image->checkpoint->images[image->shard] = NULL;
+    image->checkpoint = NULL;
+    image->verified = false;
+    image->state = IMAGE_SPARE;
+    image_settle(image);
+}
+
+/* How soon an image may go when memory is short: 1 first; 0 never. */
+static int reclaim_rank(const struct image *image)
+{
+    if (image->readers > 0 || image->busy > 0)
+        return 0;
+    if (image->state == IMAGE_SPARE)
+        return 2;
+    if (image->state != IMAGE_RESIDENT)
+        return 0;
+    return image->checkpoint == catalog_newest(image->checkpoint->run) ? 3 : 1;
+}
+
+static uint32_t count_reclaimable(const struct image *asking)
+{
+    uint32_t count = 0;
+    for (const struct image *image = asking->service->images; image; image = image->next)
+        if (image != asking && reclaim_rank(image) > 0)
+            count += image->num_segments;
+    return count;
+}
+
+static void reclaim(struct image *asking, uint32_t count)
+{
+    struct pool *pool = asking->service->pool;
+    for (int rank = 1; rank <= 3; rank++) {
+        struct image *next;
+        for (struct image *image = asking->service->images; image; image = next) {
+            next = image->next;
+            if (pool_free_count(pool) >= count)
+                return;
+            if (image == asking || reclaim_rank(image) != rank)
+                continue;
+            log_debug("memory", "reclaimed %u segments of shard %u", image->num_segments,
+                      image->shard);
+            if (image->checkpoint)
+                image->checkpoint->images[image->shard] = NULL;
+            image->checkpoint = NULL;
+            image_free(image);
+        }
+    }
+}
+
+int image_take_segments(struct image *image, const struct run *run)
+{
+    struct pool *pool = image->service->pool;
+    uint32_t count = image_segments_needed(image->service, image->geometry.file_bytes);
+    CHECK(image->num_segments == 0);
+    if (count > pool_size(pool))
+        return report_error(ERR_SPACE, "enlarge memory.pool_bytes",
+                            "a shard of %llu bytes is larger than the whole pool",
+                            (unsigned long long)image->geometry.file_bytes);
+    if (pool_free_count(pool) < count && pool_free_count(pool) + count_reclaimable(image) >= count)
+        reclaim(image, count);
+    int error = pool_take(pool, image->segments, count, run->tag);
+    if (error == 0)
+        image->num_segments = count;
+    return error;
+}

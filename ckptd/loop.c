@@ -1,0 +1,299 @@
+/* loop.c - the service thread's loop: events from other threads, timers, descriptors, and the
+ * workers that do what blocks.
+ *
+ * Two chains under one mutex each: events for the service thread, jobs for the workers. Posting
+ * links an embedded struct, so it neither allocates nor fails, and whatever was written before a
+ * post is seen by whoever takes it. The service thread sleeps in epoll and is woken by an eventfd;
+ * it takes one ready descriptor at a time, so a callback may remove any other watch without leaving
+ * a stale event behind.
+ *
+ * Order: events run in the order they were posted; after each descriptor the whole chain runs.
+ * Limits: none of its own; see ckptd.h. */
+#include "ckptd/ckptd.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WORKERS_MAX 64u
+
+struct loop {
+    int epoll_fd, wake_fd;
+    struct watch wake_watch;
+    bool stopping;
+    struct timer *timers; /* soonest first; service thread only */
+
+    pthread_mutex_t event_mutex;
+    struct event *first_event, *last_event;
+
+    pthread_mutex_t job_mutex;
+    pthread_cond_t job_posted;
+    struct job *first_job, *last_job;
+    uint32_t num_running;
+    bool ending;
+
+    pthread_t workers[WORKERS_MAX];
+    uint32_t num_workers;
+};
+
+int64_t loop_now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- events ---- */
+
+void loop_post(struct loop *loop, struct event *event)
+{
+    uint64_t one = 1;
+    CHECK(event->run);
+    event->next = NULL;
+    pthread_mutex_lock(&loop->event_mutex);
+    bool wake = !loop->first_event;
+    if (loop->last_event && !wake)
+        loop->last_event->next = event;
+    else
+        loop->first_event = event;
+    loop->last_event = event;
+    pthread_mutex_unlock(&loop->event_mutex);
+    /* Only the first of a chain wakes; the counter cannot overflow. */
+    if (wake && write(loop->wake_fd, &one, sizeof one) < 0)
+        log_error("loop", "could not wake the service thread: %s", strerror(errno));
+}
+
+static void run_wake(struct watch *watch)
+{
+    uint64_t count;
+    if (read(watch->fd, &count, sizeof count) < 0 && errno != EAGAIN)
+        log_error("loop", "could not read the wake-up counter: %s", strerror(errno));
+}
+
+static void run_events(struct loop *loop)
+{
+    pthread_mutex_lock(&loop->event_mutex);
+    struct event *event = loop->first_event;
+    loop->first_event = loop->last_event = NULL;
+    pthread_mutex_unlock(&loop->event_mutex);
+    while (event) {
+        struct event *next = event->next;
+        event->run(event);
+        event = next;
+    }
+}
+
+/* ---- timers ---- */
+
+void loop_timer_cancel(struct loop *loop, struct timer *timer)
+{
+    if (!timer->armed)
+        return;
+    struct timer **at = &loop->timers;
+    while (*at != timer)
+        at = &(*at)->next;
+    *at = timer->next;
+    timer->armed = false;
+}
+
+void loop_timer(struct loop *loop, struct timer *timer, int64_t ms)
+{
+    loop_timer_cancel(loop, timer);
+    timer->at_ms = loop_now_ms() + ms;
+    timer->armed = true;
+    struct timer **at = &loop->timers;
+    while (*at && (*at)->at_ms <= timer->at_ms)
+        at = &(*at)->next;
+    timer->next = *at;
+    *at = timer;
+}
+
+/* Runs what is due; returns the milliseconds until the next, or -1. */
+static int run_timers(struct loop *loop)
+{
+    while (loop->timers) {
+        int64_t left = loop->timers->at_ms - loop_now_ms();
+        if (left > 0)
+            return left < 1000000 ? (int)left : 1000000;
+        struct timer *timer = loop->timers;
+        loop->timers = timer->next;
+        timer->armed = false;
+        timer->run(timer);
+    }
+    return -1;
+}
+
+/* ---- descriptors ---- */
+
+int loop_watch(struct loop *loop, struct watch *watch, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.ptr = watch};
+    watch->fd = fd;
+    if (epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
+        return report_errno(ERR_IO, "could not watch a descriptor", "epoll_ctl");
+    return 0;
+}
+
+void loop_unwatch(struct loop *loop, struct watch *watch)
+{
+    if (watch->fd >= 0)
+        epoll_ctl(loop->epoll_fd, EPOLL_CTL_DEL, watch->fd, NULL);
+    watch->fd = -1;
+}
+
+void loop_run(struct loop *loop)
+{
+    while (!loop->stopping) {
+        int wait_ms = run_timers(loop);
+        if (loop->stopping)
+            break;
+        struct epoll_event event;
+        int count = epoll_wait(loop->epoll_fd, &event, 1, wait_ms);
+        if (count < 0 && errno != EINTR) {
+            log_error("loop", "epoll_wait failed: %s", strerror(errno));
+            return;
+        }
+        if (count == 1) {
+            struct watch *watch = event.data.ptr;
+            watch->run(watch);
+        }
+        run_events(loop);
+    }
+}
+
+void loop_run_pending(struct loop *loop)
+{
+    run_events(loop);
+}
+
+void loop_stop(struct loop *loop)
+{
+    loop->stopping = true;
+}
+
+/* ---- workers ---- */
+
+void loop_work(struct loop *loop, struct job *job)
+{
+    job->next = NULL;
+    pthread_mutex_lock(&loop->job_mutex);
+    if (loop->first_job)
+        loop->last_job->next = job;
+    else
+        loop->first_job = job;
+    loop->last_job = job;
+    pthread_cond_signal(&loop->job_posted);
+    pthread_mutex_unlock(&loop->job_mutex);
+}
+
+static void *run_worker(void *argument)
+{
+    struct loop *loop = argument;
+    for (;;) {
+        pthread_mutex_lock(&loop->job_mutex);
+        while (!loop->first_job && !loop->ending)
+            pthread_cond_wait(&loop->job_posted, &loop->job_mutex);
+        struct job *job = loop->ending ? NULL : loop->first_job;
+        if (job) {
+            loop->first_job = job->next;
+            loop->num_running++;
+        }
+        pthread_mutex_unlock(&loop->job_mutex);
+        if (!job)
+            return NULL;
+        /* The work may hand its struct on; what is needed afterwards is read before. */
+        bool has_done = job->done.run;
+        job->work(job);
+        if (has_done)
+            loop_post(loop, &job->done);
+        pthread_mutex_lock(&loop->job_mutex);
+        loop->num_running--;
+        pthread_mutex_unlock(&loop->job_mutex);
+    }
+}
+
+bool loop_is_idle(struct loop *loop)
+{
+    pthread_mutex_lock(&loop->job_mutex);
+    bool idle = !loop->first_job && loop->num_running == 0;
+    pthread_mutex_unlock(&loop->job_mutex);
+    pthread_mutex_lock(&loop->event_mutex);
+    idle = idle && !loop->first_event;
+    pthread_mutex_unlock(&loop->event_mutex);
+    return idle;
+}
+
+int loop_open(struct loop **out, uint32_t num_workers)
+{
+    CHECK(num_workers >= 1 && num_workers <= WORKERS_MAX);
+    struct loop *loop = calloc(1, sizeof *loop);
+    if (!loop)
+        return report_error(ERR_MEMORY, NULL, "no memory for the service loop");
+    pthread_mutex_init(&loop->event_mutex, NULL);
+    pthread_mutex_init(&loop->job_mutex, NULL);
+    pthread_cond_init(&loop->job_posted, NULL);
+    loop->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    loop->wake_watch.run = run_wake;
+    int error = 0;
+    if (loop->epoll_fd < 0 || loop->wake_fd < 0)
+        error = report_errno(ERR_MEMORY, "could not make the service loop", "epoll, eventfd");
+    if (error == 0)
+        error = loop_watch(loop, &loop->wake_watch, loop->wake_fd);
+    for (uint32_t i = 0; i < num_workers && error == 0; i++) {
+        if (pthread_create(&loop->workers[i], NULL, run_worker, loop) != 0)
+            error = report_error(ERR_MEMORY, NULL, "could not start worker %u", i);
+        else
+            loop->num_workers++;
+    }
+    if (error != 0) {
+        loop_close(loop);
+        return error;
+    }
+    *out = loop;
+    return 0;
+}
+
+void loop_close(struct loop *loop)
+{
+    if (!loop)
+        return;
+    pthread_mutex_lock(&loop->job_mutex);
+    loop->ending = true;
+    pthread_cond_broadcast(&loop->job_posted);
+    pthread_mutex_unlock(&loop->job_mutex);
+    for (uint32_t i = 0; i < loop->num_workers; i++)
+        pthread_join(loop->workers[i], NULL);
+    if (loop->epoll_fd >= 0)
+        close(loop->epoll_fd);
+    if (loop->wake_fd >= 0)
+        close(loop->wake_fd);
+    pthread_cond_destroy(&loop->job_posted);
+    pthread_mutex_destroy(&loop->job_mutex);
+    pthread_mutex_destroy(&loop->event_mutex);
+    free(loop);
+}
+
+/* ---- faults ---- */
+
+void fault_take(struct fault *out, int code)
+{
+    CHECK(code < 0);
+    out->code = code;
+    snprintf(out->message, sizeof out->message, "%s",
+             *report_message() ? report_message() : err_text(code));
+    snprintf(out->detail, sizeof out->detail, "%s", report_detail());
+    snprintf(out->hint, sizeof out->hint, "%s", report_hint());
+}
+
+int fault_raise(const struct fault *fault)
+{
+    if (fault->code == 0)
+        return 0;
+    return report_set(fault->code, fault->message, fault->detail, fault->hint);
+}

@@ -1,0 +1,88 @@
+/* main.c - the program: arguments, signals, exit code.
+ *
+ * The service runs on a thread of its own; this one waits for signals. SIGTERM and SIGINT drain:
+ * new work is refused, running saves are finished within limits.drain_ms, then the program ends
+ * with 0. A disk that does not answer cannot hold the end up: after OVERTIME_MS more the process
+ * leaves as if it had been killed, which every state on disk is made for (commit.c). */
+#include "ckptd/ckptd.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OVERTIME_MS 10000
+
+static void *run_service(void *argument)
+{
+    service_run(argument);
+    kill(getpid(), SIGUSR1); /* wakes main(), also when the loop ended by itself */
+    return NULL;
+}
+
+static int fail(int error)
+{
+    log_error("ckptd", "%s", report_line());
+    return err_retry(error) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
+}
+
+/* Waits for the thread, at most so long. */
+static bool join_within(pthread_t thread, int64_t ms)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ms / 1000 + 1;
+    return pthread_timedjoin_np(thread, NULL, &until) == 0;
+}
+
+/* The exit code. */
+static int serve(struct service *service, const struct config *config, const sigset_t *signals)
+{
+    pthread_t thread;
+    int number = 0;
+    if (pthread_create(&thread, NULL, run_service, service) != 0)
+        return fail(report_error(ERR_MEMORY, NULL, "could not start the service thread"));
+    while (sigwait(signals, &number) != 0)
+        continue;
+    if (number != SIGUSR1)
+        service_drain(service);
+    if (!join_within(thread, config->limit_drain_ms + OVERTIME_MS)) {
+        log_error("ckptd", "the disk does not answer; leaving without it");
+        _exit(EXIT_RUN_AGAIN);
+    }
+    return number == SIGUSR1 ? EXIT_RUN_AGAIN : EXIT_DONE;
+}
+
+int main(int argc, char **argv)
+{
+    static struct config config;
+    struct service *service = NULL;
+    bool help = false;
+    sigset_t signals;
+    log_setup("ckptd", NULL);
+    int error = config_load(&config, argc, argv, &help);
+    if (error != 0)
+        return fail(error);
+    if (help) {
+        config_print_help();
+        return EXIT_DONE;
+    }
+    log_setup("ckptd", config.log);
+    /* Before any thread starts: all inherit the mask, so only sigwait sees these. */
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    error = service_open(&service, &config);
+    if (error != 0)
+        return fail(error);
+    int code = serve(service, &config, &signals);
+    service_close(service);
+    log_info("ckptd", "ended");
+    return code;
+}

@@ -1,0 +1,201 @@
+/* pool.c - the memory that images are made of: equal memfd segments, taken once at start.
+ *
+ * Each segment is created, sized, backed by fallocate (so that touching it later can never fail
+ * for want of memory), sealed against SHRINK, GROW and SEAL (so that no holder of the descriptor
+ * can make a touch fault), mapped once, and registered with the storage as a fixed buffer once. The
+ * index of a segment is the index of its buffer.
+ *
+ * Readers get a second descriptor, opened O_RDONLY through /proc, which cannot be mapped writable.
+ *
+ * A segment remembers whose bytes it holds: one that goes to another run is zeroed first. Bytes of
+ * one run are not zeroed between its saves: every byte of a shard is written anew.
+ *
+ * Limit: the number of segments; pool_take is all or nothing and says ERR_BUSY. */
+#include "ckptd/ckptd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct segment {
+    int fd, fd_read_only;
+    uint8_t *base;
+    uint64_t run; /* tag of the run that had it last; 0: nobody, it holds zeros */
+    bool dirty;   /* it may hold bytes of a run before that one */
+    bool lent;
+};
+
+struct pool {
+    uint64_t segment_bytes;
+    uint32_t count, num_free;
+    uint32_t next; /* where the search for a free one begins */
+    struct segment *segments;
+};
+
+static int open_segment(struct segment *segment, uint64_t bytes, uint32_t index)
+{
+    char path[64];
+    segment->fd = memfd_create("holdfast-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (segment->fd < 0)
+        return report_errno(ERR_MEMORY, "could not make a memory segment", "memfd_create");
+    if (ftruncate(segment->fd, (off_t)bytes) != 0 ||
+        fallocate(segment->fd, 0, 0, (off_t)bytes) != 0) {
+        int code = report_errno(ERR_MEMORY, "could not take the memory of the pool", "fallocate");
+        char detail[160];
+        snprintf(detail, sizeof detail, "segment %u of %llu bytes: %s", index,
+                 (unsigned long long)bytes, strerror(errno));
+        return report_set(code, "could not take the memory of the pool", detail,
+                          "lower memory.pool_bytes");
+    }
+    if (fcntl(segment->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        return report_errno(ERR_MEMORY, "could not seal a memory segment", "F_ADD_SEALS");
+    snprintf(path, sizeof path, "/proc/self/fd/%d", segment->fd);
+    segment->fd_read_only = open(path, O_RDONLY | O_CLOEXEC);
+    if (segment->fd_read_only < 0)
+        return report_errno(ERR_MEMORY, "could not open a segment for reading", path);
+    segment->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd, 0);
+    if (segment->base == MAP_FAILED) {
+        segment->base = NULL;
+        return report_errno(ERR_MEMORY, "could not map a memory segment", "mmap");
+    }
+    return 0;
+}
+
+static int register_segments(struct pool *pool, struct storage *storage)
+{
+    struct iovec *buffers = calloc(pool->count, sizeof *buffers);
+    if (!buffers)
+        return report_error(ERR_MEMORY, NULL, "no memory for the list of segments");
+    for (uint32_t i = 0; i < pool->count; i++)
+        buffers[i] = (struct iovec){pool->segments[i].base, pool->segment_bytes};
+    int error = storage_register_buffers(storage, buffers, pool->count);
+    free(buffers);
+    return error;
+}
+
+int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes,
+              struct storage *storage)
+{
+    CHECK(segment_bytes > 0 && pool_bytes % segment_bytes == 0);
+    struct pool *pool = calloc(1, sizeof *pool);
+    if (!pool)
+        return report_error(ERR_MEMORY, NULL, "no memory for the pool");
+    pool->segment_bytes = segment_bytes;
+    pool->segments = calloc(pool_bytes / segment_bytes, sizeof *pool->segments);
+    int error = pool->segments ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the pool");
+    for (uint64_t i = 0; i < pool_bytes / segment_bytes && error == 0; i++) {
+        struct segment *segment = &pool->segments[i];
+        *segment = (struct segment){.fd = -1, .fd_read_only = -1};
+        pool->count++;
+        error = open_segment(segment, segment_bytes, (uint32_t)i);
+    }
+    if (error == 0 && storage)
+        error = register_segments(pool, storage);
+    if (error != 0) {
+        pool_close(pool);
+        return error;
+    }
+    pool->num_free = pool->count;
+    *out = pool;
+    return 0;
+}
+
+void pool_close(struct pool *pool)
+{
+    if (!pool)
+        return;
+    for (uint32_t i = 0; i < pool->count; i++) {
+        struct segment *segment = &pool->segments[i];
+        if (segment->base)
+            munmap(segment->base, pool->segment_bytes);
+        if (segment->fd >= 0)
+            close(segment->fd);
+        if (segment->fd_read_only >= 0)
+            close(segment->fd_read_only);
+    }
+    free(pool->segments);
+    free(pool);
+}
+
+int pool_take(struct pool *pool, uint32_t *out_segments, uint32_t count, uint64_t run)
+{
+    if (count > pool->num_free)
+        return report_error(ERR_BUSY, "enlarge memory.pool_bytes, or load and save less at once",
+                            "%u segments were wanted, %u of %u are free", count, pool->num_free,
+                            pool->count);
+    for (uint32_t taken = 0; taken < count; pool->next = (pool->next + 1) % pool->count) {
+        struct segment *segment = &pool->segments[pool->next];
+        if (segment->lent)
+            continue;
+        segment->lent = true;
+        segment->dirty |= segment->run != 0 && segment->run != run;
+        segment->run = run;
+        out_segments[taken++] = pool->next;
+    }
+    pool->num_free -= count;
+    return 0;
+}
+
+void pool_give(struct pool *pool, const uint32_t *segments, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        CHECK(segments[i] < pool->count && pool->segments[segments[i]].lent);
+        pool->segments[segments[i]].lent = false;
+    }
+    pool->num_free += count;
+}
+
+bool pool_is_dirty(const struct pool *pool, const uint32_t *segments, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (pool->segments[segments[i]].dirty)
+            return true;
+    return false;
+}
+
+void pool_clean(struct pool *pool, const uint32_t *segments, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct segment *segment = &pool->segments[segments[i]];
+        if (segment->dirty)
+            memset(segment->base, 0, pool->segment_bytes);
+        segment->dirty = false;
+    }
+}
+
+uint64_t pool_segment_bytes(const struct pool *pool)
+{
+    return pool->segment_bytes;
+}
+
+uint32_t pool_size(const struct pool *pool)
+{
+    return pool->count;
+}
+
+uint32_t pool_free_count(const struct pool *pool)
+{
+    return pool->num_free;
+}
+
+uint8_t *pool_base(const struct pool *pool, uint32_t segment)
+{
+    CHECK(segment < pool->count);
+    return pool->segments[segment].base;
+}
+
+int pool_fd(const struct pool *pool, uint32_t segment)
+{
+    CHECK(segment < pool->count);
+    return pool->segments[segment].fd;
+}
+
+int pool_fd_read_only(const struct pool *pool, uint32_t segment)
+{
+    CHECK(segment < pool->count);
+    return pool->segments[segment].fd_read_only;
+}

@@ -1,0 +1,796 @@
+/* save.c - one save of all ranks: hands its events to commit.c and performs what that decides.
+ *
+ *   BeginSave of each rank ──► an image, a stage            (stage.c makes the shard durable)
+ *   COMMIT_SYNC_NAMES      ──► worker: fsync of the step's directory and its parents
+ *   COMMIT_PUBLISH         ──► worker: the manifest, whole and exclusive
+ *   COMMIT_DONE            ──► the catalog, the memory tier, everybody who waits; one log line
+ *   COMMIT_DISCARD         ──► stages stop and remove their files; then the directory
+ *   COMMIT_KEEP            ──► reported as failed, nothing removed, the store goes offline
+ *
+ * The reason of a failed save is kept in a ring of the newest FAILURES_MAX for WaitSave; when an
+ * older one is asked for, the answer is SAVE_UNKNOWN.
+ *
+ * Limits: SLOTS_PER_RANK images a rank and COMMIT_SAVES_MAX saves a run (BeginSave: ERR_BUSY), the
+ * pool (ERR_BUSY), limits.wait_ms per WaitSave (answered SAVE_STAGING). */
+#include "ckptd/ckptd.h"
+
+#include <jansson.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- finding ---- */
+
+void save_identity(struct shard_identity *out, const struct save *save, uint32_t rank)
+{
+    memset(out, 0, sizeof *out);
+    snprintf(out->run, sizeof out->run, "%s", save->run->name);
+    snprintf(out->nonce, sizeof out->nonce, "%s", save->nonce);
+    out->step = save->step;
+    out->attempt = save->attempt;
+    out->shard = rank;
+    out->shards = save->world_size;
+}
+
+static struct save *find_save(struct run *run, uint64_t id)
+{
+    struct save *save = run->saves;
+    while (save && save->id != id)
+        save = save->next;
+    return save;
+}
+
+/* ---- the end of a save ---- */
+
+static void answer_wait(struct rpc_call *call, Holdfast__V1__SaveState state, const char *reason)
+{
+    Holdfast__V1__WaitSaveReply reply = HOLDFAST__V1__WAIT_SAVE_REPLY__INIT;
+    reply.state = state;
+    reply.durability = state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED ? "local"
+                       : state == HOLDFAST__V1__SAVE_STATE__SAVE_STAGING ? "accepted"
+                                                                         : "";
+    reply.reason = (char *)(uintptr_t)reason;
+    rpc_call_reply(call, &reply.base);
+}
+
+static void answer_waiters(struct save *save, Holdfast__V1__SaveState state, const char *reason)
+{
+    while (save->waiters) {
+        struct save_waiter *waiter = save->waiters;
+        save->waiters = waiter->next;
+        loop_timer_cancel(save->service->loop, &waiter->timer);
+        answer_wait(waiter->call, state, reason);
+        free(waiter);
+    }
+}
+
+static void remember_failure(struct save *save, const char *reason)
+{
+    struct service *service = save->service;
+    struct failure *failure = &service->failures[service->num_failures++ % FAILURES_MAX];
+    snprintf(failure->run, sizeof failure->run, "%s", save->run->name);
+    snprintf(failure->reason, sizeof failure->reason, "%s", reason);
+    failure->step = save->step;
+    failure->attempt = save->attempt;
+    service->stats.failed++;
+    log_warn("commit", "run %s, step %llu, attempt %llu failed: %s", save->run->name,
+             (unsigned long long)save->step, (unsigned long long)save->attempt, reason);
+    answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
+}
+
+/* The first fault of a rank, or of the save itself, explains the machine's reason. */
+static void failure_text(char *out, size_t size, const struct save *save,
+                         const struct commit_action *action)
+{
+    const struct fault *fault = &save->fault;
+    for (uint32_t i = 0; i < save->world_size && fault->code == 0; i++)
+        fault = &save->stages[i].fault;
+    char who[32] = "";
+    if (action->rank >= 0)
+        snprintf(who, sizeof who, " (rank %lld)", (long long)action->rank);
+    snprintf(out, size, "%s%s%s%.200s%s%.200s", action->reason, who, fault->code ? ": " : "",
+             fault->code ? fault->message : "", fault->code && fault->detail[0] ? ": " : "",
+             fault->code ? fault->detail : "");
+}
+
+/* The image leaves the save: a spare of its session, or nobody's. */
+static void release_image(struct stage *stage)
+{
+    struct image *image = stage->image;
+    if (!image)
+        return;
+    if (stage->session)
+        stage->session->slot_saves[stage->slot] = NULL;
+    stage->image = NULL;
+    image->stage = NULL;
+    image->tensors = NULL;
+    image->metas = NULL;
+    image->num_tensors = 0;
+    if (image->state == IMAGE_STAGING)
+        image->state = IMAGE_SPARE;
+    image_settle(image);
+}
+
+static void free_save(struct save *save)
+{
+    struct run *run = save->run;
+    struct save **at = &run->saves;
+    while (*at != save)
+        at = &(*at)->next;
+    *at = save->next;
+    CHECK(!save->waiters);
+    for (uint32_t i = 0; i < save->world_size; i++) {
+        release_image(&save->stages[i]);
+        free(save->stages[i].announced);
+    }
+    free(save->stages);
+    free(save->digests);
+    free(save->state_json);
+    free(save);
+}
+
+/* ---- committed ---- */
+
+static double seconds_between(int64_t from_ms, int64_t to_ms)
+{
+    return (double)(to_ms - from_ms) / 1000.0;
+}
+
+static void report_commit(struct save *save)
+{
+    struct service *service = save->service;
+    int64_t now = loop_now_ms();
+    double seconds = seconds_between(save->begun_ms, now);
+    service->stats.commits++;
+    service->stats.bytes_written += save->bytes;
+    snprintf(service->stats.run, sizeof service->stats.run, "%s", save->run->name);
+    service->stats.step = save->step;
+    service->stats.attempt = save->attempt;
+    service->stats.bytes = save->bytes;
+    service->stats.seconds = seconds;
+    service->stats.staging_seconds = seconds_between(save->begun_ms, save->ended_ms);
+    service->stats.sync_seconds = seconds_between(save->ended_ms, save->durable_ms);
+    service->stats.names_seconds = seconds_between(save->durable_ms, save->named_ms);
+    service->stats.manifest_seconds = seconds_between(save->named_ms, now);
+    log_info("commit",
+             "run %s, step %llu, attempt %llu committed: %llu bytes in %.3f s (%.3f GB/s; staging "
+             "%.3f, write and sync %.3f, names %.3f, manifest %.3f), %u shards, durability local",
+             save->run->name, (unsigned long long)save->step, (unsigned long long)save->attempt,
+             (unsigned long long)save->bytes, seconds,
+             seconds > 0 ? (double)save->bytes / seconds / 1e9 : 0.0,
+             service->stats.staging_seconds, service->stats.sync_seconds,
+             service->stats.names_seconds, service->stats.manifest_seconds, save->world_size);
+}
+
+/* The memory tier: the images of the newest checkpoint stay, older ones go. */
+static void enter_memory(struct save *save, struct checkpoint *checkpoint)
+{
+    struct run *run = save->run;
+    bool newest = catalog_newest(run) == checkpoint;
+    for (uint32_t i = 0; i < save->world_size && newest; i++) {
+        struct image *image = save->stages[i].image;
+        image->state = IMAGE_RESIDENT;
+        image->checkpoint = checkpoint;
+        image->shard = i;
+        checkpoint->images[i] = image;
+        release_image(&save->stages[i]);
+    }
+    for (struct checkpoint *older = run->checkpoints; older; older = older->next) {
+        for (uint32_t i = 0; older != checkpoint && i < older->summary.shards; i++) {
+            struct image *image = older->images[i];
+            if (image && image->state == IMAGE_RESIDENT && image->readers == 0)
+                image_leave_checkpoint(image);
+        }
+    }
+}
+
+/* A save that equals the one before it, to the bit, means that training stands still. */
+static void compare_digests(struct save *save)
+{
+    struct run *run = save->run;
+    uint32_t count = save->group->table->num_tensors;
+    if (run->last_digests && run->num_last_digests == count &&
+        memcmp(run->last_digests, save->digests, count * sizeof *save->digests) == 0)
+        log_warn("commit",
+                 "run %s, step %llu: every tensor equals the checkpoint before it; is the "
+                 "optimizer running?",
+                 run->name, (unsigned long long)save->step);
+    free(run->last_digests);
+    run->last_digests = save->digests;
+    run->num_last_digests = count;
+    save->digests = NULL;
+}
+
+static void perform_done(struct save *save)
+{
+    struct checkpoint *checkpoint = NULL;
+    report_commit(save);
+    compare_digests(save);
+    if (catalog_add(&checkpoint, save->run, &save->summary) != 0)
+        log_error("commit",
+                  "a committed checkpoint is missing in the list until the next start: %s",
+                  report_line());
+    else
+        enter_memory(save, checkpoint);
+    answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED, "");
+    free_save(save);
+}
+
+/* ---- names and manifest ---- */
+
+static void work_sync_names(struct job *job)
+{
+    struct save *save = CONTAINER_OF(job, struct save, job);
+    int error = storage_sync_names(save->service->storage, save->dir);
+    if (error != 0)
+        fault_take(&save->fault, error);
+}
+
+static void names_synced(struct event *event)
+{
+    struct save *save = CONTAINER_OF(event, struct save, job.done);
+    struct commit_actions actions = {0};
+    save->named_ms = loop_now_ms();
+    commit_names_synced(&save->run->machine, &actions, save->id, save->fault.code);
+    run_perform(save->run, &actions);
+}
+
+static void fill_summary(struct save *save)
+{
+    struct manifest_summary *summary = &save->summary;
+    struct tm utc;
+    time_t now = time(NULL);
+    gmtime_r(&now, &utc);
+    memset(summary, 0, sizeof *summary);
+    summary->version = MANIFEST_VERSION;
+    snprintf(summary->run, sizeof summary->run, "%s", save->run->name);
+    snprintf(summary->nonce, sizeof summary->nonce, "%s", save->nonce);
+    strftime(summary->time, sizeof summary->time, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    summary->step = save->step;
+    summary->attempt = save->attempt;
+    summary->world_size = save->world_size;
+    summary->shards = save->world_size;
+    summary->bytes = save->bytes;
+}
+
+static int merge_digests(struct save *save)
+{
+    uint32_t count = save->group->table->num_tensors;
+    save->digests = calloc(count + 1, sizeof *save->digests);
+    if (!save->digests)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u digests", count);
+    for (uint32_t i = 0; i < save->world_size; i++) {
+        const struct image *image = save->stages[i].image;
+        for (uint32_t t = 0; t < image->num_tensors; t++)
+            digest_merge(&save->digests[image->tensors[t].tensor], &image->digests[t]);
+    }
+    return 0;
+}
+
+/* After ERR_IO the manifest may be back after a power loss. ERR_EXISTS: somebody's manifest has our
+ * name, though the catalog knows none: whose the files are is not for us to guess. */
+static enum commit_outcome judge_publish(int error)
+{
+    if (error == 0)
+        return OUTCOME_DURABLE;
+    return error == ERR_IO || error == ERR_EXISTS ? OUTCOME_UNKNOWN : OUTCOME_ABSENT;
+}
+
+static int write_manifest(struct save *save)
+{
+    const struct attempt *attempt = save->run->attempt;
+    char *text = NULL, key[STORAGE_KEY_MAX + 32];
+    size_t bytes = 0;
+    struct manifest manifest = {
+        .summary = save->summary,
+        .parent_step = attempt->parent_step,
+        .parent_attempt = attempt->parent_attempt,
+        .mesh_json = attempt->mesh_json,
+        .identity_json = attempt->identity_json,
+        .config_json = attempt->config_json,
+        .data_json = attempt->data_json,
+        .state_json = save->state_json,
+        .table = save->group->table,
+        .digests = save->digests,
+        .shards = calloc(save->world_size, sizeof *manifest.shards),
+    };
+    if (!manifest.shards)
+        return report_error(ERR_MEMORY, NULL, "no memory for the manifest");
+    memcpy(manifest.code_version, attempt->code_version, sizeof manifest.code_version);
+    for (uint32_t i = 0; i < save->world_size; i++) {
+        const struct stage *stage = &save->stages[i];
+        manifest.shards[i] =
+            (struct manifest_shard){stage->image->geometry.file_bytes,
+                                    stage->image->geometry.data_start, stage->table_hash};
+    }
+    save->outcome = OUTCOME_ABSENT;
+    int error = manifest_write(&text, &bytes, &manifest);
+    snprintf(key, sizeof key, "%s/%s", save->dir, MANIFEST_NAME);
+    if (error == 0) {
+        error = storage_publish(save->service->storage, key, text, bytes);
+        save->outcome = judge_publish(error);
+    }
+    free(text);
+    free(manifest.shards);
+    return error;
+}
+
+static void work_publish(struct job *job)
+{
+    struct save *save = CONTAINER_OF(job, struct save, job);
+    int error = write_manifest(save);
+    if (error != 0)
+        fault_take(&save->fault, error);
+}
+
+static void published(struct event *event)
+{
+    struct save *save = CONTAINER_OF(event, struct save, job.done);
+    struct commit_actions actions = {0};
+    commit_published(&save->run->machine, &actions, save->id, save->outcome, save->fault.code);
+    run_perform(save->run, &actions);
+}
+
+static void perform_publish(struct save *save)
+{
+    fill_summary(save);
+    int error = merge_digests(save);
+    if (error != 0) {
+        struct commit_actions actions = {0};
+        fault_take(&save->fault, error);
+        commit_published(&save->run->machine, &actions, save->id, OUTCOME_ABSENT, error);
+        run_perform(save->run, &actions);
+        return;
+    }
+    save->job = (struct job){.work = work_publish, .done.run = published};
+    loop_work(save->service->loop, &save->job);
+}
+
+/* ---- failed ---- */
+
+static void work_remove_dir(struct job *job)
+{
+    struct save *save = CONTAINER_OF(job, struct save, job);
+    /* Not there, or not empty: what is left is rubbish for the next start. */
+    storage_remove(save->service->storage, save->dir);
+}
+
+static void dir_removed(struct event *event)
+{
+    struct save *save = CONTAINER_OF(event, struct save, job.done);
+    struct run *run = save->run;
+    struct commit_actions actions = {0};
+    commit_discarded(&run->machine, &actions, save->id);
+    free_save(save);
+    run_perform(run, &actions);
+}
+
+static void check_stopped(struct save *save)
+{
+    uint32_t begun = 0;
+    for (uint32_t i = 0; i < save->world_size; i++)
+        begun += save->stages[i].save != NULL;
+    if (save->num_stopped < begun)
+        return;
+    save->job = (struct job){.work = work_remove_dir, .done.run = dir_removed};
+    loop_work(save->service->loop, &save->job);
+}
+
+void save_stage_stopped(struct stage *stage)
+{
+    struct save *save = stage->save;
+    release_image(stage);
+    save->num_stopped++;
+    check_stopped(save);
+}
+
+static void perform_discard(struct save *save, const struct commit_action *action)
+{
+    char reason[512];
+    save->discarding = true;
+    failure_text(reason, sizeof reason, save, action);
+    remember_failure(save, reason);
+    /* Stopping is never synchronous, so `save` lives until the loop comes round. */
+    for (uint32_t i = 0; i < save->world_size; i++)
+        if (save->stages[i].save)
+            stage_stop(&save->stages[i]);
+    check_stopped(save); /* no stage may have begun */
+}
+
+static void perform_keep(struct save *save, const struct commit_action *action)
+{
+    char reason[512];
+    failure_text(reason, sizeof reason, save, action);
+    remember_failure(save, reason);
+    service_go_offline(save->service, reason);
+    free_save(save);
+}
+
+void save_perform(struct run *run, const struct commit_action *action)
+{
+    struct save *save = find_save(run, action->save);
+    CHECK(save);
+    switch (action->kind) {
+    case COMMIT_SYNC_NAMES:
+        save->durable_ms = loop_now_ms();
+        save->job = (struct job){.work = work_sync_names, .done.run = names_synced};
+        loop_work(save->service->loop, &save->job);
+        break;
+    case COMMIT_PUBLISH:
+        perform_publish(save);
+        break;
+    case COMMIT_DONE:
+        perform_done(save);
+        break;
+    case COMMIT_DISCARD:
+        perform_discard(save, action);
+        break;
+    case COMMIT_KEEP:
+        perform_keep(save, action);
+        break;
+    default:
+        CHECK(!"an action of the run");
+    }
+}
+
+/* ---- what stages tell ---- */
+
+void save_stage_ended(struct stage *stage)
+{
+    struct commit_actions actions = {0};
+    stage->save->ended_ms = loop_now_ms();
+    commit_ended(&stage->save->run->machine, &actions, stage->save->id, stage->rank);
+    run_perform(stage->save->run, &actions);
+}
+
+void save_stage_durable(struct stage *stage)
+{
+    struct commit_actions actions = {0};
+    commit_durable(&stage->save->run->machine, &actions, stage->save->id, stage->rank);
+    run_perform(stage->save->run, &actions);
+}
+
+void save_stage_failed(struct stage *stage, const char *reason)
+{
+    struct commit_actions actions = {0};
+    commit_failed(&stage->save->run->machine, &actions, stage->save->id, stage->rank,
+                  stage->fault.code != 0 ? stage->fault.code : ERR_ABORTED, reason);
+    run_perform(stage->save->run, &actions);
+}
+
+/* ---- BeginSave ---- */
+
+/* An image whose segments are being zeroed, and the call that waits for it. */
+struct cleaning {
+    struct service *service;
+    struct image *image;
+    struct rpc_call *call;
+    const Holdfast__V1__BeginSaveRequest *request;
+    struct job job;
+};
+
+static void work_clean(struct job *job)
+{
+    struct cleaning *cleaning = CONTAINER_OF(job, struct cleaning, job);
+    pool_clean(cleaning->service->pool, cleaning->image->segments, cleaning->image->num_segments);
+}
+
+static void cleaned(struct event *event)
+{
+    struct cleaning *cleaning = CONTAINER_OF(event, struct cleaning, job.done);
+    cleaning->image->readers--;
+    image_settle(cleaning->image);
+    save_begin(cleaning->service, cleaning->call, cleaning->request); /* once more, from the top */
+    free(cleaning);
+}
+
+/* Zeroes what another run left. Returns 1 when the call will be taken up again later. */
+static int clean_image(struct image *image, struct rpc_call *call,
+                       const Holdfast__V1__BeginSaveRequest *request)
+{
+    struct service *service = image->service;
+    if (!pool_is_dirty(service->pool, image->segments, image->num_segments))
+        return 0;
+    struct cleaning *cleaning = calloc(1, sizeof *cleaning);
+    if (!cleaning)
+        return report_error(ERR_MEMORY, NULL, "no memory to begin a save");
+    *cleaning = (struct cleaning){.service = service,
+                                  .image = image,
+                                  .call = call,
+                                  .request = request,
+                                  .job = {.work = work_clean, .done.run = cleaned}};
+    image->readers++; /* keeps it from being used or reclaimed meanwhile */
+    loop_work(service->loop, &cleaning->job);
+    return 1;
+}
+
+/* May the next save go into this slot? 0: no; higher is better. */
+static int slot_rank(const struct session *session, uint32_t slot)
+{
+    const struct image *image = session->slots[slot];
+    if (!image)
+        return 2;
+    if (image->readers > 0 || image->busy > 0)
+        return 0;
+    if (image->state == IMAGE_SPARE)
+        return 3;
+    return image->state == IMAGE_RESIDENT ? 1 : 0; /* the newest in memory: the last resort */
+}
+
+static int fill_slot(struct session *session, uint32_t slot)
+{
+    const struct group_rank *rank = &session->run->group->ranks[session->rank];
+    struct image *image = NULL;
+    int error = image_new(&image, session->service, &rank->geometry);
+    if (error != 0)
+        return error;
+    error = image_take_segments(image, session->run);
+    if (error != 0) {
+        image_free(image);
+        return error;
+    }
+    image->session = session;
+    image->slot = slot;
+    session->slots[slot] = image;
+    return 0;
+}
+
+/* The slot for the next save, its image SPARE and with segments. ERR_BUSY. */
+static int choose_slot(uint32_t *out_slot, struct session *session)
+{
+    int error = ERR_BUSY;
+    report_error(ERR_BUSY, "skip this save, or wait for the one before",
+                 "both images of rank %u are being written", session->rank);
+    for (int rank = 3; rank >= 1; rank--) {
+        for (uint32_t slot = 0; slot < SLOTS_PER_RANK; slot++) {
+            if (slot_rank(session, slot) != rank)
+                continue;
+            *out_slot = slot;
+            if (rank == 1)
+                image_leave_checkpoint(session->slots[slot]);
+            if (rank != 2)
+                return 0;
+            error = fill_slot(session, slot);
+            if (error != ERR_BUSY)
+                return error;
+        }
+    }
+    return error;
+}
+
+static int check_state_json(const char *text)
+{
+    json_error_t detail;
+    if (!text || !*text)
+        return 0;
+    if (strlen(text) > JSON_BYTES_MAX)
+        return report_error(ERR_INVALID, NULL, "state_json is larger than %u bytes",
+                            JSON_BYTES_MAX);
+    json_t *json = json_loads(text, 0, &detail);
+    bool object = json_is_object(json);
+    json_decref(json);
+    return object ? 0 : report_error(ERR_INVALID, NULL, "state_json is not a JSON object");
+}
+
+static int new_save(struct save **out, struct session *session, uint64_t step)
+{
+    struct run *run = session->run;
+    uint8_t nonce[16];
+    struct save *save = calloc(1, sizeof *save);
+    struct stage *stages = calloc(run->machine.world_size, sizeof *stages);
+    if (!save || !stages) {
+        free(save);
+        free(stages);
+        return report_error(ERR_MEMORY, NULL, "no memory for a save");
+    }
+    service_random(nonce, sizeof nonce);
+    for (uint32_t i = 0; i < sizeof nonce; i++)
+        snprintf(save->nonce + 2 * i, 3, "%02x", nonce[i]);
+    save->service = session->service;
+    save->run = run;
+    save->group = run->group;
+    save->step = step;
+    save->attempt = session->attempt;
+    save->stages = stages;
+    save->world_size = run->machine.world_size;
+    save->begun_ms = save->ended_ms = loop_now_ms();
+    shard_dir_key(save->dir, sizeof save->dir, run->name, step, session->attempt);
+    for (uint32_t i = 0; i < save->world_size; i++)
+        save->bytes += run->group->ranks[i].geometry.file_bytes;
+    save->next = run->saves;
+    run->saves = save;
+    attempt_keep_parent(run);
+    *out = save;
+    return 0;
+}
+
+static int set_state(struct save *save, const char *state_json, uint32_t rank)
+{
+    if (save->state_json && (rank != 0 || !state_json || !*state_json))
+        return 0;
+    char *copy = strdup(rank == 0 && state_json && *state_json ? state_json : "{}");
+    if (!copy)
+        return report_error(ERR_MEMORY, NULL, "no memory for the state of a save");
+    free(save->state_json);
+    save->state_json = copy;
+    return 0;
+}
+
+/* Everything before the first change. */
+static int check_begin(struct session *session, const Holdfast__V1__BeginSaveRequest *request)
+{
+    struct service *service = session->service;
+    struct run *run = session->run;
+    int error = service_check_open(service);
+    if (error == 0 && service->offline[0])
+        error = report_error(ERR_IO, "replace the disk, then restart ckptd",
+                             "the store is offline: %s", service->offline);
+    if (error == 0)
+        error = commit_may_begin(&run->machine, session->attempt, session->rank, request->step);
+    if (error == 0 && catalog_find(run, request->step, session->attempt))
+        error =
+            report_error(ERR_EXISTS, NULL, "step %llu of attempt %llu is committed already",
+                         (unsigned long long)request->step, (unsigned long long)session->attempt);
+    if (error == 0 && (!run->group || !run->group->planned || !run->attempt))
+        error =
+            report_error(ERR_STALE, "describe the tensors again", "the session belongs to no plan");
+    return error == 0 ? check_state_json(request->state_json) : error;
+}
+
+/* 0 when the call was answered or will be. */
+static int begin(struct session *session, struct rpc_call *call,
+                 const Holdfast__V1__BeginSaveRequest *request)
+{
+    struct run *run = session->run;
+    struct commit_actions actions = {0};
+    uint32_t slot = 0;
+    int error = check_begin(session, request);
+    if (error == 0)
+        error = choose_slot(&slot, session);
+    if (error != 0)
+        return error;
+    error = clean_image(session->slots[slot], call, request);
+    if (error != 0)
+        return error < 0 ? error : 0;
+    const struct commit_save *known = commit_find_step(&run->machine, request->step);
+    struct save *save = known ? find_save(run, known->id) : NULL;
+    if (!save)
+        error = new_save(&save, session, request->step);
+    if (error == 0)
+        error = set_state(save, request->state_json, session->rank);
+    if (error != 0) {
+        if (save && !known)
+            free_save(save);
+        return error;
+    }
+    error = commit_begin(&run->machine, &actions, &save->id, session->attempt, session->rank,
+                         request->step);
+    CHECK(error == 0); /* it may: check_begin has asked */
+    error = stage_begin(&save->stages[session->rank], save, session, slot);
+    if (error != 0) {
+        fault_take(&save->fault, error);
+        struct fault fault = save->fault;
+        commit_failed(&run->machine, &actions, save->id, session->rank, error,
+                      "its stage could not be made");
+        run_perform(run, &actions);
+        return fault_raise(&fault);
+    }
+    Holdfast__V1__BeginSaveReply reply = HOLDFAST__V1__BEGIN_SAVE_REPLY__INIT;
+    reply.save = save->id;
+    reply.image = slot;
+    reply.segments = session->slots[slot]->segments;
+    reply.n_segments = session->slots[slot]->num_segments;
+    rpc_call_reply(call, &reply.base);
+    run_perform(run, &actions);
+    return 0;
+}
+
+void save_begin(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__BeginSaveRequest *request)
+{
+    struct session *session;
+    int error = session_find(&session, service, request->session);
+    if (error == 0 && !session->is_rank)
+        error = report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
+    if (error == 0)
+        error = begin(session, call, request);
+    if (error != 0)
+        rpc_call_fail(call, error);
+}
+
+/* ---- WaitSave, AbortSave ---- */
+
+static void wait_expired(struct timer *timer)
+{
+    struct save_waiter *waiter = CONTAINER_OF(timer, struct save_waiter, timer);
+    struct save_waiter **at = &waiter->save->waiters;
+    while (*at != waiter)
+        at = &(*at)->next;
+    *at = waiter->next;
+    answer_wait(waiter->call, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING, "");
+    free(waiter);
+}
+
+static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_ms)
+{
+    struct service *service = save->service;
+    struct save_waiter *waiter = calloc(1, sizeof *waiter);
+    if (!waiter) {
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to wait for a save"));
+        return;
+    }
+    int64_t ms = timeout_ms < service->config->limit_wait_ms ? (int64_t)timeout_ms
+                                                             : service->config->limit_wait_ms;
+    *waiter = (struct save_waiter){
+        .next = save->waiters, .call = call, .save = save, .timer.run = wait_expired};
+    save->waiters = waiter;
+    loop_timer(service->loop, &waiter->timer, ms);
+}
+
+static const struct failure *find_failure(const struct service *service, const char *run,
+                                          uint64_t step, uint64_t attempt)
+{
+    uint32_t count = service->num_failures < FAILURES_MAX ? service->num_failures : FAILURES_MAX;
+    for (uint32_t i = 1; i <= count; i++) {
+        const struct failure *failure =
+            &service->failures[(service->num_failures - i) % FAILURES_MAX];
+        if (failure->step == step && failure->attempt == attempt && strcmp(failure->run, run) == 0)
+            return failure;
+    }
+    return NULL;
+}
+
+void save_wait(struct service *service, struct rpc_call *call,
+               const Holdfast__V1__WaitSaveRequest *request)
+{
+    struct run *run;
+    if (run_find(&run, service, request->run, false) != 0) {
+        answer_wait(call, HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN, "the run is not known");
+        return;
+    }
+    uint64_t attempt = request->attempt ? request->attempt : run->machine.attempt;
+    if (catalog_find(run, request->step, attempt)) {
+        answer_wait(call, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED, "");
+        return;
+    }
+    for (struct save *save = run->saves; save; save = save->next) {
+        if (save->step != request->step || save->attempt != attempt || save->discarding)
+            continue;
+        wait_for(save, call, request->timeout_ms);
+        return;
+    }
+    const struct failure *failure = find_failure(service, request->run, request->step, attempt);
+    answer_wait(call,
+                failure ? HOLDFAST__V1__SAVE_STATE__SAVE_FAILED
+                        : HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN,
+                failure ? failure->reason : "no such save is known since ckptd started");
+}
+
+void save_abort(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__AbortSaveRequest *request)
+{
+    Holdfast__V1__AbortSaveReply reply = HOLDFAST__V1__ABORT_SAVE_REPLY__INIT;
+    struct session *session;
+    struct commit_actions actions = {0};
+    int error = session_find(&session, service, request->session);
+    if (error == 0 && !session->is_rank)
+        error = report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    struct save *save = find_save(session->run, request->save);
+    /* Not its own, over, or about to be committed: nothing is given up. */
+    if (save && save->stages[session->rank].session == session) {
+        if (save->fault.code == 0) {
+            report_error(ERR_ABORTED, NULL, "%.200s", request->reason);
+            fault_take(&save->fault, ERR_ABORTED);
+        }
+        commit_failed(&session->run->machine, &actions, save->id, session->rank, ERR_ABORTED,
+                      "a rank gave it up");
+        run_perform(session->run, &actions);
+    }
+    rpc_call_reply(call, &reply.base);
+}

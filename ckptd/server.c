@@ -1,0 +1,494 @@
+/* server.c - the service as a whole: what it is made of, the methods it answers, how it ends.
+ *
+ * A call arrives on an RPC thread, which does nothing but post it; the service thread hands it to
+ * the file that knows (table at the end). Every handler answers its call exactly once, now or
+ * later.
+ *
+ * The end: draining refuses new work, waits until no save is in work and nothing is under way, at
+ * most limits.drain_ms; then saves that still wait for a rank are given up. Calls that wait are
+ * answered ERR_UNAVAILABLE. */
+#include "ckptd/ckptd.h"
+
+#include <jansson.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+
+#define CLOSE_GRACE_MS 1000u
+#define DRAIN_POLL_MS 10
+#define LIST_MAX 16384u /* checkpoints in one answer, newest first; older ones are left out */
+
+/* ---- small things that all use ---- */
+
+void service_random(void *out, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t count = getrandom((uint8_t *)out + done, bytes - done, 0);
+        CHECK(count > 0 || errno == EINTR);
+        done += count > 0 ? (size_t)count : 0;
+    }
+}
+
+int service_check_open(const struct service *service)
+{
+    if (!service->draining)
+        return 0;
+    return report_error(ERR_UNAVAILABLE, "wait for the next ckptd", "ckptd is shutting down");
+}
+
+void service_go_offline(struct service *service, const char *why)
+{
+    if (service->offline[0])
+        return;
+    snprintf(service->offline, sizeof service->offline, "%s", why);
+    log_error("storage", "the store is offline, nothing more is saved: %s", why);
+}
+
+/* ---- Hello, List, Show, Status ---- */
+
+static void do_hello(struct service *service, struct rpc_call *call,
+                     const Holdfast__V1__HelloRequest *request)
+{
+    Holdfast__V1__HelloReply reply = HOLDFAST__V1__HELLO_REPLY__INIT;
+    (void)request; /* the client compares; an older server may serve a newer client */
+    reply.protocol = RPC_PROTOCOL;
+    reply.version = CKPTD_VERSION;
+    reply.boot_id = service->boot_id;
+    reply.arena_socket = service->arena_path;
+    rpc_call_reply(call, &reply.base);
+}
+
+static void do_list(struct service *service, struct rpc_call *call,
+                    const Holdfast__V1__ListRequest *request)
+{
+    Holdfast__V1__ListReply reply = HOLDFAST__V1__LIST_REPLY__INIT;
+    uint32_t room = service->num_checkpoints < LIST_MAX ? service->num_checkpoints : LIST_MAX;
+    Holdfast__V1__CheckpointSummary *summaries = calloc(room + 1, sizeof *summaries);
+    Holdfast__V1__CheckpointSummary **pointers = calloc(room + 1, sizeof *pointers);
+    struct run *one = NULL;
+    int error = summaries && pointers ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a list");
+    if (error == 0 && request->run[0])
+        error = run_find(&one, service, request->run, false);
+    for (struct run *run = service->runs; error == 0 && run; run = run->next) {
+        for (struct checkpoint *c = run->checkpoints; c && reply.n_checkpoints < room;
+             c = c->next) {
+            if (one && run != one)
+                break;
+            catalog_summary(&summaries[reply.n_checkpoints], c);
+            pointers[reply.n_checkpoints] = &summaries[reply.n_checkpoints];
+            reply.n_checkpoints++;
+        }
+    }
+    reply.checkpoints = pointers;
+    if (error == 0)
+        rpc_call_reply(call, &reply.base);
+    else
+        rpc_call_fail(call, error);
+    free(summaries);
+    free(pointers);
+}
+
+struct showing {
+    struct service *service;
+    struct rpc_call *call;
+    char key[STORAGE_KEY_MAX + 32];
+    void *text;
+    struct fault fault;
+    struct job job;
+};
+
+static void work_show(struct job *job)
+{
+    struct showing *showing = CONTAINER_OF(job, struct showing, job);
+    size_t bytes = 0;
+    int error = storage_fetch_all(showing->service->storage, showing->key, MANIFEST_BYTES_MAX,
+                                  &showing->text, &bytes);
+    if (error != 0)
+        fault_take(&showing->fault, error);
+}
+
+static void shown(struct event *event)
+{
+    struct showing *showing = CONTAINER_OF(event, struct showing, job.done);
+    Holdfast__V1__ShowReply reply = HOLDFAST__V1__SHOW_REPLY__INIT;
+    reply.manifest_json = showing->text;
+    if (showing->fault.code == 0)
+        rpc_call_reply(showing->call, &reply.base);
+    else
+        rpc_call_fail(showing->call, fault_raise(&showing->fault));
+    free(showing->text);
+    free(showing);
+}
+
+static int find_shown(struct checkpoint **out, struct service *service,
+                      const Holdfast__V1__ShowRequest *request)
+{
+    struct run *run;
+    int error = run_find(&run, service, request->run, false);
+    if (error != 0)
+        return error;
+    struct checkpoint *found = run->checkpoints;
+    while (found && ((request->step >= 0 && found->summary.step != (uint64_t)request->step) ||
+                     (request->step < 0 && found->damaged) ||
+                     (request->attempt && found->summary.attempt != request->attempt)))
+        found = found->next;
+    if (!found)
+        return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "run %s has no such checkpoint",
+                            run->name);
+    *out = found;
+    return 0;
+}
+
+static void do_show(struct service *service, struct rpc_call *call,
+                    const Holdfast__V1__ShowRequest *request)
+{
+    struct checkpoint *checkpoint = NULL;
+    struct showing *showing = calloc(1, sizeof *showing);
+    int error = showing ? 0 : report_error(ERR_MEMORY, NULL, "no memory to show a manifest");
+    if (error == 0)
+        error = find_shown(&checkpoint, service, request);
+    if (error == 0)
+        error = shard_dir_key(showing->key, STORAGE_KEY_MAX, checkpoint->run->name,
+                              checkpoint->summary.step, checkpoint->summary.attempt);
+    if (error != 0) {
+        free(showing);
+        rpc_call_fail(call, error);
+        return;
+    }
+    strcat(showing->key, "/" MANIFEST_NAME);
+    showing->service = service;
+    showing->call = call;
+    showing->job = (struct job){.work = work_show, .done.run = shown};
+    loop_work(service->loop, &showing->job);
+}
+
+static json_t *describe_saves(const struct service *service)
+{
+    json_t *list = json_array();
+    for (const struct run *run = service->runs; run; run = run->next) {
+        for (const struct save *save = run->saves; save; save = save->next) {
+            const struct commit_save *state = commit_find(&run->machine, save->id);
+            json_array_append_new(
+                list,
+                json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:b}", "run", run->name, "step",
+                          (json_int_t)save->step, "attempt", (json_int_t)save->attempt, "bytes",
+                          (json_int_t)save->bytes, "ranks", (int)save->world_size, "ranks_begun",
+                          state ? (int)state->num_begun : 0, "ranks_ended",
+                          state ? (int)state->num_ended : 0, "ranks_durable",
+                          state ? (int)state->num_durable : 0, "failing", (int)save->discarding));
+        }
+    }
+    return list;
+}
+
+static json_t *describe_commit(const struct service *service)
+{
+    if (service->stats.commits == 0)
+        return json_null();
+    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:s}", "run",
+                     service->stats.run, "step", (json_int_t)service->stats.step, "attempt",
+                     (json_int_t)service->stats.attempt, "bytes", (json_int_t)service->stats.bytes,
+                     "seconds", service->stats.seconds, "staging_seconds",
+                     service->stats.staging_seconds, "sync_seconds", service->stats.sync_seconds,
+                     "names_seconds", service->stats.names_seconds, "manifest_seconds",
+                     service->stats.manifest_seconds, "durability", "local");
+}
+
+static void count_table(const struct service *service, int *out_ranks, int *out_sessions,
+                        int *out_loads)
+{
+    *out_ranks = *out_sessions = *out_loads = 0;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        *out_sessions += service->sessions[i].token != 0;
+        *out_ranks += service->sessions[i].token != 0 && service->sessions[i].is_rank;
+    }
+    for (int64_t i = 0; i < service->config->limit_loads; i++)
+        *out_loads += service->loads[i].number != 0;
+}
+
+static void do_status(struct service *service, struct rpc_call *call,
+                      const Holdfast__V1__StatusRequest *request)
+{
+    Holdfast__V1__StatusReply reply = HOLDFAST__V1__STATUS_REPLY__INIT;
+    int ranks, sessions, loads;
+    (void)request;
+    count_table(service, &ranks, &sessions, &loads);
+    uint32_t size = pool_size(service->pool), left = pool_free_count(service->pool);
+    json_t *root = json_pack(
+        "{s:s, s:s, s:b, s:s, s:s, s:{s:I, s:i, s:i}, s:{s:i, s:i, s:i}, s:{s:i, s:i}, s:o, s:o, "
+        "s:{s:I, s:I, s:I, s:I}}",
+        "version", CKPTD_VERSION, "store", service->config->store, "draining",
+        (int)service->draining, "offline", service->offline, "storage",
+        storage_describe(service->storage), "pool", "segment_bytes",
+        (json_int_t)pool_segment_bytes(service->pool), "segments", (int)size, "segments_used",
+        (int)(size - left), "sessions", "ranks", ranks, "all", sessions, "loads", loads, "catalog",
+        "runs", (int)service->num_runs, "checkpoints", (int)service->num_checkpoints, "saves",
+        describe_saves(service), "last_commit", describe_commit(service), "since_start", "commits",
+        (json_int_t)service->stats.commits, "failed_saves", (json_int_t)service->stats.failed,
+        "bytes_committed", (json_int_t)service->stats.bytes_written, "bytes_read",
+        (json_int_t)service->stats.bytes_read);
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    reply.json = text;
+    if (text)
+        rpc_call_reply(call, &reply.base);
+    else
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory for the status"));
+    free(text);
+}
+
+/* ---- calls ---- */
+
+/* A call on its way from an RPC thread. */
+struct request {
+    struct event event;
+    struct service *service;
+    struct rpc_call *call;
+    const ProtobufCMessage *message;
+    void (*handle)(struct service *service, struct rpc_call *call, const ProtobufCMessage *message);
+};
+
+static void handle_request(struct event *event)
+{
+    struct request *request = CONTAINER_OF(event, struct request, event);
+    request->handle(request->service, request->call, request->message);
+    free(request);
+}
+
+static void post_request(void *user, struct rpc_call *call, const ProtobufCMessage *message,
+                         void (*handle)(struct service *, struct rpc_call *,
+                                        const ProtobufCMessage *))
+{
+    struct service *service = user;
+    struct request *request = calloc(1, sizeof *request);
+    if (!request) {
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory for a call"));
+        return;
+    }
+    *request = (struct request){{.run = handle_request}, service, call, message, handle};
+    loop_post(service->loop, &request->event);
+}
+
+/* X(method, message type, descriptor prefix, handler) */
+#define METHODS(X)                                                             \
+    X(Hello, HelloRequest, hello, do_hello)                                    \
+    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open)             \
+    X(Describe, DescribeRequest, describe, session_describe)                   \
+    X(BeginSave, BeginSaveRequest, begin_save, save_begin)                     \
+    X(WaitSave, WaitSaveRequest, wait_save, save_wait)                         \
+    X(AbortSave, AbortSaveRequest, abort_save, save_abort)                     \
+    X(OpenLoad, OpenLoadRequest, open_load, restore_open_load)                 \
+    X(LoadShard, LoadShardRequest, load_shard, restore_load_shard)             \
+    X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard) \
+    X(CloseLoad, CloseLoadRequest, close_load, restore_close_load)             \
+    X(List, ListRequest, list, do_list)                                        \
+    X(Show, ShowRequest, show, do_show)                                        \
+    X(Status, StatusRequest, status, do_status)
+
+/* Per method: the typed call on the service thread, and what an RPC thread does. */
+#define X(method, type, prefix, function)                                                         \
+    static void run_##prefix(struct service *service, struct rpc_call *call,                      \
+                             const ProtobufCMessage *message)                                     \
+    {                                                                                             \
+        function(service, call, (const Holdfast__V1__##type *)message);                           \
+    }                                                                                             \
+    static void take_##prefix(void *user, struct rpc_call *call, const ProtobufCMessage *message) \
+    {                                                                                             \
+        post_request(user, call, message, run_##prefix);                                          \
+    }
+METHODS(X)
+#undef X
+
+static const struct rpc_method methods[] = {
+#define X(method, type, prefix, function)                                               \
+    {"/holdfast.v1.Checkpoint/" #method, &holdfast__v1__##prefix##_request__descriptor, \
+     &holdfast__v1__##prefix##_reply__descriptor, take_##prefix},
+    METHODS(X)
+#undef X
+        {NULL, NULL, NULL, NULL}};
+
+/* ---- opening ---- */
+
+static int open_storage(struct service *service)
+{
+    const struct config *config = service->config;
+    const struct storage_ops *ops = &storage_local;
+    const char *where = config->store;
+    if (strncmp(where, "memory:", 7) == 0 || strncmp(where, "fault:", 6) == 0) {
+        char name[16];
+        snprintf(name, sizeof name, "%.*s", (int)(strchr(where, ':') - where), where);
+        ops = storage_find(name);
+        where = strchr(where, ':') + 1;
+        CHECK(ops);
+    }
+    struct storage_options options = {.queue_depth = (uint32_t)config->queue_depth,
+                                      .force_pwrite = strcmp(config->engine, "pwrite") == 0,
+                                      .num_threads = (uint32_t)config->storage_threads};
+    int error = storage_open(&service->storage, ops, where, &options);
+    return error == 0 ? storage_lock(service->storage) : error;
+}
+
+/* Registered buffers count as locked memory, every session has descriptors: take what is allowed.
+ */
+static void raise_limits(void)
+{
+    const int kinds[] = {RLIMIT_MEMLOCK, RLIMIT_NOFILE};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        struct rlimit limit;
+        if (getrlimit((__rlimit_resource_t)kinds[i], &limit) == 0) {
+            limit.rlim_cur = limit.rlim_max;
+            setrlimit((__rlimit_resource_t)kinds[i], &limit); /* best effort */
+        }
+    }
+}
+
+static void drain(struct event *event);
+
+int service_open(struct service **out, const struct config *config)
+{
+    struct service *service = calloc(1, sizeof *service);
+    if (!service)
+        return report_error(ERR_MEMORY, NULL, "no memory for the service");
+    service->config = config;
+    service->drain_event.run = drain;
+    snprintf(service->socket_path, sizeof service->socket_path, "%s", config->listen + 5);
+    snprintf(service->arena_path, sizeof service->arena_path, "%s.arena", service->socket_path);
+    while (service->boot_id == 0)
+        service_random(&service->boot_id, sizeof service->boot_id);
+    raise_limits();
+    struct rpc_server_options rpc = {
+        .methods = methods, .user = service, .num_threads = (uint32_t)config->threads_rpc};
+    service->failures = calloc(FAILURES_MAX, sizeof *service->failures);
+    int error = service->failures ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the service");
+    if (error == 0)
+        error = loop_open(&service->loop, (uint32_t)config->threads_workers);
+    if (error == 0)
+        error = open_storage(service);
+    if (error == 0)
+        error = pool_open(&service->pool, (uint64_t)config->pool_bytes,
+                          (uint64_t)config->segment_bytes, service->storage);
+    if (error == 0)
+        error = session_table_open(service);
+    if (error == 0)
+        error = restore_open(service);
+    if (error == 0)
+        error = catalog_open(service);
+    if (error == 0)
+        error = rpc_server_open(&service->rpc, &rpc);
+    if (error == 0)
+        error = door_open(service);
+    if (error != 0) {
+        service_close(service);
+        return error;
+    }
+    log_info("ckptd", "version %s ready on %s; store %s (%s); pool of %u segments of %llu bytes",
+             CKPTD_VERSION, config->listen, config->store, storage_describe(service->storage),
+             pool_size(service->pool), (unsigned long long)pool_segment_bytes(service->pool));
+    *out = service;
+    return 0;
+}
+
+void service_run(struct service *service)
+{
+    loop_run(service->loop);
+}
+
+/* ---- draining ---- */
+
+static bool is_quiet(const struct service *service)
+{
+    for (const struct run *run = service->runs; run; run = run->next)
+        if (run->saves || run->opening.call)
+            return false;
+    for (const struct image *image = service->images; image; image = image->next)
+        if (image->busy > 0)
+            return false;
+    return loop_is_idle(service->loop);
+}
+
+static void drain_again(struct timer *timer)
+{
+    struct service *service = CONTAINER_OF(timer, struct service, drain_timer);
+    if (is_quiet(service)) {
+        loop_stop(service->loop);
+        return;
+    }
+    if (loop_now_ms() >= service->drain_until_ms) {
+        for (struct run *run = service->runs; run; run = run->next) {
+            struct commit_actions actions = {0};
+            commit_abort_all(&run->machine, &actions, "ckptd was told to end");
+            run_perform(run, &actions);
+        }
+    }
+    loop_timer(service->loop, &service->drain_timer, DRAIN_POLL_MS);
+}
+
+static void drain(struct event *event)
+{
+    struct service *service = CONTAINER_OF(event, struct service, drain_event);
+    uint32_t saves = 0;
+    for (const struct run *run = service->runs; run; run = run->next)
+        saves += commit_num_saves(&run->machine);
+    log_info("ckptd", "ending: %u saves in work get %lld ms", saves,
+             (long long)service->config->limit_drain_ms);
+    service->draining = true;
+    service->drain_until_ms = loop_now_ms() + service->config->limit_drain_ms;
+    service->drain_timer.run = drain_again;
+    rpc_server_set_serving(service->rpc, false);
+    loop_timer(service->loop, &service->drain_timer, 0);
+}
+
+void service_drain(struct service *service)
+{
+    loop_post(service->loop, &service->drain_event);
+}
+
+/* ---- closing ---- */
+
+/* Calls that wait for something that will not come any more. */
+static void fail_waiting(struct service *service)
+{
+    for (struct run *run = service->runs; run; run = run->next) {
+        if (run->opening.call)
+            rpc_call_fail(run->opening.call, service_check_open(service));
+        run->opening.call = NULL;
+        if (run->group)
+            group_free(run->group);
+    }
+}
+
+void service_close(struct service *service)
+{
+    if (!service)
+        return;
+    service->draining = true;
+    if (service->sessions)
+        fail_waiting(service);
+    if (service->rpc)
+        rpc_server_close(service->rpc, CLOSE_GRACE_MS);
+    /* What came in meanwhile is answered, though nobody hears it, so that its memory is freed. */
+    if (service->loop)
+        loop_run_pending(service->loop);
+    door_close(service);
+    if (service->sessions && service->loads)
+        session_table_close(service);
+    restore_close(service);
+    while (service->images) {
+        struct image *image = service->images;
+        if (image->checkpoint)
+            image->checkpoint->images[image->shard] = NULL;
+        image->checkpoint = NULL;
+        image_free(image);
+    }
+    catalog_close(service);
+    loop_close(service->loop);
+    if (service->storage)
+        storage_close(service->storage);
+    pool_close(service->pool);
+    free(service->failures);
+    free(service);
+}

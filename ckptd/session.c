@@ -1,0 +1,557 @@
+/* session.c - the ranks of an attempt: their slices, their plan, their rings.
+ *
+ *   Describe (every rank) ──► group complete ──► worker plans ──► a session per rank, answers
+ *   arena connection ──► control page set and eventfd; its end is the rank's end
+ *   eventfd ──► ring drained ──► stage.c
+ *
+ * The rendezvous has a deadline (limits.describe_ms from the first rank): then every waiting call
+ * is answered ERR_TIMEOUT with the ranks that are missing, and all begin anew. A rank that
+ * describes itself again, with the same slices, gets a new session under the old plan; with other
+ * slices it needs a new attempt.
+ *
+ * When a rank's connection ends, its ring is read to the end first: what it announced before it
+ * died counts. Then the saves that it has not ended are given up and its spare images go back to
+ * the pool; images of committed checkpoints stay.
+ *
+ * A session is a row of a table of limits.sessions; a token names it, random, so a token of another
+ * boot is unknown. */
+#include "ckptd/ckptd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SLICES_MAX 262144u /* of one request; more are refused */
+#define MISSING_TEXT_MAX 160u
+
+/* ---- the table ---- */
+
+int session_table_open(struct service *service)
+{
+    service->sessions = calloc((size_t)service->config->limit_sessions, sizeof *service->sessions);
+    if (!service->sessions)
+        return report_error(ERR_MEMORY, NULL, "no memory for the table of sessions");
+    return 0;
+}
+
+int session_find(struct session **out, struct service *service, uint64_t token)
+{
+    for (int64_t i = 0; i < service->config->limit_sessions && token != 0; i++) {
+        if (service->sessions[i].token != token)
+            continue;
+        *out = &service->sessions[i];
+        return 0;
+    }
+    return report_error(ERR_NOT_FOUND, "describe the tensors again",
+                        "the session is not known; ckptd may have restarted");
+}
+
+static void never_connected(struct timer *timer)
+{
+    session_end(CONTAINER_OF(timer, struct session, timer), "it never connected to the arena");
+}
+
+int session_new(struct session **out, struct service *service, struct run *run)
+{
+    struct session *session = NULL;
+    for (int64_t i = 0; i < service->config->limit_sessions && !session; i++)
+        if (service->sessions[i].token == 0)
+            session = &service->sessions[i];
+    if (!session)
+        return report_error(ERR_BUSY, "raise limits.sessions", "all %lld sessions are in use",
+                            (long long)service->config->limit_sessions);
+    memset(session, 0, sizeof *session);
+    while (session->token == 0)
+        service_random(&session->token, sizeof session->token);
+    session->service = service;
+    session->run = run;
+    session->control_fd = session->event_fd = session->watch.fd = -1;
+    session->timer.run = never_connected;
+    loop_timer(service->loop, &session->timer, service->config->limit_connect_ms);
+    *out = session;
+    return 0;
+}
+
+void session_table_close(struct service *service)
+{
+    for (int64_t i = 0; service->sessions && i < service->config->limit_sessions; i++)
+        if (service->sessions[i].token != 0)
+            session_end(&service->sessions[i], "ckptd ends");
+    free(service->sessions);
+    service->sessions = NULL;
+}
+
+/* ---- the ring ---- */
+
+void session_drain(struct session *session)
+{
+    struct arena_entry entry;
+    bool any = true;
+    /* At most one ring: what comes meanwhile wakes us again. */
+    for (uint32_t i = 0; i < ARENA_RING_ENTRIES && any && session->control; i++) {
+        if (arena_pop(session->control, &entry, &any) != 0) {
+            log_warn("session", "run %s, rank %u: the ring is broken: %s", session->run->name,
+                     session->rank, report_message());
+            munmap(session->control, sizeof *session->control);
+            session->control = NULL; /* nothing more is heard: its saves end with the session */
+            return;
+        }
+        if (any)
+            stage_entry(session, &entry);
+    }
+}
+
+void session_drain_run(struct run *run)
+{
+    struct service *service = run->service;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        struct session *session = &service->sessions[i];
+        if (session->token != 0 && session->is_rank && session->run == run)
+            session_drain(session);
+    }
+}
+
+static void ring_woke(struct watch *watch)
+{
+    struct session *session = CONTAINER_OF(watch, struct session, watch);
+    uint64_t count;
+    if (read(watch->fd, &count, sizeof count) < 0 && errno != EAGAIN)
+        log_warn("session", "could not read an eventfd: %s", strerror(errno));
+    session_drain(session);
+    if (!session->control)
+        session_end(session, "its ring is broken");
+}
+
+/* The control page set and the eventfd of a rank. */
+static int open_control(struct session *session)
+{
+    size_t bytes = sizeof(struct arena_control);
+    session->control_fd = memfd_create("holdfast-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (session->control_fd < 0)
+        return report_errno(ERR_MEMORY, "could not make a control page set", "memfd_create");
+    if (ftruncate(session->control_fd, (off_t)bytes) != 0 ||
+        fallocate(session->control_fd, 0, 0, (off_t)bytes) != 0 ||
+        fcntl(session->control_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+        return report_errno(ERR_MEMORY, "could not make a control page set", "fallocate, seals");
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, session->control_fd, 0);
+    if (map == MAP_FAILED)
+        return report_errno(ERR_MEMORY, "could not map a control page set", "mmap");
+    session->control = map;
+    session->control->magic = ARENA_MAGIC;
+    session->control->version = ARENA_VERSION;
+    session->control->entries = ARENA_RING_ENTRIES;
+    session->control->session = session->token;
+    session->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (session->event_fd < 0)
+        return report_errno(ERR_MEMORY, "could not make an eventfd", "eventfd");
+    session->watch.run = ring_woke;
+    return loop_watch(session->service->loop, &session->watch, session->event_fd);
+}
+
+/* ---- the end ---- */
+
+/* The rank's images and saves go on without it. */
+static void leave_saves(struct session *session)
+{
+    struct commit_actions actions = {0};
+    struct image *images[SLOTS_PER_RANK];
+    for (uint32_t i = 0; i < SLOTS_PER_RANK; i++) {
+        images[i] = session->slots[i];
+        if (session->slot_saves[i])
+            session->slot_saves[i]->stages[session->rank].session = NULL;
+        if (images[i])
+            images[i]->session = NULL;
+        session->slots[i] = NULL;
+        session->slot_saves[i] = NULL;
+    }
+    commit_rank_died(&session->run->machine, &actions, session->attempt, session->rank);
+    run_perform(session->run, &actions);
+    for (uint32_t i = 0; i < SLOTS_PER_RANK; i++)
+        if (images[i])
+            image_settle(images[i]);
+}
+
+void session_end(struct session *session, const char *why)
+{
+    struct service *service = session->service;
+    if (session->is_rank) {
+        session_drain(session);
+        log_debug("session", "run %s, attempt %llu: rank %u left: %s", session->run->name,
+                  (unsigned long long)session->attempt, session->rank, why);
+        leave_saves(session);
+    }
+    restore_end_session(session);
+    loop_unwatch(service->loop, &session->watch);
+    loop_timer_cancel(service->loop, &session->timer);
+    if (session->control)
+        munmap(session->control, sizeof *session->control);
+    if (session->control_fd >= 0)
+        close(session->control_fd);
+    if (session->event_fd >= 0)
+        close(session->event_fd);
+    if (session->connection) {
+        session->connection->session = NULL;
+        door_drop(session->connection);
+    }
+    session->token = 0;
+}
+
+void session_end_older(struct run *run, uint64_t attempt)
+{
+    struct service *service = run->service;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        struct session *session = &service->sessions[i];
+        if (session->token != 0 && session->is_rank && session->run == run &&
+            session->attempt < attempt)
+            session_end(session, "a new attempt began");
+    }
+}
+
+bool session_may_map(const struct session *session, uint32_t segment, bool writable)
+{
+    if (!writable)
+        return restore_lends(session, segment);
+    for (uint32_t slot = 0; slot < SLOTS_PER_RANK; slot++) {
+        const struct image *image = session->slots[slot];
+        if (!image || image->state == IMAGE_RESIDENT)
+            continue;
+        for (uint32_t i = 0; i < image->num_segments; i++)
+            if (image->segments[i] == segment)
+                return true;
+    }
+    return false;
+}
+
+/* ---- slices ---- */
+
+static int take_slice(struct slice *out, const Holdfast__V1__Slice *slice)
+{
+    memset(out, 0, sizeof *out);
+    if (slice->n_shape > LAYOUT_DIMS_MAX || slice->n_offset != slice->n_shape ||
+        slice->n_extent != slice->n_shape || strlen(slice->name) >= LAYOUT_NAME_MAX)
+        return report_error(ERR_INVALID, NULL, "the slice of tensor %.64s has an impossible form",
+                            slice->name);
+    snprintf(out->tensor.name, sizeof out->tensor.name, "%s", slice->name);
+    int error = dtype_parse(&out->tensor.dtype, slice->dtype);
+    out->tensor.dims = (uint32_t)slice->n_shape;
+    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++) {
+        bool used = d < slice->n_shape;
+        out->tensor.shape[d] = used ? slice->shape[d] : 1;
+        out->box.offset[d] = used ? slice->offset[d] : 0;
+        out->box.extent[d] = used ? slice->extent[d] : 1;
+    }
+    return error == 0 ? slice_check(out) : error;
+}
+
+int session_take_slices(struct slice **out, Holdfast__V1__Slice *const *slices, size_t count)
+{
+    if (count > SLICES_MAX)
+        return report_error(ERR_INVALID, NULL, "%zu slices are more than %u", count, SLICES_MAX);
+    struct slice *list = calloc(count + 1, sizeof *list);
+    int error = list ? 0 : report_error(ERR_MEMORY, NULL, "no memory for %zu slices", count);
+    for (size_t i = 0; i < count && error == 0; i++)
+        error = take_slice(&list[i], slices[i]);
+    if (error != 0) {
+        free(list);
+        return error;
+    }
+    *out = list;
+    return 0;
+}
+
+/* ---- groups ---- */
+
+static void free_group_memory(struct group *group)
+{
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        free(group->ranks[i].slices);
+        free(group->ranks[i].items);
+        free(group->ranks[i].tensors);
+    }
+    layout_table_free(group->table);
+    free(group->ranks);
+    free(group);
+}
+
+/* Waiting calls are answered with this thread's last error. */
+static void fail_group_calls(struct group *group, int error)
+{
+    struct fault fault;
+    fault_take(&fault, error);
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        if (group->ranks[i].call)
+            rpc_call_fail(group->ranks[i].call, fault_raise(&fault));
+        group->ranks[i].call = NULL;
+    }
+}
+
+void group_free(struct group *group)
+{
+    report_error(ERR_STALE, "end this process", "a new attempt of the run began");
+    fail_group_calls(group, ERR_STALE);
+    loop_timer_cancel(group->run->service->loop, &group->timer);
+    group->run->group = NULL;
+    if (group->planning)
+        group->abandoned = true; /* freed when its job ends */
+    else
+        free_group_memory(group);
+}
+
+static void describe_expired(struct timer *timer)
+{
+    struct group *group = CONTAINER_OF(timer, struct group, timer);
+    char missing[MISSING_TEXT_MAX] = "";
+    size_t at = 0;
+    for (uint32_t i = 0; i < group->world_size && at + 16 < sizeof missing; i++)
+        if (!group->ranks[i].described)
+            at += (size_t)snprintf(missing + at, sizeof missing - at, "%s%u", at ? ", " : "", i);
+    report_error(ERR_TIMEOUT, "start the missing ranks, or raise limits.describe_ms",
+                 "not every rank described its tensors in time; missing: %s", missing);
+    fail_group_calls(group, ERR_TIMEOUT);
+    group_free(group);
+}
+
+static int plan_rank(struct group *group, uint32_t rank)
+{
+    struct group_rank *mine = &group->ranks[rank];
+    uint64_t bytes;
+    int error =
+        layout_shard_tensors(&mine->tensors, &mine->num_tensors, &bytes, group->table, rank);
+    if (error == 0)
+        error = shard_geometry(&mine->geometry, group->table, rank, group->run->name,
+                               group->world_size);
+    if (error == 0)
+        error = layout_save_items(&mine->items, &mine->num_items, group->table, rank, mine->slices,
+                                  mine->count);
+    return error;
+}
+
+static void work_plan(struct job *job)
+{
+    struct group *group = CONTAINER_OF(job, struct group, job);
+    const struct slice **slices = calloc(group->world_size, sizeof *slices);
+    uint32_t *counts = calloc(group->world_size, sizeof *counts);
+    int error = slices && counts ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the plan");
+    for (uint32_t i = 0; i < group->world_size && error == 0; i++) {
+        slices[i] = group->ranks[i].slices;
+        counts[i] = group->ranks[i].count;
+    }
+    if (error == 0)
+        error = layout_plan_save(&group->table, slices, counts, group->world_size);
+    for (uint32_t i = 0; i < group->world_size && error == 0; i++)
+        error = plan_rank(group, i);
+    free(slices);
+    free(counts);
+    if (error != 0)
+        fault_take(&group->fault, error);
+}
+
+/* ---- the answer ---- */
+
+static void end_former(struct run *run, uint64_t attempt, uint32_t rank)
+{
+    struct service *service = run->service;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        struct session *session = &service->sessions[i];
+        if (session->token != 0 && session->is_rank && session->run == run &&
+            session->attempt == attempt && session->rank == rank)
+            session_end(session, "the rank described itself again");
+    }
+}
+
+static int new_rank_session(struct session **out, struct group *group, uint32_t rank)
+{
+    end_former(group->run, group->attempt, rank);
+    int error = session_new(out, group->run->service, group->run);
+    if (error != 0)
+        return error;
+    (*out)->is_rank = true;
+    (*out)->attempt = group->attempt;
+    (*out)->rank = rank;
+    error = open_control(*out);
+    if (error != 0)
+        session_end(*out, "it could not be set up");
+    return error;
+}
+
+static void reply_described(struct group *group, uint32_t rank, struct rpc_call *call)
+{
+    const struct group_rank *mine = &group->ranks[rank];
+    struct service *service = group->run->service;
+    Holdfast__V1__DescribeReply reply = HOLDFAST__V1__DESCRIBE_REPLY__INIT;
+    Holdfast__V1__ImageItem *items = calloc(mine->num_items + 1, sizeof *items);
+    Holdfast__V1__ImageItem **pointers = calloc(mine->num_items + 1, sizeof *pointers);
+    struct session *session = NULL;
+    int error = items && pointers ? 0 : report_error(ERR_MEMORY, NULL, "no memory for an answer");
+    if (error == 0)
+        error = new_rank_session(&session, group, rank);
+    for (uint32_t i = 0; i < mine->num_items && error == 0; i++) {
+        holdfast__v1__image_item__init(&items[i]);
+        items[i].slice = mine->items[i].slice;
+        items[i].slice_byte = mine->items[i].slice_byte;
+        items[i].image_byte = mine->geometry.data_start + mine->items[i].data_byte;
+        items[i].bytes = mine->items[i].bytes;
+        pointers[i] = &items[i];
+    }
+    if (error == 0) {
+        reply.session = session->token;
+        reply.image_bytes = mine->geometry.file_bytes;
+        reply.segment_bytes = pool_segment_bytes(service->pool);
+        reply.items = pointers;
+        reply.n_items = mine->num_items;
+        reply.boot_id = service->boot_id;
+        rpc_call_reply(call, &reply.base);
+    } else {
+        rpc_call_fail(call, error);
+    }
+    free(items);
+    free(pointers);
+}
+
+static void planned(struct event *event)
+{
+    struct group *group = CONTAINER_OF(event, struct group, job.done);
+    group->planning = false;
+    if (group->abandoned) {
+        free_group_memory(group);
+        return;
+    }
+    if (group->fault.code != 0) {
+        fault_raise(&group->fault);
+        fail_group_calls(group, group->fault.code);
+        group_free(group);
+        return;
+    }
+    group->planned = true;
+    log_debug("session", "run %s, attempt %llu: %u ranks described %u tensors in %u layouts",
+              group->run->name, (unsigned long long)group->attempt, group->world_size,
+              group->table->num_tensors, group->table->num_layouts);
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        struct rpc_call *call = group->ranks[i].call;
+        group->ranks[i].call = NULL;
+        if (call)
+            reply_described(group, i, call);
+    }
+}
+
+/* ---- Describe ---- */
+
+static bool slices_equal(const struct group_rank *rank, const struct slice *slices, size_t count)
+{
+    if (count != rank->count)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const struct slice *a = &rank->slices[i], *b = &slices[i];
+        if (strcmp(a->tensor.name, b->tensor.name) != 0 || a->tensor.dtype != b->tensor.dtype ||
+            a->tensor.dims != b->tensor.dims || !box_equal(&a->box, &b->box, LAYOUT_DIMS_MAX) ||
+            memcmp(a->tensor.shape, b->tensor.shape, sizeof a->tensor.shape) != 0)
+            return false;
+    }
+    return true;
+}
+
+static int new_group(struct group **out, struct run *run, uint64_t attempt)
+{
+    struct group *group = calloc(1, sizeof *group);
+    struct group_rank *ranks = calloc(run->machine.world_size, sizeof *ranks);
+    if (!group || !ranks) {
+        free(group);
+        free(ranks);
+        return report_error(ERR_MEMORY, NULL, "no memory for the ranks of an attempt");
+    }
+    group->run = run;
+    group->attempt = attempt;
+    group->world_size = run->machine.world_size;
+    group->ranks = ranks;
+    group->timer.run = describe_expired;
+    loop_timer(run->service->loop, &group->timer, run->service->config->limit_describe_ms);
+    run->group = group;
+    *out = group;
+    return 0;
+}
+
+/* A rank of a group that is being planned, or is. Takes the slices only to compare them. */
+static int describe_again(struct group *group, uint32_t rank, struct rpc_call *call,
+                          const struct slice *slices, size_t count)
+{
+    struct group_rank *mine = &group->ranks[rank];
+    if (!slices_equal(mine, slices, count))
+        return report_error(ERR_MISMATCH, "open a new attempt",
+                            "rank %u described other slices than before", rank);
+    if (group->planned) {
+        reply_described(group, rank, call);
+        return 0;
+    }
+    if (mine->call)
+        rpc_call_fail(mine->call, report_error(ERR_ABORTED, NULL, "the rank asked again"));
+    mine->call = call;
+    return 0;
+}
+
+/* Adds a rank to the rendezvous; takes over `slices`. */
+static void join_group(struct group *group, uint32_t rank, struct rpc_call *call,
+                       struct slice *slices, size_t count)
+{
+    struct group_rank *mine = &group->ranks[rank];
+    if (mine->call)
+        rpc_call_fail(mine->call, report_error(ERR_ABORTED, NULL, "the rank asked again"));
+    free(mine->slices);
+    mine->slices = slices;
+    mine->count = (uint32_t)count;
+    mine->call = call;
+    group->num_described += !mine->described;
+    mine->described = true;
+    if (group->num_described < group->world_size)
+        return;
+    loop_timer_cancel(group->run->service->loop, &group->timer);
+    group->planning = true;
+    group->job = (struct job){.work = work_plan, .done.run = planned};
+    loop_work(group->run->service->loop, &group->job);
+}
+
+static int check_describe(struct run *run, const Holdfast__V1__DescribeRequest *request)
+{
+    int error = commit_check(&run->machine, request->attempt);
+    if (error == 0 && (request->world_size != run->machine.world_size ||
+                       request->rank >= run->machine.world_size))
+        error = report_error(ERR_MISMATCH, "start all ranks with the same world size",
+                             "rank %u of %u does not belong to attempt %llu of %u ranks",
+                             request->rank, request->world_size,
+                             (unsigned long long)request->attempt, run->machine.world_size);
+    return error;
+}
+
+void session_describe(struct service *service, struct rpc_call *call,
+                      const Holdfast__V1__DescribeRequest *request)
+{
+    struct run *run = NULL;
+    struct slice *slices = NULL;
+    int error = service_check_open(service);
+    if (error == 0)
+        error = run_find(&run, service, request->run, false);
+    if (error == 0 && attempt_resume(run, call, request))
+        return;
+    if (error == 0)
+        error = check_describe(run, request);
+    if (error == 0)
+        error = session_take_slices(&slices, request->slices, request->n_slices);
+    struct group *group = run ? run->group : NULL;
+    if (error == 0 && !group)
+        error = new_group(&group, run, request->attempt);
+    if (error == 0 && (group->planning || group->planned)) {
+        error = describe_again(group, request->rank, call, slices, request->n_slices);
+        free(slices);
+        slices = NULL;
+    } else if (error == 0) {
+        join_group(group, request->rank, call, slices, request->n_slices);
+        slices = NULL;
+    }
+    free(slices);
+    if (error != 0)
+        rpc_call_fail(call, error);
+}

@@ -1,0 +1,501 @@
+/* stage.c - one rank's part of a save: announced ranges become a durable file.
+ *
+ *   begin ──► create (worker: room checked, file reserved, header into the image)
+ *     │           │
+ *     │ ranges    ▼
+ *     └──► a chunk whose every byte is announced ──► hashed, written
+ *                                                        │ all
+ *                                                        ▼
+ *                          table (worker: checksums into the image) ──► last chunks written
+ *                                                        │ all, and the rank has announced END
+ *                                                        ▼
+ *                                       sync ──► closed ──► durable
+ *
+ * Announcements come from shared memory and are hostile: the caller hands in private copies, and
+ * every range is checked here. A range outside the tensors' bytes, or one that touches what was
+ * announced before, is a breach that fails the save. What is announced is kept as a sorted list of
+ * disjoint intervals; ranks announce mostly in order, so it stays short. Its limit is the number of
+ * the rank's items and some; a rank that scatters more is in breach too.
+ *
+ * A sync that fails is final for that file: the shard is written once more to a new file, from the
+ * image, and if that fails too the store goes offline: nothing more is saved until a person acts.
+ *
+ * Stopping waits for what is under way, then removes the file, then reports. */
+#include "ckptd/ckptd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCATTER_MAX 64u /* intervals allowed beyond the rank's items */
+
+static void advance_stage(struct stage *stage);
+
+static void fail_stage(struct stage *stage, int code, const char *reason)
+{
+    if (stage->fault.code == 0)
+        fault_take(&stage->fault, code);
+    save_stage_failed(stage, reason);
+}
+
+/* ---- create ---- */
+
+/* Would this file leave the file system fuller than allowed? */
+static int check_room(struct service *service, uint64_t bytes)
+{
+    struct storage_space space;
+    int error = storage_space(service->storage, &space);
+    if (error != 0)
+        return error;
+    double used = (double)(space.bytes_total - space.bytes_free);
+    double allowed = service->config->usable_fraction * (double)space.bytes_total;
+    if (space.bytes_free < bytes || used + (double)bytes > allowed)
+        return report_error(ERR_SPACE, "remove checkpoints, or raise storage.usable_fraction",
+                            "a shard of %llu bytes does not fit: %.0f of %.0f usable bytes are in "
+                            "use",
+                            (unsigned long long)bytes, used, allowed);
+    if (space.inodes_total > 0 && space.inodes_free == 0)
+        return report_error(ERR_SPACE, "remove files", "the file system has no free inodes");
+    return 0;
+}
+
+static int put_header(struct stage *stage, const struct shard_identity *identity)
+{
+    struct image *image = stage->image;
+    uint64_t bytes = image->geometry.data_start;
+    uint8_t *header = malloc(bytes);
+    if (!header)
+        return report_error(ERR_MEMORY, NULL, "no memory for a header of %llu bytes",
+                            (unsigned long long)bytes);
+    int error = shard_header_write(header, &image->geometry, stage->save->group->table, identity);
+    if (error == 0)
+        image_put(image, 0, header, bytes);
+    free(header);
+    return error;
+}
+
+/* On a worker. Also the second time, for a new file. */
+static int create_file(struct stage *stage)
+{
+    struct service *service = stage->save->service;
+    struct shard_identity identity;
+    char key[STORAGE_KEY_MAX];
+    save_identity(&identity, stage->save, stage->rank);
+    int error = shard_key(key, sizeof key, &identity);
+    if (error == 0)
+        error = check_room(service, stage->image->geometry.file_bytes);
+    if (error == 0)
+        error = storage_object_create(service->storage, &stage->image->object, key,
+                                      stage->image->geometry.file_bytes);
+    if (error == 0 && !stage->rewritten)
+        error = put_header(stage, &identity);
+    return error;
+}
+
+static void work_create(struct job *job)
+{
+    struct stage *stage = CONTAINER_OF(job, struct stage, job);
+    int error = create_file(stage);
+    if (error != 0)
+        fault_take(&stage->job_fault, error);
+}
+
+/* Starts the stage's one job. */
+static void start_job(struct stage *stage, void (*work)(struct job *), void (*done)(struct event *))
+{
+    CHECK(!stage->has_job);
+    stage->has_job = true;
+    stage->job = (struct job){.work = work, .done.run = done};
+    loop_work(stage->save->service->loop, &stage->job);
+}
+
+/* The stage of a job that ended; NULL when it failed or the save is over: then all is seen to. */
+static struct stage *end_job(struct event *event, const char *reason)
+{
+    struct stage *stage = CONTAINER_OF(event, struct stage, job.done);
+    stage->has_job = false;
+    if (stage->stopping) {
+        advance_stage(stage);
+        return NULL;
+    }
+    if (stage->job_fault.code != 0) {
+        if (stage->fault.code == 0)
+            stage->fault = stage->job_fault;
+        save_stage_failed(stage, reason);
+        return NULL;
+    }
+    return stage;
+}
+
+static void created(struct event *event)
+{
+    struct stage *stage = end_job(event, "its file could not be created");
+    if (!stage)
+        return;
+    stage->created = true;
+    for (uint32_t i = 0; i < stage->image->num_chunks; i++) {
+        uint64_t start, end;
+        image_chunk_range(stage->image, i, &start, &end);
+        if (stage->image->chunks[i].unannounced == 0 && start < stage->image->geometry.table_start)
+            image_start_chunk(stage->image, i);
+    }
+}
+
+/* ---- table, sync, close ---- */
+
+static void work_table(struct job *job)
+{
+    struct stage *stage = CONTAINER_OF(job, struct stage, job);
+    uint8_t *table = NULL;
+    uint64_t bytes;
+    int error = image_make_table(&table, &bytes, &stage->table_hash, stage->image);
+    if (error == 0)
+        image_put(stage->image, stage->image->geometry.table_start, table, bytes);
+    else
+        fault_take(&stage->job_fault, error);
+    free(table);
+}
+
+static void table_made(struct event *event)
+{
+    struct stage *stage = end_job(event, "its checksum table could not be made");
+    if (!stage)
+        return;
+    stage->tabled = true;
+    for (uint32_t i = 0; i < stage->image->num_chunks; i++)
+        if (image_chunk_is_tail(stage->image, i))
+            image_write_chunk(stage->image, i);
+}
+
+static void work_close(struct job *job)
+{
+    struct stage *stage = CONTAINER_OF(job, struct stage, job);
+    storage_object_close(stage->save->service->storage, stage->image->object);
+}
+
+static void closed(struct event *event)
+{
+    struct stage *stage = CONTAINER_OF(event, struct stage, job.done);
+    stage->image->object = NULL;
+    stage->durable = true;
+    if (!end_job(event, NULL))
+        return;
+    save_stage_durable(stage);
+}
+
+static void work_replace(struct job *job)
+{
+    struct stage *stage = CONTAINER_OF(job, struct stage, job);
+    struct service *service = stage->save->service;
+    struct shard_identity identity;
+    char key[STORAGE_KEY_MAX];
+    save_identity(&identity, stage->save, stage->rank);
+    storage_object_close(service->storage, stage->image->object);
+    stage->image->object = NULL;
+    int error = shard_key(key, sizeof key, &identity);
+    if (error == 0)
+        error = storage_remove(service->storage, key);
+    if (error == 0)
+        error = create_file(stage);
+    if (error != 0)
+        fault_take(&stage->job_fault, error);
+}
+
+static void replaced(struct event *event)
+{
+    struct stage *stage = end_job(event, "its file could not be replaced after a failed sync");
+    if (!stage)
+        return;
+    stage->unwritten = stage->image->num_chunks;
+    image_start_all(stage->image, PASS_REWRITE);
+}
+
+/* On a thread of the storage. */
+static void sync_done(struct storage_request *request)
+{
+    struct stage *stage = CONTAINER_OF(request, struct stage, sync);
+    loop_post(stage->save->service->loop, &stage->synced);
+}
+
+static void synced(struct event *event)
+{
+    struct stage *stage = CONTAINER_OF(event, struct stage, synced);
+    struct service *service = stage->save->service;
+    stage->syncing = false;
+    if (stage->stopping) {
+        advance_stage(stage);
+        return;
+    }
+    if (stage->sync.error == 0) {
+        start_job(stage, work_close, closed);
+        return;
+    }
+    log_warn("stage", "run %s, step %llu: the sync of shard %u failed: %s", stage->save->run->name,
+             (unsigned long long)stage->save->step, stage->rank,
+             stage->sync.error_number ? strerror(stage->sync.error_number)
+                                      : err_text(stage->sync.error));
+    if (!stage->rewritten) {
+        stage->rewritten = true;
+        start_job(stage, work_replace, replaced);
+        return;
+    }
+    service_go_offline(service, "two syncs of a shard failed, the second on a new file");
+    report_error(stage->sync.error, "replace the disk, then restart ckptd",
+                 "two syncs of shard %u failed", stage->rank);
+    fail_stage(stage, stage->sync.error, "its file could not be synced");
+}
+
+static void start_sync(struct stage *stage)
+{
+    stage->syncing = true;
+    stage->sync = (struct storage_request){
+        .op = STORAGE_SYNC, .object = stage->image->object, .buffer = -1, .done = sync_done};
+    stage->synced = (struct event){.run = synced};
+    storage_submit(stage->save->service->storage, &stage->sync);
+}
+
+/* ---- stopping ---- */
+
+static void work_remove(struct job *job)
+{
+    struct stage *stage = CONTAINER_OF(job, struct stage, job);
+    struct service *service = stage->save->service;
+    struct shard_identity identity;
+    char key[STORAGE_KEY_MAX];
+    if (stage->image->object)
+        storage_object_close(service->storage, stage->image->object);
+    stage->image->object = NULL;
+    save_identity(&identity, stage->save, stage->rank);
+    /* What cannot be removed now is rubbish that the next start removes. */
+    if (shard_key(key, sizeof key, &identity) == 0)
+        storage_remove(service->storage, key);
+}
+
+static void removed(struct event *event)
+{
+    struct stage *stage = CONTAINER_OF(event, struct stage, job.done);
+    stage->has_job = false;
+    save_stage_stopped(stage);
+}
+
+void stage_stop(struct stage *stage)
+{
+    stage->stopping = true;
+    atomic_store(&stage->image->stopped, true);
+    advance_stage(stage);
+}
+
+/* ---- the next step, whatever it is ---- */
+
+static void advance_stage(struct stage *stage)
+{
+    struct image *image = stage->image;
+    if (stage->stopping) {
+        if (image->busy > 0 || stage->has_job || stage->syncing || stage->removing)
+            return;
+        stage->removing = true;
+        start_job(stage, work_remove, removed);
+        return;
+    }
+    if (!stage->tabling && stage->unhashed == 0 && stage->unwritten == stage->num_tail) {
+        stage->tabling = true;
+        start_job(stage, work_table, table_made);
+        return;
+    }
+    if (stage->tabled && stage->unwritten == 0 && stage->ended && !stage->syncing &&
+        !stage->has_job && !stage->durable)
+        start_sync(stage);
+}
+
+/* A chunk ended: hashed (one that touches the table, the first time) or written. */
+static void chunk_advanced(struct image *image, struct chunk *chunk)
+{
+    struct stage *stage = image->stage;
+    if (stage->stopping) {
+        advance_stage(stage);
+        return;
+    }
+    if (image->fault.code != 0) {
+        if (stage->fault.code == 0)
+            stage->fault = image->fault;
+        save_stage_failed(stage, "its file could not be written");
+        return;
+    }
+    if (!stage->tabled && image_chunk_is_tail(image, chunk->index))
+        stage->unhashed--;
+    else
+        stage->unwritten--;
+    advance_stage(stage);
+}
+
+/* ---- announcements ---- */
+
+/* Index of the first interval that ends at or after `at`. */
+static uint32_t find_interval(const struct stage *stage, uint64_t at)
+{
+    uint32_t low = 0, high = stage->num_announced;
+    while (low < high) {
+        uint32_t middle = (low + high) / 2;
+        if (stage->announced[middle].end < at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Adds [start, end) to what is announced. */
+static int add_interval(struct stage *stage, uint64_t start, uint64_t end)
+{
+    struct interval *list = stage->announced;
+    uint32_t at = find_interval(stage, start);
+    if (at < stage->num_announced && list[at].end == start) { /* it continues list[at] */
+        bool joins = at + 1 < stage->num_announced && list[at + 1].start == end;
+        if (at + 1 < stage->num_announced && list[at + 1].start < end)
+            return report_error(ERR_INVALID, NULL, "bytes %llu to %llu were announced twice",
+                                (unsigned long long)list[at + 1].start, (unsigned long long)end);
+        list[at].end = joins ? list[at + 1].end : end;
+        if (joins) {
+            memmove(&list[at + 1], &list[at + 2], (stage->num_announced - at - 2) * sizeof *list);
+            stage->num_announced--;
+        }
+        return 0;
+    }
+    if (at < stage->num_announced && list[at].start < end)
+        return report_error(ERR_INVALID, NULL, "bytes %llu to %llu were announced twice",
+                            (unsigned long long)list[at].start, (unsigned long long)end);
+    if (at < stage->num_announced && list[at].start == end) { /* it leads up to list[at] */
+        list[at].start = start;
+        return 0;
+    }
+    if (stage->num_announced == stage->max_announced)
+        return report_error(ERR_INVALID, "announce in the order of the image",
+                            "more than %u separate ranges were announced", stage->max_announced);
+    memmove(&list[at + 1], &list[at], (stage->num_announced - at) * sizeof *list);
+    list[at] = (struct interval){start, end};
+    stage->num_announced++;
+    return 0;
+}
+
+/* The chunks of [start, end) have fewer bytes to wait for. */
+static void count_range(struct stage *stage, uint64_t start, uint64_t end)
+{
+    struct image *image = stage->image;
+    uint64_t chunk_bytes = (uint64_t)stage->save->service->config->block_bytes;
+    stage->unannounced -= end - start;
+    while (start < end) {
+        uint32_t index = (uint32_t)(start / chunk_bytes);
+        uint64_t border = (index + 1) * chunk_bytes;
+        uint64_t now = (border < end ? border : end) - start;
+        struct chunk *chunk = &image->chunks[index];
+        CHECK(chunk->unannounced >= now); /* the intervals are disjoint */
+        chunk->unannounced -= now;
+        if (chunk->unannounced == 0 && stage->created)
+            image_start_chunk(image, index);
+        start += now;
+    }
+}
+
+static int announce_range(struct stage *stage, uint64_t offset, uint64_t bytes)
+{
+    const struct shard_geometry *geometry = &stage->image->geometry;
+    if (stage->ended)
+        return report_error(ERR_INVALID, NULL, "a range was announced after the end");
+    if (bytes == 0 || offset < geometry->data_start || offset >= geometry->table_start ||
+        bytes > geometry->table_start - offset)
+        return report_error(ERR_INVALID, NULL,
+                            "the announced range of %llu bytes at %llu is not tensor data",
+                            (unsigned long long)bytes, (unsigned long long)offset);
+    int error = add_interval(stage, offset, offset + bytes);
+    if (error == 0)
+        count_range(stage, offset, offset + bytes);
+    return error;
+}
+
+static int announce_end(struct stage *stage)
+{
+    if (stage->ended)
+        return report_error(ERR_INVALID, NULL, "the end was announced twice");
+    if (stage->unannounced > 0)
+        return report_error(ERR_INVALID, NULL, "%llu bytes had not been announced at the end",
+                            (unsigned long long)stage->unannounced);
+    stage->ended = true;
+    return 0;
+}
+
+void stage_entry(struct session *session, const struct arena_entry *entry)
+{
+    struct save *save = entry->image < SLOTS_PER_RANK ? session->slot_saves[entry->image] : NULL;
+    /* A rank may announce for a save that was given up before it heard of it. */
+    if (!save || save->id != entry->save || save->discarding)
+        return;
+    struct stage *stage = &save->stages[session->rank];
+    int error = ERR_INVALID;
+    if (entry->kind == ARENA_ENTRY_RANGE)
+        error = announce_range(stage, entry->offset, entry->bytes);
+    else if (entry->kind == ARENA_ENTRY_END)
+        error = announce_end(stage);
+    else
+        report_error(ERR_INVALID, NULL, "an announcement of unknown kind %u came", entry->kind);
+    if (error != 0) {
+        fail_stage(stage, error, "it broke the announcement rules");
+        return;
+    }
+    if (entry->kind == ARENA_ENTRY_END) {
+        save_stage_ended(stage);
+        advance_stage(stage);
+    }
+}
+
+/* ---- begin ---- */
+
+int stage_begin(struct stage *stage, struct save *save, struct session *session, uint32_t slot)
+{
+    struct image *image = session->slots[slot];
+    const struct group_rank *rank = &save->group->ranks[session->rank];
+    struct shard_identity identity;
+    CHECK(image && image->state == IMAGE_SPARE && image->busy == 0 && image->num_segments > 0);
+    stage->max_announced = rank->num_items + SCATTER_MAX;
+    stage->announced = calloc(stage->max_announced, sizeof *stage->announced);
+    if (!image->digests)
+        image->digests = calloc(rank->num_tensors + 1, sizeof *image->digests);
+    if (!stage->announced || !image->digests) {
+        free(stage->announced);
+        stage->announced = NULL;
+        return report_error(ERR_MEMORY, NULL, "no memory for the stage of a save");
+    }
+    memset(image->digests, 0, rank->num_tensors * sizeof *image->digests);
+    save_identity(&identity, save, session->rank);
+    image->state = IMAGE_STAGING;
+    image->pass = PASS_STAGE;
+    image->fault = (struct fault){0};
+    image->verified = false;
+    image->shard = session->rank;
+    image->tensors = rank->tensors;
+    image->num_tensors = rank->num_tensors;
+    image->metas = save->group->table->tensors;
+    image->identity = checksum_shard_identity(save->nonce, session->rank, save->world_size);
+    image->advance = chunk_advanced;
+    image->stage = stage;
+    atomic_store(&image->stopped, false);
+    stage->save = save;
+    stage->rank = session->rank;
+    stage->session = session;
+    stage->slot = slot;
+    stage->image = image;
+    stage->unwritten = image->num_chunks;
+    stage->unannounced = image->geometry.table_start - image->geometry.data_start;
+    for (uint32_t i = 0; i < image->num_chunks; i++) {
+        uint64_t start, end;
+        image_chunk_range(image, i, &start, &end);
+        bool tail = image_chunk_is_tail(image, i);
+        stage->num_tail += tail;
+        stage->unhashed += tail && start < image->geometry.table_start;
+        start = start > image->geometry.data_start ? start : image->geometry.data_start;
+        end = end < image->geometry.table_start ? end : image->geometry.table_start;
+        image->chunks[i].unannounced = end > start ? end - start : 0;
+    }
+    session->slot_saves[slot] = save;
+    start_job(stage, work_create, created);
+    return 0;
+}
