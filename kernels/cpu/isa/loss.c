@@ -37,17 +37,23 @@ INLINE void loss_row(const struct loss_args *a, size_t n, bool bf16)
         most = larger(logits_at(a, row, v, bf16), most);
     float max = lanes_max(most);
     lanes total = {0};
-    for (size_t v = 0; v < vocab; v += LANES)
-        total += exponential(logits_at(a, row, v, bf16) - max);
-    float sum = lanes_sum(total), inverse = 1.0f / sum;
-
     float x = value_at(a->logits, row + (size_t)target, bf16);
+    for (size_t v = 0; v < vocab; v += LANES) {
+        size_t count = vocab - v < LANES ? vocab - v : LANES;
+        lanes e = exponential(logits_at(a, row, v, bf16) - max);
+        total += e;
+        if (!bf16)
+            store_part(a->logits, row + v, e, count, bf16);
+    }
+    float sum = lanes_sum(total), inverse = 1.0f / sum;
     a->losses[n] = (float)(logarithm((double)sum) + ((double)max - (double)x));
     lanes hit = (exponential(broadcast(x) - max) * inverse - 1.0f) * a->scale;
     for (size_t v = 0; v < vocab; v += LANES) {
         size_t count = vocab - v < LANES ? vocab - v : LANES;
-        lanes p = exponential(logits_at(a, row, v, bf16) - max) * inverse;
-        store_part(a->logits, row + v, p * a->scale, count, bf16);
+        lanes e = load_part(a->logits, row + v, count, bf16);
+        if (bf16)
+            e = exponential(e - max);
+        store_part(a->logits, row + v, e * inverse * a->scale, count, bf16);
     }
     store_part(a->logits, row + (size_t)target, hit, 1, bf16);
 }
