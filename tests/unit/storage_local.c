@@ -339,6 +339,7 @@ static void check_no_direct(const char *where)
     CHECK(data != NULL && back != NULL);
     bed_fill(data, BYTES, 3);
     CHECK(storage_object_create(storage, &object, "a", BYTES) == 0);
+    CHECK(storage_fetch(storage, "a", NULL, 0, &bytes) == 0 && bytes == BYTES);
     CHECK(storage_transfer(storage, STORAGE_WRITE, object, 0, data, BYTES) == 0);
     CHECK(storage_transfer(storage, STORAGE_SYNC, object, 0, NULL, 0) == 0);
     CHECK(storage_transfer(storage, STORAGE_READ, object, 0, back, BYTES) == 0);
