@@ -188,9 +188,10 @@ static bool read_arguments(struct settings *out, int argc, char **argv)
     }
     const char *parent = getenv("TMPDIR");
     if (optind < argc)
-        snprintf(out->directory, sizeof(out->directory), "%s/hf-bench-XXXXXX", argv[optind]);
+        snprintf(out->directory, sizeof(out->directory), "%s/hf-storage-write-XXXXXX",
+                 argv[optind]);
     else
-        snprintf(out->directory, sizeof(out->directory), "%s/hf-bench-XXXXXX",
+        snprintf(out->directory, sizeof(out->directory), "%s/hf-storage-write-XXXXXX",
                  parent ? parent : "/var/tmp");
     return out->pairs > 0 && out->pairs <= PAIRS_MAX && out->depth > 0 && out->depth <= DEPTH_MAX &&
            out->block > 0 && out->block % STORAGE_ALIGN == 0 && out->bytes % out->block == 0 &&
