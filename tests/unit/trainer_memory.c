@@ -33,7 +33,7 @@ struct event {
 
 static size_t bytes_of(uint32_t buffer)
 {
-    return (buffer * 7919u) % 5000u;
+    return 1 + (buffer * 7919u) % 5000u;
 }
 
 /* Each buffer is taken once and given back some time later. */

@@ -105,9 +105,14 @@ static void make_params(struct bed *bed)
         bed->grad[i] = aligned_bytes(bytes);
         bed->half[i] = aligned_bytes(bytes / 2);
         model_init_rows(bed->param[i], tensor, 0, tensor->rows, 5);
-        if (tensor->init_std == 0) /* norms off one, so that their gradient is general */
-            for (size_t k = 0; k < elements(bed, i); k++)
+        /* Norms off one, and weights so large that every path counts (attention is far from
+         * uniform). */
+        for (size_t k = 0; k < elements(bed, i); k++) {
+            if (tensor->init_std == 0)
                 bed->param[i][k] += 0.1f * random_normal(random_key(5, tensor->name), k);
+            else if (tensor->block > 0 && tensor->block < bed->table->num_blocks - 1)
+                bed->param[i][k] *= 6;
+        }
         kernel_convert(bed->kernels, bed->half[i], KERNEL_BF16, bed->param[i], elements(bed, i));
     }
 }
