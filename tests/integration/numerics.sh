@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Goal: the trainer computes what a Llama and AdamW are defined to compute.
 # Method: a seed checkpoint fixes the initial weights; its export and the tokens file go to an
-# independent reference in NumPy (reference.py, float64, own sample order), which trains 20 steps from
-# them; so does the trainer, in fp32. Losses and gradient norms are compared step by step, for one
-# rank and for three; then the trained weights are exported and a forward pass is compared logit by
-# logit.
+# independent reference in NumPy (reference.py, float64, own sample order), which trains 20 steps
+# from them; so does the trainer, in fp32. Losses and gradient norms are compared step by step, for
+# one rank and for three; then the trained weights are exported and a forward pass is compared logit
+# by logit.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 python=${PYTHON:-python3}
-"$python" -c 'import numpy' 2>/dev/null || skip_all "numpy is missing in $python: make deps installs it"
+"$python" -c 'import numpy' 2>/dev/null ||
+    skip_all "numpy is missing in $python: make deps installs it"
 reference=tests/integration/reference.py
 plan 12
 make_tiny
@@ -25,8 +26,8 @@ compare() { # NAME STEPS-OR-EMPTY BOUND COMMAND...
     shift 3
     got=$("$python" "$reference" "$@" 2>&1)
     note "$name: $got"
-    if awk -v steps="$steps" -v bound="$bound" 'NF == 3 && $1 == steps && $2 <= bound && $3 <= bound {
-            fine = 1 }
+    if awk -v steps="$steps" -v bound="$bound" '
+        NF == 3 && $1 == steps && $2 <= bound && $3 <= bound { fine = 1 }
         NF == 2 && steps == "" && $2 <= bound { fine = 1 }
         END { exit !(fine && NR == 1) }' <<<"$got"; then
         ok "$name"
