@@ -321,11 +321,13 @@ int image_check_table(const struct image *image, uint64_t table_hash)
         image_get(image, image->geometry.table_start, stored, bytes);
         if (checksum_bytes(stored, bytes) != table_hash)
             error = report_error(ERR_CORRUPT, NULL,
-                                 "the checksum table of shard %u does not fit the manifest",
-                                 image->shard);
+                                 "the checksum table of shard-%05u-of-%05u does not fit the "
+                                 "manifest",
+                                 image->shard + 1, image->checkpoint->summary.shards);
         else if (memcmp(stored, table, bytes) != 0)
-            error = report_error(ERR_CORRUPT, NULL, "block %llu of shard %u is damaged",
-                                 (unsigned long long)find_damage(image, table), image->shard);
+            error = report_error(ERR_CORRUPT, NULL, "block %llu of shard-%05u-of-%05u is damaged",
+                                 (unsigned long long)find_damage(image, table), image->shard + 1,
+                                 image->checkpoint->summary.shards);
     }
     free(stored);
     free(table);

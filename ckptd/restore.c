@@ -205,8 +205,12 @@ static int choose(struct opening *opening)
     opening->checkpoint = found;
     if (found)
         return 0;
-    return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "run %s has no such checkpoint%s",
-                        opening->run->name, opening->num_skipped ? " that is whole" : "");
+    char step[32] = "";
+    if (opening->request->step >= 0)
+        snprintf(step, sizeof step, " of step %lld", (long long)opening->request->step);
+    return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "run %s has no checkpoint%s%s%s",
+                        opening->run->name, step, opening->num_skipped ? " that is whole" : "",
+                        opening->request->attempt != 0 ? " by that attempt" : "");
 }
 
 static int read_manifest(struct opening *opening)

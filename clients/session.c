@@ -334,13 +334,24 @@ static void back_off(struct ckpt *ckpt)
         ckpt->backoff_ms = SESSION_BACKOFF_MS_MAX;
 }
 
+/* Twice at most: the first call after a loss may only find out that the old connection is dead. */
+static int hello_again(struct ckpt *ckpt)
+{
+    uint64_t begin = session_clock_ns();
+    int error = session_hello(ckpt, SESSION_HELLO_AGAIN_MS);
+    uint64_t spent_ms = (session_clock_ns() - begin) / 1000000u;
+    if (error == ERR_UNAVAILABLE && spent_ms < SESSION_HELLO_AGAIN_MS)
+        error = session_hello(ckpt, (uint32_t)(SESSION_HELLO_AGAIN_MS - spent_ms));
+    return error;
+}
+
 int session_renew(struct ckpt *ckpt)
 {
     if (session_clock_ns() < ckpt->retry_ns)
         return report_error(ERR_UNAVAILABLE, "is ckptd running? The client keeps trying",
                             "ckptd at %s cannot be reached", ckpt->server);
     session_drop(ckpt);
-    int error = session_hello(ckpt, SESSION_HELLO_AGAIN_MS);
+    int error = hello_again(ckpt);
     if (error != 0) {
         back_off(ckpt);
         if (error == ERR_VERSION)

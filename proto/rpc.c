@@ -48,6 +48,7 @@
 #define CLOSE_FLUSH_MS 200u /* for the last answers to reach slow clients */
 #define RECONNECT_MS_MIN 50
 #define RECONNECT_MS_MAX 1000
+#define CONNECT_WAIT_MS 100u /* a call waits so long for a connection that failed before */
 
 #define HEALTH_METHOD "/grpc.health.v1.Health/Check"
 enum { HEALTH_SERVING = 1, HEALTH_NOT_SERVING = 2 }; /* grpc.health.v1.HealthCheckResponse */
@@ -681,6 +682,35 @@ void rpc_client_close(struct rpc_client *client)
     free(client);
 }
 
+static void drain_queue(grpc_completion_queue *queue)
+{
+    grpc_completion_queue_shutdown(queue);
+    while (
+        grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
+        GRPC_QUEUE_SHUTDOWN)
+        continue;
+    grpc_completion_queue_destroy(queue);
+}
+
+/* gRPC moves a connection forward only while somebody polls. A call on a channel that could not
+ * connect fails at once and so polls nothing: a server that is back would stay unseen until the
+ * next round of gRPC's backup poller, 5 s. So such a call first tries to connect, now, and watches
+ * it. */
+static void client_connect(struct rpc_client *client, uint32_t timeout_ms)
+{
+    uint32_t wait_ms = timeout_ms < CONNECT_WAIT_MS ? timeout_ms : CONNECT_WAIT_MS;
+    grpc_connectivity_state state = grpc_channel_check_connectivity_state(client->channel, 1);
+    if (state != GRPC_CHANNEL_TRANSIENT_FAILURE)
+        return;
+    gpr_timespec deadline =
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
+    grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
+    grpc_channel_reset_connect_backoff(client->channel);
+    grpc_channel_watch_connectivity_state(client->channel, state, deadline, queue, client);
+    grpc_completion_queue_pluck(queue, client, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    drain_queue(queue);
+}
+
 /* What one call receives. */
 struct answer {
     grpc_metadata_array initial, trailing;
@@ -695,6 +725,7 @@ static int client_run(struct answer *answer, struct rpc_client *client, const ch
 {
     gpr_timespec deadline =
         gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout_ms, GPR_TIMESPAN));
+    client_connect(client, timeout_ms);
     grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
     grpc_slice name = grpc_slice_from_copied_string(method);
     grpc_call *call = grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
@@ -718,12 +749,7 @@ static int client_run(struct answer *answer, struct rpc_client *client, const ch
     if (error == GRPC_CALL_OK)
         grpc_completion_queue_pluck(queue, answer, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
     grpc_call_unref(call);
-    grpc_completion_queue_shutdown(queue);
-    while (
-        grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
-        GRPC_QUEUE_SHUTDOWN)
-        continue;
-    grpc_completion_queue_destroy(queue);
+    drain_queue(queue);
     if (error != GRPC_CALL_OK)
         return report_error(ERR_INTERNAL, NULL, "the call %s could not be started", method);
     return 0;
