@@ -28,11 +28,7 @@ try:
     import safetensors.numpy
 except ImportError as missing:
     python = os.environ.get("PYTHON", "")
-    if (
-        python
-        and os.path.realpath(sys.executable) != os.path.realpath(python)
-        and "RETRIED" not in os.environ
-    ):
+    if python and "RETRIED" not in os.environ:
         os.execve(python, [python] + sys.argv, dict(os.environ, RETRIED="1"))
     print(f"the Python module {missing.name} is missing")
     sys.exit(77)
