@@ -83,8 +83,8 @@ $(OBJ)/%.o: %.c | deps-now $(OBJ)/gen/proto/ckpt.pb-c.h
 $(OBJ)/%.o: %.cpp | deps-now
 	$(call say,c++ )
 	$(Q)$(CXX) $(CXXFLAGS_ALL) -c -o $@ $<
-# Neither flag changes a result: no errno from sqrtf, no care for exception flags. psabi: vectors never cross a call.
-ISA_FLAGS = -fno-math-errno -fno-trapping-math -Wno-psabi
+# Neither flag changes a result: no errno from sqrtf, no care for exception flags.
+ISA_FLAGS = -fno-math-errno -fno-trapping-math
 ISA_FLAGS_sse2 = -march=x86-64
 ISA_FLAGS_avx2 = -march=x86-64-v3
 ISA_FLAGS_avx512 = -march=x86-64-v4 -mprefer-vector-width=512

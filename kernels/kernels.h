@@ -6,7 +6,7 @@
  *
  * Bits: the result of an operation depends on its shapes, dtype, back-end and ISA level only, never
  * on the number of threads. Sums run over fixed segments in fixed order with 16 fixed lanes. No atomics, no
- * -ffast-math, -ffp-contract=off.
+ * -ffast-math, -ffp-contract=off. What is no product has the same bits on every ISA level.
  *
  * Types: activations and weights are `dtype` (KERNEL_F32 or KERNEL_BF16, round to nearest even); sums,
  * softmax statistics and weight gradients are float. Row-major. Pointers aligned to 64 bytes.
@@ -30,8 +30,11 @@ struct kernels;
 struct kernels_options {
     enum kernel_backend backend;
     uint32_t num_threads; /* >= 1, the caller included */
-    const char *isa;      /* NULL: the best this CPU has; "avx512", "avx2", "sse2" */
+    /* NULL: the best this CPU has. "avx512", "avx2", "sse2": that level; below the best, products are
+     * our own code too, so that the bits are the same on every machine that has the level. */
+    const char *isa;
 };
+/* ERR_INVALID (threads, unknown or missing ISA level), ERR_MEMORY, ERR_BUSY (no more threads). */
 int kernels_new(struct kernels **out, const struct kernels_options *options);
 void kernels_free(struct kernels *kernels);
 /* Names ISA, library and version: part of the numeric identity. Borrowed. */

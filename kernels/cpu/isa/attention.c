@@ -74,8 +74,8 @@ INLINE void read_rows_as(const struct queries *q, float *rows, const void *x, fl
     for (size_t head = 0; head < q->group; head++) {
         for (size_t p = 0; p < q->count; p++) {
             size_t from = query_at(q, head, p), to = (head * q->positions + p) * q->width;
-            for (size_t d = 0; d < dim; d += LANES) {
-                size_t count = dim - d < LANES ? dim - d : LANES;
+            for (size_t d = 0; d < dim; d += WIDTH) {
+                size_t count = part_of(d, dim);
                 store(rows, to + d, load_part(x, from + d, count, bf16) * scale, false);
             }
         }
@@ -96,8 +96,8 @@ INLINE void write_rows_as(const struct queries *q, void *x, const float *rows, b
     for (size_t head = 0; head < q->group; head++) {
         for (size_t p = 0; p < q->count; p++) {
             size_t to = query_at(q, head, p), from = (head * q->positions + p) * q->width;
-            for (size_t d = 0; d < dim; d += LANES) {
-                size_t count = dim - d < LANES ? dim - d : LANES;
+            for (size_t d = 0; d < dim; d += WIDTH) {
+                size_t count = part_of(d, dim);
                 store_part(x, to + d, load(rows, from + d, false), count, bf16);
             }
         }
@@ -112,37 +112,49 @@ static void write_rows(const struct queries *q, void *x, const float *rows)
         write_rows_as(q, x, rows, false);
 }
 
-/* Sixteen rows of sixteen: four rounds of interleaving row i with row i + 8. */
-INLINE void transpose_16(float *out, size_t out_row, const float *in, size_t in_row)
+#if WIDTH == 16
+#define ROUNDS 4
+#define LOW_HALVES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH_HALVES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif WIDTH == 8
+#define ROUNDS 3
+#define LOW_HALVES 0, 8, 1, 9, 2, 10, 3, 11
+#define HIGH_HALVES 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define ROUNDS 2
+#define LOW_HALVES 0, 4, 1, 5
+#define HIGH_HALVES 2, 6, 3, 7
+#endif
+
+/* WIDTH rows of WIDTH: log2(WIDTH) rounds of interleaving row i with row i + WIDTH / 2. */
+INLINE void transpose_square(float *out, size_t out_row, const float *in, size_t in_row)
 {
-    lanes x[LANES], y[LANES];
+    lanes x[WIDTH], y[WIDTH];
 #pragma GCC unroll 16
-    for (size_t i = 0; i < LANES; i++)
+    for (size_t i = 0; i < WIDTH; i++)
         x[i] = load(in, i * in_row, false);
 #pragma GCC unroll 4
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < ROUNDS; round++) {
 #pragma GCC unroll 8
-        for (size_t i = 0; i < LANES / 2; i++) {
-            y[2 * i] = __builtin_shufflevector(x[i], x[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5,
-                                               21, 6, 22, 7, 23);
-            y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12,
-                                                   28, 13, 29, 14, 30, 15, 31);
+        for (size_t i = 0; i < WIDTH / 2; i++) {
+            y[2 * i] = __builtin_shufflevector(x[i], x[i + WIDTH / 2], LOW_HALVES);
+            y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + WIDTH / 2], HIGH_HALVES);
         }
 #pragma GCC unroll 16
-        for (size_t i = 0; i < LANES; i++)
+        for (size_t i = 0; i < WIDTH; i++)
             x[i] = y[i];
     }
 #pragma GCC unroll 16
-    for (size_t i = 0; i < LANES; i++)
+    for (size_t i = 0; i < WIDTH; i++)
         store(out, i * out_row, x[i], false);
 }
 
 /* out[columns,rows] = in[rows,columns]; both multiples of 16 */
 static void transpose(float *out, const float *in, size_t rows, size_t columns)
 {
-    for (size_t r = 0; r < rows; r += LANES)
-        for (size_t c = 0; c < columns; c += LANES)
-            transpose_16(out + c * rows + r, rows, in + r * columns + c, columns);
+    for (size_t r = 0; r < rows; r += WIDTH)
+        for (size_t c = 0; c < columns; c += WIDTH)
+            transpose_square(out + c * rows + r, rows, in + r * columns + c, columns);
 }
 
 /* A block of keys or values as floats: the tensor itself, or a copy in `buffer`. */
@@ -157,8 +169,8 @@ static struct keys read_keys(const struct queries *q, float *buffer, const void 
     if (q->a->dtype == KERNEL_F32)
         return (struct keys){(const float *)x + key_at(q, j), q->a->kv_heads * dim};
     for (size_t i = 0; i < count; i++) {
-        for (size_t d = 0; d < dim; d += LANES) {
-            size_t part = dim - d < LANES ? dim - d : LANES;
+        for (size_t d = 0; d < dim; d += WIDTH) {
+            size_t part = part_of(d, dim);
             store(buffer, i * q->width + d, load_part(x, key_at(q, j + i) + d, part, true), false);
         }
     }
@@ -224,7 +236,7 @@ static void add_times_rows(const struct queries *q, float *y, const float *s, si
 /* Scores of keys that a query does not see become minus infinity. */
 static void mask(const struct queries *q, float *scores, size_t j, size_t count)
 {
-    for (size_t l = 0; l < q->num_lanes; l += LANES) {
+    for (size_t l = 0; l < q->num_lanes; l += WIDTH) {
         lanes limit = load(q->limit, l, false);
         for (size_t i = 0; i < count; i++) {
             if (j + i <= q->first)
@@ -248,7 +260,7 @@ struct softmax {
 static void softmax_block(const struct queries *q, struct softmax *s, float *scores, size_t count)
 {
     size_t row = q->num_lanes;
-    for (size_t l = 0; l < row; l += LANES) {
+    for (size_t l = 0; l < row; l += WIDTH) {
         lanes before = load(s->max, l, false), max = before;
         for (size_t i = 0; i < count; i++)
             max = larger(load(scores, i * row + l, false), max);
@@ -270,7 +282,7 @@ static void write_out(const struct queries *q, const struct softmax *s)
 {
     const struct attention_args *a = q->a;
     size_t row = q->num_lanes;
-    for (size_t l = 0; l < row; l += LANES) {
+    for (size_t l = 0; l < row; l += WIDTH) {
         lanes inverse = 1.0f / load(s->sum, l, false);
         for (size_t d = 0; d < a->head_dim; d++)
             store(s->out, d * row + l, load(s->out, d * row + l, false) * inverse, false);
@@ -360,7 +372,7 @@ static void read_queries(const struct queries *q, const struct gradients *g)
     transpose(g->dout, g->dout_rows, row, q->width);
     read_rows(q, q->rows, a->out_in, 1.0f);
     transpose(g->dq, q->rows, row, q->width); /* out, until dq is needed */
-    for (size_t l = 0; l < row; l += LANES) {
+    for (size_t l = 0; l < row; l += WIDTH) {
         lanes sum = {0};
         for (size_t d = 0; d < a->head_dim; d++)
             sum += load(g->dout, d * row + l, false) * load(g->dq, d * row + l, false);
@@ -379,7 +391,7 @@ static void read_queries(const struct queries *q, const struct gradients *g)
 static void probabilities(const struct queries *q, const struct gradients *g, size_t count)
 {
     size_t row = q->num_lanes;
-    for (size_t l = 0; l < row; l += LANES) {
+    for (size_t l = 0; l < row; l += WIDTH) {
         lanes lse = load(g->lse, l, false), delta = load(g->delta, l, false);
         for (size_t i = 0; i < count; i++) {
             lanes p = exponential(load(g->scores, i * row + l, false) - lse);
@@ -409,7 +421,7 @@ static void backward_tile(const struct queries *q, const struct gradients *g)
         add_keys_times(q, g->dq, key, count, g->dscores);
     }
     float scale = 1.0f / sqrtf((float)a->head_dim);
-    for (size_t i = 0; i < row * q->width; i += LANES)
+    for (size_t i = 0; i < row * q->width; i += WIDTH)
         store(g->dq, i, load(g->dq, i, false) * scale, false);
     transpose(q->rows, g->dq, q->width, row);
     write_rows(q, a->dq, q->rows);
@@ -420,8 +432,8 @@ static void write_keys(const struct queries *q, void *x, const float *sums)
     size_t dim = q->a->head_dim;
     bool bf16 = q->a->dtype == KERNEL_BF16;
     for (size_t j = 0; j < q->a->seq; j++) {
-        for (size_t d = 0; d < dim; d += LANES) {
-            size_t count = dim - d < LANES ? dim - d : LANES;
+        for (size_t d = 0; d < dim; d += WIDTH) {
+            size_t count = part_of(d, dim);
             store_part(x, key_at(q, j) + d, load(sums, j * q->width + d, false), count, bf16);
         }
     }

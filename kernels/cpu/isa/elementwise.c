@@ -23,8 +23,8 @@ void ISA_NAME(embedding)(const void *args, uint32_t item, const struct worker *w
 
 INLINE void add_row(float *sum, const void *x, size_t at, size_t width, bool bf16)
 {
-    for (size_t c = 0; c < width; c += LANES) {
-        size_t count = width - c < LANES ? width - c : LANES;
+    for (size_t c = 0; c < width; c += WIDTH) {
+        size_t count = part_of(c, width);
         lanes y = load_part(sum, c, count, false) + load_part(x, at + c, count, bf16);
         store_part(sum, c, y, count, false);
     }
@@ -49,28 +49,33 @@ void ISA_NAME(embedding_backward)(const void *args, uint32_t item, const struct 
 
 /* ---- Rotary embedding: (x0, x1) -> (x0 cos - x1 sin, x0 sin + x1 cos) ---- */
 
-INLINE lanes swap_pairs(lanes x)
-{
-    return __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
-}
-INLINE lanes each_twice_low(lanes x)
-{
-    return __builtin_shufflevector(x, x, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-}
+#if WIDTH == 16
+#define SWAPPED 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14
+#define EACH_TWICE 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7
+#elif WIDTH == 8
+#define SWAPPED 1, 0, 3, 2, 5, 4, 7, 6
+#define EACH_TWICE 0, 0, 1, 1, 2, 2, 3, 3
+#else
+#define SWAPPED 1, 0, 3, 2
+#define EACH_TWICE 0, 0, 1, 1
+#endif
 
-/* One position: the turn of eight pairs is made once and applied to every head. */
+/* One position: the turns of WIDTH / 2 pairs are made once and applied to every head. */
 INLINE void rope_row(const struct rope_args *a, size_t n, bool bf16)
 {
-    const lanes sign = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+    static const float signs[LANES] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+    const lanes sign = load(signs, 0, false);
     size_t width = a->head_dim, turn = n % a->seq * (width / 2), row = n * a->heads * width;
-    for (size_t d = 0; d < width; d += LANES) {
-        size_t count = width - d < LANES ? width - d : LANES;
-        lanes cosines = each_twice_low(load_part(a->cos, turn + d / 2, count / 2, false));
-        lanes sines = each_twice_low(load_part(a->sin, turn + d / 2, count / 2, false));
+    for (size_t d = 0; d < width; d += WIDTH) {
+        size_t count = part_of(d, width);
+        lanes cosines = load_part(a->cos, turn + d / 2, count / 2, false);
+        lanes sines = load_part(a->sin, turn + d / 2, count / 2, false);
+        cosines = __builtin_shufflevector(cosines, cosines, EACH_TWICE);
+        sines = __builtin_shufflevector(sines, sines, EACH_TWICE);
         sines *= a->inverse ? -sign : sign;
         for (size_t h = 0; h < a->heads; h++) {
             lanes x = load_part(a->x, row + h * width + d, count, bf16);
-            lanes y = x * cosines + swap_pairs(x) * sines;
+            lanes y = x * cosines + __builtin_shufflevector(x, x, SWAPPED) * sines;
             store_part(a->x, row + h * width + d, y, count, bf16);
         }
     }
@@ -93,8 +98,8 @@ void ISA_NAME(rope)(const void *args, uint32_t item, const struct worker *worker
 
 INLINE void swiglu_range(const struct swiglu_args *a, struct range range, bool bf16)
 {
-    for (size_t i = range.begin; i < range.end; i += LANES) {
-        size_t count = range.end - i < LANES ? range.end - i : LANES;
+    for (size_t i = range.begin; i < range.end; i += WIDTH) {
+        size_t count = part_of(i, range.end);
         lanes gate = load_part(a->gate, i, count, bf16);
         lanes silu = gate * logistic(gate);
         store_part(a->out, i, silu * load_part(a->up, i, count, bf16), count, bf16);
@@ -113,8 +118,8 @@ void ISA_NAME(swiglu)(const void *args, uint32_t item, const struct worker *work
 
 INLINE void swiglu_range_backward(const struct swiglu_args *a, struct range range, bool bf16)
 {
-    for (size_t i = range.begin; i < range.end; i += LANES) {
-        size_t count = range.end - i < LANES ? range.end - i : LANES;
+    for (size_t i = range.begin; i < range.end; i += WIDTH) {
+        size_t count = part_of(i, range.end);
         lanes gate = load_part(a->gate, i, count, bf16), up = load_part(a->up, i, count, bf16);
         lanes dout = load_part(a->dout, i, count, bf16);
         lanes sigmoid = logistic(gate);
@@ -138,8 +143,8 @@ void ISA_NAME(swiglu_backward)(const void *args, uint32_t item, const struct wor
 
 INLINE void add_range(void *y, const void *x, struct range range, bool bf16)
 {
-    for (size_t i = range.begin; i < range.end; i += LANES) {
-        size_t count = range.end - i < LANES ? range.end - i : LANES;
+    for (size_t i = range.begin; i < range.end; i += WIDTH) {
+        size_t count = part_of(i, range.end);
         lanes sum = load_part(y, i, count, bf16) + load_part(x, i, count, bf16);
         store_part(y, i, sum, count, bf16);
     }
@@ -172,8 +177,8 @@ void ISA_NAME(convert)(const void *args, uint32_t item, const struct worker *wor
                (range.end - range.begin) * sizeof(float));
         return;
     }
-    for (size_t i = range.begin; i < range.end; i += LANES) {
-        size_t count = range.end - i < LANES ? range.end - i : LANES;
+    for (size_t i = range.begin; i < range.end; i += WIDTH) {
+        size_t count = part_of(i, range.end);
         store_part(a->y, i, load_part(a->x, i, count, false), count, true);
     }
 }
@@ -201,26 +206,37 @@ void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worke
     }
 }
 
-/* A row's sum: 16 lanes of double in two halves, added pairwise. */
+/* Sixteen lanes of double: two registers for each register of floats. */
+typedef double doubles __attribute__((vector_size(4 * WIDTH)));
+typedef float doubles_as_float __attribute__((vector_size(2 * WIDTH)));
+#define DOUBLES (WIDTH / 2)
+
+INLINE void add_squares(doubles *sum, const float *x)
+{
+#pragma GCC unroll 8
+    for (size_t part = 0; part < LANES / DOUBLES; part++) {
+        doubles_as_float narrow_x;
+        memcpy(&narrow_x, x + part * DOUBLES, sizeof(narrow_x));
+        doubles wide = __builtin_convertvector(narrow_x, doubles);
+        sum[part] += wide * wide;
+    }
+}
+
+/* The last elements are padded with zeros to sixteen; the lanes are added pairwise. */
 static double row_squares(const float *x, size_t width)
 {
-    lanes_f64 low = {0}, high = {0};
-    for (size_t i = 0; i < width; i += LANES) {
-        size_t count = width - i < LANES ? width - i : LANES;
-        lanes all = load_part(x, i, count, false);
-        lanes_half half[2];
-        memcpy(half, &all, sizeof(half));
-        lanes_f64 a = __builtin_convertvector(half[0], lanes_f64);
-        lanes_f64 b = __builtin_convertvector(half[1], lanes_f64);
-        low += a * a;
-        high += b * b;
-    }
-    double s[LANES / 2];
-    low += high;
-    memcpy(s, &low, sizeof(s));
-    for (size_t width_left = LANES / 4; width_left > 0; width_left /= 2)
-        for (size_t l = 0; l < width_left; l++)
-            s[l] += s[l + width_left];
+    doubles sum[LANES / DOUBLES] = {0};
+    double s[LANES];
+    float rest[LANES] = {0};
+    size_t whole = width / LANES * LANES;
+    for (size_t i = 0; i < whole; i += LANES)
+        add_squares(sum, x + i);
+    memcpy(rest, x + whole, (width - whole) * sizeof(float));
+    add_squares(sum, rest);
+    memcpy(s, sum, sizeof(s));
+    for (size_t half = LANES / 2; half > 0; half /= 2)
+        for (size_t l = 0; l < half; l++)
+            s[l] += s[l + half];
     return s[0];
 }
 

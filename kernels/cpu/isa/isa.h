@@ -1,20 +1,20 @@
-/* isa.h - sixteen lanes, for the files that the Makefile compiles once per ISA level
+/* isa.h - vectors, for the files that the Makefile compiles once per ISA level
  * (-DISA=sse2|avx2|avx512).
  *
- * Code here is written with the compiler's vector types and no intrinsics but the fused
- * multiply-add. A sum runs in 16 lanes whatever the width of the machine's registers, then through
- * one fixed tree (lanes_sum). Multiplication and addition stay apart (-ffp-contract=off), so the
- * same source gives the same bits on every level. Only product.c fuses, where the level has it.
+ * Code here is written with the compiler's vector types, WIDTH floats in one register of the level,
+ * and few intrinsics. What has an order does not depend on WIDTH: a sum runs in 16 lanes, element i
+ * in lane i mod 16, held in PARTS registers, then through one fixed tree (sum_value).
+ * Multiplication and addition stay apart
+ * (-ffp-contract=off). So the same source gives the same bits on every level. Only product.c fuses,
+ * where the level has it.
  *
- * A row whose length is no multiple of 16 ends in a partial vector padded with zeros: the same
+ * A row whose length is no multiple of WIDTH ends in a partial vector padded with zeros: the same
  * vector code, never other code. `bf16` arguments are constants at every call, so each type gets
  * its own loop. */
 #ifndef HOLDFAST_KERNELS_ISA_H
 #define HOLDFAST_KERNELS_ISA_H
 
-#if defined(__AVX512F__) || defined(__FMA__)
 #include <immintrin.h>
-#endif
 
 #include "kernels/ops.h"
 
@@ -24,14 +24,32 @@
 #define ISA_NAME(name) ISA_JOIN(name, ISA)
 #define INLINE static inline __attribute__((always_inline))
 
-typedef float lanes __attribute__((vector_size(64)));
-typedef uint32_t lanes_u32 __attribute__((vector_size(64)));
-typedef int32_t lanes_i32 __attribute__((vector_size(64)));
-typedef float lanes_half __attribute__((vector_size(32)));
-typedef double lanes_f64 __attribute__((vector_size(64))); /* of a half */
-typedef uint16_t lanes_u16 __attribute__((vector_size(32)));
+#if defined(__AVX512F__)
+#define WIDTH 16
+#define NATIVE(op) _mm512_##op
+typedef __m512 native;
+#elif defined(__AVX2__)
+#define WIDTH 8
+#define NATIVE(op) _mm256_##op
+typedef __m256 native;
+#else
+#define WIDTH 4
+#define NATIVE(op) _mm_##op
+typedef __m128 native;
+#endif
+#define PARTS (LANES / WIDTH)
 
-/* ---- Loads and stores of 16 values, or of the first `count` ---- */
+typedef float lanes __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t lanes_u32 __attribute__((vector_size(4 * WIDTH)));
+typedef uint16_t lanes_u16 __attribute__((vector_size(2 * WIDTH)));
+
+/* How many of a vector's values lie before the end. */
+INLINE size_t part_of(size_t i, size_t end)
+{
+    return end - i < WIDTH ? end - i : WIDTH;
+}
+
+/* ---- Loads and stores of WIDTH values, or of the first `count` ---- */
 
 INLINE lanes broadcast(float x)
 {
@@ -69,7 +87,7 @@ INLINE lanes load(const void *p, size_t i, bool bf16)
  * not. */
 INLINE lanes load_part(const void *p, size_t i, size_t count, bool bf16)
 {
-    if (count == LANES)
+    if (count == WIDTH)
         return load(p, i, bf16);
     lanes_u16 narrow_x = {0};
     lanes x = {0};
@@ -92,7 +110,7 @@ INLINE void store(void *p, size_t i, lanes x, bool bf16)
 
 INLINE void store_part(void *p, size_t i, lanes x, size_t count, bool bf16)
 {
-    if (count == LANES) {
+    if (count == WIDTH) {
         store(p, i, x, bf16);
         return;
     }
@@ -110,59 +128,58 @@ INLINE lanes rounded_to(lanes x, bool bf16)
     return bf16 ? widen(narrow(x)) : x;
 }
 
-/* ---- Lane arithmetic ---- */
+/* ---- Arithmetic ---- */
 
-/* The three choices of the inner loops. On avx512 the compiler does not find the instructions by
- * itself; they choose the same bits: the second value when one is a NaN. */
-#if defined(__AVX512F__)
+/* a > b ? a : b, and a < b ? a : b; so b when one is a NaN */
 INLINE lanes larger(lanes a, lanes b)
 {
-    return (lanes)_mm512_max_ps((__m512)a, (__m512)b);
+    return (lanes)NATIVE(max_ps)((native)a, (native)b);
 }
 INLINE lanes smaller(lanes a, lanes b)
 {
-    return (lanes)_mm512_min_ps((__m512)a, (__m512)b);
+    return (lanes)NATIVE(min_ps)((native)a, (native)b);
 }
+
 /* a < b ? yes : no */
 INLINE lanes where_less(lanes a, lanes b, lanes yes, lanes no)
 {
-    __mmask16 mask = _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ);
-    return (lanes)_mm512_mask_blend_ps(mask, (__m512)no, (__m512)yes);
-}
+#if defined(__AVX512F__)
+    __mmask16 mask = _mm512_cmp_ps_mask((native)a, (native)b, _CMP_LT_OQ);
+    return (lanes)_mm512_mask_blend_ps(mask, (native)no, (native)yes);
 #else
-INLINE lanes where_less(lanes a, lanes b, lanes yes, lanes no)
-{
-    lanes_i32 mask = a < b;
-    return (lanes)((mask & (lanes_i32)yes) | (~mask & (lanes_i32)no));
-}
-INLINE lanes larger(lanes a, lanes b)
-{
-    return where_less(b, a, a, b);
-}
-INLINE lanes smaller(lanes a, lanes b)
-{
-    return where_less(a, b, a, b);
-}
+    lanes_u32 mask = (lanes_u32)(a < b);
+    return (lanes)((mask & (lanes_u32)yes) | (~mask & (lanes_u32)no));
 #endif
+}
+
+/* Sixteen lanes. `i` is the index of the first element of x. */
+struct sum {
+    lanes part[PARTS];
+};
+INLINE void sum_add(struct sum *sum, size_t i, lanes x)
+{
+    sum->part[i / WIDTH % PARTS] += x;
+}
 
 /* (((0+8)+(4+12)) + ((2+10)+(6+14))) + the same of the odd lanes */
-INLINE float lanes_sum(lanes x)
+INLINE float sum_value(const struct sum *sum)
 {
     float s[LANES];
-    memcpy(s, &x, sizeof(s));
+    memcpy(s, sum->part, sizeof(s));
     for (int width = LANES / 2; width > 0; width /= 2)
         for (int i = 0; i < width; i++)
             s[i] += s[i + width];
     return s[0];
 }
-INLINE float lanes_max(lanes x)
+
+INLINE float largest(lanes x)
 {
-    float s[LANES], max;
+    float s[WIDTH];
     memcpy(s, &x, sizeof(s));
-    max = s[0];
-    for (int i = 1; i < LANES; i++)
-        max = s[i] > max ? s[i] : max;
-    return max;
+    for (int width = WIDTH / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++)
+            s[i] = s[i] > s[i + width] ? s[i] : s[i + width];
+    return s[0];
 }
 
 /* e^x for x <= 0, at most 2 units in the last place off; 0 below -87.3 (where a float would be

@@ -2,8 +2,9 @@
  *
  * Per row: the maximum, the sum of e^(x - max) in 16 lanes, then scale (softmax - onehot). The loss
  * log(sum) + max - x[target] is formed in double and rounded once. The exponentials are computed
- * twice rather than kept: in bf16 there is no room to keep them exactly. A NaN or infinity among
- * the logits makes the loss NaN. */
+ * once and kept in
+ * place of the logits in float; in bf16 there is no room for them, so they are computed twice. A
+ * NaN or infinity among the logits makes the loss NaN. */
 #include "kernels/cpu/isa/isa.h"
 
 INLINE float value_at(const void *p, size_t i, bool bf16)
@@ -11,15 +12,15 @@ INLINE float value_at(const void *p, size_t i, bool bf16)
     return load_part(p, i, 1, bf16)[0];
 }
 
-/* 16 logits; past the end of the row minus infinity, so that their exponential is 0. */
+/* Logits from v on; past the end of the row minus infinity, so that their exponential is 0. */
 INLINE lanes logits_at(const struct loss_args *a, size_t row, size_t v, bool bf16)
 {
-    const lanes index = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    size_t left = a->vocab - v;
-    if (left >= LANES)
+    static const float index[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    size_t left = part_of(v, a->vocab);
+    if (left == WIDTH)
         return load(a->logits, row + v, bf16);
-    return where_less(index, broadcast((float)left), load_part(a->logits, row + v, left, bf16),
-                      broadcast(-__builtin_inff()));
+    return where_less(load(index, 0, false), broadcast((float)left),
+                      load_part(a->logits, row + v, left, bf16), broadcast(-__builtin_inff()));
 }
 
 INLINE void loss_row(const struct loss_args *a, size_t n, bool bf16)
@@ -33,23 +34,23 @@ INLINE void loss_row(const struct loss_args *a, size_t n, bool bf16)
         return;
     }
     lanes most = broadcast(-__builtin_inff());
-    for (size_t v = 0; v < vocab; v += LANES)
+    for (size_t v = 0; v < vocab; v += WIDTH)
         most = larger(logits_at(a, row, v, bf16), most);
-    float max = lanes_max(most);
-    lanes total = {0};
+    float max = largest(most);
+    struct sum total = {0};
     float x = value_at(a->logits, row + (size_t)target, bf16);
-    for (size_t v = 0; v < vocab; v += LANES) {
-        size_t count = vocab - v < LANES ? vocab - v : LANES;
+    for (size_t v = 0; v < vocab; v += WIDTH) {
+        size_t count = part_of(v, vocab);
         lanes e = exponential(logits_at(a, row, v, bf16) - max);
-        total += e;
+        sum_add(&total, v, e);
         if (!bf16)
             store_part(a->logits, row + v, e, count, bf16);
     }
-    float sum = lanes_sum(total), inverse = 1.0f / sum;
+    float sum = sum_value(&total), inverse = 1.0f / sum;
     a->losses[n] = (float)(logarithm((double)sum) + ((double)max - (double)x));
     lanes hit = (exponential(broadcast(x) - max) * inverse - 1.0f) * a->scale;
-    for (size_t v = 0; v < vocab; v += LANES) {
-        size_t count = vocab - v < LANES ? vocab - v : LANES;
+    for (size_t v = 0; v < vocab; v += WIDTH) {
+        size_t count = part_of(v, vocab);
         lanes e = load_part(a->logits, row + v, count, bf16);
         if (bf16)
             e = exponential(e - max);

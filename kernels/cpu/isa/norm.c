@@ -12,20 +12,20 @@
 INLINE void norm_row(const struct norm_args *a, size_t n, bool bf16)
 {
     size_t row = n * a->dim, dim = a->dim;
-    lanes sum = {0};
-    for (size_t c = 0; c < dim; c += LANES) {
-        size_t count = dim - c < LANES ? dim - c : LANES;
+    struct sum sum = {0};
+    for (size_t c = 0; c < dim; c += WIDTH) {
+        size_t count = part_of(c, dim);
         lanes x = load_part(a->x, row + c, count, bf16);
         if (a->residual) {
             x = rounded_to(x + load_part(a->residual, row + c, count, bf16), bf16);
             store_part(a->x, row + c, x, count, bf16);
         }
-        sum += x * x;
+        sum_add(&sum, c, x * x);
     }
-    float rstd = 1.0f / sqrtf(lanes_sum(sum) / (float)dim + a->eps);
+    float rstd = 1.0f / sqrtf(sum_value(&sum) / (float)dim + a->eps);
     a->rstd[n] = rstd;
-    for (size_t c = 0; c < dim; c += LANES) {
-        size_t count = dim - c < LANES ? dim - c : LANES;
+    for (size_t c = 0; c < dim; c += WIDTH) {
+        size_t count = part_of(c, dim);
         lanes h = load_part(a->x, row + c, count, bf16) * rstd;
         store_part(a->out, row + c, h * load_part(a->weight, c, count, bf16), count, bf16);
     }
@@ -48,15 +48,15 @@ INLINE void norm_row_backward(const struct norm_args *a, size_t n, float *partia
 {
     size_t row = n * a->dim, dim = a->dim;
     float rstd = a->rstd_in[n];
-    lanes sum = {0};
-    for (size_t c = 0; c < dim; c += LANES) {
-        size_t count = dim - c < LANES ? dim - c : LANES;
+    struct sum sum = {0};
+    for (size_t c = 0; c < dim; c += WIDTH) {
+        size_t count = part_of(c, dim);
         lanes u = load_part(a->dout, row + c, count, bf16) * load_part(a->weight, c, count, bf16);
-        sum += u * (load_part(a->x_in, row + c, count, bf16) * rstd);
+        sum_add(&sum, c, u * (load_part(a->x_in, row + c, count, bf16) * rstd));
     }
-    float mean = lanes_sum(sum) / (float)dim;
-    for (size_t c = 0; c < dim; c += LANES) {
-        size_t count = dim - c < LANES ? dim - c : LANES;
+    float mean = sum_value(&sum) / (float)dim;
+    for (size_t c = 0; c < dim; c += WIDTH) {
+        size_t count = part_of(c, dim);
         lanes dout = load_part(a->dout, row + c, count, bf16);
         lanes h = load_part(a->x_in, row + c, count, bf16) * rstd;
         lanes u = dout * load_part(a->weight, c, count, bf16);
@@ -88,8 +88,8 @@ void ISA_NAME(norm_dweight)(const void *args, uint32_t item, const struct worker
     const struct norm_args *a = args;
     struct range columns = item_range(item, COLUMN_ITEM, a->dim);
     size_t segments = divide_up(a->rows, NORM_ROWS);
-    for (size_t c = columns.begin; c < columns.end; c += LANES) {
-        size_t count = columns.end - c < LANES ? columns.end - c : LANES;
+    for (size_t c = columns.begin; c < columns.end; c += WIDTH) {
+        size_t count = part_of(c, columns.end);
         lanes sum = {0};
         for (size_t s = 0; s < segments; s++)
             sum += load_part(a->partial, s * a->dim + c, count, false);

@@ -14,66 +14,39 @@
  * to float, then added to a float tile that is converted at the end. */
 #include "kernels/cpu/isa/isa.h"
 
-#if defined(__AVX512F__)
-typedef __m512 vec;
-INLINE vec multiply_add(float a, vec b, vec c)
+/* a b + c, fused where the level has it */
+INLINE lanes multiply_add(float a, lanes b, lanes c)
 {
-    return _mm512_fmadd_ps(_mm512_set1_ps(a), b, c);
-}
-#elif defined(__FMA__)
-typedef __m256 vec;
-INLINE vec multiply_add(float a, vec b, vec c)
-{
-    return _mm256_fmadd_ps(_mm256_set1_ps(a), b, c);
-}
+#if defined(__FMA__)
+    return (lanes)NATIVE(fmadd_ps)((native)broadcast(a), (native)b, (native)c);
 #else
-typedef float vec __attribute__((vector_size(16)));
-INLINE vec multiply_add(float a, vec b, vec c)
-{
     return a * b + c;
-}
 #endif
-#define VEC (sizeof(vec) / sizeof(float))
-
-/* Registers of c: 16 or 8 of the 32 or 16 there are. */
-#if defined(__AVX512F__)
-#define ROWS_WIDE 4
-#define VECTORS_WIDE 4
-#define ROWS_NARROW 8
-#else
-#define ROWS_WIDE 4
-#define VECTORS_WIDE 2
-#define ROWS_NARROW 8
-#endif
-
-typedef vec vec_unaligned __attribute__((aligned(4), may_alias));
-INLINE vec vec_load(const float *p)
-{
-    return *(const vec_unaligned *)p;
 }
-INLINE void vec_store(float *p, vec x)
-{
-    *(vec_unaligned *)p = x;
-}
+
+/* Registers of c: 16 of 32, or 8 of 16. */
+#define ROWS_WIDE 4
+#define VECTORS_WIDE (WIDTH == 16 ? 4 : 2)
+#define ROWS_NARROW 8
 
 /* `rows` and `vectors` are constants at every call: the loops over them unroll into registers. */
 INLINE void tile_product(const struct block *p, size_t i, size_t j, const size_t rows,
                          const size_t vectors)
 {
-    vec c[ROWS_NARROW][VECTORS_WIDE];
+    lanes c[ROWS_NARROW][VECTORS_WIDE];
     float *out = p->c + i * p->c_row + j;
 #pragma GCC unroll 8
     for (size_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
         for (size_t v = 0; v < vectors; v++)
-            c[r][v] = p->accumulate ? vec_load(out + r * p->c_row + v * VEC) : (vec){0};
+            c[r][v] = p->accumulate ? load(out, r * p->c_row + v * WIDTH, false) : (lanes){0};
     const float *a = p->a + i * p->a_row, *b = p->b + j;
     size_t a_row = p->a_row, a_column = p->a_column, b_row = p->b_row;
     for (size_t l = p->k; l > 0; l--, a += a_column, b += b_row) {
-        vec row[VECTORS_WIDE];
+        lanes row[VECTORS_WIDE];
 #pragma GCC unroll 8
         for (size_t v = 0; v < vectors; v++)
-            row[v] = vec_load(b + v * VEC);
+            row[v] = load(b, v * WIDTH, false);
 #pragma GCC unroll 8
         for (size_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
@@ -84,20 +57,20 @@ INLINE void tile_product(const struct block *p, size_t i, size_t j, const size_t
     for (size_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
         for (size_t v = 0; v < vectors; v++)
-            vec_store(out + r * p->c_row + v * VEC, c[r][v]);
+            store(out, r * p->c_row + v * WIDTH, c[r][v], false);
 }
 
 void ISA_NAME(block_product)(const struct block *p)
 {
     size_t j = 0;
-    for (; j + VECTORS_WIDE * VEC <= p->n; j += VECTORS_WIDE * VEC) {
+    for (; j + VECTORS_WIDE * WIDTH <= p->n; j += VECTORS_WIDE * WIDTH) {
         size_t i = 0;
         for (; i + ROWS_WIDE <= p->m; i += ROWS_WIDE)
             tile_product(p, i, j, ROWS_WIDE, VECTORS_WIDE);
         for (; i < p->m; i++)
             tile_product(p, i, j, 1, VECTORS_WIDE);
     }
-    for (; j < p->n; j += VEC) {
+    for (; j < p->n; j += WIDTH) {
         size_t i = 0;
         for (; i + ROWS_NARROW <= p->m; i += ROWS_NARROW)
             tile_product(p, i, j, ROWS_NARROW, 1);
@@ -125,10 +98,9 @@ INLINE void copy_block(float *out, size_t out_row, const void *in, struct tile t
 {
     for (size_t r = 0; r < t.rows; r++) {
         size_t from = (t.row + r) * row + t.column * column;
-        for (size_t c = 0; c < out_row; c += LANES) {
+        for (size_t c = 0; c < out_row; c += WIDTH) {
             lanes x = {0};
-            size_t count = t.columns > c ? t.columns - c : 0;
-            count = count < LANES ? count : LANES;
+            size_t count = t.columns > c ? part_of(c, t.columns) : 0;
             if (column == 1)
                 x = load_part(in, from + c, count, bf16);
             else
@@ -144,8 +116,8 @@ INLINE void write_tile(const struct product_args *p, struct tile t, const float 
 {
     for (size_t r = 0; r < t.rows; r++) {
         size_t to = (t.row + r) * p->c_row + t.column;
-        for (size_t i = 0; i < t.columns; i += LANES) {
-            size_t count = t.columns - i < LANES ? t.columns - i : LANES;
+        for (size_t i = 0; i < t.columns; i += WIDTH) {
+            size_t count = part_of(i, t.columns);
             lanes x = load(c, r * c_row + i, false);
             if (p->accumulate)
                 x += load_part(p->c, to + i, count, bf16);
