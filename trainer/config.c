@@ -95,9 +95,6 @@ static int check_available(const struct config *config)
     if (strcmp(config->async_mode, "async_with_pinned_mem") == 0)
         return not_available("checkpoint.async_mode", config->async_mode,
                              "use \"async\" or \"disabled\"");
-    if (strcmp(config->activation_mode, "none") != 0)
-        return not_available("activation_checkpoint.mode", config->activation_mode,
-                             "use \"none\": all activations are kept");
     if (config->converters[0] != '\0')
         return not_available("model.converters", config->converters, "leave it empty");
     if (config->initial_load_path[0] != '\0')
@@ -242,8 +239,6 @@ static void note_differences(const struct config *config, const bool *is_set)
 {
     if (config->config_file[0] == '\0')
         return;
-    if (!is_given(is_set, "activation_checkpoint.mode"))
-        log_info("config", "activation_checkpoint.mode is none (torchtitan: selective)");
     if (!is_given(is_set, "training.global_batch_size") &&
         !is_given(is_set, "canonical.micro_batches"))
         log_info("config",

@@ -63,7 +63,6 @@ struct config {
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
     char reshard_after_forward[16]; /* "default", "always", "never" */
     int64_t tp, pp, cp, ep;         /* accepted only as 1 by this version */
-    char activation_mode[16];       /* accepted only as "none" by this version */
     /* checkpoint */
     bool checkpoint_enable;
     int64_t interval;

@@ -29,7 +29,7 @@
 #define NO_TENSOR "this version has no tensor parallelism"
 #define NO_CONTEXT "this version has no context parallelism"
 #define NO_EXPERTS "there is no mixture-of-experts model"
-#define NO_RECOMPUTE "this version keeps all activations"
+#define NO_RECOMPUTE "this version keeps all activations: more memory, the same results"
 #define NO_QUANTIZE "this version has no quantized products"
 #define NO_FT "ranks restart from ckptd's memory; TorchFT is not used"
 #define NO_VALIDATION "this version has no validation pass"
@@ -211,9 +211,7 @@ const struct option config_table[] = {
     IGNORED("checkpoint.last_save_in_hf", BY_CLI),
     IGNORED("checkpoint.export_dtype", BY_CLI),
 
-    CHOICE(activation_mode, "activation_checkpoint.mode", "none",
-           "none,selective,full,memory_budget",
-           "only none is available; torchtitan's default is selective"),
+    IGNORED("activation_checkpoint.mode", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.selective_ac_option", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.early_stop", NO_RECOMPUTE),

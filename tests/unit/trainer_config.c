@@ -167,9 +167,6 @@ static void test_config__what_this_version_lacks_is_refused(void **state)
     check_refused("--canonical.groups 2", "canonical.groups = 2", "to 1");
     check_refused("--checkpoint.async_mode async_with_pinned_mem", "async_with_pinned_mem",
                   "\"async\"");
-    check_refused("--activation_checkpoint.mode selective",
-                  "activation_checkpoint.mode = selective", "none");
-    check_refused("--activation_checkpoint.mode full", "mode = full", "none");
     check_refused("--model.converters float8", "model.converters", "float8");
     check_refused("--training.dtype bfloat16", "training.dtype", "float32");
     check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path", "/x");
@@ -181,7 +178,7 @@ static void test_config__every_refused_choice_has_an_accepted_one(void **state)
     (void)state;
     assert_int_equal(load(&config,
                           "--parallelism.tensor_parallel_degree 1 "
-                          "--activation_checkpoint.mode none --checkpoint.async_mode async "
+                          "--activation_checkpoint.mode full --checkpoint.async_mode async "
                           "--training.dtype float32 --canonical.groups 1"),
                      0);
 }
@@ -228,7 +225,7 @@ static void test_config__a_torchtitan_file_loads(void **state)
                "exclude_from_loading = [\"optimizer\", \"lr_scheduler\"]\n[compile]\n"
                "enable = false\ncomponents = [\"model\", \"loss\"]\n[quantize.linear.float8]\n"
                "enable_fsdp_float8_all_gather = false\nfilter_fqns = [\"output\"]\n"
-               "[activation_checkpoint]\nselective_ac_option = \"2\"\n"
+               "[activation_checkpoint]\nmode = \"selective\"\nselective_ac_option = \"2\"\n"
                "[comm]\ntrain_timeout_seconds = 15\n[validation]\nenable = false\nfreq = 5\n"
                "[debug]\nseed = 3\ndeterministic = true\n");
     snprintf(arguments, sizeof(arguments), "--config %s", bed->file);
