@@ -97,19 +97,24 @@ void restore_end_session(struct session *session)
     }
 }
 
+static bool holds_segment(const struct load *load, uint32_t segment)
+{
+    for (uint32_t shard = 0; shard < load->checkpoint->summary.shards; shard++) {
+        const struct image *image = load->held[shard];
+        for (uint32_t i = 0; image && i < image->num_segments; i++)
+            if (image->segments[i] == segment)
+                return true;
+    }
+    return false;
+}
+
 bool restore_lends(const struct session *session, uint32_t segment)
 {
     const struct service *service = session->service;
     for (int64_t i = 0; i < service->config->limit_loads; i++) {
         const struct load *load = &service->loads[i];
-        if (load->number == 0 || load->session != session)
-            continue;
-        for (uint32_t shard = 0; shard < load->checkpoint->summary.shards; shard++) {
-            const struct image *image = load->held[shard];
-            for (uint32_t s = 0; image && s < image->num_segments; s++)
-                if (image->segments[s] == segment)
-                    return true;
-        }
+        if (load->number != 0 && load->session == session && holds_segment(load, segment))
+            return true;
     }
     return false;
 }

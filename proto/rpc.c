@@ -46,6 +46,7 @@
 #define THREADS_MAX 64u
 #define UNPACKED_BYTES_MAX (256u << 20)
 #define CLOSE_FLUSH_MS 200u /* for the last answers to reach slow clients */
+#define HANDSHAKE_MS 2000   /* for a connection to come about, in whatever many calls */
 #define RECONNECT_MS_MIN 50
 #define RECONNECT_MS_MAX 1000
 #define CONNECT_WAIT_MS 100u /* a call waits so long for a connection that failed before */
@@ -659,7 +660,7 @@ int rpc_client_open(struct rpc_client **out, const char *target)
         int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
         int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
         int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, RECONNECT_MS_MIN),
-        int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, RECONNECT_MS_MIN),
+        int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, HANDSHAKE_MS),
         int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, RECONNECT_MS_MAX),
         /* A client's connection is its own: another client's back-off is none of its business. */
         int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),

@@ -1,12 +1,13 @@
-/* rpc.h - the thin RPC layer over the gRPC C core; the only file pair that knows gRPC.
+/* rpc.h - the thin RPC layer over the gRPC C core; only rpc.c knows gRPC.
  *
  * All methods are unary. Messages are protobuf-c structs, described by their descriptor. Errors are
- * codes of report.h and cross the wire as a gRPC status with the text "ERR_NAME|message|detail|hint".
+ * codes of report.h and cross the wire as a gRPC status with a text (form in rpc_text.h).
  *
  * Server: one table of methods. A call arrives on one of the server's threads with its request
- * unpacked; the handler answers at once or keeps the call and answers later from any thread. Exactly
- * one rpc_call_reply or rpc_call_fail per call. A stock client can call it; unknown methods are answered UNIMPLEMENTED.
- * Served beside the table: grpc.health.v1.Health/Check.
+ * unpacked; the handler answers at once, or keeps the call and answers later, from any thread, even
+ * after the server was closed. Exactly one rpc_call_reply or rpc_call_fail per call. A stock client
+ * can call it; unknown methods are answered UNIMPLEMENTED. Served beside the table:
+ * grpc.health.v1.Health/Check.
  * Client: calls block until the answer or the deadline; thread-safe. */
 #ifndef HOLDFAST_RPC_H
 #define HOLDFAST_RPC_H
@@ -50,8 +51,8 @@ struct rpc_client;
 /* `target`: "unix:/path". Connects lazily; never fails for an absent server. */
 int rpc_client_open(struct rpc_client **out, const char *target);
 void rpc_client_close(struct rpc_client *client);
-/* ERR_UNAVAILABLE: no connection; ERR_TIMEOUT; else the server's own error with its text. The reply is
- * owned by the caller: protobuf_c_message_free_unpacked(reply, NULL). */
+/* ERR_UNAVAILABLE: no connection; ERR_TIMEOUT; else the server's own error with its text. The reply
+ * is owned by the caller: protobuf_c_message_free_unpacked(reply, NULL). */
 int rpc_client_call(struct rpc_client *client, const char *method,
                     const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
                     ProtobufCMessage **out_reply, uint32_t timeout_ms);
