@@ -30,6 +30,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define ALIGN 32u /* elements: 64 bytes of bf16 */
@@ -449,12 +450,18 @@ static void sum_own_squares(struct parallel *p, struct kernel_exact_sum *sum)
     }
 }
 
-static int norm_and_stop(struct parallel *p, bool want_stop, struct step_result *out)
+static bool is_asked_to_stop(const struct step_input *input)
+{
+    return input->want_stop != NULL && *input->want_stop != 0;
+}
+
+static int norm_and_stop(struct parallel *p, const struct step_input *input,
+                         struct step_result *out)
 {
     struct {
         struct kernel_exact_sum sum;
         int64_t stop, failures;
-    } all = {.stop = want_stop, .failures = p->failure != 0};
+    } all = {.stop = is_asked_to_stop(input), .failures = p->failure != 0};
     sum_own_squares(p, &all.sum);
     ERR_TRY(p->mesh.world->ops->all_reduce_i64(p->mesh.world, (int64_t *)&all,
                                                sizeof(all) / sizeof(int64_t)));
@@ -483,12 +490,13 @@ static int gather_loss(struct parallel *p, double *out)
 
 /* ---- one step ---- */
 
-/* For tests that kill a rank in mid-step: waits until a signal comes. */
-static void pause_in_step(const struct parallel *p, int64_t step)
+/* debug.pause_at_step: rank 0 waits in mid-step, and so do the others in their next collective,
+ * until it is killed or asked to stop. */
+static void pause_in_step(const struct step_input *input)
 {
-    log_info("train", "rank %u (process %d) pauses within step %lld", my_rank(p), (int)getpid(),
-             (long long)step);
-    pause();
+    log_info("train", "process %d pauses within step %lld", (int)getpid(), (long long)input->step);
+    while (!is_asked_to_stop(input))
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 }
 
 static int run_micro_step(struct parallel *p, const struct step_input *input)
@@ -516,11 +524,11 @@ int parallel_step(struct parallel *p, const struct step_input *input, struct ste
     p->failure = 0;
     for (p->micro_step = 0; p->micro_step < p->num_micro_steps; p->micro_step++) {
         ERR_TRY(run_micro_step(p, input));
-        if (p->micro_step == 0 && input->step == p->config->crash_at_step)
-            pause_in_step(p, input->step);
+        if (p->micro_step == 0 && input->step == p->config->crash_at_step && my_rank(p) == 0)
+            pause_in_step(input);
     }
     ERR_TRY(reduce(p));
-    ERR_TRY(norm_and_stop(p, input->want_stop, out));
+    ERR_TRY(norm_and_stop(p, input, out));
     return gather_loss(p, &out->loss);
 }
 
@@ -650,9 +658,11 @@ static int prepare(struct parallel *p)
     ERR_TRY(check_canonical(config));
     p->num_leaves = (uint32_t)config->micro_batches;
     p->num_micro_steps = (p->num_leaves + num_ranks(p) - 1) / num_ranks(p);
-    if (num_ranks(p) > p->num_leaves && p->mesh.world->rank == 0)
-        log_warn("train", "%u of %u ranks are idle: a step has only %u micro-batches",
-                 num_ranks(p) - p->num_leaves, num_ranks(p), p->num_leaves);
+    if (num_ranks(p) > p->num_leaves)
+        return report_error(
+            ERR_INVALID, "start fewer ranks, or set training.global_batch_size higher in a new run",
+            "%u data ranks, but a step has only canonical.micro_batches = %u", num_ranks(p),
+            p->num_leaves);
     /* 2. The layouts: which rows of every tensor it holds. */
     ERR_TRY(lay_out(p));
     /* 3. The model, which asks for its parameters through the provider. */

@@ -19,6 +19,8 @@
 #include "trainer/config.h"
 #include "trainer/model.h"
 
+#include <signal.h>
+
 struct data;
 struct memory;
 struct parallel;
@@ -77,7 +79,7 @@ struct step_input {
     struct data *data;
     uint64_t first_sample; /* of the step */
     int64_t step;
-    bool want_stop; /* this rank was asked to stop */
+    const volatile sig_atomic_t *want_stop; /* not 0: this rank was asked to stop; NULL: never is */
 };
 struct step_result {
     double loss;      /* mean over the step's tokens */

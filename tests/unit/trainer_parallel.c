@@ -85,15 +85,16 @@ static int remove_tokens(void **state)
 /* Shorter than 2048 bytes of arguments; later ones win. */
 static struct config configure(const char *const *extra, int num_extra)
 {
-    static const char *const base[] = {"test",    "--model.flavor",
-                                       "tiny",    "--training.seq_len",
-                                       "32",      "--training.local_batch_size",
-                                       "1",       "--canonical.micro_batches",
-                                       "5",       "--training.mixed_precision_param",
-                                       "float32", "--training.steps",
-                                       "6",       "--lr_scheduler.warmup_steps",
-                                       "2",       "--optimizer.lr",
-                                       "1e-2",    "--training.dataset_path"};
+    static const char *const base[] = {
+        "test",    "--model.flavor",
+        "tiny",    "--training.seq_len",
+        "32",      "--training.local_batch_size",
+        "1",       "--canonical.micro_batches",
+        "11",      /* no multiple of most numbers of ranks */ "--training.mixed_precision_param",
+        "float32", "--training.steps",
+        "6",       "--lr_scheduler.warmup_steps",
+        "2",       "--optimizer.lr",
+        "1e-2",    "--training.dataset_path"};
     const int num_base = (int)(sizeof(base) / sizeof(base[0]));
     char *argv[64];
     struct config config;
@@ -155,8 +156,9 @@ static int train(struct stretch *s, struct parallel *p, struct data *data, struc
     if (s->first_step > 0)
         move_state(s, p, false);
     for (int64_t step = s->first_step; step < s->last_step; step++) {
+        volatile sig_atomic_t stop = s->stop_on_rank_1 && step == 1;
         struct step_input input = {data, (uint64_t)(step * config->global_batch_size), step + 1,
-                                   s->stop_on_rank_1 && step == 1 && world->rank == 1};
+                                   world->rank == 1 ? &stop : NULL};
         struct step_result result;
         ERR_TRY(parallel_step(p, &input, &result));
         struct optimizer_step update = {step + 1, schedule_lr(config, step), result.grad_norm};
@@ -295,7 +297,7 @@ static void test_parallel__every_mesh_gives_the_same_bits_in_bf16(void **state)
 {
     (void)state;
     const char *extra[] = {"--training.mixed_precision_param", "bfloat16",
-                           "--canonical.micro_batches", "4"};
+                           "--canonical.micro_batches", "8"};
     want_same_everywhere(extra, 4);
 }
 
@@ -400,6 +402,17 @@ static void test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum(voi
     assert_int_equal(parallel_mesh(&mesh, &config, 0, 4), ERR_INVALID);
 }
 
+static void test_parallel__more_ranks_than_micro_batches_are_refused(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--canonical.micro_batches", "2"};
+    struct outcome *outcome = new_outcome();
+    struct stretch stretch = {.config = configure(extra, 2), .last_step = 1, .outcome = outcome};
+    assert_int_equal(comm_local_run(3, rank_main, &stretch), ERR_INVALID);
+    assert_int_equal(comm_local_run(2, rank_main, &stretch), 0);
+    free_outcome(outcome);
+}
+
 static void test_parallel__an_estimate_plans_without_starting_ranks(void **state)
 {
     (void)state;
@@ -440,6 +453,7 @@ int main(void)
         cmocka_unit_test(test_parallel__one_rank_that_is_asked_to_stop_stops_all_after_the_step),
         cmocka_unit_test(test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts),
         cmocka_unit_test(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum),
+        cmocka_unit_test(test_parallel__more_ranks_than_micro_batches_are_refused),
         cmocka_unit_test(test_parallel__an_estimate_plans_without_starting_ranks),
     };
     return cmocka_run_group_tests(tests, make_tokens, remove_tokens);

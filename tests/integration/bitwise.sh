@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Goal: a run has the same losses, gradient norms, weights and moments, bit for bit, on every mesh
+# dp_replicate x dp_shard, with one thread per rank or two, with ranks as threads or as processes, and also when
+# it is stopped and resumed on any other of these.
+# Method: the tiny model is trained on one rank and one thread; every other way to run it must write the
+# same loss file (hexadecimal floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no
+# differing tensor. Then one run visits all meshes in a ring, a stretch on each, and ten random pairs
+# (SEED, printed) each move a run once, after a random step. time limit: 420 s
+. "$(dirname "$0")/lib.sh"
+. tests/integration/lib_tiny.sh
+
+steps=16
+meshes=(1x1 1x2 2x1 1x3 1x4 2x2 1x8)
+seed=${SEED:-$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')}
+backends=(local mpi)
+command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
+note "SEED=$seed"
+RANDOM=$seed
+plan $((3 + 2 * 2 * ${#meshes[@]} - 1 + ${#meshes[@]} + 1 + 10))
+make_tiny
+start_ckptd
+
+mpi=(mpirun --oversubscribe --mca mpi_yield_when_idle 1)
+[ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
+
+# Trains run RUN up to STEP; the loss file is RUN's own and grows from stretch to stretch.
+train() { # RUN MESH THREADS BACKEND STEP [SETTING...]
+    local replicas=${2%x*} shards=${2#*x} launch=()
+    [ "$4" = local ] || launch=("${mpi[@]}" -n $((replicas * shards)))
+    timeout 120 "${launch[@]}" "$BUILD/trainer" --job.config_file "$tiny" --job.run "$1" \
+        --ckptd.address "$server" --metrics.loss_file "$tmp/$1.loss" --comm.backend "$4" \
+        --comm.ranks $((replicas * shards)) --kernels.threads "$3" --training.steps "$5" \
+        --parallelism.data_parallel_replicate_degree "$replicas" \
+        --parallelism.data_parallel_shard_degree "$shards" \
+        --lr_scheduler.total_steps $steps --checkpoint.interval 5 \
+        --canonical.micro_batches 9 "${@:6}"
+}
+same() { # RUN: losses, norms and the final checkpoint equal the reference's
+    cmp "$tmp/reference.loss" "$tmp/$1.loss" &&
+        "$BUILD/ckpt-cli" diff "reference@$steps" "$1@$steps" --store "$store"
+}
+train_same() { train "$@" && same "$1"; }
+
+check "the reference trains on 1x1 with one thread" train reference 1x1 1 local $steps
+check_equal "its loss file has a line per step" "$(wc -l <"$tmp/reference.loss")" $steps
+differs() { # the comparison can fail
+    train other 1x1 1 local $steps --debug.seed 1 && ! cmp "$tmp/reference.loss" "$tmp/other.loss" &&
+        ! "$BUILD/ckpt-cli" diff "reference@$steps" "other@$steps" --store "$store"
+}
+check "a run from another seed differs in losses and checkpoint" differs
+
+for mesh in "${meshes[@]}"; do
+    for threads in 1 2; do
+        for backend in "${backends[@]}"; do
+            [ "$mesh $threads $backend" != "1x1 1 local" ] || continue
+            check "$mesh, $threads threads, $backend: every bit is the same" \
+                train_same "m$mesh-$threads-$backend" "$mesh" "$threads" "$backend" $steps
+        done
+    done
+done
+
+# The ring: the run's own checkpoint is loaded by the next mesh.
+stretch=0
+for mesh in "${meshes[@]}"; do
+    stretch=$((stretch + 1))
+    upto=$((stretch * steps / ${#meshes[@]}))
+    check "ring: $mesh trains on to step $upto" \
+        train ring "$mesh" $((stretch % 2 + 1)) "${backends[stretch % 2]}" "$upto"
+done
+check "ring: after all meshes every bit is the same" same ring
+
+any() { # OUT-VARIABLE: a random way to run
+    printf -v "$1" '%s %s %s' "${meshes[RANDOM % ${#meshes[@]}]}" $((RANDOM % 2 + 1)) \
+        "${backends[RANDOM % 2]}"
+}
+move() { # RUN FROM STEP TO
+    # shellcheck disable=SC2086 # FROM and TO are three words each
+    train "$1" $2 "$3" && train_same "$1" $4 $steps
+}
+for pair in 1 2 3 4 5 6 7 8 9 10; do
+    any from
+    any to
+    at=$((RANDOM % (steps - 1) + 1))
+    check "moved from $from to $to after step $at: every bit is the same" \
+        move "pair$pair" "$from" "$at" "$to"
+done
