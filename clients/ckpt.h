@@ -7,9 +7,9 @@
  *                                             .rank = rank, .world_size = n});
  *     uint64_t attempt;
  *     if (rank == 0)
- *         ckpt_attempt_open(ckpt, &attempt);              -- then broadcast it to all ranks
+ *         ckpt_attempt_open(ckpt, &attempt, NULL, NULL);  -- then broadcast it to all ranks
  *     ckpt_describe(ckpt, attempt, tensors, num_tensors); -- every rank, its slices
- *     ckpt_load(ckpt, &(struct ckpt_load_options){.step = CKPT_NEWEST}, &info); -- fills the slices
+ *     ckpt_load(ckpt, &(struct ckpt_load_options){.step = CKPT_NEWEST}, &loaded); -- fills the slices
  *     for (...) {
  *         ... one step ...
  *         ckpt_save_begin(ckpt, &save, step, state_json);  -- an image in shared memory
@@ -23,8 +23,13 @@
  * A checkpoint can be loaded by any number of ranks with any other slices. Every byte is checked
  * against its block checksum before it reaches the caller.
  *
- * When ckptd is away: save_begin returns CKPT_UNAVAILABLE and training goes on; the next save_begin
- * reconnects, with back-off, and describes again. A failed save never harms an older checkpoint.
+ * When ckptd is away: save_begin returns CKPT_UNAVAILABLE and training goes on. Each save_begin
+ * tries again, at most once per back-off interval (0.1 s, doubling to 5 s; between tries it returns
+ * at once) and waits at most 0.1 s for ckptd. When it is back, the same call describes again, which
+ * needs every rank: it waits at most 1 s for the others, else CKPT_UNAVAILABLE for this save, and
+ * the next tries again without back-off. So ranks may disagree about one save: those that began it
+ * give it up (ckpt_save_abort) when another rank could not. A failed save never harms an older
+ * checkpoint.
  *
  * Durability: "accepted" (in ckptd's memory), then "local" (committed, survives power loss).
  *
@@ -133,9 +138,12 @@ int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor 
 int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct ckpt_loaded **out);
 void ckpt_loaded_free(struct ckpt_loaded *loaded);
 
+/* An image to copy into; one save at a time per handle. Besides CKPT_UNAVAILABLE: CKPT_BUSY,
+ * CKPT_STALE, and CKPT_ABORTED when another rank has given this step up already. */
 int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                     const char *state_json /* rank 0; NULL elsewhere */);
-/* Copies tensor `index` into the image and announces it. Once per tensor. */
+/* Copies tensor `index` into the image and announces it. Once per tensor. May go unchecked: the
+ * first failure is kept, later copies do nothing, and save_end returns it. */
 int ckpt_save_copy(struct ckpt_save *save, uint32_t index);
 /* All copied: ckptd may commit. The handle is gone afterwards, also on error. */
 int ckpt_save_end(struct ckpt_save *save);

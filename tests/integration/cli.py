@@ -2,10 +2,10 @@
 """cli - ckpt-cli on a real store, with the stock safetensors library as the second opinion.
 
 Goal: every shard and every export is a genuine safetensors file with the right values; list, show,
-verify, diff and export tell the truth, name damage exactly, and end with the documented exit codes;
-hostile files make them fail cleanly.
-Method: a real ckptd; `clients_ckpt save` stores tensors whose every element follows from tensor, step
-and index, so this script computes them again with NumPy. Files are then damaged byte by byte.
+verify, diff and export tell the truth, name damage exactly, and end with the documented exit
+codes; hostile files make them fail cleanly.
+Method: a real ckptd; `clients_ckpt save` stores tensors whose every element follows from tensor,
+step and index, so this script computes them again with NumPy. Files are then damaged byte by byte.
 time limit: 180 s
 """
 
@@ -116,7 +116,7 @@ class Bed:
 
     def stop(self):
         self.ckptd.send_signal(signal.SIGTERM)
-        self.ckptd.wait(30)
+        assert self.ckptd.wait(60) == 0, read(os.path.join(self.root, "ckptd.log")).decode()
 
     def save(self, world, seed, step):
         subprocess.run(
@@ -512,6 +512,16 @@ def offline_tools_leave_the_store_as_it_is(bed):
     ):
         cli(*command, "--store", bed.store)
     assert state() == before
+
+
+@test
+def the_example_of_one_page_saves_and_goes_on_where_it_stopped(bed):
+    for end in (3, 6):
+        program = [os.path.join(BUILD, "ckpt_example"), bed.server]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count(f"step {end} is durable, weights[0] = {end}") == 2, done.stdout
+    cli("verify", "example", "--store", bed.store)
 
 
 def main():

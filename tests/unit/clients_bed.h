@@ -325,15 +325,28 @@ static inline void start_ckptd(struct bed *bed)
     posix_spawn_file_actions_destroy(&actions);
 }
 
-static inline void end_process(pid_t *pid, int signal)
+/* Its exit status, or -1 when a signal ended it (or there was none). */
+static inline int end_process(pid_t *pid, int signal)
 {
     int status;
     if (*pid <= 0)
-        return;
+        return -1;
     kill(*pid, signal);
     while (waitpid(*pid, &status, 0) < 0 && errno == EINTR)
         continue;
     *pid = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* A ckptd that is told to end does so with 0; under a sanitizer anything else is a finding. */
+static inline int end_ckptd(struct bed *bed)
+{
+    char command[300];
+    if (bed->ckptd <= 0 || end_process(&bed->ckptd, SIGTERM) == 0)
+        return 0;
+    snprintf(command, sizeof command, "tail -n 60 '%s/ckptd.log' >&2", bed->root);
+    fprintf(stderr, "# ckptd did not end well; its log:\n");
+    return system(command) | -1;
 }
 
 static inline int bed_open(void **state)
@@ -354,18 +367,18 @@ static inline int bed_close(void **state)
 {
     struct bed *bed = *state;
     char command[300];
-    end_process(&bed->ckptd, SIGTERM);
-    if (getenv("KEEP") == NULL) {
-        snprintf(command, sizeof command, "rm -rf '%s'", bed->root);
-        if (system(command) != 0)
-            return -1;
-    }
+    int error = end_ckptd(bed);
+    snprintf(command, sizeof command, "rm -rf '%s'", bed->root);
+    if (getenv("KEEP") == NULL && system(command) != 0)
+        error = -1;
     free(bed);
-    return 0;
+    return error;
 }
 
 static inline void restart_ckptd(struct bed *bed, int signal)
 {
+    if (signal == SIGTERM)
+        assert_int_equal(end_ckptd(bed), 0);
     end_process(&bed->ckptd, signal);
     start_ckptd(bed);
 }

@@ -99,7 +99,7 @@ static void test_ckpt__damage_is_named_and_the_older_checkpoint_loads(void **sta
     struct ckpt_tensor tensors[TENSORS];
     save_step(bed, 2, 21, 1);
     save_step(bed, 2, 22, 2);
-    end_process(&bed->ckptd, SIGTERM);
+    assert_int_equal(end_ckptd(bed), 0);
     damage_shard(bed, 2, "shard-00002-of-00002.safetensors");
     start_ckptd(bed);
     struct ckpt *ckpt = open_single(bed, RUN);
