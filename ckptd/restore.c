@@ -48,9 +48,7 @@ static int find_load(struct load **out, struct service *service, uint64_t number
         loop_timer(service->loop, &(*out)->timer, service->config->limit_lease_ms);
         return 0;
     }
-    return report_error(ERR_NOT_FOUND, "open the load again",
-                        "the load is not known; it may have "
-                        "run out");
+    return report_error(ERR_NOT_FOUND, "open the load again", "the load is not known");
 }
 
 /* A reader less; images that only it kept go. */
@@ -633,6 +631,13 @@ static int start_read(struct load *load, uint32_t shard)
 
 /* ---- LoadShard ---- */
 
+static void fail_wait(struct shard_wait *wait, int error)
+{
+    loop_timer_cancel(wait->service->loop, &wait->timer);
+    rpc_call_fail(wait->call, error);
+    free(wait);
+}
+
 static void starve(struct shard_wait *wait)
 {
     struct service *service = wait->service;
@@ -652,11 +657,9 @@ static void starved_to_death(struct timer *timer)
     while (*at != wait)
         at = &(*at)->next;
     *at = wait->next;
-    rpc_call_fail(
-        wait->call,
-        report_error(ERR_BUSY, "enlarge memory.pool_bytes, or load with fewer ranks at once",
-                     "no memory became free for shard %u within limits.load_wait_ms", wait->shard));
-    free(wait);
+    fail_wait(wait, report_error(ERR_BUSY, "enlarge memory.pool_bytes, or load with fewer ranks",
+                                 "no memory became free for shard %u in limits.load_wait_ms",
+                                 wait->shard));
 }
 
 static void wake_starved(struct timer *timer)
@@ -677,13 +680,6 @@ void restore_wake(struct service *service)
     service->wake_timer.run = wake_starved;
     if (service->starved && !service->wake_timer.armed)
         loop_timer(service->loop, &service->wake_timer, 0);
-}
-
-static void fail_wait(struct shard_wait *wait, int error)
-{
-    loop_timer_cancel(wait->service->loop, &wait->timer);
-    rpc_call_fail(wait->call, error);
-    free(wait);
 }
 
 /* Finds out what the call needs, and starts it or waits for it. */
@@ -708,12 +704,8 @@ static void begin_wait(struct shard_wait *wait)
     }
     if (!image) {
         error = start_read(load, wait->shard);
-        if (error == ERR_BUSY) {
-            starve(wait);
-            return;
-        }
         if (error != 0) {
-            fail_wait(wait, error);
+            error == ERR_BUSY ? starve(wait) : fail_wait(wait, error);
             return;
         }
         image = load->checkpoint->images[wait->shard];

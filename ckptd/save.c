@@ -694,8 +694,10 @@ void save_begin(struct service *service, struct rpc_call *call,
     int error = session_find(&session, service, request->session);
     if (error == 0 && !session->is_rank)
         error = report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
-    if (error == 0)
+    if (error == 0) {
+        session_drain(session); /* the end of the save before may still be in the ring */
         error = begin(session, call, request);
+    }
     if (error != 0)
         rpc_call_fail(call, error);
 }
