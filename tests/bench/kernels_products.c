@@ -8,7 +8,8 @@
  * f32|bf16 WHO attention TYPE 1 SEQ HEADS DIM    one sequence, one key head per head `library` is
  * one call of oneDNN on the whole matrix, with THREADS threads of its own; the bits of such a call
  * depend on THREADS, ours do not. For attention it is the two batched products alone, the whole
- * square and no softmax; both sides count the causal half. A command repeats the call for 30 ms. */
+ * square and no softmax; both sides count the causal half. A command repeats the call for 30 ms.
+ * With one thread it is the thread's CPU time that counts, so that a busy machine disturbs less. */
 #include <math.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -149,6 +150,13 @@ static double flops(const struct command *c)
     return 2.0 * c->rows * c->in * c->out;
 }
 
+static double seconds_of(uint32_t threads)
+{
+    struct timespec t;
+    clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static double measure(const struct command *c)
 {
     bool bf16 = strcmp(c->type, "bf16") == 0, library = strcmp(c->who, "library") == 0;
@@ -162,7 +170,7 @@ static double measure(const struct command *c)
     double begin = 0, seconds = 0;
     for (times = -1; times < 1 || seconds < SECONDS; times++) {
         if (times == 0) /* the first call is warm-up */
-            begin = bench_seconds();
+            begin = seconds_of(c->threads);
         if (!library)
             call_ours(k, c, bf16 ? KERNEL_BF16 : KERNEL_F32);
         for (int i = 0; i < count; i++) {
@@ -170,7 +178,7 @@ static double measure(const struct command *c)
                       "library");
             BENCH_TRY(dnnl_stream_wait(stream), "library");
         }
-        seconds = times < 0 ? 0 : bench_seconds() - begin;
+        seconds = times < 0 ? 0 : seconds_of(c->threads) - begin;
     }
     for (int i = 0; i < count; i++)
         free_call(&calls[i]);
