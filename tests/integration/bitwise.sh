@@ -18,7 +18,7 @@ note "SEED=$seed"
 RANDOM=$seed
 plan $((3 + 2 * 2 * ${#meshes[@]} - 1 + ${#meshes[@]} + 1 + 10))
 make_tiny
-start_ckptd
+start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 8MiB
 
 mpi=(mpirun --oversubscribe --mca mpi_yield_when_idle 1)
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)

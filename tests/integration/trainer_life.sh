@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Goal: a run can be stopped, resumed, killed, misconfigured and left without ckptd, and ends with the numbers
+# of a run to which nothing happened; where it cannot go on it says why and ends with the right code.
+# Method: one undisturbed run gives loss file and final checkpoint. Then runs of the same settings are
+# disturbed in one way each. debug.pause_at_step holds a run in mid-step, so that nothing depends on timing.
+# time limit: 240 s
+. "$(dirname "$0")/lib.sh"
+. tests/integration/lib_tiny.sh
+
+steps=20
+plan 37
+make_tiny
+# A small pool, so that starting again takes no time.
+start_small() { start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 16MiB; }
+start_small
+
+train() { # RUN [SETTING...]: output in $tmp/RUN.log
+    local run=$1
+    shift
+    timeout 100 "$BUILD/trainer" --job.config_file "$tiny" --job.run "$run" --ckptd.address "$server" \
+        --metrics.loss_file "$tmp/$run.loss" --comm.ranks 2 "$@" >>"$tmp/$run.log" 2>&1
+}
+in_background() { # RUN [SETTING...]: process id in $pid
+    timeout 100 "$BUILD/trainer" --job.config_file "$tiny" --job.run "$1" --ckptd.address "$server" \
+        --metrics.loss_file "$tmp/$1.loss" --comm.ranks 2 "${@:2}" >>"$tmp/$1.log" 2>&1 &
+    pid=$!
+    started_pids+=("$pid")
+}
+paused() { # RUN STEP: waits until it is there; the trainer's own process id in $trainer
+    wait_for 30 says "$1" "process [0-9]+ pauses within step $2" || return
+    trainer=$(sed -nE 's/.*process ([0-9]+) pauses.*/\1/p' "$tmp/$1.log" | tail -n 1)
+}
+ended() { # waits for in_background's run; its exit status in $status
+    wait "$pid" 2>/dev/null
+    status=$?
+}
+status_of() { # COMMAND...: prints its exit status
+    local got=0
+    "$@" || got=$?
+    echo "$got"
+}
+says() { grep -qE "$2" "$tmp/$1.log"; } # RUN PATTERN
+# Losses (steps made twice must be equal both times) and the final checkpoint.
+same() { # RUN
+    sort -u "$tmp/$1.loss" | sort -n >"$tmp/$1.sorted"
+    cmp "$tmp/right.sorted" "$tmp/$1.sorted" &&
+        "$BUILD/ckpt-cli" diff "right@$steps" "$1@$steps" --store "$store"
+}
+
+check "an undisturbed run ends with 0" train right
+sort -n "$tmp/right.loss" >"$tmp/right.sorted"
+
+# ---- asked to stop ----
+for signal in TERM USR1; do
+    run=stop$signal
+    in_background "$run" --debug.pause_at_step 8
+    paused "$run" 8
+    kill -"$signal" "$trainer"
+    ended
+    check_equal "SIG$signal: it ends with 75" "$status" 75
+    check "SIG$signal: the step in progress was finished and saved" says "$run" "stopped after step 8"
+    check_equal "SIG$signal: started again it ends with 0" "$(status_of train "$run" --comm.ranks 3)" 0
+    check "SIG$signal: every bit is the undisturbed run's" same "$run"
+done
+
+# ---- killed ----
+in_background killed --debug.pause_at_step 13
+paused "killed" 13
+kill -KILL "$trainer"
+ended
+check_equal "killed in step 13, on another world it ends with 0" "$(status_of train killed --comm.ranks 1)" 0
+check "killed: it went on from a checkpoint" says killed "loaded step (10|5) "
+check "killed: every bit is the undisturbed run's" same killed
+
+# ---- finished, and odd starts ----
+lines=$(wc -l <"$tmp/right.loss")
+check_equal "a finished run started again ends with 0" "$(status_of train right)" 0
+check "it says so" says right "the run is finished: step $steps of $steps is saved"
+check_equal "it trains nothing" "$(wc -l <"$tmp/right.loss")" "$lines"
+check_equal "another canonical order is refused with 78" \
+    "$(status_of train right --training.steps 30 --canonical.micro_batches 4)" 78
+check "both numbers are named" says right "micro_batches = 6, this configuration has 4"
+check_equal "load_step goes back to an older step" \
+    "$(status_of train right --checkpoint.load_step 5 --comm.ranks 3)" 0
+sort -u "$tmp/right.loss" | sort -n >"$tmp/again.sorted"
+check "load_step: the steps made again have the same bits" cmp "$tmp/right.sorted" "$tmp/again.sorted"
+check_equal "a step that is not there is refused with 78" \
+    "$(status_of train right --checkpoint.load_step 7)" 78
+check_equal "a seed checkpoint of a run that has begun is refused with 78" \
+    "$(status_of train right --checkpoint.create_seed_checkpoint)" 78
+check_equal "seed: step 0 is saved" "$(status_of train seed --checkpoint.create_seed_checkpoint)" 0
+check_equal "seed: training goes on from it with 0" "$(status_of train seed --comm.ranks 3)" 0
+check "seed: every bit is the undisturbed run's" same seed
+check_equal "synchronous saves end with 0" \
+    "$(status_of train sync --checkpoint.async_mode disabled --checkpoint.enable_first_step_checkpoint)" 0
+check "synchronous saves: every bit is the undisturbed run's" same sync
+check_equal "fresh moments are allowed (exclude_from_loading)" "$(status_of train sync \
+    --training.steps 22 --lr_scheduler.total_steps 20 --checkpoint.exclude_from_loading optimizer)" 0
+
+# ---- damage ----
+train damaged --training.steps 15 --lr_scheduler.total_steps $steps
+kill -TERM "$ckptd_pid" && wait_gone "$ckptd_pid" 20
+shard=$(ls "$store"/damaged/step-00000015-*/shard-00001-*)
+printf 'x' | dd of="$shard" bs=1 seek=9000 conv=notrunc status=none
+start_small
+check_equal "with a damaged newest checkpoint it ends with 0" "$(status_of train damaged)" 0
+check "it went back to an older one" says damaged "loaded step 10 "
+check "it said what was skipped" says damaged "step 15.*(cannot be loaded|damage|checksum|corrupt)|skipped.*15"
+check "damaged: every bit is the undisturbed run's" same damaged
+
+# ---- ckptd comes and goes ----
+in_background alone --debug.pause_at_step 4
+paused "alone" 4
+kill -KILL "$ckptd_pid"
+wait_gone "$ckptd_pid" 20
+kill -USR1 "$trainer" # it leaves the pause, saves as its last act, finds no ckptd, and waits for it
+wait_for 30 says alone "was not saved"
+start_small
+ended
+check_equal "when ckptd comes back in time the last save succeeds: 75" "$status" 75
+check "alone: it went on without ckptd, with a warning" says alone "warn.*step 4 was not saved"
+check_equal "alone: started again it ends with 0" "$(status_of train alone)" 0
+check "alone: every bit is the undisturbed run's" same alone
+kill -TERM "$ckptd_pid" && wait_gone "$ckptd_pid" 20
+check_equal "without any ckptd it ends with 75" "$(status_of train nobody)" 75
+check_equal "an estimate needs neither ckptd nor ranks" \
+    "$("$BUILD/trainer" --job.config_file "$tiny" --estimate 2>/dev/null | grep -c 'per rank')" 1
