@@ -308,9 +308,11 @@ static int visit_leaf(void *user, const struct toml_leaf *leaf)
 static int read_file(char **out, size_t *out_bytes, const char *path)
 {
     FILE *file = fopen(path, "re");
+    if (!file && errno == ENOENT)
+        return report_error(ERR_NOT_FOUND, "name an existing TOML file",
+                            "there is no configuration file \"%s\"", path);
     if (!file)
-        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO,
-                            "could not open the configuration file", path);
+        return report_errno(ERR_IO, "could not open the configuration file", path);
     int error = 0;
     char *text = malloc(OPTION_FILE_BYTES_MAX + 1);
     size_t bytes = text ? fread(text, 1, OPTION_FILE_BYTES_MAX + 1, file) : 0;

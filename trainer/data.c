@@ -163,9 +163,11 @@ int data_open(struct data **out, const char *path, uint32_t seq_len, uint64_t se
     data->key = random_key(seed, "data/order");
     data->fd = open(path, O_RDONLY | O_CLOEXEC);
     int result = 0;
-    if (data->fd < 0)
-        result = report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO,
-                              "could not open the tokens file", path);
+    if (data->fd < 0 && errno == ENOENT)
+        result = report_error(ERR_NOT_FOUND, "make one with `tokenizer tokens`",
+                              "there is no tokens file \"%s\"", path);
+    else if (data->fd < 0)
+        result = report_errno(ERR_IO, "could not open the tokens file", path);
     if (result == 0)
         result = check_file(&header, path, data->fd);
     if (result == 0)

@@ -6,7 +6,7 @@
 # checkpoints are those from before, verify, and the good run is found finished.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 17
+plan 19
 make_tiny
 start_ckptd
 
@@ -17,16 +17,19 @@ check "a good run ends with 0" train
 catalog >"$tmp/before.txt"
 check_equal "it left checkpoints" "$(grep -c tiny "$tmp/before.txt")" 4
 
-refused() { # NAME PATTERN TRAINER-OPTION...
-    local name=$1 pattern=$2 status=0
-    shift 2
+refused() { # NAME PATTERN TRAINER-OPTION...: the line matches, and ends with what to do
+    ends_with 78 "$@"
+}
+ends_with() { # WANTED NAME PATTERN TRAINER-OPTION...
+    local wanted=$1 name=$2 pattern=$3 status=0
+    shift 3
     train --job.run other "$@" >"$tmp/out.txt" 2>&1 || status=$?
-    local errors
-    errors=$(grep -ciE '\berror\b' "$tmp/out.txt")
-    if [ "$status" = 78 ] && [ "$errors" = 1 ] && grep -qE "$pattern" "$tmp/out.txt"; then
+    grep -E ' error [a-z]+: ' "$tmp/out.txt" >"$tmp/errors.txt"
+    if [ "$status" = "$wanted" ] && [ "$(wc -l <"$tmp/errors.txt")" = 1 ] &&
+        grep -E ' \(.*\)$' "$tmp/errors.txt" | grep -qE "$pattern"; then
         ok "$name"
     else
-        not_ok "$name (exit $status, $errors error lines; wanted 78, one line with /$pattern/)" \
+        not_ok "$name (exit $status, not $wanted, or not one line with /$pattern/ and a hint)" \
             "$tmp/out.txt"
     fi
 }
@@ -39,8 +42,9 @@ refused "a choice that does not exist lists those that do" \
     'checkpoint\.async_mode.*sometimes.*disabled' --checkpoint.async_mode sometimes
 refused "an unknown flavor lists the known ones" 'huge.*debugmodel' --model.flavor huge
 refused "a world size that does not fit the mesh is refused with the product" \
-    'data_parallel.*2.*3|3.*2' --comm.ranks 3 --parallelism.data_parallel_shard_degree 2
-refused "more data ranks than micro-batches are refused" 'micro_batches|global_batch' --comm.ranks 7
+    'dp_shard 2 = 2 ranks, but 3 were started' --comm.ranks 3 --parallelism.data_parallel_shard_degree 2
+refused "a batch that micro-batches do not divide is refused" 'global_batch_size' \
+    --training.global_batch_size 7 --training.local_batch_size 2
 refused "a missing tokens file is named" "$tmp/no.tokens" --training.dataset_path "$tmp/no.tokens"
 refused "a missing tokenizer is named" "$tmp/no.model" --model.hf_assets_path "$tmp/no.model"
 refused "a file that is no tokens file is named" "$tmp/text.txt" \
@@ -50,8 +54,13 @@ printf '[training]\nsteps = = 5\n' >"$tmp/broken.toml"
 refused "a syntax error in the file is named with its line" 'broken\.toml:2' \
     --job.config_file "$tmp/broken.toml"
 refused "a checkpoint of another model is refused, not overwritten" \
-    'tiny.*(shape|model|tensor)|(shape|model|tensor).*tiny' \
+    'tok_embeddings.weight.*a checkpoint of another model' \
     --job.run tiny --model.flavor debugmodel --training.steps 40
+
+refused "another order of sums than the run was created with is refused" 'micro_batches' \
+    --job.run tiny --canonical.micro_batches 3 --training.steps 40
+ends_with 75 "no ckptd on the address may be there later: run again" "$tmp/nobody" \
+    --ckptd.address "unix:$tmp/nobody"
 
 catalog >"$tmp/after.txt"
 check "the checkpoints are those from before" cmp "$tmp/before.txt" "$tmp/after.txt"

@@ -78,7 +78,8 @@ wait_for() { # SECONDS COMMAND...: until it succeeds
 start_ckptd() { # [OPTION...]: on $server with $store, waits until it answers
     server=unix:$tmp/s
     store=$tmp/store
-    "$BUILD/ckptd" --listen "$server" --store "$store" "$@" >>"$tmp/ckptd.log" 2>&1 &
+    "$BUILD/ckptd" --listen "$server" --store "$store" --memory.pool_bytes 256MiB \
+        --memory.segment_bytes 4MiB "$@" >>"$tmp/ckptd.log" 2>&1 &
     ckptd_pid=$!
     started_pids+=("$ckptd_pid")
     wait_for 20 "$BUILD/ckpt-cli" health --server "$server" ||
