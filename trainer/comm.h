@@ -50,7 +50,8 @@ struct comm {
  * process. */
 int comm_mpi_open(struct comm **out);
 /* `local`: runs `rank_main` on `size` threads, each with its communicator (freed for it at the
- * end); returns 0 or the result of the rank that failed first, a cause before its ERR_UNAVAILABLE. */
+ * end); returns 0 or the result of the rank that failed first, a cause before its ERR_UNAVAILABLE.
+ */
 int comm_local_run(uint32_t size, int (*rank_main)(struct comm *comm, void *user), void *user);
 
 #endif

@@ -416,7 +416,36 @@ static int load_candidate(struct snapshot *s, struct progress *p, const int64_t 
 /* May an older checkpoint help? */
 static bool is_damage(int rc)
 {
-    return rc == ERR_CORRUPT || rc == ERR_NOT_FOUND || rc == ERR_IO;
+    return rc == ERR_CORRUPT || rc == ERR_IO;
+}
+
+/* All ranks load the candidate, or none has. *out_retry: it is damaged, an older one may do. */
+static int try_candidate(struct snapshot *s, struct progress *p, const int64_t candidate[2],
+                         bool *out_retry)
+{
+    uint32_t first;
+    int rc = parallel_agree_quietly(s->mesh->world, load_candidate(s, p, candidate), &first);
+    *out_retry = is_damage(rc) && s->config->load_step < 0 && candidate[0] > 0;
+    bool is_mine = first == s->mesh->world->rank;
+    if (*out_retry && is_mine)
+        log_warn("checkpoint",
+                 "step %" PRId64 " cannot be loaded (rank %u): %s; trying an older one",
+                 candidate[0], first, report_line());
+    if (rc != 0 && !is_mine)
+        report_clear();
+    return rc;
+}
+
+/* A run with checkpoints of which none can be loaded must not begin anew by itself. */
+static int none_left(const struct snapshot *s)
+{
+    if (s->newest_step < 0)
+        return 0;
+    int rc = report_error(ERR_CORRUPT,
+                          "look with ckpt-cli verify; to begin anew give job.run another name",
+                          "run %s has checkpoints up to step %" PRId64 ", but none can be loaded",
+                          s->config->run, s->newest_step);
+    return parallel_agree(s->mesh->world, rc);
 }
 
 int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
@@ -426,25 +455,20 @@ int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
         return 0;
     struct comm *world = s->mesh->world;
     double start = now();
-    int64_t below = 0;
-    for (;;) {
-        int64_t candidate[2] = {-1, 0}; /* step, attempt */
-        int rc = is_rank_0(s) ? ask_for_candidate(s, below, candidate) : 0;
-        ERR_TRY(parallel_agree(s->mesh->world, rc));
+    int64_t candidate[2] = {0, 0}; /* step, attempt; then the limit for the next one */
+    bool retry = false;
+    int rc;
+    do {
+        int64_t below = candidate[0];
+        candidate[0] = -1;
+        rc = is_rank_0(s) ? ask_for_candidate(s, below, candidate) : 0;
+        ERR_TRY(parallel_agree(world, rc));
         ERR_TRY(world->ops->broadcast(world, candidate, sizeof(candidate), 0));
         if (candidate[0] < 0)
-            return 0;
-        rc = parallel_agree(s->mesh->world, load_candidate(s, p, candidate));
-        if (rc == 0)
-            break;
-        bool can_go_back = is_damage(rc) && s->config->load_step < 0 && candidate[0] > 0;
-        if (!can_go_back)
-            return rc;
-        if (is_rank_0(s))
-            log_warn("checkpoint", "step %" PRId64 " cannot be loaded; trying an older one",
-                     candidate[0]);
-        below = candidate[0];
-    }
+            return none_left(s);
+        rc = try_candidate(s, p, candidate, &retry);
+    } while (retry);
+    ERR_TRY(rc);
     s->times.load_seconds = now() - start;
     s->durable_step = p->step;
     *out_loaded = true;

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Goal: a run has the same losses, gradient norms, weights and moments, bit for bit, on every mesh
-# dp_replicate x dp_shard, with one thread per rank or two, with ranks as threads or as processes, and also when
-# it is stopped and resumed on any other of these.
-# Method: the tiny model is trained on one rank and one thread; every other way to run it must write the
-# same loss file (hexadecimal floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no
-# differing tensor. Then one run visits all meshes in a ring, a stretch on each, and ten random pairs
-# (SEED, printed) each move a run once, after a random step. time limit: 420 s
+# dp_replicate x dp_shard, with one thread per rank or two, with ranks as threads or as processes,
+# and also when it is stopped and resumed on any other of these. Method: the tiny model is trained
+# on one rank and one thread; every other way to run it must write the same loss file (hexadecimal
+# floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no differing tensor.
+# Then one run visits all meshes in a ring, a stretch on each, and ten random pairs (SEED,
+# printed) each move a run once, after a random step. time limit: 420 s
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
@@ -44,7 +44,8 @@ train_same() { train "$@" && same "$1"; }
 check "the reference trains on 1x1 with one thread" train reference 1x1 1 local $steps
 check_equal "its loss file has a line per step" "$(wc -l <"$tmp/reference.loss")" $steps
 differs() { # the comparison can fail
-    train other 1x1 1 local $steps --debug.seed 1 && ! cmp "$tmp/reference.loss" "$tmp/other.loss" &&
+    train other 1x1 1 local $steps --debug.seed 1 &&
+        ! cmp "$tmp/reference.loss" "$tmp/other.loss" &&
         ! "$BUILD/ckpt-cli" diff "reference@$steps" "other@$steps" --store "$store"
 }
 check "a run from another seed differs in losses and checkpoint" differs
