@@ -1,10 +1,11 @@
-/* rank.c - opens and closes the parts of one rank (see rank.h). */
+/* rank.c - starts ranks, opens and closes the parts of each (see rank.h). */
 #include "trainer/rank.h"
 #include "proto/report.h"
 #include "trainer/data.h"
 #include "trainer/memory.h"
 #include "trainer/tokenizer.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,4 +189,53 @@ int rank_estimate(const struct config *config)
     }
     rank_close(&r);
     return rc;
+}
+
+/* ---- the ranks of a process ---- */
+
+struct launch {
+    const struct config *config;
+    int (*work)(struct rank *rank, int *out_exit);
+    atomic_int exit_code; /* the same from every rank that did not fail */
+};
+
+static int exit_code_of(int error)
+{
+    return err_retry(error) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
+}
+
+static int rank_main(struct comm *world, void *user)
+{
+    struct launch *launch = user;
+    struct rank rank;
+    int exit_code = EXIT_DONE;
+    int rc = rank_open(&rank, launch->config, world);
+    if (rc == 0)
+        rc = launch->work(&rank, &exit_code);
+    if (rc != 0 && report_message()[0] != 0)
+        log_error("train", "rank %u: %s", world->rank, report_line());
+    if (world->is_lost)
+        world->ops->abort(world, exit_code_of(rc));
+    rank_close(&rank);
+    launch->exit_code = exit_code;
+    return rc;
+}
+
+int rank_run_all(const struct config *config, int (*work)(struct rank *rank, int *out_exit))
+{
+    struct launch launch = {.config = config, .work = work};
+    struct comm *world = NULL;
+    int rc;
+    if (strcmp(config->comm_backend, "local") == 0) {
+        rc = comm_local_run((uint32_t)config->comm_ranks, rank_main, &launch);
+        return rc != 0 ? exit_code_of(rc) : launch.exit_code;
+    }
+    rc = comm_mpi_open(&world);
+    if (rc != 0) {
+        log_error("train", "%s", report_line());
+        return exit_code_of(rc);
+    }
+    rc = rank_main(world, &launch);
+    world->ops->free(world);
+    return rc != 0 ? exit_code_of(rc) : launch.exit_code;
 }

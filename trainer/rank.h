@@ -1,4 +1,5 @@
-/* rank.h - one rank with everything it works with: opened in order, closed in reverse. */
+/* rank.h - one rank with everything it works with: opened in order, closed in reverse; and the
+ * start of all ranks of a process. */
 #ifndef HOLDFAST_TRAINER_RANK_H
 #define HOLDFAST_TRAINER_RANK_H
 
@@ -25,6 +26,11 @@ int rank_load(struct rank *rank);
 /* debug.logits_file: forward of sample 0; rank 0 writes [T, V] floats, little-endian. Collective.
  */
 int rank_write_logits(struct rank *rank);
+/* Starts the ranks that this process has (all with comm.backend local, one with mpi), opens each,
+ * has it do `work`, closes it. Errors are logged here, once. Returns the process's exit code: what
+ * `work` put in *out_exit (the same on all ranks), or that of the error. */
+int rank_run_all(const struct config *config, int (*work)(struct rank *rank, int *out_exit));
+
 /* Prints the memory plan of rank 0 of dp_replicate x dp_shard ranks (comm.ranks when the second is
  * -1), without starting any. */
 int rank_estimate(const struct config *config);

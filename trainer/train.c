@@ -10,7 +10,6 @@
 
 #include <inttypes.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,52 +98,9 @@ static int work(struct rank *r, int *out_exit)
     return parallel_agree(r->world, rc);
 }
 
-struct launch {
-    const struct config *config;
-    atomic_int exit_code; /* the same from every rank of this process that did not fail */
-};
-
-static int exit_code_of(int error)
-{
-    return err_retry(error) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
-}
-
-static int rank_main(struct comm *world, void *user)
-{
-    struct launch *launch = user;
-    struct rank rank;
-    int exit_code = EXIT_DONE;
-    int rc = rank_open(&rank, launch->config, world);
-    if (rc == 0)
-        rc = work(&rank, &exit_code);
-    if (rc != 0 && report_message()[0] != 0)
-        log_error("train", "rank %u: %s", world->rank, report_line());
-    if (world->is_lost)
-        world->ops->abort(world, exit_code_of(rc));
-    rank_close(&rank);
-    launch->exit_code = exit_code;
-    return rc;
-}
-
-static int run_ranks(struct launch *launch)
-{
-    struct comm *world = NULL;
-    if (strcmp(launch->config->comm_backend, "local") == 0)
-        return comm_local_run((uint32_t)launch->config->comm_ranks, rank_main, launch);
-    int rc = comm_mpi_open(&world);
-    if (rc != 0) {
-        log_error("train", "%s", report_line());
-        return rc;
-    }
-    rc = rank_main(world, launch);
-    world->ops->free(world);
-    return rc;
-}
-
 int main(int argc, char **argv)
 {
     static struct config config;
-    struct launch launch = {.config = &config};
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     log_setup("trainer", getenv("HOLDFAST_LOG"));
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
@@ -160,6 +116,5 @@ int main(int argc, char **argv)
         return rc == 0 ? EXIT_DONE : EXIT_DO_NOT_RETRY;
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGUSR1, &stop, NULL);
-    rc = run_ranks(&launch);
-    return rc != 0 ? exit_code_of(rc) : launch.exit_code;
+    return rank_run_all(&config, work);
 }
