@@ -67,14 +67,17 @@ const char *__tsan_default_suppressions(void)
 /* ---------------------------------------------------------------------------------------------
  * Hand-over and byte buffers */
 
-static void handover_out(atomic_uint *fence)
+/* One for all calls: were it a field of the call, the first look at it would be a race itself. */
+static atomic_uint handover;
+
+static void handover_out(void)
 {
-    atomic_fetch_add_explicit(fence, 1, memory_order_release);
+    atomic_fetch_add_explicit(&handover, 1, memory_order_release);
 }
 
-static void handover_in(atomic_uint *fence)
+static void handover_in(void)
 {
-    atomic_fetch_add_explicit(fence, 1, memory_order_acquire);
+    atomic_fetch_add_explicit(&handover, 1, memory_order_acquire);
 }
 
 /* A protobuf-c allocator that stops at a number of bytes. What it returns is freed by free(). */
@@ -169,7 +172,6 @@ struct rpc_call {
     grpc_byte_buffer *payload;
     const struct rpc_method *method; /* NULL for the health check */
     ProtobufCMessage *request;
-    atomic_uint fence;
     int cancelled;
     /* Guarded by server->mutex. */
     struct rpc_call *prev, *next; /* every call past STAGE_REQUESTED */
@@ -254,7 +256,7 @@ static void call_request(struct rpc_server *server)
     server->num_refs++;
     grpc_call_error error = GRPC_CALL_ERROR;
     if (!server->closing) {
-        handover_out(&call->fence);
+        handover_out();
         error = grpc_server_request_call(server->grpc, &call->call, &call->details, &call->metadata,
                                          server->queue, server->queue, call);
     }
@@ -269,7 +271,7 @@ static void call_request(struct rpc_server *server)
 static void call_start(struct rpc_call *call, const grpc_op *ops, size_t count)
 {
     grpc_call *started = call->call;
-    handover_out(&call->fence);
+    handover_out();
     grpc_call_error error = grpc_call_start_batch(started, ops, count, call, NULL);
     CHECK(error == GRPC_CALL_OK);
 }
@@ -373,22 +375,28 @@ static bool service_known(const struct rpc_server *server, const uint8_t *name, 
 
 /* HealthCheckRequest {string service = 1}, HealthCheckResponse {enum status = 1}; two messages of
  * one short field each, so they are read and written by hand. */
-static void call_health(struct rpc_call *call)
+static bool health_asks_known(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
     grpc_byte_buffer_reader reader;
     bool known = false;
-    if (grpc_byte_buffer_reader_init(&reader, call->payload)) {
-        grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
-        const uint8_t *data = GRPC_SLICE_START_PTR(all);
-        size_t bytes = GRPC_SLICE_LENGTH(all);
-        if (bytes == 0)
-            known = true;
-        else if (bytes >= 2 && bytes < 128 && data[0] == 0x0a && data[1] == bytes - 2)
-            known = service_known(server, data + 2, bytes - 2);
-        grpc_slice_unref(all);
-        grpc_byte_buffer_reader_destroy(&reader);
-    }
+    if (!grpc_byte_buffer_reader_init(&reader, call->payload))
+        return false;
+    grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
+    const uint8_t *data = GRPC_SLICE_START_PTR(all);
+    size_t bytes = GRPC_SLICE_LENGTH(all);
+    if (bytes == 0)
+        known = true;
+    else if (bytes >= 2 && bytes < 128 && data[0] == 0x0a && data[1] == bytes - 2)
+        known = service_known(server, data + 2, bytes - 2);
+    grpc_slice_unref(all);
+    grpc_byte_buffer_reader_destroy(&reader);
+    return known;
+}
+
+static void call_health(struct rpc_call *call, bool known)
+{
+    struct rpc_server *server = call->server;
     if (!known) {
         call_refuse(call, GRPC_STATUS_NOT_FOUND, ERR_NOT_FOUND, "the service is not known");
         return;
@@ -434,18 +442,21 @@ static void call_received(struct rpc_call *call)
         call_refuse(call, GRPC_STATUS_INVALID_ARGUMENT, ERR_INVALID, "the request did not arrive");
         return;
     }
-    if (!call->method) {
-        call_health(call);
-    } else {
+    /* Once it is answered, another thread may free the call: the payload goes before. */
+    bool known = !call->method && health_asks_known(call);
+    if (call->method)
         call->request = unpack(call->payload, call->method->request);
-        if (!call->request)
-            call_refuse(call, GRPC_STATUS_INVALID_ARGUMENT, ERR_INVALID,
-                        "the request could not be unpacked");
-    }
     grpc_byte_buffer_destroy(call->payload);
     call->payload = NULL;
-    if (!call->request)
+    if (!call->method) {
+        call_health(call, known);
         return;
+    }
+    if (!call->request) {
+        call_refuse(call, GRPC_STATUS_INVALID_ARGUMENT, ERR_INVALID,
+                    "the request could not be unpacked");
+        return;
+    }
     pthread_mutex_lock(&server->mutex);
     bool closing = server->closing;
     if (!closing) {
@@ -479,7 +490,7 @@ static void call_sent(struct rpc_call *call)
 
 static void call_step(struct rpc_call *call, bool success)
 {
-    handover_in(&call->fence);
+    handover_in();
     pthread_mutex_lock(&call->server->mutex);
     enum stage stage = call->stage;
     if (stage == STAGE_REQUESTED && !success) { /* the server is closing */
