@@ -1,0 +1,495 @@
+/* ckptd_bed.h - a ckptd inside the test, and a raw client that speaks ckpt.proto and arena.h.
+ *
+ * The service runs on a thread of the test's process with small limits; a client is a session and
+ * its arena connection, without libckpt, so that it can also do what libckpt never would. One
+ * model: rank r of n holds the rows [r * ROWS / n, (r + 1) * ROWS / n) of one F32 matrix.
+ * Everything lives below $TMPDIR and goes with the bed. */
+#ifndef HOLDFAST_TESTS_CKPTD_BED_H
+#define HOLDFAST_TESTS_CKPTD_BED_H
+
+#include "ckptd/ckptd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define RUN "bed"
+#define ROWS 1024u
+#define COLUMNS 1024u /* 4 MiB in all */
+#define MIB (1u << 20)
+#define RANKS 2u
+#define CALL_MS 20000u
+#define POOL_SEGMENTS_MAX 256u
+
+struct bed {
+    char root[80];
+    struct config config;
+    struct service *service;
+    pthread_t thread;
+    struct rpc_client *rpc;
+    uint64_t attempt;
+};
+
+/* One rank, or a reader. */
+struct peer {
+    struct bed *bed;
+    uint64_t token;
+    int socket;
+    struct arena_control *control;
+    int event_fd;
+    uint32_t rank;
+    uint64_t image_bytes, data_byte, bytes;
+    /* of the save in work */
+    uint64_t save;
+    uint32_t slot, num_segments;
+    uint32_t segments[POOL_SEGMENTS_MAX];
+    uint8_t *mapped[POOL_SEGMENTS_MAX]; /* by segment */
+};
+
+static inline void sleep_ms(long ms)
+{
+    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
+
+/* ---- the service ---- */
+
+static inline void *bed_thread(void *argument)
+{
+    service_run(argument);
+    return NULL;
+}
+
+/* 0, or why the service does not open. */
+static inline int bed_start(struct bed *bed)
+{
+    int error = service_open(&bed->service, &bed->config);
+    if (error != 0)
+        return error;
+    assert_int_equal(pthread_create(&bed->thread, NULL, bed_thread, bed->service), 0);
+    assert_int_equal(rpc_client_open(&bed->rpc, bed->config.listen), 0);
+    return 0;
+}
+
+static inline void bed_stop(struct bed *bed)
+{
+    if (!bed->service)
+        return;
+    rpc_client_close(bed->rpc);
+    service_drain(bed->service);
+    pthread_join(bed->thread, NULL);
+    service_close(bed->service);
+    bed->service = NULL;
+}
+
+static inline struct bed *bed_new(void)
+{
+    struct bed *bed = calloc(1, sizeof *bed);
+    const char *parent = getenv("TMPDIR");
+    snprintf(bed->root, sizeof bed->root, "%s/ckptd-XXXXXX", parent ? parent : "/var/tmp");
+    assert_non_null(mkdtemp(bed->root));
+    char listen[160], store[160];
+    char *argv[] = {"ckptd", "--listen",
+                    listen,  "--store",
+                    store,   "--memory.pool_bytes",
+                    "24MiB", "--memory.segment_bytes",
+                    "1MiB",  "--limits.drain_ms",
+                    "3000",  NULL};
+    bool help;
+    snprintf(listen, sizeof listen, "unix:%s/s", bed->root);
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    assert_int_equal(config_load(&bed->config, 11, argv, &help), 0);
+    return bed;
+}
+
+static inline void bed_free(struct bed *bed)
+{
+    char command[256];
+    bed_stop(bed);
+    snprintf(command, sizeof command, "rm -rf '%s'", bed->root);
+    assert_int_equal(system(command), 0);
+    free(bed);
+}
+
+static inline int bed_set_up(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    return bed_start(bed);
+}
+
+static inline int bed_tear_down(void **state)
+{
+    bed_free(*state);
+    return 0;
+}
+
+/* ---- calls ---- */
+
+static inline int call(struct bed *bed, const char *method, const ProtobufCMessage *request,
+                       const ProtobufCMessageDescriptor *type, void *out)
+{
+    char name[96];
+    snprintf(name, sizeof name, "/holdfast.v1.Checkpoint/%s", method);
+    *(ProtobufCMessage **)out = NULL;
+    return rpc_client_call(bed->rpc, name, request, type, (ProtobufCMessage **)out, CALL_MS);
+}
+
+#define FREE_REPLY(reply) protobuf_c_message_free_unpacked(&(reply)->base, NULL)
+
+static inline int open_attempt(struct bed *bed, uint32_t world_size)
+{
+    Holdfast__V1__OpenAttemptRequest request = HOLDFAST__V1__OPEN_ATTEMPT_REQUEST__INIT;
+    Holdfast__V1__OpenAttemptReply *reply;
+    request.run = RUN;
+    request.world_size = world_size;
+    request.config_json = "{\"training\":{\"steps\":3}}";
+    int error = call(bed, "OpenAttempt", &request.base,
+                     &holdfast__v1__open_attempt_reply__descriptor, &reply);
+    if (error != 0)
+        return error;
+    bed->attempt = reply->attempt;
+    FREE_REPLY(reply);
+    return 0;
+}
+
+static inline int arena_connect(const struct bed *bed)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/s.arena", bed->root);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    return fd;
+}
+
+/* The reply's error, or a failure of the connection. */
+static inline int arena_ask(struct peer *peer, struct arena_request *request, int *fds)
+{
+    struct arena_reply reply;
+    request->magic = ARENA_MAGIC;
+    request->version = ARENA_VERSION;
+    request->session = peer->token;
+    if (send(peer->socket, request, sizeof *request, MSG_NOSIGNAL) != sizeof *request)
+        return ERR_UNAVAILABLE;
+    int error = arena_receive_reply(peer->socket, &reply, fds, ARENA_FDS_MAX);
+    return error != 0 ? error : reply.error;
+}
+
+static inline int peer_connect(struct peer *peer)
+{
+    struct arena_request request = {.kind = ARENA_REQUEST_CONTROL};
+    int fds[ARENA_FDS_MAX];
+    peer->socket = arena_connect(peer->bed);
+    int error = arena_ask(peer, &request, fds);
+    if (error != 0)
+        return error;
+    peer->control =
+        mmap(NULL, sizeof *peer->control, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
+    assert_true(peer->control != MAP_FAILED);
+    close(fds[0]);
+    peer->event_fd = fds[1];
+    return 0;
+}
+
+struct describing {
+    struct peer *peer;
+    uint32_t world_size;
+    int error;
+    pthread_t thread;
+};
+
+static inline void *describe_thread(void *argument)
+{
+    struct describing *describing = argument;
+    struct peer *peer = describing->peer;
+    uint64_t rows = ROWS / describing->world_size;
+    uint64_t shape[] = {ROWS, COLUMNS}, offset[] = {peer->rank * rows, 0},
+             extent[] = {rows, COLUMNS};
+    Holdfast__V1__Slice slice = HOLDFAST__V1__SLICE__INIT, *slices[] = {&slice};
+    Holdfast__V1__DescribeRequest request = HOLDFAST__V1__DESCRIBE_REQUEST__INIT;
+    Holdfast__V1__DescribeReply *reply;
+    slice.name = "weights";
+    slice.dtype = "F32";
+    slice.shape = shape;
+    slice.offset = offset;
+    slice.extent = extent;
+    slice.n_shape = slice.n_offset = slice.n_extent = 2;
+    request.run = RUN;
+    request.attempt = peer->bed->attempt;
+    request.rank = peer->rank;
+    request.world_size = describing->world_size;
+    request.slices = slices;
+    request.n_slices = 1;
+    describing->error = call(peer->bed, "Describe", &request.base,
+                             &holdfast__v1__describe_reply__descriptor, &reply);
+    if (describing->error != 0)
+        return NULL;
+    peer->token = reply->session;
+    peer->image_bytes = reply->image_bytes;
+    peer->data_byte = reply->items[0]->image_byte;
+    peer->bytes = reply->items[0]->bytes;
+    FREE_REPLY(reply);
+    describing->error = peer_connect(peer);
+    return NULL;
+}
+
+/* All ranks of the open attempt describe themselves; the first error. */
+static inline int peers_open(struct peer *peers, struct bed *bed, uint32_t world_size)
+{
+    struct describing describing[RANKS];
+    int error = 0;
+    memset(peers, 0, world_size * sizeof *peers);
+    for (uint32_t i = 0; i < world_size; i++) {
+        peers[i] = (struct peer){.bed = bed, .rank = i, .socket = -1, .event_fd = -1};
+        describing[i] = (struct describing){.peer = &peers[i], .world_size = world_size};
+        pthread_create(&describing[i].thread, NULL, describe_thread, &describing[i]);
+    }
+    for (uint32_t i = 0; i < world_size; i++) {
+        pthread_join(describing[i].thread, NULL);
+        error = error != 0 ? error : describing[i].error;
+    }
+    return error;
+}
+
+static inline void peer_close(struct peer *peer)
+{
+    for (uint32_t i = 0; i < POOL_SEGMENTS_MAX; i++)
+        if (peer->mapped[i])
+            munmap(peer->mapped[i], (size_t)peer->bed->config.segment_bytes);
+    if (peer->control)
+        munmap(peer->control, sizeof *peer->control);
+    if (peer->event_fd >= 0)
+        close(peer->event_fd);
+    if (peer->socket >= 0)
+        close(peer->socket);
+    memset(peer->mapped, 0, sizeof peer->mapped);
+    peer->control = NULL;
+    peer->event_fd = peer->socket = -1;
+}
+
+static inline void peers_close(struct peer *peers, uint32_t world_size)
+{
+    for (uint32_t i = 0; i < world_size; i++)
+        peer_close(&peers[i]);
+}
+
+/* ---- saving ---- */
+
+static inline int peer_map(struct peer *peer, const uint32_t *segments, uint32_t count,
+                           bool writable)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct arena_request request = {.kind = ARENA_REQUEST_SEGMENTS,
+                                        .num_segments = 1,
+                                        .writable = writable,
+                                        .segments = {segments[i]}};
+        int fds[ARENA_FDS_MAX];
+        if (writable && peer->mapped[segments[i]])
+            continue;
+        int error = arena_ask(peer, &request, fds);
+        if (error != 0)
+            return error;
+        void *map = mmap(NULL, (size_t)peer->bed->config.segment_bytes,
+                         PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fds[0], 0);
+        close(fds[0]);
+        assert_true(map != MAP_FAILED);
+        if (peer->mapped[segments[i]])
+            munmap(peer->mapped[segments[i]], (size_t)peer->bed->config.segment_bytes);
+        peer->mapped[segments[i]] = map;
+    }
+    return 0;
+}
+
+static inline uint8_t *peer_byte(const struct peer *peer, uint64_t image_byte)
+{
+    uint64_t segment = (uint64_t)peer->bed->config.segment_bytes;
+    return peer->mapped[peer->segments[image_byte / segment]] + image_byte % segment;
+}
+
+static inline int peer_begin(struct peer *peer, uint64_t step)
+{
+    Holdfast__V1__BeginSaveRequest request = HOLDFAST__V1__BEGIN_SAVE_REQUEST__INIT;
+    Holdfast__V1__BeginSaveReply *reply;
+    request.session = peer->token;
+    request.step = step;
+    request.state_json = "";
+    int error = call(peer->bed, "BeginSave", &request.base,
+                     &holdfast__v1__begin_save_reply__descriptor, &reply);
+    if (error != 0)
+        return error;
+    peer->save = reply->save;
+    peer->slot = reply->image;
+    peer->num_segments = (uint32_t)reply->n_segments;
+    memcpy(peer->segments, reply->segments, reply->n_segments * sizeof *reply->segments);
+    FREE_REPLY(reply);
+    return peer_map(peer, peer->segments, peer->num_segments, true);
+}
+
+/* Element of the matrix at `step`, as bits. */
+static inline uint32_t element(uint64_t step, uint64_t index)
+{
+    return (uint32_t)(step * 2654435761u + index * 40503u);
+}
+
+static inline void peer_fill(struct peer *peer, uint64_t step)
+{
+    uint64_t first = peer->rank * (peer->bytes / 4);
+    for (uint64_t i = 0; i < peer->bytes / 4; i++) {
+        uint32_t value = element(step, first + i);
+        memcpy(peer_byte(peer, peer->data_byte + 4 * i), &value, 4);
+    }
+}
+
+static inline void peer_announce(struct peer *peer, uint32_t kind, uint64_t offset, uint64_t bytes)
+{
+    struct arena_entry entry = {
+        .kind = kind, .image = peer->slot, .save = peer->save, .offset = offset, .bytes = bytes};
+    uint64_t one = 1;
+    while (!arena_push(peer->control, &entry))
+        sleep_ms(1);
+    assert_int_equal(write(peer->event_fd, &one, sizeof one), sizeof one);
+}
+
+static inline void peer_finish(struct peer *peer, uint64_t step)
+{
+    peer_fill(peer, step);
+    peer_announce(peer, ARENA_ENTRY_RANGE, peer->data_byte, peer->bytes);
+    peer_announce(peer, ARENA_ENTRY_END, 0, 0);
+}
+
+/* Until the save is over; `reason` may be NULL. */
+static inline Holdfast__V1__SaveState wait_save(struct bed *bed, uint64_t step, char reason[512])
+{
+    Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
+    Holdfast__V1__WaitSaveReply *reply;
+    request.run = RUN;
+    request.step = step;
+    request.attempt = bed->attempt;
+    request.timeout_ms = 10000;
+    assert_int_equal(
+        call(bed, "WaitSave", &request.base, &holdfast__v1__wait_save_reply__descriptor, &reply),
+        0);
+    Holdfast__V1__SaveState state = reply->state;
+    if (reason)
+        snprintf(reason, 512, "%s", reply->reason);
+    FREE_REPLY(reply);
+    return state;
+}
+
+/* All ranks save `step`; true when it was committed. */
+static inline bool save_step(struct peer *peers, uint32_t world_size, uint64_t step)
+{
+    for (uint32_t i = 0; i < world_size; i++)
+        if (peer_begin(&peers[i], step) != 0)
+            return false;
+    for (uint32_t i = 0; i < world_size; i++)
+        peer_finish(&peers[i], step);
+    return wait_save(peers[0].bed, step, NULL) == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED;
+}
+
+/* ---- loading ---- */
+
+struct loading {
+    struct peer peer;
+    uint64_t load, step;
+    uint32_t shards;
+};
+
+static inline int load_open(struct loading *out, struct bed *bed, int64_t step)
+{
+    Holdfast__V1__OpenLoadRequest request = HOLDFAST__V1__OPEN_LOAD_REQUEST__INIT;
+    Holdfast__V1__OpenLoadReply *reply;
+    memset(out, 0, sizeof *out);
+    out->peer = (struct peer){.bed = bed, .socket = -1, .event_fd = -1};
+    request.run = RUN;
+    request.step = step;
+    request.below_step = -1;
+    int error =
+        call(bed, "OpenLoad", &request.base, &holdfast__v1__open_load_reply__descriptor, &reply);
+    if (error != 0)
+        return error;
+    out->load = reply->load;
+    out->step = reply->checkpoint->step;
+    out->shards = reply->checkpoint->world_size;
+    out->peer.token = reply->session;
+    FREE_REPLY(reply);
+    out->peer.socket = arena_connect(bed);
+    return 0;
+}
+
+static inline int load_shard(struct loading *loading, uint32_t shard, char tier[16])
+{
+    Holdfast__V1__LoadShardRequest request = HOLDFAST__V1__LOAD_SHARD_REQUEST__INIT;
+    Holdfast__V1__LoadShardReply *reply;
+    request.load = loading->load;
+    request.shard = shard;
+    int error = call(loading->peer.bed, "LoadShard", &request.base,
+                     &holdfast__v1__load_shard_reply__descriptor, &reply);
+    if (error != 0)
+        return error;
+    struct peer *peer = &loading->peer;
+    peer->num_segments = (uint32_t)reply->n_segments;
+    memcpy(peer->segments, reply->segments, reply->n_segments * sizeof *reply->segments);
+    peer->image_bytes = reply->bytes;
+    if (tier)
+        snprintf(tier, 16, "%s", reply->tier);
+    FREE_REPLY(reply);
+    return peer_map(peer, peer->segments, peer->num_segments, false);
+}
+
+static inline void load_close(struct loading *loading)
+{
+    Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
+    Holdfast__V1__CloseLoadReply *reply;
+    request.load = loading->load;
+    if (call(loading->peer.bed, "CloseLoad", &request.base,
+             &holdfast__v1__close_load_reply__descriptor, &reply) == 0)
+        FREE_REPLY(reply);
+    peer_close(&loading->peer);
+}
+
+/* Does the shard in the peer's hands hold the matrix of `step`? */
+static inline bool shard_is_right(const struct loading *loading, uint32_t shard, uint64_t step)
+{
+    const struct peer *peer = &loading->peer;
+    uint64_t bytes = (uint64_t)ROWS * COLUMNS * 4 / loading->shards, first = shard * (bytes / 4);
+    uint64_t header = 0;
+    for (uint32_t i = 0; i < 8; i++)
+        header |= (uint64_t)*peer_byte(peer, i) << (8 * i);
+    for (uint64_t i = 0; i < bytes / 4; i++) {
+        uint32_t value = element(step, first + i), found;
+        memcpy(&found, peer_byte(peer, 8 + header + 4 * i), 4);
+        if (found != value)
+            return false;
+    }
+    return true;
+}
+
+/* Loads every shard of a step (-1: the newest) and compares all; 0 or the first error. */
+static inline int load_all(struct bed *bed, int64_t step, uint64_t *out_step)
+{
+    struct loading loading;
+    int error = load_open(&loading, bed, step);
+    if (error != 0)
+        return error;
+    for (uint32_t i = 0; i < loading.shards && error == 0; i++) {
+        error = load_shard(&loading, i, NULL);
+        assert_true(error != 0 || shard_is_right(&loading, i, loading.step));
+    }
+    if (out_step)
+        *out_step = loading.step;
+    load_close(&loading);
+    return error;
+}
+
+#endif
