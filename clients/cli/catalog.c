@@ -22,8 +22,7 @@ struct row {
     bool in_memory;
 };
 
-/* ---- list
- * ------------------------------------------------------------------------------------------ */
+/* ---- list ---- */
 
 static void print_row_json(const struct row *row, bool is_first)
 {
@@ -167,8 +166,7 @@ int cli_list(const struct cli *cli)
     return cli->store[0] != '\0' ? list_store(cli) : list_server(cli);
 }
 
-/* ---- show
- * ------------------------------------------------------------------------------------------ */
+/* ---- show ---- */
 
 static void print_member(const char *name, const char *json)
 {
@@ -286,8 +284,7 @@ int cli_show(const struct cli *cli)
     return cli->store[0] != '\0' ? show_store(cli) : show_server(cli);
 }
 
-/* ---- status, health
- * --------------------------------------------------------------------------------- */
+/* ---- status, health ---- */
 
 /* Members of nested objects as dotted names; arrays by their length and then their items. */
 static void print_value(const char *name, const json_t *value, int depth)

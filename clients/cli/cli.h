@@ -51,8 +51,7 @@ int cli_export(const struct cli *cli);
 int cli_status(const struct cli *cli);
 int cli_health(const struct cli *cli);
 
-/* ---- text.c: what reaches the user
- * --------------------------------------------------------------- */
+/* ---- text.c: what reaches the user ---- */
 
 /* A JSON string with its quotes; bytes that are no UTF-8 become U+FFFD. */
 void text_json(FILE *out, const char *text);
@@ -60,7 +59,7 @@ void text_json(FILE *out, const char *text);
 const char *text_safe(char *out, size_t size, const char *text);
 /* "3.21 GiB". */
 const char *text_bytes(char *out, size_t size, uint64_t bytes);
-/* "[4096, 512]" for a shape. */
+/* "[4096,512]" for a shape. */
 const char *text_shape(char *out, size_t size, const struct tensor_meta *tensor);
 
 /* A bar on stderr; silent when stderr is not a terminal. `total` 0: nothing is shown. */
@@ -74,8 +73,7 @@ void progress_begin(struct progress *progress, const char *verb, uint64_t total)
 void progress_add(struct progress *progress, uint64_t bytes);
 void progress_end(struct progress *progress);
 
-/* ---- store.c: which checkpoints there are
- * --------------------------------------------------------- */
+/* ---- store.c: which checkpoints there are ---- */
 
 /* RUN[@STEP[-aATTEMPT]] */
 struct selection {
@@ -115,8 +113,7 @@ struct checkpoint {
 int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text);
 void checkpoint_close(struct checkpoint *checkpoint);
 
-/* ---- shard.c: their bytes
- * ------------------------------------------------------------------------- */
+/* ---- shard.c: their bytes ---- */
 
 /* A shard file whose size and checksum table agree with the manifest. */
 struct shard_file {
@@ -164,8 +161,7 @@ uint64_t chunk_at(struct box *out, const struct tensor_meta *tensor, uint64_t fi
 int checkpoint_gather(struct checkpoint *checkpoint, void *out, uint32_t tensor,
                       const struct box *chunk);
 
-/* ---- convert.c: element types
- * --------------------------------------------------------------------- */
+/* ---- convert.c: element types ---- */
 
 /* Converts between F64, F32, F16 and BF16 with round to nearest, ties to even; NaN stays NaN. */
 bool convert_is_float(enum dtype dtype);

@@ -42,8 +42,7 @@ struct export
     uint32_t shard;
 };
 
-/* ---- the plan
- * ------------------------------------------------------------------------------------- */
+/* ---- the plan ---- */
 
 static int parse_dtype(bool *out_keep, enum dtype *out, const char *name)
 {
@@ -116,8 +115,7 @@ static int plan_output(struct export *export)
     return 0;
 }
 
-/* ---- the header
- * ----------------------------------------------------------------------------------- */
+/* ---- the header ---- */
 
 static void print_header(FILE *out, const struct export *export)
 {
@@ -187,8 +185,7 @@ static int write_header(struct export *export)
     return error;
 }
 
-/* ---- the data
- * ------------------------------------------------------------------------------------- */
+/* ---- the data ---- */
 
 struct output_run {
     const struct export *export;
@@ -290,8 +287,7 @@ static int write_data(struct export *export)
     return error;
 }
 
-/* ---- the file
- * ------------------------------------------------------------------------------------- */
+/* ---- the file ---- */
 
 static int open_output(struct export *export)
 {

@@ -32,8 +32,7 @@ static uint64_t align_up(uint64_t value)
     return (value + SHARD_ALIGN - 1) / SHARD_ALIGN * SHARD_ALIGN;
 }
 
-/* ---- a shard file against the manifest
- * ------------------------------------------------------------ */
+/* ---- a shard file against the manifest ---- */
 
 /* Where things lie, from the manifest; ERR_CORRUPT when its numbers contradict each other. */
 static int manifest_geometry(struct shard_geometry *out, const struct manifest *manifest,
@@ -138,8 +137,7 @@ static bool block_is_good(const struct shard_file *file, uint64_t block, const v
     return checksum_block(data, bytes, file->identity, block) == file->hashes[block];
 }
 
-/* ---- the scan
- * ------------------------------------------------------------------------------------- */
+/* ---- the scan ---- */
 
 struct scan_buffer {
     struct storage_request request;
@@ -319,8 +317,7 @@ int shard_scan(struct checkpoint *checkpoint, struct shard_file *file,
     return error;
 }
 
-/* ---- slices and the global order
- * ------------------------------------------------------------------ */
+/* ---- slices and the global order ---- */
 
 void slice_runs(const struct box *box, const struct tensor_meta *tensor, uint64_t first,
                 uint64_t count,
@@ -371,8 +368,7 @@ uint64_t chunk_at(struct box *out, const struct tensor_meta *tensor, uint64_t fi
     return count * inner;
 }
 
-/* ---- gather
- * --------------------------------------------------------------------------------------- */
+/* ---- gather ---- */
 
 /* The open shard, or the place of the one that was used longest ago. */
 static int take_file(struct shard_file **out, struct checkpoint *checkpoint, uint32_t shard)

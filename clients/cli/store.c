@@ -24,8 +24,7 @@ int store_open(struct storage **out, const struct cli *cli)
     return storage_open(out, &storage_local, cli->store, &options);
 }
 
-/* ---- names
- * --------------------------------------------------------------------------------------- */
+/* ---- names ---- */
 
 /* Decimal digits only; ERR_INVALID otherwise. */
 static int parse_number(uint64_t *out, const char *text, const char **out_end)
@@ -76,8 +75,7 @@ static bool parse_directory(const char *name, uint64_t *out_step, uint64_t *out_
            *end == '\0';
 }
 
-/* ---- the catalog
- * --------------------------------------------------------------------------------- */
+/* ---- the catalog ---- */
 
 struct visit {
     struct catalog *catalog;
@@ -193,8 +191,7 @@ void catalog_free(struct catalog *catalog)
     memset(catalog, 0, sizeof *catalog);
 }
 
-/* ---- one checkpoint
- * ------------------------------------------------------------------------------ */
+/* ---- one checkpoint ---- */
 
 /* Fills in step and attempt where the selection leaves them open. */
 static int find_selected(struct selection *selection, struct storage *store)
