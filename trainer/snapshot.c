@@ -84,10 +84,12 @@ static int write_identity(struct snapshot *s, const char *kernels)
 {
     const struct data_info *info = data_info(s->data);
     const struct config *c = s->config;
-    ERR_TRY(pack_json(&s->identity_json,
-                      json_pack("{ss ss ss ss so}", "isa", c->kernels_isa, "kernels", kernels,
-                                "dtype", c->mixed_precision_param, "reduction", c->reduction,
-                                "canonical", canonical_json(c))));
+    char isa[32]; /* the description begins with it: "avx512, products by ..." */
+    snprintf(isa, sizeof(isa), "%.*s", (int)strcspn(kernels, ","), kernels);
+    ERR_TRY(
+        pack_json(&s->identity_json, json_pack("{ss ss ss ss so}", "isa", isa, "kernels", kernels,
+                                               "dtype", c->mixed_precision_param, "reduction",
+                                               c->reduction, "canonical", canonical_json(c))));
     return pack_json(&s->data_json,
                      json_pack("{ss ss ss sI sI}", "path", c->dataset_path, "hash", info->hash,
                                "tokenizer", info->tokenizer_hash, "tokens",

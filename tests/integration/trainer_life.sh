@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 40
+plan 43
 make_tiny
 # A small pool, so that starting again takes no time.
 start_small() { start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 16MiB; }
@@ -105,6 +105,11 @@ check "synchronous saves: every bit is the undisturbed run's" same sync
 check_equal "fresh moments are allowed (exclude_from_loading)" "$(status_of train sync \
     --training.steps 22 --lr_scheduler.total_steps 20 \
     --checkpoint.exclude_from_loading optimizer)" 0
+train library --training.steps 8 --lr_scheduler.total_steps $steps
+check_equal "with other kernels it goes on" \
+    "$(status_of train library --kernels.backend reference --kernels.isa sse2)" 0
+check "it says that the bits may differ" says library 'warn.*kernels was ".*its bits may differ'
+check "another setting is said" says library "training.steps was 8 .* now it is $steps"
 
 # ---- damage ----
 train damaged --training.steps 15 --lr_scheduler.total_steps $steps
