@@ -125,11 +125,12 @@ size_t kernels_scratch_bytes(const struct kernels *k, const struct kernel_shapes
                                        .heads = s->heads,
                                        .kv_heads = s->kv_heads,
                                        .head_dim = s->head_dim};
-    size_t thread = round_up(attention_scratch(&attention), 64);
-    size_t product = k->library ? LIBRARY_SCRATCH : 0;
-    product = product > product_scratch() ? product : product_scratch();
-    thread = (thread > product ? thread : round_up(product, 64)) * pool_threads(k->pool);
-    size_t shared = norm_scratch(s->batch * s->seq, s->dim);
+    size_t needs[] = {attention_scratch(&attention), loss_scratch(s->vocab), product_scratch(),
+                      k->library ? LIBRARY_SCRATCH : 0};
+    size_t thread = 0, shared = norm_scratch(s->batch * s->seq, s->dim);
+    for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++)
+        thread = needs[i] > thread ? needs[i] : thread;
+    thread = round_up(thread, 64) * pool_threads(k->pool);
     return thread > shared ? thread : shared;
 }
 
@@ -382,7 +383,7 @@ void kernel_cross_entropy(struct kernels *k, float *losses, void *logits, const 
                              .vocab = vocab,
                              .scale = scale,
                              .dtype = dtype};
-    run(k, k->ops->loss, &args, divide_up(rows, LOSS_ROWS), 0);
+    run(k, k->ops->loss, &args, divide_up(rows, LOSS_ROWS), loss_scratch(vocab));
 }
 
 void kernel_add(struct kernels *k, void *y, const void *x, size_t count, enum kernel_dtype dtype)

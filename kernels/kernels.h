@@ -1,19 +1,20 @@
 /* kernels.h - the maths of a Llama step, one header, back-ends with the same semantics.
  *
- * Every operation has a plain C twin in reference.c; `backend` chooses. On the CPU, matrix products go to oneDNN
- * (each library call on one thread; our own small pool spreads tiles of fixed size), all else is our own code,
- * compiled for several ISA levels and chosen at run time.
+ * Every operation has a plain C twin in reference.c; `backend` chooses. On the CPU, matrix products
+ * go to oneDNN (each library call on one thread; our own small pool spreads tiles of fixed size),
+ * all else is our own code, compiled for several ISA levels and chosen at run time.
  *
  * Bits: the result of an operation depends on its shapes, dtype, back-end and ISA level only, never
- * on the number of threads. Sums run over fixed segments in fixed order with 16 fixed lanes. No atomics, no
- * -ffast-math, -ffp-contract=off. What is no product has the same bits on every ISA level.
+ * on the number of threads. Sums run over fixed segments in fixed order with 16 fixed lanes. No
+ * atomics, no -ffast-math, -ffp-contract=off. What contains no product has the same bits on every
+ * ISA level.
  *
- * Types: activations and weights are `dtype` (KERNEL_F32 or KERNEL_BF16, round to nearest even); sums,
- * softmax statistics and weight gradients are float. Row-major. Pointers aligned to 64 bytes.
- * Letters: B sequences, T positions, N = B*T rows, C model width, F hidden width of the MLP, H query heads, K key/value
- * heads, D head width, V vocabulary.
- * Threads: a struct kernels belongs to one calling thread; its pool is its own.
- * Errors: asserts on arguments; *_new returns codes of report.h. Operations cannot fail. */
+ * Types: activations and weights are `dtype` (KERNEL_F32 or KERNEL_BF16, round to nearest even);
+ * sums, softmax statistics and weight gradients are float. Row-major. Pointers aligned to 64 bytes.
+ * Letters: B sequences, T positions, N = B*T rows, C model width, F hidden width of the MLP, H
+ * query heads, K key/value heads, D head width, V vocabulary. Threads: a struct kernels belongs to
+ * one calling thread; its pool is its own. Errors: asserts on arguments; *_new returns codes of
+ * report.h. Operations cannot fail. */
 #ifndef HOLDFAST_KERNELS_H
 #define HOLDFAST_KERNELS_H
 
@@ -22,7 +23,10 @@
 #include <stdint.h>
 
 enum kernel_dtype { KERNEL_F32, KERNEL_BF16 };
-static inline size_t kernel_dtype_bytes(enum kernel_dtype dtype) { return dtype == KERNEL_F32 ? 4 : 2; }
+static inline size_t kernel_dtype_bytes(enum kernel_dtype dtype)
+{
+    return dtype == KERNEL_F32 ? 4 : 2;
+}
 
 enum kernel_backend { KERNEL_BACKEND_BEST, KERNEL_BACKEND_REFERENCE };
 
@@ -30,8 +34,8 @@ struct kernels;
 struct kernels_options {
     enum kernel_backend backend;
     uint32_t num_threads; /* >= 1, the caller included */
-    /* NULL: the best this CPU has. "avx512", "avx2", "sse2": that level; below the best, products are
-     * our own code too, so that the bits are the same on every machine that has the level. */
+    /* NULL: the best this CPU has. "avx512", "avx2", "sse2": that level; below the best, products
+     * are our own code too, so that the bits are the same on every machine that has the level. */
     const char *isa;
 };
 /* ERR_INVALID (threads, unknown or missing ISA level), ERR_MEMORY, ERR_BUSY (no more threads). */
@@ -56,8 +60,8 @@ void kernel_embedding_backward(struct kernels *k, float *dtable, const int32_t *
                                const void *dout, uint32_t rows, uint32_t dim, uint32_t vocab,
                                enum kernel_dtype dtype);
 
-/* out = x / rms(x) * weight; rstd[N] kept for the backward. With `residual` not NULL: x += residual first
- * (x is updated in place, rounded to dtype), which is the residual stream. */
+/* out = x / rms(x) * weight; rstd[N] kept for the backward. With `residual` not NULL: x += residual
+ * first (x is updated in place, rounded to dtype), which is the residual stream. */
 void kernel_rmsnorm(struct kernels *k, void *out, float *rstd, void *x, const void *residual,
                     const void *weight, uint32_t rows, uint32_t dim, float eps,
                     enum kernel_dtype dtype);
@@ -85,8 +89,8 @@ void kernel_rope(struct kernels *k, void *x, const float *cos, const float *sin,
                  uint32_t seq, uint32_t heads, uint32_t head_dim, bool inverse,
                  enum kernel_dtype dtype);
 
-/* Causal grouped-query attention. q, out [B,T,H,D]; key, value [B,T,K,D]; lse [B,H,T] (log-sum-exp of
- * scaled scores) kept for the backward. Scale 1/sqrt(D). */
+/* Causal grouped-query attention. q, out [B,T,H,D]; key, value [B,T,K,D]; lse [B,H,T] (log-sum-exp
+ * of scaled scores) kept for the backward. Scale 1/sqrt(D). */
 void kernel_attention(struct kernels *k, void *out, float *lse, const void *q, const void *key,
                       const void *value, uint32_t batch, uint32_t seq, uint32_t heads,
                       uint32_t kv_heads, uint32_t head_dim, enum kernel_dtype dtype);
@@ -104,8 +108,8 @@ void kernel_swiglu_backward(struct kernels *k, void *dgate, void *dup, const voi
                             const void *gate, const void *up, size_t count,
                             enum kernel_dtype dtype);
 
-/* losses[N] = -log softmax(logits)[target]; logits[N,V] are overwritten by scale * (softmax - onehot).
- * A negative target gives loss 0 and a zero gradient row. */
+/* losses[N] = -log softmax(logits)[target]; logits[N,V] are overwritten by scale * (softmax -
+ * onehot). A negative target gives loss 0 and a zero gradient row. */
 void kernel_cross_entropy(struct kernels *k, float *losses, void *logits, const int32_t *targets,
                           uint32_t rows, uint32_t vocab, float scale, enum kernel_dtype dtype);
 
@@ -116,9 +120,9 @@ void kernel_fold(struct kernels *k, float *acc, const float *leaf, size_t count)
 void kernel_convert(struct kernels *k, void *out, enum kernel_dtype out_dtype, const float *in,
                     size_t count);
 
-/* Sum of squares of each of `rows` rows of x[rows, width], in double, one canonical segment per row, added
- * exactly into a wide fixed-point accumulator, so the total does not depend on who holds which rows.
- * Accumulators of several ranks are added limb by limb as int64 (any order, exact). */
+/* Sum of squares of each of `rows` rows of x[rows, width], in double, one canonical segment per
+ * row, added exactly into a wide fixed-point accumulator, so the total does not depend on who holds
+ * which rows. Accumulators of several ranks are added limb by limb as int64 (any order, exact). */
 #define KERNEL_EXACT_LIMBS 72
 struct kernel_exact_sum {
     int64_t limb[KERNEL_EXACT_LIMBS];
@@ -128,7 +132,8 @@ void kernel_sum_squares(struct kernels *k, struct kernel_exact_sum *sum, const f
 double kernel_exact_value(const struct kernel_exact_sum *sum);
 
 /* AdamW (Loshchilov and Hutter 2019), elementwise, bias correction by step (first step is 1):
- * g = grad * grad_scale; m, v updated; p -= lr * (m_hat / (sqrt(v_hat) + eps) + weight_decay * p). */
+ * g = grad * grad_scale; m, v updated; p -= lr * (m_hat / (sqrt(v_hat) + eps) + weight_decay * p).
+ */
 struct kernel_adamw {
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
     float bias1, bias2; /* 1 - beta^step, by the caller in double, rounded once */

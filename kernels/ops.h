@@ -30,7 +30,7 @@
 #define FLAT_ITEM 16384 /* elements, for what is elementwise */
 #define COLUMN_ITEM 64  /* columns, where rows have to be added in order */
 #define PRODUCT_ROWS 256
-#define PRODUCT_COLUMNS 128
+#define PRODUCT_COLUMNS 256
 #define PRODUCT_DEPTH 256  /* the contraction's block in our own products */
 #define ATTENTION_LANES 64 /* queries (positions x heads of a group) worked on together */
 #define ATTENTION_KEYS 64  /* keys per block */
@@ -204,7 +204,7 @@ struct kernel_ops {
     item_fn *attention_backward; /* dq, dkey, dvalue; scratch: attention_scratch */
     item_fn *swiglu;             /* FLAT_ITEM elements */
     item_fn *swiglu_backward;    /* FLAT_ITEM elements */
-    item_fn *loss;               /* LOSS_ROWS rows */
+    item_fn *loss;               /* LOSS_ROWS rows; scratch: loss_scratch */
     item_fn *add;                /* FLAT_ITEM elements, likewise the rest but squares */
     item_fn *fold;
     item_fn *convert;
@@ -229,6 +229,10 @@ static inline size_t attention_scratch(const struct attention_args *a)
     size_t sums = 2 * round_up(a->seq, ATTENTION_KEYS) * width; /* dkey and dvalue of one head */
     size_t scores = 2 * round_up(a->seq, LANES);                /* the reference's, in double */
     return sizeof(float) * (tile + block + sums + scores);
+}
+static inline size_t loss_scratch(uint32_t vocab)
+{
+    return sizeof(float) * round_up(vocab, LANES);
 }
 
 /* ---- Exact sums (exact.c) ---- */

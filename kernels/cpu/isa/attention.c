@@ -70,7 +70,8 @@ INLINE void read_rows_as(const struct queries *q, float *rows, const void *x, fl
                          bool bf16)
 {
     size_t dim = q->a->head_dim;
-    memset(rows, 0, q->num_lanes * q->width * sizeof(float));
+    if (q->count * q->group < q->num_lanes || dim < q->width)
+        memset(rows, 0, q->num_lanes * q->width * sizeof(float));
     for (size_t head = 0; head < q->group; head++) {
         for (size_t p = 0; p < q->count; p++) {
             size_t from = query_at(q, head, p), to = (head * q->positions + p) * q->width;
@@ -264,10 +265,10 @@ static void softmax_block(const struct queries *q, struct softmax *s, float *sco
         lanes before = load(s->max, l, false), max = before;
         for (size_t i = 0; i < count; i++)
             max = larger(load(scores, i * row + l, false), max);
-        lanes shrink = exponential(before - max);
+        lanes shrink = exponential(before - max, true);
         lanes sum = load(s->sum, l, false) * shrink;
         for (size_t i = 0; i < count; i++) {
-            lanes p = exponential(load(scores, i * row + l, false) - max);
+            lanes p = exponential(load(scores, i * row + l, false) - max, true);
             sum += p;
             store(scores, i * row + l, p, false);
         }
@@ -278,6 +279,22 @@ static void softmax_block(const struct queries *q, struct softmax *s, float *sco
     }
 }
 
+/* Natural logarithm of x >= 1, absolute error 2e-7; NaN for infinity and NaN. The series of
+ * 2 atanh((m - 1) / (m + 1)), with m in [sqrt(1/2), sqrt(2)). */
+INLINE lanes logarithm(lanes x)
+{
+    const uint32_t half_root = 0x3f3504f3; /* sqrt(1/2) */
+    lanes_u32 exponent = ((lanes_u32)x - half_root) >> 23;
+    lanes m = (lanes)((lanes_u32)x - (exponent << 23));
+    lanes f = (m - 1.0f) / (m + 1.0f), square = f * f;
+    lanes p = square * (1.0f / 9) + 1.0f / 7;
+    p = p * square + 1.0f / 5;
+    p = p * square + 1.0f / 3;
+    p = p * square * f + f;
+    lanes whole = __builtin_convertvector((lanes_i32)exponent, lanes);
+    return whole * 0x1.62e430p-1f + 2.0f * p + (x - x);
+}
+
 static void write_out(const struct queries *q, const struct softmax *s)
 {
     const struct attention_args *a = q->a;
@@ -286,14 +303,14 @@ static void write_out(const struct queries *q, const struct softmax *s)
         lanes inverse = 1.0f / load(s->sum, l, false);
         for (size_t d = 0; d < a->head_dim; d++)
             store(s->out, d * row + l, load(s->out, d * row + l, false) * inverse, false);
+        lanes lse = load(s->max, l, false) + logarithm(load(s->sum, l, false));
+        store(s->max, l, lse, false);
     }
     transpose(q->rows, s->out, q->width, row);
     write_rows(q, a->out, q->rows);
     for (size_t head = 0; head < q->group; head++) {
-        float *lse = a->lse + (q->b * a->heads + q->g * q->group + head) * a->seq + q->first;
-        const float *max = s->max + head * q->positions, *sum = s->sum + head * q->positions;
-        for (size_t p = 0; p < q->count; p++)
-            lse[p] = (float)((double)max[p] + logarithm((double)sum[p]));
+        size_t to = (q->b * a->heads + q->g * q->group + head) * a->seq + q->first;
+        memcpy(a->lse + to, s->max + head * q->positions, q->count * sizeof(float));
     }
 }
 
@@ -394,7 +411,7 @@ static void probabilities(const struct queries *q, const struct gradients *g, si
     for (size_t l = 0; l < row; l += WIDTH) {
         lanes lse = load(g->lse, l, false), delta = load(g->delta, l, false);
         for (size_t i = 0; i < count; i++) {
-            lanes p = exponential(load(g->scores, i * row + l, false) - lse);
+            lanes p = exponential(load(g->scores, i * row + l, false) - lse, true);
             lanes ds = p * (load(g->dscores, i * row + l, false) - delta);
             store(g->scores, i * row + l, p, false);
             store(g->dscores, i * row + l, ds, false);

@@ -40,6 +40,7 @@ typedef __m128 native;
 #define PARTS (LANES / WIDTH)
 
 typedef float lanes __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t lanes_i32 __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t lanes_u32 __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t lanes_u16 __attribute__((vector_size(2 * WIDTH)));
 
@@ -56,9 +57,16 @@ INLINE lanes broadcast(float x)
     return x - (lanes){0};
 }
 
+/* (These two are spelled out where the compiler does not find the instruction.) */
 INLINE lanes widen(lanes_u16 x)
 {
+#if defined(__AVX512F__)
+    return (lanes)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16);
+#elif defined(__AVX2__)
+    return (lanes)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)x), 16);
+#else
     return (lanes)(__builtin_convertvector(x, lanes_u32) << 16);
+#endif
 }
 
 /* Round to nearest even; a NaN stays one. */
@@ -66,9 +74,16 @@ INLINE lanes_u16 narrow(lanes x)
 {
     lanes_u32 bits = (lanes_u32)x;
     lanes_u32 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+#if defined(__AVX512F__)
+    __mmask16 nan = _mm512_cmp_ps_mask((native)x, (native)x, _CMP_UNORD_Q);
+    lanes_u32 quiet = (bits >> 16) | 0x40;
+    rounded = (lanes_u32)_mm512_mask_mov_epi32((__m512i)rounded, nan, (__m512i)quiet);
+    return (lanes_u16)_mm512_cvtepi32_epi16((__m512i)rounded);
+#else
     lanes_u32 nan = (lanes_u32)(x != x);
     rounded = (nan & ((bits >> 16) | 0x40)) | (~nan & rounded);
     return __builtin_convertvector(rounded, lanes_u16);
+#endif
 }
 
 INLINE lanes load(const void *p, size_t i, bool bf16)
@@ -182,53 +197,45 @@ INLINE float largest(lanes x)
     return s[0];
 }
 
-/* e^x for x <= 0, at most 2 units in the last place off; 0 below -87.3 (where a float would be
- * subnormal); NaN for NaN. A little above 0 it is right too, which is where rounding may put a
- * difference that ought to be 0; above 88 it is bounded, not infinite. x = n ln 2 + r with |r| <=
- * ln 2 / 2; the polynomial is a minimax fit of (e^r - 1 - r) / r^2, relative error 3e-9. */
-INLINE lanes exponential(lanes x)
+/* a b + c; with `fused`, rounded once where the level has the instruction (not sse2) */
+INLINE lanes multiply_add(lanes a, lanes b, lanes c, bool fused)
 {
-    const float magic = 0x1.8p23f; /* adding it rounds to an integer in the low bits */
-    const lanes least = broadcast(-87.33f);
-    lanes bounded = smaller(broadcast(88.0f), larger(least, x));
-    lanes shifted = bounded * 0x1.715476p+0f + magic;
+#if defined(__FMA__)
+    if (fused)
+        return (lanes)NATIVE(fmadd_ps)((native)a, (native)b, (native)c);
+#endif
+    (void)fused;
+    return a * b + c;
+}
+
+/* e^x for x <= 0, or so little above that only rounding can have put it there: at most 2 units in
+ * the last place off down to -87.3, 0 from -88 on, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 /
+ * 2; the polynomial is a minimax fit of (e^r - 1 - r) / r^2, relative error 3e-9. Few instructions
+ * matter more here than anything: the processor's window holds only some iterations of a loop
+ * around this chain. */
+INLINE lanes exponential(lanes x, bool fused)
+{
+    const uint32_t magic_bits = 0x4b400000;
+    const lanes magic = broadcast(0x1.8p23f); /* adding it rounds to an integer in the low bits */
+    lanes bounded = larger(broadcast(-88.0f), x);
+    lanes shifted = multiply_add(bounded, broadcast(0x1.715476p+0f), magic, fused);
     lanes n = shifted - magic;
-    lanes r = bounded - n * 0x1.62e4p-1f; /* exact product: few bits */
-    r = r - n * 0x1.7f7d1cp-20f;
-    lanes p = r * 0x1.6a4154p-10f + 0x1.1239c6p-7f;
-    p = p * r + 0x1.5558bcp-5f;
-    p = p * r + 0x1.555492p-3f;
-    p = p * r + 0x1.fffffcp-2f;
-    p = p * (r * r) + r + 1.0f;
-    lanes_u32 power = ((lanes_u32)shifted - (lanes_u32)broadcast(magic)) << 23;
-    lanes y = (lanes)((lanes_u32)p + power);
-    return where_less(x, least, broadcast(0.0f), y) + (bounded - bounded);
+    lanes r = multiply_add(n, broadcast(-0x1.62e4p-1f), bounded, fused); /* exact: few bits */
+    r = multiply_add(n, broadcast(-0x1.7f7d1cp-20f), r, fused);
+    lanes p = multiply_add(r, broadcast(0x1.6a4154p-10f), broadcast(0x1.1239c6p-7f), fused);
+    p = multiply_add(p, r, broadcast(0x1.5558bcp-5f), fused);
+    p = multiply_add(p, r, broadcast(0x1.555492p-3f), fused);
+    p = multiply_add(p, r, broadcast(0x1.fffffcp-2f), fused);
+    p = multiply_add(p, r * r, r, fused) + 1.0f;
+    lanes_u32 power = ((lanes_u32)shifted + (127 - magic_bits)) << 23; /* of 2^n; 0 for n = -127 */
+    return p * (lanes)power;
 }
 
 /* 1 / (1 + e^-x) */
 INLINE lanes logistic(lanes x)
 {
-    lanes e = exponential((lanes)((lanes_u32)x | 0x80000000));
+    lanes e = exponential((lanes)((lanes_u32)x | 0x80000000), false);
     return where_less(x, broadcast(0.0f), e, broadcast(1.0f)) / (e + 1.0f);
-}
-
-/* Natural logarithm of a positive finite x, in double; infinity, NaN and 0 pass as such. The series
- * of 2 atanh((m - 1) / (m + 1)), with m in [sqrt(1/2), sqrt(2)). */
-INLINE double logarithm(double x)
-{
-    uint64_t bits;
-    if (!(x > 0) || x > 0x1.fffffffffffffp+1023)
-        return x == 0 ? -__builtin_inf() : x;
-    memcpy(&bits, &x, sizeof(bits));
-    int64_t exponent = (int64_t)((bits - 0x3fe6a09e667f3bcd) >> 52);
-    exponent = exponent >= 2048 ? exponent - 4096 : exponent;
-    bits -= (uint64_t)exponent << 52;
-    double m;
-    memcpy(&m, &bits, sizeof(m));
-    double f = (m - 1) / (m + 1), square = f * f, sum = 0;
-    for (int i = 23; i > 0; i -= 2)
-        sum = sum * square + 1.0 / i;
-    return (double)exponent * 0x1.62e42fefa39efp-1 + 2 * f * sum;
 }
 
 /* ---- Products of floats (product.c) ---- */

@@ -1,15 +1,32 @@
 /* loss.c - cross entropy of logits against targets, with the gradient written over the logits.
  *
- * Per row: the maximum, the sum of e^(x - max) in 16 lanes, then scale (softmax - onehot). The loss
- * log(sum) + max - x[target] is formed in double and rounded once. The exponentials are computed
- * once and kept in
- * place of the logits in float; in bf16 there is no room for them, so they are computed twice. A
- * NaN or infinity among the logits makes the loss NaN. */
+ * Per row: the maximum, e^(x - max) into scratch and its sum in 16 lanes, then
+ * scale (softmax - onehot). The loss log(sum) + max - x[target] is formed in double and rounded
+ * once. A NaN or infinity among the logits makes the loss NaN. */
 #include "kernels/cpu/isa/isa.h"
 
 INLINE float value_at(const void *p, size_t i, bool bf16)
 {
     return load_part(p, i, 1, bf16)[0];
+}
+
+/* Natural logarithm of a positive finite x, in double; infinity, NaN and 0 pass as such. The series
+ * of 2 atanh((m - 1) / (m + 1)), with m in [sqrt(1/2), sqrt(2)). */
+static double logarithm(double x)
+{
+    uint64_t bits;
+    if (!(x > 0) || x > 0x1.fffffffffffffp+1023)
+        return x == 0 ? -__builtin_inf() : x;
+    memcpy(&bits, &x, sizeof(bits));
+    int64_t exponent = (int64_t)((bits - 0x3fe6a09e667f3bcd) >> 52);
+    exponent = exponent >= 2048 ? exponent - 4096 : exponent;
+    bits -= (uint64_t)exponent << 52;
+    double m;
+    memcpy(&m, &bits, sizeof(m));
+    double f = (m - 1) / (m + 1), square = f * f, sum = 0;
+    for (int i = 23; i > 0; i -= 2)
+        sum = sum * square + 1.0 / i;
+    return (double)exponent * 0x1.62e42fefa39efp-1 + 2 * f * sum;
 }
 
 /* Logits from v on; past the end of the row minus infinity, so that their exponential is 0. */
@@ -23,7 +40,8 @@ INLINE lanes logits_at(const struct loss_args *a, size_t row, size_t v, bool bf1
                       load_part(a->logits, row + v, left, bf16), broadcast(-__builtin_inff()));
 }
 
-INLINE void loss_row(const struct loss_args *a, size_t n, bool bf16)
+/* e: room for V floats and a vector */
+INLINE void loss_row(const struct loss_args *a, size_t n, float *e, bool bf16)
 {
     size_t row = n * a->vocab, vocab = a->vocab;
     int32_t target = a->targets[n];
@@ -38,36 +56,30 @@ INLINE void loss_row(const struct loss_args *a, size_t n, bool bf16)
         most = larger(logits_at(a, row, v, bf16), most);
     float max = largest(most);
     struct sum total = {0};
-    float x = value_at(a->logits, row + (size_t)target, bf16);
     for (size_t v = 0; v < vocab; v += WIDTH) {
-        size_t count = part_of(v, vocab);
-        lanes e = exponential(logits_at(a, row, v, bf16) - max);
-        sum_add(&total, v, e);
-        if (!bf16)
-            store_part(a->logits, row + v, e, count, bf16);
+        lanes x = exponential(logits_at(a, row, v, bf16) - max, false);
+        sum_add(&total, v, x);
+        store(e, v, x, false);
     }
     float sum = sum_value(&total), inverse = 1.0f / sum;
+    float x = value_at(a->logits, row + (size_t)target, bf16);
     a->losses[n] = (float)(logarithm((double)sum) + ((double)max - (double)x));
-    lanes hit = (exponential(broadcast(x) - max) * inverse - 1.0f) * a->scale;
+    lanes hit = (broadcast(e[target]) * inverse - 1.0f) * a->scale;
     for (size_t v = 0; v < vocab; v += WIDTH) {
-        size_t count = part_of(v, vocab);
-        lanes e = load_part(a->logits, row + v, count, bf16);
-        if (bf16)
-            e = exponential(e - max);
-        store_part(a->logits, row + v, e * inverse * a->scale, count, bf16);
+        lanes gradient = load(e, v, false) * inverse * a->scale;
+        store_part(a->logits, row + v, gradient, part_of(v, vocab), bf16);
     }
     store_part(a->logits, row + (size_t)target, hit, 1, bf16);
 }
 
 void ISA_NAME(loss)(const void *args, uint32_t item, const struct worker *worker)
 {
-    (void)worker;
     const struct loss_args *a = args;
     struct range rows = item_range(item, LOSS_ROWS, a->rows);
     for (size_t n = rows.begin; n < rows.end; n++) {
         if (a->dtype == KERNEL_BF16)
-            loss_row(a, n, true);
+            loss_row(a, n, worker->scratch, true);
         else
-            loss_row(a, n, false);
+            loss_row(a, n, worker->scratch, false);
     }
 }

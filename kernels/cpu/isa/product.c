@@ -14,16 +14,6 @@
  * to float, then added to a float tile that is converted at the end. */
 #include "kernels/cpu/isa/isa.h"
 
-/* a b + c, fused where the level has it */
-INLINE lanes multiply_add(float a, lanes b, lanes c)
-{
-#if defined(__FMA__)
-    return (lanes)NATIVE(fmadd_ps)((native)broadcast(a), (native)b, (native)c);
-#else
-    return a * b + c;
-#endif
-}
-
 /* Registers of c: 16 of 32, or 8 of 16. */
 #define ROWS_WIDE 4
 #define VECTORS_WIDE (WIDTH == 16 ? 4 : 2)
@@ -51,7 +41,7 @@ INLINE void tile_product(const struct block *p, size_t i, size_t j, const size_t
         for (size_t r = 0; r < rows; r++)
 #pragma GCC unroll 8
             for (size_t v = 0; v < vectors; v++)
-                c[r][v] = multiply_add(a[r * a_row], row[v], c[r][v]);
+                c[r][v] = multiply_add(broadcast(a[r * a_row]), row[v], c[r][v], true);
     }
 #pragma GCC unroll 8
     for (size_t r = 0; r < rows; r++)
