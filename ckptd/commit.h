@@ -50,11 +50,11 @@ struct commit_actions {
     struct commit_action items[COMMIT_ACTIONS_MAX];
 };
 
-/* How the publication of a manifest ended. */
+/* How the publication of a manifest ended. What nobody set is unknown. */
 enum commit_outcome {
-    OUTCOME_DURABLE, /* it is there and survives power loss */
+    OUTCOME_UNKNOWN, /* it may be there, now or after a power loss */
     OUTCOME_ABSENT,  /* it is certainly not there and never will be */
-    OUTCOME_UNKNOWN  /* it may be there, now or after a power loss */
+    OUTCOME_DURABLE  /* it is there and survives power loss */
 };
 
 enum commit_save_state {

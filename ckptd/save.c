@@ -296,6 +296,7 @@ static int write_manifest(struct save *save)
         .digests = save->digests,
         .shards = calloc(save->world_size, sizeof *manifest.shards),
     };
+    save->outcome = OUTCOME_ABSENT;
     if (!manifest.shards)
         return report_error(ERR_MEMORY, NULL, "no memory for the manifest");
     memcpy(manifest.code_version, attempt->code_version, sizeof manifest.code_version);
@@ -305,7 +306,6 @@ static int write_manifest(struct save *save)
             (struct manifest_shard){stage->image->geometry.file_bytes,
                                     stage->image->geometry.data_start, stage->table_hash};
     }
-    save->outcome = OUTCOME_ABSENT;
     int error = manifest_write(&text, &bytes, &manifest);
     snprintf(key, sizeof key, "%s/%s", save->dir, MANIFEST_NAME);
     if (error == 0) {

@@ -136,6 +136,23 @@ static void test_commit__an_unknown_publication_keeps_the_files(void **state)
     assert_int_equal(commit_num_saves(&machine), 0);
 }
 
+static void test_commit__an_outcome_that_nobody_set_is_no_commit(void **state)
+{
+    struct {
+        enum commit_outcome outcome;
+    } fresh = {0};
+    (void)state;
+    open_attempt(1);
+    uint64_t save = begin_all(1, 1);
+    end_all(1, save);
+    make_all_durable(1, save);
+    expect_action(COMMIT_SYNC_NAMES);
+    commit_names_synced(&machine, &actions, save, 0);
+    expect_action(COMMIT_PUBLISH);
+    commit_published(&machine, &actions, save, fresh.outcome, ERR_MEMORY);
+    expect_action(COMMIT_KEEP);
+}
+
 static void test_commit__an_absent_publication_discards(void **state)
 {
     (void)state;
@@ -722,6 +739,7 @@ int main(void)
         CASE(test_commit__a_shard_is_not_durable_before_its_rank_ended),
         CASE(test_commit__a_failed_sync_of_names_discards),
         CASE(test_commit__an_unknown_publication_keeps_the_files),
+        CASE(test_commit__an_outcome_that_nobody_set_is_no_commit),
         CASE(test_commit__an_absent_publication_discards),
         CASE(test_commit__a_new_attempt_waits_for_saves_that_every_rank_ended),
         CASE(test_commit__a_new_attempt_gives_up_saves_that_a_rank_has_not_ended),
