@@ -5,7 +5,7 @@
 # peers and ends with 0).
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 10
+plan 13
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -65,3 +65,31 @@ status=0
 wait "$launcher" || status=$?
 check_equal "SIGTERM reaches the ranks and the launcher ends with 75" "$status" 75
 check_equal "after SIGTERM nothing is started again" "$(wc -l <"$tmp/starts")" 1
+
+# A slow mpirun: the launcher is asked to stop before any rank has noted its process id.
+mkdir "$tmp/slow"
+printf '#!/bin/sh\nsleep 1\nexec "%s" "$@"\n' "$(command -v mpirun)" >"$tmp/slow/mpirun"
+chmod +x "$tmp/slow/mpirun"
+rm -f "$tmp/starts"
+PATH=$tmp/slow:$PATH deploy/launch --config "$tmp/config.toml" --ranks 2 --dir "$tmp/early" \
+    >"$tmp/early.log" 2>&1 &
+launcher=$!
+started_pids+=("$launcher")
+wait_for 10 grep -q 'start 1 with' "$tmp/early.log"
+kill -TERM "$launcher"
+status=0
+wait "$launcher" || status=$?
+check_equal "SIGTERM before the ranks are there reaches them all the same" "$status" 75
+
+printf '1 all exit75\n' >"$tmp/plan"
+rm -f "$tmp/starts"
+deploy/launch --config "$tmp/config.toml" --ranks 2 --dir "$tmp/pause" --backoff 30 \
+    >"$tmp/pause.log" 2>&1 &
+launcher=$!
+started_pids+=("$launcher")
+wait_for 10 grep -q 'starting again in 30 s' "$tmp/pause.log"
+kill -TERM "$launcher"
+check "SIGTERM breaks off the wait between two starts" wait_gone "$launcher" 5
+status=0
+wait "$launcher" || status=$?
+check_equal "it ends with 75 then" "$status" 75
