@@ -76,16 +76,16 @@ int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                             ckpt->attempt == 0 ? "before ckpt_describe" : "while another is open");
     if (!session_alive(ckpt))
         error = session_renew(ckpt);
-    if (error == 0)
-        error = call_begin(ckpt, step, state_json);
+    if (error != 0)
+        return error;
+    error = call_begin(ckpt, step, state_json);
     if (error == 0)
         *out = &ckpt->save;
     /* ckptd is gone, or is another one that does not know the session: the next save renews it. */
     if (error == ERR_UNAVAILABLE || error == ERR_NOT_FOUND || error == ERR_TIMEOUT) {
         session_drop(ckpt);
-        if (error != ERR_UNAVAILABLE)
-            error = report_error(ERR_UNAVAILABLE, "the next save describes again",
-                                 "ckptd at %s lost the session", ckpt->server);
+        error = report_error(ERR_UNAVAILABLE, "the next save describes again",
+                             "ckptd at %s lost the session", ckpt->server);
     }
     return error;
 }

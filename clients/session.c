@@ -365,5 +365,7 @@ int session_renew(struct ckpt *ckpt)
     if (error == ERR_TIMEOUT)
         error = report_error(ERR_UNAVAILABLE, "the next save tries again",
                              "ckptd is back, but not every rank has described its tensors again");
-    return error;
+    /* It came back with another store: no reason to stop training, and the text says what is wrong.
+     */
+    return error == ERR_NOT_FOUND ? ERR_UNAVAILABLE : error;
 }
