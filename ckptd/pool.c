@@ -77,16 +77,38 @@ static int register_segments(struct pool *pool, struct storage *storage)
     return error;
 }
 
+/* Taking more memory than the host has does not fail: it kills, us or somebody else. */
+static int check_available(uint64_t pool_bytes)
+{
+    unsigned long long kib = 0;
+    char line[128];
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && fgets(line, sizeof line, file) &&
+           sscanf(line, "MemAvailable: %llu kB", &kib) != 1)
+        continue;
+    if (file)
+        fclose(file);
+    if (kib == 0 || pool_bytes / 1024 < kib) /* unknown: the system decides */
+        return 0;
+    return report_error(ERR_MEMORY, "lower memory.pool_bytes",
+                        "a pool of %llu MiB does not fit into the memory of this host: %llu MiB "
+                        "are available",
+                        (unsigned long long)pool_bytes >> 20, kib >> 10);
+}
+
 int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes,
               struct storage *storage)
 {
     CHECK(segment_bytes > 0 && pool_bytes % segment_bytes == 0);
+    int error = check_available(pool_bytes);
+    if (error != 0)
+        return error;
     struct pool *pool = calloc(1, sizeof *pool);
     if (!pool)
         return report_error(ERR_MEMORY, NULL, "no memory for the pool");
     pool->segment_bytes = segment_bytes;
     pool->segments = calloc(pool_bytes / segment_bytes, sizeof *pool->segments);
-    int error = pool->segments ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the pool");
+    error = pool->segments ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the pool");
     for (uint64_t i = 0; i < pool_bytes / segment_bytes && error == 0; i++) {
         struct segment *segment = &pool->segments[i];
         *segment = (struct segment){.fd = -1, .fd_read_only = -1};

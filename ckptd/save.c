@@ -784,8 +784,10 @@ void save_abort(struct service *service, struct rpc_call *call,
         return;
     }
     struct save *save = find_save(session->run, request->save);
-    /* Not its own, over, or about to be committed: nothing is given up. */
-    if (save && save->stages[session->rank].session == session) {
+    const struct commit_save *known = commit_find(&session->run->machine, request->save);
+    /* Not its own, over, or about to be committed (a worker holds it): nothing is given up. */
+    if (save && known && known->state == COMMIT_STAGING &&
+        save->stages[session->rank].session == session) {
         if (save->fault.code == 0) {
             report_error(ERR_ABORTED, NULL, "%.200s", request->reason);
             fault_take(&save->fault, ERR_ABORTED);

@@ -1,0 +1,269 @@
+/* ckptd_catalog.c - what a start finds in the store.
+ *
+ * Goal: rubbish goes, damage is kept and named, foreign files are not touched, the order is newest
+ * attempt first. Method: a store in memory, filled by hand with manifests and shards; catalog_open
+ * on a service that has nothing else. */
+#include "ckptd/ckptd.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define SHARD_BYTES 8192u
+#define RUN "run-1"
+
+static struct config config;
+static struct service service;
+
+static int set_up(void **state)
+{
+    (void)state;
+    memset(&service, 0, sizeof service);
+    config.limit_runs = 8;
+    config.limit_checkpoints = 64;
+    service.config = &config;
+    return storage_open(&service.storage, &storage_memory, "", NULL);
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    catalog_close(&service);
+    storage_close(service.storage);
+    return 0;
+}
+
+static void put(const char *key, size_t bytes)
+{
+    char *data = calloc(1, bytes);
+    assert_int_equal(storage_publish(service.storage, key, data, bytes), 0);
+    free(data);
+}
+
+static void put_shard(uint64_t step, uint64_t attempt, uint32_t shard, uint32_t shards,
+                      size_t bytes)
+{
+    struct shard_identity identity = {
+        .run = RUN, .step = step, .attempt = attempt, .shard = shard, .shards = shards};
+    char key[STORAGE_KEY_MAX];
+    assert_int_equal(shard_key(key, sizeof key, &identity), 0);
+    put(key, bytes);
+}
+
+/* A manifest of no tensors, whose summary promises `shards` shards. */
+static void put_manifest(uint64_t step, uint64_t attempt, uint64_t claimed_step, uint32_t shards)
+{
+    char dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32], *text;
+    size_t bytes;
+    struct layout_table table = {0};
+    struct digest digest;
+    struct manifest_shard *list = calloc(shards, sizeof *list);
+    struct shard_geometry geometry;
+    for (uint32_t i = 0; i < shards; i++) {
+        assert_int_equal(shard_geometry_derive(&geometry, 4096, 0), 0);
+        list[i] = (struct manifest_shard){.bytes = geometry.file_bytes, .data_start = 4096};
+        assert_int_equal(geometry.file_bytes, SHARD_BYTES);
+    }
+    struct manifest manifest = {.summary = {.version = MANIFEST_VERSION,
+                                            .run = RUN,
+                                            .step = claimed_step,
+                                            .attempt = attempt,
+                                            .nonce = "0123456789abcdef0123456789abcdef",
+                                            .bytes = (uint64_t)shards * SHARD_BYTES,
+                                            .time = "2026-01-01T00:00:00Z",
+                                            .world_size = shards,
+                                            .shards = shards},
+                                .table = &table,
+                                .digests = &digest,
+                                .shards = list};
+    if (manifest_write(&text, &bytes, &manifest) != 0)
+        fail_msg("%s", report_line());
+    assert_int_equal(shard_dir_key(dir, sizeof dir, RUN, step, attempt), 0);
+    snprintf(key, sizeof key, "%s/%s", dir, MANIFEST_NAME);
+    assert_int_equal(storage_publish(service.storage, key, text, bytes), 0);
+    free(text);
+    free(list);
+}
+
+static void put_checkpoint(uint64_t step, uint64_t attempt)
+{
+    for (uint32_t i = 0; i < 2; i++)
+        put_shard(step, attempt, i, 2, SHARD_BYTES);
+    put_manifest(step, attempt, step, 2);
+}
+
+static bool exists(const char *key)
+{
+    char byte;
+    uint64_t bytes;
+    return storage_fetch(service.storage, key, &byte, 1, &bytes) == 0;
+}
+
+static struct run *open_and_find(void)
+{
+    struct run *run;
+    assert_int_equal(catalog_open(&service), 0);
+    assert_int_equal(run_find(&run, &service, RUN, false), 0);
+    return run;
+}
+
+static void test_catalog__an_empty_store_has_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(catalog_open(&service), 0);
+    assert_int_equal(service.num_runs + service.num_checkpoints, 0);
+}
+
+static void test_catalog__the_newest_attempt_comes_first_then_the_newest_step(void **state)
+{
+    (void)state;
+    put_checkpoint(20, 1);
+    put_checkpoint(10, 1);
+    put_checkpoint(15, 3); /* rolled back to 10 */
+    struct run *run = open_and_find();
+    struct checkpoint *list = run->checkpoints;
+    assert_true(list->summary.step == 15 && list->summary.attempt == 3);
+    assert_true(list->next->summary.step == 20);
+    assert_true(list->next->next->summary.step == 10);
+    assert_ptr_equal(catalog_newest(run), list);
+    assert_true(run->machine.attempt == 3);
+    assert_true(catalog_find(run, 20, 1) && !catalog_find(run, 20, 3));
+}
+
+static void test_catalog__shards_without_a_manifest_are_removed(void **state)
+{
+    (void)state;
+    put_checkpoint(1, 1);
+    put_shard(2, 1, 0, 2, SHARD_BYTES);
+    put_shard(2, 1, 1, 2, SHARD_BYTES);
+    struct run *run = open_and_find();
+    assert_null(catalog_find(run, 2, 1));
+    assert_false(exists(RUN "/step-00000002-a0001/shard-00001-of-00002.safetensors"));
+    assert_true(exists(RUN "/step-00000001-a0001/shard-00001-of-00002.safetensors"));
+}
+
+static void test_catalog__files_of_other_names_are_never_touched(void **state)
+{
+    (void)state;
+    put_shard(2, 1, 0, 2, SHARD_BYTES);
+    put(RUN "/step-00000002-a0001/notes.txt", 10);
+    put(RUN "/step-2-a1/shard-00001-of-00001.safetensors", 10); /* not how we write it */
+    put("README", 10);
+    put("..odd/file", 10);
+    open_and_find();
+    assert_false(exists(RUN "/step-00000002-a0001/shard-00001-of-00002.safetensors"));
+    assert_true(exists(RUN "/step-00000002-a0001/notes.txt"));
+    assert_true(exists(RUN "/step-2-a1/shard-00001-of-00001.safetensors"));
+    assert_true(exists("README"));
+    assert_true(exists("..odd/file"));
+}
+
+/* The checkpoint of step 5 is damaged in the way of `reason`, that of step 4 is whole. */
+static void expect_damage(const char *reason)
+{
+    put_checkpoint(4, 1);
+    struct run *run = open_and_find();
+    struct checkpoint *damaged = catalog_find(run, 5, 1);
+    assert_non_null(damaged);
+    assert_true(damaged->damaged);
+    if (!strstr(damaged->damage, reason))
+        fail_msg("\"%s\" lacks \"%s\"", damaged->damage, reason);
+    assert_true(catalog_newest(run)->summary.step == 4);
+    assert_true(exists(RUN "/step-00000005-a0001/" MANIFEST_NAME)); /* kept */
+}
+
+static void test_catalog__a_missing_shard_is_damage(void **state)
+{
+    (void)state;
+    put_shard(5, 1, 0, 2, SHARD_BYTES);
+    put_manifest(5, 1, 5, 2);
+    expect_damage("shard-00002-of-00002.safetensors is missing");
+}
+
+static void test_catalog__a_short_shard_is_damage(void **state)
+{
+    (void)state;
+    put_shard(5, 1, 0, 2, SHARD_BYTES);
+    put_shard(5, 1, 1, 2, SHARD_BYTES / 2);
+    put_manifest(5, 1, 5, 2);
+    expect_damage("12288 bytes instead of 16384");
+}
+
+static void test_catalog__a_manifest_of_another_step_is_damage(void **state)
+{
+    (void)state;
+    put_shard(5, 1, 0, 2, SHARD_BYTES);
+    put_shard(5, 1, 1, 2, SHARD_BYTES);
+    put_manifest(5, 1, 6, 2);
+    expect_damage("belongs to");
+}
+
+static void test_catalog__an_unreadable_manifest_is_damage(void **state)
+{
+    (void)state;
+    put_shard(5, 1, 0, 2, SHARD_BYTES);
+    put(RUN "/step-00000005-a0001/" MANIFEST_NAME, 100);
+    expect_damage("");
+    assert_true(exists(RUN "/step-00000005-a0001/shard-00001-of-00002.safetensors"));
+}
+
+static void test_catalog__attempts_are_read_from_their_names(void **state)
+{
+    (void)state;
+    put(RUN "/attempts/0001", 10);
+    put(RUN "/attempts/0012", 10);
+    put(RUN "/attempts/0012.loaded", 10);
+    put(RUN "/attempts/9999x", 10);
+    assert_true(open_and_find()->machine.attempt == 12);
+}
+
+static void test_catalog__names_that_cannot_be_a_run_are_refused(void **state)
+{
+    static const char *const bad[] = {"", ".", "..", ".x", "a/b", "a b", "a\n", "\xc3\xa4"};
+    struct run *run;
+    char name[RUN_NAME_MAX + 2];
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_int_equal(run_find(&run, &service, bad[i], true), ERR_INVALID);
+    memset(name, 'r', sizeof name);
+    name[RUN_NAME_MAX + 1] = 0;
+    assert_int_equal(run_find(&run, &service, name, true), ERR_INVALID);
+    name[RUN_NAME_MAX] = 0;
+    assert_int_equal(run_find(&run, &service, name, true), 0);
+}
+
+static void test_catalog__more_than_the_limit_is_refused(void **state)
+{
+    (void)state;
+    config.limit_checkpoints = 2;
+    for (uint64_t step = 1; step <= 3; step++)
+        put_checkpoint(step, 1);
+    assert_int_equal(catalog_open(&service), ERR_BUSY);
+    config.limit_checkpoints = 64;
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_catalog__an_empty_store_has_nothing),
+        CASE(test_catalog__the_newest_attempt_comes_first_then_the_newest_step),
+        CASE(test_catalog__shards_without_a_manifest_are_removed),
+        CASE(test_catalog__files_of_other_names_are_never_touched),
+        CASE(test_catalog__a_missing_shard_is_damage),
+        CASE(test_catalog__a_short_shard_is_damage),
+        CASE(test_catalog__a_manifest_of_another_step_is_damage),
+        CASE(test_catalog__an_unreadable_manifest_is_damage),
+        CASE(test_catalog__attempts_are_read_from_their_names),
+        CASE(test_catalog__names_that_cannot_be_a_run_are_refused),
+        CASE(test_catalog__more_than_the_limit_is_refused),
+    };
+#undef CASE
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,147 @@
+/* ckptd_config.c - what ckptd can be told.
+ *
+ * Goal: relations between keys are refused with the key's name, precedence is as documented, and
+ * the manual (deploy/ckptd.conf) names every key with its true default. Method: config_load on
+ * argument lists; the manual with every commented default switched on must give the same settings
+ * as no file at all. */
+#include "ckptd/ckptd.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define ARGUMENTS_MAX 8
+
+/* Loads "ckptd" with the arguments given, ended by NULL. */
+static int load(struct config *out, ...)
+{
+    char *argv[ARGUMENTS_MAX + 1] = {"ckptd"};
+    char copies[ARGUMENTS_MAX][256];
+    int argc = 1;
+    bool help;
+    va_list list;
+    va_start(list, out);
+    for (const char *argument; (argument = va_arg(list, const char *)) != NULL; argc++) {
+        snprintf(copies[argc - 1], sizeof copies[argc - 1], "%s", argument);
+        argv[argc] = copies[argc - 1];
+    }
+    va_end(list);
+    return config_load(out, argc, argv, &help);
+}
+
+static void test_config__a_store_is_all_that_must_be_given(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config, NULL), ERR_INVALID);
+    assert_non_null(strstr(report_hint(), "--store"));
+    assert_int_equal(load(&config, "--store", "/tmp/x", NULL), 0);
+    assert_int_equal(strncmp(config.listen, "unix:/tmp/holdfast-", 19), 0);
+    assert_true(config.segment_bytes == 256 << 20);
+}
+
+static void test_config__sizes_that_do_not_fit_each_other_are_refused(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config, "--store", "/x", "--storage.block_bytes", "1500KiB", NULL),
+                     ERR_INVALID);
+    assert_non_null(strstr(report_message(), "storage.block_bytes"));
+    assert_int_equal(load(&config, "--store", "/x", "--memory.segment_bytes", "10MiB",
+                          "--storage.block_bytes", "4MiB", NULL),
+                     ERR_INVALID);
+    assert_non_null(strstr(report_message(), "memory.segment_bytes"));
+    assert_int_equal(load(&config, "--store", "/x", "--memory.pool_bytes", "300MiB", NULL),
+                     ERR_INVALID);
+    assert_non_null(strstr(report_message(), "memory.pool_bytes"));
+}
+
+static void test_config__a_socket_path_must_be_absolute_and_short(void **state)
+{
+    struct config config;
+    char path[200] = "unix:/";
+    (void)state;
+    assert_int_equal(load(&config, "--store", "/x", "--listen", "localhost:1", NULL), ERR_INVALID);
+    memset(path + 6, 'p', 102);
+    assert_int_equal(load(&config, "--store", "/x", "--listen", path, NULL), ERR_INVALID);
+}
+
+static void test_config__an_unknown_key_or_word_is_refused(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config, "--store", "/x", "--memory.pool_byte", "1GiB", NULL),
+                     ERR_INVALID);
+    assert_non_null(strstr(report_line(), "memory.pool_bytes")); /* the nearest known one */
+    assert_int_equal(load(&config, "--store", "/x", "serve", NULL), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "serve"));
+}
+
+static void test_config__arguments_win_over_the_file(void **state)
+{
+    struct config config;
+    char path[] = "/tmp/ckptd-config-XXXXXX";
+    static const char text[] = "store = \"/from/file\"\n[limits]\nloads = 7\n";
+    int fd = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    close(fd);
+    assert_int_equal(load(&config, "--limits.loads", "9", "--config", path, NULL), 0);
+    unlink(path);
+    assert_string_equal(config.store, "/from/file");
+    assert_true(config.limit_loads == 9);
+}
+
+/* The manual with every "#key = value" line switched on. */
+static void switch_on(FILE *to, FILE *from)
+{
+    char line[512];
+    while (fgets(line, sizeof line, from)) {
+        bool key = line[0] == '#' && line[1] >= 'a' && line[1] <= 'z' && strstr(line, " = ");
+        fputs(key ? line + 1 : line, to);
+    }
+}
+
+static void test_config__the_manual_names_every_key_with_its_default(void **state)
+{
+    struct config manual, plain;
+    char path[] = "/tmp/ckptd-config-XXXXXX";
+    FILE *from = fopen("deploy/ckptd.conf", "r"), *to = fdopen(mkstemp(path), "w");
+    (void)state;
+    assert_non_null(from);
+    assert_non_null(to);
+    switch_on(to, from);
+    fclose(from);
+    fclose(to);
+    int error = load(&manual, "--config", path, NULL);
+    unlink(path);
+    if (error != 0)
+        fail_msg("%s", report_line());
+    assert_int_equal(load(&plain, "--config", "/dev/null", "--store", manual.store, "--listen",
+                          manual.listen, NULL),
+                     0);
+    memset(manual.config_file, 0, sizeof manual.config_file);
+    memset(plain.config_file, 0, sizeof plain.config_file);
+    assert_memory_equal(&manual, &plain, sizeof plain);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_config__a_store_is_all_that_must_be_given),
+        cmocka_unit_test(test_config__sizes_that_do_not_fit_each_other_are_refused),
+        cmocka_unit_test(test_config__a_socket_path_must_be_absolute_and_short),
+        cmocka_unit_test(test_config__an_unknown_key_or_word_is_refused),
+        cmocka_unit_test(test_config__arguments_win_over_the_file),
+        cmocka_unit_test(test_config__the_manual_names_every_key_with_its_default),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
