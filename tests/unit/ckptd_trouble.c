@@ -1,0 +1,87 @@
+/* ckptd_trouble.c - the daemon when something runs short, comes late, or is turned against it.
+ *
+ * Goal: short memory, descriptors or time cost a call its answer, never a checkpoint its place and
+ * never the daemon its life.
+ * Method: a service in this process (ckptd_bed.h). fsync is ours here: it can be slowed down, so
+ * that something else happens meanwhile, and it remembers which directories it made durable. */
+#include "tests/unit/ckptd_bed.h"
+
+#include <stdatomic.h>
+#include <sys/syscall.h>
+
+#define SYNCED_MAX 64u
+
+static struct peer peers[RANKS];
+
+/* ---- fsync ---- */
+
+static atomic_int sync_delay_ms;
+static atomic_uint num_synced;
+static char synced[SYNCED_MAX][160];
+
+int fsync(int fd)
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    uint32_t at = atomic_fetch_add(&num_synced, 1);
+    if (at < SYNCED_MAX) {
+        ssize_t bytes = readlink(link, synced[at], sizeof synced[at] - 1);
+        synced[at][bytes > 0 ? bytes : 0] = 0;
+    }
+    sleep_ms(atomic_load(&sync_delay_ms));
+    return (int)syscall(SYS_fsync, fd);
+}
+
+/* ---- the bed ---- */
+
+static void open_world(struct bed *bed, uint32_t world_size)
+{
+    assert_int_equal(open_attempt(bed, world_size), 0);
+    assert_int_equal(peers_open(peers, bed, world_size), 0);
+}
+
+static int tear_down(void **state)
+{
+    atomic_store(&sync_delay_ms, 0);
+    peers_close(peers, RANKS);
+    return bed_tear_down(state);
+}
+
+static int call_abort(struct peer *peer)
+{
+    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
+    Holdfast__V1__AbortSaveReply *reply;
+    request.session = peer->token;
+    request.save = peer->save;
+    request.reason = "changed its mind";
+    int error = call(peer->bed, "AbortSave", &request.base,
+                     &holdfast__v1__abort_save_reply__descriptor, &reply);
+    if (error == 0)
+        FREE_REPLY(reply);
+    return error;
+}
+
+/* ---- tests ---- */
+
+static void test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed, 1);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    atomic_store(&sync_delay_ms, 200); /* three directories */
+    peer_finish(&peers[0], 1);
+    sleep_ms(300);
+    assert_int_equal(call_abort(&peers[0]), 0);
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
