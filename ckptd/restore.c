@@ -516,12 +516,14 @@ static void pass_ended(struct event *event)
 {
     struct image *image = CONTAINER_OF(event, struct image, job.done);
     struct checkpoint *checkpoint = image->checkpoint;
+    struct service *service = image->service;
     image->readers--; /* the pass itself */
     if (image->fault.code == 0)
         pass_succeeded(image);
     else
         pass_failed(image);
     unlease(checkpoint);
+    restore_wake(service); /* nobody may want the image any more */
 }
 
 static void work_end_pass(struct job *job)

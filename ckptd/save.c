@@ -110,7 +110,8 @@ static void release_image(struct stage *stage)
     image->num_tensors = 0;
     if (image->state == IMAGE_STAGING)
         image->state = IMAGE_SPARE;
-    image_settle(image);
+    if (!image_settle(image))
+        restore_wake(image->service); /* kept, but memory that may be reclaimed */
 }
 
 static void free_save(struct save *save)

@@ -47,6 +47,13 @@ static int tear_down(void **state)
     return bed_tear_down(state);
 }
 
+/* Not started yet. */
+static int set_up_stopped(void **state)
+{
+    *state = bed_new();
+    return 0;
+}
+
 static int call_abort(struct peer *peer)
 {
     Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
@@ -76,12 +83,51 @@ static void test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
+struct slow_load {
+    struct loading loading;
+    pthread_t thread;
+    int error;
+};
+
+static void *load_slowly(void *argument)
+{
+    struct slow_load *slow = argument;
+    slow->error = load_shard(&slow->loading, 0, NULL);
+    return NULL;
+}
+
+static void test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image(void **state)
+{
+    struct bed *bed = *state;
+    struct slow_load slow = {0};
+    bed->config.pool_bytes = 5 * MIB; /* one image */
+    bed->config.limit_load_wait_ms = 6000;
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed, 1);
+    assert_true(save_step(peers, 1, 1));
+    peers_close(peers, 1);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed, 1);
+    assert_int_equal(load_open(&slow.loading, bed, 1), 0);
+    assert_int_equal(peer_begin(&peers[0], 2), 0);
+    assert_int_equal(pthread_create(&slow.thread, NULL, load_slowly, &slow), 0);
+    sleep_ms(200);
+    peer_finish(&peers[0], 2);
+    pthread_join(slow.thread, NULL);
+    assert_int_equal(slow.error, 0);
+    assert_true(shard_is_right(&slow.loading, 0, 1));
+    load_close(&slow.loading);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, tear_down)
+#define CASE_STOPPED(name) cmocka_unit_test_setup_teardown(name, set_up_stopped, tear_down)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late),
+        CASE_STOPPED(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
