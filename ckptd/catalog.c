@@ -13,7 +13,6 @@
  * Limits: limits.runs, limits.checkpoints: a store with more is refused at start (ERR_BUSY). */
 #include "ckptd/ckptd.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,12 +167,10 @@ struct checkpoint *catalog_newest(struct run *run)
     return checkpoint;
 }
 
-void catalog_damage(struct checkpoint *checkpoint, const char *format, ...)
+void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault)
 {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(checkpoint->damage, sizeof checkpoint->damage, format, arguments);
-    va_end(arguments);
+    snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s%s%s", fault->message,
+             fault->detail[0] ? ": " : "", fault->detail);
     checkpoint->damaged = true;
     log_error("catalog", "run %s, step %llu, attempt %llu is damaged and quarantined: %s",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
@@ -269,7 +266,7 @@ static int read_checkpoint(struct scan *scan, const struct names *names)
         fault_take(&fault, damage);
     int error = catalog_add(&checkpoint, scan->run, &summary);
     if (error == 0 && damage != 0)
-        catalog_damage(checkpoint, "%s", fault.message);
+        catalog_damage(checkpoint, &fault);
     return error;
 }
 

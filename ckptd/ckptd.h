@@ -467,7 +467,7 @@ struct checkpoint {
     struct run *run;
     struct manifest_summary summary;
     bool damaged; /* quarantined: reported, never deleted, never served */
-    char damage[256];
+    char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
     struct image **images;     /* per shard, or NULL */
     struct manifest *manifest; /* cached while leased */
     uint32_t leases;           /* loads, their opening, and passes for them */
@@ -484,8 +484,8 @@ int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
 /* The newest that is whole, or NULL. */
 struct checkpoint *catalog_newest(struct run *run);
-void catalog_damage(struct checkpoint *checkpoint, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+/* Quarantines it: `fault` says why. */
+void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
 bool catalog_in_memory(const struct checkpoint *checkpoint);
 /* For replies; strings are borrowed from the checkpoint. */
 void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);

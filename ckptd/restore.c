@@ -1,9 +1,8 @@
 /* restore.c - loads: a leased checkpoint, a plan, and shards that are proven before they are lent.
  *
- *   OpenLoad  ──► newest whole checkpoint (or the one asked for) ──► worker: manifest, plan ──►
- * answer LoadShard ──► in memory and verified: lent at once ──► in memory: VERIFY pass ──► table
- * against manifest ──► lent ──► else: segments, READ pass ──► table against manifest ──► lent, and
- * stays in memory
+ *   OpenLoad ──► newest whole checkpoint, or the one asked for ──► worker: manifest, plan
+ *   LoadShard ──► in memory, verified ──► lent at once
+ *             └─► in memory: VERIFY pass, else READ pass ──► table, manifest ──► lent
  *
  * Nothing is lent whose every block was not hashed and compared, whatever tier it came from. An
  * image whose writer is still connected is verified for each LoadShard, because the writer may
@@ -164,7 +163,7 @@ static void fail_opening(struct opening *opening, int error)
 
 static void skip(struct opening *opening, const struct checkpoint *checkpoint)
 {
-    char text[384];
+    char text[sizeof checkpoint->damage + 64];
     if (opening->num_skipped == SKIPPED_MAX)
         return;
     snprintf(text, sizeof text, "step %llu, attempt %llu: %s",
@@ -240,7 +239,9 @@ static void work_open(struct job *job)
 {
     struct opening *opening = CONTAINER_OF(job, struct opening, job);
     int error = opening->cached ? 0 : read_manifest(opening);
-    opening->is_damage = error != 0 && error != ERR_MEMORY;
+    /* The daemon's own lack of memory, descriptors or rights says nothing about the checkpoint. */
+    opening->is_damage =
+        error != 0 && error != ERR_MEMORY && error != ERR_BUSY && error != ERR_DENIED;
     const struct manifest *manifest = opening->cached ? opening->cached : opening->manifest;
     if (error == 0)
         error = layout_plan_load(&opening->items, &opening->num_items, manifest->table,
@@ -401,7 +402,7 @@ static void opened(struct event *event)
         return;
     }
     if (!checkpoint->damaged)
-        catalog_damage(checkpoint, "%s", opening->fault.message);
+        catalog_damage(checkpoint, &opening->fault);
     manifest_free(opening->manifest);
     opening->manifest = NULL;
     start_opening(opening); /* the next one, or the error that says why there is none */
@@ -495,8 +496,7 @@ static void pass_failed(struct image *image)
                   checkpoint->run->name, (unsigned long long)checkpoint->summary.step, image->shard,
                   fault.message);
     else if (damage && !checkpoint->damaged)
-        catalog_damage(checkpoint, "%s%s%s", fault.message, fault.detail[0] ? ": " : "",
-                       fault.detail);
+        catalog_damage(checkpoint, &fault);
     if (damage)
         fault.code = ERR_CORRUPT;
     image_leave_checkpoint(image);

@@ -7,6 +7,7 @@
 #include "tests/unit/ckptd_bed.h"
 
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #define SYNCED_MAX 64u
@@ -68,6 +69,21 @@ static int call_abort(struct peer *peer)
     return error;
 }
 
+/* Takes every descriptor that the process may still open; returns how many. */
+static uint32_t take_descriptors(int *fds, uint32_t max)
+{
+    uint32_t count = 0;
+    while (count < max && (fds[count] = dup(STDERR_FILENO)) >= 0)
+        count++;
+    return count;
+}
+
+static void give_descriptors(const int *fds, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        close(fds[i]);
+}
+
 /* ---- tests ---- */
 
 static void test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late(void **state)
@@ -120,6 +136,28 @@ static void test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image(void *
     load_close(&slow.loading);
 }
 
+static void test_trouble__short_descriptors_are_no_damage(void **state)
+{
+    struct bed *bed = *state;
+    static int fds[4096];
+    struct rlimit before, small;
+    struct loading loading;
+    uint64_t step = 0;
+    open_world(bed, 1);
+    assert_true(save_step(peers, 1, 1));
+    assert_int_equal(load_all(bed, -1, NULL), 0); /* all that a call opens for good is open */
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    small = (struct rlimit){1024, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+    uint32_t count = take_descriptors(fds, 4096);
+    int error = load_open(&loading, bed, -1);
+    give_descriptors(fds, count);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(error, ERR_BUSY);
+    assert_int_equal(load_all(bed, -1, &step), 0);
+    assert_int_equal(step, 1);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, tear_down)
 #define CASE_STOPPED(name) cmocka_unit_test_setup_teardown(name, set_up_stopped, tear_down)
 
@@ -128,6 +166,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late),
         CASE_STOPPED(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image),
+        CASE(test_trouble__short_descriptors_are_no_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
