@@ -1,19 +1,13 @@
-/* rpc.c - unary calls over the gRPC C core; the only file that knows gRPC.
+/* rpc.c - the server's side of unary calls over the gRPC C core; rpc_client.c is the other.
  *
- * Server. One completion queue, a few threads that take events from it. A call is a struct that is
+ * One completion queue, a few threads that take events from it. A call is a struct that is
  * at the same time the tag of each of its events, and walks through the stages of enum stage. Calls
  * are requested generically, so an unknown method is answered by us (UNIMPLEMENTED) and not left
  * hanging. A call has two holders: its owner (the handler, until it answers) and the layer (until
  * the last event came). When the server closes under an owner, the layer answers in its place and
  * the owner's later answer only frees the husk; so an answer is safe at any time, even after close.
  *
- * Client. Every call makes a completion queue of its own, which is cheap and lets any thread block
- * on its own answer alone.
- *
- * Limits: RPC_MESSAGE_BYTES_MAX per message (refused), CALLS_MAX calls in work per server (answered
- * ERR_BUSY), UNPACKED_BYTES_MAX of memory for one unpacked request (refused, so that a small
- * message with millions of empty fields cannot eat the host), RPC_TEXT_MAX bytes of error text
- * (cut).
+ * Limits: CALLS_MAX calls in work per server (answered ERR_BUSY); of messages, see rpc_wire.h.
  *
  * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
  * atomic of ours (handover_out, handover_in), which orders our own memory in their eyes. */
@@ -21,15 +15,11 @@
 
 #include "proto/report.h"
 #include "proto/rpc_text.h"
+#include "proto/rpc_wire.h"
 
-#include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
-#include <grpc/grpc.h>
 #include <grpc/grpc_posix.h>
-#include <grpc/grpc_security.h>
 #include <grpc/status.h>
-#include <grpc/support/alloc.h>
-#include <grpc/support/time.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -44,28 +34,13 @@
 #define CALLS_MAX 1024u
 #define REQUESTED_CALLS 16u /* calls that gRPC may hand us without waiting */
 #define THREADS_MAX 64u
-#define UNPACKED_BYTES_MAX (256u << 20)
 #define CLOSE_FLUSH_MS 200u /* for the last answers to reach slow clients */
-#define HANDSHAKE_MS 2000   /* for a connection to come about, in whatever many calls */
-#define RECONNECT_MS_MIN 50
-#define RECONNECT_MS_MAX 1000
-#define CONNECT_WAIT_MS 100u /* a call waits so long for a connection that failed before */
 
 #define HEALTH_METHOD "/grpc.health.v1.Health/Check"
 enum { HEALTH_SERVING = 1, HEALTH_NOT_SERVING = 2 }; /* grpc.health.v1.HealthCheckResponse */
 
-#if defined(__SANITIZE_THREAD__)
-/* The thread sanitizer sees gRPC's mallocs and frees but not its locks. */
-const char *__tsan_default_suppressions(void);
-const char *__tsan_default_suppressions(void)
-{
-    return "race:libgrpc.so\nrace:libgpr.so\nrace:libabsl_\n"
-           "mutex:libgrpc.so\nmutex:libabsl_\ncalled_from_lib:libgrpc.so\n";
-}
-#endif
-
 /* ---------------------------------------------------------------------------------------------
- * Hand-over and byte buffers */
+ * Hand-over */
 
 /* One for all calls: were it a field of the call, the first look at it would be a race itself. */
 static atomic_uint handover;
@@ -78,80 +53,6 @@ static void handover_out(void)
 static void handover_in(void)
 {
     atomic_fetch_add_explicit(&handover, 1, memory_order_acquire);
-}
-
-/* A protobuf-c allocator that stops at a number of bytes. What it returns is freed by free(). */
-struct bounded {
-    size_t left;
-};
-
-static void *bounded_alloc(void *user, size_t size)
-{
-    struct bounded *bounded = user;
-    if (size > bounded->left)
-        return NULL;
-    bounded->left -= size;
-    return malloc(size);
-}
-
-static void bounded_free(void *user, void *pointer)
-{
-    (void)user;
-    free(pointer);
-}
-
-static ProtobufCMessage *unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type)
-{
-    grpc_byte_buffer_reader reader;
-    ProtobufCMessage *message = NULL;
-    if (!grpc_byte_buffer_reader_init(&reader, buffer))
-        return NULL;
-    grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
-    grpc_byte_buffer_reader_destroy(&reader);
-    struct bounded bounded = {UNPACKED_BYTES_MAX};
-    ProtobufCAllocator allocator = {bounded_alloc, bounded_free, &bounded};
-    if (GRPC_SLICE_LENGTH(all) <= RPC_MESSAGE_BYTES_MAX)
-        message = protobuf_c_message_unpack(type, &allocator, GRPC_SLICE_LENGTH(all),
-                                            GRPC_SLICE_START_PTR(all));
-    grpc_slice_unref(all);
-    return message;
-}
-
-static grpc_byte_buffer *buffer_from(const void *data, size_t bytes)
-{
-    grpc_slice slice = grpc_slice_from_copied_buffer(data, bytes);
-    grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&slice, 1);
-    grpc_slice_unref(slice);
-    return buffer;
-}
-
-/* NULL when the message is larger than the limit. */
-static grpc_byte_buffer *pack(const ProtobufCMessage *message)
-{
-    size_t bytes = protobuf_c_message_get_packed_size(message);
-    if (bytes > RPC_MESSAGE_BYTES_MAX)
-        return NULL;
-    grpc_slice slice = grpc_slice_malloc(bytes);
-    size_t packed = protobuf_c_message_pack(message, GRPC_SLICE_START_PTR(slice));
-    CHECK(packed == bytes);
-    grpc_byte_buffer *buffer = grpc_raw_byte_buffer_create(&slice, 1);
-    grpc_slice_unref(slice);
-    return buffer;
-}
-
-static grpc_arg int_arg(const char *key, int value)
-{
-    grpc_arg arg = {.type = GRPC_ARG_INTEGER, .key = (char *)(uintptr_t)key};
-    arg.value.integer = value;
-    return arg;
-}
-
-static void grpc_start(void)
-{
-    /* Never shut down: a process opens and closes clients for as long as it lives, and the
-     * asynchronous shutdown of the last one would race with the next open. */
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, grpc_init);
 }
 
 /* ---------------------------------------------------------------------------------------------
@@ -352,7 +253,7 @@ void rpc_call_fail(struct rpc_call *call, int error)
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
 {
     CHECK(reply->descriptor == call->method->reply);
-    grpc_byte_buffer *buffer = pack(reply);
+    grpc_byte_buffer *buffer = rpc_pack(reply);
     if (!buffer) {
         rpc_call_fail(call, report_error(ERR_INTERNAL, "ask for less at once",
                                          "the reply of %s was larger than %u bytes",
@@ -403,7 +304,7 @@ static void call_health(struct rpc_call *call, bool known)
     }
     uint8_t reply[2] = {0x08, atomic_load(&server->serving) ? HEALTH_SERVING : HEALTH_NOT_SERVING};
     pthread_mutex_lock(&server->mutex);
-    call_send(call, buffer_from(reply, sizeof reply), GRPC_STATUS_OK, NULL);
+    call_send(call, rpc_buffer(reply, sizeof reply), GRPC_STATUS_OK, NULL);
     pthread_mutex_unlock(&server->mutex);
 }
 
@@ -445,7 +346,7 @@ static void call_received(struct rpc_call *call)
     /* Once it is answered, another thread may free the call: the payload goes before. */
     bool known = !call->method && health_asks_known(call);
     if (call->method)
-        call->request = unpack(call->payload, call->method->request);
+        call->request = rpc_unpack(call->payload, call->method->request);
     grpc_byte_buffer_destroy(call->payload);
     call->payload = NULL;
     if (!call->method) {
@@ -593,7 +494,7 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     struct rpc_server *server = calloc(1, sizeof *server);
     if (!server)
         return report_error(ERR_MEMORY, NULL, "no memory for the RPC server");
-    grpc_start();
+    rpc_start();
     server->methods = options->methods;
     server->user = options->user;
     server->num_refs = 1;
@@ -605,9 +506,9 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     pthread_cond_init(&server->changed, &attr);
     pthread_condattr_destroy(&attr);
     grpc_arg args[] = {
-        int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
-        int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
-        int_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, CALLS_MAX),
+        rpc_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
+        rpc_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
+        rpc_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, CALLS_MAX),
     };
     grpc_channel_args channel_args = {sizeof args / sizeof args[0], args};
     server->grpc = grpc_server_create(&channel_args, NULL);
@@ -652,149 +553,4 @@ int rpc_server_adopt(struct rpc_server *server, int socket)
 void rpc_server_set_serving(struct rpc_server *server, bool serving)
 {
     atomic_store(&server->serving, serving);
-}
-
-/* ---------------------------------------------------------------------------------------------
- * Client */
-
-struct rpc_client {
-    grpc_channel *channel; /* gRPC's own locking */
-};
-
-int rpc_client_open(struct rpc_client **out, const char *target)
-{
-    struct rpc_client *client = calloc(1, sizeof *client);
-    if (!client)
-        return report_error(ERR_MEMORY, NULL, "no memory for an RPC client");
-    grpc_start();
-    grpc_arg args[] = {
-        int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
-        int_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
-        int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, RECONNECT_MS_MIN),
-        int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, HANDSHAKE_MS),
-        int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, RECONNECT_MS_MAX),
-        /* A client's connection is its own: another client's back-off is none of its business. */
-        int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
-        int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
-        int_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-    };
-    grpc_channel_args channel_args = {sizeof args / sizeof args[0], args};
-    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
-    client->channel = grpc_channel_create(target, credentials, &channel_args);
-    grpc_channel_credentials_release(credentials);
-    *out = client;
-    return 0;
-}
-
-void rpc_client_close(struct rpc_client *client)
-{
-    if (!client)
-        return;
-    grpc_channel_destroy(client->channel);
-    free(client);
-}
-
-static void drain_queue(grpc_completion_queue *queue)
-{
-    grpc_completion_queue_shutdown(queue);
-    while (
-        grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
-        GRPC_QUEUE_SHUTDOWN)
-        continue;
-    grpc_completion_queue_destroy(queue);
-}
-
-/* gRPC moves a connection forward only while somebody polls. A call on a channel that could not
- * connect fails at once and so polls nothing: a server that is back would stay unseen until the
- * next round of gRPC's backup poller, 5 s. So such a call first tries to connect, now, and watches
- * it. */
-static void client_connect(struct rpc_client *client, uint32_t timeout_ms)
-{
-    uint32_t wait_ms = timeout_ms < CONNECT_WAIT_MS ? timeout_ms : CONNECT_WAIT_MS;
-    grpc_connectivity_state state = grpc_channel_check_connectivity_state(client->channel, 1);
-    if (state != GRPC_CHANNEL_TRANSIENT_FAILURE)
-        return;
-    gpr_timespec deadline =
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
-    grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
-    grpc_channel_reset_connect_backoff(client->channel);
-    grpc_channel_watch_connectivity_state(client->channel, state, deadline, queue, client);
-    grpc_completion_queue_pluck(queue, client, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-    drain_queue(queue);
-}
-
-/* What one call receives. */
-struct answer {
-    grpc_metadata_array initial, trailing;
-    grpc_byte_buffer *reply;
-    grpc_status_code status;
-    grpc_slice details;
-};
-
-/* Runs the whole call as one batch and waits for it; the deadline ends the wait. */
-static int client_run(struct answer *answer, struct rpc_client *client, const char *method,
-                      grpc_byte_buffer *request, uint32_t timeout_ms)
-{
-    gpr_timespec deadline =
-        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout_ms, GPR_TIMESPAN));
-    client_connect(client, timeout_ms);
-    grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
-    grpc_slice name = grpc_slice_from_copied_string(method);
-    grpc_call *call = grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
-                                               queue, name, NULL, deadline, NULL);
-    grpc_slice_unref(name);
-    grpc_op ops[6];
-    memset(ops, 0, sizeof ops);
-    ops[0].op = GRPC_OP_SEND_INITIAL_METADATA;
-    ops[1].op = GRPC_OP_SEND_MESSAGE;
-    ops[1].data.send_message.send_message = request;
-    ops[2].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
-    ops[3].op = GRPC_OP_RECV_INITIAL_METADATA; /* without it the call never ends */
-    ops[3].data.recv_initial_metadata.recv_initial_metadata = &answer->initial;
-    ops[4].op = GRPC_OP_RECV_MESSAGE;
-    ops[4].data.recv_message.recv_message = &answer->reply;
-    ops[5].op = GRPC_OP_RECV_STATUS_ON_CLIENT;
-    ops[5].data.recv_status_on_client.trailing_metadata = &answer->trailing;
-    ops[5].data.recv_status_on_client.status = &answer->status;
-    ops[5].data.recv_status_on_client.status_details = &answer->details;
-    grpc_call_error error = grpc_call_start_batch(call, ops, 6, answer, NULL);
-    if (error == GRPC_CALL_OK)
-        grpc_completion_queue_pluck(queue, answer, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
-    grpc_call_unref(call);
-    drain_queue(queue);
-    if (error != GRPC_CALL_OK)
-        return report_error(ERR_INTERNAL, NULL, "the call %s could not be started", method);
-    return 0;
-}
-
-int rpc_client_call(struct rpc_client *client, const char *method, const ProtobufCMessage *request,
-                    const ProtobufCMessageDescriptor *reply_type, ProtobufCMessage **out_reply,
-                    uint32_t timeout_ms)
-{
-    grpc_byte_buffer *payload = pack(request);
-    if (!payload)
-        return report_error(ERR_INVALID, "describe fewer tensors at once",
-                            "the request of %s was larger than %u bytes", method,
-                            RPC_MESSAGE_BYTES_MAX);
-    struct answer answer = {.details = grpc_empty_slice()};
-    grpc_metadata_array_init(&answer.initial);
-    grpc_metadata_array_init(&answer.trailing);
-    int error = client_run(&answer, client, method, payload, timeout_ms);
-    grpc_byte_buffer_destroy(payload);
-    if (error == 0 && answer.status != GRPC_STATUS_OK) {
-        char *details = grpc_slice_to_c_string(answer.details);
-        error = rpc_text_read(details, (int)answer.status, method);
-        gpr_free(details);
-    } else if (error == 0) {
-        *out_reply = answer.reply ? unpack(answer.reply, reply_type) : NULL;
-        if (!*out_reply)
-            error = report_error(ERR_VERSION, "are both ends of the same release?",
-                                 "the reply of %s could not be unpacked", method);
-    }
-    if (answer.reply)
-        grpc_byte_buffer_destroy(answer.reply);
-    grpc_slice_unref(answer.details);
-    grpc_metadata_array_destroy(&answer.initial);
-    grpc_metadata_array_destroy(&answer.trailing);
-    return error;
 }

@@ -1,4 +1,4 @@
-/* rpc.h - the thin RPC layer over the gRPC C core; only rpc.c knows gRPC.
+/* rpc.h - the thin RPC layer over the gRPC C core; only proto/rpc*.c know gRPC.
  *
  * All methods are unary. Messages are protobuf-c structs, described by their descriptor. Errors are
  * codes of report.h and cross the wire as a gRPC status with a text (form in rpc_text.h).
@@ -53,8 +53,8 @@ int rpc_client_open(struct rpc_client **out, const char *target);
 void rpc_client_close(struct rpc_client *client);
 /* ERR_UNAVAILABLE: no connection; ERR_TIMEOUT; else the server's own error with its text. The reply
  * is owned by the caller: protobuf_c_message_free_unpacked(reply, NULL). */
-int rpc_client_call(struct rpc_client *client, const char *method,
-                    const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
-                    ProtobufCMessage **out_reply, uint32_t timeout_ms);
+int rpc_client_call(struct rpc_client *client, const char *method, const ProtobufCMessage *request,
+                    const ProtobufCMessageDescriptor *reply_type, ProtobufCMessage **out_reply,
+                    uint32_t timeout_ms);
 
 #endif

@@ -1,0 +1,164 @@
+/* rpc_client.c - the client's side of unary calls over the gRPC C core.
+ *
+ * Every call makes a completion queue of its own, which is cheap and lets any thread block on its
+ * own answer alone. A call over a connection that failed first gives it CONNECT_WAIT_MS to come
+ * about. Limits: of messages, see rpc_wire.h. */
+#include "proto/rpc.h"
+
+#include "proto/report.h"
+#include "proto/rpc_text.h"
+#include "proto/rpc_wire.h"
+
+#include <grpc/status.h>
+#include <grpc/support/alloc.h>
+#include <grpc/support/time.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#define HANDSHAKE_MS 2000 /* for a connection to come about, in whatever many calls */
+#define RECONNECT_MS_MIN 50
+#define RECONNECT_MS_MAX 1000
+#define CONNECT_WAIT_MS 100u /* a call waits so long for a connection that failed before */
+
+struct rpc_client {
+    grpc_channel *channel; /* gRPC's own locking */
+};
+
+int rpc_client_open(struct rpc_client **out, const char *target)
+{
+    struct rpc_client *client = calloc(1, sizeof *client);
+    if (!client)
+        return report_error(ERR_MEMORY, NULL, "no memory for an RPC client");
+    rpc_start();
+    grpc_arg args[] = {
+        rpc_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
+        rpc_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
+        rpc_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, RECONNECT_MS_MIN),
+        rpc_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, HANDSHAKE_MS),
+        rpc_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, RECONNECT_MS_MAX),
+        /* A client's connection is its own: another client's back-off is none of its business. */
+        rpc_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
+        rpc_arg(GRPC_ARG_ENABLE_RETRIES, 0),
+        rpc_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+    };
+    grpc_channel_args channel_args = {sizeof args / sizeof args[0], args};
+    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
+    client->channel = grpc_channel_create(target, credentials, &channel_args);
+    grpc_channel_credentials_release(credentials);
+    *out = client;
+    return 0;
+}
+
+void rpc_client_close(struct rpc_client *client)
+{
+    if (!client)
+        return;
+    grpc_channel_destroy(client->channel);
+    free(client);
+}
+
+static void drain_queue(grpc_completion_queue *queue)
+{
+    grpc_completion_queue_shutdown(queue);
+    while (
+        grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
+        GRPC_QUEUE_SHUTDOWN)
+        continue;
+    grpc_completion_queue_destroy(queue);
+}
+
+/* gRPC moves a connection forward only while somebody polls. A call on a channel that could not
+ * connect fails at once and so polls nothing: a server that is back would stay unseen until the
+ * next round of gRPC's backup poller, 5 s. So such a call first tries to connect, now, and watches
+ * it. */
+static void client_connect(struct rpc_client *client, uint32_t timeout_ms)
+{
+    uint32_t wait_ms = timeout_ms < CONNECT_WAIT_MS ? timeout_ms : CONNECT_WAIT_MS;
+    grpc_connectivity_state state = grpc_channel_check_connectivity_state(client->channel, 1);
+    if (state != GRPC_CHANNEL_TRANSIENT_FAILURE)
+        return;
+    gpr_timespec deadline =
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(wait_ms, GPR_TIMESPAN));
+    grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
+    grpc_channel_reset_connect_backoff(client->channel);
+    grpc_channel_watch_connectivity_state(client->channel, state, deadline, queue, client);
+    grpc_completion_queue_pluck(queue, client, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    drain_queue(queue);
+}
+
+/* What one call receives. */
+struct answer {
+    grpc_metadata_array initial, trailing;
+    grpc_byte_buffer *reply;
+    grpc_status_code status;
+    grpc_slice details;
+};
+
+/* Runs the whole call as one batch and waits for it; the deadline ends the wait. */
+static int client_run(struct answer *answer, struct rpc_client *client, const char *method,
+                      grpc_byte_buffer *request, uint32_t timeout_ms)
+{
+    gpr_timespec deadline =
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(timeout_ms, GPR_TIMESPAN));
+    client_connect(client, timeout_ms);
+    grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
+    grpc_slice name = grpc_slice_from_copied_string(method);
+    grpc_call *call = grpc_channel_create_call(client->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
+                                               queue, name, NULL, deadline, NULL);
+    grpc_slice_unref(name);
+    grpc_op ops[6];
+    memset(ops, 0, sizeof ops);
+    ops[0].op = GRPC_OP_SEND_INITIAL_METADATA;
+    ops[1].op = GRPC_OP_SEND_MESSAGE;
+    ops[1].data.send_message.send_message = request;
+    ops[2].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+    ops[3].op = GRPC_OP_RECV_INITIAL_METADATA; /* without it the call never ends */
+    ops[3].data.recv_initial_metadata.recv_initial_metadata = &answer->initial;
+    ops[4].op = GRPC_OP_RECV_MESSAGE;
+    ops[4].data.recv_message.recv_message = &answer->reply;
+    ops[5].op = GRPC_OP_RECV_STATUS_ON_CLIENT;
+    ops[5].data.recv_status_on_client.trailing_metadata = &answer->trailing;
+    ops[5].data.recv_status_on_client.status = &answer->status;
+    ops[5].data.recv_status_on_client.status_details = &answer->details;
+    grpc_call_error error = grpc_call_start_batch(call, ops, 6, answer, NULL);
+    if (error == GRPC_CALL_OK)
+        grpc_completion_queue_pluck(queue, answer, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+    grpc_call_unref(call);
+    drain_queue(queue);
+    if (error != GRPC_CALL_OK)
+        return report_error(ERR_INTERNAL, NULL, "the call %s could not be started", method);
+    return 0;
+}
+
+int rpc_client_call(struct rpc_client *client, const char *method, const ProtobufCMessage *request,
+                    const ProtobufCMessageDescriptor *reply_type, ProtobufCMessage **out_reply,
+                    uint32_t timeout_ms)
+{
+    grpc_byte_buffer *payload = rpc_pack(request);
+    if (!payload)
+        return report_error(ERR_INVALID, "describe fewer tensors at once",
+                            "the request of %s was larger than %u bytes", method,
+                            RPC_MESSAGE_BYTES_MAX);
+    struct answer answer = {.details = grpc_empty_slice()};
+    grpc_metadata_array_init(&answer.initial);
+    grpc_metadata_array_init(&answer.trailing);
+    int error = client_run(&answer, client, method, payload, timeout_ms);
+    grpc_byte_buffer_destroy(payload);
+    if (error == 0 && answer.status != GRPC_STATUS_OK) {
+        char *details = grpc_slice_to_c_string(answer.details);
+        error = rpc_text_read(details, (int)answer.status, method);
+        gpr_free(details);
+    } else if (error == 0) {
+        *out_reply = answer.reply ? rpc_unpack(answer.reply, reply_type) : NULL;
+        if (!*out_reply)
+            error = report_error(ERR_VERSION, "are both ends of the same release?",
+                                 "the reply of %s could not be unpacked", method);
+    }
+    if (answer.reply)
+        grpc_byte_buffer_destroy(answer.reply);
+    grpc_slice_unref(answer.details);
+    grpc_metadata_array_destroy(&answer.initial);
+    grpc_metadata_array_destroy(&answer.trailing);
+    return error;
+}
