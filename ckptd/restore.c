@@ -725,14 +725,14 @@ void restore_load_shard(struct service *service, struct rpc_call *call,
 {
     struct load *load;
     struct shard_wait *wait = NULL;
-    int error = find_load(&load, service, request->load);
+    int error = service_check_open(service);
+    if (error == 0)
+        error = find_load(&load, service, request->load);
     if (error == 0 && request->shard >= load->checkpoint->summary.shards)
         error = report_error(ERR_INVALID, NULL, "shard %u of %u does not exist", request->shard,
                              load->checkpoint->summary.shards);
-    if (error == 0) {
-        wait = calloc(1, sizeof *wait);
-        error = wait ? 0 : report_error(ERR_MEMORY, NULL, "no memory to wait for a shard");
-    }
+    if (error == 0 && (wait = calloc(1, sizeof *wait)) == NULL)
+        error = report_error(ERR_MEMORY, NULL, "no memory to wait for a shard");
     if (error != 0) {
         rpc_call_fail(call, error);
         return;

@@ -158,6 +158,22 @@ static void test_trouble__short_descriptors_are_no_damage(void **state)
     assert_int_equal(step, 1);
 }
 
+static void test_trouble__a_load_is_refused_while_the_daemon_ends(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    open_world(bed, 1);
+    assert_true(save_step(peers, 1, 1));
+    assert_int_equal(load_open(&loading, bed, -1), 0);
+    assert_int_equal(peer_begin(&peers[0], 2), 0); /* what the end waits for */
+    service_drain(bed->service);
+    sleep_ms(100);
+    assert_int_equal(load_shard(&loading, 0, NULL), ERR_UNAVAILABLE);
+    load_close(&loading);
+    peer_finish(&peers[0], 2);
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, tear_down)
 #define CASE_STOPPED(name) cmocka_unit_test_setup_teardown(name, set_up_stopped, tear_down)
 
@@ -167,6 +183,7 @@ int main(void)
         CASE(test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late),
         CASE_STOPPED(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image),
         CASE(test_trouble__short_descriptors_are_no_damage),
+        CASE(test_trouble__a_load_is_refused_while_the_daemon_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
