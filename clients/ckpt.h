@@ -9,7 +9,7 @@
  *     if (rank == 0)
  *         ckpt_attempt_open(ckpt, &attempt, NULL, NULL);  -- then broadcast it to all ranks
  *     ckpt_describe(ckpt, attempt, tensors, num_tensors); -- every rank, its slices
- *     ckpt_load(ckpt, &(struct ckpt_load_options){.step = CKPT_NEWEST}, &loaded); -- fills the slices
+ *     ckpt_load(ckpt, &(struct ckpt_load_options){.step = CKPT_NEWEST}, &loaded); -- all slices
  *     for (...) {
  *         ... one step ...
  *         ckpt_save_begin(ckpt, &save, step, state_json);  -- an image in shared memory
