@@ -15,10 +15,17 @@ tmp=$(mktemp -d "${TMPDIR:-/var/tmp}/it-XXXX")
 tests_done=0
 started_pids=()
 
+# Process ids are used again: only what is still our child may be sent a signal.
+kill_ours() { # SIGNAL PID
+    grep -qsx "PPid:[[:space:]]*$$" "/proc/$2/status" && kill -"$1" "$2" 2>/dev/null
+}
 cleanup() {
     local pid
-    for pid in "${started_pids[@]}"; do kill -TERM "$pid" 2>/dev/null; done
-    for pid in "${started_pids[@]}"; do wait_gone "$pid" 5 || kill -KILL "$pid" 2>/dev/null; done
+    for pid in "${started_pids[@]}"; do kill_ours TERM "$pid"; done
+    for pid in "${started_pids[@]}"; do
+        ! grep -qsx "PPid:[[:space:]]*$$" "/proc/$pid/status" || wait_gone "$pid" 5 ||
+            kill_ours KILL "$pid"
+    done
     rm -rf "$tmp"
 }
 trap cleanup EXIT
