@@ -7,6 +7,8 @@
  * this daemon is the store's one writer and its coordinator, so nobody else can still commit it,
  * and its shards are removed. Files of other names are never touched.
  *
+ * The names of the newest checkpoints are made durable before any is served.
+ *
  * Order: a run's list is newest first, by attempt, then by step. A run that was rolled back goes on
  * in a higher attempt at lower steps, so the highest step is not the newest.
  *
@@ -335,6 +337,22 @@ static int scan_attempts(struct scan *scan)
     return error;
 }
 
+/* A daemon that was killed after it had placed a manifest may not have made the name durable; this
+ * one is about to call the checkpoint local. What was in work then is the newest now. */
+static void sync_newest(struct run *run)
+{
+    struct checkpoint *checkpoint = run->checkpoints;
+    for (uint32_t i = 0; checkpoint && i < COMMIT_SAVES_MAX; i++, checkpoint = checkpoint->next) {
+        char dir[STORAGE_KEY_MAX];
+        int error = shard_dir_key(dir, sizeof dir, run->name, checkpoint->summary.step,
+                                  checkpoint->summary.attempt);
+        if (error == 0)
+            error = storage_sync_names(run->service->storage, dir);
+        if (error != 0)
+            service_go_offline(run->service, report_line());
+    }
+}
+
 static int scan_run(struct scan *scan, const char *name)
 {
     struct names names;
@@ -357,6 +375,7 @@ static int scan_run(struct scan *scan, const char *name)
         if (c->summary.attempt > scan->run->newest_attempt)
             scan->run->newest_attempt = c->summary.attempt;
     commit_init(&scan->run->machine, scan->run->newest_attempt);
+    sync_newest(scan->run);
     return error;
 }
 

@@ -12,7 +12,8 @@
  *
  * The life of a checkpoint, file by file: door (who may come in), session (attempts, ranks, slices,
  * rings), stage (announced ranges become written blocks), commit (decides), save (performs what
- * commit decides), catalog (what exists), restore (leases, verified reads). */
+ * commit decides), publish (names, manifest), catalog (what exists), restore (leases, verified
+ * reads). */
 #ifndef HOLDFAST_CKPTD_H
 #define HOLDFAST_CKPTD_H
 
@@ -448,6 +449,12 @@ struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
     char reason[512];
 };
 #define FAILURES_MAX 256u
+
+/* ---- publish.c ---- */
+
+/* Both end with commit_names_synced, commit_published. */
+void publish_sync_names(struct save *save);
+void publish_manifest(struct save *save);
 
 /* ---- catalog.c ---- */
 
