@@ -33,6 +33,17 @@ int fsync(int fd)
     return (int)syscall(SYS_fsync, fd);
 }
 
+static bool was_synced(const struct bed *bed, const char *name)
+{
+    char path[240];
+    uint32_t count = atomic_load(&num_synced);
+    snprintf(path, sizeof path, "%s/store%s", bed->root, name);
+    for (uint32_t i = 0; i < count && i < SYNCED_MAX; i++)
+        if (strcmp(synced[i], path) == 0)
+            return true;
+    return false;
+}
+
 /* ---- the bed ---- */
 
 static void open_world(struct bed *bed, uint32_t world_size)
@@ -174,6 +185,21 @@ static void test_trouble__a_load_is_refused_while_the_daemon_ends(void **state)
     assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
 }
 
+/* Another one may have been killed after it placed the manifest and before the name was durable. */
+static void test_trouble__a_start_makes_the_names_of_the_newest_durable(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed, 1);
+    assert_true(save_step(peers, 1, 1));
+    peers_close(peers, 1);
+    bed_stop(bed);
+    atomic_store(&num_synced, 0);
+    assert_int_equal(bed_start(bed), 0);
+    assert_true(was_synced(bed, "/" RUN "/step-00000001-a0001"));
+    assert_true(was_synced(bed, "/" RUN));
+    assert_true(was_synced(bed, ""));
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, tear_down)
 #define CASE_STOPPED(name) cmocka_unit_test_setup_teardown(name, set_up_stopped, tear_down)
 
@@ -184,6 +210,7 @@ int main(void)
         CASE_STOPPED(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image),
         CASE(test_trouble__short_descriptors_are_no_damage),
         CASE(test_trouble__a_load_is_refused_while_the_daemon_ends),
+        CASE(test_trouble__a_start_makes_the_names_of_the_newest_durable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
