@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
 #define SYNCED_MAX 64u
 
@@ -64,6 +65,17 @@ static int set_up_stopped(void **state)
 {
     *state = bed_new();
     return 0;
+}
+
+static int call_hello(struct bed *bed, uint32_t timeout_ms)
+{
+    Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
+    ProtobufCMessage *reply = NULL;
+    int error = rpc_client_call(bed->rpc, "/holdfast.v1.Checkpoint/Hello", &request.base,
+                                &holdfast__v1__hello_reply__descriptor, &reply, timeout_ms);
+    if (error == 0)
+        protobuf_c_message_free_unpacked(reply, NULL);
+    return error;
 }
 
 static int call_abort(struct peer *peer)
@@ -200,6 +212,27 @@ static void test_trouble__a_start_makes_the_names_of_the_newest_durable(void **s
     assert_true(was_synced(bed, ""));
 }
 
+/* The eventfd is one object with two holders: what the rank does to it, it does to the daemon. */
+static void test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t one = 1, count;
+    struct iovec place = {&count, sizeof count};
+    open_world(bed, 1);
+    assert_int_equal(fcntl(peers[0].event_fd, F_SETFL, 0), 0); /* now a read waits */
+    int error = 0;
+    for (int i = 0; i < 200 && error == 0; i++) {
+        for (int k = 0; k < 500; k++) {
+            (void)!write(peers[0].event_fd, &one, sizeof one);
+            (void)!preadv2(peers[0].event_fd, &place, 1, -1, RWF_NOWAIT);
+        }
+        error = call_hello(bed, 2000);
+    }
+    (void)!write(peers[0].event_fd, &one, sizeof one); /* frees one that waits */
+    assert_int_equal(error, 0);
+    assert_true(save_step(peers, 1, 1));
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, tear_down)
 #define CASE_STOPPED(name) cmocka_unit_test_setup_teardown(name, set_up_stopped, tear_down)
 
@@ -211,6 +244,7 @@ int main(void)
         CASE(test_trouble__short_descriptors_are_no_damage),
         CASE(test_trouble__a_load_is_refused_while_the_daemon_ends),
         CASE(test_trouble__a_start_makes_the_names_of_the_newest_durable),
+        CASE(test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
