@@ -5,10 +5,12 @@
 #include "trainer/memory.h"
 #include "trainer/tokenizer.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static int new_kernels(struct kernels **out, const struct config *config)
 {
@@ -58,6 +60,19 @@ static int open_metrics(struct rank *r)
     return metrics_open(&r->metrics, &options);
 }
 
+static int save_config(const struct config *config, const char *json)
+{
+    char path[2 * CONFIG_TEXT_MAX + 2];
+    if (mkdir(config->dump_folder, 0777) != 0 && errno != EEXIST)
+        return report_errno(ERR_IO, "could not make job.dump_folder", config->dump_folder);
+    snprintf(path, sizeof(path), "%s/%s", config->dump_folder, config->save_config_file);
+    FILE *file = fopen(path, "w");
+    bool is_written = file != NULL && fprintf(file, "%s\n", json) > 0;
+    if ((file != NULL && fclose(file) != 0) || !is_written)
+        return report_errno(ERR_IO, "could not write job.save_config_file", path);
+    return 0;
+}
+
 /* What rank 0 says about the run before it starts. */
 static int introduce(const struct rank *r)
 {
@@ -83,15 +98,7 @@ static int introduce(const struct rank *r)
              (double)memory_shared_bytes(memory) / 1048576.0);
     if (config->print_config)
         log_info("config", "%s", json);
-    int rc = 0;
-    if (config->save_config_file[0] != 0) {
-        char path[2 * CONFIG_TEXT_MAX + 2];
-        snprintf(path, sizeof(path), "%s/%s", config->dump_folder, config->save_config_file);
-        FILE *file = fopen(path, "w");
-        bool is_written = file != NULL && fprintf(file, "%s\n", json) > 0;
-        if ((file != NULL && fclose(file) != 0) || !is_written)
-            rc = report_errno(ERR_IO, "could not write job.save_config_file", path);
-    }
+    int rc = config->save_config_file[0] != 0 ? save_config(config, json) : 0;
     free(json);
     return rc;
 }
