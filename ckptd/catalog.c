@@ -12,7 +12,8 @@
  * Order: a run's list is newest first, by attempt, then by step. A run that was rolled back goes on
  * in a higher attempt at lower steps, so the highest step is not the newest.
  *
- * Limits: limits.runs, limits.checkpoints: a store with more is refused at start (ERR_BUSY). */
+ * Limits: limits.runs, limits.checkpoints: no run or save begins beyond them, and a store with more
+ * is refused at start (ERR_BUSY). */
 #include "ckptd/ckptd.h"
 
 #include <stdio.h>
@@ -127,11 +128,22 @@ static bool newer(const struct manifest_summary *a, const struct manifest_summar
     return a->attempt != b->attempt ? a->attempt > b->attempt : a->step > b->step;
 }
 
+int catalog_check_room(const struct service *service)
+{
+    int64_t count = service->num_checkpoints;
+    for (const struct run *run = service->runs; run; run = run->next)
+        count += commit_num_saves(&run->machine);
+    if (count < service->config->limit_checkpoints)
+        return 0;
+    return report_error(ERR_BUSY, "raise limits.checkpoints, or remove checkpoints",
+                        "the store holds %u checkpoints already", service->num_checkpoints);
+}
+
 int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary)
 {
     struct service *service = run->service;
     if (service->num_checkpoints >= service->config->limit_checkpoints)
-        return report_error(ERR_BUSY, "raise limits.checkpoints, or prune",
+        return report_error(ERR_BUSY, "raise limits.checkpoints, or remove checkpoints",
                             "the store holds %u checkpoints already", service->num_checkpoints);
     struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
     if (checkpoint)

@@ -487,6 +487,8 @@ void catalog_close(struct service *service);
 /* ERR_NOT_FOUND; with `create`, ERR_BUSY, ERR_INVALID. */
 int run_find(struct run **out, struct service *service, const char *name, bool create);
 bool run_name_valid(const char *name);
+/* Before a save begins: is there room for one more beside those in work? ERR_BUSY. */
+int catalog_check_room(const struct service *service);
 int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary);
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
 /* The newest that is whole, or NULL. */

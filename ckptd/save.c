@@ -497,6 +497,8 @@ static int check_begin(struct session *session, const Holdfast__V1__BeginSaveReq
                              "the store is offline: %s", service->offline);
     if (error == 0)
         error = commit_may_begin(&run->machine, session->attempt, session->rank, request->step);
+    if (error == 0 && !commit_find_step(&run->machine, request->step))
+        error = catalog_check_room(service);
     if (error == 0 && catalog_find(run, request->step, session->attempt))
         error =
             report_error(ERR_EXISTS, NULL, "step %llu of attempt %llu is committed already",

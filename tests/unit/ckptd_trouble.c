@@ -197,6 +197,22 @@ static void test_trouble__a_load_is_refused_while_the_daemon_ends(void **state)
     assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
 }
 
+static void test_trouble__a_full_catalog_refuses_the_save_before_it_begins(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t step = 0;
+    bed->config.limit_checkpoints = 1;
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed, 1);
+    assert_true(save_step(peers, 1, 1));
+    assert_int_equal(peer_begin(&peers[0], 2), ERR_BUSY);
+    peers_close(peers, 1);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0); /* a limit that is kept does not lock the daemon out */
+    assert_int_equal(load_all(bed, -1, &step), 0);
+    assert_int_equal(step, 1);
+}
+
 /* Another one may have been killed after it placed the manifest and before the name was durable. */
 static void test_trouble__a_start_makes_the_names_of_the_newest_durable(void **state)
 {
@@ -243,6 +259,7 @@ int main(void)
         CASE_STOPPED(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image),
         CASE(test_trouble__short_descriptors_are_no_damage),
         CASE(test_trouble__a_load_is_refused_while_the_daemon_ends),
+        CASE_STOPPED(test_trouble__a_full_catalog_refuses_the_save_before_it_begins),
         CASE(test_trouble__a_start_makes_the_names_of_the_newest_durable),
         CASE(test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody),
     };
