@@ -12,7 +12,7 @@
  *
  * A socket that a dead daemon left behind is replaced; one that somebody answers on is ERR_BUSY.
  * Limits: limits.sessions arena connections (further ones are closed), HELLO_MS until a connection
- * has named its session. */
+ * has named its session. Out of descriptors, a door stays shut for PAUSE_MS; who waits, waits. */
 #include "ckptd/ckptd.h"
 
 #include <errno.h>
@@ -28,11 +28,14 @@
 #define BACKLOG 256
 #define HELLO_MS 10000
 #define DENIED_LOG_MS 1000 /* between two lines about refused users */
+#define PAUSE_MS 500       /* of a listener when the process is out of descriptors */
 
 struct listener {
     struct service *service;
+    int fd; /* -1: not open */
     struct watch watch;
-    const char *path; /* the service's */
+    const char *path;   /* the service's */
+    struct timer pause; /* over: accept again */
     void (*adopt)(struct service *service, int fd);
 };
 
@@ -76,13 +79,28 @@ static bool peer_allowed(struct service *service, int fd)
     return false;
 }
 
+static void pause_ended(struct timer *timer)
+{
+    struct listener *listener = CONTAINER_OF(timer, struct listener, pause);
+    if (loop_watch(listener->service->loop, &listener->watch, listener->fd) != 0)
+        loop_timer(listener->service->loop, &listener->pause, PAUSE_MS);
+}
+
+/* Who waits at the door keeps the socket readable: without a pause the loop would spin. */
+static void pause_listener(struct listener *listener)
+{
+    log_warn("door", "could not accept a connection on %s: %s", listener->path, strerror(errno));
+    loop_unwatch(listener->service->loop, &listener->watch);
+    loop_timer(listener->service->loop, &listener->pause, PAUSE_MS);
+}
+
 static void accept_one(struct watch *watch)
 {
     struct listener *listener = CONTAINER_OF(watch, struct listener, watch);
     int fd = accept4(watch->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
         if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
-            log_warn("door", "could not accept a connection: %s", strerror(errno));
+            pause_listener(listener);
         return;
     }
     if (peer_allowed(listener->service, fd))
@@ -285,6 +303,7 @@ static int open_listener(struct listener *listener, struct service *service)
     listener->service = service;
     listener->watch.run = accept_one;
     listener->watch.fd = -1;
+    listener->pause.run = pause_ended;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return report_errno(ERR_IO, "could not make a socket", "socket");
@@ -298,16 +317,18 @@ static int open_listener(struct listener *listener, struct service *service)
         error = loop_watch(service->loop, &listener->watch, fd);
     if (error != 0)
         close(fd);
+    else
+        listener->fd = fd;
     return error;
 }
 
 static void close_listener(struct listener *listener)
 {
-    int fd = listener->watch.fd;
-    if (!listener->service || fd < 0)
+    if (listener->fd < 0)
         return;
     loop_unwatch(listener->service->loop, &listener->watch);
-    close(fd);
+    loop_timer_cancel(listener->service->loop, &listener->pause);
+    close(listener->fd);
     unlink(listener->path);
 }
 
@@ -318,6 +339,7 @@ int door_open(struct service *service)
         return report_error(ERR_MEMORY, NULL, "no memory for the listeners");
     service->door = door;
     door->denied_logged_ms = -DENIED_LOG_MS;
+    door->rpc.fd = door->arena.fd = -1;
     door->rpc.path = service->socket_path;
     door->arena.path = service->arena_path;
     door->rpc.adopt = adopt_rpc;

@@ -181,6 +181,33 @@ static void test_trouble__short_descriptors_are_no_damage(void **state)
     assert_int_equal(step, 1);
 }
 
+static void test_trouble__a_full_table_of_descriptors_does_not_spin_the_daemon(void **state)
+{
+    struct bed *bed = *state;
+    static int fds[4096];
+    struct rlimit before, small;
+    struct timespec begin, end;
+    clockid_t clock;
+    assert_int_equal(call_hello(bed, CALL_MS), 0);
+    assert_int_equal(pthread_getcpuclockid(bed->thread, &clock), 0);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    small = (struct rlimit){1024, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+    uint32_t count = take_descriptors(fds, 4096);
+    assert_true(count > 1);
+    close(fds[--count]);
+    int waiting = arena_connect(bed); /* takes the last one: nobody can accept it */
+    clock_gettime(clock, &begin);
+    sleep_ms(500);
+    clock_gettime(clock, &end);
+    give_descriptors(fds, count);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    close(waiting);
+    int64_t used_ms = (end.tv_sec - begin.tv_sec) * 1000 + (end.tv_nsec - begin.tv_nsec) / 1000000;
+    assert_true(used_ms < 50);
+    open_world(bed, 1); /* the door opens again */
+}
+
 static void test_trouble__a_load_is_refused_while_the_daemon_ends(void **state)
 {
     struct bed *bed = *state;
@@ -258,6 +285,7 @@ int main(void)
         CASE(test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late),
         CASE_STOPPED(test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image),
         CASE(test_trouble__short_descriptors_are_no_damage),
+        CASE(test_trouble__a_full_table_of_descriptors_does_not_spin_the_daemon),
         CASE(test_trouble__a_load_is_refused_while_the_daemon_ends),
         CASE_STOPPED(test_trouble__a_full_catalog_refuses_the_save_before_it_begins),
         CASE(test_trouble__a_start_makes_the_names_of_the_newest_durable),
