@@ -114,9 +114,11 @@ static void test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late
     struct bed *bed = *state;
     open_world(bed, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
-    atomic_store(&sync_delay_ms, 200); /* three directories */
+    atomic_store(&num_synced, 0);
+    atomic_store(&sync_delay_ms, 300);
     peer_finish(&peers[0], 1);
-    sleep_ms(300);
+    for (int i = 0; i < 1000 && !was_synced(bed, "/" RUN "/step-00000001-a0001"); i++)
+        sleep_ms(10);
     assert_int_equal(call_abort(&peers[0]), 0);
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
     assert_int_equal(load_all(bed, 1, NULL), 0);
