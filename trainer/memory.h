@@ -23,7 +23,7 @@
 #include <stdio.h>
 
 #define MEMORY_ALIGN ((size_t)128)
-#define MEMORY_BUFFERS_MAX 16384u /* in one plan; more are refused by memory_commit */
+#define MEMORY_BUFFERS_MAX 16384u /* in one plan; more are refused by memory_place */
 
 struct memory;
 

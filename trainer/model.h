@@ -8,9 +8,12 @@
  * The model knows nothing of parallelism. It asks a provider for the parameters of a block and
  * gives it the block's gradients of one leaf (one micro-batch):
  *
- *     forward:   for each block    acquire -> compute -> release
- *     backward:  for each block,   acquire -> gradients_begin -> compute -> gradients_end ->
- * release last to first     (the embedding's backward needs no parameters and acquires none)
+ *     forward:   for each block  acquire -> compute -> release
+ *
+ *     backward:  for each block, last to first
+ *                                acquire -> gradients_begin -> compute -> gradients_end -> release
+ *
+ * The embedding's backward needs no parameters and acquires none.
  *
  * A walk without a batch makes the same calls in the same order and computes nothing: ranks that
  * have no leaf take part in the provider's collectives that way, and the memory plan is recorded

@@ -3,10 +3,13 @@
  * parallel_apply() is the recipe: mesh -> layouts -> memory plan -> communicators. What it makes:
  *
  *   mesh     ranks as a grid dp_replicate x dp_shard (R x F); rank = replica * F + shard.
+ *
  *   layouts  dimension 0 of every tensor is cut in F: ceil(rows / F) rows per shard, the last ones
  *            shorter or empty, as FSDP2 does. A shard is cut again in R the same way: the pieces,
- * of which each rank owns one while gradients are summed. state    this rank's shard of parameters
- * and both optimizer moments, float, the same on all replicas: what a checkpoint saves.
+ *            of which each rank owns one while gradients are summed.
+ *
+ *   state    this rank's shard of parameters and both optimizer moments, float, the same on all
+ *            replicas: what a checkpoint saves.
  *
  * FSDP is R = 1, DDP is F = 1, HSDP has both; all three run the same code.
  *
@@ -95,9 +98,8 @@ int parallel_logits(struct parallel *parallel, struct data *data, uint64_t first
                     float *out_logits);
 
 /* All ranks exchange how a call ended and return the same: 0, or the code of the lowest rank that
- * failed
- * (*out_first). parallel_agree leaves a last error on that rank alone, so that it is printed once;
- * the quiet form leaves the last error alone. Collective. */
+ * failed, which is *out_first. parallel_agree leaves a last error on that rank alone, so that it is
+ * printed once; the quiet form leaves the last error alone. Collective. */
 int parallel_agree(struct comm *world, int rc);
 int parallel_agree_quietly(struct comm *world, int rc, uint32_t *out_first);
 

@@ -1,12 +1,15 @@
 /* snapshot.c - the training state in ckptd (see snapshot.h).
  *
- * Start:  every rank connects; rank 0 takes the attempt (ckptd settles older saves first) and
- * broadcasts it; every rank describes its slices. Load:   rank 0 asks which checkpoint is the
- * newest whole one, all ranks load exactly that one, and agree. When any of them fails, all go back
- * to the next older one, and the log says what was skipped and why. So ranks never go on from
- * different checkpoints. Save:   every rank begins; if one could not, those that could abort, and
- * the step is skipped. Then each copies its slices into shared memory. "disabled" waits here until
- * the save is durable; "async" goes on, and the end is looked for by snapshot_poll.
+ * Start. Every rank connects; rank 0 takes the attempt (ckptd settles older saves first) and
+ * broadcasts it; every rank describes its slices.
+ *
+ * Load. Rank 0 asks which checkpoint is the newest whole one, all ranks load exactly that one, and
+ * agree. When any of them fails, all go back to the next older one, and the log says what was
+ * skipped and why. So ranks never go on from different checkpoints.
+ *
+ * Save. Every rank begins; if one could not, those that could abort, and the step is skipped. Then
+ * each copies its slices into shared memory. "disabled" waits here until the save is durable;
+ * "async" goes on, and the end is looked for by snapshot_poll.
  *
  * The identity of the numerics rides along. Another canonical order is refused, since the run's
  * bits are defined by it. Another ISA, library or dtype and other settings are said, and training
