@@ -18,6 +18,7 @@
 
 #define KEYS_MAX 512 /* of the table; more is a programming error */
 #define MICRO_BATCHES_DEFAULT 8
+#define MICRO_BATCH_TOKENS_MAX (1 << 24) /* what counts rows is 32 bits wide */
 
 static const char *const short_keys[] = {"config", "job.config_file", "estimate",
                                          "memory_estimation.enable", NULL};
@@ -205,6 +206,10 @@ static int settle_batch(struct config *config)
                             "training.global_batch_size = %lld is not local_batch_size %lld x "
                             "canonical.micro_batches %lld",
                             (long long)global, (long long)local, (long long)config->micro_batches);
+    if (local > MICRO_BATCH_TOKENS_MAX / config->seq_len)
+        return report_error(ERR_INVALID, "lower one of them; more micro-batches make a larger step",
+                            "training.local_batch_size = %lld x seq_len %lld is above %d tokens",
+                            (long long)local, (long long)config->seq_len, MICRO_BATCH_TOKENS_MAX);
     if (config->micro_batches < 0)
         config->micro_batches = global > 0 ? global / local : MICRO_BATCHES_DEFAULT;
     config->global_batch_size = local * config->micro_batches;

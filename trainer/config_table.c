@@ -78,7 +78,7 @@ const struct option config_table[] = {
     DOUBLE(lr, "optimizer.lr", 8e-4, 0, 1e3, "peak learning rate"),
     DOUBLE(beta1, "optimizer.beta1", 0.9, 0, 1, "decay of the first moment"),
     DOUBLE(beta2, "optimizer.beta2", 0.95, 0, 1, "decay of the second moment"),
-    DOUBLE(eps, "optimizer.eps", 1e-8, 0, 1, "added to the root of the second moment"),
+    DOUBLE(eps, "optimizer.eps", 1e-8, 1e-30, 1, "added to the root of the second moment"),
     DOUBLE(weight_decay, "optimizer.weight_decay", 0.1, 0, 1e3, "decoupled, on every parameter"),
     IGNORED("optimizer.implementation", ONE_FORM),
     IGNORED("optimizer.fused", ONE_FORM),
@@ -234,8 +234,9 @@ const struct option config_table[] = {
 
     CHOICE(kernels_backend, "kernels.backend", "best", "best,reference",
            "reference: the plain C twins (ours)"),
-    STRING(kernels_isa, "kernels.isa", "auto", "auto, or the most that may be used (ours)"),
-    INT(threads, "kernels.threads", 1, 1, 1024, "threads of a rank; never changes a bit (ours)"),
+    CHOICE(kernels_isa, "kernels.isa", "auto", "auto,avx512,avx2,sse2",
+           "vector instructions; auto: the most that the CPU has (ours)"),
+    INT(threads, "kernels.threads", 1, 1, 256, "threads of a rank; never changes a bit (ours)"),
 
     STRING(ckptd_address, "ckptd.address", "",
            "unix:/path; empty: unix:/tmp/holdfast-<uid>/ckptd.sock (ours)"),

@@ -19,7 +19,14 @@ static int new_kernels(struct kernels **out, const struct config *config)
         .backend = is_reference ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST,
         .num_threads = (uint32_t)config->threads,
         .isa = strcmp(config->kernels_isa, "auto") == 0 ? NULL : config->kernels_isa};
-    return kernels_new(out, &options);
+    int rc = kernels_new(out, &options);
+    if (rc == ERR_INVALID)
+        return report_error(rc, "set kernels.isa to auto", "this CPU has no %s (kernels.isa)",
+                            config->kernels_isa);
+    if (rc != 0)
+        return report_error(rc, NULL, "the kernels did not start with %lld threads: %s",
+                            (long long)config->threads, err_text(rc));
+    return 0;
 }
 
 /* A tokenizer that is given must be the one that made the tokens. */

@@ -147,6 +147,9 @@ static void test_config__mistakes_are_named(void **state)
     check_refused("--training.steps -3", "training.steps", "-3");
     check_refused("--optimizer.lr fast", "optimizer.lr", "fast");
     check_refused("--checkpoint.async_mode sometimes", "sometimes", "disabled");
+    check_refused("--kernels.isa avx1024", "avx1024", "avx512");
+    check_refused("--kernels.threads 257", "kernels.threads", "256");
+    check_refused("--optimizer.eps 0", "optimizer.eps", "1e-30");
     assert_int_equal(load(&config, "--config /nowhere.toml"), ERR_NOT_FOUND);
     assert_non_null(strstr(report_line(), "/nowhere.toml"));
     check_refused("stray", "stray", "--section.key value");
@@ -267,6 +270,8 @@ static void test_config__batch_sizes_come_out_settled(void **state)
                   "canonical.micro_batches 4", "leave one");
     check_refused("--training.global_batch_size 0", "training.global_batch_size = 0", "-1");
     check_refused("--parallelism.data_parallel_shard_degree 0", "shard_degree = 0", "-1");
+    check_refused("--training.local_batch_size 65536 --training.seq_len 65536",
+                  "local_batch_size = 65536 x seq_len 65536", "16777216");
 }
 
 static void test_config__the_schedule_comes_out_settled(void **state)
