@@ -59,6 +59,18 @@ static bool is_first_process(void)
     return true;
 }
 
+/* How many processes a launcher of MPI programs started this one among; 1 without one. */
+static long num_launched(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *size = getenv(names[i]);
+        if (size != NULL)
+            return strtol(size, NULL, 10);
+    }
+    return 1;
+}
+
 static bool is_given(const bool *is_set, const char *key)
 {
     for (size_t i = 0; config_table[i].key != NULL; i++) {
@@ -180,6 +192,11 @@ static int check_values(struct config *config)
     if (config->create_seed_checkpoint && !config->checkpoint_enable)
         return report_error(ERR_INVALID, "set checkpoint.enable = true",
                             "checkpoint.create_seed_checkpoint needs checkpoint.enable");
+    if (strcmp(config->comm_backend, "local") == 0 && num_launched() > 1 && !config->estimate)
+        return report_error(ERR_INVALID, "add --comm.backend mpi, or start one process",
+                            "comm.backend = local, but mpirun started %ld processes: each would "
+                            "train the whole run",
+                            num_launched());
     if (config->dp_shard == 0)
         return report_error(ERR_INVALID, "give -1 for the ranks that are left, or at least 1",
                             "parallelism.data_parallel_shard_degree = 0");

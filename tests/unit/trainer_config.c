@@ -307,6 +307,18 @@ static void test_config__paths_and_names_are_checked(void **state)
     assert_string_equal(config.tokenizer_path, bed->model);
 }
 
+static void test_config__ranks_as_threads_are_refused_in_one_process_of_several(void **state)
+{
+    struct config config;
+    (void)state;
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    check_refused("", "comm.backend = local", "--comm.backend mpi");
+    assert_int_equal(load(&config, "--comm.backend mpi"), 0);
+    setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
+    assert_int_equal(load(&config, ""), 0);
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+}
+
 static void test_config__the_json_names_every_setting(void **state)
 {
     struct config config;
@@ -347,6 +359,7 @@ int main(void)
         cmocka_unit_test(test_config__batch_sizes_come_out_settled),
         cmocka_unit_test(test_config__the_schedule_comes_out_settled),
         cmocka_unit_test(test_config__paths_and_names_are_checked),
+        cmocka_unit_test(test_config__ranks_as_threads_are_refused_in_one_process_of_several),
         cmocka_unit_test(test_config__the_json_names_every_setting),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
