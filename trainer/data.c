@@ -364,7 +364,8 @@ int data_write_tokens(const char *path, const struct tokenizer *tokenizer,
                             .progress = progress,
                             .bytes_total = total_bytes(text_paths, num_texts)};
     if (writer.file == NULL)
-        return report_errno(ERR_IO, "could not create the tokens file", temporary);
+        return report_error(ERR_INVALID, "make its folder, or name another file",
+                            "could not create %s: %s", temporary, strerror(errno));
     fwrite(zeros, sizeof(zeros), 1, writer.file);
     int result = write_texts(&writer, tokenizer, text_paths, num_texts);
     if (result == 0)

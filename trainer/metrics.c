@@ -6,6 +6,7 @@
 #include "trainer/metrics.h"
 #include "proto/report.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -79,9 +80,11 @@ int metrics_open(struct metrics **out, const struct metrics_options *options)
     if (m->rank == 0 && m->config->loss_file[0] != 0) {
         m->loss_file = fopen(m->config->loss_file, "a");
         if (m->loss_file == NULL) {
+            int error = errno;
             free(m);
-            return report_errno(ERR_IO, "could not open metrics.loss_file",
-                                options->config->loss_file);
+            return report_error(ERR_INVALID, "make its folder, or name another file",
+                                "could not open metrics.loss_file %s: %s",
+                                options->config->loss_file, strerror(error));
         }
     }
     *out = m;

@@ -71,11 +71,16 @@ static int save_config(const struct config *config, const char *json)
 {
     char path[2 * CONFIG_TEXT_MAX + 2];
     if (mkdir(config->dump_folder, 0777) != 0 && errno != EEXIST)
-        return report_errno(ERR_IO, "could not make job.dump_folder", config->dump_folder);
+        return report_error(ERR_INVALID, "make its parent, or name another folder",
+                            "could not make job.dump_folder %s: %s", config->dump_folder,
+                            strerror(errno));
     snprintf(path, sizeof(path), "%s/%s", config->dump_folder, config->save_config_file);
     FILE *file = fopen(path, "w");
-    bool is_written = file != NULL && fprintf(file, "%s\n", json) > 0;
-    if ((file != NULL && fclose(file) != 0) || !is_written)
+    if (file == NULL)
+        return report_error(ERR_INVALID, "name another file",
+                            "could not create job.save_config_file %s: %s", path, strerror(errno));
+    bool is_written = fprintf(file, "%s\n", json) > 0;
+    if (fclose(file) != 0 || !is_written)
         return report_errno(ERR_IO, "could not write job.save_config_file", path);
     return 0;
 }
@@ -155,8 +160,11 @@ int rank_load(struct rank *r)
 static int write_floats(const char *path, const float *values, size_t count)
 {
     FILE *file = fopen(path, "wb");
-    bool is_written = file != NULL && fwrite(values, sizeof(*values), count, file) == count;
-    if ((file != NULL && fclose(file) != 0) || !is_written)
+    if (file == NULL)
+        return report_error(ERR_INVALID, "make its folder, or name another file",
+                            "could not create debug.logits_file %s: %s", path, strerror(errno));
+    bool is_written = fwrite(values, sizeof(*values), count, file) == count;
+    if (fclose(file) != 0 || !is_written)
         return report_errno(ERR_IO, "could not write debug.logits_file", path);
     log_info("train", "wrote %zu logits to %s", count, path);
     return 0;

@@ -6,7 +6,7 @@
 # checkpoints are those from before, verify, and the good run is found finished.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 19
+plan 22
 make_tiny
 start_ckptd
 
@@ -51,6 +51,11 @@ refused "a missing tokenizer is named" "$tmp/no.model" --model.hf_assets_path "$
 refused "a file that is no tokens file is named" "$tmp/text.txt" \
     --training.dataset_path "$tmp/text.txt"
 refused "a missing configuration file is named" "$tmp/no.toml" --job.config_file "$tmp/no.toml"
+refused "a loss file in no folder is named" "$tmp/no/loss" --metrics.loss_file "$tmp/no/loss"
+refused "a configuration file to save in no folder is named" "$tmp/no/such" \
+    --job.save_config_file c.json --job.dump_folder "$tmp/no/such"
+check_exit 78 "a tokenizer file in no folder is refused" \
+    "$BUILD/tokenizer" train --vocab 300 --out "$tmp/no/tokenizer.model" "$tmp/text.txt"
 printf '[training]\nsteps = = 5\n' >"$tmp/broken.toml"
 refused "a syntax error in the file is named with its line" 'broken\.toml:2' \
     --job.config_file "$tmp/broken.toml"

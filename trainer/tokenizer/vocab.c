@@ -9,6 +9,7 @@
 #include "proto/report.h"
 #include "trainer/tokenizer/text.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -320,7 +321,8 @@ int vocab_write(const struct vocab *vocab, const char *path)
         return report_error(ERR_INVALID, NULL, "the path is too long: %s", path);
     FILE *file = fopen(temporary, "wxe");
     if (file == NULL)
-        return report_errno(ERR_IO, "could not create the tokenizer file", temporary);
+        return report_error(ERR_INVALID, "make its folder, or name another file",
+                            "could not create %s: %s", temporary, strerror(errno));
     int result = write_lines(vocab, file);
     /* One look at the stream's error covers every fprintf before it. */
     if (result == 0 && (fflush(file) != 0 || ferror(file) || fsync(fileno(file)) != 0))
