@@ -535,10 +535,14 @@ int parallel_step(struct parallel *p, const struct step_input *input, struct ste
 int parallel_logits(struct parallel *p, struct data *data, uint64_t first_sample, float *out_logits)
 {
     bool is_mine = p->mesh.world->rank == 0;
+    int rc = 0;
     if (is_mine)
-        ERR_TRY(data_read(data, first_sample, (uint32_t)p->config->local_batch_size, p->inputs,
-                          p->targets));
-    return model_logits(p->model, &p->provider, is_mine ? p->inputs : NULL, out_logits);
+        rc = data_read(data, first_sample, (uint32_t)p->config->local_batch_size, p->inputs,
+                       p->targets);
+    /* The others wait in the gathers: what could not be read is walked. */
+    const int32_t *inputs = is_mine && rc == 0 ? p->inputs : NULL;
+    ERR_TRY(model_logits(p->model, &p->provider, inputs, out_logits));
+    return rc;
 }
 
 /* ---- agreement ---- */

@@ -363,6 +363,62 @@ static void test_parallel__one_rank_that_is_asked_to_stop_stops_all_after_the_st
     free_outcome(outcome);
 }
 
+/* What each rank was told by a step and by logits that could not read their samples. */
+struct unread {
+    struct config config;
+    int step_rc[3], logits_rc[3];
+    bool has_reason[3]; /* of the step */
+};
+
+static int unread_main(struct comm *world, void *user)
+{
+    struct unread *u = user;
+    struct data *data = NULL;
+    struct kernels *kernels = NULL;
+    struct model_table *table = NULL;
+    struct parallel *p = NULL;
+    static float logits[32 * VOCAB];
+    struct step_result result;
+    ERR_TRY(data_open(&data, u->config.dataset_path, (uint32_t)u->config.seq_len, 3));
+    ERR_TRY(kernels_new(&kernels, &(struct kernels_options){.num_threads = 1}));
+    ERR_TRY(model_table_new(&table, "llama3", "tiny", VOCAB));
+    ERR_TRY(parallel_apply(&p, &(struct parallel_options){&u->config, table, kernels, world}));
+    parallel_init_state(p, 3);
+    if (world->rank == 0)
+        assert_int_equal(truncate(u->config.dataset_path, 4096), 0);
+    ERR_TRY(world->ops->barrier(world));
+    report_clear();
+    struct step_input input = {.data = data, .step = 1};
+    u->step_rc[world->rank] = parallel_step(p, &input, &result);
+    u->has_reason[world->rank] = report_message()[0] != 0;
+    u->logits_rc[world->rank] = parallel_logits(p, data, 0, logits);
+    int rc = world->ops->barrier(world);
+    parallel_free(p);
+    model_table_free(table);
+    kernels_free(kernels);
+    data_close(data);
+    return rc;
+}
+
+static void test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike(void **state)
+{
+    (void)state;
+    char shrinking[sizeof(tokens_path) + 8], line[2 * sizeof(shrinking) + 8];
+    struct unread u = {.config = configure(NULL, 0)};
+    snprintf(shrinking, sizeof(shrinking), "%s.short", tokens_path);
+    snprintf(line, sizeof(line), "cp %s %s", tokens_path, shrinking);
+    assert_int_equal(system(line), 0);
+    snprintf(u.config.dataset_path, sizeof(u.config.dataset_path), "%s", shrinking);
+    assert_int_equal(comm_local_run(3, unread_main, &u), 0);
+    unlink(shrinking);
+    for (int rank = 0; rank < 3; rank++) {
+        assert_int_equal(u.step_rc[rank], ERR_CORRUPT);
+        assert_true(u.has_reason[rank] == (rank == 0));
+        /* Rank 0 alone reads for the logits; the others must not wait for it in vain. */
+        assert_int_equal(u.logits_rc[rank], rank == 0 ? ERR_CORRUPT : 0);
+    }
+}
+
 /* ---- layouts and refusals ---- */
 
 static void test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts(void **state)
@@ -451,6 +507,7 @@ int main(void)
         cmocka_unit_test(test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits),
         cmocka_unit_test(test_parallel__fast_order_is_the_same_alone_and_near_elsewhere),
         cmocka_unit_test(test_parallel__one_rank_that_is_asked_to_stop_stops_all_after_the_step),
+        cmocka_unit_test(test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike),
         cmocka_unit_test(test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts),
         cmocka_unit_test(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum),
         cmocka_unit_test(test_parallel__more_ranks_than_micro_batches_are_refused),
