@@ -247,6 +247,15 @@ static const char *text_of(const json_t *object, const char *key)
     return text != NULL ? text : "";
 }
 
+/* Decides which samples a leaf is made of, so a run that changes it leaves the undisturbed one. */
+static bool shapes_leaves(const char *section, const char *key)
+{
+    if (strcmp(section, "debug") == 0)
+        return strcmp(key, "seed") == 0;
+    return strcmp(section, "training") == 0 &&
+           (strcmp(key, "seq_len") == 0 || strcmp(key, "local_batch_size") == 0);
+}
+
 /* Says which settings of the sections that shape training differ. */
 static void say_settings(const struct snapshot *s, const char *stored_json)
 {
@@ -266,8 +275,11 @@ static void say_settings(const struct snapshot *s, const char *stored_json)
                 continue;
             char *was = json_dumps(theirs, JSON_ENCODE_ANY),
                  *is = json_dumps(value, JSON_ENCODE_ANY);
-            log_info("checkpoint", "%s.%s was %s when the checkpoint was made, now it is %s",
-                     sections[i], key, was != NULL ? was : "?", is != NULL ? is : "?");
+            bool is_other = shapes_leaves(sections[i], key);
+            log_print(is_other ? LOG_WARN : LOG_INFO, "checkpoint",
+                      "%s.%s was %s when the checkpoint was made, now it is %s%s", sections[i], key,
+                      was != NULL ? was : "?", is != NULL ? is : "?",
+                      is_other ? ": training goes on with other samples" : "");
             free(was);
             free(is);
         }
@@ -505,7 +517,7 @@ static int ask_pending(struct snapshot *s, uint32_t wait_ms)
     s->is_settled = true;
     s->settled_rc = rc;
     if (rc == 0) {
-        log_info("checkpoint", "step %" PRId64 " is durable (local), %.2f s after its copy",
+        log_info("checkpoint", "step %" PRId64 " is durable (local), at most %.2f s after its copy",
                  s->pending_step, s->polled_at - s->pending_since);
     } else {
         log_warn("checkpoint", "step %" PRId64 " did not become durable: %s", s->pending_step,
@@ -616,6 +628,9 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
     }
     if (s->durable_step == p->step)
         return 0;
-    return report_error(rc, "start the run again when ckptd answers",
-                        "the last checkpoint, of step %" PRId64 ", could not be saved", p->step);
+    rc = report_error(rc, "start the run again when ckptd answers",
+                      "the last checkpoint, of step %" PRId64 ", could not be saved", p->step);
+    if (!is_rank_0(s))
+        report_clear(); /* once is enough */
+    return rc;
 }

@@ -103,9 +103,11 @@ int main(int argc, char **argv)
     static struct config config;
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     log_setup("trainer", getenv("HOLDFAST_LOG"));
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        trainer_config_print_help();
-        return EXIT_DONE;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            trainer_config_print_help();
+            return EXIT_DONE;
+        }
     }
     int rc = trainer_config_load(&config, argc, argv);
     if (rc == 0 && config.estimate)
