@@ -212,11 +212,12 @@ void kernel_rmsnorm_backward(struct kernels *k, void *dx, float *dweight, const 
 static void product(struct kernels *k, const struct product_args *args)
 {
     struct library_product product;
+    size_t items = divide_up(args->m, args->item_rows);
     REQUIRE(args->m > 0 && args->n > 0 && args->k > 0);
     if (k->library && library_prepare(&product, k->library, args))
-        run(k, library_product_item, &product, product_items(args), LIBRARY_SCRATCH);
+        run(k, library_product_item, &product, items, LIBRARY_SCRATCH);
     else
-        run(k, k->ops->product, args, product_items(args), product_scratch());
+        run(k, k->ops->product, args, items, product_scratch());
 }
 
 void kernel_linear(struct kernels *k, void *out, const void *x, const void *w, uint32_t rows,
@@ -228,7 +229,7 @@ void kernel_linear(struct kernels *k, void *out, const void *x, const void *w, u
                                 .m = rows,
                                 .n = out_dim,
                                 .k = in,
-                                .c_row = out_dim,
+                                .item_rows = PRODUCT_ROWS,
                                 .a_row = in,
                                 .a_column = 1,
                                 .b_row = 1,
@@ -248,7 +249,7 @@ void kernel_linear_backward_input(struct kernels *k, void *dx, const void *dout,
                                 .m = rows,
                                 .n = in,
                                 .k = out_dim,
-                                .c_row = in,
+                                .item_rows = PRODUCT_ROWS,
                                 .a_row = out_dim,
                                 .a_column = 1,
                                 .b_row = in,
@@ -269,7 +270,7 @@ void kernel_linear_backward_weight(struct kernels *k, float *dw, const void *dou
                                 .m = out_dim,
                                 .n = in,
                                 .k = rows,
-                                .c_row = in,
+                                .item_rows = PRODUCT_ROWS_WEIGHT,
                                 .a_row = 1,
                                 .a_column = out_dim,
                                 .b_row = in,

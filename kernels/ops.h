@@ -22,20 +22,19 @@
 /* ---- Items ---- */
 
 /* The sizes of items. They are part of the numeric identity: NORM_ROWS is the segment of the norm's
- * weight gradient, PRODUCT_* are the shapes that the library sees. */
+ * weight gradient, PRODUCT_ROWS* are the heights of what the library computes in one call. */
 #define NORM_ROWS 32
 #define ROPE_ROWS 32
 #define LOSS_ROWS 4
 #define SQUARES_ROWS 64
-#define FLAT_ITEM 16384 /* elements, for what is elementwise */
-#define COLUMN_ITEM 64  /* columns, where rows have to be added in order */
-#define PRODUCT_ROWS 256
-#define PRODUCT_COLUMNS 256
-#define PRODUCT_DEPTH 256  /* the contraction's block in our own products */
-#define ATTENTION_LANES 64 /* queries (positions x heads of a group) worked on together */
-#define ATTENTION_KEYS 64  /* keys per block */
-#define THREADS_MAX 256    /* per struct kernels; more is refused */
-#define LANES 16           /* of every sum */
+#define FLAT_ITEM 16384         /* elements, for what is elementwise */
+#define COLUMN_ITEM 64          /* columns, where rows have to be added in order */
+#define PRODUCT_ROWS 128        /* rows of an activation or its gradient */
+#define PRODUCT_ROWS_WEIGHT 256 /* rows of a weight's gradient */
+#define ATTENTION_LANES 64      /* queries (positions x heads of a group) worked on together */
+#define ATTENTION_KEYS 64       /* keys per block */
+#define THREADS_MAX 256         /* per struct kernels; more is refused */
+#define LANES 16                /* of every sum */
 
 /* The thread that works on an item. */
 struct worker {
@@ -95,31 +94,16 @@ struct norm_args {
     enum kernel_dtype dtype;
 };
 
-/* c[M,N] (+)= a[M,K] b[K,N]; strides in elements; the rows of c are dense. */
+/* c[M,N] (+)= a[M,K] b[K,N]; strides in elements; the rows of c are dense. An item is item_rows
+ * whole rows of c: dense results are what the library is fastest at. */
 struct product_args {
     void *c;
     const void *a, *b;
-    uint32_t m, n, k;
-    size_t c_row, a_row, a_column, b_row, b_column;
+    uint32_t m, n, k, item_rows;
+    size_t a_row, a_column, b_row, b_column;
     bool accumulate;
     enum kernel_dtype in, out;
 };
-struct tile {
-    uint32_t row, column, rows, columns;
-};
-static inline uint32_t product_items(const struct product_args *p)
-{
-    return (uint32_t)(divide_up(p->m, PRODUCT_ROWS) * divide_up(p->n, PRODUCT_COLUMNS));
-}
-static inline struct tile product_tile(const struct product_args *p, uint32_t item)
-{
-    uint32_t across = (uint32_t)divide_up(p->n, PRODUCT_COLUMNS);
-    struct range rows = item_range(item / across, PRODUCT_ROWS, p->m);
-    struct range columns = item_range(item % across, PRODUCT_COLUMNS, p->n);
-    return (struct tile){(uint32_t)rows.begin, (uint32_t)columns.begin,
-                         (uint32_t)(rows.end - rows.begin),
-                         (uint32_t)(columns.end - columns.begin)};
-}
 
 struct rope_args {
     void *x;                /* [B,T,heads,D] */
@@ -198,7 +182,7 @@ struct kernel_ops {
     item_fn *norm;               /* out, rstd, x; NORM_ROWS rows */
     item_fn *norm_backward;      /* dx and the segment's row of partial; NORM_ROWS rows */
     item_fn *norm_dweight;       /* dweight from partial, segments in order; COLUMN_ITEM columns */
-    item_fn *product;            /* one tile of c; scratch: product_scratch */
+    item_fn *product;            /* item_rows of c; scratch: product_scratch */
     item_fn *rope;               /* ROPE_ROWS of B*T */
     item_fn *attention;          /* out, lse; scratch: attention_scratch */
     item_fn *attention_backward; /* dq, dkey, dvalue; scratch: attention_scratch */
@@ -215,10 +199,12 @@ extern const struct kernel_ops kernel_ops_reference, kernel_ops_sse2, kernel_ops
     kernel_ops_avx512;
 
 /* Scratch per thread, in bytes, for every back-end. */
+#define PRODUCT_DEPTH 256   /* blocks of our own products: of the contraction */
+#define PRODUCT_COLUMNS 256 /* and of the columns of c */
 static inline size_t product_scratch(void)
 {
-    return sizeof(float) * ((size_t)PRODUCT_DEPTH * (PRODUCT_COLUMNS + PRODUCT_ROWS) +
-                            (size_t)PRODUCT_ROWS * PRODUCT_COLUMNS);
+    size_t rows = PRODUCT_ROWS_WEIGHT > PRODUCT_ROWS ? PRODUCT_ROWS_WEIGHT : PRODUCT_ROWS;
+    return sizeof(float) * (PRODUCT_DEPTH * (PRODUCT_COLUMNS + rows) + rows * PRODUCT_COLUMNS);
 }
 static inline size_t attention_scratch(const struct attention_args *a)
 {
@@ -261,11 +247,11 @@ struct library;
 int library_new(struct library **out, uint32_t num_threads);
 void library_free(struct library *library);
 const char *library_describe(const struct library *library); /* borrowed */
-/* A product ready to run: items are those of product_items. */
+/* A product ready to run, with the same items. */
 struct library_product {
     const struct product_args *args;
     struct library *library;
-    struct library_entry *entry[2][2]; /* [last row of tiles][last column of tiles] */
+    struct library_entry *whole, *last; /* for items of item_rows, and for the last */
 };
 /* False when the library does not take the product (type or scratch). */
 bool library_prepare(struct library_product *out, struct library *library,

@@ -136,14 +136,14 @@ static void product(const void *args, uint32_t item, const struct worker *worker
 {
     (void)worker;
     const struct product_args *p = args;
-    struct tile t = product_tile(p, item);
-    for (size_t m = t.row; m < (size_t)t.row + t.rows; m++) {
-        for (size_t n = t.column; n < (size_t)t.column + t.columns; n++) {
-            double sum = p->accumulate ? get(p->c, m * p->c_row + n, p->out) : 0;
+    struct range rows = item_range(item, p->item_rows, p->m);
+    for (size_t m = rows.begin; m < rows.end; m++) {
+        for (size_t n = 0; n < p->n; n++) {
+            double sum = p->accumulate ? get(p->c, m * p->n + n, p->out) : 0;
             for (size_t k = 0; k < p->k; k++)
                 sum += (double)get(p->a, m * p->a_row + k * p->a_column, p->in) *
                        get(p->b, k * p->b_row + n * p->b_column, p->in);
-            put(p->c, m * p->c_row + n, sum, p->out);
+            put(p->c, m * p->n + n, sum, p->out);
         }
     }
 }

@@ -1,12 +1,12 @@
 /* linear.c - matrix products by oneDNN, the only file that knows it.
  *
- * A product is cut into tiles of PRODUCT_ROWS x PRODUCT_COLUMNS; a tile is one library call on one
- * thread. The bits of a call depend on its shape, strides and types and on the library's own choice
- * of instructions, none of which depends on how many threads we have. At most four shapes of tiles
- * occur in a product (whole, last row of tiles, last column, corner).
+ * An item is some whole rows of the result: one library call on one thread. The bits of a call
+ * depend on its shape, strides and types and on the library's own choice of instructions, none of
+ * which depends on how many threads we have. At most two shapes occur in a product: the last item
+ * may be lower.
  *
  * Primitives are kept by shape, ENTRIES_MAX of them; the oldest makes room. An entry has memory
- * objects for every thread of the pool, so running a tile allocates nothing of ours and touches
+ * objects for every thread of the pool, so running an item allocates nothing of ours and touches
  * nothing shared. Scratchpads are the caller's memory; what needs more than LIBRARY_SCRATCH, and
  * what the library cannot do on this machine (bf16 without AVX-512), is refused here and done by
  * isa/product.c.
@@ -16,9 +16,9 @@
  * and primitives; what lies below is shared by the process and locked by oneDNN itself, so rank
  * threads do not disturb each other.
  *
- * Measured (tests/bench/kernels_products.c, one thread of a Zen 4): 107-116 GFLOP/s in f32 and
- * 210-225 in bf16 for tiles of 256 x 128, against 110-117 and 213-230 for one call on the whole
- * matrix. */
+ * Measured (tests/bench/kernels_products.c, one thread of a Zen 4, CPU time) against one call on
+ * the whole matrix: 0.95 to 1.0 of it in f32, 0.9 to 1.0 in bf16. Items that are cut in columns too
+ * were slower (0.85 in bf16): the library has its best code only for dense results. */
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
@@ -29,12 +29,12 @@
 
 #define ENTRIES_MAX 256
 
-/* What identifies a primitive: the tile's shape and the matrix's strides. */
+/* What identifies a primitive: the item's shape and the strides. */
 struct key {
     uint32_t m, n, k, accumulate, in, out;
-    uint64_t c_row, a_row, a_column, b_row, b_column;
+    uint64_t a_row, a_column, b_row, b_column;
 };
-_Static_assert(sizeof(struct key) == 6 * 4 + 5 * 8, "keys are compared by their bytes: no padding");
+_Static_assert(sizeof(struct key) == 6 * 4 + 4 * 8, "keys are compared by their bytes: no padding");
 
 struct library_entry {
     struct key key;
@@ -75,7 +75,7 @@ static bool describe(struct descriptions *out, const struct key *key)
                 a_strides = {(dnnl_dim_t)key->a_row, (dnnl_dim_t)key->a_column};
     dnnl_dims_t b = {key->k, key->n},
                 b_strides = {(dnnl_dim_t)key->b_row, (dnnl_dim_t)key->b_column};
-    dnnl_dims_t c = {key->m, key->n}, c_strides = {(dnnl_dim_t)key->c_row, 1};
+    dnnl_dims_t c = {key->m, key->n}, c_strides = {key->n, 1};
     return !dnnl_memory_desc_init_by_strides(&out->src, 2, a, type_of(key->in), a_strides) &&
            !dnnl_memory_desc_init_by_strides(&out->weights, 2, b, type_of(key->in), b_strides) &&
            !dnnl_memory_desc_init_by_strides(&out->dst, 2, c, type_of(key->out), c_strides);
@@ -152,11 +152,20 @@ static struct library_entry *obtain(struct library *library, const struct key *k
     return entry;
 }
 
-/* Size of tile i of `count`: whole, or the rest. */
-static uint32_t tile_size(uint32_t total, uint32_t size, bool last)
+static struct library_entry *obtain_rows(struct library *library, const struct product_args *args,
+                                         uint32_t rows)
 {
-    uint32_t rest = total % size;
-    return last && rest ? rest : size;
+    struct key key = {.m = rows,
+                      .n = args->n,
+                      .k = args->k,
+                      .accumulate = args->accumulate,
+                      .in = args->in,
+                      .out = args->out,
+                      .a_row = args->a_row,
+                      .a_column = args->a_column,
+                      .b_row = args->b_row,
+                      .b_column = args->b_column};
+    return obtain(library, &key);
 }
 
 bool library_prepare(struct library_product *out, struct library *library,
@@ -164,41 +173,22 @@ bool library_prepare(struct library_product *out, struct library *library,
 {
     omp_set_num_threads(1);
     *out = (struct library_product){.args = args, .library = library};
-    for (int i = 0; i < 4; i++) {
-        bool last_row = i / 2, last_column = i % 2;
-        if ((!last_row && args->m <= PRODUCT_ROWS) || (!last_column && args->n <= PRODUCT_COLUMNS))
-            continue; /* the only row or column of tiles is the last */
-        struct key key = {.m = tile_size(args->m, PRODUCT_ROWS, last_row),
-                          .n = tile_size(args->n, PRODUCT_COLUMNS, last_column),
-                          .k = args->k,
-                          .accumulate = args->accumulate,
-                          .in = args->in,
-                          .out = args->out,
-                          .c_row = args->c_row,
-                          .a_row = args->a_row,
-                          .a_column = args->a_column,
-                          .b_row = args->b_row,
-                          .b_column = args->b_column};
-        struct library_entry *entry = obtain(library, &key);
-        if (!entry->usable)
-            return false;
-        out->entry[last_row][last_column] = entry;
-    }
-    return true;
+    uint32_t rest = args->m % args->item_rows;
+    out->last = obtain_rows(library, args, rest ? rest : args->item_rows);
+    out->whole = args->m > rest ? obtain_rows(library, args, args->item_rows) : out->last;
+    return out->whole->usable && out->last->usable;
 }
 
 void library_product_item(const void *product, uint32_t item, const struct worker *worker)
 {
     const struct library_product *p = product;
     const struct product_args *a = p->args;
-    struct tile t = product_tile(a, item);
-    bool last_row = t.row + t.rows == a->m, last_column = t.column + t.columns == a->n;
-    struct library_entry *entry = p->entry[last_row][last_column];
+    struct range rows = item_range(item, a->item_rows, a->m);
+    struct library_entry *entry = rows.end == a->m ? p->last : p->whole;
     dnnl_memory_t *memory = entry->memory + (size_t)4 * worker->index;
-    size_t in = kernel_dtype_bytes(a->in), out = kernel_dtype_bytes(a->out);
-    void *handles[4] = {(char *)a->a + t.row * a->a_row * in,
-                        (char *)a->b + t.column * a->b_column * in,
-                        (char *)a->c + (t.row * a->c_row + t.column) * out, worker->scratch};
+    void *handles[4] = {(char *)a->a + rows.begin * a->a_row * kernel_dtype_bytes(a->in),
+                        (char *)a->b, (char *)a->c + rows.begin * a->n * kernel_dtype_bytes(a->out),
+                        worker->scratch};
     dnnl_exec_arg_t args[4] = {{DNNL_ARG_SRC, memory[0]},
                                {DNNL_ARG_WEIGHTS, memory[1]},
                                {DNNL_ARG_DST, memory[2]},

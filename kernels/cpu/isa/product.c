@@ -10,8 +10,9 @@
  * bits. Multiply and add are fused where the level has it (avx2, avx512), so sse2 differs from
  * these two.
  *
- * product(): k is cut in PRODUCT_DEPTH; of each cut, b's tile is copied to dense float rows and a's
- * to float, then added to a float tile that is converted at the end. */
+ * product(): blocks of PRODUCT_COLUMNS columns; k is cut in PRODUCT_DEPTH; of each cut, a and b are
+ * copied to dense floats, their product is added to a block of floats, which is converted at the
+ * end. */
 #include "kernels/cpu/isa/isa.h"
 
 /* Registers of c: 16 of 32, or 8 of 16. */
@@ -81,74 +82,101 @@ INLINE float value_at(const void *p, size_t i, bool bf16)
     return value;
 }
 
-/* out[rows,columns] dense rows of out_row floats, zeros up to it; in[r,c] = in[r row + c column].
- */
-INLINE void copy_block(float *out, size_t out_row, const void *in, struct tile t, size_t row,
-                       size_t column, bool bf16)
+/* A rectangle of a matrix, or of its transpose: rows and columns from where, and how far apart they
+ * lie. */
+struct source {
+    const void *at;
+    size_t row, column, rows, columns; /* where it begins, how large it is */
+    size_t row_stride, column_stride;
+};
+
+/* out[rows,columns] as floats, dense rows of out_row, zeros up to it. */
+INLINE void copy_block_as(float *out, size_t out_row, const struct source *s, bool bf16)
 {
-    for (size_t r = 0; r < t.rows; r++) {
-        size_t from = (t.row + r) * row + t.column * column;
+    for (size_t r = 0; r < s->rows; r++) {
+        size_t from = (s->row + r) * s->row_stride + s->column * s->column_stride;
         for (size_t c = 0; c < out_row; c += WIDTH) {
             lanes x = {0};
-            size_t count = t.columns > c ? part_of(c, t.columns) : 0;
-            if (column == 1)
-                x = load_part(in, from + c, count, bf16);
+            size_t count = s->columns > c ? part_of(c, s->columns) : 0;
+            if (s->column_stride == 1)
+                x = load_part(s->at, from + c, count, bf16);
             else
                 for (size_t l = 0; l < count; l++)
-                    x[l] = value_at(in, from + (c + l) * column, bf16);
+                    x[l] = value_at(s->at, from + (c + l) * s->column_stride, bf16);
             store(out, r * out_row + c, x, false);
         }
     }
 }
 
-INLINE void write_tile(const struct product_args *p, struct tile t, const float *c, size_t c_row,
-                       bool bf16)
+static void copy_block(float *out, size_t out_row, const struct source *s, enum kernel_dtype dtype)
 {
-    for (size_t r = 0; r < t.rows; r++) {
-        size_t to = (t.row + r) * p->c_row + t.column;
-        for (size_t i = 0; i < t.columns; i += WIDTH) {
-            size_t count = part_of(i, t.columns);
-            lanes x = load(c, r * c_row + i, false);
+    if (dtype == KERNEL_BF16)
+        copy_block_as(out, out_row, s, true);
+    else
+        copy_block_as(out, out_row, s, false);
+}
+
+/* c[rows, columns] of the result, from dense rows of PRODUCT_COLUMNS floats. */
+INLINE void write_block(const struct product_args *p, struct range rows, struct range columns,
+                        const float *c, bool bf16)
+{
+    for (size_t r = rows.begin; r < rows.end; r++, c += PRODUCT_COLUMNS) {
+        for (size_t i = columns.begin; i < columns.end; i += WIDTH) {
+            size_t count = part_of(i, columns.end);
+            lanes x = load(c, i - columns.begin, false);
             if (p->accumulate)
-                x += load_part(p->c, to + i, count, bf16);
-            store_part(p->c, to + i, x, count, bf16);
+                x += load_part(p->c, r * p->n + i, count, bf16);
+            store_part(p->c, r * p->n + i, x, count, bf16);
         }
     }
+}
+
+/* Where a product's blocks lie in a thread's scratch. */
+struct blocks {
+    float *a, *b, *c;
+};
+
+/* c (+)= a[rows, k..] b[k.., columns] for one cut of k. A transposed a stays so: both ways are
+ * dense. */
+static void add_cut(const struct product_args *p, const struct blocks *at, struct range rows,
+                    struct range columns, struct range k)
+{
+    size_t m = rows.end - rows.begin, n = columns.end - columns.begin, depth = k.end - k.begin;
+    bool transposed = p->a_column != 1;
+    size_t a_row = round_up(transposed ? m : depth, LANES);
+    struct source a = {p->a, rows.begin, k.begin, m, depth, p->a_row, p->a_column};
+    struct source a_transposed = {p->a, k.begin, rows.begin, depth, m, p->a_column, p->a_row};
+    struct source b = {p->b, k.begin, columns.begin, depth, n, p->b_row, p->b_column};
+    copy_block(at->a, a_row, transposed ? &a_transposed : &a, p->in);
+    copy_block(at->b, round_up(n, LANES), &b, p->in);
+    struct block block = {.c = at->c,
+                          .a = at->a,
+                          .b = at->b,
+                          .c_row = PRODUCT_COLUMNS,
+                          .a_row = transposed ? 1 : a_row,
+                          .a_column = transposed ? a_row : 1,
+                          .b_row = round_up(n, LANES),
+                          .m = m,
+                          .n = round_up(n, LANES),
+                          .k = depth,
+                          .accumulate = k.begin > 0};
+    ISA_NAME(block_product)(&block);
 }
 
 void ISA_NAME(product)(const void *args, uint32_t item, const struct worker *worker)
 {
     const struct product_args *p = args;
-    struct tile t = product_tile(p, item);
-    size_t width = round_up(t.columns, LANES);
-    float *b = worker->scratch, *a = b + PRODUCT_DEPTH * PRODUCT_COLUMNS;
-    float *c = a + PRODUCT_DEPTH * PRODUCT_ROWS;
-    for (size_t k = 0; k < p->k; k += PRODUCT_DEPTH) {
-        uint32_t depth = (uint32_t)(p->k - k < PRODUCT_DEPTH ? p->k - k : PRODUCT_DEPTH);
-        struct tile from_a = {t.row, (uint32_t)k, t.rows, depth};
-        struct tile from_b = {(uint32_t)k, t.column, depth, t.columns};
-        if (p->in == KERNEL_BF16) {
-            copy_block(a, PRODUCT_DEPTH, p->a, from_a, p->a_row, p->a_column, true);
-            copy_block(b, width, p->b, from_b, p->b_row, p->b_column, true);
-        } else {
-            copy_block(a, PRODUCT_DEPTH, p->a, from_a, p->a_row, p->a_column, false);
-            copy_block(b, width, p->b, from_b, p->b_row, p->b_column, false);
-        }
-        struct block block = {.c = c,
-                              .a = a,
-                              .b = b,
-                              .c_row = width,
-                              .a_row = PRODUCT_DEPTH,
-                              .a_column = 1,
-                              .b_row = width,
-                              .m = t.rows,
-                              .n = width,
-                              .k = depth,
-                              .accumulate = k > 0};
-        ISA_NAME(block_product)(&block);
+    struct range rows = item_range(item, p->item_rows, p->m);
+    struct blocks at = {.b = worker->scratch};
+    at.c = at.b + PRODUCT_DEPTH * PRODUCT_COLUMNS;
+    at.a = at.c + p->item_rows * PRODUCT_COLUMNS;
+    for (uint32_t j = 0; j < divide_up(p->n, PRODUCT_COLUMNS); j++) {
+        struct range columns = item_range(j, PRODUCT_COLUMNS, p->n);
+        for (uint32_t i = 0; i < divide_up(p->k, PRODUCT_DEPTH); i++)
+            add_cut(p, &at, rows, columns, item_range(i, PRODUCT_DEPTH, p->k));
+        if (p->out == KERNEL_BF16)
+            write_block(p, rows, columns, at.c, true);
+        else
+            write_block(p, rows, columns, at.c, false);
     }
-    if (p->out == KERNEL_BF16)
-        write_tile(p, t, c, width, true);
-    else
-        write_tile(p, t, c, width, false);
 }
