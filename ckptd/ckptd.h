@@ -555,6 +555,7 @@ struct service {
     uint64_t boot_id;
     char arena_path[160];
     char socket_path[128];
+    atomic_bool drain_asked;
     bool draining;
     int64_t drain_until_ms;
     struct event drain_event;
@@ -581,7 +582,7 @@ struct service {
 
 int service_open(struct service **out, const struct config *config);
 void service_run(struct service *service);
-/* From a signal thread: stop taking work, finish what runs within limits.drain_ms, end. */
+/* From any thread, also again: stop taking work, finish what runs within limits.drain_ms, end. */
 void service_drain(struct service *service);
 void service_close(struct service *service);
 /* Refuses with ERR_UNAVAILABLE while draining. */

@@ -444,7 +444,8 @@ static void drain(struct event *event)
 
 void service_drain(struct service *service)
 {
-    loop_post(service->loop, &service->drain_event);
+    if (!atomic_exchange(&service->drain_asked, true)) /* there is one event */
+        loop_post(service->loop, &service->drain_event);
 }
 
 /* ---- closing ---- */

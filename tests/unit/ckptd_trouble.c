@@ -18,18 +18,21 @@ static struct peer peers[RANKS];
 /* ---- fsync ---- */
 
 static atomic_int sync_delay_ms;
-static atomic_uint num_synced;
+static pthread_mutex_t sync_mutex = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t num_synced; /* these two are guarded by sync_mutex */
 static char synced[SYNCED_MAX][160];
 
 int fsync(int fd)
 {
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    uint32_t at = atomic_fetch_add(&num_synced, 1);
-    if (at < SYNCED_MAX) {
-        ssize_t bytes = readlink(link, synced[at], sizeof synced[at] - 1);
-        synced[at][bytes > 0 ? bytes : 0] = 0;
+    pthread_mutex_lock(&sync_mutex);
+    if (num_synced < SYNCED_MAX) {
+        char *path = synced[num_synced++];
+        ssize_t bytes = readlink(link, path, sizeof synced[0] - 1);
+        path[bytes > 0 ? bytes : 0] = 0;
     }
+    pthread_mutex_unlock(&sync_mutex);
     sleep_ms(atomic_load(&sync_delay_ms));
     return (int)syscall(SYS_fsync, fd);
 }
@@ -37,12 +40,20 @@ int fsync(int fd)
 static bool was_synced(const struct bed *bed, const char *name)
 {
     char path[240];
-    uint32_t count = atomic_load(&num_synced);
+    bool found = false;
     snprintf(path, sizeof path, "%s/store%s", bed->root, name);
-    for (uint32_t i = 0; i < count && i < SYNCED_MAX; i++)
-        if (strcmp(synced[i], path) == 0)
-            return true;
-    return false;
+    pthread_mutex_lock(&sync_mutex);
+    for (uint32_t i = 0; i < num_synced && !found; i++)
+        found = strcmp(synced[i], path) == 0;
+    pthread_mutex_unlock(&sync_mutex);
+    return found;
+}
+
+static void forget_syncs(void)
+{
+    pthread_mutex_lock(&sync_mutex);
+    num_synced = 0;
+    pthread_mutex_unlock(&sync_mutex);
 }
 
 /* ---- the bed ---- */
@@ -114,7 +125,7 @@ static void test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late
     struct bed *bed = *state;
     open_world(bed, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
-    atomic_store(&num_synced, 0);
+    forget_syncs();
     atomic_store(&sync_delay_ms, 300);
     peer_finish(&peers[0], 1);
     for (int i = 0; i < 1000 && !was_synced(bed, "/" RUN "/step-00000001-a0001"); i++)
@@ -250,7 +261,7 @@ static void test_trouble__a_start_makes_the_names_of_the_newest_durable(void **s
     assert_true(save_step(peers, 1, 1));
     peers_close(peers, 1);
     bed_stop(bed);
-    atomic_store(&num_synced, 0);
+    forget_syncs();
     assert_int_equal(bed_start(bed), 0);
     assert_true(was_synced(bed, "/" RUN "/step-00000001-a0001"));
     assert_true(was_synced(bed, "/" RUN));
