@@ -82,6 +82,14 @@ INLINE float value_at(const void *p, size_t i, bool bf16)
     return value;
 }
 
+INLINE lanes gather(const void *p, size_t i, size_t stride, size_t count, bool bf16)
+{
+    lanes x = {0};
+    for (size_t l = 0; l < count; l++)
+        x[l] = value_at(p, i + l * stride, bf16);
+    return x;
+}
+
 /* A rectangle of a matrix, or of its transpose: rows and columns from where, and how far apart they
  * lie. */
 struct source {
@@ -96,13 +104,10 @@ INLINE void copy_block_as(float *out, size_t out_row, const struct source *s, bo
     for (size_t r = 0; r < s->rows; r++) {
         size_t from = (s->row + r) * s->row_stride + s->column * s->column_stride;
         for (size_t c = 0; c < out_row; c += WIDTH) {
-            lanes x = {0};
             size_t count = s->columns > c ? part_of(c, s->columns) : 0;
-            if (s->column_stride == 1)
-                x = load_part(s->at, from + c, count, bf16);
-            else
-                for (size_t l = 0; l < count; l++)
-                    x[l] = value_at(s->at, from + (c + l) * s->column_stride, bf16);
+            lanes x = s->column_stride == 1 ? load_part(s->at, from + c, count, bf16)
+                                            : gather(s->at, from + c * s->column_stride,
+                                                     s->column_stride, count, bf16);
             store(out, r * out_row + c, x, false);
         }
     }
