@@ -37,9 +37,9 @@ INTEGRATION = $(filter-out tests/integration/lib%,$(wildcard tests/integration/*
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp')
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 
-# One short line per file; V=1 shows the commands.
+# One short line per file; V=1 shows the commands, -s nothing.
 Q = $(if $(V),,@)
-say = @mkdir -p $(@D)$(if $(V),,; echo "  $(1) $@")
+say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
 .PHONY: help deps all run test check bench format install clean deps-now tests-built
 .SECONDARY:
