@@ -62,6 +62,8 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json)
     save->error = 0;
     error = map_image(save, reply);
     save->is_open = error == 0;
+    if (error != 0)
+        ckpt_save_abort(save); /* it was begun: the other ranks need not wait for this one */
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;
 }

@@ -50,6 +50,7 @@ struct fake {
     atomic_int connection; /* the one of the arena, or -1 */
     pthread_t thread;
     atomic_bool stop;
+    atomic_int num_aborts; /* AbortSave calls */
     struct arena_control *control;
     int control_fd, event_fd, segment_fds[2];
     unsigned char *segments[2];
@@ -113,8 +114,9 @@ static void on_begin(void *user, struct rpc_call *call, const ProtobufCMessage *
 static void on_abort(void *user, struct rpc_call *call, const ProtobufCMessage *message)
 {
     Holdfast__V1__AbortSaveReply reply = HOLDFAST__V1__ABORT_SAVE_REPLY__INIT;
-    (void)user;
+    struct fake *fake = user;
     (void)message;
+    atomic_fetch_add(&fake->num_aborts, 1);
     rpc_call_reply(call, &reply.base);
 }
 
@@ -442,6 +444,7 @@ static void test_hostile__impossible_segments_are_refused(void **state)
     struct fake *fake = *state;
     fake->say.num_segments = 1; /* too few for the image */
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
+    assert_int_equal(atomic_load(&fake->num_aborts), 1); /* nobody waits for this rank */
     be_honest(fake);
     fake->say.segment_numbers[1] = UINT32_MAX;
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
