@@ -239,6 +239,8 @@ static int work_on(struct scan *scan, const struct scan_buffer *buffer)
         uint64_t block = buffer->first_block + i, start, bytes;
         if (block >= scan->file->geometry.num_blocks)
             break;
+        if (!wants_block(scan, block))
+            continue; /* came along with its neighbours */
         shard_block(&start, &bytes, &scan->file->geometry, block);
         if (block_is_good(scan->file, block, data, bytes))
             error = deliver(scan, data, start, bytes);

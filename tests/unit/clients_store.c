@@ -231,6 +231,7 @@ struct sink {
     unsigned char *data[TENSORS];
     uint64_t seen[TENSORS]; /* elements */
     uint64_t damaged, block;
+    uint32_t wanted; /* of wants_one */
     /* of the call under way */
     const unsigned char *from;
     uint32_t tensor, element_bytes;
@@ -414,6 +415,57 @@ static void test_scan__names_the_block_of_a_changed_byte_and_never_hands_it_out(
     fixture_close(&fixture);
 }
 
+static bool wants_one(void *user, uint32_t tensor)
+{
+    return tensor == ((struct sink *)user)->wanted;
+}
+
+static void test_scan__damage_where_nothing_wanted_lies_is_not_looked_at(void **state)
+{
+    struct fixture fixture;
+    struct checkpoint checkpoint;
+    struct shard_file file;
+    struct shard_tensor *tensors = NULL;
+    struct sink sink;
+    uint32_t count, num_flipped = 0;
+    uint64_t bytes, start, begin = 0, end = 0;
+    (void)state;
+    fixture_open(&fixture, 1, 300);
+    write_checkpoint(&fixture, "run", 7, 1);
+    struct storage *store = open_store(&fixture);
+    assert_int_equal(checkpoint_open(&checkpoint, store, "run@7-a1"), 0);
+    assert_int_equal(shard_file_open(&file, &checkpoint, 0), 0);
+    assert_int_equal(layout_shard_tensors(&tensors, &count, &bytes, fixture.table, 0), 0);
+    sink_open(&sink, &fixture);
+    sink.wanted = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (tensors[i].tensor == sink.wanted) {
+            begin = file.geometry.data_start + tensors[i].data_byte;
+            end = begin + tensors[i].bytes;
+        }
+    }
+    for (uint64_t block = 0; block < file.geometry.num_blocks; block++) {
+        shard_block(&start, &bytes, &file.geometry, block);
+        if (begin < start + bytes && end > start)
+            continue;
+        flip(&fixture, 0, start + bytes / 2);
+        num_flipped++;
+    }
+    assert_true(num_flipped > 2);
+    const struct shard_scan hooks = {
+        .user = &sink, .wants = wants_one, .elements = put_elements, .damaged = put_damaged};
+    assert_int_equal(shard_scan(&checkpoint, &file, &hooks), 0);
+    assert_int_equal(sink.damaged, 0);
+    assert_int_equal(sink.seen[sink.wanted], fixture.elements[sink.wanted]);
+    assert_int_equal(count_wrong(&sink, sink.wanted), 0);
+    sink_close(&sink);
+    free(tensors);
+    shard_file_close(&file, store);
+    checkpoint_close(&checkpoint);
+    storage_close(store);
+    fixture_close(&fixture);
+}
+
 static void test_open__a_missing_or_short_shard_and_a_changed_manifest_are_damage(void **state)
 {
     struct fixture fixture;
@@ -532,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_scan__gives_every_element_of_any_layout_once),
         cmocka_unit_test(test_gather__puts_tensors_together_in_chunks_of_any_size),
         cmocka_unit_test(test_scan__names_the_block_of_a_changed_byte_and_never_hands_it_out),
+        cmocka_unit_test(test_scan__damage_where_nothing_wanted_lies_is_not_looked_at),
         cmocka_unit_test(test_open__a_missing_or_short_shard_and_a_changed_manifest_are_damage),
         cmocka_unit_test(
             test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all),
