@@ -1,0 +1,133 @@
+/* trainer_optimizer.c - the update of a rank's shards.
+ *
+ * Goal: AdamW with torch's clipping, on every slice and nothing beside it. Method: a state of two
+ * slices with a gap, two updates, compared with the definition in double; the clipping is read off
+ * the first moment, since the parameters hardly show it (Adam does not care for the scale of a
+ * gradient, so twenty steps against another program did not notice when it was missing). */
+#include "trainer/optimizer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define COUNT 8 /* floats per buffer: elements 0, 1 and 4, 5, 6 are slices, the rest padding */
+
+struct bed {
+    struct kernels *kernels;
+    struct config config;
+    struct state_slice slices[2];
+    struct state state;
+    float param[COUNT], exp_avg[COUNT], exp_avg_sq[COUNT], grad[COUNT];
+};
+
+static int setup(void **out)
+{
+    struct bed *bed = calloc(1, sizeof(*bed));
+    struct kernels_options options = {.num_threads = 1};
+    const char *wanted = getenv("HOLDFAST_TEST_KERNELS");
+    if (wanted != NULL && strcmp(wanted, "reference") == 0)
+        options.backend = KERNEL_BACKEND_REFERENCE;
+    assert_non_null(bed);
+    assert_int_equal(kernels_new(&bed->kernels, &options), 0);
+    bed->config = (struct config){
+        .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_norm = 1.0};
+    bed->slices[0] = (struct state_slice){.rows = 2, .at = 0, .count = 2};
+    bed->slices[1] = (struct state_slice){.rows = 3, .at = 4, .count = 3};
+    bed->state = (struct state){.num_slices = 2,
+                                .slices = bed->slices,
+                                .count = COUNT,
+                                .param = bed->param,
+                                .exp_avg = bed->exp_avg,
+                                .exp_avg_sq = bed->exp_avg_sq,
+                                .grad = bed->grad};
+    for (int i = 0; i < COUNT; i++) {
+        bed->param[i] = 0.5f * (float)(i - 3);
+        bed->grad[i] = (float)(i % 3) - 1.25f;
+    }
+    *out = bed;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bed *bed = *state;
+    kernels_free(bed->kernels);
+    free(bed);
+    return 0;
+}
+
+static void update(struct bed *bed, int64_t number, double lr, double grad_norm)
+{
+    struct optimizer_step step = {.update = number, .lr = lr, .grad_norm = grad_norm};
+    optimizer_update(&bed->state, bed->kernels, &bed->config, &step);
+}
+
+static void want(double got, double expected)
+{
+    assert_true(fabs(got - expected) <= 1e-6 * (1 + fabs(expected)));
+}
+
+static void test_optimizer__two_updates_are_adamws(void **state)
+{
+    struct bed *bed = *state;
+    float before[COUNT];
+    memcpy(before, bed->param, sizeof(before));
+    update(bed, 1, 0.01, 0.5);
+    update(bed, 2, 0.02, 0.5);
+    for (int i = 0; i < COUNT; i++) {
+        double p = before[i], g = bed->grad[i], m = 0, v = 0;
+        for (int n = 1; n <= 2; n++) {
+            m = 0.9 * m + 0.1 * g;
+            v = 0.95 * v + 0.05 * g * g;
+            double hat = m / (1 - pow(0.9, n)) / (sqrt(v / (1 - pow(0.95, n))) + 1e-8);
+            p -= 0.01 * n * (hat + 0.1 * p);
+        }
+        bool is_padding = i == 2 || i == 3 || i == 7;
+        want(bed->param[i], is_padding ? before[i] : p);
+        want(bed->exp_avg[i], is_padding ? 0 : m);
+        want(bed->exp_avg_sq[i], is_padding ? 0 : v);
+    }
+}
+
+static void test_optimizer__a_gradient_above_the_norm_is_scaled_down_to_it(void **state)
+{
+    struct bed *bed = *state;
+    update(bed, 1, 0.01, 5.0);
+    want(bed->exp_avg[4], 0.1 * bed->grad[4] / (5.0 + 1e-6));
+    want(bed->exp_avg_sq[4], 0.05 * pow(bed->grad[4] / (5.0 + 1e-6), 2));
+}
+
+static void test_optimizer__a_gradient_below_the_norm_is_left_alone(void **state)
+{
+    struct bed *bed = *state;
+    update(bed, 1, 0.01, 0.75);
+    want(bed->exp_avg[4], 0.1 * bed->grad[4]);
+}
+
+static void test_optimizer__a_norm_of_zero_switches_clipping_off(void **state)
+{
+    struct bed *bed = *state;
+    bed->config.max_norm = 0;
+    update(bed, 1, 0.01, 5.0);
+    want(bed->exp_avg[4], 0.1 * bed->grad[4]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_optimizer__two_updates_are_adamws, setup, teardown),
+        cmocka_unit_test_setup_teardown(
+            test_optimizer__a_gradient_above_the_norm_is_scaled_down_to_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_optimizer__a_gradient_below_the_norm_is_left_alone,
+                                        setup, teardown),
+        cmocka_unit_test_setup_teardown(test_optimizer__a_norm_of_zero_switches_clipping_off, setup,
+                                        teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
