@@ -502,6 +502,8 @@ static int agree_on_save(struct snapshot *s, int rc, int64_t step)
     if (agreed != 0 && first == s->mesh->world->rank)
         log_warn("checkpoint", "step %" PRId64 " was not saved (rank %u): %s", step, first,
                  report_line());
+    if (first != s->mesh->world->rank)
+        report_clear(); /* should training end for it, one rank says why */
     return agreed;
 }
 

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 43
+plan 48
 make_tiny
 # A small pool, so that starting again takes no time.
 start_small() { start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 16MiB; }
@@ -145,7 +145,25 @@ check_equal "when ckptd comes back in time the last save succeeds: 75" "$status"
 check "alone: it went on without ckptd, with a warning" says alone "warn.*step 4 was not saved"
 check_equal "alone: started again it ends with 0" "$(status_of train alone)" 0
 check "alone: every bit is the undisturbed run's" same alone
-kill -TERM "$ckptd_pid" && wait_gone "$ckptd_pid" 20
+# It is killed while a long run saves every few steps.
+shot() { # RUN [SETTING...]
+    in_background "$1" --training.steps 600 --checkpoint.interval 20 --metrics.log_freq 100 "${@:2}"
+    wait_for 30 says "$1" "is durable"
+    kill -KILL "$ckptd_pid"
+    wait_gone "$ckptd_pid" 20
+    wait_for 30 says "$1" "warn.*was not saved"
+}
+shot goes_on
+start_small
+ended
+check_equal "with ckptd killed and back, training goes on and ends with 0" "$status" 0
+check_equal "goes_on: it made every step once" "$(wc -l <"$tmp/goes_on.loss")" 600
+check "goes_on: its last checkpoint is saved" \
+    "$BUILD/ckpt-cli" show goes_on@600 --store "$store"
+shot stops --checkpoint.required
+ended
+check_equal "with checkpoint.required it ends with 75" "$status" 75
+check_equal "stops: one line says why" "$(grep -c ' error ' "$tmp/stops.log")" 1
 check_equal "without any ckptd it ends with 75" "$(status_of train nobody)" 75
 check_equal "an estimate needs neither ckptd nor ranks" \
     "$("$BUILD/trainer" --job.config_file "$tiny" --estimate 2>/dev/null | grep -c 'per rank')" 1
