@@ -183,6 +183,7 @@ struct image {
     uint32_t shard;
     uint32_t readers; /* loads, and passes for them; not reclaimed while > 0 */
     bool verified;    /* by a pass, with no writer since */
+    bool in_hand; /* its rank may still copy into it, also when the save is over: lent to nobody */
     uint32_t *segments;
     uint32_t num_segments;
 
@@ -218,8 +219,11 @@ void image_free(struct image *image);
 uint32_t image_segments_needed(const struct service *service, uint64_t file_bytes);
 /* Takes the segments it needs for `run`, reclaiming memory that nobody uses. ERR_BUSY. */
 int image_take_segments(struct image *image, const struct run *run);
-/* Frees an image that has no session, no checkpoint, no reader and no I/O; returns true then. */
+/* Frees an image that has no session, no checkpoint, no reader, no writer and no I/O; returns true
+ * then. */
 bool image_settle(struct image *image);
+/* Its rank copies no more into it. */
+void image_let_go(struct image *image);
 /* Copy between private memory and the image, across segments. */
 void image_put(struct image *image, uint64_t offset, const void *data, uint64_t bytes);
 void image_get(const struct image *image, uint64_t offset, void *out, uint64_t bytes);
@@ -329,6 +333,7 @@ struct session {
     struct watch watch; /* event_fd */
     struct image *slots[SLOTS_PER_RANK];
     struct save *slot_saves[SLOTS_PER_RANK]; /* the save a STAGING image belongs to */
+    uint64_t slot_ids[SLOTS_PER_RANK]; /* the save that began there last, also when it is over */
 };
 
 int session_table_open(struct service *service);
@@ -339,6 +344,8 @@ int session_find(struct session **out, struct service *service, uint64_t token);
 int session_new(struct session **out, struct service *service, struct run *run);
 void session_end(struct session *session, const char *why);
 void session_drain(struct session *session);
+/* The rank is done with the image of `save`; 0: with all. */
+void session_let_go(struct session *session, uint64_t save);
 bool session_may_map(const struct session *session, uint32_t segment, bool writable);
 /* The rank sessions of a run's attempts before `attempt`. */
 void session_end_older(struct run *run, uint64_t attempt);
@@ -533,6 +540,8 @@ struct connection {
     int fd;
     struct watch watch;
     struct session *session;
+    struct image *left[SLOTS_PER_RANK]; /* in hand of a rank whose session is over */
+    bool parted;
     struct timer timer; /* until the first request */
     size_t received;
     struct arena_request request;
@@ -541,6 +550,9 @@ struct door;
 int door_open(struct service *service);
 void door_close(struct service *service);
 void door_drop(struct connection *connection);
+/* We end the session, not the peer: the connection stays until the peer hangs up when it holds
+ * images in `left`. */
+void door_part(struct connection *connection);
 
 /* ---- server.c ---- */
 

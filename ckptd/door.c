@@ -129,11 +129,28 @@ void door_drop(struct connection *connection)
     *at = connection->next;
     service->door->num_connections--;
     close(connection->fd);
+    for (uint32_t i = 0; i < SLOTS_PER_RANK; i++)
+        if (connection->left[i])
+            image_let_go(connection->left[i]);
     free(connection);
     if (session) {
         session->connection = NULL;
         session_end(session, "its connection ended");
     }
+}
+
+void door_part(struct connection *connection)
+{
+    bool holds = false;
+    for (uint32_t i = 0; i < SLOTS_PER_RANK; i++)
+        holds |= connection->left[i] != NULL;
+    connection->session = NULL;
+    connection->parted = true;
+    if (!holds) {
+        door_drop(connection);
+        return;
+    }
+    shutdown(connection->fd, SHUT_WR); /* the peer sees an end; we see the peer's */
 }
 
 static void no_hello(struct timer *timer)
@@ -223,6 +240,8 @@ static void arena_readable(struct watch *watch)
         door_drop(connection);
         return;
     }
+    if (connection->parted)
+        return; /* nothing that it asks for is answered any more */
     connection->received += (size_t)count;
     if (connection->received < sizeof connection->request)
         return;

@@ -14,7 +14,9 @@
  * be written only after all others were hashed; stage.c does that with image_write_chunk.
  *
  * Memory that nobody uses is reclaimed here: images of superseded checkpoints first, then spares of
- * sessions, last the newest checkpoint of a run. Never one that is written or read. */
+ * sessions, last the newest checkpoint of a run. Never one that is written or read, and never one
+ * that its rank may still copy into: a rank hears late, or never, that its save was given up. It
+ * has let go when it announces the end, gives the save up, begins another, or hangs up. */
 #include "ckptd/ckptd.h"
 
 #include <stdio.h>
@@ -395,11 +397,20 @@ bool image_settle(struct image *image)
 {
     struct service *service = image->service;
     bool idle = image->state == IMAGE_SPARE || image->state == IMAGE_ENDING;
-    if (!idle || image->session || image->checkpoint || image->readers > 0 || image->busy > 0)
+    if (!idle || image->session || image->checkpoint || image->readers > 0 || image->busy > 0 ||
+        image->in_hand)
         return false;
     image_free(image);
     restore_wake(service);
     return true;
+}
+
+void image_let_go(struct image *image)
+{
+    struct service *service = image->service;
+    image->in_hand = false;
+    if (!image_settle(image))
+        restore_wake(service); /* it may be reclaimed */
 }
 
 void image_leave_checkpoint(struct image *image)
@@ -415,7 +426,7 @@ void image_leave_checkpoint(struct image *image)
 /* How soon an image may go when memory is short: 1 first; 0 never. */
 static int reclaim_rank(const struct image *image)
 {
-    if (image->readers > 0 || image->busy > 0)
+    if (image->readers > 0 || image->busy > 0 || image->in_hand)
         return 0;
     if (image->state == IMAGE_SPARE)
         return 2;

@@ -565,7 +565,8 @@ void save_begin(struct service *service, struct rpc_call *call,
     if (error == 0 && !session->is_rank)
         error = report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
     if (error == 0) {
-        session_drain(session); /* the end of the save before may still be in the ring */
+        session_drain(session);     /* the end of the save before may still be in the ring */
+        session_let_go(session, 0); /* a rank has one save at a time */
         error = begin(session, call, request);
     }
     if (error != 0)
@@ -653,6 +654,7 @@ void save_abort(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
         return;
     }
+    session_let_go(session, request->save);
     struct save *save = find_save(session->run, request->save);
     const struct commit_save *known = commit_find(&session->run->machine, request->save);
     /* Not its own, over, or about to be committed (a worker holds it): nothing is given up. */

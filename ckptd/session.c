@@ -11,7 +11,8 @@
  *
  * When a rank's connection ends, its ring is read to the end first: what it announced before it
  * died counts. Then the saves that it has not ended are given up and its spare images go back to
- * the pool; images of committed checkpoints stay.
+ * the pool; images of committed checkpoints stay. When ckptd ends the session of a rank that is in
+ * the middle of a save, the image waits for the rank to hang up: it may still be copying.
  *
  * A session is a row of a table of limits.sessions; a token names it, random, so a token of another
  * boot is unknown. */
@@ -107,6 +108,13 @@ void session_drain(struct session *session)
     }
 }
 
+void session_let_go(struct session *session, uint64_t save)
+{
+    for (uint32_t i = 0; i < SLOTS_PER_RANK; i++)
+        if (session->slots[i] && (save == 0 || session->slot_ids[i] == save))
+            image_let_go(session->slots[i]);
+}
+
 void session_drain_run(struct run *run)
 {
     struct service *service = run->service;
@@ -163,8 +171,18 @@ static void leave_saves(struct session *session)
 {
     struct commit_actions actions = {0};
     struct image *images[SLOTS_PER_RANK];
+    if (!session->connection)
+        session_let_go(session, 0); /* it hung up, or never came */
     for (uint32_t i = 0; i < SLOTS_PER_RANK; i++) {
         images[i] = session->slots[i];
+        if (images[i] && images[i]->in_hand) {
+            session->connection->left[i] = images[i];
+            log_info(
+                "session",
+                "run %s, attempt %llu: rank %u is in the middle of a save; its image is lent to "
+                "nobody until it hangs up",
+                session->run->name, (unsigned long long)session->attempt, session->rank);
+        }
         if (session->slot_saves[i])
             session->slot_saves[i]->stages[session->rank].session = NULL;
         if (images[i])
@@ -197,10 +215,8 @@ void session_end(struct session *session, const char *why)
         close(session->control_fd);
     if (session->event_fd >= 0)
         close(session->event_fd);
-    if (session->connection) {
-        session->connection->session = NULL;
-        door_drop(session->connection);
-    }
+    if (session->connection)
+        door_part(session->connection);
     session->token = 0;
 }
 

@@ -425,6 +425,8 @@ static int announce_end(struct stage *stage)
 
 void stage_entry(struct session *session, const struct arena_entry *entry)
 {
+    if (entry->kind == ARENA_ENTRY_END)
+        session_let_go(session, entry->save);
     struct save *save = entry->image < SLOTS_PER_RANK ? session->slot_saves[entry->image] : NULL;
     /* A rank may announce for a save that was given up before it heard of it. */
     if (!save || save->id != entry->save || save->discarding)
@@ -496,6 +498,8 @@ int stage_begin(struct stage *stage, struct save *save, struct session *session,
         image->chunks[i].unannounced = end > start ? end - start : 0;
     }
     session->slot_saves[slot] = save;
+    session->slot_ids[slot] = save->id;
+    image->in_hand = true;
     start_job(stage, work_create, created);
     return 0;
 }

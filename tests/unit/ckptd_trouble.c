@@ -6,6 +6,7 @@
  * that something else happens meanwhile, and it remembers which directories it made durable. */
 #include "tests/unit/ckptd_bed.h"
 
+#include <poll.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -289,6 +290,64 @@ static void test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody(void *
     assert_true(save_step(peers, 1, 1));
 }
 
+/* Writes all over the image of the save that the peer began. */
+static void scribble(struct peer *peer)
+{
+    for (uint64_t at = 0; at + 4096 <= peer->bytes; at += 4096)
+        memset(peer_byte(peer, peer->data_byte + at), 0xee, 64);
+}
+
+static void test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    bed->config.pool_bytes = 6 * MIB; /* an image of each rank */
+    bed->config.limit_load_wait_ms = 500;
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed, RANKS);
+    assert_true(save_step(peers, RANKS, 1));
+    assert_int_equal(peer_begin(&peers[0], 2), 0);
+    assert_int_equal(peer_begin(&peers[1], 2), 0);
+    assert_int_equal(call_abort(&peers[1]), 0); /* rank 0 does not know yet */
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
+    assert_int_equal(load_open(&loading, bed, 1), 0);
+    assert_int_equal(load_shard(&loading, 0, NULL), 0); /* where the image of rank 1 was */
+    int error = load_shard(&loading, 1, NULL);
+    scribble(&peers[0]);
+    assert_true(error != 0 || shard_is_right(&loading, 1, 1));
+    assert_int_equal(error, ERR_BUSY);
+    peer_announce(&peers[0], ARENA_ENTRY_END, 0, 0); /* as libckpt does at the end of its copies */
+    assert_int_equal(load_shard(&loading, 1, NULL), 0);
+    assert_true(shard_is_right(&loading, 1, 1));
+    load_close(&loading);
+}
+
+static void test_trouble__a_rank_of_an_older_attempt_cannot_write_into_a_newer_one(void **state)
+{
+    struct bed *bed = *state;
+    static struct peer newer[RANKS];
+    bed->config.pool_bytes = 5 * MIB; /* one image */
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed, 1);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    assert_int_equal(open_attempt(bed, 1), 0);
+    assert_int_equal(peers_open(newer, bed, 1), 0);
+    assert_int_equal(peer_begin(&newer[0], 1), ERR_BUSY);
+    struct pollfd end = {.fd = peers[0].socket, .events = POLLIN | POLLRDHUP};
+    assert_int_equal(poll(&end, 1, 0), 1); /* it can see that it is to stop */
+    peers_close(peers, 1);
+    int error = ERR_BUSY;
+    for (int i = 0; i < 500 && error == ERR_BUSY; i++) {
+        sleep_ms(10);
+        error = peer_begin(&newer[0], 1);
+    }
+    assert_int_equal(error, 0);
+    peer_finish(&newer[0], 1);
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    peers_close(newer, 1);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, tear_down)
 #define CASE_STOPPED(name) cmocka_unit_test_setup_teardown(name, set_up_stopped, tear_down)
 
@@ -302,6 +361,8 @@ int main(void)
         CASE(test_trouble__a_load_is_refused_while_the_daemon_ends),
         CASE_STOPPED(test_trouble__a_full_catalog_refuses_the_save_before_it_begins),
         CASE(test_trouble__a_start_makes_the_names_of_the_newest_durable),
+        CASE_STOPPED(test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy),
+        CASE_STOPPED(test_trouble__a_rank_of_an_older_attempt_cannot_write_into_a_newer_one),
         CASE(test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
