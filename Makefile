@@ -19,7 +19,10 @@ LIBS = $(PKG_LIBS) -lstdc++ -lm -pthread
 
 src = $(wildcard $(1)/*.c $(1)/*/*.c)
 obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
-PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(OBJ)/gen/proto/ckpt.pb-c.o
+# All of them are described by reflection; of those in PB_C there are also C structs.
+PROTOS = $(wildcard proto/*.proto proto/*/*.proto)
+PB_C = $(OBJ)/gen/proto/ckpt.pb-c $(OBJ)/gen/proto/grpc/reflection.pb-c
+PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(PB_C:=.o) $(OBJ)/gen/proto/descriptors.o
 STORAGE_O = $(call obj,$(call src,storage))
 CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))
 CKPT_O = $(call obj,$(filter-out clients/cli/% clients/examples/%,$(call src,clients)))
@@ -54,7 +57,7 @@ run: deps-now all ## train on real text, kill it, resume on other world sizes, c
 	@BUILD=$(BUILD) deploy/main-job
 tests-built: $(TESTS)
 test: deps-now all $(TESTS) ## unit and integration tests; ends with "N passed, N failed"
-	@BUILD=$(BUILD) tests/run $(TESTS) $(INTEGRATION)
+	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
 check: deps-now ## style, include arrows, both compilers, tests under sanitizers
 	@tests/check
 bench: deps-now all $(BENCHES) ## side-by-side measurements, into $(BUILD)/bench.json
@@ -74,10 +77,16 @@ clean: ## remove what was built
 $(OBJ)/gen/proto/%.pb-c.c $(OBJ)/gen/proto/%.pb-c.h: proto/%.proto | deps-now
 	$(call say,gen )
 	$(Q)protoc-c --c_out=$(OBJ)/gen $<
+$(OBJ)/gen/proto/descriptors.c: $(PROTOS) | deps-now
+	$(call say,gen )
+	$(Q)protoc-c --descriptor_set_out=$(@:.c=.pb) $(PROTOS)
+	$(Q){ echo '#include "proto/rpc_reflection.h"'; echo 'const uint8_t rpc_descriptors[] = {'; \
+	    od -v -An -tx1 $(@:.c=.pb) | sed 's/ \(..\)/0x\1,/g'; echo '};'; \
+	    echo 'const size_t rpc_descriptors_bytes = sizeof rpc_descriptors;'; } >$@
 $(OBJ)/gen/proto/%.o: $(OBJ)/gen/proto/%.c
 	$(call say,cc  )
 	$(Q)$(CC) $(CFLAGS_ALL) -c -o $@ $<
-$(OBJ)/%.o: %.c | deps-now $(OBJ)/gen/proto/ckpt.pb-c.h
+$(OBJ)/%.o: %.c | deps-now $(PB_C:=.h)
 	$(call say,cc  )
 	$(Q)$(CC) $(CFLAGS_ALL) $(if $(findstring comm_mpi,$@),$(MPICC_C)) -c -o $@ $<
 $(OBJ)/%.o: %.cpp | deps-now
