@@ -7,13 +7,19 @@
  * the last event came). When the server closes under an owner, the layer answers in its place and
  * the owner's later answer only frees the husk; so an answer is safe at any time, even after close.
  *
- * Limits: CALLS_MAX calls in work per server (answered ERR_BUSY); of messages, see rpc_wire.h.
+ * The one exception to unary calls is reflection (rpc_reflection.c): a stream has no owner and one
+ * event at a time, which says that its last answer went out and its next request came, or that no
+ * more will come. When the server closes, streams are cancelled at once, whatever the grace.
+ *
+ * Limits: CALLS_MAX calls in work per server, of them STREAMS_MAX streams (answered ERR_BUSY); of
+ * messages, see rpc_wire.h.
  *
  * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
  * atomic of ours (handover_out, handover_in), which orders our own memory in their eyes. */
 #include "proto/rpc.h"
 
 #include "proto/report.h"
+#include "proto/rpc_reflection.h"
 #include "proto/rpc_text.h"
 #include "proto/rpc_wire.h"
 
@@ -32,6 +38,7 @@
 #include <unistd.h>
 
 #define CALLS_MAX 1024u
+#define STREAMS_MAX 16u
 #define REQUESTED_CALLS 16u /* calls that gRPC may hand us without waiting */
 #define THREADS_MAX 64u
 #define CLOSE_FLUSH_MS 200u /* for the last answers to reach slow clients */
@@ -62,6 +69,7 @@ enum stage {
     STAGE_REQUESTED, /* gRPC will fill in a new call */
     STAGE_RECEIVING, /* its request is on the way */
     STAGE_HANDLED,   /* with its owner */
+    STAGE_STREAMING, /* the stream's next event is on the way */
     STAGE_SENDING    /* the answer is on the way; the last event */
 };
 
@@ -74,6 +82,8 @@ struct rpc_call {
     const struct rpc_method *method; /* NULL for the health check */
     ProtobufCMessage *request;
     int cancelled;
+    bool stream;  /* of reflection, and counted */
+    bool greeted; /* a stream's initial metadata was sent */
     /* Guarded by server->mutex. */
     struct rpc_call *prev, *next; /* every call past STAGE_REQUESTED */
     enum stage stage;
@@ -94,8 +104,9 @@ struct rpc_server {
     bool closing, shut_down;
     struct rpc_call *calls;
     uint32_t num_calls;
-    uint32_t num_open; /* of the calls, those that gRPC still works on */
-    uint32_t num_refs; /* the opener, and every call; freed at 0 */
+    uint32_t num_open;    /* of the calls, those that gRPC still works on */
+    uint32_t num_streams; /* of the open ones */
+    uint32_t num_refs;    /* the opener, and every call; freed at 0 */
 };
 
 static void server_unref_unlock(struct rpc_server *server)
@@ -181,13 +192,14 @@ static void call_start(struct rpc_call *call, const grpc_op *ops, size_t count)
 static void call_send(struct rpc_call *call, grpc_byte_buffer *reply, grpc_status_code status,
                       const char *text)
 {
-    CHECK(call->stage == STAGE_RECEIVING || call->stage == STAGE_HANDLED);
+    CHECK(call->stage != STAGE_REQUESTED && call->stage != STAGE_SENDING);
     call->stage = STAGE_SENDING;
     grpc_slice details = grpc_slice_from_copied_string(text ? text : "");
     grpc_op ops[4];
     memset(ops, 0, sizeof ops);
     size_t count = 0;
-    ops[count++].op = GRPC_OP_SEND_INITIAL_METADATA;
+    if (!call->greeted)
+        ops[count++].op = GRPC_OP_SEND_INITIAL_METADATA;
     if (reply) {
         ops[count].op = GRPC_OP_SEND_MESSAGE;
         ops[count++].data.send_message.send_message = reply;
@@ -308,6 +320,71 @@ static void call_health(struct rpc_call *call, bool known)
     pthread_mutex_unlock(&server->mutex);
 }
 
+/* Sends `answer` (NULL on a new stream) and receives the next request. Mutex held. */
+static void stream_next(struct rpc_call *call, grpc_byte_buffer *answer)
+{
+    grpc_op ops[3];
+    memset(ops, 0, sizeof ops);
+    size_t count = 0;
+    call->stage = STAGE_STREAMING;
+    if (answer && !call->greeted) {
+        ops[count++].op = GRPC_OP_SEND_INITIAL_METADATA;
+        call->greeted = true;
+    }
+    if (answer) {
+        ops[count].op = GRPC_OP_SEND_MESSAGE;
+        ops[count++].data.send_message.send_message = answer;
+    }
+    ops[count].op = GRPC_OP_RECV_MESSAGE;
+    ops[count++].data.recv_message.recv_message = &call->payload;
+    call_start(call, ops, count);
+}
+
+static void stream_open(struct rpc_call *call)
+{
+    struct rpc_server *server = call->server;
+    pthread_mutex_lock(&server->mutex);
+    bool closing = server->closing, full = server->num_streams >= STREAMS_MAX;
+    if (!closing && !full) {
+        call->stream = true;
+        server->num_streams++;
+        stream_next(call, NULL);
+    }
+    pthread_mutex_unlock(&server->mutex);
+    if (closing)
+        call_refuse(call, GRPC_STATUS_UNAVAILABLE, ERR_UNAVAILABLE, "the server is closing");
+    else if (full)
+        call_refuse(call, GRPC_STATUS_RESOURCE_EXHAUSTED, ERR_BUSY,
+                    "too many streams were open at once");
+}
+
+static void stream_step(struct rpc_call *call)
+{
+    struct rpc_server *server = call->server;
+    if (!call->payload) { /* the client half-closed, or the stream was cancelled */
+        pthread_mutex_lock(&server->mutex);
+        call_send(call, NULL, GRPC_STATUS_OK, NULL);
+        pthread_mutex_unlock(&server->mutex);
+        return;
+    }
+    grpc_byte_buffer *answer = rpc_reflection_answer(call->payload, server->methods);
+    grpc_byte_buffer_destroy(call->payload);
+    call->payload = NULL;
+    if (!answer) {
+        call_refuse(call, GRPC_STATUS_INVALID_ARGUMENT, ERR_INVALID,
+                    "the request could not be unpacked, or its answer was too large");
+        return;
+    }
+    pthread_mutex_lock(&server->mutex);
+    bool closing = server->closing;
+    if (!closing)
+        stream_next(call, answer);
+    pthread_mutex_unlock(&server->mutex);
+    grpc_byte_buffer_destroy(answer);
+    if (closing)
+        call_refuse(call, GRPC_STATUS_UNAVAILABLE, ERR_UNAVAILABLE, "the server is closing");
+}
+
 /* A new call came: find its method, then receive its request. */
 static void call_arrived(struct rpc_call *call)
 {
@@ -321,6 +398,10 @@ static void call_arrived(struct rpc_call *call)
     if (full) {
         call_refuse(call, GRPC_STATUS_RESOURCE_EXHAUSTED, ERR_BUSY,
                     "too many calls were in work at once");
+        return;
+    }
+    if (rpc_reflection_serves(call->details.method)) {
+        stream_open(call);
         return;
     }
     bool health = grpc_slice_str_cmp(call->details.method, HEALTH_METHOD) == 0;
@@ -379,6 +460,8 @@ static void call_sent(struct rpc_call *call)
     pthread_mutex_lock(&call->server->mutex);
     grpc_call_unref(call->call);
     call->call = NULL;
+    if (call->stream)
+        call->server->num_streams--;
     if (--call->server->num_open == 0)
         pthread_cond_broadcast(&call->server->changed);
     if (call->owned) { /* the owner frees what is left */
@@ -403,6 +486,8 @@ static void call_step(struct rpc_call *call, bool success)
         call_arrived(call);
     else if (stage == STAGE_RECEIVING)
         call_received(call);
+    else if (stage == STAGE_STREAMING)
+        stream_step(call);
     else
         call_sent(call);
 }
@@ -471,6 +556,9 @@ void rpc_server_close(struct rpc_server *server, uint32_t grace_ms)
     pthread_mutex_lock(&server->mutex);
     server->closing = true;
     grpc_server_shutdown_and_notify(server->grpc, server->queue, server);
+    for (struct rpc_call *call = server->calls; call; call = call->next)
+        if (call->stage == STAGE_STREAMING) /* its next event then says that there is no request */
+            grpc_call_cancel_with_status(call->call, GRPC_STATUS_UNAVAILABLE, text, NULL);
     if (!server_wait_quiet(server, grace_ms)) {
         for (struct rpc_call *call = server->calls; call; call = call->next)
             if (call->stage == STAGE_HANDLED)

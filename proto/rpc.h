@@ -1,13 +1,15 @@
 /* rpc.h - the thin RPC layer over the gRPC C core; only proto/rpc*.c know gRPC.
  *
- * All methods are unary. Messages are protobuf-c structs, described by their descriptor. Errors are
- * codes of report.h and cross the wire as a gRPC status with a text (form in rpc_text.h).
+ * All methods of a table are unary. Messages are protobuf-c structs, described by their descriptor.
+ * Errors are codes of report.h and cross the wire as a gRPC status with a text (form in
+ * rpc_text.h).
  *
  * Server: one table of methods. A call arrives on one of the server's threads with its request
  * unpacked; the handler answers at once, or keeps the call and answers later, from any thread, even
  * after the server was closed. Exactly one rpc_call_reply or rpc_call_fail per call. A stock client
  * can call it; unknown methods are answered UNIMPLEMENTED. Served beside the table:
- * grpc.health.v1.Health/Check.
+ * grpc.health.v1.Health/Check, and server reflection (grpc.reflection.v1 and v1alpha), which
+ * describes all of them; its streams end at once when the server closes.
  * Client: calls block until the answer or the deadline; thread-safe. */
 #ifndef HOLDFAST_RPC_H
 #define HOLDFAST_RPC_H

@@ -1,10 +1,12 @@
 /* proto_rpc.c - unary calls, end to end.
  *
  * Goal: an answer, an error and its text, a late answer, a timeout and a lost server all reach the
- * caller as rpc.h says, and closing a server under load loses no memory and no caller.
+ * caller as rpc.h says, closing a server under load loses no memory and no caller, and reflection
+ * describes every service that is served.
  * Method: a real server and real clients in one process. Clients connect to a unix socket of the
  * test; a thread accepts and hands the sockets to the server, as ckptd's door does. */
 #include "proto/ckpt.pb-c.h"
+#include "proto/grpc/reflection.pb-c.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 
@@ -32,6 +34,8 @@
 #define STATUS "/holdfast.v1.Checkpoint/Status"
 #define CALL_MS 10000u
 #define KEPT_MAX 64
+#define REQUEST(kind) GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##kind
+#define RESPONSE(kind) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##kind
 
 struct bed {
     struct rpc_server *server;
@@ -386,6 +390,142 @@ static void test_rpc__the_health_service_tells_serving_and_not(void **state)
     assert_int_equal(call_health(bed, ""), 2);
 }
 
+/* A stream of one request is a unary call to the other side; tests/integration/reflection.py has
+ * longer ones. The answer is the caller's. */
+static Grpc__Reflection__V1__ServerReflectionResponse *
+reflect(struct bed *bed, const char *version,
+        Grpc__Reflection__V1__ServerReflectionRequest *request)
+{
+    char method[128];
+    ProtobufCMessage *message = NULL;
+    snprintf(method, sizeof method, "/grpc.reflection.%s.ServerReflection/ServerReflectionInfo",
+             version);
+    request->host = (char *)(uintptr_t) "somewhere";
+    assert_int_equal(rpc_client_call(bed->client, method, &request->base,
+                                     &grpc__reflection__v1__server_reflection_response__descriptor,
+                                     &message, CALL_MS),
+                     0);
+    Grpc__Reflection__V1__ServerReflectionResponse *response =
+        (Grpc__Reflection__V1__ServerReflectionResponse *)message;
+    assert_string_equal(response->valid_host, "somewhere");
+    assert_int_equal(response->original_request->message_request_case,
+                     request->message_request_case);
+    return response;
+}
+
+static void test_rpc__reflection_lists_every_service_once(void **state)
+{
+    static const char *const versions[] = {"v1", "v1alpha"};
+    static const char *const services[] = {"holdfast.v1.Checkpoint", "grpc.health.v1.Health",
+                                           "grpc.reflection.v1.ServerReflection",
+                                           "grpc.reflection.v1alpha.ServerReflection"};
+    for (size_t v = 0; v < sizeof versions / sizeof versions[0]; v++) {
+        Grpc__Reflection__V1__ServerReflectionRequest request =
+            GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
+        request.message_request_case = REQUEST(LIST_SERVICES);
+        request.list_services = (char *)(uintptr_t) "";
+        Grpc__Reflection__V1__ServerReflectionResponse *response =
+            reflect(*state, versions[v], &request);
+        assert_int_equal(response->message_response_case, RESPONSE(LIST_SERVICES_RESPONSE));
+        assert_int_equal(response->list_services_response->n_service, 4);
+        for (size_t i = 0; i < 4; i++)
+            assert_string_equal(response->list_services_response->service[i]->name, services[i]);
+        protobuf_c_message_free_unpacked(&response->base, NULL);
+    }
+}
+
+/* Asks for a symbol or a file. 0 when a file came, and it is the one named `file`. */
+static int ask_file(struct bed *bed, bool symbol, const char *text, const char *file)
+{
+    Grpc__Reflection__V1__ServerReflectionRequest request =
+        GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
+    request.message_request_case =
+        symbol ? REQUEST(FILE_CONTAINING_SYMBOL) : REQUEST(FILE_BY_FILENAME);
+    request.file_by_filename = (char *)(uintptr_t)text; /* a union: both are strings */
+    Grpc__Reflection__V1__ServerReflectionResponse *response = reflect(bed, "v1", &request);
+    int status = -1;
+    if (response->message_response_case == RESPONSE(ERROR_RESPONSE)) {
+        status = response->error_response->error_code;
+    } else if (response->message_response_case == RESPONSE(FILE_DESCRIPTOR_RESPONSE)) {
+        assert_int_equal(response->file_descriptor_response->n_file_descriptor_proto, 1);
+        ProtobufCBinaryData *data = response->file_descriptor_response->file_descriptor_proto;
+        assert_true(data->len > 2 + strlen(file)); /* FileDescriptorProto {string name = 1} */
+        assert_int_equal(data->data[0], 0x0a);
+        assert_int_equal(data->data[1], strlen(file));
+        assert_memory_equal(data->data + 2, file, strlen(file));
+        status = 0;
+    }
+    protobuf_c_message_free_unpacked(&response->base, NULL);
+    return status;
+}
+
+static void test_rpc__reflection_finds_the_file_of_any_symbol(void **state)
+{
+    static const struct {
+        const char *symbol, *file;
+    } found[] = {
+        {"holdfast.v1.Checkpoint", "proto/ckpt.proto"},
+        {"holdfast.v1.Checkpoint.Status", "proto/ckpt.proto"},
+        {"holdfast.v1.HelloReply", "proto/ckpt.proto"},
+        {"holdfast.v1.HelloReply.boot_id", "proto/ckpt.proto"},
+        {"grpc.health.v1.Health", "proto/grpc/health.proto"},
+        {"grpc.health.v1.HealthCheckResponse.ServingStatus", "proto/grpc/health.proto"},
+        {"grpc.health.v1.HealthCheckResponse.NOT_SERVING", "proto/grpc/health.proto"},
+        {"grpc.reflection.v1.ServerReflectionRequest.message_request",
+         "proto/grpc/reflection.proto"},
+        {"grpc.reflection.v1alpha.ServerReflection", "proto/grpc/reflection_v1alpha.proto"},
+    };
+    for (size_t i = 0; i < sizeof found / sizeof found[0]; i++) {
+        assert_int_equal(ask_file(*state, true, found[i].symbol, found[i].file), 0);
+        assert_int_equal(ask_file(*state, false, found[i].file, found[i].file), 0);
+    }
+}
+
+static void test_rpc__reflection_says_not_found_inside_of_its_stream(void **state)
+{
+    enum { NOT_FOUND = 5 };
+    static const char *const symbols[] = {
+        "",
+        ".",
+        "holdfast.v1",
+        "holdfast.v1.",
+        "holdfast.v1.Hello",
+        "holdfast.v1.HelloReply.",
+        "holdfast.v1.HelloReply.boot",
+        "holdfast.v1.HelloReply.boot_id.x",
+        "holdfast.v1.Checkpoint.status",
+        "grpc.health.v1.HealthCheckResponse.ServingStatus.SERVING",
+        "grpc.health.v1.HealthCheckRequest.NOT_SERVING",
+        "Checkpoint"};
+    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++)
+        assert_int_equal(ask_file(*state, true, symbols[i], ""), NOT_FOUND);
+    assert_int_equal(ask_file(*state, false, "", ""), NOT_FOUND);
+    assert_int_equal(ask_file(*state, false, "ckpt.proto", ""), NOT_FOUND);
+
+    Grpc__Reflection__V1__ServerReflectionRequest request =
+        GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__INIT;
+    request.message_request_case = REQUEST(ALL_EXTENSION_NUMBERS_OF_TYPE);
+    request.all_extension_numbers_of_type = (char *)(uintptr_t) "holdfast.v1.HelloReply";
+    Grpc__Reflection__V1__ServerReflectionResponse *response = reflect(*state, "v1", &request);
+    assert_int_equal(response->message_response_case, RESPONSE(ERROR_RESPONSE));
+    assert_int_equal(response->error_response->error_code, NOT_FOUND);
+    protobuf_c_message_free_unpacked(&response->base, NULL);
+}
+
+static void test_rpc__reflection_refuses_what_is_no_request(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__HelloRequest request = HOLDFAST__V1__HELLO_REQUEST__INIT;
+    request.protocol = 1; /* its field 1 is a number where reflection has a string */
+    ProtobufCMessage *message = NULL;
+    assert_int_equal(
+        rpc_client_call(
+            bed->client, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", &request.base,
+            &grpc__reflection__v1__server_reflection_response__descriptor, &message, CALL_MS),
+        ERR_INVALID);
+    assert_int_equal(ask_file(bed, true, "holdfast.v1.Checkpoint", "proto/ckpt.proto"), 0);
+}
+
 static void test_rpc__a_peer_that_speaks_no_grpc_does_no_harm(void **state)
 {
     struct bed *bed = *state;
@@ -423,6 +563,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rpc__closing_the_server_answers_calls_in_flight,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__the_health_service_tells_serving_and_not, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__reflection_lists_every_service_once, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__reflection_finds_the_file_of_any_symbol, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__reflection_says_not_found_inside_of_its_stream,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_rpc__reflection_refuses_what_is_no_request, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__a_peer_that_speaks_no_grpc_does_no_harm, set_up,
                                         tear_down),
