@@ -6,14 +6,15 @@
 # checkpoints are those from before, verify, and the good run is found finished.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 22
+plan 24
 make_tiny
 start_ckptd
 
 train() { timeout 60 "$BUILD/trainer" --job.config_file "$tiny" --ckptd.address "$server" "$@"; }
 catalog() { "$BUILD/ckpt-cli" list --store "$store"; }
 
-check "a good run ends with 0" train
+# Not async: on so fast a run a save may be skipped because two are being written.
+check "a good run ends with 0" train --checkpoint.async_mode disabled
 catalog >"$tmp/before.txt"
 check_equal "it left checkpoints" "$(grep -c tiny "$tmp/before.txt")" 4
 
@@ -56,6 +57,12 @@ refused "a configuration file to save in no folder is named" "$tmp/no/such" \
     --job.save_config_file c.json --job.dump_folder "$tmp/no/such"
 check_exit 78 "a tokenizer file in no folder is refused" \
     "$BUILD/tokenizer" train --vocab 300 --out "$tmp/no/tokenizer.model" "$tmp/text.txt"
+"$BUILD/tokenizer" train --vocab 300 --out "$tmp/other.model" "$tmp/text.txt" >/dev/null
+refused "a tokenizer that did not make the tokens is named" "another tokenizer than $tmp/other" \
+    --model.hf_assets_path "$tmp/other.model"
+refused "a loss that is no number ends the run before anything of it is saved" \
+    'diverged in step.*nan.*lower optimizer.lr' --lr_scheduler.warmup_steps 0 \
+    --optimizer.lr 1000 --optimizer.weight_decay 1000
 printf '[training]\nsteps = = 5\n' >"$tmp/broken.toml"
 refused "a syntax error in the file is named with its line" 'broken\.toml:2' \
     --job.config_file "$tmp/broken.toml"

@@ -403,6 +403,41 @@ static void test_model__initial_values_do_not_depend_on_how_rows_are_cut(void **
     model_table_free(table);
 }
 
+static void test_model__initial_deviations_are_torchtitans(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        double std, cut;
+    } wanted[] = {
+        {"tok_embeddings.weight", 1, 0},
+        {"layers.0.attention.wq.weight", 0.02, 0},
+        {"layers.0.attention.wk.weight", 0.02, 0},
+        {"layers.0.attention.wv.weight", 0.02, 0},
+        {"layers.0.attention.wo.weight", 0.0141421356, 0}, /* 0.02 / sqrt(2 (layer + 1)) */
+        {"layers.0.feed_forward.w1.weight", 0.02, 0},
+        {"layers.0.feed_forward.w2.weight", 0.0141421356, 0},
+        {"layers.0.feed_forward.w3.weight", 0.0141421356, 0},
+        {"layers.1.attention.wo.weight", 0.01, 0},
+        {"layers.1.feed_forward.w2.weight", 0.01, 0},
+        {"layers.1.feed_forward.w3.weight", 0.01, 0},
+        {"output.weight", 0.125, 3}, /* 1 / sqrt(64), cut at three deviations */
+        {"norm.weight", 0, 0},       /* ones */
+        {"layers.1.ffn_norm.weight", 0, 0},
+    };
+    struct model_table *table;
+    assert_int_equal(model_table_new(&table, "llama3", "tiny", 256), 0);
+    for (size_t i = 0; i < sizeof(wanted) / sizeof(wanted[0]); i++) {
+        uint32_t at = 0;
+        while (at < table->num_tensors && strcmp(table->tensors[at].name, wanted[i].name) != 0)
+            at++;
+        assert_true(at < table->num_tensors);
+        assert_true(fabs(table->tensors[at].init_std - wanted[i].std) < 1e-9);
+        assert_true(table->tensors[at].init_cut == wanted[i].cut);
+    }
+    model_table_free(table);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -413,6 +448,7 @@ int main(void)
         cmocka_unit_test(test_model__loss_is_the_cross_entropy_of_its_logits),
         cmocka_unit_test(test_model__a_walk_without_a_batch_makes_the_same_calls),
         cmocka_unit_test(test_model__flavors_have_the_published_numbers_of_parameters),
+        cmocka_unit_test(test_model__initial_deviations_are_torchtitans),
         cmocka_unit_test(test_model__initial_values_do_not_depend_on_how_rows_are_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
