@@ -11,10 +11,12 @@
  *
  * Types: activations and weights are `dtype` (KERNEL_F32 or KERNEL_BF16, round to nearest even);
  * sums, softmax statistics and weight gradients are float. Row-major. Pointers aligned to 64 bytes.
+ *
  * Letters: B sequences, T positions, N = B*T rows, C model width, F hidden width of the MLP, H
- * query heads, K key/value heads, D head width, V vocabulary. Threads: a struct kernels belongs to
- * one calling thread; its pool is its own. Errors: asserts on arguments; *_new returns codes of
- * report.h. Operations cannot fail. */
+ * query heads, K key/value heads, D head width, V vocabulary.
+ *
+ * Threads: a struct kernels belongs to one calling thread; its pool is its own.
+ * Errors: asserts on arguments; *_new returns codes of report.h. Operations cannot fail. */
 #ifndef HOLDFAST_KERNELS_H
 #define HOLDFAST_KERNELS_H
 

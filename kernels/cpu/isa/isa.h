@@ -4,9 +4,8 @@
  * Code here is written with the compiler's vector types, WIDTH floats in one register of the level,
  * and few intrinsics. What has an order does not depend on WIDTH: a sum runs in 16 lanes, element i
  * in lane i mod 16, held in PARTS registers, then through one fixed tree (sum_value).
- * Multiplication and addition stay apart
- * (-ffp-contract=off). So the same source gives the same bits on every level. Only product.c fuses,
- * where the level has it.
+ * Multiplication and addition stay apart (-ffp-contract=off). So the same source gives the same
+ * bits on every level. Only products and attention fuse, where the level can.
  *
  * A row whose length is no multiple of WIDTH ends in a partial vector padded with zeros: the same
  * vector code, never other code. `bf16` arguments are constants at every call, so each type gets

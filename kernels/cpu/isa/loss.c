@@ -1,8 +1,8 @@
 /* loss.c - cross entropy of logits against targets, with the gradient written over the logits.
  *
- * Per row: the maximum, e^(x - max) into scratch and its sum in 16 lanes, then
- * scale (softmax - onehot). The loss log(sum) + max - x[target] is formed in double and rounded
- * once. A NaN or infinity among the logits makes the loss NaN. */
+ * Per row: the maximum, e^(x - max) into scratch and its sum in 16 lanes, then scale times (softmax
+ * - onehot). The loss log(sum) + max - x[target] is formed in double and rounded once. A NaN or
+ * infinity among the logits makes the loss NaN. */
 #include "kernels/cpu/isa/isa.h"
 
 INLINE float value_at(const void *p, size_t i, bool bf16)
