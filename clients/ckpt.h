@@ -148,7 +148,9 @@ int ckpt_save_copy(struct ckpt_save *save, uint32_t index);
 /* All copied: ckptd may commit. The handle is gone afterwards, also on error. */
 int ckpt_save_end(struct ckpt_save *save);
 void ckpt_save_abort(struct ckpt_save *save);
-/* Until the save of `step` is committed. CKPT_ABORTED with the reason when it failed. */
+/* Until the save of `step` is committed. CKPT_ABORTED with the reason when it failed.
+ * A timeout of 0 asks only: CKPT_TIMEOUT when it is not committed yet, or ckptd does not answer at
+ * once. */
 int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms);
 
 #ifdef __cplusplus

@@ -43,8 +43,7 @@ struct shard_view {
     uint64_t length, mapped;
 };
 
-/* ---- the plan
- * ------------------------------------------------------------------------------------ */
+/* ---- the plan ---- */
 
 static int open_plan(struct load *load, const struct ckpt_load_options *options)
 {
@@ -143,8 +142,7 @@ static int take_item(struct load_item *out, const struct load *load,
     return 0;
 }
 
-/* ---- one shard
- * ----------------------------------------------------------------------------------- */
+/* ---- one shard ---- */
 
 /* Maps the `count` segments that begin with number `first` at their places in the view. */
 static int map_part(struct shard_view *view, struct load *load, const uint32_t *segments,
@@ -276,8 +274,7 @@ static int load_shard(struct load *load, size_t first, size_t end)
     return error != 0 ? error : call_release(load, shard);
 }
 
-/* ---- all shards
- * ---------------------------------------------------------------------------------- */
+/* ---- all shards ---- */
 
 static int check_covered(const struct load *load)
 {

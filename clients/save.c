@@ -24,6 +24,7 @@
 #define RING_PAUSE_US 50u
 #define WAIT_CALL_MS 5000u /* ckptd answers a WaitSave after this long at the latest */
 #define ABORT_CALL_MS 1000u
+#define PROBE_CALL_MS 100u /* a wait of zero: a ckptd that hangs must not hold the caller up */
 
 /* The segments of the image, mapped; checks that they hold it. */
 static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply *reply)
@@ -232,9 +233,9 @@ int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
         uint64_t now = session_clock_ns();
         uint64_t left_ms = now < end ? (end - now) / 1000000u : 0;
         request.timeout_ms = left_ms < WAIT_CALL_MS ? (uint32_t)left_ms : WAIT_CALL_MS;
-        int error = session_call(ckpt, &answer, "WaitSave", &request.base,
-                                 &holdfast__v1__wait_save_reply__descriptor,
-                                 request.timeout_ms + SESSION_CALL_MS);
+        int error = session_call(
+            ckpt, &answer, "WaitSave", &request.base, &holdfast__v1__wait_save_reply__descriptor,
+            timeout_ms == 0 ? PROBE_CALL_MS : request.timeout_ms + SESSION_CALL_MS);
         if (error != 0)
             return error;
         error = judge_save((Holdfast__V1__WaitSaveReply *)answer, step);

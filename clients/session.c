@@ -53,8 +53,7 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *me
     return rpc_client_call(ckpt->rpc, path, request, reply_type, out_reply, timeout_ms);
 }
 
-/* ---- the arena socket
- * ---------------------------------------------------------------------------- */
+/* ---- the arena socket ---- */
 
 int session_link_open(struct session_link *out, const char *arena_path, uint64_t token)
 {
@@ -220,8 +219,7 @@ int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t 
     return error;
 }
 
-/* ---- life of a session
- * --------------------------------------------------------------------------- */
+/* ---- life of a session ---- */
 
 void session_drop(struct ckpt *ckpt)
 {

@@ -33,8 +33,7 @@
 
 extern char **environ;
 
-/* ---- the model: tensors, random layouts, values
- * ---------------------------------------------------- */
+/* ---- the model: tensors, random layouts, values ---- */
 
 enum { TENSORS = 8 };
 static const struct model_tensor {
@@ -150,8 +149,7 @@ static inline uint64_t values(const struct ckpt_tensor *tensor, uint32_t index, 
     return wrong;
 }
 
-/* ---- groups of ranks
- * -------------------------------------------------------------------------------- */
+/* ---- groups of ranks ---- */
 
 struct group {
     const char *server;
@@ -297,8 +295,7 @@ static inline int work_load(struct group *group, struct ckpt *ckpt, struct ckpt_
     return 0;
 }
 
-/* ---- ckptd
- * ------------------------------------------------------------------------------------------ */
+/* ---- ckptd ---- */
 
 struct bed {
     char root[200], server[240], store[240];

@@ -8,8 +8,7 @@
 
 #include <dirent.h>
 
-/* ---- round trips
- * ------------------------------------------------------------------------------------ */
+/* ---- round trips ---- */
 
 static void test_ckpt__any_world_size_loads_what_any_other_saved(void **state)
 {
@@ -62,8 +61,7 @@ static void test_ckpt__saves_follow_each_other_without_waiting_for_the_disk(void
     load_step(bed, 4, 7, 20);
 }
 
-/* ---- damage
- * ----------------------------------------------------------------------------------------- */
+/* ---- damage ---- */
 
 static void damage_shard(const struct bed *bed, uint64_t step, const char *shard)
 {
@@ -128,8 +126,7 @@ static void test_ckpt__damage_is_named_and_the_older_checkpoint_loads(void **sta
         free(tensors[i].data);
 }
 
-/* ---- refusals
- * --------------------------------------------------------------------------------------- */
+/* ---- refusals ---- */
 
 static struct ckpt_tensor small_tensor(float *data)
 {

@@ -68,8 +68,7 @@ static struct answers answers_of(struct fake *fake)
     return live;
 }
 
-/* ---- the fake's control plane
- * ---------------------------------------------------------------------- */
+/* ---- the fake's control plane ---- */
 
 static void on_hello(void *user, struct rpc_call *call, const ProtobufCMessage *message)
 {
@@ -179,8 +178,7 @@ static const struct rpc_method methods[] = {
     {NULL, NULL, NULL, NULL},
 };
 
-/* ---- its arena
- * --------------------------------------------------------------------------------------- */
+/* ---- its arena ---- */
 
 static void answer_arena(struct fake *fake)
 {
@@ -322,8 +320,7 @@ static int fake_close(void **state)
     return 0;
 }
 
-/* ---- the client
- * -------------------------------------------------------------------------------------- */
+/* ---- the client ---- */
 
 static struct ckpt_tensor whole(float *data)
 {

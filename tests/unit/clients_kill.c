@@ -9,8 +9,7 @@
 
 #include <poll.h>
 
-/* ---- kills
- * ------------------------------------------------------------------------------------------ */
+/* ---- kills ---- */
 
 /* The victim: saves step after step, prints each that is committed, until it is killed. */
 static int work_until_killed(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
@@ -218,12 +217,39 @@ static void test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training(void **st
     assert_int_equal(loaded.loaded_step, group.loaded_step);
 }
 
+/* Saves once, then asks for it while ckptd is stopped and when it goes on. */
+static int ask_while_stopped(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                             uint32_t rank)
+{
+    int error = save_together(group, ckpt, tensors, rank, 1);
+    if (error != 0)
+        return error;
+    kill(kill_plan.bed->ckptd, SIGSTOP);
+    uint64_t began = now_ns();
+    int asked = ckpt_save_wait(ckpt, 1, 0);
+    uint64_t took = now_ns() - began;
+    kill(kill_plan.bed->ckptd, SIGCONT);
+    if (asked != CKPT_TIMEOUT || took > 2000000000ull)
+        return rank_failed(group, "a question to a stopped ckptd", rank);
+    return ckpt_save_wait(ckpt, 1, 20000);
+}
+
+static void test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question(void **state)
+{
+    struct bed *bed = *state;
+    struct group group = make_group(bed, 1, 12, 0);
+    group.work = ask_while_stopped;
+    kill_plan.bed = bed;
+    assert_int_equal(run_group(&group), 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
 #define WITH_CKPTD(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
         WITH_CKPTD(test_ckpt__a_killed_client_loses_nothing_that_was_committed),
         WITH_CKPTD(test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training),
+        WITH_CKPTD(test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question),
     };
     if (argc == 6 && strcmp(argv[1], "victim") == 0)
         return victim_main(argv);

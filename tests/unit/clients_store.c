@@ -40,8 +40,7 @@ static uint64_t draw(struct fixture *fixture, uint64_t below)
     return fixture->random % below;
 }
 
-/* ---- writing a checkpoint
- * -------------------------------------------------------------------------- */
+/* ---- writing a checkpoint ---- */
 
 static void make_meta(struct fixture *fixture, struct tensor_meta *out, uint32_t index)
 {
@@ -223,8 +222,7 @@ static struct storage *open_store(const struct fixture *fixture)
     return store;
 }
 
-/* ---- reading it
- * ------------------------------------------------------------------------------------ */
+/* ---- reading it ---- */
 
 struct sink {
     const struct fixture *fixture;
