@@ -99,7 +99,7 @@ def wait_for(log, pattern):
         time.sleep(0.01)
 
 
-def row_products(bench):
+def row_rate(bench):
     """GFLOP/s of whole training steps in fp32, beside the library's products of the same shapes"""
     model = MODEL
     os.environ["OMP_NUM_THREADS"] = "2"
