@@ -22,7 +22,7 @@ obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
 # All of them are described by reflection; of those in PB_C there are also C structs.
 PROTOS = $(wildcard proto/*.proto proto/*/*.proto)
 PB_C = $(OBJ)/gen/proto/ckpt.pb-c $(OBJ)/gen/proto/grpc/reflection.pb-c
-PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(PB_C:=.o) $(OBJ)/gen/proto/descriptors.o
+PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(PB_C:=.o) $(OBJ)/gen/proto/descriptors.o $(OBJ)/gen/proto/version.o
 STORAGE_O = $(call obj,$(call src,storage))
 CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))
 CKPT_O = $(call obj,$(filter-out clients/cli/% clients/examples/%,$(call src,clients)))
@@ -83,6 +83,13 @@ $(OBJ)/gen/proto/descriptors.c: $(PROTOS) | deps-now
 	$(Q){ echo '#include "proto/rpc_reflection.h"'; echo 'const uint8_t rpc_descriptors[] = {'; \
 	    od -v -An -tx1 $(@:.c=.pb) | sed 's/ \(..\)/0x\1,/g'; echo '};'; \
 	    echo 'const size_t rpc_descriptors_bytes = sizeof rpc_descriptors;'; } >$@
+# What --version says and manifests keep; written again only when it changes.
+VERSION = 0.1$(shell git describe --always --dirty --exclude '*' 2>/dev/null | sed 's/^/-g/')
+.PHONY: FORCE
+$(OBJ)/gen/proto/version.c: FORCE
+	@mkdir -p $(@D); line='const char report_version[] = "$(VERSION)";'; \
+	printf '#include "proto/report.h"\n%s\n' "$$line" | cmp -s - $@ || \
+	printf '#include "proto/report.h"\n%s\n' "$$line" >$@
 $(OBJ)/gen/proto/%.o: $(OBJ)/gen/proto/%.c
 	$(call say,cc  )
 	$(Q)$(CC) $(CFLAGS_ALL) -c -o $@ $<

@@ -34,7 +34,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CKPTD_VERSION "0.1"
 #define RUN_NAME_MAX 100  /* bytes; longer names are refused */
 #define SLOTS_PER_RANK 2u /* images of a session; when both are written, BeginSave is ERR_BUSY */
 #define JSON_BYTES_MAX (1u << 20) /* of each JSON field of a request; longer ones are refused */

@@ -62,6 +62,8 @@ int main(int argc, char **argv)
     struct service *service = NULL;
     bool help = false;
     sigset_t signals;
+    if (report_print_version("ckptd", argc, argv))
+        return EXIT_DONE;
     log_setup("ckptd", NULL);
     int error = config_load(&config, argc, argv, &help);
     if (error != 0)

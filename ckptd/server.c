@@ -56,7 +56,7 @@ static void do_hello(struct service *service, struct rpc_call *call,
     Holdfast__V1__HelloReply reply = HOLDFAST__V1__HELLO_REPLY__INIT;
     (void)request; /* the client compares; an older server may serve a newer client */
     reply.protocol = RPC_PROTOCOL;
-    reply.version = CKPTD_VERSION;
+    reply.version = (char *)report_version;
     reply.boot_id = service->boot_id;
     reply.arena_socket = service->arena_path;
     rpc_call_reply(call, &reply.base);
@@ -221,7 +221,7 @@ static void do_status(struct service *service, struct rpc_call *call,
     json_t *root = json_pack(
         "{s:s, s:s, s:b, s:s, s:s, s:{s:I, s:i, s:i}, s:{s:i, s:i, s:i}, s:{s:i, s:i}, s:o, s:o, "
         "s:{s:I, s:I, s:I, s:I}}",
-        "version", CKPTD_VERSION, "store", service->config->store, "draining",
+        "version", report_version, "store", service->config->store, "draining",
         (int)service->draining, "offline", service->offline, "storage",
         storage_describe(service->storage), "pool", "segment_bytes",
         (json_int_t)pool_segment_bytes(service->pool), "segments", (int)size, "segments_used",
@@ -386,7 +386,7 @@ int service_open(struct service **out, const struct config *config)
         return error;
     }
     log_info("ckptd", "version %s ready on %s; store %s (%s); pool of %u segments of %llu bytes",
-             CKPTD_VERSION, config->listen, config->store, storage_describe(service->storage),
+             report_version, config->listen, config->store, storage_describe(service->storage),
              pool_size(service->pool), (unsigned long long)pool_segment_bytes(service->pool));
     *out = service;
     return 0;

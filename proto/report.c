@@ -165,6 +165,17 @@ static char log_program[64];          /* guarded by log_lock */
 static char log_areas[LOG_AREAS_MAX]; /* guarded by log_lock */
 static int log_some_area_on;          /* atomic: spares the lock while all debug is off */
 
+bool report_print_version(const char *program, int argc, char *const *argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--version") == 0) {
+            printf("%s %s\n", program, report_version);
+            return true;
+        }
+    }
+    return false;
+}
+
 void log_setup(const char *program, const char *areas)
 {
     pthread_mutex_lock(&log_lock);

@@ -47,6 +47,11 @@ enum exit_code {
     EXIT_DO_NOT_RETRY = 78 /* configuration, data or state is wrong: a person must act */
 };
 
+/* What this build is: "0.1-g1a2b3c4" (the commit), "-dirty" behind it when the tree differed. */
+extern const char report_version[];
+/* For main(): prints "program version" and returns true when one of the arguments is --version. */
+bool report_print_version(const char *program, int argc, char *const *argv);
+
 const char *err_name(int error); /* "ERR_IO"; "OK" for 0; "ERR_UNKNOWN" */
 const char *err_text(int error); /* the text column */
 int err_grpc_status(int error);  /* 0 for 0 */

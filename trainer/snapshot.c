@@ -162,7 +162,8 @@ static int take_attempt(struct snapshot *s, int64_t answer[2])
     struct ckpt_attempt_options options = {.config_json = config_json,
                                            .identity_json = s->identity_json,
                                            .mesh_json = mesh,
-                                           .data_json = s->data_json};
+                                           .data_json = s->data_json,
+                                           .code_version = report_version};
     uint64_t attempt = 0;
     int rc = ckpt_attempt_open(s->ckpt, &attempt, &newest, &options);
     answer[0] = (int64_t)attempt;

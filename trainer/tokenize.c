@@ -258,6 +258,8 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    if (report_print_version("tokenizer", argc, argv))
+        return EXIT_DONE;
     log_setup("tokenizer", NULL);
     int result = run(argc, argv);
     if (result == 0)

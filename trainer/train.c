@@ -102,6 +102,8 @@ int main(int argc, char **argv)
 {
     static struct config config;
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    if (report_print_version("trainer", argc, argv))
+        return EXIT_DONE;
     log_setup("trainer", getenv("HOLDFAST_LOG"));
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {

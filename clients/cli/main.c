@@ -161,6 +161,8 @@ int main(int argc, char **argv)
     bool is_set[NUM_SETTINGS + 1] = {false};
     const struct options options = {.table = settings, .config = &cli, .is_set = is_set};
     static const char *const short_keys[] = {"h", "help", "o", "output", NULL};
+    if (report_print_version("ckpt-cli", argc, argv))
+        return CLI_FINE;
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
         print_help(argc < 2 ? stderr : stdout);

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 48
+plan 49
 make_tiny
 # A small pool, so that starting again takes no time.
 start_small() { start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 16MiB; }
@@ -51,6 +51,11 @@ same() { # RUN
 
 check "an undisturbed run ends with 0" train right
 sort -n "$tmp/right.loss" >"$tmp/right.sorted"
+version_kept() {
+    [ "trainer $("$BUILD/ckpt-cli" show --json --store "$store" "right@$steps" |
+        sed -nE 's/.*"code_version": *"([^"]+)".*/\1/p')" = "$("$BUILD/trainer" --version)" ]
+}
+check "the checkpoint says which trainer wrote it" version_kept
 
 # ---- asked to stop ----
 for signal in TERM USR1; do
