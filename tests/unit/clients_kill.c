@@ -224,7 +224,10 @@ static int ask_while_stopped(struct group *group, struct ckpt *ckpt, struct ckpt
     int error = save_together(group, ckpt, tensors, rank, 1);
     if (error != 0)
         return error;
+    int status;
     kill(kill_plan.bed->ckptd, SIGSTOP);
+    if (waitpid(kill_plan.bed->ckptd, &status, WUNTRACED) < 0 || !WIFSTOPPED(status))
+        return rank_failed(group, "stopping ckptd", rank);
     uint64_t began = now_ns();
     int asked = ckpt_save_wait(ckpt, 1, 0);
     uint64_t took = now_ns() - began;
