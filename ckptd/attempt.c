@@ -342,8 +342,6 @@ static void perform_opened(struct run *run, uint64_t number)
         group_free(run->group);
     attempt_free(run->attempt);
     run->attempt = attempt;
-    free(run->last_digests);
-    run->last_digests = NULL;
     struct checkpoint *newest = catalog_newest(run);
     log_info("session", "run %s: attempt %llu of %u ranks is open; newest checkpoint: step %lld",
              run->name, (unsigned long long)number, attempt->world_size,

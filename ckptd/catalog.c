@@ -421,7 +421,6 @@ void catalog_close(struct service *service)
         }
         attempt_free(run->attempt);
         attempt_free(run->take.attempt);
-        free(run->last_digests);
         free(run);
     }
 }

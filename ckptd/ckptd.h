@@ -311,8 +311,6 @@ struct run {
     uint64_t newest_attempt;        /* durable; from the store */
     struct checkpoint *checkpoints; /* newest first */
     struct save *saves;
-    struct digest *last_digests; /* of the newest commit of the open attempt */
-    uint32_t num_last_digests;
 };
 
 struct connection;
@@ -412,6 +410,11 @@ struct save_waiter {
     struct timer timer;
 };
 
+/* Which checkpoint a save turned out to equal, to the bit. attempt 0: none. */
+struct repeat {
+    uint64_t step, attempt;
+};
+
 struct save {
     struct save *next;
     struct service *service;
@@ -430,6 +433,13 @@ struct save {
     enum commit_outcome outcome;
     struct manifest_summary summary;
     struct digest *digests;
+    char content[CHECKSUM_SHA256_HEX]; /* one hash of the names and digests of all tensors */
+    struct repeat repeat;
+    /* The checkpoint before it when ckptd has not seen its digests yet; attempt 0: it has. */
+    struct {
+        uint64_t step, attempt;
+        char content[CHECKSUM_SHA256_HEX];
+    } before;
     uint64_t bytes;
     int64_t begun_ms, ended_ms, durable_ms, named_ms;
 };
@@ -461,6 +471,8 @@ struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
 /* Both end with commit_names_synced, commit_published. */
 void publish_sync_names(struct save *save);
 void publish_manifest(struct save *save);
+/* The committed checkpoint that this save's digests are compared with, or NULL. */
+struct checkpoint *publish_before(const struct save *save);
 
 /* ---- catalog.c ---- */
 
@@ -481,9 +493,11 @@ struct checkpoint {
     struct manifest_summary summary;
     bool damaged; /* quarantined: reported, never deleted, never served */
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
-    struct image **images;     /* per shard, or NULL */
-    struct manifest *manifest; /* cached while leased */
-    uint32_t leases;           /* loads, their opening, and passes for them */
+    char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */
+    struct repeat repeat;              /* since ckptd started */
+    struct image **images;             /* per shard, or NULL */
+    struct manifest *manifest;         /* cached while leased */
+    uint32_t leases;                   /* loads, their opening, and passes for them */
 };
 
 /* Reads the store: runs, attempts, checkpoints; removes rubbish. Blocks; before the service runs.
@@ -584,10 +598,12 @@ struct service {
     struct failure *failures; /* a ring */
     uint32_t num_failures;
     struct { /* since the start, and of the newest commit */
-        uint64_t commits, failed, bytes_written, bytes_read;
+        uint64_t commits, failed, unchanged, bytes_written, bytes_read;
         char run[RUN_NAME_MAX + 1];
         uint64_t step, attempt, bytes;
         double seconds, staging_seconds, sync_seconds, names_seconds, manifest_seconds;
+        char unchanged_run[RUN_NAME_MAX + 1]; /* the newest save that equals the one before it */
+        struct repeat unchanged_save, unchanged_before;
     } stats;
 };
 

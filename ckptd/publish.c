@@ -5,6 +5,9 @@
  * the digests summed over all shards, and the hash of each shard's checksum table. While a worker
  * has the save, the service thread only reads it.
  *
+ * With the manifest goes one hash of all tensors' digests, to be compared with that of the
+ * checkpoint before (save.c).
+ *
  * How a publication ended is one of three: durable, absent, or unknown. Unknown is never taken for
  * either of the others (commit.c, I2 and I3). */
 #include "ckptd/ckptd.h"
@@ -118,12 +121,72 @@ static int write_manifest(struct save *save)
     return error;
 }
 
+/* ---- the content ---- */
+
+/* One hash of the names and digests of all tensors; they are sorted by name. "" without tensors, or
+ * without memory: then nothing is compared. */
+static void hash_content(char out[CHECKSUM_SHA256_HEX], const struct layout_table *table,
+                         const struct digest *digests)
+{
+    const size_t room = LAYOUT_NAME_MAX + sizeof *digests;
+    char *text = malloc(table->num_tensors * room + 1);
+    size_t bytes = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; text && i < table->num_tensors; i++) {
+        size_t length = strlen(table->tensors[i].name) + 1;
+        memcpy(text + bytes, table->tensors[i].name, length);
+        memcpy(text + bytes + length, &digests[i], sizeof digests[i]);
+        bytes += length + sizeof digests[i];
+    }
+    if (bytes > 0)
+        checksum_sha256_hex(out, text, bytes);
+    free(text);
+}
+
+/* The newest of this attempt; for its first save what it loaded, else the newest of the run. */
+struct checkpoint *publish_before(const struct save *save)
+{
+    struct run *run = save->run;
+    struct checkpoint *newest = catalog_newest(run), *loaded = NULL;
+    if (newest && newest->summary.attempt != save->attempt && run->attempt->parent_attempt != 0)
+        loaded = catalog_find(run, run->attempt->parent_step, run->attempt->parent_attempt);
+    return loaded ? loaded : newest;
+}
+
+/* After a restart the digests of the checkpoint before are in its manifest only. One that cannot be
+ * read is not compared; who loads it will hear why. */
+static void read_before(struct save *save)
+{
+    char key[STORAGE_KEY_MAX + 32];
+    void *text = NULL;
+    size_t bytes = 0;
+    struct manifest *manifest = NULL;
+    if (save->before.attempt == 0 || shard_dir_key(key, STORAGE_KEY_MAX, save->run->name,
+                                                   save->before.step, save->before.attempt) != 0)
+        return;
+    strcat(key, "/" MANIFEST_NAME);
+    int error = storage_fetch_all(save->service->storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
+    if (error == 0)
+        error = manifest_read(&manifest, text, bytes);
+    if (error == 0)
+        hash_content(save->before.content, manifest->table, manifest->digests);
+    else
+        log_warn("commit", "run %s: step %llu cannot be compared with %s: %s", save->run->name,
+                 (unsigned long long)save->step, key, report_line());
+    manifest_free(manifest);
+    free(text);
+}
+
 static void work_publish(struct job *job)
 {
     struct save *save = CONTAINER_OF(job, struct save, job);
     int error = write_manifest(save);
-    if (error != 0)
+    if (error != 0) {
         fault_take(&save->fault, error);
+        return;
+    }
+    hash_content(save->content, save->group->table, save->digests);
+    read_before(save);
 }
 
 static void published(struct event *event)
@@ -144,6 +207,11 @@ void publish_manifest(struct save *save)
         commit_published(&save->run->machine, &actions, save->id, OUTCOME_ABSENT, error);
         run_perform(save->run, &actions);
         return;
+    }
+    const struct checkpoint *before = publish_before(save);
+    if (before && !before->content[0]) {
+        save->before.step = before->summary.step;
+        save->before.attempt = before->summary.attempt;
     }
     save->job = (struct job){.work = work_publish, .done.run = published};
     loop_work(save->service->loop, &save->job);

@@ -3,7 +3,8 @@
  *   BeginSave of each rank ──► an image, a stage            (stage.c makes the shard durable)
  *   COMMIT_SYNC_NAMES      ──► publish.c: the files' names become durable
  *   COMMIT_PUBLISH         ──► publish.c: the manifest
- *   COMMIT_DONE            ──► the catalog, the memory tier, everybody who waits; one log line
+ *   COMMIT_DONE            ──► the catalog, the memory tier, everybody who waits; one log line;
+ *                              an alarm when every tensor equals the checkpoint before it
  *   COMMIT_DISCARD         ──► stages stop and remove their files; then the directory
  *   COMMIT_KEEP            ──► reported as failed, nothing removed, the store goes offline
  *
@@ -19,6 +20,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define REPEAT_TEXT_BYTES 128u
 
 /* ---- finding ---- */
 
@@ -186,35 +189,61 @@ static void enter_memory(struct save *save, struct checkpoint *checkpoint)
     }
 }
 
-/* A save that equals the one before it, to the bit, means that training stands still. */
-static void compare_digests(struct save *save)
+/* What a client is told about a committed save: "", or the alarm. */
+static const char *repeat_text(char out[REPEAT_TEXT_BYTES], const struct repeat *repeat)
 {
-    struct run *run = save->run;
-    uint32_t count = save->group->table->num_tensors;
-    if (run->last_digests && run->num_last_digests == count &&
-        memcmp(run->last_digests, save->digests, count * sizeof *save->digests) == 0)
-        log_warn("commit",
-                 "run %s, step %llu: every tensor equals the checkpoint before it; is the "
-                 "optimizer running?",
-                 run->name, (unsigned long long)save->step);
-    free(run->last_digests);
-    run->last_digests = save->digests;
-    run->num_last_digests = count;
-    save->digests = NULL;
+    out[0] = '\0';
+    if (repeat->attempt != 0)
+        snprintf(out, REPEAT_TEXT_BYTES,
+                 "every tensor equals the checkpoint of step %llu, attempt %llu, to the bit",
+                 (unsigned long long)repeat->step, (unsigned long long)repeat->attempt);
+    return out;
+}
+
+/* A checkpoint that equals the one of another step, to the bit, is kept, but means that training
+ * stands still or that other memory is saved than is trained. */
+static void compare_content(struct save *save)
+{
+    struct service *service = save->service;
+    struct checkpoint *before = publish_before(save);
+    if (!before || before->summary.step == save->step)
+        return;
+    if (!before->content[0] && before->summary.step == save->before.step &&
+        before->summary.attempt == save->before.attempt)
+        memcpy(before->content, save->before.content, sizeof before->content);
+    if (!save->content[0] || strcmp(before->content, save->content) != 0)
+        return;
+    save->repeat = (struct repeat){before->summary.step, before->summary.attempt};
+    service->stats.unchanged++;
+    snprintf(service->stats.unchanged_run, sizeof service->stats.unchanged_run, "%s",
+             save->run->name);
+    service->stats.unchanged_save = (struct repeat){save->step, save->attempt};
+    service->stats.unchanged_before = save->repeat;
+    log_error("commit",
+              "run %s, step %llu, attempt %llu: every tensor equals the checkpoint of step %llu, "
+              "attempt %llu, to the bit: the optimizer stands still, or what is saved is not what "
+              "is trained; the checkpoint is kept",
+              save->run->name, (unsigned long long)save->step, (unsigned long long)save->attempt,
+              (unsigned long long)save->repeat.step, (unsigned long long)save->repeat.attempt);
 }
 
 static void perform_done(struct save *save)
 {
     struct checkpoint *checkpoint = NULL;
+    char text[REPEAT_TEXT_BYTES];
     report_commit(save);
-    compare_digests(save);
-    if (catalog_add(&checkpoint, save->run, &save->summary) != 0)
+    compare_content(save);
+    if (catalog_add(&checkpoint, save->run, &save->summary) != 0) {
         log_error("commit",
                   "a committed checkpoint is missing in the list until the next start: %s",
                   report_line());
-    else
+    } else {
+        memcpy(checkpoint->content, save->content, sizeof checkpoint->content);
+        checkpoint->repeat = save->repeat;
         enter_memory(save, checkpoint);
-    answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED, "");
+    }
+    answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
+                   repeat_text(text, &save->repeat));
     free_save(save);
 }
 
@@ -624,8 +653,11 @@ void save_wait(struct service *service, struct rpc_call *call,
         return;
     }
     uint64_t attempt = request->attempt ? request->attempt : run->machine.attempt;
-    if (catalog_find(run, request->step, attempt)) {
-        answer_wait(call, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED, "");
+    const struct checkpoint *checkpoint = catalog_find(run, request->step, attempt);
+    if (checkpoint) {
+        char text[REPEAT_TEXT_BYTES];
+        answer_wait(call, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
+                    repeat_text(text, &checkpoint->repeat));
         return;
     }
     for (struct save *save = run->saves; save; save = save->next) {

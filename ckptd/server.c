@@ -198,6 +198,18 @@ static json_t *describe_commit(const struct service *service)
                      service->stats.manifest_seconds, "durability", "local");
 }
 
+/* The alarm: a save whose every tensor equals the checkpoint before it. */
+static json_t *describe_unchanged(const struct service *service)
+{
+    const struct repeat *save = &service->stats.unchanged_save,
+                        *before = &service->stats.unchanged_before;
+    if (service->stats.unchanged == 0)
+        return json_null();
+    return json_pack("{s:s, s:I, s:I, s:I, s:I}", "run", service->stats.unchanged_run, "step",
+                     (json_int_t)save->step, "attempt", (json_int_t)save->attempt, "equals_step",
+                     (json_int_t)before->step, "equals_attempt", (json_int_t)before->attempt);
+}
+
 static void count_table(const struct service *service, int *out_ranks, int *out_sessions,
                         int *out_loads)
 {
@@ -220,16 +232,18 @@ static void do_status(struct service *service, struct rpc_call *call,
     uint32_t size = pool_size(service->pool), left = pool_free_count(service->pool);
     json_t *root = json_pack(
         "{s:s, s:s, s:b, s:s, s:s, s:{s:I, s:i, s:i}, s:{s:i, s:i, s:i}, s:{s:i, s:i}, s:o, s:o, "
-        "s:{s:I, s:I, s:I, s:I}}",
+        "s:o, s:{s:I, s:I, s:I, s:I, s:I}}",
         "version", report_version, "store", service->config->store, "draining",
         (int)service->draining, "offline", service->offline, "storage",
         storage_describe(service->storage), "pool", "segment_bytes",
         (json_int_t)pool_segment_bytes(service->pool), "segments", (int)size, "segments_used",
         (int)(size - left), "sessions", "ranks", ranks, "all", sessions, "loads", loads, "catalog",
         "runs", (int)service->num_runs, "checkpoints", (int)service->num_checkpoints, "saves",
-        describe_saves(service), "last_commit", describe_commit(service), "since_start", "commits",
-        (json_int_t)service->stats.commits, "failed_saves", (json_int_t)service->stats.failed,
-        "bytes_committed", (json_int_t)service->stats.bytes_written, "bytes_read",
+        describe_saves(service), "last_commit", describe_commit(service), "last_unchanged",
+        describe_unchanged(service), "since_start", "commits", (json_int_t)service->stats.commits,
+        "failed_saves", (json_int_t)service->stats.failed, "unchanged_saves",
+        (json_int_t)service->stats.unchanged, "bytes_committed",
+        (json_int_t)service->stats.bytes_written, "bytes_read",
         (json_int_t)service->stats.bytes_read);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);

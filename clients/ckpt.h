@@ -152,6 +152,10 @@ void ckpt_save_abort(struct ckpt_save *save);
  * A timeout of 0 asks only: CKPT_TIMEOUT when it is not committed yet, or ckptd does not answer at
  * once. */
 int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms);
+/* What is wrong with the save that the last ckpt_save_wait found committed: one line, "" for
+ * nothing. That every tensor equals the checkpoint before it, to the bit: the optimizer stands
+ * still, or what is described is not what is trained. Valid until the next ckpt_save_wait. */
+const char *ckpt_save_warning(const struct ckpt *ckpt);
 
 #ifdef __cplusplus
 }

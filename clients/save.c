@@ -14,6 +14,7 @@
 
 #include "proto/report.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -203,11 +204,12 @@ void ckpt_save_abort(struct ckpt_save *save)
 }
 
 /* Turns one answer into a result; ERR_BUSY: not settled yet. */
-static int judge_save(const Holdfast__V1__WaitSaveReply *reply, uint64_t step)
+static int judge_save(struct ckpt *ckpt, const Holdfast__V1__WaitSaveReply *reply, uint64_t step)
 {
     bool has_reason = reply->reason != NULL && reply->reason[0] != '\0';
     switch (reply->state) {
     case HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED:
+        snprintf(ckpt->warning, sizeof ckpt->warning, "%s", has_reason ? reply->reason : "");
         return 0;
     case HOLDFAST__V1__SAVE_STATE__SAVE_STAGING:
         return ERR_BUSY;
@@ -221,6 +223,11 @@ static int judge_save(const Holdfast__V1__WaitSaveReply *reply, uint64_t step)
     }
 }
 
+const char *ckpt_save_warning(const struct ckpt *ckpt)
+{
+    return ckpt->warning;
+}
+
 int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
 {
     Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
@@ -228,6 +235,7 @@ int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
     request.run = ckpt->run;
     request.step = step;
     request.attempt = ckpt->attempt;
+    ckpt->warning[0] = '\0';
     for (;;) {
         ProtobufCMessage *answer = NULL;
         uint64_t now = session_clock_ns();
@@ -238,7 +246,7 @@ int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
             timeout_ms == 0 ? PROBE_CALL_MS : request.timeout_ms + SESSION_CALL_MS);
         if (error != 0)
             return error;
-        error = judge_save((Holdfast__V1__WaitSaveReply *)answer, step);
+        error = judge_save(ckpt, (Holdfast__V1__WaitSaveReply *)answer, step);
         protobuf_c_message_free_unpacked(answer, NULL);
         if (error != ERR_BUSY)
             return error;

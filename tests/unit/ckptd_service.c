@@ -48,6 +48,21 @@ static bool wait_segments_used(struct bed *bed, json_int_t want)
     return used == want;
 }
 
+static void damage_file(const struct bed *bed, uint64_t step, uint64_t attempt, const char *name,
+                        off_t at)
+{
+    char path[300];
+    uint8_t byte;
+    snprintf(path, sizeof path, "%s/store/" RUN "/step-%08llu-a%04llu/%s", bed->root,
+             (unsigned long long)step, (unsigned long long)attempt, name);
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 0x10;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
 /* ---- saving ---- */
 
 static void
@@ -71,6 +86,91 @@ test_service__a_committed_step_loads_from_memory_and_after_a_restart_from_disk(v
     assert_string_equal(tier, "local");
     assert_true(shard_is_right(&loading, 1, 1));
     load_close(&loading);
+}
+
+/* All ranks save at `step` what they held at step `as`; the save is committed. */
+static void save_as(struct bed *bed, uint64_t step, uint64_t as, char reason[512])
+{
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_int_equal(peer_begin(&peers[i], step), 0);
+    for (uint32_t i = 0; i < RANKS; i++)
+        peer_finish(&peers[i], as);
+    assert_int_equal(wait_save(bed, step, reason), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+}
+
+/* So many alarms since the start, the last one of `step`, which equals `before`. */
+static void assert_alarms(struct bed *bed, json_int_t count, json_int_t step, json_int_t before)
+{
+    json_t *status = get_status(bed), *last = json_object_get(status, "last_unchanged");
+    json_t *counted = json_object_get(json_object_get(status, "since_start"), "unchanged_saves");
+    assert_true(json_is_integer(counted) && json_integer_value(counted) == count);
+    assert_true(count > 0 || json_is_null(last));
+    if (count > 0) {
+        assert_string_equal(json_string_value(json_object_get(last, "run")), RUN);
+        assert_true(json_integer_value(json_object_get(last, "step")) == step);
+        assert_true(json_integer_value(json_object_get(last, "equals_step")) == before);
+    }
+    json_decref(status);
+}
+
+static void
+test_service__a_save_that_equals_the_one_before_is_kept_and_raises_an_alarm(void **state)
+{
+    struct bed *bed = *state;
+    char reason[512];
+    open_world(bed, RANKS);
+    save_as(bed, 1, 1, reason);
+    save_as(bed, 2, 2, reason);
+    assert_string_equal(reason, "");
+    assert_alarms(bed, 0, 0, 0);
+    save_as(bed, 3, 2, reason);
+    assert_non_null(strstr(reason, "every tensor equals the checkpoint of step 2, attempt 1"));
+    wait_save(bed, 3, reason); /* who asks later hears it too */
+    assert_non_null(strstr(reason, "step 2"));
+    assert_alarms(bed, 1, 3, 2);
+    save_as(bed, 4, 1, reason); /* equal to an older one: that is no alarm */
+    assert_string_equal(reason, "");
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    struct loading loading;
+    assert_int_equal(load_open(&loading, bed, 3), 0);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        assert_int_equal(load_shard(&loading, i, NULL), 0);
+        assert_true(shard_is_right(&loading, i, 2));
+    }
+    load_close(&loading);
+}
+
+static void test_service__the_alarm_survives_a_restart_and_a_new_attempt(void **state)
+{
+    struct bed *bed = *state;
+    char reason[512];
+    open_world(bed, RANKS);
+    save_as(bed, 1, 1, reason);
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0); /* the same attempt goes on */
+    save_as(bed, 2, 1, reason);
+    assert_non_null(strstr(reason, "step 1, attempt 1"));
+    assert_alarms(bed, 1, 2, 1);
+    peers_close(peers, RANKS);
+    open_world(bed, RANKS);
+    save_as(bed, 2, 1, reason); /* the same step again is a repeat, not a standstill */
+    assert_string_equal(reason, "");
+    save_as(bed, 3, 1, reason);
+    assert_non_null(strstr(reason, "step 2, attempt 2"));
+    assert_alarms(bed, 2, 3, 2);
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    damage_file(bed, 3, 2, "manifest.json", 4200);
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed, RANKS);
+    save_as(bed, 4, 1, reason); /* what cannot be read is not compared, and fails no save */
+    assert_string_equal(reason, "");
+    assert_alarms(bed, 0, 0, 0);
+    peers_close(peers, RANKS);
 }
 
 /* One rank breaks a rule in step 1; the save fails with the reason, step 2 is not affected. */
@@ -380,20 +480,6 @@ static void test_service__a_change_in_memory_after_the_save_is_never_served(void
     peers_close(peers, 1);
 }
 
-static void damage_file(const struct bed *bed, uint64_t step, const char *name, off_t at)
-{
-    char path[300];
-    uint8_t byte;
-    snprintf(path, sizeof path, "%s/store/" RUN "/step-%08llu-a0001/%s", bed->root,
-             (unsigned long long)step, name);
-    int fd = open(path, O_RDWR);
-    assert_true(fd >= 0);
-    assert_int_equal(pread(fd, &byte, 1, at), 1);
-    byte ^= 0x10;
-    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
-    close(fd);
-}
-
 static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(void **state)
 {
     struct bed *bed = *state;
@@ -403,8 +489,8 @@ static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(voi
         assert_true(save_step(peers, 1, i));
     peers_close(peers, 1);
     bed_stop(bed);
-    damage_file(bed, 3, "shard-00001-of-00001.safetensors", 3 * MIB + 5);
-    damage_file(bed, 2, "manifest.json", 4200); /* past the summary: found when it is read */
+    damage_file(bed, 3, 1, "shard-00001-of-00001.safetensors", 3 * MIB + 5);
+    damage_file(bed, 2, 1, "manifest.json", 4200); /* past the summary: found when it is read */
     assert_int_equal(bed_start(bed), 0);
     assert_int_equal(load_all(bed, -1, &step), ERR_CORRUPT);
     assert_true(step == 3);
@@ -430,11 +516,11 @@ static void test_service__every_byte_of_a_shard_is_covered(void **state)
     peers_close(peers, 1);
     bed_stop(bed);
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        damage_file(bed, 1, "shard-00001-of-00001.safetensors", places[i]);
+        damage_file(bed, 1, 1, "shard-00001-of-00001.safetensors", places[i]);
         assert_int_equal(bed_start(bed), 0);
         assert_int_equal(load_all(bed, 1, NULL), ERR_CORRUPT);
         bed_stop(bed);
-        damage_file(bed, 1, "shard-00001-of-00001.safetensors", places[i]); /* and back */
+        damage_file(bed, 1, 1, "shard-00001-of-00001.safetensors", places[i]); /* and back */
     }
     assert_int_equal(bed_start(bed), 0);
     assert_int_equal(load_all(bed, 1, NULL), 0);
@@ -594,6 +680,8 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, bed_tear_down)
     const struct CMUnitTest tests[] = {
         CASE(test_service__a_committed_step_loads_from_memory_and_after_a_restart_from_disk),
+        CASE(test_service__a_save_that_equals_the_one_before_is_kept_and_raises_an_alarm),
+        CASE(test_service__the_alarm_survives_a_restart_and_a_new_attempt),
         CASE(test_service__a_range_announced_twice_fails_the_save),
         CASE(test_service__a_range_over_the_header_fails_the_save),
         CASE(test_service__a_range_over_the_table_fails_the_save),

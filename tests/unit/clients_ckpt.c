@@ -204,6 +204,29 @@ static void test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is(vo
     ckpt_close(ckpt);
 }
 
+static void test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning(void **state)
+{
+    struct bed *bed = *state;
+    float data[4] = {1, 2, 3, 4};
+    struct ckpt_tensor tensor = small_tensor(data);
+    struct ckpt *ckpt = open_single(bed, RUN);
+    struct ckpt_save *save;
+    uint64_t attempt;
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
+    assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), 0);
+    for (uint64_t step = 1; step <= 3; step++) {
+        data[0] = step < 3 ? 1 : 5;
+        assert_int_equal(ckpt_save_begin(ckpt, &save, step, "{}"), 0);
+        assert_int_equal(ckpt_save_copy(save, 0), 0);
+        assert_int_equal(ckpt_save_end(save), 0);
+        assert_int_equal(ckpt_save_wait(ckpt, step, 20000), 0);
+        bool warned = strstr(ckpt_save_warning(ckpt), "every tensor equals") != NULL;
+        assert_int_equal(warned, step == 2);
+        assert_true(warned || ckpt_save_warning(ckpt)[0] == '\0');
+    }
+    ckpt_close(ckpt);
+}
+
 static void test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked(void **state)
 {
     struct bed *bed = *state;
@@ -261,6 +284,7 @@ int main(int argc, char **argv)
         WITH_CKPTD(test_ckpt__a_load_that_cannot_fit_says_why),
         WITH_CKPTD(test_ckpt__an_older_attempt_is_told_to_stop),
         WITH_CKPTD(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is),
+        WITH_CKPTD(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning),
         WITH_CKPTD(test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked),
         cmocka_unit_test(test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for),
     };
