@@ -105,9 +105,6 @@ static int check_available(const struct config *config)
     ERR_TRY(check_one("canonical.groups", config->groups));
     ERR_TRY(check_one("canonical.tp_blocks", config->tp_blocks));
     ERR_TRY(check_one("canonical.cp_blocks", config->cp_blocks));
-    if (strcmp(config->async_mode, "async_with_pinned_mem") == 0)
-        return not_available("checkpoint.async_mode", config->async_mode,
-                             "use \"async\" or \"disabled\"");
     if (config->converters[0] != '\0')
         return not_available("model.converters", config->converters, "leave it empty");
     if (config->initial_load_path[0] != '\0')

@@ -66,7 +66,7 @@ struct config {
     /* checkpoint */
     bool checkpoint_enable;
     int64_t interval;
-    char async_mode[32]; /* "disabled", "async" */
+    char async_mode[32]; /* "disabled", "async", "async_with_pinned_mem" */
     int64_t load_step;   /* -1: newest */
     bool load_only;
     bool checkpoint_required;    /* checkpoint.required: a failed save stops training; ours */
@@ -89,6 +89,7 @@ struct config {
     bool estimate;                     /* --estimate: print the memory plan and end */
     char logits_file[CONFIG_TEXT_MAX]; /* debug.logits_file: forward of sample 0, write f32, end */
     int64_t crash_at_step;             /* debug.pause_at_step: for the tests, see README; -1 off */
+    int64_t slow_copy_us;              /* debug.slow_copy_us: likewise; 0 off */
 };
 
 /* Reads everything; argc and argv as main() got them. ERR_INVALID with the line to print. */

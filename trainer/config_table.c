@@ -186,7 +186,8 @@ const struct option config_table[] = {
     ALIAS("training.checkpoint_interval", "checkpoint.interval"),
     IGNORED("training.checkpoint_folder", BY_CKPTD),
     CHOICE(async_mode, "checkpoint.async_mode", "disabled", "disabled,async,async_with_pinned_mem",
-           "disabled: return when durable; async: return when copied"),
+           "go on when the save is durable, when it is copied, or at once (the copy overlaps the "
+           "next step)"),
     INT(load_step, "checkpoint.load_step", -1, -1, COUNT_MAX, "step to resume from; -1: newest"),
     BOOL(load_only, "checkpoint.load_only", "false", "load, never save"),
     BOOL(checkpoint_required, "checkpoint.required", "false",
@@ -245,6 +246,8 @@ const struct option config_table[] = {
     INT(seed, "debug.seed", 0, 0, 9.2e18, "of initial weights and sample order"),
     INT(crash_at_step, "debug.pause_at_step", -1, -1, COUNT_MAX,
         "for tests: stop in this step until killed; -1: off (ours)"),
+    INT(slow_copy_us, "debug.slow_copy_us", 0, 0, 10000000,
+        "for tests: microseconds to wait before each tensor of a save is copied (ours)"),
     STRING(logits_file, "debug.logits_file", "",
            "for tests: write the logits of sample 0 as raw floats and end (ours)"),
     IGNORED("debug.deterministic", DETERMINISTIC),

@@ -3,8 +3,9 @@
  * Every element is updated by whoever holds it, from the same inputs, so replicas stay equal bit
  * for bit without talking. Clipping is torch's clip_grad_norm_: the gradient is scaled by min(1,
  * max_norm / (norm + 1e-6)), in double, rounded once. Weight decay applies to all parameters, as in
- * torchtitan. Tensor by tensor, so that a save in progress can hold up one tensor alone. */
+ * torchtitan. Tensor by tensor, so that a save in progress holds up one tensor alone. */
 #include "trainer/optimizer.h"
+#include "trainer/copier.h"
 
 #include <math.h>
 
@@ -26,6 +27,8 @@ void optimizer_update(struct state *state, struct kernels *kernels, const struct
     };
     for (uint32_t i = 0; i < state->num_slices; i++) {
         size_t at = state->slices[i].at;
+        if (step->copier != NULL)
+            copier_wait_slice(step->copier, i);
         if (state->slices[i].count > 0)
             kernel_adamw(kernels, state->param + at, state->exp_avg + at, state->exp_avg_sq + at,
                          state->grad + at, state->slices[i].count, &options);

@@ -8,8 +8,12 @@
  * skipped and why. So ranks never go on from different checkpoints.
  *
  * Save. Every rank begins; if one could not, those that could abort, and the step is skipped. Then
- * each copies its slices into shared memory. "disabled" waits here until the save is durable;
- * "async" goes on, and the end is looked for by snapshot_poll.
+ * each rank's copy thread (copier.h) copies its slices into shared memory, in the order of the
+ * optimizer's update. The modes differ in what is waited for: "async_with_pinned_mem" lets training
+ * go on at once, the update waits per slice, and snapshot_copied learns how the copy went; "async"
+ * waits for the copy, and snapshot_poll looks for the end; "disabled" waits until it is durable.
+ *
+ * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
  *
  * The identity of the numerics rides along. Another canonical order is refused, since the run's
  * bits are defined by it. Another ISA, library or dtype and other settings are said, and training
@@ -17,6 +21,7 @@
 #include "trainer/snapshot.h"
 #include "clients/ckpt.h"
 #include "proto/report.h"
+#include "trainer/copier.h"
 #include "trainer/data.h"
 
 #include <inttypes.h>
@@ -45,6 +50,10 @@ struct snapshot {
     uint32_t num_tensors;
     char (*names)[NAME_BYTES];
     uint64_t bytes; /* of this rank's slices */
+    struct copier *copier;
+    struct ckpt_save *save; /* the copy thread's, while copying_step >= 0 */
+    int64_t copying_step;   /* begun, not known to be copied; -1: none */
+    double begin_seconds;   /* of its begin */
     char *identity_json, *data_json;
     int64_t pending_step; /* saved, not known to be durable; -1: none */
     int64_t durable_step; /* newest known to be durable; -1: none */
@@ -141,6 +150,43 @@ static int describe_tensors(struct snapshot *s)
     return 0;
 }
 
+/* ---- the copy thread ---- */
+
+static int copy_slice(void *user, uint32_t slice)
+{
+    struct snapshot *s = user;
+    long pause_us = (long)s->config->slow_copy_us;
+    for (uint32_t part = 0; part < STATE_PARTS; part++) {
+        if (pause_us > 0)
+            nanosleep(&(struct timespec){pause_us / 1000000, pause_us % 1000000 * 1000}, NULL);
+        ERR_TRY(ckpt_save_copy(s->save, part * s->state->num_slices + slice));
+    }
+    return 0;
+}
+
+static int end_image(void *user, int rc)
+{
+    struct snapshot *s = user;
+    if (rc == 0)
+        return ckpt_save_end(s->save);
+    ckpt_save_abort(s->save);
+    return rc;
+}
+
+static int open_copier(struct snapshot *s)
+{
+    struct copier_options options = {
+        .num_slices = s->state->num_slices, .copy = copy_slice, .end = end_image, .user = s};
+    return copier_open(&s->copier, &options);
+}
+
+struct copier *snapshot_copier(const struct snapshot *s)
+{
+    return s->copier;
+}
+
+/* ---- the session ---- */
+
 static int connect_ckptd(struct snapshot *s)
 {
     if (s->config->run[0] == 0)
@@ -200,12 +246,14 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     s->mesh = options->mesh;
     s->state = options->state;
     s->data = options->data;
-    s->newest_step = s->pending_step = s->durable_step = -1;
+    s->newest_step = s->pending_step = s->durable_step = s->copying_step = -1;
     int rc = 0;
     if (s->config->checkpoint_enable) {
         rc = write_identity(s, options->kernels);
         if (rc == 0)
             rc = describe_tensors(s);
+        if (rc == 0)
+            rc = open_copier(s);
         rc = parallel_agree(s->mesh->world, rc);
         if (rc == 0)
             rc = open_session(s);
@@ -222,6 +270,7 @@ void snapshot_close(struct snapshot *s)
 {
     if (s == NULL)
         return;
+    copier_close(s->copier); /* the last user of the handle */
     if (s->ckpt != NULL)
         ckpt_close(s->ckpt);
     free(s->tensors);
@@ -552,17 +601,6 @@ static int wait_pending(struct snapshot *s)
     return rc;
 }
 
-static int copy_all(struct snapshot *s, struct ckpt_save *save)
-{
-    int rc = 0;
-    for (uint32_t i = 0; i < s->num_tensors && rc == 0; i++)
-        rc = ckpt_save_copy(save, i);
-    if (rc == 0)
-        return ckpt_save_end(save);
-    ckpt_save_abort(save);
-    return rc;
-}
-
 static int begin(struct snapshot *s, struct ckpt_save **out, const struct progress *p)
 {
     if (s->pending_step >= 0 && is_rank_0(s))
@@ -580,29 +618,52 @@ static int begin(struct snapshot *s, struct ckpt_save **out, const struct progre
     return rc;
 }
 
+/* All ranks begin, and their copy threads start; or none does. */
 static int save(struct snapshot *s, const struct progress *p)
 {
-    struct ckpt_save *handle = NULL;
+    CHECK(s->copying_step < 0);
     double start = now();
-    int rc = begin(s, &handle, p);
+    int rc = begin(s, &s->save, p);
     int agreed = agree_on_save(s, rc, p->step);
     if (agreed != 0) {
         if (rc == 0)
-            ckpt_save_abort(handle);
+            ckpt_save_abort(s->save);
         return agreed;
     }
-    double copy_start = now();
-    ERR_TRY(agree_on_save(s, copy_all(s, handle), p->step));
-    s->pending_step = p->step;
-    s->pending_since = s->polled_at = now();
+    s->copying_step = p->step;
+    s->begin_seconds = now() - start;
+    copier_start(s->copier);
+    return 0;
+}
+
+/* Until the copy in progress is made; all ranks learn how it went. */
+static int end_copy(struct snapshot *s)
+{
+    if (s->copying_step < 0)
+        return 0;
+    struct copier_times times;
+    int64_t step = s->copying_step;
+    int rc = copier_wait(s->copier, &times);
+    s->copying_step = -1;
+    double agree_start = now();
+    ERR_TRY(agree_on_save(s, rc, step));
+    s->pending_step = step;
+    s->pending_since = times.ended_at;
+    s->polled_at = now();
     s->is_settled = false;
     if (is_rank_0(s))
         log_info("checkpoint",
                  "step %" PRId64 " is accepted (in ckptd's memory): %.1f MiB per rank copied in "
                  "%.1f ms, training waited %.1f ms",
-                 p->step, (double)s->bytes / 1048576.0, (s->pending_since - copy_start) * 1e3,
-                 (s->pending_since - start) * 1e3);
-    return strcmp(s->config->async_mode, "disabled") == 0 ? wait_pending(s) : 0;
+                 step, (double)s->bytes / 1048576.0, times.copy_seconds * 1e3,
+                 (s->begin_seconds + times.waited_seconds + s->polled_at - agree_start) * 1e3);
+    return 0;
+}
+
+/* What a failed save means for training. */
+static int judge(const struct snapshot *s, int rc)
+{
+    return rc == ERR_STALE || s->config->checkpoint_required ? rc : 0;
 }
 
 int snapshot_save(struct snapshot *s, const struct progress *p)
@@ -610,20 +671,32 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
     if (s->ckpt == NULL || s->config->load_only)
         return 0;
     int rc = save(s, p);
-    if (rc == ERR_STALE || rc == 0)
-        return rc;
-    return s->config->checkpoint_required ? rc : 0;
+    if (rc == 0 && strcmp(s->config->async_mode, "async_with_pinned_mem") != 0)
+        rc = end_copy(s);
+    if (rc == 0 && strcmp(s->config->async_mode, "disabled") == 0)
+        rc = wait_pending(s);
+    return judge(s, rc);
+}
+
+int snapshot_copied(struct snapshot *s)
+{
+    return judge(s, end_copy(s));
 }
 
 int snapshot_save_final(struct snapshot *s, const struct progress *p)
 {
     if (s->ckpt == NULL || s->config->load_only)
         return 0;
-    int rc = wait_pending(s);
+    int rc = end_copy(s);
+    if (rc == ERR_STALE)
+        return rc;
+    rc = wait_pending(s);
     for (int try = 0; try < FINAL_TRIES && s->durable_step != p->step; try++) {
         if (try > 0)
             nanosleep(&(struct timespec){.tv_sec = FINAL_PAUSE_SECONDS}, NULL);
         rc = save(s, p);
+        if (rc == 0)
+            rc = end_copy(s);
         if (rc == 0)
             rc = wait_pending(s);
         if (rc == ERR_STALE)

@@ -9,8 +9,8 @@
  * said and skipped, unless checkpoint.required; the next save tries again. The last save is waited
  * for.
  *
- * All calls but snapshot_poll are collective: every rank makes them, in the same order, and gets
- * the same answer. */
+ * All calls but snapshot_poll and the getters are collective: every rank makes them, in the same
+ * order, and gets the same answer. */
 #ifndef HOLDFAST_TRAINER_SNAPSHOT_H
 #define HOLDFAST_TRAINER_SNAPSHOT_H
 
@@ -25,6 +25,7 @@ struct progress {
     double loss, grad_norm;   /* of the last step */
 };
 
+struct copier;
 struct snapshot;
 
 struct snapshot_options {
@@ -47,13 +48,21 @@ void snapshot_close(struct snapshot *snapshot);
 int64_t snapshot_newest_step(const struct snapshot *snapshot);
 const struct snapshot_times *snapshot_times(const struct snapshot *snapshot);
 
+/* What whoever changes the state has to wait for, slice by slice; NULL: nothing is ever saved. */
+struct copier *snapshot_copier(const struct snapshot *snapshot);
+
 /* Fills state and *progress from the newest checkpoint that all ranks can load, walking back over
  * damaged ones, or from checkpoint.load_step. *out_loaded: false when the run has none.
  * ERR_MISMATCH: another model, or another canonical order. */
 int snapshot_load(struct snapshot *snapshot, struct progress *progress, bool *out_loaded);
 
-/* Saves; with async_mode "async" returns when copied. An error means: stop training. */
+/* Saves. Returns with async_mode "disabled" when durable, with "async" when copied, with
+ * "async_with_pinned_mem" at once: then the copy runs on, the state may only be read, and each
+ * slice may be changed when snapshot_copier() has let it go. An error means: stop training. */
 int snapshot_save(struct snapshot *snapshot, const struct progress *progress);
+/* To be called after each update of the state: waits for the rest of a copy in progress, and says
+ * how it went. An error means: stop training. */
+int snapshot_copied(struct snapshot *snapshot);
 /* Saves, tries again when that fails, and waits until the checkpoint is durable. ERR_UNAVAILABLE or
  * ERR_ABORTED after FINAL_TRIES. Does nothing when this step is durable already. */
 int snapshot_save_final(struct snapshot *snapshot, const struct progress *progress);

@@ -39,7 +39,8 @@ static int step(struct rank *r, bool *out_stop)
     next.grad_norm = result.grad_norm;
     ERR_TRY(metrics_check(r->metrics, &next));
 
-    struct optimizer_step update = {next.optimizer_update, lr, next.grad_norm};
+    struct optimizer_step update = {next.optimizer_update, lr, next.grad_norm,
+                                    snapshot_copier(r->snapshot)};
     optimizer_update(parallel_state(r->parallel), r->kernels, config, &update);
     parallel_params_changed(r->parallel);
     r->progress = next;
@@ -59,6 +60,7 @@ static int train(struct rank *r, int *out_exit)
     bool stop = false;
     while (p->step < config->steps && !stop) {
         ERR_TRY(step(r, &stop));
+        ERR_TRY(snapshot_copied(r->snapshot)); /* a save's copy overlaps one step at most */
         metrics_step(r->metrics, p, snapshot_times(r->snapshot));
         if (save_is_due(config, p->step) && p->step < config->steps && !stop)
             ERR_TRY(snapshot_save(r->snapshot, p));

@@ -161,7 +161,8 @@ static int train(struct stretch *s, struct parallel *p, struct data *data, struc
                                    world->rank == 1 ? &stop : NULL};
         struct step_result result;
         ERR_TRY(parallel_step(p, &input, &result));
-        struct optimizer_step update = {step + 1, schedule_lr(config, step), result.grad_norm};
+        struct optimizer_step update = {
+            .update = step + 1, .lr = schedule_lr(config, step), .grad_norm = result.grad_norm};
         optimizer_update(parallel_state(p), kernels, config, &update);
         parallel_params_changed(p);
         if (world->rank == 0) {

@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Goal: with checkpoint.async_mode async_with_pinned_mem, where the copy of a save overlaps the next
+# step, no torn byte is saved: every checkpoint equals that of a run with "disabled", which waits
+# until a save is durable; also when ranks or ckptd are killed in mid-copy. Method: the undisturbed
+# "disabled" run gives loss file and checkpoints. The others are slowed by debug.slow_copy_us until
+# a copy takes much longer than a step, so that an update that did not wait would overwrite what is
+# not yet copied. debug.pause_at_step holds a run in the step that a copy overlaps.
+# time limit: 180 s
+. "$(dirname "$0")/lib.sh"
+. tests/integration/lib_tiny.sh
+
+steps=20
+command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
+plan 37
+make_tiny
+start_small() { start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 16MiB; }
+start_small
+mpi=(mpirun --oversubscribe --mca mpi_yield_when_idle 1)
+[ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
+slow=(--checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 2000)
+slower=(--checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 50000)
+
+train() { # RUN BACKEND RANKS [SETTING...]: output in $tmp/RUN.log
+    local run=$1 backend=$2 ranks=$3 launch=()
+    shift 3
+    [ "$backend" = local ] || launch=("${mpi[@]}" -n "$ranks")
+    timeout 100 "${launch[@]}" "$BUILD/trainer" --job.config_file "$tiny" --job.run "$run" \
+        --ckptd.address "$server" --metrics.loss_file "$tmp/$run.loss" \
+        --comm.backend "$backend" --comm.ranks "$ranks" "$@" >>"$tmp/$run.log" 2>&1
+}
+in_mid_copy() { # RUN: of step 10, which step 11 overlaps; its process ids in $pid, $trainer
+    train "$1" local 2 "${slower[@]}" --debug.pause_at_step 11 "${@:2}" &
+    pid=$!
+    started_pids+=("$pid")
+    wait_for 40 says "$1" "process [0-9]+ pauses within step 11" || return
+    trainer=$(sed -nE 's/.*process ([0-9]+) pauses.*/\1/p' "$tmp/$1.log" | tail -n 1)
+}
+ended() { # waits for in_mid_copy's run; its exit status in $status
+    wait "$pid" 2>/dev/null
+    status=$?
+}
+says() { grep -qE "$2" "$tmp/$1.log"; } # RUN PATTERN
+same_step() { "$BUILD/ckpt-cli" diff "$1@$3" "$2@$3" --store "$store"; } # RUN RUN STEP
+# A save is skipped, and said to be, when two are still being written: not on a machine at rest.
+same_steps() { # RUN RUN: the checkpoints before the last one; one of them at least
+    local step same=0
+    for step in 5 10 15; do
+        says "$2" "step $step was not saved.*still in work" && continue
+        same_step "$1" "$2" "$step" || return
+        same=$((same + 1))
+    done
+    [ "$same" -gt 0 ]
+}
+same_end() { # RUN RUN: losses (steps made twice must be equal both times) and final checkpoint
+    sort -u "$tmp/$2.loss" | sort -n >"$tmp/$2.sorted"
+    sort -n "$tmp/$1.loss" | cmp - "$tmp/$2.sorted" && same_step "$1" "$2" $steps
+}
+
+check "a run that waits for every save ends with 0" \
+    train right local 2 --checkpoint.async_mode disabled
+for backend in local mpi; do
+    for ranks in 1 2 3; do
+        run=$backend$ranks
+        check "$run: with overlapped copies it ends with 0" \
+            train "$run" "$backend" "$ranks" "${slow[@]}"
+        check "$run: losses and last checkpoint have the same bits" same_end right "$run"
+        check "$run: so have those that were copied during a step" same_steps right "$run"
+    done
+done
+bf16=(--training.mixed_precision_param bfloat16 --parallelism.data_parallel_replicate_degree 2)
+train bf16 local 2 "${bf16[@]}" --checkpoint.async_mode disabled
+check "replicas in bfloat16: it ends with 0" train bf16slow local 2 "${bf16[@]}" "${slow[@]}"
+check "replicas in bfloat16: the same bits at the end" same_end bf16 bf16slow
+check "replicas in bfloat16: and on the way" same_steps bf16 bf16slow
+
+# ---- killed and stopped while a copy is in progress ----
+in_mid_copy killed
+kill -KILL "$trainer"
+ended
+half() { says killed "step 5 is accepted" && ! says killed "step 10 is accepted"; }
+check "killed: the copy of step 10 was in progress" half
+check "killed: started again on 3 ranks it ends with 0" \
+    train killed local 3 "${slow[@]}"
+check "killed: half a copy was no checkpoint" says killed "loaded step 5 "
+check "killed: every bit is the undisturbed run's" same_end right killed
+
+# The copy takes about 3 s and a step some milliseconds, unless it is held up.
+accepted() { # RUN STEP: milliseconds of the copy, and those that training waited
+    local numbers="copied in ([0-9.]+) ms, training waited ([0-9.]+) ms"
+    sed -nE "s/.*step $2 is accepted.*$numbers/\\1 \\2/p" "$tmp/$1.log" | head -n 1
+}
+holds() { awk -v numbers="$1" "BEGIN { split(numbers, ms, \" \"); exit !(ms[1] > 3000 && $2) }"; }
+check "killed: the update had waited for the copy of step 5" \
+    holds "$(accepted killed 5)" "ms[2] > ms[1] / 2"
+
+in_mid_copy stopped
+sleep 1
+kill -TERM "$trainer"
+ended
+check_equal "SIGTERM: it ends with 75" "$status" 75
+check "SIGTERM: the step in progress was finished and saved" says stopped "stopped after step 11"
+check "SIGTERM: the copy in progress was completed" same_step right stopped 10
+check "SIGTERM: nobody waited for it during the step" \
+    holds "$(accepted stopped 10)" "ms[2] < ms[1] - 900"
+train stopped local 1 "${slow[@]}"
+check "SIGTERM: started again, every bit is the undisturbed run's" same_end right stopped
+
+# ---- ckptd is killed while a copy is in progress ----
+in_mid_copy alone
+kill -KILL "$ckptd_pid"
+wait_gone "$ckptd_pid" 20
+kill -USR1 "$trainer"
+wait_for 30 says alone "step 11 was not saved"
+start_small
+ended
+check_equal "without ckptd: the failed save is said once" \
+    "$(grep -c 'warn.*step 10 was not saved' "$tmp/alone.log")" 1
+train alone local 3 "${slow[@]}"
+check "without ckptd: started again, every bit is the undisturbed run's" same_end right alone
+in_mid_copy required --checkpoint.required
+kill -KILL "$ckptd_pid"
+wait_gone "$ckptd_pid" 20
+kill -USR1 "$trainer"
+ended
+check_equal "with checkpoint.required a failed copy ends training with 75" "$status" 75
+check_equal "required: one line says why" "$(grep -c ' error ' "$tmp/required.log")" 1
+check_equal "required: no further save was tried" \
+    "$(grep -c 'was not saved' "$tmp/required.log")" 1

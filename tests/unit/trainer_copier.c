@@ -1,0 +1,239 @@
+/* trainer_copier.c - the copy thread and the optimizer that waits for it.
+ *
+ * Goal: a copy holds the state as it was at its start, whatever the update does meanwhile; the
+ * update of a slice waits for that slice and for no other. Method: a state of some slices (one of
+ * them empty) is copied by a function that takes its time, while the real update runs; gates, which
+ * the test opens, make "still copying" certain instead of likely. Run under ThreadSanitizer too. */
+#include "proto/report.h"
+#include "trainer/copier.h"
+#include "trainer/optimizer.h"
+
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { SLICES = 6, EACH = 4096, COUNT = SLICES * EACH, EMPTY = 2, ROUNDS = 5, NEVER = SLICES };
+
+struct bed {
+    struct kernels *kernels;
+    struct config config;
+    struct state_slice slices[SLICES];
+    struct state state;
+    float param[COUNT], exp_avg[COUNT], exp_avg_sq[COUNT], grad[COUNT];
+    float image[3][COUNT];
+    struct copier *copier;
+    /* What the copy does. */
+    long pause_us;
+    uint32_t fail_at, gate_at; /* a slice, or NEVER */
+    int end_rc;
+    sem_t gate;
+    atomic_uint num_copied, num_ends;
+    atomic_int end_saw;
+};
+
+static void pause_us(long us)
+{
+    nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
+}
+
+static int copy(void *user, uint32_t slice)
+{
+    struct bed *bed = user;
+    const float *parts[3] = {bed->param, bed->exp_avg, bed->exp_avg_sq};
+    size_t at = bed->slices[slice].at, bytes = bed->slices[slice].count * sizeof(float);
+    if (slice == bed->gate_at)
+        sem_wait(&bed->gate);
+    if (slice == bed->fail_at)
+        return report_error(ERR_UNAVAILABLE, "wait", "slice %u was lost", slice);
+    for (int part = 0; part < 3; part++) {
+        if (bed->pause_us > 0)
+            pause_us(bed->pause_us);
+        memcpy(bed->image[part] + at, parts[part] + at, bytes);
+    }
+    atomic_fetch_add(&bed->num_copied, 1);
+    return 0;
+}
+
+static int end(void *user, int rc)
+{
+    struct bed *bed = user;
+    atomic_store(&bed->end_saw, rc);
+    atomic_fetch_add(&bed->num_ends, 1);
+    return rc == 0 && bed->end_rc != 0 ? report_error(bed->end_rc, NULL, "no end") : rc;
+}
+
+static int setup(void **out)
+{
+    struct bed *bed = calloc(1, sizeof(*bed));
+    struct kernels_options options = {.num_threads = 1};
+    const char *wanted = getenv("HOLDFAST_TEST_KERNELS");
+    if (wanted != NULL && strcmp(wanted, "reference") == 0)
+        options.backend = KERNEL_BACKEND_REFERENCE;
+    assert_non_null(bed);
+    assert_int_equal(kernels_new(&bed->kernels, &options), 0);
+    assert_int_equal(sem_init(&bed->gate, 0, 0), 0);
+    bed->config = (struct config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    for (uint32_t i = 0; i < SLICES; i++)
+        bed->slices[i] = (struct state_slice){.at = i * EACH, .count = i == EMPTY ? 0 : EACH - i};
+    bed->state = (struct state){.num_slices = SLICES,
+                                .slices = bed->slices,
+                                .count = COUNT,
+                                .param = bed->param,
+                                .exp_avg = bed->exp_avg,
+                                .exp_avg_sq = bed->exp_avg_sq,
+                                .grad = bed->grad};
+    for (int i = 0; i < COUNT; i++) {
+        bed->param[i] = (float)(i % 97) - 48.5f;
+        bed->grad[i] = (float)(i % 13) - 6.25f;
+    }
+    bed->fail_at = bed->gate_at = NEVER;
+    struct copier_options copier = {.num_slices = SLICES, .copy = copy, .end = end, .user = bed};
+    assert_int_equal(copier_open(&bed->copier, &copier), 0);
+    *out = bed;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct bed *bed = *state;
+    copier_close(bed->copier);
+    kernels_free(bed->kernels);
+    sem_destroy(&bed->gate);
+    free(bed);
+    return 0;
+}
+
+static void update(struct bed *bed, int64_t number)
+{
+    struct optimizer_step step = {
+        .update = number, .lr = 0.01, .grad_norm = 1, .copier = bed->copier};
+    optimizer_update(&bed->state, bed->kernels, &bed->config, &step);
+}
+
+static void test_copier__a_copy_holds_the_state_as_it_was_before_the_update(void **state)
+{
+    struct bed *bed = *state;
+    static float before[3][COUNT];
+    float *parts[3] = {bed->param, bed->exp_avg, bed->exp_avg_sq};
+    struct copier_times times;
+    bed->pause_us = 500;
+    for (int round = 1; round <= ROUNDS; round++) {
+        for (int part = 0; part < 3; part++)
+            memcpy(before[part], parts[part], sizeof(before[part]));
+        copier_start(bed->copier);
+        update(bed, round);
+        assert_int_equal(copier_wait(bed->copier, &times), 0);
+        assert_true(times.waited_seconds > 0 && times.copy_seconds >= 3e-6 * 500 * SLICES);
+        for (uint32_t i = 0; i < SLICES; i++) {
+            size_t at = bed->slices[i].at, bytes = bed->slices[i].count * sizeof(float);
+            for (int part = 0; part < 3; part++)
+                assert_memory_equal(bed->image[part] + at, before[part] + at, bytes);
+            if (i != EMPTY) /* the update was made, so the comparison could have failed */
+                assert_memory_not_equal(before[0] + at, bed->param + at, bytes);
+        }
+    }
+    assert_int_equal(atomic_load(&bed->num_ends), ROUNDS);
+}
+
+static void test_copier__an_update_waits_for_its_slice_and_for_no_later_one(void **state)
+{
+    struct bed *bed = *state;
+    struct copier_times times;
+    bed->gate_at = 3;
+    copier_start(bed->copier);
+    for (uint32_t i = 0; i < 3; i++)
+        copier_wait_slice(bed->copier, i); /* returns while slice 3 stands at the gate */
+    assert_int_equal(atomic_load(&bed->num_copied), 3);
+    sem_post(&bed->gate);
+    copier_wait_slice(bed->copier, 3);
+    assert_true(atomic_load(&bed->num_copied) >= 4);
+    copier_wait_slice(bed->copier, SLICES - 1);
+    assert_int_equal(atomic_load(&bed->num_copied), SLICES);
+    assert_int_equal(copier_wait(bed->copier, &times), 0);
+    assert_true(times.copy_seconds >= 0 && times.ended_at > 0);
+}
+
+static void test_copier__start_returns_while_nothing_is_copied(void **state)
+{
+    struct bed *bed = *state;
+    struct copier_times times;
+    bed->gate_at = 0;
+    copier_start(bed->copier);
+    assert_int_equal(atomic_load(&bed->num_copied), 0);
+    sem_post(&bed->gate);
+    assert_int_equal(copier_wait(bed->copier, &times), 0);
+    assert_int_equal(atomic_load(&bed->num_copied), SLICES);
+}
+
+static void test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_waits(void **state)
+{
+    struct bed *bed = *state;
+    struct copier_times times;
+    bed->fail_at = 1;
+    copier_start(bed->copier);
+    update(bed, 1); /* returns, although slices 1 to 5 are never copied */
+    report_clear();
+    assert_int_equal(copier_wait(bed->copier, &times), ERR_UNAVAILABLE);
+    assert_string_equal(report_message(), "slice 1 was lost");
+    assert_string_equal(report_hint(), "wait");
+    assert_int_equal(atomic_load(&bed->num_copied), 1);
+    assert_int_equal(atomic_load(&bed->end_saw), ERR_UNAVAILABLE);
+
+    bed->fail_at = NEVER; /* the next one is as good as the first */
+    copier_start(bed->copier);
+    assert_int_equal(copier_wait(bed->copier, &times), 0);
+    assert_int_equal(atomic_load(&bed->num_copied), 1 + SLICES);
+}
+
+static void test_copier__a_copy_that_cannot_be_ended_has_failed(void **state)
+{
+    struct bed *bed = *state;
+    struct copier_times times;
+    bed->end_rc = ERR_ABORTED;
+    copier_start(bed->copier);
+    assert_int_equal(copier_wait(bed->copier, &times), ERR_ABORTED);
+    assert_string_equal(report_message(), "no end");
+}
+
+static void test_copier__without_a_copy_nothing_waits(void **state)
+{
+    struct bed *bed = *state;
+    copier_wait_slice(bed->copier, SLICES - 1);
+    update(bed, 1);
+    assert_int_equal(atomic_load(&bed->num_copied), 0);
+}
+
+static void test_copier__closing_completes_the_copy_in_progress(void **state)
+{
+    struct bed *bed = *state;
+    bed->pause_us = 500;
+    copier_start(bed->copier);
+    copier_close(bed->copier);
+    bed->copier = NULL;
+    assert_int_equal(atomic_load(&bed->num_copied), SLICES);
+    assert_int_equal(atomic_load(&bed->num_ends), 1);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_copier__a_copy_holds_the_state_as_it_was_before_the_update),
+        CASE(test_copier__an_update_waits_for_its_slice_and_for_no_later_one),
+        CASE(test_copier__start_returns_while_nothing_is_copied),
+        CASE(test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_waits),
+        CASE(test_copier__a_copy_that_cannot_be_ended_has_failed),
+        CASE(test_copier__without_a_copy_nothing_waits),
+        CASE(test_copier__closing_completes_the_copy_in_progress),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

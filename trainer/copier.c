@@ -1,0 +1,185 @@
+/* copier.c - a thread that copies the training state while training goes on (see copier.h).
+ *
+ *     parked ──copier_start──► copying slice 0, 1, ... ──► end ──► over ──copier_wait──► parked
+ *
+ * One mutex guards the fields of struct copier below it. A slice counts as copied when `copied` has
+ * passed it; a copy that fails passes all of them, since nobody reads it any more. Copying itself
+ * is done without the mutex: the state is only read while it is not yet changed, and it is changed
+ * only after its slice was passed. The last error is per thread, so that of a failure is carried
+ * over to the thread that waits. */
+#include "trainer/copier.h"
+#include "proto/report.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define TEXT_BYTES 1024u /* of message, detail and hint of a failure; longer ones are cut */
+
+enum copier_state { PARKED, COPYING, OVER, CLOSING };
+
+struct copier {
+    struct copier_options options;
+    pthread_t thread;
+    bool is_started; /* the opener's own: a copy was started and not yet waited for */
+    double waited_seconds, started_at; /* the opener's own */
+
+    pthread_mutex_t mutex; /* guards what follows */
+    pthread_cond_t changed;
+    enum copier_state state;
+    uint32_t copied; /* slices 0..copied-1 may be changed */
+    int rc;
+    double ended_at;
+    char message[TEXT_BYTES], detail[TEXT_BYTES], hint[TEXT_BYTES];
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- the thread ---- */
+
+static void pass_slices(struct copier *c, uint32_t copied)
+{
+    pthread_mutex_lock(&c->mutex);
+    c->copied = copied;
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->mutex);
+}
+
+static int copy_slices(struct copier *c)
+{
+    const struct copier_options *o = &c->options;
+    int rc = 0;
+    for (uint32_t i = 0; i < o->num_slices && rc == 0; i++) {
+        rc = o->copy(o->user, i);
+        pass_slices(c, rc == 0 ? i + 1 : o->num_slices);
+    }
+    return o->end(o->user, rc);
+}
+
+static void keep_error_locked(struct copier *c)
+{
+    snprintf(c->message, sizeof(c->message), "%s", report_message());
+    snprintf(c->detail, sizeof(c->detail), "%s", report_detail());
+    snprintf(c->hint, sizeof(c->hint), "%s", report_hint());
+}
+
+/* Until there is a copy to make; false: the copier is being closed. */
+static bool wait_for_work(struct copier *c)
+{
+    pthread_mutex_lock(&c->mutex);
+    while (c->state != COPYING && c->state != CLOSING)
+        pthread_cond_wait(&c->changed, &c->mutex);
+    bool has_work = c->state == COPYING;
+    pthread_mutex_unlock(&c->mutex);
+    return has_work;
+}
+
+static void *thread_main(void *user)
+{
+    struct copier *c = user;
+    while (wait_for_work(c)) {
+        int rc = copy_slices(c);
+        pthread_mutex_lock(&c->mutex);
+        c->rc = rc;
+        c->ended_at = now();
+        if (rc != 0)
+            keep_error_locked(c);
+        c->state = OVER;
+        pthread_cond_signal(&c->changed);
+        pthread_mutex_unlock(&c->mutex);
+    }
+    return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+int copier_open(struct copier **out, const struct copier_options *options)
+{
+    struct copier *c = calloc(1, sizeof(*c));
+    if (c == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the copy thread");
+    c->options = *options;
+    c->state = PARKED;
+    pthread_mutex_init(&c->mutex, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    if (pthread_create(&c->thread, NULL, thread_main, c) != 0) {
+        pthread_cond_destroy(&c->changed);
+        pthread_mutex_destroy(&c->mutex);
+        free(c);
+        return report_error(ERR_MEMORY, "raise the limit of threads (ulimit -u)",
+                            "the copy thread could not be started");
+    }
+    *out = c;
+    return 0;
+}
+
+void copier_close(struct copier *c)
+{
+    if (c == NULL)
+        return;
+    pthread_mutex_lock(&c->mutex);
+    while (c->state == COPYING)
+        pthread_cond_wait(&c->changed, &c->mutex);
+    c->state = CLOSING;
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->mutex);
+    pthread_join(c->thread, NULL);
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->mutex);
+    free(c);
+}
+
+/* ---- a copy ---- */
+
+void copier_start(struct copier *c)
+{
+    CHECK(!c->is_started);
+    c->is_started = true;
+    c->waited_seconds = 0;
+    c->started_at = now();
+    pthread_mutex_lock(&c->mutex);
+    CHECK(c->state == PARKED);
+    c->copied = 0;
+    c->state = COPYING;
+    pthread_cond_signal(&c->changed);
+    pthread_mutex_unlock(&c->mutex);
+}
+
+void copier_wait_slice(struct copier *c, uint32_t slice)
+{
+    if (!c->is_started)
+        return;
+    pthread_mutex_lock(&c->mutex);
+    bool must_wait = c->state == COPYING && c->copied <= slice;
+    double start = must_wait ? now() : 0;
+    while (c->state == COPYING && c->copied <= slice)
+        pthread_cond_wait(&c->changed, &c->mutex);
+    pthread_mutex_unlock(&c->mutex);
+    if (must_wait)
+        c->waited_seconds += now() - start;
+}
+
+int copier_wait(struct copier *c, struct copier_times *out)
+{
+    CHECK(c->is_started);
+    double start = now();
+    pthread_mutex_lock(&c->mutex);
+    while (c->state == COPYING)
+        pthread_cond_wait(&c->changed, &c->mutex);
+    c->state = PARKED;
+    int rc = c->rc;
+    *out = (struct copier_times){.copy_seconds = c->ended_at - c->started_at,
+                                 .waited_seconds = c->waited_seconds + now() - start,
+                                 .ended_at = c->ended_at};
+    pthread_mutex_unlock(&c->mutex);
+    c->is_started = false;
+    /* The thread is parked: nobody writes the texts. */
+    return rc == 0 ? 0 : report_set(rc, c->message, c->detail, c->hint);
+}

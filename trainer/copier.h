@@ -1,0 +1,51 @@
+/* copier.h - a thread that copies the training state while training goes on.
+ *
+ * A copy is made slice by slice, in the order of the optimizer's update. Whoever is about to change
+ * a slice waits for it, and for it alone:
+ *
+ *     copier_start(copier);                 -- returns at once; the state may still be read by all
+ *     ... forward, backward ...
+ *     for (i = 0; i < num_slices; i++) {
+ *         copier_wait_slice(copier, i);
+ *         ... change slice i ...            -- while later slices are copied
+ *     }
+ *     rc = copier_wait(copier, &times);     -- all copied and ended, or failed
+ *
+ * Threads: all calls are made by one thread, the one that opened. What `copy` and `end` use belongs
+ * to the copier's thread from copier_start until copier_wait has returned. */
+#ifndef HOLDFAST_TRAINER_COPIER_H
+#define HOLDFAST_TRAINER_COPIER_H
+
+#include <stdint.h>
+
+struct copier;
+
+/* Called on the copier's thread. */
+struct copier_options {
+    uint32_t num_slices;
+    /* Copies slice `slice`. The first failure ends the copy. */
+    int (*copy)(void *user, uint32_t slice);
+    /* After the last slice (rc 0) or the first failure (its code); the result is the copy's. */
+    int (*end)(void *user, int rc);
+    void *user;
+};
+
+struct copier_times {
+    double copy_seconds;   /* from the start to the end of the copy */
+    double waited_seconds; /* of these the calls below held their caller up */
+    double ended_at;       /* CLOCK_MONOTONIC */
+};
+
+/* Starts the thread, which sleeps while there is nothing to copy. */
+int copier_open(struct copier **out, const struct copier_options *options);
+/* A copy in progress is completed first: its state is a good one. */
+void copier_close(struct copier *copier);
+
+/* No other copy may be in progress. */
+void copier_start(struct copier *copier);
+/* Until the slice may be changed: it is copied, or the copy failed, or there is none. */
+void copier_wait_slice(struct copier *copier, uint32_t slice);
+/* Until the copy has ended; its result, with the thread's last error as if it were the caller's. */
+int copier_wait(struct copier *copier, struct copier_times *out);
+
+#endif
