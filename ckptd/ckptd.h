@@ -444,6 +444,9 @@ struct save {
     int64_t begun_ms, ended_ms, durable_ms, named_ms;
 };
 
+/* Gives a new session the images of its first saves while memory is free; appends their segments to
+ * `out`, which has room for SLOTS_PER_RANK images, and returns how many. */
+uint32_t save_lend_ahead(uint32_t *out, struct session *session);
 void save_begin(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__BeginSaveRequest *request);
 void save_wait(struct service *service, struct rpc_call *call,

@@ -434,6 +434,26 @@ static int fill_slot(struct session *session, uint32_t slot)
     return 0;
 }
 
+/* Never at the cost of another, and never what must be zeroed first: then the save sees to it. */
+uint32_t save_lend_ahead(uint32_t *out, struct session *session)
+{
+    struct service *service = session->service;
+    uint64_t bytes = session->run->group->ranks[session->rank].geometry.file_bytes;
+    uint32_t need = image_segments_needed(service, bytes), count = 0;
+    for (uint32_t slot = 0; slot < SLOTS_PER_RANK; slot++) {
+        if (pool_free_count(service->pool) < need || fill_slot(session, slot) != 0)
+            return count;
+        struct image *image = session->slots[slot];
+        if (pool_is_dirty(service->pool, image->segments, image->num_segments)) {
+            image_free(image);
+            return count;
+        }
+        memcpy(out + count, image->segments, need * sizeof *out);
+        count += need;
+    }
+    return count;
+}
+
 /* The slot for the next save, its image SPARE and with segments. ERR_BUSY. */
 static int choose_slot(uint32_t *out_slot, struct session *session)
 {

@@ -405,8 +405,12 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
     Holdfast__V1__DescribeReply reply = HOLDFAST__V1__DESCRIBE_REPLY__INIT;
     Holdfast__V1__ImageItem *items = calloc(mine->num_items + 1, sizeof *items);
     Holdfast__V1__ImageItem **pointers = calloc(mine->num_items + 1, sizeof *pointers);
+    uint32_t need = image_segments_needed(service, mine->geometry.file_bytes);
+    uint32_t *segments = calloc((size_t)SLOTS_PER_RANK * need + 1, sizeof *segments);
     struct session *session = NULL;
-    int error = items && pointers ? 0 : report_error(ERR_MEMORY, NULL, "no memory for an answer");
+    int error = items && pointers && segments
+                    ? 0
+                    : report_error(ERR_MEMORY, NULL, "no memory for an answer");
     if (error == 0)
         error = new_rank_session(&session, group, rank);
     for (uint32_t i = 0; i < mine->num_items && error == 0; i++) {
@@ -424,10 +428,13 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
         reply.items = pointers;
         reply.n_items = mine->num_items;
         reply.boot_id = service->boot_id;
+        reply.segments = segments;
+        reply.n_segments = save_lend_ahead(segments, session);
         rpc_call_reply(call, &reply.base);
     } else {
         rpc_call_fail(call, error);
     }
+    free(segments);
     free(items);
     free(pointers);
 }

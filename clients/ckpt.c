@@ -177,5 +177,5 @@ int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor 
     ckpt->attempt = attempt;
     /* ckptd may have restarted since the last call. */
     error = session_hello(ckpt, SESSION_CALL_MS);
-    return error != 0 ? error : session_describe(ckpt, ckpt->describe_ms);
+    return error != 0 ? error : session_describe(ckpt, ckpt->describe_ms, true);
 }

@@ -164,14 +164,25 @@ static int map_control(struct ckpt *ckpt)
     return error;
 }
 
-/* Maps the segments of one exchange that are not mapped yet. */
-static int map_batch(struct ckpt *ckpt, const struct arena_request *request)
+/* The bytes of an image that lie in its segment `index`. */
+static uint64_t used_bytes(const struct ckpt *ckpt, uint32_t index)
+{
+    uint64_t start = index * ckpt->segment_bytes;
+    uint64_t left = start < ckpt->image_bytes ? ckpt->image_bytes - start : 0;
+    return left < ckpt->segment_bytes ? left : ckpt->segment_bytes;
+}
+
+/* Maps the segments of one exchange, whole; of each the first used[i] bytes are made present, so
+ * that the copy takes no page fault. Where the kernel does not know how (before 5.14), it does. */
+static int map_batch(struct ckpt *ckpt, const struct arena_request *request, const uint64_t *used)
 {
     int fds[ARENA_FDS_MAX];
     int error = session_link_fetch(&ckpt->link, fds, request, request->num_segments);
     for (uint32_t i = 0; i < request->num_segments && error == 0; i++) {
         void *mapping = NULL;
-        error = map_fd(&mapping, fds[i], ckpt->segment_bytes, MAP_POPULATE);
+        error = map_fd(&mapping, fds[i], ckpt->segment_bytes, 0);
+        if (error == 0 && used[i] > 0)
+            madvise(mapping, used[i], MADV_POPULATE_WRITE);
         ckpt->mappings[request->segments[i]] = mapping;
         for (uint32_t j = i + 1; j < request->num_segments && error != 0; j++)
             close(fds[j]);
@@ -204,13 +215,16 @@ int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t 
                          uint32_t count)
 {
     struct arena_request request = make_request(ARENA_REQUEST_SEGMENTS, ckpt->link.token);
+    uint64_t used[ARENA_FDS_MAX];
     int error = grow_mappings(ckpt, segments, count);
     request.writable = 1;
     for (uint32_t i = 0; i < count && error == 0; i++) {
-        if (ckpt->mappings[segments[i]] == NULL)
+        if (ckpt->mappings[segments[i]] == NULL) {
+            used[request.num_segments] = used_bytes(ckpt, i);
             request.segments[request.num_segments++] = segments[i];
+        }
         if (request.num_segments > 0 && (i + 1 == count || request.num_segments == ARENA_FDS_MAX)) {
-            error = map_batch(ckpt, &request);
+            error = map_batch(ckpt, &request, used);
             request.num_segments = 0;
         }
     }
@@ -300,7 +314,24 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
     return error;
 }
 
-int session_describe(struct ckpt *ckpt, uint32_t timeout_ms)
+/* Maps the images of the first saves. What does not work now is done again, and judged, by the save
+ * that needs it. */
+static void map_ahead(struct ckpt *ckpt, const uint32_t *segments, size_t count)
+{
+    uint64_t need = (ckpt->image_bytes + ckpt->segment_bytes - 1) / ckpt->segment_bytes;
+    if (need == 0 || need > count || count > SESSION_POOL_SEGMENTS_MAX)
+        return;
+    unsigned char **mapped = calloc(need, sizeof *mapped);
+    struct session_text text;
+    session_text_keep(&text);
+    for (size_t i = 0; mapped != NULL && i + need <= count; i += need)
+        if (session_map_writable(ckpt, mapped, segments + i, (uint32_t)need) != 0)
+            break;
+    session_text_restore(&text);
+    free(mapped);
+}
+
+int session_describe(struct ckpt *ckpt, uint32_t timeout_ms, bool ahead)
 {
     Holdfast__V1__DescribeRequest request = HOLDFAST__V1__DESCRIBE_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -316,7 +347,10 @@ int session_describe(struct ckpt *ckpt, uint32_t timeout_ms)
     free(request.slices);
     if (error != 0)
         return error;
-    error = begin_session(ckpt, (Holdfast__V1__DescribeReply *)answer);
+    const Holdfast__V1__DescribeReply *reply = (Holdfast__V1__DescribeReply *)answer;
+    error = begin_session(ckpt, reply);
+    if (error == 0 && ahead)
+        map_ahead(ckpt, reply->segments, reply->n_segments);
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;
 }
@@ -359,7 +393,7 @@ int session_renew(struct ckpt *ckpt)
     }
     ckpt->backoff_ms = 0;
     ckpt->retry_ns = 0;
-    error = session_describe(ckpt, SESSION_DESCRIBE_AGAIN_MS);
+    error = session_describe(ckpt, SESSION_DESCRIBE_AGAIN_MS, false);
     if (error == ERR_TIMEOUT)
         error = report_error(ERR_UNAVAILABLE, "the next save tries again",
                              "ckptd is back, but not every rank has described its tensors again");

@@ -42,6 +42,27 @@ def row_persist(bench):
     bench.end(process)
 
 
+def row_first_save(bench):
+    """the first save of a process beside its third, when both images have been used"""
+    process, server, _ = bench.start_ckptd("first", *POOL)
+    state = {}
+
+    def first():
+        if state:
+            state["program"].close()
+        state["program"] = Program(bench.program("bench/save_load"), server, "first", str(MIB))
+        return state["program"].ask("save")["copied"]
+
+    def third():
+        state["program"].ask("save")
+        return state["program"].ask("save")["copied"]
+
+    yield bench.pairs("first save / third save, until the state may change", "s", first, third,
+                      pairs_max=20, direction="lower", note=f"{MIB} MiB, one rank")
+    state["program"].close()
+    bench.end(process)
+
+
 def row_load_memory(bench):
     """the newest checkpoint out of ckptd's memory, verified, beside memcpy of as many bytes"""
     process, server, _ = bench.start_ckptd("memory", *POOL)

@@ -3,10 +3,12 @@
  *     save_load SERVER RUN MIB
  *
  * Commands on stdin, each answered with one JSON line (seconds):
- *     save     one checkpoint: {"copied": until the state may change again, "committed": until
- * durable} load     the newest one: {"seconds", "bytes_memory", "bytes_local"} memcpy   the same
- * bytes by memcpy from one resident buffer: {"seconds"} forget   closes the session and opens a new
- * attempt (after ckptd was started again): {}
+ *
+ *     save     one checkpoint: {"begun": an image is there, "copied": the state may change again,
+ *              "committed": it is durable}
+ *     load     the newest one: {"seconds", "bytes_memory", "bytes_local"}
+ *     memcpy   the same bytes by memcpy from one resident buffer: {"seconds"}
+ *     forget   closes the session and opens a new attempt (after ckptd was started again): {}
  *
  * The state is F32 tensors of 64 MiB, filled with numbers that no checksum mistakes for zeros;
  * every save changes each tensor, so no two checkpoints are equal. */
@@ -86,12 +88,14 @@ static void save(struct state *state)
         ((float *)state->tensors[i].data)[state->step % 1024] += 1.0f;
     double began = bench_seconds();
     BENCH_TRY(ckpt_save_begin(state->ckpt, &save, state->step, "{}"), ckpt_error());
+    double begun = bench_seconds() - began;
     for (uint32_t i = 0; i < state->num_tensors; i++)
         BENCH_TRY(ckpt_save_copy(save, i), ckpt_error());
     BENCH_TRY(ckpt_save_end(save), ckpt_error());
     double copied = bench_seconds() - began;
     BENCH_TRY(ckpt_save_wait(state->ckpt, state->step, 120000), ckpt_error());
-    printf("{\"copied\": %.6f, \"committed\": %.6f}\n", copied, bench_seconds() - began);
+    printf("{\"begun\": %.6f, \"copied\": %.6f, \"committed\": %.6f}\n", begun, copied,
+           bench_seconds() - began);
 }
 
 static void load(struct state *state)

@@ -50,6 +50,7 @@ struct peer {
     int event_fd;
     uint32_t rank;
     uint64_t image_bytes, data_byte, bytes;
+    uint32_t num_ahead, ahead[POOL_SEGMENTS_MAX]; /* segments lent with the description */
     /* of the save in work */
     uint64_t save;
     uint32_t slot, num_segments;
@@ -238,6 +239,9 @@ static inline void *describe_thread(void *argument)
     peer->image_bytes = reply->image_bytes;
     peer->data_byte = reply->items[0]->image_byte;
     peer->bytes = reply->items[0]->bytes;
+    peer->num_ahead = (uint32_t)reply->n_segments;
+    assert_true(peer->num_ahead <= POOL_SEGMENTS_MAX);
+    memcpy(peer->ahead, reply->segments, peer->num_ahead * sizeof *peer->ahead);
     FREE_REPLY(reply);
     describing->error = peer_connect(peer);
     return NULL;

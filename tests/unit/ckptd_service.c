@@ -351,6 +351,50 @@ static void test_service__ranks_go_on_with_their_attempt_after_a_restart(void **
     peers_close(peers, RANKS);
 }
 
+static void test_service__the_first_saves_get_what_was_lent_with_the_description(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed, RANKS); /* images of 3 segments, 24 in all */
+    for (uint32_t i = 0; i < RANKS; i++) {
+        struct peer *peer = &peers[i];
+        assert_int_equal(peer->num_ahead, 2 * 3);
+        assert_int_equal(peer_map(peer, peer->ahead, peer->num_ahead, true), 0); /* at once */
+        for (uint64_t step = 1; step <= 2; step++) {
+            assert_int_equal(peer_begin(peer, step), 0);
+            assert_memory_equal(peer->segments, peer->ahead + 3 * (step - 1),
+                                3 * sizeof *peer->segments);
+            peer_finish(peer, step);
+        }
+    }
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    peers_close(peers, RANKS);
+}
+
+static void test_service__what_is_lent_ahead_is_at_nobodys_cost(void **state)
+{
+    struct bed *bed = *state;
+    bed_stop(bed);
+    bed->config.pool_bytes = 7 * MIB; /* one image of 5 segments, and no second */
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed, 1);
+    assert_int_equal(peers[0].num_ahead, 5);
+    assert_true(save_step(peers, 1, 1));
+    peers_close(peers, 1);
+    open_world(bed, 1);
+    assert_int_equal(peers[0].num_ahead, 0); /* the newest checkpoint stays in memory */
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    assert_true(save_step(peers, 1, 2));
+    peers_close(peers, 1);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed, 1);
+    assert_int_equal(peers[0].num_ahead, 5);
+    assert_int_equal(load_all(bed, 1, NULL), 0); /* takes them; the save takes them back */
+    assert_true(save_step(peers, 1, 3));
+    assert_int_equal(load_all(bed, 3, NULL), 0);
+    peers_close(peers, 1);
+}
+
 static void test_service__both_images_in_work_are_busy(void **state)
 {
     struct bed *bed = *state;
@@ -694,6 +738,8 @@ int main(void)
         CASE(test_service__a_new_attempt_drives_ended_saves_to_commit_before_it_answers),
         CASE(test_service__an_older_attempt_is_stale_everywhere),
         CASE(test_service__ranks_go_on_with_their_attempt_after_a_restart),
+        CASE(test_service__the_first_saves_get_what_was_lent_with_the_description),
+        CASE(test_service__what_is_lent_ahead_is_at_nobodys_cost),
         CASE(test_service__both_images_in_work_are_busy),
         CASE(test_service__a_session_gets_only_what_is_lent_to_it),
         CASE(test_service__nonsense_on_the_arena_socket_ends_only_that_connection),

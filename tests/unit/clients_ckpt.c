@@ -7,6 +7,7 @@
 #include "tests/unit/clients_bed.h"
 
 #include <dirent.h>
+#include <sys/resource.h>
 
 /* ---- round trips ---- */
 
@@ -227,6 +228,53 @@ static void test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning(vo
     ckpt_close(ckpt);
 }
 
+static long count_faults(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt + usage.ru_majflt;
+}
+
+/* Not a matter of time: the page tables of an image are built when the tensors are described. */
+static void test_ckpt__the_first_saves_map_no_memory_in_the_step(void **state)
+{
+    struct bed *bed = *state;
+    const uint64_t bytes = 8u << 20; /* 2048 pages */
+    float *data = calloc(1, bytes);
+    assert_non_null(data);
+    memset(data, 1, bytes);
+    struct ckpt_tensor tensor = {.name = "a",
+                                 .dtype = "F32",
+                                 .dims = 1,
+                                 .shape = {bytes / 4},
+                                 .extent = {bytes / 4},
+                                 .data = data};
+    struct ckpt *ckpt = open_single(bed, RUN);
+    struct ckpt_save *save;
+    uint64_t attempt;
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
+    long described = count_faults();
+    assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), 0);
+    described = count_faults() - described;
+    for (uint64_t step = 1; step <= 3; step++) {
+        data[0] = (float)step;
+        long faults = count_faults();
+        assert_int_equal(ckpt_save_begin(ckpt, &save, step, "{}"), 0);
+        assert_true(count_faults() - faults < 256);
+        assert_int_equal(ckpt_save_copy(save, 0), 0);
+        faults = count_faults() - faults;
+        assert_int_equal(ckpt_save_end(save), 0);
+        assert_int_equal(ckpt_save_wait(ckpt, step, 20000), 0);
+        fprintf(stderr, "# describe %ld, save %llu: %ld page faults\n", described,
+                (unsigned long long)step, faults);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their shadow is touched */
+        assert_true(faults < 256);
+#endif
+    }
+    ckpt_close(ckpt);
+    free(data);
+}
+
 static void test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked(void **state)
 {
     struct bed *bed = *state;
@@ -285,6 +333,7 @@ int main(int argc, char **argv)
         WITH_CKPTD(test_ckpt__an_older_attempt_is_told_to_stop),
         WITH_CKPTD(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is),
         WITH_CKPTD(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning),
+        WITH_CKPTD(test_ckpt__the_first_saves_map_no_memory_in_the_step),
         WITH_CKPTD(test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked),
         cmocka_unit_test(test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for),
     };
