@@ -142,7 +142,6 @@ void copier_start(struct copier *c)
 {
     CHECK(!c->is_started);
     c->is_started = true;
-    c->waited_seconds = 0;
     c->started_at = now();
     pthread_mutex_lock(&c->mutex);
     CHECK(c->state == PARKED);
@@ -150,6 +149,8 @@ void copier_start(struct copier *c)
     c->state = COPYING;
     pthread_cond_signal(&c->changed);
     pthread_mutex_unlock(&c->mutex);
+    /* Where cores are few, waking the thread may already hold the caller up. */
+    c->waited_seconds = now() - c->started_at;
 }
 
 void copier_wait_slice(struct copier *c, uint32_t slice)
