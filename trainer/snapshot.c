@@ -571,6 +571,9 @@ static int ask_pending(struct snapshot *s, uint32_t wait_ms)
     if (rc == 0) {
         log_info("checkpoint", "step %" PRId64 " is durable (local), at most %.2f s after its copy",
                  s->pending_step, s->polled_at - s->pending_since);
+        if (ckpt_save_warning(s->ckpt)[0] != 0)
+            log_error("checkpoint", "step %" PRId64 ": %s", s->pending_step,
+                      ckpt_save_warning(s->ckpt));
     } else {
         log_warn("checkpoint", "step %" PRId64 " did not become durable: %s", s->pending_step,
                  report_line());
