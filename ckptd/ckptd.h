@@ -17,7 +17,7 @@
 #ifndef HOLDFAST_CKPTD_H
 #define HOLDFAST_CKPTD_H
 
-#include "ckptd/commit.h"
+#include "ckptd/save/commit.h"
 #include "proto/arena.h"
 #include "proto/checksum.h"
 #include "proto/ckpt.pb-c.h"

@@ -1,13 +1,13 @@
 /* ckptd_commit.c - the state machine that decides when a checkpoint exists.
  *
- * Goal: the transitions drawn in ckptd/commit.c, and its invariants I1 to I7 under any order of
+ * Goal: the transitions drawn in commit.c, and its invariants I1 to I7 under any order of
  * events. Method: first single transitions. Then a simulation: a seeded scheduler plays ranks, disk
  * and operator against the machine; completions come late, in any order, twice, or for saves that
  * are gone; I/O fails or its outcome is unknown; ranks die; the daemon crashes at any point and
  * starts from what its disk shows. After every event the world is checked: no acknowledged
  * checkpoint is lost, and nothing with a manifest lacks a file. At the end the faults stop and
  * everything must settle. Replay one world with SIM_SEED=<seed>; SIM_WORLDS=<n> sets how many. */
-#include "ckptd/commit.h"
+#include "ckptd/save/commit.h"
 #include "proto/report.h"
 
 #include <setjmp.h>
