@@ -1,0 +1,28 @@
+"""fio.py - the disk's own speed, by fio with io_uring, O_DIRECT and fixed buffers.
+
+The files lie in the folder of the bench, on the same file system as the stores of its ckptds. A
+write makes new files, reserved first as ckptd reserves its own, and ends with fsync. A read reads
+what an earlier write of as many files left; O_DIRECT passes the page cache by.
+"""
+import json
+import os
+
+BLOCK, DEPTH = "1m", 32  # ckptd's defaults
+
+
+def fio(bench, mode, mib, files=1, block=BLOCK, depth=DEPTH, name="fio"):
+    """One pass over `mib` MiB in `files` files: {"rate": bytes/s, "cpu": s, "seconds": s}."""
+    paths = [os.path.join(bench.tmp, f"{name}.{i}") for i in range(files)]
+    options = ["--name=x", "--filename=" + ":".join(paths), f"--rw={mode}", f"--bs={block}",
+               f"--iodepth={depth}", f"--size={mib}m", f"--nrfiles={files}", "--ioengine=io_uring",
+               "--fixedbufs=1", "--direct=1", "--fallocate=posix", "--output-format=json"]
+    if mode == "write":
+        options += ["--end_fsync=1"]
+        for path in paths:
+            if os.path.exists(path):
+                os.unlink(path)
+    output = bench.run("fio", *options)
+    job = json.loads(output[output.index("{"):])["jobs"][0]
+    seconds = job["job_runtime"] / 1e3
+    return {"rate": job[mode]["bw_bytes"], "seconds": seconds,
+            "cpu": (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds}
