@@ -654,7 +654,9 @@ static int local_space(struct storage *storage, struct storage_space *out)
     struct statvfs status;
     if (fstatvfs(local_of(storage)->root_fd, &status) != 0)
         return fail("could not ask for the free space", "");
-    out->bytes_total = (uint64_t)status.f_blocks * status.f_frsize;
+    /* What the file system keeps for root is not ours to fill: as df counts. */
+    uint64_t blocks_used = status.f_blocks - status.f_bfree;
+    out->bytes_total = (blocks_used + status.f_bavail) * status.f_frsize;
     out->bytes_free = (uint64_t)status.f_bavail * status.f_frsize;
     out->inodes_total = status.f_files;
     out->inodes_free = status.f_favail;

@@ -69,7 +69,7 @@ struct storage_options {
 };
 
 struct storage_space {
-    uint64_t bytes_total, bytes_free;   /* free to an ordinary user */
+    uint64_t bytes_total, bytes_free;   /* to an ordinary user, without what root keeps */
     uint64_t inodes_total, inodes_free; /* 0, 0 where the tier has none */
 };
 

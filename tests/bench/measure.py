@@ -113,9 +113,17 @@ class Bench:
         return self
 
     def __exit__(self, *unused):
+        self.clear()
+        shutil.rmtree(self.tmp, ignore_errors=True)
+
+    def clear(self):
+        """Ends what a row started and removes what it wrote: stores fill the disk."""
         for process in reversed(self.started):
             self.end(process)
-        shutil.rmtree(self.tmp, ignore_errors=True)
+        self.started.clear()
+        for name in os.listdir(self.tmp):
+            path = os.path.join(self.tmp, name)
+            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
     def program(self, name):
         return os.path.join(self.build, name)
