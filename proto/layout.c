@@ -4,8 +4,11 @@
  * once per layout and not once per tensor. Places inside a shard are never stored: they are prefix
  * sums over the shard's tensors in file order (layout_shard_tensors), the same on every side.
  *
- * A load costs O(log) per wanted slice to find its cells, plus the pieces found, plus one pass over
- * the table for every shard touched. */
+ * Two questions are asked of a table. From tensors to shards: the cells of a box are found by
+ * binary search in the cuts. From a shard to its tensors: by an index that is made once, in one
+ * pass over all cells (layout_table_index). So a load costs O(log) per wanted slice, plus O(n log
+ * n) in the pieces found and in the tensors of the shards they lie in; shards that are not touched
+ * cost nothing. */
 #include "proto/layout.h"
 
 #include "proto/report.h"
@@ -227,6 +230,33 @@ void box_runs(const struct box *box, const struct tensor_meta *tensor,
 
 /* ---- tables ---- */
 
+struct shard_cell {
+    uint32_t layout, cell;
+};
+
+struct layout_index {
+    uint32_t num_shards;
+    uint64_t *first_cell; /* shard s has cells[first_cell[s] .. first_cell[s + 1]) */
+    struct shard_cell *cells;
+    uint32_t *order;        /* the tensors in file order: descending element size, then name */
+    uint32_t *position;     /* of each tensor in that order */
+    uint32_t *first_member; /* layout l has members[first_member[l] .. first_member[l + 1]) */
+    uint32_t *members;      /* positions of the tensors that share a layout */
+};
+
+static void free_index(struct layout_index *index)
+{
+    if (!index)
+        return;
+    free(index->first_cell);
+    free(index->cells);
+    free(index->order);
+    free(index->position);
+    free(index->first_member);
+    free(index->members);
+    free(index);
+}
+
 void layout_table_free(struct layout_table *table)
 {
     if (!table)
@@ -239,6 +269,7 @@ void layout_table_free(struct layout_table *table)
     free(table->layouts);
     free(table->layout_of);
     free(table->tensors);
+    free_index(table->index);
     free(table);
 }
 
@@ -373,70 +404,182 @@ int layout_shard_bytes(uint64_t *out, const struct layout_table *table, uint32_t
     return error;
 }
 
-/* cell_of[i]: the cell of layout i that `shard` owns, or UINT64_MAX. To be freed. */
-static uint64_t *find_cells(const struct layout_table *table, uint32_t shard)
+/* ---- the index: from shards to their cells ---- */
+
+/* Counted at s + 2, summed up, then every cell is put where s + 1 points: what remains at s and
+ * s + 1 are the bounds. */
+static void index_cells(struct layout_index *index, const struct layout_table *table)
 {
-    uint64_t *cell_of = malloc((table->num_layouts ? table->num_layouts : 1) * sizeof(*cell_of));
-    for (uint32_t i = 0; cell_of && i < table->num_layouts; i++) {
-        const uint32_t *owners = table->layouts[i].owners;
+    for (uint32_t i = 0; i < table->num_layouts; i++) {
         uint64_t cells = layout_cells(&table->layouts[i]);
-        uint64_t cell = 0;
-        while (cell < cells && owners[cell] != shard)
-            cell++;
-        cell_of[i] = cell < cells ? cell : UINT64_MAX;
+        for (uint64_t cell = 0; cell < cells; cell++)
+            index->first_cell[table->layouts[i].owners[cell] + 2]++;
     }
-    return cell_of;
+    for (uint32_t s = 0; s < index->num_shards; s++)
+        index->first_cell[s + 2] += index->first_cell[s + 1];
+    for (uint32_t i = 0; i < table->num_layouts; i++) {
+        uint64_t cells = layout_cells(&table->layouts[i]);
+        for (uint64_t cell = 0; cell < cells; cell++)
+            index->cells[index->first_cell[table->layouts[i].owners[cell] + 1]++] =
+                (struct shard_cell){i, (uint32_t)cell};
+    }
+}
+
+static void index_tensors(struct layout_index *index, const struct layout_table *table)
+{
+    static const uint32_t sizes[] = {8, 4, 2, 1};
+    uint32_t placed = 0;
+    for (uint32_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+        for (uint32_t t = 0; t < table->num_tensors; t++) {
+            if (dtype_bytes(table->tensors[t].dtype) != sizes[s])
+                continue;
+            index->position[t] = placed;
+            index->order[placed++] = t;
+        }
+    }
+    CHECK(placed == table->num_tensors);
+    for (uint32_t t = 0; t < table->num_tensors; t++)
+        index->first_member[table->layout_of[t] + 2]++;
+    for (uint32_t i = 0; i < table->num_layouts; i++)
+        index->first_member[i + 2] += index->first_member[i + 1];
+    for (uint32_t t = 0; t < table->num_tensors; t++)
+        index->members[index->first_member[table->layout_of[t] + 1]++] = index->position[t];
+}
+
+static int make_index(struct layout_index **out, const struct layout_table *table)
+{
+    struct layout_index *index = calloc(1, sizeof(*index));
+    uint64_t num_cells = 0;
+    uint32_t num_shards = 0, num_tensors = table->num_tensors;
+    for (uint32_t i = 0; i < table->num_layouts; i++) {
+        uint64_t cells = layout_cells(&table->layouts[i]);
+        num_cells += cells;
+        for (uint64_t cell = 0; cell < cells; cell++) {
+            if (table->layouts[i].owners[cell] >= num_shards)
+                num_shards = table->layouts[i].owners[cell] + 1;
+        }
+    }
+    if (index) {
+        index->num_shards = num_shards;
+        index->first_cell = calloc((size_t)num_shards + 2, sizeof(*index->first_cell));
+        index->cells = malloc((num_cells ? num_cells : 1) * sizeof(*index->cells));
+        index->order = malloc(((size_t)num_tensors + 1) * sizeof(*index->order));
+        index->position = malloc(((size_t)num_tensors + 1) * sizeof(*index->position));
+        index->first_member = calloc((size_t)table->num_layouts + 2, sizeof(*index->first_member));
+        index->members = malloc(((size_t)num_tensors + 1) * sizeof(*index->members));
+    }
+    if (!index || !index->first_cell || !index->cells || !index->order || !index->position ||
+        !index->first_member || !index->members) {
+        free_index(index);
+        return report_error(ERR_MEMORY, NULL, "could not index the layouts");
+    }
+    index_cells(index, table);
+    index_tensors(index, table);
+    *out = index;
+    return 0;
+}
+
+int layout_table_index(struct layout_table *table)
+{
+    CHECK(!table->index);
+    return make_index(&table->index, table);
+}
+
+/* The table's own index, or one for this use: *out_own is then to be freed. */
+static int find_index(const struct layout_index **out, struct layout_index **out_own,
+                      const struct layout_table *table)
+{
+    *out_own = NULL;
+    int error = table->index ? 0 : make_index(out_own, table);
+    *out = table->index ? table->index : *out_own;
+    return error;
+}
+
+static uint32_t count_shard_tensors(const struct layout_index *index, uint32_t shard)
+{
+    uint32_t count = 0;
+    for (uint64_t c = index->first_cell[shard]; c < index->first_cell[shard + 1]; c++) {
+        uint32_t layout = index->cells[c].layout;
+        count += index->first_member[layout + 1] - index->first_member[layout];
+    }
+    return count;
+}
+
+/* The tensors of one shard in file order: a bit for each position, then the bits from the lowest
+ * on. So nothing is sorted, and other shards are not looked at. */
+static int list_shard(struct shard_tensor **out, uint32_t *out_count, uint64_t *out_bytes,
+                      const struct layout_table *table, const struct layout_index *index,
+                      uint32_t shard)
+{
+    uint32_t count = shard < index->num_shards ? count_shard_tensors(index, shard) : 0;
+    uint32_t num_words = count ? table->num_tensors / 64 + 1 : 0, placed = 0;
+    uint64_t *bits = calloc((size_t)num_words + 1, sizeof(*bits));
+    uint32_t *cell_of = malloc(((size_t)table->num_layouts + 1) * sizeof(*cell_of));
+    struct shard_tensor *tensors = malloc(((size_t)count + 1) * sizeof(*tensors));
+    if (!bits || !cell_of || !tensors) {
+        free(bits);
+        free(cell_of);
+        free(tensors);
+        return report_error(ERR_MEMORY, NULL, "could not place the tensors of a shard");
+    }
+    for (uint64_t c = count ? index->first_cell[shard] : 0;
+         count && c < index->first_cell[shard + 1]; c++) {
+        uint32_t layout = index->cells[c].layout;
+        cell_of[layout] = index->cells[c].cell;
+        for (uint32_t m = index->first_member[layout]; m < index->first_member[layout + 1]; m++)
+            bits[index->members[m] / 64] |= 1ull << (index->members[m] % 64);
+    }
+    *out_bytes = 0;
+    for (uint32_t w = 0; w < num_words; w++) {
+        for (; bits[w]; bits[w] &= bits[w] - 1) {
+            uint32_t t = index->order[64 * w + (uint32_t)__builtin_ctzll(bits[w])];
+            const struct layout *layout = &table->layouts[table->layout_of[t]];
+            struct shard_tensor *tensor = &tensors[placed++];
+            tensor->tensor = t;
+            layout_cell_box(&tensor->box, layout, cell_of[table->layout_of[t]]);
+            tensor->data_byte = *out_bytes;
+            tensor->bytes =
+                box_elements(&tensor->box, layout->dims) * dtype_bytes(table->tensors[t].dtype);
+            *out_bytes += tensor->bytes;
+        }
+    }
+    CHECK(placed == count);
+    free(bits);
+    free(cell_of);
+    *out = tensors;
+    *out_count = count;
+    return 0;
 }
 
 int layout_shard_tensors(struct shard_tensor **out, uint32_t *out_count, uint64_t *out_bytes,
                          const struct layout_table *table, uint32_t shard)
 {
-    static const uint32_t sizes[] = {8, 4, 2, 1};
-    uint64_t *cell_of = find_cells(table, shard);
-    uint32_t count = 0;
-    for (uint32_t t = 0; cell_of && t < table->num_tensors; t++)
-        count += cell_of[table->layout_of[t]] != UINT64_MAX;
-    struct shard_tensor *tensors = malloc((count ? count : 1) * sizeof(*tensors));
-    if (!cell_of || !tensors) {
-        free(cell_of);
-        free(tensors);
-        return report_error(ERR_MEMORY, NULL, "could not place the tensors of a shard");
-    }
-    uint32_t placed = 0;
-    uint64_t bytes = 0;
-    for (uint32_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
-        for (uint32_t t = 0; t < table->num_tensors; t++) {
-            uint64_t cell = cell_of[table->layout_of[t]];
-            if (cell == UINT64_MAX || dtype_bytes(table->tensors[t].dtype) != sizes[s])
-                continue;
-            const struct layout *layout = &table->layouts[table->layout_of[t]];
-            struct shard_tensor *tensor = &tensors[placed++];
-            tensor->tensor = t;
-            layout_cell_box(&tensor->box, layout, cell);
-            tensor->data_byte = bytes;
-            tensor->bytes = box_elements(&tensor->box, layout->dims) * sizes[s];
-            bytes += tensor->bytes;
-        }
-    }
-    CHECK(placed == count);
-    free(cell_of);
-    *out = tensors;
-    *out_count = count;
-    *out_bytes = bytes;
-    return 0;
+    const struct layout_index *index = NULL;
+    struct layout_index *own = NULL;
+    int error = find_index(&index, &own, table);
+    if (!error)
+        error = list_shard(out, out_count, out_bytes, table, index, shard);
+    free_index(own);
+    return error;
 }
 
 /* ---- the plan of a load ---- */
 
+/* A wanted slice meets a saved cell; sorted as the items will be. */
 struct piece {
-    struct load_item item;
-    uint32_t tensor;
+    uint32_t shard, position; /* of the tensor in file order */
+    uint32_t slice, cell;
 };
 
 struct pieces {
     struct piece *data;
     uint64_t count, capacity;
 };
+
+static int fail_load_memory(void)
+{
+    return report_error(ERR_MEMORY, NULL, "could not plan the load");
+}
 
 static int push_piece(struct pieces *pieces, const struct piece *piece)
 {
@@ -445,7 +588,7 @@ static int push_piece(struct pieces *pieces, const struct piece *piece)
         void *data =
             capacity <= UINT32_MAX ? realloc(pieces->data, capacity * sizeof(*piece)) : NULL;
         if (!data)
-            return report_error(ERR_MEMORY, NULL, "could not plan the load");
+            return fail_load_memory();
         pieces->data = data;
         pieces->capacity = capacity;
     }
@@ -467,7 +610,8 @@ static uint32_t find_cut(const uint64_t *cuts, uint32_t num_cuts, uint64_t value
     return low;
 }
 
-/* Pieces of one wanted, non-empty slice: the cells from first[d] to last[d] in each dimension. */
+/* Pieces of one wanted, non-empty slice: the cells from first[d] to last[d] in each dimension. What
+ * `piece` says of the tensor and the slice is the same for all. */
 static int push_slice(struct pieces *pieces, const struct layout *layout, const struct slice *slice,
                       struct piece *piece)
 {
@@ -486,9 +630,8 @@ static int push_slice(struct pieces *pieces, const struct layout *layout, const 
         uint64_t cell = 0;
         for (uint32_t d = 0; d < dims; d++)
             cell = cell * (layout->num_cuts[d] - 1) + at[d];
-        piece->item.shard = layout->owners[cell];
-        layout_cell_box(&piece->item.saved, layout, cell);
-        CHECK(box_intersect(&piece->item.part, &piece->item.saved, &slice->box, dims));
+        piece->shard = layout->owners[cell];
+        piece->cell = (uint32_t)cell; /* no more cells than shards */
         error = push_piece(pieces, piece);
     } while (!error && next_coordinate(at, &range, dims));
     return error;
@@ -519,38 +662,66 @@ static int find_wanted(uint32_t *out, const struct layout_table *table, const st
     return 0;
 }
 
+/* In a shard the places of tensors ascend with their positions. */
 static int compare_pieces(const void *a, const void *b)
 {
     const struct piece *x = a, *y = b;
-    if (x->item.shard != y->item.shard)
-        return x->item.shard < y->item.shard ? -1 : 1;
-    if (x->item.data_byte != y->item.data_byte)
-        return x->item.data_byte < y->item.data_byte ? -1 : 1;
-    return x->item.slice < y->item.slice ? -1 : x->item.slice > y->item.slice;
+    if (x->shard != y->shard)
+        return x->shard < y->shard ? -1 : 1;
+    if (x->position != y->position)
+        return x->position < y->position ? -1 : 1;
+    return x->slice < y->slice ? -1 : x->slice > y->slice;
 }
 
-/* Fills data_byte of the pieces, which are sorted by shard. */
-static int place_pieces(const struct pieces *pieces, const struct layout_table *table)
+/* The items of pieces[0 .. count), which are all those of one shard, sorted. */
+static int make_items(struct load_item *items, const struct piece *pieces, uint64_t count,
+                      const struct layout_table *table, const struct layout_index *index,
+                      const struct slice *wanted)
 {
-    int error = 0;
-    uint64_t *data_byte = malloc((table->num_tensors ? table->num_tensors : 1) * sizeof(uint64_t));
-    if (!data_byte)
-        return report_error(ERR_MEMORY, NULL, "could not plan the load");
-    uint64_t i = 0;
-    while (!error && i < pieces->count) {
-        uint32_t shard = pieces->data[i].item.shard;
-        struct shard_tensor *tensors = NULL;
-        uint32_t count = 0;
-        uint64_t bytes = 0;
-        error = layout_shard_tensors(&tensors, &count, &bytes, table, shard);
-        for (uint32_t t = 0; !error && t < count; t++)
-            data_byte[tensors[t].tensor] = tensors[t].data_byte;
-        for (; !error && i < pieces->count && pieces->data[i].item.shard == shard; i++)
-            pieces->data[i].item.data_byte = data_byte[pieces->data[i].tensor];
-        free(tensors);
+    struct shard_tensor *tensors = NULL;
+    uint32_t num_tensors = 0, at = 0;
+    uint64_t bytes = 0;
+    int error = list_shard(&tensors, &num_tensors, &bytes, table, index, pieces[0].shard);
+    if (error)
+        return error;
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t t = index->order[pieces[i].position];
+        const struct layout *layout = &table->layouts[table->layout_of[t]];
+        struct load_item *item = &items[i];
+        while (at < num_tensors && tensors[at].tensor != t)
+            at++;
+        CHECK(at < num_tensors);
+        item->slice = pieces[i].slice;
+        item->shard = pieces[i].shard;
+        item->data_byte = tensors[at].data_byte;
+        layout_cell_box(&item->saved, layout, pieces[i].cell);
+        CHECK(box_intersect(&item->part, &item->saved, &wanted[item->slice].box, layout->dims));
     }
-    free(data_byte);
-    return error;
+    free(tensors);
+    return 0;
+}
+
+/* All pieces of all wanted slices, sorted. */
+static int find_pieces(struct pieces *pieces, const struct layout_table *table,
+                       const struct layout_index *index, const struct slice *wanted,
+                       uint32_t num_wanted)
+{
+    for (uint32_t i = 0; i < num_wanted; i++) {
+        struct piece piece = {.slice = i};
+        uint32_t tensor = 0;
+        int error = find_wanted(&tensor, table, &wanted[i]);
+        if (error)
+            return error;
+        if (box_elements(&wanted[i].box, wanted[i].tensor.dims) == 0)
+            continue;
+        piece.position = index->position[tensor];
+        error = push_slice(pieces, &table->layouts[table->layout_of[tensor]], &wanted[i], &piece);
+        if (error)
+            return error;
+    }
+    if (pieces->count > 0)
+        qsort(pieces->data, pieces->count, sizeof(*pieces->data), compare_pieces);
+    return 0;
 }
 
 int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
@@ -558,34 +729,25 @@ int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct l
 {
     struct pieces pieces = {NULL, 0, 0};
     struct load_item *items = NULL;
-    int error = 0;
-    for (uint32_t i = 0; !error && i < num_wanted; i++) {
-        struct piece piece = {.item = {.slice = i}};
-        error = find_wanted(&piece.tensor, table, &wanted[i]);
-        if (error || box_elements(&wanted[i].box, wanted[i].tensor.dims) == 0)
-            continue;
-        error = push_slice(&pieces, &table->layouts[table->layout_of[piece.tensor]], &wanted[i],
-                           &piece);
+    const struct layout_index *index = NULL;
+    struct layout_index *own = NULL;
+    int error = find_index(&index, &own, table);
+    if (!error)
+        error = find_pieces(&pieces, table, index, wanted, num_wanted);
+    if (!error && !(items = malloc((pieces.count ? pieces.count : 1) * sizeof(*items))))
+        error = fail_load_memory();
+    for (uint64_t first = 0, end = 0; !error && first < pieces.count; first = end) {
+        while (end < pieces.count && pieces.data[end].shard == pieces.data[first].shard)
+            end++;
+        error = make_items(items + first, pieces.data + first, end - first, table, index, wanted);
     }
-    if (error)
-        goto out;
-    if (pieces.count > 0)
-        qsort(pieces.data, pieces.count, sizeof(*pieces.data), compare_pieces);
-    error = place_pieces(&pieces, table);
-    if (error)
-        goto out;
-    if (pieces.count > 0)
-        qsort(pieces.data, pieces.count, sizeof(*pieces.data), compare_pieces);
-    items = malloc((pieces.count ? pieces.count : 1) * sizeof(*items));
-    if (!items) {
-        error = report_error(ERR_MEMORY, NULL, "could not plan the load");
-        goto out;
+    free(pieces.data);
+    free_index(own);
+    if (error) {
+        free(items);
+        return error;
     }
-    for (uint64_t i = 0; i < pieces.count; i++)
-        items[i] = pieces.data[i].item;
     *out = items;
     *out_count = (uint32_t)pieces.count;
-out:
-    free(pieces.data);
-    return error;
+    return 0;
 }

@@ -91,12 +91,17 @@ struct layout_table {
     uint32_t *layout_of; /* index into layouts, per tensor */
     uint32_t num_layouts;
     struct layout *layouts;
+    struct layout_index *index; /* owned; NULL: made anew for each use of it (layout.c) */
 };
 void layout_table_free(struct layout_table *table);
 /* Every invariant above, for `shards` shards: sorted names, cuts that end at the shapes, owners in
  * range, at most one cell per shard. ERR_CORRUPT names the tensor or the layout. Writers and
  * readers both call it. */
 int layout_table_check(const struct layout_table *table, uint32_t shards);
+/* Makes the index from shards to their cells, once, after the check; the table must not change
+ * any more. What plans and reads a table does so; without it the functions below give the same
+ * answers, each in the time of a pass over the whole table. ERR_MEMORY. */
+int layout_table_index(struct layout_table *table);
 /* Bytes of tensor data of every shard: out[0..shards). The table must have passed the check.
  * ERR_CORRUPT when a sum passes 2^62. */
 int layout_shard_bytes(uint64_t *out, const struct layout_table *table, uint32_t shards);

@@ -614,6 +614,8 @@ int layout_plan_save(struct layout_table **out, const struct slice *const *slice
         error = collect_members(&planner);
     if (!error)
         error = build_table(&planner);
+    if (!error)
+        error = layout_table_index(planner.table);
     if (error)
         layout_table_free(planner.table);
     else

@@ -25,6 +25,9 @@
 #define SHA_TAIL "\"}\n"
 #define SHA_BYTES (sizeof(SHA_KEY) - 1 + CHECKSUM_SHA256_HEX - 1 + sizeof(SHA_TAIL) - 1)
 #define NUM_MEMBERS 22 /* of the top level */
+/* Objects and arrays: what the tables need, at least 32 bytes of text each, and as many as five
+ * free sections of 1 MiB may have. jansson takes 220 bytes for "{}". */
+#define CONTAINERS_MAX(bytes) ((2u << 20) + (bytes) / 32)
 
 /* The free sections, in the order of the text. */
 #define NUM_SECTIONS 5
@@ -50,6 +53,35 @@ static int fail_member(const char *name)
 static int fail_memory(void)
 {
     return report_error(ERR_MEMORY, NULL, "could not handle a manifest");
+}
+
+/* ---- how much there is ---- */
+
+/* `at` is the opening quote; returns the place behind the closing one. */
+static size_t skip_string(const char *text, size_t at, size_t end)
+{
+    for (at++; at < end && text[at] != '"'; at++)
+        at += text[at] == '\\';
+    return at < end ? at + 1 : end;
+}
+
+/* A short text can have millions of empty objects, and would take the host's memory: counted before
+ * anything is built. */
+static int check_containers(const char *text, size_t bytes)
+{
+    size_t count = 0, at = 0;
+    while (at < bytes) {
+        if (text[at] == '"') {
+            at = skip_string(text, at, bytes);
+            continue;
+        }
+        count += text[at] == '{' || text[at] == '[';
+        at++;
+    }
+    if (count <= CONTAINERS_MAX(bytes))
+        return 0;
+    return report_error(ERR_CORRUPT, NULL, "a manifest of %zu bytes has %zu objects and arrays",
+                        bytes, count);
 }
 
 /* ---- the summary ---- */
@@ -366,6 +398,8 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
     if (!error && length > MANIFEST_BYTES_MAX)
         error =
             report_error(ERR_INVALID, NULL, "a manifest would pass %u bytes", MANIFEST_BYTES_MAX);
+    if (!error && check_containers(text, length) != 0) /* a reader would refuse it */
+        error = ERR_INVALID;
     if (error) {
         free(text);
         return error;
@@ -508,7 +542,9 @@ static int read_tables(struct manifest *out, const json_t *root)
             return fail_member("shard_table");
     }
     int error = layout_table_check(table, out->summary.shards);
-    return error ? error : check_sizes(out);
+    if (!error)
+        error = check_sizes(out);
+    return error ? error : layout_table_index(table);
 }
 
 /* ---- reading: the free sections ---- */
@@ -519,14 +555,6 @@ static size_t skip_space(const char *text, size_t at, size_t end)
            (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r'))
         at++;
     return at;
-}
-
-/* `at` is the opening quote; returns the place behind the closing one. */
-static size_t skip_string(const char *text, size_t at, size_t end)
-{
-    for (at++; at < end && text[at] != '"'; at++)
-        at += text[at] == '\\';
-    return at < end ? at + 1 : end;
 }
 
 /* The place behind the value that begins at `at`, in JSON that is known to be well formed. */
@@ -611,10 +639,12 @@ static int check_sha(const char *text, size_t bytes)
 
 static int read_body(struct manifest *out, const char *text, size_t bytes)
 {
+    int error = check_containers(text, bytes);
+    if (error)
+        return error;
     json_error_t reason;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &reason);
     const json_t *lineage = json_object_get(root, "lineage");
-    int error = 0;
     if (!json_is_object(root))
         error = report_set(ERR_CORRUPT, "a manifest is damaged", reason.text, NULL);
     else if (json_object_size(root) != NUM_MEMBERS)

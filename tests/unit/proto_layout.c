@@ -4,7 +4,8 @@
  * reader gets it back at its place; cuts that do not tile a tensor are refused with its name.
  * Method: random tensors, meshes, replicas and wanted slices. Real bytes move: each element's value
  * is made of its tensor and global place, the planned copies build the shards, box_copy builds what
- * a reader wants, and all is compared element by element. The seed is printed; SEED= repeats a run.
+ * a reader wants, and all is compared element by element; the plan of a load is also compared with
+ * one that tries every slice on every shard. The seed is printed; SEED= repeats a run.
  * A last part fails every allocation in turn; it is left out under sanitizers, which own the
  * allocator. */
 #include "proto/checksum.h"
@@ -361,6 +362,104 @@ static void test_layout__any_slice_is_read_back_element_by_element(void **state)
     assert_true(pieces > ROUNDS && elements > ROUNDS);
 }
 
+/* ---- against trying everything ---- */
+
+/* Is tensor a before tensor b in a file? */
+static bool is_before(const struct layout_table *table, uint32_t a, uint32_t b)
+{
+    uint32_t x = dtype_bytes(table->tensors[a].dtype), y = dtype_bytes(table->tensors[b].dtype);
+    return x != y ? x > y : strcmp(table->tensors[a].name, table->tensors[b].name) < 0;
+}
+
+/* The cell of a tensor that the shard owns; false when it has none. */
+static bool find_cell(struct box *out, const struct layout_table *table, uint32_t tensor,
+                      uint32_t shard)
+{
+    const struct layout *layout = &table->layouts[table->layout_of[tensor]];
+    for (uint64_t cell = 0; cell < layout_cells(layout); cell++) {
+        layout_cell_box(out, layout, cell);
+        if (layout->owners[cell] == shard)
+            return true;
+    }
+    return false;
+}
+
+/* What one shard gives to one slice, by the format's own words: the tensors before it in file order
+ * are summed up. False when they do not meet. */
+static bool try_shard(struct load_item *out, const struct layout_table *table, uint32_t shard,
+                      const struct slice *slice, uint32_t index)
+{
+    uint32_t tensor = (uint32_t)layout_find(table, slice->tensor.name);
+    *out = (struct load_item){.slice = index, .shard = shard};
+    if (!find_cell(&out->saved, table, tensor, shard) ||
+        !box_intersect(&out->part, &out->saved, &slice->box, slice->tensor.dims))
+        return false;
+    for (uint32_t t = 0; t < table->num_tensors; t++) {
+        struct box box;
+        if (is_before(table, t, tensor) && find_cell(&box, table, t, shard))
+            out->data_byte += count_bytes(&box, &table->tensors[t]);
+    }
+    return true;
+}
+
+static int compare_items(const void *a, const void *b)
+{
+    const struct load_item *x = a, *y = b;
+    if (x->shard != y->shard)
+        return x->shard < y->shard ? -1 : 1;
+    if (x->data_byte != y->data_byte)
+        return x->data_byte < y->data_byte ? -1 : 1;
+    return x->slice < y->slice ? -1 : x->slice > y->slice;
+}
+
+static void assert_same_items(const struct load_item *a, const struct load_item *b, uint32_t count,
+                              const struct slice *wanted)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t dims = wanted[a[i].slice].tensor.dims;
+        assert_int_equal(a[i].slice, b[i].slice);
+        assert_int_equal(a[i].shard, b[i].shard);
+        assert_int_equal(a[i].data_byte, b[i].data_byte);
+        assert_true(box_equal(&a[i].saved, &b[i].saved, dims));
+        assert_true(box_equal(&a[i].part, &b[i].part, dims));
+    }
+}
+
+static void test_layout__a_load_is_planned_as_if_every_shard_were_tried(void **state)
+{
+    (void)state;
+    uint64_t pieces = 0;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct world world;
+        struct slice wanted[WANTED];
+        struct load_item *items = NULL, *again = NULL, tried[RANKS_MAX * WANTED];
+        uint32_t tensor, count = 0, num_tried = 0;
+        open_world(&world);
+        for (uint32_t i = 0; i < WANTED; i++)
+            wanted[i] = want_slice(&world, &tensor);
+        for (uint32_t shard = 0; shard < world.num_ranks; shard++)
+            for (uint32_t i = 0; i < WANTED; i++)
+                num_tried += try_shard(&tried[num_tried], world.table, shard, &wanted[i], i);
+        qsort(tried, num_tried, sizeof(tried[0]), compare_items);
+        assert_int_equal(layout_plan_load(&items, &count, world.table, wanted, WANTED), 0);
+        assert_int_equal(count, num_tried);
+        assert_same_items(items, tried, count, wanted);
+        /* A table that nobody has indexed gives the same answer. */
+        struct layout_index *index = world.table->index;
+        assert_non_null(index);
+        world.table->index = NULL;
+        assert_int_equal(layout_plan_load(&again, &count, world.table, wanted, WANTED), 0);
+        world.table->index = index;
+        assert_int_equal(count, num_tried);
+        assert_same_items(again, tried, count, wanted);
+        pieces += count;
+        free(items);
+        free(again);
+        close_world(&world);
+    }
+    assert_true(pieces > ROUNDS);
+}
+
 static void test_layout__shard_bytes_equal_the_placed_tensors(void **state)
 {
     (void)state;
@@ -474,9 +573,18 @@ static void test_layout_plan__sixteen_thousand_ranks_take_seconds(void **state)
     assert_int_equal(count, RANKS * TENSORS);
     double loaded = now();
     assert_int_equal(table->num_layouts, 3);
-    print_message("# plan %.2f s, items of a rank %.4f s, load of all %.2f s\n", planned - start,
-                  saved - planned, loaded - saved);
-    assert_true(loaded - start < 10 * (scale ? atof(scale) : 1));
+    /* The places of every rank: one that looked at all shards for each would take minutes. */
+    for (uint32_t r = 0; r < RANKS; r++) {
+        struct shard_tensor *tensors = NULL;
+        uint64_t bytes = 0;
+        assert_int_equal(layout_shard_tensors(&tensors, &count, &bytes, table, r), 0);
+        assert_int_equal(count, TENSORS);
+        free(tensors);
+    }
+    double placed = now();
+    print_message("# plan %.2f s, items of a rank %.4f s, load of all %.2f s, places %.2f s\n",
+                  planned - start, saved - planned, loaded - saved, placed - loaded);
+    assert_true(placed - start < 10 * (scale ? atof(scale) : 1));
     free(items);
     free(reads);
     layout_table_free(table);
@@ -566,6 +674,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout__shards_hold_every_element_once),
         cmocka_unit_test(test_layout__any_slice_is_read_back_element_by_element),
+        cmocka_unit_test(test_layout__a_load_is_planned_as_if_every_shard_were_tried),
         cmocka_unit_test(test_layout__shard_bytes_equal_the_placed_tensors),
         cmocka_unit_test(test_box__copy_moves_the_part_and_nothing_else),
         cmocka_unit_test(test_layout_plan__sixteen_thousand_ranks_take_seconds),

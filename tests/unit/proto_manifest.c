@@ -463,6 +463,86 @@ static void test_manifest__deep_nesting_is_refused(void **state)
     free(deep);
 }
 
+/* ---- claims of huge counts ---- */
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* The manifest with the first `from` replaced by `to`, sealed; must be refused, and soon. */
+static void assert_refused_soon(const char *from, const char *to, size_t to_bytes, const char *says)
+{
+    const char *scale = getenv("TEST_TIME_SCALE");
+    struct manifest *read = NULL;
+    char *at = memmem(text, text_bytes, from, strlen(from));
+    assert_non_null(at);
+    size_t before = (size_t)(at - text), after = text_bytes - before - strlen(from);
+    size_t bytes = before + to_bytes + after;
+    char *changed = malloc(bytes);
+    memcpy(changed, text, before);
+    memcpy(changed + before, to, to_bytes);
+    memcpy(changed + before + to_bytes, text + text_bytes - after, after);
+    seal(changed, bytes);
+    double start = now();
+    int error = manifest_read(&read, changed, bytes);
+    double seconds = now() - start;
+    free(changed);
+    print_message("# %zu bytes, %.3f s: %s\n", bytes, seconds, report_line());
+    assert_int_equal(error, ERR_CORRUPT);
+    assert_non_null(strstr(report_line(), says));
+    assert_true(seconds < 2 * (scale ? atof(scale) : 1));
+}
+
+/* `unit` again and again, between `head` and `tail`. To be freed. */
+static char *repeat(size_t *out_bytes, const char *head, const char *unit, size_t count,
+                    const char *tail)
+{
+    size_t unit_bytes = strlen(unit), head_bytes = strlen(head);
+    char *out = malloc(head_bytes + count * unit_bytes + strlen(tail) + 1);
+    memcpy(out, head, head_bytes);
+    for (size_t i = 0; i < count; i++)
+        memcpy(out + head_bytes + i * unit_bytes, unit, unit_bytes);
+    strcpy(out + head_bytes + count * unit_bytes, tail);
+    *out_bytes = head_bytes + count * unit_bytes + strlen(tail);
+    return out;
+}
+
+static void test_manifest__huge_counts_are_refused_soon(void **state)
+{
+    (void)state;
+    static const char summary[] = "\"shards\":3", claim[] = "\"shards\":4294967295";
+    size_t bytes = 0;
+    /* Shards that are claimed and not listed: nothing is allocated for them. The padding behind the
+     * summary gives way. */
+    char *at = memmem(text, MANIFEST_SUMMARY_BYTES, summary, strlen(summary));
+    struct manifest *read = NULL;
+    char *changed = malloc(text_bytes);
+    size_t before = (size_t)(at - text), grown = strlen(claim) - strlen(summary);
+    size_t rest = MANIFEST_SUMMARY_BYTES - before - strlen(summary) - grown;
+    memcpy(changed, text, text_bytes);
+    memcpy(changed + before, claim, strlen(claim));
+    memcpy(changed + before + strlen(claim), at + strlen(summary), rest);
+    changed[MANIFEST_SUMMARY_BYTES - 1] = '\n';
+    seal(changed, text_bytes);
+    double start = now();
+    assert_int_equal(manifest_read(&read, changed, text_bytes), ERR_CORRUPT);
+    assert_non_null(strstr(report_line(), "'shard_table'"));
+    assert_true(now() - start < 1);
+    free(changed);
+    /* A grid of a million cells for three owners. */
+    char *cuts = repeat(&bytes, "\"cuts\":[[0", ",1", 1u << 20, "]");
+    assert_refused_soon("\"cuts\":[[0,3,6,10]", cuts, bytes, "'layouts'");
+    free(cuts);
+    /* Empty objects to the limit of the file, which jansson would need gigabytes for. */
+    size_t room = MANIFEST_BYTES_MAX - text_bytes - 64;
+    char *objects = repeat(&bytes, "\"tensors\":[{}", ",{}", room / 3, ",");
+    assert_refused_soon("\"tensors\":[", objects, bytes, "objects and arrays");
+    free(objects);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -476,6 +556,7 @@ int main(void)
         cmocka_unit_test(test_manifest__read_refuses_lies_under_right_hashes),
         cmocka_unit_test(test_manifest__read_survives_random_texts_under_right_hashes),
         cmocka_unit_test(test_manifest__deep_nesting_is_refused),
+        cmocka_unit_test(test_manifest__huge_counts_are_refused_soon),
     };
     return cmocka_run_group_tests(tests, open_manifest, close_manifest);
 }
