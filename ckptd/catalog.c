@@ -123,9 +123,15 @@ int run_find(struct run **out, struct service *service, const char *name, bool c
 
 /* ---- checkpoints ---- */
 
-static bool newer(const struct manifest_summary *a, const struct manifest_summary *b)
+/* Where the checkpoint stands in the run's list, or would. At once for the newest of all, which is
+ * what saves and waits ask for. */
+static struct checkpoint **find_place(struct run *run, uint64_t step, uint64_t attempt)
 {
-    return a->attempt != b->attempt ? a->attempt > b->attempt : a->step > b->step;
+    struct checkpoint **at = &run->checkpoints;
+    while (*at && ((*at)->summary.attempt > attempt ||
+                   ((*at)->summary.attempt == attempt && (*at)->summary.step > step)))
+        at = &(*at)->next;
+    return at;
 }
 
 int catalog_check_room(const struct service *service)
@@ -154,9 +160,7 @@ int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_
     }
     checkpoint->run = run;
     checkpoint->summary = *summary;
-    struct checkpoint **at = &run->checkpoints;
-    while (*at && newer(&(*at)->summary, summary))
-        at = &(*at)->next;
+    struct checkpoint **at = find_place(run, summary->step, summary->attempt);
     checkpoint->next = *at;
     *at = checkpoint;
     service->num_checkpoints++;
@@ -164,13 +168,21 @@ int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_
     return 0;
 }
 
+static bool is_at(const struct checkpoint *checkpoint, uint64_t step, uint64_t attempt)
+{
+    return checkpoint && checkpoint->summary.step == step && checkpoint->summary.attempt == attempt;
+}
+
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt)
 {
-    struct checkpoint *checkpoint = run->checkpoints;
-    while (checkpoint &&
-           (checkpoint->summary.step != step || checkpoint->summary.attempt != attempt))
-        checkpoint = checkpoint->next;
-    return checkpoint;
+    struct checkpoint *found = *find_place(run, step, attempt);
+    return is_at(found, step, attempt) ? found : NULL;
+}
+
+struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attempt)
+{
+    struct checkpoint *found = *find_place(run, step, attempt);
+    return is_at(found, step, attempt) ? found->next : found;
 }
 
 struct checkpoint *catalog_newest(struct run *run)
@@ -311,18 +323,11 @@ static void remove_rubbish(struct scan *scan, const struct names *names)
     scan->num_kept += left;
 }
 
-static int scan_step(struct scan *scan, const char *name)
+/* The directory of a step, "<run>/step-..." in scan->dir. */
+static int scan_step(struct scan *scan)
 {
-    unsigned long long step, attempt;
     struct names names;
-    if (sscanf(name, "step-%llu-a%llu", &step, &attempt) != 2)
-        return 0;
-    int error = shard_dir_key(scan->dir, sizeof scan->dir, scan->run->name, step, attempt);
-    if (error != 0 || strcmp(strrchr(scan->dir, '/') + 1, name) != 0)
-        return 0; /* not a name that we write */
-    scan->step = step;
-    scan->attempt = attempt;
-    error = list_names(&names, scan->service->storage, scan->dir);
+    int error = list_names(&names, scan->service->storage, scan->dir);
     if (error != 0)
         return error;
     if (find_name(&names, MANIFEST_NAME))
@@ -330,6 +335,57 @@ static int scan_step(struct scan *scan, const char *name)
     else
         remove_rubbish(scan, &names);
     free(names.list);
+    return error;
+}
+
+/* False: not a name that we write. */
+static bool parse_step(struct scan *scan, const char *name)
+{
+    unsigned long long step, attempt;
+    if (sscanf(name, "step-%llu-a%llu", &step, &attempt) != 2)
+        return false;
+    scan->step = step;
+    scan->attempt = attempt;
+    return shard_dir_key(scan->dir, sizeof scan->dir, scan->run->name, step, attempt) == 0 &&
+           strcmp(strrchr(scan->dir, '/') + 1, name) == 0;
+}
+
+struct step {
+    uint64_t attempt, step;
+};
+
+static int compare_steps(const void *a, const void *b)
+{
+    const struct step *x = a, *y = b;
+    if (x->attempt != y->attempt)
+        return x->attempt < y->attempt ? -1 : 1;
+    return x->step < y->step ? -1 : x->step > y->step;
+}
+
+/* Oldest first: then each has its place at the head of the list. */
+static int scan_steps(struct scan *scan)
+{
+    struct names names;
+    size_t count = 0;
+    int error = list_names(&names, scan->service->storage, scan->run->name);
+    struct step *steps = calloc(names.count + 1, sizeof *steps);
+    if (error == 0 && !steps)
+        error = report_error(ERR_MEMORY, NULL, "no memory for a list of %zu steps", names.count);
+    for (size_t i = 0; error == 0 && i < names.count; i++)
+        if (names.list[i].is_dir && parse_step(scan, names.list[i].text))
+            steps[count++] = (struct step){scan->attempt, scan->step};
+    free(names.list);
+    if (error == 0)
+        qsort(steps, count, sizeof *steps, compare_steps);
+    for (size_t i = 0; error == 0 && i < count; i++) {
+        scan->step = steps[i].step;
+        scan->attempt = steps[i].attempt;
+        error =
+            shard_dir_key(scan->dir, sizeof scan->dir, scan->run->name, scan->step, scan->attempt);
+        if (error == 0)
+            error = scan_step(scan);
+    }
+    free(steps);
     return error;
 }
 
@@ -367,7 +423,6 @@ static void sync_newest(struct run *run)
 
 static int scan_run(struct scan *scan, const char *name)
 {
-    struct names names;
     if (!run_name_valid(name)) {
         log_warn("catalog", "the directory %s is not a run", name);
         return 0;
@@ -377,11 +432,7 @@ static int scan_run(struct scan *scan, const char *name)
         error = scan_attempts(scan);
     if (error != 0)
         return error;
-    error = list_names(&names, scan->service->storage, name);
-    for (size_t i = 0; error == 0 && i < names.count; i++)
-        if (names.list[i].is_dir)
-            error = scan_step(scan, names.list[i].text);
-    free(names.list);
+    error = scan_steps(scan);
     /* A checkpoint proves its attempt, whatever became of the attempt's file. */
     for (struct checkpoint *c = scan->run->checkpoints; c; c = c->next)
         if (c->summary.attempt > scan->run->newest_attempt)

@@ -256,6 +256,7 @@ struct group_rank {
     uint32_t count;
     bool described;
     struct rpc_call *call; /* waits for the others; NULL otherwise */
+    uint64_t session;      /* token of its last session, which may be over; 0: none yet */
     struct save_item *items;
     uint32_t num_items;
     struct shard_tensor *tensors;
@@ -425,7 +426,8 @@ struct save {
     char dir[STORAGE_KEY_MAX];
     char *state_json;
     struct stage *stages; /* per rank */
-    uint32_t world_size, num_stopped;
+    uint32_t world_size;
+    uint32_t num_begun, num_stopped; /* stages */
     bool discarding;
     struct save_waiter *waiters;
     struct job job;
@@ -514,6 +516,8 @@ bool run_name_valid(const char *name);
 int catalog_check_room(const struct service *service);
 int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary);
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
+/* The one behind it in the list, also when it is not there itself; or NULL. */
+struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attempt);
 /* The newest that is whole, or NULL. */
 struct checkpoint *catalog_newest(struct run *run);
 /* Quarantines it: `fault` says why. */
@@ -592,6 +596,7 @@ struct service {
     struct run *runs;
     uint32_t num_runs, num_checkpoints;
     struct session *sessions; /* config limit_sessions of them */
+    uint64_t next_session;    /* row at which the search for a free one begins */
     struct load *loads;       /* config limit_loads of them */
     uint64_t next_load;
     struct image *images;

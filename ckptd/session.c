@@ -14,8 +14,8 @@
  * the pool; images of committed checkpoints stay. When ckptd ends the session of a rank that is in
  * the middle of a save, the image waits for the rank to hang up: it may still be copying.
  *
- * A session is a row of a table of limits.sessions; a token names it, random, so a token of another
- * boot is unknown. */
+ * A session is a row of a table of limits.sessions; a token names it: the remainder is the row, the
+ * rest is random, so a token of another boot is unknown. */
 #include "ckptd/ckptd.h"
 
 #include <errno.h>
@@ -43,14 +43,12 @@ int session_table_open(struct service *service)
 
 int session_find(struct session **out, struct service *service, uint64_t token)
 {
-    for (int64_t i = 0; i < service->config->limit_sessions && token != 0; i++) {
-        if (service->sessions[i].token != token)
-            continue;
-        *out = &service->sessions[i];
-        return 0;
-    }
-    return report_error(ERR_NOT_FOUND, "describe the tensors again",
-                        "the session is not known; ckptd may have restarted");
+    struct session *session = &service->sessions[token % (uint64_t)service->config->limit_sessions];
+    if (token == 0 || session->token != token)
+        return report_error(ERR_NOT_FOUND, "describe the tensors again",
+                            "the session is not known; ckptd may have restarted");
+    *out = session;
+    return 0;
 }
 
 static void never_connected(struct timer *timer)
@@ -61,15 +59,22 @@ static void never_connected(struct timer *timer)
 int session_new(struct session **out, struct service *service, struct run *run)
 {
     struct session *session = NULL;
-    for (int64_t i = 0; i < service->config->limit_sessions && !session; i++)
-        if (service->sessions[i].token == 0)
-            session = &service->sessions[i];
+    uint64_t rows = (uint64_t)service->config->limit_sessions, row = 0, token = 0;
+    /* From the row behind the one taken last, which is free as a rule. */
+    for (uint64_t i = 0; i < rows && !session; i++) {
+        row = (service->next_session + i) % rows;
+        if (service->sessions[row].token == 0)
+            session = &service->sessions[row];
+    }
     if (!session)
         return report_error(ERR_BUSY, "raise limits.sessions", "all %lld sessions are in use",
                             (long long)service->config->limit_sessions);
     memset(session, 0, sizeof *session);
-    while (session->token == 0)
-        service_random(&session->token, sizeof session->token);
+    service->next_session = row + 1;
+    while (session->token == 0) {
+        service_random(&token, sizeof token);
+        session->token = (token >> 1) / rows * rows + row;
+    }
     session->service = service;
     session->run = run;
     session->control_fd = session->event_fd = session->watch.fd = -1;
@@ -372,23 +377,22 @@ static void work_plan(struct job *job)
 
 /* ---- the answer ---- */
 
-static void end_former(struct run *run, uint64_t attempt, uint32_t rank)
+/* Sessions of a rank are made here alone, so its last one is the only one that may be left. */
+static void end_former(struct group *group, uint32_t rank)
 {
-    struct service *service = run->service;
-    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
-        struct session *session = &service->sessions[i];
-        if (session->token != 0 && session->is_rank && session->run == run &&
-            session->attempt == attempt && session->rank == rank)
-            session_end(session, "the rank described itself again");
-    }
+    struct session *session;
+    uint64_t token = group->ranks[rank].session;
+    if (token != 0 && session_find(&session, group->run->service, token) == 0)
+        session_end(session, "the rank described itself again");
 }
 
 static int new_rank_session(struct session **out, struct group *group, uint32_t rank)
 {
-    end_former(group->run, group->attempt, rank);
+    end_former(group, rank);
     int error = session_new(out, group->run->service, group->run);
     if (error != 0)
         return error;
+    group->ranks[rank].session = (*out)->token;
     (*out)->is_rank = true;
     (*out)->attempt = group->attempt;
     (*out)->rank = rank;

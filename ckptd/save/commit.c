@@ -94,9 +94,11 @@ uint32_t commit_num_saves(const struct commit *commit)
 
 void commit_init(struct commit *commit, uint64_t newest_attempt)
 {
-    memset(commit, 0, sizeof *commit);
+    memset(commit, 0, offsetof(struct commit, latest));
     commit->attempt = newest_attempt;
     commit->next_id = 1;
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
+        commit->saves[i].state = COMMIT_FREE;
 }
 
 /* ---- giving up ---- */
@@ -126,11 +128,12 @@ void commit_failed(struct commit *commit, struct commit_actions *actions, uint64
 void commit_rank_died(struct commit *commit, struct commit_actions *actions, uint64_t attempt,
                       uint32_t rank)
 {
-    if (commit->attempt != attempt || rank >= commit->world_size)
+    if (commit->attempt != attempt)
         return;
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
         struct commit_save *save = &commit->saves[i];
-        if (save->state == COMMIT_STAGING && save->ranks[rank] < RANK_ENDED)
+        if (save->state == COMMIT_STAGING && rank < save->world_size &&
+            save->ranks[rank] < RANK_ENDED)
             discard(save, actions, rank, ERR_ABORTED,
                     "a rank ended before it had announced its part");
     }
@@ -144,6 +147,13 @@ void commit_abort_all(struct commit *commit, struct commit_actions *actions, con
 }
 
 /* ---- attempts ---- */
+
+/* No rank of the attempt has begun anything yet. */
+static void forget_steps(struct commit *commit)
+{
+    memset(commit->latest, 0, commit->world_size * sizeof commit->latest[0]);
+    commit->latest_max = 0;
+}
 
 static void take(struct commit *commit, struct commit_actions *actions)
 {
@@ -171,11 +181,9 @@ int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t 
         commit->world_size = world_size;
         return 0;
     }
-    /* A second open finds only saves that every rank has ended; world_size is not theirs any more.
-     */
-    for (uint32_t i = 0; i < COMMIT_SAVES_MAX && commit->state == RUN_OPEN; i++) {
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
         struct commit_save *save = &commit->saves[i];
-        if (save->state == COMMIT_STAGING && save->num_ended < commit->world_size)
+        if (save->state == COMMIT_STAGING && save->num_ended < save->world_size)
             discard(save, actions, -1, ERR_ABORTED, "a new attempt began before every rank ended");
     }
     commit->world_size = world_size;
@@ -203,7 +211,7 @@ void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_
     }
     commit->take_again = false;
     commit->state = error == 0 ? RUN_OPEN : RUN_CLOSED;
-    memset(commit->latest, 0, sizeof commit->latest);
+    forget_steps(commit);
     push(actions, (struct commit_action){.kind = error == 0 ? COMMIT_OPENED : COMMIT_NOT_OPENED,
                                          .number = number,
                                          .rank = -1,
@@ -217,7 +225,7 @@ int commit_resume(struct commit *commit, uint64_t attempt, uint32_t world_size)
     CHECK(world_size >= 1 && world_size <= COMMIT_RANKS_MAX);
     commit->world_size = world_size;
     commit->state = RUN_OPEN;
-    memset(commit->latest, 0, sizeof commit->latest);
+    forget_steps(commit);
     return 0;
 }
 
@@ -232,19 +240,11 @@ int commit_check(const struct commit *commit, uint64_t attempt)
 
 /* ---- a save ---- */
 
-/* Has any rank come past `step` without this save? Then it can never be complete. */
-static bool step_over(const struct commit *commit, uint64_t step)
-{
-    for (uint32_t i = 0; i < commit->world_size; i++)
-        if (commit->latest[i] > step)
-            return true;
-    return false;
-}
-
 /* May this save, at which `rank` begins a later one, still end well? */
 static bool skipped_by(const struct commit_save *save, uint32_t rank, uint64_t step)
 {
-    return save->state == COMMIT_STAGING && save->step < step && save->ranks[rank] < RANK_ENDED;
+    return save->state == COMMIT_STAGING && save->step < step && rank < save->world_size &&
+           save->ranks[rank] < RANK_ENDED;
 }
 
 int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t rank, uint64_t step)
@@ -261,7 +261,7 @@ int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t ran
                             (unsigned long long)(commit->latest[rank] - 1));
     if (commit_find_step(commit, step))
         return 0;
-    if (step_over(commit, step))
+    if (commit->latest_max > step) /* a rank came past it: it could never be complete */
         return report_error(ERR_ABORTED, "the next save is not affected",
                             "the save of step %llu is over already", (unsigned long long)step);
     if (commit_num_saves(commit) == COMMIT_SAVES_MAX)
@@ -289,15 +289,19 @@ int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t
         save = find(commit, known->id);
     CHECK(save && (!known || save->state == COMMIT_STAGING)); /* I6: it waits for this rank */
     if (!known) {
-        memset(save, 0, sizeof *save);
+        memset(save, 0, offsetof(struct commit_save, ranks));
+        memset(save->ranks, RANK_ABSENT, commit->world_size);
         save->state = COMMIT_STAGING;
         save->id = commit->next_id++;
         save->step = step;
+        save->world_size = commit->world_size;
     }
     CHECK(save->ranks[rank] == RANK_ABSENT); /* I7 */
     save->ranks[rank] = RANK_BEGUN;
     save->num_begun++;
     commit->latest[rank] = step + 1;
+    if (commit->latest_max < step + 1)
+        commit->latest_max = step + 1;
     *out_save = save->id;
     return 0;
 }
@@ -307,7 +311,7 @@ void commit_ended(struct commit *commit, struct commit_actions *actions, uint64_
 {
     struct commit_save *save = find(commit, save_id);
     (void)actions;
-    if (!save || save->state != COMMIT_STAGING || rank >= commit->world_size ||
+    if (!save || save->state != COMMIT_STAGING || rank >= save->world_size ||
         save->ranks[rank] != RANK_BEGUN)
         return;
     save->ranks[rank] = RANK_ENDED;
@@ -318,15 +322,12 @@ void commit_durable(struct commit *commit, struct commit_actions *actions, uint6
                     uint32_t rank)
 {
     struct commit_save *save = find(commit, save_id);
-    if (!save || save->state != COMMIT_STAGING || rank >= COMMIT_RANKS_MAX ||
+    if (!save || save->state != COMMIT_STAGING || rank >= save->world_size ||
         save->ranks[rank] != RANK_ENDED)
         return;
     save->ranks[rank] = RANK_DURABLE;
     save->num_durable++;
-    /* While a new attempt is being opened, world_size is the new one; but then every rank of this
-     * save has ended, and num_ended is the old size. */
-    uint32_t all = commit->state == RUN_SETTLING ? save->num_ended : commit->world_size;
-    if (save->num_durable < all)
+    if (save->num_durable < save->world_size)
         return;
     save->state = COMMIT_NAMING;
     push_save(actions, COMMIT_SYNC_NAMES, save);
@@ -342,7 +343,7 @@ void commit_names_synced(struct commit *commit, struct commit_actions *actions, 
         discard(save, actions, -1, error, "the names of its files could not be made durable");
         return;
     }
-    CHECK(save->num_durable == save->num_begun && save->num_durable == save->num_ended); /* I1 */
+    CHECK(save->num_durable == save->world_size); /* I1 */
     save->state = COMMIT_PUBLISHING;
     push_save(actions, COMMIT_PUBLISH, save);
 }

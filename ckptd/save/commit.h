@@ -19,8 +19,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define COMMIT_RANKS_MAX 4096u /* of one attempt; more are refused */
-#define COMMIT_SAVES_MAX 4u    /* of one run in work at once; more are ERR_BUSY */
+#define COMMIT_RANKS_MAX 32768u /* of one attempt; more are refused */
+#define COMMIT_SAVES_MAX 4u     /* of one run in work at once; more are ERR_BUSY */
 #define COMMIT_ACTIONS_MAX (2 * COMMIT_SAVES_MAX + 2)
 #define COMMIT_TAKE_TRIES 16u /* numbers tried when names of attempts are taken */
 
@@ -67,9 +67,12 @@ enum commit_save_state {
 
 enum commit_rank_state { RANK_ABSENT, RANK_BEGUN, RANK_ENDED, RANK_DURABLE };
 
+/* Arrays per rank are as long as the largest world, so that nothing is allocated; only the part of
+ * the world that is open is ever touched, and costs memory. */
 struct commit_save {
     enum commit_save_state state;
     uint64_t id, step;
+    uint32_t world_size; /* of its attempt: the run's may be that of the next already */
     uint32_t num_begun, num_ended, num_durable; /* ranks that have come at least so far */
     uint8_t ranks[COMMIT_RANKS_MAX];            /* enum commit_rank_state */
 };
@@ -83,6 +86,7 @@ struct commit {
     uint32_t take_tries;
     bool take_again; /* another open came while a number was being taken */
     uint64_t next_id;
+    uint64_t latest_max;               /* the highest of these */
     uint64_t latest[COMMIT_RANKS_MAX]; /* newest step begun by each rank, plus 1; 0: none */
     struct commit_save saves[COMMIT_SAVES_MAX];
 };

@@ -180,12 +180,13 @@ static void enter_memory(struct save *save, struct checkpoint *checkpoint)
         checkpoint->images[i] = image;
         release_image(&save->stages[i]);
     }
-    for (struct checkpoint *older = run->checkpoints; older; older = older->next) {
-        for (uint32_t i = 0; older != checkpoint && i < older->summary.shards; i++) {
-            struct image *image = older->images[i];
-            if (image && image->state == IMAGE_RESIDENT && image->readers == 0)
-                image_leave_checkpoint(image);
-        }
+    struct image *next;
+    for (struct image *image = run->service->images; image; image = next) {
+        const struct checkpoint *holds = image->checkpoint;
+        next = image->next; /* leaving may free the image, and no other */
+        if (holds && holds->run == run && holds != checkpoint && image->state == IMAGE_RESIDENT &&
+            image->readers == 0)
+            image_leave_checkpoint(image);
     }
 }
 
@@ -268,10 +269,7 @@ static void dir_removed(struct event *event)
 
 static void check_stopped(struct save *save)
 {
-    uint32_t begun = 0;
-    for (uint32_t i = 0; i < save->world_size; i++)
-        begun += save->stages[i].save != NULL;
-    if (save->num_stopped < begun)
+    if (save->num_stopped < save->num_begun)
         return;
     save->job = (struct job){.work = work_remove_dir, .done.run = dir_removed};
     loop_work(save->service->loop, &save->job);
@@ -596,6 +594,7 @@ static int begin(struct session *session, struct rpc_call *call,
         run_perform(run, &actions);
         return fault_raise(&fault);
     }
+    save->num_begun++;
     Holdfast__V1__BeginSaveReply reply = HOLDFAST__V1__BEGIN_SAVE_REPLY__INIT;
     reply.save = save->id;
     reply.image = slot;

@@ -136,6 +136,34 @@ static void test_catalog__the_newest_attempt_comes_first_then_the_newest_step(vo
     assert_true(catalog_find(run, 20, 1) && !catalog_find(run, 20, 3));
 }
 
+static void test_catalog__each_checkpoint_has_its_place_among_attempts_that_overlap(void **state)
+{
+    (void)state;
+    /* Five starts of ten steps each; every one goes back behind the newest step of the last. */
+    for (uint64_t attempt = 1; attempt <= 5; attempt++)
+        for (uint64_t i = 0; i < 10; i++)
+            put_checkpoint(10 + 4 * attempt + i, attempt);
+    struct run *run = open_and_find();
+    uint64_t step = UINT64_MAX, attempt = UINT64_MAX;
+    uint32_t count = 0;
+    for (struct checkpoint *c = run->checkpoints; c; c = c->next, count++) {
+        assert_true(c->summary.attempt < attempt ||
+                    (c->summary.attempt == attempt && c->summary.step < step));
+        step = c->summary.step;
+        attempt = c->summary.attempt;
+        assert_ptr_equal(catalog_find(run, step, attempt), c);
+        assert_ptr_equal(catalog_behind(run, step, attempt), c->next);
+    }
+    assert_int_equal(count, 50);
+    /* Places where nothing stands: before all, between two attempts, behind all. */
+    assert_ptr_equal(catalog_behind(run, 0, 6), run->checkpoints);
+    assert_non_null(catalog_find(run, 27, 2));
+    assert_ptr_equal(catalog_behind(run, 0, 3), catalog_find(run, 27, 2));
+    assert_null(catalog_behind(run, 0, 1));
+    assert_null(catalog_find(run, 0, 1));
+    assert_null(catalog_find(run, 100, 5));
+}
+
 static void test_catalog__shards_without_a_manifest_are_removed(void **state)
 {
     (void)state;
@@ -254,6 +282,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_catalog__an_empty_store_has_nothing),
         CASE(test_catalog__the_newest_attempt_comes_first_then_the_newest_step),
+        CASE(test_catalog__each_checkpoint_has_its_place_among_attempts_that_overlap),
         CASE(test_catalog__shards_without_a_manifest_are_removed),
         CASE(test_catalog__files_of_other_names_are_never_touched),
         CASE(test_catalog__a_missing_shard_is_damage),

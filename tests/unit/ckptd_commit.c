@@ -305,6 +305,43 @@ static void test_commit__too_many_saves_are_busy(void **state)
     expect_none();
 }
 
+static void test_commit__the_largest_world_commits_and_a_larger_one_is_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(commit_open(&machine, &actions, COMMIT_RANKS_MAX + 1), ERR_INVALID);
+    expect_none();
+    open_attempt(COMMIT_RANKS_MAX);
+    uint64_t save = begin_all(COMMIT_RANKS_MAX, 1);
+    end_all(COMMIT_RANKS_MAX, save);
+    make_all_durable(COMMIT_RANKS_MAX - 1, save);
+    expect_none();
+    commit_durable(&machine, &actions, save, COMMIT_RANKS_MAX - 1);
+    expect_action(COMMIT_SYNC_NAMES);
+}
+
+static void test_commit__ranks_of_a_larger_world_before_count_for_nothing(void **state)
+{
+    (void)state;
+    open_attempt(3);
+    uint64_t save = begin_all(3, 7);
+    end_all(3, save);
+    commit_failed(&machine, &actions, save, 0, ERR_IO, "test");
+    expect_action(COMMIT_DISCARD);
+    commit_discarded(&machine, &actions, save);
+    open_attempt(2);
+    save = begin_all(2, 1); /* earlier than what the larger world began */
+    end_all(2, save);
+    commit_ended(&machine, &actions, save, 2);
+    commit_durable(&machine, &actions, save, 2); /* it had ended then */
+    commit_rank_died(&machine, &actions, machine.attempt, 2);
+    expect_none();
+    assert_int_equal(commit_find(&machine, save)->num_durable, 0);
+    commit_durable(&machine, &actions, save, 0);
+    expect_none();
+    commit_durable(&machine, &actions, save, 1);
+    expect_action(COMMIT_SYNC_NAMES);
+}
+
 /* ---- the simulation ---- */
 
 #define RANKS_MAX 5u
@@ -752,6 +789,8 @@ int main(void)
         CASE(test_commit__a_late_rank_cannot_begin_a_save_that_is_over),
         CASE(test_commit__a_death_after_the_end_harms_nothing),
         CASE(test_commit__too_many_saves_are_busy),
+        CASE(test_commit__the_largest_world_commits_and_a_larger_one_is_refused),
+        CASE(test_commit__ranks_of_a_larger_world_before_count_for_nothing),
         CASE(test_commit__no_order_of_events_loses_or_tears_a_checkpoint),
         CASE(test_commit__the_same_seed_gives_the_same_world),
     };
