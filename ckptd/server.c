@@ -20,7 +20,9 @@
 
 #define CLOSE_GRACE_MS 1000u
 #define DRAIN_POLL_MS 10
-#define LIST_MAX 16384u /* checkpoints in one answer, newest first; older ones are left out */
+#define LIST_PAGE_MAX 16384u      /* checkpoints in one answer; the others are on further pages */
+#define LIST_ENTRY_BYTES_MAX 240u /* of one on the wire: a run's name, a nonce, a time, numbers */
+_Static_assert(LIST_PAGE_MAX *LIST_ENTRY_BYTES_MAX < RPC_MESSAGE_BYTES_MAX, "a page is one reply");
 
 /* ---- small things that all use ---- */
 
@@ -62,34 +64,84 @@ static void do_hello(struct service *service, struct rpc_call *call,
     rpc_call_reply(call, &reply.base);
 }
 
+/* A page of a list: what it holds, and the name of the last one, behind which the next begins. So
+ * pages stay right while checkpoints come and go between them. */
+struct page {
+    Holdfast__V1__CheckpointSummary *summaries, **pointers;
+    uint32_t count;
+    char next[STORAGE_KEY_MAX];
+};
+
+/* Where the page begins: in which run, and at which checkpoint of it. ERR_INVALID, ERR_NOT_FOUND.
+ */
+static int find_page(struct run **out_run, struct checkpoint **out, struct service *service,
+                     const Holdfast__V1__ListRequest *request)
+{
+    char name[RUN_NAME_MAX + 1];
+    unsigned long long step, attempt;
+    int error = 0;
+    *out_run = service->runs;
+    if (request->page[0]) {
+        if (sscanf(request->page, "%100[^/]/step-%llu-a%llu", name, &step, &attempt) != 3)
+            return report_error(ERR_INVALID, "give `next` of the page before",
+                                "\"%.120s\" does not name a page", request->page);
+        error = run_find(out_run, service, name, false);
+        *out = error == 0 ? catalog_behind(*out_run, step, attempt) : NULL;
+        return error;
+    }
+    if (request->run[0])
+        error = run_find(out_run, service, request->run, false);
+    *out = error == 0 && *out_run ? (*out_run)->checkpoints : NULL;
+    return error;
+}
+
+/* From `checkpoint` of `run` on, to the end of the run or of all of them. */
+static int fill_page(struct page *page, struct run *run, struct checkpoint *checkpoint,
+                     bool one_run)
+{
+    const struct checkpoint *last = NULL;
+    while (run && page->count < LIST_PAGE_MAX) {
+        if (!checkpoint) {
+            run = one_run ? NULL : run->next;
+            checkpoint = run ? run->checkpoints : NULL;
+            continue;
+        }
+        catalog_summary(&page->summaries[page->count], checkpoint);
+        page->pointers[page->count] = &page->summaries[page->count];
+        page->count++;
+        last = checkpoint;
+        checkpoint = checkpoint->next;
+    }
+    if (!run || !last)
+        return 0;
+    return shard_dir_key(page->next, sizeof page->next, run->name, last->summary.step,
+                         last->summary.attempt);
+}
+
 static void do_list(struct service *service, struct rpc_call *call,
                     const Holdfast__V1__ListRequest *request)
 {
     Holdfast__V1__ListReply reply = HOLDFAST__V1__LIST_REPLY__INIT;
-    uint32_t room = service->num_checkpoints < LIST_MAX ? service->num_checkpoints : LIST_MAX;
-    Holdfast__V1__CheckpointSummary *summaries = calloc(room + 1, sizeof *summaries);
-    Holdfast__V1__CheckpointSummary **pointers = calloc(room + 1, sizeof *pointers);
-    struct run *one = NULL;
-    int error = summaries && pointers ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a list");
-    if (error == 0 && request->run[0])
-        error = run_find(&one, service, request->run, false);
-    for (struct run *run = service->runs; error == 0 && run; run = run->next) {
-        for (struct checkpoint *c = run->checkpoints; c && reply.n_checkpoints < room;
-             c = c->next) {
-            if (one && run != one)
-                break;
-            catalog_summary(&summaries[reply.n_checkpoints], c);
-            pointers[reply.n_checkpoints] = &summaries[reply.n_checkpoints];
-            reply.n_checkpoints++;
-        }
-    }
-    reply.checkpoints = pointers;
+    struct run *run = NULL;
+    struct checkpoint *checkpoint = NULL;
+    uint32_t room =
+        service->num_checkpoints < LIST_PAGE_MAX ? service->num_checkpoints : LIST_PAGE_MAX;
+    struct page page = {.summaries = calloc(room + 1, sizeof *page.summaries),
+                        .pointers = calloc(room + 1, sizeof *page.pointers)};
+    int error = page.summaries && page.pointers
+                    ? find_page(&run, &checkpoint, service, request)
+                    : report_error(ERR_MEMORY, NULL, "no memory for a list");
+    if (error == 0)
+        error = fill_page(&page, run, checkpoint, request->run[0]);
+    reply.checkpoints = page.pointers;
+    reply.n_checkpoints = page.count;
+    reply.next = page.next;
     if (error == 0)
         rpc_call_reply(call, &reply.base);
     else
         rpc_call_fail(call, error);
-    free(summaries);
-    free(pointers);
+    free(page.summaries);
+    free(page.pointers);
 }
 
 struct showing {

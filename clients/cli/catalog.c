@@ -122,19 +122,10 @@ static int call_server(ProtobufCMessage **out, const struct cli *cli, const char
     return error;
 }
 
-static int list_server(const struct cli *cli)
+static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *page, bool is_first)
 {
-    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
-    request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
-    int error = call_server(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
-                            &holdfast__v1__list_reply__descriptor);
-    if (error != 0)
-        return error;
-    const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
-    print_rows_begin(cli);
-    for (size_t i = 0; i < reply->n_checkpoints; i++) {
-        const Holdfast__V1__CheckpointSummary *from = reply->checkpoints[i];
+    for (size_t i = 0; i < page->n_checkpoints; i++) {
+        const Holdfast__V1__CheckpointSummary *from = page->checkpoints[i];
         const struct row row = {.run = from->run,
                                 .nonce = from->nonce,
                                 .time = from->time,
@@ -145,10 +136,34 @@ static int list_server(const struct cli *cli)
                                 .bytes = from->bytes,
                                 .world_size = from->world_size,
                                 .in_memory = from->in_memory};
-        (cli->is_json ? print_row_json : print_row)(&row, i == 0);
+        (cli->is_json ? print_row_json : print_row)(&row, is_first && i == 0);
     }
-    print_rows_end(cli, reply->n_checkpoints);
-    protobuf_c_message_free_unpacked(answer, NULL);
+}
+
+static int list_server(const struct cli *cli)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    char page[STORAGE_KEY_MAX] = "";
+    size_t count = 0;
+    bool more = true;
+    request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
+    request.page = page;
+    while (more) {
+        int error = call_server(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
+                                &holdfast__v1__list_reply__descriptor);
+        if (error != 0)
+            return error;
+        const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
+        if (count == 0)
+            print_rows_begin(cli);
+        print_page(cli, reply, count == 0);
+        count += reply->n_checkpoints;
+        more = reply->next[0] != '\0' && reply->n_checkpoints > 0;
+        snprintf(page, sizeof page, "%s", reply->next);
+        protobuf_c_message_free_unpacked(answer, NULL);
+    }
+    print_rows_end(cli, count);
     return 0;
 }
 

@@ -1,0 +1,135 @@
+/* ckptd_list.c - List over more checkpoints than one answer holds.
+ *
+ * Goal: pages hold every checkpoint once and in order, whatever stands or goes between them.
+ * Method: a service in this process (ckptd_bed.h) whose catalog is filled by hand before it runs.
+ */
+#include "tests/unit/ckptd_bed.h"
+
+#define MANY 20000u /* more than a page */
+#define FEW 3u
+
+static const char *const runs[] = {"first", "many", "last"};
+static const uint32_t counts[] = {FEW, MANY, FEW};
+
+/* `count` checkpoints by two attempts, which overlap. */
+static void fill_run(struct service *service, const char *name, uint32_t count)
+{
+    struct run *run;
+    struct checkpoint *checkpoint;
+    assert_int_equal(run_find(&run, service, name, true), 0);
+    for (uint32_t i = 0; i < count; i++) {
+        struct manifest_summary summary = {.version = MANIFEST_VERSION,
+                                           .nonce = "0123456789abcdef0123456789abcdef",
+                                           .time = "2026-01-01T00:00:00Z",
+                                           .world_size = 1,
+                                           .shards = 1};
+        summary.attempt = 1 + 2 * i / count;
+        summary.step = summary.attempt == 1 ? 10 * i : 10 * (i - count / 4);
+        snprintf(summary.run, sizeof summary.run, "%s", name);
+        assert_int_equal(catalog_add(&checkpoint, run, &summary), 0);
+    }
+}
+
+static int set_up(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    assert_int_equal(service_open(&bed->service, &bed->config), 0);
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++)
+        fill_run(bed->service, runs[i], counts[i]);
+    assert_int_equal(pthread_create(&bed->thread, NULL, bed_thread, bed->service), 0);
+    return rpc_client_open(&bed->rpc, bed->config.listen);
+}
+
+static int get_page(struct bed *bed, const char *run, const char *page,
+                    Holdfast__V1__ListReply **out)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    request.run = (char *)run;
+    request.page = (char *)page;
+    return call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, out);
+}
+
+/* What was seen of a list so far. */
+struct seen {
+    uint32_t count;
+    char run[128];
+    uint64_t step, attempt;
+    char next[256];
+};
+
+/* Adds a page: within a run the order goes on, and a run that is over does not come again. */
+static void see_page(struct seen *seen, const Holdfast__V1__ListReply *page)
+{
+    for (size_t i = 0; i < page->n_checkpoints; i++, seen->count++) {
+        const Holdfast__V1__CheckpointSummary *c = page->checkpoints[i];
+        if (strcmp(seen->run, c->run) == 0)
+            assert_true(c->attempt < seen->attempt ||
+                        (c->attempt == seen->attempt && c->step < seen->step));
+        snprintf(seen->run, sizeof seen->run, "%s", c->run);
+        seen->step = c->step;
+        seen->attempt = c->attempt;
+    }
+    snprintf(seen->next, sizeof seen->next, "%s", page->next);
+}
+
+static uint32_t list_all(struct bed *bed, const char *run, uint32_t *out_pages)
+{
+    struct seen seen = {0};
+    *out_pages = 0;
+    do {
+        Holdfast__V1__ListReply *page;
+        assert_int_equal(get_page(bed, run, seen.next, &page), 0);
+        assert_true(*out_pages == 0 || page->n_checkpoints > 0);
+        see_page(&seen, page);
+        FREE_REPLY(page);
+        ++*out_pages;
+    } while (seen.next[0]);
+    return seen.count;
+}
+
+static void test_list__pages_hold_every_checkpoint_once_and_in_order(void **state)
+{
+    struct bed *bed = *state;
+    uint32_t pages;
+    assert_int_equal(list_all(bed, "", &pages), MANY + 2 * FEW);
+    assert_int_equal(pages, 2);
+    assert_int_equal(list_all(bed, "many", &pages), MANY);
+    assert_int_equal(pages, 2);
+    assert_int_equal(list_all(bed, "last", &pages), FEW); /* and not those of runs behind it */
+    assert_int_equal(pages, 1);
+}
+
+static void test_list__a_page_begins_behind_a_checkpoint_that_is_gone(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__ListReply *page;
+    /* There is no step 11; those below it by attempt 1 are 10 and 0. */
+    assert_int_equal(get_page(bed, "many", "many/step-00000011-a0001", &page), 0);
+    assert_int_equal(page->n_checkpoints, 2);
+    assert_true(page->checkpoints[0]->step == 10 && page->checkpoints[1]->step == 0);
+    assert_string_equal(page->next, "");
+    FREE_REPLY(page);
+}
+
+static void test_list__what_names_no_page_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__ListReply *page;
+    assert_int_equal(get_page(bed, "", "nonsense", &page), ERR_INVALID);
+    assert_int_equal(get_page(bed, "", "many/step-", &page), ERR_INVALID);
+    assert_int_equal(get_page(bed, "", "nobody/step-00000001-a0001", &page), ERR_NOT_FOUND);
+    assert_int_equal(get_page(bed, "nobody", "", &page), ERR_NOT_FOUND);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, bed_tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_list__pages_hold_every_checkpoint_once_and_in_order),
+        CASE(test_list__a_page_begins_behind_a_checkpoint_that_is_gone),
+        CASE(test_list__what_names_no_page_is_refused),
+    };
+#undef CASE
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
