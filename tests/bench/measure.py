@@ -44,7 +44,8 @@ class Row:
         return statistics.median(self.ratios) if self.ratios else None
 
     def interval(self):
-        return median_interval(self.ratios) if self.ratios else None
+        """Of the ratio; without a reference, of the figure itself."""
+        return median_interval(self.ratios or self.ours)
 
     def noise(self):
         """Interval of the reference against itself, neighbour by neighbour."""
@@ -60,8 +61,9 @@ class Row:
     def passed(self):
         if self.goal is None:
             return None
-        above = self.ratio() >= self.goal
-        return (above if self.direction == "higher" else not above) and self.resolved()
+        low, high = self.interval()
+        reached = low >= self.goal if self.direction == "higher" else high <= self.goal
+        return reached and self.resolved()
 
     def as_dict(self):
         return {"name": self.name, "unit": self.unit, "ours": self.ours,
@@ -79,6 +81,11 @@ class Row:
             if self.noise():
                 line += f", reference against itself [{self.noise()[0]:.3f}, {self.noise()[1]:.3f}]"
             line += "" if self.resolved() else "; not resolved"
+        elif len(self.ours) > 1:
+            low, high = self.interval()
+            line += f" [{low:.4g}, {high:.4g}], {len(self.ours)} samples"
+        if self.goal is not None:
+            line += "; pass" if self.passed() else f"; FAIL, goal {self.goal:g}"
         return line + (f" ({self.note})" if self.note else "")
 
 

@@ -1,0 +1,133 @@
+"""rows_scale.py - the control path at its largest: 16,384 ranks of 405B, 10,000 checkpoints.
+
+None of these has a reference: the figure itself is compared with the goal. The ranks are simulated,
+what decides about them is not (scale_commit.c, scale_plan.c, scale_model.h); the 10,000 checkpoints
+are small but genuine (scale_store.c), on disk, and `ckpt-cli verify` proves one of them first.
+"""
+import json
+import math
+import os
+import subprocess
+import time
+
+from measure import Program, Row
+
+MESH, RANKS = "16 128 8", 16384      # pp dp_shard tp
+NEW_MESHES = "16 96 8", "12 128 8", "12 64 16", "8 192 8"  # of 12,288
+CHECKPOINTS = 10000
+SAMPLES = 9
+
+
+def samples(bench):
+    return 3 if bench.quick else SAMPLES
+
+
+def row_commit_16k(bench):
+    """the commit of 16,384 simulated ranks, 405B: CPU seconds of the coordinator, manifest bytes"""
+    store = os.path.join(bench.tmp, "commit")
+    program = Program("sh", "-c", f"exec {bench.program('bench/scale_commit')} {store} {MESH} "
+                                  f"2>{store}.log")
+    program.ask("commit")  # the first has no checkpoint before it to compare with and to set free
+    answers = [program.ask("commit") for _ in range(samples(bench))]
+    plan = program.ask("plan")
+    program.close()
+    service = max(answer["service_cpu_seconds"] for answer in answers)
+    clock = max(answer["seconds"] for answer in answers)
+    yield Row("commit_16k", "CPU s", [answer["cpu_seconds"] for answer in answers],
+              direction="lower", goal=1,
+              note=f"of it the service thread at most {service:.3f}; at most {clock:.3f} s by the "
+                   "clock, syncs of the manifest included")
+    yield Row("commit_16k_manifest", "bytes per 1,000 ranks",
+              [answer["bytes"] * 1000 / RANKS for answer in answers], direction="lower",
+              goal=2**20, note=f"{answers[0]['bytes']} bytes in all")
+    yield Row("commit_16k_describe", "CPU s", [plan["plan_seconds"] + plan["place_seconds"]],
+              note=f"once per attempt: plan of the save {plan['plan_seconds']:.3f}, places of "
+                   f"every rank {plan['place_seconds']:.3f}")
+
+
+def row_plan_16k(bench):
+    """the load of one of 12,288 ranks from a checkpoint of 16,384: planning, and how it grows"""
+    program = Program(bench.program("bench/scale_plan"))
+    sizes, one, everything = [], [], []
+    for mesh in ("16 32 8", "16 64 8", MESH):
+        sizes.append(program.ask(f"save {mesh}"))
+        one.append([program.ask(f"rank {new} 64") for new in NEW_MESHES
+                    for _ in range(samples(bench))])
+        everything.append([program.ask("all") for _ in range(3)])
+    weights = program.ask("all weights")
+    program.close()
+    of_mesh = {new: one[-1][i * samples(bench):(i + 1) * samples(bench)]
+               for i, new in enumerate(NEW_MESHES)}
+    slowest = max(of_mesh, key=lambda new: max(answer["seconds"] for answer in of_mesh[new]))
+    yield Row("plan_16k", "ms", [1e3 * answer["seconds"] for answer in of_mesh[slowest]],
+              direction="lower", goal=50,
+              note=f"the slowest of 64 ranks spread over the mesh (pp dp_shard tp) {slowest}, from "
+                   f"{MESH}; boxes of one rank: "
+                   + ", ".join(f"{new}: {max(answer['boxes_max'] for answer in answers)}"
+                               for new, answers in of_mesh.items()))
+    yield Row("plan_16k_parse", "ms", [1e3 * sizes[-1]["parse_seconds"]],
+              note=f"the manifest's {sizes[-1]['bytes']} bytes, hashes and checks included")
+    # n: the slices that were saved, all of which one reader of everything wants.
+    counts = [answers[0]["boxes"] for answers in everything]
+    n_log_n = [n * math.log(n) for n in counts]
+    times = [sorted(answer["seconds"] for answer in answers) for answers in everything]
+    growth = n_log_n[-1] / n_log_n[0]
+    ratios = [large / small / growth for large, small in zip(times[-1], times[0])]
+    yield Row("plan_16k_growth", "time / (n log n), 16,384 ranks against 4,096", ratios,
+              direction="lower", goal=1.3,
+              note="one reader of everything: "
+                   + ", ".join(f"{n} boxes {least[0]:.3f} s" for n, least in zip(counts, times))
+                   + f"; weights only {weights['boxes']} boxes {weights['seconds']:.3f} s; one of "
+                   "12,288 ranks, mean of 64: "
+                   + ", ".join(f"{max(a['mean_seconds'] for a in answers) * 1e3:.3f} ms"
+                               for answers in one))
+
+
+def drop_caches():
+    """Whether the page cache could be emptied: only root may."""
+    try:
+        os.sync()
+        with open("/proc/sys/vm/drop_caches", "w") as file:
+            file.write("3\n")
+    except OSError:
+        return False
+    return True
+
+
+def row_list_10k(bench):
+    """start of ckptd over 10,000 checkpoints until it serves, and ckpt-cli list of them"""
+    store = os.path.join(bench.tmp, "many")
+    made = json.loads(bench.run(bench.program("bench/scale_store"), store, str(CHECKPOINTS)))
+    bench.run(bench.program("ckpt-cli"), "verify", "scale-0", "--store", store)
+    pool = ("--memory.pool_bytes", "256MiB")
+    start, cold, listed = [], [], []
+
+    def timed_start():
+        begun = time.monotonic()
+        process, server, _ = bench.start_ckptd("many", *pool)
+        return process, server, time.monotonic() - begun
+
+    for _ in range(samples(bench)):
+        process, server, seconds = timed_start()
+        start.append(seconds)
+        for _ in range(3):
+            begun = time.monotonic()
+            done = subprocess.run([bench.program("ckpt-cli"), "list", "--server", server],
+                                  capture_output=True, text=True)
+            listed.append(1e3 * (time.monotonic() - begun))
+            lines = done.stdout.count("\n")
+            if done.returncode != 0 or lines != CHECKPOINTS + 1:
+                raise RuntimeError(f"list: exit {done.returncode}, {lines} lines")
+        bench.end(process)
+    while len(cold) < 3 and drop_caches():
+        process, server, seconds = timed_start()
+        cold.append(seconds)
+        bench.end(process)
+    yield Row("list_10k", "ms", listed, direction="lower", goal=100,
+              note="from the start of ckpt-cli to its last line, through gRPC; "
+                   f"{made['runs']} runs, {made['attempts']} attempts each")
+    yield Row("start_10k", "s", start, direction="lower", goal=2,
+              note="from exec of ckptd until `ckpt-cli health` says serving, pool of 256 MiB, page "
+                   "cache warm")
+    if cold:
+        yield Row("start_10k_cold", "s", cold, note="the same after all caches were dropped")

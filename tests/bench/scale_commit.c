@@ -1,0 +1,237 @@
+/* scale_commit.c - what a commit costs the coordinator when a 405B model has 16,384 ranks.
+ *
+ *     scale_commit STORE PP DP TP
+ *
+ * ckptd's own code runs: the state machine (save/commit.c), what performs it (save/save.c,
+ * save/publish.c), the manifest (proto/manifest.c), the catalog, a loop with workers and a store on
+ * disk. What is left out is what the ranks' own nodes do: sessions, rings, hashing and writing of
+ * shards. So the images here have the digests, the tables and the geometry of real ones, but no
+ * bytes.
+ *
+ * The command "commit" on stdin begins, ends and makes durable the shards of every rank, in that
+ * order, and is answered when the checkpoint is committed: CPU seconds of the whole process (and of
+ * the service thread alone), seconds by the clock, bytes of the manifest. Making the images of the
+ * next save is not counted; setting free those of the one before, which ckptd does then, is.
+ * "plan" answers what was spent before: planning, and the places of every rank. */
+#include "ckptd/ckptd.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/scale_model.h"
+
+#include <inttypes.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define RUN "scale"
+#define MANIFEST_WAIT_US 200
+
+static struct config config;
+static struct service service;
+static struct model_mesh mesh;
+static struct run *run;
+static struct group group;
+static double plan_seconds, place_seconds;
+
+static double cpu_seconds(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void *allocate(size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+    BENCH_TRY(memory == NULL, "out of memory");
+    return memory;
+}
+
+/* ---- the world before the first save ---- */
+
+static void open_service(char *store)
+{
+    char *arguments[] = {"scale_commit",           "--store", store, "--memory.pool_bytes", "1MiB",
+                         "--memory.segment_bytes", "1MiB",    NULL};
+    bool help = false;
+    BENCH_TRY(config_load(&config, 7, arguments, &help), report_line());
+    service.config = &config;
+    service.failures = allocate(FAILURES_MAX, sizeof *service.failures);
+    BENCH_TRY(loop_open(&service.loop, (uint32_t)config.threads_workers), report_line());
+    BENCH_TRY(storage_open(&service.storage, &storage_local, store, NULL), report_line());
+    BENCH_TRY(pool_open(&service.pool, 1 << 20, 1 << 20, service.storage), report_line());
+    BENCH_TRY(run_find(&run, &service, RUN, true), report_line());
+}
+
+static void open_attempt(void)
+{
+    struct commit_actions actions = {0};
+    BENCH_TRY(commit_open(&run->machine, &actions, model_ranks(mesh)), report_line());
+    commit_taken(&run->machine, &actions, 1, 0);
+    run->attempt = allocate(1, sizeof *run->attempt);
+    run->attempt->number = 1;
+    run->attempt->world_size = model_ranks(mesh);
+}
+
+/* What ckptd does when the ranks describe themselves (session.c). */
+static void plan_group(void)
+{
+    uint32_t ranks = model_ranks(mesh);
+    struct slice *room = allocate(MODEL_TENSORS, sizeof *room);
+    const struct slice **slices = allocate(ranks, sizeof *slices);
+    uint32_t *counts = allocate(ranks, sizeof *counts);
+    group = (struct group){.run = run, .attempt = 1, .world_size = ranks, .planned = true};
+    group.ranks = allocate(ranks, sizeof *group.ranks);
+    for (uint32_t i = 0; i < ranks; i++) {
+        struct group_rank *rank = &group.ranks[i];
+        counts[i] = rank->count = model_slices(room, mesh, i);
+        slices[i] = rank->slices = allocate(rank->count, sizeof *room);
+        memcpy(rank->slices, room, rank->count * sizeof *room);
+    }
+    double start = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    BENCH_TRY(layout_plan_save(&group.table, slices, counts, ranks), report_line());
+    double planned = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    for (uint32_t i = 0; i < ranks; i++) {
+        struct group_rank *rank = &group.ranks[i];
+        uint64_t bytes;
+        BENCH_TRY(layout_shard_tensors(&rank->tensors, &rank->num_tensors, &bytes, group.table, i),
+                  report_line());
+        BENCH_TRY(shard_geometry(&rank->geometry, group.table, i, RUN, ranks), report_line());
+        BENCH_TRY(layout_save_items(&rank->items, &rank->num_items, group.table, i, rank->slices,
+                                    rank->count),
+                  report_line());
+    }
+    plan_seconds = planned - start;
+    place_seconds = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - planned;
+    for (uint32_t i = 0; i < ranks; i++) {
+        free(group.ranks[i].slices);
+        group.ranks[i].slices = NULL;
+        free(group.ranks[i].items);
+        group.ranks[i].items = NULL;
+    }
+    free(room);
+    free(slices);
+    free(counts);
+    run->group = &group;
+}
+
+/* ---- one save ---- */
+
+/* The image of a rank whose shard is hashed and written; `step` makes its digests differ. */
+static struct image *make_image(uint32_t rank, uint64_t step)
+{
+    const struct group_rank *from = &group.ranks[rank];
+    struct shard_geometry small;
+    struct image *image = NULL;
+    BENCH_TRY(shard_geometry_derive(&small, SHARD_ALIGN, 0), report_line());
+    BENCH_TRY(image_new(&image, &service, &small), report_line());
+    image->geometry = from->geometry;
+    image->state = IMAGE_STAGING;
+    image->tensors = from->tensors;
+    image->num_tensors = from->num_tensors;
+    image->metas = group.table->tensors;
+    image->digests = allocate(from->num_tensors + 1, sizeof *image->digests);
+    for (uint32_t t = 0; t < from->num_tensors; t++)
+        image->digests[t] = (struct digest){{step * rank + t, step ^ t}};
+    return image;
+}
+
+/* As save.c does at the first BeginSave of a step. */
+static struct save *make_save(uint64_t step)
+{
+    struct save *save = allocate(1, sizeof *save);
+    save->service = &service;
+    save->run = run;
+    save->group = &group;
+    save->step = step;
+    save->attempt = 1;
+    save->world_size = group.world_size;
+    save->stages = allocate(save->world_size, sizeof *save->stages);
+    save->begun_ms = save->ended_ms = loop_now_ms();
+    save->state_json = strdup("{\"data\":{\"sample\":1048576},\"metrics\":{\"loss\":2.5}}");
+    snprintf(save->nonce, sizeof save->nonce, "%032" PRIx64, step);
+    BENCH_TRY(shard_dir_key(save->dir, sizeof save->dir, RUN, step, 1), report_line());
+    for (uint32_t i = 0; i < save->world_size; i++)
+        save->bytes += group.ranks[i].geometry.file_bytes;
+    char path[1200];
+    snprintf(path, sizeof path, "%s/%s", config.store, RUN);
+    mkdir(path, 0777);
+    snprintf(path, sizeof path, "%s/%s", config.store, save->dir);
+    BENCH_TRY(mkdir(path, 0777), path);
+    save->next = run->saves;
+    run->saves = save;
+    return save;
+}
+
+static void begin_rank(struct save *save, uint32_t rank)
+{
+    struct commit_actions actions = {0};
+    struct stage *stage = &save->stages[rank];
+    BENCH_TRY(commit_begin(&run->machine, &actions, &save->id, 1, rank, save->step), report_line());
+    run_perform(run, &actions);
+    stage->save = save;
+    stage->rank = rank;
+    stage->ended = true;
+    stage->durable = true;
+    stage->table_hash = save->step + rank;
+    stage->image->stage = stage;
+    save->num_begun++;
+}
+
+static uint64_t manifest_bytes(uint64_t step)
+{
+    char dir[STORAGE_KEY_MAX], path[2 * STORAGE_KEY_MAX + 64];
+    struct stat status;
+    BENCH_TRY(shard_dir_key(dir, sizeof dir, RUN, step, 1), report_line());
+    snprintf(path, sizeof path, "%s/%s/%s", config.store, dir, MANIFEST_NAME);
+    BENCH_TRY(stat(path, &status), path);
+    return (uint64_t)status.st_size;
+}
+
+static void run_commit(void)
+{
+    static uint64_t step;
+    struct save *save = make_save(++step);
+    uint32_t ranks = save->world_size;
+    for (uint32_t i = 0; i < ranks; i++)
+        save->stages[i].image = make_image(i, step);
+    double clock = bench_seconds();
+    double all = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID), own = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+    for (uint32_t i = 0; i < ranks; i++)
+        begin_rank(save, i);
+    for (uint32_t i = 0; i < ranks; i++)
+        save_stage_ended(&save->stages[i]);
+    for (uint32_t i = 0; i < ranks; i++)
+        save_stage_durable(&save->stages[i]); /* the last one sets the publication going */
+    while (run->saves) {
+        loop_run_pending(service.loop);
+        usleep(MANIFEST_WAIT_US);
+    }
+    all = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - all;
+    own = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - own;
+    clock = bench_seconds() - clock;
+    BENCH_TRY(service.stats.commits != step, "it was not committed");
+    printf("{\"ranks\": %u, \"cpu_seconds\": %.6f, \"service_cpu_seconds\": %.6f, \"seconds\": "
+           "%.6f, \"bytes\": %" PRIu64 "}\n",
+           ranks, all, own, clock, manifest_bytes(step));
+}
+
+int main(int argc, char **argv)
+{
+    char line[64];
+    BENCH_TRY(argc != 5, "use: scale_commit STORE PP DP TP");
+    mesh = (struct model_mesh){(uint32_t)atoi(argv[2]), (uint32_t)atoi(argv[3]),
+                               (uint32_t)atoi(argv[4])};
+    open_service(argv[1]);
+    open_attempt();
+    plan_group();
+    while (fgets(line, sizeof line, stdin)) {
+        if (strcmp(line, "commit\n") == 0)
+            run_commit();
+        else if (strcmp(line, "plan\n") == 0)
+            printf("{\"ranks\": %u, \"plan_seconds\": %.6f, \"place_seconds\": %.6f}\n",
+                   group.world_size, plan_seconds, place_seconds);
+        else
+            BENCH_TRY(1, "an unknown command");
+        fflush(stdout);
+    }
+    return 0;
+}

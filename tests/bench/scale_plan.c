@@ -1,0 +1,188 @@
+/* scale_plan.c - how long planning takes for a 405B model on thousands of ranks.
+ *
+ *     scale_plan
+ *
+ * Commands on stdin, an answer of one JSON line each:
+ *
+ *     save PP DP TP        plans the save of all ranks of the mesh; its table is kept for the next
+ *                          commands, as a manifest that was written and parsed again
+ *     rank PP DP TP COUNT  plans the load of one rank of another mesh, for COUNT ranks evenly
+ * spread; the time of the slowest, and the mean of all all [weights]        plans one reader of
+ * everything, or of the weights only
+ *
+ * Times are CPU seconds of this thread, which are those of the clock on an idle machine; counts are
+ * boxes to copy, and the shards that they lie in. */
+#include "proto/manifest.h"
+#include "proto/report.h"
+#include "tests/bench/bench.h"
+#include "tests/bench/scale_model.h"
+
+#include <inttypes.h>
+
+#define NONCE "0123456789abcdef0123456789abcdef"
+
+/* The saved table, out of a parsed manifest. */
+static struct manifest *saved;
+
+static double cpu_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static void *allocate(size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+    BENCH_TRY(memory == NULL, "out of memory");
+    return memory;
+}
+
+static struct layout_table *plan_table(struct model_mesh mesh, double *out_seconds)
+{
+    uint32_t ranks = model_ranks(mesh);
+    struct slice **slices = allocate(ranks, sizeof *slices);
+    uint32_t *counts = allocate(ranks, sizeof *counts);
+    struct slice *room = allocate(MODEL_TENSORS, sizeof *room);
+    struct layout_table *table = NULL;
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        counts[rank] = model_slices(room, mesh, rank);
+        slices[rank] = allocate(counts[rank], sizeof *room);
+        memcpy(slices[rank], room, counts[rank] * sizeof *room);
+    }
+    double start = cpu_seconds();
+    BENCH_TRY(layout_plan_save(&table, (const struct slice *const *)slices, counts, ranks),
+              report_line());
+    *out_seconds = cpu_seconds() - start;
+    for (uint32_t rank = 0; rank < ranks; rank++)
+        free(slices[rank]);
+    free(slices);
+    free(counts);
+    free(room);
+    return table;
+}
+
+/* The manifest of that plan; digests and hashes are as good as any. */
+static void write_manifest(char **out, size_t *out_bytes, struct layout_table *table,
+                           uint32_t ranks)
+{
+    struct manifest manifest = {.summary = {.version = MANIFEST_VERSION,
+                                            .run = "scale",
+                                            .step = 1,
+                                            .attempt = 1,
+                                            .nonce = NONCE,
+                                            .time = "2026-01-01T00:00:00Z",
+                                            .world_size = ranks,
+                                            .shards = ranks},
+                                .table = table,
+                                .digests = allocate(table->num_tensors, sizeof(struct digest)),
+                                .shards = allocate(ranks, sizeof(struct manifest_shard))};
+    uint64_t *tensor_bytes = allocate(ranks, sizeof *tensor_bytes);
+    BENCH_TRY(layout_shard_bytes(tensor_bytes, table, ranks), report_line());
+    for (uint32_t i = 0; i < ranks; i++) {
+        struct shard_geometry geometry;
+        BENCH_TRY(shard_geometry_derive(&geometry, 16 * SHARD_ALIGN, tensor_bytes[i]),
+                  report_line());
+        manifest.shards[i] =
+            (struct manifest_shard){geometry.file_bytes, geometry.data_start, UINT64_MAX - i};
+        manifest.summary.bytes += geometry.file_bytes;
+    }
+    BENCH_TRY(manifest_write(out, out_bytes, &manifest), report_line());
+    free(tensor_bytes);
+    free(manifest.digests);
+    free(manifest.shards);
+}
+
+static void run_save(struct model_mesh mesh)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    double planned = 0;
+    manifest_free(saved);
+    struct layout_table *table = plan_table(mesh, &planned);
+    write_manifest(&text, &bytes, table, model_ranks(mesh));
+    layout_table_free(table);
+    double start = cpu_seconds();
+    BENCH_TRY(manifest_read(&saved, text, bytes), report_line());
+    printf("{\"ranks\": %u, \"tensors\": %u, \"layouts\": %u, \"plan_seconds\": %.9f, "
+           "\"parse_seconds\": %.9f, \"bytes\": %zu}\n",
+           model_ranks(mesh), saved->table->num_tensors, saved->table->num_layouts, planned,
+           cpu_seconds() - start, bytes);
+    free(text);
+}
+
+/* Boxes and shards of one plan. */
+struct plan {
+    double seconds;
+    uint32_t boxes, shards;
+};
+
+static struct plan plan_load(const struct slice *wanted, uint32_t count)
+{
+    struct load_item *items = NULL;
+    struct plan plan = {0};
+    double start = cpu_seconds();
+    BENCH_TRY(layout_plan_load(&items, &plan.boxes, saved->table, wanted, count), report_line());
+    plan.seconds = cpu_seconds() - start;
+    for (uint32_t i = 0; i < plan.boxes; i++)
+        plan.shards += i == 0 || items[i].shard != items[i - 1].shard;
+    free(items);
+    return plan;
+}
+
+static void run_rank(struct model_mesh mesh, uint32_t count)
+{
+    struct slice *wanted = allocate(MODEL_TENSORS, sizeof *wanted);
+    struct plan worst = {0}, most = {0};
+    double sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t rank = (uint32_t)((uint64_t)i * model_ranks(mesh) / count);
+        struct plan plan = plan_load(wanted, model_slices(wanted, mesh, rank));
+        sum += plan.seconds;
+        if (plan.seconds > worst.seconds)
+            worst = plan;
+        if (plan.boxes > most.boxes)
+            most = plan;
+    }
+    printf("{\"seconds\": %.9f, \"mean_seconds\": %.9f, \"boxes_max\": %u, \"shards\": %u}\n",
+           worst.seconds, sum / count, most.boxes, most.shards);
+    free(wanted);
+}
+
+static void run_all(bool weights_only)
+{
+    const struct layout_table *table = saved->table;
+    struct slice *wanted = allocate(table->num_tensors, sizeof *wanted);
+    uint32_t count = 0;
+    for (uint32_t t = 0; t < table->num_tensors; t++) {
+        if (weights_only && strncmp(table->tensors[t].name, "optimizer.", 10) == 0)
+            continue;
+        wanted[count].tensor = table->tensors[t];
+        memcpy(wanted[count++].box.extent, table->tensors[t].shape, sizeof wanted[0].box.extent);
+    }
+    struct plan plan = plan_load(wanted, count);
+    printf("{\"seconds\": %.9f, \"boxes\": %u, \"shards\": %u}\n", plan.seconds, plan.boxes,
+           plan.shards);
+    free(wanted);
+}
+
+int main(void)
+{
+    char line[128];
+    while (fgets(line, sizeof line, stdin)) {
+        struct model_mesh mesh;
+        uint32_t count;
+        if (sscanf(line, "save %u %u %u", &mesh.pp, &mesh.dp, &mesh.tp) == 3)
+            run_save(mesh);
+        else if (saved &&
+                 sscanf(line, "rank %u %u %u %u", &mesh.pp, &mesh.dp, &mesh.tp, &count) == 4)
+            run_rank(mesh, count);
+        else if (saved && strncmp(line, "all", 3) == 0)
+            run_all(strstr(line, "weights"));
+        else
+            BENCH_TRY(1, "an unknown command, or no plan yet");
+        fflush(stdout);
+    }
+    manifest_free(saved);
+    return 0;
+}
