@@ -14,15 +14,12 @@
  * waits for the copy, and snapshot_poll looks for the end; "disabled" waits until it is durable.
  *
  * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
- *
- * The identity of the numerics rides along. Another canonical order is refused, since the run's
- * bits are defined by it. Another ISA, library or dtype and other settings are said, and training
- * goes on. */
+ */
 #include "trainer/snapshot.h"
 #include "clients/ckpt.h"
 #include "proto/report.h"
 #include "trainer/copier.h"
-#include "trainer/data.h"
+#include "trainer/identity.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -42,7 +39,6 @@ struct snapshot {
     const struct config *config;
     const struct mesh *mesh;
     const struct state *state;
-    const struct data *data;
     struct ckpt *ckpt; /* NULL: checkpoint.enable is off */
     uint64_t attempt;
     int64_t newest_step;
@@ -54,6 +50,7 @@ struct snapshot {
     struct ckpt_save *save; /* the copy thread's, while copying_step >= 0 */
     int64_t copying_step;   /* begun, not known to be copied; -1: none */
     double begin_seconds;   /* of its begin */
+    struct identity of;     /* what is saved */
     char *identity_json, *data_json;
     int64_t pending_step; /* saved, not known to be durable; -1: none */
     int64_t durable_step; /* newest known to be durable; -1: none */
@@ -76,38 +73,7 @@ static bool is_rank_0(const struct snapshot *s)
     return s->mesh->world->rank == 0;
 }
 
-/* ---- what the manifest says ---- */
-
-static int pack_json(char **out, json_t *object)
-{
-    *out = object != NULL ? json_dumps(object, JSON_COMPACT) : NULL;
-    json_decref(object);
-    return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "could not write the manifest's JSON");
-}
-
-static json_t *canonical_json(const struct config *config)
-{
-    return json_pack("{sI sI sI sI}", "micro_batches", (json_int_t)config->micro_batches, "groups",
-                     (json_int_t)config->groups, "tp_blocks", (json_int_t)config->tp_blocks,
-                     "cp_blocks", (json_int_t)config->cp_blocks);
-}
-
-static int write_identity(struct snapshot *s, const char *kernels)
-{
-    const struct data_info *info = data_info(s->data);
-    const struct config *c = s->config;
-    char isa[32]; /* the description begins with it: "avx512, products by ..." */
-    snprintf(isa, sizeof(isa), "%.*s", (int)strcspn(kernels, ","), kernels);
-    ERR_TRY(
-        pack_json(&s->identity_json, json_pack("{ss ss ss ss so}", "isa", isa, "kernels", kernels,
-                                               "dtype", c->mixed_precision_param, "reduction",
-                                               c->reduction, "canonical", canonical_json(c))));
-    return pack_json(&s->data_json,
-                     json_pack("{ss ss ss sI sI}", "path", c->dataset_path, "hash", info->hash,
-                               "tokenizer", info->tokenizer_hash, "tokens",
-                               (json_int_t)info->num_tokens, "seq_len", (json_int_t)info->seq_len));
-}
-
+/* The small part of the state, as the manifest keeps it; NULL: no memory. */
 static char *state_json(const struct snapshot *s, const struct progress *p)
 {
     json_t *state = json_pack(
@@ -115,9 +81,8 @@ static char *state_json(const struct snapshot *s, const struct progress *p)
         "seed", (json_int_t)s->config->seed, "rng", "seed", (json_int_t)s->config->seed, "schedule",
         "step", (json_int_t)p->schedule_update, "optimizer", "step",
         (json_int_t)p->optimizer_update, "metrics", "loss", p->loss, "grad_norm", p->grad_norm);
-    char *text = NULL;
-    if (pack_json(&text, state) != 0)
-        return NULL;
+    char *text = state != NULL ? json_dumps(state, JSON_COMPACT) : NULL;
+    json_decref(state);
     return text;
 }
 
@@ -245,11 +210,11 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     s->config = options->config;
     s->mesh = options->mesh;
     s->state = options->state;
-    s->data = options->data;
+    s->of = (struct identity){options->config, options->data, options->kernels};
     s->newest_step = s->pending_step = s->durable_step = s->copying_step = -1;
     int rc = 0;
     if (s->config->checkpoint_enable) {
-        rc = write_identity(s, options->kernels);
+        rc = identity_write(&s->identity_json, &s->data_json, &s->of);
         if (rc == 0)
             rc = describe_tensors(s);
         if (rc == 0)
@@ -287,106 +252,6 @@ int64_t snapshot_newest_step(const struct snapshot *s)
 const struct snapshot_times *snapshot_times(const struct snapshot *s)
 {
     return &s->times;
-}
-
-/* ---- loading: is the checkpoint of this run's kind? ---- */
-
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text != NULL ? text : "";
-}
-
-/* Decides which samples a leaf is made of, so a run that changes it leaves the undisturbed one. */
-static bool shapes_leaves(const char *section, const char *key)
-{
-    if (strcmp(section, "debug") == 0)
-        return strcmp(key, "seed") == 0;
-    return strcmp(section, "training") == 0 &&
-           (strcmp(key, "seq_len") == 0 || strcmp(key, "local_batch_size") == 0);
-}
-
-/* Says which settings of the sections that shape training differ. */
-static void say_settings(const struct snapshot *s, const char *stored_json)
-{
-    static const char *const sections[] = {"model", "optimizer", "lr_scheduler", "training",
-                                           "debug"};
-    char *own_json = trainer_config_to_json(s->config);
-    json_t *own = own_json != NULL ? json_loads(own_json, 0, NULL) : NULL;
-    json_t *stored = json_loads(stored_json, 0, NULL);
-    for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++) {
-        json_t *ours = json_object_get(own, sections[i]);
-        const char *key;
-        json_t *theirs;
-        json_object_foreach(json_object_get(stored, sections[i]), key, theirs)
-        {
-            json_t *value = json_object_get(ours, key);
-            if (value == NULL || json_equal(value, theirs))
-                continue;
-            char *was = json_dumps(theirs, JSON_ENCODE_ANY),
-                 *is = json_dumps(value, JSON_ENCODE_ANY);
-            bool is_other = shapes_leaves(sections[i], key);
-            log_print(is_other ? LOG_WARN : LOG_INFO, "checkpoint",
-                      "%s.%s was %s when the checkpoint was made, now it is %s%s", sections[i], key,
-                      was != NULL ? was : "?", is != NULL ? is : "?",
-                      is_other ? ": training goes on with other samples" : "");
-            free(was);
-            free(is);
-        }
-    }
-    json_decref(own);
-    json_decref(stored);
-    free(own_json);
-}
-
-static void say_identity(const json_t *own, const json_t *stored)
-{
-    static const char *const keys[] = {"isa", "kernels", "dtype", "reduction"};
-    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
-        if (strcmp(text_of(own, keys[i]), text_of(stored, keys[i])) != 0)
-            log_warn("checkpoint",
-                     "%s was \"%s\" when the checkpoint was made, now it is \"%s\": training goes "
-                     "on, its bits may differ from an uninterrupted run's",
-                     keys[i], text_of(stored, keys[i]), text_of(own, keys[i]));
-}
-
-static int check_canonical(const json_t *own, const json_t *stored)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach(json_object_get((json_t *)own, "canonical"), key, value)
-    {
-        json_t *theirs = json_object_get(json_object_get(stored, "canonical"), key);
-        if (theirs != NULL && json_integer_value(theirs) != json_integer_value(value))
-            return report_error(ERR_MISMATCH,
-                                "restore the batch sizes and the canonical section of the run's "
-                                "configuration, or give job.run another name",
-                                "the run was created with canonical.%s = %lld, this configuration "
-                                "has %lld",
-                                key, (long long)json_integer_value(theirs),
-                                (long long)json_integer_value(value));
-    }
-    return 0;
-}
-
-static int check_identity(struct snapshot *s, const struct ckpt_loaded *loaded)
-{
-    json_t *own = json_loads(s->identity_json, 0, NULL);
-    json_t *stored = json_loads(loaded->identity_json, 0, NULL);
-    json_t *data = json_loads(loaded->data_json, 0, NULL);
-    const char *hash = text_of(data, "hash");
-    int rc = check_canonical(own, stored);
-    if (rc == 0) {
-        say_identity(own, stored);
-        say_settings(s, loaded->config_json);
-        if (hash[0] != 0 && strcmp(hash, data_info(s->data)->hash) != 0)
-            log_warn("checkpoint", "the checkpoint was trained on other tokens (%s, now %s)", hash,
-                     data_info(s->data)->hash);
-    }
-    json_decref(own);
-    json_decref(stored);
-    json_decref(data);
-    return rc;
 }
 
 /* ---- loading ---- */
@@ -454,7 +319,7 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, int64_t candidat
     if (loaded->skipped[0] != 0)
         log_warn("checkpoint", "skipped on the way to step %" PRIu64 ": %s", loaded->info.step,
                  loaded->skipped);
-    rc = check_identity(s, loaded);
+    rc = identity_check(&s->of, s->identity_json, loaded);
     ckpt_loaded_free(loaded);
     return rc;
 }

@@ -1,0 +1,144 @@
+/* identity.c - what a checkpoint says about the run that made it (see identity.h). */
+#include "trainer/identity.h"
+#include "proto/report.h"
+#include "trainer/config.h"
+#include "trainer/data.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what the manifest says ---- */
+
+static int pack_json(char **out, json_t *object)
+{
+    *out = object != NULL ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "could not write the manifest's JSON");
+}
+
+static json_t *canonical_json(const struct config *config)
+{
+    return json_pack("{sI sI sI sI}", "micro_batches", (json_int_t)config->micro_batches, "groups",
+                     (json_int_t)config->groups, "tp_blocks", (json_int_t)config->tp_blocks,
+                     "cp_blocks", (json_int_t)config->cp_blocks);
+}
+
+int identity_write(char **out_identity, char **out_data, const struct identity *of)
+{
+    const struct data_info *info = data_info(of->data);
+    const struct config *c = of->config;
+    const char *kernels = of->kernels;
+    char isa[32]; /* the description begins with it: "avx512, products by ..." */
+    snprintf(isa, sizeof(isa), "%.*s", (int)strcspn(kernels, ","), kernels);
+    ERR_TRY(pack_json(out_identity, json_pack("{ss ss ss ss so}", "isa", isa, "kernels", kernels,
+                                              "dtype", c->mixed_precision_param, "reduction",
+                                              c->reduction, "canonical", canonical_json(c))));
+    return pack_json(out_data,
+                     json_pack("{ss ss ss sI sI}", "path", c->dataset_path, "hash", info->hash,
+                               "tokenizer", info->tokenizer_hash, "tokens",
+                               (json_int_t)info->num_tokens, "seq_len", (json_int_t)info->seq_len));
+}
+
+/* ---- is a checkpoint of this run's kind? ---- */
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text != NULL ? text : "";
+}
+
+/* Decides which samples a leaf is made of, so a run that changes it leaves the undisturbed one. */
+static bool shapes_leaves(const char *section, const char *key)
+{
+    if (strcmp(section, "debug") == 0)
+        return strcmp(key, "seed") == 0;
+    return strcmp(section, "training") == 0 &&
+           (strcmp(key, "seq_len") == 0 || strcmp(key, "local_batch_size") == 0);
+}
+
+/* Says which settings of the sections that shape training differ. */
+static void say_settings(const struct config *config, const char *stored_json)
+{
+    static const char *const sections[] = {"model", "optimizer", "lr_scheduler", "training",
+                                           "debug"};
+    char *own_json = trainer_config_to_json(config);
+    json_t *own = own_json != NULL ? json_loads(own_json, 0, NULL) : NULL;
+    json_t *stored = json_loads(stored_json, 0, NULL);
+    for (size_t i = 0; i < sizeof(sections) / sizeof(sections[0]); i++) {
+        json_t *ours = json_object_get(own, sections[i]);
+        const char *key;
+        json_t *theirs;
+        json_object_foreach(json_object_get(stored, sections[i]), key, theirs)
+        {
+            json_t *value = json_object_get(ours, key);
+            if (value == NULL || json_equal(value, theirs))
+                continue;
+            char *was = json_dumps(theirs, JSON_ENCODE_ANY),
+                 *is = json_dumps(value, JSON_ENCODE_ANY);
+            bool is_other = shapes_leaves(sections[i], key);
+            log_print(is_other ? LOG_WARN : LOG_INFO, "checkpoint",
+                      "%s.%s was %s when the checkpoint was made, now it is %s%s", sections[i], key,
+                      was != NULL ? was : "?", is != NULL ? is : "?",
+                      is_other ? ": training goes on with other samples" : "");
+            free(was);
+            free(is);
+        }
+    }
+    json_decref(own);
+    json_decref(stored);
+    free(own_json);
+}
+
+static void say_identity(const json_t *own, const json_t *stored)
+{
+    static const char *const keys[] = {"isa", "kernels", "dtype", "reduction"};
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (strcmp(text_of(own, keys[i]), text_of(stored, keys[i])) != 0)
+            log_warn("checkpoint",
+                     "%s was \"%s\" when the checkpoint was made, now it is \"%s\": training goes "
+                     "on, its bits may differ from an uninterrupted run's",
+                     keys[i], text_of(stored, keys[i]), text_of(own, keys[i]));
+}
+
+static int check_canonical(const json_t *own, const json_t *stored)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(json_object_get((json_t *)own, "canonical"), key, value)
+    {
+        json_t *theirs = json_object_get(json_object_get(stored, "canonical"), key);
+        if (theirs != NULL && json_integer_value(theirs) != json_integer_value(value))
+            return report_error(ERR_MISMATCH,
+                                "restore the batch sizes and the canonical section of the run's "
+                                "configuration, or give job.run another name",
+                                "the run was created with canonical.%s = %lld, this configuration "
+                                "has %lld",
+                                key, (long long)json_integer_value(theirs),
+                                (long long)json_integer_value(value));
+    }
+    return 0;
+}
+
+int identity_check(const struct identity *of, const char *own_json,
+                   const struct ckpt_loaded *loaded)
+{
+    json_t *own = json_loads(own_json, 0, NULL);
+    json_t *stored = json_loads(loaded->identity_json, 0, NULL);
+    json_t *data = json_loads(loaded->data_json, 0, NULL);
+    const char *hash = text_of(data, "hash");
+    int rc = check_canonical(own, stored);
+    if (rc == 0) {
+        say_identity(own, stored);
+        say_settings(of->config, loaded->config_json);
+        if (hash[0] != 0 && strcmp(hash, data_info(of->data)->hash) != 0)
+            log_warn("checkpoint", "the checkpoint was trained on other tokens (%s, now %s)", hash,
+                     data_info(of->data)->hash);
+    }
+    json_decref(own);
+    json_decref(stored);
+    json_decref(data);
+    return rc;
+}

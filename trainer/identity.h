@@ -1,0 +1,28 @@
+/* identity.h - what a checkpoint says about the run that made it, and whether another run may go on
+ * from it.
+ *
+ * The identity of the numerics rides along with every checkpoint. Another canonical order is
+ * refused, since the run's bits are defined by it. Another ISA, library or dtype, other settings
+ * and other tokens are said, and training goes on. */
+#ifndef HOLDFAST_TRAINER_IDENTITY_H
+#define HOLDFAST_TRAINER_IDENTITY_H
+
+#include "clients/ckpt.h"
+
+struct config;
+struct data;
+
+struct identity {
+    const struct config *config;
+    const struct data *data;
+    const char *kernels; /* kernels_describe() */
+};
+
+/* The JSON objects of the manifest, to be freed. ERR_MEMORY. */
+int identity_write(char **out_identity, char **out_data, const struct identity *of);
+/* ERR_MISMATCH: the checkpoint is of another canonical order. `own_json`: what identity_write gave.
+ */
+int identity_check(const struct identity *of, const char *own_json,
+                   const struct ckpt_loaded *loaded);
+
+#endif
