@@ -1,8 +1,8 @@
 /* metrics.c - step line, loss file, times of a start (see metrics.h).
  *
  * A start is measured from the kernel's start time of the process, so that loading the program and
- * the libraries counts. Its parts: init (until the model is laid out), attempt, load, first step.
- */
+ * the libraries counts. Its parts: init (until the model is laid out), attempt, load, weights
+ * (their initial values, or their conversion after a load), first step. */
 #include "trainer/metrics.h"
 #include "proto/report.h"
 
@@ -20,7 +20,8 @@ struct metrics {
     uint32_t rank, num_ranks;
     double flops_per_token;
     FILE *loss_file;
-    double ready_at, ready_age; /* when set-up was over; seconds from process start to it */
+    double loaded_at, loaded_age; /* when the load was over; seconds from process start to it */
+    double ready_at;              /* when the first step began */
     double logged_at;
     int64_t logged_step;
     bool has_stepped, loss_is_broken;
@@ -100,10 +101,15 @@ void metrics_close(struct metrics *m)
     free(m);
 }
 
+void metrics_loaded(struct metrics *m)
+{
+    m->loaded_at = now(CLOCK_MONOTONIC);
+    m->loaded_age = process_age();
+}
+
 void metrics_ready(struct metrics *m)
 {
     m->ready_at = m->logged_at = now(CLOCK_MONOTONIC);
-    m->ready_age = process_age();
 }
 
 static void write_loss(struct metrics *m, const struct progress *p)
@@ -122,12 +128,13 @@ static void log_start(const struct metrics *m, const struct progress *p,
                       const struct snapshot_times *times)
 {
     double first_step = now(CLOCK_MONOTONIC) - m->ready_at;
-    double init = m->ready_age - times->attempt_seconds - times->load_seconds;
+    double init = m->loaded_age - times->attempt_seconds - times->load_seconds;
     log_info("train",
-             "start: init %.2f s, attempt %.2f s, load %.2f s (%.1f MiB), first step (%" PRId64
-             ") %.2f s: %.2f s since the process began",
+             "start: init %.3f s, attempt %.3f s, load %.3f s (%.1f MiB), weights %.3f s, first "
+             "step (%" PRId64 ") %.3f s: %.2f s since the process began",
              init, times->attempt_seconds, times->load_seconds,
-             (double)times->loaded_bytes / 1048576.0, p->step, first_step, process_age());
+             (double)times->loaded_bytes / 1048576.0, m->ready_at - m->loaded_at, p->step,
+             first_step, process_age());
 }
 
 /* 1234567 -> "1,234,567" */

@@ -22,7 +22,9 @@ struct metrics_options {
 
 int metrics_open(struct metrics **out, const struct metrics_options *options);
 void metrics_close(struct metrics *metrics);
-/* Set-up and load are over: what follows is the first step. */
+/* Set-up and load are over: what follows gives the weights their first values. */
+void metrics_loaded(struct metrics *metrics);
+/* The weights are there: what follows is the first step. */
 void metrics_ready(struct metrics *metrics);
 /* ERR_INVALID when loss or norm is not finite: the run has diverged. All ranks see the same
  * numbers; rank 0 alone keeps the last error. */

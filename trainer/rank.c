@@ -149,10 +149,14 @@ void rank_close(struct rank *r)
 int rank_load(struct rank *r)
 {
     bool is_loaded = false;
-    parallel_init_state(r->parallel, (uint64_t)r->config->seed);
+    /* What a load does not fill is nought, as the memory plan gives it: the moments, when the
+     * optimizer is excluded. */
     ERR_TRY(snapshot_load(r->snapshot, &r->progress, &is_loaded));
+    metrics_loaded(r->metrics);
     if (is_loaded)
         parallel_params_changed(r->parallel);
+    else
+        parallel_init_state(r->parallel, (uint64_t)r->config->seed);
     metrics_ready(r->metrics);
     return 0;
 }
