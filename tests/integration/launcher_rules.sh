@@ -5,7 +5,7 @@
 # peers and ends with 0).
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 13
+plan 16
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -17,6 +17,9 @@ rank=$OMPI_COMM_WORLD_RANK
 if [ "$rank" = 0 ]; then echo "$OMPI_COMM_WORLD_SIZE" >>"$RULES/starts"; fi
 sleep 0.3 # so that every rank sees the line of rank 0
 start=$(wc -l <"$RULES/starts")
+if [ "$rank" = 0 ] && [ -e "$RULES/places.$start" ]; then
+    cat "$RULES/places.$start" >"$RULES/places"
+fi
 action=$(awk -v s="$start" -v r="$rank" '$1 == s && ($2 == r || $2 == "all") { print $3 }' \
     "$RULES/plan")
 case ${action:-end} in
@@ -49,6 +52,17 @@ check_equal "78 is passed on without another start" "$(launch 3 $'1 1 exit78\n1 
 check_equal "when all are lost at once, all start again" "$(launch 3 "1 all kill")" "0: 3 3"
 check_equal "fewer than --min-ranks are not started" \
     "$(launch 3 $'1 1 kill\n1 0 wait\n1 2 wait' --min-ranks 3)" "0: 3 3"
+echo 3 >"$tmp/places"
+echo 2 >"$tmp/places.1"
+check_equal "the number in --ranks-file is read before each start" \
+    "$(launch 4 "1 all kill" --ranks-file "$tmp/places")" "0: 3 2"
+echo two >"$tmp/places.1"
+echo 3 >"$tmp/places"
+check_equal "a file that becomes unreadable changes nothing" \
+    "$(launch 4 "1 all exit75" --ranks-file "$tmp/places")" "0: 3 3"
+rm "$tmp/places.1"
+check_equal "one that is unreadable at the first start is refused with 78" \
+    "$(launch 4 "" --ranks-file "$tmp/places")" "78: "
 check_equal "after --restarts-max failed starts it gives up with 75" \
     "$(launch 2 $'1 all exit75\n2 all exit75\n3 all exit75' --restarts-max 2)" "75: 2 2 2"
 check_equal "an unknown option is refused with 78" "$(launch 2 "" --no-such)" "78: "
