@@ -6,11 +6,19 @@
  * passed it; a copy that fails passes all of them, since nobody reads it any more. Copying itself
  * is done without the mutex: the state is only read while it is not yet changed, and it is changed
  * only after its slice was passed. The last error is per thread, so that of a failure is carried
- * over to the thread that waits. */
+ * over to the thread that waits.
+ *
+ * The thread takes time that nobody else wants (SCHED_IDLE): where every core is busy with the
+ * step, a copy at the same rank would stop the step's threads in the middle of their shares, and
+ * all of them wait for the last. As soon as the caller waits for the copy the thread has the
+ * caller's rank again. Where the system does not let a thread come back from SCHED_IDLE
+ * (RLIMIT_NICE of an ordinary user) it is SCHED_BATCH, which only does not push in. Changed by the
+ * opener alone, so that the two never race. */
 #include "trainer/copier.h"
 #include "proto/report.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,8 +31,11 @@ enum copier_state { PARKED, COPYING, OVER, CLOSING };
 struct copier {
     struct copier_options options;
     pthread_t thread;
-    bool is_started; /* the opener's own: a copy was started and not yet waited for */
-    double waited_seconds, started_at; /* the opener's own */
+    /* The opener's own. */
+    bool is_started; /* a copy was started and not yet waited for */
+    bool is_urgent;  /* it is waited for: the thread has the opener's rank */
+    int policy;      /* of the thread while nobody waits for it */
+    double waited_seconds, started_at;
 
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t changed;
@@ -98,6 +109,47 @@ static void *thread_main(void *user)
     return NULL;
 }
 
+/* ---- its rank among the threads of the machine ---- */
+
+static int set_policy(pthread_t thread, int policy)
+{
+    return pthread_setschedparam(thread, policy, &(struct sched_param){0});
+}
+
+static void *probe_main(void *user)
+{
+    bool *can_return = user;
+    *can_return =
+        set_policy(pthread_self(), SCHED_IDLE) == 0 && set_policy(pthread_self(), SCHED_OTHER) == 0;
+    return NULL;
+}
+
+/* The lowest rank from which a thread may come back. */
+static int lowest_policy(void)
+{
+    pthread_t probe;
+    bool can_return = false;
+    if (pthread_create(&probe, NULL, probe_main, &can_return) == 0)
+        pthread_join(probe, NULL);
+    return can_return ? SCHED_IDLE : SCHED_BATCH;
+}
+
+static void make_urgent(struct copier *c)
+{
+    if (!c->is_urgent)
+        set_policy(c->thread, SCHED_OTHER);
+    c->is_urgent = true;
+}
+
+/* The thread may hold the mutex and have no time to let go of it. */
+static void lock_as_opener(struct copier *c)
+{
+    if (pthread_mutex_trylock(&c->mutex) == 0)
+        return;
+    make_urgent(c);
+    pthread_mutex_lock(&c->mutex);
+}
+
 /* ---- opening and closing ---- */
 
 int copier_open(struct copier **out, const struct copier_options *options)
@@ -107,6 +159,7 @@ int copier_open(struct copier **out, const struct copier_options *options)
         return report_error(ERR_MEMORY, NULL, "no memory for the copy thread");
     c->options = *options;
     c->state = PARKED;
+    c->policy = lowest_policy();
     pthread_mutex_init(&c->mutex, NULL);
     pthread_cond_init(&c->changed, NULL);
     if (pthread_create(&c->thread, NULL, thread_main, c) != 0) {
@@ -116,6 +169,7 @@ int copier_open(struct copier **out, const struct copier_options *options)
         return report_error(ERR_MEMORY, "raise the limit of threads (ulimit -u)",
                             "the copy thread could not be started");
     }
+    pthread_setname_np(c->thread, COPIER_THREAD_NAME);
     *out = c;
     return 0;
 }
@@ -124,6 +178,7 @@ void copier_close(struct copier *c)
 {
     if (c == NULL)
         return;
+    make_urgent(c);
     pthread_mutex_lock(&c->mutex);
     while (c->state == COPYING)
         pthread_cond_wait(&c->changed, &c->mutex);
@@ -143,6 +198,8 @@ void copier_start(struct copier *c)
     CHECK(!c->is_started);
     c->is_started = true;
     c->started_at = now();
+    /* An error is no reason not to copy: then the rank stays as it was. */
+    c->is_urgent = set_policy(c->thread, c->policy) != 0;
     pthread_mutex_lock(&c->mutex);
     CHECK(c->state == PARKED);
     c->copied = 0;
@@ -157,9 +214,11 @@ void copier_wait_slice(struct copier *c, uint32_t slice)
 {
     if (!c->is_started)
         return;
-    pthread_mutex_lock(&c->mutex);
+    lock_as_opener(c);
     bool must_wait = c->state == COPYING && c->copied <= slice;
     double start = must_wait ? now() : 0;
+    if (must_wait)
+        make_urgent(c);
     while (c->state == COPYING && c->copied <= slice)
         pthread_cond_wait(&c->changed, &c->mutex);
     pthread_mutex_unlock(&c->mutex);
@@ -171,6 +230,7 @@ int copier_wait(struct copier *c, struct copier_times *out)
 {
     CHECK(c->is_started);
     double start = now();
+    make_urgent(c);
     pthread_mutex_lock(&c->mutex);
     while (c->state == COPYING)
         pthread_cond_wait(&c->changed, &c->mutex);

@@ -18,6 +18,8 @@
 
 #include <stdint.h>
 
+#define COPIER_THREAD_NAME "copier" /* what ps and /proc call it */
+
 struct copier;
 
 /* Called on the copier's thread. */
@@ -36,7 +38,8 @@ struct copier_times {
     double ended_at;       /* CLOCK_MONOTONIC */
 };
 
-/* Starts the thread, which sleeps while there is nothing to copy. */
+/* Starts the thread, which sleeps while there is nothing to copy, and takes only time that no other
+ * thread wants until its caller waits for it. */
 int copier_open(struct copier **out, const struct copier_options *options);
 /* A copy in progress is completed first: its state is a good one. */
 void copier_close(struct copier *copier);
