@@ -66,8 +66,10 @@ struct config {
     /* checkpoint */
     bool checkpoint_enable;
     int64_t interval;
-    char async_mode[32]; /* "disabled", "async", "async_with_pinned_mem" */
-    int64_t load_step;   /* -1: newest */
+    char async_mode[32];       /* "disabled", "async", "async_with_pinned_mem" */
+    char when_busy[8];         /* "skip", "wait": when ckptd still writes older saves; ours */
+    int64_t busy_wait_seconds; /* bound of "wait" */
+    int64_t load_step;         /* -1: newest */
     bool load_only;
     bool checkpoint_required;    /* checkpoint.required: a failed save stops training; ours */
     bool create_seed_checkpoint; /* save step 0, then end */

@@ -188,6 +188,12 @@ const struct option config_table[] = {
     CHOICE(async_mode, "checkpoint.async_mode", "disabled", "disabled,async,async_with_pinned_mem",
            "go on when the save is durable, when it is copied, or at once (the copy overlaps the "
            "next step)"),
+    CHOICE(
+        when_busy, "checkpoint.when_busy", "skip", "skip,wait",
+        "when ckptd still writes older saves and has no image for one more: leave this save out, "
+        "or hold training up until it has (ours)"),
+    INT(busy_wait_seconds, "checkpoint.busy_wait_seconds", 600, 1, 86400,
+        "the longest that when_busy = wait waits; then the save is left out (ours)"),
     INT(load_step, "checkpoint.load_step", -1, -1, COUNT_MAX, "step to resume from; -1: newest"),
     BOOL(load_only, "checkpoint.load_only", "false", "load, never save"),
     BOOL(checkpoint_required, "checkpoint.required", "false",

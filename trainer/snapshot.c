@@ -13,6 +13,11 @@
  * go on at once, the update waits per slice, and snapshot_copied learns how the copy went; "async"
  * waits for the copy, and snapshot_poll looks for the end; "disabled" waits until it is durable.
  *
+ * Busy. ckptd has two images of each rank. When older saves still fill them, checkpoint.when_busy
+ * decides: "skip" leaves this save out, "wait" waits for the oldest. A rank cannot begin the same
+ * step twice, so "wait" waits before any rank begins: rank 0 knows how many saves are pending, and
+ * learns from a refusal when ckptd takes fewer at once.
+ *
  * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
  */
 #include "trainer/snapshot.h"
@@ -34,6 +39,15 @@
 #define FINAL_PAUSE_SECONDS 1
 #define STATE_PARTS 3u /* param, exp_avg, exp_avg_sq */
 #define NAME_BYTES 96u
+#define PENDING_MAX 4u     /* saves whose end is looked for */
+#define SAVES_AT_ONCE 2u   /* ckptd has two images of each rank */
+#define BUSY_PAUSE_MS 100u /* between two tries when others fill ckptd's memory */
+
+/* A save that was copied and is not known to be durable. */
+struct pending {
+    int64_t step;
+    double since; /* the end of its copy */
+};
 
 struct snapshot {
     const struct config *config;
@@ -52,12 +66,14 @@ struct snapshot {
     double begin_seconds;   /* of its begin */
     struct identity of;     /* what is saved */
     char *identity_json, *data_json;
-    int64_t pending_step; /* saved, not known to be durable; -1: none */
+    int64_t pending_step; /* the newest saved one, when not known to be durable; -1: none */
     int64_t durable_step; /* newest known to be durable; -1: none */
-    double pending_since, polled_at;
-    bool is_settled; /* rank 0 alone: the pending save's end is known, and was said */
-    int settled_rc;  /* how it ended */
-    bool has_failed; /* rank 0 alone: some pending save failed */
+    /* Rank 0 alone: saves whose end is not known yet, the oldest first. */
+    struct pending pending[PENDING_MAX];
+    uint32_t num_pending;
+    double polled_at;
+    int settled_rc;  /* how the newest whose end is known ended */
+    bool has_failed; /* some save failed after its copy */
     struct snapshot_times times;
 };
 
@@ -409,59 +425,100 @@ int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
 
 /* ---- saving ---- */
 
-/* All ranks learn how a step of a save went; the lowest rank that failed says why, as a warning. */
-static int agree_on_save(struct snapshot *s, int rc, int64_t step)
+/* What all ranks know of a step of a save: the lowest rank that failed says why, as a warning. */
+static void say_not_saved(struct snapshot *s, int agreed, int64_t step, uint32_t first)
 {
-    uint32_t first;
-    int agreed = parallel_agree_quietly(s->mesh->world, rc, &first);
     if (agreed != 0 && first == s->mesh->world->rank)
         log_warn("checkpoint", "step %" PRId64 " was not saved (rank %u): %s", step, first,
                  report_line());
     if (first != s->mesh->world->rank)
         report_clear(); /* should training end for it, one rank says why */
+}
+
+/* All ranks learn how a step of a save went. */
+static int agree_on_save(struct snapshot *s, int rc, int64_t step)
+{
+    uint32_t first;
+    int agreed = parallel_agree_quietly(s->mesh->world, rc, &first);
+    say_not_saved(s, agreed, step, first);
     return agreed;
 }
 
-/* Rank 0 asks how the pending save is doing, waits at most `wait_ms`, and says its end once. */
-static int ask_pending(struct snapshot *s, uint32_t wait_ms)
+/* Rank 0: the oldest pending save has ended; its end is said once. */
+static void settle_oldest(struct snapshot *s, int rc)
 {
-    if (s->is_settled)
-        return s->settled_rc;
-    int rc = ckpt_save_wait(s->ckpt, (uint64_t)s->pending_step, wait_ms);
-    s->polled_at = now();
-    if (rc == ERR_TIMEOUT && wait_ms == 0)
-        return rc;
-    s->is_settled = true;
+    const struct pending *oldest = &s->pending[0];
     s->settled_rc = rc;
     if (rc == 0) {
         log_info("checkpoint", "step %" PRId64 " is durable (local), at most %.2f s after its copy",
-                 s->pending_step, s->polled_at - s->pending_since);
+                 oldest->step, s->polled_at - oldest->since);
         if (ckpt_save_warning(s->ckpt)[0] != 0)
-            log_error("checkpoint", "step %" PRId64 ": %s", s->pending_step,
+            log_error("checkpoint", "step %" PRId64 ": %s", oldest->step,
                       ckpt_save_warning(s->ckpt));
     } else {
-        log_warn("checkpoint", "step %" PRId64 " did not become durable: %s", s->pending_step,
+        log_warn("checkpoint", "step %" PRId64 " did not become durable: %s", oldest->step,
                  report_line());
         s->has_failed = true;
     }
+    s->num_pending--;
+    memmove(s->pending, s->pending + 1, s->num_pending * sizeof(*s->pending));
+}
+
+/* Rank 0 asks how the oldest pending save is doing, and waits at most `wait_ms`. ERR_TIMEOUT: it is
+ * still being written; whatever else comes settles it. */
+static int ask_oldest(struct snapshot *s, uint32_t wait_ms)
+{
+    CHECK(s->num_pending > 0);
+    int rc = ckpt_save_wait(s->ckpt, (uint64_t)s->pending[0].step, wait_ms);
+    s->polled_at = now();
+    if (rc != ERR_TIMEOUT)
+        settle_oldest(s, rc);
     return rc;
+}
+
+static void ask_pending(struct snapshot *s)
+{
+    while (s->num_pending > 0 && ask_oldest(s, 0) != ERR_TIMEOUT)
+        continue;
+}
+
+static void add_pending(struct snapshot *s, int64_t step, double since)
+{
+    s->pending_step = step;
+    if (!is_rank_0(s))
+        return;
+    if (s->num_pending == PENDING_MAX) /* ckptd does not take so many: the oldest has ended */
+        settle_oldest(s, ckpt_save_wait(s->ckpt, (uint64_t)s->pending[0].step, WAIT_MS_DURABLE));
+    s->pending[s->num_pending++] = (struct pending){step, since};
+    s->polled_at = now();
 }
 
 void snapshot_poll(struct snapshot *s)
 {
-    if (s->ckpt == NULL || s->pending_step < 0 || !is_rank_0(s) || s->is_settled)
+    if (s->ckpt == NULL || s->num_pending == 0 || s->copying_step >= 0)
         return;
     if (now() - s->polled_at >= POLL_SECONDS)
-        ask_pending(s, 0);
+        ask_pending(s);
 }
 
-/* Until the pending save has ended; all ranks get rank 0's answer. */
+/* Rank 0, until all pending saves have ended; the result is that of the newest. */
+static int settle_all(struct snapshot *s)
+{
+    while (s->num_pending > 0) {
+        int rc = ask_oldest(s, WAIT_MS_DURABLE);
+        if (rc == ERR_TIMEOUT)
+            settle_oldest(s, rc);
+    }
+    return s->settled_rc;
+}
+
+/* Until the pending saves have ended; all ranks get rank 0's answer for the newest. */
 static int wait_pending(struct snapshot *s)
 {
     uint32_t first;
     if (s->pending_step < 0)
         return 0;
-    int rc = is_rank_0(s) ? ask_pending(s, WAIT_MS_DURABLE) : 0;
+    int rc = is_rank_0(s) ? settle_all(s) : 0;
     rc = parallel_agree_quietly(s->mesh->world, rc, &first);
     if (rc == 0)
         s->durable_step = s->pending_step;
@@ -471,19 +528,75 @@ static int wait_pending(struct snapshot *s)
 
 static int begin(struct snapshot *s, struct ckpt_save **out, const struct progress *p)
 {
-    if (s->pending_step >= 0 && is_rank_0(s))
-        ask_pending(s, 0);
+    if (!is_rank_0(s))
+        return ckpt_save_begin(s->ckpt, out, (uint64_t)p->step, NULL);
+    ask_pending(s);
     if (s->has_failed && s->config->checkpoint_required)
         return report_error(ERR_ABORTED,
                             "see the messages before; set checkpoint.required to "
                             "false to train on",
                             "an earlier save failed");
-    if (!is_rank_0(s))
-        return ckpt_save_begin(s->ckpt, out, (uint64_t)p->step, NULL);
     char *state = state_json(s, p);
     int rc = state == NULL ? ERR_MEMORY : ckpt_save_begin(s->ckpt, out, (uint64_t)p->step, state);
     free(state);
     return rc;
+}
+
+/* All ranks begin, or none has. */
+static int begin_all(struct snapshot *s, const struct progress *p, uint32_t *out_first)
+{
+    int rc = begin(s, &s->save, p);
+    int agreed = parallel_agree_quietly(s->mesh->world, rc, out_first);
+    if (agreed != 0 && rc == 0)
+        ckpt_save_abort(s->save);
+    return agreed;
+}
+
+/* ---- checkpoint.when_busy = "wait" ---- */
+
+/* Rank 0, until fewer than `saves` are pending. ERR_TIMEOUT: not until `deadline`. */
+static int wait_for_room(struct snapshot *s, uint32_t saves, double deadline)
+{
+    while (s->num_pending >= saves && now() < deadline)
+        ask_oldest(s, (uint32_t)((deadline - now()) * 1e3) + 1);
+    return now() < deadline ? 0 : ERR_TIMEOUT;
+}
+
+/* Rank 0 after a refusal: how many saves ckptd takes at once. With none of this run pending, others
+ * have its memory. */
+static uint32_t learn_room(const struct snapshot *s)
+{
+    if (s->num_pending == 0)
+        nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_MS * 1000000L}, NULL);
+    return s->num_pending > 0 ? s->num_pending : 1;
+}
+
+/* As begin_all, but waits while ckptd is busy, at most checkpoint.busy_wait_seconds: rank 0 for
+ * ckptd, the others for rank 0. */
+static int begin_when_free(struct snapshot *s, const struct progress *p, uint32_t *out_first)
+{
+    double start = now(), deadline = start + (double)s->config->busy_wait_seconds;
+    uint32_t saves = SAVES_AT_ONCE;
+    int agreed = ERR_BUSY;
+    while (agreed == ERR_BUSY) {
+        int rc = is_rank_0(s) ? wait_for_room(s, saves, deadline) : 0;
+        rc = parallel_agree_quietly(s->mesh->world, rc, out_first);
+        if (rc == ERR_TIMEOUT)
+            return is_rank_0(s) ? report_error(ERR_BUSY, "save less often, or use a faster disk",
+                                               "older saves were still being written after %lld s "
+                                               "(checkpoint.busy_wait_seconds)",
+                                               (long long)s->config->busy_wait_seconds)
+                                : ERR_BUSY;
+        ERR_TRY(rc);
+        agreed = begin_all(s, p, out_first);
+        if (agreed == ERR_BUSY && is_rank_0(s))
+            saves = learn_room(s);
+    }
+    double waited = now() - start;
+    if (agreed == 0 && is_rank_0(s) && waited * 1e3 > BUSY_PAUSE_MS)
+        log_info("checkpoint", "step %" PRId64 " waited %.2f s for older saves to be written",
+                 p->step, waited);
+    return agreed;
 }
 
 /* All ranks begin, and their copy threads start; or none does. */
@@ -491,13 +604,12 @@ static int save(struct snapshot *s, const struct progress *p)
 {
     CHECK(s->copying_step < 0);
     double start = now();
-    int rc = begin(s, &s->save, p);
-    int agreed = agree_on_save(s, rc, p->step);
-    if (agreed != 0) {
-        if (rc == 0)
-            ckpt_save_abort(s->save);
+    uint32_t first = 0;
+    bool waits = strcmp(s->config->when_busy, "wait") == 0;
+    int agreed = waits ? begin_when_free(s, p, &first) : begin_all(s, p, &first);
+    say_not_saved(s, agreed, p->step, first);
+    if (agreed != 0)
         return agreed;
-    }
     s->copying_step = p->step;
     s->begin_seconds = now() - start;
     copier_start(s->copier);
@@ -515,16 +627,14 @@ static int end_copy(struct snapshot *s)
     s->copying_step = -1;
     double agree_start = now();
     ERR_TRY(agree_on_save(s, rc, step));
-    s->pending_step = step;
-    s->pending_since = times.ended_at;
-    s->polled_at = now();
-    s->is_settled = false;
+    double agreed_at = now();
+    add_pending(s, step, times.ended_at);
     if (is_rank_0(s))
         log_info("checkpoint",
                  "step %" PRId64 " is accepted (in ckptd's memory): %.1f MiB per rank copied in "
                  "%.1f ms, training waited %.1f ms",
                  step, (double)s->bytes / 1048576.0, times.copy_seconds * 1e3,
-                 (s->begin_seconds + times.waited_seconds + s->polled_at - agree_start) * 1e3);
+                 (s->begin_seconds + times.waited_seconds + agreed_at - agree_start) * 1e3);
     return 0;
 }
 

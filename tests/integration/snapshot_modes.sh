@@ -5,15 +5,15 @@
 # "disabled" run gives loss file and checkpoints. The others are slowed by debug.slow_copy_us until
 # a copy takes much longer than a step, so that an update that did not wait would overwrite what is
 # not yet copied. debug.pause_at_step holds a run in the step that a copy overlaps.
-# time limit: 180 s
+# time limit: 200 s
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
 steps=20
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
-plan 37
+plan 44
 make_tiny
-start_small() { start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 16MiB; }
+start_small() { start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 16MiB "$@"; }
 start_small
 mpi=(mpirun --oversubscribe --mca mpi_yield_when_idle 1)
 [ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
@@ -126,3 +126,28 @@ check_equal "with checkpoint.required a failed copy ends training with 75" "$sta
 check_equal "required: one line says why" "$(grep -c ' error ' "$tmp/required.log")" 1
 check_equal "required: no further save was tried" \
     "$(grep -c 'was not saved' "$tmp/required.log")" 1
+
+# ---- ckptd is busy: a store whose every operation takes a while ----
+busy() { # RUN MICROSECONDS STEPS [SETTING...]: saves after every step
+    local run=$1 us=$2 steps=$3
+    shift 3
+    kill -TERM "$ckptd_pid"
+    wait_gone "$ckptd_pid" 40
+    start_small --store "fault:delay_us=$us:local:$tmp/$run.store"
+    train "$run" mpi 2 --checkpoint.async_mode async_with_pinned_mem --checkpoint.interval 1 \
+        --training.steps "$steps" "$@"
+}
+saved() { # RUN: the steps in its store
+    "$BUILD/ckpt-cli" list --store "$tmp/$1.store" | sed -nE "s/^$1@([0-9]+).*/\1/p" |
+        sort -n | paste -sd' '
+}
+check "busy, wait: it ends with 0" busy waits 400000 6 --checkpoint.when_busy wait
+check "busy, wait: training waited for older saves" \
+    says waits "step [0-9]+ waited [0-9.]+ s for older"
+check_equal "busy, wait: every step is saved" "$(saved waits)" "1 2 3 4 5 6"
+check "busy, skip: it ends with 0" busy skips 400000 6
+check "busy, skip: a save was left out" says skips "step [0-9]+ was not saved.*images of rank"
+check "busy, wait: not for ever" \
+    busy bounded 1500000 4 --checkpoint.when_busy wait --checkpoint.busy_wait_seconds 1
+check "busy, wait: then the save was left out" \
+    says bounded "step 3 was not saved .rank 0.: older saves were still being written after 1 s"
