@@ -2,30 +2,54 @@
 import datetime
 import os
 import re
+import shutil
 import signal
 import statistics
+import subprocess
 import time
 
-from measure import Program, Row
+from measure import ROOT, Program, Row
 
 MODEL = {"dim": 256, "hidden": 768, "kv": 64, "layers": 10, "vocab": 4096}  # debugmodel
 SEQ, LEAVES = 256, 12  # of deploy/main-job.toml
-LINE = re.compile(r"^(\S+)Z info train: step:\s*(\d+) .* tps: ([\d,]+) ", re.M)
-START = re.compile(r"^(\S+)Z info train: start: init ([\d.]+) s, attempt ([\d.]+) s, "
-                   r"load ([\d.]+) s.*first step \((\d+)\) ([\d.]+) s: ([\d.]+) s since", re.M)
+STAMP = r"^(\S+)Z info \w+: "
+LINE = re.compile(STAMP + r"step:\s*(\d+) .* tps: ([\d,]+) ", re.M)
+START = re.compile(STAMP + r"start: init ([\d.]+) s, attempt ([\d.]+) s, load ([\d.]+) s .*"
+                   r"weights ([\d.]+) s, first step \((\d+)\) ([\d.]+) s: ([\d.]+) s since", re.M)
+ACCEPTED = re.compile(STAMP + r"step (\d+) is accepted .* copied in ([\d.]+) ms, "
+                      r"training waited ([\d.]+) ms", re.M)
+COMMITTED = re.compile(STAMP + r"run \S+, step (\d+), attempt \d+ committed: (\d+) bytes in "
+                       r"([\d.]+) s", re.M)
 
 
-def data(bench):
-    """The main job's tokenizer and tokens, made once."""
+def text(bench):
+    """The main job's text, tokenizer and tokens, made once; their folder."""
     folder = bench.program("run")
     if not os.path.exists(os.path.join(folder, "text.tokens")):
         bench.run("deploy/main-job", "--data")
+    return folder
+
+
+def data(bench):
+    folder = text(bench)
     return ["--training.dataset_path", os.path.join(folder, "text.tokens"),
             "--model.hf_assets_path", os.path.join(folder, "tokenizer.model")]
 
 
-def seconds_since_epoch(text):
-    return datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.timezone.utc).timestamp()
+def data_110m(bench):
+    """The same text with the vocabulary of the 110M preset, made once."""
+    folder, base = text(bench), bench.program("bench-110m")
+    tokenizer, tokens = base + ".model", base + ".tokens"
+    program, source = bench.program("tokenizer"), os.path.join(folder, "text.txt")
+    if not os.path.exists(tokens):
+        bench.run(program, "train", "--vocab", "32000", "--out", tokenizer, source)
+        bench.run(program, "tokens", "--tokenizer", tokenizer, "--out", tokens, source)
+    return ["--model.flavor", "110M", "--training.dataset_path", tokens,
+            "--model.hf_assets_path", tokenizer]
+
+
+def seconds_since_epoch(stamp):
+    return datetime.datetime.fromisoformat(stamp).replace(tzinfo=datetime.timezone.utc).timestamp()
 
 
 def train(bench, run, *options):
@@ -38,65 +62,210 @@ def train(bench, run, *options):
     return (times[-1] - times[0]) / (len(times) - 1)
 
 
-def row_lost_time(bench):
-    """seconds of a step with a save after each, beside a step without: 2 ranks, one thread each"""
-    process, server, _ = bench.start_ckptd("lost", "--memory.pool_bytes", "1GiB")
-    count = iter(range(1000))
-    common = ["--comm.ranks", "2", "--training.steps", "8"]
-    row = bench.pairs(
-        "step with a save / step without", "s", pairs_max=12, direction="lower",
-        ours=lambda: train(bench, f"lost{next(count)}", *common, "--ckptd.address", server,
-                           "--checkpoint.interval", "1"),
-        reference=lambda: train(bench, "none", *common, "--checkpoint.no_enable"))
-    lost = statistics.median(a - b for a, b in zip(row.ours, row.reference))
-    row.note = f"lost time per save {lost * 1e3:.0f} ms; the state is 115 MB"
-    yield row
-    bench.end(process)
+# ---- lost_save, lost_save_full ----
+
+# One step of the 110M preset: 4 micro-batches of 1024 tokens, bf16. A run in earnest has at least
+# as many tokens a step (GPT-2's had 500,000), so a save is a smaller share of its step than here.
+# The state is 3 x 4 bytes x 110.5 M = 1.33 GB; ckptd has memory for two images of it.
+LOST = ["--training.seq_len", "1024", "--canonical.micro_batches", "4", "--comm.ranks", "1",
+        "--checkpoint.async_mode", "async_with_pinned_mem", "--checkpoint.interval", "2",
+        "--lr_scheduler.warmup_steps", "1000"]
+LOST_POOL = ["--memory.pool_bytes", "3GiB"]
+LOST_WARM_UP = 4  # steps: the first touches of memory, of both images too
+LOST_PAIRS = 16
+
+
+class Share(Row):
+    """A figure that is nought at best, where a width relative to it says nothing: it is resolved
+    when its interval is narrower than the goal."""
+
+    def resolved(self):
+        low, high = self.interval()
+        return high - low <= self.goal
+
+
+def cpu_seconds(path):
+    """Of a process or a thread, from its stat file."""
+    with open(path) as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def copier_stat(pid):
+    """stat file of the trainer's copy thread (COPIER_THREAD_NAME)."""
+    tasks = f"/proc/{pid}/task"
+    for task in os.listdir(tasks):
+        with open(f"{tasks}/{task}/comm") as file:
+            if file.read().strip() == "copier":
+                return f"{tasks}/{task}/stat"
+    raise RuntimeError("the trainer has no thread with the name of the copy thread")
+
+
+def saved_steps(bench, threads, pairs):
+    """One training process that saves after every second step: seconds of each step, CPU seconds
+    of ckptd and of the copy thread at the end of each, both logs."""
+    ckptd, server, store = bench.start_ckptd(f"lost{threads}", *LOST_POOL)
+    seconds, cpu, log, before, copier = {}, {}, [], None, None
+    command = [bench.program("trainer"), "--job.config_file", "deploy/main-job.toml", "--job.run",
+               "lost", *data_110m(bench), *LOST, "--kernels.threads", str(threads),
+               "--training.steps", str(LOST_WARM_UP + 2 * pairs + 1), "--ckptd.address", server]
+    trainer = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    bench.started.append(trainer)
+    for line in trainer.stdout:
+        log.append(line)
+        found = LINE.match(line)
+        if not found:
+            continue
+        step, at = int(found[2]), seconds_since_epoch(found[1])
+        copier = copier or copier_stat(trainer.pid)
+        cpu[step] = cpu_seconds(f"/proc/{ckptd.pid}/stat") + cpu_seconds(copier)
+        seconds[step] = at - before if before else None
+        before = at
+        if step == LOST_WARM_UP + 2 * pairs:
+            trainer.terminate()  # the last step's save is no part of it
+    if trainer.wait() not in (0, 75):
+        raise RuntimeError("the trainer failed: " + "".join(log[-3:]))
+    bench.end(ckptd)
+    shutil.rmtree(store)
+    with open(os.path.join(bench.tmp, f"lost{threads}.log")) as file:
+        return seconds, cpu, "".join(log), file.read()
+
+
+def lost_pairs(bench, threads):
+    """(seconds lost, seconds of a step without a save, CPU seconds of the save) per pair of a step
+    that a save overlaps and the next, which none does; and a note."""
+    pairs = 3 if bench.quick else LOST_PAIRS
+    seconds, cpu, log, ckptd_log = saved_steps(bench, threads, pairs)
+    with_save = range(LOST_WARM_UP + 1, LOST_WARM_UP + 2 * pairs, 2)
+    commits = {int(step): (int(size), float(time))
+               for _, step, size, time in COMMITTED.findall(ckptd_log)}
+    copies = {int(step): (float(copy), float(waited))
+              for _, step, copy, waited in ACCEPTED.findall(log)}
+    for step in with_save:
+        if step - 1 not in commits or commits[step - 1][1] > seconds[step] + seconds[step + 1]:
+            raise RuntimeError(f"the save of step {step - 1} was not written when the next began")
+    found = [(seconds[step] - seconds[step + 1], seconds[step + 1], cpu[step + 1] - cpu[step - 1])
+             for step in with_save]
+    middle = lambda values: statistics.median(list(values))
+    note = (f"110M, 4096 tokens a step, {threads} of {os.cpu_count()} cores train; "
+            f"{commits[with_save[0] - 1][0] / 1e9:.2f} GB a save, "
+            f"copied in {middle(copies[s - 1][0] for s in with_save):.0f} ms, "
+            f"training waited {middle(copies[s - 1][1] for s in with_save):.1f} ms, "
+            f"durable in {middle(commits[s - 1][1] for s in with_save):.2f} s; "
+            f"lost {middle(f[0] for f in found) * 1e3:.0f} ms, "
+            f"CPU {middle(f[2] for f in found):.3f} s (ckptd and copy thread)")
+    return found, note
+
+
+def row_lost_save(bench):
+    """lost time per save (slowed step and stall) as a share of one step; a core is free"""
+    found, note = lost_pairs(bench, os.cpu_count() - 1)
+    yield Share("lost_save", "s", [lost for lost, _, _ in found], [step for _, step, _ in found],
+                direction="lower", goal=0.01, note=note)
+
+
+def row_lost_full(bench):
+    """the same where every core trains: lost time beside CPU seconds of the save / cores"""
+    found, note = lost_pairs(bench, os.cpu_count())
+    share = statistics.median(lost / step for lost, step, _ in found)
+    yield Share("lost_save_full", "s", [lost for lost, _, _ in found],
+                [cpu / os.cpu_count() for _, _, cpu in found], direction="lower", goal=1.0,
+                note=note + f"; {share:.4f} of a step")
+
+
+# ---- restart ----
+
+# Steps are short here (1024 tokens), so that starting counts for most of it.
+RESTART = ["--training.seq_len", "256", "--canonical.micro_batches", "4",
+           "--lr_scheduler.warmup_steps", "1000"]
+# What deploy/launch gives mpirun.
+MPIRUN = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle",
+          "1", "--mca", "btl", "self,vader", "--mca", "btl_vader_single_copy_mechanism", "none",
+          "--mca", "plm", "isolated"]
+PARTS = ("ended", "pause", "mpirun", "init", "attempt", "load", "weights", "first_step")
 
 
 def row_restart(bench):
-    """kill of one of 4 ranks to the end of the first new step, in parts"""
-    process, server, _ = bench.start_ckptd("restart", "--memory.pool_bytes", "1GiB")
-    parts = {name: [] for name in ("ranks ended", "pause", "mpirun", "init", "attempt", "load",
-                                   "first step", "whole")}
-    for number in range(1 if bench.quick else 3):
-        for name, value in restart(bench, server, f"restart{number}").items():
+    """kill -9 of all 4 ranks to the end of the first step on 2, beside a fresh start of 2 ranks"""
+    parts = {name: [] for name in PARTS}
+    count = iter(range(1000))
+
+    def ours():
+        whole, values = restart(bench, f"restart{next(count)}")
+        for name, value in zip(PARTS, values):
             parts[name].append(value)
+        return whole
+
+    yield bench.pairs("restart", "s", ours, lambda: fresh_start(bench), pairs_max=12,
+                      direction="lower", goal=1.5,
+                      note="110M, 1024 tokens a step; the reference has no initial weights to "
+                           "draw: that time is taken off")
     for name, values in parts.items():
-        yield Row(f"restart: {name}", "s", values, direction="lower")
-    bench.end(process)
+        yield Row(f"restart_{name}", "s", values, direction="lower")
 
 
-def restart(bench, server, run):
-    folder, log = os.path.join(bench.tmp, run), os.path.join(bench.tmp, run + ".log")
+def fresh_start(bench):
+    """From the start of mpirun to the end of step 1, without the drawing of initial weights."""
+    root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+    began = time.time()
+    output = bench.run(*MPIRUN, *root, "-n", "2", bench.program("trainer"), "--job.config_file",
+                       "deploy/main-job.toml", "--comm.backend", "mpi", *data_110m(bench), *RESTART,
+                       "--training.steps", "1", "--checkpoint.no_enable")
+    at, _, _, _, weights, _, _, _ = START.search(output).groups()
+    return seconds_since_epoch(at) - began - float(weights)
+
+
+def restart(bench, run):
+    """Seconds from the kill to the end of the first new step, and the parts."""
+    ckptd, server, store = bench.start_ckptd(run, "--memory.pool_bytes", "6GiB",
+                                             "--memory.segment_bytes", "64MiB")
+    folder, log = (os.path.join(bench.tmp, run + end) for end in (".dir", ".out"))
+    ranks = os.path.join(bench.tmp, run + ".ranks")
     os.environ["HOLDFAST_BIN"] = bench.build
-    command = ["deploy/launch", "--config", "deploy/main-job.toml", "--ranks", "4", "--server",
-               server, "--backoff", "0", "--dir", folder, "--", "--job.run", run, *data(bench),
-               "--training.steps", "8", "--checkpoint.interval", "2"]
+    write(ranks, "4")
+    command = ["deploy/launch", "--config", "deploy/main-job.toml", "--ranks-file", ranks,
+               "--server", server, "--backoff", "0", "--dir", folder, "--", "--job.run", run,
+               *data_110m(bench), *RESTART, "--training.steps", "1000", "--checkpoint.interval",
+               "2", "--checkpoint.async_mode", "async_with_pinned_mem"]
     launcher = bench.start(command, log)
-    wait_for(log, r"step:  3 ")
-    with open(os.path.join(folder, "start-1/rank-3.pid")) as file:
-        victim = int(file.read())
+    wait_for(log, r"step 2 is durable", launcher)
+    write(ranks, "2")
+    pids = [int(open(f"{folder}/start-1/rank-{rank}.pid").read()) for rank in range(4)]
     killed = time.time()
-    os.kill(victim, signal.SIGKILL)
-    if launcher.wait(120) != 0:
-        raise RuntimeError("the run did not end with 0")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    wait_for(log, START.pattern + r"(.|\n)*" + START.pattern, launcher)
+    launcher.terminate()
+    if launcher.wait(120) != 75:
+        raise RuntimeError("the run did not end with 75: " + open(log).read()[-300:])
     events = {tuple(line.split()[1:3]): float(line.split()[0])
               for line in open(os.path.join(folder, "events"))}
-    at, init, attempt, load, _, first, lived = START.findall(open(log).read())[1]
-    at = seconds_since_epoch(at)
-    ended, began = events["ended", "1"], events["start", "2"]
-    return {"ranks ended": ended - killed, "pause": began - ended,
-            "mpirun": at - began - float(lived), "init": float(init), "attempt": float(attempt),
-            "load": float(load), "first step": float(first), "whole": at - killed}
+    at, init, attempt, load, weights, step, first, lived = START.findall(open(log).read())[1]
+    if step == "1":
+        raise RuntimeError("the ranks started anew instead of from a checkpoint")
+    at, ended, began = seconds_since_epoch(at), events["ended", "1"], events["start", "2"]
+    bench.end(ckptd)
+    shutil.rmtree(store)
+    return at - killed, [ended - killed, began - ended, at - began - float(lived)] + [
+        float(part) for part in (init, attempt, load, weights, first)]
 
 
-def wait_for(log, pattern):
-    deadline = time.monotonic() + 120
-    while not re.search(pattern, open(log).read()):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"no line with {pattern} in {log}")
-        time.sleep(0.01)
+def write(path, value):
+    with open(path, "w") as file:
+        file.write(value + "\n")
+
+
+def wait_for(log, pattern, process):
+    deadline, pattern = time.monotonic() + 120, re.compile(pattern, re.M)
+    while not pattern.search(open(log).read()):
+        if time.monotonic() > deadline or process.poll() is not None:
+            raise RuntimeError(f"no line with {pattern.pattern} in {log}: "
+                               + open(log).read()[-300:])
+        time.sleep(0.02)
+
+
+# ---- rate, canonical ----
 
 
 def row_rate(bench):
@@ -113,7 +282,7 @@ def row_rate(bench):
         answers = [products.ask("run") for _ in range(LEAVES)]
         return sum(a["flop"] for a in answers) / sum(a["seconds"] for a in answers) / 1e9
 
-    row = bench.pairs("training / plain products", "GFLOP/s", pairs_max=12,
+    row = bench.pairs("rate", "GFLOP/s", pairs_max=12,
                       ours=lambda: flop / train(bench, "none", *options) / 1e9, reference=reference)
     tokens = statistics.median(row.ours) * 1e9 / flop * SEQ * LEAVES
     row.note = f"{tokens:.0f} tokens/s, fp32, one rank of two threads; linear layers only"
@@ -125,6 +294,6 @@ def row_canonical(bench):
     """seconds of a step in the canonical order, beside the fast one: 2 ranks, S/d = 6"""
     options = ["--comm.ranks", "2", "--training.steps", "6", "--checkpoint.no_enable"]
     fast = [*options, "--training.reduction", "fast"]
-    yield bench.pairs("step canonical / fast", "s", pairs_max=12, direction="lower",
+    yield bench.pairs("canonical", "s", pairs_max=12, direction="lower",
                       ours=lambda: train(bench, "none", *options),
                       reference=lambda: train(bench, "none", *fast), note="bf16")
