@@ -119,6 +119,7 @@ int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes,
               struct storage *storage);
 void pool_close(struct pool *pool);
 uint64_t pool_segment_bytes(const struct pool *pool);
+uint64_t pool_huge_bytes(const struct pool *pool); /* of it in pages of 2 MiB */
 uint32_t pool_size(const struct pool *pool);
 uint32_t pool_free_count(const struct pool *pool);
 /* For run `run` (its tag). All or nothing. ERR_BUSY. */

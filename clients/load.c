@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -162,12 +161,9 @@ static int map_part(struct shard_view *view, struct load *load, const uint32_t *
         uint64_t start = (first + i) * load->segment_bytes;
         uint64_t bytes =
             view->mapped - start < load->segment_bytes ? view->mapped - start : load->segment_bytes;
-        struct stat info;
-        if (error == 0 && (fstat(fds[i], &info) != 0 || (uint64_t)info.st_size < bytes))
-            error = report_error(ERR_CORRUPT, NULL, "a segment of ckptd is too short");
-        if (error == 0 && mmap(view->bytes + start, bytes, PROT_READ, MAP_SHARED | MAP_FIXED,
-                               fds[i], 0) == MAP_FAILED)
-            error = report_errno(ERR_MEMORY, "could not map ckptd's memory", "mmap");
+        void *mapping;
+        if (error == 0)
+            error = arena_map(&mapping, view->bytes + start, fds[i], bytes, PROT_READ);
         close(fds[i]);
     }
     return error;
@@ -193,12 +189,9 @@ static int map_shard(struct shard_view *view, struct load *load,
     view->length = reply->bytes;
     view->mapped = (reply->bytes + page - 1) / page * page;
     need = (reply->bytes + load->segment_bytes - 1) / load->segment_bytes;
-    view->bytes =
-        mmap(NULL, view->mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (view->bytes == MAP_FAILED) {
-        view->bytes = NULL;
-        return report_errno(ERR_MEMORY, "could not reserve addresses for a shard", "mmap");
-    }
+    error = arena_reserve((void **)&view->bytes, view->mapped);
+    if (error != 0)
+        return error;
     for (uint64_t first = 0; first < need && error == 0; first += ARENA_FDS_MAX) {
         uint64_t count = need - first < ARENA_FDS_MAX ? need - first : ARENA_FDS_MAX;
         error = map_part(view, load, reply->segments, (uint32_t)first, (uint32_t)count);

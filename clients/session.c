@@ -20,7 +20,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -125,22 +124,15 @@ static struct arena_request make_request(uint32_t kind, uint64_t token)
         .magic = ARENA_MAGIC, .version = ARENA_VERSION, .kind = kind, .session = token};
 }
 
-/* Maps `bytes` of a descriptor and closes it. The size is checked: a mapping past the end of a
- * memfd would fault at the first touch. */
-static int map_fd(void **out, int fd, uint64_t bytes, int flags)
+/* Maps `bytes` of a descriptor and closes it; of them the first `used` are made present, so that no
+ * copy takes a page fault. Where the kernel does not know how (before 5.14), it does. */
+static int map_fd(void **out, int fd, uint64_t bytes, uint64_t used)
 {
-    struct stat info;
-    int error = 0;
-    if (fstat(fd, &info) != 0 || (uint64_t)info.st_size < bytes)
-        error = report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
-                             "a shared memory object of ckptd is too short");
-    if (error == 0) {
-        *out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | flags, fd, 0);
-        if (*out == MAP_FAILED) {
-            *out = NULL;
-            error = report_errno(ERR_MEMORY, "could not map ckptd's memory", "mmap");
-        }
-    }
+    void *mapping = NULL;
+    int error = arena_map(&mapping, NULL, fd, bytes, PROT_READ | PROT_WRITE);
+    if (error == 0 && used > 0)
+        madvise(mapping, used, MADV_POPULATE_WRITE);
+    *out = mapping;
     close(fd);
     return error;
 }
@@ -154,7 +146,8 @@ static int map_control(struct ckpt *ckpt)
     if (error != 0)
         return error;
     ckpt->event = fds[1];
-    error = map_fd((void **)&ckpt->control, fds[0], sizeof(struct arena_control), MAP_POPULATE);
+    const uint64_t bytes = sizeof(struct arena_control);
+    error = map_fd((void **)&ckpt->control, fds[0], bytes, bytes);
     if (error == 0 &&
         (ckpt->control->magic != ARENA_MAGIC || ckpt->control->version != ARENA_VERSION ||
          ckpt->control->entries != ARENA_RING_ENTRIES ||
@@ -172,17 +165,15 @@ static uint64_t used_bytes(const struct ckpt *ckpt, uint32_t index)
     return left < ckpt->segment_bytes ? left : ckpt->segment_bytes;
 }
 
-/* Maps the segments of one exchange, whole; of each the first used[i] bytes are made present, so
- * that the copy takes no page fault. Where the kernel does not know how (before 5.14), it does. */
+/* Maps the segments of one exchange, whole, for an image that uses the first used[i] bytes of each.
+ */
 static int map_batch(struct ckpt *ckpt, const struct arena_request *request, const uint64_t *used)
 {
     int fds[ARENA_FDS_MAX];
     int error = session_link_fetch(&ckpt->link, fds, request, request->num_segments);
     for (uint32_t i = 0; i < request->num_segments && error == 0; i++) {
         void *mapping = NULL;
-        error = map_fd(&mapping, fds[i], ckpt->segment_bytes, 0);
-        if (error == 0 && used[i] > 0)
-            madvise(mapping, used[i], MADV_POPULATE_WRITE);
+        error = map_fd(&mapping, fds[i], ckpt->segment_bytes, used[i]);
         ckpt->mappings[request->segments[i]] = mapping;
         for (uint32_t j = i + 1; j < request->num_segments && error != 0; j++)
             close(fds[j]);

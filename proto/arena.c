@@ -1,5 +1,5 @@
-/* arena.c - the announcement ring in shared memory and the passing of descriptors (layout in
- * arena.h).
+/* arena.c - the announcement ring in shared memory, the mapping of segments and the passing of
+ * descriptors (layout in arena.h).
  *
  * The ring has one producer (the rank) and one consumer (ckptd). Each side writes only its own
  * free-running counter: the producer stores `head` with release after the entry is complete, the
@@ -18,7 +18,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 _Static_assert((ARENA_RING_ENTRIES & (ARENA_RING_ENTRIES - 1)) == 0, "a power of two");
@@ -61,6 +63,44 @@ int arena_pop(struct arena_control *control, struct arena_entry *out, bool *out_
     out->bytes = __atomic_load_n(&slot->bytes, __ATOMIC_RELAXED);
     __atomic_store_n(&control->tail, tail + 1, __ATOMIC_RELEASE);
     *out_any = true;
+    return 0;
+}
+
+/* ---- mappings ---- */
+
+int arena_reserve(void **out, uint64_t bytes)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    bytes = (bytes + page - 1) / page * page;
+    uint8_t *all = mmap(NULL, bytes + ARENA_HUGE_BYTES, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED)
+        return report_errno(ERR_MEMORY, "could not reserve addresses for shared memory", "mmap");
+    uint64_t skip = -(uintptr_t)all % ARENA_HUGE_BYTES;
+    if (skip > 0)
+        munmap(all, skip);
+    munmap(all + skip + bytes, ARENA_HUGE_BYTES - skip);
+    *out = all + skip;
+    return 0;
+}
+
+int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection)
+{
+    struct stat info;
+    void *place = at;
+    if (fstat(fd, &info) != 0 || (uint64_t)info.st_size < bytes)
+        return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                            "a shared memory object of ckptd is too short");
+    int error = at ? 0 : arena_reserve(&place, bytes);
+    if (error != 0)
+        return error;
+    if (mmap(place, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        error = report_errno(ERR_MEMORY, "could not map ckptd's memory", "mmap");
+        if (!at)
+            munmap(place, bytes);
+        return error;
+    }
+    *out = place;
     return 0;
 }
 

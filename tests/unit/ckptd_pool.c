@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -104,6 +105,46 @@ static void test_pool__the_same_run_keeps_its_bytes(void **state)
     pool_give(pool, segments, COUNT);
 }
 
+/* "ShmemPmdMapped" of the mapping at `base`, in bytes: what the kernel says it maps in pages of 2
+ * MiB. */
+static uint64_t mapped_in_huge_pages(const uint8_t *base)
+{
+    char line[512];
+    unsigned long start, end, kib = 0;
+    bool here = false;
+    FILE *file = fopen("/proc/self/smaps", "re");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
+        if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+            here = start == (uintptr_t)base;
+        else if (here && sscanf(line, "ShmemPmdMapped: %lu kB", &kib) == 1)
+            break;
+    }
+    fclose(file);
+    return (uint64_t)kib << 10;
+}
+
+static void test_pool__what_it_calls_huge_pages_are_huge_pages(void **state)
+{
+    struct pool *pool = NULL;
+    uint64_t bytes = 3 * ARENA_HUGE_BYTES, mapped = 0;
+    (void)state;
+    assert_int_equal(pool_open(&pool, 2 * bytes, bytes, NULL), 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal((uintptr_t)pool_base(pool, i) % ARENA_HUGE_BYTES, 0);
+        mapped += mapped_in_huge_pages(pool_base(pool, i));
+        for (uint64_t at = 0; at < bytes; at++)
+            assert_int_equal(pool_base(pool, i)[at], 0);
+    }
+    uint64_t said = pool_huge_bytes(pool);
+    pool_close(pool);
+    assert_int_equal(mapped, said);
+    if (said == 0) {
+        print_message("# the kernel gave no pages of 2 MiB\n");
+        skip();
+    }
+}
+
 static void test_pool__more_memory_than_there_is_is_refused_in_words(void **state)
 {
     struct pool *pool = NULL;
@@ -122,6 +163,7 @@ int main(void)
         CASE(test_pool__a_reader_cannot_map_for_writing),
         CASE(test_pool__another_run_finds_zeros),
         CASE(test_pool__the_same_run_keeps_its_bytes),
+        cmocka_unit_test(test_pool__what_it_calls_huge_pages_are_huge_pages),
         cmocka_unit_test(test_pool__more_memory_than_there_is_is_refused_in_words),
     };
 #undef CASE

@@ -164,6 +164,68 @@ static void test_arena_ring__passes_all_between_processes(void **state)
     close(fd);
 }
 
+/* ---- mappings ---- */
+
+static int new_memory(uint64_t bytes)
+{
+    int fd = memfd_create("arena-test", MFD_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+    return fd;
+}
+
+static void test_arena_map__begins_where_a_huge_page_may(void **state)
+{
+    (void)state;
+    void *maps[5];
+    int fd = new_memory(ARENA_HUGE_BYTES + 12345);
+    for (uint32_t i = 0; i < 5; i++) {
+        assert_int_equal(arena_map(&maps[i], NULL, fd, 4096 * i + 1, PROT_READ | PROT_WRITE), 0);
+        assert_int_equal((uintptr_t)maps[i] % ARENA_HUGE_BYTES, 0);
+    }
+    memset(maps[1], 0x5a, 4097);
+    assert_memory_equal(maps[1], maps[4], 4097); /* one memory */
+    for (uint32_t i = 0; i < 5; i++)
+        assert_int_equal(munmap(maps[i], 4096 * i + 1), 0);
+    close(fd);
+}
+
+static void test_arena_map__segments_lie_side_by_side_in_a_reservation(void **state)
+{
+    (void)state;
+    void *base, *map;
+    int fd = new_memory(8192);
+    assert_int_equal(pwrite(fd, "first", 5, 0), 5);
+    assert_int_equal(arena_reserve(&base, 3 * 8192), 0);
+    assert_int_equal((uintptr_t)base % ARENA_HUGE_BYTES, 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(arena_map(&map, (char *)base + i * 8192, fd, 8192, PROT_READ), 0);
+        assert_ptr_equal(map, (char *)base + i * 8192);
+        assert_memory_equal(map, "first", 5);
+    }
+    assert_int_equal(munmap(base, 3 * 8192), 0);
+    close(fd);
+}
+
+static void test_arena_map__what_is_too_short_is_refused(void **state)
+{
+    (void)state;
+    void *map = NULL;
+    int fd = new_memory(8192);
+    assert_int_equal(arena_map(&map, NULL, fd, 8193, PROT_READ), ERR_CORRUPT);
+    assert_null(map);
+    assert_int_equal(arena_map(&map, NULL, -1, 1, PROT_READ), ERR_CORRUPT);
+    close(fd);
+}
+
+static void test_arena_reserve__too_much_is_out_of_memory(void **state)
+{
+    (void)state;
+    void *base = NULL;
+    assert_int_equal(arena_reserve(&base, 1ull << 60), ERR_MEMORY);
+    assert_null(base);
+}
+
 /* ---- descriptors ---- */
 
 static uint32_t count_open(void)
@@ -365,6 +427,10 @@ int main(void)
         cmocka_unit_test(test_arena_ring__impossible_head_is_corrupt),
         cmocka_unit_test(test_arena_ring__passes_all_between_threads),
         cmocka_unit_test(test_arena_ring__passes_all_between_processes),
+        cmocka_unit_test(test_arena_map__begins_where_a_huge_page_may),
+        cmocka_unit_test(test_arena_map__segments_lie_side_by_side_in_a_reservation),
+        cmocka_unit_test(test_arena_map__what_is_too_short_is_refused),
+        cmocka_unit_test(test_arena_reserve__too_much_is_out_of_memory),
         cmocka_unit_test(test_arena_reply__descriptors_arrive_in_order_and_close_on_exec),
         cmocka_unit_test(test_arena_reply__error_comes_without_descriptors),
         cmocka_unit_test(test_arena_reply__arrives_in_two_parts),
