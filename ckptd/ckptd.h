@@ -12,7 +12,7 @@
  *
  * The life of a checkpoint, file by file: door (who may come in), session (attempts, ranks, slices,
  * rings), stage (announced ranges become written blocks), commit (decides), save (performs what
- * commit decides), publish (names, manifest), catalog (what exists), restore (leases, verified
+ * commit decides), publish (names, manifest), catalog (what exists), restore/ (leases, verified
  * reads). */
 #ifndef HOLDFAST_CKPTD_H
 #define HOLDFAST_CKPTD_H
@@ -527,7 +527,7 @@ bool catalog_in_memory(const struct checkpoint *checkpoint);
 /* For replies; strings are borrowed from the checkpoint. */
 void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);
 
-/* ---- restore.c ---- */
+/* ---- restore/ ---- */
 
 struct load {
     uint64_t number; /* 0: slot not in use */

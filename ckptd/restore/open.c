@@ -1,0 +1,295 @@
+/* open.c - OpenLoad: which checkpoint, its manifest, and the plan of what is copied from it.
+ *
+ *   OpenLoad ──► newest whole checkpoint, or the one asked for ──► worker: manifest, plan ──► load
+ *
+ * A load of "the newest" passes over what is damaged when its manifest tells, quarantines it, and
+ * says so in `skipped` (the first SKIPPED_MAX). The daemon's own lack of memory, descriptors or
+ * rights says nothing about a checkpoint. */
+#include "ckptd/restore/restore.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SKIPPED_MAX 16u
+
+/* An OpenLoad on its way. */
+struct opening {
+    struct service *service;
+    struct run *run;
+    struct rpc_call *call;
+    const Holdfast__V1__OpenLoadRequest *request;
+    struct checkpoint *checkpoint; /* leased */
+    const struct manifest *cached; /* of the checkpoint, or NULL */
+    struct manifest *manifest;     /* read by the worker */
+    struct slice *slices;
+    struct load_item *items;
+    uint32_t num_items;
+    bool is_damage; /* the fault is the checkpoint's, not the request's */
+    struct fault fault;
+    char *skipped[SKIPPED_MAX];
+    uint32_t num_skipped;
+    struct job job;
+};
+
+static void free_opening(struct opening *opening)
+{
+    for (uint32_t i = 0; i < opening->num_skipped; i++)
+        free(opening->skipped[i]);
+    manifest_free(opening->manifest);
+    free(opening->slices);
+    free(opening->items);
+    free(opening);
+}
+
+static void fail_opening(struct opening *opening, int error)
+{
+    rpc_call_fail(opening->call, error);
+    free_opening(opening);
+}
+
+static void skip(struct opening *opening, const struct checkpoint *checkpoint)
+{
+    char text[sizeof checkpoint->damage + 64];
+    if (opening->num_skipped == SKIPPED_MAX)
+        return;
+    snprintf(text, sizeof text, "step %llu, attempt %llu: %s",
+             (unsigned long long)checkpoint->summary.step,
+             (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
+    char *copy = strdup(text);
+    if (copy)
+        opening->skipped[opening->num_skipped++] = copy;
+}
+
+/* Is this one asked for? */
+static bool wanted(const Holdfast__V1__OpenLoadRequest *request,
+                   const struct checkpoint *checkpoint)
+{
+    uint64_t step = checkpoint->summary.step;
+    if (request->attempt != 0 && checkpoint->summary.attempt != request->attempt)
+        return false;
+    if (request->step >= 0)
+        return step == (uint64_t)request->step;
+    return request->below_step < 0 || step < (uint64_t)request->below_step;
+}
+
+/* ERR_NOT_FOUND; ERR_CORRUPT when a step was named and is damaged. */
+static int choose(struct opening *opening)
+{
+    struct checkpoint *found = opening->run->checkpoints;
+    for (uint32_t i = 0; i < opening->num_skipped; i++)
+        free(opening->skipped[i]);
+    opening->num_skipped = 0;
+    for (; found; found = found->next) {
+        if (!wanted(opening->request, found))
+            continue;
+        if (!found->damaged)
+            break;
+        skip(opening, found);
+        if (opening->request->step >= 0)
+            return report_error(
+                ERR_CORRUPT, "load another step", "step %llu of run %s is damaged: %s",
+                (unsigned long long)found->summary.step, opening->run->name, found->damage);
+    }
+    opening->checkpoint = found;
+    if (found)
+        return 0;
+    char step[32] = "";
+    if (opening->request->step >= 0)
+        snprintf(step, sizeof step, " of step %lld", (long long)opening->request->step);
+    return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "run %s has no checkpoint%s%s%s",
+                        opening->run->name, step, opening->num_skipped ? " that is whole" : "",
+                        opening->request->attempt != 0 ? " by that attempt" : "");
+}
+
+static int read_manifest(struct opening *opening)
+{
+    struct checkpoint *checkpoint = opening->checkpoint;
+    char key[STORAGE_KEY_MAX + 32];
+    void *text = NULL;
+    size_t bytes = 0;
+    int error = shard_dir_key(key, sizeof key - 32, checkpoint->run->name, checkpoint->summary.step,
+                              checkpoint->summary.attempt);
+    if (error != 0)
+        return error;
+    strcat(key, "/" MANIFEST_NAME);
+    error = storage_fetch_all(opening->service->storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
+    if (error == 0)
+        error = manifest_read(&opening->manifest, text, bytes);
+    free(text);
+    if (error == 0 && strcmp(opening->manifest->summary.nonce, checkpoint->summary.nonce) != 0)
+        error = report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since ckptd started");
+    return error;
+}
+
+static void work_open(struct job *job)
+{
+    struct opening *opening = CONTAINER_OF(job, struct opening, job);
+    int error = opening->cached ? 0 : read_manifest(opening);
+    /* The daemon's own lack of memory, descriptors or rights says nothing about the checkpoint. */
+    opening->is_damage =
+        error != 0 && error != ERR_MEMORY && error != ERR_BUSY && error != ERR_DENIED;
+    const struct manifest *manifest = opening->cached ? opening->cached : opening->manifest;
+    if (error == 0)
+        error = layout_plan_load(&opening->items, &opening->num_items, manifest->table,
+                                 opening->slices, (uint32_t)opening->request->n_slices);
+    if (error != 0)
+        fault_take(&opening->fault, error);
+}
+
+static void opened(struct event *event);
+
+static void start_opening(struct opening *opening)
+{
+    int error = choose(opening);
+    if (error != 0) {
+        fail_opening(opening, error);
+        return;
+    }
+    lease_take(opening->checkpoint);
+    opening->cached = opening->checkpoint->manifest;
+    opening->is_damage = false;
+    opening->fault = (struct fault){0};
+    opening->job = (struct job){.work = work_open, .done.run = opened};
+    loop_work(opening->service->loop, &opening->job);
+}
+
+static void fill_item(Holdfast__V1__LoadItem *out, struct load_item *item,
+                      const struct opening *opening)
+{
+    uint32_t dims = opening->slices[item->slice].tensor.dims;
+    holdfast__v1__load_item__init(out);
+    out->slice = item->slice;
+    out->shard = item->shard;
+    out->shard_byte =
+        opening->checkpoint->manifest->shards[item->shard].data_start + item->data_byte;
+    out->saved_offset = item->saved.offset;
+    out->saved_extent = item->saved.extent;
+    out->offset = item->part.offset;
+    out->extent = item->part.extent;
+    out->n_saved_offset = out->n_saved_extent = out->n_offset = out->n_extent = dims;
+}
+
+static int reply_opened(struct opening *opening, struct load *load)
+{
+    const struct manifest *manifest = opening->checkpoint->manifest;
+    Holdfast__V1__OpenLoadReply reply = HOLDFAST__V1__OPEN_LOAD_REPLY__INIT;
+    Holdfast__V1__CheckpointSummary summary;
+    Holdfast__V1__LoadItem *items = calloc(opening->num_items + 1, sizeof *items);
+    Holdfast__V1__LoadItem **pointers = calloc(opening->num_items + 1, sizeof *pointers);
+    if (!items || !pointers) {
+        free(items);
+        free(pointers);
+        return report_error(ERR_MEMORY, NULL, "no memory for the answer to a load");
+    }
+    for (uint32_t i = 0; i < opening->num_items; i++) {
+        fill_item(&items[i], &opening->items[i], opening);
+        pointers[i] = &items[i];
+    }
+    catalog_summary(&summary, opening->checkpoint);
+    reply.load = load->number;
+    reply.checkpoint = &summary;
+    reply.state_json = manifest->state_json;
+    reply.identity_json = manifest->identity_json;
+    reply.config_json = manifest->config_json;
+    reply.data_json = manifest->data_json;
+    reply.items = pointers;
+    reply.n_items = opening->num_items;
+    reply.skipped = opening->skipped;
+    reply.n_skipped = opening->num_skipped;
+    reply.session = load->session->token;
+    reply.segment_bytes = pool_segment_bytes(opening->service->pool);
+    rpc_call_reply(opening->call, &reply.base);
+    free(items);
+    free(pointers);
+    return 0;
+}
+
+/* The session of the request, or a new one. */
+static int session_of(struct session **out, struct opening *opening)
+{
+    if (opening->request->session != 0)
+        return session_find(out, opening->service, opening->request->session);
+    return session_new(out, opening->service, opening->run);
+}
+
+static int finish_opening(struct opening *opening)
+{
+    struct checkpoint *checkpoint = opening->checkpoint;
+    struct session *session = NULL;
+    struct load *load = NULL;
+    if (!checkpoint->manifest) {
+        checkpoint->manifest = opening->manifest;
+        opening->manifest = NULL;
+    }
+    int error = session_of(&session, opening);
+    if (error == 0)
+        error = load_new(&load, session, checkpoint);
+    if (error == 0)
+        error = reply_opened(opening, load);
+    if (error != 0) {
+        struct fault fault;
+        fault_take(&fault, error);
+        if (load)
+            load_end(load);
+        else if (session && !session->is_rank && session->num_loads == 0)
+            session_end(session, "its load could not be opened");
+        return fault_raise(&fault);
+    }
+    if (session->is_rank && session->run == opening->run)
+        attempt_set_parent(opening->run, checkpoint->summary.step, checkpoint->summary.attempt);
+    log_debug("restore", "run %s: load %llu of step %llu, %u boxes", opening->run->name,
+              (unsigned long long)load->number, (unsigned long long)checkpoint->summary.step,
+              opening->num_items);
+    return 0;
+}
+
+static void opened(struct event *event)
+{
+    struct opening *opening = CONTAINER_OF(event, struct opening, job.done);
+    struct checkpoint *checkpoint = opening->checkpoint;
+    if (opening->fault.code == 0) {
+        int error = finish_opening(opening);
+        lease_drop(checkpoint);
+        if (error != 0)
+            fail_opening(opening, error);
+        else
+            free_opening(opening);
+        return;
+    }
+    lease_drop(checkpoint);
+    if (!opening->is_damage) {
+        fail_opening(opening, fault_raise(&opening->fault));
+        return;
+    }
+    if (!checkpoint->damaged)
+        catalog_damage(checkpoint, &opening->fault);
+    manifest_free(opening->manifest);
+    opening->manifest = NULL;
+    start_opening(opening); /* the next one, or the error that says why there is none */
+}
+
+void restore_open_load(struct service *service, struct rpc_call *call,
+                       const Holdfast__V1__OpenLoadRequest *request)
+{
+    struct opening *opening = calloc(1, sizeof *opening);
+    struct session *session;
+    if (!opening) {
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory for a load"));
+        return;
+    }
+    opening->service = service;
+    opening->call = call;
+    opening->request = request;
+    int error = service_check_open(service);
+    if (error == 0 && request->session != 0)
+        error = session_find(&session, service, request->session);
+    if (error == 0)
+        error = run_find(&opening->run, service, request->run, false);
+    if (error == 0)
+        error = session_take_slices(&opening->slices, request->slices, request->n_slices);
+    if (error != 0)
+        fail_opening(opening, error);
+    else
+        start_opening(opening);
+}
