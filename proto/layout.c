@@ -177,12 +177,25 @@ static bool is_inside(const struct box *part, const struct box *box, uint32_t di
     return true;
 }
 
+/* Bytes from one row, plane, ... of the array that holds `box` to the next. */
+static void strides_of(uint64_t *out, const struct box *box, uint32_t dims, uint32_t element_bytes)
+{
+    uint64_t stride = element_bytes;
+    for (uint32_t d = dims; d-- > 0;) {
+        out[d] = stride;
+        stride *= box->extent[d];
+    }
+}
+
 void box_copy(void *to_data, const struct box *to, const void *from_data, const struct box *from,
               const struct box *part, uint32_t dims, uint32_t element_bytes)
 {
     if (box_elements(part, dims) == 0)
         return;
     CHECK(is_inside(part, from, dims) && is_inside(part, to, dims));
+    char *into = (char *)to_data + position_in(to, part->offset, dims) * element_bytes;
+    const char *out_of =
+        (const char *)from_data + position_in(from, part->offset, dims) * element_bytes;
     /* Trailing dimensions that the part spans in both arrays make one run with the one before. */
     uint32_t outer = dims;
     uint64_t run = element_bytes;
@@ -192,12 +205,25 @@ void box_copy(void *to_data, const struct box *to, const void *from_data, const 
         if (part->extent[outer] != from->extent[outer] || part->extent[outer] != to->extent[outer])
             break;
     }
-    uint64_t at[LAYOUT_DIMS_MAX] = {0};
-    memcpy(at, part->offset, dims * sizeof(at[0]));
+    /* Runs of the innermost of the other dimensions are a step apart; only the rest is counted. */
+    uint64_t to_strides[LAYOUT_DIMS_MAX], from_strides[LAYOUT_DIMS_MAX], at[LAYOUT_DIMS_MAX] = {0};
+    strides_of(to_strides, to, dims, element_bytes);
+    strides_of(from_strides, from, dims, element_bytes);
+    uint32_t rest = outer > 0 ? outer - 1 : 0;
+    uint64_t count = outer > 0 ? part->extent[rest] : 1;
+    uint64_t to_step = outer > 0 ? to_strides[rest] : 0;
+    uint64_t from_step = outer > 0 ? from_strides[rest] : 0;
+    struct box counted = {.offset = {0}};
+    memcpy(counted.extent, part->extent, sizeof counted.extent);
     do {
-        memcpy((char *)to_data + position_in(to, at, dims) * element_bytes,
-               (const char *)from_data + position_in(from, at, dims) * element_bytes, run);
-    } while (next_coordinate(at, part, outer));
+        uint64_t to_byte = 0, from_byte = 0;
+        for (uint32_t d = 0; d < rest; d++) {
+            to_byte += at[d] * to_strides[d];
+            from_byte += at[d] * from_strides[d];
+        }
+        for (uint64_t i = 0; i < count; i++)
+            memcpy(into + to_byte + i * to_step, out_of + from_byte + i * from_step, run);
+    } while (next_coordinate(at, &counted, rest));
 }
 
 void box_runs(const struct box *box, const struct tensor_meta *tensor,
