@@ -1,49 +1,147 @@
-"""rows_load.py - loading: from memory beside memcpy, from disk beside fio."""
+"""rows_load.py - loading: from disk beside fio, by other meshes beside the same one, from memory
+beside memcpy.
+
+Cold means: ckptd was started anew, so nothing is in its memory, and it reads with O_DIRECT, past
+the page cache. Every load is verified by ckptd as always. Once per row and program the state is
+wiped, found to be wrong, loaded, and found to be right, element by element. A load from disk is
+measured only when ckptd read each byte of the checkpoint from the device exactly once.
+"""
+import json
+
 from fio import fio
 from measure import Program
 
-MIB = 512
-POOL = ("--memory.pool_bytes", "2GiB")
+MIB, RESHARD_MIB, MEMORY_MIB = 4096, 2048, 2048
+
+
+def checked(program):
+    """The first load of a program, compared with what was saved; can the comparison fail?"""
+    program.ask("wipe")
+    if program.ask("check")["equal"]:
+        raise RuntimeError("a wiped state passes the check")
+    program.ask("load")
+    wrong = program.ask("check")["wrong_elements"]
+    if wrong:
+        raise RuntimeError(f"{wrong} elements of a loaded state are wrong")
+
+
+class Cold:
+    """A checkpoint by (ranks, layout), and loads of it by a ckptd that was just started."""
+
+    def __init__(self, bench, name, mib, saved):
+        self.bench, self.name, self.mib = bench, name, mib
+        # Shards have a little more than a whole number of MiB: small segments waste less.
+        self.options = ("--memory.pool_bytes", f"{mib * 5 // 4 // 1024 + 1}GiB",
+                        "--memory.segment_bytes", "32MiB")
+        self.process, self.server, _ = bench.start_ckptd(name, *self.options)
+        program = self.program(saved)
+        program.ask("save")
+        program.close()
+        self.bytes = self.ask("list", self.name)[0]["bytes"]
+
+    def program(self, mesh):
+        ranks, layout = mesh
+        return Program(self.bench.program("bench/ranks"), self.server, self.name, str(ranks),
+                       str(self.mib), layout)
+
+    def ask(self, *command):
+        return json.loads(self.bench.run(self.bench.program("ckpt-cli"), *command, "--json",
+                                         "--server", self.server))
+
+    def restart(self, program):
+        self.bench.end(self.process)
+        self.process, _, _ = self.bench.start_ckptd(self.name, *self.options)
+        program.ask("forget")
+
+    def load(self, program):
+        """bytes of the state per second"""
+        self.restart(program)
+        answer = program.ask("load")
+        read = self.ask("status")["since_start"]["bytes_read"]
+        if answer["bytes_memory"] or read != self.bytes:
+            raise RuntimeError(f"{read} bytes were read for a checkpoint of {self.bytes}, and "
+                               f"{answer['bytes_memory']} came from memory")
+        return self.mib * 2**20 / answer["seconds"] / 1e9
+
+    def checked(self, program):
+        self.restart(program)
+        checked(program)
+
+    def close(self):
+        self.bench.end(self.process)
+
+
+def row_load_same(bench):
+    """8 ranks, each its own shard, cold, beside fio reading as many files"""
+    cold = Cold(bench, "load_same", MIB, (8, "rows"))
+    program = cold.program((8, "rows"))
+    cold.checked(program)
+    fio(bench, "write", MIB, files=8)
+    yield bench.pairs("load_same", "GB/s", lambda: cold.load(program),
+                      lambda: fio(bench, "read", MIB, files=8)["rate"] / 1e9, pairs_max=20,
+                      goal=0.9, note=f"{MIB} MiB, 8 shards, 8 ranks, from disk")
+    program.close()
+    cold.close()
+
+
+def reshard(bench, name, saved, loaded):
+    cold = Cold(bench, name, RESHARD_MIB, saved)
+    same, other = cold.program(saved), cold.program(loaded)
+    cold.checked(other)
+    row = bench.pairs(name, "GB/s", lambda: cold.load(other), lambda: cold.load(same),
+                      pairs_max=20, goal=0.9,
+                      note=f"{RESHARD_MIB} MiB, {saved[0]} ranks by {saved[1]} to {loaded[0]} by "
+                           f"{loaded[1]}, from disk; reference: the mesh that saved it")
+    same.close()
+    other.close()
+    cold.close()
+    return row
+
+
+def row_load_reshard_8_4(bench):
+    """saved by 8 ranks, loaded by 4, cold, beside the 8 that saved it"""
+    yield reshard(bench, "load_reshard_8_4", (8, "rows"), (4, "rows"))
+
+
+def row_load_reshard_4_8(bench):
+    """saved by 4 ranks, loaded by 8, cold, beside the 4 that saved it"""
+    yield reshard(bench, "load_reshard_4_8", (4, "rows"), (8, "rows"))
+
+
+def row_load_reshard_8_3(bench):
+    """saved by 8 ranks, loaded by 3, cold, beside the 8 that saved it"""
+    yield reshard(bench, "load_reshard_8_3", (8, "rows"), (3, "rows"))
+
+
+def row_load_reshard_rows_columns(bench):
+    """saved by rows, loaded by columns, cold, beside rows"""
+    yield reshard(bench, "load_reshard_rows_columns", (8, "rows"), (8, "columns"))
+
+
+def row_load_reshard_columns_rows(bench):
+    """saved by columns, loaded by rows, cold, beside columns"""
+    yield reshard(bench, "load_reshard_columns_rows", (8, "columns"), (8, "rows"))
 
 
 def row_load_memory(bench):
-    """the newest checkpoint out of ckptd's memory, verified, beside memcpy of as many bytes"""
-    process, server, _ = bench.start_ckptd("memory", *POOL)
-    program = Program(bench.program("bench/ranks"), server, "memory", "1", str(MIB), "rows")
-    program.ask("save")
+    """out of ckptd's memory after the trainer that saved it has gone, beside memcpy"""
+    process, server, _ = bench.start_ckptd("memory", "--memory.pool_bytes", "4GiB",
+                                           "--memory.segment_bytes", "64MiB")
+    ranks = (bench.program("bench/ranks"), server, "memory", "2", str(MEMORY_MIB), "rows")
+    saver = Program(*ranks)
+    saver.ask("save")
+    saver.close()
+    program = Program(*ranks)
+    checked(program)
 
     def ours():
         answer = program.ask("load")
         if answer["bytes_local"]:
             raise RuntimeError("the checkpoint was not in memory")
-        return MIB * 2**20 / answer["seconds"] / 1e9
+        return MEMORY_MIB * 2**20 / answer["seconds"] / 1e9
 
-    yield bench.pairs("load from memory / memcpy", "GB/s", ours,
-                      lambda: MIB * 2**20 / program.ask("memcpy")["seconds"] / 1e9,
-                      note=f"{MIB} MiB, one rank, one thread")
+    yield bench.pairs("load_memory", "GB/s", ours,
+                      lambda: MEMORY_MIB * 2**20 / program.ask("memcpy")["seconds"] / 1e9,
+                      goal=0.8, note=f"{MEMORY_MIB} MiB, 2 ranks; proven when the writer went")
     program.close()
     bench.end(process)
-
-
-def row_load_disk(bench):
-    """the newest checkpoint from disk, verified, after a restart of ckptd, beside fio reading"""
-    process, server, _ = bench.start_ckptd("disk", *POOL)
-    program = Program(bench.program("bench/ranks"), server, "disk", "1", str(MIB), "rows")
-    program.ask("save")
-    fio(bench, "write", MIB)
-    state = {"process": process}
-
-    def ours():
-        bench.end(state["process"])
-        state["process"], _, _ = bench.start_ckptd("disk", *POOL)
-        program.ask("forget")
-        answer = program.ask("load")
-        if answer["bytes_memory"]:
-            raise RuntimeError("the checkpoint was in memory")
-        return MIB * 2**20 / answer["seconds"] / 1e9
-
-    yield bench.pairs("load from disk / fio read", "GB/s", ours,
-                      lambda: fio(bench, "read", MIB)["rate"] / 1e9, pairs_max=20,
-                      note=f"{MIB} MiB, one rank")
-    program.close()
-    bench.end(state["process"])
