@@ -181,8 +181,12 @@ struct image {
     uint32_t slot;
     struct checkpoint *checkpoint; /* READING and RESIDENT: of which it holds shard `shard` */
     uint32_t shard;
-    uint32_t readers; /* loads, and passes for them; not reclaimed while > 0 */
-    bool verified;    /* by a pass, with no writer since */
+    uint32_t readers;    /* loads, and the pass; not reclaimed while > 0 */
+    uint64_t table_hash; /* of its checksum table, as the manifest has it */
+    bool in_pass;        /* READ or VERIFY */
+    bool had_writer;     /* when the pass began */
+    bool verified;       /* by a pass, with no writer since */
+    uint64_t read_until; /* loads up to this number were open when its bytes came from the store */
     bool in_hand; /* its rank may still copy into it, also when the save is over: lent to nobody */
     uint32_t *segments;
     uint32_t num_segments;
@@ -222,6 +226,8 @@ int image_take_segments(struct image *image, const struct run *run);
 /* Frees an image that has no session, no checkpoint, no reader, no writer and no I/O; returns true
  * then. */
 bool image_settle(struct image *image);
+/* Will an open load ask for it? */
+bool image_is_wanted(const struct image *image);
 /* Its rank copies no more into it. */
 void image_let_go(struct image *image);
 /* Copy between private memory and the image, across segments. */
@@ -489,7 +495,6 @@ struct shard_wait {
     struct rpc_call *call;
     uint64_t load; /* by number: the load may have ended */
     uint32_t shard;
-    bool from_memory;
     struct timer timer; /* for memory only */
 };
 
@@ -503,7 +508,8 @@ struct checkpoint {
     struct repeat repeat;              /* since ckptd started */
     struct image **images;             /* per shard, or NULL */
     struct manifest *manifest;         /* cached while leased */
-    uint32_t leases;                   /* loads, their opening, and passes for them */
+    uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
+    uint32_t leases;  /* loads, their opening, and passes for them */
 };
 
 /* Reads the store: runs, attempts, checkpoints; removes rubbish. Blocks; before the service runs.
@@ -534,8 +540,14 @@ struct load {
     struct service *service;
     struct session *session;
     struct checkpoint *checkpoint;
-    struct image **held; /* per shard */
-    struct timer timer;  /* lease */
+    struct load_shard {
+        struct image *held;
+        bool wanted; /* by its plan, and not released yet */
+    } * shards;      /* per shard of the checkpoint */
+    uint32_t *plan;  /* the shards that it wanted first, ascending */
+    uint32_t num_planned;
+    uint32_t next;      /* of the plan: what ahead.c looks at next */
+    struct timer timer; /* lease */
 };
 
 int restore_open(struct service *service);
@@ -550,7 +562,7 @@ void restore_close_load(struct service *service, struct rpc_call *call,
                         const Holdfast__V1__CloseLoadRequest *request);
 void restore_end_session(struct session *session); /* ends its loads */
 bool restore_lends(const struct session *session, uint32_t segment);
-/* Segments came back: LoadShard calls that wait for memory may go on. */
+/* Memory came back, or something else may be read or proven now. */
 void restore_wake(struct service *service);
 
 /* ---- door.c ---- */
@@ -603,6 +615,7 @@ struct service {
     struct image *images;
     struct shard_wait *starved; /* LoadShard calls that wait for segments, oldest first */
     struct timer wake_timer;
+    uint32_t chunks_in_passes; /* READ and VERIFY */
     struct connection *connections;
     struct failure *failures; /* a ring */
     uint32_t num_failures;

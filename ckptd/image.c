@@ -14,9 +14,10 @@
  * be written only after all others were hashed; stage.c does that with image_write_chunk.
  *
  * Memory that nobody uses is reclaimed here: images of superseded checkpoints first, then spares of
- * sessions, last the newest checkpoint of a run. Never one that is written or read, and never one
- * that its rank may still copy into: a rank hears late, or never, that its save was given up. It
- * has let go when it announces the end, gives the save up, begins another, or hangs up. */
+ * sessions, then the newest checkpoint of a run, last what open loads will ask for. Never one that
+ * is written or read, and never one that its rank may still copy into: a rank hears late, or never,
+ * that its save was given up. It has let go when it announces the end, gives the save up, begins
+ * another, or hangs up. */
 #include "ckptd/ckptd.h"
 
 #include <stdio.h>
@@ -423,15 +424,35 @@ void image_leave_checkpoint(struct image *image)
     image_settle(image);
 }
 
-/* How soon an image may go when memory is short: 1 first; 0 never. */
-static int reclaim_rank(const struct image *image)
+bool image_is_wanted(const struct image *image)
 {
-    if (image->readers > 0 || image->busy > 0 || image->in_hand)
+    const struct checkpoint *checkpoint = image->checkpoint;
+    return checkpoint && checkpoint->wanted && checkpoint->wanted[image->shard] > 0;
+}
+
+/* Loads go through the shards upwards: memory of a later shard may go for an earlier one, never the
+ * other way, or a slow rank would find what a fast one has taken. Another checkpoint's goes when
+ * somebody waits; a save takes what it needs. */
+static bool may_take_wanted(const struct image *asking, const struct image *image)
+{
+    if (asking->state != IMAGE_READING)
+        return true;
+    if (asking->checkpoint == image->checkpoint)
+        return image->shard > asking->shard;
+    return asking->waiting != NULL;
+}
+
+/* How soon an image may go when memory is short: 1 first; 0 never. */
+static int reclaim_rank(const struct image *asking, const struct image *image)
+{
+    if (image == asking || image->readers > 0 || image->busy > 0 || image->in_hand)
         return 0;
     if (image->state == IMAGE_SPARE)
         return 2;
     if (image->state != IMAGE_RESIDENT)
         return 0;
+    if (image_is_wanted(image))
+        return may_take_wanted(asking, image) ? 4 : 0;
     return image->checkpoint == catalog_newest(image->checkpoint->run) ? 3 : 1;
 }
 
@@ -439,7 +460,7 @@ static uint32_t count_reclaimable(const struct image *asking)
 {
     uint32_t count = 0;
     for (const struct image *image = asking->service->images; image; image = image->next)
-        if (image != asking && reclaim_rank(image) > 0)
+        if (reclaim_rank(asking, image) > 0)
             count += image->num_segments;
     return count;
 }
@@ -447,13 +468,13 @@ static uint32_t count_reclaimable(const struct image *asking)
 static void reclaim(struct image *asking, uint32_t count)
 {
     struct pool *pool = asking->service->pool;
-    for (int rank = 1; rank <= 3; rank++) {
+    for (int rank = 1; rank <= 4; rank++) {
         struct image *next;
         for (struct image *image = asking->service->images; image; image = next) {
             next = image->next;
             if (pool_free_count(pool) >= count)
                 return;
-            if (image == asking || reclaim_rank(image) != rank)
+            if (reclaim_rank(asking, image) != rank)
                 continue;
             log_debug("memory", "reclaimed %u segments of shard %u", image->num_segments,
                       image->shard);

@@ -274,6 +274,18 @@ static void count_table(const struct service *service, int *out_ranks, int *out_
         *out_loads += service->loads[i].number != 0;
 }
 
+/* Images of committed checkpoints in memory, and how many of them are proven: a load takes those
+ * without another look. */
+static json_t *describe_images(const struct service *service)
+{
+    int resident = 0, proven = 0;
+    for (const struct image *image = service->images; image; image = image->next) {
+        resident += image->state == IMAGE_RESIDENT;
+        proven += image->state == IMAGE_RESIDENT && image->verified;
+    }
+    return json_pack("{s:i, s:i}", "resident", resident, "proven", proven);
+}
+
 static void do_status(struct service *service, struct rpc_call *call,
                       const Holdfast__V1__StatusRequest *request)
 {
@@ -284,18 +296,18 @@ static void do_status(struct service *service, struct rpc_call *call,
     uint32_t size = pool_size(service->pool), left = pool_free_count(service->pool);
     json_t *root = json_pack(
         "{s:s, s:s, s:b, s:s, s:s, s:{s:I, s:i, s:i}, s:{s:i, s:i, s:i}, s:{s:i, s:i}, s:o, s:o, "
-        "s:o, s:{s:I, s:I, s:I, s:I, s:I}}",
+        "s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I}}",
         "version", report_version, "store", service->config->store, "draining",
         (int)service->draining, "offline", service->offline, "storage",
         storage_describe(service->storage), "pool", "segment_bytes",
         (json_int_t)pool_segment_bytes(service->pool), "segments", (int)size, "segments_used",
         (int)(size - left), "sessions", "ranks", ranks, "all", sessions, "loads", loads, "catalog",
         "runs", (int)service->num_runs, "checkpoints", (int)service->num_checkpoints, "saves",
-        describe_saves(service), "last_commit", describe_commit(service), "last_unchanged",
-        describe_unchanged(service), "since_start", "commits", (json_int_t)service->stats.commits,
-        "failed_saves", (json_int_t)service->stats.failed, "unchanged_saves",
-        (json_int_t)service->stats.unchanged, "bytes_committed",
-        (json_int_t)service->stats.bytes_written, "bytes_read",
+        describe_saves(service), "images", describe_images(service), "last_commit",
+        describe_commit(service), "last_unchanged", describe_unchanged(service), "since_start",
+        "commits", (json_int_t)service->stats.commits, "failed_saves",
+        (json_int_t)service->stats.failed, "unchanged_saves", (json_int_t)service->stats.unchanged,
+        "bytes_committed", (json_int_t)service->stats.bytes_written, "bytes_read",
         (json_int_t)service->stats.bytes_read);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);

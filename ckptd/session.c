@@ -200,6 +200,7 @@ static void leave_saves(struct session *session)
     for (uint32_t i = 0; i < SLOTS_PER_RANK; i++)
         if (images[i])
             image_settle(images[i]);
+    restore_wake(session->service); /* images of checkpoints have no writer now: they are proven */
 }
 
 void session_end(struct session *session, const char *why)

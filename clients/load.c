@@ -3,8 +3,9 @@
  * OpenLoad leases the checkpoint and answers which boxes of which shards hold what is wanted. Shard
  * by shard: LoadShard (ckptd makes it resident and verifies every block), the segments are mapped
  * read-only one after the other at consecutive addresses, so that a shard reads as one array, the
- * boxes are copied, the mapping goes, ReleaseShard. Ranks start at different shards, so that they
- * do not all wait for the same read.
+ * boxes are copied, the mapping goes, ReleaseShard. All ranks go through the shards upwards: ckptd
+ * reads ahead in that order, so the next shard is there when the last is copied, and a shard may go
+ * when the slowest rank is past it.
  *
  * What ckptd says is checked: every box must lie inside the saved slice, the wanted slice and the
  * shard, and in the end every wanted element must have been covered exactly once.
@@ -296,11 +297,8 @@ static int load_shards(struct load *load)
             groups[num_groups++] = i;
     }
     groups[num_groups] = num_items;
-    size_t start = num_groups * load->ckpt->rank / load->ckpt->world_size;
-    for (size_t i = 0; i < num_groups && error == 0; i++) {
-        size_t group = (start + i) % num_groups;
-        error = load_shard(load, groups[group], groups[group + 1]);
-    }
+    for (size_t i = 0; i < num_groups && error == 0; i++)
+        error = load_shard(load, groups[i], groups[i + 1]);
     free(groups);
     return error;
 }

@@ -1,8 +1,10 @@
-/* lease.c - the table of loads: what each holds, and for how long.
+/* lease.c - the table of loads: what each wants and holds, and for how long.
  *
  * A load is a lease on a checkpoint and on the images that it was lent; a checkpoint's manifest is
- * kept while it is leased. A load ends by CloseLoad, with its session, or when nobody asks it for
- * anything for limits.lease_ms. limits.loads bounds their number (ERR_BUSY). */
+ * kept while it is leased. The shards of its plan are wanted until it releases them: images of them
+ * stay in memory for it when others are done with them (image.c). A load ends by CloseLoad, with
+ * its session, or when nobody asks it for anything for limits.lease_ms. limits.loads bounds their
+ * number (ERR_BUSY). */
 #include "ckptd/restore/restore.h"
 
 #include <stdio.h>
@@ -22,7 +24,9 @@ void lease_drop(struct checkpoint *checkpoint)
     if (--checkpoint->leases > 0)
         return;
     manifest_free(checkpoint->manifest);
+    free(checkpoint->wanted);
     checkpoint->manifest = NULL;
+    checkpoint->wanted = NULL;
 }
 
 int load_find(struct load **out, struct service *service, uint64_t number)
@@ -37,27 +41,55 @@ int load_find(struct load **out, struct service *service, uint64_t number)
     return report_error(ERR_NOT_FOUND, "open the load again", "the load is not known");
 }
 
-/* A reader less; images that only it kept go. */
-static void release_image(struct load *load, uint32_t shard)
+void load_settle(struct image *image)
 {
-    struct image *image = load->held[shard];
-    load->held[shard] = NULL;
+    const struct checkpoint *checkpoint = image->checkpoint;
+    if (image->state == IMAGE_RESIDENT && image->readers == 0 && !image_is_wanted(image) &&
+        checkpoint != catalog_newest(checkpoint->run))
+        image_leave_checkpoint(image);
+}
+
+static void let_go(struct load *load, uint32_t shard)
+{
+    struct image *image = load->shards[shard].held;
+    load->shards[shard].held = NULL;
     if (!image)
         return;
     image->readers--;
-    bool stale = image->checkpoint && image->checkpoint != catalog_newest(image->checkpoint->run);
-    if (image->readers == 0 && image->state == IMAGE_RESIDENT && stale)
-        image_leave_checkpoint(image);
-    else if (!image_settle(image))
-        restore_wake(load->service);
+    if (image->state == IMAGE_RESIDENT)
+        load_settle(image);
+    else
+        image_settle(image);
+}
+
+void load_hold(struct load *load, uint32_t shard, struct image *image)
+{
+    if (load->shards[shard].held == image)
+        return;
+    let_go(load, shard); /* an image of the shard that was found to be damaged */
+    load->shards[shard].held = image;
+    image->readers++;
+}
+
+static void release_shard(struct load *load, uint32_t shard)
+{
+    struct checkpoint *checkpoint = load->checkpoint;
+    if (load->shards[shard].wanted)
+        checkpoint->wanted[shard]--;
+    load->shards[shard].wanted = false;
+    let_go(load, shard);
+    if (checkpoint->images[shard]) /* read for this load, which never asked for it */
+        load_settle(checkpoint->images[shard]);
 }
 
 void load_end(struct load *load)
 {
     struct session *session = load->session;
     for (uint32_t i = 0; i < load->checkpoint->summary.shards; i++)
-        release_image(load, i);
-    free(load->held);
+        release_shard(load, i);
+    restore_wake(load->service);
+    free(load->shards);
+    free(load->plan);
     loop_timer_cancel(load->service->loop, &load->timer);
     lease_drop(load->checkpoint);
     load->number = 0;
@@ -84,7 +116,7 @@ void restore_end_session(struct session *session)
 static bool holds_segment(const struct load *load, uint32_t segment)
 {
     for (uint32_t shard = 0; shard < load->checkpoint->summary.shards; shard++) {
-        const struct image *image = load->held[shard];
+        const struct image *image = load->shards[shard].held;
         for (uint32_t i = 0; image && i < image->num_segments; i++)
             if (image->segments[i] == segment)
                 return true;
@@ -111,7 +143,30 @@ static void lease_expired(struct timer *timer)
     load_end(load);
 }
 
-int load_new(struct load **out, struct session *session, struct checkpoint *checkpoint)
+/* The distinct shards of the items, in their order. */
+static int note_plan(struct load *load, const struct load_item *items, uint32_t num_items)
+{
+    struct checkpoint *checkpoint = load->checkpoint;
+    uint32_t shards = checkpoint->summary.shards;
+    load->shards = calloc((size_t)shards + 1, sizeof *load->shards);
+    load->plan = calloc((size_t)shards + 1, sizeof *load->plan);
+    if (!checkpoint->wanted)
+        checkpoint->wanted = calloc((size_t)shards + 1, sizeof *checkpoint->wanted);
+    if (!load->shards || !load->plan || !checkpoint->wanted)
+        return report_error(ERR_MEMORY, NULL, "no memory for a load");
+    for (uint32_t i = 0; i < num_items; i++) {
+        uint32_t shard = items[i].shard;
+        if (load->shards[shard].wanted)
+            continue;
+        load->shards[shard].wanted = true;
+        load->plan[load->num_planned++] = shard;
+        checkpoint->wanted[shard]++;
+    }
+    return 0;
+}
+
+int load_new(struct load **out, struct session *session, struct checkpoint *checkpoint,
+             const struct load_item *items, uint32_t num_items)
 {
     struct service *service = session->service;
     struct load *load = NULL;
@@ -121,17 +176,17 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
     if (!load)
         return report_error(ERR_BUSY, "raise limits.loads", "all %lld loads are in use",
                             (long long)service->config->limit_loads);
-    memset(load, 0, sizeof *load);
-    load->held = calloc(checkpoint->summary.shards + 1, sizeof *load->held);
-    if (!load->held)
-        return report_error(ERR_MEMORY, NULL, "no memory for a load");
+    *load = (struct load){.service = service, .checkpoint = checkpoint, .timer.run = lease_expired};
+    int error = note_plan(load, items, num_items);
+    if (error != 0) {
+        free(load->shards);
+        free(load->plan);
+        return error;
+    }
     load->number = ++service->next_load;
-    load->service = service;
     load->session = session;
-    load->checkpoint = checkpoint;
-    load->timer.run = lease_expired;
     session->num_loads++;
-    lease_take(load->checkpoint);
+    lease_take(checkpoint);
     loop_timer(service->loop, &load->timer, service->config->limit_lease_ms);
     *out = load;
     return 0;
@@ -151,7 +206,8 @@ void restore_release_shard(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
         return;
     }
-    release_image(load, request->shard);
+    release_shard(load, request->shard);
+    restore_wake(service);
     rpc_call_reply(call, &reply.base);
 }
 
@@ -170,6 +226,21 @@ void restore_close_load(struct service *service, struct rpc_call *call,
 }
 
 /* ---- the table ---- */
+
+static void woken(struct timer *timer)
+{
+    struct service *service = CONTAINER_OF(timer, struct service, wake_timer);
+    shard_retry_starved(service);
+    ahead_run(service);
+}
+
+void restore_wake(struct service *service)
+{
+    /* By a timer: whoever gives memory back is in the middle of something. */
+    service->wake_timer.run = woken;
+    if (!service->wake_timer.armed)
+        loop_timer(service->loop, &service->wake_timer, 0);
+}
 
 int restore_open(struct service *service)
 {

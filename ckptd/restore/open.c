@@ -224,7 +224,7 @@ static int finish_opening(struct opening *opening)
     }
     int error = session_of(&session, opening);
     if (error == 0)
-        error = load_new(&load, session, checkpoint);
+        error = load_new(&load, session, checkpoint, opening->items, opening->num_items);
     if (error == 0)
         error = reply_opened(opening, load);
     if (error != 0) {
@@ -241,6 +241,7 @@ static int finish_opening(struct opening *opening)
     log_debug("restore", "run %s: load %llu of step %llu, %u boxes", opening->run->name,
               (unsigned long long)load->number, (unsigned long long)checkpoint->summary.step,
               opening->num_items);
+    restore_wake(opening->service); /* its shards are read ahead */
     return 0;
 }
 

@@ -1,7 +1,8 @@
 /* restore.h - what the files of restore/ share. Private to them.
  *
- * lease.c keeps the table of loads, open.c makes a load of an OpenLoad, shard.c lends the shards.
- * Everything runs on the service thread unless a function says otherwise. */
+ * open.c makes a load of an OpenLoad, lease.c keeps the table of loads, shard.c lends shards to
+ * LoadShard, pass.c reads and proves images, ahead.c says which image is next. Everything runs on
+ * the service thread unless a function says otherwise. */
 #ifndef HOLDFAST_CKPTD_RESTORE_H
 #define HOLDFAST_CKPTD_RESTORE_H
 
@@ -12,14 +13,39 @@
 /* The checkpoint's manifest stays cached between the two. */
 void lease_take(struct checkpoint *checkpoint);
 void lease_drop(struct checkpoint *checkpoint);
-/* Takes a lease. ERR_BUSY, ERR_MEMORY. */
-int load_new(struct load **out, struct session *session, struct checkpoint *checkpoint);
+/* Takes a lease, and notes the shards of the plan as wanted. `items` are sorted by shard. ERR_BUSY,
+ * ERR_MEMORY. */
+int load_new(struct load **out, struct session *session, struct checkpoint *checkpoint,
+             const struct load_item *items, uint32_t num_items);
 /* By number, and its lease begins anew. ERR_NOT_FOUND. */
 int load_find(struct load **out, struct service *service, uint64_t number);
+/* The load reads `image` of shard `shard` from now on. */
+void load_hold(struct load *load, uint32_t shard, struct image *image);
 void load_end(struct load *load);
+/* An image that nobody reads or wants goes, unless it is of the newest checkpoint. */
+void load_settle(struct image *image);
+
+/* ---- pass.c ---- */
+
+/* Both end with shard_proven() or shard_failed(); until then image->in_pass. A READ makes the image
+ * first, whose calls are `waiting` (or NULL), and fails with ERR_BUSY when there is no memory for
+ * it now. */
+int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting);
+void pass_verify(struct image *image);
 
 /* ---- shard.c ---- */
 
-void shard_fail_starved(struct service *service); /* ckptd ends */
+void shard_proven(struct image *image);
+/* image->fault says why; the image has left its checkpoint when this returns. */
+void shard_failed(struct image *image);
+void shard_retry_starved(struct service *service); /* memory came back */
+void shard_fail_starved(struct service *service);  /* ckptd ends */
+
+/* ---- ahead.c ---- */
+
+/* Starts what is to be read and proven next, as far as the queue and the memory allow. */
+void ahead_run(struct service *service);
+/* So few chunks are under way that ahead_run() may start more. */
+uint32_t ahead_chunks(const struct service *service);
 
 #endif

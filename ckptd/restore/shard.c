@@ -1,7 +1,7 @@
-/* shard.c - LoadShard: shards that are proven before they are lent.
+/* shard.c - LoadShard: shards are lent when they are proven.
  *
- *   LoadShard ──► in memory, verified ──► lent at once
- *             └─► in memory: VERIFY pass, else READ pass ──► table, manifest ──► lent
+ *   LoadShard ──► in memory and proven ──► lent at once
+ *             └─► a pass over it is under way, or started now (pass.c) ──► lent
  *
  * Nothing is lent whose every block was not hashed and compared, whatever tier it came from. An
  * image whose writer is still connected is verified for each LoadShard, because the writer may
@@ -17,9 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- passes ---- */
-
 static void begin_wait(struct shard_wait *wait);
+
+/* ---- lent, or not ---- */
 
 static void lend(struct shard_wait *wait, struct image *image)
 {
@@ -30,15 +30,13 @@ static void lend(struct shard_wait *wait, struct image *image)
         free(wait);
         return;
     }
-    if (!load->held[wait->shard]) {
-        load->held[wait->shard] = image;
-        image->readers++;
-    }
+    load_hold(load, wait->shard, image);
     Holdfast__V1__LoadShardReply reply = HOLDFAST__V1__LOAD_SHARD_REPLY__INIT;
     reply.segments = image->segments;
     reply.n_segments = image->num_segments;
     reply.bytes = image->geometry.file_bytes;
-    reply.tier = wait->from_memory ? "memory" : "local";
+    /* From disk for all loads that were open when it was read, whoever asked first. */
+    reply.tier = load->number > image->read_until ? "memory" : "local";
     rpc_call_reply(wait->call, &reply.base);
     free(wait);
 }
@@ -50,14 +48,9 @@ static struct shard_wait *take_waiting(struct image *image)
     return first;
 }
 
-static void pass_succeeded(struct image *image)
+void shard_proven(struct image *image)
 {
     struct shard_wait *wait = take_waiting(image);
-    if (image->state == IMAGE_READING) {
-        image->service->stats.bytes_read += image->geometry.file_bytes;
-        image->state = IMAGE_RESIDENT;
-    }
-    image->verified = image->session == NULL;
     while (wait) {
         struct shard_wait *next = wait->next;
         lend(wait, image);
@@ -65,8 +58,7 @@ static void pass_succeeded(struct image *image)
     }
 }
 
-/* The image is not what the manifest says, or could not be read. */
-static void pass_failed(struct image *image)
+void shard_failed(struct image *image)
 {
     struct checkpoint *checkpoint = image->checkpoint;
     struct fault fault = image->fault;
@@ -96,126 +88,7 @@ static void pass_failed(struct image *image)
     }
 }
 
-static void pass_ended(struct event *event)
-{
-    struct image *image = CONTAINER_OF(event, struct image, job.done);
-    struct checkpoint *checkpoint = image->checkpoint;
-    struct service *service = image->service;
-    image->readers--; /* the pass itself */
-    if (image->fault.code == 0)
-        pass_succeeded(image);
-    else
-        pass_failed(image);
-    lease_drop(checkpoint);
-    restore_wake(service); /* nobody may want the image any more */
-}
-
-static void work_end_pass(struct job *job)
-{
-    struct image *image = CONTAINER_OF(job, struct image, job);
-    const struct manifest *manifest = image->checkpoint->manifest;
-    if (image->object)
-        storage_object_close(image->service->storage, image->object);
-    image->object = NULL;
-    int error = image->fault.code == 0
-                    ? image_check_table(image, manifest->shards[image->shard].table_hash)
-                    : 0;
-    if (error != 0)
-        fault_take(&image->fault, error);
-}
-
-static void end_pass(struct image *image)
-{
-    image->job = (struct job){.work = work_end_pass, .done.run = pass_ended};
-    loop_work(image->service->loop, &image->job);
-}
-
-static void chunk_advanced(struct image *image, struct chunk *chunk)
-{
-    (void)chunk;
-    if (image->busy == 0)
-        end_pass(image);
-}
-
-/* A pass keeps its image and its checkpoint until pass_ended. */
-static void hold_for_pass(struct image *image)
-{
-    image->readers++;
-    lease_take(image->checkpoint);
-    image->advance = chunk_advanced;
-    image->fault = (struct fault){0};
-    atomic_store(&image->stopped, false);
-    image->identity = checksum_shard_identity(image->checkpoint->summary.nonce, image->shard,
-                                              image->checkpoint->summary.shards);
-}
-
-/* On a worker. */
-static void work_open_file(struct job *job)
-{
-    struct image *image = CONTAINER_OF(job, struct image, job);
-    const struct manifest_summary *summary = &image->checkpoint->summary;
-    struct shard_identity identity = {.step = summary->step,
-                                      .attempt = summary->attempt,
-                                      .shard = image->shard,
-                                      .shards = summary->shards};
-    char key[STORAGE_KEY_MAX];
-    uint64_t bytes = 0;
-    snprintf(identity.run, sizeof identity.run, "%s", summary->run);
-    pool_clean(image->service->pool, image->segments, image->num_segments);
-    int error = shard_key(key, sizeof key, &identity);
-    if (error == 0)
-        error = storage_object_open(image->service->storage, &image->object, key, &bytes);
-    if (error == 0 && bytes != image->geometry.file_bytes)
-        error =
-            report_error(ERR_CORRUPT, NULL, "shard %u has %llu bytes instead of %llu", image->shard,
-                         (unsigned long long)bytes, (unsigned long long)image->geometry.file_bytes);
-    if (error != 0)
-        fault_take(&image->fault, error);
-}
-
-static void file_opened(struct event *event)
-{
-    struct image *image = CONTAINER_OF(event, struct image, job.done);
-    if (image->fault.code != 0)
-        end_pass(image);
-    else
-        image_start_all(image, PASS_READ);
-}
-
-/* ERR_BUSY: no memory now. */
-static int start_read(struct load *load, uint32_t shard)
-{
-    struct checkpoint *checkpoint = load->checkpoint;
-    const struct manifest_shard *entry = &checkpoint->manifest->shards[shard];
-    struct shard_tensor *tensors = NULL;
-    struct shard_geometry geometry;
-    struct image *image = NULL;
-    uint32_t count;
-    uint64_t bytes;
-    int error = layout_shard_tensors(&tensors, &count, &bytes, checkpoint->manifest->table, shard);
-    free(tensors);
-    if (error == 0)
-        error = shard_geometry_derive(&geometry, entry->data_start, bytes);
-    if (error == 0)
-        error = image_new(&image, load->service, &geometry);
-    if (error != 0)
-        return error;
-    error = image_take_segments(image, checkpoint->run);
-    if (error != 0) {
-        image_free(image);
-        return error;
-    }
-    image->state = IMAGE_READING;
-    image->checkpoint = checkpoint;
-    image->shard = shard;
-    checkpoint->images[shard] = image;
-    hold_for_pass(image);
-    image->job = (struct job){.work = work_open_file, .done.run = file_opened};
-    loop_work(load->service->loop, &image->job);
-    return 0;
-}
-
-/* ---- LoadShard ---- */
+/* ---- waiting for memory ---- */
 
 static void fail_wait(struct shard_wait *wait, int error)
 {
@@ -248,9 +121,8 @@ static void starved_to_death(struct timer *timer)
                                  wait->shard));
 }
 
-static void wake_starved(struct timer *timer)
+void shard_retry_starved(struct service *service)
 {
-    struct service *service = CONTAINER_OF(timer, struct service, wake_timer);
     struct shard_wait *wait = service->starved;
     service->starved = NULL;
     while (wait) {
@@ -260,13 +132,7 @@ static void wake_starved(struct timer *timer)
     }
 }
 
-void restore_wake(struct service *service)
-{
-    /* By a timer: whoever gives memory back is in the middle of something. */
-    service->wake_timer.run = wake_starved;
-    if (service->starved && !service->wake_timer.armed)
-        loop_timer(service->loop, &service->wake_timer, 0);
-}
+/* ---- the call ---- */
 
 /* Finds out what the call needs, and starts it or waits for it. */
 static void begin_wait(struct shard_wait *wait)
@@ -280,28 +146,32 @@ static void begin_wait(struct shard_wait *wait)
         fail_wait(wait, error);
         return;
     }
-    struct image *image = load->checkpoint->images[wait->shard];
-    wait->from_memory = image && image->state == IMAGE_RESIDENT;
-    bool under_way = image && (image->state == IMAGE_READING || image->waiting);
-    if (image && !under_way && (image->verified || load->held[wait->shard] == image)) {
-        loop_timer_cancel(wait->service->loop, &wait->timer);
-        lend(wait, image);
-        return;
+    struct checkpoint *checkpoint = load->checkpoint;
+    struct image *image = checkpoint->images[wait->shard];
+    wait->next = NULL;
+    if (image && !image->in_pass &&
+        image->table_hash != checkpoint->manifest->shards[wait->shard].table_hash) {
+        image_leave_checkpoint(image); /* not what the manifest means: the file decides */
+        image = NULL;
     }
     if (!image) {
-        error = start_read(load, wait->shard);
+        error = pass_read(checkpoint, wait->shard, wait);
         if (error != 0) {
             error == ERR_BUSY ? starve(wait) : fail_wait(wait, error);
             return;
         }
-        image = load->checkpoint->images[wait->shard];
-    } else if (!under_way) {
-        hold_for_pass(image);
-        image_start_all(image, PASS_VERIFY);
+        loop_timer_cancel(wait->service->loop, &wait->timer);
+        return;
     }
     loop_timer_cancel(wait->service->loop, &wait->timer);
+    if (!image->in_pass && (image->verified || load->shards[wait->shard].held == image)) {
+        lend(wait, image);
+        return;
+    }
     wait->next = image->waiting;
     image->waiting = wait;
+    if (!image->in_pass)
+        pass_verify(image);
 }
 
 void restore_load_shard(struct service *service, struct rpc_call *call,

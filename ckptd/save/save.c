@@ -177,6 +177,8 @@ static void enter_memory(struct save *save, struct checkpoint *checkpoint)
         image->state = IMAGE_RESIDENT;
         image->checkpoint = checkpoint;
         image->shard = i;
+        image->table_hash = save->stages[i].table_hash;
+        image->read_until = 0;
         checkpoint->images[i] = image;
         release_image(&save->stages[i]);
     }

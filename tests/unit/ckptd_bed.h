@@ -29,6 +29,7 @@
 #define COLUMNS 1024u /* 4 MiB in all */
 #define MIB (1u << 20)
 #define RANKS 2u
+#define PEERS_MAX 8u
 #define CALL_MS 20000u
 #define POOL_SEGMENTS_MAX 256u
 
@@ -250,8 +251,9 @@ static inline void *describe_thread(void *argument)
 /* All ranks of the open attempt describe themselves; the first error. */
 static inline int peers_open(struct peer *peers, struct bed *bed, uint32_t world_size)
 {
-    struct describing describing[RANKS];
+    struct describing describing[PEERS_MAX];
     int error = 0;
+    assert_true(world_size <= PEERS_MAX);
     memset(peers, 0, world_size * sizeof *peers);
     for (uint32_t i = 0; i < world_size; i++) {
         peers[i] = (struct peer){.bed = bed, .rank = i, .socket = -1, .event_fd = -1};
@@ -409,10 +411,22 @@ struct loading {
     uint32_t shards;
 };
 
-static inline int load_open(struct loading *out, struct bed *bed, int64_t step)
+/* Opens a load whose plan is `count` rows of the matrix; none: it plans nothing. */
+static inline int load_open_rows(struct loading *out, struct bed *bed, int64_t step, uint64_t first,
+                                 uint64_t count)
 {
+    uint64_t shape[] = {ROWS, COLUMNS}, offset[] = {first, 0}, extent[] = {count, COLUMNS};
+    Holdfast__V1__Slice slice = HOLDFAST__V1__SLICE__INIT, *slices[] = {&slice};
     Holdfast__V1__OpenLoadRequest request = HOLDFAST__V1__OPEN_LOAD_REQUEST__INIT;
     Holdfast__V1__OpenLoadReply *reply;
+    slice.name = "weights";
+    slice.dtype = "F32";
+    slice.shape = shape;
+    slice.offset = offset;
+    slice.extent = extent;
+    slice.n_shape = slice.n_offset = slice.n_extent = 2;
+    request.slices = slices;
+    request.n_slices = count > 0;
     memset(out, 0, sizeof *out);
     out->peer = (struct peer){.bed = bed, .socket = -1, .event_fd = -1};
     request.run = RUN;
@@ -429,6 +443,11 @@ static inline int load_open(struct loading *out, struct bed *bed, int64_t step)
     FREE_REPLY(reply);
     out->peer.socket = arena_connect(bed);
     return 0;
+}
+
+static inline int load_open(struct loading *out, struct bed *bed, int64_t step)
+{
+    return load_open_rows(out, bed, step, 0, 0);
 }
 
 static inline int load_shard(struct loading *loading, uint32_t shard, char tier[16])
@@ -449,6 +468,19 @@ static inline int load_shard(struct loading *loading, uint32_t shard, char tier[
         snprintf(tier, 16, "%s", reply->tier);
     FREE_REPLY(reply);
     return peer_map(peer, peer->segments, peer->num_segments, false);
+}
+
+static inline int load_release(struct loading *loading, uint32_t shard)
+{
+    Holdfast__V1__ReleaseShardRequest request = HOLDFAST__V1__RELEASE_SHARD_REQUEST__INIT;
+    Holdfast__V1__ReleaseShardReply *reply;
+    request.load = loading->load;
+    request.shard = shard;
+    int error = call(loading->peer.bed, "ReleaseShard", &request.base,
+                     &holdfast__v1__release_shard_reply__descriptor, &reply);
+    if (error == 0)
+        FREE_REPLY(reply);
+    return error;
 }
 
 static inline void load_close(struct loading *loading)

@@ -1,0 +1,93 @@
+/* ahead.c - which shard is read or proven next, before anybody waits for it.
+ *
+ * A plan says which shards a load will ask for, so ckptd need not wait to be asked. Every client
+ * walks through its plan in the order of the shard numbers, and so does ckptd, over the plans of
+ * all open loads together: the lowest shard that an open load wants and that is not proven is next.
+ * Thus the ranks of a job that load together find the same shard in memory at the same time, and it
+ * goes when the last of them has released it: a load through a pool much smaller than the
+ * checkpoint still reads each byte once.
+ *
+ * After the plans come images that their writers left behind (a trainer that was killed, say): they
+ * are proven at once, so that the job that is started next finds them proven. Images whose writer
+ * is connected are proven for each LoadShard only: what is found ahead would not hold.
+ *
+ * Bounds: a pass is started while fewer than AHEAD_DEPTHS times the storage's queue depth of chunks
+ * are under way, which keeps the device busy from one shard to the next. Memory is taken from
+ * nobody who reads it, and not while a LoadShard waits for memory. A failure is left to the
+ * LoadShard that meets it. */
+#include "ckptd/restore/restore.h"
+
+#define AHEAD_DEPTHS 4u
+
+uint32_t ahead_chunks(const struct service *service)
+{
+    return AHEAD_DEPTHS * (uint32_t)service->config->queue_depth;
+}
+
+static bool is_unproven(const struct image *image)
+{
+    return image->state == IMAGE_RESIDENT && !image->verified && !image->in_pass &&
+           !image->session && !image->in_hand;
+}
+
+/* The first shard of the load's plan that a pass would help. What is behind load->next was in
+ * memory or under way when it was looked at: should it go, LoadShard gets it again. */
+static bool find_shard(uint32_t *out, struct load *load)
+{
+    struct checkpoint *checkpoint = load->checkpoint;
+    if (checkpoint->damaged)
+        return false;
+    for (; load->next < load->num_planned; load->next++) {
+        uint32_t shard = load->plan[load->next];
+        const struct image *image = checkpoint->images[shard];
+        *out = shard;
+        if (load->shards[shard].wanted && (!image || is_unproven(image)))
+            return true;
+    }
+    return false;
+}
+
+/* False when there is nothing to do, or no memory to do it in. */
+static bool start_wanted(struct service *service)
+{
+    struct load *first = NULL;
+    uint32_t shard = 0;
+    for (int64_t i = 0; i < service->config->limit_loads; i++) {
+        struct load *load = &service->loads[i];
+        uint32_t found;
+        if (load->number == 0 || (first && load->checkpoint != first->checkpoint) ||
+            !find_shard(&found, load) || (first && found >= shard))
+            continue;
+        first = load;
+        shard = found;
+    }
+    if (!first)
+        return false;
+    struct image *image = first->checkpoint->images[shard];
+    if (image) {
+        pass_verify(image);
+        return true;
+    }
+    int error = pass_read(first->checkpoint, shard, NULL);
+    first->next += error != 0 && error != ERR_BUSY;
+    return error != ERR_BUSY;
+}
+
+static bool start_left_behind(struct service *service)
+{
+    for (struct image *image = service->images; image; image = image->next) {
+        if (!is_unproven(image) || image->checkpoint->damaged)
+            continue;
+        pass_verify(image);
+        return true;
+    }
+    return false;
+}
+
+void ahead_run(struct service *service)
+{
+    while (!service->draining && !service->starved &&
+           service->chunks_in_passes < ahead_chunks(service))
+        if (!start_wanted(service) && !start_left_behind(service))
+            return;
+}

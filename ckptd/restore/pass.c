@@ -1,0 +1,168 @@
+/* pass.c - proves an image: every block hashed, the table compared with the manifest's hash of it.
+ *
+ *   READ    worker: zero, open the file ──► chunks read and hashed ──► worker: table ──► proven
+ *   VERIFY  chunks hashed where they lie in memory                 ──► worker: table ──► proven
+ *
+ * A pass keeps its image and its checkpoint. What it proves holds until a writer may touch the
+ * image again: an image whose writer was connected when the pass began is proven for the calls that
+ * wait for this pass and for no other.
+ *
+ * Bytes are counted as read from the device when they arrive, whatever becomes of the pass. */
+#include "ckptd/restore/restore.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the end ---- */
+
+static void pass_ended(struct event *event)
+{
+    struct image *image = CONTAINER_OF(event, struct image, job.done);
+    struct checkpoint *checkpoint = image->checkpoint;
+    struct service *service = image->service;
+    image->in_pass = false;
+    image->readers--;
+    if (image->fault.code != 0) {
+        shard_failed(image);
+    } else {
+        if (image->state == IMAGE_READING)
+            image->read_until = service->next_load;
+        image->state = IMAGE_RESIDENT;
+        image->verified = !image->had_writer;
+        shard_proven(image);
+        load_settle(image);
+    }
+    lease_drop(checkpoint);
+    restore_wake(service); /* nobody may want the image any more */
+}
+
+static void work_end_pass(struct job *job)
+{
+    struct image *image = CONTAINER_OF(job, struct image, job);
+    if (image->object)
+        storage_object_close(image->service->storage, image->object);
+    image->object = NULL;
+    int error = image->fault.code == 0 ? image_check_table(image, image->table_hash) : 0;
+    if (error != 0)
+        fault_take(&image->fault, error);
+}
+
+static void end_pass(struct image *image)
+{
+    image->job = (struct job){.work = work_end_pass, .done.run = pass_ended};
+    loop_work(image->service->loop, &image->job);
+}
+
+static void chunk_advanced(struct image *image, struct chunk *chunk)
+{
+    struct service *service = image->service;
+    uint64_t start, end;
+    image_chunk_range(image, chunk->index, &start, &end);
+    if (image->pass == PASS_READ && chunk->fault.code == 0)
+        service->stats.bytes_read += end - start;
+    if (--service->chunks_in_passes + 1 == ahead_chunks(service))
+        restore_wake(service);
+    if (image->busy == 0)
+        end_pass(image);
+}
+
+/* ---- the beginning ---- */
+
+static void hold_for_pass(struct image *image)
+{
+    image->in_pass = true;
+    image->had_writer = image->session != NULL || image->in_hand;
+    image->readers++;
+    lease_take(image->checkpoint);
+    image->service->chunks_in_passes += image->num_chunks;
+    image->advance = chunk_advanced;
+    image->fault = (struct fault){0};
+    atomic_store(&image->stopped, false);
+    image->identity = checksum_shard_identity(image->checkpoint->summary.nonce, image->shard,
+                                              image->checkpoint->summary.shards);
+}
+
+/* On a worker. */
+static void work_open_file(struct job *job)
+{
+    struct image *image = CONTAINER_OF(job, struct image, job);
+    const struct manifest_summary *summary = &image->checkpoint->summary;
+    struct shard_identity identity = {.step = summary->step,
+                                      .attempt = summary->attempt,
+                                      .shard = image->shard,
+                                      .shards = summary->shards};
+    char key[STORAGE_KEY_MAX];
+    uint64_t bytes = 0;
+    snprintf(identity.run, sizeof identity.run, "%s", summary->run);
+    pool_clean(image->service->pool, image->segments, image->num_segments);
+    int error = shard_key(key, sizeof key, &identity);
+    if (error == 0)
+        error = storage_object_open(image->service->storage, &image->object, key, &bytes);
+    if (error == 0 && bytes != image->geometry.file_bytes)
+        error =
+            report_error(ERR_CORRUPT, NULL, "shard %u has %llu bytes instead of %llu", image->shard,
+                         (unsigned long long)bytes, (unsigned long long)image->geometry.file_bytes);
+    if (error != 0)
+        fault_take(&image->fault, error);
+}
+
+static void file_opened(struct event *event)
+{
+    struct image *image = CONTAINER_OF(event, struct image, job.done);
+    if (image->fault.code == 0) {
+        image_start_all(image, PASS_READ);
+        return;
+    }
+    image->service->chunks_in_passes -= image->num_chunks;
+    end_pass(image);
+}
+
+static int geometry_of(struct shard_geometry *out, const struct checkpoint *checkpoint,
+                       uint32_t shard)
+{
+    struct shard_tensor *tensors = NULL;
+    uint32_t count;
+    uint64_t bytes;
+    int error = layout_shard_tensors(&tensors, &count, &bytes, checkpoint->manifest->table, shard);
+    free(tensors);
+    if (error != 0)
+        return error;
+    return shard_geometry_derive(out, checkpoint->manifest->shards[shard].data_start, bytes);
+}
+
+int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting)
+{
+    struct service *service = checkpoint->run->service;
+    struct shard_geometry geometry;
+    struct image *image = NULL;
+    int error = geometry_of(&geometry, checkpoint, shard);
+    if (error == 0)
+        error = image_new(&image, service, &geometry);
+    if (error != 0)
+        return error;
+    /* What it is read for decides what may be reclaimed for it. */
+    image->state = IMAGE_READING;
+    image->checkpoint = checkpoint;
+    image->shard = shard;
+    image->waiting = waiting;
+    error = image_take_segments(image, checkpoint->run);
+    if (error != 0) {
+        image->checkpoint = NULL;
+        image_free(image);
+        return error;
+    }
+    image->table_hash = checkpoint->manifest->shards[shard].table_hash;
+    checkpoint->images[shard] = image;
+    hold_for_pass(image);
+    image->job = (struct job){.work = work_open_file, .done.run = file_opened};
+    loop_work(service->loop, &image->job);
+    return 0;
+}
+
+void pass_verify(struct image *image)
+{
+    CHECK(image->state == IMAGE_RESIDENT && !image->in_pass);
+    hold_for_pass(image);
+    image_start_all(image, PASS_VERIFY);
+}

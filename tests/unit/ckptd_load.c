@@ -1,0 +1,197 @@
+/* ckptd_load.c - what ckptd does for loads before it is asked, and how often it reads.
+ *
+ * Goal: the shards of a plan are read ahead, once, however small the pool is and however far apart
+ * the ranks are; memory is taken from nobody who still wants it; what a writer left behind is
+ * proven at once, and what it changed on the way out is found. Method: a service in this process
+ * and raw clients (ckptd_bed.h) that go through their plans step by step; Status tells what is in
+ * memory, what is proven and what was read. */
+#include "tests/unit/ckptd_bed.h"
+
+#include <jansson.h>
+
+#define SHARDS 8u /* of 512 KiB and a header: one segment each */
+
+static struct peer peers[SHARDS];
+
+static json_int_t status(struct bed *bed, const char *object, const char *key)
+{
+    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    Holdfast__V1__StatusReply *reply;
+    assert_int_equal(
+        call(bed, "Status", &request.base, &holdfast__v1__status_reply__descriptor, &reply), 0);
+    json_t *root = json_loads(reply->json, 0, NULL);
+    FREE_REPLY(reply);
+    json_t *value = json_object_get(json_object_get(root, object), key);
+    assert_true(json_is_integer(value));
+    json_int_t number = json_integer_value(value);
+    json_decref(root);
+    return number;
+}
+
+static bool wait_status(struct bed *bed, const char *object, const char *key, json_int_t want)
+{
+    json_int_t now = -1;
+    for (int i = 0; i < 500 && now != want; i++) {
+        now = status(bed, object, key);
+        sleep_ms(now == want ? 0 : 10);
+    }
+    return now == want;
+}
+
+static void save_steps(struct bed *bed, uint64_t count)
+{
+    assert_int_equal(open_attempt(bed, SHARDS), 0);
+    assert_int_equal(peers_open(peers, bed, SHARDS), 0);
+    for (uint64_t step = 1; step <= count; step++)
+        assert_true(save_step(peers, SHARDS, step));
+}
+
+/* Starts the service anew with a pool of so many shards. */
+static void restart(struct bed *bed, uint32_t pool_shards)
+{
+    bed_stop(bed);
+    bed->config.pool_bytes = pool_shards * MIB;
+    bed->config.limit_load_wait_ms = 200;
+    assert_int_equal(bed_start(bed), 0);
+}
+
+static uint64_t bytes_of(struct bed *bed)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    Holdfast__V1__ListReply *reply;
+    assert_int_equal(
+        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    uint64_t bytes = reply->checkpoints[0]->bytes;
+    FREE_REPLY(reply);
+    return bytes;
+}
+
+/* The next shard of a rank's way through the checkpoint: taken, compared, given back. */
+static void step_through(struct loading *loading, uint32_t shard)
+{
+    assert_int_equal(load_shard(loading, shard, NULL), 0);
+    assert_true(shard_is_right(loading, shard, loading->step));
+    assert_int_equal(load_release(loading, shard), 0);
+}
+
+static void test_load__through_a_small_pool_ranks_read_each_byte_once(void **state)
+{
+    struct bed *bed = *state;
+    struct loading fast, slow;
+    save_steps(bed, 1);
+    peers_close(peers, SHARDS);
+    restart(bed, 2);
+    assert_int_equal(load_open_rows(&fast, bed, -1, 0, ROWS), 0);
+    assert_int_equal(load_open_rows(&slow, bed, -1, 0, ROWS), 0);
+    step_through(&fast, 0);
+    step_through(&fast, 1);
+    for (uint32_t shard = 2; shard < SHARDS; shard++) {
+        /* The pool is full of what the slow rank has yet to see: nothing of it goes. */
+        assert_int_equal(load_shard(&fast, shard, NULL), ERR_BUSY);
+        step_through(&slow, shard - 2);
+        step_through(&fast, shard);
+    }
+    step_through(&slow, SHARDS - 2);
+    step_through(&slow, SHARDS - 1);
+    assert_int_equal(status(bed, "since_start", "bytes_read"), bytes_of(bed));
+    load_close(&fast);
+    load_close(&slow);
+}
+
+static void test_load__a_rank_that_comes_late_gets_its_shards_too(void **state)
+{
+    struct bed *bed = *state;
+    struct loading early, late;
+    save_steps(bed, 1);
+    peers_close(peers, SHARDS);
+    restart(bed, 2);
+    assert_int_equal(load_open_rows(&early, bed, -1, 0, ROWS), 0);
+    for (uint32_t shard = 0; shard < 4; shard++)
+        step_through(&early, shard);
+    assert_int_equal(load_open_rows(&late, bed, -1, 0, ROWS), 0);
+    for (uint32_t shard = 0; shard < SHARDS; shard++) {
+        step_through(&late, shard);
+        if (shard >= 4)
+            step_through(&early, shard);
+    }
+    load_close(&early);
+    load_close(&late);
+}
+
+static void test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    save_steps(bed, 2);
+    peers_close(peers, SHARDS);
+    restart(bed, SHARDS);
+    assert_int_equal(load_open_rows(&loading, bed, 1, ROWS / SHARDS * 2, 2 * ROWS / SHARDS), 0);
+    assert_true(wait_status(bed, "images", "proven", 2));
+    sleep_ms(50);
+    assert_int_equal(status(bed, "images", "resident"), 2);
+    assert_int_equal(status(bed, "since_start", "bytes_read"), bytes_of(bed) / SHARDS * 2);
+    char tier[16];
+    assert_int_equal(load_shard(&loading, 3, tier), 0);
+    assert_string_equal(tier, "local"); /* for this load it came from disk, though it was there */
+    step_through(&loading, 2);
+    assert_int_equal(status(bed, "images", "resident"), 1); /* an old step stays for nobody else */
+    load_close(&loading);
+    assert_true(wait_status(bed, "pool", "segments_used", 0)); /* nor what was never asked for */
+}
+
+static void test_load__a_save_takes_what_was_only_read_ahead(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    save_steps(bed, 1);
+    peers_close(peers, SHARDS);
+    restart(bed, SHARDS);
+    assert_int_equal(load_open_rows(&loading, bed, 1, 0, ROWS), 0);
+    assert_true(wait_status(bed, "images", "proven", SHARDS));
+    save_steps(bed, 1);
+    for (uint32_t shard = 0; shard < SHARDS; shard++)
+        step_through(&loading, shard);
+    load_close(&loading);
+    peers_close(peers, SHARDS);
+}
+
+static void test_load__what_a_killed_writer_left_is_proven_at_once(void **state)
+{
+    struct bed *bed = *state;
+    save_steps(bed, 1);
+    sleep_ms(50);
+    assert_int_equal(status(bed, "images", "resident"), SHARDS);
+    assert_int_equal(status(bed, "images", "proven"), 0); /* writers are there: it would not hold */
+    peer_close(&peers[3]);
+    assert_true(wait_status(bed, "images", "proven", 1));
+    peers_close(peers, SHARDS);
+    assert_true(wait_status(bed, "images", "proven", SHARDS));
+    assert_int_equal(load_all(bed, -1, NULL), 0);
+    assert_int_equal(status(bed, "since_start", "bytes_read"), 0);
+}
+
+static void test_load__what_a_writer_changed_before_it_went_is_dropped_and_read(void **state)
+{
+    struct bed *bed = *state;
+    save_steps(bed, 1);
+    *peer_byte(&peers[5], peers[5].data_byte + 4321) ^= 1;
+    peers_close(peers, SHARDS);
+    assert_true(wait_status(bed, "images", "proven", SHARDS - 1));
+    assert_int_equal(status(bed, "images", "resident"), SHARDS - 1);
+    assert_int_equal(load_all(bed, -1, NULL), 0);
+    assert_int_equal(status(bed, "since_start", "bytes_read"), bytes_of(bed) / SHARDS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define CASE(test) cmocka_unit_test_setup_teardown(test, bed_set_up, bed_tear_down)
+        CASE(test_load__through_a_small_pool_ranks_read_each_byte_once),
+        CASE(test_load__a_rank_that_comes_late_gets_its_shards_too),
+        CASE(test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else),
+        CASE(test_load__a_save_takes_what_was_only_read_ahead),
+        CASE(test_load__what_a_killed_writer_left_is_proven_at_once),
+        CASE(test_load__what_a_writer_changed_before_it_went_is_dropped_and_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
