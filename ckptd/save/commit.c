@@ -5,9 +5,9 @@
  *                    commit_begin (first rank)
  *        (free) ────────────────────────────────► STAGING ───┐ a rank fails, dies, skips it,
  *           ▲                                        │       │ gives it up; a new attempt comes
- *           │                     commit_durable of  │       │ before every rank ended
- *           │                     the last rank      ▼       ▼
- *           │                              SYNC_NAMES│    DISCARDING ◄──────────┐
+ *           │            commit_durable of the last  │       │ before every rank ended
+ *           │            rank, and no earlier step   ▼       ▼
+ *           │            in work (I8)      SYNC_NAMES│    DISCARDING ◄──────────┐
  *           │                                        ▼       │ commit_discarded │
  *           │                                     NAMING ────┼── sync failed ───┤
  *           │                     commit_names_synced│       │                  │
@@ -32,6 +32,8 @@
  *   I5  Attempt numbers grow, and a number is durable before it is answered.
  *   I6  At most one save of a step is in work; a rank's steps grow within an attempt.
  *   I7  A rank only moves forward within a save; a save that is being discarded never comes back.
+ *   I8  Saves in work at once are published in the order of their steps: a later one waits for the
+ *       earlier, which needs no rank any more: who began the later one has ended or left it.
  *
  * What a crash finds. The machine is memory only: after a restart there are no saves, whatever
  * their state was. Without a manifest the files are rubbish (catalog.c removes them); with one the
@@ -116,6 +118,33 @@ static void discard(struct commit_save *save, struct commit_actions *actions, in
                                          .reason = reason});
 }
 
+/* ---- the order of saves ---- */
+
+/* May `save` be committed before an earlier step that may still be committed? */
+static bool must_wait(const struct commit *commit, const struct commit_save *save)
+{
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
+        const struct commit_save *other = &commit->saves[i];
+        if (other->state != COMMIT_FREE && other->state != COMMIT_DISCARDING &&
+            other->step < save->step)
+            return true;
+    }
+    return false;
+}
+
+/* STAGING -> NAMING, for the save whose turn it is. */
+static void name_next(struct commit *commit, struct commit_actions *actions)
+{
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
+        struct commit_save *save = &commit->saves[i];
+        if (save->state != COMMIT_STAGING || save->num_durable < save->world_size ||
+            must_wait(commit, save))
+            continue;
+        save->state = COMMIT_NAMING; /* I8: every later one waits for it now */
+        push_save(actions, COMMIT_SYNC_NAMES, save);
+    }
+}
+
 void commit_failed(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
                    int64_t rank, int error, const char *reason)
 {
@@ -123,6 +152,7 @@ void commit_failed(struct commit *commit, struct commit_actions *actions, uint64
     /* Later than STAGING every shard is durable: nothing of a rank can fail any more. */
     if (save && save->state == COMMIT_STAGING)
         discard(save, actions, rank, error, reason);
+    name_next(commit, actions);
 }
 
 void commit_rank_died(struct commit *commit, struct commit_actions *actions, uint64_t attempt,
@@ -137,6 +167,7 @@ void commit_rank_died(struct commit *commit, struct commit_actions *actions, uin
             discard(save, actions, rank, ERR_ABORTED,
                     "a rank ended before it had announced its part");
     }
+    name_next(commit, actions);
 }
 
 void commit_abort_all(struct commit *commit, struct commit_actions *actions, const char *reason)
@@ -303,6 +334,7 @@ int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t
     if (commit->latest_max < step + 1)
         commit->latest_max = step + 1;
     *out_save = save->id;
+    name_next(commit, actions);
     return 0;
 }
 
@@ -327,10 +359,7 @@ void commit_durable(struct commit *commit, struct commit_actions *actions, uint6
         return;
     save->ranks[rank] = RANK_DURABLE;
     save->num_durable++;
-    if (save->num_durable < save->world_size)
-        return;
-    save->state = COMMIT_NAMING;
-    push_save(actions, COMMIT_SYNC_NAMES, save);
+    name_next(commit, actions);
 }
 
 void commit_names_synced(struct commit *commit, struct commit_actions *actions, uint64_t save_id,
@@ -341,6 +370,7 @@ void commit_names_synced(struct commit *commit, struct commit_actions *actions, 
         return;
     if (error != 0) {
         discard(save, actions, -1, error, "the names of its files could not be made durable");
+        name_next(commit, actions);
         return;
     }
     CHECK(save->num_durable == save->world_size); /* I1 */
@@ -356,6 +386,7 @@ void commit_published(struct commit *commit, struct commit_actions *actions, uin
         return;
     if (outcome == OUTCOME_ABSENT) { /* I3 */
         discard(save, actions, -1, error, "its manifest could not be written");
+        name_next(commit, actions);
         return;
     }
     if (outcome == OUTCOME_DURABLE) {
@@ -370,6 +401,7 @@ void commit_published(struct commit *commit, struct commit_actions *actions, uin
                                     "removed"});
     }
     save->state = COMMIT_FREE;
+    name_next(commit, actions);
     settle(commit, actions);
 }
 

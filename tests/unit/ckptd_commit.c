@@ -1,6 +1,6 @@
 /* ckptd_commit.c - the state machine that decides when a checkpoint exists.
  *
- * Goal: the transitions drawn in commit.c, and its invariants I1 to I7 under any order of
+ * Goal: the transitions drawn in commit.c, and its invariants I1 to I8 under any order of
  * events. Method: first single transitions. Then a simulation: a seeded scheduler plays ranks, disk
  * and operator against the machine; completions come late, in any order, twice, or for saves that
  * are gone; I/O fails or its outcome is unknown; ranks die; the daemon crashes at any point and
@@ -79,6 +79,19 @@ static void make_all_durable(uint32_t world_size, uint64_t save)
         commit_durable(&machine, &actions, save, rank);
 }
 
+/* A save of one rank whose manifest is about to be written. */
+static uint64_t bring_to_publication(void)
+{
+    open_attempt(1);
+    uint64_t save = begin_all(1, 1);
+    end_all(1, save);
+    make_all_durable(1, save);
+    expect_action(COMMIT_SYNC_NAMES);
+    commit_names_synced(&machine, &actions, save, 0);
+    expect_action(COMMIT_PUBLISH);
+    return save;
+}
+
 static void test_commit__a_save_is_done_after_shards_names_and_manifest(void **state)
 {
     (void)state;
@@ -124,13 +137,7 @@ static void test_commit__a_failed_sync_of_names_discards(void **state)
 static void test_commit__an_unknown_publication_keeps_the_files(void **state)
 {
     (void)state;
-    open_attempt(1);
-    uint64_t save = begin_all(1, 1);
-    end_all(1, save);
-    make_all_durable(1, save);
-    expect_action(COMMIT_SYNC_NAMES);
-    commit_names_synced(&machine, &actions, save, 0);
-    expect_action(COMMIT_PUBLISH);
+    uint64_t save = bring_to_publication();
     commit_published(&machine, &actions, save, OUTCOME_UNKNOWN, ERR_IO);
     expect_action(COMMIT_KEEP);
     assert_int_equal(commit_num_saves(&machine), 0);
@@ -142,13 +149,7 @@ static void test_commit__an_outcome_that_nobody_set_is_no_commit(void **state)
         enum commit_outcome outcome;
     } fresh = {0};
     (void)state;
-    open_attempt(1);
-    uint64_t save = begin_all(1, 1);
-    end_all(1, save);
-    make_all_durable(1, save);
-    expect_action(COMMIT_SYNC_NAMES);
-    commit_names_synced(&machine, &actions, save, 0);
-    expect_action(COMMIT_PUBLISH);
+    uint64_t save = bring_to_publication();
     commit_published(&machine, &actions, save, fresh.outcome, ERR_MEMORY);
     expect_action(COMMIT_KEEP);
 }
@@ -156,13 +157,7 @@ static void test_commit__an_outcome_that_nobody_set_is_no_commit(void **state)
 static void test_commit__an_absent_publication_discards(void **state)
 {
     (void)state;
-    open_attempt(1);
-    uint64_t save = begin_all(1, 1);
-    end_all(1, save);
-    make_all_durable(1, save);
-    expect_action(COMMIT_SYNC_NAMES);
-    commit_names_synced(&machine, &actions, save, 0);
-    expect_action(COMMIT_PUBLISH);
+    uint64_t save = bring_to_publication();
     commit_published(&machine, &actions, save, OUTCOME_ABSENT, ERR_SPACE);
     expect_action(COMMIT_DISCARD);
 }
@@ -379,7 +374,8 @@ struct world {
     uint32_t world_size;
     uint32_t faults; /* per thousand; 0: heal */
     uint64_t num_done, num_crashes;
-    const char *broken; /* the first invariant that did not hold */
+    const struct truth *done; /* the newest commit, or NULL */
+    const char *broken;       /* the first invariant that did not hold */
 };
 
 static uint64_t roll(struct world *world)
@@ -422,6 +418,11 @@ static bool all_durable(const struct truth *truth)
     return true;
 }
 
+static bool follows(const struct truth *done, const struct truth *truth)
+{
+    return done && done->attempt == truth->attempt && done->step > truth->step;
+}
+
 static void perform_one(struct world *world, const struct commit_action *action)
 {
     struct truth *truth = NULL;
@@ -441,6 +442,8 @@ static void perform_one(struct world *world, const struct commit_action *action)
         break;
     case COMMIT_DONE:
         require(world, truth->manifest, "I2: done means durable");
+        require(world, !follows(world->done, truth), "I8: commits come in the order of steps");
+        world->done = truth;
         truth->acknowledged = true;
         truth->live = false;
         world->num_done++;
