@@ -453,16 +453,14 @@ struct save {
     int64_t begun_ms, ended_ms, durable_ms, named_ms;
 };
 
-/* Gives a new session the images of its first saves while memory is free; appends their segments to
- * `out`, which has room for SLOTS_PER_RANK images, and returns how many. */
-uint32_t save_lend_ahead(uint32_t *out, struct session *session);
-void save_begin(struct service *service, struct rpc_call *call,
-                const Holdfast__V1__BeginSaveRequest *request);
 void save_wait(struct service *service, struct rpc_call *call,
                const Holdfast__V1__WaitSaveRequest *request);
 void save_abort(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__AbortSaveRequest *request);
 void save_identity(struct shard_identity *out, const struct save *save, uint32_t rank);
+struct save *save_find(struct run *run, uint64_t id); /* or NULL */
+/* It is over: nothing of it is under way. */
+void save_free(struct save *save);
 /* From stage.c: */
 void save_stage_ended(struct stage *stage);
 void save_stage_durable(struct stage *stage);
@@ -477,6 +475,14 @@ struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
     char reason[512];
 };
 #define FAILURES_MAX 256u
+
+/* ---- begin.c ---- */
+
+/* Gives a new session the images of its first saves while memory is free; appends their segments to
+ * `out`, which has room for SLOTS_PER_RANK images, and returns how many. */
+uint32_t save_lend_ahead(uint32_t *out, struct session *session);
+void save_begin(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__BeginSaveRequest *request);
 
 /* ---- publish.c ---- */
 
