@@ -483,6 +483,9 @@ struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
 uint32_t save_lend_ahead(uint32_t *out, struct session *session);
 void save_begin(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__BeginSaveRequest *request);
+/* Memory came back, a save or a session ended: BeginSave calls that wait may go on. */
+void save_begin_wake(struct service *service);
+void save_begin_close(struct service *service); /* answers those that wait */
 
 /* ---- publish.c ---- */
 
@@ -568,7 +571,7 @@ void restore_close_load(struct service *service, struct rpc_call *call,
                         const Holdfast__V1__CloseLoadRequest *request);
 void restore_end_session(struct session *session); /* ends its loads */
 bool restore_lends(const struct session *session, uint32_t segment);
-/* Memory came back, or something else may be read or proven now. */
+/* Memory came back, or something else may be read or proven now: calls that wait may go on. */
 void restore_wake(struct service *service);
 
 /* ---- door.c ---- */
@@ -622,6 +625,8 @@ struct service {
     struct shard_wait *starved; /* LoadShard calls that wait for segments, oldest first */
     struct timer wake_timer;
     uint32_t chunks_in_passes; /* READ and VERIFY */
+    struct beginning *beginnings; /* BeginSave calls that wait for an image, oldest first */
+    struct timer begin_timer;
     struct connection *connections;
     struct failure *failures; /* a ring */
     uint32_t num_failures;

@@ -517,6 +517,7 @@ static void drain(struct event *event)
     service->drain_until_ms = loop_now_ms() + service->config->limit_drain_ms;
     service->drain_timer.run = drain_again;
     rpc_server_set_serving(service->rpc, false);
+    save_begin_wake(service);
     loop_timer(service->loop, &service->drain_timer, 0);
 }
 
@@ -538,6 +539,7 @@ static void fail_waiting(struct service *service)
         if (run->group)
             group_free(run->group);
     }
+    save_begin_close(service);
 }
 
 void service_close(struct service *service)

@@ -224,6 +224,7 @@ void session_end(struct session *session, const char *why)
     if (session->connection)
         door_part(session->connection);
     session->token = 0;
+    save_begin_wake(service); /* its own call may be among those that wait */
 }
 
 void session_end_older(struct run *run, uint64_t attempt)

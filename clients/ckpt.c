@@ -76,6 +76,7 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
     ckpt->world_size = options->world_size;
     ckpt->connect_ms = options->connect_ms != 0 ? options->connect_ms : CONNECT_MS_DEFAULT;
     ckpt->describe_ms = options->describe_ms != 0 ? options->describe_ms : DESCRIBE_MS_DEFAULT;
+    ckpt->busy_ms = options->busy_ms;
     ckpt->link.socket = -1;
     ckpt->event = -1;
     ckpt->save.ckpt = ckpt;

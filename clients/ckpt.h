@@ -81,6 +81,7 @@ struct ckpt_options {
     uint32_t rank, world_size;
     uint32_t connect_ms;  /* first connection; 0: 10,000 */
     uint32_t describe_ms; /* wait for the other ranks in describe; 0: 60,000 */
+    uint32_t busy_ms;     /* how long ckpt_save_begin may wait for an image; 0: not at all */
 };
 
 /* What the manifest says about the run, given by rank 0. JSON objects; NULL for {}. */
@@ -138,8 +139,9 @@ int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor 
 int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct ckpt_loaded **out);
 void ckpt_loaded_free(struct ckpt_loaded *loaded);
 
-/* An image to copy into; one save at a time per handle. Besides CKPT_UNAVAILABLE: CKPT_BUSY,
- * CKPT_STALE, and CKPT_ABORTED when another rank has given this step up already. */
+/* An image to copy into; one save at a time per handle. While every image is being written it waits
+ * at most busy_ms, then CKPT_BUSY. Besides CKPT_UNAVAILABLE: CKPT_STALE, and CKPT_ABORTED when
+ * another rank has given this step up already. */
 int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                     const char *state_json /* rank 0; NULL elsewhere */);
 /* Copies tensor `index` into the image and announces it. Once per tensor. May go unchecked: the

@@ -23,7 +23,10 @@
 #define PIECE_BYTES (8u << 20)
 #define RING_WAIT_MS 10000u
 #define RING_PAUSE_US 50u
-#define WAIT_CALL_MS 5000u /* ckptd answers a WaitSave after this long at the latest */
+#define WAIT_CALL_MS                                                                            \
+    5000u                /* ckptd answers a WaitSave or BeginSave after this long at the latest \
+                          */
+#define BUSY_PAUSE_MS 5u /* between two such BeginSaves */
 #define ABORT_CALL_MS 1000u
 #define PROBE_CALL_MS 100u /* a wait of zero: a ckptd that hangs must not hold the caller up */
 
@@ -45,6 +48,25 @@ static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply 
     return session_map_writable(ckpt, save->segments, reply->segments, save->num_segments);
 }
 
+/* BeginSave, again while all images are busy and the time is not over. */
+static int ask_for_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *request,
+                         ProtobufCMessage **answer)
+{
+    uint64_t end = session_clock_ns() + (uint64_t)ckpt->busy_ms * 1000000u;
+    for (;;) {
+        uint64_t now = session_clock_ns();
+        uint64_t left_ms = now < end ? (end - now) / 1000000u : 0;
+        request->busy_ms = left_ms < WAIT_CALL_MS ? (uint32_t)left_ms : WAIT_CALL_MS;
+        int error = session_call(ckpt, answer, "BeginSave", &request->base,
+                                 &holdfast__v1__begin_save_reply__descriptor,
+                                 request->busy_ms + SESSION_CALL_MS);
+        if (error != ERR_BUSY || session_clock_ns() >= end)
+            return error;
+        /* ckptd may wait for less than it is asked to. */
+        nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_MS * 1000000L}, NULL);
+    }
+}
+
 static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json)
 {
     Holdfast__V1__BeginSaveRequest request = HOLDFAST__V1__BEGIN_SAVE_REQUEST__INIT;
@@ -52,8 +74,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json)
     request.session = ckpt->link.token;
     request.step = step;
     request.state_json = (char *)(state_json != NULL ? state_json : "");
-    int error = session_call(ckpt, &answer, "BeginSave", &request.base,
-                             &holdfast__v1__begin_save_reply__descriptor, SESSION_CALL_MS);
+    int error = ask_for_image(ckpt, &request, &answer);
     if (error != 0)
         return error;
     Holdfast__V1__BeginSaveReply *reply = (Holdfast__V1__BeginSaveReply *)answer;

@@ -64,7 +64,7 @@ struct ckpt {
     struct rpc_client *rpc;
     char run[SESSION_RUN_MAX + 1];
     char server[160];
-    uint32_t rank, world_size, connect_ms, describe_ms;
+    uint32_t rank, world_size, connect_ms, describe_ms, busy_ms;
     uint64_t attempt;               /* 0: not described yet */
     struct session_tensors tensors; /* as described */
 

@@ -240,6 +240,7 @@ void restore_wake(struct service *service)
     service->wake_timer.run = woken;
     if (!service->wake_timer.armed)
         loop_timer(service->loop, &service->wake_timer, 0);
+    save_begin_wake(service);
 }
 
 int restore_open(struct service *service)

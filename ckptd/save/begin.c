@@ -1,9 +1,16 @@
-/* begin.c - BeginSave: an image for one rank's part of a save.
+/* begin.c - BeginSave: an image for one rank's part of a save, now or a little later.
  *
  *   the call ──► may this rank save this step? ──► an image: a spare one, free memory, or memory
- *   that nobody needs more ──► zeroed where another run had it ──► the save, its stage, the answer
+ *      ▲                                    │      that nobody needs more ──► zeroed where another
+ *      └── parked until memory comes back ◄─┘      run had it ──► the save, its stage, the answer
  *
- * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY. */
+ * A rank says how long it is ready to wait for an image (busy_ms, 0: not at all). The call is then
+ * parked, and taken up again from the top whenever memory comes back or a save ends, the oldest
+ * first; when the time is over it is answered ERR_BUSY.
+ *
+ * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
+ * or after the wait, which limits.wait_ms bounds. One call of a session waits; another takes its
+ * place. */
 #include "ckptd/ckptd.h"
 
 #include <jansson.h>
@@ -12,48 +19,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An image whose segments are being zeroed, and the call that waits for it. */
-struct cleaning {
+#define GOES_ON 1 /* the call is answered later; no error code */
+
+/* A BeginSave on its way. */
+struct beginning {
+    struct beginning *next; /* service->beginnings: the parked ones, oldest first */
     struct service *service;
-    struct image *image;
     struct rpc_call *call;
-    const Holdfast__V1__BeginSaveRequest *request;
+    const Holdfast__V1__BeginSaveRequest *request; /* lives as long as the call */
+    struct timer timer;                            /* armed while parked */
+    int64_t until_ms;
+    struct image *image; /* whose segments are being zeroed */
     struct job job;
 };
 
+static void advance(struct beginning *beginning);
+
+/* ---- an image ---- */
+
 static void work_clean(struct job *job)
 {
-    struct cleaning *cleaning = CONTAINER_OF(job, struct cleaning, job);
-    pool_clean(cleaning->service->pool, cleaning->image->segments, cleaning->image->num_segments);
+    struct beginning *beginning = CONTAINER_OF(job, struct beginning, job);
+    pool_clean(beginning->service->pool, beginning->image->segments,
+               beginning->image->num_segments);
 }
 
 static void cleaned(struct event *event)
 {
-    struct cleaning *cleaning = CONTAINER_OF(event, struct cleaning, job.done);
-    cleaning->image->readers--;
-    image_settle(cleaning->image);
-    save_begin(cleaning->service, cleaning->call, cleaning->request); /* once more, from the top */
-    free(cleaning);
+    struct beginning *beginning = CONTAINER_OF(event, struct beginning, job.done);
+    beginning->image->readers--;
+    image_settle(beginning->image);
+    advance(beginning);
 }
 
-/* Zeroes what another run left. Returns 1 when the call will be taken up again later. */
-static int clean_image(struct image *image, struct rpc_call *call,
-                       const Holdfast__V1__BeginSaveRequest *request)
+/* Zeroes what another run left. GOES_ON when the call will be taken up again. */
+static int clean_image(struct beginning *beginning, struct image *image)
 {
     struct service *service = image->service;
     if (!pool_is_dirty(service->pool, image->segments, image->num_segments))
         return 0;
-    struct cleaning *cleaning = calloc(1, sizeof *cleaning);
-    if (!cleaning)
-        return report_error(ERR_MEMORY, NULL, "no memory to begin a save");
-    *cleaning = (struct cleaning){.service = service,
-                                  .image = image,
-                                  .call = call,
-                                  .request = request,
-                                  .job = {.work = work_clean, .done.run = cleaned}};
+    beginning->image = image;
+    beginning->job = (struct job){.work = work_clean, .done.run = cleaned};
     image->readers++; /* keeps it from being used or reclaimed meanwhile */
-    loop_work(service->loop, &cleaning->job);
-    return 1;
+    loop_work(service->loop, &beginning->job);
+    return GOES_ON;
 }
 
 /* May the next save go into this slot? 0: no; higher is better. */
@@ -130,6 +139,8 @@ static int choose_slot(uint32_t *out_slot, struct session *session)
     return error;
 }
 
+/* ---- the save ---- */
+
 static int check_state_json(const char *text)
 {
     json_error_t detail;
@@ -189,8 +200,9 @@ static int set_state(struct save *save, const char *state_json, uint32_t rank)
 }
 
 /* Everything before the first change. */
-static int check_begin(struct session *session, const Holdfast__V1__BeginSaveRequest *request)
+static int check_begin(struct session *session, struct beginning *beginning)
 {
+    const Holdfast__V1__BeginSaveRequest *request = beginning->request;
     struct service *service = session->service;
     struct run *run = session->run;
     int error = service_check_open(service);
@@ -199,8 +211,11 @@ static int check_begin(struct session *session, const Holdfast__V1__BeginSaveReq
                              "the store is offline: %s", service->offline);
     if (error == 0)
         error = commit_may_begin(&run->machine, session->attempt, session->rank, request->step);
-    if (error == 0 && !commit_find_step(&run->machine, request->step))
+    if (error == 0 && !commit_find_step(&run->machine, request->step)) {
         error = catalog_check_room(service);
+        if (error != 0)
+            beginning->until_ms = 0; /* waiting makes no room */
+    }
     if (error == 0 && catalog_find(run, request->step, session->attempt))
         error =
             report_error(ERR_EXISTS, NULL, "step %llu of attempt %llu is committed already",
@@ -211,21 +226,31 @@ static int check_begin(struct session *session, const Holdfast__V1__BeginSaveReq
     return error == 0 ? check_state_json(request->state_json) : error;
 }
 
-/* 0 when the call was answered or will be. */
-static int begin(struct session *session, struct rpc_call *call,
-                 const Holdfast__V1__BeginSaveRequest *request)
+static void reply_begun(struct rpc_call *call, const struct save *save,
+                        const struct session *session, uint32_t slot)
 {
+    Holdfast__V1__BeginSaveReply reply = HOLDFAST__V1__BEGIN_SAVE_REPLY__INIT;
+    reply.save = save->id;
+    reply.image = slot;
+    reply.segments = session->slots[slot]->segments;
+    reply.n_segments = session->slots[slot]->num_segments;
+    rpc_call_reply(call, &reply.base);
+}
+
+/* 0 when the call is answered, or GOES_ON. */
+static int begin(struct session *session, struct beginning *beginning)
+{
+    const Holdfast__V1__BeginSaveRequest *request = beginning->request;
     struct run *run = session->run;
     struct commit_actions actions = {0};
     uint32_t slot = 0;
-    int error = check_begin(session, request);
+    int error = check_begin(session, beginning);
     if (error == 0)
         error = choose_slot(&slot, session);
+    if (error == 0)
+        error = clean_image(beginning, session->slots[slot]);
     if (error != 0)
         return error;
-    error = clean_image(session->slots[slot], call, request);
-    if (error != 0)
-        return error < 0 ? error : 0;
     const struct commit_save *known = commit_find_step(&run->machine, request->step);
     struct save *save = known ? save_find(run, known->id) : NULL;
     if (!save)
@@ -250,28 +275,124 @@ static int begin(struct session *session, struct rpc_call *call,
         return fault_raise(&fault);
     }
     save->num_begun++;
-    Holdfast__V1__BeginSaveReply reply = HOLDFAST__V1__BEGIN_SAVE_REPLY__INIT;
-    reply.save = save->id;
-    reply.image = slot;
-    reply.segments = session->slots[slot]->segments;
-    reply.n_segments = session->slots[slot]->num_segments;
-    rpc_call_reply(call, &reply.base);
+    reply_begun(beginning->call, save, session, slot);
     run_perform(run, &actions);
     return 0;
 }
 
-void save_begin(struct service *service, struct rpc_call *call,
-                const Holdfast__V1__BeginSaveRequest *request)
+/* ---- waiting ---- */
+
+/* Out of the parked ones. */
+static void unpark(struct beginning *beginning)
+{
+    struct beginning **at = &beginning->service->beginnings;
+    while (*at != beginning)
+        at = &(*at)->next;
+    *at = beginning->next;
+    loop_timer_cancel(beginning->service->loop, &beginning->timer);
+}
+
+static void wait_is_over(struct timer *timer)
+{
+    struct beginning *beginning = CONTAINER_OF(timer, struct beginning, timer);
+    unpark(beginning);
+    beginning->until_ms = 0;
+    advance(beginning); /* the last try; its error is the answer */
+}
+
+static void park(struct beginning *beginning)
+{
+    struct service *service = beginning->service;
+    struct beginning **at = &service->beginnings;
+    while (*at)
+        at = &(*at)->next;
+    beginning->next = NULL;
+    *at = beginning;
+    beginning->timer.run = wait_is_over;
+    loop_timer(service->loop, &beginning->timer, beginning->until_ms - loop_now_ms());
+}
+
+/* One step further: answered and freed, parked, or in the hands of a worker. */
+static void advance(struct beginning *beginning)
 {
     struct session *session;
-    int error = session_find(&session, service, request->session);
+    int error = session_find(&session, beginning->service, beginning->request->session);
     if (error == 0 && !session->is_rank)
         error = report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
     if (error == 0) {
         session_drain(session);     /* the end of the save before may still be in the ring */
         session_let_go(session, 0); /* a rank has one save at a time */
-        error = begin(session, call, request);
+        error = begin(session, beginning);
+    }
+    if (error == GOES_ON)
+        return;
+    if (error == ERR_BUSY && loop_now_ms() < beginning->until_ms) {
+        park(beginning);
+        return;
     }
     if (error != 0)
-        rpc_call_fail(call, error);
+        rpc_call_fail(beginning->call, error);
+    free(beginning);
+}
+
+static void give_up(struct beginning *beginning, int error)
+{
+    unpark(beginning);
+    rpc_call_fail(beginning->call, error);
+    free(beginning);
+}
+
+/* The call of this session that is parked, or NULL. */
+static struct beginning *find_parked(const struct service *service, uint64_t token)
+{
+    struct beginning *beginning = service->beginnings;
+    while (beginning && beginning->request->session != token)
+        beginning = beginning->next;
+    return beginning;
+}
+
+void save_begin(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__BeginSaveRequest *request)
+{
+    struct beginning *former = find_parked(service, request->session);
+    struct beginning *beginning = calloc(1, sizeof *beginning);
+    if (former)
+        give_up(former, report_error(ERR_ABORTED, NULL, "the rank asked again"));
+    if (!beginning) {
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to begin a save"));
+        return;
+    }
+    int64_t wait_ms = request->busy_ms < service->config->limit_wait_ms
+                          ? (int64_t)request->busy_ms
+                          : service->config->limit_wait_ms;
+    *beginning = (struct beginning){
+        .service = service, .call = call, .request = request, .until_ms = loop_now_ms() + wait_ms};
+    advance(beginning);
+}
+
+static void begin_again(struct timer *timer)
+{
+    struct service *service = CONTAINER_OF(timer, struct service, begin_timer);
+    struct beginning *beginning = service->beginnings;
+    service->beginnings = NULL;
+    while (beginning) {
+        struct beginning *next = beginning->next;
+        loop_timer_cancel(service->loop, &beginning->timer);
+        advance(beginning); /* parked again, in the same order, while there is no image */
+        beginning = next;
+    }
+}
+
+void save_begin_wake(struct service *service)
+{
+    /* By a timer: whoever calls is in the middle of something. */
+    service->begin_timer.run = begin_again;
+    if (service->beginnings && !service->begin_timer.armed)
+        loop_timer(service->loop, &service->begin_timer, 0);
+}
+
+void save_begin_close(struct service *service)
+{
+    while (service->beginnings)
+        give_up(service->beginnings, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
 }

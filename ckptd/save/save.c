@@ -129,6 +129,7 @@ void save_free(struct save *save)
     free(save->digests);
     free(save->state_json);
     free(save);
+    save_begin_wake(run->service);
 }
 
 /* ---- committed ---- */
