@@ -159,18 +159,22 @@ enum image_pass {
 };
 
 struct image;
-/* The unit of hashing and I/O: config block_bytes of the image. */
+/* The unit of hashing and I/O: config block_bytes of the image. Kept small: there is one per block
+ * of the pool. */
 struct chunk {
     struct image *image;
-    uint32_t index;
+    uint32_t index;  /* in the file; a window's chunks take the next one when theirs is written */
+    int error;       /* of its last step: 0 or a code; the errno is in `request` */
+    bool is_written; /* PASS_STAGE: its bytes are in the file */
     uint64_t unannounced; /* data bytes that the rank has yet to announce */
-    struct fault fault;
     struct job job;
     struct event reported;
     struct storage_request request;
 };
 
-/* The bytes of a shard in memory: segments, and the machinery that moves and proves them. Passed
+/* The bytes of a shard in memory: segments, and the machinery that moves and proves them. A window
+ * has fewer segments than the file needs, and fewer chunks: both are rings over the file, of which
+ * only the part from the first unwritten chunk on is in memory. It is never resident. Passed
  * between the service thread and the workers by jobs; a worker touches only its chunk, the sums
  * of its blocks, and the digests under `mutex`. */
 struct image {
@@ -188,14 +192,16 @@ struct image {
     bool verified;       /* by a pass, with no writer since */
     uint64_t read_until; /* loads up to this number were open when its bytes came from the store */
     bool in_hand; /* its rank may still copy into it, also when the save is over: lent to nobody */
+    bool is_window;
     uint32_t *segments;
-    uint32_t num_segments;
+    uint32_t num_segments, max_segments;
 
     struct shard_geometry geometry;
-    uint64_t identity; /* of the block checksums */
-    uint64_t *sums;    /* per block */
-    struct chunk *chunks;
-    uint32_t num_chunks;
+    uint64_t identity;    /* of the block checksums */
+    uint64_t *sums;       /* per block */
+    uint32_t num_chunks;  /* of the file */
+    struct chunk *chunks; /* by image_chunk() */
+    uint32_t num_rooms;   /* chunks in memory at once */
     enum image_pass pass;
     struct storage_object *object;
     uint32_t busy;       /* chunks under way; service thread */
@@ -218,6 +224,9 @@ struct image {
 
 /* Arrays and chunks for a file of this geometry; no segments. ERR_MEMORY. */
 int image_new(struct image **out, struct service *service, const struct shard_geometry *geometry);
+/* The same with at most `max_segments` at once: a window where the file needs more. */
+int image_new_window(struct image **out, struct service *service,
+                     const struct shard_geometry *geometry, uint32_t max_segments);
 /* Gives back the segments and frees all. Nothing may be under way. */
 void image_free(struct image *image);
 uint32_t image_segments_needed(const struct service *service, uint64_t file_bytes);
@@ -236,6 +245,9 @@ void image_get(const struct image *image, uint64_t offset, void *out, uint64_t b
 void image_chunk_range(const struct image *image, uint32_t index, uint64_t *out_start,
                        uint64_t *out_end);
 bool image_chunk_is_tail(const struct image *image, uint32_t index); /* touches the table */
+/* Of a window only while the chunk is in it. */
+struct chunk *image_chunk(const struct image *image, uint32_t index);
+uint32_t image_tail_chunks(const struct service *service, const struct shard_geometry *geometry);
 /* Starts chunk `index` in the current pass; its report comes later. */
 void image_start_chunk(struct image *image, uint32_t index);
 /* Writes a chunk whose bytes are final, without hashing. */
@@ -269,6 +281,7 @@ struct group_rank {
     struct shard_tensor *tensors;
     uint32_t num_tensors;
     struct shard_geometry geometry;
+    uint32_t image_segments; /* fewer than the file needs: its images are windows */
 };
 
 /* The slices of all ranks of one attempt, and the plan made of them. */
@@ -276,6 +289,7 @@ struct group {
     struct run *run;
     uint64_t attempt;
     uint32_t world_size, num_described;
+    uint32_t num_windows; /* ranks that save through a window */
     bool planning, planned;
     bool abandoned; /* a new attempt came while it was planned: free when the job ends */
     struct layout_table *table;
@@ -394,6 +408,7 @@ struct stage {
     uint64_t unannounced;
     uint32_t unwritten;          /* chunks */
     uint32_t num_tail, unhashed; /* chunks that touch the table; of them, with data to be hashed */
+    uint32_t released;           /* of a window: leading chunks that are written and have left it */
     bool ended, created, tabling, tabled, syncing, durable, rewritten, stopping, removing;
     bool has_job; /* `job` is under way; there is one at a time */
     uint64_t table_hash;

@@ -13,6 +13,8 @@
  * once over the very bytes that are written (or lent). A chunk that touches the checksum table can
  * be written only after all others were hashed; stage.c does that with image_write_chunk.
  *
+ * An image may be a window: its segments and chunks are a ring over the file, and stage.c moves it.
+ *
  * Memory that nobody uses is reclaimed here: images of superseded checkpoints first, then spares of
  * sessions, then the newest checkpoint of a run, last what open loads will ask for. Never one that
  * is written or read, and never one that its rank may still copy into: a rank hears late, or never,
@@ -43,17 +45,35 @@ bool image_chunk_is_tail(const struct image *image, uint32_t index)
     return end > image->geometry.table_start;
 }
 
+uint32_t image_tail_chunks(const struct service *service, const struct shard_geometry *geometry)
+{
+    uint64_t bytes = (uint64_t)service->config->block_bytes;
+    return (uint32_t)((geometry->file_bytes + bytes - 1) / bytes - geometry->table_start / bytes);
+}
+
+struct chunk *image_chunk(const struct image *image, uint32_t index)
+{
+    return &image->chunks[index % image->num_rooms];
+}
+
 uint32_t image_segments_needed(const struct service *service, uint64_t file_bytes)
 {
     uint64_t segment = pool_segment_bytes(service->pool);
     return (uint32_t)((file_bytes + segment - 1) / segment);
 }
 
+/* The pool segment in which a byte of the file lies, or, of a window, has its turn. */
+static uint32_t segment_of(const struct image *image, uint64_t offset)
+{
+    uint64_t index = offset / pool_segment_bytes(image->service->pool);
+    CHECK(image->num_segments > 0 && (index < image->num_segments || image->is_window));
+    return image->segments[index % image->num_segments];
+}
+
 static uint8_t *address(const struct image *image, uint64_t offset)
 {
     uint64_t segment = pool_segment_bytes(image->service->pool);
-    CHECK(offset / segment < image->num_segments);
-    return pool_base(image->service->pool, image->segments[offset / segment]) + offset % segment;
+    return pool_base(image->service->pool, segment_of(image, offset)) + offset % segment;
 }
 
 /* The part of [offset, offset + bytes) that lies in the segment of `offset`. */
@@ -182,14 +202,28 @@ static void report_chunk(struct chunk *chunk)
     loop_post(chunk->image->service->loop, &chunk->reported);
 }
 
+/* The failure of a chunk's transfer, in words. */
+static void explain_chunk(struct fault *out, const struct chunk *chunk)
+{
+    const struct storage_request *request = &chunk->request;
+    out->code = chunk->error;
+    if (request->error == 0)
+        return; /* it was stopped */
+    snprintf(out->message, sizeof out->message, "a block could not be %s",
+             request->op == STORAGE_READ ? "read" : "written");
+    snprintf(out->detail, sizeof out->detail, "byte %llu of shard %u: %s",
+             (unsigned long long)request->offset, chunk->image->shard,
+             request->error_number ? strerror(request->error_number) : err_text(request->error));
+}
+
 /* On the service thread. */
 static void chunk_reported(struct event *event)
 {
     struct chunk *chunk = CONTAINER_OF(event, struct chunk, reported);
     struct image *image = chunk->image;
     image->busy--;
-    if (chunk->fault.code != 0 && image->fault.code == 0)
-        image->fault = chunk->fault;
+    if (chunk->error != 0 && image->fault.code == 0)
+        explain_chunk(&image->fault, chunk);
     image->advance(image, chunk);
 }
 
@@ -197,17 +231,8 @@ static void chunk_reported(struct event *event)
 static void chunk_transferred(struct storage_request *request)
 {
     struct chunk *chunk = CONTAINER_OF(request, struct chunk, request);
-    if (request->error != 0) {
-        uint64_t start, end;
-        image_chunk_range(chunk->image, chunk->index, &start, &end);
-        chunk->fault.code = request->error;
-        snprintf(chunk->fault.message, sizeof chunk->fault.message, "a block could not be %s",
-                 request->op == STORAGE_READ ? "read" : "written");
-        snprintf(chunk->fault.detail, sizeof chunk->fault.detail, "byte %llu of shard %u: %s",
-                 (unsigned long long)start, chunk->image->shard,
-                 request->error_number ? strerror(request->error_number)
-                                       : err_text(request->error));
-    } else if (request->op == STORAGE_READ) {
+    chunk->error = request->error;
+    if (request->error == 0 && request->op == STORAGE_READ) {
         loop_work(chunk->image->service->loop, &chunk->job);
         return;
     }
@@ -217,7 +242,7 @@ static void chunk_transferred(struct storage_request *request)
 static void transfer_chunk(struct chunk *chunk, enum storage_op op)
 {
     struct image *image = chunk->image;
-    uint64_t start, end, segment = pool_segment_bytes(image->service->pool);
+    uint64_t start, end;
     image_chunk_range(image, chunk->index, &start, &end);
     chunk->request = (struct storage_request){
         .op = op,
@@ -225,7 +250,7 @@ static void transfer_chunk(struct chunk *chunk, enum storage_op op)
         .offset = start,
         .data = address(image, start),
         .bytes = (uint32_t)(end - start),
-        .buffer = (int32_t)image->segments[start / segment],
+        .buffer = (int32_t)segment_of(image, start),
         .done = chunk_transferred,
     };
     storage_submit(image->service->storage, &chunk->request);
@@ -237,7 +262,7 @@ static void work_chunk(struct job *job)
     struct chunk *chunk = CONTAINER_OF(job, struct chunk, job);
     struct image *image = chunk->image;
     if (atomic_load(&image->stopped)) {
-        chunk->fault.code = ERR_ABORTED;
+        chunk->error = ERR_ABORTED;
         report_chunk(chunk);
         return;
     }
@@ -248,19 +273,26 @@ static void work_chunk(struct job *job)
         report_chunk(chunk);
 }
 
+/* The chunk, about to take a step. */
+static struct chunk *take_chunk(struct image *image, uint32_t index)
+{
+    struct chunk *chunk = image_chunk(image, index);
+    CHECK(chunk->index == index);
+    chunk->error = 0;
+    chunk->request.error = 0;
+    image->busy++;
+    return chunk;
+}
+
 void image_write_chunk(struct image *image, uint32_t index)
 {
-    struct chunk *chunk = &image->chunks[index];
-    chunk->fault = (struct fault){0};
-    image->busy++;
+    struct chunk *chunk = take_chunk(image, index);
     transfer_chunk(chunk, STORAGE_WRITE);
 }
 
 void image_start_chunk(struct image *image, uint32_t index)
 {
-    struct chunk *chunk = &image->chunks[index];
-    chunk->fault = (struct fault){0};
-    image->busy++;
+    struct chunk *chunk = take_chunk(image, index);
     if (image->pass == PASS_READ)
         transfer_chunk(chunk, STORAGE_READ);
     else if (image->pass == PASS_REWRITE)
@@ -271,7 +303,7 @@ void image_start_chunk(struct image *image, uint32_t index)
 
 void image_start_all(struct image *image, enum image_pass pass)
 {
-    CHECK(image->busy == 0);
+    CHECK(image->busy == 0 && !image->is_window);
     image->pass = pass;
     image->fault = (struct fault){0};
     for (uint32_t i = 0; i < image->num_chunks; i++)
@@ -341,7 +373,14 @@ int image_check_table(const struct image *image, uint64_t table_hash)
 
 int image_new(struct image **out, struct service *service, const struct shard_geometry *geometry)
 {
+    return image_new_window(out, service, geometry, UINT32_MAX);
+}
+
+int image_new_window(struct image **out, struct service *service,
+                     const struct shard_geometry *geometry, uint32_t max_segments)
+{
     uint64_t chunk_bytes = (uint64_t)service->config->block_bytes;
+    uint32_t needed = image_segments_needed(service, geometry->file_bytes);
     struct image *image = calloc(1, sizeof *image);
     if (!image)
         return report_error(ERR_MEMORY, NULL, "no memory for an image");
@@ -349,20 +388,25 @@ int image_new(struct image **out, struct service *service, const struct shard_ge
     image->service = service;
     image->geometry = *geometry;
     image->num_chunks = (uint32_t)((geometry->file_bytes + chunk_bytes - 1) / chunk_bytes);
-    image->chunks = calloc(image->num_chunks, sizeof *image->chunks);
+    image->is_window = max_segments < needed;
+    image->max_segments = image->is_window ? max_segments : needed;
+    image->num_rooms = image->num_chunks;
+    if (image->is_window)
+        image->num_rooms =
+            (uint32_t)(image->max_segments * (pool_segment_bytes(service->pool) / chunk_bytes));
+    image->chunks = calloc(image->num_rooms, sizeof *image->chunks);
     image->sums = calloc(geometry->num_blocks, sizeof *image->sums);
-    image->segments =
-        calloc(image_segments_needed(service, geometry->file_bytes), sizeof *image->segments);
+    image->segments = calloc(image->max_segments, sizeof *image->segments);
     image->next = service->images;
     if (image->next)
         image->next->prev = image;
     service->images = image;
     if (!image->chunks || !image->sums || !image->segments) {
         image_free(image);
-        return report_error(ERR_MEMORY, NULL, "no memory for an image of %u chunks",
-                            (uint32_t)((geometry->file_bytes + chunk_bytes - 1) / chunk_bytes));
+        return report_error(ERR_MEMORY, NULL, "no memory for an image of %llu bytes",
+                            (unsigned long long)geometry->file_bytes);
     }
-    for (uint32_t i = 0; i < image->num_chunks; i++) {
+    for (uint32_t i = 0; i < image->num_rooms; i++) {
         struct chunk *chunk = &image->chunks[i];
         chunk->image = image;
         chunk->index = i;
@@ -409,6 +453,8 @@ bool image_settle(struct image *image)
 void image_let_go(struct image *image)
 {
     struct service *service = image->service;
+    if (!image->in_hand)
+        return;
     image->in_hand = false;
     if (!image_settle(image))
         restore_wake(service); /* it may be reclaimed */
@@ -489,7 +535,7 @@ static void reclaim(struct image *asking, uint32_t count)
 int image_take_segments(struct image *image, const struct run *run)
 {
     struct pool *pool = image->service->pool;
-    uint32_t count = image_segments_needed(image->service, image->geometry.file_bytes);
+    uint32_t count = image->max_segments;
     CHECK(image->num_segments == 0);
     if (count > pool_size(pool))
         return report_error(ERR_SPACE, "enlarge memory.pool_bytes",

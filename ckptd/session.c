@@ -357,6 +357,60 @@ static int plan_rank(struct group *group, uint32_t rank)
     return error;
 }
 
+/* Could an image of so many segments pass over the file? The header is in it before the rank comes,
+ * and the last chunks stay until the checksum table is made. */
+static bool window_suffices(const struct service *service, const struct shard_geometry *geometry,
+                            uint32_t segments)
+{
+    uint64_t bytes = segments * pool_segment_bytes(service->pool);
+    uint64_t chunk_bytes = (uint64_t)service->config->block_bytes;
+    return geometry->data_start <= bytes &&
+           image_tail_chunks(service, geometry) * chunk_bytes <= bytes;
+}
+
+/* The segments that one image of every rank takes when none gets more than `share`. */
+static uint64_t images_demand(const struct group *group, uint32_t share)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        uint32_t need =
+            image_segments_needed(group->run->service, group->ranks[i].geometry.file_bytes);
+        sum += need < share ? need : share;
+    }
+    return sum;
+}
+
+/* How many segments an image of each rank gets. When the pool does not hold a whole one of every
+ * rank at once, all get the largest equal share; images that need more become windows. */
+static int plan_images(struct group *group)
+{
+    const struct service *service = group->run->service;
+    uint32_t pool = pool_size(service->pool), share = 0, too_much = pool + 1;
+    if (images_demand(group, UINT32_MAX) <= pool)
+        share = too_much = UINT32_MAX;
+    while (too_much - share > 1) {
+        uint32_t middle = share + (too_much - share) / 2;
+        if (images_demand(group, middle) <= pool)
+            share = middle;
+        else
+            too_much = middle;
+    }
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        struct group_rank *rank = &group->ranks[i];
+        uint32_t need = image_segments_needed(service, rank->geometry.file_bytes);
+        rank->image_segments = need < share ? need : share;
+        if (rank->image_segments < need &&
+            !window_suffices(service, &rank->geometry, rank->image_segments))
+            return report_error(
+                ERR_SPACE, "enlarge memory.pool_bytes, or lower memory.segment_bytes",
+                "a pool of %u segments leaves %u for each of %u ranks: too little "
+                "for rank %u even to save its %llu bytes piece by piece",
+                pool, share, group->world_size, i, (unsigned long long)rank->geometry.file_bytes);
+        group->num_windows += rank->image_segments < need;
+    }
+    return 0;
+}
+
 static void work_plan(struct job *job)
 {
     struct group *group = CONTAINER_OF(job, struct group, job);
@@ -371,6 +425,8 @@ static void work_plan(struct job *job)
         error = layout_plan_save(&group->table, slices, counts, group->world_size);
     for (uint32_t i = 0; i < group->world_size && error == 0; i++)
         error = plan_rank(group, i);
+    if (error == 0)
+        error = plan_images(group);
     free(slices);
     free(counts);
     if (error != 0)
@@ -411,8 +467,8 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
     Holdfast__V1__DescribeReply reply = HOLDFAST__V1__DESCRIBE_REPLY__INIT;
     Holdfast__V1__ImageItem *items = calloc(mine->num_items + 1, sizeof *items);
     Holdfast__V1__ImageItem **pointers = calloc(mine->num_items + 1, sizeof *pointers);
-    uint32_t need = image_segments_needed(service, mine->geometry.file_bytes);
-    uint32_t *segments = calloc((size_t)SLOTS_PER_RANK * need + 1, sizeof *segments);
+    uint32_t *segments =
+        calloc((size_t)SLOTS_PER_RANK * mine->image_segments + 1, sizeof *segments);
     struct session *session = NULL;
     int error = items && pointers && segments
                     ? 0
@@ -431,6 +487,7 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
         reply.session = session->token;
         reply.image_bytes = mine->geometry.file_bytes;
         reply.segment_bytes = pool_segment_bytes(service->pool);
+        reply.image_segments = mine->image_segments;
         reply.items = pointers;
         reply.n_items = mine->num_items;
         reply.boot_id = service->boot_id;
@@ -460,6 +517,13 @@ static void planned(struct event *event)
         return;
     }
     group->planned = true;
+    if (group->num_windows > 0)
+        log_info(
+            "session",
+            "run %s, attempt %llu: the pool does not hold an image of each of %u ranks at once: "
+            "%u ranks save through a window, slower, and nothing of theirs stays in memory",
+            group->run->name, (unsigned long long)group->attempt, group->world_size,
+            group->num_windows);
     log_debug("session", "run %s, attempt %llu: %u ranks described %u tensors in %u layouts",
               group->run->name, (unsigned long long)group->attempt, group->world_size,
               group->table->num_tensors, group->table->num_layouts);

@@ -100,8 +100,7 @@ void ckpt_close(struct ckpt *ckpt)
         rpc_client_close(ckpt->rpc);
     session_tensors_free(&ckpt->tensors);
     free(ckpt->save.segments);
-    free(ckpt->items);
-    free(ckpt->first_item);
+    session_items_free(ckpt);
     free(ckpt);
 }
 

@@ -14,7 +14,7 @@
  *         ... one step ...
  *         ckpt_save_begin(ckpt, &save, step, state_json);  -- an image in shared memory
  *         for (i = 0; i < num_tensors; i++)
- *             ckpt_save_copy(save, i);                     -- the one copy; announced at once
+ *             ckpt_save_copy(save, ckpt_save_order(ckpt, i)); -- the one copy; announced at once
  *         ckpt_save_end(save);                             -- returns; ckptd makes it durable
  *     }
  *     ckpt_save_wait(ckpt, step, timeout_ms);              -- durable, committed
@@ -144,6 +144,11 @@ void ckpt_loaded_free(struct ckpt_loaded *loaded);
  * another rank has given this step up already. */
 int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                     const char *state_json /* rank 0; NULL elsewhere */);
+/* The tensor that lies i-th in the image. Valid after ckpt_describe, and the same for the whole
+ * attempt. Copy in this order: where ckptd's memory is smaller than the images of its ranks, an
+ * image is a window that the disk empties from the front. ckpt_save_copy then waits for the disk,
+ * and a tensor beyond the window whose turn it is not is CKPT_INVALID. */
+uint32_t ckpt_save_order(const struct ckpt *ckpt, uint32_t i);
 /* Copies tensor `index` into the image and announces it. Once per tensor. May go unchecked: the
  * first failure is kept, later copies do nothing, and save_end returns it. */
 int ckpt_save_copy(struct ckpt_save *save, uint32_t index);

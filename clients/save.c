@@ -34,11 +34,10 @@
 static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply *reply)
 {
     struct ckpt *ckpt = save->ckpt;
-    uint64_t need = (ckpt->image_bytes + ckpt->segment_bytes - 1) / ckpt->segment_bytes;
-    if (reply->n_segments < need || reply->n_segments > SESSION_POOL_SEGMENTS_MAX)
+    if (reply->n_segments != ckpt->image_segments)
         return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
-                            "ckptd lent %zu segments for an image of %llu", reply->n_segments,
-                            (unsigned long long)need);
+                            "ckptd lent %zu segments for an image of %u", reply->n_segments,
+                            ckpt->image_segments);
     unsigned char **room =
         realloc(save->segments, (reply->n_segments + 1) * sizeof *save->segments);
     if (room == NULL)
@@ -83,6 +82,7 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json)
     save->image = reply->image;
     save->step = step;
     save->error = 0;
+    window_begin(save);
     error = map_image(save, reply);
     save->is_open = error == 0;
     if (error != 0)
@@ -153,7 +153,7 @@ static void copy_piece(const struct ckpt_save *save, uint64_t image_byte, const 
     while (bytes > 0) {
         uint64_t inside = image_byte % segment_bytes;
         uint64_t now = segment_bytes - inside < bytes ? segment_bytes - inside : bytes;
-        memcpy(save->segments[image_byte / segment_bytes] + inside, from, now);
+        memcpy(save->segments[image_byte / segment_bytes % save->num_segments] + inside, from, now);
         image_byte += now;
         from += now;
         bytes -= now;
@@ -163,9 +163,15 @@ static void copy_piece(const struct ckpt_save *save, uint64_t image_byte, const 
 static int copy_item(struct ckpt_save *save, const struct session_item *item)
 {
     const unsigned char *from = save->ckpt->tensors.data[item->tensor] + item->slice_byte;
+    uint64_t bytes, end;
     int error = 0;
-    for (uint64_t done = 0; done < item->bytes && error == 0; done += PIECE_BYTES) {
-        uint64_t bytes = item->bytes - done < PIECE_BYTES ? item->bytes - done : PIECE_BYTES;
+    for (uint64_t done = 0; done < item->bytes && error == 0; done += bytes) {
+        bytes = item->bytes - done < PIECE_BYTES ? item->bytes - done : PIECE_BYTES;
+        error = window_wait(&end, save, item->tensor, item->image_byte + done);
+        if (error != 0)
+            return error;
+        if (end - (item->image_byte + done) < bytes)
+            bytes = end - (item->image_byte + done);
         copy_piece(save, item->image_byte + done, from + done, bytes);
         error = announce(save, &(struct arena_entry){.kind = ARENA_ENTRY_RANGE,
                                                      .image = save->image,
@@ -184,6 +190,8 @@ int ckpt_save_copy(struct ckpt_save *save, uint32_t index)
     uint32_t item = ckpt->first_item[index], end = ckpt->first_item[index + 1];
     for (; item < end && save->error == 0; item++)
         save->error = copy_item(save, &ckpt->items[item]);
+    if (save->error == 0)
+        window_copied(save, index);
     return save->error;
 }
 

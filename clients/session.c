@@ -283,6 +283,18 @@ int session_hello(struct ckpt *ckpt, uint32_t timeout_ms)
     return error;
 }
 
+static int take_image_size(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
+{
+    uint64_t need = (reply->image_bytes + ckpt->segment_bytes - 1) / ckpt->segment_bytes;
+    ckpt->image_bytes = reply->image_bytes;
+    ckpt->is_window = reply->image_segments != 0 && reply->image_segments < need;
+    if ((ckpt->is_window ? reply->image_segments : need) > SESSION_POOL_SEGMENTS_MAX)
+        return report_error(ERR_CORRUPT, NULL, "ckptd has an impossible image of %llu bytes",
+                            (unsigned long long)reply->image_bytes);
+    ckpt->image_segments = ckpt->is_window ? reply->image_segments : (uint32_t)need;
+    return 0;
+}
+
 /* Takes the places over and connects to the arena. */
 static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
 {
@@ -294,8 +306,9 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
     session_drop(ckpt);
     ckpt->boot_id = reply->boot_id;
     ckpt->mapped_bytes = ckpt->segment_bytes = reply->segment_bytes;
-    ckpt->image_bytes = reply->image_bytes;
-    int error = session_items_take(ckpt, reply);
+    int error = take_image_size(ckpt, reply);
+    if (error == 0)
+        error = session_items_take(ckpt, reply);
     if (error == 0)
         error = session_link_open(&ckpt->link, ckpt->arena_path, reply->session);
     if (error == 0)
@@ -309,14 +322,14 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
  * that needs it. */
 static void map_ahead(struct ckpt *ckpt, const uint32_t *segments, size_t count)
 {
-    uint64_t need = (ckpt->image_bytes + ckpt->segment_bytes - 1) / ckpt->segment_bytes;
+    uint32_t need = ckpt->image_segments;
     if (need == 0 || need > count || count > SESSION_POOL_SEGMENTS_MAX)
         return;
     unsigned char **mapped = calloc(need, sizeof *mapped);
     struct session_text text;
     session_text_keep(&text);
     for (size_t i = 0; mapped != NULL && i + need <= count; i += need)
-        if (session_map_writable(ckpt, mapped, segments + i, (uint32_t)need) != 0)
+        if (session_map_writable(ckpt, mapped, segments + i, need) != 0)
             break;
     session_text_restore(&text);
     free(mapped);

@@ -58,6 +58,7 @@ struct ckpt_save {
     uint64_t step;
     unsigned char **segments; /* mapping of each segment of the image, in file order */
     uint32_t num_segments;
+    uint32_t num_in_order; /* leading tensors of ckpt->order that are copied */
 };
 
 struct ckpt {
@@ -77,9 +78,13 @@ struct ckpt {
     struct arena_control *control;
     int event; /* eventfd to wake ckptd after a push */
     uint64_t image_bytes, segment_bytes;
+    uint32_t image_segments; /* of every image */
+    bool is_window;          /* they are fewer than the image has bytes for (proto/arena.h) */
     struct session_item *items;
     uint32_t *first_item; /* per tensor, and one more for the end */
     uint32_t num_items;
+    uint32_t *order; /* tensors in the order of their places; those without one come last */
+    bool *is_copied; /* per tensor, by the save in progress */
 
     unsigned char **mappings; /* per pool index, writable; NULL: not mapped */
     uint32_t num_mappings;
@@ -140,7 +145,16 @@ void session_tensors_free(struct session_tensors *tensors);
 /* The wire form: one block of memory that borrows names and numbers from `tensors`. */
 int session_tensors_pack(Holdfast__V1__Slice ***out, const struct session_tensors *tensors);
 
-/* Checks the items of a DescribeReply against the tensors and sorts them. ERR_CORRUPT. */
+/* Checks the items of a DescribeReply against the tensors, sorts them and orders the tensors.
+ * ERR_CORRUPT. */
 int session_items_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply);
+void session_items_free(struct ckpt *ckpt);
+
+/* window.c: how far the save may copy now. Waits until the byte at `image_byte`, of tensor
+ * `tensor`, may be written; *out_end: so may all below this. ERR_INVALID: it never may, because a
+ * tensor before it was left out. ERR_ABORTED, ERR_UNAVAILABLE, ERR_TIMEOUT. */
+int window_wait(uint64_t *out_end, struct ckpt_save *save, uint32_t tensor, uint64_t image_byte);
+void window_begin(struct ckpt_save *save);
+void window_copied(struct ckpt_save *save, uint32_t tensor); /* all of it is announced */
 
 #endif

@@ -151,13 +151,61 @@ static int take_item(struct session_item *out, const struct session_tensors *ten
     return 0;
 }
 
+/* Where a tensor begins in the image. */
+struct place {
+    uint64_t image_byte;
+    uint32_t tensor;
+};
+
+static int compare_places(const void *left, const void *right)
+{
+    const struct place *a = left, *b = right;
+    if (a->image_byte != b->image_byte)
+        return a->image_byte < b->image_byte ? -1 : 1;
+    return (a->tensor > b->tensor) - (a->tensor < b->tensor);
+}
+
+/* Needs the sorted items. */
+static int order_tensors(struct ckpt *ckpt)
+{
+    uint32_t count = ckpt->tensors.count;
+    struct place *places = calloc((size_t)count + 1, sizeof *places);
+    ckpt->order = calloc((size_t)count + 1, sizeof *ckpt->order);
+    ckpt->is_copied = calloc((size_t)count + 1, sizeof *ckpt->is_copied);
+    if (places == NULL || ckpt->order == NULL || ckpt->is_copied == NULL) {
+        free(places);
+        return report_error(ERR_MEMORY, NULL, "no memory for the order of %u tensors", count);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        bool has_place = ckpt->first_item[i] < ckpt->first_item[i + 1];
+        places[i].image_byte = has_place ? ckpt->items[ckpt->first_item[i]].image_byte : UINT64_MAX;
+        places[i].tensor = i;
+    }
+    qsort(places, count, sizeof *places, compare_places);
+    for (uint32_t i = 0; i < count; i++)
+        ckpt->order[i] = places[i].tensor;
+    free(places);
+    return 0;
+}
+
+void session_items_free(struct ckpt *ckpt)
+{
+    free(ckpt->items);
+    free(ckpt->first_item);
+    free(ckpt->order);
+    free(ckpt->is_copied);
+    ckpt->items = NULL;
+    ckpt->first_item = NULL;
+    ckpt->order = NULL;
+    ckpt->is_copied = NULL;
+    ckpt->num_items = 0;
+}
+
 int session_items_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
 {
     uint32_t count = ckpt->tensors.count;
     int error = 0;
-    free(ckpt->items);
-    free(ckpt->first_item);
-    ckpt->num_items = 0;
+    session_items_free(ckpt);
     ckpt->items = calloc(reply->n_items + 1, sizeof *ckpt->items);
     ckpt->first_item = calloc((size_t)count + 1, sizeof *ckpt->first_item);
     if (ckpt->items == NULL || ckpt->first_item == NULL)
@@ -173,5 +221,5 @@ int session_items_take(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *rep
             item++;
         ckpt->first_item[tensor] = item;
     }
-    return 0;
+    return order_tensors(ckpt);
 }

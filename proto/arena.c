@@ -8,6 +8,9 @@
  * the memory is shared with another process. The consumer reads every word of an entry exactly
  * once.
  *
+ * The window has one writer, ckptd. The rank sleeps on a futex in the shared page, for a bounded
+ * time: the writer may die.
+ *
  * A reply on the arena socket is one message: 32 bytes and its descriptors in one SCM_RIGHTS.
  * Whatever arrives that is not exactly that is refused, and every descriptor that came with it is
  * closed. */
@@ -17,10 +20,13 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <linux/futex.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 _Static_assert((ARENA_RING_ENTRIES & (ARENA_RING_ENTRIES - 1)) == 0, "a power of two");
@@ -102,6 +108,30 @@ int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection)
     }
     *out = place;
     return 0;
+}
+
+/* ---- the window ---- */
+
+void arena_window_set(struct arena_control *control, uint64_t save, uint64_t end)
+{
+    __atomic_store_n(&control->window_end, end, __ATOMIC_RELAXED);
+    __atomic_store_n(&control->window_save, save, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&control->window_changes, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &control->window_changes, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+void arena_window_get(struct arena_window *out, const struct arena_control *control)
+{
+    /* `changes` first: a change after it was read ends the wait at once. */
+    out->changes = __atomic_load_n(&control->window_changes, __ATOMIC_ACQUIRE);
+    out->save = __atomic_load_n(&control->window_save, __ATOMIC_ACQUIRE);
+    out->end = __atomic_load_n(&control->window_end, __ATOMIC_ACQUIRE);
+}
+
+void arena_window_wait(const struct arena_control *control, uint32_t changes, uint32_t timeout_ms)
+{
+    struct timespec timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
+    syscall(SYS_futex, &control->window_changes, FUTEX_WAIT, changes, &timeout, NULL, 0);
 }
 
 /* ---- descriptors ---- */

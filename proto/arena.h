@@ -6,6 +6,11 @@
  * ring of announcements. The rank copies tensor bytes into the image, then announces the range;
  * ckptd copies each entry to private memory before it looks at it, and treats it as hostile.
  *
+ * Where memory is short an image is a window: fewer segments than the file needs, used as a ring.
+ * Byte b then lies in segment b / segment_bytes % count, while it is in the window. In the control
+ * page ckptd says up to which byte the rank may write (struct arena_window); it moves on as bytes
+ * reach the file. ckptd never reads these words back.
+ *
  * Descriptors travel over a second unix socket, the arena socket, named by HelloReply. The client
  * connects, sends struct arena_request with its session token, gets struct arena_reply with the
  * descriptors as SCM_RIGHTS. The connection stays open while the session lives: its end tells ckptd
@@ -42,7 +47,11 @@ struct arena_control {
     uint32_t version;
     uint32_t entries; /* ARENA_RING_ENTRIES */
     uint64_t session;
-    uint8_t pad0[40];
+    /* Written by ckptd. */
+    uint64_t window_save;    /* the save that has the window; 0: none, it was given up */
+    uint64_t window_end;     /* image bytes below this may be written */
+    uint32_t window_changes; /* counts them; a futex */
+    uint8_t pad0[20];
     uint64_t head; /* written by the rank: next entry to fill; free-running */
     uint8_t pad1[56];
     uint64_t tail; /* written by ckptd: next entry to read; free-running */
@@ -56,6 +65,16 @@ _Static_assert(sizeof(struct arena_control) == 192 + 32 * ARENA_RING_ENTRIES, "l
  */
 bool arena_push(struct arena_control *control, const struct arena_entry *entry);
 int arena_pop(struct arena_control *control, struct arena_entry *out, bool *out_any);
+
+/* ckptd: the window of `save` ends at byte `end` now. Wakes who waits. */
+void arena_window_set(struct arena_control *control, uint64_t save, uint64_t end);
+struct arena_window {
+    uint64_t save, end;
+    uint32_t changes;
+};
+/* The rank: how things are, and a sleep until that changes (or `timeout_ms`, or for no reason). */
+void arena_window_get(struct arena_window *out, const struct arena_control *control);
+void arena_window_wait(const struct arena_control *control, uint32_t changes, uint32_t timeout_ms);
 
 enum arena_request_kind {
     ARENA_REQUEST_CONTROL = 1, /* reply carries: control memfd, eventfd to write after pushing */

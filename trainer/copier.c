@@ -1,11 +1,11 @@
 /* copier.c - a thread that copies the training state while training goes on (see copier.h).
  *
- *     parked ──copier_start──► copying slice 0, 1, ... ──► end ──► over ──copier_wait──► parked
+ *     parked ──copier_start──► copying piece 0, 1, ... ──► end ──► over ──copier_wait──► parked
  *
- * One mutex guards the fields of struct copier below it. A slice counts as copied when `copied` has
- * passed it; a copy that fails passes all of them, since nobody reads it any more. Copying itself
- * is done without the mutex: the state is only read while it is not yet changed, and it is changed
- * only after its slice was passed. The last error is per thread, so that of a failure is carried
+ * One mutex guards the fields of struct copier below it. A slice may be changed when `copied` has
+ * come to its last piece; a copy that fails passes all of them, since nobody reads it any more.
+ * Copying itself is done without the mutex: the state is only read while it is not yet changed, and
+ * it is changed only after that. The last error is per thread, so that of a failure is carried
  * over to the thread that waits.
  *
  * The thread takes time that nobody else wants (SCHED_IDLE): where every core is busy with the
@@ -40,7 +40,7 @@ struct copier {
     pthread_mutex_t mutex; /* guards what follows */
     pthread_cond_t changed;
     enum copier_state state;
-    uint32_t copied; /* slices 0..copied-1 may be changed */
+    uint32_t copied; /* pieces 0..copied-1 are */
     int rc;
     double ended_at;
     char message[TEXT_BYTES], detail[TEXT_BYTES], hint[TEXT_BYTES];
@@ -55,7 +55,7 @@ static double now(void)
 
 /* ---- the thread ---- */
 
-static void pass_slices(struct copier *c, uint32_t copied)
+static void pass_pieces(struct copier *c, uint32_t copied)
 {
     pthread_mutex_lock(&c->mutex);
     c->copied = copied;
@@ -63,13 +63,13 @@ static void pass_slices(struct copier *c, uint32_t copied)
     pthread_mutex_unlock(&c->mutex);
 }
 
-static int copy_slices(struct copier *c)
+static int copy_pieces(struct copier *c)
 {
     const struct copier_options *o = &c->options;
     int rc = 0;
-    for (uint32_t i = 0; i < o->num_slices && rc == 0; i++) {
+    for (uint32_t i = 0; i < o->num_pieces && rc == 0; i++) {
         rc = o->copy(o->user, i);
-        pass_slices(c, rc == 0 ? i + 1 : o->num_slices);
+        pass_pieces(c, rc == 0 ? i + 1 : o->num_pieces);
     }
     return o->end(o->user, rc);
 }
@@ -96,7 +96,7 @@ static void *thread_main(void *user)
 {
     struct copier *c = user;
     while (wait_for_work(c)) {
-        int rc = copy_slices(c);
+        int rc = copy_pieces(c);
         pthread_mutex_lock(&c->mutex);
         c->rc = rc;
         c->ended_at = now();
@@ -214,12 +214,14 @@ void copier_wait_slice(struct copier *c, uint32_t slice)
 {
     if (!c->is_started)
         return;
+    CHECK(slice < c->options.num_slices);
+    uint32_t copied_at = c->options.copied_at[slice];
     lock_as_opener(c);
-    bool must_wait = c->state == COPYING && c->copied <= slice;
+    bool must_wait = c->state == COPYING && c->copied < copied_at;
     double start = must_wait ? now() : 0;
     if (must_wait)
         make_urgent(c);
-    while (c->state == COPYING && c->copied <= slice)
+    while (c->state == COPYING && c->copied < copied_at)
         pthread_cond_wait(&c->changed, &c->mutex);
     pthread_mutex_unlock(&c->mutex);
     if (must_wait)

@@ -1,13 +1,14 @@
 /* copier.h - a thread that copies the training state while training goes on.
  *
- * A copy is made slice by slice, in the order of the optimizer's update. Whoever is about to change
- * a slice waits for it, and for it alone:
+ * A copy is made piece by piece, in the order of the checkpoint's image; a slice of the state may
+ * consist of several pieces. Whoever is about to change a slice waits until its last piece is
+ * copied:
  *
  *     copier_start(copier);                 -- returns at once; the state may still be read by all
  *     ... forward, backward ...
  *     for (i = 0; i < num_slices; i++) {
  *         copier_wait_slice(copier, i);
- *         ... change slice i ...            -- while later slices are copied
+ *         ... change slice i ...            -- while later pieces are copied
  *     }
  *     rc = copier_wait(copier, &times);     -- all copied and ended, or failed
  *
@@ -24,10 +25,12 @@ struct copier;
 
 /* Called on the copier's thread. */
 struct copier_options {
-    uint32_t num_slices;
-    /* Copies slice `slice`. The first failure ends the copy. */
-    int (*copy)(void *user, uint32_t slice);
-    /* After the last slice (rc 0) or the first failure (its code); the result is the copy's. */
+    uint32_t num_pieces, num_slices;
+    /* Per slice: all of it is copied when so many pieces are. Borrowed. */
+    const uint32_t *copied_at;
+    /* Copies piece `piece`. The first failure ends the copy. */
+    int (*copy)(void *user, uint32_t piece);
+    /* After the last piece (rc 0) or the first failure (its code); the result is the copy's. */
     int (*end)(void *user, int rc);
     void *user;
 };

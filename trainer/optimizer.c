@@ -3,7 +3,8 @@
  * Every element is updated by whoever holds it, from the same inputs, so replicas stay equal bit
  * for bit without talking. Clipping is torch's clip_grad_norm_: the gradient is scaled by min(1,
  * max_norm / (norm + 1e-6)), in double, rounded once. Weight decay applies to all parameters, as in
- * torchtitan. Tensor by tensor, so that a save in progress holds up one tensor alone. */
+ * torchtitan. Tensor by tensor, so that a save in progress holds up no tensor that it has copied.
+ */
 #include "trainer/optimizer.h"
 #include "trainer/copier.h"
 

@@ -9,9 +9,10 @@
  *
  * Save. Every rank begins; if one could not, those that could abort, and the step is skipped. Then
  * each rank's copy thread (copier.h) copies its slices into shared memory, in the order of the
- * optimizer's update. The modes differ in what is waited for: "async_with_pinned_mem" lets training
- * go on at once, the update waits per slice, and snapshot_copied learns how the copy went; "async"
- * waits for the copy, and snapshot_poll looks for the end; "disabled" waits until it is durable.
+ * image: where ckptd's memory is a window over the shard, no other order works. The modes differ in
+ * what is waited for: "async_with_pinned_mem" lets training go on at once, the update waits per
+ * slice, and snapshot_copied learns how the copy went; "async" waits for the copy, and
+ * snapshot_poll looks for the end; "disabled" waits until it is durable.
  *
  * Busy. ckptd has two images of each rank. When older saves still fill them, checkpoint.when_busy
  * decides: "skip" leaves this save out, "wait" waits for the oldest. A rank cannot begin the same
@@ -59,7 +60,9 @@ struct snapshot {
     struct ckpt_tensor *tensors; /* STATE_PARTS per slice: first all parameters */
     uint32_t num_tensors;
     char (*names)[NAME_BYTES];
-    uint64_t bytes; /* of this rank's slices */
+    uint64_t bytes;      /* of this rank's slices */
+    uint32_t *order;     /* tensors as they are copied */
+    uint32_t *copied_at; /* per slice: so many of them must be copied before it may change */
     struct copier *copier;
     struct ckpt_save *save; /* the copy thread's, while copying_step >= 0 */
     int64_t copying_step;   /* begun, not known to be copied; -1: none */
@@ -133,16 +136,13 @@ static int describe_tensors(struct snapshot *s)
 
 /* ---- the copy thread ---- */
 
-static int copy_slice(void *user, uint32_t slice)
+static int copy_piece(void *user, uint32_t piece)
 {
     struct snapshot *s = user;
     long pause_us = (long)s->config->slow_copy_us;
-    for (uint32_t part = 0; part < STATE_PARTS; part++) {
-        if (pause_us > 0)
-            nanosleep(&(struct timespec){pause_us / 1000000, pause_us % 1000000 * 1000}, NULL);
-        ERR_TRY(ckpt_save_copy(s->save, part * s->state->num_slices + slice));
-    }
-    return 0;
+    if (pause_us > 0)
+        nanosleep(&(struct timespec){pause_us / 1000000, pause_us % 1000000 * 1000}, NULL);
+    return ckpt_save_copy(s->save, s->order[piece]);
 }
 
 static int end_image(void *user, int rc)
@@ -154,10 +154,25 @@ static int end_image(void *user, int rc)
     return rc;
 }
 
+/* When ckptd has answered the description. */
 static int open_copier(struct snapshot *s)
 {
-    struct copier_options options = {
-        .num_slices = s->state->num_slices, .copy = copy_slice, .end = end_image, .user = s};
+    uint32_t num_slices = s->state->num_slices;
+    s->order = calloc(s->num_tensors + 1, sizeof(*s->order));
+    s->copied_at = calloc(num_slices + 1, sizeof(*s->copied_at));
+    if (s->order == NULL || s->copied_at == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the order of %u tensors",
+                            s->num_tensors);
+    for (uint32_t i = 0; i < s->num_tensors; i++) {
+        s->order[i] = ckpt_save_order(s->ckpt, i);
+        s->copied_at[s->order[i] % num_slices] = i + 1; /* the last of its STATE_PARTS wins */
+    }
+    struct copier_options options = {.num_pieces = s->num_tensors,
+                                     .num_slices = num_slices,
+                                     .copied_at = s->copied_at,
+                                     .copy = copy_piece,
+                                     .end = end_image,
+                                     .user = s};
     return copier_open(&s->copier, &options);
 }
 
@@ -233,11 +248,11 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
         rc = identity_write(&s->identity_json, &s->data_json, &s->of);
         if (rc == 0)
             rc = describe_tensors(s);
-        if (rc == 0)
-            rc = open_copier(s);
         rc = parallel_agree(s->mesh->world, rc);
         if (rc == 0)
             rc = open_session(s);
+        if (rc == 0)
+            rc = parallel_agree(s->mesh->world, open_copier(s));
     }
     if (rc != 0) {
         snapshot_close(s);
@@ -254,6 +269,8 @@ void snapshot_close(struct snapshot *s)
     copier_close(s->copier); /* the last user of the handle */
     if (s->ckpt != NULL)
         ckpt_close(s->ckpt);
+    free(s->order);
+    free(s->copied_at);
     free(s->tensors);
     free(s->names);
     free(s->identity_json);

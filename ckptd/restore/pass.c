@@ -59,7 +59,7 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
     struct service *service = image->service;
     uint64_t start, end;
     image_chunk_range(image, chunk->index, &start, &end);
-    if (image->pass == PASS_READ && chunk->fault.code == 0)
+    if (image->pass == PASS_READ && chunk->error == 0)
         service->stats.bytes_read += end - start;
     if (--service->chunks_in_passes + 1 == ahead_chunks(service))
         restore_wake(service);

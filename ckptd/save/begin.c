@@ -65,6 +65,19 @@ static int clean_image(struct beginning *beginning, struct image *image)
     return GOES_ON;
 }
 
+static const struct group_rank *rank_of(const struct session *session)
+{
+    return &session->run->group->ranks[session->rank];
+}
+
+/* A rank has one window: two would be as much memory, and each would wait more. */
+static uint32_t num_slots(const struct session *session)
+{
+    const struct group_rank *rank = rank_of(session);
+    uint32_t need = image_segments_needed(session->service, rank->geometry.file_bytes);
+    return rank->image_segments < need ? 1 : SLOTS_PER_RANK;
+}
+
 /* May the next save go into this slot? 0: no; higher is better. */
 static int slot_rank(const struct session *session, uint32_t slot)
 {
@@ -80,9 +93,9 @@ static int slot_rank(const struct session *session, uint32_t slot)
 
 static int fill_slot(struct session *session, uint32_t slot)
 {
-    const struct group_rank *rank = &session->run->group->ranks[session->rank];
+    const struct group_rank *rank = rank_of(session);
     struct image *image = NULL;
-    int error = image_new(&image, session->service, &rank->geometry);
+    int error = image_new_window(&image, session->service, &rank->geometry, rank->image_segments);
     if (error != 0)
         return error;
     error = image_take_segments(image, session->run);
@@ -100,9 +113,8 @@ static int fill_slot(struct session *session, uint32_t slot)
 uint32_t save_lend_ahead(uint32_t *out, struct session *session)
 {
     struct service *service = session->service;
-    uint64_t bytes = session->run->group->ranks[session->rank].geometry.file_bytes;
-    uint32_t need = image_segments_needed(service, bytes), count = 0;
-    for (uint32_t slot = 0; slot < SLOTS_PER_RANK; slot++) {
+    uint32_t need = rank_of(session)->image_segments, count = 0;
+    for (uint32_t slot = 0; slot < num_slots(session); slot++) {
         if (pool_free_count(service->pool) < need || fill_slot(session, slot) != 0)
             return count;
         struct image *image = session->slots[slot];
@@ -121,9 +133,11 @@ static int choose_slot(uint32_t *out_slot, struct session *session)
 {
     int error = ERR_BUSY;
     report_error(ERR_BUSY, "skip this save, or wait for the one before",
-                 "both images of rank %u are being written", session->rank);
+                 "%s of rank %u %s being written",
+                 num_slots(session) == 1 ? "the window" : "both images", session->rank,
+                 num_slots(session) == 1 ? "is" : "are");
     for (int rank = 3; rank >= 1; rank--) {
-        for (uint32_t slot = 0; slot < SLOTS_PER_RANK; slot++) {
+        for (uint32_t slot = 0; slot < num_slots(session); slot++) {
             if (slot_rank(session, slot) != rank)
                 continue;
             *out_slot = slot;

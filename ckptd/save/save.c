@@ -165,13 +165,16 @@ static void report_commit(struct save *save)
              service->stats.names_seconds, service->stats.manifest_seconds, save->world_size);
 }
 
-/* The memory tier: the images of the newest checkpoint stay, older ones go. */
+/* The memory tier: the images of the newest checkpoint stay, older ones go. Of a window nothing
+ * stays: it held a part of the shard at a time. */
 static void enter_memory(struct save *save, struct checkpoint *checkpoint)
 {
     struct run *run = save->run;
     bool newest = catalog_newest(run) == checkpoint;
     for (uint32_t i = 0; i < save->world_size && newest; i++) {
         struct image *image = save->stages[i].image;
+        if (image->is_window)
+            continue;
         image->state = IMAGE_RESIDENT;
         image->checkpoint = checkpoint;
         image->shard = i;

@@ -17,8 +17,13 @@
  * disjoint intervals; ranks announce mostly in order, so it stays short. Its limit is the number of
  * the rank's items and some; a rank that scatters more is in breach too.
  *
+ * An image that is a window holds a part of the file at a time. When its first chunks are in the
+ * file it moves on, and the control page tells the rank, which waits for room. What is announced
+ * beyond the window is a breach; ckptd goes by its own numbers, never by the page.
+ *
  * A sync that fails is final for that file: the shard is written once more to a new file, from the
  * image, and if that fails too the store goes offline: nothing more is saved until a person acts.
+ * A window does not hold the shard any more: then the save fails.
  *
  * Stopping waits for what is under way, then removes the file, then reports. */
 #include "ckptd/ckptd.h"
@@ -36,6 +41,54 @@ static void fail_stage(struct stage *stage, int code, const char *reason)
     if (stage->fault.code == 0)
         fault_take(&stage->fault, code);
     save_stage_failed(stage, reason);
+}
+
+/* ---- the window ---- */
+
+/* Image bytes below this may be written and announced. */
+static uint64_t window_end(const struct stage *stage)
+{
+    const struct image *image = stage->image;
+    uint64_t chunk_bytes = (uint64_t)image->service->config->block_bytes;
+    return image->is_window ? (stage->released + (uint64_t)image->num_rooms) * chunk_bytes
+                            : image->geometry.file_bytes;
+}
+
+/* `end` 0: the save was given up, nobody needs to wait any more. */
+static void tell_window(struct stage *stage, uint64_t end)
+{
+    struct session *session = stage->session;
+    if (stage->image->is_window && session && session->control)
+        arena_window_set(session->control, end > 0 ? stage->save->id : 0, end);
+}
+
+/* Chunk `index` comes into memory. */
+static void open_chunk(struct image *image, uint32_t index)
+{
+    struct chunk *chunk = image_chunk(image, index);
+    uint64_t start, end;
+    image_chunk_range(image, index, &start, &end);
+    start = start > image->geometry.data_start ? start : image->geometry.data_start;
+    end = end < image->geometry.table_start ? end : image->geometry.table_start;
+    chunk->index = index;
+    chunk->is_written = false;
+    chunk->unannounced = end > start ? end - start : 0;
+}
+
+/* Moves the window past its leading chunks that are in the file. The last ones stay: they wait for
+ * the table, and all of them fit (session.c). */
+static void move_window(struct stage *stage)
+{
+    struct image *image = stage->image;
+    uint32_t before = stage->released;
+    while (stage->released + stage->num_tail < image->num_chunks &&
+           image_chunk(image, stage->released)->is_written) {
+        uint32_t next = stage->released++ + image->num_rooms;
+        if (next < image->num_chunks)
+            open_chunk(image, next);
+    }
+    if (stage->released != before)
+        tell_window(stage, window_end(stage));
 }
 
 /* ---- create ---- */
@@ -133,11 +186,12 @@ static void created(struct event *event)
     if (!stage)
         return;
     stage->created = true;
-    for (uint32_t i = 0; i < stage->image->num_chunks; i++) {
+    struct image *image = stage->image;
+    for (uint32_t i = 0; i < image->num_chunks && i < image->num_rooms; i++) {
         uint64_t start, end;
-        image_chunk_range(stage->image, i, &start, &end);
-        if (stage->image->chunks[i].unannounced == 0 && start < stage->image->geometry.table_start)
-            image_start_chunk(stage->image, i);
+        image_chunk_range(image, i, &start, &end);
+        if (image_chunk(image, i)->unannounced == 0 && start < image->geometry.table_start)
+            image_start_chunk(image, i);
     }
 }
 
@@ -162,9 +216,8 @@ static void table_made(struct event *event)
     if (!stage)
         return;
     stage->tabled = true;
-    for (uint32_t i = 0; i < stage->image->num_chunks; i++)
-        if (image_chunk_is_tail(stage->image, i))
-            image_write_chunk(stage->image, i);
+    for (uint32_t i = stage->image->num_chunks - stage->num_tail; i < stage->image->num_chunks; i++)
+        image_write_chunk(stage->image, i);
 }
 
 static void work_close(struct job *job)
@@ -234,9 +287,17 @@ static void synced(struct event *event)
              (unsigned long long)stage->save->step, stage->rank,
              stage->sync.error_number ? strerror(stage->sync.error_number)
                                       : err_text(stage->sync.error));
-    if (!stage->rewritten) {
+    if (!stage->rewritten && !stage->image->is_window) {
         stage->rewritten = true;
         start_job(stage, work_replace, replaced);
+        return;
+    }
+    if (stage->image->is_window) {
+        report_error(stage->sync.error,
+                     "the next save writes a new file; if it fails too, replace "
+                     "the disk",
+                     "the sync of shard %u failed, and its bytes have left memory", stage->rank);
+        fail_stage(stage, stage->sync.error, "its file could not be synced");
         return;
     }
     service_go_offline(service, "two syncs of a shard failed, the second on a new file");
@@ -281,6 +342,7 @@ static void removed(struct event *event)
 void stage_stop(struct stage *stage)
 {
     stage->stopping = true;
+    tell_window(stage, 0);
     atomic_store(&stage->image->stopped, true);
     advance_stage(stage);
 }
@@ -321,10 +383,14 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
         save_stage_failed(stage, "its file could not be written");
         return;
     }
-    if (!stage->tabled && image_chunk_is_tail(image, chunk->index))
+    if (!stage->tabled && image_chunk_is_tail(image, chunk->index)) {
         stage->unhashed--;
-    else
+    } else {
         stage->unwritten--;
+        chunk->is_written = true;
+    }
+    if (image->is_window)
+        move_window(stage);
     advance_stage(stage);
 }
 
@@ -387,8 +453,8 @@ static void count_range(struct stage *stage, uint64_t start, uint64_t end)
         uint32_t index = (uint32_t)(start / chunk_bytes);
         uint64_t border = (index + 1) * chunk_bytes;
         uint64_t now = (border < end ? border : end) - start;
-        struct chunk *chunk = &image->chunks[index];
-        CHECK(chunk->unannounced >= now); /* the intervals are disjoint */
+        struct chunk *chunk = image_chunk(image, index);
+        CHECK(chunk->index == index && chunk->unannounced >= now); /* the intervals are disjoint */
         chunk->unannounced -= now;
         if (chunk->unannounced == 0 && stage->created)
             image_start_chunk(image, index);
@@ -406,6 +472,12 @@ static int announce_range(struct stage *stage, uint64_t offset, uint64_t bytes)
         return report_error(ERR_INVALID, NULL,
                             "the announced range of %llu bytes at %llu is not tensor data",
                             (unsigned long long)bytes, (unsigned long long)offset);
+    if (offset + bytes > window_end(stage))
+        return report_error(ERR_INVALID, "copy in the order of the image",
+                            "the announced range of %llu bytes at %llu is beyond the window, which "
+                            "ends at %llu",
+                            (unsigned long long)bytes, (unsigned long long)offset,
+                            (unsigned long long)window_end(stage));
     int error = add_interval(stage, offset, offset + bytes);
     if (error == 0)
         count_range(stage, offset, offset + bytes);
@@ -487,16 +559,15 @@ int stage_begin(struct stage *stage, struct save *save, struct session *session,
     stage->image = image;
     stage->unwritten = image->num_chunks;
     stage->unannounced = image->geometry.table_start - image->geometry.data_start;
-    for (uint32_t i = 0; i < image->num_chunks; i++) {
+    stage->num_tail = image_tail_chunks(image->service, &image->geometry);
+    for (uint32_t i = image->num_chunks - stage->num_tail; i < image->num_chunks; i++) {
         uint64_t start, end;
         image_chunk_range(image, i, &start, &end);
-        bool tail = image_chunk_is_tail(image, i);
-        stage->num_tail += tail;
-        stage->unhashed += tail && start < image->geometry.table_start;
-        start = start > image->geometry.data_start ? start : image->geometry.data_start;
-        end = end < image->geometry.table_start ? end : image->geometry.table_start;
-        image->chunks[i].unannounced = end > start ? end - start : 0;
+        stage->unhashed += start < image->geometry.table_start;
     }
+    for (uint32_t i = 0; i < image->num_chunks && i < image->num_rooms; i++)
+        open_chunk(image, i);
+    tell_window(stage, window_end(stage));
     session->slot_saves[slot] = save;
     session->slot_ids[slot] = save->id;
     image->in_hand = true;

@@ -64,7 +64,8 @@ static void *rank_main(void *argument)
             weights[j] += 1.0f; /* training */
         must(ckpt_save_begin(ckpt, &save, step, rank == 0 ? "{\"note\":\"example\"}" : NULL),
              "begin");
-        must(ckpt_save_copy(save, 0), "copy"); /* from here on the weights may change again */
+        must(ckpt_save_copy(save, ckpt_save_order(ckpt, 0)),
+             "copy"); /* from here on the weights may change again */
         must(ckpt_save_end(save), "end");
         must(ckpt_save_wait(ckpt, step, 60000), "wait");
     }

@@ -51,6 +51,7 @@ struct peer {
     int event_fd;
     uint32_t rank;
     uint64_t image_bytes, data_byte, bytes;
+    uint32_t image_segments; /* of every image; fewer than image_bytes need: a window */
     uint32_t num_ahead, ahead[POOL_SEGMENTS_MAX]; /* segments lent with the description */
     /* of the save in work */
     uint64_t save;
@@ -240,6 +241,7 @@ static inline void *describe_thread(void *argument)
     peer->image_bytes = reply->image_bytes;
     peer->data_byte = reply->items[0]->image_byte;
     peer->bytes = reply->items[0]->bytes;
+    peer->image_segments = reply->image_segments;
     peer->num_ahead = (uint32_t)reply->n_segments;
     assert_true(peer->num_ahead <= POOL_SEGMENTS_MAX);
     memcpy(peer->ahead, reply->segments, peer->num_ahead * sizeof *peer->ahead);
@@ -319,16 +321,19 @@ static inline int peer_map(struct peer *peer, const uint32_t *segments, uint32_t
 static inline uint8_t *peer_byte(const struct peer *peer, uint64_t image_byte)
 {
     uint64_t segment = (uint64_t)peer->bed->config.segment_bytes;
-    return peer->mapped[peer->segments[image_byte / segment]] + image_byte % segment;
+    uint32_t number = peer->segments[image_byte / segment % peer->num_segments];
+    return peer->mapped[number] + image_byte % segment;
 }
 
-static inline int peer_begin(struct peer *peer, uint64_t step)
+/* Waits for an image at most `busy_ms`. */
+static inline int peer_begin_within(struct peer *peer, uint64_t step, uint32_t busy_ms)
 {
     Holdfast__V1__BeginSaveRequest request = HOLDFAST__V1__BEGIN_SAVE_REQUEST__INIT;
     Holdfast__V1__BeginSaveReply *reply;
     request.session = peer->token;
     request.step = step;
     request.state_json = "";
+    request.busy_ms = busy_ms;
     int error = call(peer->bed, "BeginSave", &request.base,
                      &holdfast__v1__begin_save_reply__descriptor, &reply);
     if (error != 0)
@@ -341,19 +346,30 @@ static inline int peer_begin(struct peer *peer, uint64_t step)
     return peer_map(peer, peer->segments, peer->num_segments, true);
 }
 
+static inline int peer_begin(struct peer *peer, uint64_t step)
+{
+    return peer_begin_within(peer, step, 0);
+}
+
 /* Element of the matrix at `step`, as bits. */
 static inline uint32_t element(uint64_t step, uint64_t index)
 {
     return (uint32_t)(step * 2654435761u + index * 40503u);
 }
 
-static inline void peer_fill(struct peer *peer, uint64_t step)
+/* Bytes [from, to) of the rank's part of the matrix. */
+static inline void peer_fill_part(struct peer *peer, uint64_t step, uint64_t from, uint64_t to)
 {
     uint64_t first = peer->rank * (peer->bytes / 4);
-    for (uint64_t i = 0; i < peer->bytes / 4; i++) {
+    for (uint64_t i = from / 4; i < to / 4; i++) {
         uint32_t value = element(step, first + i);
         memcpy(peer_byte(peer, peer->data_byte + 4 * i), &value, 4);
     }
+}
+
+static inline void peer_fill(struct peer *peer, uint64_t step)
+{
+    peer_fill_part(peer, step, 0, peer->bytes);
 }
 
 static inline void peer_announce(struct peer *peer, uint32_t kind, uint64_t offset, uint64_t bytes)

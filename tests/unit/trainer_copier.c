@@ -29,6 +29,7 @@ struct bed {
     struct state state;
     float param[COUNT], exp_avg[COUNT], exp_avg_sq[COUNT], grad[COUNT];
     float image[3][COUNT];
+    uint32_t copied_at[SLICES]; /* a slice is a piece, but where a test says otherwise */
     struct copier *copier;
     /* What the copy does. */
     long pause_us;
@@ -95,7 +96,14 @@ static int setup(void **out)
         bed->grad[i] = (float)(i % 13) - 6.25f;
     }
     bed->fail_at = bed->gate_at = NEVER;
-    struct copier_options copier = {.num_slices = SLICES, .copy = copy, .end = end, .user = bed};
+    for (uint32_t i = 0; i < SLICES; i++)
+        bed->copied_at[i] = i + 1;
+    struct copier_options copier = {.num_pieces = SLICES,
+                                    .num_slices = SLICES,
+                                    .copied_at = bed->copied_at,
+                                    .copy = copy,
+                                    .end = end,
+                                    .user = bed};
     assert_int_equal(copier_open(&bed->copier, &copier), 0);
     *out = bed;
     return 0;
@@ -159,6 +167,22 @@ static void test_copier__an_update_waits_for_its_slice_and_for_no_later_one(void
     assert_int_equal(atomic_load(&bed->num_copied), SLICES);
     assert_int_equal(copier_wait(bed->copier, &times), 0);
     assert_true(times.copy_seconds >= 0 && times.ended_at > 0);
+}
+
+static void test_copier__a_slice_of_several_pieces_is_held_until_the_last(void **state)
+{
+    struct bed *bed = *state;
+    struct copier_times times;
+    bed->copied_at[0] = 5; /* its last piece is the fifth */
+    bed->copied_at[1] = 2;
+    bed->gate_at = 2;
+    copier_start(bed->copier);
+    copier_wait_slice(bed->copier, 1); /* returns while piece 2 stands at the gate */
+    assert_int_equal(atomic_load(&bed->num_copied), 2);
+    sem_post(&bed->gate);
+    copier_wait_slice(bed->copier, 0);
+    assert_true(atomic_load(&bed->num_copied) >= 5);
+    assert_int_equal(copier_wait(bed->copier, &times), 0);
 }
 
 static void test_copier__start_returns_while_nothing_is_copied(void **state)
@@ -229,6 +253,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_copier__a_copy_holds_the_state_as_it_was_before_the_update),
         CASE(test_copier__an_update_waits_for_its_slice_and_for_no_later_one),
+        CASE(test_copier__a_slice_of_several_pieces_is_held_until_the_last),
         CASE(test_copier__start_returns_while_nothing_is_copied),
         CASE(test_copier__a_failed_copy_lets_every_slice_go_and_says_why_to_who_waits),
         CASE(test_copier__a_copy_that_cannot_be_ended_has_failed),

@@ -1,0 +1,310 @@
+/* ckptd_busy.c - saves that overlap, and ranks that find every image in use.
+ *
+ * Goal: two saves of a run are in work at once and are committed in their order; a third is told at
+ * once that there is no image, or waits as long as its ranks are ready to; whatever ends the wait
+ * is answered as what it is. Method: a service in this process (ckptd_bed.h) over a store whose
+ * requests are held back by the fault back-end, so that saves last long enough to overlap. */
+#include "tests/unit/ckptd_bed.h"
+
+#define DELAY_US 250000 /* of each request of the store, at most */
+
+static struct peer peers[RANKS];
+
+/* ---- the bed ---- */
+
+static int set_up(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    snprintf(bed->config.store, sizeof bed->config.store, "fault:seed=7,delay_us=%d:local:%s/store",
+             DELAY_US, bed->root);
+    int error = bed_start(bed);
+    if (error == 0)
+        error = open_attempt(bed, RANKS);
+    return error != 0 ? error : peers_open(peers, bed, RANKS);
+}
+
+static int tear_down(void **state)
+{
+    peers_close(peers, RANKS);
+    return bed_tear_down(state);
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void save_all(uint64_t step)
+{
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_int_equal(peer_begin(&peers[i], step), 0);
+    for (uint32_t i = 0; i < RANKS; i++)
+        peer_finish(&peers[i], step);
+}
+
+/* A BeginSave that waits, on a thread of its own. */
+struct waiting {
+    struct peer *peer;
+    uint64_t step;
+    uint32_t busy_ms;
+    int error;
+    int64_t waited_ms;
+    pthread_t thread;
+};
+
+static void *begin_main(void *argument)
+{
+    struct waiting *waiting = argument;
+    int64_t begun = now_ms();
+    waiting->error = peer_begin_within(waiting->peer, waiting->step, waiting->busy_ms);
+    waiting->waited_ms = now_ms() - begun;
+    return NULL;
+}
+
+static void begin_on_thread(struct waiting *waiting, uint32_t rank, uint64_t step, uint32_t busy_ms)
+{
+    *waiting = (struct waiting){.peer = &peers[rank], .step = step, .busy_ms = busy_ms};
+    assert_int_equal(pthread_create(&waiting->thread, NULL, begin_main, waiting), 0);
+}
+
+static uint32_t num_in_work(struct bed *bed)
+{
+    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    Holdfast__V1__StatusReply *reply;
+    uint32_t count = 0;
+    assert_int_equal(
+        call(bed, "Status", &request.base, &holdfast__v1__status_reply__descriptor, &reply), 0);
+    for (const char *at = reply->json; (at = strstr(at, "\"ranks_begun\"")) != NULL; at++)
+        count++;
+    FREE_REPLY(reply);
+    return count;
+}
+
+static uint64_t num_commits(struct bed *bed)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    Holdfast__V1__ListReply *reply;
+    request.run = RUN;
+    assert_int_equal(
+        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    uint64_t count = reply->n_checkpoints;
+    FREE_REPLY(reply);
+    return count;
+}
+
+/* ---- the order of commits, in the state machine ---- */
+
+static uint64_t begin_durable(struct commit *machine, struct commit_actions *actions, uint64_t step,
+                              bool is_durable)
+{
+    uint64_t save = 0;
+    assert_int_equal(commit_begin(machine, actions, &save, machine->attempt, 0, step), 0);
+    commit_ended(machine, actions, save, 0);
+    if (is_durable)
+        commit_durable(machine, actions, save, 0);
+    assert_int_equal(actions->count, 0);
+    return save;
+}
+
+/* The save of step 1 is being written, that of step 2 is durable. */
+static void overlap(struct commit *machine, struct commit_actions *actions, uint64_t saves[2])
+{
+    commit_init(machine, 1);
+    assert_int_equal(commit_resume(machine, 1, 1), 0);
+    *actions = (struct commit_actions){0};
+    saves[0] = begin_durable(machine, actions, 1, false);
+    saves[1] = begin_durable(machine, actions, 2, true);
+}
+
+static void expect(const struct commit_action *action, enum commit_action_kind kind, uint64_t save)
+{
+    assert_int_equal(action->kind, kind);
+    assert_true(action->save == save);
+}
+
+static void test_busy__a_later_save_waits_until_the_earlier_is_committed(void **state)
+{
+    static struct commit machine;
+    struct commit_actions actions;
+    uint64_t saves[2];
+    (void)state;
+    overlap(&machine, &actions, saves);
+    commit_durable(&machine, &actions, saves[0], 0);
+    commit_names_synced(&machine, &actions, saves[0], 0);
+    commit_published(&machine, &actions, saves[0], OUTCOME_DURABLE, 0);
+    assert_int_equal(actions.count, 4);
+    expect(&actions.items[0], COMMIT_SYNC_NAMES, saves[0]);
+    expect(&actions.items[1], COMMIT_PUBLISH, saves[0]);
+    expect(&actions.items[2], COMMIT_DONE, saves[0]);
+    expect(&actions.items[3], COMMIT_SYNC_NAMES, saves[1]);
+}
+
+static void test_busy__a_later_save_goes_on_when_the_earlier_is_given_up(void **state)
+{
+    static struct commit machine;
+    struct commit_actions actions;
+    uint64_t saves[2];
+    (void)state;
+    overlap(&machine, &actions, saves);
+    commit_failed(&machine, &actions, saves[0], 0, ERR_IO, "test");
+    assert_int_equal(actions.count, 2);
+    expect(&actions.items[0], COMMIT_DISCARD, saves[0]);
+    expect(&actions.items[1], COMMIT_SYNC_NAMES, saves[1]);
+}
+
+/* ---- tests ---- */
+
+static void test_busy__two_saves_are_in_work_at_once_and_commit_in_order(void **state)
+{
+    struct bed *bed = *state;
+    for (uint64_t step = 1; step <= 5; step += 2) {
+        save_all(step);
+        save_all(step + 1);
+        assert_int_equal(num_in_work(bed), 2);
+        assert_int_equal(num_commits(bed), step - 1);
+        /* When the later one is committed, the earlier is. */
+        assert_int_equal(wait_save(bed, step + 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+        assert_int_equal(num_commits(bed), step + 1);
+    }
+    assert_int_equal(load_all(bed, 5, NULL), 0);
+    assert_int_equal(load_all(bed, 6, NULL), 0);
+}
+
+static void test_busy__a_third_save_is_told_at_once_that_there_is_no_image(void **state)
+{
+    struct bed *bed = *state;
+    save_all(1);
+    save_all(2);
+    int64_t begun = now_ms();
+    assert_int_equal(peer_begin(&peers[0], 3), ERR_BUSY);
+    assert_true(now_ms() - begun < DELAY_US / 1000);
+    assert_non_null(strstr(report_message(), "both images of rank 0 are being written"));
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_true(save_step(peers, RANKS, 3)); /* the skipped save harms no later one */
+}
+
+static void test_busy__a_third_save_that_may_wait_begins_when_the_first_is_committed(void **state)
+{
+    struct bed *bed = *state;
+    struct waiting waiting[RANKS];
+    save_all(1);
+    save_all(2);
+    for (uint32_t i = 0; i < RANKS; i++)
+        begin_on_thread(&waiting[i], i, 3, 15000);
+    for (uint32_t i = 0; i < RANKS; i++) {
+        pthread_join(waiting[i].thread, NULL);
+        assert_int_equal(waiting[i].error, 0);
+        assert_true(waiting[i].waited_ms < 15000);
+    }
+    assert_true(num_commits(bed) >= 1);
+    for (uint32_t i = 0; i < RANKS; i++)
+        peer_finish(&peers[i], 3);
+    assert_int_equal(wait_save(bed, 3, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_int_equal(num_commits(bed), 3);
+    assert_int_equal(load_all(bed, 3, NULL), 0);
+}
+
+/* Both images are in hands that copy nothing: no save will ever end. */
+static void occupy(void)
+{
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_int_equal(peer_begin(&peers[i], 1), 0);
+    for (uint32_t i = 0; i < RANKS; i++)
+        peer_finish(&peers[i], 1);
+    assert_int_equal(peer_begin(&peers[0], 2), 0); /* rank 1 does not come: step 2 stays */
+    peer_finish(&peers[0], 2);
+}
+
+static void test_busy__a_wait_ends_when_its_time_is_over(void **state)
+{
+    struct bed *bed = *state;
+    struct waiting waiting;
+    bed->config.limit_wait_ms = 100000;
+    save_all(1);
+    save_all(2);
+    begin_on_thread(&waiting, 0, 3, 50); /* less than any save takes here */
+    pthread_join(waiting.thread, NULL);
+    assert_int_equal(waiting.error, ERR_BUSY);
+    assert_true(waiting.waited_ms >= 50);
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+}
+
+static void test_busy__a_wait_ends_with_the_step_it_is_for(void **state)
+{
+    struct bed *bed = *state;
+    struct waiting waiting;
+    occupy();
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_int_equal(peer_begin(&peers[0], 3), 0); /* its second image; 2 and 3 wait for rank 1 */
+    peer_finish(&peers[0], 3);
+    begin_on_thread(&waiting, 0, 4, 15000);
+    sleep_ms(100);
+    assert_int_equal(peer_begin(&peers[1], 5), 0); /* passes 4 by: it can never be complete */
+    pthread_join(waiting.thread, NULL);
+    assert_int_equal(waiting.error, ERR_ABORTED);
+    assert_true(waiting.waited_ms < 15000);
+}
+
+static void test_busy__a_wait_ends_with_its_rank(void **state)
+{
+    struct bed *bed = *state;
+    struct waiting waiting;
+    save_all(1);
+    save_all(2);
+    begin_on_thread(&waiting, 0, 3, 15000);
+    sleep_ms(50);
+    shutdown(peers[0].socket, SHUT_RDWR);
+    pthread_join(waiting.thread, NULL);
+    assert_int_equal(waiting.error, ERR_NOT_FOUND);
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+}
+
+static void test_busy__a_second_call_takes_the_place_of_the_one_that_waits(void **state)
+{
+    struct bed *bed = *state;
+    struct waiting waiting;
+    save_all(1);
+    save_all(2);
+    begin_on_thread(&waiting, 0, 3, 15000);
+    sleep_ms(50);
+    struct peer again = peers[0];
+    assert_int_equal(peer_begin(&again, 3), ERR_BUSY);
+    pthread_join(waiting.thread, NULL);
+    assert_int_equal(waiting.error, ERR_ABORTED);
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+}
+
+static void test_busy__a_wait_ends_with_the_daemon(void **state)
+{
+    struct bed *bed = *state;
+    struct waiting waiting;
+    save_all(1);
+    save_all(2);
+    begin_on_thread(&waiting, 0, 3, 15000);
+    sleep_ms(50);
+    service_drain(bed->service);
+    pthread_join(waiting.thread, NULL);
+    assert_int_equal(waiting.error, ERR_UNAVAILABLE);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_busy__a_later_save_waits_until_the_earlier_is_committed),
+        cmocka_unit_test(test_busy__a_later_save_goes_on_when_the_earlier_is_given_up),
+        CASE(test_busy__two_saves_are_in_work_at_once_and_commit_in_order),
+        CASE(test_busy__a_third_save_is_told_at_once_that_there_is_no_image),
+        CASE(test_busy__a_third_save_that_may_wait_begins_when_the_first_is_committed),
+        CASE(test_busy__a_wait_ends_when_its_time_is_over),
+        CASE(test_busy__a_wait_ends_with_the_step_it_is_for),
+        CASE(test_busy__a_wait_ends_with_its_rank),
+        CASE(test_busy__a_second_call_takes_the_place_of_the_one_that_waits),
+        CASE(test_busy__a_wait_ends_with_the_daemon),
+    };
+#undef CASE
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,342 @@
+/* ckptd_window.c - saves through windows: a pool that does not hold an image of every rank.
+ *
+ * Goal: such a run saves all the same, within the pool, and every byte of it is right; nothing that
+ * a rank does or that fails on the way hangs or harms the daemon. Method: a service in this process
+ * (ckptd_bed.h) whose pool is smaller than its images, so that a window passes over a file several
+ * times; raw clients which keep the rules of the window, or break them; and a store in which each
+ * operation fails once. What was saved is read back by a service with a larger pool. */
+#include "tests/unit/ckptd_bed.h"
+
+#define WAIT_MS 10000
+#define UNTOUCHED_ROW 5u
+#define SMALL_POOL (2 * MIB) /* an image of one rank takes 5 segments, of two ranks 3 each */
+#define LARGE_POOL (24 * MIB)
+
+static struct peer peers[RANKS];
+
+/* ---- the bed ---- */
+
+static int set_up(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    bed->config.pool_bytes = SMALL_POOL;
+    return bed_start(bed);
+}
+
+static int tear_down(void **state)
+{
+    peers_close(peers, RANKS);
+    return bed_tear_down(state);
+}
+
+static void restart(struct bed *bed, int64_t pool_bytes)
+{
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    bed->config.pool_bytes = pool_bytes;
+    assert_int_equal(bed_start(bed), 0);
+}
+
+static void open_world(struct bed *bed, uint32_t world_size)
+{
+    assert_int_equal(open_attempt(bed, world_size), 0);
+    assert_int_equal(peers_open(peers, bed, world_size), 0);
+}
+
+/* ---- a rank that keeps the rules ---- */
+
+/* How far the window goes, at least past `at`; 0 when it is not this save's any more. */
+static uint64_t await_window(const struct peer *peer, uint64_t at)
+{
+    struct arena_window window;
+    for (uint32_t waited_ms = 0; waited_ms < WAIT_MS; waited_ms += 10) {
+        arena_window_get(&window, peer->control);
+        if (window.save != peer->save)
+            return 0;
+        if (window.end > at)
+            return window.end;
+        arena_window_wait(peer->control, window.changes, 10);
+    }
+    fail_msg("the window does not move from byte %llu", (unsigned long long)at);
+    return 0;
+}
+
+/* Copies bytes [from, to) of the rank's part as the window allows; false when it was given up. */
+static bool copy_part(struct peer *peer, uint64_t step, uint64_t from, uint64_t to)
+{
+    while (from < to) {
+        uint64_t end = await_window(peer, peer->data_byte + from);
+        if (end == 0)
+            return false;
+        uint64_t bytes =
+            end - (peer->data_byte + from) < to - from ? end - (peer->data_byte + from) : to - from;
+        peer_fill_part(peer, step, from, from + bytes);
+        peer_announce(peer, ARENA_ENTRY_RANGE, peer->data_byte + from, bytes);
+        from += bytes;
+    }
+    return true;
+}
+
+static void finish(struct peer *peer, uint64_t step)
+{
+    if (copy_part(peer, step, 0, peer->bytes))
+        peer_announce(peer, ARENA_ENTRY_END, 0, 0);
+}
+
+/* Waits for the window of a save that is still being given up. */
+static int begin(struct peer *peer, uint64_t step)
+{
+    return peer_begin_within(peer, step, WAIT_MS);
+}
+
+static Holdfast__V1__SaveState save_through(struct bed *bed, uint32_t world_size, uint64_t step,
+                                            char reason[512])
+{
+    for (uint32_t i = 0; i < world_size; i++)
+        assert_int_equal(begin(&peers[i], step), 0);
+    for (uint32_t i = 0; i < world_size; i++)
+        finish(&peers[i], step);
+    return wait_save(bed, step, reason);
+}
+
+#define COMMITTED HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED
+#define FAILED HOLDFAST__V1__SAVE_STATE__SAVE_FAILED
+
+/* ---- the plan ---- */
+
+static void test_window__images_are_whole_while_one_of_each_rank_fits(void **state)
+{
+    struct bed *bed = *state;
+    restart(bed, 6 * MIB);
+    open_world(bed, 2);
+    assert_int_equal(peers[0].image_segments, 3);
+    assert_int_equal(peers[1].image_segments, 3);
+    restart(bed, 5 * MIB);
+    open_world(bed, 2);
+    assert_int_equal(peers[0].image_segments, 2);
+    assert_int_equal(peers[1].image_segments, 2);
+    restart(bed, 2 * MIB);
+    open_world(bed, 2);
+    assert_int_equal(peers[0].image_segments, 1);
+    assert_int_equal(peers[1].image_segments, 1);
+}
+
+static void test_window__a_pool_without_a_segment_for_each_rank_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    restart(bed, 1 * MIB);
+    assert_int_equal(open_attempt(bed, 2), 0);
+    assert_int_equal(peers_open(peers, bed, 2), ERR_SPACE);
+    open_world(bed, 1); /* fewer ranks do */
+    assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
+}
+
+/* ---- saving ---- */
+
+static void test_window__what_is_saved_through_a_window_is_right(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed, 1);
+    for (uint64_t step = 1; step <= 3; step++)
+        assert_int_equal(save_through(bed, 1, step, NULL), COMMITTED);
+    open_world(bed, 2);
+    for (uint64_t step = 4; step <= 6; step++)
+        assert_int_equal(save_through(bed, 2, step, NULL), COMMITTED);
+    restart(bed, LARGE_POOL);
+    for (int64_t step = 1; step <= 6; step++)
+        assert_int_equal(load_all(bed, step, NULL), 0);
+}
+
+static void test_window__one_segment_suffices(void **state)
+{
+    struct bed *bed = *state;
+    restart(bed, 1 * MIB);
+    open_world(bed, 1);
+    assert_int_equal(peers[0].image_segments, 1);
+    assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
+    restart(bed, LARGE_POOL);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+static void test_window__nothing_stays_in_memory(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    Holdfast__V1__ListReply *reply;
+    open_world(bed, 1);
+    assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
+    request.run = RUN;
+    assert_int_equal(
+        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    assert_int_equal(reply->n_checkpoints, 1);
+    assert_false(reply->checkpoints[0]->in_memory);
+    assert_string_equal(reply->checkpoints[0]->durability, "local");
+    FREE_REPLY(reply);
+}
+
+static void test_window__it_stands_still_until_the_bytes_before_are_announced(void **state)
+{
+    struct bed *bed = *state;
+    struct arena_window window;
+    open_world(bed, 1);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    assert_true(await_window(&peers[0], 0) == SMALL_POOL);
+    /* All of the window but its first byte of data. */
+    peer_announce(&peers[0], ARENA_ENTRY_RANGE, peers[0].data_byte + 4,
+                  SMALL_POOL - peers[0].data_byte - 4);
+    sleep_ms(200);
+    arena_window_get(&window, peers[0].control);
+    assert_true(window.end == SMALL_POOL);
+    peer_announce(&peers[0], ARENA_ENTRY_RANGE, peers[0].data_byte, 4);
+    assert_true(await_window(&peers[0], SMALL_POOL) > SMALL_POOL);
+}
+
+static void test_window__a_save_of_another_run_may_use_it_meanwhile(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed, 1);
+    assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
+    uint64_t attempt = bed->attempt;
+    struct peer first = peers[0];
+    memset(&peers[0], 0, sizeof peers[0]);
+    open_world(bed, 1); /* a new attempt: the session of the first ends, its window is free */
+    assert_true(bed->attempt > attempt);
+    assert_int_equal(save_through(bed, 1, 2, NULL), COMMITTED);
+    peer_close(&first);
+}
+
+/* ---- trouble ---- */
+
+static void test_window__an_announcement_beyond_it_fails_the_save(void **state)
+{
+    struct bed *bed = *state;
+    char reason[512];
+    open_world(bed, 1);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    peer_announce(&peers[0], ARENA_ENTRY_RANGE, SMALL_POOL, 4096);
+    assert_int_equal(wait_save(bed, 1, reason), FAILED);
+    assert_non_null(strstr(reason, "beyond the window"));
+    assert_int_equal(save_through(bed, 1, 2, NULL), COMMITTED);
+}
+
+static void test_window__what_the_rank_writes_into_the_page_is_not_believed(void **state)
+{
+    struct bed *bed = *state;
+    char reason[512];
+    open_world(bed, 1);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    peers[0].control->window_end = UINT64_MAX;
+    peers[0].control->window_save = 999;
+    peer_announce(&peers[0], ARENA_ENTRY_RANGE, SMALL_POOL, 4096);
+    assert_int_equal(wait_save(bed, 1, reason), FAILED);
+    assert_non_null(strstr(reason, "beyond the window"));
+    assert_int_equal(save_through(bed, 1, 2, NULL), COMMITTED);
+}
+
+static void test_window__who_waits_hears_that_the_save_was_given_up(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed, 2);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    assert_int_equal(peer_begin(&peers[1], 1), 0);
+    /* Rank 0 has announced nothing: only news can end its wait. */
+    assert_true(await_window(&peers[0], 0) == 1 * MIB);
+    peer_close(&peers[1]);
+    for (uint32_t i = 0; i < 1000 && await_window(&peers[0], 0) != 0; i++)
+        sleep_ms(10);
+    assert_true(await_window(&peers[0], 0) == 0);
+    assert_int_equal(wait_save(bed, 1, NULL), FAILED);
+}
+
+static void test_window__a_save_that_every_rank_ended_outlives_its_ranks(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(peer_begin(&peers[i], 1), 0);
+    for (uint32_t i = 0; i < 2; i++)
+        finish(&peers[i], 1);
+    peers_close(peers, 2);
+    assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
+    open_world(bed, 1); /* and their windows are free again */
+    assert_int_equal(save_through(bed, 1, 2, NULL), COMMITTED);
+    restart(bed, LARGE_POOL);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    assert_int_equal(load_all(bed, 2, NULL), 0);
+}
+
+/* Two saves over a store in which operation `fail_at` fails once. */
+static void live_through(struct bed *bed, bool acknowledged[3], uint32_t *failed_syncs)
+{
+    char reason[512];
+    memset(acknowledged, 0, 3 * sizeof *acknowledged);
+    if (bed_start(bed) != 0)
+        return;
+    if (open_attempt(bed, 1) == 0 && peers_open(peers, bed, 1) == 0) {
+        for (uint64_t step = 1; step <= 2; step++) {
+            if (begin(&peers[0], step) != 0)
+                continue;
+            finish(&peers[0], step);
+            acknowledged[step] = wait_save(bed, step, reason) == COMMITTED;
+            if (acknowledged[step] || !strstr(reason, "could not be synced"))
+                continue;
+            /* It cannot be written again, and one failed sync is no reason to give the disk up. */
+            *failed_syncs += 1;
+            assert_string_equal(bed->service->offline, "");
+        }
+    }
+    peers_close(peers, 1);
+    bed_stop(bed);
+}
+
+static void test_window__no_single_failed_operation_loses_an_acknowledged_checkpoint(void **state)
+{
+    struct bed *bed = *state;
+    bool acknowledged[3];
+    char plain[160], command[400];
+    uint32_t untouched = 0, operation = 1, failed_syncs = 0;
+    bed_stop(bed);
+    for (; untouched < UNTOUCHED_ROW; operation++) {
+        assert_true(operation < 200);
+        snprintf(plain, sizeof plain, "%s/store-%u", bed->root, operation);
+        snprintf(bed->config.store, sizeof bed->config.store, "fault:fail_at=%u:local:%s",
+                 operation, plain);
+        bed->config.pool_bytes = SMALL_POOL;
+        live_through(bed, acknowledged, &failed_syncs);
+        snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
+        bed->config.pool_bytes = LARGE_POOL;
+        assert_int_equal(bed_start(bed), 0); /* without faults */
+        for (uint64_t step = 1; step <= 2; step++)
+            if (acknowledged[step])
+                assert_int_equal(load_all(bed, (int64_t)step, NULL), 0);
+        bed_stop(bed);
+        untouched = acknowledged[1] && acknowledged[2] ? untouched + 1 : 0;
+        snprintf(command, sizeof command, "rm -rf '%s'", plain);
+        assert_int_equal(system(command), 0);
+    }
+    print_message("# every operation up to %u failed once\n", operation - UNTOUCHED_ROW);
+    assert_true(operation > UNTOUCHED_ROW + 20);
+    assert_int_equal(failed_syncs, 2);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_window__images_are_whole_while_one_of_each_rank_fits),
+        CASE(test_window__a_pool_without_a_segment_for_each_rank_is_refused),
+        CASE(test_window__what_is_saved_through_a_window_is_right),
+        CASE(test_window__one_segment_suffices),
+        CASE(test_window__nothing_stays_in_memory),
+        CASE(test_window__it_stands_still_until_the_bytes_before_are_announced),
+        CASE(test_window__a_save_of_another_run_may_use_it_meanwhile),
+        CASE(test_window__an_announcement_beyond_it_fails_the_save),
+        CASE(test_window__what_the_rank_writes_into_the_page_is_not_believed),
+        CASE(test_window__who_waits_hears_that_the_save_was_given_up),
+        CASE(test_window__a_save_that_every_rank_ended_outlives_its_ranks),
+        CASE(test_window__no_single_failed_operation_loses_an_acknowledged_checkpoint),
+    };
+#undef CASE
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
