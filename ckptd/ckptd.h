@@ -94,8 +94,11 @@ void loop_run(struct loop *loop); /* until loop_stop */
 void loop_stop(struct loop *loop);
 void loop_run_pending(struct loop *loop); /* the events posted so far; after loop_run */
 void loop_post(struct loop *loop, struct event *event); /* any thread */
-void loop_work(struct loop *loop, struct job *job);     /* any thread */
-int64_t loop_now_ms(void);                              /* monotonic */
+/* Likewise, for one of many events of which nobody needs to hear before the last: takes one off
+ * `under_way`, and the service thread is woken only by the one that brings it to 0 or is urgent. */
+void loop_post_counted(struct loop *loop, struct event *event, atomic_uint *under_way, bool urgent);
+void loop_work(struct loop *loop, struct job *job); /* any thread */
+int64_t loop_now_ms(void);                          /* monotonic */
 /* Nothing queued, nothing running. Only from a timer: an event's own chain does not count. */
 bool loop_is_idle(struct loop *loop);
 void loop_timer(struct loop *loop, struct timer *timer, int64_t ms);
@@ -204,9 +207,10 @@ struct image {
     uint32_t num_rooms;   /* chunks in memory at once */
     enum image_pass pass;
     struct storage_object *object;
-    uint32_t busy;       /* chunks under way; service thread */
-    atomic_bool stopped; /* chunks that have not begun are skipped */
-    struct fault fault;  /* first of the pass */
+    uint32_t busy;          /* chunks under way; service thread */
+    atomic_uint unfinished; /* of them, not yet reported */
+    atomic_bool stopped;    /* chunks that have not begun are skipped */
+    struct fault fault;     /* first of the pass */
     /* After every report of a chunk, on the service thread. */
     void (*advance)(struct image *image, struct chunk *chunk);
 

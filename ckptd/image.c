@@ -199,12 +199,13 @@ static void hash_chunk(struct chunk *chunk)
 
 /* ---- the steps of a chunk ---- */
 
-/* What comes after a pass can begin when its last chunk has come; a failure stops it at once. */
+/* What comes after a pass can begin when its last chunk has come; a failure stops it at once, and a
+ * window moves on with each chunk. */
 static void report_chunk(struct chunk *chunk)
 {
     struct image *image = chunk->image;
     loop_post_counted(image->service->loop, &chunk->reported, &image->unfinished,
-                      chunk->fault.code != 0);
+                      chunk->error != 0 || image->is_window);
 }
 
 /* The failure of a chunk's transfer, in words. */
@@ -286,6 +287,7 @@ static struct chunk *take_chunk(struct image *image, uint32_t index)
     chunk->error = 0;
     chunk->request.error = 0;
     image->busy++;
+    atomic_fetch_add(&image->unfinished, 1);
     return chunk;
 }
 

@@ -30,6 +30,7 @@ struct loop {
 
     pthread_mutex_t event_mutex;
     struct event *first_event, *last_event;
+    bool woken; /* somebody has written wake_fd for this chain */
 
     pthread_mutex_t job_mutex;
     pthread_cond_t job_posted;
@@ -50,22 +51,31 @@ int64_t loop_now_ms(void)
 
 /* ---- events ---- */
 
-void loop_post(struct loop *loop, struct event *event)
+void loop_post_counted(struct loop *loop, struct event *event, atomic_uint *under_way, bool urgent)
 {
     uint64_t one = 1;
     CHECK(event->run);
     event->next = NULL;
     pthread_mutex_lock(&loop->event_mutex);
-    bool wake = !loop->first_event;
-    if (loop->last_event && !wake)
+    if (loop->first_event)
         loop->last_event->next = event;
     else
         loop->first_event = event;
     loop->last_event = event;
+    /* Under the lock: the last one must not wake before all others are in the chain. */
+    if (under_way && atomic_fetch_sub(under_way, 1) == 1)
+        urgent = true;
+    bool wake = urgent && !loop->woken;
+    loop->woken |= urgent;
     pthread_mutex_unlock(&loop->event_mutex);
-    /* Only the first of a chain wakes; the counter cannot overflow. */
+    /* Once per chain; the counter cannot overflow. */
     if (wake && write(loop->wake_fd, &one, sizeof one) < 0)
         log_error("loop", "could not wake the service thread: %s", strerror(errno));
+}
+
+void loop_post(struct loop *loop, struct event *event)
+{
+    loop_post_counted(loop, event, NULL, true);
 }
 
 static void run_wake(struct watch *watch)
@@ -80,6 +90,7 @@ static void run_events(struct loop *loop)
     pthread_mutex_lock(&loop->event_mutex);
     struct event *event = loop->first_event;
     loop->first_event = loop->last_event = NULL;
+    loop->woken = false;
     pthread_mutex_unlock(&loop->event_mutex);
     while (event) {
         struct event *next = event->next;

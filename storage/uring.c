@@ -2,9 +2,10 @@
  *
  * Requests come from any thread through a stack that is pushed with one compare-and-swap and taken
  * whole by the ring thread, which turns it into first-in first-out order. Who pushes onto the empty
- * stack writes an eventfd; a read of that eventfd is always in the ring, so the thread sleeps in
- * one place only: io_uring_submit_and_wait. At most `depth` requests are on the device, the others
- * wait in a list that is linked through the requests.
+ * stack writes an eventfd, unless so many requests are on the device that the next completion will
+ * wake the thread soon enough; a read of that eventfd is always in the ring, so the thread sleeps
+ * in one place only: io_uring_submit_and_wait. At most `depth` requests are on the device, the
+ * others wait in a list that is linked through the requests.
  *
  * Buffers registered with the kernel save it the pinning of pages per request. Registration may be
  * refused (RLIMIT_MEMLOCK): the limit is raised as far as the process may, else requests run
@@ -28,6 +29,8 @@
 
 #define URING_BUFFERS_MAX 16384u          /* the kernel's own limit */
 #define URING_BUFFER_BYTES_MAX (1u << 30) /* likewise, of one buffer */
+/* So many requests keep the device busy while new ones wait for a completion. */
+#define URING_BUSY 8u
 
 struct uring_engine {
     struct engine base;
@@ -37,6 +40,7 @@ struct uring_engine {
     uint32_t depth;
     char text[128];
     _Atomic(struct storage_request *) submitted; /* newest first */
+    atomic_uint in_flight;                       /* changed by the ring thread alone */
     atomic_bool stop;
     struct iovec *buffers; /* valid once `registered` is set */
     uint32_t num_buffers;
@@ -44,7 +48,6 @@ struct uring_engine {
     /* The ring thread's own. */
     struct storage_request *waiting;
     struct storage_request **waiting_tail;
-    uint32_t in_flight;
     bool wake_armed;
     uint64_t wake_value; /* where the eventfd's read goes; its address marks that completion */
 };
@@ -71,8 +74,7 @@ static void arm_wake(struct uring_engine *engine)
 /* Appends what was submitted to the waiting list, oldest first. */
 static void take_submitted(struct uring_engine *engine)
 {
-    struct storage_request *request =
-        atomic_exchange_explicit(&engine->submitted, NULL, memory_order_acquire);
+    struct storage_request *request = atomic_exchange(&engine->submitted, NULL);
     struct storage_request *oldest = NULL;
     struct storage_request **tail = engine->waiting_tail;
     while (request != NULL) {
@@ -122,7 +124,7 @@ static void prepare(struct uring_engine *engine, struct storage_request *request
 
 static void start_waiting(struct uring_engine *engine)
 {
-    while (engine->waiting != NULL && engine->in_flight < engine->depth) {
+    while (engine->waiting != NULL && atomic_load(&engine->in_flight) < engine->depth) {
         struct storage_request *request = engine->waiting;
         engine->waiting = request->next;
         if (engine->waiting == NULL)
@@ -131,7 +133,7 @@ static void start_waiting(struct uring_engine *engine)
             request->done(request);
             continue;
         }
-        engine->in_flight++;
+        atomic_fetch_add(&engine->in_flight, 1);
         prepare(engine, request);
     }
 }
@@ -147,7 +149,7 @@ static void complete(struct uring_engine *engine, struct storage_request *reques
         prepare(engine, request);
         return;
     }
-    engine->in_flight--;
+    atomic_fetch_sub(&engine->in_flight, 1);
     request->done(request);
 }
 
@@ -193,7 +195,8 @@ static void *run_ring(void *argument)
     for (;;) {
         bool stop = atomic_load_explicit(&engine->stop, memory_order_acquire);
         start_submitted(engine);
-        if (stop && !engine->wake_armed && engine->in_flight == 0 && engine->waiting == NULL)
+        bool idle = atomic_load(&engine->in_flight) == 0 && engine->waiting == NULL;
+        if (stop && !engine->wake_armed && idle)
             return NULL;
         if (!engine->wake_armed && !stop)
             arm_wake(engine);
@@ -323,10 +326,11 @@ static void uring_submit(struct engine *base, struct storage_request *request)
     struct storage_request *head = atomic_load_explicit(&engine->submitted, memory_order_relaxed);
     do
         request->next = head;
-    while (!atomic_compare_exchange_weak_explicit(&engine->submitted, &head, request,
-                                                  memory_order_release, memory_order_relaxed));
-    /* Callbacks that submit run on the ring thread, which looks at the stack before it sleeps. */
-    if (head == NULL && !pthread_equal(pthread_self(), engine->thread))
+    while (!atomic_compare_exchange_weak(&engine->submitted, &head, request));
+    /* The ring thread looks at the stack after each completion has left in_flight, before it
+     * sleeps: whoever sees many in flight here is seen there. Callbacks that submit run on it. */
+    if (head == NULL && atomic_load(&engine->in_flight) < URING_BUSY &&
+        !pthread_equal(pthread_self(), engine->thread))
         wake_ring(engine);
 }
 
