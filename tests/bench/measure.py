@@ -156,6 +156,12 @@ class Bench:
             raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}: {done.stderr[-500:]}")
         return done.stdout + done.stderr
 
+    def cpu_of(self, process):
+        """CPU seconds of a process and all its threads until now, to a clock tick."""
+        with open(f"/proc/{process.pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def start_ckptd(self, name, *options):
         """A ckptd of its own: (process, server address, store)."""
         server, store = f"unix:{self.tmp}/{name}.sock", os.path.join(self.tmp, name)
@@ -169,10 +175,12 @@ class Bench:
             time.sleep(0.05)
         return process, server, store
 
-    def pairs(self, name, unit, ours, reference, pairs_max=PAIRS_MAX, **options):
-        """Runs ours() and reference() in turns until the ratio is resolved."""
+    def pairs(self, name, unit, ours, reference, pairs_max=PAIRS_MAX, pairs_min=PAIRS_MIN,
+              **options):
+        """Runs ours() and reference() in turns, at least `pairs_min` times, until the ratio is
+        resolved."""
         row = Row(name, unit, [], [], **options)
-        least = 3 if self.quick else PAIRS_MIN
+        least = 3 if self.quick else pairs_min
         while len(row.ours) < least or (not self.quick and not row.resolved()
                                         and len(row.ours) < pairs_max):
             row.ours.append(ours())
