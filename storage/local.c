@@ -46,6 +46,8 @@ struct local {
     bool read_only;
     struct engine *engine;
     const char *direct_text;
+    uint16_t io_priority; /* of writes */
+    char priority_text[128];
     char refusal[256]; /* why the engine is not the first choice */
     char text[512];
 };
@@ -198,8 +200,9 @@ static const char *probe_direct(const struct local *local)
 
 static void write_text(struct local *local)
 {
-    snprintf(local->text, sizeof(local->text), "%s%s, %s",
-             local->engine->ops->describe(local->engine), local->refusal, local->direct_text);
+    snprintf(local->text, sizeof(local->text), "%s%s, %s%s",
+             local->engine->ops->describe(local->engine), local->refusal, local->direct_text,
+             local->priority_text);
 }
 
 static int open_engine(struct local *local, const struct storage_options *options)
@@ -254,6 +257,9 @@ static int local_open(struct storage **out, const char *where,
     if (error != 0)
         goto close_local;
     local->direct_text = probe_direct(local);
+    local->io_priority = options->io_priority;
+    engine_priority_describe(local->priority_text, sizeof(local->priority_text), local->root_fd,
+                             local->io_priority);
     write_text(local);
     log_print(local->read_only ? LOG_DEBUG : LOG_INFO, "storage", "opened %s: %s", where,
               local->text);
@@ -327,6 +333,8 @@ static int local_object_create(struct storage *storage, struct storage_object **
     error = reserve(fd, bytes) == 0 ? 0 : fail("could not reserve the space of an object", key);
     if (error == 0)
         error = new_object(out, fd, bytes);
+    if (error == 0)
+        ((struct engine_file *)*out)->io_priority = local->io_priority;
     if (error != 0) {
         close(fd);
         unlinkat(parent, name, 0);

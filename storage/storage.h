@@ -66,6 +66,7 @@ struct storage_options {
     bool force_pwrite;    /* do not try io_uring */
     uint32_t num_threads; /* of the pwrite engine; 0: 4 */
     bool read_only;       /* offline readers: no lock is needed, nothing is created */
+    uint16_t io_priority; /* of writes, from storage_io_priority_parse; 0: that of the process */
 };
 
 struct storage_space {
@@ -153,6 +154,10 @@ const struct storage_ops *storage_find(const char *name);
 struct storage_base {
     const struct storage_ops *ops;
 };
+
+/* "none", "idle", "best-effort:0" (first) to "best-effort:7" (last). Other back-ends than `local`
+ * ignore it, and so do most disks' schedulers: storage_describe says what is true. ERR_INVALID. */
+int storage_io_priority_parse(uint16_t *out, const char *text);
 
 int storage_open(struct storage **out, const struct storage_ops *ops, const char *where,
                  const struct storage_options *options);
