@@ -16,6 +16,9 @@ _Static_assert(CKPT_INVALID == (int)ERR_INVALID && CKPT_NOT_FOUND == (int)ERR_NO
                    CKPT_TIMEOUT == (int)ERR_TIMEOUT && CKPT_ABORTED == (int)ERR_ABORTED &&
                    CKPT_MISMATCH == (int)ERR_MISMATCH,
                "the codes of ckpt.h are those of report.h");
+_Static_assert(CKPT_PHASE_BUSY == (int)ARENA_PHASE_BUSY &&
+                   CKPT_PHASE_QUIET == (int)ARENA_PHASE_QUIET,
+               "the phases of ckpt.h are those of arena.h");
 _Static_assert(CKPT_DIMS_MAX == LAYOUT_DIMS_MAX, "the limits of ckpt.h are those of layout.h");
 
 #define CONNECT_MS_DEFAULT 10000u

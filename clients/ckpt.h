@@ -35,8 +35,8 @@
  *
  * Errors: 0 or a negative code; ckpt_error() gives the line that explains the last one on this
  * thread: what happened, detail, hint. Threads: one struct ckpt may be used by one thread at a
- * time. Ownership: strings and tensors passed in stay the caller's; `data` must stay valid while
- * described. */
+ * time, but for ckpt_phase. Ownership: strings and tensors passed in stay the caller's; `data` must
+ * stay valid while described. */
 #ifndef HOLDFAST_CKPT_H
 #define HOLDFAST_CKPT_H
 
@@ -118,6 +118,12 @@ struct ckpt_load_options {
     uint32_t num_tensors;
 };
 
+/* What a rank is doing, as far as it concerns who shares memory and disk with it. */
+enum ckpt_phase {
+    CKPT_PHASE_BUSY = 1, /* interference costs most: the updates and sums that memory bounds */
+    CKPT_PHASE_QUIET = 2 /* it costs least */
+};
+
 struct ckpt;
 struct ckpt_save;
 
@@ -163,6 +169,13 @@ int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms);
  * nothing. That every tensor equals the checkpoint before it, to the bit: the optimizer stands
  * still, or what is described is not what is trained. Valid until the next ckpt_save_wait. */
 const char *ckpt_save_warning(const struct ckpt *ckpt);
+
+/* Announces the phase that begins now; it lasts until the next one is announced. With pace.quiet
+ * ckptd then begins to write in quiet phases only, within bounds (deploy/ckptd.conf). Cheap enough
+ * for every step: one store, and a system call only when ckptd waits for the end of a busy phase.
+ * Without a session nothing happens. May be called by one thread while another is in save_copy,
+ * save_end or save_abort. */
+void ckpt_phase(struct ckpt *ckpt, enum ckpt_phase phase);
 
 #ifdef __cplusplus
 }

@@ -123,6 +123,12 @@ static void wake_ckptd(const struct ckpt *ckpt)
         return;
 }
 
+void ckpt_phase(struct ckpt *ckpt, enum ckpt_phase phase)
+{
+    if (ckpt->control != NULL && arena_set_phase(ckpt->control, (enum arena_phase)phase))
+        wake_ckptd(ckpt);
+}
+
 /* Pushes one entry; waits while the ring is full. */
 static int announce(struct ckpt_save *save, const struct arena_entry *entry)
 {

@@ -1,4 +1,4 @@
-/* arena.c - the announcement ring in shared memory, the mapping of segments and the passing of
+/* arena.c - the announcement ring, the rank's phase, the mapping of segments and the passing of
  * descriptors (layout in arena.h).
  *
  * The ring has one producer (the rank) and one consumer (ckptd). Each side writes only its own
@@ -132,6 +132,32 @@ void arena_window_wait(const struct arena_control *control, uint32_t changes, ui
 {
     struct timespec timeout = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
     syscall(SYS_futex, &control->window_changes, FUTEX_WAIT, changes, &timeout, NULL, 0);
+}
+
+/* ---- phases ---- */
+
+/* No end of a busy phase is missed: ckptd asks, then looks again; the rank announces, then looks
+ * whether it is asked. In the one order of these four, at least one sees the other. */
+
+bool arena_set_phase(struct arena_control *control, enum arena_phase phase)
+{
+    if (phase == ARENA_PHASE_BUSY) {
+        __atomic_store_n(&control->phase, (uint32_t)phase, __ATOMIC_RELEASE);
+        return false;
+    }
+    __atomic_store_n(&control->phase, (uint32_t)phase, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&control->phase_asked, __ATOMIC_SEQ_CST) == 0)
+        return false;
+    __atomic_store_n(&control->phase_asked, 0, __ATOMIC_SEQ_CST);
+    return true;
+}
+
+bool arena_is_busy(struct arena_control *control)
+{
+    if (__atomic_load_n(&control->phase, __ATOMIC_RELAXED) != ARENA_PHASE_BUSY)
+        return false;
+    __atomic_store_n(&control->phase_asked, 1, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&control->phase, __ATOMIC_SEQ_CST) == ARENA_PHASE_BUSY;
 }
 
 /* ---- descriptors ---- */

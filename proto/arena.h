@@ -4,7 +4,8 @@
  * segments: image byte b lies in segment b / segment_bytes of the list. Beside the segments each
  * session has one control page set (its own memfd): a header and a single-producer single-consumer
  * ring of announcements. The rank copies tensor bytes into the image, then announces the range;
- * ckptd copies each entry to private memory before it looks at it, and treats it as hostile.
+ * ckptd copies each entry to private memory before it looks at it, and treats it as hostile. In the
+ * header the rank may say in which phase of its step it is; ckptd may do less meanwhile.
  *
  * Where memory is short an image is a window: fewer segments than the file needs, used as a ring.
  * Byte b then lies in segment b / segment_bytes % count, while it is in the window. In the control
@@ -42,6 +43,13 @@ struct arena_entry {
 };
 _Static_assert(sizeof(struct arena_entry) == 32, "arena_entry is part of the shared-memory layout");
 
+/* What the rank is doing, as far as it matters to others that use memory and disk. */
+enum arena_phase {
+    ARENA_PHASE_NONE = 0, /* it never said */
+    ARENA_PHASE_BUSY = 1, /* interference costs most */
+    ARENA_PHASE_QUIET = 2 /* it costs least */
+};
+
 struct arena_control {
     uint64_t magic;
     uint32_t version;
@@ -51,7 +59,9 @@ struct arena_control {
     uint64_t window_save;    /* the save that has the window; 0: none, it was given up */
     uint64_t window_end;     /* image bytes below this may be written */
     uint32_t window_changes; /* counts them; a futex */
-    uint8_t pad0[20];
+    uint32_t phase_asked;    /* tell me when the busy phase ends; cleared by the rank */
+    uint32_t phase;          /* written by the rank: an enum arena_phase, or anything */
+    uint8_t pad0[12];
     uint64_t head; /* written by the rank: next entry to fill; free-running */
     uint8_t pad1[56];
     uint64_t tail; /* written by ckptd: next entry to read; free-running */
@@ -75,6 +85,12 @@ struct arena_window {
 /* The rank: how things are, and a sleep until that changes (or `timeout_ms`, or for no reason). */
 void arena_window_get(struct arena_window *out, const struct arena_control *control);
 void arena_window_wait(const struct arena_control *control, uint32_t changes, uint32_t timeout_ms);
+
+/* The rank announces a phase. True when ckptd waits for it: then write the eventfd. One thread at a
+ * time; not the one that pushes entries, if need be. */
+bool arena_set_phase(struct arena_control *control, enum arena_phase phase);
+/* ckptd: is the rank in a busy phase? If so, the eventfd tells when it ends. */
+bool arena_is_busy(struct arena_control *control);
 
 enum arena_request_kind {
     ARENA_REQUEST_CONTROL = 1, /* reply carries: control memfd, eventfd to write after pushing */

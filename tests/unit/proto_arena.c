@@ -15,6 +15,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -226,6 +227,79 @@ static void test_arena_reserve__too_much_is_out_of_memory(void **state)
     assert_null(base);
 }
 
+/* ---- phases ---- */
+
+static void test_arena_phase__only_busy_is_busy(void **state)
+{
+    (void)state;
+    struct arena_control *control = new_control();
+    assert_false(arena_is_busy(control));
+    arena_set_phase(control, ARENA_PHASE_QUIET);
+    assert_false(arena_is_busy(control));
+    arena_set_phase(control, ARENA_PHASE_BUSY);
+    assert_true(arena_is_busy(control));
+    for (uint32_t bit = 1; bit < 32; bit++) {
+        control->phase = ARENA_PHASE_BUSY | 1u << bit; /* whatever a rank may write there */
+        assert_false(arena_is_busy(control));
+    }
+    free(control);
+}
+
+static void test_arena_phase__the_end_of_a_busy_phase_wakes_only_when_it_is_waited_for(void **state)
+{
+    (void)state;
+    struct arena_control *control = new_control();
+    assert_false(arena_set_phase(control, ARENA_PHASE_BUSY));
+    assert_false(arena_set_phase(control, ARENA_PHASE_QUIET));
+    arena_set_phase(control, ARENA_PHASE_BUSY);
+    assert_true(arena_is_busy(control));
+    assert_false(arena_set_phase(control, ARENA_PHASE_BUSY));
+    assert_true(arena_set_phase(control, ARENA_PHASE_QUIET));
+    assert_false(arena_set_phase(control, ARENA_PHASE_QUIET)); /* once */
+    free(control);
+}
+
+#define PHASES 200000u
+
+static atomic_uint num_wakes;
+static atomic_bool phases_over;
+
+static void *alternate_phases(void *argument)
+{
+    struct arena_control *control = argument;
+    for (uint32_t i = 0; i < PHASES; i++) {
+        arena_set_phase(control, ARENA_PHASE_BUSY);
+        if (arena_set_phase(control, ARENA_PHASE_QUIET))
+            atomic_fetch_add(&num_wakes, 1);
+        if (i % 1000 == 0)
+            sched_yield();
+    }
+    atomic_store(&phases_over, true);
+    return NULL;
+}
+
+/* Whoever saw a busy phase is woken after it: were one wake-up missed, the wait would not end. */
+static void test_arena_phase__no_end_of_a_busy_phase_is_missed(void **state)
+{
+    (void)state;
+    struct arena_control *control = new_control();
+    pthread_t thread;
+    atomic_store(&num_wakes, 0);
+    atomic_store(&phases_over, false);
+    assert_int_equal(pthread_create(&thread, NULL, alternate_phases, control), 0);
+    while (!atomic_load(&phases_over)) {
+        uint32_t before = atomic_load(&num_wakes);
+        if (!arena_is_busy(control))
+            continue;
+        while (atomic_load(&num_wakes) == before && !atomic_load(&phases_over))
+            sched_yield();
+        /* All is over, and the last phase was quiet: the wake-up must have come by now. */
+        assert_true(atomic_load(&num_wakes) != before);
+    }
+    pthread_join(thread, NULL);
+    free(control);
+}
+
 /* ---- descriptors ---- */
 
 static uint32_t count_open(void)
@@ -431,6 +505,10 @@ int main(void)
         cmocka_unit_test(test_arena_map__segments_lie_side_by_side_in_a_reservation),
         cmocka_unit_test(test_arena_map__what_is_too_short_is_refused),
         cmocka_unit_test(test_arena_reserve__too_much_is_out_of_memory),
+        cmocka_unit_test(test_arena_phase__only_busy_is_busy),
+        cmocka_unit_test(
+            test_arena_phase__the_end_of_a_busy_phase_wakes_only_when_it_is_waited_for),
+        cmocka_unit_test(test_arena_phase__no_end_of_a_busy_phase_is_missed),
         cmocka_unit_test(test_arena_reply__descriptors_arrive_in_order_and_close_on_exec),
         cmocka_unit_test(test_arena_reply__error_comes_without_descriptors),
         cmocka_unit_test(test_arena_reply__arrives_in_two_parts),
