@@ -409,6 +409,7 @@ void attempt_open(struct service *service, struct rpc_call *call,
             report_error(ERR_ABORTED, NULL, "another start of the run came after this one"));
     run->opening.call = call;
     run->opening.message = &request->base;
+    gate_hurry(service); /* the saves that are to be settled */
     /* What the older ranks have announced counts, even when it was not read yet. */
     session_drain_run(run);
     error = commit_open(&run->machine, &actions, request->world_size);

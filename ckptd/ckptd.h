@@ -18,6 +18,7 @@
 #define HOLDFAST_CKPTD_H
 
 #include "ckptd/save/commit.h"
+#include "ckptd/save/pace.h"
 #include "proto/arena.h"
 #include "proto/checksum.h"
 #include "proto/ckpt.pb-c.h"
@@ -57,11 +58,18 @@ struct config {
     int64_t limit_sessions, limit_loads, limit_runs, limit_checkpoints;
     int64_t limit_describe_ms, limit_connect_ms, limit_load_wait_ms, limit_lease_ms;
     int64_t limit_wait_ms, limit_drain_ms;
+    char pace_io_priority[32], pace_cpu_affinity[256];
+    int64_t pace_cpu_nice;
+    int64_t pace_write_rate; /* bytes per second; 0: no limit */
+    bool pace_quiet;
+    int64_t pace_quiet_wait_ms;
 };
 /* Defaults, then the file named by --config, then the other arguments. ERR_INVALID. With --help,
  * *out_help is set and nothing else is checked. */
 int config_load(struct config *out, int argc, char **argv, bool *out_help);
 void config_print_help(void);
+/* Keeps this thread, and those that it starts from now on, on pace.cpu_affinity. ERR_INVALID. */
+int config_pin(const struct config *config);
 
 /* ---- loop.c ---- */
 
@@ -87,7 +95,8 @@ struct job {
 };
 
 struct loop;
-int loop_open(struct loop **out, uint32_t num_workers);
+/* The workers run at priority `worker_nice`, 0 to 19. */
+int loop_open(struct loop **out, uint32_t num_workers, int worker_nice);
 /* Joins the workers; events and jobs that are still queued are dropped. */
 void loop_close(struct loop *loop);
 void loop_run(struct loop *loop); /* until loop_stop */
@@ -173,6 +182,10 @@ struct chunk {
     struct job job;
     struct event reported;
     struct storage_request request;
+    /* gate.c's */
+    struct chunk *next_held;
+    int64_t stamp;
+    bool is_paced; /* it counts as under way there */
 };
 
 /* The bytes of a shard in memory: segments, and the machinery that moves and proves them. A window
@@ -455,6 +468,7 @@ struct save {
     uint32_t world_size;
     uint32_t num_begun, num_stopped; /* stages */
     bool discarding;
+    bool urgent; /* somebody waits for it: gate.c holds nothing of it back */
     struct save_waiter *waiters;
     struct job job;
     struct fault fault;
@@ -505,6 +519,36 @@ void save_begin(struct service *service, struct rpc_call *call,
 /* Memory came back, a save or a session ended: BeginSave calls that wait may go on. */
 void save_begin_wake(struct service *service);
 void save_begin_close(struct service *service); /* answers those that wait */
+
+/* ---- gate.c ---- */
+
+/* Chunks that are ready and wait for their time, oldest first. */
+struct gate {
+    struct pace pace;
+    struct chunk *first, *last;
+    uint32_t num_held, in_flight;
+    bool busy; /* some rank was, at looked_ms */
+    int64_t looked_ms;
+    struct timer timer;
+};
+
+void gate_init(struct service *service);
+/* image_start_chunk for a stage, when it is time. */
+void gate_start_chunk(struct image *image, uint32_t index);
+/* After the report of any chunk of a stage. */
+void gate_chunk_ended(struct chunk *chunk);
+/* Forgets what waits of an image. */
+void gate_drop(struct image *image);
+/* A rank woke us: it may have become quiet. */
+void gate_phase_changed(struct service *service);
+/* Something changed that lets saves go at once: draining, an attempt that is being opened. */
+void gate_hurry(struct service *service);
+/* Somebody waits for this save, from now on. */
+void gate_hurry_save(const struct save *save);
+/* Somebody waits for memory. */
+void gate_hurry_all(struct service *service);
+/* How many ranks announced a busy phase; they will tell of its end. */
+uint32_t gate_num_busy(const struct service *service);
 
 /* ---- publish.c ---- */
 
@@ -643,12 +687,13 @@ struct service {
     struct image *images;
     struct shard_wait *starved; /* LoadShard calls that wait for segments, oldest first */
     struct timer wake_timer;
-    uint32_t chunks_in_passes; /* READ and VERIFY */
+    uint32_t chunks_in_passes;    /* READ and VERIFY */
     struct beginning *beginnings; /* BeginSave calls that wait for an image, oldest first */
     struct timer begin_timer;
     struct connection *connections;
     struct failure *failures; /* a ring */
     uint32_t num_failures;
+    struct gate gate;
     struct { /* since the start, and of the newest commit */
         uint64_t commits, failed, unchanged, bytes_written, bytes_read;
         char run[RUN_NAME_MAX + 1];

@@ -7,7 +7,9 @@
 #include "ckptd/ckptd.h"
 #include "proto/options.h"
 
+#include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -64,9 +66,92 @@ static const struct option table[] = {
                "longest wait of one WaitSave or BeginSave call"),
     OPTION_INT(struct config, limit_drain_ms, "limits.drain_ms", 30000, 0, 3600000,
                "time for running saves after SIGTERM"),
+    OPTION_STRING(struct config, pace_io_priority, "pace.io_priority", "none",
+                  "of writes: none, idle, best-effort:0 (first) to best-effort:7 (last)"),
+    OPTION_STRING(struct config, pace_cpu_affinity, "pace.cpu_affinity", "",
+                  "CPUs of all threads, as \"0-3,7\"; empty: all"),
+    OPTION_INT(struct config, pace_cpu_nice, "pace.cpu_nice", 0, 0, 19,
+               "niceness of the threads that hash"),
+    OPTION_BYTES(struct config, pace_write_rate, "pace.write_rate", "0", 0,
+                 (double)PACE_RATE_MAX, "bytes per second of saves; 0: no limit"),
+    OPTION_BOOL(struct config, pace_quiet, "pace.quiet", "false",
+                "write in the trainers' quiet phases"),
+    OPTION_INT(struct config, pace_quiet_wait_ms, "pace.quiet_wait_ms", 10000, 0, 3600000,
+               "the longest that a chunk waits for a quiet phase"),
     OPTION_END,
 };
 /* clang-format on */
+
+/* ---- CPUs ---- */
+
+static int fail_cpus(const char *list, const char *why)
+{
+    return report_error(ERR_INVALID, "write CPU numbers and ranges, as 0-3,7",
+                        "pace.cpu_affinity = \"%s\" %s", list, why);
+}
+
+/* "0-3,7" */
+static int parse_cpus(cpu_set_t *out, const char *list)
+{
+    CPU_ZERO(out);
+    for (const char *at = list;;) {
+        char *end;
+        if (*at < '0' || *at > '9')
+            return fail_cpus(list, "is not a list of CPUs");
+        unsigned long first = strtoul(at, &end, 10), last = first;
+        if (*end == '-') {
+            at = end + 1;
+            if (*at < '0' || *at > '9')
+                return fail_cpus(list, "is not a list of CPUs");
+            last = strtoul(at, &end, 10);
+        }
+        if (last < first || last >= CPU_SETSIZE)
+            return fail_cpus(list, "has an impossible range");
+        for (unsigned long cpu = first; cpu <= last; cpu++)
+            CPU_SET(cpu, out);
+        if (*end == '\0')
+            return 0;
+        if (*end != ',')
+            return fail_cpus(list, "is not a list of CPUs");
+        at = end + 1;
+    }
+}
+
+int config_pin(const struct config *config)
+{
+    cpu_set_t wanted, found;
+    if (config->pace_cpu_affinity[0] == '\0')
+        return 0;
+    int error = parse_cpus(&wanted, config->pace_cpu_affinity);
+    if (error != 0)
+        return error;
+    if (sched_setaffinity(0, sizeof wanted, &wanted) != 0)
+        return fail_cpus(config->pace_cpu_affinity, "names no CPU that this process may use");
+    if (sched_getaffinity(0, sizeof found, &found) == 0 && !CPU_EQUAL(&wanted, &found))
+        log_warn("ckptd", "pace.cpu_affinity = \"%s\": this process may use only %d of these CPUs",
+                 config->pace_cpu_affinity, CPU_COUNT(&found));
+    return 0;
+}
+
+/* ---- relations ---- */
+
+static int check_pace(const struct config *config)
+{
+    uint16_t priority;
+    cpu_set_t cpus;
+    int error = storage_io_priority_parse(&priority, config->pace_io_priority);
+    if (error != 0)
+        return report_error(error, "write none, idle or best-effort:0 to best-effort:7",
+                            "pace.io_priority = \"%s\" is not an I/O priority",
+                            config->pace_io_priority);
+    if (config->pace_cpu_affinity[0] != '\0')
+        error = parse_cpus(&cpus, config->pace_cpu_affinity);
+    if (error == 0 && config->pace_write_rate != 0 && config->pace_write_rate < PACE_RATE_MIN)
+        error = report_error(ERR_INVALID, "0 is no limit",
+                             "pace.write_rate is below %lld bytes per second",
+                             (long long)PACE_RATE_MIN);
+    return error;
+}
 
 static int check_relations(struct config *config)
 {
@@ -89,7 +174,7 @@ static int check_relations(struct config *config)
     if (config->pool_bytes % config->segment_bytes != 0)
         return report_error(ERR_INVALID, NULL,
                             "memory.pool_bytes is not a multiple of memory.segment_bytes");
-    return 0;
+    return check_pace(config);
 }
 
 /* The value of --config, which must be read before the arguments that override it. */

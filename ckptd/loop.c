@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,6 +42,7 @@ struct loop {
 
     pthread_t workers[WORKERS_MAX];
     uint32_t num_workers;
+    int worker_nice;
 };
 
 int64_t loop_now_ms(void)
@@ -205,6 +208,10 @@ void loop_work(struct loop *loop, struct job *job)
 static void *run_worker(void *argument)
 {
     struct loop *loop = argument;
+    /* Linux keeps it per thread. Nobody may lower it again without a privilege, so it stays. */
+    if (loop->worker_nice > 0 &&
+        setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), loop->worker_nice) != 0)
+        log_warn("loop", "could not lower the priority of a worker: %s", strerror(errno));
     for (;;) {
         pthread_mutex_lock(&loop->job_mutex);
         while (!loop->first_job && !loop->ending)
@@ -239,12 +246,13 @@ bool loop_is_idle(struct loop *loop)
     return idle;
 }
 
-int loop_open(struct loop **out, uint32_t num_workers)
+int loop_open(struct loop **out, uint32_t num_workers, int worker_nice)
 {
     CHECK(num_workers >= 1 && num_workers <= WORKERS_MAX);
     struct loop *loop = calloc(1, sizeof *loop);
     if (!loop)
         return report_error(ERR_MEMORY, NULL, "no memory for the service loop");
+    loop->worker_nice = worker_nice;
     pthread_mutex_init(&loop->event_mutex, NULL);
     pthread_mutex_init(&loop->job_mutex, NULL);
     pthread_cond_init(&loop->job_posted, NULL);

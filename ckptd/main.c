@@ -80,7 +80,9 @@ int main(int argc, char **argv)
     sigaddset(&signals, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     signal(SIGPIPE, SIG_IGN);
-    error = service_open(&service, &config);
+    error = config_pin(&config); /* likewise */
+    if (error == 0)
+        error = service_open(&service, &config);
     if (error != 0)
         return fail(error);
     int code = serve(service, &config, &signals);

@@ -250,6 +250,22 @@ static json_t *describe_commit(const struct service *service)
                      service->stats.manifest_seconds, "durability", "local");
 }
 
+/* What is set, and what it did: seconds since the start in which a chunk was held back. */
+static json_t *describe_pace(const struct service *service)
+{
+    const struct config *config = service->config;
+    const struct gate *gate = &service->gate;
+    return json_pack("{s:s, s:s, s:i, s:I, s:b, s:I, s:i, s:i, s:f, s:f, s:I}", "io_priority",
+                     config->pace_io_priority, "cpu_affinity", config->pace_cpu_affinity,
+                     "cpu_nice", (int)config->pace_cpu_nice, "write_rate",
+                     (json_int_t)config->pace_write_rate, "quiet", (int)config->pace_quiet,
+                     "quiet_wait_ms", (json_int_t)config->pace_quiet_wait_ms, "ranks_busy",
+                     (int)gate_num_busy(service), "chunks_held", (int)gate->num_held,
+                     "held_by_rate_seconds", (double)gate->pace.rate_ms / 1000.0,
+                     "held_by_phases_seconds", (double)gate->pace.quiet_ms / 1000.0,
+                     "chunks_in_busy_phases", (json_int_t)gate->pace.num_late);
+}
+
 /* The alarm: a save whose every tensor equals the checkpoint before it. */
 static json_t *describe_unchanged(const struct service *service)
 {
@@ -296,7 +312,7 @@ static void do_status(struct service *service, struct rpc_call *call,
     uint32_t size = pool_size(service->pool), left = pool_free_count(service->pool);
     json_t *root = json_pack(
         "{s:s, s:s, s:b, s:s, s:s, s:{s:I, s:i, s:i}, s:{s:i, s:i, s:i}, s:{s:i, s:i}, s:o, s:o, "
-        "s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I}}",
+        "s:o, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I}}",
         "version", report_version, "store", service->config->store, "draining",
         (int)service->draining, "offline", service->offline, "storage",
         storage_describe(service->storage), "pool", "segment_bytes",
@@ -304,10 +320,11 @@ static void do_status(struct service *service, struct rpc_call *call,
         (int)(size - left), "sessions", "ranks", ranks, "all", sessions, "loads", loads, "catalog",
         "runs", (int)service->num_runs, "checkpoints", (int)service->num_checkpoints, "saves",
         describe_saves(service), "images", describe_images(service), "last_commit",
-        describe_commit(service), "last_unchanged", describe_unchanged(service), "since_start",
-        "commits", (json_int_t)service->stats.commits, "failed_saves",
-        (json_int_t)service->stats.failed, "unchanged_saves", (json_int_t)service->stats.unchanged,
-        "bytes_committed", (json_int_t)service->stats.bytes_written, "bytes_read",
+        describe_commit(service), "last_unchanged", describe_unchanged(service), "pace",
+        describe_pace(service), "since_start", "commits", (json_int_t)service->stats.commits,
+        "failed_saves", (json_int_t)service->stats.failed, "unchanged_saves",
+        (json_int_t)service->stats.unchanged, "bytes_committed",
+        (json_int_t)service->stats.bytes_written, "bytes_read",
         (json_int_t)service->stats.bytes_read);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
@@ -406,7 +423,9 @@ static int open_storage(struct service *service)
     struct storage_options options = {.queue_depth = (uint32_t)config->queue_depth,
                                       .force_pwrite = strcmp(config->engine, "pwrite") == 0,
                                       .num_threads = (uint32_t)config->storage_threads};
-    int error = storage_open(&service->storage, ops, where, &options);
+    int error = storage_io_priority_parse(&options.io_priority, config->pace_io_priority);
+    CHECK(error == 0); /* config_load has asked */
+    error = storage_open(&service->storage, ops, where, &options);
     return error == 0 ? storage_lock(service->storage) : error;
 }
 
@@ -433,6 +452,7 @@ int service_open(struct service **out, const struct config *config)
         return report_error(ERR_MEMORY, NULL, "no memory for the service");
     service->config = config;
     service->drain_event.run = drain;
+    gate_init(service);
     snprintf(service->socket_path, sizeof service->socket_path, "%s", config->listen + 5);
     snprintf(service->arena_path, sizeof service->arena_path, "%s.arena", service->socket_path);
     while (service->boot_id == 0)
@@ -443,7 +463,8 @@ int service_open(struct service **out, const struct config *config)
     service->failures = calloc(FAILURES_MAX, sizeof *service->failures);
     int error = service->failures ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the service");
     if (error == 0)
-        error = loop_open(&service->loop, (uint32_t)config->threads_workers);
+        error = loop_open(&service->loop, (uint32_t)config->threads_workers,
+                          (int)config->pace_cpu_nice);
     if (error == 0)
         error = open_storage(service);
     if (error == 0)
@@ -514,6 +535,7 @@ static void drain(struct event *event)
     log_info("ckptd", "ending: %u saves in work get %lld ms", saves,
              (long long)service->config->limit_drain_ms);
     service->draining = true;
+    gate_hurry(service);
     service->drain_until_ms = loop_now_ms() + service->config->limit_drain_ms;
     service->drain_timer.run = drain_again;
     rpc_server_set_serving(service->rpc, false);

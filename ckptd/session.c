@@ -133,6 +133,7 @@ void session_drain_run(struct run *run)
 static void ring_woke(struct watch *watch)
 {
     struct session *session = CONTAINER_OF(watch, struct session, watch);
+    struct service *service = session->service;
     uint64_t count;
     struct iovec place = {&count, sizeof count};
     /* The rank holds the same eventfd: it may have emptied it, and its flags are no protection. */
@@ -141,6 +142,7 @@ static void ring_woke(struct watch *watch)
     session_drain(session);
     if (!session->control)
         session_end(session, "its ring is broken");
+    gate_phase_changed(service);
 }
 
 /* The control page set and the eventfd of a rank. */
@@ -223,8 +225,11 @@ void session_end(struct session *session, const char *why)
         close(session->event_fd);
     if (session->connection)
         door_part(session->connection);
+    bool was_rank = session->is_rank;
     session->token = 0;
     save_begin_wake(service); /* its own call may be among those that wait */
+    if (was_rank && !service->draining)
+        gate_phase_changed(service); /* nobody says any more when its busy phase ends */
 }
 
 void session_end_older(struct run *run, uint64_t attempt)

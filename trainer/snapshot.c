@@ -510,6 +510,12 @@ static void add_pending(struct snapshot *s, int64_t step, double since)
     s->polled_at = now();
 }
 
+void snapshot_phase(struct snapshot *s, bool is_busy)
+{
+    if (s->ckpt != NULL)
+        ckpt_phase(s->ckpt, is_busy ? CKPT_PHASE_BUSY : CKPT_PHASE_QUIET);
+}
+
 void snapshot_poll(struct snapshot *s)
 {
     if (s->ckpt == NULL || s->num_pending == 0 || s->copying_step >= 0)

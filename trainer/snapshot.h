@@ -9,8 +9,8 @@
  * said and skipped, unless checkpoint.required; the next save tries again. The last save is waited
  * for.
  *
- * All calls but snapshot_poll and the getters are collective: every rank makes them, in the same
- * order, and gets the same answer. */
+ * All calls but snapshot_poll, snapshot_phase and the getters are collective: every rank makes
+ * them, in the same order, and gets the same answer. */
 #ifndef HOLDFAST_TRAINER_SNAPSHOT_H
 #define HOLDFAST_TRAINER_SNAPSHOT_H
 
@@ -66,6 +66,8 @@ int snapshot_copied(struct snapshot *snapshot);
 /* Saves, tries again when that fails, and waits until the checkpoint is durable. ERR_UNAVAILABLE or
  * ERR_ABORTED after FINAL_TRIES. Does nothing when this step is durable already. */
 int snapshot_save_final(struct snapshot *snapshot, const struct progress *progress);
+/* Tells ckptd whether what comes now suffers from its work. Not collective. */
+void snapshot_phase(struct snapshot *snapshot, bool is_busy);
 /* Says, now and then, when a pending save has become durable or has failed. Rank 0 asks, cheaply.
  */
 void snapshot_poll(struct snapshot *snapshot);

@@ -8,6 +8,8 @@
  * parked, and taken up again from the top whenever memory comes back or a save ends, the oldest
  * first; when the time is over it is answered ERR_BUSY.
  *
+ * Who finds no image, waiting or not, ends ckptd's manners for the saves in work (gate.c).
+ *
  * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
  * or after the wait, which limits.wait_ms bounds. One call of a session waits; another takes its
  * place. */
@@ -261,6 +263,8 @@ static int begin(struct session *session, struct beginning *beginning)
     int error = check_begin(session, beginning);
     if (error == 0)
         error = choose_slot(&slot, session);
+    if (error == ERR_BUSY)
+        gate_hurry_all(session->service);
     if (error == 0)
         error = clean_image(beginning, session->slots[slot]);
     if (error != 0)

@@ -385,6 +385,8 @@ static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_
         .next = save->waiters, .call = call, .save = save, .timer.run = wait_expired};
     save->waiters = waiter;
     loop_timer(service->loop, &waiter->timer, ms);
+    if (ms > 0)
+        gate_hurry_save(save); /* a question alone is no reason to hurry */
 }
 
 static const struct failure *find_failure(const struct service *service, const char *run,

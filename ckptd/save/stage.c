@@ -3,7 +3,7 @@
  *   begin ──► create (worker: room checked, file reserved, header into the image)
  *     │           │
  *     │ ranges    ▼
- *     └──► a chunk whose every byte is announced ──► hashed, written
+ *     └──► a chunk whose every byte is announced ──gate──► hashed, written
  *                                                        │ all
  *                                                        ▼
  *                          table (worker: checksums into the image) ──► last chunks written
@@ -191,7 +191,7 @@ static void created(struct event *event)
         uint64_t start, end;
         image_chunk_range(image, i, &start, &end);
         if (image_chunk(image, i)->unannounced == 0 && start < image->geometry.table_start)
-            image_start_chunk(image, i);
+            gate_start_chunk(image, i);
     }
 }
 
@@ -344,6 +344,7 @@ void stage_stop(struct stage *stage)
     stage->stopping = true;
     tell_window(stage, 0);
     atomic_store(&stage->image->stopped, true);
+    gate_drop(stage->image);
     advance_stage(stage);
 }
 
@@ -373,6 +374,7 @@ static void advance_stage(struct stage *stage)
 static void chunk_advanced(struct image *image, struct chunk *chunk)
 {
     struct stage *stage = image->stage;
+    gate_chunk_ended(chunk);
     if (stage->stopping) {
         advance_stage(stage);
         return;
@@ -457,7 +459,7 @@ static void count_range(struct stage *stage, uint64_t start, uint64_t end)
         CHECK(chunk->index == index && chunk->unannounced >= now); /* the intervals are disjoint */
         chunk->unannounced -= now;
         if (chunk->unannounced == 0 && stage->created)
-            image_start_chunk(image, index);
+            gate_start_chunk(image, index);
         start += now;
     }
 }

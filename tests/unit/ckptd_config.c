@@ -73,6 +73,30 @@ static void test_config__a_socket_path_must_be_absolute_and_short(void **state)
     assert_int_equal(load(&config, "--store", "/x", "--listen", path, NULL), ERR_INVALID);
 }
 
+static void test_config__manners_that_mean_nothing_are_refused_by_name(void **state)
+{
+    static const char *const cpus[] = {"", "0", "0-3,7", "1023"};
+    static const char *const not_cpus[] = {",",    "a",    "0-",  "-1", "3-1",
+                                           "1024", "0,,1", "0 1", "0,"};
+    struct config config;
+    (void)state;
+    for (size_t i = 0; i < sizeof cpus / sizeof cpus[0]; i++)
+        assert_int_equal(load(&config, "--store", "/x", "--pace.cpu_affinity", cpus[i], NULL), 0);
+    for (size_t i = 0; i < sizeof not_cpus / sizeof not_cpus[0]; i++) {
+        assert_int_equal(load(&config, "--store", "/x", "--pace.cpu_affinity", not_cpus[i], NULL),
+                         ERR_INVALID);
+        assert_non_null(strstr(report_message(), "pace.cpu_affinity"));
+    }
+    assert_int_equal(load(&config, "--store", "/x", "--pace.io_priority", "best-effort:8", NULL),
+                     ERR_INVALID);
+    assert_non_null(strstr(report_message(), "pace.io_priority"));
+    assert_int_equal(load(&config, "--store", "/x", "--pace.write_rate", "1000KiB", NULL),
+                     ERR_INVALID);
+    assert_non_null(strstr(report_message(), "pace.write_rate"));
+    assert_int_equal(load(&config, "--store", "/x", "--pace.write_rate", "1MiB", NULL), 0);
+    assert_int_equal(load(&config, "--store", "/x", "--pace.cpu_nice", "20", NULL), ERR_INVALID);
+}
+
 static void test_config__an_unknown_key_or_word_is_refused(void **state)
 {
     struct config config;
@@ -139,6 +163,7 @@ int main(void)
         cmocka_unit_test(test_config__a_store_is_all_that_must_be_given),
         cmocka_unit_test(test_config__sizes_that_do_not_fit_each_other_are_refused),
         cmocka_unit_test(test_config__a_socket_path_must_be_absolute_and_short),
+        cmocka_unit_test(test_config__manners_that_mean_nothing_are_refused_by_name),
         cmocka_unit_test(test_config__an_unknown_key_or_word_is_refused),
         cmocka_unit_test(test_config__arguments_win_over_the_file),
         cmocka_unit_test(test_config__the_manual_names_every_key_with_its_default),

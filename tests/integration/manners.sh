@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Goal: what the [pace] section says about threads is true of the running ckptd, and what it cannot
+# mean is refused. Method: a ckptd with each kind of engine; its threads are read from /proc, their
+# I/O priority with ionice, after a save has made them write. (Rates and phases: unit/ckptd_gate.c.)
+. "$(dirname "$0")/lib.sh"
+plan 15
+command -v ionice >/dev/null || skip_all "ionice (util-linux) is not installed"
+
+threads_with() { # FIELD VALUE [NAME]: how many of ckptd's threads have it in /proc
+    local task count=0
+    for task in "/proc/$ckptd_pid/task"/*; do
+        [ -z "${3:-}" ] || [ "$(cat "$task/comm")" = "$3" ] || continue
+        ! grep -qx "$1:[[:space:]]*$2" "$task/status" || count=$((count + 1))
+    done
+    echo "$count"
+}
+threads_of_nice() { # NICENESS: field 19 of stat; the name in field 2 may hold spaces
+    cat "/proc/$ckptd_pid/task"/*/stat | sed 's/.*) //' | awk -v nice="$1" '$17 == nice' | wc -l
+}
+priorities_of() { # NAME: distinct I/O priorities of the threads with that name
+    local task
+    for task in "/proc/$ckptd_pid/task"/*; do
+        [ "$(cat "$task/comm")" != "$1" ] || ionice -p "${task##*/}"
+    done | sort -u
+}
+stop_ckptd() { kill_ours TERM "$ckptd_pid" && wait_gone "$ckptd_pid" 10; }
+status() { "$BUILD/ckpt-cli" status --server "$server"; }
+refused() { # NAME PATTERN OPTION...
+    local name=$1 pattern=$2
+    shift 2
+    check_exit 78 "$name" "$BUILD/ckptd" --listen "unix:$tmp/r" --store "$tmp/refused" "$@"
+    mv "$tmp/check.log" "$tmp/refused.log"
+    check "... and named" grep -q "$pattern" "$tmp/refused.log"
+}
+
+cpu=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status | sed 's/[-,].*//')
+start_ckptd --storage.engine pwrite --pace.io_priority idle --pace.cpu_affinity "$cpu" \
+    --pace.cpu_nice 7 --threads.workers 3
+all=$(find "/proc/$ckptd_pid/task" -mindepth 1 -maxdepth 1 | wc -l)
+check_equal "every thread of ckptd stays on the CPUs it was given" \
+    "$(threads_with Cpus_allowed_list "$cpu")" "$all"
+check_equal "the workers, and they alone, are nice" "$(threads_of_nice 7)" 3
+check "a save is committed" "$BUILD/ckpt_example" "$server"
+check "threads that wrote have the idle priority" grep -qx idle <(priorities_of hf-pwrite)
+status >"$tmp/status"
+check "status says what is set" grep -q '^pace.io_priority .*"idle"' "$tmp/status"
+check "status says what the disk makes of it" grep -q '^storage .*I/O priority (' "$tmp/status"
+stop_ckptd
+start_ckptd --pace.io_priority best-effort:7
+check "a save is committed with io_uring and a priority" "$BUILD/ckpt_example" "$server"
+check_equal "no thread is nice unless told" "$(threads_of_nice 7)" 0
+stop_ckptd
+
+start_ckptd --pace.quiet --pace.write_rate 100MiB
+check "a save is committed with a rate and phases" "$BUILD/ckpt_example" "$server"
+
+refused "an unknown priority is refused" 'pace.io_priority.*"realtime"' \
+    --pace.io_priority realtime
+refused "a list of CPUs that is none is refused" 'pace.cpu_affinity.*"0-"' --pace.cpu_affinity 0-
+refused "a rate that is next to nothing is refused" 'pace.write_rate' --pace.write_rate 10
