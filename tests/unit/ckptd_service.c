@@ -419,7 +419,7 @@ static void test_service__a_session_gets_only_what_is_lent_to_it(void **state)
     assert_int_equal(peer_begin(&peers[1], 1), 0);
     assert_int_equal(peer_map(&peers[1], peers[0].segments, 1, true), ERR_DENIED);
     assert_int_equal(peer_map(&peers[1], peers[0].segments, 1, false), ERR_DENIED);
-    assert_int_equal(peer_map(&peers[1], (uint32_t[]){999}, 1, true), ERR_DENIED);
+    assert_int_equal(peer_map(&peers[1], (uint32_t[]){POOL_SEGMENTS_MAX - 1}, 1, true), ERR_DENIED);
     for (uint32_t i = 0; i < RANKS; i++)
         peer_finish(&peers[i], 1);
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
