@@ -229,6 +229,9 @@ struct image {
 
     struct job job;             /* before and after a READ or VERIFY pass */
     struct shard_wait *waiting; /* for that pass; service thread */
+    /* Of a part (restore/part.c). */
+    uint32_t first_chunk, end_chunk;
+    uint8_t *stored_table; /* as it is in the file, from a multiple of STORAGE_ALIGN */
 
     /* PASS_STAGE */
     struct stage *stage;
@@ -567,6 +570,7 @@ struct shard_wait {
     struct rpc_call *call;
     uint64_t load; /* by number: the load may have ended */
     uint32_t shard;
+    uint64_t from_byte; /* of a shard that is lent in parts */
     struct timer timer; /* for memory only */
 };
 

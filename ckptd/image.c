@@ -442,6 +442,7 @@ void image_free(struct image *image)
     free(image->chunks);
     free(image->sums);
     free(image->digests);
+    free(image->stored_table);
     free(image);
 }
 

@@ -7,6 +7,9 @@
  * reads ahead in that order, so the next shard is there when the last is copied, and a shard may go
  * when the slowest rank is past it.
  *
+ * Where the pool of ckptd does not hold a shard, ckptd lends a part of it at a time: whole blocks.
+ * The boxes are then copied as far as the part goes, and LoadShard is asked for what comes next.
+ *
  * What ckptd says is checked: every box must lie inside the saved slice, the wanted slice and the
  * shard, and in the end every wanted element must have been covered exactly once.
  *
@@ -37,10 +40,11 @@ struct load {
     uint64_t bytes_memory, bytes_local;
 };
 
-/* A shard, mapped as one array. */
+/* Bytes [start, start + bytes) of a shard, mapped as one array: all of it, or a part. */
 struct shard_view {
-    unsigned char *bytes;
-    uint64_t length, mapped;
+    unsigned char *data;
+    uint64_t start, bytes, mapped;
+    uint64_t length; /* of the shard */
 };
 
 /* ---- the plan ---- */
@@ -164,7 +168,7 @@ static int map_part(struct shard_view *view, struct load *load, const uint32_t *
             view->mapped - start < load->segment_bytes ? view->mapped - start : load->segment_bytes;
         void *mapping;
         if (error == 0)
-            error = arena_map(&mapping, view->bytes + start, fds[i], bytes, PROT_READ);
+            error = arena_map(&mapping, view->data + start, fds[i], bytes, PROT_READ);
         close(fds[i]);
     }
     return error;
@@ -172,8 +176,8 @@ static int map_part(struct shard_view *view, struct load *load, const uint32_t *
 
 static void unmap_shard(struct shard_view *view)
 {
-    if (view->bytes != NULL)
-        munmap(view->bytes, view->mapped);
+    if (view->data != NULL)
+        munmap(view->data, view->mapped);
     *view = (struct shard_view){0};
 }
 
@@ -183,14 +187,17 @@ static int map_shard(struct shard_view *view, struct load *load,
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), need;
     int error = 0;
     *view = (struct shard_view){0};
-    if (reply->bytes == 0 || reply->n_segments > SESSION_POOL_SEGMENTS_MAX ||
-        reply->bytes > reply->n_segments * load->segment_bytes)
+    view->length = reply->bytes;
+    view->start = reply->part_bytes != 0 ? reply->part_start : 0;
+    view->bytes = reply->part_bytes != 0 ? reply->part_bytes : reply->bytes;
+    if (view->bytes == 0 || reply->n_segments > SESSION_POOL_SEGMENTS_MAX ||
+        view->bytes > reply->n_segments * load->segment_bytes || view->start > view->length ||
+        view->bytes > view->length - view->start)
         return report_error(ERR_CORRUPT, NULL, "ckptd lent %zu segments for a shard of %llu bytes",
                             reply->n_segments, (unsigned long long)reply->bytes);
-    view->length = reply->bytes;
-    view->mapped = (reply->bytes + page - 1) / page * page;
-    need = (reply->bytes + load->segment_bytes - 1) / load->segment_bytes;
-    error = arena_reserve((void **)&view->bytes, view->mapped);
+    view->mapped = (view->bytes + page - 1) / page * page;
+    need = (view->bytes + load->segment_bytes - 1) / load->segment_bytes;
+    error = arena_reserve((void **)&view->data, view->mapped);
     if (error != 0)
         return error;
     for (uint64_t first = 0; first < need && error == 0; first += ARENA_FDS_MAX) {
@@ -202,32 +209,85 @@ static int map_shard(struct shard_view *view, struct load *load,
     return error;
 }
 
-/* Copies the items [first, end) of the plan, all of one shard. */
-static int copy_items(struct load *load, const struct shard_view *view, size_t first, size_t end,
-                      bool is_memory)
+/* The first elements of [first, end), in the row-major order of `box`, that make a box. Returns how
+ * many they are. */
+static uint64_t first_box(struct box *out, const struct box *box, uint32_t dims, uint64_t first,
+                          uint64_t end)
 {
+    uint64_t row = box_elements(box, dims); /* of the dimension before d: one element of it */
+    uint64_t rest = first;
+    *out = *box;
+    for (uint32_t d = 0; d < dims; d++) {
+        row /= box->extent[d];
+        uint64_t at = rest / row;
+        rest -= at * row;
+        out->offset[d] = box->offset[d] + at;
+        if (rest == 0 && first + row <= end) { /* whole rows from here on */
+            uint64_t rows = (end - first) / row;
+            out->extent[d] = rows < box->extent[d] - at ? rows : box->extent[d] - at;
+            return out->extent[d] * row;
+        }
+        out->extent[d] = 1;
+    }
+    return end - first; /* no dimensions: the one element */
+}
+
+/* Copies what the view holds of an item. */
+static void copy_item(struct load *load, const struct shard_view *view,
+                      const struct load_item *item, bool is_memory)
+{
+    const struct slice *wanted = &load->tensors.slices[item->slice];
+    uint32_t dims = wanted->tensor.dims, size = dtype_bytes(wanted->tensor.dtype);
+    uint64_t view_end = view->start + view->bytes;
+    /* Elements never straddle the border of a block, so neither that of a part. */
+    uint64_t at = view->start > item->data_byte ? (view->start - item->data_byte) / size : 0;
+    uint64_t end = view_end > item->data_byte ? (view_end - item->data_byte) / size : 0;
+    uint64_t saved = box_elements(&item->saved, dims);
+    /* Where the saved box would begin; what is read of it lies within the view. */
+    const void *from = (const void *)((uintptr_t)view->data + item->data_byte - view->start);
+    for (end = end < saved ? end : saved; at < end;) {
+        struct box piece, part;
+        at += first_box(&piece, &item->saved, dims, at, end);
+        if (!box_intersect(&part, &piece, &item->part, dims))
+            continue;
+        box_copy(load->tensors.data[item->slice], &wanted->box, from, &item->saved, &part, dims,
+                 size);
+        uint64_t elements = box_elements(&part, dims);
+        load->covered[item->slice] += elements;
+        *(is_memory ? &load->bytes_memory : &load->bytes_local) += elements * size;
+    }
+}
+
+/* Copies the items [first, end) of the plan, all of one shard, as far as the view goes. *out_next:
+ * the first byte behind the view that is needed, or UINT64_MAX. */
+static int copy_items(uint64_t *out_next, struct load *load, const struct shard_view *view,
+                      size_t first, size_t end, bool is_memory)
+{
+    uint64_t view_end = view->start + view->bytes;
+    *out_next = UINT64_MAX;
     for (size_t i = first; i < end; i++) {
         struct load_item item;
         int error = take_item(&item, load, load->plan->items[i], view->length);
         if (error != 0)
             return error;
-        const struct slice *wanted = &load->tensors.slices[item.slice];
-        uint32_t dims = wanted->tensor.dims, size = dtype_bytes(wanted->tensor.dtype);
-        box_copy(load->tensors.data[item.slice], &wanted->box, view->bytes + item.data_byte,
-                 &item.saved, &item.part, dims, size);
-        uint64_t elements = box_elements(&item.part, dims);
-        load->covered[item.slice] += elements;
-        *(is_memory ? &load->bytes_memory : &load->bytes_local) += elements * size;
+        copy_item(load, view, &item, is_memory);
+        const struct tensor_meta *tensor = &load->tensors.slices[item.slice].tensor;
+        uint64_t bytes = box_elements(&item.saved, tensor->dims) * dtype_bytes(tensor->dtype);
+        uint64_t next = item.data_byte > view_end ? item.data_byte : view_end;
+        if (item.data_byte + bytes > view_end && next < *out_next)
+            *out_next = next;
     }
     return 0;
 }
 
-static int call_load_shard(struct load *load, uint32_t shard, Holdfast__V1__LoadShardReply **out)
+static int call_load_shard(struct load *load, uint32_t shard, uint64_t from_byte,
+                           Holdfast__V1__LoadShardReply **out)
 {
     Holdfast__V1__LoadShardRequest request = HOLDFAST__V1__LOAD_SHARD_REQUEST__INIT;
     uint64_t end = session_clock_ns() + BUSY_WAIT_MS * 1000000ull;
     request.load = load->plan->load;
     request.shard = shard;
+    request.from_byte = from_byte;
     for (;;) {
         int error = session_call(load->ckpt, (ProtobufCMessage **)out, "LoadShard", &request.base,
                                  &holdfast__v1__load_shard_reply__descriptor, SHARD_MS);
@@ -250,22 +310,37 @@ static int call_release(struct load *load, uint32_t shard)
     return error;
 }
 
-static int load_shard(struct load *load, size_t first, size_t end)
+/* One LoadShard: the shard, or the part of it around *at, which moves on. */
+static int load_part(uint64_t *at, struct load *load, size_t first, size_t end)
 {
     uint32_t shard = load->plan->items[first]->shard;
     Holdfast__V1__LoadShardReply *reply = NULL;
     struct shard_view view;
-    int error = call_load_shard(load, shard, &reply);
+    uint64_t next = 0;
+    int error = call_load_shard(load, shard, *at, &reply);
     if (error != 0)
         return error;
     error = map_shard(&view, load, reply);
     if (error == 0) {
-        error = copy_items(load, &view, first, end, strcmp(reply->tier, "memory") == 0);
+        error = copy_items(&next, load, &view, first, end, strcmp(reply->tier, "memory") == 0);
         unmap_shard(&view);
     }
+    if (error == 0 && next <= *at)
+        error = report_error(ERR_CORRUPT, NULL, "ckptd lent a part of shard %u without byte %llu",
+                             shard, (unsigned long long)*at);
     protobuf_c_message_free_unpacked(&reply->base, NULL);
+    *at = next;
+    return error;
+}
+
+static int load_shard(struct load *load, size_t first, size_t end)
+{
+    uint64_t at = load->plan->items[first]->shard_byte;
+    int error = 0;
+    while (at != UINT64_MAX && error == 0)
+        error = load_part(&at, load, first, end);
     /* After an error CloseLoad releases all. */
-    return error != 0 ? error : call_release(load, shard);
+    return error != 0 ? error : call_release(load, load->plan->items[first]->shard);
 }
 
 /* ---- all shards ---- */

@@ -68,7 +68,8 @@ void load_hold(struct load *load, uint32_t shard, struct image *image)
         return;
     let_go(load, shard); /* an image of the shard that was found to be damaged */
     load->shards[shard].held = image;
-    image->readers++;
+    if (image)
+        image->readers++;
 }
 
 static void release_shard(struct load *load, uint32_t shard)

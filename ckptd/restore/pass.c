@@ -83,10 +83,8 @@ static void hold_for_pass(struct image *image)
                                               image->checkpoint->summary.shards);
 }
 
-/* On a worker. */
-static void work_open_file(struct job *job)
+int pass_open_file(struct image *image)
 {
-    struct image *image = CONTAINER_OF(job, struct image, job);
     const struct manifest_summary *summary = &image->checkpoint->summary;
     struct shard_identity identity = {.step = summary->step,
                                       .attempt = summary->attempt,
@@ -103,6 +101,13 @@ static void work_open_file(struct job *job)
         error =
             report_error(ERR_CORRUPT, NULL, "shard %u has %llu bytes instead of %llu", image->shard,
                          (unsigned long long)bytes, (unsigned long long)image->geometry.file_bytes);
+    return error;
+}
+
+static void work_open_file(struct job *job)
+{
+    struct image *image = CONTAINER_OF(job, struct image, job);
+    int error = pass_open_file(image);
     if (error != 0)
         fault_take(&image->fault, error);
 }
@@ -118,8 +123,7 @@ static void file_opened(struct event *event)
     end_pass(image);
 }
 
-static int geometry_of(struct shard_geometry *out, const struct checkpoint *checkpoint,
-                       uint32_t shard)
+int pass_geometry(struct shard_geometry *out, const struct checkpoint *checkpoint, uint32_t shard)
 {
     struct shard_tensor *tensors = NULL;
     uint32_t count;
@@ -136,7 +140,7 @@ int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *
     struct service *service = checkpoint->run->service;
     struct shard_geometry geometry;
     struct image *image = NULL;
-    int error = geometry_of(&geometry, checkpoint, shard);
+    int error = pass_geometry(&geometry, checkpoint, shard);
     if (error == 0)
         error = image_new(&image, service, &geometry);
     if (error != 0)

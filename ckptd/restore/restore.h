@@ -1,8 +1,8 @@
 /* restore.h - what the files of restore/ share. Private to them.
  *
  * open.c makes a load of an OpenLoad, lease.c keeps the table of loads, shard.c lends shards to
- * LoadShard, pass.c reads and proves images, ahead.c says which image is next. Everything runs on
- * the service thread unless a function says otherwise. */
+ * LoadShard, part.c parts of the very large ones, pass.c reads and proves images, ahead.c says
+ * which image is next. Everything runs on the service thread unless a function says otherwise. */
 #ifndef HOLDFAST_CKPTD_RESTORE_H
 #define HOLDFAST_CKPTD_RESTORE_H
 
@@ -19,7 +19,7 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
              const struct load_item *items, uint32_t num_items);
 /* By number, and its lease begins anew. ERR_NOT_FOUND. */
 int load_find(struct load **out, struct service *service, uint64_t number);
-/* The load reads `image` of shard `shard` from now on. */
+/* The load reads `image` of shard `shard` from now on; NULL: none. */
 void load_hold(struct load *load, uint32_t shard, struct image *image);
 void load_end(struct load *load);
 /* An image that nobody reads or wants goes, unless it is of the newest checkpoint. */
@@ -32,6 +32,17 @@ void load_settle(struct image *image);
  * it now. */
 int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting);
 void pass_verify(struct image *image);
+int pass_geometry(struct shard_geometry *out, const struct checkpoint *checkpoint, uint32_t shard);
+/* On a worker: zeroes the segments where another run had them, opens and measures the file. */
+int pass_open_file(struct image *image);
+
+/* ---- part.c ---- */
+
+/* Of a checkpoint whose manifest is there. */
+bool part_is_needed(const struct checkpoint *checkpoint, uint32_t shard);
+/* Reads the part around wait->from_byte, lends it and frees `wait`. ERR_BUSY: no memory for it now.
+ */
+int part_load(struct load *load, struct shard_wait *wait);
 
 /* ---- shard.c ---- */
 

@@ -10,6 +10,8 @@
  * Damage in memory drops the image and reads the file. Damage on disk, a shard that is missing or
  * cannot be read, quarantines the checkpoint: ERR_CORRUPT now, and passed over from then on.
  *
+ * A shard that is larger than the pool is lent in parts (part.c).
+ *
  * Limit: memory: a LoadShard waits limits.load_wait_ms for segments, in order, then ERR_BUSY. */
 #include "ckptd/restore/restore.h"
 
@@ -134,6 +136,17 @@ void shard_retry_starved(struct service *service)
 
 /* ---- the call ---- */
 
+/* A read for the call was started, or there is an error. */
+static void started(struct shard_wait *wait, int error)
+{
+    if (error == ERR_BUSY)
+        starve(wait);
+    else if (error != 0)
+        fail_wait(wait, error);
+    else
+        loop_timer_cancel(wait->service->loop, &wait->timer);
+}
+
 /* Finds out what the call needs, and starts it or waits for it. */
 static void begin_wait(struct shard_wait *wait)
 {
@@ -149,18 +162,17 @@ static void begin_wait(struct shard_wait *wait)
     struct checkpoint *checkpoint = load->checkpoint;
     struct image *image = checkpoint->images[wait->shard];
     wait->next = NULL;
+    if (!image && part_is_needed(checkpoint, wait->shard)) {
+        started(wait, part_load(load, wait));
+        return;
+    }
     if (image && !image->in_pass &&
         image->table_hash != checkpoint->manifest->shards[wait->shard].table_hash) {
         image_leave_checkpoint(image); /* not what the manifest means: the file decides */
         image = NULL;
     }
     if (!image) {
-        error = pass_read(checkpoint, wait->shard, wait);
-        if (error != 0) {
-            error == ERR_BUSY ? starve(wait) : fail_wait(wait, error);
-            return;
-        }
-        loop_timer_cancel(wait->service->loop, &wait->timer);
+        started(wait, pass_read(checkpoint, wait->shard, wait));
         return;
     }
     loop_timer_cancel(wait->service->loop, &wait->timer);
@@ -195,6 +207,7 @@ void restore_load_shard(struct service *service, struct rpc_call *call,
                                 .call = call,
                                 .load = request->load,
                                 .shard = request->shard,
+                                .from_byte = request->from_byte,
                                 .timer.run = starved_to_death};
     begin_wait(wait);
 }

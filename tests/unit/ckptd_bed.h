@@ -425,6 +425,7 @@ struct loading {
     struct peer peer;
     uint64_t load, step;
     uint32_t shards;
+    uint64_t part_start, part_bytes; /* of the last shard; 0 bytes: it was lent whole */
 };
 
 /* Opens a load whose plan is `count` rows of the matrix; none: it plans nothing. */
@@ -466,12 +467,14 @@ static inline int load_open(struct loading *out, struct bed *bed, int64_t step)
     return load_open_rows(out, bed, step, 0, 0);
 }
 
-static inline int load_shard(struct loading *loading, uint32_t shard, char tier[16])
+static inline int load_shard_from(struct loading *loading, uint32_t shard, uint64_t from_byte,
+                                  char tier[16])
 {
     Holdfast__V1__LoadShardRequest request = HOLDFAST__V1__LOAD_SHARD_REQUEST__INIT;
     Holdfast__V1__LoadShardReply *reply;
     request.load = loading->load;
     request.shard = shard;
+    request.from_byte = from_byte;
     int error = call(loading->peer.bed, "LoadShard", &request.base,
                      &holdfast__v1__load_shard_reply__descriptor, &reply);
     if (error != 0)
@@ -480,6 +483,8 @@ static inline int load_shard(struct loading *loading, uint32_t shard, char tier[
     peer->num_segments = (uint32_t)reply->n_segments;
     memcpy(peer->segments, reply->segments, reply->n_segments * sizeof *reply->segments);
     peer->image_bytes = reply->bytes;
+    loading->part_start = reply->part_start;
+    loading->part_bytes = reply->part_bytes;
     if (tier)
         snprintf(tier, 16, "%s", reply->tier);
     FREE_REPLY(reply);
@@ -497,6 +502,11 @@ static inline int load_release(struct loading *loading, uint32_t shard)
     if (error == 0)
         FREE_REPLY(reply);
     return error;
+}
+
+static inline int load_shard(struct loading *loading, uint32_t shard, char tier[16])
+{
+    return load_shard_from(loading, shard, 0, tier);
 }
 
 static inline void load_close(struct loading *loading)

@@ -1,10 +1,11 @@
 /* ckptd_window.c - saves through windows: a pool that does not hold an image of every rank.
  *
- * Goal: such a run saves all the same, within the pool, and every byte of it is right; nothing that
- * a rank does or that fails on the way hangs or harms the daemon. Method: a service in this process
- * (ckptd_bed.h) whose pool is smaller than its images, so that a window passes over a file several
- * times; raw clients which keep the rules of the window, or break them; and a store in which each
- * operation fails once. What was saved is read back by a service with a larger pool. */
+ * Goal: such a run saves and loads all the same, within the pool, and every byte of it is right;
+ * nothing that a rank does or that fails on the way hangs or harms the daemon. Method: a service in
+ * this process (ckptd_bed.h) whose pool is smaller than its images, so that a window passes over a
+ * file several times; raw clients which keep the rules of the window, or break them; and a store in
+ * which each operation fails once. What was saved is read back part by part, and by a service with
+ * a larger pool. */
 #include "tests/unit/ckptd_bed.h"
 
 #define WAIT_MS 10000
@@ -206,6 +207,120 @@ static void test_window__a_save_of_another_run_may_use_it_meanwhile(void **state
     peer_close(&first);
 }
 
+/* ---- loading ---- */
+
+#define DATA_START 4096u /* of every shard here */
+
+/* Do the segments hold the part that the answer says, of the matrix of `step`? */
+static bool part_is_right(const struct loading *loading, uint64_t step)
+{
+    const struct peer *peer = &loading->peer;
+    uint64_t from = loading->part_start, to = from + loading->part_bytes;
+    uint64_t data_end = DATA_START + (uint64_t)ROWS * COLUMNS * 4 / loading->shards;
+    from = from > DATA_START ? from : DATA_START;
+    to = to < data_end ? to : data_end;
+    for (uint64_t at = from; at < to; at += 4) {
+        uint32_t value = element(step, (at - DATA_START) / 4), found;
+        memcpy(&found, peer_byte(peer, at - loading->part_start), 4);
+        if (found != value)
+            return false;
+    }
+    return true;
+}
+
+static void save_one(struct bed *bed)
+{
+    open_world(bed, 1);
+    assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
+    peers_close(peers, RANKS);
+}
+
+static void test_window__a_shard_larger_than_the_pool_is_lent_in_parts(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    char tier[16];
+    save_one(bed);
+    assert_int_equal(load_open(&loading, bed, 1), 0);
+    for (uint64_t at = DATA_START, parts = 0; parts < 5; parts++) {
+        assert_int_equal(load_shard_from(&loading, 0, at, tier), 0);
+        assert_true(loading.part_start <= at && at < loading.part_start + loading.part_bytes);
+        assert_int_equal(loading.part_start, parts * MIB);
+        assert_string_equal(tier, "local");
+        assert_true(part_is_right(&loading, 1));
+        at = loading.part_start + loading.part_bytes;
+    }
+    assert_int_equal(load_shard_from(&loading, 0, 3 * MIB + 5, NULL), 0); /* and back again */
+    assert_int_equal(loading.part_start, 3 * MIB);
+    assert_true(part_is_right(&loading, 1));
+    assert_int_equal(load_shard_from(&loading, 0, DATA_START + 4 * MIB, NULL), ERR_INVALID);
+    assert_int_equal(load_shard_from(&loading, 0, UINT64_MAX, NULL), ERR_INVALID);
+    load_close(&loading);
+}
+
+static void test_window__more_loads_than_segments_take_turns(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loadings[2], late;
+    save_one(bed);
+    bed->config.limit_load_wait_ms = 100;
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(load_open(&loadings[i], bed, 1), 0);
+        assert_int_equal(load_shard_from(&loadings[i], 0, i * MIB + 4096, NULL), 0);
+        assert_true(part_is_right(&loadings[i], 1));
+    }
+    assert_int_equal(load_open(&late, bed, 1), 0);
+    assert_int_equal(load_shard_from(&late, 0, 4096, NULL), ERR_BUSY);
+    load_close(&loadings[0]);
+    assert_int_equal(load_shard_from(&late, 0, 4096, NULL), 0);
+    assert_true(part_is_right(&late, 1));
+    assert_true(part_is_right(&loadings[1], 1)); /* nobody took its memory */
+    load_close(&late);
+    load_close(&loadings[1]);
+}
+
+static void flip_byte(const struct bed *bed, uint64_t at)
+{
+    char path[240];
+    uint8_t byte;
+    snprintf(path, sizeof path,
+             "%s/store/" RUN "/step-00000001-a0001/shard-00001-of-00001.safetensors", bed->root);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+    assert_int_equal(fsync(fd), 0);
+    close(fd);
+}
+
+static void test_window__damage_in_a_part_is_found_before_it_is_lent(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    save_one(bed);
+    flip_byte(bed, 2 * MIB + 77);
+    assert_int_equal(load_open(&loading, bed, 1), 0);
+    assert_int_equal(load_shard_from(&loading, 0, 4096, NULL), 0); /* this part is whole */
+    assert_int_equal(load_shard_from(&loading, 0, 2 * MIB, NULL), ERR_CORRUPT);
+    assert_non_null(strstr(report_message(), "block 2 of shard-00001-of-00001"));
+    assert_int_equal(load_shard_from(&loading, 0, 4096, NULL), ERR_CORRUPT); /* quarantined */
+    load_close(&loading);
+    assert_int_equal(load_open(&loading, bed, 1), ERR_CORRUPT);
+}
+
+static void test_window__a_damaged_table_is_found_with_the_first_part(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    save_one(bed);
+    flip_byte(bed, DATA_START + 4 * MIB + 3);
+    assert_int_equal(load_open(&loading, bed, 1), 0);
+    assert_int_equal(load_shard_from(&loading, 0, 4096, NULL), ERR_CORRUPT);
+    assert_non_null(strstr(report_message(), "checksum table"));
+    load_close(&loading);
+}
+
 /* ---- trouble ---- */
 
 static void test_window__an_announcement_beyond_it_fails_the_save(void **state)
@@ -331,6 +446,10 @@ int main(void)
         CASE(test_window__nothing_stays_in_memory),
         CASE(test_window__it_stands_still_until_the_bytes_before_are_announced),
         CASE(test_window__a_save_of_another_run_may_use_it_meanwhile),
+        CASE(test_window__a_shard_larger_than_the_pool_is_lent_in_parts),
+        CASE(test_window__more_loads_than_segments_take_turns),
+        CASE(test_window__damage_in_a_part_is_found_before_it_is_lent),
+        CASE(test_window__a_damaged_table_is_found_with_the_first_part),
         CASE(test_window__an_announcement_beyond_it_fails_the_save),
         CASE(test_window__what_the_rank_writes_into_the_page_is_not_believed),
         CASE(test_window__who_waits_hears_that_the_save_was_given_up),

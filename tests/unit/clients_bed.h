@@ -299,6 +299,7 @@ static inline int work_load(struct group *group, struct ckpt *ckpt, struct ckpt_
 
 struct bed {
     char root[200], server[240], store[240];
+    const char *pool; /* memory.pool_bytes */
     pid_t ckptd;
 };
 
@@ -307,11 +308,16 @@ static inline void start_ckptd(struct bed *bed)
     char program[512];
     const char *build = getenv("BUILD");
     snprintf(program, sizeof program, "%s/ckptd", build != NULL ? build : "build");
-    char *argv[] = {program,     "--listen",
-                    bed->server, "--store",
-                    bed->store,  "--memory.pool_bytes",
-                    "96MiB",     "--memory.segment_bytes",
-                    "1MiB",      NULL};
+    char *argv[] = {program,
+                    "--listen",
+                    bed->server,
+                    "--store",
+                    bed->store,
+                    "--memory.pool_bytes",
+                    (char *)(uintptr_t)bed->pool,
+                    "--memory.segment_bytes",
+                    "1MiB",
+                    NULL};
     char log[260];
     posix_spawn_file_actions_t actions;
     snprintf(log, sizeof log, "%s/ckptd.log", bed->root);
@@ -346,10 +352,11 @@ static inline int end_ckptd(struct bed *bed)
     return system(command) | -1;
 }
 
-static inline int bed_open(void **state)
+static inline int bed_open_with(void **state, const char *pool)
 {
     struct bed *bed = calloc(1, sizeof *bed);
     const char *parent = getenv("TMPDIR");
+    bed->pool = pool;
     snprintf(bed->root, sizeof bed->root, "%s/ckpt-XXXXXX", parent != NULL ? parent : "/var/tmp");
     if (mkdtemp(bed->root) == NULL)
         return -1;
@@ -358,6 +365,11 @@ static inline int bed_open(void **state)
     start_ckptd(bed);
     *state = bed;
     return 0;
+}
+
+static inline int bed_open(void **state)
+{
+    return bed_open_with(state, "96MiB");
 }
 
 static inline int bed_close(void **state)

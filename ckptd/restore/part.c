@@ -1,0 +1,228 @@
+/* part.c - LoadShard of a shard that is larger than the whole pool: part by part.
+ *
+ *   LoadShard(from) ──► worker: open the file, prove its checksum table ──► chunks of the part read
+ *   and hashed ──► worker: each hash against the table ──► lent
+ *
+ * A part is an image that is a window, standing still at a place of the file: whole segments, on a
+ * grid of PART_SHARE of the pool, so that several ranks have theirs at once. It belongs to the load
+ * it was read for and goes when that asks for the next one, releases the shard or ends. Two ranks
+ * that want the same bytes read them twice: parts are for pools so small that shards are saved
+ * through windows, where nothing can be kept for a rank that comes later.
+ *
+ * Beside the segments a part costs the file's checksum table and its sums: 16 bytes per MiB of the
+ * shard. Limit: memory: as LoadShard (shard.c). */
+#include "ckptd/restore/restore.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PART_SHARE 8u /* a part takes this part of the pool, at least one segment */
+
+bool part_is_needed(const struct checkpoint *checkpoint, uint32_t shard)
+{
+    const struct service *service = checkpoint->run->service;
+    uint64_t bytes = checkpoint->manifest->shards[shard].bytes;
+    return image_segments_needed(service, bytes) > pool_size(service->pool);
+}
+
+/* ---- lent, or not ---- */
+
+static void lend_part(struct shard_wait *wait, const struct image *image)
+{
+    Holdfast__V1__LoadShardReply reply = HOLDFAST__V1__LOAD_SHARD_REPLY__INIT;
+    uint64_t start, end, unused;
+    image_chunk_range(image, image->first_chunk, &start, &unused);
+    image_chunk_range(image, image->end_chunk - 1, &unused, &end);
+    reply.segments = image->segments;
+    reply.n_segments = image->num_segments;
+    reply.bytes = image->geometry.file_bytes;
+    reply.part_start = start;
+    reply.part_bytes = end - start;
+    reply.tier = "local";
+    rpc_call_reply(wait->call, &reply.base);
+    free(wait);
+}
+
+static void fail_part(struct image *image, struct shard_wait *wait)
+{
+    struct fault fault = image->fault;
+    bool damage = fault.code == ERR_CORRUPT || fault.code == ERR_NOT_FOUND || fault.code == ERR_IO;
+    if (damage && !image->checkpoint->damaged)
+        catalog_damage(image->checkpoint, &fault);
+    if (damage)
+        fault.code = ERR_CORRUPT;
+    rpc_call_fail(wait->call, fault_raise(&fault));
+    free(wait);
+}
+
+static void part_ended(struct event *event)
+{
+    struct image *image = CONTAINER_OF(event, struct image, job.done);
+    struct checkpoint *checkpoint = image->checkpoint;
+    struct service *service = image->service;
+    struct shard_wait *wait = image->waiting;
+    struct load *load = NULL;
+    image->waiting = NULL;
+    image->in_pass = false;
+    if (image->fault.code != 0) {
+        fail_part(image, wait);
+    } else if (load_find(&load, service, wait->load) != 0) {
+        rpc_call_fail(wait->call, ERR_NOT_FOUND);
+        free(wait);
+    } else {
+        load_hold(load, image->shard, image);
+        lend_part(wait, image);
+    }
+    image->readers--; /* the pass itself */
+    image->checkpoint = NULL;
+    image->state = IMAGE_ENDING; /* it lives as long as the load holds it */
+    image_settle(image);
+    lease_drop(checkpoint);
+    restore_wake(service);
+}
+
+/* ---- the pass ---- */
+
+/* On a worker. The first block of the part that is not what the table says. */
+static int check_blocks(const struct image *image)
+{
+    const struct shard_geometry *geometry = &image->geometry;
+    const uint8_t *table = image->stored_table + geometry->table_start % STORAGE_ALIGN;
+    uint64_t start, end, unused;
+    image_chunk_range(image, image->first_chunk, &start, &unused);
+    image_chunk_range(image, image->end_chunk - 1, &unused, &end);
+    for (uint64_t i = start / CHECKSUM_BLOCK_BYTES;
+         i < geometry->num_blocks && i * CHECKSUM_BLOCK_BYTES < end; i++) {
+        uint64_t sum = 0;
+        for (uint32_t b = 8; b-- > 0;)
+            sum = sum << 8 | table[8 * i + b]; /* little-endian */
+        if (sum != image->sums[i])
+            return report_error(ERR_CORRUPT, NULL, "block %llu of shard-%05u-of-%05u is damaged",
+                                (unsigned long long)i, image->shard + 1,
+                                image->checkpoint->summary.shards);
+    }
+    return 0;
+}
+
+static void work_end_part(struct job *job)
+{
+    struct image *image = CONTAINER_OF(job, struct image, job);
+    if (image->object)
+        storage_object_close(image->service->storage, image->object);
+    image->object = NULL;
+    int error = image->fault.code == 0 ? check_blocks(image) : 0;
+    if (error != 0)
+        fault_take(&image->fault, error);
+}
+
+static void end_part(struct image *image)
+{
+    image->job = (struct job){.work = work_end_part, .done.run = part_ended};
+    loop_work(image->service->loop, &image->job);
+}
+
+static void chunk_advanced(struct image *image, struct chunk *chunk)
+{
+    uint64_t start, end;
+    image_chunk_range(image, chunk->index, &start, &end);
+    if (chunk->error == 0)
+        image->service->stats.bytes_read += end - start;
+    if (image->busy == 0)
+        end_part(image);
+}
+
+/* On a worker. The checksum table, whole pages of the file, proven by the manifest's hash. */
+static int read_table(struct image *image)
+{
+    const struct shard_geometry *geometry = &image->geometry;
+    uint64_t skip = geometry->table_start % STORAGE_ALIGN, from = geometry->table_start - skip;
+    uint64_t bytes = geometry->file_bytes - from;
+    void *room = NULL;
+    if (posix_memalign(&room, STORAGE_ALIGN, bytes) != 0)
+        return report_error(ERR_MEMORY, NULL, "no memory for a checksum table of %llu bytes",
+                            (unsigned long long)bytes);
+    image->stored_table = room;
+    int error = storage_transfer(image->service->storage, STORAGE_READ, image->object, from, room,
+                                 (uint32_t)bytes);
+    if (error == 0 && checksum_bytes(image->stored_table + skip, bytes - skip) != image->table_hash)
+        error = report_error(ERR_CORRUPT, NULL,
+                             "the checksum table of shard-%05u-of-%05u does not fit the manifest",
+                             image->shard + 1, image->checkpoint->summary.shards);
+    return error;
+}
+
+static void work_open_part(struct job *job)
+{
+    struct image *image = CONTAINER_OF(job, struct image, job);
+    int error = pass_open_file(image);
+    if (error == 0)
+        error = read_table(image);
+    if (error != 0)
+        fault_take(&image->fault, error);
+}
+
+static void part_opened(struct event *event)
+{
+    struct image *image = CONTAINER_OF(event, struct image, job.done);
+    if (image->fault.code != 0) {
+        end_part(image);
+        return;
+    }
+    image->pass = PASS_READ;
+    for (uint32_t i = image->first_chunk; i < image->end_chunk; i++) {
+        image_chunk(image, i)->index = i;
+        image_start_chunk(image, i);
+    }
+}
+
+/* ---- the beginning ---- */
+
+static int new_part(struct image **out, struct checkpoint *checkpoint,
+                    const struct shard_wait *wait)
+{
+    struct service *service = wait->service;
+    struct shard_geometry geometry;
+    uint32_t segments = pool_size(service->pool) / PART_SHARE;
+    int error = pass_geometry(&geometry, checkpoint, wait->shard);
+    if (error == 0 && wait->from_byte >= geometry.table_start)
+        error = report_error(ERR_INVALID, NULL, "byte %llu of shard %u is no tensor data",
+                             (unsigned long long)wait->from_byte, wait->shard);
+    if (error == 0)
+        error = image_new_window(out, service, &geometry, segments > 0 ? segments : 1);
+    if (error != 0)
+        return error;
+    struct image *image = *out;
+    uint64_t chunk = wait->from_byte / (uint64_t)service->config->block_bytes;
+    image->first_chunk = (uint32_t)(chunk - chunk % image->num_rooms);
+    image->end_chunk = image->first_chunk + image->num_rooms;
+    if (image->end_chunk > image->num_chunks)
+        image->end_chunk = image->num_chunks;
+    error = image_take_segments(image, checkpoint->run);
+    if (error != 0)
+        image_free(image);
+    return error;
+}
+
+int part_load(struct load *load, struct shard_wait *wait)
+{
+    struct checkpoint *checkpoint = load->checkpoint;
+    struct image *image = NULL;
+    load_hold(load, wait->shard, NULL); /* the part before */
+    int error = new_part(&image, checkpoint, wait);
+    if (error != 0)
+        return error;
+    image->state = IMAGE_READING;
+    image->checkpoint = checkpoint;
+    image->shard = wait->shard;
+    image->waiting = wait;
+    image->in_pass = true;
+    image->readers++;
+    image->advance = chunk_advanced;
+    image->table_hash = checkpoint->manifest->shards[wait->shard].table_hash;
+    image->identity =
+        checksum_shard_identity(checkpoint->summary.nonce, wait->shard, checkpoint->summary.shards);
+    lease_take(checkpoint);
+    image->job = (struct job){.work = work_open_part, .done.run = part_opened};
+    loop_work(wait->service->loop, &image->job);
+    return 0;
+}
