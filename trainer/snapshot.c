@@ -14,10 +14,9 @@
  * slice, and snapshot_copied learns how the copy went; "async" waits for the copy, and
  * snapshot_poll looks for the end; "disabled" waits until it is durable.
  *
- * Busy. ckptd has two images of each rank. When older saves still fill them, checkpoint.when_busy
- * decides: "skip" leaves this save out, "wait" waits for the oldest. A rank cannot begin the same
- * step twice, so "wait" waits before any rank begins: rank 0 knows how many saves are pending, and
- * learns from a refusal when ckptd takes fewer at once.
+ * Busy. While older saves fill ckptd's memory it has no image for one more. checkpoint.when_busy
+ * "skip" leaves this save out; with "wait" each rank's begin waits in ckptd, at most
+ * checkpoint.busy_wait_seconds.
  *
  * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
  */
@@ -40,9 +39,8 @@
 #define FINAL_PAUSE_SECONDS 1
 #define STATE_PARTS 3u /* param, exp_avg, exp_avg_sq */
 #define NAME_BYTES 96u
-#define PENDING_MAX 4u     /* saves whose end is looked for */
-#define SAVES_AT_ONCE 2u   /* ckptd has two images of each rank */
-#define BUSY_PAUSE_MS 100u /* between two tries when others fill ckptd's memory */
+#define PENDING_MAX 4u        /* saves whose end is looked for */
+#define WAIT_SECONDS_SAID 0.1 /* a begin that took longer is worth a line */
 
 /* A save that was copied and is not known to be durable. */
 struct pending {
@@ -67,6 +65,7 @@ struct snapshot {
     struct ckpt_save *save; /* the copy thread's, while copying_step >= 0 */
     int64_t copying_step;   /* begun, not known to be copied; -1: none */
     double begin_seconds;   /* of its begin */
+    bool waits_when_busy;   /* checkpoint.when_busy */
     struct identity of;     /* what is saved */
     char *identity_json, *data_json;
     int64_t pending_step; /* the newest saved one, when not known to be durable; -1: none */
@@ -187,10 +186,12 @@ static int connect_ckptd(struct snapshot *s)
 {
     if (s->config->run[0] == 0)
         return report_error(ERR_INVALID, "set job.run", "the run has no name");
-    struct ckpt_options options = {.server = s->config->ckptd_address,
-                                   .run = s->config->run,
-                                   .rank = s->mesh->world->rank,
-                                   .world_size = s->mesh->world->size};
+    struct ckpt_options options = {
+        .server = s->config->ckptd_address,
+        .run = s->config->run,
+        .rank = s->mesh->world->rank,
+        .world_size = s->mesh->world->size,
+        .busy_ms = s->waits_when_busy ? (uint32_t)s->config->busy_wait_seconds * 1000u : 0};
     return ckpt_open(&s->ckpt, &options);
 }
 
@@ -241,6 +242,7 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     s->config = options->config;
     s->mesh = options->mesh;
     s->state = options->state;
+    s->waits_when_busy = strcmp(options->config->when_busy, "wait") == 0;
     s->of = (struct identity){options->config, options->data, options->kernels};
     s->newest_step = s->pending_step = s->durable_step = s->copying_step = -1;
     int rc = 0;
@@ -565,76 +567,26 @@ static int begin(struct snapshot *s, struct ckpt_save **out, const struct progre
     return rc;
 }
 
-/* All ranks begin, or none has. */
-static int begin_all(struct snapshot *s, const struct progress *p, uint32_t *out_first)
-{
-    int rc = begin(s, &s->save, p);
-    int agreed = parallel_agree_quietly(s->mesh->world, rc, out_first);
-    if (agreed != 0 && rc == 0)
-        ckpt_save_abort(s->save);
-    return agreed;
-}
-
-/* ---- checkpoint.when_busy = "wait" ---- */
-
-/* Rank 0, until fewer than `saves` are pending. ERR_TIMEOUT: not until `deadline`. */
-static int wait_for_room(struct snapshot *s, uint32_t saves, double deadline)
-{
-    while (s->num_pending >= saves && now() < deadline)
-        ask_oldest(s, (uint32_t)((deadline - now()) * 1e3) + 1);
-    return now() < deadline ? 0 : ERR_TIMEOUT;
-}
-
-/* Rank 0 after a refusal: how many saves ckptd takes at once. With none of this run pending, others
- * have its memory. */
-static uint32_t learn_room(const struct snapshot *s)
-{
-    if (s->num_pending == 0)
-        nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_MS * 1000000L}, NULL);
-    return s->num_pending > 0 ? s->num_pending : 1;
-}
-
-/* As begin_all, but waits while ckptd is busy, at most checkpoint.busy_wait_seconds: rank 0 for
- * ckptd, the others for rank 0. */
-static int begin_when_free(struct snapshot *s, const struct progress *p, uint32_t *out_first)
-{
-    double start = now(), deadline = start + (double)s->config->busy_wait_seconds;
-    uint32_t saves = SAVES_AT_ONCE;
-    int agreed = ERR_BUSY;
-    while (agreed == ERR_BUSY) {
-        int rc = is_rank_0(s) ? wait_for_room(s, saves, deadline) : 0;
-        rc = parallel_agree_quietly(s->mesh->world, rc, out_first);
-        if (rc == ERR_TIMEOUT)
-            return is_rank_0(s) ? report_error(ERR_BUSY, "save less often, or use a faster disk",
-                                               "older saves were still being written after %lld s "
-                                               "(checkpoint.busy_wait_seconds)",
-                                               (long long)s->config->busy_wait_seconds)
-                                : ERR_BUSY;
-        ERR_TRY(rc);
-        agreed = begin_all(s, p, out_first);
-        if (agreed == ERR_BUSY && is_rank_0(s))
-            saves = learn_room(s);
-    }
-    double waited = now() - start;
-    if (agreed == 0 && is_rank_0(s) && waited * 1e3 > BUSY_PAUSE_MS)
-        log_info("checkpoint", "step %" PRId64 " waited %.2f s for older saves to be written",
-                 p->step, waited);
-    return agreed;
-}
-
 /* All ranks begin, and their copy threads start; or none does. */
 static int save(struct snapshot *s, const struct progress *p)
 {
     CHECK(s->copying_step < 0);
     double start = now();
     uint32_t first = 0;
-    bool waits = strcmp(s->config->when_busy, "wait") == 0;
-    int agreed = waits ? begin_when_free(s, p, &first) : begin_all(s, p, &first);
+    int rc = begin(s, &s->save, p);
+    int agreed = parallel_agree_quietly(s->mesh->world, rc, &first);
+    double seconds = now() - start;
     say_not_saved(s, agreed, p->step, first);
-    if (agreed != 0)
+    if (agreed != 0) {
+        if (rc == 0)
+            ckpt_save_abort(s->save);
         return agreed;
+    }
+    if (s->waits_when_busy && is_rank_0(s) && seconds > WAIT_SECONDS_SAID)
+        log_info("checkpoint", "step %" PRId64 " waited %.2f s for older saves to be written",
+                 p->step, seconds);
     s->copying_step = p->step;
-    s->begin_seconds = now() - start;
+    s->begin_seconds = seconds;
     copier_start(s->copier);
     return 0;
 }
