@@ -1,5 +1,6 @@
 """rows_train.py - the trainer: what a save, a restart and the canonical order cost; its rate."""
 import datetime
+import glob
 import os
 import re
 import shutil
@@ -64,10 +65,10 @@ def train(bench, run, *options):
 
 # ---- lost_save, lost_save_full ----
 
-# One step of the 110M preset: 4 micro-batches of 1024 tokens, bf16. A run in earnest has at least
+# One step of the 110M preset: 2 micro-batches of 1024 tokens, bf16. A run in earnest has at least
 # as many tokens a step (GPT-2's had 500,000), so a save is a smaller share of its step than here.
 # The state is 3 x 4 bytes x 110.5 M = 1.33 GB; ckptd has memory for two images of it.
-LOST = ["--training.seq_len", "1024", "--canonical.micro_batches", "4", "--comm.ranks", "1",
+LOST = ["--training.seq_len", "1024", "--canonical.micro_batches", "2", "--comm.ranks", "1",
         "--checkpoint.async_mode", "async_with_pinned_mem", "--checkpoint.interval", "2",
         "--lr_scheduler.warmup_steps", "1000"]
 LOST_POOL = ["--memory.pool_bytes", "3GiB"]
@@ -148,7 +149,7 @@ def lost_pairs(bench, threads):
     found = [(seconds[step] - seconds[step + 1], seconds[step + 1], cpu[step + 1] - cpu[step - 1])
              for step in with_save]
     middle = lambda values: statistics.median(list(values))
-    note = (f"110M, 4096 tokens a step, {threads} of {os.cpu_count()} cores train; "
+    note = (f"110M, 2048 tokens a step, {threads} of {os.cpu_count()} cores train; "
             f"{commits[with_save[0] - 1][0] / 1e9:.2f} GB a save, "
             f"copied in {middle(copies[s - 1][0] for s in with_save):.0f} ms, "
             f"training waited {middle(copies[s - 1][1] for s in with_save):.1f} ms, "
@@ -181,8 +182,8 @@ RESTART = ["--training.seq_len", "256", "--canonical.micro_batches", "4",
            "--lr_scheduler.warmup_steps", "1000"]
 # What deploy/launch gives mpirun.
 MPIRUN = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle",
-          "1", "--mca", "btl", "self,vader", "--mca", "btl_vader_single_copy_mechanism", "none",
-          "--mca", "plm", "isolated"]
+          "1", "--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca",
+          "btl_vader_single_copy_mechanism", "none", "--mca", "plm", "isolated"]
 PARTS = ("ended", "pause", "mpirun", "init", "attempt", "load", "weights", "first_step")
 
 
@@ -220,35 +221,49 @@ def restart(bench, run):
     """Seconds from the kill to the end of the first new step, and the parts."""
     ckptd, server, store = bench.start_ckptd(run, "--memory.pool_bytes", "6GiB",
                                              "--memory.segment_bytes", "64MiB")
-    folder, log = (os.path.join(bench.tmp, run + end) for end in (".dir", ".out"))
-    ranks = os.path.join(bench.tmp, run + ".ranks")
+    folder, log, ranks = (os.path.join(bench.tmp, run + end) for end in (".dir", ".out", ".ranks"))
     os.environ["HOLDFAST_BIN"] = bench.build
     write(ranks, "4")
     command = ["deploy/launch", "--config", "deploy/main-job.toml", "--ranks-file", ranks,
                "--server", server, "--backoff", "0", "--dir", folder, "--", "--job.run", run,
                *data_110m(bench), *RESTART, "--training.steps", "1000", "--checkpoint.interval",
                "2", "--checkpoint.async_mode", "async_with_pinned_mem"]
-    launcher = bench.start(command, log)
-    wait_for(log, r"step 2 is durable", launcher)
-    write(ranks, "2")
-    pids = [int(open(f"{folder}/start-1/rank-{rank}.pid").read()) for rank in range(4)]
-    killed = time.time()
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    wait_for(log, START.pattern + r"(.|\n)*" + START.pattern, launcher)
-    launcher.terminate()
-    if launcher.wait(120) != 75:
-        raise RuntimeError("the run did not end with 75: " + open(log).read()[-300:])
+    with open(log, "w") as output:  # a group of its own, so that nothing of it can be left behind
+        launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
+                                    stderr=subprocess.STDOUT, start_new_session=True)
+    try:
+        wait_for(log, r"step 2 is durable", launcher)
+        write(ranks, "2")
+        killed = time.time()
+        kill_ranks(f"{folder}/start-1", run)
+        wait_for(log, START.pattern + r"(.|\n)*" + START.pattern, launcher)
+    finally:
+        kill_ranks(f"{folder}/start-*", run)
+        os.killpg(launcher.pid, signal.SIGKILL)
+        launcher.wait()
+    bench.end(ckptd)
+    shutil.rmtree(store)
     events = {tuple(line.split()[1:3]): float(line.split()[0])
               for line in open(os.path.join(folder, "events"))}
     at, init, attempt, load, weights, step, first, lived = START.findall(open(log).read())[1]
     if step == "1":
         raise RuntimeError("the ranks started anew instead of from a checkpoint")
     at, ended, began = seconds_since_epoch(at), events["ended", "1"], events["start", "2"]
-    bench.end(ckptd)
-    shutil.rmtree(store)
     return at - killed, [ended - killed, began - ended, at - began - float(lived)] + [
         float(part) for part in (init, attempt, load, weights, first)]
+
+
+def kill_ranks(notes, run):
+    """SIGKILL to every rank that left a note and is still one of the run."""
+    for note in glob.glob(notes + "/rank-*.pid"):
+        with open(note) as file:
+            pid = int(file.read())
+        try:
+            with open(f"/proc/{pid}/cmdline") as file:
+                if f"\0{run}\0" in file.read():
+                    os.kill(pid, signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            pass
 
 
 def write(path, value):
