@@ -591,35 +591,29 @@ int layout_shard_tensors(struct shard_tensor **out, uint32_t *out_count, uint64_
 
 /* ---- the plan of a load ---- */
 
-/* A wanted slice meets a saved cell; sorted as the items will be. */
-struct piece {
-    uint32_t shard, position; /* of the tensor in file order */
-    uint32_t slice, cell;
+/* A wanted slice that is not empty, with the place of its tensor in file order. */
+struct want {
+    uint32_t position, slice;
 };
 
-struct pieces {
-    struct piece *data;
-    uint64_t count, capacity;
+/* A wanted slice meets a saved cell. */
+struct piece {
+    uint32_t want, cell; /* no layout has more cells than there are shards */
+};
+
+struct load_plan {
+    const struct layout_table *table;
+    const struct layout_index *index;
+    const struct slice *wanted;
+    struct want *wants; /* sorted */
+    uint32_t num_wants;
+    uint64_t *first; /* shard s has pieces[first[s] .. first[s + 1]) */
+    struct piece *pieces;
 };
 
 static int fail_load_memory(void)
 {
     return report_error(ERR_MEMORY, NULL, "could not plan the load");
-}
-
-static int push_piece(struct pieces *pieces, const struct piece *piece)
-{
-    if (pieces->count == pieces->capacity) {
-        uint64_t capacity = pieces->capacity ? 2 * pieces->capacity : 64;
-        void *data =
-            capacity <= UINT32_MAX ? realloc(pieces->data, capacity * sizeof(*piece)) : NULL;
-        if (!data)
-            return fail_load_memory();
-        pieces->data = data;
-        pieces->capacity = capacity;
-    }
-    pieces->data[pieces->count++] = *piece;
-    return 0;
 }
 
 /* The last index i with cuts[i] <= value. */
@@ -636,31 +630,35 @@ static uint32_t find_cut(const uint64_t *cuts, uint32_t num_cuts, uint64_t value
     return low;
 }
 
-/* Pieces of one wanted, non-empty slice: the cells from first[d] to last[d] in each dimension. What
- * `piece` says of the tensor and the slice is the same for all. */
-static int push_slice(struct pieces *pieces, const struct layout *layout, const struct slice *slice,
-                      struct piece *piece)
-{
-    uint32_t dims = layout->dims;
-    struct box range = {.offset = {0}, .extent = {1, 1, 1, 1}}; /* in cells */
-    for (uint32_t d = 0; d < dims; d++) {
-        uint64_t last = slice->box.offset[d] + slice->box.extent[d] - 1;
-        range.offset[d] = find_cut(layout->cuts[d], layout->num_cuts[d], slice->box.offset[d]);
-        range.extent[d] =
-            find_cut(layout->cuts[d], layout->num_cuts[d], last) - range.offset[d] + 1;
-    }
+/* A walk over the cells that a box meets, in row-major order. */
+struct walk {
+    const struct layout *layout;
+    struct box range; /* in cells */
     uint64_t at[LAYOUT_DIMS_MAX];
-    memcpy(at, range.offset, sizeof(at));
-    int error = 0;
-    do {
-        uint64_t cell = 0;
-        for (uint32_t d = 0; d < dims; d++)
-            cell = cell * (layout->num_cuts[d] - 1) + at[d];
-        piece->shard = layout->owners[cell];
-        piece->cell = (uint32_t)cell; /* no more cells than shards */
-        error = push_piece(pieces, piece);
-    } while (!error && next_coordinate(at, &range, dims));
-    return error;
+};
+
+static void start_walk(struct walk *walk, const struct layout *layout, const struct box *box)
+{
+    *walk = (struct walk){.layout = layout, .range = {.extent = {1, 1, 1, 1}}};
+    for (uint32_t d = 0; d < layout->dims; d++) {
+        uint64_t last = box->offset[d] + box->extent[d] - 1;
+        uint32_t from = find_cut(layout->cuts[d], layout->num_cuts[d], box->offset[d]);
+        walk->at[d] = walk->range.offset[d] = from;
+        walk->range.extent[d] = find_cut(layout->cuts[d], layout->num_cuts[d], last) - from + 1;
+    }
+}
+
+static uint64_t walk_cell(const struct walk *walk)
+{
+    uint64_t cell = 0;
+    for (uint32_t d = 0; d < walk->layout->dims; d++)
+        cell = cell * (walk->layout->num_cuts[d] - 1) + walk->at[d];
+    return cell;
+}
+
+static bool walk_on(struct walk *walk)
+{
+    return next_coordinate(walk->at, &walk->range, walk->layout->dims);
 }
 
 static int find_wanted(uint32_t *out, const struct layout_table *table, const struct slice *slice)
@@ -688,92 +686,128 @@ static int find_wanted(uint32_t *out, const struct layout_table *table, const st
     return 0;
 }
 
-/* In a shard the places of tensors ascend with their positions. */
-static int compare_pieces(const void *a, const void *b)
+static int compare_wants(const void *a, const void *b)
 {
-    const struct piece *x = a, *y = b;
-    if (x->shard != y->shard)
-        return x->shard < y->shard ? -1 : 1;
+    const struct want *x = a, *y = b;
     if (x->position != y->position)
         return x->position < y->position ? -1 : 1;
     return x->slice < y->slice ? -1 : x->slice > y->slice;
 }
 
-/* The items of pieces[0 .. count), which are all those of one shard, sorted. */
-static int make_items(struct load_item *items, const struct piece *pieces, uint64_t count,
-                      const struct layout_table *table, const struct layout_index *index,
-                      const struct slice *wanted)
+/* In a shard the places of tensors ascend with their positions: in this order the pieces of a shard
+ * are found in the order of their places. */
+static int find_wants(struct load_plan *plan, uint32_t num_wanted)
+{
+    plan->wants = malloc(((size_t)num_wanted + 1) * sizeof(*plan->wants));
+    if (!plan->wants)
+        return fail_load_memory();
+    for (uint32_t i = 0; i < num_wanted; i++) {
+        uint32_t tensor = 0;
+        int error = find_wanted(&tensor, plan->table, &plan->wanted[i]);
+        if (error)
+            return error;
+        if (box_elements(&plan->wanted[i].box, plan->wanted[i].tensor.dims) > 0)
+            plan->wants[plan->num_wants++] = (struct want){plan->index->position[tensor], i};
+    }
+    qsort(plan->wants, plan->num_wants, sizeof(*plan->wants), compare_wants);
+    return 0;
+}
+
+static const struct layout *layout_of_want(const struct load_plan *plan, uint32_t want)
+{
+    uint32_t tensor = plan->index->order[plan->wants[want].position];
+    return &plan->table->layouts[plan->table->layout_of[tensor]];
+}
+
+/* Two walks over all cells that are wanted: the first counts, the second puts each piece at its
+ * place, so that nothing is sorted. As in index_cells(), shard s counts at s + 2. */
+static int find_pieces(struct load_plan *plan)
+{
+    struct walk walk;
+    uint32_t num_shards = plan->index->num_shards;
+    plan->first = calloc((size_t)num_shards + 2, sizeof(*plan->first));
+    if (!plan->first)
+        return fail_load_memory();
+    for (uint32_t w = 0; w < plan->num_wants; w++) {
+        start_walk(&walk, layout_of_want(plan, w), &plan->wanted[plan->wants[w].slice].box);
+        do
+            plan->first[walk.layout->owners[walk_cell(&walk)] + 2]++;
+        while (walk_on(&walk));
+    }
+    for (uint32_t s = 0; s < num_shards; s++)
+        plan->first[s + 2] += plan->first[s + 1];
+    uint64_t count = plan->first[num_shards + 1];
+    plan->pieces = count <= UINT32_MAX ? malloc((count + 1) * sizeof(*plan->pieces)) : NULL;
+    if (!plan->pieces)
+        return fail_load_memory();
+    for (uint32_t w = 0; w < plan->num_wants; w++) {
+        start_walk(&walk, layout_of_want(plan, w), &plan->wanted[plan->wants[w].slice].box);
+        do {
+            uint64_t cell = walk_cell(&walk);
+            plan->pieces[plan->first[walk.layout->owners[cell] + 1]++] =
+                (struct piece){w, (uint32_t)cell};
+        } while (walk_on(&walk));
+    }
+    return 0;
+}
+
+/* The items of one shard. */
+static int make_items(struct load_item *items, const struct load_plan *plan, uint32_t shard)
 {
     struct shard_tensor *tensors = NULL;
     uint32_t num_tensors = 0, at = 0;
     uint64_t bytes = 0;
-    int error = list_shard(&tensors, &num_tensors, &bytes, table, index, pieces[0].shard);
+    int error = list_shard(&tensors, &num_tensors, &bytes, plan->table, plan->index, shard);
     if (error)
         return error;
-    for (uint64_t i = 0; i < count; i++) {
-        uint32_t t = index->order[pieces[i].position];
-        const struct layout *layout = &table->layouts[table->layout_of[t]];
+    for (uint64_t i = plan->first[shard]; i < plan->first[shard + 1]; i++) {
+        const struct want *want = &plan->wants[plan->pieces[i].want];
+        uint32_t t = plan->index->order[want->position];
+        const struct layout *layout = &plan->table->layouts[plan->table->layout_of[t]];
         struct load_item *item = &items[i];
         while (at < num_tensors && tensors[at].tensor != t)
             at++;
         CHECK(at < num_tensors);
-        item->slice = pieces[i].slice;
-        item->shard = pieces[i].shard;
+        item->slice = want->slice;
+        item->shard = shard;
         item->data_byte = tensors[at].data_byte;
-        layout_cell_box(&item->saved, layout, pieces[i].cell);
-        CHECK(box_intersect(&item->part, &item->saved, &wanted[item->slice].box, layout->dims));
+        layout_cell_box(&item->saved, layout, plan->pieces[i].cell);
+        CHECK(
+            box_intersect(&item->part, &item->saved, &plan->wanted[want->slice].box, layout->dims));
     }
     free(tensors);
-    return 0;
-}
-
-/* All pieces of all wanted slices, sorted. */
-static int find_pieces(struct pieces *pieces, const struct layout_table *table,
-                       const struct layout_index *index, const struct slice *wanted,
-                       uint32_t num_wanted)
-{
-    for (uint32_t i = 0; i < num_wanted; i++) {
-        struct piece piece = {.slice = i};
-        uint32_t tensor = 0;
-        int error = find_wanted(&tensor, table, &wanted[i]);
-        if (error)
-            return error;
-        if (box_elements(&wanted[i].box, wanted[i].tensor.dims) == 0)
-            continue;
-        piece.position = index->position[tensor];
-        error = push_slice(pieces, &table->layouts[table->layout_of[tensor]], &wanted[i], &piece);
-        if (error)
-            return error;
-    }
-    if (pieces->count > 0)
-        qsort(pieces->data, pieces->count, sizeof(*pieces->data), compare_pieces);
     return 0;
 }
 
 int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
                      const struct slice *wanted, uint32_t num_wanted)
 {
-    struct pieces pieces = {NULL, 0, 0};
-    struct load_item *items = NULL;
-    const struct layout_index *index = NULL;
+    struct load_plan plan = {.table = table, .wanted = wanted};
     struct layout_index *own = NULL;
-    int error = find_index(&index, &own, table);
+    struct load_item *items = NULL;
+    uint64_t count = 0;
+    int error = find_index(&plan.index, &own, table);
     if (!error)
-        error = find_pieces(&pieces, table, index, wanted, num_wanted);
-    if (!error && !(items = malloc((pieces.count ? pieces.count : 1) * sizeof(*items))))
-        error = fail_load_memory();
-    for (uint64_t first = 0, end = 0; !error && first < pieces.count; first = end) {
-        while (end < pieces.count && pieces.data[end].shard == pieces.data[first].shard)
-            end++;
-        error = make_items(items + first, pieces.data + first, end - first, table, index, wanted);
+        error = find_wants(&plan, num_wanted);
+    if (!error)
+        error = find_pieces(&plan);
+    if (!error) {
+        count = plan.first[plan.index->num_shards];
+        items = malloc((count + 1) * sizeof(*items));
+        error = items ? 0 : fail_load_memory();
     }
-    free(pieces.data);
+    for (uint32_t shard = 0; !error && shard < plan.index->num_shards; shard++)
+        if (plan.first[shard] < plan.first[shard + 1])
+            error = make_items(items, &plan, shard);
+    free(plan.wants);
+    free(plan.first);
+    free(plan.pieces);
     free_index(own);
     if (error) {
         free(items);
         return error;
     }
     *out = items;
-    *out_count = (uint32_t)pieces.count;
+    *out_count = (uint32_t)count;
     return 0;
 }
