@@ -1,8 +1,8 @@
 """rows_scale.py - the control path at its largest: 16,384 ranks of 405B, 10,000 checkpoints.
 
-None of these has a reference: the figure itself is compared with the goal. The ranks are simulated,
-what decides about them is not (scale_commit.c, scale_plan.c, scale_model.h); the 10,000 checkpoints
-are small but genuine (scale_store.c), on disk, and `ckpt-cli verify` proves one of them first.
+The figures themselves are compared with the goals; only the growth is a ratio, of two sizes. Ranks
+are simulated, what decides about them is not (scale_commit.c, scale_plan.c, scale_model.h); the
+checkpoints are small but genuine (scale_store.c), on disk: `ckpt-cli verify` proves one first.
 """
 import json
 import math
@@ -13,6 +13,7 @@ import time
 from measure import Program, Row
 
 MESH, RANKS = "16 128 8", 16384      # pp dp_shard tp
+SIZES = "16 32 8", "16 64 8", MESH
 NEW_MESHES = "16 96 8", "12 128 8", "12 64 16", "8 192 8"  # of 12,288
 CHECKPOINTS = 10000
 SAMPLES = 9
@@ -47,41 +48,37 @@ def row_commit_16k(bench):
 
 def row_plan_16k(bench):
     """the load of one of 12,288 ranks from a checkpoint of 16,384: planning, and how it grows"""
-    program = Program(bench.program("bench/scale_plan"))
-    sizes, one, everything = [], [], []
-    for mesh in ("16 32 8", "16 64 8", MESH):
-        sizes.append(program.ask(f"save {mesh}"))
-        one.append([program.ask(f"rank {new} 64") for new in NEW_MESHES
-                    for _ in range(samples(bench))])
-        program.ask("all")  # the first pays for memory that nobody has touched yet
-        everything.append([program.ask("all") for _ in range(samples(bench))])
-    weights = program.ask("all weights")
-    program.close()
-    of_mesh = {new: one[-1][i * samples(bench):(i + 1) * samples(bench)]
-               for i, new in enumerate(NEW_MESHES)}
-    slowest = max(of_mesh, key=lambda new: max(answer["seconds"] for answer in of_mesh[new]))
+    programs = [Program(bench.program("bench/scale_plan")) for _ in SIZES]
+    saved = [program.ask(f"save {mesh}") for program, mesh in zip(programs, SIZES)]
+    of_mesh = {mesh: [programs[-1].ask(f"rank {mesh} 64") for _ in range(samples(bench))]
+               for mesh in NEW_MESHES}
+    slowest = max(of_mesh, key=lambda mesh: max(a["seconds"] for a in of_mesh[mesh]))
     yield Row("plan_16k", "ms", [1e3 * answer["seconds"] for answer in of_mesh[slowest]],
               direction="lower", goal=50,
               note=f"the slowest of 64 ranks spread over the mesh (pp dp_shard tp) {slowest}, from "
                    f"{MESH}; boxes of one rank: "
-                   + ", ".join(f"{new}: {max(answer['boxes_max'] for answer in answers)}"
-                               for new, answers in of_mesh.items()))
-    yield Row("plan_16k_parse", "ms", [1e3 * sizes[-1]["parse_seconds"]],
-              note=f"the manifest's {sizes[-1]['bytes']} bytes, hashes and checks included")
+                   + ", ".join(f"{mesh}: {max(answer['boxes_max'] for answer in answers)}"
+                               for mesh, answers in of_mesh.items()))
+    yield Row("plan_16k_parse", "ms", [1e3 * saved[-1]["parse_seconds"]],
+              note=f"the manifest's {saved[-1]['bytes']} bytes, hashes and checks included")
     # n: the slices that were saved, all of which one reader of everything wants.
-    counts = [answers[0]["boxes"] for answers in everything]
-    n_log_n = [n * math.log(n) for n in counts]
-    times = [sorted(answer["seconds"] for answer in answers) for answers in everything]
-    growth = n_log_n[-1] / n_log_n[0]
-    ratios = [large / small / growth for large, small in zip(times[-1], times[0])]
-    yield Row("plan_16k_growth", "time / (n log n), 16,384 ranks against 4,096", ratios,
-              direction="lower", goal=1.3,
-              note="one reader of everything: "
-                   + ", ".join(f"{n} boxes {least[0]:.3f} s" for n, least in zip(counts, times))
-                   + f"; weights only {weights['boxes']} boxes {weights['seconds']:.3f} s; one of "
-                   "12,288 ranks, mean of 64: "
-                   + ", ".join(f"{max(a['mean_seconds'] for a in answers) * 1e3:.3f} ms"
-                               for answers in one))
+    all_of = [program.ask("all") for program in programs]
+    n_log_n = [answer["boxes"] * math.log(answer["boxes"]) for answer in all_of]
+
+    def nanoseconds(i):
+        return 1e9 * programs[i].ask("all")["seconds"] / n_log_n[i]
+
+    middle = nanoseconds(1)
+    weights, one = programs[-1].ask("all weights"), [p.ask("rank 16 96 8 64") for p in programs]
+    yield bench.pairs("plan_16k_growth", "ns / (n log n)", lambda: nanoseconds(2),
+                      lambda: nanoseconds(0), pairs_max=20, direction="lower", goal=1.3,
+                      note=f"one reader of all that 16,384 ranks saved, n = {all_of[2]['boxes']} "
+                           f"boxes, against 4,096, n = {all_of[0]['boxes']}; 8,192: {middle:.3g}; "
+                           f"weights only: {weights['boxes']} boxes in {weights['seconds']:.3f} s; "
+                           "one of 12,288 ranks, mean: "
+                           + ", ".join(f"{1e3 * answer['mean_seconds']:.3f} ms" for answer in one))
+    for program in programs:
+        program.close()
 
 
 def drop_caches():
