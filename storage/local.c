@@ -43,7 +43,7 @@ struct local {
     struct storage_base base;
     int root_fd;
     int lock_fd; /* -1 until locked */
-    bool read_only;
+    bool read_only, is_quiet;
     struct engine *engine;
     const char *direct_text;
     uint16_t io_priority; /* of writes */
@@ -242,6 +242,7 @@ static int local_open(struct storage **out, const char *where,
     local->base.ops = &storage_local;
     local->lock_fd = -1;
     local->read_only = options->read_only;
+    local->is_quiet = options->read_only || options->is_quiet;
     local->root_fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (local->root_fd < 0) {
         error = fail("could not open the store", where);
@@ -261,7 +262,7 @@ static int local_open(struct storage **out, const char *where,
     engine_priority_describe(local->priority_text, sizeof(local->priority_text), local->root_fd,
                              local->io_priority);
     write_text(local);
-    log_print(local->read_only ? LOG_DEBUG : LOG_INFO, "storage", "opened %s: %s", where,
+    log_print(local->is_quiet ? LOG_DEBUG : LOG_INFO, "storage", "opened %s: %s", where,
               local->text);
     *out = (struct storage *)local;
     return 0;
@@ -277,7 +278,8 @@ static int local_register_buffers(struct storage *storage, const struct iovec *b
     int error = local->engine->ops->register_buffers(local->engine, buffers, count);
     write_text(local);
     if (error == 0)
-        log_info("storage", "registered %u buffers: %s", count, local->text);
+        log_print(local->is_quiet ? LOG_DEBUG : LOG_INFO, "storage", "registered %u buffers: %s",
+                  count, local->text);
     return error;
 }
 
