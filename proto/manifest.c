@@ -330,7 +330,9 @@ static int check_content(const struct manifest *manifest)
     const char *bad = find_bad_member(&manifest->summary);
     if (!bad && manifest->summary.version != MANIFEST_VERSION)
         bad = "version";
-    if (!bad && (manifest->parent_step > INT64_MAX || manifest->parent_attempt > INT64_MAX))
+    if (!bad &&
+        (manifest->parent_step > INT64_MAX || manifest->parent_attempt > INT64_MAX ||
+         (manifest->converted_from[0] != '\0' && !shard_nonce_is_valid(manifest->converted_from))))
         bad = "lineage";
     if (bad)
         return report_error(ERR_INVALID, NULL, "'%s' of a manifest is not valid", bad);
@@ -357,8 +359,11 @@ static int print_body(FILE *out, const struct manifest *manifest)
         if (!sections[i])
             sections[i] = "{}";
     }
-    fprintf(out, "\"lineage\":{\"step\":%" PRIu64 ",\"attempt\":%" PRIu64 "},\n",
-            manifest->parent_step, manifest->parent_attempt);
+    fprintf(out, "\"lineage\":{\"step\":%" PRIu64 ",\"attempt\":%" PRIu64, manifest->parent_step,
+            manifest->parent_attempt);
+    if (manifest->converted_from[0] != '\0')
+        fprintf(out, ",\"converted_from\":\"%s\"", manifest->converted_from);
+    fprintf(out, "},\n");
     for (int i = SECTION_MESH; i <= SECTION_CONFIG; i++)
         fprintf(out, "\"%s\":%s,\n", section_names[i], sections[i]);
     fprintf(out, "\"code_version\":%s,\n", version_text);
@@ -637,6 +642,17 @@ static int check_sha(const char *text, size_t bytes)
     return 0;
 }
 
+static bool read_lineage(struct manifest *out, const json_t *lineage)
+{
+    bool is_converted = json_object_size(lineage) == 3;
+    return (is_converted || json_object_size(lineage) == 2) &&
+           get_u64(&out->parent_step, lineage, "step", INT64_MAX) &&
+           get_u64(&out->parent_attempt, lineage, "attempt", INT64_MAX) &&
+           (!is_converted || (get_string(out->converted_from, sizeof(out->converted_from), lineage,
+                                         "converted_from") &&
+                              shard_nonce_is_valid(out->converted_from)));
+}
+
 static int read_body(struct manifest *out, const char *text, size_t bytes)
 {
     int error = check_containers(text, bytes);
@@ -644,14 +660,11 @@ static int read_body(struct manifest *out, const char *text, size_t bytes)
         return error;
     json_error_t reason;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &reason);
-    const json_t *lineage = json_object_get(root, "lineage");
     if (!json_is_object(root))
         error = report_set(ERR_CORRUPT, "a manifest is damaged", reason.text, NULL);
     else if (json_object_size(root) != NUM_MEMBERS)
         error = fail_member("of the top level");
-    else if (json_object_size(lineage) != 2 ||
-             !get_u64(&out->parent_step, lineage, "step", INT64_MAX) ||
-             !get_u64(&out->parent_attempt, lineage, "attempt", INT64_MAX))
+    else if (!read_lineage(out, json_object_get(root, "lineage")))
         error = fail_member("lineage");
     else if (!get_string(out->code_version, sizeof(out->code_version), root, "code_version"))
         error = fail_member("code_version");

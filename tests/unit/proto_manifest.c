@@ -227,6 +227,23 @@ static void test_manifest__read_gives_back_what_was_written(void **state)
     manifest_free(read);
 }
 
+static void test_manifest__a_converted_checkpoint_keeps_whose_child_it_is(void **state)
+{
+    (void)state;
+    struct manifest converted = manifest, *read = NULL;
+    char *its_text = NULL;
+    size_t bytes = 0;
+    strcpy(converted.converted_from, "00112233445566778899aabbccddeeff");
+    assert_int_equal(manifest_write(&its_text, &bytes, &converted), 0);
+    assert_int_equal(manifest_read(&read, its_text, bytes), 0);
+    assert_string_equal(read->converted_from, converted.converted_from);
+    assert_int_equal(read->parent_step, 900);
+    manifest_free(read);
+    free(its_text);
+    strcpy(converted.converted_from, "no nonce");
+    assert_int_equal(manifest_write(&its_text, &bytes, &converted), ERR_INVALID);
+}
+
 static void test_manifest__is_one_json_document_with_the_summary_first(void **state)
 {
     (void)state;
@@ -352,6 +369,9 @@ static void test_manifest__read_refuses_lies_under_right_hashes(void **state)
         {"\"run\":\"first\"", "\"run\":\"fir/t\"", "'run'", ERR_CORRUPT},
         {"\"attempt\":2}", "\"attempt\":-2}", "'lineage'", ERR_CORRUPT},
         {"\"attempt\":2}", "\"attempt\":2.0}", "'lineage'", ERR_CORRUPT},
+        {"\"attempt\":2}", "\"attempt\":2,\"converted_from\":\"x\"}", "'lineage'", ERR_CORRUPT},
+        {"\"attempt\":2}", "\"attempt\":2,\"converted_from\":7}", "'lineage'", ERR_CORRUPT},
+        {"\"attempt\":2}", "\"attempt\":2,\"other\":1}", "'lineage'", ERR_CORRUPT},
         {"\"attempt\":2}", "\"attempt\":99999999999999999999}", "too big integer", ERR_CORRUPT},
         {"\"identity\":{}", "\"identity\":[]", "'identity'", ERR_CORRUPT},
         {"\"identity\":{}", "\"identity\":\"\"", "'identity'", ERR_CORRUPT},
@@ -547,6 +567,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_manifest__read_gives_back_what_was_written),
+        cmocka_unit_test(test_manifest__a_converted_checkpoint_keeps_whose_child_it_is),
         cmocka_unit_test(test_manifest__is_one_json_document_with_the_summary_first),
         cmocka_unit_test(test_manifest__summary_is_read_from_the_first_page_alone),
         cmocka_unit_test(test_manifest__write_refuses_what_could_not_be_read),
