@@ -2,8 +2,8 @@
  *
  * main.c holds the table of commands and reads the command line into struct cli; each command is
  * one function of a file of its own. Offline commands read a store directory through store.c (which
- * checkpoints there are) and shard.c (their bytes, every block verified before anything looks at
- * it).
+ * checkpoints there are), shard.c (their files) and scan.h (their bytes, every block verified
+ * before anything looks at it).
  *
  * Everything read from a store is hostile: numbers are checked before use, text is made printable
  * before it reaches a terminal. Memory does not grow with the size of a checkpoint's tensors. */
@@ -14,8 +14,10 @@
 #include "proto/layout.h"
 #include "proto/manifest.h"
 #include "proto/report.h"
+#include "proto/shard.h"
 #include "storage/storage.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -37,7 +39,7 @@ struct cli {
     char server[160];
     char output[4096];
     char dtype[8];
-    bool is_json, is_weights_only, is_forced, is_help;
+    bool is_json, is_weights_only, is_forced, is_quick, is_help;
     const char *args[2];
     int num_args;
 };
@@ -48,6 +50,7 @@ int cli_show(const struct cli *cli);
 int cli_verify(const struct cli *cli);
 int cli_diff(const struct cli *cli);
 int cli_export(const struct cli *cli);
+int cli_convert(const struct cli *cli);
 int cli_status(const struct cli *cli);
 int cli_health(const struct cli *cli);
 
@@ -73,6 +76,16 @@ void progress_begin(struct progress *progress, const char *verb, uint64_t total)
 void progress_add(struct progress *progress, uint64_t bytes);
 void progress_end(struct progress *progress);
 
+/* An error on its way from one thread to another. */
+struct failure {
+    int error;
+    char message[512], detail[512], hint[256];
+};
+/* Keeps `error` with the calling thread's text, unless it is 0 or there is one already. */
+void failure_keep(struct failure *failure, int error);
+/* Makes it the calling thread's last error; returns it, or 0. */
+int failure_report(const struct failure *failure);
+
 /* ---- store.c: which checkpoints there are ---- */
 
 /* RUN[@STEP[-aATTEMPT]] */
@@ -96,74 +109,71 @@ int store_open(struct storage **out, const struct cli *cli);
 int catalog_read(struct catalog *out, struct storage *store, const char *run);
 void catalog_free(struct catalog *catalog);
 
-#define CHECKPOINT_FILES_MAX 16u /* shards of one checkpoint open at a time */
+#define OPTIMIZER_PREFIX "optimizer." /* of the tensors that --weights-only leaves out */
+#define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 
-/* An open checkpoint: its manifest and a few of its shards. */
+/* An open checkpoint: its manifest and, once loaded, its shards. */
 struct checkpoint {
     struct storage *store;
     struct manifest *manifest;
     char *text; /* the manifest's bytes */
     size_t text_bytes;
-    char name[200]; /* "run@1000-a3" */
-    struct shard_file *files;
-    uint64_t clock;       /* for the oldest of `files` */
-    unsigned char *reads; /* aligned room for shard_read */
+    char name[200];            /* "run@1000-a3" */
+    struct shard_file *shards; /* of checkpoint_load(), one per shard */
+    struct shard_file **opened;
+    uint64_t clock; /* for the one of `opened` that was taken longest ago */
 };
 /* Finds and reads the manifest, sha256 and all. ERR_NOT_FOUND, ERR_CORRUPT, ERR_VERSION. */
 int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text);
 void checkpoint_close(struct checkpoint *checkpoint);
 
-/* ---- shard.c: their bytes ---- */
+/* ---- shard.c: its files ---- */
 
-/* A shard file whose size and checksum table agree with the manifest. */
 struct shard_file {
-    struct storage_object *object; /* NULL: this place is free */
     uint32_t shard;
-    uint64_t used; /* checkpoint.clock at the last use */
     uint64_t identity;
     struct shard_geometry geometry;
-    uint64_t *hashes; /* per block */
+    uint64_t *hashes;             /* per block; NULL when damaged */
+    char *damage, *header_damage; /* NULL: none. With `damage` no block can be proved. */
+    uint32_t *read_for;           /* assembly.c's, per block */
+    /* While the file is open. */
+    struct storage_object *object;
+    struct shard_tensor *tensors; /* in file order */
+    uint32_t num_tensors;
+    uint64_t used;
+    atomic_uint users;
 };
-int shard_file_open(struct shard_file *out, struct checkpoint *checkpoint, uint32_t shard);
-void shard_file_close(struct shard_file *file, struct storage *store);
 
-/* A walk over one shard, in file order, a few blocks at a time with read-ahead. */
-struct shard_scan {
-    void *user;
-    /* Which tensors (indices of the table) are of interest; blocks without any are not read. NULL:
-     * all, and the header too. */
-    bool (*wants)(void *user, uint32_t tensor);
-    /* `count` elements of the slice `box` of a tensor, from its element `first` on in row-major
-     * order. Only from blocks that verify. */
-    int (*elements)(void *user, uint32_t tensor, const struct box *box, uint64_t first,
-                    uint64_t count, const void *data);
-    /* A block that does not verify; non-zero stops. */
-    int (*damaged)(void *user, uint64_t block, uint64_t start, uint64_t bytes);
-    /* (optional) The header, verified. */
-    int (*header)(void *user, const void *data, uint64_t bytes, uint64_t file_bytes);
-    struct progress *progress;
-};
-int shard_scan(struct checkpoint *checkpoint, struct shard_file *file,
-               const struct shard_scan *scan);
+/* Reads every shard's size, checksum table and, if told, header, and holds them against the
+ * manifest. Damage is left in `shards`; returns what kept it from looking. Once. */
+int checkpoint_load(struct checkpoint *checkpoint, bool with_headers);
+void checkpoint_unload(struct checkpoint *checkpoint);
+/* ERR_CORRUPT when a shard is damaged so that it cannot be read. */
+int checkpoint_need_whole(const struct checkpoint *checkpoint);
+void checkpoint_identity(struct shard_identity *out, const struct manifest *manifest,
+                         uint32_t shard);
+/* Puts the names of checkpoint and shard before this thread's last error. */
+int checkpoint_fail(const struct checkpoint *checkpoint, uint32_t shard, int error);
+/* Opens a loaded shard that is not damaged; it stays open until it is dropped as often. Taken by
+ * one thread, dropped by any. */
+int shard_take(struct shard_file **out, struct checkpoint *checkpoint, uint32_t shard);
+void shard_drop(struct shard_file *file);
+bool shard_block_is_good(const struct shard_file *file, uint64_t block, const void *data);
+/* Index of the first tensor that ends behind a byte of the file. */
+uint32_t shard_tensor_at(const struct shard_file *file, uint64_t byte);
 
-/* Consecutive elements of a box as runs of the global row-major order; see box_runs. */
+/* Elements [first, first + count) of a box as runs of the global row-major order of its tensor:
+ * `element` counts from `first`. */
 void slice_runs(const struct box *box, const struct tensor_meta *tensor, uint64_t first,
                 uint64_t count,
                 void (*run)(void *user, uint64_t global, uint64_t count, uint64_t element),
                 void *user);
 
-/* The box of at most `elements_max` consecutive elements of a tensor that begins at global element
- * `first`; returns how many elements it has. */
-uint64_t chunk_at(struct box *out, const struct tensor_meta *tensor, uint64_t first,
-                  uint64_t elements_max);
-#define GATHER_BYTES_MAX (4u << 20)
-/* The elements of a chunk_at() box, at most GATHER_BYTES_MAX, put together from the shards. */
-int checkpoint_gather(struct checkpoint *checkpoint, void *out, uint32_t tensor,
-                      const struct box *chunk);
-
-/* ---- convert.c: element types ---- */
+/* ---- elements.c: element types ---- */
 
 /* Converts between F64, F32, F16 and BF16 with round to nearest, ties to even; NaN stays NaN. */
+/* "f32", "bf16" or "fp16"; "keep" sets *out_keep. ERR_INVALID. */
+int convert_parse(bool *out_keep, enum dtype *out, const char *name);
 bool convert_is_float(enum dtype dtype);
 void convert_elements(void *out, enum dtype to, const void *in, enum dtype from, uint64_t count);
 /* Any dtype as a double. */

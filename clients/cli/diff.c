@@ -1,10 +1,11 @@
 /* diff.c - are two checkpoints the same model state, and if not, where and by how much?
  *
  * Digests do not depend on the layout, so checkpoints of different world sizes compare without
- * reading a byte of tensor data. Only tensors whose digests differ are read, from both sides, a
- * chunk of the global tensor at a time, for the number of differing elements (by bits) and the
- * largest absolute difference (by value; a NaN on one side only makes it infinite). */
-#include "clients/cli/cli.h"
+ * reading a byte of tensor data. Only tensors whose digests differ are read: those of both sides
+ * are put together block by block, whatever their cuts (assembly.c), and compared for the number of
+ * differing elements (by bits) and the largest absolute difference (by value; a NaN on one side
+ * only makes it infinite). */
+#include "clients/cli/scan.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,24 +15,33 @@ enum tensor_state { SAME, VALUES_DIFFER, FORM_DIFFERS, ONLY_IN_A, ONLY_IN_B, NUM
 static const char *const STATE_NAMES[NUM_STATES] = {
     "same", "values differ", "shape or dtype differ", "only in the first", "only in the second"};
 
-struct diff {
-    const struct cli *cli;
-    struct checkpoint sides[2];
-    unsigned char *data[2];
-    uint64_t counts[NUM_STATES];
-    bool any_printed;
-};
-
 struct difference {
     uint64_t elements, total;
     double largest;
 };
+
+struct diff {
+    const struct cli *cli;
+    struct checkpoint sides[2];
+    struct output_file file;   /* the tensors to be read, one after the other; never written */
+    struct difference **found; /* per worker, per tensor of `file` */
+    bool is_opened;
+    uint64_t counts[NUM_STATES];
+    uint32_t num_printed_values;
+    bool any_printed;
+    struct progress progress;
+};
+
+#define EQUAL_ELEMENTS 64u /* that are passed over at once when they are equal */
 
 static void compare_chunk(struct difference *out, const unsigned char *a, const unsigned char *b,
                           enum dtype dtype, uint64_t count)
 {
     uint32_t size = dtype_bytes(dtype);
     for (uint64_t i = 0; i < count; i++) {
+        uint64_t more = count - i < EQUAL_ELEMENTS ? count - i : EQUAL_ELEMENTS;
+        if (i % EQUAL_ELEMENTS == 0 && memcmp(a + i * size, b + i * size, more * size) == 0)
+            i += more - 1;
         if (memcmp(a + i * size, b + i * size, size) == 0)
             continue;
         out->elements++;
@@ -42,30 +52,6 @@ static void compare_chunk(struct difference *out, const unsigned char *a, const 
         if (distance > out->largest)
             out->largest = distance;
     }
-}
-
-static int compare_values(struct difference *out, struct diff *diff, uint32_t a, uint32_t b,
-                          struct progress *progress)
-{
-    const struct tensor_meta *tensor = &diff->sides[0].manifest->table->tensors[a];
-    uint64_t total = 1, elements_max = GATHER_BYTES_MAX / dtype_bytes(tensor->dtype);
-    int error = 0;
-    *out = (struct difference){0};
-    for (uint32_t d = 0; d < tensor->dims; d++)
-        total *= tensor->shape[d];
-    out->total = total;
-    for (uint64_t first = 0; first < total && error == 0;) {
-        struct box chunk;
-        uint64_t count = chunk_at(&chunk, tensor, first, elements_max);
-        error = checkpoint_gather(&diff->sides[0], diff->data[0], a, &chunk);
-        if (error == 0)
-            error = checkpoint_gather(&diff->sides[1], diff->data[1], b, &chunk);
-        if (error == 0)
-            compare_chunk(out, diff->data[0], diff->data[1], tensor->dtype, count);
-        progress_add(progress, count * dtype_bytes(tensor->dtype));
-        first += count;
-    }
-    return error;
 }
 
 static bool same_form(const struct tensor_meta *a, const struct tensor_meta *b)
@@ -114,59 +100,130 @@ static void print_tensor(struct diff *diff, const char *name, enum tensor_state 
     diff->any_printed = true;
 }
 
-static int compare_one(struct diff *diff, int64_t a, int64_t b, struct progress *progress)
-{
-    const struct layout_table *table = diff->sides[a < 0 ? 1 : 0].manifest->table;
-    const char *name = table->tensors[a < 0 ? b : a].name;
-    enum tensor_state state = compare_meta(diff, a, b);
-    struct difference values = {0};
-    int error = 0;
-    diff->counts[state]++;
-    if (state == SAME)
-        return 0;
-    if (state == VALUES_DIFFER)
-        error = compare_values(&values, diff, (uint32_t)a, (uint32_t)b, progress);
-    if (error != 0)
-        return error;
-    bool was_shown = progress->is_shown;
-    progress_end(progress);
-    progress->is_shown = was_shown;
-    print_tensor(diff, name, state, &values);
-    return 0;
-}
+/* ---- reading ---- */
 
-/* Bytes of the tensors that will have to be read. */
-static uint64_t bytes_to_read(const struct diff *diff)
+#define PLACE_ALIGN 8u /* of every tensor in `file`: the largest element */
+
+/* Lays the tensors of both sides that have to be read one after the other. */
+static int plan_file(struct diff *diff)
 {
     const struct layout_table *left = diff->sides[0].manifest->table;
-    uint64_t bytes = 0;
+    struct output_file *file = &diff->file;
+    file->shard = OUTPUT_WHOLE;
+    file->tensors = calloc((size_t)left->num_tensors + 1, sizeof *file->tensors);
+    if (file->tensors == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", left->num_tensors);
     for (uint32_t i = 0; i < left->num_tensors; i++) {
         const struct tensor_meta *tensor = &left->tensors[i];
         int64_t other = layout_find(diff->sides[1].manifest->table, tensor->name);
-        uint64_t size = dtype_bytes(tensor->dtype);
+        if (compare_meta(diff, i, other) != VALUES_DIFFER)
+            continue;
+        struct output_tensor *out = &file->tensors[file->num_tensors];
+        *out = (struct output_tensor){.tensor = {i, (uint32_t)other}, .dtype = tensor->dtype};
+        out->start = (file->bytes + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
+        out->bytes = dtype_bytes(tensor->dtype);
         for (uint32_t d = 0; d < tensor->dims; d++)
-            size *= tensor->shape[d];
-        if (compare_meta(diff, i, other) == VALUES_DIFFER)
-            bytes += size;
+            out->bytes *= tensor->shape[d];
+        file->num_tensors += out->bytes > 0;
+        file->bytes = out->bytes > 0 ? out->start + out->bytes : file->bytes;
     }
-    return bytes;
+    return 0;
 }
 
-static int compare_tables(struct diff *diff)
+static int open_file(void *user, struct output_file **out)
+{
+    struct diff *diff = user;
+    *out = diff->is_opened ? NULL : &diff->file;
+    diff->is_opened = true;
+    return 0;
+}
+
+static int compare_block(void *user, uint32_t worker, struct output_block *block)
+{
+    struct diff *diff = user;
+    uint64_t block_end = block->start + block->bytes;
+    for (uint32_t i = output_tensor_behind(block->file, block->start);
+         i < block->file->num_tensors && block->file->tensors[i].start < block_end; i++) {
+        const struct output_tensor *tensor = &block->file->tensors[i];
+        uint64_t from = tensor->start > block->start ? tensor->start : block->start;
+        uint64_t end = tensor->start + tensor->bytes;
+        end = end < block_end ? end : block_end;
+        compare_chunk(&diff->found[worker][i], block->data[0] + (from - block->start),
+                      block->data[1] + (from - block->start), tensor->dtype,
+                      (end - from) / dtype_bytes(tensor->dtype));
+    }
+    assembly_release(block);
+    return 0;
+}
+
+static int read_values(struct diff *diff)
+{
+    const struct assembly_hooks hooks = {
+        .user = diff, .open = open_file, .complete = compare_block, .progress = &diff->progress};
+    uint32_t num_workers = scan_workers() + 1;
+    int error = 0;
+    diff->found = calloc(num_workers, sizeof *diff->found);
+    for (uint32_t i = 0; i < num_workers && diff->found != NULL; i++)
+        diff->found[i] = calloc(diff->file.num_tensors + 1, sizeof **diff->found);
+    for (uint32_t i = 0; i < num_workers; i++) {
+        if (diff->found == NULL || diff->found[i] == NULL)
+            return report_error(ERR_MEMORY, NULL, "no memory to compare with");
+    }
+    for (int side = 0; side < 2 && error == 0; side++) {
+        error = checkpoint_load(&diff->sides[side], false);
+        if (error == 0)
+            error = checkpoint_need_whole(&diff->sides[side]);
+    }
+    if (error != 0)
+        return error;
+    progress_begin(&diff->progress, "diff", 2 * diff->file.bytes);
+    error = assembly_run(diff->sides, 2, &hooks);
+    progress_end(&diff->progress);
+    return error;
+}
+
+/* What the workers found of one tensor. */
+static struct difference sum_found(const struct diff *diff, uint32_t place)
+{
+    const struct output_tensor *tensor = &diff->file.tensors[place];
+    struct difference sum = {.total = tensor->bytes / dtype_bytes(tensor->dtype)};
+    for (uint32_t i = 0; i < scan_workers() + 1; i++) {
+        sum.elements += diff->found[i][place].elements;
+        if (diff->found[i][place].largest > sum.largest)
+            sum.largest = diff->found[i][place].largest;
+    }
+    return sum;
+}
+
+/* ---- the report ---- */
+
+static void tell_one(struct diff *diff, int64_t a, int64_t b)
+{
+    const struct layout_table *table = diff->sides[a < 0 ? 1 : 0].manifest->table;
+    enum tensor_state state = compare_meta(diff, a, b);
+    struct difference values = {0};
+    uint32_t place = diff->num_printed_values;
+    diff->counts[state]++;
+    if (state == SAME)
+        return;
+    if (state == VALUES_DIFFER && place < diff->file.num_tensors &&
+        diff->file.tensors[place].tensor[0] == a) {
+        values = sum_found(diff, place);
+        diff->num_printed_values++;
+    }
+    print_tensor(diff, table->tensors[a < 0 ? b : a].name, state, &values);
+}
+
+static void tell_all(struct diff *diff)
 {
     const struct layout_table *left = diff->sides[0].manifest->table;
     const struct layout_table *right = diff->sides[1].manifest->table;
-    struct progress progress;
-    int error = 0;
-    progress_begin(&progress, "diff", bytes_to_read(diff));
-    for (uint32_t i = 0; i < left->num_tensors && error == 0; i++)
-        error = compare_one(diff, i, layout_find(right, left->tensors[i].name), &progress);
-    for (uint32_t i = 0; i < right->num_tensors && error == 0; i++) {
+    for (uint32_t i = 0; i < left->num_tensors; i++)
+        tell_one(diff, i, layout_find(right, left->tensors[i].name));
+    for (uint32_t i = 0; i < right->num_tensors; i++) {
         if (layout_find(left, right->tensors[i].name) < 0)
-            error = compare_one(diff, -1, i, &progress);
+            tell_one(diff, -1, i);
     }
-    progress_end(&progress);
-    return error;
 }
 
 static void print_begin(const struct diff *diff)
@@ -205,27 +262,35 @@ static void print_end(const struct diff *diff)
                (unsigned long long)diff->counts[SAME]);
 }
 
+static int compare_sides(struct diff *diff)
+{
+    int error = plan_file(diff);
+    if (error == 0 && diff->file.num_tensors > 0)
+        error = read_values(diff);
+    if (error != 0)
+        return error;
+    print_begin(diff);
+    tell_all(diff);
+    print_end(diff);
+    return 0;
+}
+
 int cli_diff(const struct cli *cli)
 {
     struct diff diff = {.cli = cli};
     struct storage *store = NULL;
     int error = store_open(&store, cli);
-    for (int side = 0; side < 2 && error == 0; side++) {
+    for (int side = 0; side < 2 && error == 0; side++)
         error = checkpoint_open(&diff.sides[side], store, cli->args[side]);
-        diff.data[side] = malloc(GATHER_BYTES_MAX);
-        if (error == 0 && diff.data[side] == NULL)
-            error = report_error(ERR_MEMORY, NULL, "no memory to compare with");
-    }
-    if (error == 0) {
-        print_begin(&diff);
-        error = compare_tables(&diff);
-        print_end(&diff);
-    }
-    for (int side = 0; side < 2; side++) {
+    if (error == 0)
+        error = compare_sides(&diff);
+    for (uint32_t i = 0; i < scan_workers() + 1 && diff.found != NULL; i++)
+        free(diff.found[i]);
+    free(diff.found);
+    output_file_deinit(&diff.file);
+    free(diff.file.tensors);
+    for (int side = 0; side < 2; side++)
         checkpoint_close(&diff.sides[side]);
-        free(diff.data[side]);
-    }
-    if (store != NULL)
-        storage_close(store);
+    storage_close(store);
     return error != 0 ? error : count_different(&diff) > 0 ? CLI_DIFFERS : 0;
 }

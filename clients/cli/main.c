@@ -1,5 +1,5 @@
-/* main.c - ckpt-cli: look at checkpoints, prove them, compare them, export them. One table of
- * commands.
+/* main.c - ckpt-cli: look at checkpoints, prove them, compare them, export and convert them. One
+ * table of commands.
  *
  * Offline commands read a store directory (--store) without a lock and change nothing in it; list,
  * show, status and health can ask a running ckptd (--server). Errors are one line on stderr with a
@@ -12,19 +12,23 @@
 #include <unistd.h>
 
 /* Places in `settings`, for is_set[] and the masks below. */
-enum setting { STORE, SERVER, OUTPUT, DTYPE, WEIGHTS_ONLY, FORCE, JSON, HELP, NUM_SETTINGS };
+enum setting { STORE, SERVER, OUTPUT, DTYPE, WEIGHTS_ONLY, FORCE, QUICK, JSON, HELP, NUM_SETTINGS };
 #define BIT(setting) (1u << (setting))
 #define ALWAYS (BIT(JSON) | BIT(HELP))
 
 static const struct option settings[] = {
     [STORE] = OPTION_STRING(struct cli, store, "store", "", "directory of the store"),
     [SERVER] = OPTION_STRING(struct cli, server, "server", "", "ckptd's socket, unix:/PATH"),
-    [OUTPUT] = OPTION_STRING(struct cli, output, "output", "", "the file to write"),
+    [OUTPUT] = OPTION_STRING(struct cli, output, "output", "",
+                             "the file to write; of convert: the directory of another store"),
     [DTYPE] = OPTION_CHOICE(struct cli, dtype, "dtype", "keep", "keep,f32,bf16,fp16",
-                            "floating-point type of the export, rounded to nearest even"),
+                            "floating-point type of the output, rounded to nearest even"),
     [WEIGHTS_ONLY] = OPTION_BOOL(struct cli, is_weights_only, "weights-only", "false",
                                  "leave the optimizer's tensors out"),
-    [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false", "replace an existing output"),
+    [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false",
+                          "replace an existing file; of convert: an unfinished checkpoint"),
+    [QUICK] = OPTION_BOOL(struct cli, is_quick, "quick", "false",
+                          "manifest, sizes, headers and checksum tables only, no data"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -35,19 +39,23 @@ static const struct command {
     int args_min, args_max;
     unsigned settings; /* that it takes beside ALWAYS */
     int (*run)(const struct cli *cli);
+    const char *notes; /* for --help; "" for none */
 } commands[] = {
     {"list", "[RUN]", "committed checkpoints, newest first", 0, 1, BIT(STORE) | BIT(SERVER),
-     cli_list},
+     cli_list, ""},
     {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1,
-     BIT(STORE) | BIT(SERVER), cli_show},
-    {"verify", "CHECKPOINT", "re-read everything; name every damaged block", 1, 1, BIT(STORE),
-     cli_verify},
+     BIT(STORE) | BIT(SERVER), cli_show, ""},
+    {"verify", "CHECKPOINT", "re-read everything; name every damaged block", 1, 1,
+     BIT(STORE) | BIT(QUICK), cli_verify,
+     "--quick reads no data. It proves that every file is there in its size, belongs to this\n"
+     "checkpoint, and has the checksum table that was committed. It does not prove that the data\n"
+     "still match those checksums: a flipped bit on the disk is found without --quick only.\n"},
     {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, whatever their world sizes", 2, 2,
-     BIT(STORE), cli_diff},
+     BIT(STORE), cli_diff, ""},
     {"export", "CHECKPOINT --output FILE", "one safetensors file with whole tensors", 1, 1,
-     BIT(STORE) | BIT(OUTPUT) | BIT(DTYPE) | BIT(WEIGHTS_ONLY) | BIT(FORCE), cli_export},
-    {"status", "", "what a running ckptd is doing", 0, 0, BIT(SERVER), cli_status},
-    {"health", "", "does ckptd serve? (grpc.health.v1)", 0, 0, BIT(SERVER), cli_health},
+     BIT(STORE) | BIT(OUTPUT) | BIT(DTYPE) | BIT(WEIGHTS_ONLY) | BIT(FORCE), cli_export, ""},
+    {"status", "", "what a running ckptd is doing", 0, 0, BIT(SERVER), cli_status, ""},
+    {"health", "", "does ckptd serve? (grpc.health.v1)", 0, 0, BIT(SERVER), cli_health, ""},
 };
 #define NUM_COMMANDS (sizeof commands / sizeof *commands)
 
@@ -77,7 +85,8 @@ static void print_command_help(const struct command *command)
                    settings[i].choices != NULL ? ": " : "",
                    settings[i].choices != NULL ? settings[i].choices : "");
     }
-    printf("\nCHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n%s", EXIT_CODES);
+    printf("\n%sCHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n%s",
+           command->notes, EXIT_CODES);
 }
 
 static int exit_code(int error)
@@ -146,7 +155,7 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
                             command->args_max == 2 ? "s" : "");
     if (is_set[STORE] && is_set[SERVER])
         return report_error(ERR_INVALID, "choose one", "--store and --server were both given");
-    if (command->settings == BIT(STORE) && cli->store[0] == '\0')
+    if ((command->settings & (BIT(STORE) | BIT(SERVER))) == BIT(STORE) && cli->store[0] == '\0')
         return report_error(ERR_INVALID, "add --store DIR", "%s reads a store directory",
                             command->name);
     if (cli->store[0] == '\0' && cli->server[0] == '\0')

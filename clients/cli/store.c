@@ -9,8 +9,6 @@
  * Bounds: CATALOG_MAX checkpoints, then ERR_BUSY. */
 #include "clients/cli/cli.h"
 
-#include "proto/shard.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -255,21 +253,15 @@ int checkpoint_open(struct checkpoint *out, struct storage *store, const char *t
     if (error == 0) {
         snprintf(out->name, sizeof out->name, "%s@%lld-a%llu", selection.run,
                  (long long)selection.step, (unsigned long long)selection.attempt);
-        out->files = calloc(CHECKPOINT_FILES_MAX, sizeof *out->files);
-        if (out->files == NULL)
-            error = report_error(ERR_MEMORY, NULL, "no memory for a checkpoint");
-    }
-    if (error != 0)
+    } else {
         checkpoint_close(out);
+    }
     return error;
 }
 
 void checkpoint_close(struct checkpoint *checkpoint)
 {
-    for (uint32_t i = 0; i < CHECKPOINT_FILES_MAX && checkpoint->files != NULL; i++)
-        shard_file_close(&checkpoint->files[i], checkpoint->store);
-    free(checkpoint->files);
-    free(checkpoint->reads);
+    checkpoint_unload(checkpoint);
     free(checkpoint->text);
     if (checkpoint->manifest != NULL)
         manifest_free(checkpoint->manifest);

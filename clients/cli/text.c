@@ -1,4 +1,5 @@
-/* text.c - what reaches the user: sizes, shapes, JSON strings, the progress bar.
+/* text.c - what reaches the user: sizes, shapes, JSON strings, errors of other threads, the
+ * progress bar.
  *
  * Names come from files that anybody may have written. text_safe keeps control characters (and with
  * them terminal escapes) off the screen; text_json writes any bytes as valid JSON. */
@@ -78,6 +79,25 @@ const char *text_shape(char *out, size_t size, const struct tensor_meta *tensor)
     if (length < size)
         snprintf(out + length, size - length, "]");
     return out;
+}
+
+void failure_keep(struct failure *failure, int error)
+{
+    if (error == 0 || failure->error != 0)
+        return;
+    failure->error = error;
+    snprintf(failure->message, sizeof failure->message, "%s", report_message());
+    snprintf(failure->detail, sizeof failure->detail, "%s", report_detail());
+    snprintf(failure->hint, sizeof failure->hint, "%s", report_hint());
+}
+
+int failure_report(const struct failure *failure)
+{
+    if (failure->error == 0)
+        return 0;
+    return report_set(failure->error, failure->message,
+                      failure->detail[0] != '\0' ? failure->detail : NULL,
+                      failure->hint[0] != '\0' ? failure->hint : NULL);
 }
 
 static uint64_t clock_ns(void)

@@ -1,13 +1,15 @@
 /* verify.c - proves that a stored checkpoint is whole, or says exactly where it is not.
  *
- * In this order: the manifest against its SHA-256 (checkpoint_open); per shard its size, its
- * checksum table against the manifest, every block against the table, its header against the
- * layout; and, from the same pass over the bytes, the layout-free digest of every tensor against
- * the manifest. Damage does not stop it: all of it is reported, up to DAMAGE_MAX places; the rest
- * is counted. */
-#include "clients/cli/cli.h"
-
-#include "proto/shard.h"
+ * In this order: the manifest against its SHA-256 (checkpoint_open); every shard's size, its
+ * checksum table against the manifest, its header against the layout (checkpoint_load); every block
+ * against the table; and, from the same pass over the bytes, the layout-free digest of every tensor
+ * against the manifest. Damage does not stop it: all of it is reported, up to DAMAGE_MAX places;
+ * the rest is counted.
+ *
+ * --quick ends before the blocks. It proves that the files are there, whole in size, of this
+ * checkpoint, and that the table of their checksums is the one that was committed; it proves
+ * nothing about the data, and says so. */
+#include "clients/cli/scan.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +19,15 @@
 struct verify {
     const struct cli *cli;
     struct checkpoint checkpoint;
-    struct digest *digests; /* per tensor, of the bytes that were read */
+    struct digest **digests; /* per worker, per tensor, of the bytes that were read */
     struct progress progress;
-    uint32_t shard;
+    uint32_t shard;          /* of the walk, */
+    struct shard_file *file; /* taken while it is there, */
+    uint64_t block;          /* and its next block */
     uint64_t num_damages, blocks, bytes;
 };
+
+/* ---- damage ---- */
 
 /* One place of damage. `block` < 0: it is not about one block. */
 static void report_damage(struct verify *verify, const char *object, int64_t block, uint64_t start,
@@ -31,7 +37,9 @@ static void report_damage(struct verify *verify, const char *object, int64_t blo
     bool is_first = verify->num_damages++ == 0;
     if (verify->num_damages > DAMAGE_MAX)
         return;
+    bool was_shown = verify->progress.is_shown;
     progress_end(&verify->progress);
+    verify->progress.is_shown = was_shown;
     if (!verify->cli->is_json) {
         printf("DAMAGED  %s: %s\n", text_safe(name, sizeof name, object),
                text_safe(safe, sizeof safe, what));
@@ -47,18 +55,29 @@ static void report_damage(struct verify *verify, const char *object, int64_t blo
     printf("}");
 }
 
-static void shard_name(char *out, size_t size, const struct verify *verify)
+static void shard_name(char *out, size_t size, const struct verify *verify, uint32_t shard)
 {
-    snprintf(out, size, "shard-%05u-of-%05u.safetensors", verify->shard + 1,
+    snprintf(out, size, "shard-%05u-of-%05u.safetensors", shard + 1,
              verify->checkpoint.manifest->summary.shards);
 }
 
-static void damage_in_shard(struct verify *verify, const char *what)
+static int take_damaged(void *user, const struct scan_read *read, int error_number)
 {
-    char name[64];
-    shard_name(name, sizeof name, verify);
-    report_damage(verify, name, -1, 0, 0, what);
+    struct verify *verify = user;
+    char name[64], what[160];
+    uint64_t start, bytes;
+    shard_block(&start, &bytes, &read->file->geometry, read->block);
+    shard_name(name, sizeof name, verify, read->file->shard);
+    snprintf(what, sizeof what, "block %llu (bytes %llu to %llu) %s%s",
+             (unsigned long long)read->block, (unsigned long long)start,
+             (unsigned long long)(start + bytes),
+             error_number != 0 ? "could not be read: " : "does not match its checksum",
+             error_number != 0 ? strerror(error_number) : "");
+    report_damage(verify, name, (int64_t)read->block, start, bytes, what);
+    return 0;
 }
+
+/* ---- every block ---- */
 
 struct digest_run {
     struct digest *digest;
@@ -73,104 +92,101 @@ static void add_run(void *user, uint64_t global, uint64_t count, uint64_t elemen
                global);
 }
 
-static int take_elements(void *user, uint32_t tensor, const struct box *box, uint64_t first,
-                         uint64_t count, const void *data)
+static int take_block(void *user, uint32_t worker, const struct scan_read *read, const void *data)
 {
     struct verify *verify = user;
-    const struct tensor_meta *meta = &verify->checkpoint.manifest->table->tensors[tensor];
-    struct digest_run run = {&verify->digests[tensor], data, dtype_bytes(meta->dtype)};
-    slice_runs(box, meta, first, count, add_run, &run);
+    const struct shard_file *file = read->file;
+    uint64_t start, bytes;
+    shard_block(&start, &bytes, &file->geometry, read->block);
+    for (uint32_t i = shard_tensor_at(file, start); i < file->num_tensors; i++) {
+        const struct shard_tensor *tensor = &file->tensors[i];
+        const struct tensor_meta *meta =
+            &verify->checkpoint.manifest->table->tensors[tensor->tensor];
+        uint64_t begin = file->geometry.data_start + tensor->data_byte;
+        uint64_t from = begin > start ? begin : start, end = begin + tensor->bytes;
+        end = end < start + bytes ? end : start + bytes;
+        if (begin >= start + bytes)
+            break;
+        uint32_t size = dtype_bytes(meta->dtype);
+        struct digest_run run = {&verify->digests[worker][tensor->tensor],
+                                 (const unsigned char *)data + (from - start), size};
+        slice_runs(&tensor->box, meta, (from - begin) / size, (end - from) / size, add_run, &run);
+    }
     return 0;
 }
 
-static int take_damaged_block(void *user, uint64_t block, uint64_t start, uint64_t bytes)
+static int next_block(void *user, struct scan_read *out)
 {
     struct verify *verify = user;
-    char name[64], what[96];
-    shard_name(name, sizeof name, verify);
-    snprintf(what, sizeof what, "block %llu (bytes %llu to %llu) does not match its checksum",
-             (unsigned long long)block, (unsigned long long)start,
-             (unsigned long long)(start + bytes));
-    report_damage(verify, name, (int64_t)block, start, bytes, what);
-    return 0;
+    uint32_t shards = verify->checkpoint.manifest->summary.shards;
+    while (verify->file == NULL && verify->shard < shards &&
+           verify->checkpoint.shards[verify->shard].damage != NULL)
+        verify->shard++;
+    if (verify->file == NULL && verify->shard == shards)
+        return SCAN_END;
+    int error = 0;
+    if (verify->file == NULL)
+        error = shard_take(&verify->file, &verify->checkpoint, verify->shard);
+    if (error == 0)
+        error = shard_take(&out->file, &verify->checkpoint, verify->shard);
+    if (error != 0)
+        return error;
+    out->block = verify->block++;
+    verify->blocks++;
+    if (verify->block == out->file->geometry.num_blocks) {
+        shard_drop(verify->file);
+        verify->file = NULL;
+        verify->block = 0;
+        verify->shard++;
+    }
+    return SCAN_READ;
 }
 
-/* Does the header describe exactly what the layout says this shard holds? */
-static bool header_fits(const struct shard_header *header, const struct manifest *manifest,
-                        const struct shard_tensor *tensors, uint32_t count, uint32_t shard)
-{
-    const struct shard_identity *identity = &header->identity;
-    bool fits = strcmp(identity->run, manifest->summary.run) == 0 &&
-                strcmp(identity->nonce, manifest->summary.nonce) == 0 &&
-                identity->step == manifest->summary.step &&
-                identity->attempt == manifest->summary.attempt && identity->shard == shard &&
-                identity->shards == manifest->summary.shards && header->num_tensors == count;
-    for (uint32_t i = 0; i < count && fits; i++) {
-        const struct tensor_meta *want = &manifest->table->tensors[tensors[i].tensor];
-        const struct slice *have = &header->tensors[i];
-        fits = strcmp(have->tensor.name, want->name) == 0 && have->tensor.dtype == want->dtype &&
-               have->tensor.dims == want->dims &&
-               memcmp(have->tensor.shape, want->shape, want->dims * sizeof *want->shape) == 0 &&
-               box_equal(&have->box, &tensors[i].box, want->dims) &&
-               header->data_byte[i] == tensors[i].data_byte;
-    }
-    return fits;
-}
-
-static int take_header(void *user, const void *data, uint64_t bytes, uint64_t file_bytes)
-{
-    struct verify *verify = user;
-    const struct manifest *manifest = verify->checkpoint.manifest;
-    struct shard_header header;
-    struct shard_tensor *tensors = NULL;
-    uint32_t count = 0;
-    uint64_t need = 0, data_bytes = 0;
-    if (shard_header_parse(&header, &need, data, bytes, file_bytes) != 0) {
-        damage_in_shard(verify, need > bytes ? "the header is longer than the manifest says"
-                                             : report_message());
-        return 0;
-    }
-    int error = layout_shard_tensors(&tensors, &count, &data_bytes, manifest->table, verify->shard);
-    if (error == 0 && !header_fits(&header, manifest, tensors, count, verify->shard))
-        damage_in_shard(verify, "the header does not agree with the manifest");
-    free(tensors);
-    shard_header_free(&header);
-    return error;
-}
-
-/* ERR_CORRUPT never leaves: it is reported and the next shard follows. */
-static int verify_shard(struct verify *verify, uint32_t shard)
-{
-    const struct shard_scan hooks = {.user = verify,
-                                     .elements = take_elements,
-                                     .damaged = take_damaged_block,
-                                     .header = take_header,
-                                     .progress = &verify->progress};
-    struct shard_file file;
-    verify->shard = shard;
-    int error = shard_file_open(&file, &verify->checkpoint, shard);
-    if (error == 0) {
-        verify->blocks += file.geometry.num_blocks;
-        verify->bytes += file.geometry.file_bytes;
-        error = shard_scan(&verify->checkpoint, &file, &hooks);
-        shard_file_close(&file, verify->checkpoint.store);
-    }
-    if (error == ERR_CORRUPT) {
-        damage_in_shard(verify, report_message());
-        error = 0;
-    }
-    return error;
-}
-
-static void compare_digests(struct verify *verify)
+static void compare_digests(struct verify *verify, uint32_t num_workers)
 {
     const struct manifest *manifest = verify->checkpoint.manifest;
     for (uint32_t i = 0; i < manifest->table->num_tensors; i++) {
-        if (memcmp(&verify->digests[i], &manifest->digests[i], sizeof *verify->digests) != 0)
+        struct digest sum = {{0}};
+        for (uint32_t worker = 0; worker < num_workers; worker++)
+            digest_merge(&sum, &verify->digests[worker][i]);
+        if (memcmp(&sum, &manifest->digests[i], sizeof sum) != 0)
             report_damage(verify, manifest->table->tensors[i].name, -1, 0, 0,
                           "the tensor's values do not match its digest");
     }
 }
+
+static int verify_blocks(struct verify *verify)
+{
+    const struct scan_hooks hooks = {.user = verify,
+                                     .next = next_block,
+                                     .take = take_block,
+                                     .damaged = take_damaged,
+                                     .progress = &verify->progress};
+    uint32_t num_workers = scan_workers();
+    size_t tensors = (size_t)verify->checkpoint.manifest->table->num_tensors + 1;
+    struct scan *scan = NULL;
+    verify->digests = calloc(num_workers, sizeof *verify->digests);
+    int error = verify->digests != NULL ? scan_open(&scan, verify->checkpoint.store)
+                                        : report_error(ERR_MEMORY, NULL, "no memory to verify");
+    for (uint32_t i = 0; i < num_workers && error == 0; i++) {
+        verify->digests[i] = calloc(tensors, sizeof **verify->digests);
+        if (verify->digests[i] == NULL)
+            error = report_error(ERR_MEMORY, NULL, "no memory for the digests");
+    }
+    if (error == 0)
+        error = scan_run(scan, &hooks);
+    if (verify->file != NULL)
+        shard_drop(verify->file);
+    if (error == 0)
+        compare_digests(verify, num_workers);
+    scan_close(scan);
+    for (uint32_t i = 0; verify->digests != NULL && i < num_workers; i++)
+        free(verify->digests[i]);
+    free(verify->digests);
+    return error;
+}
+
+/* ---- the whole ---- */
 
 static void print_begin(const struct verify *verify)
 {
@@ -178,13 +194,27 @@ static void print_begin(const struct verify *verify)
         return;
     printf("{\"checkpoint\": ");
     text_json(stdout, verify->checkpoint.name);
-    printf(", \"damage\": [");
+    printf(", \"quick\": %s, \"damage\": [", verify->cli->is_quick ? "true" : "false");
+}
+
+static void print_whole(const struct verify *verify)
+{
+    const struct manifest *manifest = verify->checkpoint.manifest;
+    char size[32];
+    text_bytes(size, sizeof size, verify->bytes);
+    if (verify->cli->is_quick)
+        printf("%s: files in order. %u shards, %s: manifest, sizes, headers and checksum tables "
+               "match. The data were NOT read; `verify` without --quick proves them.\n",
+               verify->checkpoint.name, manifest->summary.shards, size);
+    else
+        printf("%s: whole. %u shards, %llu blocks, %s, %u tensor digests: all match.\n",
+               verify->checkpoint.name, manifest->summary.shards,
+               (unsigned long long)verify->blocks, size, manifest->table->num_tensors);
 }
 
 static void print_end(const struct verify *verify)
 {
     const struct manifest *manifest = verify->checkpoint.manifest;
-    char size[32];
     if (verify->cli->is_json) {
         printf("%s], \"damages\": %llu, \"shards\": %u, \"blocks\": %llu, \"bytes\": %llu, "
                "\"tensors\": %u}\n",
@@ -195,30 +225,39 @@ static void print_end(const struct verify *verify)
     }
     if (verify->num_damages > DAMAGE_MAX)
         printf("         and %llu more\n", (unsigned long long)(verify->num_damages - DAMAGE_MAX));
-    text_bytes(size, sizeof size, verify->bytes);
     if (verify->num_damages == 0)
-        printf("%s: whole. %u shards, %llu blocks, %s, %u tensor digests: all match.\n",
-               verify->checkpoint.name, manifest->summary.shards,
-               (unsigned long long)verify->blocks, size, manifest->table->num_tensors);
+        print_whole(verify);
     else
-        printf("%s: DAMAGED in %llu places (%u shards, %s read)\n", verify->checkpoint.name,
-               (unsigned long long)verify->num_damages, manifest->summary.shards, size);
+        printf("%s: DAMAGED in %llu places (%u shards, %llu blocks read)\n",
+               verify->checkpoint.name, (unsigned long long)verify->num_damages,
+               manifest->summary.shards, (unsigned long long)verify->blocks);
 }
 
 static int verify_all(struct verify *verify)
 {
-    const struct manifest *manifest = verify->checkpoint.manifest;
-    int error = 0;
-    verify->digests = calloc((size_t)manifest->table->num_tensors + 1, sizeof *verify->digests);
-    if (verify->digests == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for the digests");
+    uint32_t shards = verify->checkpoint.manifest->summary.shards;
+    uint64_t to_read = 0;
+    char name[64];
+    int error = checkpoint_load(&verify->checkpoint, true);
+    if (error != 0)
+        return error;
     print_begin(verify);
-    progress_begin(&verify->progress, "verify", manifest->summary.bytes);
-    for (uint32_t shard = 0; shard < manifest->summary.shards && error == 0; shard++)
-        error = verify_shard(verify, shard);
-    progress_end(&verify->progress);
-    if (error == 0)
-        compare_digests(verify);
+    for (uint32_t i = 0; i < shards; i++) {
+        const struct shard_file *file = &verify->checkpoint.shards[i];
+        shard_name(name, sizeof name, verify, i);
+        if (file->damage != NULL)
+            report_damage(verify, name, -1, 0, 0, file->damage);
+        else
+            to_read += file->geometry.table_start;
+        if (file->header_damage != NULL)
+            report_damage(verify, name, -1, 0, 0, file->header_damage);
+        verify->bytes += file->damage == NULL ? file->geometry.file_bytes : 0;
+    }
+    if (!verify->cli->is_quick) {
+        progress_begin(&verify->progress, "verify", to_read);
+        error = verify_blocks(verify);
+        progress_end(&verify->progress);
+    }
     print_end(verify);
     return error;
 }
@@ -232,7 +271,6 @@ int cli_verify(const struct cli *cli)
         error = checkpoint_open(&verify.checkpoint, store, cli->args[0]);
     if (error == 0)
         error = verify_all(&verify);
-    free(verify.digests);
     checkpoint_close(&verify.checkpoint);
     if (store != NULL)
         storage_close(store);

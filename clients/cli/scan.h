@@ -1,0 +1,123 @@
+/* scan.h - how the offline tools move bytes: reads deep enough for the device, work on a few
+ * threads.
+ *
+ *   scan_run      verified blocks of shards, asked for one by one and worked on in any order; for
+ *                 verify
+ *   assembly_run  the same, and every element put in its place of the 1 MiB blocks of an output;
+ *                 for export, convert and diff
+ *
+ * Both run on the caller's thread until all is done, or until the first error, which is then this
+ * thread's last error. Memory is SCAN_BUFFERS blocks, and ASSEMBLY_BLOCKS more for an assembly,
+ * whatever the size of the checkpoint. */
+#ifndef HOLDFAST_CLIENTS_SCAN_H
+#define HOLDFAST_CLIENTS_SCAN_H
+
+#include "clients/cli/cli.h"
+
+#define SCAN_BLOCK CHECKSUM_BLOCK_BYTES
+#define SCAN_BUFFERS 40u     /* 32 on the device (the engine's depth), the others being worked on */
+#define SCAN_WORKERS_MAX 4u  /* threads that hash and convert; no more than cores */
+#define ASSEMBLY_BLOCKS 128u /* of output, under way at a time; all sides together */
+#define ASSEMBLY_SIDES_MAX 2u /* checkpoints that one assembly reads */
+
+/* Memory for transfers, aligned to 2 MiB and in huge pages where the system gives them; free(). */
+void *scan_memory(size_t bytes);
+
+/* ---- scan.c ---- */
+
+struct scan;
+struct output_file;
+
+/* One block of a shard. */
+struct scan_read {
+    struct shard_file *file; /* taken; dropped by the scan */
+    uint64_t block;
+    uint32_t side;              /* of an assembly: which checkpoint */
+    struct output_file *output; /* of an assembly: where it goes, */
+    uint64_t first;             /* and the first block of it that needs this one */
+};
+
+enum scan_next { SCAN_END, SCAN_READ, SCAN_WAIT };
+
+struct scan_hooks {
+    void *user;
+    /* What to read next, with the file taken. Caller's thread; may block. SCAN_WAIT: ask again
+     * after scan_wake or after the next block is done. Or an error. */
+    int (*next)(void *user, struct scan_read *out);
+    /* A block that verifies; on a worker's thread, workers count from 0. */
+    int (*take)(void *user, uint32_t worker, const struct scan_read *read, const void *data);
+    /* One that does not: `error_number` 0, or could not be read. Caller's thread, in the order of
+     * next(). */
+    int (*damaged)(void *user, const struct scan_read *read, int error_number);
+    struct progress *progress; /* NULL: none */
+};
+
+/* `store` is what the shards lie in. */
+int scan_open(struct scan **out, struct storage *store);
+void scan_close(struct scan *scan); /* NULL is allowed */
+int scan_run(struct scan *scan, const struct scan_hooks *hooks);
+/* From any thread, also from a storage callback. */
+void scan_wake(struct scan *scan);
+/* Keeps `error` with the calling thread's text and ends the scan. */
+void scan_fail(struct scan *scan, int error);
+uint32_t scan_workers(void);
+
+/* ---- assembly.c ---- */
+
+/* One tensor of an output file: a whole tensor of the checkpoint, or the slice of one shard. */
+struct output_tensor {
+    uint32_t tensor[ASSEMBLY_SIDES_MAX]; /* index of each side's table */
+    enum dtype dtype;                    /* in the output; elements are rounded to it */
+    uint64_t start, bytes;               /* in the file; start is a multiple of the dtype's size */
+};
+
+#define OUTPUT_WHOLE UINT32_MAX
+
+/* An output file; what the caller fills in stays its own, and unchanged until all is done. */
+struct output_file {
+    uint64_t bytes;   /* of head and tensors */
+    const void *head; /* the bytes before the first tensor */
+    uint64_t head_bytes;
+    struct output_tensor *tensors; /* ascending, without overlap */
+    uint32_t num_tensors;
+    uint32_t shard; /* its tensors are the slices of this shard; or OUTPUT_WHOLE */
+    void *user;
+    /* The assembly's own. */
+    uint64_t num_blocks, base;              /* its first block's number among all files */
+    uint32_t *place_of[ASSEMBLY_SIDES_MAX]; /* index of `tensors` per tensor of a side's table */
+};
+
+/* One block of an output file, complete. */
+struct output_block {
+    struct output_file *file;
+    uint64_t index, start, bytes;            /* in the file */
+    unsigned char *data[ASSEMBLY_SIDES_MAX]; /* SCAN_BLOCK bytes per side; zeros behind `bytes` */
+    struct storage_request request;          /* for whoever writes it */
+    struct assembly *assembly;
+    _Atomic uint64_t missing; /* bytes, of all sides */
+    bool is_free;
+};
+
+struct assembly_hooks {
+    void *user;
+    /* The next output file; NULL: there is none. Caller's thread; may block. After the assembly it
+     * is given back by output_file_deinit. */
+    int (*open)(void *user, struct output_file **out);
+    /* A block is complete: on a worker's thread (`worker` up to scan_workers() inclusive). It has
+     * to be released, now or later, also when this fails. */
+    int (*complete)(void *user, uint32_t worker, struct output_block *block);
+    struct progress *progress; /* NULL: none */
+    uint32_t num_blocks;       /* under way at a time; 0: as many as ASSEMBLY_BLOCKS allows */
+};
+
+/* Index of the first tensor that ends behind a byte of the file. */
+uint32_t output_tensor_behind(const struct output_file *file, uint64_t byte);
+void output_file_deinit(struct output_file *file);
+int assembly_run(struct checkpoint *sides, uint32_t num_sides, const struct assembly_hooks *hooks);
+void assembly_release(struct output_block *block);
+/* Writes a complete block at its place of `object`, in whole units of SHARD_ALIGN; `written` runs
+ * on the storage's thread and must release it. A failed write has ended the assembly by then. */
+void assembly_write(struct output_block *block, struct storage *store,
+                    struct storage_object *object, void (*written)(struct output_block *block));
+
+#endif

@@ -1,0 +1,510 @@
+/* clients_scan.c - the bytes of a store, read offline.
+ *
+ * Goal: whole tensors come out of shards of any layout, by scan and by assembly, with as many
+ * blocks under way as there may be or as few as can work; the block of a changed byte is named, in
+ * order; no damaged byte is handed out; an error on any thread ends the work with its text. Method:
+ * random checkpoints (clients_store_bed.h) are read back with the tool's functions and compared. */
+#include "tests/unit/clients_store_bed.h"
+
+/* ---- scan ---- */
+
+struct sink {
+    const struct fixture *fixture;
+    struct checkpoint *checkpoint;
+    pthread_mutex_t lock;
+    unsigned char *data[TENSORS];
+    uint64_t seen[TENSORS]; /* elements */
+    uint32_t shard;
+    uint64_t next, damaged, block;
+    /* of the call under way */
+    const unsigned char *from;
+    uint32_t tensor, element_bytes;
+};
+
+static void put_run(void *user, uint64_t global, uint64_t count, uint64_t element)
+{
+    struct sink *sink = user;
+    assert_true(global + count <= sink->fixture->elements[sink->tensor]);
+    memcpy(sink->data[sink->tensor] + global * sink->element_bytes,
+           sink->from + element * sink->element_bytes, count * sink->element_bytes);
+    sink->seen[sink->tensor] += count;
+}
+
+static int put_block(void *user, uint32_t worker, const struct scan_read *read, const void *data)
+{
+    struct sink *sink = user;
+    const struct shard_file *file = read->file;
+    uint64_t start, bytes;
+    shard_block(&start, &bytes, &file->geometry, read->block);
+    assert_true(worker < scan_workers());
+    pthread_mutex_lock(&sink->lock);
+    for (uint32_t i = 0; i < file->num_tensors; i++) {
+        const struct shard_tensor *tensor = &file->tensors[i];
+        const struct tensor_meta *meta = &sink->fixture->table->tensors[tensor->tensor];
+        uint64_t begin = file->geometry.data_start + tensor->data_byte;
+        uint64_t from = begin > start ? begin : start, end = begin + tensor->bytes;
+        end = end < start + bytes ? end : start + bytes;
+        if (from >= end)
+            continue;
+        sink->tensor = tensor->tensor;
+        sink->element_bytes = dtype_bytes(meta->dtype);
+        sink->from = (const unsigned char *)data + (from - start);
+        slice_runs(&tensor->box, meta, (from - begin) / sink->element_bytes,
+                   (end - from) / sink->element_bytes, put_run, sink);
+    }
+    pthread_mutex_unlock(&sink->lock);
+    return 0;
+}
+
+static int put_damaged(void *user, const struct scan_read *read, int error_number)
+{
+    struct sink *sink = user;
+    assert_int_equal(error_number, 0);
+    assert_true(sink->damaged == 0 || read->block > sink->block); /* in order */
+    sink->damaged++;
+    sink->block = read->block;
+    return 0;
+}
+
+static int next_block(void *user, struct scan_read *out)
+{
+    struct sink *sink = user;
+    if (sink->next == sink->checkpoint->shards[sink->shard].geometry.num_blocks)
+        return SCAN_END;
+    assert_int_equal(shard_take(&out->file, sink->checkpoint, sink->shard), 0);
+    out->block = sink->next++;
+    return SCAN_READ;
+}
+
+static void sink_open(struct sink *sink, const struct fixture *fixture,
+                      struct checkpoint *checkpoint)
+{
+    memset(sink, 0, sizeof *sink);
+    sink->fixture = fixture;
+    sink->checkpoint = checkpoint;
+    pthread_mutex_init(&sink->lock, NULL);
+    for (uint32_t i = 0; i < TENSORS; i++)
+        sink->data[i] = calloc(fixture->elements[i], dtype_bytes(fixture->table->tensors[i].dtype));
+}
+
+static void sink_close(struct sink *sink)
+{
+    pthread_mutex_destroy(&sink->lock);
+    for (uint32_t i = 0; i < TENSORS; i++)
+        free(sink->data[i]);
+}
+
+static int scan_shard(struct sink *sink, uint32_t shard)
+{
+    const struct scan_hooks hooks = {
+        .user = sink, .next = next_block, .take = put_block, .damaged = put_damaged};
+    struct scan *scan = NULL;
+    sink->shard = shard;
+    sink->next = 0;
+    assert_int_equal(scan_open(&scan, sink->checkpoint->store), 0);
+    int error = scan_run(scan, &hooks);
+    scan_close(scan);
+    return error;
+}
+
+static void test_scan__gives_every_element_of_any_layout_once(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < 10; round++) {
+        struct fixture fixture;
+        struct checkpoint checkpoint;
+        struct sink sink;
+        fixture_open(&fixture, 1 + round % RANKS_MAX, 100 + round);
+        write_checkpoint(&fixture, "run", 7, 1);
+        struct storage *store = open_store(&fixture);
+        open_loaded(&checkpoint, store, "run");
+        sink_open(&sink, &fixture, &checkpoint);
+        for (uint32_t shard = 0; shard < fixture.ranks; shard++) {
+            assert_null(checkpoint.shards[shard].damage);
+            assert_null(checkpoint.shards[shard].header_damage);
+            assert_int_equal(scan_shard(&sink, shard), 0);
+        }
+        assert_int_equal(sink.damaged, 0);
+        for (uint32_t i = 0; i < TENSORS; i++) {
+            assert_int_equal(sink.seen[i], fixture.elements[i]);
+            assert_memory_equal(sink.data[i], fixture.data[i],
+                                fixture.elements[i] * dtype_bytes(fixture.table->tensors[i].dtype));
+        }
+        sink_close(&sink);
+        checkpoint_close(&checkpoint);
+        storage_close(store);
+        fixture_close(&fixture);
+    }
+}
+
+/* Bytes that are neither right nor missing. */
+static uint64_t count_wrong(const struct sink *sink, uint32_t tensor)
+{
+    const unsigned char *got = sink->data[tensor], *want = sink->fixture->data[tensor];
+    uint64_t bytes =
+        sink->fixture->elements[tensor] * dtype_bytes(sink->fixture->table->tensors[tensor].dtype);
+    uint64_t wrong = 0;
+    for (uint64_t at = 0; at < bytes; at++)
+        wrong += got[at] != 0 && got[at] != want[at];
+    return wrong;
+}
+
+static void test_scan__names_the_block_of_a_changed_byte_and_never_hands_it_out(void **state)
+{
+    struct fixture fixture;
+    struct checkpoint checkpoint;
+    (void)state;
+    fixture_open(&fixture, 2, 300);
+    write_checkpoint(&fixture, "run", 7, 1);
+    struct storage *store = open_store(&fixture);
+    for (int round = 0; round < 60; round++) {
+        struct sink sink;
+        open_loaded(&checkpoint, store, "run@7-a1");
+        struct shard_file *file = &checkpoint.shards[1];
+        uint64_t byte = round == 0 ? 3 : draw(&fixture, file->geometry.file_bytes);
+        byte = round == 1 ? file->geometry.file_bytes - 1 : byte;
+        bool in_table = byte >= file->geometry.table_start;
+        bool in_header = byte < file->geometry.data_start;
+        flip(&fixture, 1, byte);
+        checkpoint_close(&checkpoint);
+        open_loaded(&checkpoint, store, "run@7-a1");
+        file = &checkpoint.shards[1];
+        assert_int_equal(file->damage != NULL, in_table);
+        assert_int_equal(file->header_damage != NULL, in_header);
+        assert_int_equal(checkpoint_need_whole(&checkpoint), in_table ? ERR_CORRUPT : 0);
+        sink_open(&sink, &fixture, &checkpoint);
+        if (!in_table) {
+            assert_int_equal(scan_shard(&sink, 1), 0);
+            assert_int_equal(sink.damaged, 1);
+            assert_int_equal(sink.block, byte / CHECKSUM_BLOCK_BYTES);
+        }
+        for (uint32_t i = 0; i < TENSORS; i++)
+            assert_int_equal(count_wrong(&sink, i), 0);
+        sink_close(&sink);
+        checkpoint_close(&checkpoint);
+        flip(&fixture, 1, byte);
+    }
+    storage_close(store);
+    fixture_close(&fixture);
+}
+
+static int refuse_block(void *user, uint32_t worker, const struct scan_read *read, const void *data)
+{
+    (void)user, (void)worker, (void)data;
+    return read->block < 2 ? 0 : report_error(ERR_SPACE, "a hint", "no more than two");
+}
+
+static void test_scan__an_error_on_a_worker_ends_it_with_that_error(void **state)
+{
+    struct fixture fixture;
+    struct checkpoint checkpoint;
+    struct sink sink;
+    struct scan *scan = NULL;
+    const struct scan_hooks hooks = {
+        .user = &sink, .next = next_block, .take = refuse_block, .damaged = put_damaged};
+    (void)state;
+    fixture_open(&fixture, 1, 300);
+    write_checkpoint(&fixture, "run", 7, 1);
+    struct storage *store = open_store(&fixture);
+    open_loaded(&checkpoint, store, "run");
+    sink_open(&sink, &fixture, &checkpoint);
+    assert_int_equal(scan_open(&scan, store), 0);
+    assert_int_equal(scan_run(scan, &hooks), ERR_SPACE);
+    assert_string_equal(report_message(), "no more than two");
+    assert_string_equal(report_hint(), "a hint");
+    scan_close(scan);
+    sink_close(&sink);
+    checkpoint_close(&checkpoint);
+    storage_close(store);
+    fixture_close(&fixture);
+}
+
+/* ---- assembly ---- */
+
+#define SIDES 2
+
+struct output {
+    const struct fixture *fixture;
+    uint32_t num_sides;
+    struct output_file files[RANKS_MAX];
+    uint32_t num_files, num_opened;
+    unsigned char *data[RANKS_MAX][SIDES], *seen[RANKS_MAX]; /* per block */
+    uint32_t num_again;                                      /* blocks that were complete twice */
+    struct storage *store;
+    struct storage_object *object;
+};
+
+static int open_output(void *user, struct output_file **out)
+{
+    struct output *output = user;
+    *out = output->num_opened < output->num_files ? &output->files[output->num_opened++] : NULL;
+    return 0;
+}
+
+static int take_complete(void *user, uint32_t worker, struct output_block *block)
+{
+    struct output *output = user;
+    uint32_t file = (uint32_t)(block->file - output->files);
+    (void)worker;
+    output->num_again += output->seen[file][block->index]++ != 0;
+    for (uint32_t side = 0; side < output->num_sides; side++)
+        memcpy(output->data[file][side] + block->start, block->data[side], block->bytes);
+    assembly_release(block);
+    return 0;
+}
+
+/* Adds a file; tensors i with is_wanted[i], whole or the slices of a shard, in file order. */
+static struct output_file *add_file(struct output *output, uint32_t shard, const bool *is_wanted)
+{
+    static char head[3 * SHARD_ALIGN];
+    const struct layout_table *table = output->fixture->table;
+    uint32_t index = output->num_files++, count = TENSORS;
+    struct output_file *file = &output->files[index];
+    struct shard_tensor *tensors = NULL;
+    uint64_t bytes;
+    memset(head, 'h', sizeof head);
+    *file = (struct output_file){.head = head, .shard = shard};
+    file->head_bytes = SHARD_ALIGN * (1 + index % 3);
+    file->bytes = file->head_bytes;
+    file->tensors = calloc(TENSORS, sizeof *file->tensors);
+    if (shard != OUTPUT_WHOLE)
+        assert_int_equal(layout_shard_tensors(&tensors, &count, &bytes, table, shard), 0);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t tensor = tensors != NULL ? tensors[i].tensor : i;
+        if (!is_wanted[tensor])
+            continue;
+        uint32_t size = dtype_bytes(table->tensors[tensor].dtype);
+        struct output_tensor *out = &file->tensors[file->num_tensors++];
+        *out = (struct output_tensor){.tensor = {tensor, tensor},
+                                      .dtype = table->tensors[tensor].dtype,
+                                      .start = (file->bytes + 7) / 8 * 8};
+        out->bytes = tensors != NULL ? tensors[i].bytes : output->fixture->elements[tensor] * size;
+        file->bytes = out->start + out->bytes;
+    }
+    free(tensors);
+    output->seen[index] = calloc(file->bytes / SCAN_BLOCK + 1, 1);
+    for (uint32_t side = 0; side < output->num_sides; side++)
+        output->data[index][side] = calloc(1, file->bytes);
+    return file;
+}
+
+static void output_close(struct output *output)
+{
+    for (uint32_t i = 0; i < output->num_files; i++) {
+        output_file_deinit(&output->files[i]);
+        free(output->files[i].tensors);
+        free(output->seen[i]);
+        for (uint32_t side = 0; side < output->num_sides; side++)
+            free(output->data[i][side]);
+    }
+}
+
+/* Every block once, the head, and the values of every tensor. */
+static void check_file(const struct output *output, uint32_t index)
+{
+    const struct fixture *fixture = output->fixture;
+    const struct output_file *file = &output->files[index];
+    struct box whole = {.offset = {0}};
+    for (uint64_t block = 0; block * SCAN_BLOCK < file->bytes; block++)
+        assert_int_equal(output->seen[index][block], 1);
+    assert_memory_equal(output->data[index][0], file->head, file->head_bytes);
+    for (uint32_t i = 0; i < file->num_tensors; i++) {
+        const struct output_tensor *tensor = &file->tensors[i];
+        const struct tensor_meta *meta = &fixture->table->tensors[tensor->tensor[0]];
+        const unsigned char *want = fixture->data[tensor->tensor[0]];
+        unsigned char *slice = malloc(tensor->bytes + 1);
+        struct shard_tensor *tensors = NULL;
+        uint32_t count = 0, t = 0;
+        uint64_t bytes;
+        memcpy(whole.extent, meta->shape, sizeof whole.extent);
+        if (file->shard != OUTPUT_WHOLE) {
+            assert_int_equal(
+                layout_shard_tensors(&tensors, &count, &bytes, fixture->table, file->shard), 0);
+            while (tensors[t].tensor != tensor->tensor[0])
+                t++;
+            box_copy(slice, &tensors[t].box, want, &whole, &tensors[t].box, meta->dims,
+                     dtype_bytes(meta->dtype));
+            want = slice;
+        }
+        for (uint32_t side = 0; side < output->num_sides; side++)
+            assert_memory_equal(output->data[index][side] + tensor->start, want, tensor->bytes);
+        free(tensors);
+        free(slice);
+    }
+}
+
+static void test_assembly__puts_tensors_together_from_any_layout(void **state)
+{
+    static const uint32_t blocks[] = {0, 2, 4, 10};
+    (void)state;
+    for (uint32_t round = 0; round < 8; round++) {
+        struct fixture fixture;
+        struct checkpoint checkpoint;
+        struct output output = {.fixture = &fixture, .num_sides = 1};
+        bool is_wanted[TENSORS];
+        fixture_open(&fixture, 1 + (round + 2) % RANKS_MAX, 200 + round);
+        write_checkpoint(&fixture, "run", 7, 1);
+        struct storage *store = open_store(&fixture);
+        open_loaded(&checkpoint, store, "run@7");
+        for (uint32_t i = 0; i < TENSORS; i++)
+            is_wanted[i] = round % 4 == 0 || draw(&fixture, 4) > 0;
+        for (uint32_t shard = 0; shard < fixture.ranks && round % 2 == 1; shard++)
+            add_file(&output, shard, is_wanted);
+        if (round % 2 == 0)
+            add_file(&output, OUTPUT_WHOLE, is_wanted);
+        const struct assembly_hooks hooks = {.user = &output,
+                                             .open = open_output,
+                                             .complete = take_complete,
+                                             .num_blocks = blocks[round / 2]};
+        assert_int_equal(assembly_run(&checkpoint, 1, &hooks), 0);
+        assert_int_equal(output.num_opened, output.num_files);
+        assert_int_equal(output.num_again, 0);
+        for (uint32_t i = 0; i < output.num_files; i++)
+            check_file(&output, i);
+        output_close(&output);
+        checkpoint_close(&checkpoint);
+        storage_close(store);
+        fixture_close(&fixture);
+    }
+}
+
+static void test_assembly__two_sides_of_other_cuts_meet_in_each_block(void **state)
+{
+    static const uint32_t worlds[][2] = {{1, 5}, {4, 3}, {2, 2}, {5, 4}};
+    (void)state;
+    for (uint32_t round = 0; round < 4; round++) {
+        struct fixture fixture, other;
+        struct checkpoint sides[SIDES];
+        struct output output = {.fixture = &fixture, .num_sides = SIDES};
+        const bool is_wanted[TENSORS] = {true, true, round != 1, true, true, true};
+        char root[256];
+        fixture_open(&fixture, worlds[round][0], 700 + round);
+        fixture_open(&other, worlds[round][1], 700 + round); /* the same values */
+        write_checkpoint(&fixture, "run", 7, 1);
+        strcpy(root, other.root);
+        strcpy(other.root, fixture.root);
+        write_checkpoint(&other, "run", 7, 2);
+        strcpy(other.root, root);
+        struct storage *store = open_store(&fixture);
+        open_loaded(&sides[0], store, "run@7-a1");
+        open_loaded(&sides[1], store, "run@7-a2");
+        add_file(&output, OUTPUT_WHOLE, is_wanted);
+        const struct assembly_hooks hooks = {.user = &output,
+                                             .open = open_output,
+                                             .complete = take_complete,
+                                             .num_blocks = round % 2 == 0 ? 0 : 3};
+        memset(output.data[0][1], 'h', output.files[0].head_bytes);
+        assert_int_equal(assembly_run(sides, SIDES, &hooks), 0);
+        check_file(&output, 0);
+        output_close(&output);
+        checkpoint_close(&sides[0]);
+        checkpoint_close(&sides[1]);
+        storage_close(store);
+        fixture_close(&fixture);
+        fixture_close(&other);
+    }
+}
+
+static void test_assembly__damage_matters_only_where_something_wanted_lies(void **state)
+{
+    struct fixture fixture;
+    struct checkpoint checkpoint;
+    uint64_t start, bytes, begin = 0, end = 0;
+    uint32_t num_flipped = 0;
+    (void)state;
+    fixture_open(&fixture, 1, 300);
+    write_checkpoint(&fixture, "run", 7, 1);
+    struct storage *store = open_store(&fixture);
+    open_loaded(&checkpoint, store, "run@7-a1");
+    struct shard_file *file;
+    assert_int_equal(shard_take(&file, &checkpoint, 0), 0);
+    for (uint32_t i = 0; i < file->num_tensors; i++) {
+        if (file->tensors[i].tensor == 0) {
+            begin = file->geometry.data_start + file->tensors[i].data_byte;
+            end = begin + file->tensors[i].bytes;
+        }
+    }
+    for (uint64_t block = 0; block < file->geometry.num_blocks; block++) {
+        shard_block(&start, &bytes, &file->geometry, block);
+        if (begin < start + bytes && end > start)
+            continue;
+        flip(&fixture, 0, start + bytes / 2);
+        num_flipped++;
+    }
+    assert_true(num_flipped > 2);
+    shard_drop(file);
+    for (int round = 0; round < 2; round++) {
+        const bool is_wanted[TENSORS] = {true, round == 1, round == 1};
+        struct output output = {.fixture = &fixture, .num_sides = 1};
+        const struct assembly_hooks hooks = {
+            .user = &output, .open = open_output, .complete = take_complete};
+        add_file(&output, OUTPUT_WHOLE, is_wanted);
+        assert_int_equal(assembly_run(&checkpoint, 1, &hooks), round == 0 ? 0 : ERR_CORRUPT);
+        if (round == 0)
+            check_file(&output, 0);
+        else
+            assert_non_null(strstr(report_line(), "block"));
+        output_close(&output);
+        checkpoint_close(&checkpoint);
+        open_loaded(&checkpoint, store, "run@7-a1");
+    }
+    checkpoint_close(&checkpoint);
+    storage_close(store);
+    fixture_close(&fixture);
+}
+
+static int write_complete(void *user, uint32_t worker, struct output_block *block)
+{
+    struct output *output = user;
+    (void)worker;
+    assembly_write(block, output->store, output->object, assembly_release);
+    return 0;
+}
+
+static void test_assembly__a_write_that_fails_ends_it(void **state)
+{
+    struct fixture fixture;
+    struct checkpoint checkpoint;
+    const bool is_wanted[TENSORS] = {true, true, true, true, true, true};
+    (void)state;
+    fixture_open(&fixture, 2, 300);
+    write_checkpoint(&fixture, "run", 7, 1);
+    struct storage *store = open_store(&fixture);
+    open_loaded(&checkpoint, store, "run");
+    for (int fail_at = 2; fail_at < 6; fail_at++) { /* 1 is the create */
+        struct output output = {.fixture = &fixture, .num_sides = 1};
+        const struct assembly_hooks hooks = {
+            .user = &output, .open = open_output, .complete = write_complete, .num_blocks = 4};
+        struct output_file *file = add_file(&output, OUTPUT_WHOLE, is_wanted);
+        char where[64];
+        snprintf(where, sizeof where, "seed=1,fail_at=%d:memory:", fail_at);
+        assert_int_equal(storage_open(&output.store, &storage_fault, where, NULL), 0);
+        assert_int_equal(storage_object_create(output.store, &output.object, "out",
+                                               (file->bytes + 4095) / 4096 * 4096),
+                         0);
+        assert_int_equal(assembly_run(&checkpoint, 1, &hooks), ERR_IO);
+        assert_non_null(strstr(report_line(), "could not write"));
+        storage_object_close(output.store, output.object);
+        storage_close(output.store);
+        output_close(&output);
+        checkpoint_close(&checkpoint);
+        open_loaded(&checkpoint, store, "run");
+    }
+    checkpoint_close(&checkpoint);
+    storage_close(store);
+    fixture_close(&fixture);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_scan__gives_every_element_of_any_layout_once),
+        cmocka_unit_test(test_scan__names_the_block_of_a_changed_byte_and_never_hands_it_out),
+        cmocka_unit_test(test_scan__an_error_on_a_worker_ends_it_with_that_error),
+        cmocka_unit_test(test_assembly__puts_tensors_together_from_any_layout),
+        cmocka_unit_test(test_assembly__two_sides_of_other_cuts_meet_in_each_block),
+        cmocka_unit_test(test_assembly__damage_matters_only_where_something_wanted_lies),
+        cmocka_unit_test(test_assembly__a_write_that_fails_ends_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
