@@ -54,6 +54,11 @@ static const struct command {
      BIT(STORE), cli_diff, ""},
     {"export", "CHECKPOINT --output FILE", "one safetensors file with whole tensors", 1, 1,
      BIT(STORE) | BIT(OUTPUT) | BIT(DTYPE) | BIT(WEIGHTS_ONLY) | BIT(FORCE), cli_export, ""},
+    {"convert", "CHECKPOINT --output DIR", "the checkpoint with another dtype, in another store", 1,
+     1, BIT(STORE) | BIT(OUTPUT) | BIT(DTYPE) | BIT(WEIGHTS_ONLY) | BIT(FORCE), cli_convert,
+     "The new checkpoint has the same run, step, attempt and cut, and a nonce and checksums of "
+     "its\n"
+     "own; every command reads it. Integers keep their type. DIR is locked meanwhile.\n"},
     {"status", "", "what a running ckptd is doing", 0, 0, BIT(SERVER), cli_status, ""},
     {"health", "", "does ckptd serve? (grpc.health.v1)", 0, 0, BIT(SERVER), cli_health, ""},
 };

@@ -2,8 +2,8 @@
 """cli - ckpt-cli on a real store, with the stock safetensors library as the second opinion.
 
 Goal: every shard and every export is a genuine safetensors file with the right values; list, show,
-verify, diff and export tell the truth, name damage exactly, and end with the documented exit
-codes; hostile files make them fail cleanly.
+verify, diff, export and convert tell the truth, name damage exactly, and end with the documented
+exit codes; hostile files make them fail cleanly; a converted checkpoint is one like any other.
 Method: a real ckptd; `clients_ckpt save` stores tensors whose every element follows from tensor,
 step and index, so this script computes them again with NumPy. Files are then damaged byte by byte.
 time limit: 180 s
@@ -82,9 +82,9 @@ def cli(*arguments, want=0):
 
 
 class Bed:
-    def __init__(self):
+    def __init__(self, store=None):
         self.root = tempfile.mkdtemp(prefix="cli-", dir=os.environ.get("TMPDIR", "/var/tmp"))
-        self.store = os.path.join(self.root, "store")
+        self.store = store or os.path.join(self.root, "store")
         self.server = f"unix:{self.root}/s"
         self.ckptd = None
         self.start()
@@ -328,7 +328,7 @@ def diff_compares_other_world_sizes_by_digest_and_other_values_by_reading(bed):
 def exit_codes_are_the_documented_ones(bed):
     store = ("--store", bed.store)
     assert "list" in cli("--help")
-    for command in ("list", "show", "verify", "diff", "export", "status", "health"):
+    for command in ("list", "show", "verify", "diff", "export", "convert", "status", "health"):
         assert "usage" in cli(command, "--help")
     for wrong in (
         ["dance"],
@@ -337,6 +337,11 @@ def exit_codes_are_the_documented_ones(bed):
         ["list", "--colour", "red"],
         ["verify", "trip@x", *store],
         ["export", "trip", *store],
+        ["convert", "trip", "--dtype", "bf16", *store],
+        ["convert", "trip", "--output", bed.root + "/new", *store],
+        ["convert", "trip", "--dtype", "bf16", "--output", bed.store, *store],
+        ["convert", "trip", "--dtype", "bf16", "--output", bed.root + "/new"],
+        ["diff", "trip", "trip", "--quick", *store],
         ["list", *store, "--server", "unix:/x"],
         ["diff", "trip", *store],
         ["list", "--dtype", "f32", *store],
@@ -353,6 +358,150 @@ def exit_codes_are_the_documented_ones(bed):
     for command in (["list"], ["show", "trip"], ["status"], ["health"]):
         assert "start ckptd" in cli(*command, "--server", f"unix:{bed.root}/nobody", want=69)
     cli("export", "trip", *store, "--output", "/nonexistent/folder/file", want=74)
+
+
+# ---- convert
+
+
+def converted(bed, name, *options, checkpoint="trip@1-a1", want=0):
+    target = os.path.join(bed.root, name)
+    text = cli("convert", checkpoint, "--store", bed.store, "--output", target, *options, want=want)
+    return target, text
+
+
+def rounded(bits, stored, option):
+    """What the conversion of elements with these bits has to give: (dtype, values as doubles)."""
+    dtype = {"bf16": "BF16", "fp16": "F16", "f32": "F32"}[option]
+    with numpy.errstate(all="ignore"):
+        values = as_double(bits, stored)
+        if dtype == "BF16":  # the nearest of the two neighbours, by brute force
+            return dtype, nearest_bf16(values)
+        numpy_type = {"F16": numpy.float16, "F32": numpy.float32}[dtype]
+        return dtype, values.astype(numpy_type).astype(numpy.float64)
+
+
+@test
+def a_converted_checkpoint_is_one_like_any_other(bed):
+    nonce = json.loads(cli("show", "trip@1-a1", "--store", bed.store, "--json"))["nonce"]
+    names = [name for name, _, _ in MODEL]
+    for option, weights_only in (("bf16", True), ("fp16", False), ("f32", False)):
+        options = ["--dtype", option] + (["--weights-only"] if weights_only else [])
+        target, _ = converted(bed, "to-" + option, *options)
+        manifest = json.loads(cli("show", "trip", "--store", target, "--json"))
+        assert manifest["lineage"]["converted_from"] == nonce != manifest["nonce"]
+        assert (manifest["step"], manifest["attempt"], manifest["shards"]) == (1, 1, 3)
+        report = json.loads(cli("verify", "trip@1-a1", "--store", target, "--json"))
+        wanted = [n for n in names if not (weights_only and n.startswith("optimizer."))]
+        assert report["damages"] == 0 and report["tensors"] == len(wanted)
+        seen = [numpy.zeros(shape, dtype=numpy.int32) for _, _, shape in MODEL]
+        folder = os.path.join(target, "trip", "step-00000001-a0001")
+        for path in (os.path.join(folder, f) for f in os.listdir(folder) if f.startswith("shard-")):
+            with safetensors.safe_open(path, framework="np") as file:
+                metadata = file.metadata()
+            for name, tensor in safetensors.deserialize(read(path)):
+                if name == "__block_checksums__":
+                    continue
+                index = names.index(name)
+                stored = MODEL[index][1]
+                offset = [int(o) for o in metadata["slice." + name].split(";")[0].split(",") if o]
+                where = tuple(slice(o, o + e) for o, e in zip(offset, tensor["shape"]))
+                bits = numpy.frombuffer(tensor["data"], dtype=UNSIGNED[BYTES[tensor["dtype"]]])
+                bits = bits.reshape(tensor["shape"])
+                seen[index][where] += 1
+                if stored in ("I64", "U8"):
+                    assert tensor["dtype"] == stored
+                    assert numpy.array_equal(bits, bits_of(index, 1)[where]), name
+                    continue
+                dtype, want = rounded(bits_of(index, 1)[where], stored, option)
+                assert tensor["dtype"] == dtype
+                with numpy.errstate(all="ignore"):
+                    got = as_double(bits, dtype)
+                assert numpy.array_equal(got, want, equal_nan=True), name
+        for index, name in enumerate(names):
+            assert numpy.all(seen[index] == (name in wanted)), name
+
+
+@test
+def converting_and_then_exporting_is_exporting_with_that_dtype(bed):
+    target, _ = converted(bed, "then", "--dtype", "bf16")
+    one, two = os.path.join(bed.root, "one"), os.path.join(bed.root, "two with a space")
+    cli("export", "trip@1-a1", "--store", bed.store, "--output", one, "--dtype", "bf16")
+    cli("export", "trip@1-a1", "--store", target, "--output", two)
+    first, second = (
+        {name: (tensor["dtype"], tensor["shape"], bytes(tensor["data"])) for name, tensor in parts}
+        for parts in map(safetensors.deserialize, map(read, (one, two)))
+    )
+    assert first == second
+    other, _ = converted(bed, "then5", "--dtype", "bf16", checkpoint="trip@1-a3")
+    shutil.copytree(os.path.join(other, "trip", "step-00000001-a0003"),
+                    os.path.join(target, "trip", "step-00000001-a0003"))
+    assert "equal" in cli("diff", "trip@1-a1", "trip@1-a3", "--store", target)
+
+
+@test
+def a_conversion_replaces_nothing_and_says_what_is_in_the_way(bed):
+    target, _ = converted(bed, "way", "--dtype", "bf16")
+    before = read(os.path.join(target, "trip", "step-00000001-a0001", "manifest.json"))
+    for force in ([], ["--force"]):
+        _, text = converted(bed, "way", "--dtype", "bf16", *force, want=74)
+        assert "already" in text
+    assert before == read(os.path.join(target, "trip", "step-00000001-a0001", "manifest.json"))
+    copy = bed.copy("locked")  # bed.store itself is in use by ckptd
+    text = cli("convert", "trip@1-a1", "--store", copy, "--output", bed.store, "--dtype", "f32",
+               want=74)
+    assert f"in use by process {bed.ckptd.pid}" in text
+    cli("convert", "trip", "--store", bed.store, "--output", "/proc/nowhere", "--dtype", "f32",
+        want=66)
+
+
+@test
+def a_conversion_needs_room_before_it_begins(bed):
+    small = os.path.join(bed.root, "small")
+    os.mkdir(small)
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m none "$1" && shift && exec "$@"',
+         "sh", small, CLI, "convert", "trip", "--store", bed.store, "--output", small, "--dtype",
+         "f32"], capture_output=True, text=True, timeout=60)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        print("# no namespaces here: not tried")
+        return
+    assert done.returncode == 74 and "MiB are needed" in done.stderr, done
+
+
+@test
+def a_conversion_of_damaged_shards_fails_and_leaves_nothing(bed):
+    store = bed.copy("hurt")
+    change(bed.shards(1, 1)[2].replace(bed.store, store), (1 << 20) + 77)
+    target = os.path.join(bed.root, "hurt-target")
+    arguments = ["convert", "trip@1-a1", "--store", store, "--output", target, "--dtype", "bf16"]
+    assert "block 1" in cli(*arguments, want=1)
+    assert sorted(os.listdir(target)) == [".holdfast.lock"]
+
+
+@test
+def a_conversion_that_was_killed_is_no_checkpoint_and_can_be_done_again(bed):
+    target = os.path.join(bed.root, "killed")
+    folder = os.path.join(target, "trip", "step-00000001-a0001")
+    arguments = ["convert", "trip@1-a1", "--store", bed.store, "--output", target, "--dtype", "f32"]
+    unfinished = 0
+    for count in range(1, 13):
+        process = subprocess.Popen([CLI, *arguments], stdout=subprocess.DEVNULL)
+        while process.poll() is None and not (
+            os.path.isdir(folder) and len(os.listdir(folder)) >= 1 + count % 3
+        ):
+            pass
+        process.kill()
+        process.wait()
+        listed = json.loads(cli("list", "--store", target, "--json"))
+        if os.path.isdir(folder) and not listed:
+            unfinished += 1
+            assert "--force" in cli(*arguments, want=74)
+            cli(*arguments, "--force")
+        assert json.loads(cli("list", "--store", target, "--json")) or not os.path.isdir(folder)
+        if os.path.isdir(folder):
+            cli("verify", "trip@1-a1", "--store", target)
+        shutil.rmtree(target)
+    assert unfinished > 0, "every conversion was over before it was killed"
 
 
 # ---- damage
@@ -376,6 +525,48 @@ def damage_is_named_by_shard_block_and_byte_range(bed):
     target = os.path.join(bed.root, "damaged.safetensors")
     assert "block 1" in cli("export", "trip@1-a1", "--store", store, "--output", target, want=1)
     assert not os.path.exists(target) and not os.path.exists(target + ".part")
+
+
+@test
+def quick_finds_everything_but_changed_data_and_says_so(bed):
+    store = bed.copy("quick")
+    shard, other = (path.replace(bed.store, store) for path in bed.shards(1, 1)[:2])
+    good = read(shard)
+    arguments = ["verify", "trip@1-a1", "--store", store, "--quick"]
+
+    def found():
+        damage = json.loads(cli(*arguments, "--json", want=1))["damage"]
+        assert {d["object"] for d in damage} == {os.path.basename(shard)}, damage
+        return " and ".join(d["what"] for d in damage)
+
+    assert "NOT read" in cli(*arguments)
+    assert "does not prove" in cli("verify", "--help").replace("\n", " ")
+    header_bytes = 8 + struct.unpack("<Q", good[:8])[0]
+    table = json.loads(good[8:header_bytes])["__block_checksums__"]["data_offsets"][0]
+    change(shard, header_bytes + 77)  # data
+    assert "NOT read" in cli(*arguments)
+    report = json.loads(cli(*arguments, "--json"))
+    assert report["quick"] and report["blocks"] == 0 and report["damages"] == 0
+    cli("verify", "trip@1-a1", "--store", store, want=1)
+    change(shard, header_bytes + 77)
+    change(shard, header_bytes + table)
+    assert "table" in found()
+    change(shard, header_bytes + table)
+    foreign = read(bed.shards(1, 3)[0])  # another attempt's: same run, other nonce and cut
+    foreign_bytes = 8 + struct.unpack("<Q", foreign[:8])[0]
+    with open(shard, "r+b") as file:
+        file.write(foreign[:foreign_bytes].ljust(header_bytes)[:header_bytes])
+    assert "header" in found()
+    with open(shard, "r+b") as file:
+        file.write(read(other)[:header_bytes])  # the neighbour's
+    assert "header" in found()
+    with open(shard, "r+b") as file:
+        file.write(good[:header_bytes])
+    assert "NOT read" in cli(*arguments)
+    os.truncate(shard, len(good) - 4096)
+    assert "bytes instead of" in found()
+    os.remove(shard)
+    assert "missing" in found()
 
 
 @test
@@ -509,6 +700,9 @@ def offline_tools_leave_the_store_as_it_is(bed):
         ["show", "trip"],
         ["verify", "trip"],
         ["diff", "trip@1-a1", "trip@1-a3"],
+        ["verify", "trip", "--quick"],
+        ["export", "trip", "--output", bed.root + "/outside"],
+        ["convert", "trip", "--output", bed.root + "/outside-store", "--dtype", "bf16"],
     ):
         cli(*command, "--store", bed.store)
     assert state() == before
@@ -522,6 +716,23 @@ def the_example_of_one_page_saves_and_goes_on_where_it_stopped(bed):
         assert done.returncode == 0, done.stderr
         assert done.stdout.count(f"step {end} is durable, weights[0] = {end}") == 2, done.stdout
     cli("verify", "example", "--store", bed.store)
+
+
+@test
+def a_program_goes_on_from_a_converted_checkpoint(bed):
+    target, _ = converted(bed, "goes-on", "--dtype", "f32", checkpoint="example")
+    other = Bed(store=target)
+    try:
+        shown = json.loads(cli("show", "example", "--server", other.server, "--json"))
+        assert "converted_from" in shown["lineage"]
+        program = [os.path.join(BUILD, "ckpt_example"), other.server]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("loaded step 6") == 2, done.stdout
+        assert done.stdout.count("step 9 is durable, weights[0] = 9") == 2, done.stdout
+    finally:
+        other.stop()
+        shutil.rmtree(other.root)
 
 
 def main():
