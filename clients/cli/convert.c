@@ -67,7 +67,25 @@ static bool is_wanted(const struct convert *convert, const struct tensor_meta *m
            strncmp(meta->name, OPTIMIZER_PREFIX, strlen(OPTIMIZER_PREFIX)) != 0;
 }
 
-/* Tensors and the layouts that are still used; the cuts stay the source's own. */
+static int copy_layout(struct layout *out, const struct layout *from)
+{
+    uint64_t cells = layout_cells(from);
+    *out = (struct layout){.dims = from->dims};
+    out->owners = malloc((cells + 1) * sizeof *out->owners);
+    bool is_whole = out->owners != NULL;
+    if (is_whole)
+        memcpy(out->owners, from->owners, cells * sizeof *out->owners);
+    for (uint32_t d = 0; d < from->dims && is_whole; d++) {
+        out->num_cuts[d] = from->num_cuts[d];
+        out->cuts[d] = malloc(from->num_cuts[d] * sizeof *out->cuts[d]);
+        is_whole = out->cuts[d] != NULL;
+        if (is_whole)
+            memcpy(out->cuts[d], from->cuts[d], from->num_cuts[d] * sizeof *out->cuts[d]);
+    }
+    return is_whole ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the layouts");
+}
+
+/* Tensors, and the layouts that are still used. */
 static int plan_table(struct convert *convert, bool keep, enum dtype dtype)
 {
     const struct layout_table *old = convert->checkpoint.manifest->table;
@@ -86,13 +104,14 @@ static int plan_table(struct convert *convert, bool keep, enum dtype dtype)
     }
     for (uint32_t i = 0; i < old->num_layouts; i++)
         layout_of[i] = UINT32_MAX;
-    for (uint32_t i = 0; i < old->num_tensors; i++) {
+    int error = 0;
+    for (uint32_t i = 0; i < old->num_tensors && error == 0; i++) {
         if (!is_wanted(convert, &old->tensors[i]))
             continue;
         uint32_t *layout = &layout_of[old->layout_of[i]], at = table->num_tensors++;
         if (*layout == UINT32_MAX) {
             *layout = table->num_layouts++;
-            table->layouts[*layout] = old->layouts[old->layout_of[i]];
+            error = copy_layout(&table->layouts[*layout], &old->layouts[old->layout_of[i]]);
         }
         table->tensors[at] = old->tensors[i];
         table->layout_of[at] = *layout;
@@ -101,7 +120,7 @@ static int plan_table(struct convert *convert, bool keep, enum dtype dtype)
             table->tensors[at].dtype = dtype;
     }
     free(layout_of);
-    return 0;
+    return error != 0 ? error : layout_table_index(table);
 }
 
 static int plan_shards(struct convert *convert)
@@ -604,7 +623,6 @@ static void print_result(const struct convert *convert)
 
 static void deinit(struct convert *convert)
 {
-    struct layout_table *table = convert->manifest.table;
     while (convert->targets != NULL) {
         struct target *target = convert->targets;
         convert->targets = target->next;
@@ -613,12 +631,7 @@ static void deinit(struct convert *convert)
     for (uint32_t i = 0; i < scan_workers() + 1 && convert->digests != NULL; i++)
         free(convert->digests[i]);
     free(convert->digests);
-    if (table != NULL) { /* the cuts and owners are the source's */
-        free(table->tensors);
-        free(table->layout_of);
-        free(table->layouts);
-    }
-    free(table);
+    layout_table_free(convert->manifest.table);
     free(convert->old_of);
     free(convert->manifest.shards);
     free(convert->manifest.digests);
