@@ -188,6 +188,25 @@ const char *storage_describe(struct storage *storage);
 int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
                      uint64_t offset, void *data, uint32_t bytes);
 
+/* A group is a directory of objects that exists for its readers while one small object in it, the
+ * marker, does. */
+struct storage_group {
+    const char *prefix;                /* the directory */
+    const char *marker;                /* name in it */
+    const char *tombstone;             /* key elsewhere: "the group is being removed" */
+    bool (*is_ours)(const char *name); /* which other objects in it may be removed */
+    /* Asked when the tombstone is durable: may it still go? An error withdraws the removal. Whoever
+     * wants to keep a group writes that down first and then looks for a tombstone, so one of the
+     * two sees the other. */
+    int (*may_go)(void *user);
+    void *user;
+};
+/* Removes a group so that a crash at any point leaves it whole or gone: tombstone, may_go, marker,
+ * the rest, tombstone; each durable before the next. What is not ours stays, with its directory. A
+ * removal that was cut short is taken up again by the same call. Errors: of may_go and of the
+ * calls above. */
+int storage_group_remove(struct storage *storage, const struct storage_group *group);
+
 /* fault only: lose power and come back. Requests in flight end with ERR_IO; what was not synced is
  * kept, dropped or torn by the seed. Objects opened before fail from then on and only wait to be
  * closed; the storage itself works again and shows what a restart finds, as does a new open of the

@@ -1,0 +1,158 @@
+/* retain.c - the retention rules, one pass each over the checkpoints in the order newest first. */
+#include "proto/retain.h"
+
+#include "proto/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static bool is_newer(const struct retain_item *a, const struct retain_item *b)
+{
+    return a->attempt != b->attempt ? a->attempt > b->attempt : a->step > b->step;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct retain_item *const *x = a, *const *y = b;
+    return is_newer(*x, *y) ? -1 : is_newer(*y, *x) ? 1 : 0;
+}
+
+static void protect(struct retain_item **sorted, uint32_t count)
+{
+    uint32_t good = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        struct retain_item *item = sorted[i];
+        item->reasons = 0;
+        if (item->is_pinned)
+            item->reasons |= RETAIN_PINNED;
+        if (item->is_leased)
+            item->reasons |= RETAIN_LEASED;
+        if (item->is_damaged)
+            item->reasons |= RETAIN_UNVERIFIABLE;
+        else if (good++ < RETAIN_GOOD_MIN)
+            item->reasons |= RETAIN_GOOD;
+    }
+}
+
+static void keep_last(struct retain_item **sorted, uint32_t count, uint32_t wanted)
+{
+    /* A damaged one is no use to anybody who wants the last few: it does not count. */
+    for (uint32_t i = 0; i < count && wanted > 0; i++)
+        if (!sorted[i]->is_damaged) {
+            sorted[i]->reasons |= RETAIN_LAST;
+            wanted--;
+        }
+}
+
+static int by_step(const void *a, const void *b)
+{
+    const struct retain_item *const *x = a, *const *y = b;
+    return (*x)->step != (*y)->step ? ((*x)->step < (*y)->step ? -1 : 1) : newest_first(a, b);
+}
+
+/* Of each such step the newest attempt's that is whole. Leaves the order by step behind. */
+static void keep_every(struct retain_item **sorted, uint32_t count, uint64_t every)
+{
+    qsort(sorted, count, sizeof(struct retain_item *), by_step);
+    const struct retain_item *kept = NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        struct retain_item *item = sorted[i];
+        if (item->step % every != 0 || item->is_damaged || (kept && kept->step == item->step))
+            continue;
+        item->reasons |= RETAIN_EVERY;
+        kept = item;
+    }
+}
+
+/* What is dated after the newest one comes from a clock that jumped, and stays. */
+static void keep_within(struct retain_item **sorted, uint32_t count, uint64_t seconds)
+{
+    const struct retain_item *newest = NULL;
+    for (uint32_t i = 0; i < count && newest == NULL; i++)
+        newest = sorted[i]->is_damaged ? NULL : sorted[i];
+    for (uint32_t i = 0; i < count && newest != NULL; i++) {
+        int64_t age;
+        bool unknown = __builtin_sub_overflow(newest->time, sorted[i]->time, &age);
+        if (unknown || age < 0 || (uint64_t)age <= seconds)
+            sorted[i]->reasons |= RETAIN_WITHIN;
+    }
+}
+
+static bool is_better(const struct retain_item *a, const struct retain_item *b, bool highest)
+{
+    if (b == NULL)
+        return true;
+    return highest ? a->metric > b->metric : a->metric < b->metric;
+}
+
+static bool has_metric(const struct retain_item *item)
+{
+    return item->has_metric && !item->is_damaged && isfinite(item->metric);
+}
+
+static int keep_best(struct retain_item **sorted, uint32_t count, const struct retain_rules *rules)
+{
+    for (uint32_t kept = 0; kept < rules->keep_best; kept++) {
+        struct retain_item *best = NULL;
+        for (uint32_t i = 0; i < count; i++)
+            if (has_metric(sorted[i]) && !(sorted[i]->reasons & RETAIN_BEST) &&
+                is_better(sorted[i], best, rules->best_is_highest))
+                best = sorted[i];
+        if (best == NULL && kept == 0)
+            return report_error(ERR_INVALID, "name a metric that the manifests' state holds",
+                                "no checkpoint has a value of the metric to keep the best by");
+        if (best == NULL)
+            return 0;
+        best->reasons |= RETAIN_BEST;
+    }
+    return 0;
+}
+
+int retain_plan(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
+                uint32_t *out_removed)
+{
+    int error = 0;
+    *out_removed = 0;
+    if (rules->keep_last == 0 && rules->keep_every == 0 && rules->keep_within == 0 &&
+        rules->keep_best == 0)
+        return report_error(ERR_INVALID,
+                            "give at least one of keep-last, keep-every, keep-within "
+                            "and keep-best",
+                            "no rule says which checkpoints to keep");
+    if (count == 0)
+        return 0;
+    struct retain_item **sorted = calloc(count, sizeof(struct retain_item *));
+    if (sorted == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a plan of %u checkpoints", count);
+    for (uint32_t i = 0; i < count; i++)
+        sorted[i] = &items[i];
+    qsort(sorted, count, sizeof(struct retain_item *), newest_first);
+    protect(sorted, count);
+    keep_last(sorted, count, rules->keep_last);
+    if (rules->keep_within > 0)
+        keep_within(sorted, count, rules->keep_within);
+    if (rules->keep_best > 0)
+        error = keep_best(sorted, count, rules);
+    if (rules->keep_every > 0)
+        keep_every(sorted, count, rules->keep_every);
+    free(sorted);
+    for (uint32_t i = 0; i < count && error == 0; i++)
+        *out_removed += items[i].reasons == 0;
+    if (error == 0 && *out_removed > count / 2 && !rules->may_remove_most)
+        error = report_error(ERR_DENIED, "look at the plan, then say that you mean it",
+                             "%u of %u checkpoints would go, more than half", *out_removed, count);
+    return error;
+}
+
+const char *retain_text(char *out, size_t size, unsigned reasons)
+{
+    static const char *const names[RETAIN_REASONS] = {"last",   "every",  "within",       "best",
+                                                      "pinned", "leased", "unverifiable", "good"};
+    size_t at = 0;
+    snprintf(out, size, "%s", reasons == 0 ? "remove" : "");
+    for (uint32_t i = 0; i < RETAIN_REASONS && at < size; i++)
+        if (reasons & (1u << i))
+            at += (size_t)snprintf(out + at, size - at, "%s%s", at > 0 ? ", " : "", names[i]);
+    return out;
+}

@@ -1,0 +1,59 @@
+/* retain.h - which checkpoints of a run may go. A pure decision, the same in ckptd and in ckpt-cli.
+ *
+ * Rules say what is kept, and are OR-ed: what any of them keeps, stays. Whatever they say, these
+ * stay too: what is pinned, what is leased, what cannot be verified (it is evidence, and nobody
+ * knows what it holds), and the RETAIN_GOOD_MIN newest whole ones. Ages are measured from the
+ * newest checkpoint of the run, never from a clock: a clock that jumped must not empty a store.
+ *
+ * "Newest" is the highest attempt, then the highest step: after a roll-back the highest step is an
+ * abandoned branch. Steps that `keep_every` keeps are those it divides; where several attempts have
+ * such a step, the newest attempt's stays. */
+#ifndef HOLDFAST_RETAIN_H
+#define HOLDFAST_RETAIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define RETAIN_GOOD_MIN 2u /* whole checkpoints that no rule can remove */
+
+/* Zero means: no such rule. At least one must be given. */
+struct retain_rules {
+    uint32_t keep_last;   /* the newest so many */
+    uint64_t keep_every;  /* steps that are multiples of it */
+    uint64_t keep_within; /* seconds before the newest checkpoint of the run */
+    uint32_t keep_best;   /* so many with the best metric; ties: the newer one */
+    bool best_is_highest; /* of the metric; a loss is best when lowest */
+    bool may_remove_most; /* more than half of a run, or all that may go, in one plan */
+};
+
+enum retain_reason {
+    RETAIN_LAST = 1 << 0,
+    RETAIN_EVERY = 1 << 1,
+    RETAIN_WITHIN = 1 << 2,
+    RETAIN_BEST = 1 << 3,
+    RETAIN_PINNED = 1 << 4,
+    RETAIN_LEASED = 1 << 5,
+    RETAIN_UNVERIFIABLE = 1 << 6,
+    RETAIN_GOOD = 1 << 7, /* one of the last whole ones */
+};
+#define RETAIN_REASONS 8u
+
+/* One checkpoint of a run. */
+struct retain_item {
+    uint64_t step, attempt;
+    int64_t time; /* seconds since the epoch, from the manifest */
+    bool has_metric, is_pinned, is_leased, is_damaged;
+    double metric;
+    unsigned reasons; /* result: enum retain_reason, or-ed; 0: it goes */
+};
+
+/* Fills `reasons` of all checkpoints of one run, in any order; *out_removed is how many go.
+ * ERR_INVALID: no rule was given; keep_best without a metric anywhere. ERR_DENIED: more than half
+ * of the checkpoints would go and may_remove_most is false; the reasons are filled all the same. */
+int retain_plan(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
+                uint32_t *out_removed);
+/* "last, pinned"; "remove" for 0. */
+const char *retain_text(char *out, size_t size, unsigned reasons);
+
+#endif

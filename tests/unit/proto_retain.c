@@ -1,0 +1,236 @@
+/* proto_retain.c - which checkpoints may go.
+ *
+ * Goal: every rule keeps what its text says, rules are OR-ed, and nothing that must stay can be
+ * removed by any rules. Method: small runs by hand, then random ones against properties that a
+ * second, naive reading of retain.h gives. The seed is printed; SEED= repeats a run. */
+#include "proto/report.h"
+#include "proto/retain.h"
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#define ITEMS_MAX 40u
+#define ROUNDS 20000
+
+/* Steps 10, 20, ... of attempt 1, a minute apart, loss falling. */
+static void make_run(struct retain_item *items, uint32_t count)
+{
+    memset(items, 0, count * sizeof *items);
+    for (uint32_t i = 0; i < count; i++)
+        items[i] = (struct retain_item){.step = 10 * (i + 1),
+                                        .attempt = 1,
+                                        .time = 1000000 + 60 * (int64_t)i,
+                                        .has_metric = true,
+                                        .metric = 9.0 - i};
+}
+
+static uint32_t plan(struct retain_item *items, uint32_t count, struct retain_rules rules)
+{
+    uint32_t removed;
+    rules.may_remove_most = true;
+    assert_int_equal(retain_plan(items, count, &rules, &removed), 0);
+    return removed;
+}
+
+static void test_retain__each_rule_keeps_what_it_says(void **state)
+{
+    (void)state;
+    struct retain_item items[10];
+    make_run(items, 10);
+    assert_int_equal(plan(items, 10, (struct retain_rules){.keep_last = 3}), 7);
+    for (uint32_t i = 0; i < 10; i++)
+        assert_int_equal((items[i].reasons & RETAIN_LAST) != 0, i >= 7);
+    assert_int_equal(plan(items, 10, (struct retain_rules){.keep_every = 30}), 10 - 3 - 1);
+    for (uint32_t i = 0; i < 10; i++)
+        assert_int_equal((items[i].reasons & RETAIN_EVERY) != 0, i % 3 == 2);
+    assert_int_equal(plan(items, 10, (struct retain_rules){.keep_within = 180}), 6);
+    for (uint32_t i = 0; i < 10; i++)
+        assert_int_equal((items[i].reasons & RETAIN_WITHIN) != 0, i >= 6);
+    items[4].metric = -5;
+    assert_int_equal(plan(items, 10, (struct retain_rules){.keep_best = 1}), 7);
+    assert_int_equal(items[4].reasons, RETAIN_BEST);
+    plan(items, 10, (struct retain_rules){.keep_best = 2, .best_is_highest = true});
+    assert_int_equal(items[0].reasons, RETAIN_BEST);
+    assert_int_equal(items[1].reasons, RETAIN_BEST);
+}
+
+static void test_retain__rules_are_ored(void **state)
+{
+    (void)state;
+    struct retain_item items[10];
+    char text[64];
+    make_run(items, 10);
+    assert_int_equal(plan(items, 10, (struct retain_rules){.keep_last = 1, .keep_every = 50}), 7);
+    assert_string_equal(retain_text(text, sizeof text, items[9].reasons), "last, every, good");
+    assert_string_equal(retain_text(text, sizeof text, items[8].reasons), "good");
+    assert_string_equal(retain_text(text, sizeof text, items[4].reasons), "every");
+    assert_string_equal(retain_text(text, sizeof text, items[3].reasons), "remove");
+    assert_string_equal(retain_text(text, 4, items[9].reasons), "las"); /* cut, not overrun */
+}
+
+static void test_retain__what_must_stay_stays(void **state)
+{
+    (void)state;
+    struct retain_item items[10];
+    make_run(items, 10);
+    items[0].is_pinned = true;
+    items[1].is_leased = true;
+    items[9].is_damaged = true; /* the newest is no good one: two older ones are */
+    assert_int_equal(plan(items, 10, (struct retain_rules){.keep_last = 1}), 5);
+    assert_int_equal(items[0].reasons, RETAIN_PINNED);
+    assert_int_equal(items[1].reasons, RETAIN_LEASED);
+    assert_int_equal(items[9].reasons, RETAIN_UNVERIFIABLE);
+    assert_int_equal(items[8].reasons, RETAIN_LAST | RETAIN_GOOD);
+    assert_int_equal(items[7].reasons, RETAIN_GOOD);
+}
+
+static void test_retain__the_newest_is_of_the_newest_attempt(void **state)
+{
+    (void)state;
+    struct retain_item items[4] = {{.step = 100, .attempt = 1, .time = 50},
+                                   {.step = 90, .attempt = 1, .time = 40},
+                                   {.step = 50, .attempt = 2, .time = 60},
+                                   {.step = 90, .attempt = 2, .time = 70}};
+    assert_int_equal(plan(items, 4, (struct retain_rules){.keep_every = 45}), 2);
+    assert_int_equal(items[0].reasons, 0);
+    assert_int_equal(items[1].reasons, 0); /* attempt 2 has made step 90 again */
+    assert_int_equal(items[3].reasons, RETAIN_EVERY | RETAIN_GOOD);
+}
+
+static void test_retain__a_clock_that_jumped_empties_nothing(void **state)
+{
+    (void)state;
+    struct retain_item items[6];
+    make_run(items, 6);
+    items[5].time =
+        INT64_MAX; /* the newest is dated in the far future: only it and the good stay */
+    assert_int_equal(plan(items, 6, (struct retain_rules){.keep_within = 3600}), 4);
+    make_run(items, 6);
+    items[5].time = 0; /* the newest is dated long ago: the others seem to come after it */
+    assert_int_equal(plan(items, 6, (struct retain_rules){.keep_within = 3600}), 0);
+    make_run(items, 6);
+    items[5].time = INT64_MAX;
+    items[0].time = INT64_MIN; /* no age at all */
+    plan(items, 6, (struct retain_rules){.keep_within = 3600});
+    assert_true(items[0].reasons & RETAIN_WITHIN);
+}
+
+static void test_retain__refusals_say_why(void **state)
+{
+    (void)state;
+    struct retain_item items[10];
+    uint32_t removed;
+    make_run(items, 10);
+    assert_int_equal(retain_plan(items, 10, &(struct retain_rules){0}, &removed), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "no rule"));
+    assert_int_equal(retain_plan(items, 10, &(struct retain_rules){.keep_last = 4}, &removed),
+                     ERR_DENIED);
+    assert_int_equal(removed, 6);
+    assert_non_null(strstr(report_line(), "6 of 10"));
+    assert_int_equal(retain_plan(items, 10, &(struct retain_rules){.keep_last = 5}, &removed), 0);
+    assert_int_equal(removed, 5);
+    for (uint32_t i = 0; i < 10; i++)
+        items[i].metric = 0.0 / 0.0;
+    assert_int_equal(retain_plan(items, 10, &(struct retain_rules){.keep_best = 1}, &removed),
+                     ERR_INVALID);
+    assert_int_equal(retain_plan(NULL, 0, &(struct retain_rules){.keep_last = 1}, &removed), 0);
+}
+
+/* ---- random runs ---- */
+
+static uint64_t random_state;
+
+static uint64_t next_random(uint64_t below)
+{
+    random_state += 0x9e3779b97f4a7c15ull;
+    uint64_t z = random_state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return (z ^ (z >> 31)) % below;
+}
+
+static uint32_t make_random(struct retain_item *items)
+{
+    uint32_t count = 0, wanted = (uint32_t)next_random(ITEMS_MAX) + 1;
+    for (uint64_t attempt = 1; count < wanted; attempt++)
+        for (uint64_t step = next_random(5); count < wanted && next_random(8) > 0;
+             step += 1 + next_random(3))
+            items[count++] = (struct retain_item){.step = step,
+                                                  .attempt = attempt,
+                                                  .time = (int64_t)next_random(1000),
+                                                  .has_metric = next_random(4) > 0,
+                                                  .is_pinned = next_random(10) == 0,
+                                                  .is_leased = next_random(10) == 0,
+                                                  .is_damaged = next_random(6) == 0,
+                                                  .metric = (double)next_random(20)};
+    for (uint32_t i = count; i > 1; i--) { /* the order of the list means nothing */
+        uint32_t other = (uint32_t)next_random(i);
+        struct retain_item item = items[other];
+        items[other] = items[i - 1];
+        items[i - 1] = item;
+    }
+    return count;
+}
+
+static uint32_t newer_whole(const struct retain_item *items, uint32_t count, uint32_t index)
+{
+    uint32_t newer = 0;
+    for (uint32_t i = 0; i < count; i++)
+        newer += !items[i].is_damaged &&
+                 (items[i].attempt > items[index].attempt ||
+                  (items[i].attempt == items[index].attempt && items[i].step > items[index].step));
+    return newer;
+}
+
+static void test_retain__no_rules_remove_what_must_stay(void **state)
+{
+    (void)state;
+    static struct retain_item items[ITEMS_MAX];
+    for (int round = 0; round < ROUNDS; round++) {
+        uint32_t count = make_random(items), removed, gone = 0;
+        struct retain_rules rules = {.keep_last = (uint32_t)next_random(5),
+                                     .keep_every = next_random(4),
+                                     .keep_within = next_random(3) * 100,
+                                     .may_remove_most = next_random(2) > 0};
+        rules.keep_last += rules.keep_every == 0 && rules.keep_within == 0;
+        int error = retain_plan(items, count, &rules, &removed);
+        assert_true(error == 0 || error == ERR_DENIED);
+        for (uint32_t i = 0; i < count; i++) {
+            uint32_t newer = newer_whole(items, count, i);
+            bool must_stay = items[i].is_pinned || items[i].is_leased || items[i].is_damaged ||
+                             newer < RETAIN_GOOD_MIN;
+            bool is_last = !items[i].is_damaged && newer < rules.keep_last;
+            gone += items[i].reasons == 0;
+            assert_true(!must_stay || items[i].reasons != 0);
+            assert_int_equal((items[i].reasons & RETAIN_LAST) != 0, is_last);
+        }
+        assert_int_equal(gone, removed);
+        assert_int_equal(error == ERR_DENIED, removed > count / 2 && !rules.may_remove_most);
+    }
+}
+
+int main(void)
+{
+    const char *given = getenv("SEED");
+    random_state = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    printf("# SEED=%" PRIu64 "\n", random_state);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_retain__each_rule_keeps_what_it_says),
+        cmocka_unit_test(test_retain__rules_are_ored),
+        cmocka_unit_test(test_retain__what_must_stay_stays),
+        cmocka_unit_test(test_retain__the_newest_is_of_the_newest_attempt),
+        cmocka_unit_test(test_retain__a_clock_that_jumped_empties_nothing),
+        cmocka_unit_test(test_retain__refusals_say_why),
+        cmocka_unit_test(test_retain__no_rules_remove_what_must_stay),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

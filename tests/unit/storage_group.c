@@ -1,0 +1,180 @@
+/* storage_group.c - the removal of a group: whole or gone, whatever happens in between.
+ *
+ * Goal: at no point of a removal is there a marker without its objects; what is held is not
+ * removed; a removal that was cut short can be made again. Method: every operation of a removal
+ * fails once, and the power is lost after each, with all or half of what was not synced. */
+#include "tests/unit/storage_bed.h"
+
+#define SHARDS 3
+#define BYTES STORAGE_ALIGN
+
+static bool is_ours(const char *name)
+{
+    return strncmp(name, "shard-", 6) == 0;
+}
+
+static int may_go(void *user)
+{
+    const char *hold = user;
+    return hold == NULL ? 0 : report_error(ERR_DENIED, NULL, "%s", hold);
+}
+
+static struct storage_group group_of(const char *hold)
+{
+    return (struct storage_group){.prefix = "run/step-1",
+                                  .marker = "manifest",
+                                  .tombstone = "run/tombstones/step-1",
+                                  .is_ours = is_ours,
+                                  .may_go = may_go,
+                                  .user = (void *)(uintptr_t)hold};
+}
+
+static struct storage *open_fault(const char *where)
+{
+    struct storage *storage;
+    assert_int_equal(storage_open(&storage, &storage_fault, where, NULL), 0);
+    return storage;
+}
+
+/* A group as a save leaves it. */
+static int make_group(struct storage *storage)
+{
+    for (int i = 0; i < SHARDS; i++) {
+        struct storage_object *object;
+        char key[64];
+        snprintf(key, sizeof(key), "run/step-1/shard-%d", i);
+        int error = storage_object_create(storage, &object, key, BYTES);
+        if (error != 0)
+            return error;
+        error = storage_transfer(storage, STORAGE_SYNC, object, 0, NULL, 0);
+        storage_object_close(storage, object);
+        if (error != 0)
+            return error;
+    }
+    int error = storage_sync_names(storage, "run/step-1");
+    return error == 0 ? storage_publish(storage, "run/step-1/manifest", "{}", 2) : error;
+}
+
+static bool is_whole(struct storage *storage)
+{
+    for (int i = 0; i < SHARDS; i++) {
+        char key[64];
+        snprintf(key, sizeof(key), "run/step-1/shard-%d", i);
+        if (!bed_exists(storage, key))
+            return false;
+    }
+    return bed_exists(storage, "run/step-1/manifest");
+}
+
+static int count_name(void *user, const struct storage_entry *entry)
+{
+    (void)entry;
+    ++*(int *)user;
+    return 0;
+}
+
+static int count_names(struct storage *storage, const char *prefix)
+{
+    int count = 0;
+    assert_int_equal(storage_list(storage, prefix, count_name, &count), 0);
+    return count;
+}
+
+static void test_group__goes_whole_and_leaves_nothing(void **state)
+{
+    (void)state;
+    struct storage *storage = open_fault("lost=1:memory:");
+    struct storage_group group = group_of(NULL);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_group_remove(storage, &group), 0);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_int_equal(count_names(storage, "run/step-1"), 0);
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    assert_int_equal(storage_group_remove(storage, &group),
+                     0); /* nothing is there: nothing to do */
+    storage_close(storage);
+}
+
+static void test_group__what_is_held_stays_and_says_why(void **state)
+{
+    (void)state;
+    struct storage *storage = open_fault("lost=1:memory:");
+    struct storage_group group = group_of("it is pinned");
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_group_remove(storage, &group), ERR_DENIED);
+    assert_non_null(strstr(report_line(), "it is pinned"));
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_true(is_whole(storage));
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    storage_close(storage);
+}
+
+static void test_group__what_is_not_ours_stays_with_its_directory(void **state)
+{
+    (void)state;
+    struct storage *storage = open_fault("lost=1:memory:");
+    struct storage_group group = group_of(NULL);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_publish(storage, "run/step-1/notes", "mine", 4), 0);
+    assert_int_equal(storage_group_remove(storage, &group), 0);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_int_equal(count_names(storage, "run/step-1"), 1);
+    assert_true(bed_exists(storage, "run/step-1/notes"));
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    storage_close(storage);
+}
+
+/* Operation `fail_at` fails, then the power; then the removal is made again. False when the
+ * operation was never reached. */
+static bool cut_short(int fail_at, const char *lost, int *made)
+{
+    char where[64];
+    snprintf(where, sizeof(where), "seed=%d,lost=%s,fail_at=%d:memory:", fail_at, lost, fail_at);
+    struct storage *storage = open_fault(where);
+    struct storage_group group = group_of(NULL);
+    if (make_group(storage) != 0) { /* it failed before the removal */
+        storage_close(storage);
+        return true;
+    }
+    int error = storage_group_remove(storage, &group);
+    assert_true(error == 0 || error == ERR_IO);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    if (error == 0) { /* the failing operation is still to come: meet it here */
+        assert_int_equal(storage_sync_names(storage, ""), ERR_IO);
+        assert_int_equal(count_names(storage, "run/step-1"), 0);
+    } else {
+        ++*made;
+        assert_true(is_whole(storage) || !bed_exists(storage, "run/step-1/manifest"));
+        assert_int_equal(storage_group_remove(storage, &group), 0);
+        assert_int_equal(storage_fault_crash(storage), 0);
+        assert_int_equal(count_names(storage, "run/step-1"), 0);
+        assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    }
+    storage_close(storage);
+    return error != 0;
+}
+
+static void test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone(void **state)
+{
+    (void)state;
+    static const char *const losses[] = {"0", "0.5", "1"};
+    for (size_t i = 0; i < sizeof(losses) / sizeof(losses[0]); i++) {
+        int made = 0;
+        for (int n = 1; cut_short(n, losses[i], &made); n++)
+            continue;
+        /* list, tombstone, marker, its sync, three shards, directory, its sync, tombstone, its sync
+         */
+        assert_int_equal(made, 11);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_group__goes_whole_and_leaves_nothing),
+        cmocka_unit_test(test_group__what_is_held_stays_and_says_why),
+        cmocka_unit_test(test_group__what_is_not_ours_stays_with_its_directory),
+        cmocka_unit_test(test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
