@@ -15,6 +15,7 @@
  * Limits: limits.runs, limits.checkpoints: no run or save begins beyond them, and a store with more
  * is refused at start (ERR_BUSY). */
 #include "ckptd/ckptd.h"
+#include "proto/retain.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,6 +186,29 @@ struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attem
     return is_at(found, step, attempt) ? found->next : found;
 }
 
+bool catalog_remove(struct checkpoint *checkpoint)
+{
+    struct run *run = checkpoint->run;
+    struct checkpoint **at = &run->checkpoints;
+    if (checkpoint->leases > 0)
+        return false;
+    for (uint32_t i = 0; i < checkpoint->summary.shards; i++)
+        if (checkpoint->images[i] &&
+            (checkpoint->images[i]->readers > 0 || checkpoint->images[i]->busy > 0))
+            return false;
+    while (*at != checkpoint)
+        at = &(*at)->next;
+    *at = checkpoint->next;
+    for (uint32_t i = 0; i < checkpoint->summary.shards; i++)
+        if (checkpoint->images[i])
+            image_leave_checkpoint(checkpoint->images[i]);
+    manifest_free(checkpoint->manifest);
+    free(checkpoint->images);
+    free(checkpoint);
+    run->service->num_checkpoints--;
+    return true;
+}
+
 struct checkpoint *catalog_newest(struct run *run)
 {
     struct checkpoint *checkpoint = run->checkpoints;
@@ -296,21 +320,13 @@ static int read_checkpoint(struct scan *scan, const struct names *names)
     return error;
 }
 
-static bool is_shard_name(const char *name)
-{
-    static const char suffix[] = ".safetensors";
-    size_t length = strlen(name);
-    return strncmp(name, "shard-", 6) == 0 && length > sizeof suffix &&
-           strcmp(name + length - (sizeof suffix - 1), suffix) == 0;
-}
-
 static void remove_rubbish(struct scan *scan, const struct names *names)
 {
     char key[STORAGE_KEY_MAX + 300];
     uint32_t left = 0;
     for (size_t i = 0; i < names->count; i++) {
         snprintf(key, sizeof key, "%s/%s", scan->dir, names->list[i].text);
-        if (!names->list[i].is_dir && is_shard_name(names->list[i].text) &&
+        if (!names->list[i].is_dir && shard_is_file_name(names->list[i].text) &&
             storage_remove(scan->service->storage, key) == 0)
             scan->num_removed++;
         else
@@ -405,6 +421,25 @@ static int scan_attempts(struct scan *scan)
     return error;
 }
 
+/* What a removal that was cut short left: the checkpoint is whole, or went as rubbish just now. In
+ * both cases nobody is removing it any more. */
+static void remove_tombstones(const struct scan *scan)
+{
+    char folder[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 260];
+    struct names names;
+    uint64_t step, attempt;
+    if (retain_dir(folder, sizeof folder, RETAIN_TOMBSTONE, scan->run->name) != 0 ||
+        list_names(&names, scan->service->storage, folder) != 0)
+        return;
+    for (size_t i = 0; i < names.count; i++) {
+        snprintf(key, sizeof key, "%s/%s", folder, names.list[i].text);
+        if (retain_parse(names.list[i].text, &step, &attempt) &&
+            storage_remove(scan->service->storage, key) != 0)
+            log_warn("catalog", "%s could not be removed: %s", key, report_line());
+    }
+    free(names.list);
+}
+
 /* A daemon that was killed after it had placed a manifest may not have made the name durable; this
  * one is about to call the checkpoint local. What was in work then is the newest now. */
 static void sync_newest(struct run *run)
@@ -438,6 +473,7 @@ static int scan_run(struct scan *scan, const char *name)
         if (c->summary.attempt > scan->run->newest_attempt)
             scan->run->newest_attempt = c->summary.attempt;
     commit_init(&scan->run->machine, scan->run->newest_attempt);
+    remove_tombstones(scan);
     sync_newest(scan->run);
     return error;
 }

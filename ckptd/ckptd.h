@@ -63,6 +63,9 @@ struct config {
     int64_t pace_write_rate; /* bytes per second; 0: no limit */
     bool pace_quiet;
     int64_t pace_quiet_wait_ms;
+    int64_t retain_last, retain_every, retain_within, retain_best;
+    char retain_metric[64], retain_order[8];
+    bool retain_most;
 };
 /* Defaults, then the file named by --config, then the other arguments. ERR_INVALID. With --help,
  * *out_help is set and nothing else is checked. */
@@ -350,6 +353,7 @@ struct run {
     struct parked opening;     /* call NULL: none */
     struct parked *describing; /* wait until the attempt is read back */
     struct attempt_work take, resume, parent;
+    struct pruning *pruning;        /* under way, or NULL */
     uint64_t newest_attempt;        /* durable; from the store */
     struct checkpoint *checkpoints; /* newest first */
     struct save *saves;
@@ -601,6 +605,8 @@ int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
 /* The one behind it in the list, also when it is not there itself; or NULL. */
 struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attempt);
+/* Takes it out of the list and out of memory; false, and nothing happened, while it is leased. */
+bool catalog_remove(struct checkpoint *checkpoint);
 /* The newest that is whole, or NULL. */
 struct checkpoint *catalog_newest(struct run *run);
 /* Quarantines it: `fault` says why. */
@@ -608,6 +614,15 @@ void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
 bool catalog_in_memory(const struct checkpoint *checkpoint);
 /* For replies; strings are borrowed from the checkpoint. */
 void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);
+
+/* ---- retain.c ---- */
+
+void retain_prune(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__PruneRequest *request);
+void retain_pin(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__PinRequest *request);
+/* Applies the rules of the configuration, if there are any. */
+void retain_after_commit(struct run *run);
 
 /* ---- restore/ ---- */
 
@@ -676,6 +691,7 @@ struct service {
     uint64_t boot_id;
     char arena_path[160];
     char socket_path[128];
+    int64_t opened_ms;
     atomic_bool drain_asked;
     bool draining;
     int64_t drain_until_ms;
@@ -699,7 +715,7 @@ struct service {
     uint32_t num_failures;
     struct gate gate;
     struct { /* since the start, and of the newest commit */
-        uint64_t commits, failed, unchanged, bytes_written, bytes_read;
+        uint64_t commits, failed, unchanged, pruned, bytes_written, bytes_read;
         char run[RUN_NAME_MAX + 1];
         uint64_t step, attempt, bytes;
         double seconds, staging_seconds, sync_seconds, names_seconds, manifest_seconds;

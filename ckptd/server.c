@@ -312,7 +312,7 @@ static void do_status(struct service *service, struct rpc_call *call,
     uint32_t size = pool_size(service->pool), left = pool_free_count(service->pool);
     json_t *root = json_pack(
         "{s:s, s:s, s:b, s:s, s:s, s:{s:I, s:i, s:i}, s:{s:i, s:i, s:i}, s:{s:i, s:i}, s:o, s:o, "
-        "s:o, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I}}",
+        "s:o, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I}}",
         "version", report_version, "store", service->config->store, "draining",
         (int)service->draining, "offline", service->offline, "storage",
         storage_describe(service->storage), "pool", "segment_bytes",
@@ -323,8 +323,8 @@ static void do_status(struct service *service, struct rpc_call *call,
         describe_commit(service), "last_unchanged", describe_unchanged(service), "pace",
         describe_pace(service), "since_start", "commits", (json_int_t)service->stats.commits,
         "failed_saves", (json_int_t)service->stats.failed, "unchanged_saves",
-        (json_int_t)service->stats.unchanged, "bytes_committed",
-        (json_int_t)service->stats.bytes_written, "bytes_read",
+        (json_int_t)service->stats.unchanged, "pruned", (json_int_t)service->stats.pruned,
+        "bytes_committed", (json_int_t)service->stats.bytes_written, "bytes_read",
         (json_int_t)service->stats.bytes_read);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
@@ -382,6 +382,8 @@ static void post_request(void *user, struct rpc_call *call, const ProtobufCMessa
     X(CloseLoad, CloseLoadRequest, close_load, restore_close_load)             \
     X(List, ListRequest, list, do_list)                                        \
     X(Show, ShowRequest, show, do_show)                                        \
+    X(Prune, PruneRequest, prune, retain_prune)                                \
+    X(Pin, PinRequest, pin, retain_pin)                                        \
     X(Status, StatusRequest, status, do_status)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */
@@ -451,6 +453,7 @@ int service_open(struct service **out, const struct config *config)
     if (!service)
         return report_error(ERR_MEMORY, NULL, "no memory for the service");
     service->config = config;
+    service->opened_ms = loop_now_ms();
     service->drain_event.run = drain;
     gate_init(service);
     snprintf(service->socket_path, sizeof service->socket_path, "%s", config->listen + 5);

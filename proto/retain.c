@@ -2,10 +2,13 @@
 #include "proto/retain.h"
 
 #include "proto/report.h"
+#include "proto/shard.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
 static bool is_newer(const struct retain_item *a, const struct retain_item *b)
 {
@@ -155,4 +158,51 @@ const char *retain_text(char *out, size_t size, unsigned reasons)
         if (reasons & (1u << i))
             at += (size_t)snprintf(out + at, size - at, "%s%s", at > 0 ? ", " : "", names[i]);
     return out;
+}
+
+/* ---- what is written down ---- */
+
+int retain_dir(char *out, size_t size, enum retain_note note, const char *run)
+{
+    static const char *const folders[] = {"pins", "tombstones"};
+    if (!shard_run_is_valid(run))
+        return report_error(ERR_INVALID, NULL, "\"%.127s\" cannot name a run", run);
+    if ((size_t)snprintf(out, size, "%s/%s", run, folders[note]) >= size)
+        return report_error(ERR_INVALID, NULL, "no room for a key of the run %s", run);
+    return 0;
+}
+
+int retain_keys(struct retain_keys *out, const char *run, uint64_t step, uint64_t attempt)
+{
+    char pins[192], tombstones[192];
+    int error = retain_dir(pins, sizeof pins, RETAIN_PIN, run);
+    if (error == 0)
+        error = retain_dir(tombstones, sizeof tombstones, RETAIN_TOMBSTONE, run);
+    if (error == 0)
+        error = shard_dir_key(out->checkpoint, sizeof out->checkpoint, run, step, attempt);
+    if (error != 0)
+        return error;
+    const char *name = strrchr(out->checkpoint, '/'); /* at most 60 bytes: two numbers */
+    snprintf(out->pin, sizeof out->pin, "%s%.60s", pins, name);
+    snprintf(out->tombstone, sizeof out->tombstone, "%s%.60s", tombstones, name);
+    return 0;
+}
+
+bool retain_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt)
+{
+    unsigned long long step, attempt;
+    char key[64];
+    if (sscanf(name, "step-%llu-a%llu", &step, &attempt) != 2 ||
+        shard_dir_key(key, sizeof key, "r", step, attempt) != 0 || strcmp(key + 2, name) != 0)
+        return false;
+    *out_step = step;
+    *out_attempt = attempt;
+    return true;
+}
+
+int64_t retain_time(const char *text)
+{
+    struct tm utc = {0};
+    const char *end = strptime(text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    return end != NULL && *end == '\0' ? (int64_t)timegm(&utc) : 0;
 }

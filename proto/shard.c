@@ -73,6 +73,14 @@ int shard_key(char *out, size_t size, const struct shard_identity *identity)
     return 0;
 }
 
+bool shard_is_file_name(const char *name)
+{
+    static const char suffix[] = ".safetensors";
+    size_t length = strlen(name);
+    return strncmp(name, "shard-", 6) == 0 && length > sizeof suffix &&
+           strcmp(name + length - (sizeof suffix - 1), suffix) == 0;
+}
+
 /* ---- geometry ---- */
 
 static uint64_t round_up(uint64_t bytes)

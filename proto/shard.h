@@ -58,6 +58,8 @@ bool shard_nonce_is_valid(const char *nonce);
  * File numbers are 1-based as Hugging Face names them; `shard` here is 0-based. */
 int shard_dir_key(char *out, size_t size, const char *run, uint64_t step, uint64_t attempt);
 int shard_key(char *out, size_t size, const struct shard_identity *identity);
+/* Has a file in such a directory the name of a shard? */
+bool shard_is_file_name(const char *name);
 
 /* Upper bound of the header's size that depends on the tensors only, so that data_start is the same
  * for every step: numbers in the header are space-padded by the final padding. */

@@ -1,7 +1,7 @@
 /* group.c - the removal of a directory whose objects belong together.
  *
- *   tombstone durable ──► may it still go? ──no──► tombstone removed: nothing happened
- *                              │ yes
+ *   tombstone durable ──► is it held? ──yes──► tombstone removed: nothing happened
+ *                              │ no
  *                              ▼
  *          marker removed, durably: from here on the group does not exist for anybody
  *                              │
@@ -72,12 +72,20 @@ static int remove_member(struct storage *storage, const char *prefix, const char
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-static int remove_tombstone(struct storage *storage, const struct storage_group *group)
+/* Removes a hold or a tombstone, durably. */
+static int remove_note(struct storage *storage, const char *key)
 {
     char parent[STORAGE_KEY_MAX + 1];
-    parent_of(parent, group->tombstone);
-    int error = storage_remove(storage, group->tombstone);
+    parent_of(parent, key);
+    int error = storage_remove(storage, key);
     return error == 0 ? storage_sync_names(storage, parent) : error;
+}
+
+/* ERR_NOT_FOUND: there is none. */
+static int look_for(struct storage *storage, const char *key)
+{
+    uint64_t bytes;
+    return storage_fetch(storage, key, NULL, 0, &bytes);
 }
 
 /* Before the marker goes. */
@@ -86,13 +94,15 @@ static int announce(struct storage *storage, const struct storage_group *group)
     int error = storage_publish(storage, group->tombstone, "", 0);
     if (error != 0 && error != ERR_EXISTS)
         return error;
-    error = group->may_go(group->user);
-    if (error == 0)
+    error = look_for(storage, group->hold);
+    if (error == ERR_NOT_FOUND)
         return 0;
-    char text[256];
+    if (error == 0)
+        error = report_error(ERR_DENIED, NULL, "%s is held by %s", group->prefix, group->hold);
+    char text[512];
     snprintf(text, sizeof(text), "%s", report_line());
     /* A tombstone that cannot be taken back stops new holds, and no more: the group stays. */
-    if (remove_tombstone(storage, group) != 0)
+    if (remove_note(storage, group->tombstone) != 0)
         log_warn("storage", "the tombstone %s could not be taken back: %s", group->tombstone,
                  report_line());
     return report_error(error, NULL, "%s", text);
@@ -132,6 +142,29 @@ int storage_group_remove(struct storage *storage, const struct storage_group *gr
         error = remove_rest(storage, group, &members);
     free_members(&members);
     if (error == 0)
-        error = remove_tombstone(storage, group);
+        error = remove_note(storage, group->tombstone);
     return error == ERR_NOT_FOUND ? 0 : error; /* the tombstone: another call came to its end */
+}
+
+int storage_group_hold(struct storage *storage, const struct storage_group *group, const char *text)
+{
+    int error = storage_publish(storage, group->hold, text, strlen(text));
+    if (error != 0)
+        return error;
+    error = look_for(storage, group->tombstone);
+    if (error == ERR_NOT_FOUND)
+        return 0;
+    if (error == 0)
+        error = report_error(ERR_NOT_FOUND, NULL, "%s is being removed", group->prefix);
+    char line[512];
+    snprintf(line, sizeof(line), "%s", report_line());
+    /* A hold too many keeps what could go: harmless. */
+    if (remove_note(storage, group->hold) != 0)
+        log_warn("storage", "the hold %s could not be taken back: %s", group->hold, report_line());
+    return report_error(error, NULL, "%s", line);
+}
+
+int storage_group_release(struct storage *storage, const struct storage_group *group)
+{
+    return remove_note(storage, group->hold);
 }

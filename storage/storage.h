@@ -189,23 +189,26 @@ int storage_transfer(struct storage *storage, enum storage_op op, struct storage
                      uint64_t offset, void *data, uint32_t bytes);
 
 /* A group is a directory of objects that exists for its readers while one small object in it, the
- * marker, does. */
+ * marker, does. While a hold exists, the group is not removed. Hold and tombstone lie elsewhere. */
 struct storage_group {
     const char *prefix;                /* the directory */
     const char *marker;                /* name in it */
-    const char *tombstone;             /* key elsewhere: "the group is being removed" */
+    const char *hold;                  /* key: "keep it" */
+    const char *tombstone;             /* key: "it is being removed" */
     bool (*is_ours)(const char *name); /* which other objects in it may be removed */
-    /* Asked when the tombstone is durable: may it still go? An error withdraws the removal. Whoever
-     * wants to keep a group writes that down first and then looks for a tombstone, so one of the
-     * two sees the other. */
-    int (*may_go)(void *user);
-    void *user;
 };
-/* Removes a group so that a crash at any point leaves it whole or gone: tombstone, may_go, marker,
- * the rest, tombstone; each durable before the next. What is not ours stays, with its directory. A
- * removal that was cut short is taken up again by the same call. Errors: of may_go and of the
- * calls above. */
+/* Removes a group so that a crash at any point leaves it whole or gone: tombstone, a look for the
+ * hold, marker, the rest, tombstone; each durable before the next. What is not ours stays, with its
+ * directory. A removal that was cut short is taken up again by the same call. ERR_DENIED: it is
+ * held, and nothing happened; else the errors of the calls above. */
 int storage_group_remove(struct storage *storage, const struct storage_group *group);
+/* Makes the hold, durably, with a text. Then it looks for a tombstone, so of a hold and a removal
+ * at the same time one sees the other. ERR_NOT_FOUND: it is being removed; ERR_EXISTS: it was held.
+ */
+int storage_group_hold(struct storage *storage, const struct storage_group *group,
+                       const char *text);
+/* ERR_NOT_FOUND: it was not held. */
+int storage_group_release(struct storage *storage, const struct storage_group *group);
 
 /* fault only: lose power and come back. Requests in flight end with ERR_IO; what was not synced is
  * kept, dropped or torn by the seed. Objects opened before fail from then on and only wait to be

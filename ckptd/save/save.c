@@ -233,6 +233,7 @@ static void compare_content(struct save *save)
 
 static void perform_done(struct save *save)
 {
+    struct run *run = save->run;
     struct checkpoint *checkpoint = NULL;
     char text[REPEAT_TEXT_BYTES];
     report_commit(save);
@@ -249,6 +250,7 @@ static void perform_done(struct save *save)
     answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                    repeat_text(text, &save->repeat));
     save_free(save);
+    retain_after_commit(run);
 }
 
 /* ---- failed ---- */

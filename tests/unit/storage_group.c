@@ -13,21 +13,11 @@ static bool is_ours(const char *name)
     return strncmp(name, "shard-", 6) == 0;
 }
 
-static int may_go(void *user)
-{
-    const char *hold = user;
-    return hold == NULL ? 0 : report_error(ERR_DENIED, NULL, "%s", hold);
-}
-
-static struct storage_group group_of(const char *hold)
-{
-    return (struct storage_group){.prefix = "run/step-1",
-                                  .marker = "manifest",
-                                  .tombstone = "run/tombstones/step-1",
-                                  .is_ours = is_ours,
-                                  .may_go = may_go,
-                                  .user = (void *)(uintptr_t)hold};
-}
+static const struct storage_group group = {.prefix = "run/step-1",
+                                           .marker = "manifest",
+                                           .hold = "run/pins/step-1",
+                                           .tombstone = "run/tombstones/step-1",
+                                           .is_ours = is_ours};
 
 static struct storage *open_fault(const char *where)
 {
@@ -84,7 +74,6 @@ static void test_group__goes_whole_and_leaves_nothing(void **state)
 {
     (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
-    struct storage_group group = group_of(NULL);
     assert_int_equal(make_group(storage), 0);
     assert_int_equal(storage_group_remove(storage, &group), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
@@ -95,17 +84,38 @@ static void test_group__goes_whole_and_leaves_nothing(void **state)
     storage_close(storage);
 }
 
-static void test_group__what_is_held_stays_and_says_why(void **state)
+static void test_group__what_is_held_stays_until_it_is_released(void **state)
 {
     (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
-    struct storage_group group = group_of("it is pinned");
     assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_group_release(storage, &group), ERR_NOT_FOUND);
+    assert_int_equal(storage_group_hold(storage, &group, "for the paper"), 0);
+    assert_int_equal(storage_group_hold(storage, &group, "again"), ERR_EXISTS);
+    assert_int_equal(storage_fault_crash(storage), 0);
     assert_int_equal(storage_group_remove(storage, &group), ERR_DENIED);
-    assert_non_null(strstr(report_line(), "it is pinned"));
+    assert_non_null(strstr(report_line(), "run/pins/step-1"));
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_true(is_whole(storage));
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    assert_int_equal(storage_group_release(storage, &group), 0);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_int_equal(storage_group_remove(storage, &group), 0);
+    assert_int_equal(count_names(storage, "run/step-1"), 0);
+    storage_close(storage);
+}
+
+/* The removal stands between tombstone and marker: a hold comes too late, and says so. */
+static void test_group__a_hold_sees_the_removal_under_way(void **state)
+{
+    (void)state;
+    struct storage *storage = open_fault("lost=1:memory:");
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_publish(storage, group.tombstone, "", 0), 0);
+    assert_int_equal(storage_group_hold(storage, &group, "too late"), ERR_NOT_FOUND);
+    assert_non_null(strstr(report_line(), "being removed"));
+    assert_int_equal(count_names(storage, "run/pins"), 0);
+    assert_int_equal(storage_group_remove(storage, &group), 0);
     storage_close(storage);
 }
 
@@ -113,7 +123,6 @@ static void test_group__what_is_not_ours_stays_with_its_directory(void **state)
 {
     (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
-    struct storage_group group = group_of(NULL);
     assert_int_equal(make_group(storage), 0);
     assert_int_equal(storage_publish(storage, "run/step-1/notes", "mine", 4), 0);
     assert_int_equal(storage_group_remove(storage, &group), 0);
@@ -131,7 +140,6 @@ static bool cut_short(int fail_at, const char *lost, int *made)
     char where[64];
     snprintf(where, sizeof(where), "seed=%d,lost=%s,fail_at=%d:memory:", fail_at, lost, fail_at);
     struct storage *storage = open_fault(where);
-    struct storage_group group = group_of(NULL);
     if (make_group(storage) != 0) { /* it failed before the removal */
         storage_close(storage);
         return true;
@@ -162,9 +170,9 @@ static void test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone(void **st
         int made = 0;
         for (int n = 1; cut_short(n, losses[i], &made); n++)
             continue;
-        /* list, tombstone, marker, its sync, three shards, directory, its sync, tombstone, its sync
-         */
-        assert_int_equal(made, 11);
+        /* list, tombstone, hold, marker, its sync, three shards, directory, its sync, tombstone,
+         * its sync */
+        assert_int_equal(made, 12);
     }
 }
 
@@ -172,7 +180,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_group__goes_whole_and_leaves_nothing),
-        cmocka_unit_test(test_group__what_is_held_stays_and_says_why),
+        cmocka_unit_test(test_group__what_is_held_stays_until_it_is_released),
+        cmocka_unit_test(test_group__a_hold_sees_the_removal_under_way),
         cmocka_unit_test(test_group__what_is_not_ours_stays_with_its_directory),
         cmocka_unit_test(test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone),
     };

@@ -1,0 +1,446 @@
+/* retain.c - which checkpoints go, and how: pins, prune, retention.
+ *
+ *   Prune, or a commit with retention on
+ *       │ worker: pins, metrics, the plan (proto/retain.c)
+ *       ▼
+ *   each one that goes, if nobody has leased it since: out of the catalog and of memory, so that
+ *       │ nobody can open it any more
+ *       ▼ worker: storage_group_remove, which looks for a pin once more behind its tombstone
+ *   gone; or still whole (pinned meanwhile, a failed operation): back into the catalog
+ *
+ * The decision is that of proto/retain.c, the same as in `ckpt-cli prune --store`. Pins are files
+ * that also tools without a server make, so they are read for every plan. A pin is written before a
+ * tombstone is looked for, a tombstone before a pin is: one of the two sees the other.
+ *
+ * Limits: one plan at a time per run (ERR_BUSY); nothing is removed for limits.lease_ms after the
+ * start (ERR_BUSY), as readers of the daemon before may still be at work. */
+#include "proto/retain.h"
+#include "ckptd/ckptd.h"
+
+#include <jansson.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One checkpoint of the run, and what became of it. */
+struct candidate {
+    struct manifest_summary summary;
+    struct fault fault; /* why it could not be removed */
+    bool is_chosen, is_gone;
+};
+
+struct pruning {
+    struct service *service;
+    struct run *run;
+    struct rpc_call *call; /* NULL: retention after a commit */
+    struct retain_rules rules;
+    char metric[64];
+    bool is_dry;
+    struct retain_item *items;
+    struct candidate *candidates; /* in the order of items */
+    uint32_t count;
+    struct fault fault;
+    struct job job;
+};
+
+static void free_pruning(struct pruning *pruning)
+{
+    if (pruning->run)
+        pruning->run->pruning = NULL;
+    free(pruning->items);
+    free(pruning->candidates);
+    free(pruning);
+}
+
+/* ---- the plan, on a worker ---- */
+
+static int visit_pin(void *user, const struct storage_entry *entry)
+{
+    struct pruning *pruning = user;
+    uint64_t step, attempt;
+    if (entry->is_dir || !retain_parse(entry->name, &step, &attempt))
+        return 0;
+    for (uint32_t i = 0; i < pruning->count; i++)
+        if (pruning->items[i].step == step && pruning->items[i].attempt == attempt)
+            pruning->items[i].is_pinned = true;
+    return 0;
+}
+
+static int read_pins(struct pruning *pruning)
+{
+    char prefix[STORAGE_KEY_MAX];
+    int error = retain_dir(prefix, sizeof prefix, RETAIN_PIN, pruning->run->name);
+    return error == 0 ? storage_list(pruning->service->storage, prefix, visit_pin, pruning) : error;
+}
+
+/* state.metrics.<name> of the manifest. Without it the checkpoint has no rank among the best. */
+static int read_metric(struct pruning *pruning, uint32_t index)
+{
+    struct retain_item *item = &pruning->items[index];
+    struct manifest *manifest = NULL;
+    char key[STORAGE_KEY_MAX + 32];
+    void *text = NULL;
+    size_t bytes = 0;
+    int error = shard_dir_key(key, STORAGE_KEY_MAX, pruning->run->name, item->step, item->attempt);
+    if (error != 0)
+        return error;
+    strcat(key, "/" MANIFEST_NAME);
+    error = storage_fetch_all(pruning->service->storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
+    if (error == 0)
+        error = manifest_read(&manifest, text, bytes);
+    free(text);
+    if (error != 0) { /* it cannot be verified: then it stays */
+        item->is_damaged = true;
+        return 0;
+    }
+    json_t *state = json_loads(manifest->state_json, 0, NULL);
+    const json_t *value = json_object_get(json_object_get(state, "metrics"), pruning->metric);
+    item->has_metric = json_is_number(value);
+    item->metric = json_number_value(value);
+    json_decref(state);
+    manifest_free(manifest);
+    return 0;
+}
+
+static void work_plan(struct job *job)
+{
+    struct pruning *pruning = CONTAINER_OF(job, struct pruning, job);
+    uint32_t removed;
+    int error = read_pins(pruning);
+    for (uint32_t i = 0; i < pruning->count && error == 0 && pruning->rules.keep_best > 0; i++)
+        if (!pruning->items[i].is_damaged)
+            error = read_metric(pruning, i);
+    if (error == 0)
+        error = retain_plan(pruning->items, pruning->count, &pruning->rules, &removed);
+    if (error == ERR_DENIED && pruning->is_dry) /* a dry run shows what would be refused */
+        error = 0;
+    if (error != 0)
+        fault_take(&pruning->fault, error);
+}
+
+/* ---- the answer ---- */
+
+static void fill_entry(Holdfast__V1__PruneEntry *out, const struct pruning *pruning, uint32_t index)
+{
+    const struct candidate *candidate = &pruning->candidates[index];
+    holdfast__v1__prune_entry__init(out);
+    out->step = candidate->summary.step;
+    out->attempt = candidate->summary.attempt;
+    out->bytes = candidate->summary.bytes;
+    out->reasons = pruning->items[index].reasons;
+    out->removed = candidate->is_gone;
+    out->error = (char *)(uintptr_t)candidate->fault.message;
+}
+
+static void answer(struct pruning *pruning)
+{
+    Holdfast__V1__PruneReply reply = HOLDFAST__V1__PRUNE_REPLY__INIT;
+    Holdfast__V1__PruneEntry *entries = calloc(pruning->count + 1, sizeof *entries);
+    Holdfast__V1__PruneEntry **pointers = calloc(pruning->count + 1, sizeof *pointers);
+    for (uint32_t i = 0; entries && pointers && i < pruning->count; i++) {
+        fill_entry(&entries[i], pruning, i);
+        pointers[i] = &entries[i];
+    }
+    reply.entries = pointers;
+    reply.n_entries = pruning->count;
+    if (entries && pointers)
+        rpc_call_reply(pruning->call, &reply.base);
+    else
+        rpc_call_fail(pruning->call, report_error(ERR_MEMORY, NULL, "no memory for the answer"));
+    free(entries);
+    free(pointers);
+}
+
+static void finish(struct pruning *pruning)
+{
+    if (pruning->fault.code != 0) {
+        int error = fault_raise(&pruning->fault);
+        if (pruning->call)
+            rpc_call_fail(pruning->call, error);
+        else
+            log_warn("retain", "run %s: nothing was removed: %s", pruning->run->name,
+                     report_line());
+    } else if (pruning->call) {
+        answer(pruning);
+    }
+    free_pruning(pruning);
+}
+
+/* ---- removal ---- */
+
+/* A checkpoint as storage sees it; borrows from `keys`. */
+static struct storage_group group_of(const struct retain_keys *keys)
+{
+    return (struct storage_group){.prefix = keys->checkpoint,
+                                  .marker = MANIFEST_NAME,
+                                  .hold = keys->pin,
+                                  .tombstone = keys->tombstone,
+                                  .is_ours = shard_is_file_name};
+}
+
+static int remove_one(struct storage *storage, const struct manifest_summary *summary)
+{
+    struct retain_keys keys;
+    int error = retain_keys(&keys, summary->run, summary->step, summary->attempt);
+    struct storage_group group = group_of(&keys);
+    return error == 0 ? storage_group_remove(storage, &group) : error;
+}
+
+/* Without its manifest a checkpoint is gone, whatever else went wrong. */
+static bool is_gone(struct storage *storage, const struct manifest_summary *summary)
+{
+    char key[STORAGE_KEY_MAX + 32];
+    uint64_t bytes;
+    if (shard_dir_key(key, STORAGE_KEY_MAX, summary->run, summary->step, summary->attempt) != 0)
+        return false;
+    strcat(key, "/" MANIFEST_NAME);
+    return storage_fetch(storage, key, NULL, 0, &bytes) == ERR_NOT_FOUND;
+}
+
+static void work_remove(struct job *job)
+{
+    struct pruning *pruning = CONTAINER_OF(job, struct pruning, job);
+    struct storage *storage = pruning->service->storage;
+    for (uint32_t i = 0; i < pruning->count; i++) {
+        struct candidate *candidate = &pruning->candidates[i];
+        if (!candidate->is_chosen)
+            continue;
+        int error = remove_one(storage, &candidate->summary);
+        if (error != 0)
+            fault_take(&candidate->fault, error);
+        candidate->is_gone = error == 0 || is_gone(storage, &candidate->summary);
+    }
+}
+
+static void removed(struct event *event)
+{
+    struct pruning *pruning = CONTAINER_OF(event, struct pruning, job.done);
+    uint32_t count = 0;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < pruning->count; i++) {
+        struct candidate *candidate = &pruning->candidates[i];
+        struct checkpoint *back;
+        if (!candidate->is_chosen)
+            continue;
+        if (candidate->fault.code != 0)
+            log_warn("retain", "run %s, step %llu, attempt %llu %s: %s", pruning->run->name,
+                     (unsigned long long)candidate->summary.step,
+                     (unsigned long long)candidate->summary.attempt,
+                     candidate->is_gone ? "is gone, but not all of its files" : "stays",
+                     candidate->fault.message);
+        if (!candidate->is_gone && catalog_add(&back, pruning->run, &candidate->summary) != 0)
+            log_error("retain", "it is missing in the list until the next start: %s",
+                      report_line());
+        count += candidate->is_gone;
+        bytes += candidate->is_gone ? candidate->summary.bytes : 0;
+    }
+    pruning->service->stats.pruned += count;
+    log_info("retain", "run %s: removed %u of %u checkpoints, %llu bytes", pruning->run->name,
+             count, pruning->count, (unsigned long long)bytes);
+    finish(pruning);
+}
+
+/* Takes what the plan gives up out of everybody's reach. False: there is nothing to remove. */
+static bool choose(struct pruning *pruning)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < pruning->count; i++) {
+        struct candidate *candidate = &pruning->candidates[i];
+        struct checkpoint *checkpoint =
+            catalog_find(pruning->run, candidate->summary.step, candidate->summary.attempt);
+        if (pruning->items[i].reasons != 0 || !checkpoint)
+            continue;
+        if (!catalog_remove(checkpoint)) {
+            pruning->items[i].reasons = RETAIN_LEASED; /* since the plan was made */
+            continue;
+        }
+        candidate->is_chosen = any = true;
+    }
+    return any;
+}
+
+static void planned(struct event *event)
+{
+    struct pruning *pruning = CONTAINER_OF(event, struct pruning, job.done);
+    if (pruning->fault.code != 0 || pruning->is_dry || !choose(pruning)) {
+        finish(pruning);
+        return;
+    }
+    pruning->job = (struct job){.work = work_remove, .done.run = removed};
+    loop_work(pruning->service->loop, &pruning->job);
+}
+
+/* ---- beginning ---- */
+
+static void fill_items(struct pruning *pruning)
+{
+    uint32_t i = 0;
+    for (const struct checkpoint *c = pruning->run->checkpoints; c; c = c->next, i++) {
+        pruning->candidates[i].summary = c->summary;
+        snprintf(pruning->candidates[i].summary.run, sizeof c->summary.run, "%s",
+                 pruning->run->name);
+        pruning->items[i] = (struct retain_item){.step = c->summary.step,
+                                                 .attempt = c->summary.attempt,
+                                                 .time = retain_time(c->summary.time),
+                                                 .is_leased = c->leases > 0,
+                                                 .is_damaged = c->damaged};
+    }
+}
+
+static int check_start(const struct service *service, const struct run *run, bool is_dry)
+{
+    int64_t wait = service->opened_ms + service->config->limit_lease_ms - loop_now_ms();
+    if (run->pruning)
+        return report_error(ERR_BUSY, "try again", "checkpoints of run %s are being removed",
+                            run->name);
+    if (is_dry)
+        return 0;
+    if (service->offline[0])
+        return report_error(ERR_IO, "replace the disk, then restart ckptd",
+                            "the store is offline: %s", service->offline);
+    if (wait > 0)
+        return report_error(ERR_BUSY, "readers of the ckptd before may still be at work",
+                            "nothing is removed for %lld s after the start: wait %lld s more",
+                            (long long)service->config->limit_lease_ms / 1000,
+                            (long long)(wait + 999) / 1000);
+    return 0;
+}
+
+/* On an error nothing was begun. */
+static int begin(struct run *run, struct rpc_call *call, const struct retain_rules *rules,
+                 const char *metric, bool is_dry)
+{
+    struct service *service = run->service;
+    int error = check_start(service, run, is_dry);
+    if (error != 0)
+        return error;
+    struct pruning *pruning = calloc(1, sizeof *pruning);
+    if (!pruning)
+        return report_error(ERR_MEMORY, NULL, "no memory for a prune");
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
+        pruning->count++;
+    pruning->items = calloc(pruning->count + 1, sizeof *pruning->items);
+    pruning->candidates = calloc(pruning->count + 1, sizeof *pruning->candidates);
+    if (!pruning->items || !pruning->candidates) {
+        free_pruning(pruning);
+        return report_error(ERR_MEMORY, NULL, "no memory for a plan of many checkpoints");
+    }
+    pruning->service = service;
+    pruning->run = run;
+    pruning->call = call;
+    pruning->rules = *rules;
+    pruning->is_dry = is_dry;
+    snprintf(pruning->metric, sizeof pruning->metric, "%s", metric[0] ? metric : "loss");
+    fill_items(pruning);
+    run->pruning = pruning;
+    pruning->job = (struct job){.work = work_plan, .done.run = planned};
+    loop_work(service->loop, &pruning->job);
+    return 0;
+}
+
+void retain_prune(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__PruneRequest *request)
+{
+    struct run *run;
+    struct retain_rules rules = {.keep_last = request->keep_last,
+                                 .keep_every = request->keep_every,
+                                 .keep_within = request->keep_within_seconds,
+                                 .keep_best = request->keep_best,
+                                 .best_is_highest = request->best_is_highest,
+                                 .may_remove_most = request->may_remove_most};
+    int error = service_check_open(service);
+    if (error == 0)
+        error = run_find(&run, service, request->run, false);
+    if (error == 0)
+        error = begin(run, call, &rules, request->metric, request->dry_run);
+    if (error != 0)
+        rpc_call_fail(call, error);
+}
+
+void retain_after_commit(struct run *run)
+{
+    const struct config *config = run->service->config;
+    struct retain_rules rules = {.keep_last = (uint32_t)config->retain_last,
+                                 .keep_every = (uint64_t)config->retain_every,
+                                 .keep_within = (uint64_t)config->retain_within,
+                                 .keep_best = (uint32_t)config->retain_best,
+                                 .best_is_highest = strcmp(config->retain_order, "highest") == 0,
+                                 .may_remove_most = config->retain_most};
+    bool is_on = rules.keep_last || rules.keep_every || rules.keep_within || rules.keep_best;
+    if (!is_on || run->service->draining ||
+        begin(run, NULL, &rules, config->retain_metric, false) == 0)
+        return;
+    log_debug("retain", "run %s: %s", run->name, report_line()); /* the next commit tries again */
+}
+
+/* ---- pins ---- */
+
+struct pinning {
+    struct service *service;
+    struct rpc_call *call;
+    bool is_unpin;
+    char note[256];
+    struct retain_keys keys;
+    struct fault fault;
+    struct job job;
+};
+
+static void work_pin(struct job *job)
+{
+    struct pinning *pinning = CONTAINER_OF(job, struct pinning, job);
+    struct storage_group group = group_of(&pinning->keys);
+    int error = pinning->is_unpin
+                    ? storage_group_release(pinning->service->storage, &group)
+                    : storage_group_hold(pinning->service->storage, &group, pinning->note);
+    if (error != 0)
+        fault_take(&pinning->fault, error);
+}
+
+static void pinned(struct event *event)
+{
+    struct pinning *pinning = CONTAINER_OF(event, struct pinning, job.done);
+    Holdfast__V1__PinReply reply = HOLDFAST__V1__PIN_REPLY__INIT;
+    if (pinning->fault.code != 0)
+        rpc_call_fail(pinning->call, fault_raise(&pinning->fault));
+    else
+        rpc_call_reply(pinning->call, &reply.base);
+    free(pinning);
+}
+
+static int find_pinned(struct pinning *pinning, const Holdfast__V1__PinRequest *request)
+{
+    struct run *run;
+    int error = run_find(&run, pinning->service, request->run, false);
+    if (error != 0)
+        return error;
+    /* A pin outlives what it names: it may be taken away all the same. */
+    if (!request->unpin && !catalog_find(run, request->step, request->attempt))
+        return report_error(ERR_NOT_FOUND, "see ckpt-cli list",
+                            "run %s has no checkpoint of step %llu, attempt %llu", run->name,
+                            (unsigned long long)request->step,
+                            (unsigned long long)request->attempt);
+    return retain_keys(&pinning->keys, run->name, request->step, request->attempt);
+}
+
+void retain_pin(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__PinRequest *request)
+{
+    struct pinning *pinning = calloc(1, sizeof *pinning);
+    int error = pinning ? service_check_open(service)
+                        : report_error(ERR_MEMORY, NULL, "no memory for a pin");
+    if (error == 0) {
+        pinning->service = service;
+        pinning->call = call;
+        pinning->is_unpin = request->unpin;
+        snprintf(pinning->note, sizeof pinning->note, "%s", request->note);
+        error = find_pinned(pinning, request);
+    }
+    if (error != 0) {
+        free(pinning);
+        rpc_call_fail(call, error);
+        return;
+    }
+    pinning->job = (struct job){.work = work_pin, .done.run = pinned};
+    loop_work(service->loop, &pinning->job);
+}
