@@ -247,6 +247,7 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->world_size = checkpoint->summary.world_size;
     out->durability = checkpoint->damaged ? "damaged" : "local";
     out->in_memory = catalog_in_memory(checkpoint);
+    out->pinned = checkpoint->pinned;
 }
 
 /* ---- reading the store ---- */
@@ -421,6 +422,24 @@ static int scan_attempts(struct scan *scan)
     return error;
 }
 
+static void scan_pins(const struct scan *scan)
+{
+    char folder[STORAGE_KEY_MAX];
+    struct names names;
+    uint64_t step, attempt;
+    if (retain_dir(folder, sizeof folder, RETAIN_PIN, scan->run->name) != 0 ||
+        list_names(&names, scan->service->storage, folder) != 0)
+        return;
+    for (size_t i = 0; i < names.count; i++) {
+        struct checkpoint *checkpoint = retain_parse(names.list[i].text, &step, &attempt)
+                                            ? catalog_find(scan->run, step, attempt)
+                                            : NULL;
+        if (checkpoint)
+            checkpoint->pinned = true;
+    }
+    free(names.list);
+}
+
 /* What a removal that was cut short left: the checkpoint is whole, or went as rubbish just now. In
  * both cases nobody is removing it any more. */
 static void remove_tombstones(const struct scan *scan)
@@ -473,6 +492,7 @@ static int scan_run(struct scan *scan, const char *name)
         if (c->summary.attempt > scan->run->newest_attempt)
             scan->run->newest_attempt = c->summary.attempt;
     commit_init(&scan->run->machine, scan->run->newest_attempt);
+    scan_pins(scan);
     remove_tombstones(scan);
     sync_newest(scan->run);
     return error;

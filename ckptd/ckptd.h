@@ -354,6 +354,7 @@ struct run {
     struct parked *describing; /* wait until the attempt is read back */
     struct attempt_work take, resume, parent;
     struct pruning *pruning;        /* under way, or NULL */
+    bool retain_again;              /* there was a commit meanwhile */
     uint64_t newest_attempt;        /* durable; from the store */
     struct checkpoint *checkpoints; /* newest first */
     struct save *saves;
@@ -582,6 +583,7 @@ struct checkpoint {
     struct checkpoint *next; /* of the run; newest attempt first, then newest step */
     struct run *run;
     struct manifest_summary summary;
+    bool pinned;  /* as last seen */
     bool damaged; /* quarantined: reported, never deleted, never served */
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
     char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */

@@ -164,7 +164,10 @@ static void finish(struct pruning *pruning)
     } else if (pruning->call) {
         answer(pruning);
     }
+    struct run *run = pruning->run;
     free_pruning(pruning);
+    if (run->retain_again)
+        retain_after_commit(run);
 }
 
 /* ---- removal ---- */
@@ -260,9 +263,28 @@ static bool choose(struct pruning *pruning)
     return any;
 }
 
+/* What the plan has learned about pins. Both are newest first; saves since then have come in front.
+ */
+static void note_pins(const struct pruning *pruning)
+{
+    struct checkpoint *checkpoint = pruning->run->checkpoints;
+    for (uint32_t i = 0; i < pruning->count; i++) {
+        const struct retain_item *item = &pruning->items[i];
+        while (checkpoint && (checkpoint->summary.attempt > item->attempt ||
+                              (checkpoint->summary.attempt == item->attempt &&
+                               checkpoint->summary.step > item->step)))
+            checkpoint = checkpoint->next;
+        if (checkpoint && checkpoint->summary.attempt == item->attempt &&
+            checkpoint->summary.step == item->step)
+            checkpoint->pinned = item->is_pinned;
+    }
+}
+
 static void planned(struct event *event)
 {
     struct pruning *pruning = CONTAINER_OF(event, struct pruning, job.done);
+    if (pruning->fault.code == 0)
+        note_pins(pruning);
     if (pruning->fault.code != 0 || pruning->is_dry || !choose(pruning)) {
         finish(pruning);
         return;
@@ -367,11 +389,12 @@ void retain_after_commit(struct run *run)
                                  .keep_best = (uint32_t)config->retain_best,
                                  .best_is_highest = strcmp(config->retain_order, "highest") == 0,
                                  .may_remove_most = config->retain_most};
-    bool is_on = rules.keep_last || rules.keep_every || rules.keep_within || rules.keep_best;
-    if (!is_on || run->service->draining ||
-        begin(run, NULL, &rules, config->retain_metric, false) == 0)
+    if (!rules.keep_last && !rules.keep_every && !rules.keep_within && !rules.keep_best)
         return;
-    log_debug("retain", "run %s: %s", run->name, report_line()); /* the next commit tries again */
+    run->retain_again = run->pruning != NULL;
+    if (!run->pruning && !run->service->draining &&
+        begin(run, NULL, &rules, config->retain_metric, false) != 0)
+        log_debug("retain", "run %s: %s", run->name, report_line()); /* after the next commit */
 }
 
 /* ---- pins ---- */
@@ -379,6 +402,8 @@ void retain_after_commit(struct run *run)
 struct pinning {
     struct service *service;
     struct rpc_call *call;
+    struct run *run;
+    uint64_t step, attempt;
     bool is_unpin;
     char note[256];
     struct retain_keys keys;
@@ -401,6 +426,10 @@ static void pinned(struct event *event)
 {
     struct pinning *pinning = CONTAINER_OF(event, struct pinning, job.done);
     Holdfast__V1__PinReply reply = HOLDFAST__V1__PIN_REPLY__INIT;
+    struct checkpoint *checkpoint = catalog_find(pinning->run, pinning->step, pinning->attempt);
+    bool is_done = pinning->fault.code == 0 || pinning->fault.code == ERR_EXISTS;
+    if (checkpoint && is_done)
+        checkpoint->pinned = !pinning->is_unpin;
     if (pinning->fault.code != 0)
         rpc_call_fail(pinning->call, fault_raise(&pinning->fault));
     else
@@ -414,6 +443,9 @@ static int find_pinned(struct pinning *pinning, const Holdfast__V1__PinRequest *
     int error = run_find(&run, pinning->service, request->run, false);
     if (error != 0)
         return error;
+    pinning->run = run;
+    pinning->step = request->step;
+    pinning->attempt = request->attempt;
     /* A pin outlives what it names: it may be taken away all the same. */
     if (!request->unpin && !catalog_find(run, request->step, request->attempt))
         return report_error(ERR_NOT_FOUND, "see ckpt-cli list",

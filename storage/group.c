@@ -146,6 +146,18 @@ int storage_group_remove(struct storage *storage, const struct storage_group *gr
     return error == ERR_NOT_FOUND ? 0 : error; /* the tombstone: another call came to its end */
 }
 
+int storage_group_recover(struct storage *storage, const struct storage_group *group)
+{
+    struct members members = {.group = group};
+    int error = storage_list(storage, group->prefix, visit_member, &members);
+    if (error == 0 && !members.has_marker)
+        error = remove_rest(storage, group, &members);
+    free_members(&members);
+    if (error == 0)
+        error = remove_note(storage, group->tombstone);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
 int storage_group_hold(struct storage *storage, const struct storage_group *group, const char *text)
 {
     int error = storage_publish(storage, group->hold, text, strlen(text));

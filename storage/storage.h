@@ -202,6 +202,8 @@ struct storage_group {
  * directory. A removal that was cut short is taken up again by the same call. ERR_DENIED: it is
  * held, and nothing happened; else the errors of the calls above. */
 int storage_group_remove(struct storage *storage, const struct storage_group *group);
+/* What became of a removal that was cut short: ended where the marker is gone, else taken back. */
+int storage_group_recover(struct storage *storage, const struct storage_group *group);
 /* Makes the hold, durably, with a text. Then it looks for a tombstone, so of a hold and a removal
  * at the same time one sees the other. ERR_NOT_FOUND: it is being removed; ERR_EXISTS: it was held.
  */

@@ -6,6 +6,7 @@
 #include "clients/cli/cli.h"
 
 #include "proto/ckpt.pb-c.h"
+#include "proto/retain.h"
 #include "proto/rpc.h"
 
 #include <jansson.h>
@@ -19,7 +20,7 @@ struct row {
     const char *run, *nonce, *time, *durability, *damage;
     uint64_t step, attempt, bytes;
     uint32_t world_size;
-    bool in_memory;
+    bool in_memory, is_pinned;
 };
 
 /* ---- list ---- */
@@ -43,7 +44,8 @@ static void print_row_json(const struct row *row, bool is_first)
     text_json(stdout, row->time);
     printf(", \"durability\": ");
     text_json(stdout, row->durability);
-    printf(", \"in_memory\": %s}", row->in_memory ? "true" : "false");
+    printf(", \"in_memory\": %s, \"pinned\": %s}", row->in_memory ? "true" : "false",
+           row->is_pinned ? "true" : "false");
 }
 
 static void print_row(const struct row *row, bool is_first)
@@ -57,9 +59,9 @@ static void print_row(const struct row *row, bool is_first)
     if (row->damage[0] != '\0')
         printf("%-32s DAMAGED: %s\n", name, text);
     else
-        printf("%-32s %6u  %11s  %-20s  %s%s\n", name, row->world_size,
+        printf("%-32s %6u  %11s  %-20s  %s%s%s\n", name, row->world_size,
                text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time),
-               text, row->in_memory ? ", in memory" : "");
+               text, row->in_memory ? ", in memory" : "", row->is_pinned ? ", pinned" : "");
 }
 
 static void print_rows_begin(const struct cli *cli)
@@ -74,6 +76,14 @@ static void print_rows_end(const struct cli *cli, size_t count)
         printf("%s]\n", count > 0 ? "\n" : "");
     else if (count == 0)
         printf("no checkpoints\n");
+}
+
+static bool is_pinned(struct storage *store, const struct manifest_summary *summary)
+{
+    struct retain_keys keys;
+    uint64_t bytes;
+    return retain_keys(&keys, summary->run, summary->step, summary->attempt) == 0 &&
+           storage_fetch(store, keys.pin, NULL, 0, &bytes) == 0;
 }
 
 static int list_store(const struct cli *cli)
@@ -95,7 +105,8 @@ static int list_store(const struct cli *cli)
                                 .step = from->step,
                                 .attempt = from->attempt,
                                 .bytes = from->bytes,
-                                .world_size = from->world_size};
+                                .world_size = from->world_size,
+                                .is_pinned = is_pinned(store, from)};
         (cli->is_json ? print_row_json : print_row)(&row, i == 0);
     }
     if (error == 0)
@@ -106,15 +117,15 @@ static int list_store(const struct cli *cli)
     return error;
 }
 
-/* One call to the server that --server names. */
-static int call_server(ProtobufCMessage **out, const struct cli *cli, const char *method,
-                       const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type)
+int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
+             const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+             uint32_t timeout_ms)
 {
     struct rpc_client *client = NULL;
     int error = rpc_client_open(&client, cli->server);
     if (error != 0)
         return error;
-    error = rpc_client_call(client, method, request, type, out, CALL_MS);
+    error = rpc_client_call(client, method, request, type, out, timeout_ms);
     rpc_client_close(client);
     if (error == ERR_UNAVAILABLE)
         return report_error(error, "start ckptd, or name its socket with --server unix:/PATH",
@@ -135,7 +146,8 @@ static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *pag
                                 .attempt = from->attempt,
                                 .bytes = from->bytes,
                                 .world_size = from->world_size,
-                                .in_memory = from->in_memory};
+                                .in_memory = from->in_memory,
+                                .is_pinned = from->pinned};
         (cli->is_json ? print_row_json : print_row)(&row, is_first && i == 0);
     }
 }
@@ -150,8 +162,8 @@ static int list_server(const struct cli *cli)
     request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
     request.page = page;
     while (more) {
-        int error = call_server(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
-                                &holdfast__v1__list_reply__descriptor);
+        int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
+                             &holdfast__v1__list_reply__descriptor, CALL_MS);
         if (error != 0)
             return error;
         const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
@@ -279,8 +291,8 @@ static int show_server(const struct cli *cli)
     request.run = selection.run;
     request.step = selection.step;
     request.attempt = selection.attempt;
-    error = call_server(&answer, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
-                        &holdfast__v1__show_reply__descriptor);
+    error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
+                     &holdfast__v1__show_reply__descriptor, CALL_MS);
     if (error != 0)
         return error;
     const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
@@ -332,8 +344,8 @@ int cli_status(const struct cli *cli)
 {
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
-    int error = call_server(&answer, cli, "/holdfast.v1.Checkpoint/Status", &request.base,
-                            &holdfast__v1__status_reply__descriptor);
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Status", &request.base,
+                         &holdfast__v1__status_reply__descriptor, CALL_MS);
     if (error != 0)
         return error;
     json_t *root = json_loads(((const Holdfast__V1__StatusReply *)answer)->json, 0, NULL);
@@ -356,8 +368,8 @@ int cli_health(const struct cli *cli)
 {
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
-    int error = call_server(&answer, cli, "/grpc.health.v1.Health/Check", &request.base,
-                            &holdfast__v1__hello_request__descriptor);
+    int error = cli_call(&answer, cli, "/grpc.health.v1.Health/Check", &request.base,
+                         &holdfast__v1__hello_request__descriptor, CALL_MS);
     if (error != 0)
         return error;
     bool serving = ((const Holdfast__V1__HelloRequest *)answer)->protocol == 1;

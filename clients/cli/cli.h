@@ -14,6 +14,7 @@
 #include "proto/layout.h"
 #include "proto/manifest.h"
 #include "proto/report.h"
+#include "proto/rpc.h"
 #include "proto/shard.h"
 #include "storage/storage.h"
 
@@ -39,7 +40,9 @@ struct cli {
     char server[160];
     char output[4096];
     char dtype[8];
-    bool is_json, is_weights_only, is_forced, is_quick, is_help;
+    int64_t keep_last, keep_every, keep_best;
+    char keep_within[32], metric[64], best[8], note[256];
+    bool is_json, is_weights_only, is_forced, is_quick, is_help, is_dry_run, may_remove_most;
     const char *args[2];
     int num_args;
 };
@@ -51,8 +54,17 @@ int cli_verify(const struct cli *cli);
 int cli_diff(const struct cli *cli);
 int cli_export(const struct cli *cli);
 int cli_convert(const struct cli *cli);
+int cli_prune(const struct cli *cli);
+int cli_pin(const struct cli *cli);
+int cli_unpin(const struct cli *cli);
 int cli_status(const struct cli *cli);
 int cli_health(const struct cli *cli);
+
+/* One call to the server that --server names. *out is freed by protobuf_c_message_free_unpacked().
+ */
+int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
+             const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+             uint32_t timeout_ms);
 
 /* ---- text.c: what reaches the user ---- */
 

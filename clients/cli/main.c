@@ -12,7 +12,27 @@
 #include <unistd.h>
 
 /* Places in `settings`, for is_set[] and the masks below. */
-enum setting { STORE, SERVER, OUTPUT, DTYPE, WEIGHTS_ONLY, FORCE, QUICK, JSON, HELP, NUM_SETTINGS };
+enum setting {
+    STORE,
+    SERVER,
+    OUTPUT,
+    DTYPE,
+    WEIGHTS_ONLY,
+    FORCE,
+    QUICK,
+    KEEP_LAST,
+    KEEP_EVERY,
+    KEEP_WITHIN,
+    KEEP_BEST,
+    METRIC,
+    BEST,
+    MOST,
+    DRY_RUN,
+    NOTE,
+    JSON,
+    HELP,
+    NUM_SETTINGS
+};
 #define BIT(setting) (1u << (setting))
 #define ALWAYS (BIT(JSON) | BIT(HELP))
 
@@ -29,6 +49,23 @@ static const struct option settings[] = {
                           "replace an existing file; of convert: an unfinished checkpoint"),
     [QUICK] = OPTION_BOOL(struct cli, is_quick, "quick", "false",
                           "manifest, sizes, headers and checksum tables only, no data"),
+    [KEEP_LAST] =
+        OPTION_INT(struct cli, keep_last, "keep-last", 0, 0, 1 << 24, "keep the newest so many"),
+    [KEEP_EVERY] = OPTION_INT(struct cli, keep_every, "keep-every", 0, 0, 1ll << 40,
+                              "keep the steps that are multiples of it"),
+    [KEEP_WITHIN] = OPTION_STRING(struct cli, keep_within, "keep-within", "",
+                                  "keep what is younger, counted back from the newest: 12h, 7d"),
+    [KEEP_BEST] = OPTION_INT(struct cli, keep_best, "keep-best", 0, 0, 1 << 24,
+                             "keep so many with the best metric"),
+    [METRIC] = OPTION_STRING(struct cli, metric, "metric", "loss",
+                             "which of the saved metrics --keep-best goes by"),
+    [BEST] = OPTION_CHOICE(struct cli, best, "best", "lowest", "lowest,highest",
+                           "which value of the metric is best"),
+    [MOST] = OPTION_BOOL(struct cli, may_remove_most, "most", "false",
+                         "let more than half of the run go"),
+    [DRY_RUN] = OPTION_BOOL(struct cli, is_dry_run, "dry-run", "false",
+                            "print the plan and remove nothing"),
+    [NOTE] = OPTION_STRING(struct cli, note, "note", "", "who and why; kept with the pin"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -59,6 +96,13 @@ static const struct command {
      "The new checkpoint has the same run, step, attempt and cut, and a nonce and checksums of "
      "its\n"
      "own; every command reads it. Integers keep their type. DIR is locked meanwhile.\n"},
+    {"prune", "RUN --keep-...", "remove what no rule keeps; rules are OR-ed", 1, 1,
+     BIT(STORE) | BIT(SERVER) | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) |
+         BIT(KEEP_BEST) | BIT(METRIC) | BIT(BEST) | BIT(MOST) | BIT(DRY_RUN),
+     cli_prune, "Always stays: the last two that are whole, pinned, in use, or damaged.\n"},
+    {"pin", "CHECKPOINT", "keep it for good, whatever the rules say", 1, 1,
+     BIT(STORE) | BIT(SERVER) | BIT(NOTE), cli_pin, ""},
+    {"unpin", "CHECKPOINT", "take the pin away", 1, 1, BIT(STORE) | BIT(SERVER), cli_unpin, ""},
     {"status", "", "what a running ckptd is doing", 0, 0, BIT(SERVER), cli_status, ""},
     {"health", "", "does ckptd serve? (grpc.health.v1)", 0, 0, BIT(SERVER), cli_health, ""},
 };

@@ -133,6 +133,27 @@ static void test_group__what_is_not_ours_stays_with_its_directory(void **state)
     storage_close(storage);
 }
 
+static void test_group__recovery_takes_back_what_is_whole_and_ends_the_rest(void **state)
+{
+    (void)state;
+    struct storage *storage = open_fault("lost=1:memory:");
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_publish(storage, group.tombstone, "", 0), 0);
+    assert_int_equal(storage_group_recover(storage, &group), 0);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_true(is_whole(storage));
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    assert_int_equal(storage_publish(storage, group.tombstone, "", 0), 0);
+    assert_int_equal(storage_remove(storage, "run/step-1/manifest"), 0);
+    assert_int_equal(storage_remove(storage, "run/step-1/shard-1"), 0);
+    assert_int_equal(storage_group_recover(storage, &group), 0);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_int_equal(count_names(storage, "run/step-1"), 0);
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    assert_int_equal(storage_group_recover(storage, &group), 0); /* nothing to do */
+    storage_close(storage);
+}
+
 /* Operation `fail_at` fails, then the power; then the removal is made again. False when the
  * operation was never reached. */
 static bool cut_short(int fail_at, const char *lost, int *made)
@@ -183,6 +204,7 @@ int main(void)
         cmocka_unit_test(test_group__what_is_held_stays_until_it_is_released),
         cmocka_unit_test(test_group__a_hold_sees_the_removal_under_way),
         cmocka_unit_test(test_group__what_is_not_ours_stays_with_its_directory),
+        cmocka_unit_test(test_group__recovery_takes_back_what_is_whole_and_ends_the_rest),
         cmocka_unit_test(test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

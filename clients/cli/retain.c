@@ -1,0 +1,467 @@
+/* retain.c - prune, pin, unpin: through a running ckptd, or on a directory that nobody serves.
+ *
+ * The plan is that of proto/retain.c and the removal that of storage_group_remove, the same as in
+ * ckptd. On a directory, prune takes the store's lock: while a ckptd has it, the lock names the pid
+ * and the hint says --server. Pins need no lock.
+ *
+ * A prune prints its plan, a line per checkpoint with what keeps it. --dry-run prints the plan and
+ * removes nothing. A plan that would remove more than half of the run is refused without --most. */
+#include "clients/cli/cli.h"
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/retain.h"
+#include "proto/rpc.h"
+#include "proto/shard.h"
+
+#include <jansson.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PRUNE_CALL_MS 600000u
+#define PIN_CALL_MS 10000u
+
+/* What a prune answers, from either side. */
+struct outcome {
+    uint64_t step, attempt, bytes;
+    unsigned reasons;
+    bool is_removed;
+    char error[256];
+};
+struct outcomes {
+    struct outcome *list;
+    size_t count;
+};
+
+static int new_outcomes(struct outcomes *out, size_t count)
+{
+    out->count = count;
+    out->list = calloc(count + 1, sizeof *out->list);
+    return out->list != NULL ? 0
+                             : report_error(ERR_MEMORY, NULL, "no memory for %zu results", count);
+}
+
+/* ---- the command line ---- */
+
+/* "7d", "12h", "30m", "45s", "45". */
+static int parse_span(uint64_t *out, const char *text)
+{
+    static const struct {
+        char unit;
+        uint64_t seconds;
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 604800}, {'\0', 1}};
+    char *end = NULL;
+    *out = 0;
+    if (text[0] == '\0')
+        return 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        if (text[0] < '0' || text[0] > '9' || number > (1ull << 40))
+            break;
+        if (*end == units[i].unit && (*end == '\0' || end[1] == '\0')) {
+            *out = number * units[i].seconds;
+            return 0;
+        }
+    }
+    return report_error(ERR_INVALID, "a number and s, m, h, d or w, such as 12h",
+                        "--keep-within '%s' is not a span of time", text);
+}
+
+static int parse_rules(struct retain_rules *out, const struct cli *cli)
+{
+    *out = (struct retain_rules){.keep_last = (uint32_t)cli->keep_last,
+                                 .keep_every = (uint64_t)cli->keep_every,
+                                 .keep_best = (uint32_t)cli->keep_best,
+                                 .best_is_highest = strcmp(cli->best, "highest") == 0,
+                                 .may_remove_most = cli->may_remove_most};
+    return parse_span(&out->keep_within, cli->keep_within);
+}
+
+/* A run, without a step. */
+static int parse_run(struct selection *out, const struct cli *cli)
+{
+    int error = selection_parse(out, cli->args[0]);
+    if (error == 0 && out->step >= 0)
+        error = report_error(ERR_INVALID, "name the run alone", "prune takes a run, not a step");
+    return error;
+}
+
+/* ---- through a server ---- */
+
+static int prune_server(struct outcomes *out, const struct cli *cli, const char *run,
+                        const struct retain_rules *rules)
+{
+    Holdfast__V1__PruneRequest request = HOLDFAST__V1__PRUNE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = (char *)(uintptr_t)run;
+    request.keep_last = rules->keep_last;
+    request.keep_every = rules->keep_every;
+    request.keep_within_seconds = rules->keep_within;
+    request.keep_best = rules->keep_best;
+    request.metric = (char *)(uintptr_t)cli->metric;
+    request.best_is_highest = rules->best_is_highest;
+    request.may_remove_most = rules->may_remove_most;
+    request.dry_run = cli->is_dry_run;
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Prune", &request.base,
+                         &holdfast__v1__prune_reply__descriptor, PRUNE_CALL_MS);
+    if (error != 0)
+        return error;
+    const Holdfast__V1__PruneReply *reply = (const Holdfast__V1__PruneReply *)answer;
+    error = new_outcomes(out, reply->n_entries);
+    for (size_t i = 0; error == 0 && i < out->count; i++) {
+        const Holdfast__V1__PruneEntry *entry = reply->entries[i];
+        out->list[i] = (struct outcome){.step = entry->step,
+                                        .attempt = entry->attempt,
+                                        .bytes = entry->bytes,
+                                        .reasons = entry->reasons,
+                                        .is_removed = entry->removed};
+        snprintf(out->list[i].error, sizeof out->list[i].error, "%s", entry->error);
+    }
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+/* ---- on a directory ---- */
+
+static int open_writable(struct storage **out, const struct cli *cli)
+{
+    return storage_open(out, &storage_local, cli->store,
+                        &(struct storage_options){.is_quiet = true});
+}
+
+struct recovery {
+    struct storage *store;
+    const char *run;
+};
+
+struct files {
+    uint64_t bytes;
+    uint32_t count;
+};
+
+static int visit_file(void *user, const struct storage_entry *entry)
+{
+    struct files *files = user;
+    if (!entry->is_dir && shard_is_file_name(entry->name)) {
+        files->bytes += entry->bytes;
+        files->count++;
+    }
+    return 0;
+}
+
+/* Are all its files there, with all their bytes? What is not counts as unverifiable, and stays. */
+static bool is_whole(struct storage *store, const struct catalog_entry *entry,
+                     const struct retain_keys *keys)
+{
+    struct files files = {0};
+    return entry->damage[0] == '\0' &&
+           storage_list(store, keys->checkpoint, visit_file, &files) == 0 &&
+           files.count == entry->summary.shards && files.bytes == entry->summary.bytes;
+}
+
+/* state.metrics.<name> */
+static void read_metric(struct retain_item *item, struct storage *store, const char *run,
+                        const char *metric)
+{
+    struct checkpoint checkpoint = {0};
+    char name[256];
+    snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)item->step,
+             (unsigned long long)item->attempt);
+    if (checkpoint_open(&checkpoint, store, name) != 0) {
+        item->is_damaged = true;
+        return;
+    }
+    json_t *state = json_loads(checkpoint.manifest->state_json, 0, NULL);
+    const json_t *value = json_object_get(json_object_get(state, "metrics"), metric);
+    item->has_metric = json_is_number(value);
+    item->metric = json_number_value(value);
+    json_decref(state);
+    checkpoint_close(&checkpoint);
+}
+
+static int fill_item(struct retain_item *out, struct storage *store,
+                     const struct catalog_entry *entry, const struct cli *cli)
+{
+    const struct manifest_summary *summary = &entry->summary;
+    struct retain_keys keys;
+    uint64_t bytes;
+    *out = (struct retain_item){
+        .step = summary->step, .attempt = summary->attempt, .time = retain_time(summary->time)};
+    int error = retain_keys(&keys, summary->run, summary->step, summary->attempt);
+    if (error != 0)
+        return error;
+    out->is_damaged = !is_whole(store, entry, &keys);
+    error = storage_fetch(store, keys.pin, NULL, 0, &bytes);
+    out->is_pinned = error == 0;
+    if (error != 0 && error != ERR_NOT_FOUND)
+        return error;
+    if (cli->keep_best > 0 && !out->is_damaged)
+        read_metric(out, store, summary->run, cli->metric);
+    return 0;
+}
+
+static struct storage_group group_of(const struct retain_keys *keys)
+{
+    return (struct storage_group){.prefix = keys->checkpoint,
+                                  .marker = MANIFEST_NAME,
+                                  .hold = keys->pin,
+                                  .tombstone = keys->tombstone,
+                                  .is_ours = shard_is_file_name};
+}
+
+static void remove_one(struct outcome *outcome, struct storage *store, const char *run)
+{
+    struct retain_keys keys;
+    int error = retain_keys(&keys, run, outcome->step, outcome->attempt);
+    struct storage_group group = group_of(&keys);
+    if (error == 0)
+        error = storage_group_remove(store, &group);
+    outcome->is_removed = error == 0;
+    if (error != 0)
+        snprintf(outcome->error, sizeof outcome->error, "%s", report_line());
+}
+
+static int prune_catalog(struct outcomes *out, struct storage *store, const struct cli *cli,
+                         const struct catalog *catalog, const struct retain_rules *rules)
+{
+    uint32_t removed = 0;
+    struct retain_item *items = calloc(catalog->count + 1, sizeof *items);
+    int error = items != NULL ? new_outcomes(out, catalog->count)
+                              : report_error(ERR_MEMORY, NULL, "no memory for the plan");
+    for (uint32_t i = 0; i < catalog->count && error == 0; i++)
+        error = fill_item(&items[i], store, &catalog->entries[i], cli);
+    if (error == 0)
+        error = retain_plan(items, catalog->count, rules, &removed);
+    if (error == ERR_DENIED && cli->is_dry_run)
+        error = 0;
+    for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
+        struct outcome *outcome = &out->list[i];
+        *outcome = (struct outcome){.step = items[i].step,
+                                    .attempt = items[i].attempt,
+                                    .bytes = catalog->entries[i].summary.bytes,
+                                    .reasons = items[i].reasons};
+        if (outcome->reasons == 0 && !cli->is_dry_run)
+            remove_one(outcome, store, catalog->entries[i].summary.run);
+    }
+    free(items);
+    return error;
+}
+
+/* What an earlier prune left behind when it was killed. */
+static int recover_one(void *user, const struct storage_entry *entry)
+{
+    struct recovery *recovery = user;
+    struct retain_keys keys;
+    uint64_t step, attempt;
+    if (!retain_parse(entry->name, &step, &attempt) ||
+        retain_keys(&keys, recovery->run, step, attempt) != 0)
+        return 0;
+    struct storage_group group = group_of(&keys);
+    return storage_group_recover(recovery->store, &group);
+}
+
+static int recover(struct storage *store, const char *run)
+{
+    struct recovery recovery = {store, run};
+    char folder[STORAGE_KEY_MAX];
+    int error = retain_dir(folder, sizeof folder, RETAIN_TOMBSTONE, run);
+    return error == 0 ? storage_list(store, folder, recover_one, &recovery) : error;
+}
+
+static int prune_store(struct outcomes *out, const struct cli *cli, const char *run,
+                       const struct retain_rules *rules)
+{
+    struct storage *store = NULL;
+    struct catalog catalog = {0};
+    int error = cli->is_dry_run ? store_open(&store, cli) : open_writable(&store, cli);
+    if (error == 0 && !cli->is_dry_run) {
+        error = storage_lock(store);
+        if (error == ERR_BUSY)
+            error = report_error(error, "let it do the work: --server unix:/PATH",
+                                 "the store is served: %s", report_message());
+    }
+    if (error == 0 && !cli->is_dry_run)
+        error = recover(store, run);
+    if (error == 0)
+        error = catalog_read(&catalog, store, run);
+    if (error == 0)
+        error = prune_catalog(out, store, cli, &catalog, rules);
+    catalog_free(&catalog);
+    if (store != NULL)
+        storage_close(store);
+    return error;
+}
+
+/* ---- what was done ---- */
+
+static void print_json(const struct cli *cli, const char *run, const struct outcomes *outcomes)
+{
+    char reasons[128];
+    printf("{\"run\": ");
+    text_json(stdout, run);
+    printf(", \"dry_run\": %s, \"checkpoints\": [", cli->is_dry_run ? "true" : "false");
+    for (size_t i = 0; i < outcomes->count; i++) {
+        const struct outcome *outcome = &outcomes->list[i];
+        printf("%s\n  {\"step\": %llu, \"attempt\": %llu, \"bytes\": %llu, \"plan\": \"%s\", "
+               "\"removed\": %s, \"error\": ",
+               i > 0 ? "," : "", (unsigned long long)outcome->step,
+               (unsigned long long)outcome->attempt, (unsigned long long)outcome->bytes,
+               retain_text(reasons, sizeof reasons, outcome->reasons),
+               outcome->is_removed ? "true" : "false");
+        text_json(stdout, outcome->error);
+        printf("}");
+    }
+    printf("\n]}\n");
+}
+
+static void print_plan(const struct cli *cli, const char *run, const struct outcomes *outcomes)
+{
+    char name[200], size[32], text[300], reasons[128];
+    uint64_t bytes = 0;
+    size_t count = 0;
+    printf("%-32s %11s  %s\n", "CHECKPOINT", "SIZE", cli->is_dry_run ? "PLAN" : "RESULT");
+    for (size_t i = 0; i < outcomes->count; i++) {
+        const struct outcome *outcome = &outcomes->list[i];
+        bool goes = cli->is_dry_run ? outcome->reasons == 0 : outcome->is_removed;
+        count += goes;
+        bytes += goes ? outcome->bytes : 0;
+        snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)outcome->step,
+                 (unsigned long long)outcome->attempt);
+        if (outcome->reasons != 0)
+            snprintf(text, sizeof text, "kept: %s",
+                     retain_text(reasons, sizeof reasons, outcome->reasons));
+        else
+            snprintf(text, sizeof text, "%s", cli->is_dry_run ? "would be removed" : "removed");
+        if (outcome->error[0] != '\0')
+            text_safe(text, sizeof text, outcome->error);
+        printf("%-32s %11s  %s\n", name, text_bytes(size, sizeof size, outcome->bytes), text);
+    }
+    printf("%zu of %zu checkpoints, %s, %s\n", count, outcomes->count,
+           text_bytes(size, sizeof size, bytes),
+           cli->is_dry_run ? "would be removed: nothing was touched" : "removed");
+}
+
+/* Nothing to be sorry about, or the first thing that went wrong. */
+static int judge(const struct outcomes *outcomes)
+{
+    size_t failed = 0;
+    const char *first = "";
+    for (size_t i = outcomes->count; i-- > 0;)
+        if (outcomes->list[i].error[0] != '\0') {
+            first = outcomes->list[i].error;
+            failed++;
+        }
+    return failed == 0 ? 0
+                       : report_error(ERR_IO, "what stays is whole; prune again",
+                                      "%zu checkpoints could not be removed: %s", failed, first);
+}
+
+int cli_prune(const struct cli *cli)
+{
+    struct selection selection;
+    struct retain_rules rules;
+    struct outcomes outcomes = {0};
+    int error = parse_run(&selection, cli);
+    if (error == 0)
+        error = parse_rules(&rules, cli);
+    if (error == 0)
+        error = (cli->store[0] != '\0' ? prune_store : prune_server)(&outcomes, cli, selection.run,
+                                                                     &rules);
+    if (error == 0 && cli->is_json)
+        print_json(cli, selection.run, &outcomes);
+    else if (error == 0)
+        print_plan(cli, selection.run, &outcomes);
+    if (error == 0)
+        error = judge(&outcomes);
+    free(outcomes.list);
+    return error;
+}
+
+/* ---- pins ---- */
+
+/* The one that the selection means: the newest where it leaves a choice. */
+static int find_newest(struct selection *selection, const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct checkpoint checkpoint = {0};
+    int error = store_open(&store, cli);
+    if (error == 0)
+        error = checkpoint_open(&checkpoint, store, cli->args[0]);
+    if (error == 0) {
+        selection->step = (int64_t)checkpoint.manifest->summary.step;
+        selection->attempt = checkpoint.manifest->summary.attempt;
+    }
+    if (checkpoint.store != NULL)
+        checkpoint_close(&checkpoint);
+    if (store != NULL)
+        storage_close(store);
+    return error;
+}
+
+static int pin_store(const struct cli *cli, struct selection *selection, bool is_unpin)
+{
+    struct storage *store = NULL;
+    struct retain_keys keys;
+    int error = is_unpin && selection->attempt != 0 ? 0 : find_newest(selection, cli);
+    if (error == 0)
+        error = retain_keys(&keys, selection->run, (uint64_t)selection->step, selection->attempt);
+    if (error == 0)
+        error = open_writable(&store, cli);
+    if (error != 0)
+        return error;
+    struct storage_group group = group_of(&keys);
+    error = is_unpin ? storage_group_release(store, &group)
+                     : storage_group_hold(store, &group, cli->note);
+    storage_close(store);
+    return error;
+}
+
+static int pin_server(const struct cli *cli, struct selection *selection, bool is_unpin)
+{
+    Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    if (selection->step < 0 || selection->attempt == 0)
+        return report_error(ERR_INVALID, "as `ckpt-cli list` prints it: RUN@STEP-aATTEMPT",
+                            "'%s' does not name one checkpoint", cli->args[0]);
+    request.run = selection->run;
+    request.step = (uint64_t)selection->step;
+    request.attempt = selection->attempt;
+    request.unpin = is_unpin;
+    request.note = (char *)(uintptr_t)cli->note;
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Pin", &request.base,
+                         &holdfast__v1__pin_reply__descriptor, PIN_CALL_MS);
+    if (error == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+static int pin_or_unpin(const struct cli *cli, bool is_unpin)
+{
+    struct selection selection;
+    int error = selection_parse(&selection, cli->args[0]);
+    if (error == 0)
+        error = (cli->store[0] != '\0' ? pin_store : pin_server)(cli, &selection, is_unpin);
+    if (error == ERR_EXISTS)
+        error = 0; /* it was pinned before: that is what was asked for */
+    if (error != 0)
+        return error;
+    if (cli->is_json)
+        printf("{\"run\": \"%s\", \"step\": %lld, \"attempt\": %llu, \"pinned\": %s}\n",
+               selection.run, (long long)selection.step, (unsigned long long)selection.attempt,
+               is_unpin ? "false" : "true");
+    else
+        printf("%s@%lld-a%llu: %s\n", selection.run, (long long)selection.step,
+               (unsigned long long)selection.attempt,
+               is_unpin ? "no longer pinned" : "pinned; nothing removes it");
+    return 0;
+}
+
+int cli_pin(const struct cli *cli)
+{
+    return pin_or_unpin(cli, false);
+}
+
+int cli_unpin(const struct cli *cli)
+{
+    return pin_or_unpin(cli, true);
+}

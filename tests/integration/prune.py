@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""prune - ckpt-cli prune, pin and unpin, through a ckptd and on a directory.
+
+Goal: the plan and what is done agree; holds hold; a ckptd or a tool that is killed in the middle
+leaves nothing but whole checkpoints in the list, and the next prune ends what was begun.
+Method: a real ckptd; `clients_ckpt save` makes checkpoints; after each kill every listed one is
+verified, block by block. The seed is printed; SEED= repeats the moments of the kills.
+time limit: 180 s
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
+CLI = os.path.join(BUILD, "ckpt-cli")
+SAVER = os.path.join(BUILD, "tests/clients_ckpt")
+KILLS = 8
+seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
+chance = random.Random(seed)
+number = 0
+
+
+def test(name, condition, detail=""):
+    global number
+    number += 1
+    print(f"{'ok' if condition else 'not ok'} {number} - {name}", flush=True)
+    if not condition:
+        print(f"# {detail}", flush=True)
+
+
+class World:
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="pr-")
+        self.server = f"unix:{self.folder}/s"
+        self.store = os.path.join(self.folder, "store")
+        self.process = None
+        self.run = None
+
+    def start(self, *options):
+        self.process = subprocess.Popen(
+            [os.path.join(BUILD, "ckptd"), "--listen", self.server, "--store", self.store,
+             "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
+             "--limits.lease_ms", "1000", *options],
+            stderr=open(os.path.join(self.folder, "log"), "ab"))
+        while self.cli("health", "--server", self.server)[0] != 0:
+            time.sleep(0.02)
+        time.sleep(1.05)  # for so long nothing is removed: readers of a ckptd before
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        self.process.wait(30)
+
+    def save(self, steps):
+        for step in steps:
+            subprocess.run([SAVER, "save", self.server, "2", "1", str(step)], check=True,
+                           stderr=subprocess.DEVNULL, timeout=60)
+        self.run = self.run or self.listed()[0]["run"]
+
+    def cli(self, *arguments):
+        done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, text=True,
+                              timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    def listed(self, *where):
+        code, out, err = self.cli("list", "--json", *(where or ("--store", self.store)))
+        assert code == 0, err
+        return json.loads(out)
+
+    def steps(self):
+        return sorted(entry["step"] for entry in self.listed())
+
+    def all_verify(self):
+        """What does not, among those listed."""
+        bad = []
+        for entry in self.listed():
+            name = f"{entry['run']}@{entry['step']}-a{entry['attempt']}"
+            code, out, err = self.cli("verify", "--store", self.store, name)
+            if code != 0:
+                bad.append(name + ": " + out + err)
+        return bad
+
+    def tombstones(self):
+        folder = os.path.join(self.store, self.run, "tombstones")
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        return [name for name in names if name.startswith("step-")]
+
+
+def through_a_server(world):
+    world.start()
+    server = ("--server", world.server)
+    world.save(range(1, 9))
+    run = world.run
+    code, out, err = world.cli("prune", run, *server, "--keep-last", 3)
+    test("more than half is refused", code == 74 and "more than half" in err, (code, out, err))
+    code, out, _ = world.cli("prune", run, *server, "--keep-last", 3, "--dry-run", "--json")
+    plan = {entry["step"]: entry["plan"] for entry in json.loads(out)["checkpoints"]}
+    test("a dry run plans and removes nothing",
+         code == 0 and world.steps() == list(range(1, 9)) and plan[8] == "last, good" and
+         plan[6] == "last" and plan[1] == "remove", (code, out))
+    newest = {entry["step"]: entry["attempt"] for entry in world.listed()}
+    pin = f"{run}@2-a{newest[2]}"
+    code, out, err = world.cli("pin", pin, *server, "--note", "best so far")
+    test("a pin is made", code == 0 and "pinned" in out, (code, out, err))
+    test("the list shows it, from both sides",
+         [entry["step"] for entry in world.listed() if entry["pinned"]] == [2] and
+         [entry["step"] for entry in world.listed(*server) if entry["pinned"]] == [2])
+    code, out, err = world.cli("prune", run, *server, "--keep-last", 3, "--most", "--json")
+    done = {entry["step"]: entry["removed"] for entry in json.loads(out)["checkpoints"]}
+    test("a prune does what it planned",
+         code == 0 and world.steps() == [2, 6, 7, 8] and
+         [step for step in done if done[step]] == [5, 4, 3, 1], (code, out, err, world.steps()))
+    test("no tombstone is left", world.tombstones() == [], world.tombstones())
+    code, out, err = world.cli("unpin", pin, *server)
+    test("a pin is taken away", code == 0, (code, out, err))
+    code, out, err = world.cli("unpin", pin, *server)
+    test("not twice", code == 66 and "not held" in err or code == 66, (code, out, err))
+    code, out, err = world.cli("prune", run, *server)
+    test("no rule is an error", code == 2 and "no rule" in err, (code, err))
+    code, out, err = world.cli("prune", run, *server, "--keep-within", "7 parsecs")
+    test("a span that is none is an error", code == 2 and "7 parsecs" in err, (code, err))
+    code, out, err = world.cli("prune", run, "--store", world.store, "--keep-last", 2)
+    test("a served store is not pruned behind its server's back",
+         code == 74 and "--server" in err and world.steps() == [2, 6, 7, 8], (code, err))
+    world.stop()
+
+
+def on_a_directory(world):
+    store, run = ("--store", world.store), world.run
+    code, out, err = world.cli("pin", f"{run}@2", *store)
+    test("a pin needs no server", code == 0, (code, err))
+    code, out, err = world.cli("prune", run, *store, "--keep-last", 1, "--keep-every", 3, "--most")
+    test("nor does a prune", code == 0 and world.steps() == [2, 6, 7, 8], (code, out, err))
+    code, out, err = world.cli("unpin", f"{run}@2", *store)
+    code, out, err = world.cli("prune", run, *store, "--keep-within", "0", "--keep-last", 1)
+    test("what is free now goes, the last two good ones never",
+         code == 0 and world.steps() == [7, 8], (code, out, err, world.steps()))
+    shard = os.path.join(store[1], run)
+    broken = sorted(name for name in os.listdir(shard) if name.startswith("step-"))[-1]
+    files = sorted(os.listdir(os.path.join(shard, broken)))
+    path = os.path.join(shard, broken, [name for name in files if name.startswith("shard")][0])
+    content = open(path, "rb").read()
+    os.truncate(path, 4096)
+    code, out, err = world.cli("prune", run, *store, "--keep-last", 1, "--dry-run", "--json")
+    plan = {entry["step"]: entry["plan"] for entry in json.loads(out)["checkpoints"]}
+    test("what is not whole is kept as evidence and counts for nothing",
+         plan == {8: "unverifiable", 7: "last, good"}, out)
+    open(path, "wb").write(content)
+
+
+def killed(world):
+    """kill -9 of the ckptd, or of the tool on the directory, somewhere in a prune."""
+    bad, unfinished = [], []
+    for round_number in range(KILLS):
+        world.start()
+        world.save(range(100 * round_number + 100, 100 * round_number + 106))
+        arguments = ["prune", world.run, "--keep-last", "2", "--most"]
+        victim = world.process
+        if round_number % 2 == 0:
+            tool = subprocess.Popen([CLI, *arguments, "--server", world.server],
+                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        else:
+            world.stop()
+            victim = tool = subprocess.Popen([CLI, *arguments, "--store", world.store],
+                                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(chance.uniform(0, 0.03))
+        victim.kill()
+        victim.wait()
+        tool.wait()
+        bad += world.all_verify()
+        if len(world.steps()) < 2:
+            bad.append(f"only {world.steps()} are left")
+        if round_number % 2 == 0:
+            world.start()  # what was cut short is rubbish now, or whole
+            world.stop()
+        code, _, err = world.cli(*arguments, "--store", world.store)
+        if code != 0 or len(world.steps()) != 2 or world.tombstones():
+            unfinished.append((code, err, world.steps(), world.tombstones()))
+        bad += world.all_verify()
+    test(f"{KILLS} kills in a prune: what is listed is whole", not bad, bad)
+    test("the next prune ends what was begun", not unfinished, unfinished)
+
+
+def main():
+    print(f"# SEED={seed}")
+    world = World()
+    try:
+        through_a_server(world)
+        on_a_directory(world)
+        killed(world)
+    finally:
+        if world.process and world.process.poll() is None:
+            world.process.kill()
+    print(f"1..{number}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+/* ckptd_retain.c - prune, pins and retention in the daemon.
+ *
+ * Goal: rules remove what they say, never what is pinned, leased or newest; what is listed loads,
+ * also when any operation of a prune fails or the daemon ends in between. Method: the service and
+ * the raw client of ckptd_bed.h, the fault back-end of storage. time limit: 180 s */
+#include "tests/unit/ckptd_bed.h"
+
+#include "proto/retain.h"
+
+#define STEPS 6u
+#define UNTOUCHED_ROW 4u
+
+static struct peer peers[RANKS];
+
+static void save_steps(struct bed *bed, uint64_t first, uint64_t last)
+{
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    for (uint64_t step = first; step <= last; step++)
+        assert_true(save_step(peers, RANKS, step));
+    peers_close(peers, RANKS);
+}
+
+static Holdfast__V1__PruneRequest keep_last(uint32_t count)
+{
+    Holdfast__V1__PruneRequest request = HOLDFAST__V1__PRUNE_REQUEST__INIT;
+    request.run = RUN;
+    request.keep_last = count;
+    request.may_remove_most = true;
+    return request;
+}
+
+static int prune(struct bed *bed, const Holdfast__V1__PruneRequest *request,
+                 Holdfast__V1__PruneReply **out)
+{
+    return call(bed, "Prune", &request->base, &holdfast__v1__prune_reply__descriptor, out);
+}
+
+static int pin(struct bed *bed, uint64_t step, bool unpin)
+{
+    Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
+    Holdfast__V1__PinReply *reply;
+    request.run = RUN;
+    request.step = step;
+    request.attempt = bed->attempt;
+    request.unpin = unpin;
+    request.note = "the test";
+    int error = call(bed, "Pin", &request.base, &holdfast__v1__pin_reply__descriptor, &reply);
+    if (error == 0)
+        FREE_REPLY(reply);
+    return error;
+}
+
+/* Bit s: step s is in the list, whole. Bit 32 + s: it is pinned there. */
+static uint64_t listed(struct bed *bed)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    Holdfast__V1__ListReply *reply;
+    uint64_t steps = 0;
+    assert_int_equal(
+        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    for (size_t i = 0; i < reply->n_checkpoints; i++) {
+        uint64_t step = reply->checkpoints[i]->step;
+        assert_true(step < 32);
+        if (strcmp(reply->checkpoints[i]->durability, "local") != 0)
+            continue; /* its summary could not be read at the start */
+        steps |= 1ull << step | (uint64_t)reply->checkpoints[i]->pinned << (32 + step);
+    }
+    FREE_REPLY(reply);
+    return steps;
+}
+
+static void assert_listed_loads(struct bed *bed)
+{
+    uint64_t steps = listed(bed);
+    for (int64_t step = 1; step < 32; step++)
+        if (steps >> step & 1)
+            assert_int_equal(load_all(bed, step, NULL), 0);
+}
+
+/* How many names the directory has, which a shell counts. */
+static int count_files(const struct bed *bed, const char *folder)
+{
+    char command[400];
+    int count = -1;
+    snprintf(command, sizeof command, "ls '%s/store/" RUN "/%s' 2>/dev/null | wc -l", bed->root,
+             folder);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    assert_int_equal(fscanf(pipe, "%d", &count), 1);
+    pclose(pipe);
+    return count;
+}
+
+/* As if no reader of a ckptd before this one could be left. */
+static int start_long_ago(struct bed *bed)
+{
+    int error = bed_start(bed);
+    if (error == 0)
+        bed->service->opened_ms -= bed->config.limit_lease_ms;
+    return error;
+}
+
+static int open_at_once(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    return start_long_ago(bed);
+}
+
+static void test_retain__rules_remove_and_holds_keep(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    Holdfast__V1__PruneReply *reply;
+    save_steps(bed, 1, STEPS);
+    assert_int_equal(load_open(&loading, bed, 2), 0); /* leased */
+    assert_int_equal(pin(bed, 1, false), 0);
+    assert_int_equal(pin(bed, 1, false), ERR_EXISTS);
+    assert_int_equal(pin(bed, 17, false), ERR_NOT_FOUND);
+    Holdfast__V1__PruneRequest request = keep_last(1);
+    assert_int_equal(prune(bed, &request, &reply), 0);
+    assert_int_equal(reply->n_entries, STEPS);
+    const uint32_t want[] = {RETAIN_LAST | RETAIN_GOOD,
+                             RETAIN_GOOD,
+                             0,
+                             0,
+                             RETAIN_LEASED,
+                             RETAIN_PINNED}; /* newest first */
+    for (size_t i = 0; i < STEPS; i++) {
+        assert_int_equal(reply->entries[i]->step, STEPS - i);
+        assert_int_equal(reply->entries[i]->reasons, want[i]);
+        assert_int_equal(reply->entries[i]->removed, want[i] == 0);
+    }
+    FREE_REPLY(reply);
+    assert_true(listed(bed) == (1u << 1 | 1u << 2 | 1u << 5 | 1u << 6 | 1ull << 33));
+    assert_int_equal(load_shard(&loading, 0, NULL), 0);
+    assert_true(shard_is_right(&loading, 0, 2));
+    load_close(&loading);
+    assert_listed_loads(bed);
+    assert_int_equal(count_files(bed, "tombstones"), 0);
+    assert_int_equal(count_files(bed, "step-00000003-a0001"), 0);
+    /* All of it is so on disk too, pins included. */
+    bed_stop(bed);
+    assert_int_equal(start_long_ago(bed), 0);
+    assert_true(listed(bed) == (1u << 1 | 1u << 2 | 1u << 5 | 1u << 6 | 1ull << 33));
+    assert_int_equal(pin(bed, 1, true), 0);
+    assert_int_equal(pin(bed, 1, true), ERR_NOT_FOUND);
+    assert_int_equal(prune(bed, &request, &reply), 0);
+    FREE_REPLY(reply);
+    assert_true(listed(bed) == (1u << 5 | 1u << 6));
+    assert_listed_loads(bed);
+}
+
+static void test_retain__refusals_remove_nothing(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__PruneReply *reply;
+    save_steps(bed, 1, STEPS);
+    Holdfast__V1__PruneRequest request = keep_last(0);
+    assert_int_equal(prune(bed, &request, &reply), ERR_INVALID); /* no rule */
+    request = keep_last(2);
+    request.may_remove_most = false;
+    assert_int_equal(prune(bed, &request, &reply), ERR_DENIED); /* four of six */
+    request.dry_run = true;
+    assert_int_equal(prune(bed, &request, &reply), 0);
+    for (size_t i = 0; i < STEPS; i++) {
+        assert_int_equal(reply->entries[i]->reasons == 0, i >= 2);
+        assert_false(reply->entries[i]->removed);
+    }
+    FREE_REPLY(reply);
+    request.run = "nobody";
+    assert_int_equal(prune(bed, &request, &reply), ERR_NOT_FOUND);
+    assert_true(listed(bed) == 0x7e);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    request = keep_last(2);
+    assert_int_equal(prune(bed, &request, &reply), ERR_BUSY); /* readers of the one before */
+    assert_non_null(strstr(report_line(), "after the start"));
+    assert_true(listed(bed) == 0x7e);
+    assert_listed_loads(bed);
+}
+
+static void test_retain__the_configured_rules_hold_after_every_commit(void **state)
+{
+    struct bed *bed = *state;
+    bed_stop(bed);
+    bed->config.retain_last = 3;
+    bed->config.retain_every = 4;
+    assert_int_equal(start_long_ago(bed), 0);
+    save_steps(bed, 1, 10);
+    /* The last commit's retention may still be under way. */
+    uint64_t want = 1u << 4 | 1u << 8 | 1u << 9 | 1u << 10;
+    for (int i = 0; i < 300 && listed(bed) != want; i++)
+        sleep_ms(10);
+    assert_true(listed(bed) == want);
+    assert_listed_loads(bed);
+}
+
+/* Steps 1 to STEPS, then a prune to two, over a store in which operation `fail_at` fails. */
+static bool prune_with_fault(struct bed *bed, unsigned fail_at)
+{
+    char plain[160], command[400];
+    Holdfast__V1__PruneReply *reply = NULL;
+    Holdfast__V1__PruneRequest request = keep_last(2);
+    snprintf(plain, sizeof plain, "%s/store-%u", bed->root, fail_at);
+    snprintf(command, sizeof command, "cp -r '%s/store' '%s'", bed->root, plain);
+    assert_int_equal(system(command), 0);
+    snprintf(bed->config.store, sizeof bed->config.store, "fault:fail_at=%u:local:%s", fail_at,
+             plain);
+    bool went_well = false;
+    if (start_long_ago(bed) == 0) {
+        if (prune(bed, &request, &reply) == 0) {
+            went_well = true;
+            for (size_t i = 0; i < reply->n_entries; i++)
+                went_well = went_well && reply->entries[i]->error[0] == '\0';
+            FREE_REPLY(reply);
+        }
+        assert_true((listed(bed) & (1u << STEPS | 1u << (STEPS - 1))) != 0);
+        bed_stop(bed);
+    }
+    snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
+    assert_int_equal(start_long_ago(bed), 0); /* without faults: what is listed is whole */
+    assert_true((listed(bed) & (3u << (STEPS - 1))) == 3u << (STEPS - 1));
+    assert_listed_loads(bed);
+    assert_int_equal(prune(bed, &request, &reply), 0);
+    FREE_REPLY(reply);
+    assert_true(listed(bed) == 3u << (STEPS - 1));
+    bed_stop(bed);
+    snprintf(command, sizeof command, "test -z \"$(ls '%s/" RUN "/tombstones' 2>/dev/null)\"",
+             plain);
+    assert_int_equal(system(command), 0);
+    snprintf(command, sizeof command, "rm -rf '%s'", plain);
+    assert_int_equal(system(command), 0);
+    return went_well;
+}
+
+static void test_retain__no_failed_operation_of_a_prune_harms_what_stays(void **state)
+{
+    struct bed *bed = *state;
+    unsigned operation = 1, untouched = 0;
+    save_steps(bed, 1, STEPS);
+    bed_stop(bed);
+    for (; untouched < UNTOUCHED_ROW; operation++) {
+        assert_true(operation < 400);
+        untouched = prune_with_fault(bed, operation) ? untouched + 1 : 0;
+    }
+    print_message("# every operation up to %u failed once\n", operation - UNTOUCHED_ROW);
+    assert_true(operation > 40);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_retain__rules_remove_and_holds_keep, open_at_once,
+                                        bed_tear_down),
+        cmocka_unit_test_setup_teardown(test_retain__refusals_remove_nothing, open_at_once,
+                                        bed_tear_down),
+        cmocka_unit_test_setup_teardown(test_retain__the_configured_rules_hold_after_every_commit,
+                                        open_at_once, bed_tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_retain__no_failed_operation_of_a_prune_harms_what_stays, open_at_once,
+            bed_tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
