@@ -115,7 +115,8 @@ static int check_available(uint64_t pool_bytes)
         continue;
     if (file)
         fclose(file);
-    if (kib == 0 || pool_bytes / 1024 < kib) /* unknown: the system decides */
+    if (kib == 0 ||
+        (pool_bytes + ARENA_BESIDE_BYTES) / 1024 < kib) /* unknown: the system decides */
         return 0;
     return report_error(ERR_MEMORY, "lower memory.pool_bytes",
                         "a pool of %llu MiB does not fit into the memory of this host: %llu MiB "

@@ -27,7 +27,10 @@
 #define ARENA_MAGIC 0x31616e657261666cull
 #define ARENA_VERSION 1u
 #define ARENA_RING_ENTRIES 4096u /* power of two */
-#define ARENA_FDS_MAX 64u        /* descriptors in one reply */
+/* Memory that ckptd takes beside the pool, at most; deploy/ckptd.conf says what comes on top for
+ * very large pools and jobs, tests/unit/clients_budget.c runs it under this limit. */
+#define ARENA_BESIDE_BYTES (64ull << 20)
+#define ARENA_FDS_MAX 64u /* descriptors in one reply */
 
 enum arena_entry_kind {
     ARENA_ENTRY_RANGE = 1, /* image bytes [offset, offset + bytes) are final */
