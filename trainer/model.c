@@ -213,12 +213,14 @@ void model_init_rows(float *out, const struct model_tensor *tensor, uint64_t fir
     snprintf(stream, sizeof(stream), "init/%s", tensor->name);
     struct random_key key = random_key(seed, stream);
     uint64_t first = first_row * tensor->width, count = rows * tensor->width;
+    if (tensor->init_std > 0)
+        random_normals(out, key, first, count);
     for (uint64_t i = 0; i < count; i++) {
         if (tensor->init_std == 0) {
             out[i] = 1.0f;
             continue;
         }
-        double value = random_normal(key, first + i);
+        double value = out[i];
         if (tensor->init_cut > 0 && fabs(value) > tensor->init_cut)
             value = draw_cut(tensor, first + i, seed);
         out[i] = (float)(value * tensor->init_std);

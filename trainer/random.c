@@ -61,12 +61,35 @@ static double unit_open(uint32_t high, uint32_t low)
     return ((double)bits + 0.5) * 0x1p-53;
 }
 
+/* One block of four words makes a pair of deviates: the even index takes the cosine. */
+struct polar {
+    double radius, angle;
+};
+
+static struct polar draw_pair(struct random_key key, uint64_t pair)
+{
+    uint32_t words[4];
+    random_philox(words, 0, pair, key);
+    return (struct polar){sqrt(-2.0 * log(unit_open(words[0], words[1]))),
+                          6.283185307179586476925 * unit_open(words[2], words[3])};
+}
+
 float random_normal(struct random_key key, uint64_t index)
 {
-    /* One block of four words makes a pair of deviates: the even index takes the cosine. */
-    uint32_t words[4];
-    random_philox(words, 0, index / 2, key);
-    double radius = sqrt(-2.0 * log(unit_open(words[0], words[1])));
-    double angle = 6.283185307179586476925 * unit_open(words[2], words[3]);
-    return (float)(radius * (index % 2 == 0 ? cos(angle) : sin(angle)));
+    struct polar p = draw_pair(key, index / 2);
+    return (float)(p.radius * (index % 2 == 0 ? cos(p.angle) : sin(p.angle)));
+}
+
+void random_normals(float *out, struct random_key key, uint64_t first, uint64_t count)
+{
+    uint64_t i = 0;
+    if (first % 2 == 1 && count > 0)
+        out[i++] = random_normal(key, first);
+    for (; i + 2 <= count; i += 2) {
+        struct polar p = draw_pair(key, (first + i) / 2);
+        out[i] = (float)(p.radius * cos(p.angle));
+        out[i + 1] = (float)(p.radius * sin(p.angle));
+    }
+    if (i < count)
+        out[i] = random_normal(key, first + i);
 }

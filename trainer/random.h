@@ -13,5 +13,8 @@ struct random_key random_key(uint64_t seed, const char *stream);
 void random_philox(uint32_t out[4], uint64_t counter_high, uint64_t counter, struct random_key key);
 /* Normal deviate number `index` of the stream (Box-Muller in double, rounded to float). */
 float random_normal(struct random_key key, uint64_t index);
+/* Deviates first .. first + count - 1, the same ones; half the work each, since they come in pairs.
+ */
+void random_normals(float *out, struct random_key key, uint64_t first, uint64_t count);
 
 #endif

@@ -157,6 +157,8 @@ int rank_load(struct rank *r)
         parallel_params_changed(r->parallel);
     else
         parallel_init_state(r->parallel, (uint64_t)r->config->seed);
+    /* Together, so that the first step's time is not that of another rank's weights. */
+    ERR_TRY(parallel_agree(r->world, 0));
     metrics_ready(r->metrics);
     return 0;
 }

@@ -226,13 +226,14 @@ def restart(bench, run):
     write(ranks, "4")
     command = ["deploy/launch", "--config", "deploy/main-job.toml", "--ranks-file", ranks,
                "--server", server, "--backoff", "0", "--dir", folder, "--", "--job.run", run,
-               *data_110m(bench), *RESTART, "--training.steps", "1000", "--checkpoint.interval",
-               "2", "--checkpoint.async_mode", "async_with_pinned_mem"]
+               *data_110m(bench), *RESTART, "--training.steps", "1000",
+               "--checkpoint.enable_first_step_checkpoint", "--checkpoint.interval", "1000",
+               "--checkpoint.async_mode", "async_with_pinned_mem"]
     with open(log, "w") as output:  # a group of its own, so that nothing of it can be left behind
         launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
                                     stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        wait_for(log, r"step 2 is durable", launcher)
+        wait_for(os.path.join(bench.tmp, run + ".log"), COMMITTED.pattern, launcher)
         write(ranks, "2")
         killed = time.time()
         kill_ranks(f"{folder}/start-1", run)

@@ -95,6 +95,22 @@ static void test_random__a_deviate_depends_on_its_index_alone(void **state)
     assert_true(isfinite(random_normal(key, UINT64_MAX)));
 }
 
+static void test_random__many_at_once_are_the_same_ones(void **state)
+{
+    (void)state;
+    static float many[4096];
+    struct random_key key = random_key(10, "many");
+    const uint64_t counts[] = {0, 1, 2, 3, 4, 5, 1000, 4095};
+    for (uint64_t at = 0; at < 3 * sizeof(counts) / sizeof(counts[0]); at++) {
+        uint64_t first = at % 3, count = counts[at / 3];
+        memset(many, 0, sizeof(many));
+        random_normals(many, key, first, count);
+        for (uint64_t i = 0; i < count; i++)
+            assert_memory_equal(&many[i], &(float){random_normal(key, first + i)}, sizeof(float));
+        assert_true(many[count] == 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -103,6 +119,7 @@ int main(void)
         cmocka_unit_test(test_random__normal_deviates_have_normal_moments_and_tails),
         cmocka_unit_test(test_random__neighbours_are_not_correlated),
         cmocka_unit_test(test_random__a_deviate_depends_on_its_index_alone),
+        cmocka_unit_test(test_random__many_at_once_are_the_same_ones),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
