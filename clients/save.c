@@ -1,8 +1,9 @@
 /* save.c - one save of one rank: an image from ckptd, one copy of every tensor, announcements.
  *
- *   begin   the segments of an image, mapped         copy   memcpy, in pieces of PIECE_BYTES; each
- * is end     END into the ring, the handle is free           announced at once, so ckptd hashes and
- *                                                           writes while the next piece is copied
+ *   begin   the segments of an image, mapped
+ *   copy    past the cache, in pieces of PIECE_BYTES; each is announced at once, so ckptd hashes and
+ *           writes while the next piece is copied
+ *   end     END into the ring, the handle is free
  *
  * The first failure of a save is kept in the handle: later copies do nothing and save_end reports
  * it, so a caller may copy without checking. ckptd sees no END of a failed save and never commits
@@ -159,7 +160,8 @@ static void copy_piece(const struct ckpt_save *save, uint64_t image_byte, const 
     while (bytes > 0) {
         uint64_t inside = image_byte % segment_bytes;
         uint64_t now = segment_bytes - inside < bytes ? segment_bytes - inside : bytes;
-        memcpy(save->segments[image_byte / segment_bytes % save->num_segments] + inside, from, now);
+        arena_copy(save->segments[image_byte / segment_bytes % save->num_segments] + inside, from,
+                   now);
         image_byte += now;
         from += now;
         bytes -= now;

@@ -18,6 +18,9 @@
 
 #include "proto/report.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/futex.h>
@@ -158,6 +161,41 @@ bool arena_is_busy(struct arena_control *control)
         return false;
     __atomic_store_n(&control->phase_asked, 1, __ATOMIC_SEQ_CST);
     return __atomic_load_n(&control->phase, __ATOMIC_SEQ_CST) == ARENA_PHASE_BUSY;
+}
+
+/* ---- copies ---- */
+
+#define STREAM_BYTES_MIN 4096u /* of a copy; smaller ones may well be in the cache */
+#define LINE 64u               /* bytes of a cache line */
+
+#if defined(__SSE2__)
+/* Whole lines, to a place aligned to one. Each is written whole, so none is read first. */
+static void stream_lines(uint8_t *to, const uint8_t *from, uint64_t lines)
+{
+    for (; lines > 0; lines--, to += LINE, from += LINE) {
+        __m128i part[LINE / sizeof(__m128i)];
+        for (uint32_t i = 0; i < 4; i++)
+            part[i] = _mm_loadu_si128((const __m128i *)from + i);
+        for (uint32_t i = 0; i < 4; i++)
+            _mm_stream_si128((__m128i *)to + i, part[i]);
+    }
+    _mm_sfence(); /* such stores are ordered by nothing else */
+}
+#else
+static void stream_lines(uint8_t *to, const uint8_t *from, uint64_t lines)
+{
+    memcpy(to, from, lines * LINE);
+}
+#endif
+
+void arena_copy(void *to, const void *from, uint64_t bytes)
+{
+    uint64_t head = bytes < STREAM_BYTES_MIN ? bytes : -(uintptr_t)to % LINE;
+    uint64_t lines = (bytes - head) / LINE, done = head + lines * LINE;
+    memcpy(to, from, head);
+    if (lines > 0)
+        stream_lines((uint8_t *)to + head, (const uint8_t *)from + head, lines);
+    memcpy((uint8_t *)to + done, (const uint8_t *)from + done, bytes - done);
 }
 
 /* ---- descriptors ---- */
