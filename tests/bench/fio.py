@@ -11,6 +11,9 @@ import json
 import os
 
 BLOCK, DEPTH = "1m", 32  # ckptd's defaults
+# Its buffers in huge pages, as ckptd's are: 1 MiB of small ones takes more pieces than a virtio disk
+# accepts in one request (254), which costs fio a fifth of its rate and a third of its CPU time.
+HUGE_PAGES = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"
 
 
 def fio(bench, mode, mib, files=1, block=BLOCK, depth=DEPTH, name="fio"):
@@ -25,7 +28,7 @@ def fio(bench, mode, mib, files=1, block=BLOCK, depth=DEPTH, name="fio"):
             if os.path.exists(path):
                 os.unlink(path)
         os.sync()  # what removing them costs is over before the clock runs
-    output = bench.run("fio", *options)
+    output = bench.run("env", HUGE_PAGES, "fio", *options)
     job = json.loads(output[output.index("{"):])["jobs"][0]
     seconds = job["job_runtime"] / 1e3
     return {"rate": job[mode]["bw_bytes"], "seconds": seconds,
