@@ -1,8 +1,8 @@
 /* save.c - one save of one rank: an image from ckptd, one copy of every tensor, announcements.
  *
  *   begin   the segments of an image, mapped
- *   copy    past the cache, in pieces of PIECE_BYTES; each is announced at once, so ckptd hashes and
- *           writes while the next piece is copied
+ *   copy    past the cache, in pieces of PIECE_BYTES; each is announced at once, so ckptd hashes
+ *           and writes while the next piece is copied
  *   end     END into the ring, the handle is free
  *
  * The first failure of a save is kept in the handle: later copies do nothing and save_end reports

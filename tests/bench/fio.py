@@ -11,8 +11,8 @@ import json
 import os
 
 BLOCK, DEPTH = "1m", 32  # ckptd's defaults
-# Its buffers in huge pages, as ckptd's are: 1 MiB of small ones takes more pieces than a virtio disk
-# accepts in one request (254), which costs fio a fifth of its rate and a third of its CPU time.
+# Its buffers in huge pages, as ckptd's are: 1 MiB of small ones takes more pieces than a virtio
+# disk accepts in one request (254), which costs fio a fifth of its rate and a third of its CPU.
 HUGE_PAGES = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"
 
 
