@@ -188,7 +188,8 @@ struct chunk {
     /* gate.c's */
     struct chunk *next_held;
     int64_t stamp;
-    bool is_paced; /* it counts as under way there */
+    bool is_paced;   /* it counts as under way there */
+    bool is_awaited; /* its report wakes the service thread */
 };
 
 /* The bytes of a shard in memory: segments, and the machinery that moves and proves them. A window
@@ -534,7 +535,7 @@ void save_begin_close(struct service *service); /* answers those that wait */
 struct gate {
     struct pace pace;
     struct chunk *first, *last;
-    uint32_t num_held, in_flight;
+    uint32_t num_held, in_flight, num_started;
     bool busy; /* some rank was, at looked_ms */
     int64_t looked_ms;
     struct timer timer;

@@ -200,12 +200,12 @@ static void hash_chunk(struct chunk *chunk)
 /* ---- the steps of a chunk ---- */
 
 /* What comes after a pass can begin when its last chunk has come; a failure stops it at once, a
- * window moves on with each chunk, and so does what waits at the gate. */
+ * window moves on with each chunk, and some are awaited at the gate. */
 static void report_chunk(struct chunk *chunk)
 {
     struct image *image = chunk->image;
     loop_post_counted(image->service->loop, &chunk->reported, &image->unfinished,
-                      chunk->error != 0 || image->is_window || chunk->is_paced);
+                      chunk->error != 0 || image->is_window || chunk->is_awaited);
 }
 
 /* The failure of a chunk's transfer, in words. */

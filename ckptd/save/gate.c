@@ -20,6 +20,8 @@
 #include "ckptd/ckptd.h"
 
 #define WINDOW_CHUNKS_MIN 4u
+#define REPORTS_AWAITED 8u /* one in so many wakes us, and the last of an image that is under way \
+                            */
 
 static void look_again(struct timer *timer);
 
@@ -93,6 +95,7 @@ static struct chunk *take_out(struct gate *gate, struct chunk **at, struct chunk
 static void start(struct gate *gate, struct chunk *chunk)
 {
     chunk->is_paced = true;
+    chunk->is_awaited = ++gate->num_started % REPORTS_AWAITED == 0;
     gate->in_flight++;
     image_start_chunk(chunk->image, chunk->index);
 }
@@ -199,7 +202,7 @@ void gate_chunk_ended(struct chunk *chunk)
     struct service *service = chunk->image->service;
     if (!chunk->is_paced)
         return;
-    chunk->is_paced = false;
+    chunk->is_paced = chunk->is_awaited = false;
     service->gate.in_flight--;
     look(service);
 }

@@ -80,6 +80,8 @@ static enum pace_verdict decide(const struct pace *pace, const struct pace_momen
     }
     if (rate > 0 && pace->credit < cost) {
         *out_wait_ms = (int64_t)((cost - pace->credit + rate - 1) / rate);
+        if (*out_wait_ms < PACE_TICK_MS)
+            *out_wait_ms = PACE_TICK_MS;
         return PACE_HOLD_RATE;
     }
     return PACE_GO;

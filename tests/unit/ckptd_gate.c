@@ -235,6 +235,43 @@ static void test_gate__a_rank_without_a_free_image_hurries_its_older_saves(void 
     assert_int_equal(wait_save(bed, 3, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
 }
 
+static void
+test_gate__who_waits_for_a_save_hurries_those_that_must_be_committed_before(void **state)
+{
+    struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
+    int64_t start = loop_now_ms();
+    begin_all(1, 1);
+    begin_all(1, 2);
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_true(loop_now_ms() - start < SLOW_MS / 2);
+    assert_int_equal(ask(bed, 1), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+}
+
+/* The rank waits for room in it. */
+static void test_gate__a_window_is_not_held_back(void **state)
+{
+    struct bed *bed = *state;
+    bed->config.pool_bytes = 4 * MIB; /* an image needs 5 segments */
+    bed = start_with_rate(state, RATE_SLOW, 1);
+    int64_t start = loop_now_ms();
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    assert_true(peers[0].num_segments < peers[0].image_bytes / MIB + 1);
+    struct arena_window window;
+    for (uint64_t at = peers[0].data_byte, end = at + peers[0].bytes; at < end; at = window.end) {
+        arena_window_get(&window, peers[0].control);
+        assert_true(loop_now_ms() - start < 10000);
+        window.end = window.end < end ? window.end : end;
+        if (window.end <= at) {
+            window.end = at;
+            sleep_ms(1);
+            continue;
+        }
+        peer_announce(&peers[0], ARENA_ENTRY_RANGE, at, window.end - at);
+    }
+    peer_announce(&peers[0], ARENA_ENTRY_END, 0, 0);
+    assert_true(until_committed(bed, 1, start) < SLOW_MS / 2);
+}
+
 static void test_gate__a_save_that_is_given_up_leaves_nothing_behind(void **state)
 {
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
@@ -334,6 +371,8 @@ int main(void)
         CASE(test_gate__a_drain_does_not_wait_for_the_rate),
         CASE(test_gate__a_new_attempt_does_not_wait_for_the_rate),
         CASE(test_gate__a_rank_without_a_free_image_hurries_its_older_saves),
+        CASE(test_gate__who_waits_for_a_save_hurries_those_that_must_be_committed_before),
+        CASE(test_gate__a_window_is_not_held_back),
         CASE(test_gate__a_save_that_is_given_up_leaves_nothing_behind),
         CASE(test_gate__a_trainer_that_is_busy_for_ever_gets_its_save_within_the_bound),
         CASE(test_gate__a_save_is_written_when_the_last_rank_becomes_quiet),
