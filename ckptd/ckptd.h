@@ -51,6 +51,7 @@ struct config {
     char log[256];
     char access_uids[256];
     int64_t pool_bytes, segment_bytes;
+    char huge_pages[16];
     int64_t queue_depth, block_bytes, storage_threads;
     char engine[16];
     double usable_fraction;
@@ -130,7 +131,8 @@ int fault_raise(const struct fault *fault);   /* makes it this thread's last err
 /* ---- pool.c ---- */
 
 struct pool;
-int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes,
+/* With `huge` in pages of 2 MiB as far as the kernel gives them. ERR_MEMORY. */
+int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes, bool huge,
               struct storage *storage);
 void pool_close(struct pool *pool);
 uint64_t pool_segment_bytes(const struct pool *pool);

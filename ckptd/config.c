@@ -34,6 +34,8 @@ static const struct option table[] = {
                  "memory for images, taken at start"),
     OPTION_BYTES(struct config, segment_bytes, "memory.segment_bytes", "256MiB", MIB, GIB,
                  "unit in which the pool is lent"),
+    OPTION_CHOICE(struct config, huge_pages, "memory.huge_pages", "auto", "auto,never",
+                  "auto: pages of 2 MiB where the system gives them"),
     OPTION_INT(struct config, queue_depth, "storage.queue_depth", 32, 1, 4096,
                "requests in flight on the disk"),
     OPTION_BYTES(struct config, block_bytes, "storage.block_bytes", "1MiB", MIB, 64 * MIB,

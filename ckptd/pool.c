@@ -80,7 +80,8 @@ static int open_segment(struct segment *segment, uint64_t bytes, uint32_t index,
         arena_map((void **)&segment->base, NULL, segment->fd, bytes, PROT_READ | PROT_WRITE);
     if (error != 0)
         return error;
-    *huge_bytes += collapse(segment, bytes);
+    if (huge_bytes)
+        *huge_bytes += collapse(segment, bytes);
     if (fallocate(segment->fd, 0, 0, (off_t)bytes) != 0)
         return fail_backing(index, bytes);
     if (fcntl(segment->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
@@ -124,7 +125,7 @@ static int check_available(uint64_t pool_bytes)
                         (unsigned long long)pool_bytes >> 20, kib >> 10);
 }
 
-int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes,
+int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes, bool huge,
               struct storage *storage)
 {
     CHECK(segment_bytes > 0 && pool_bytes % segment_bytes == 0);
@@ -141,7 +142,7 @@ int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes,
         struct segment *segment = &pool->segments[i];
         *segment = (struct segment){.fd = -1, .fd_read_only = -1};
         pool->count++;
-        error = open_segment(segment, segment_bytes, (uint32_t)i, &pool->huge_bytes);
+        error = open_segment(segment, segment_bytes, (uint32_t)i, huge ? &pool->huge_bytes : NULL);
     }
     if (error == 0)
         log_info("memory", "took %llu MiB in %u segments, %llu MiB of it in pages of 2 MiB",

@@ -471,8 +471,9 @@ int service_open(struct service **out, const struct config *config)
     if (error == 0)
         error = open_storage(service);
     if (error == 0)
-        error = pool_open(&service->pool, (uint64_t)config->pool_bytes,
-                          (uint64_t)config->segment_bytes, service->storage);
+        error =
+            pool_open(&service->pool, (uint64_t)config->pool_bytes, (uint64_t)config->segment_bytes,
+                      strcmp(config->huge_pages, "auto") == 0, service->storage);
     if (error == 0)
         error = session_table_open(service);
     if (error == 0)

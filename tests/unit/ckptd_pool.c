@@ -22,7 +22,7 @@
 
 static int set_up(void **state)
 {
-    return pool_open((struct pool **)state, COUNT * SEGMENT, SEGMENT, NULL);
+    return pool_open((struct pool **)state, COUNT * SEGMENT, SEGMENT, true, NULL);
 }
 
 static int tear_down(void **state)
@@ -129,7 +129,7 @@ static void test_pool__what_it_calls_huge_pages_are_huge_pages(void **state)
     struct pool *pool = NULL;
     uint64_t bytes = 3 * ARENA_HUGE_BYTES, mapped = 0;
     (void)state;
-    assert_int_equal(pool_open(&pool, 2 * bytes, bytes, NULL), 0);
+    assert_int_equal(pool_open(&pool, 2 * bytes, bytes, true, NULL), 0);
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal((uintptr_t)pool_base(pool, i) % ARENA_HUGE_BYTES, 0);
         mapped += mapped_in_huge_pages(pool_base(pool, i));
@@ -139,6 +139,11 @@ static void test_pool__what_it_calls_huge_pages_are_huge_pages(void **state)
     uint64_t said = pool_huge_bytes(pool);
     pool_close(pool);
     assert_int_equal(mapped, said);
+    assert_int_equal(pool_open(&pool, bytes, bytes, false, NULL), 0); /* not wanted: none */
+    mapped = mapped_in_huge_pages(pool_base(pool, 0));
+    assert_int_equal(pool_huge_bytes(pool), 0);
+    pool_close(pool);
+    assert_int_equal(mapped, 0);
     if (said == 0) {
         print_message("# the kernel gave no pages of 2 MiB\n");
         skip();
@@ -149,7 +154,7 @@ static void test_pool__more_memory_than_there_is_is_refused_in_words(void **stat
 {
     struct pool *pool = NULL;
     (void)state;
-    assert_int_equal(pool_open(&pool, 1ull << 60, 1ull << 50, NULL), ERR_MEMORY);
+    assert_int_equal(pool_open(&pool, 1ull << 60, 1ull << 50, true, NULL), ERR_MEMORY);
     assert_null(pool);
     assert_non_null(strstr(report_hint(), "memory.pool_bytes"));
 }
