@@ -12,6 +12,9 @@
  * Order: a run's list is newest first, by attempt, then by step. A run that was rolled back goes on
  * in a higher attempt at lower steps, so the highest step is not the newest.
  *
+ * A start looks at the directories of a run with up to LOOK_THREADS_MAX threads besides its own,
+ * and then goes through what they found alone, in order.
+ *
  * Limits: limits.runs, limits.checkpoints: no run or save begins beyond them, and a store with more
  * is refused at start (ERR_BUSY). */
 #include "ckptd/ckptd.h"
@@ -20,6 +23,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define LOOK_THREADS_MAX 15u /* as many reads a disk answers at once; they mostly wait */
+#define LOOKS_PER_THREAD 64u /* fewer are not worth a thread */
 
 /* ---- lists of names ---- */
 
@@ -252,24 +258,39 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
 
 /* ---- reading the store ---- */
 
+/* The directory of a step, and what a look into it found. */
+struct step {
+    uint64_t attempt, step;
+    bool committed; /* it has a manifest */
+    struct manifest_summary summary;
+    int error;           /* of the checkpoint, or without a manifest of the look */
+    struct fault *fault; /* its text, owned; NULL also for want of memory */
+};
+
 struct scan {
     struct service *service;
     struct run *run;
-    char dir[STORAGE_KEY_MAX]; /* "<run>/step-..." */
-    uint64_t step, attempt;
-    uint32_t num_removed, num_kept;
+    struct step *steps;
+    size_t num_steps;
+    atomic_size_t next; /* the step that is looked at next */
+    uint32_t num_removed;
 };
 
-/* Do the names and sizes in the directory fit the summary? ERR_CORRUPT. */
-static int check_files(const struct scan *scan, const struct names *names,
-                       const struct manifest_summary *summary)
+static int step_dir(char *out, size_t size, const struct scan *scan, const struct step *step)
 {
-    struct shard_identity identity = {.step = scan->step, .attempt = scan->attempt};
+    return shard_dir_key(out, size, scan->run->name, step->step, step->attempt);
+}
+
+/* Do the names and sizes in the directory fit the summary? ERR_CORRUPT. */
+static int check_files(const struct scan *scan, const struct step *step, const struct names *names)
+{
+    const struct manifest_summary *summary = &step->summary;
+    struct shard_identity identity = {
+        .step = step->step, .attempt = step->attempt, .shards = summary->shards};
     uint64_t bytes = 0;
     snprintf(identity.run, sizeof identity.run, "%s", scan->run->name);
-    identity.shards = summary->shards;
-    if (strcmp(summary->run, scan->run->name) != 0 || summary->step != scan->step ||
-        summary->attempt != scan->attempt)
+    if (strcmp(summary->run, scan->run->name) != 0 || summary->step != step->step ||
+        summary->attempt != step->attempt)
         return report_error(
             ERR_CORRUPT, NULL, "its manifest belongs to %s, step %llu, attempt %llu", summary->run,
             (unsigned long long)summary->step, (unsigned long long)summary->attempt);
@@ -290,87 +311,119 @@ static int check_files(const struct scan *scan, const struct names *names,
     return 0;
 }
 
-static int read_checkpoint(struct scan *scan, const struct names *names)
+/* 0, or what is wrong with the checkpoint. Of its manifest the summary is read and no more. */
+static int read_checkpoint(const struct scan *scan, struct step *step, const char *dir,
+                           const struct names *names)
 {
-    struct manifest_summary summary;
-    struct checkpoint *checkpoint;
-    char key[STORAGE_KEY_MAX + 32];
-    static char text[MANIFEST_SUMMARY_BYTES];
+    char key[STORAGE_KEY_MAX + 32], text[MANIFEST_SUMMARY_BYTES] = "";
     uint64_t bytes = 0;
-    snprintf(key, sizeof key, "%s/%s", scan->dir, MANIFEST_NAME);
-    memset(text, 0, sizeof text);
+    snprintf(key, sizeof key, "%s/%s", dir, MANIFEST_NAME);
     int damage = storage_fetch(scan->service->storage, key, text, sizeof text, &bytes);
     if (damage == 0)
-        damage = manifest_read_summary(&summary, text, bytes < sizeof text ? bytes : sizeof text);
-    if (damage != 0) {
-        memset(&summary, 0, sizeof summary);
-        snprintf(summary.run, sizeof summary.run, "%s", scan->run->name);
-        summary.step = scan->step;
-        summary.attempt = scan->attempt;
-    } else {
-        damage = check_files(scan, names, &summary);
-        summary.step = scan->step; /* in the list it stands where its directory does */
-        summary.attempt = scan->attempt;
-    }
-    struct fault fault = {0};
+        damage =
+            manifest_read_summary(&step->summary, text, bytes < sizeof text ? bytes : sizeof text);
+    if (damage == 0)
+        damage = check_files(scan, step, names);
+    else
+        memset(&step->summary, 0, sizeof step->summary);
     if (damage != 0)
-        fault_take(&fault, damage);
-    int error = catalog_add(&checkpoint, scan->run, &summary);
-    if (error == 0 && damage != 0)
-        catalog_damage(checkpoint, &fault);
+        step->summary.shards = 0; /* a number that nothing vouches for */
+    return damage;
+}
+
+/* On any thread; touches the step and nothing else. */
+static void look_at_step(const struct scan *scan, struct step *step)
+{
+    char dir[STORAGE_KEY_MAX];
+    struct names names = {0};
+    int error = step_dir(dir, sizeof dir, scan, step);
+    if (error == 0)
+        error = list_names(&names, scan->service->storage, dir);
+    if (error == 0 && find_name(&names, MANIFEST_NAME)) {
+        step->committed = true;
+        error = read_checkpoint(scan, step, dir, &names);
+    }
+    free(names.list);
+    step->error = error;
+    if (error != 0)
+        step->fault = calloc(1, sizeof *step->fault);
+    if (step->fault)
+        fault_take(step->fault, error);
+}
+
+static void *look_at_steps(void *argument)
+{
+    struct scan *scan = argument;
+    size_t i;
+    while ((i = atomic_fetch_add(&scan->next, 1)) < scan->num_steps)
+        look_at_step(scan, &scan->steps[i]);
+    return NULL;
+}
+
+/* A look is a few reads one after the other, which a cold disk answers late: many at once. */
+static void look_at_all(struct scan *scan)
+{
+    pthread_t threads[LOOK_THREADS_MAX];
+    uint32_t count = 0;
+    atomic_store(&scan->next, 0);
+    while (count < LOOK_THREADS_MAX && count < scan->num_steps / LOOKS_PER_THREAD &&
+           pthread_create(&threads[count], NULL, look_at_steps, scan) == 0)
+        count++;
+    look_at_steps(scan);
+    while (count > 0)
+        pthread_join(threads[--count], NULL);
+}
+
+static int add_checkpoint(struct scan *scan, struct step *step)
+{
+    struct checkpoint *checkpoint;
+    snprintf(step->summary.run, sizeof step->summary.run, "%s", scan->run->name);
+    step->summary.step = step->step; /* in the list it stands where its directory does */
+    step->summary.attempt = step->attempt;
+    int error = catalog_add(&checkpoint, scan->run, &step->summary);
+    if (error == 0 && step->fault)
+        catalog_damage(checkpoint, step->fault);
     return error;
 }
 
-static void remove_rubbish(struct scan *scan, const struct names *names)
+static int remove_rubbish(struct scan *scan, const struct step *step)
 {
-    char key[STORAGE_KEY_MAX + 300];
+    char dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 300];
+    struct names names;
     uint32_t left = 0;
-    for (size_t i = 0; i < names->count; i++) {
-        snprintf(key, sizeof key, "%s/%s", scan->dir, names->list[i].text);
-        if (!names->list[i].is_dir && shard_is_file_name(names->list[i].text) &&
+    int error = step_dir(dir, sizeof dir, scan, step);
+    if (error == 0)
+        error = list_names(&names, scan->service->storage, dir);
+    if (error != 0)
+        return error;
+    for (size_t i = 0; i < names.count; i++) {
+        snprintf(key, sizeof key, "%s/%s", dir, names.list[i].text);
+        if (!names.list[i].is_dir && shard_is_file_name(names.list[i].text) &&
             storage_remove(scan->service->storage, key) == 0)
             scan->num_removed++;
         else
             left++;
     }
-    if (left == 0)
-        storage_remove(scan->service->storage, scan->dir);
-    else
-        log_warn("catalog", "%s has no manifest, but files that are not ours to remove", scan->dir);
-    scan->num_kept += left;
-}
-
-/* The directory of a step, "<run>/step-..." in scan->dir. */
-static int scan_step(struct scan *scan)
-{
-    struct names names;
-    int error = list_names(&names, scan->service->storage, scan->dir);
-    if (error != 0)
-        return error;
-    if (find_name(&names, MANIFEST_NAME))
-        error = read_checkpoint(scan, &names);
-    else
-        remove_rubbish(scan, &names);
     free(names.list);
-    return error;
+    if (left == 0)
+        storage_remove(scan->service->storage, dir);
+    else
+        log_warn("catalog", "%s has no manifest, but files that are not ours to remove", dir);
+    return 0;
 }
 
 /* False: not a name that we write. */
-static bool parse_step(struct scan *scan, const char *name)
+static bool parse_step(struct step *out, const struct scan *scan, const char *name)
 {
     unsigned long long step, attempt;
+    char dir[STORAGE_KEY_MAX];
     if (sscanf(name, "step-%llu-a%llu", &step, &attempt) != 2)
         return false;
-    scan->step = step;
-    scan->attempt = attempt;
-    return shard_dir_key(scan->dir, sizeof scan->dir, scan->run->name, step, attempt) == 0 &&
-           strcmp(strrchr(scan->dir, '/') + 1, name) == 0;
+    *out = (struct step){.attempt = attempt, .step = step};
+    return step_dir(dir, sizeof dir, scan, out) == 0 && strcmp(strrchr(dir, '/') + 1, name) == 0;
 }
 
-struct step {
-    uint64_t attempt, step;
-};
-
+/* Oldest first: then each has its place at the head of the list. */
 static int compare_steps(const void *a, const void *b)
 {
     const struct step *x = a, *y = b;
@@ -379,30 +432,43 @@ static int compare_steps(const void *a, const void *b)
     return x->step < y->step ? -1 : x->step > y->step;
 }
 
-/* Oldest first: then each has its place at the head of the list. */
-static int scan_steps(struct scan *scan)
+static int list_steps(struct scan *scan)
 {
     struct names names;
-    size_t count = 0;
+    scan->num_steps = 0;
     int error = list_names(&names, scan->service->storage, scan->run->name);
-    struct step *steps = calloc(names.count + 1, sizeof *steps);
-    if (error == 0 && !steps)
+    if (error != 0)
+        return error;
+    scan->steps = calloc(names.count + 1, sizeof *scan->steps);
+    if (!scan->steps)
         error = report_error(ERR_MEMORY, NULL, "no memory for a list of %zu steps", names.count);
     for (size_t i = 0; error == 0 && i < names.count; i++)
-        if (names.list[i].is_dir && parse_step(scan, names.list[i].text))
-            steps[count++] = (struct step){scan->attempt, scan->step};
+        if (names.list[i].is_dir &&
+            parse_step(&scan->steps[scan->num_steps], scan, names.list[i].text))
+            scan->num_steps++;
     free(names.list);
     if (error == 0)
-        qsort(steps, count, sizeof *steps, compare_steps);
-    for (size_t i = 0; error == 0 && i < count; i++) {
-        scan->step = steps[i].step;
-        scan->attempt = steps[i].attempt;
-        error =
-            shard_dir_key(scan->dir, sizeof scan->dir, scan->run->name, scan->step, scan->attempt);
-        if (error == 0)
-            error = scan_step(scan);
+        qsort(scan->steps, scan->num_steps, sizeof *scan->steps, compare_steps);
+    return error;
+}
+
+static int scan_steps(struct scan *scan)
+{
+    int error = list_steps(scan);
+    if (error == 0)
+        look_at_all(scan);
+    for (size_t i = 0; i < scan->num_steps; i++) {
+        struct step *step = &scan->steps[i];
+        if (error == 0 && step->error != 0 && !step->fault)
+            error = report_error(ERR_MEMORY, NULL, "no memory to read the store");
+        else if (error == 0 && step->committed)
+            error = add_checkpoint(scan, step);
+        else if (error == 0)
+            error = step->error != 0 ? fault_raise(step->fault) : remove_rubbish(scan, step);
+        free(step->fault);
     }
-    free(steps);
+    free(scan->steps);
+    scan->steps = NULL;
     return error;
 }
 

@@ -241,6 +241,67 @@ static void test_catalog__an_unreadable_manifest_is_damage(void **state)
     assert_true(exists(RUN "/step-00000005-a0001/shard-00001-of-00002.safetensors"));
 }
 
+/* A summary with its own hash made right again, but with four billion shards. */
+static void test_catalog__a_summary_with_an_impossible_count_is_damage(void **state)
+{
+    (void)state;
+    static const char key[] = RUN "/step-00000002-a0001/" MANIFEST_NAME;
+    static const char from[] = "\"shards\":2,", to[] = "\"shards\":4294967295,";
+    static const char hash[] = "\"summary_hash\":\"";
+    void *text;
+    size_t bytes;
+    put_checkpoint(1, 1);
+    put_checkpoint(2, 1);
+    assert_int_equal(storage_fetch_all(service.storage, key, 1 << 20, &text, &bytes), 0);
+    char *changed = calloc(1, bytes + 32), *at = memmem(text, bytes, from, strlen(from));
+    size_t before = (size_t)(at - (char *)text);
+    memcpy(changed, text, before);
+    strcpy(changed + before, to);
+    /* The padding behind the summary gives way. */
+    memcpy(changed + before + strlen(to), at + strlen(from),
+           MANIFEST_SUMMARY_BYTES - before - strlen(to));
+    changed[MANIFEST_SUMMARY_BYTES - 1] = '\n';
+    at = (char *)memmem(changed, MANIFEST_SUMMARY_BYTES, hash, strlen(hash)) + strlen(hash);
+    char digits[17];
+    snprintf(digits, sizeof digits, "%016llx",
+             (unsigned long long)checksum_bytes(changed, (size_t)(at - changed)));
+    memcpy(at, digits, 16);
+    assert_int_equal(storage_remove(service.storage, key), 0);
+    assert_int_equal(storage_publish(service.storage, key, changed, MANIFEST_SUMMARY_BYTES), 0);
+    struct run *run = open_and_find();
+    struct checkpoint *damaged = catalog_find(run, 2, 1);
+    assert_true(damaged && damaged->damaged && damaged->summary.shards == 0);
+    assert_non_null(strstr(damaged->damage, "is missing"));
+    assert_ptr_equal(catalog_newest(run), catalog_find(run, 1, 1));
+    free(changed);
+    free(text);
+}
+
+/* So many that threads look at them: the answer is the same. */
+static void test_catalog__hundreds_are_found_whole_damaged_or_removed(void **state)
+{
+    (void)state;
+    config.limit_checkpoints = 1000;
+    for (uint64_t step = 0; step < 400; step++) {
+        uint64_t attempt = 1 + step / 100;
+        put_shard(step, attempt, 0, 2, SHARD_BYTES);
+        if (step % 10 != 3) /* else a shard is missing */
+            put_shard(step, attempt, 1, 2, SHARD_BYTES);
+        if (step % 10 != 7) /* else the save was cut short */
+            put_manifest(step, attempt, step, 2);
+    }
+    struct run *run = open_and_find();
+    uint64_t step = 400;
+    for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
+        step -= step % 10 == 8 ? 2 : 1;
+        assert_true(c->summary.step == step && c->summary.attempt == 1 + step / 100);
+        assert_true(c->damaged == (step % 10 == 3));
+    }
+    assert_true(step == 0);
+    assert_false(exists(RUN "/step-00000007-a0001/shard-00001-of-00002.safetensors"));
+    config.limit_checkpoints = 64;
+}
+
 static void test_catalog__attempts_are_read_from_their_names(void **state)
 {
     (void)state;
@@ -289,6 +350,8 @@ int main(void)
         CASE(test_catalog__a_short_shard_is_damage),
         CASE(test_catalog__a_manifest_of_another_step_is_damage),
         CASE(test_catalog__an_unreadable_manifest_is_damage),
+        CASE(test_catalog__a_summary_with_an_impossible_count_is_damage),
+        CASE(test_catalog__hundreds_are_found_whole_damaged_or_removed),
         CASE(test_catalog__attempts_are_read_from_their_names),
         CASE(test_catalog__names_that_cannot_be_a_run_are_refused),
         CASE(test_catalog__more_than_the_limit_is_refused),
