@@ -210,6 +210,7 @@ struct image {
     uint32_t readers;    /* loads, and the pass; not reclaimed while > 0 */
     uint64_t table_hash; /* of its checksum table, as the manifest has it */
     bool in_pass;        /* READ or VERIFY */
+    int64_t pass_begun_ms;
     bool had_writer;     /* when the pass began */
     bool verified;       /* by a pass, with no writer since */
     uint64_t read_until; /* loads up to this number were open when its bytes came from the store */

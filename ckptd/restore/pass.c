@@ -21,6 +21,10 @@ static void pass_ended(struct event *event)
     struct image *image = CONTAINER_OF(event, struct image, job.done);
     struct checkpoint *checkpoint = image->checkpoint;
     struct service *service = image->service;
+    log_debug("restore", "run %s, step %llu: shard %u %s in %lld ms", checkpoint->run->name,
+              (unsigned long long)checkpoint->summary.step, image->shard,
+              image->state == IMAGE_READING ? "read" : "verified",
+              (long long)(loop_now_ms() - image->pass_begun_ms));
     image->in_pass = false;
     image->readers--;
     if (image->fault.code != 0) {
@@ -72,6 +76,7 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
 static void hold_for_pass(struct image *image)
 {
     image->in_pass = true;
+    image->pass_begun_ms = loop_now_ms();
     image->had_writer = image->session != NULL || image->in_hand;
     image->readers++;
     lease_take(image->checkpoint);
