@@ -32,6 +32,18 @@ static void test_ckpt__any_world_size_loads_what_any_other_saved(void **state)
     }
 }
 
+static void test_ckpt__a_pool_smaller_than_the_checkpoint_loads_it(void **state)
+{
+    struct bed *bed = *state;
+    save_step(bed, 5, 31, 1); /* about 7 MB, no shard larger than 4 */
+    bed->pool = "4MiB";
+    restart_ckptd(bed, SIGTERM);
+    for (uint32_t world = 1; world <= 4; world++) {
+        struct group group = load_step(bed, world, 70 + world, 1);
+        assert_true(group.bytes_local > 0);
+    }
+}
+
 /* Many saves by one attempt: both images are used again and again, and BUSY is an answer. */
 static int work_save_many(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                           uint32_t rank)
@@ -327,6 +339,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
 #define WITH_CKPTD(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
         WITH_CKPTD(test_ckpt__any_world_size_loads_what_any_other_saved),
+        WITH_CKPTD(test_ckpt__a_pool_smaller_than_the_checkpoint_loads_it),
         WITH_CKPTD(test_ckpt__saves_follow_each_other_without_waiting_for_the_disk),
         WITH_CKPTD(test_ckpt__damage_is_named_and_the_older_checkpoint_loads),
         WITH_CKPTD(test_ckpt__a_load_that_cannot_fit_says_why),
