@@ -31,7 +31,7 @@ class Cold:
     def __init__(self, bench, name, mib, saved):
         self.bench, self.name, self.mib = bench, name, mib
         # Shards have a little more than a whole number of MiB: small segments waste less.
-        self.options = ("--memory.pool_bytes", f"{mib * 5 // 4 // 1024 + 1}GiB",
+        self.options = ("--memory.pool_bytes", f"{mib * 5 // 4}MiB",
                         "--memory.segment_bytes", "32MiB")
         self.process, self.server, _ = bench.start_ckptd(name, *self.options)
         program = self.program(saved)
