@@ -5,6 +5,7 @@
  * once per layout and not once per tensor. */
 #include "proto/layout_private.h"
 
+#include "proto/arena.h"
 #include "proto/report.h"
 
 #include <inttypes.h>
@@ -214,7 +215,7 @@ void box_copy(void *to_data, const struct box *to, const void *from_data, const 
             from_byte += at[d] * from_strides[d];
         }
         for (uint64_t i = 0; i < count; i++)
-            memcpy(into + to_byte + i * to_step, out_of + from_byte + i * from_step, run);
+            arena_copy(into + to_byte + i * to_step, out_of + from_byte + i * from_step, run);
     } while (layout_next_coordinate(at, &counted, rest));
 }
 
