@@ -44,14 +44,14 @@ BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps all run test check bench format install clean deps-now tests-built
+.PHONY: help deps all run test check bench bench-peers format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
-	@deploy/deps build $(filter run test check bench,$(MAKECMDGOALS))
+	@deploy/deps build $(filter run test check bench bench-peers,$(MAKECMDGOALS))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(EXAMPLES) ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
@@ -62,6 +62,8 @@ check: deps-now ## style, include arrows, both compilers, tests under sanitizers
 	@tests/check
 bench: deps-now all $(BENCHES) ## side-by-side measurements, into $(BUILD)/bench.json
 	@BUILD=$(BUILD) tests/bench/run
+bench-peers: deps-now all $(BUILD)/bench/peers/libckpt.so ## beside PyTorch and safetensors (installs them, some GB)
+	@BUILD=$(BUILD) tests/bench/run peers
 format: ## clang-format every C and C++ file
 	@clang-format -i $(SOURCES)
 install: all ## programs, ckpt.h, libckpt.a and the commented configuration, below $(DESTDIR)$(PREFIX)
@@ -149,5 +151,8 @@ $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T
 	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka
 $(BUILD)/bench/%: $(OBJ)/tests/bench/%.o $(BUILD)/libckptd.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp
+# libckpt for a program that loads it at run time, here Python's ctypes.
+$(BUILD)/bench/peers/libckpt.so: $(OBJ)/tests/bench/peers/holdfast.o $(BUILD)/libckpt.a
+	$(link) -shared
 
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)

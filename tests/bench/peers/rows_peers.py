@@ -1,0 +1,323 @@
+"""rows_peers.py - Holdfast beside PyTorch's own checkpointing and safetensors.
+
+Both sides are the same processes (worker.py): ranks of PyTorch, joined by gloo, whose tensors are
+saved, loaded and trained on; a row's two sides differ in the saver alone. All files lie in the
+folder of the bench, on one file system. README.md tells the method and the peers' settings.
+"""
+import ctypes
+import json
+import mmap
+import os
+import shutil
+import statistics
+import time
+
+from fio import fio
+from measure import ROOT, Program
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PYTHON = os.path.join(os.environ.get("PEERS_VENV", os.path.join(ROOT, "build/peers-venv")),
+                      "bin/python")
+RANKS, MIB = 4, int(os.environ.get("PEERS_MIB", 1024))
+TRAIN_MIB = MIB // 2
+# A segment of the size of a tensor's part, so that an image wastes little; two images per rank.
+CKPTD = ("--memory.segment_bytes", "64MiB", "--storage.usable_fraction", "1.0")
+PAIRS_MAX, LOST_PAIRS_MAX = 10, 16
+PERSIST_GOAL, LOAD_GOAL, LOAD_FIO_GOAL, LOST_GOAL = 5, 3, 0.9, 0.1
+OURS = "holdfast"
+
+
+class Job:
+    """`world` ranks of worker.py. `with Job(...)`; leaving it ends them."""
+
+    def __init__(self, bench, name, world, mib, server, run):
+        if not os.path.exists(PYTHON):
+            raise RuntimeError(f"{PYTHON} is missing: PyTorch is installed by `make bench-peers`")
+        self.bench, self.name, self.mib = bench, name, mib
+        self.gb = mib * 2**20 / 1e9
+        self.count, self.paths = 0, {}
+        rendezvous = os.path.join(bench.tmp, name + ".rendezvous")
+        self.ranks = [Program(PYTHON, os.path.join(HERE, "worker.py"), str(rank), str(world),
+                              rendezvous, str(mib), bench.program("bench/peers/libckpt.so"),
+                              server, run, self.log(rank)) for rank in range(world)]
+
+    def __enter__(self):
+        self.versions = self.answers()[0]
+        return self
+
+    def __exit__(self, kind, *unused):
+        for rank in self.ranks:
+            rank.close()
+
+    def log(self, rank):
+        return os.path.join(self.bench.tmp, f"{self.name}-{rank}.log")
+
+    def answers(self):
+        lines = []
+        for number, rank in enumerate(self.ranks):
+            lines.append(rank.process.stdout.readline())
+            if not lines[-1]:
+                self.kill()
+                with open(self.log(number)) as file:
+                    raise RuntimeError(f"rank {number} of {self.name} ended: {file.read()[-500:]}")
+        return [json.loads(line) for line in lines]
+
+    def kill(self):
+        for rank in self.ranks:
+            rank.process.kill()
+
+    def ask(self, do, **command):
+        """The same command to every rank; their answers."""
+        line = json.dumps({"do": do, **command}) + "\n"
+        for rank in self.ranks:
+            rank.process.stdin.write(line)
+            rank.process.stdin.flush()
+        return self.answers()
+
+    def new_path(self, saver):
+        """A folder that does not exist; the saver's older one is removed, and the disk quiet."""
+        if saver in self.paths:
+            shutil.rmtree(self.paths[saver], ignore_errors=True)
+            os.sync()
+        self.count += 1
+        self.paths[saver] = os.path.join(self.bench.tmp, f"{self.name}-{saver}-{self.count}")
+        return self.paths[saver]
+
+    def save(self, saver, **settings):
+        """Seconds from the first rank's begin until the last rank's bytes are durable."""
+        return self.span(self.ask("save", **{"with": saver}, path=self.new_path(saver),
+                                  settings=settings))
+
+    def load(self, saver, path, **settings):
+        """Seconds until every rank has its tensors, from files that are not in memory."""
+        evict(path)
+        return self.span(self.ask("load", **{"with": saver}, path=path, settings=settings))
+
+    def check(self):
+        if not all(answer["equal"] for answer in self.ask("check")):
+            raise RuntimeError(f"{self.name}: what was loaded is not what was saved")
+
+    def lost(self, saver, **settings):
+        """Seconds by which the slowest rank's training took longer for one save."""
+        answers = self.ask("train", **{"with": saver}, path=self.new_path(saver),
+                           settings=settings)
+        return max(answer["seconds"] - answer["batches"] * statistics.median(answer["quiet"])
+                   for answer in answers)
+
+    def span(self, answers):
+        return max(a["ended"] for a in answers) - min(a["began"] for a in answers)
+
+
+# ---- a cold cache ----
+
+def evict(folder):
+    """Takes every file below `folder` out of the page cache, and looks whether it is gone."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            descriptor = os.open(os.path.join(parent, name), os.O_RDONLY)
+            os.fsync(descriptor)  # a page that is not on disk stays
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            left = resident_pages(descriptor)
+            os.close(descriptor)
+            if left:
+                raise RuntimeError(f"{parent}/{name}: {left} pages stay in the page cache")
+
+
+def resident_pages(descriptor):
+    size = os.fstat(descriptor).st_size
+    if size == 0:
+        return 0
+    pages = (ctypes.c_ubyte * ((size + mmap.PAGESIZE - 1) // mmap.PAGESIZE))()
+    # A writable private mapping: only such a one can be lent to ctypes; nothing is touched.
+    with mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE,
+                   prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapping:
+        first = ctypes.c_char.from_buffer(mapping)
+        code = ctypes.CDLL(None, use_errno=True).mincore(
+            ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), pages)
+        del first
+    if code != 0:
+        raise OSError(ctypes.get_errno(), "mincore")
+    return sum(page & 1 for page in pages)
+
+
+# ---- choosing a peer's settings ----
+
+def best(measure, candidates, rounds=2):
+    """The settings with the shortest time, each tried `rounds` times in turns."""
+    times = [[] for _ in candidates]
+    for _ in range(rounds):
+        for seconds, settings in zip(times, candidates):
+            seconds.append(measure(settings))
+    tried = [", ".join(f"{key}={value}" for key, value in settings.items()) +
+             f": {min(seconds):.2f} s" for settings, seconds in zip(candidates, times)]
+    chosen = min(range(len(times)), key=lambda i: min(times[i]))
+    return candidates[chosen], f"; {tried.pop(chosen)} (others: {'; '.join(tried)})"
+
+
+SAVE_CANDIDATES = {"dcp": [{"threads": 1}, {"threads": 2}, {"threads": 4}]}
+LOAD_CANDIDATES = {"torch_save": [{"mmap": False}, {"mmap": True}]}
+
+
+# ---- rows ----
+
+def limit(fio_rates, theirs, share=1.0):
+    """What the disk allows: `share` of fio's rate as a multiple of the peer's."""
+    return share * statistics.median(fio_rates) / statistics.median(theirs)
+
+
+def versions(job):
+    return "torch {torch}, safetensors {safetensors}".format(**job.versions)
+
+
+def persist_row(bench, peer):
+    _, server, _ = bench.start_ckptd("persist", "--memory.pool_bytes", "3GiB", *CKPTD)
+    with Job(bench, "persist", RANKS, MIB, server, peer) as job:
+        job.save(OURS)  # the first of each makes memory and plans
+        job.save(peer)
+        settings, tried = {}, ""
+        if peer in SAVE_CANDIDATES:
+            settings, tried = best(lambda s: job.save(peer, **s), SAVE_CANDIDATES[peer])
+        disk = []
+
+        def theirs():
+            disk.append(fio(bench, "write", MIB, files=RANKS)["rate"] / 1e9)
+            return job.gb / job.save(peer, **settings)
+
+        row = bench.pairs(f"peer_persist_{peer}", "GB/s", lambda: job.gb / job.save(OURS), theirs,
+                          pairs_max=PAIRS_MAX, direction="higher", goal=PERSIST_GOAL)
+        row.note = (f"{MIB} MiB, {RANKS} ranks{tried}; fio writes {statistics.median(disk):.2f} "
+                    f"GB/s, {limit(disk, row.reference):.2f} times the peer's; {versions(job)}")
+        return row
+
+
+def row_peer_persist_dcp(bench):
+    """GB/s until a save is durable, beside PyTorch's DCP save"""
+    yield persist_row(bench, "dcp")
+
+
+def row_peer_persist_torch_save(bench):
+    """GB/s until a save is durable, beside torch.save and fsync"""
+    yield persist_row(bench, "torch_save")
+
+
+def row_peer_persist_safetensors(bench):
+    """GB/s until a save is durable, beside safetensors and fsync"""
+    yield persist_row(bench, "safetensors")
+
+
+class Reader:
+    """Loads of ours: each from a ckptd that has just started, so that no image is in memory."""
+
+    def __init__(self, bench, name):
+        self.bench, self.name = bench, name
+        self.start()
+
+    def start(self):
+        self.daemon, self.server, self.store = self.bench.start_ckptd(
+            self.name, "--memory.pool_bytes", "3GiB", *CKPTD)
+
+    def load(self, job, run):
+        self.bench.end(self.daemon)
+        self.start()
+        job.ask("reopen", run=run)
+        return job.load(OURS, self.store)
+
+
+def load_row(bench, name, reader, job, run, peer, path):
+    """Ours and the peer's load of the same state by the ranks of `job`, and the disk beside."""
+    settings, tried, disk, ours, files = {}, "", [], [], len(job.ranks)
+    if peer in LOAD_CANDIDATES:
+        settings, tried = best(lambda s: job.load(peer, path, **s), LOAD_CANDIDATES[peer])
+    fio(bench, "write", MIB, files=files, name="cold")
+    reader.load(job, run)
+    job.check()
+    job.load(peer, path, **settings)
+    job.check()
+
+    def our_rate():
+        ours.append(job.gb / reader.load(job, run))
+        return ours[-1]
+
+    def their_rate():
+        disk.append(fio(bench, "read", MIB, files=files, name="cold")["rate"] / 1e9)
+        return job.gb / job.load(peer, path, **settings)
+
+    row = bench.pairs(name, "GB/s", our_rate, their_rate, pairs_max=PAIRS_MAX,
+                      direction="higher", goal=LOAD_GOAL)
+    row.goal = round(min(LOAD_GOAL, limit(disk, row.reference, LOAD_FIO_GOAL)), 2)
+    row.note = (f"{MIB} MiB, {files} ranks, cold{tried}; fio reads {statistics.median(disk):.2f} "
+                f"GB/s, ours is {statistics.median(a / b for a, b in zip(ours, disk)):.2f} of it; "
+                f"{versions(job)}")
+    return row
+
+
+def same_ranks(bench, peer):
+    reader = Reader(bench, "load")
+    with Job(bench, "load", RANKS, MIB, reader.server, "load") as job:
+        job.save(OURS)
+        job.save(peer)
+        return load_row(bench, f"peer_load_{peer}", reader, job, "load", peer, job.paths[peer])
+
+
+def row_peer_load_dcp(bench):
+    """GB/s of a load by the same ranks, page cache cold, beside DCP load"""
+    yield same_ranks(bench, "dcp")
+
+
+def row_peer_load_torch_save(bench):
+    """GB/s of a load by the same ranks, page cache cold, beside torch.load"""
+    yield same_ranks(bench, "torch_save")
+
+
+def row_peer_load_safetensors(bench):
+    """GB/s of a load by the same ranks, page cache cold, beside safetensors"""
+    yield same_ranks(bench, "safetensors")
+
+
+def row_peer_reshard_dcp(bench):
+    """GB/s of a load by other ranks, 4 to 2 and 2 to 4, page cache cold, beside DCP load"""
+    reader = Reader(bench, "reshard")
+    with Job(bench, "four", 4, MIB, reader.server, "four") as four, \
+            Job(bench, "two", 2, MIB, reader.server, "two") as two:
+        for job in four, two:
+            job.save(OURS)
+            job.save("dcp")
+        two.ask("reopen", run="four")
+        yield load_row(bench, "peer_reshard_dcp_4to2", reader, two, "four", "dcp",
+                       four.paths["dcp"])
+        yield load_row(bench, "peer_reshard_dcp_2to4", reader, four, "two", "dcp",
+                       two.paths["dcp"])
+
+
+def lost_row(bench, peer):
+    _, server, _ = bench.start_ckptd("lost", "--memory.pool_bytes", "2GiB", *CKPTD)
+    with Job(bench, "lost", 1, TRAIN_MIB, server, "lost") as job:
+        job.lost(OURS)  # the first of each makes memory, plans and helper processes
+        job.lost(peer)
+        row = bench.pairs(f"peer_lost_{peer}", "s", lambda: job.lost(OURS),
+                          lambda: job.lost(peer), pairs_max=LOST_PAIRS_MAX,
+                          direction="lower", goal=LOST_GOAL)
+        pinned = "" if job.versions["cuda"] else "no CUDA: no pinned staging; "
+        row.note = (f"{TRAIN_MIB} MiB, one rank of one thread, {os.cpu_count() - 1} cores free; "
+                    f"{pinned}{versions(job)}")
+        return row
+
+
+def row_peer_lost_dcp_async_process(bench):
+    """seconds that training loses per save, beside DCP async_save by a process"""
+    yield lost_row(bench, "dcp_async_process")
+
+
+def row_peer_lost_dcp_async_thread(bench):
+    """seconds that training loses per save, beside DCP async_save by a thread"""
+    yield lost_row(bench, "dcp_async_thread")
+
+
+def row_peer_lost_dcp(bench):
+    """seconds that training loses per save, beside DCP save"""
+    yield lost_row(bench, "dcp")
+
+
+def row_peer_lost_torch_save(bench):
+    """seconds that training loses per save, beside torch.save and fsync"""
+    yield lost_row(bench, "torch_save")
