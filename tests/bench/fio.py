@@ -33,3 +33,26 @@ def fio(bench, mode, mib, files=1, block=BLOCK, depth=DEPTH, name="fio"):
     seconds = job["job_runtime"] / 1e3
     return {"rate": job[mode]["bw_bytes"], "seconds": seconds,
             "cpu": (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds}
+
+
+def fio_copy(bench, read_mib, read_files, write_mib=0, write_files=0, name="read"):
+    """Reads what an earlier write left under `name`, and if told writes new files at the same time,
+    each at its own depth and one file after the other, as a tool does (in turns block by block fio
+    reads a third slower): {"seconds": until the later of the two has ended}."""
+    reads = [os.path.join(bench.tmp, f"{name}.{i}") for i in range(read_files)]
+    writes = [os.path.join(bench.tmp, f"{name}.copy.{i}") for i in range(write_files)]
+    options = [f"--bs={BLOCK}", f"--iodepth={DEPTH}", "--ioengine=io_uring", "--fixedbufs=1",
+               "--direct=1", "--fallocate=posix", "--output-format=json",
+               "--file_service_type=sequential",
+               "--name=r", "--rw=read", "--filename=" + ":".join(reads), f"--size={read_mib}m",
+               f"--nrfiles={read_files}"]
+    if writes:
+        options += ["--name=w", "--rw=write", "--filename=" + ":".join(writes),
+                    f"--size={write_mib}m", f"--nrfiles={write_files}", "--end_fsync=1"]
+    for path in writes:
+        if os.path.exists(path):
+            os.unlink(path)
+    os.sync()
+    output = bench.run("env", HUGE_PAGES, "fio", *options)
+    jobs = json.loads(output[output.index("{"):])["jobs"]
+    return {"seconds": max(job["job_runtime"] for job in jobs) / 1e3}

@@ -1,0 +1,120 @@
+"""rows_tools.py - the offline tools, cold, beside fio doing the same reads and writes.
+
+A checkpoint lies on the disk as ckptd left it; that ckptd has ended, so nothing is in its memory,
+and both sides pass the page cache by. Ours is the whole run of ckpt-cli, from start to exit:
+reading the manifest, checking, syncing and committing included. fio's time is that of its transfers
+and syncs alone.
+"""
+import json
+import os
+import shutil
+import subprocess
+import time
+
+from fio import fio, fio_copy
+from measure import Program, Row
+
+MIB, RANKS, LAYOUT = 2048, 4, "mesh"
+POOL = ("--memory.pool_bytes", "3GiB")
+PAIRS_MAX = 20
+
+
+class Stored:
+    """A checkpoint in a store that no ckptd has open any more."""
+
+    def __init__(self, bench, name, ranks=RANKS, mib=MIB, layout=LAYOUT, pool=POOL):
+        process, server, self.store = bench.start_ckptd(name, *pool)
+        program = Program(bench.program("bench/ranks"), server, name, str(ranks), str(mib), layout)
+        program.ask("save")
+        program.close()
+        bench.end(process)
+        self.bench, self.name, self.files = bench, name, ranks
+        listed = json.loads(self.run("list")[1])
+        self.bytes = listed[0]["bytes"]
+        self.mib = round(self.bytes / 2**20)
+
+    def run(self, command, *options):
+        """(seconds, what it printed, its peak of resident memory in MiB) of one run of ckpt-cli."""
+        name = [] if command == "list" else [self.name]
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [self.bench.program("ckpt-cli"), command, *name, "--store", self.store, "--json",
+             *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        text = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.monotonic() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            raise RuntimeError(f"ckpt-cli {command}: exit {process.returncode}: {text[-500:]}")
+        return seconds, text, usage.ru_maxrss / 1024
+
+    def end(self):
+        shutil.rmtree(self.store)
+
+
+def row_verify(bench):
+    """every block and tensor of a cold checkpoint proved, beside fio reading as many files"""
+    stored = Stored(bench, "verified")
+    fio(bench, "write", stored.mib, files=stored.files, name="read")
+
+    def ours():
+        seconds, text, _ = stored.run("verify")
+        if json.loads(text)["blocks"] < stored.mib - stored.files:
+            raise RuntimeError("verify did not read everything")
+        return stored.bytes / seconds / 1e9
+
+    yield bench.pairs(
+        "verify", "GB/s", ours,
+        lambda: stored.bytes / fio_copy(bench, stored.mib, stored.files)["seconds"] / 1e9,
+        pairs_max=PAIRS_MAX, goal=0.95, note=f"{stored.mib} MiB in {stored.files} shards, {LAYOUT}")
+    stored.end()
+
+
+def row_verify_quick(bench):
+    """verify --quick on a checkpoint of many shards"""
+    stored = Stored(bench, "quick", ranks=64, mib=4096, pool=("--memory.pool_bytes", "6GiB"))
+    seconds = [stored.run("verify", "--quick")[0] for _ in range(15)]
+    yield Row("verify_quick", "s", seconds, direction="lower", goal=1.0,
+              note=f"{stored.mib} MiB in {stored.files} shards")
+    stored.end()
+
+
+def row_convert(bench):
+    """a checkpoint of F32 to BF16 and to one file, beside fio reading and writing at once"""
+    stored = Stored(bench, "source")
+    target = os.path.join(bench.tmp, "target")
+    output = os.path.join(bench.tmp, "out.safetensors")
+    fio(bench, "write", stored.mib, files=stored.files, name="read")
+    peaks = []
+
+    def convert():
+        shutil.rmtree(target, ignore_errors=True)
+        os.sync()  # what removing costs is over before the clock runs
+        seconds, _, peak = stored.run("convert", "--output", target, "--dtype", "bf16")
+        peaks.append(peak)
+        return stored.bytes / seconds / 1e9
+
+    def export():
+        if os.path.exists(output):
+            os.unlink(output)
+        os.sync()
+        seconds, _, peak = stored.run("export", "--output", output, "--weights-only")
+        peaks.append(peak)
+        return stored.bytes / seconds / 1e9
+
+    def reference(written_mib, written_files):
+        return lambda: stored.bytes / fio_copy(bench, stored.mib, stored.files, written_mib,
+                                               written_files)["seconds"] / 1e9
+
+    yield bench.pairs("convert_bf16", "GB/s", convert, reference(stored.mib // 2, stored.files),
+                      pairs_max=PAIRS_MAX, goal=0.85,
+                      note=f"bytes read; {stored.mib} MiB read and half as much written, "
+                           f"{stored.files} shards, {LAYOUT}")
+    shutil.rmtree(target)
+    yield bench.pairs("export", "GB/s", export, reference(stored.mib, 1), pairs_max=PAIRS_MAX,
+                      goal=0.85, note=f"bytes read; {stored.mib} MiB read and written to one file, "
+                                      f"{stored.files} shards, {LAYOUT}")
+    yield Row("export_memory", "MiB", peaks, direction="lower", goal=256,
+              note="peak of resident memory of every convert and export above")
+    os.unlink(output)
+    stored.end()
