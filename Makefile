@@ -55,7 +55,7 @@ deps-now: # what the goals at hand need; a few milliseconds when nothing is miss
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(EXAMPLES) ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
-tests-built: $(TESTS)
+tests-built: $(TESTS) $(BENCHES)
 test: deps-now all $(TESTS) ## unit and integration tests; ends with "N passed, N failed"
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
 check: deps-now ## style, include arrows, both compilers, tests under sanitizers
