@@ -31,12 +31,18 @@ static int tear_down(void **state)
     return bed_tear_down(state);
 }
 
-static void restart(struct bed *bed, int64_t pool_bytes)
+static void restart_with(struct bed *bed, int64_t pool_bytes, int64_t load_wait_ms)
 {
     peers_close(peers, RANKS);
     bed_stop(bed);
     bed->config.pool_bytes = pool_bytes;
+    bed->config.limit_load_wait_ms = load_wait_ms;
     assert_int_equal(bed_start(bed), 0);
+}
+
+static void restart(struct bed *bed, int64_t pool_bytes)
+{
+    restart_with(bed, pool_bytes, bed->config.limit_load_wait_ms);
 }
 
 static void open_world(struct bed *bed, uint32_t world_size)
@@ -263,7 +269,7 @@ static void test_window__more_loads_than_segments_take_turns(void **state)
     struct bed *bed = *state;
     struct loading loadings[2], late;
     save_one(bed);
-    bed->config.limit_load_wait_ms = 100;
+    restart_with(bed, SMALL_POOL, 100);
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(load_open(&loadings[i], bed, 1), 0);
         assert_int_equal(load_shard_from(&loadings[i], 0, i * MIB + 4096, NULL), 0);
