@@ -17,6 +17,7 @@ MPICC_C = $(shell mpicc --showme:compile 2>/dev/null)
 MPICC_L = $(shell mpicc --showme:link 2>/dev/null)
 LIBS = $(PKG_LIBS) -lstdc++ -lm -pthread
 
+FUZZ_SECONDS = 60
 src = $(wildcard $(1)/*.c $(1)/*/*.c)
 obj = $(patsubst %.c,$(OBJ)/%.o,$(1))
 # All of them are described by reflection; of those in PB_C there are also C structs.
@@ -40,26 +41,33 @@ INTEGRATION = $(filter-out tests/integration/lib%,$(wildcard tests/integration/*
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp')
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 
+FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(filter-out tests/fuzz/replay.c,$(wildcard tests/fuzz/*.c)))
+# What runs a fuzz target: replay.c over files; libFuzzer when `make fuzz` says so.
+FUZZ_MAIN = $(OBJ)/tests/fuzz/replay.o
+FUZZ_LINK =
+
 # One short line per file; V=1 shows the commands, -s nothing.
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps all run test check bench bench-peers format install clean deps-now tests-built
+.PHONY: help deps all run test check fuzz bench bench-peers format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
-	@deploy/deps build $(filter run test check bench bench-peers,$(MAKECMDGOALS))
+	@deploy/deps build $(filter run test check fuzz bench bench-peers,$(MAKECMDGOALS))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(EXAMPLES) ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
-tests-built: $(TESTS) $(BENCHES)
-test: deps-now all $(TESTS) ## unit and integration tests; ends with "N passed, N failed"
+tests-built: $(TESTS) $(FUZZERS) $(BENCHES)
+test: deps-now all $(TESTS) $(FUZZERS) ## unit and integration tests; ends with "N passed, N failed"
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
 check: deps-now ## style, include arrows, both compilers, tests under sanitizers
 	@tests/check
+fuzz: deps-now ## libFuzzer on everything that is parsed, FUZZ_SECONDS=60 each
+	@tests/fuzz/run $(FUZZ_SECONDS)
 bench: deps-now all $(BENCHES) ## side-by-side measurements, into $(BUILD)/bench.json
 	@BUILD=$(BUILD) tests/bench/run
 bench-peers: deps-now all $(BUILD)/bench/peers/libckpt.so ## beside PyTorch and safetensors (installs them, some GB)
@@ -149,6 +157,8 @@ $(EXAMPLES): $(BUILD)/%: $(OBJ)/clients/examples/%.o $(BUILD)/libckpt.a
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka
+$(BUILD)/fuzz/%: $(OBJ)/tests/fuzz/%.o $(FUZZ_MAIN) $(BUILD)/libckptd.a $T $K $C $S $P
+	$(link) $(MPICC_L) -ldnnl -lgomp $(FUZZ_LINK)
 $(BUILD)/bench/%: $(OBJ)/tests/bench/%.o $(BUILD)/libckptd.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp
 # libckpt for a program that loads it at run time, here Python's ctypes.

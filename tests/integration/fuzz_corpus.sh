@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# fuzz_corpus - the inputs in tests/fuzz/corpus, and damaged forms of them, through every parser.
+#
+# Goal: nothing that comes from a disk, a socket or a user makes a parser crash or read outside of
+# its bytes; what once did never does again. Method: each fuzz target, linked with replay.c, over
+# its corpus; under `make check` with sanitizers. time limit: 180 s
+set -u
+build=${BUILD:-build}
+cd "$(dirname "$0")/../fuzz" || exit 1
+number=0
+for source in *.c; do
+    target=${source%.c}
+    [ "$target" = replay ] && continue
+    number=$((number + 1))
+    files=(corpus/"$target"/*)
+    if [ -e "${files[0]}" ] && "$build/fuzz/$target" "${files[@]}" >"$TMPDIR/$target" 2>&1; then
+        echo "ok $number - $target: ${#files[@]} inputs"
+    else
+        echo "not ok $number - $target: ${#files[@]} inputs"
+        tail -n 40 "$TMPDIR/$target" | sed 's/^/# /'
+    fi
+done
+echo "1..$number"
