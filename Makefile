@@ -58,7 +58,7 @@ deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
 	@deploy/deps build $(filter run test check fuzz bench bench-peers,$(MAKECMDGOALS))
-all: $(PROGRAMS) $(BUILD)/libckpt.a $(EXAMPLES) ## build every program and library
+all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
 tests-built: $(TESTS) $(FUZZERS) $(BENCHES)
@@ -74,11 +74,14 @@ bench-peers: deps-now all $(BUILD)/bench/peers/libckpt.so ## beside PyTorch and 
 	@BUILD=$(BUILD) tests/bench/run peers
 format: ## clang-format every C and C++ file
 	@clang-format -i $(SOURCES)
-install: all ## programs, ckpt.h, libckpt.a and the commented configuration, below $(DESTDIR)$(PREFIX)
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib share/holdfast)
+install: all ## programs, ckpt.h, libckpt and the commented configuration, below $(DESTDIR)$(PREFIX)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig share/holdfast)
 	install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 clients/ckpt.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(BUILD)/libckpt.a $(DESTDIR)$(PREFIX)/lib
+	install -m 644 $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(DESTDIR)$(PREFIX)/lib
+	ln -sf libckpt.so.1 $(DESTDIR)$(PREFIX)/lib/libckpt.so
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' clients/libckpt.pc.in \
+	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/libckpt.pc
 	install -m 644 deploy/ckptd.conf $(DESTDIR)$(PREFIX)/share/holdfast
 	install deploy/launch $(DESTDIR)$(PREFIX)/bin/holdfast-launch
 clean: ## remove what was built
@@ -151,7 +154,13 @@ $(BUILD)/trainer: $(OBJ)/trainer/train.o $T $K $C $P
 	$(link) $(MPICC_L) -ldnnl -lgomp
 $(BUILD)/tokenizer: $(OBJ)/trainer/tokenize.o $T $P
 	$(link)
+# Its one number is the version of its interface: clients/libckpt.map.
+$(BUILD)/libckpt.so.1: $(CKPT_O) $(PROTO_O) clients/libckpt.map
+	$(call say,link)
+	$(Q)$(CC) $(OPT) $(SAN) -shared -pthread -o $@ $(filter %.o,$^) -Wl,-soname,libckpt.so.1 \
+	    -Wl,--version-script=clients/libckpt.map $(if $(SAN),,-Wl,--no-undefined) $(LIBS)
 # An example is what a user builds: ckpt.h and libckpt.a.
+$(EXAMPLES:$(BUILD)/%=$(OBJ)/clients/examples/%.o): CFLAGS += -Iclients
 $(EXAMPLES): $(BUILD)/%: $(OBJ)/clients/examples/%.o $(BUILD)/libckpt.a
 	$(link)
 # A unit test may use every part of the tree.

@@ -6,7 +6,7 @@
  * Two ranks (threads here; processes or hosts in earnest) hold half of the rows each of one matrix.
  * They load the newest checkpoint if there is one, take three steps, save after each, and wait
  * until the last is durable. Run it again: it goes on where it stopped. */
-#include "clients/ckpt.h"
+#include <ckpt.h>
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# install - what `make install` leaves is enough for users: programs, ckpt.h, libckpt by pkg-config.
+#
+# Goal: a program compiles against the installed header and libraries alone, shared and static, as C
+# and as C++, saves and loads; the shared library exports ckpt.h's functions with a version, and
+# nothing else. Method: an installation into a fresh folder; the example of the documentation.
+# time limit: 180 s
+. "$(dirname "$0")/lib.sh"
+plan 11
+root=$tmp/root
+
+# Who runs the tests has built everything: nothing is compiled again here.
+check "make install works" make -s BUILD="$BUILD" PREFIX=/usr DESTDIR="$root" install
+sed 's|^prefix=.*|prefix='"$root"'/usr|' -i "$root/usr/lib/pkgconfig/libckpt.pc"
+export PKG_CONFIG_PATH=$root/usr/lib/pkgconfig
+check "pkg-config knows libckpt" pkg-config --exists libckpt
+flags() { pkg-config "$@" libckpt; }
+strict=(-Wall -Wextra -Werror)
+if nm "$BUILD/ckptd" | grep -q __asan_init; then strict+=(-fsanitize=address,undefined); fi
+
+cp clients/examples/ckpt_example.c "$tmp"
+printf '#include <ckpt.h>\nint main() { return ckpt_error() == nullptr; }\n' >"$tmp/plus.cpp"
+read -r -a shared <<<"$(flags --cflags --libs)"
+read -r -a static <<<"$(flags --static --cflags --libs | sed 's/-lckpt//') -lstdc++ -lm"
+check "the example compiles with the shared library" \
+    gcc "${strict[@]}" "$tmp/ckpt_example.c" -o "$tmp/shared" -pthread "${shared[@]}"
+check "the example compiles with the static library" gcc "${strict[@]}" "$tmp/ckpt_example.c" \
+    -o "$tmp/static" "$root/usr/lib/libckpt.a" "${static[@]}"
+check "the header is C++ too" g++ "${strict[@]}" "$tmp/plus.cpp" -o "$tmp/plus" "${shared[@]}"
+
+exports=$(nm -D --defined-only "$root/usr/lib/libckpt.so.1" | awk '$2 != "A" { print $3 }' | sort)
+declared=$(grep -oE '\bckpt_[a-z_]+\(' clients/ckpt.h | tr -d '(' | sort -u)
+without=$(grep -v '@@CKPT_1$\|^__asan\|^__odr_asan\|^__ubsan' <<<"$exports")
+check "every exported name has a version" test -z "$without"
+versioned=$(grep '@@CKPT_1$' <<<"$exports" | sed 's/@@.*//' | sort -u)
+missing=$(comm -23 <(echo "$declared") <(echo "$versioned"))
+check "every function of ckpt.h is exported" test -z "$missing"
+extra=$(comm -13 <(echo "$declared") <(echo "$versioned"))
+check "and nothing that ckpt.h does not declare" test -z "$extra"
+
+start_ckptd
+check "the shared example saves" env LD_LIBRARY_PATH="$root/usr/lib" "$tmp/shared" "$server"
+check "the static one goes on" "$tmp/static" "$server"
+newest=$("$root/usr/bin/ckpt-cli" list --store "$store" | awk 'NR == 2 { print $1 }')
+check_equal "where the other stopped" "${newest#*@}" "6-a2"
