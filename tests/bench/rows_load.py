@@ -41,8 +41,10 @@ class Cold:
 
     def program(self, mesh):
         ranks, layout = mesh
-        return Program(self.bench.program("bench/ranks"), self.server, self.name, str(ranks),
-                       str(self.mib), layout)
+        program = Program(self.bench.program("bench/ranks"), self.server, self.name, str(ranks),
+                          str(self.mib), layout)
+        program.ask("forget")  # it has connected: from now on ckptd may be stopped
+        return program
 
     def ask(self, *command):
         return json.loads(self.bench.run(self.bench.program("ckpt-cli"), *command, "--json",
