@@ -57,7 +57,7 @@ help: ## list the targets
 deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
-	@deploy/deps build $(filter run test check fuzz bench bench-peers,$(MAKECMDGOALS))
+	@deploy/deps build $(filter run test check fuzz bench bench-peers install,$(MAKECMDGOALS))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
@@ -74,8 +74,10 @@ bench-peers: deps-now all $(BUILD)/bench/peers/libckpt.so ## beside PyTorch and 
 	@BUILD=$(BUILD) tests/bench/run peers
 format: ## clang-format every C and C++ file
 	@clang-format -i $(SOURCES)
-install: all ## programs, ckpt.h, libckpt and the commented configuration, below $(DESTDIR)$(PREFIX)
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig share/holdfast)
+install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd.conf, below $(DESTDIR)$(PREFIX)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig share/holdfast share/bash-completion/completions)
+	deploy/man $(BUILD) $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 644 deploy/completion.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ckpt-cli
 	install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 clients/ckpt.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(DESTDIR)$(PREFIX)/lib

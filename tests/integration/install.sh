@@ -6,7 +6,7 @@
 # nothing else. Method: an installation into a fresh folder; the example of the documentation.
 # time limit: 180 s
 . "$(dirname "$0")/lib.sh"
-plan 11
+plan 15
 root=$tmp/root
 
 # Who runs the tests has built everything: nothing is compiled again here.
@@ -38,8 +38,22 @@ check "every function of ckpt.h is exported" test -z "$missing"
 extra=$(comm -13 <(echo "$declared") <(echo "$versioned"))
 check "and nothing that ckpt.h does not declare" test -z "$extra"
 
+pages=("$root"/usr/share/man/man1/*.1)
+check "every program and command has a man page" test ${#pages[@]} -ge 16
+check "which says what it is for" \
+    grep -q "remove what no rule keeps" "$root/usr/share/man/man1/ckpt-cli-prune.1"
+
 start_ckptd
 check "the shared example saves" env LD_LIBRARY_PATH="$root/usr/lib" "$tmp/shared" "$server"
 check "the static one goes on" "$tmp/static" "$server"
 newest=$("$root/usr/bin/ckpt-cli" list --store "$store" | awk 'NR == 2 { print $1 }')
 check_equal "where the other stopped" "${newest#*@}" "6-a2"
+
+complete_words() { # WORD...: what the shell would offer for the last one
+    PATH=$root/usr/bin:$PATH bash -c '
+        . "$0/usr/share/bash-completion/completions/ckpt-cli"
+        COMP_WORDS=(ckpt-cli "$@") COMP_CWORD=$#
+        _ckpt_cli && echo "${COMPREPLY[*]}"' "$root" "$@"
+}
+check_equal "the shell completes commands" "$(complete_words ver)" "verify"
+check_equal "and checkpoints" "$(complete_words verify --store "$store" "${newest%-a2}")" "$newest"
