@@ -16,7 +16,7 @@ from measure import Program, Row
 
 MIB, RANKS, LAYOUT = 2048, 4, "mesh"
 POOL = ("--memory.pool_bytes", "3GiB")
-PAIRS_MAX = 20
+PAIRS_MAX = 30  # of 4 s; the disk is noisy, and fewer seldom resolve
 
 
 class Stored:
@@ -66,7 +66,7 @@ def row_verify(bench):
     yield bench.pairs(
         "verify", "GB/s", ours,
         lambda: stored.bytes / fio_copy(bench, stored.mib, stored.files)["seconds"] / 1e9,
-        pairs_max=PAIRS_MAX, goal=0.95, note=f"{stored.mib} MiB in {stored.files} shards, {LAYOUT}")
+        goal=0.95, note=f"{stored.mib} MiB in {stored.files} shards, {LAYOUT}")
     stored.end()
 
 
