@@ -54,7 +54,7 @@ class Saver:
         shutil.rmtree(self.store)
 
 
-def persist(bench, name, mib, ranks, goal, layout="rows", repeat=1, pairs_max=24):
+def persist(bench, name, mib, ranks, goal, layout="rows", repeat=1, pairs_max=40):
     """`repeat` saves, and as many runs of fio, make one sample: short ones are noisy."""
     saver = Saver(bench, name, mib, ranks, layout)
     bytes_saved = saver.save()["bytes"]  # the first save touches fresh memory: row first_save
@@ -94,7 +94,7 @@ def row_persist_4g_w8(bench):
 
 def row_persist_256m_w4(bench):
     """256 MiB by four ranks, beside fio: what the commit itself costs"""
-    yield from persist(bench, "persist_256m_w4", 256, 4, 0.80, repeat=4, pairs_max=40)
+    yield from persist(bench, "persist_256m_w4", 256, 4, 0.80, repeat=4)
 
 
 def row_persist_mix(bench):
