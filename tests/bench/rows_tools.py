@@ -72,7 +72,8 @@ def row_verify(bench):
 
 def row_verify_quick(bench):
     """verify --quick on a checkpoint of many shards"""
-    stored = Stored(bench, "quick", ranks=64, mib=4096, pool=("--memory.pool_bytes", "6GiB"))
+    stored = Stored(bench, "quick", ranks=64, mib=4096,
+                    pool=("--memory.pool_bytes", "6GiB", "--memory.segment_bytes", "16MiB"))
     seconds = [stored.run("verify", "--quick")[0] for _ in range(15)]
     yield Row("verify_quick", "s", seconds, direction="lower", goal=1.0,
               note=f"{stored.mib} MiB in {stored.files} shards")
