@@ -20,8 +20,9 @@
 #include "ckptd/ckptd.h"
 
 #define WINDOW_CHUNKS_MIN 4u
-#define REPORTS_AWAITED 8u /* one in so many wakes us, and the last of an image that is under way \
-                            */
+#define REPORTS_AWAITED                                                       \
+    8u /* one in so many wakes us, and the last of an image that is under way \
+        */
 
 static void look_again(struct timer *timer);
 

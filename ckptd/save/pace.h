@@ -19,7 +19,8 @@
 
 #define PACE_RATE_MIN (1ll << 20) /* bytes per second; a lower limit is refused by config.c */
 #define PACE_RATE_MAX (1ll << 40)
-#define PACE_TICK_MS 10 /* the rate lets go what came together in so long: each wake-up costs too \
+#define PACE_TICK_MS                                                                              \
+    10                  /* the rate lets go what came together in so long: each wake-up costs too \
                          */
 #define PACE_LATE_MS 50 /* of the rate, is the most that is made up for when we are asked late */
 

@@ -45,7 +45,7 @@ struct worker {
 static struct {
     struct ckpt *ckpt;
     struct ckpt_tensor tensors[TENSORS_MAX];
-    char names[TENSORS_MAX][16];
+    char names[TENSORS_MAX][24];
     uint32_t num_tensors;
     uint64_t step; /* of the save in work */
     atomic_bool saving, begun;
