@@ -229,7 +229,7 @@ struct output {
     struct output_file files[RANKS_MAX];
     uint32_t num_files, num_opened;
     unsigned char *data[RANKS_MAX][SIDES], *seen[RANKS_MAX]; /* per block */
-    uint32_t num_again;                                      /* blocks that were complete twice */
+    atomic_uint num_again;                                   /* blocks that were complete twice */
     struct storage *store;
     struct storage_object *object;
 };
