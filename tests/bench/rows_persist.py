@@ -144,6 +144,6 @@ def row_first_save(bench):
         saver.save()  # the second image's turn
         return saver.save()["copied"]
 
-    yield bench.pairs("first_save", "s", first, later, pairs_min=11, pairs_max=24,
+    yield bench.pairs("first_save", "s", first, later, pairs_min=11, pairs_max=40,
                       direction="lower", goal=1.1, note="512 MiB, one rank")
     saver.close()

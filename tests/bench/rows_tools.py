@@ -16,7 +16,7 @@ from measure import Program, Row
 
 MIB, RANKS, LAYOUT = 2048, 4, "mesh"
 POOL = ("--memory.pool_bytes", "3GiB")
-PAIRS_MAX = 30  # of 4 s; the disk is noisy, and fewer seldom resolve
+PAIRS_MAX = 40  # the disk is noisy
 
 
 class Stored:
