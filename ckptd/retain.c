@@ -113,7 +113,7 @@ static void work_plan(struct job *job)
             error = read_metric(pruning, i);
     if (error == 0)
         error = retain_plan(pruning->items, pruning->count, &pruning->rules, &removed);
-    if (error == ERR_DENIED && pruning->is_dry) /* a dry run shows what would be refused */
+    if (error == ERR_DENIED && pruning->is_dry) /* a dry run shows a refused plan too */
         error = 0;
     if (error != 0)
         fault_take(&pruning->fault, error);

@@ -243,7 +243,7 @@ static void copy_item(struct load *load, const struct shard_view *view,
     uint64_t at = view->start > item->data_byte ? (view->start - item->data_byte) / size : 0;
     uint64_t end = view_end > item->data_byte ? (view_end - item->data_byte) / size : 0;
     uint64_t saved = box_elements(&item->saved, dims);
-    /* Where the saved box would begin; what is read of it lies within the view. */
+    /* The saved box begins here, perhaps before the view; what is read of it lies within. */
     const void *from = (const void *)((uintptr_t)view->data + item->data_byte - view->start);
     for (end = end < saved ? end : saved; at < end;) {
         struct box piece, part;

@@ -250,7 +250,7 @@ const char *library_describe(const struct library *library); /* borrowed */
 /* A product ready to run, with the same items. */
 struct library_product {
     const struct product_args *args;
-    struct library *library;
+    struct library *owner;
     struct library_entry *whole, *last; /* for items of item_rows, and for the last */
 };
 /* False when the library does not take the product (type or scratch). */

@@ -72,7 +72,7 @@ static const struct group_rank *rank_of(const struct session *session)
     return &session->run->group->ranks[session->rank];
 }
 
-/* A rank has one window: two would be as much memory, and each would wait more. */
+/* A rank has one window: two take the same memory in halves, and each waits more. */
 static uint32_t num_slots(const struct session *session)
 {
     const struct group_rank *rank = rank_of(session);

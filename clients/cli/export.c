@@ -151,7 +151,9 @@ static int make_header(struct export *export)
         return report_error(ERR_MEMORY, NULL, "no memory for the header");
     uint64_t length = bytes - 8;
     if (length > HEADER_BYTES_MAX)
-        return report_error(ERR_INVALID, "export fewer tensors", "the header would be too long");
+        return report_error(ERR_INVALID, "safetensors allows no more: export with --weights-only",
+                            "a header of %llu bytes is over the limit of %u",
+                            (unsigned long long)length, HEADER_BYTES_MAX);
     for (int i = 0; i < 8; i++)
         export->header[i] = (char)(length >> (8 * i));
     export->file.head = export->header;

@@ -331,14 +331,14 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
             snprintf(text, sizeof text, "kept: %s",
                      retain_text(reasons, sizeof reasons, outcome->reasons));
         else
-            snprintf(text, sizeof text, "%s", cli->is_dry_run ? "would be removed" : "removed");
+            snprintf(text, sizeof text, "%s", cli->is_dry_run ? "goes" : "removed");
         if (outcome->error[0] != '\0')
             text_safe(text, sizeof text, outcome->error);
         printf("%-32s %11s  %s\n", name, text_bytes(size, sizeof size, outcome->bytes), text);
     }
     printf("%zu of %zu checkpoints, %s, %s\n", count, outcomes->count,
            text_bytes(size, sizeof size, bytes),
-           cli->is_dry_run ? "would be removed: nothing was touched" : "removed");
+           cli->is_dry_run ? "to be removed; nothing was touched" : "removed");
 }
 
 /* Nothing to be sorry about, or the first thing that went wrong. */

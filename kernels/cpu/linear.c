@@ -172,7 +172,7 @@ bool library_prepare(struct library_product *out, struct library *library,
                      const struct product_args *args)
 {
     omp_set_num_threads(1);
-    *out = (struct library_product){.args = args, .library = library};
+    *out = (struct library_product){.args = args, .owner = library};
     uint32_t rest = args->m % args->item_rows;
     out->last = obtain_rows(library, args, rest ? rest : args->item_rows);
     out->whole = args->m > rest ? obtain_rows(library, args, args->item_rows) : out->last;
@@ -196,7 +196,7 @@ void library_product_item(const void *product, uint32_t item, const struct worke
     omp_set_num_threads(1);
     for (int i = 0; i < 4; i++)
         REQUIRE(dnnl_memory_set_data_handle(memory[i], handles[i]) == dnnl_success);
-    dnnl_stream_t stream = p->library->streams[worker->index];
+    dnnl_stream_t stream = p->owner->streams[worker->index];
     REQUIRE(dnnl_primitive_execute(entry->primitive, stream, 4, args) == dnnl_success);
     REQUIRE(dnnl_stream_wait(stream) == dnnl_success);
 }

@@ -183,10 +183,10 @@ class Holdfast:
     """libckpt, through holdfast.c. The copy runs in a thread beside the step, as in the trainer
     with async_with_pinned_mem; ckptd does the rest."""
 
-    def __init__(self, state, library, server, run):
+    def __init__(self, state, libckpt, server, run):
         self.state, self.server = state, server
-        self.library = ctypes.CDLL(library)
-        self.library.bench_error.restype = ctypes.c_char_p
+        self.libckpt = ctypes.CDLL(libckpt)
+        self.libckpt.bench_error.restype = ctypes.c_char_p
         self.copier = ThreadPoolExecutor(max_workers=1)
         self.names = [name.encode() for name in state.local]
         shape = (ctypes.c_uint64 * 2)(ROWS, COLUMNS)
@@ -196,9 +196,9 @@ class Holdfast:
         self.open(run)
 
     def call(self, name, *arguments, ok=(0,)):
-        code = getattr(self.library, "bench_" + name)(*arguments)
+        code = getattr(self.libckpt, "bench_" + name)(*arguments)
         if code not in ok:
-            raise RuntimeError(f"ckpt {name}: {self.library.bench_error().decode()}")
+            raise RuntimeError(f"ckpt {name}: {self.libckpt.bench_error().decode()}")
         return code
 
     def open(self, run):
@@ -206,7 +206,7 @@ class Holdfast:
         self.step = None
 
     def reopen(self, run):
-        self.library.bench_close()
+        self.libckpt.bench_close()
         self.open(run)
 
     def describe(self):
@@ -242,4 +242,4 @@ class Holdfast:
             raise RuntimeError("the checkpoint was in ckptd's memory")
 
     def close(self):
-        self.library.bench_close()
+        self.libckpt.bench_close()
