@@ -488,41 +488,15 @@ static int scan_attempts(struct scan *scan)
     return error;
 }
 
-static void scan_pins(const struct scan *scan)
+static int visit_pin(void *user, const struct storage_entry *entry)
 {
-    char folder[STORAGE_KEY_MAX];
-    struct names names;
+    const struct scan *scan = user;
     uint64_t step, attempt;
-    if (retain_dir(folder, sizeof folder, RETAIN_PIN, scan->run->name) != 0 ||
-        list_names(&names, scan->service->storage, folder) != 0)
-        return;
-    for (size_t i = 0; i < names.count; i++) {
-        struct checkpoint *checkpoint = retain_parse(names.list[i].text, &step, &attempt)
-                                            ? catalog_find(scan->run, step, attempt)
-                                            : NULL;
-        if (checkpoint)
-            checkpoint->pinned = true;
-    }
-    free(names.list);
-}
-
-/* What a removal that was cut short left: the checkpoint is whole, or went as rubbish just now. In
- * both cases nobody is removing it any more. */
-static void remove_tombstones(const struct scan *scan)
-{
-    char folder[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 260];
-    struct names names;
-    uint64_t step, attempt;
-    if (retain_dir(folder, sizeof folder, RETAIN_TOMBSTONE, scan->run->name) != 0 ||
-        list_names(&names, scan->service->storage, folder) != 0)
-        return;
-    for (size_t i = 0; i < names.count; i++) {
-        snprintf(key, sizeof key, "%s/%s", folder, names.list[i].text);
-        if (retain_parse(names.list[i].text, &step, &attempt) &&
-            storage_remove(scan->service->storage, key) != 0)
-            log_warn("catalog", "%s could not be removed: %s", key, report_line());
-    }
-    free(names.list);
+    struct checkpoint *checkpoint =
+        retain_parse(entry->name, &step, &attempt) ? catalog_find(scan->run, step, attempt) : NULL;
+    if (checkpoint)
+        checkpoint->pinned = true;
+    return 0;
 }
 
 /* A daemon that was killed after it had placed a manifest may not have made the name durable; this
@@ -552,14 +526,17 @@ static int scan_run(struct scan *scan, const char *name)
         error = scan_attempts(scan);
     if (error != 0)
         return error;
+    /* Removals that were cut short come to their end, or are taken back. */
+    if (storage_groups_recover(scan->service->storage, &checkpoint_kind, name) != 0)
+        log_warn("catalog", "run %s: what a removal left stays: %s", name, report_line());
     error = scan_steps(scan);
     /* A checkpoint proves its attempt, whatever became of the attempt's file. */
     for (struct checkpoint *c = scan->run->checkpoints; c; c = c->next)
         if (c->summary.attempt > scan->run->newest_attempt)
             scan->run->newest_attempt = c->summary.attempt;
     commit_init(&scan->run->machine, scan->run->newest_attempt);
-    scan_pins(scan);
-    remove_tombstones(scan);
+    if (error == 0)
+        error = storage_groups_pinned(scan->service->storage, name, visit_pin, scan);
     sync_newest(scan->run);
     return error;
 }

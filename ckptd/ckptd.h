@@ -623,6 +623,9 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
 
 /* ---- retain.c ---- */
 
+/* A checkpoint's directory as storage sees it. */
+extern const struct storage_group_kind checkpoint_kind;
+
 void retain_prune(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__PruneRequest *request);
 void retain_pin(struct service *service, struct rpc_call *call,

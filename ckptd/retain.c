@@ -67,13 +67,6 @@ static int visit_pin(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-static int read_pins(struct pruning *pruning)
-{
-    char prefix[STORAGE_KEY_MAX];
-    int error = retain_dir(prefix, sizeof prefix, RETAIN_PIN, pruning->run->name);
-    return error == 0 ? storage_list(pruning->service->storage, prefix, visit_pin, pruning) : error;
-}
-
 /* state.metrics.<name> of the manifest. Without it the checkpoint has no rank among the best. */
 static int read_metric(struct pruning *pruning, uint32_t index)
 {
@@ -107,7 +100,8 @@ static void work_plan(struct job *job)
 {
     struct pruning *pruning = CONTAINER_OF(job, struct pruning, job);
     uint32_t removed;
-    int error = read_pins(pruning);
+    int error =
+        storage_groups_pinned(pruning->service->storage, pruning->run->name, visit_pin, pruning);
     for (uint32_t i = 0; i < pruning->count && error == 0 && pruning->rules.keep_best > 0; i++)
         if (!pruning->items[i].is_damaged)
             error = read_metric(pruning, i);
@@ -172,22 +166,14 @@ static void finish(struct pruning *pruning)
 
 /* ---- removal ---- */
 
-/* A checkpoint as storage sees it; borrows from `keys`. */
-static struct storage_group group_of(const struct retain_keys *keys)
-{
-    return (struct storage_group){.prefix = keys->checkpoint,
-                                  .marker = MANIFEST_NAME,
-                                  .hold = keys->pin,
-                                  .tombstone = keys->tombstone,
-                                  .is_ours = shard_is_file_name};
-}
+const struct storage_group_kind checkpoint_kind = {.marker = MANIFEST_NAME,
+                                                   .is_ours = shard_is_file_name};
 
 static int remove_one(struct storage *storage, const struct manifest_summary *summary)
 {
-    struct retain_keys keys;
-    int error = retain_keys(&keys, summary->run, summary->step, summary->attempt);
-    struct storage_group group = group_of(&keys);
-    return error == 0 ? storage_group_remove(storage, &group) : error;
+    char prefix[STORAGE_KEY_MAX];
+    int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
+    return error == 0 ? storage_group_remove(storage, &checkpoint_kind, prefix) : error;
 }
 
 /* Without its manifest a checkpoint is gone, whatever else went wrong. */
@@ -406,7 +392,7 @@ struct pinning {
     uint64_t step, attempt;
     bool is_unpin;
     char note[256];
-    struct retain_keys keys;
+    char prefix[STORAGE_KEY_MAX];
     struct fault fault;
     struct job job;
 };
@@ -414,10 +400,9 @@ struct pinning {
 static void work_pin(struct job *job)
 {
     struct pinning *pinning = CONTAINER_OF(job, struct pinning, job);
-    struct storage_group group = group_of(&pinning->keys);
-    int error = pinning->is_unpin
-                    ? storage_group_release(pinning->service->storage, &group)
-                    : storage_group_hold(pinning->service->storage, &group, pinning->note);
+    struct storage *storage = pinning->service->storage;
+    int error = pinning->is_unpin ? storage_group_unpin(storage, pinning->prefix)
+                                  : storage_group_pin(storage, pinning->prefix, pinning->note);
     if (error != 0)
         fault_take(&pinning->fault, error);
 }
@@ -452,7 +437,8 @@ static int find_pinned(struct pinning *pinning, const Holdfast__V1__PinRequest *
                             "run %s has no checkpoint of step %llu, attempt %llu", run->name,
                             (unsigned long long)request->step,
                             (unsigned long long)request->attempt);
-    return retain_keys(&pinning->keys, run->name, request->step, request->attempt);
+    return shard_dir_key(pinning->prefix, sizeof pinning->prefix, run->name, request->step,
+                         request->attempt);
 }
 
 void retain_pin(struct service *service, struct rpc_call *call,

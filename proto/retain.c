@@ -160,33 +160,7 @@ const char *retain_text(char *out, size_t size, unsigned reasons)
     return out;
 }
 
-/* ---- what is written down ---- */
-
-int retain_dir(char *out, size_t size, enum retain_note note, const char *run)
-{
-    static const char *const folders[] = {"pins", "tombstones"};
-    if (!shard_run_is_valid(run))
-        return report_error(ERR_INVALID, NULL, "\"%.127s\" cannot name a run", run);
-    if ((size_t)snprintf(out, size, "%s/%s", run, folders[note]) >= size)
-        return report_error(ERR_INVALID, NULL, "no room for a key of the run %s", run);
-    return 0;
-}
-
-int retain_keys(struct retain_keys *out, const char *run, uint64_t step, uint64_t attempt)
-{
-    char pins[192], tombstones[192];
-    int error = retain_dir(pins, sizeof pins, RETAIN_PIN, run);
-    if (error == 0)
-        error = retain_dir(tombstones, sizeof tombstones, RETAIN_TOMBSTONE, run);
-    if (error == 0)
-        error = shard_dir_key(out->checkpoint, sizeof out->checkpoint, run, step, attempt);
-    if (error != 0)
-        return error;
-    const char *name = strrchr(out->checkpoint, '/'); /* at most 60 bytes: two numbers */
-    snprintf(out->pin, sizeof out->pin, "%s%.60s", pins, name);
-    snprintf(out->tombstone, sizeof out->tombstone, "%s%.60s", tombstones, name);
-    return 0;
-}
+/* ---- reading names and times ---- */
 
 bool retain_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt)
 {

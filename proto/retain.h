@@ -53,16 +53,8 @@ struct retain_item {
  * of the checkpoints would go and may_remove_most is false; the reasons are filled all the same. */
 int retain_plan(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
                 uint32_t *out_removed);
-/* Keys of what is written down about a checkpoint, beside its directory: a pin keeps it for good,
- * a tombstone says that it is being removed. Both are files, so that tools without a server count
- * too: "<run>/pins/step-00001000-a0003". */
-enum retain_note { RETAIN_PIN, RETAIN_TOMBSTONE };
-int retain_dir(char *out, size_t size, enum retain_note note, const char *run);
-struct retain_keys {
-    char checkpoint[256], pin[256], tombstone[256];
-};
-int retain_keys(struct retain_keys *out, const char *run, uint64_t step, uint64_t attempt);
-/* Step and attempt of a name in such a directory; false: not a name that we write. */
+/* Step and attempt of a checkpoint's directory name, which its pin has too; false: not a name that
+ * we write. */
 bool retain_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt);
 /* Seconds since the epoch of a manifest's time; 0 when it cannot be read. */
 int64_t retain_time(const char *text);

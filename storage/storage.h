@@ -189,28 +189,33 @@ int storage_transfer(struct storage *storage, enum storage_op op, struct storage
                      uint64_t offset, void *data, uint32_t bytes);
 
 /* A group is a directory of objects that exists for its readers while one small object in it, the
- * marker, does. While a hold exists, the group is not removed. Hold and tombstone lie elsewhere. */
-struct storage_group {
-    const char *prefix;                /* the directory */
-    const char *marker;                /* name in it */
-    const char *hold;                  /* key: "keep it" */
-    const char *tombstone;             /* key: "it is being removed" */
+ * marker, does. Notes on it lie beside it: "pins/<its name>" keeps it from being removed,
+ * "tombstones/<its name>" says that it is being removed. */
+struct storage_group_kind {
+    const char *marker;                /* name in the directory */
     bool (*is_ours)(const char *name); /* which other objects in it may be removed */
 };
-/* Removes a group so that a crash at any point leaves it whole or gone: tombstone, a look for the
- * hold, marker, the rest, tombstone; each durable before the next. What is not ours stays, with its
- * directory. A removal that was cut short is taken up again by the same call. ERR_DENIED: it is
- * held, and nothing happened; else the errors of the calls above. */
-int storage_group_remove(struct storage *storage, const struct storage_group *group);
-/* What became of a removal that was cut short: ended where the marker is gone, else taken back. */
-int storage_group_recover(struct storage *storage, const struct storage_group *group);
-/* Makes the hold, durably, with a text. Then it looks for a tombstone, so of a hold and a removal
- * at the same time one sees the other. ERR_NOT_FOUND: it is being removed; ERR_EXISTS: it was held.
+/* Removes the group `prefix` so that a crash at any point leaves it whole or gone: tombstone, a
+ * look for a pin, marker, the rest, tombstone; each durable before the next. What is not ours
+ * stays, with its directory. A removal that was cut short is taken up again by the same call.
+ * ERR_DENIED: it is pinned, and nothing happened; else the errors of the calls above. */
+int storage_group_remove(struct storage *storage, const struct storage_group_kind *kind,
+                         const char *prefix);
+/* What became of removals below `parent` that were cut short: ended where the marker is gone, else
+ * taken back. */
+int storage_groups_recover(struct storage *storage, const struct storage_group_kind *kind,
+                           const char *parent);
+/* Makes a pin, durably, with a text. Then it looks for a tombstone, so of a pin and a removal at
+ * the same time one sees the other. ERR_NOT_FOUND: it is being removed; ERR_EXISTS: it was pinned.
  */
-int storage_group_hold(struct storage *storage, const struct storage_group *group,
-                       const char *text);
-/* ERR_NOT_FOUND: it was not held. */
-int storage_group_release(struct storage *storage, const struct storage_group *group);
+int storage_group_pin(struct storage *storage, const char *prefix, const char *text);
+/* ERR_NOT_FOUND: it was not pinned. */
+int storage_group_unpin(struct storage *storage, const char *prefix);
+/* 0: it is pinned; ERR_NOT_FOUND: it is not. */
+int storage_group_find_pin(struct storage *storage, const char *prefix);
+/* storage_list of the pins below `parent`; an entry has the name of its group. */
+int storage_groups_pinned(struct storage *storage, const char *parent,
+                          int (*visit)(void *user, const struct storage_entry *entry), void *user);
 
 /* fault only: lose power and come back. Requests in flight end with ERR_IO; what was not synced is
  * kept, dropped or torn by the seed. Objects opened before fail from then on and only wait to be

@@ -6,7 +6,6 @@
 #include "clients/cli/cli.h"
 
 #include "proto/ckpt.pb-c.h"
-#include "proto/retain.h"
 #include "proto/rpc.h"
 
 #include <jansson.h>
@@ -80,10 +79,10 @@ static void print_rows_end(const struct cli *cli, size_t count)
 
 static bool is_pinned(struct storage *store, const struct manifest_summary *summary)
 {
-    struct retain_keys keys;
-    uint64_t bytes;
-    return retain_keys(&keys, summary->run, summary->step, summary->attempt) == 0 &&
-           storage_fetch(store, keys.pin, NULL, 0, &bytes) == 0;
+    char prefix[STORAGE_KEY_MAX];
+    return shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt) ==
+               0 &&
+           storage_group_find_pin(store, prefix) == 0;
 }
 
 static int list_store(const struct cli *cli)

@@ -129,11 +129,6 @@ static int open_writable(struct storage **out, const struct cli *cli)
                         &(struct storage_options){.is_quiet = true});
 }
 
-struct recovery {
-    struct storage *store;
-    const char *run;
-};
-
 struct files {
     uint64_t bytes;
     uint32_t count;
@@ -150,12 +145,10 @@ static int visit_file(void *user, const struct storage_entry *entry)
 }
 
 /* Are all its files there, with all their bytes? What is not counts as unverifiable, and stays. */
-static bool is_whole(struct storage *store, const struct catalog_entry *entry,
-                     const struct retain_keys *keys)
+static bool is_whole(struct storage *store, const struct catalog_entry *entry, const char *prefix)
 {
     struct files files = {0};
-    return entry->damage[0] == '\0' &&
-           storage_list(store, keys->checkpoint, visit_file, &files) == 0 &&
+    return entry->damage[0] == '\0' && storage_list(store, prefix, visit_file, &files) == 0 &&
            files.count == entry->summary.shards && files.bytes == entry->summary.bytes;
 }
 
@@ -183,15 +176,14 @@ static int fill_item(struct retain_item *out, struct storage *store,
                      const struct catalog_entry *entry, const struct cli *cli)
 {
     const struct manifest_summary *summary = &entry->summary;
-    struct retain_keys keys;
-    uint64_t bytes;
+    char prefix[STORAGE_KEY_MAX];
     *out = (struct retain_item){
         .step = summary->step, .attempt = summary->attempt, .time = retain_time(summary->time)};
-    int error = retain_keys(&keys, summary->run, summary->step, summary->attempt);
+    int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
     if (error != 0)
         return error;
-    out->is_damaged = !is_whole(store, entry, &keys);
-    error = storage_fetch(store, keys.pin, NULL, 0, &bytes);
+    out->is_damaged = !is_whole(store, entry, prefix);
+    error = storage_group_find_pin(store, prefix);
     out->is_pinned = error == 0;
     if (error != 0 && error != ERR_NOT_FOUND)
         return error;
@@ -200,22 +192,15 @@ static int fill_item(struct retain_item *out, struct storage *store,
     return 0;
 }
 
-static struct storage_group group_of(const struct retain_keys *keys)
-{
-    return (struct storage_group){.prefix = keys->checkpoint,
-                                  .marker = MANIFEST_NAME,
-                                  .hold = keys->pin,
-                                  .tombstone = keys->tombstone,
-                                  .is_ours = shard_is_file_name};
-}
+static const struct storage_group_kind checkpoint_kind = {.marker = MANIFEST_NAME,
+                                                          .is_ours = shard_is_file_name};
 
 static void remove_one(struct outcome *outcome, struct storage *store, const char *run)
 {
-    struct retain_keys keys;
-    int error = retain_keys(&keys, run, outcome->step, outcome->attempt);
-    struct storage_group group = group_of(&keys);
+    char prefix[STORAGE_KEY_MAX];
+    int error = shard_dir_key(prefix, sizeof prefix, run, outcome->step, outcome->attempt);
     if (error == 0)
-        error = storage_group_remove(store, &group);
+        error = storage_group_remove(store, &checkpoint_kind, prefix);
     outcome->is_removed = error == 0;
     if (error != 0)
         snprintf(outcome->error, sizeof outcome->error, "%s", report_line());
@@ -247,27 +232,6 @@ static int prune_catalog(struct outcomes *out, struct storage *store, const stru
     return error;
 }
 
-/* What an earlier prune left behind when it was killed. */
-static int recover_one(void *user, const struct storage_entry *entry)
-{
-    struct recovery *recovery = user;
-    struct retain_keys keys;
-    uint64_t step, attempt;
-    if (!retain_parse(entry->name, &step, &attempt) ||
-        retain_keys(&keys, recovery->run, step, attempt) != 0)
-        return 0;
-    struct storage_group group = group_of(&keys);
-    return storage_group_recover(recovery->store, &group);
-}
-
-static int recover(struct storage *store, const char *run)
-{
-    struct recovery recovery = {store, run};
-    char folder[STORAGE_KEY_MAX];
-    int error = retain_dir(folder, sizeof folder, RETAIN_TOMBSTONE, run);
-    return error == 0 ? storage_list(store, folder, recover_one, &recovery) : error;
-}
-
 static int prune_store(struct outcomes *out, const struct cli *cli, const char *run,
                        const struct retain_rules *rules)
 {
@@ -280,8 +244,8 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
             error = report_error(error, "let it do the work: --server unix:/PATH",
                                  "the store is served: %s", report_message());
     }
-    if (error == 0 && !cli->is_dry_run)
-        error = recover(store, run);
+    if (error == 0 && !cli->is_dry_run) /* what an earlier prune left when it was killed */
+        error = storage_groups_recover(store, &checkpoint_kind, run);
     if (error == 0)
         error = catalog_read(&catalog, store, run);
     if (error == 0)
@@ -401,17 +365,17 @@ static int find_newest(struct selection *selection, const struct cli *cli)
 static int pin_store(const struct cli *cli, struct selection *selection, bool is_unpin)
 {
     struct storage *store = NULL;
-    struct retain_keys keys;
+    char prefix[STORAGE_KEY_MAX];
     int error = is_unpin && selection->attempt != 0 ? 0 : find_newest(selection, cli);
     if (error == 0)
-        error = retain_keys(&keys, selection->run, (uint64_t)selection->step, selection->attempt);
+        error = shard_dir_key(prefix, sizeof prefix, selection->run, (uint64_t)selection->step,
+                              selection->attempt);
     if (error == 0)
         error = open_writable(&store, cli);
     if (error != 0)
         return error;
-    struct storage_group group = group_of(&keys);
-    error = is_unpin ? storage_group_release(store, &group)
-                     : storage_group_hold(store, &group, cli->note);
+    error =
+        is_unpin ? storage_group_unpin(store, prefix) : storage_group_pin(store, prefix, cli->note);
     storage_close(store);
     return error;
 }

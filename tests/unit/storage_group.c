@@ -1,6 +1,6 @@
 /* storage_group.c - the removal of a group: whole or gone, whatever happens in between.
  *
- * Goal: at no point of a removal is there a marker without its objects; what is held is not
+ * Goal: at no point of a removal is there a marker without its objects; what is pinned is not
  * removed; a removal that was cut short can be made again. Method: every operation of a removal
  * fails once, and the power is lost after each, with all or half of what was not synced. */
 #include "tests/unit/storage_bed.h"
@@ -13,11 +13,8 @@ static bool is_ours(const char *name)
     return strncmp(name, "shard-", 6) == 0;
 }
 
-static const struct storage_group group = {.prefix = "run/step-1",
-                                           .marker = "manifest",
-                                           .hold = "run/pins/step-1",
-                                           .tombstone = "run/tombstones/step-1",
-                                           .is_ours = is_ours};
+#define GROUP "run/step-1"
+static const struct storage_group_kind kind = {.marker = "manifest", .is_ours = is_ours};
 
 static struct storage *open_fault(const char *where)
 {
@@ -75,47 +72,56 @@ static void test_group__goes_whole_and_leaves_nothing(void **state)
     (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_group_remove(storage, &group), 0);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_int_equal(count_names(storage, "run/step-1"), 0);
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
-    assert_int_equal(storage_group_remove(storage, &group),
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP),
                      0); /* nothing is there: nothing to do */
     storage_close(storage);
 }
 
-static void test_group__what_is_held_stays_until_it_is_released(void **state)
+static int check_pin(void *user, const struct storage_entry *entry)
+{
+    (void)user;
+    assert_string_equal(entry->name, "step-1");
+    return 0;
+}
+
+static void test_group__what_is_pinned_stays_until_it_is_unpinned(void **state)
 {
     (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_group_release(storage, &group), ERR_NOT_FOUND);
-    assert_int_equal(storage_group_hold(storage, &group, "for the paper"), 0);
-    assert_int_equal(storage_group_hold(storage, &group, "again"), ERR_EXISTS);
+    assert_int_equal(storage_group_unpin(storage, GROUP), ERR_NOT_FOUND);
+    assert_int_equal(storage_group_pin(storage, GROUP, "for the paper"), 0);
+    assert_int_equal(storage_group_pin(storage, GROUP, "again"), ERR_EXISTS);
     assert_int_equal(storage_fault_crash(storage), 0);
-    assert_int_equal(storage_group_remove(storage, &group), ERR_DENIED);
-    assert_non_null(strstr(report_line(), "run/pins/step-1"));
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
+    assert_non_null(strstr(report_line(), "run/step-1 is in pins"));
+    assert_int_equal(storage_group_find_pin(storage, GROUP), 0);
+    assert_int_equal(storage_groups_pinned(storage, "run", check_pin, NULL), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_true(is_whole(storage));
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
-    assert_int_equal(storage_group_release(storage, &group), 0);
+    assert_int_equal(storage_group_unpin(storage, GROUP), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
-    assert_int_equal(storage_group_remove(storage, &group), 0);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
     assert_int_equal(count_names(storage, "run/step-1"), 0);
     storage_close(storage);
 }
 
-/* The removal stands between tombstone and marker: a hold comes too late, and says so. */
-static void test_group__a_hold_sees_the_removal_under_way(void **state)
+/* The removal stands between tombstone and marker: a pin comes too late, and says so. */
+static void test_group__a_pin_sees_the_removal_under_way(void **state)
 {
     (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_publish(storage, group.tombstone, "", 0), 0);
-    assert_int_equal(storage_group_hold(storage, &group, "too late"), ERR_NOT_FOUND);
-    assert_non_null(strstr(report_line(), "being removed"));
+    assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
+    assert_int_equal(storage_group_pin(storage, GROUP, "too late"), ERR_NOT_FOUND);
+    assert_non_null(strstr(report_line(), "tombstones"));
     assert_int_equal(count_names(storage, "run/pins"), 0);
-    assert_int_equal(storage_group_remove(storage, &group), 0);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
     storage_close(storage);
 }
 
@@ -125,7 +131,7 @@ static void test_group__what_is_not_ours_stays_with_its_directory(void **state)
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_group(storage), 0);
     assert_int_equal(storage_publish(storage, "run/step-1/notes", "mine", 4), 0);
-    assert_int_equal(storage_group_remove(storage, &group), 0);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_int_equal(count_names(storage, "run/step-1"), 1);
     assert_true(bed_exists(storage, "run/step-1/notes"));
@@ -138,19 +144,19 @@ static void test_group__recovery_takes_back_what_is_whole_and_ends_the_rest(void
     (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_publish(storage, group.tombstone, "", 0), 0);
-    assert_int_equal(storage_group_recover(storage, &group), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
+    assert_int_equal(storage_groups_recover(storage, &kind, "run"), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_true(is_whole(storage));
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
-    assert_int_equal(storage_publish(storage, group.tombstone, "", 0), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
     assert_int_equal(storage_remove(storage, "run/step-1/manifest"), 0);
     assert_int_equal(storage_remove(storage, "run/step-1/shard-1"), 0);
-    assert_int_equal(storage_group_recover(storage, &group), 0);
+    assert_int_equal(storage_groups_recover(storage, &kind, "run"), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_int_equal(count_names(storage, "run/step-1"), 0);
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
-    assert_int_equal(storage_group_recover(storage, &group), 0); /* nothing to do */
+    assert_int_equal(storage_groups_recover(storage, &kind, "run"), 0); /* nothing to do */
     storage_close(storage);
 }
 
@@ -165,7 +171,7 @@ static bool cut_short(int fail_at, const char *lost, int *made)
         storage_close(storage);
         return true;
     }
-    int error = storage_group_remove(storage, &group);
+    int error = storage_group_remove(storage, &kind, GROUP);
     assert_true(error == 0 || error == ERR_IO);
     assert_int_equal(storage_fault_crash(storage), 0);
     if (error == 0) { /* the failing operation is still to come: meet it here */
@@ -174,7 +180,7 @@ static bool cut_short(int fail_at, const char *lost, int *made)
     } else {
         ++*made;
         assert_true(is_whole(storage) || !bed_exists(storage, "run/step-1/manifest"));
-        assert_int_equal(storage_group_remove(storage, &group), 0);
+        assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
         assert_int_equal(storage_fault_crash(storage), 0);
         assert_int_equal(count_names(storage, "run/step-1"), 0);
         assert_int_equal(count_names(storage, "run/tombstones"), 0);
@@ -191,7 +197,7 @@ static void test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone(void **st
         int made = 0;
         for (int n = 1; cut_short(n, losses[i], &made); n++)
             continue;
-        /* list, tombstone, hold, marker, its sync, three shards, directory, its sync, tombstone,
+        /* list, tombstone, pin, marker, its sync, three shards, directory, its sync, tombstone,
          * its sync */
         assert_int_equal(made, 12);
     }
@@ -201,8 +207,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_group__goes_whole_and_leaves_nothing),
-        cmocka_unit_test(test_group__what_is_held_stays_until_it_is_released),
-        cmocka_unit_test(test_group__a_hold_sees_the_removal_under_way),
+        cmocka_unit_test(test_group__what_is_pinned_stays_until_it_is_unpinned),
+        cmocka_unit_test(test_group__a_pin_sees_the_removal_under_way),
         cmocka_unit_test(test_group__what_is_not_ours_stays_with_its_directory),
         cmocka_unit_test(test_group__recovery_takes_back_what_is_whole_and_ends_the_rest),
         cmocka_unit_test(test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone),
