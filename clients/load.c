@@ -85,12 +85,12 @@ static void close_plan(struct load *load)
     ProtobufCMessage *answer = NULL;
     request.load = load->plan->load;
     /* The text of an earlier error is the one that counts; a lease that is not closed runs out. */
-    struct session_text text;
-    session_text_keep(&text);
+    struct report_text text;
+    report_keep(&text);
     if (session_call(load->ckpt, &answer, "CloseLoad", &request.base,
                      &holdfast__v1__close_load_reply__descriptor, SESSION_CALL_MS) == 0)
         protobuf_c_message_free_unpacked(answer, NULL);
-    session_text_restore(&text);
+    report_restore(&text, 0);
 }
 
 static bool take_box(struct box *out, uint32_t dims, size_t num_offset, const uint64_t *offset,

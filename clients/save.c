@@ -231,13 +231,13 @@ void ckpt_save_abort(struct ckpt_save *save)
     request.reason = "given up by the rank";
     save->is_open = false;
     /* Best effort: ckptd aborts by itself what never ends. The caller's error text is kept. */
-    struct session_text text;
-    session_text_keep(&text);
+    struct report_text text;
+    report_keep(&text);
     if (session_alive(ckpt) &&
         session_call(ckpt, &answer, "AbortSave", &request.base,
                      &holdfast__v1__abort_save_reply__descriptor, ABORT_CALL_MS) == 0)
         protobuf_c_message_free_unpacked(answer, NULL);
-    session_text_restore(&text);
+    report_restore(&text, 0);
 }
 
 /* Turns one answer into a result; ERR_BUSY: not settled yet. */

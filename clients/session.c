@@ -31,18 +31,6 @@ uint64_t session_clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-void session_text_keep(struct session_text *out)
-{
-    snprintf(out->message, sizeof out->message, "%s", report_message());
-    snprintf(out->detail, sizeof out->detail, "%s", report_detail());
-    snprintf(out->hint, sizeof out->hint, "%s", report_hint());
-}
-
-void session_text_restore(const struct session_text *text)
-{
-    report_set(0, text->message, text->detail, text->hint);
-}
-
 int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *method,
                  const ProtobufCMessage *request, const ProtobufCMessageDescriptor *reply_type,
                  uint32_t timeout_ms)
@@ -326,12 +314,12 @@ static void map_ahead(struct ckpt *ckpt, const uint32_t *segments, size_t count)
     if (need == 0 || need > count || count > SESSION_POOL_SEGMENTS_MAX)
         return;
     unsigned char **mapped = calloc(need, sizeof *mapped);
-    struct session_text text;
-    session_text_keep(&text);
+    struct report_text text;
+    report_keep(&text);
     for (size_t i = 0; mapped != NULL && i + need <= count; i += need)
         if (session_map_writable(ckpt, mapped, segments + i, need) != 0)
             break;
-    session_text_restore(&text);
+    report_restore(&text, 0);
     free(mapped);
 }
 

@@ -99,13 +99,6 @@ struct ckpt {
 uint64_t session_clock_ns(void);
 void session_info_take(struct ckpt_info *out, const Holdfast__V1__CheckpointSummary *summary);
 
-/* The thread's last error, kept over a call whose own failure does not matter. */
-struct session_text {
-    char message[512], detail[512], hint[256];
-};
-void session_text_keep(struct session_text *out);
-void session_text_restore(const struct session_text *text);
-
 /* One call. *out_reply is freed by protobuf_c_message_free_unpacked(). Errors: of rpc_client_call.
  */
 int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *method,

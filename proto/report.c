@@ -19,9 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define REPORT_TEXT_MAX 1024 /* of a message, a detail, a hint; longer texts are cut */
-#define LOG_LINE_MAX 4096    /* of a log line; longer lines are cut */
-#define LOG_AREAS_MAX 512    /* of the list of areas; a longer list is cut */
+#define LOG_LINE_MAX 4096 /* of a log line; longer lines are cut */
+#define LOG_AREAS_MAX 512 /* of the list of areas; a longer list is cut */
 
 /* ---- error codes ---- */
 
@@ -81,9 +80,7 @@ bool err_retry(int error)
 /* ---- the thread's last error ---- */
 
 struct last_error {
-    char message[REPORT_TEXT_MAX];
-    char detail[REPORT_TEXT_MAX];
-    char hint[REPORT_TEXT_MAX];
+    struct report_text text;
     char line[3 * REPORT_TEXT_MAX + 8];
 };
 static _Thread_local struct last_error last;
@@ -98,9 +95,9 @@ static void put_text(char out[REPORT_TEXT_MAX], const char *text)
 int report_set(int error, const char *message, const char *detail, const char *hint)
 {
     struct last_error next;
-    put_text(next.message, message);
-    put_text(next.detail, detail);
-    put_text(next.hint, hint);
+    put_text(next.text.message, message);
+    put_text(next.text.detail, detail);
+    put_text(next.text.hint, hint);
     next.line[0] = '\0';
     last = next;
     return error;
@@ -133,28 +130,41 @@ int report_errno(int error, const char *message, const char *detail)
 
 void report_clear(void)
 {
-    last.message[0] = last.detail[0] = last.hint[0] = '\0';
+    last.text.message[0] = last.text.detail[0] = last.text.hint[0] = '\0';
+}
+
+void report_keep(struct report_text *out)
+{
+    *out = last.text;
+}
+
+int report_restore(const struct report_text *text, int error)
+{
+    last.text = *text;
+    return error;
 }
 
 const char *report_message(void)
 {
-    return last.message;
+    return last.text.message;
 }
 
 const char *report_detail(void)
 {
-    return last.detail;
+    return last.text.detail;
 }
 
 const char *report_hint(void)
 {
-    return last.hint;
+    return last.text.hint;
 }
 
 const char *report_line(void)
 {
-    snprintf(last.line, sizeof(last.line), "%s%s%s%s%s%s", last.message, last.detail[0] ? ": " : "",
-             last.detail, last.hint[0] ? " (" : "", last.hint, last.hint[0] ? ")" : "");
+    const struct report_text *text = &last.text;
+    snprintf(last.line, sizeof(last.line), "%s%s%s%s%s%s", text->message,
+             text->detail[0] ? ": " : "", text->detail, text->hint[0] ? " (" : "", text->hint,
+             text->hint[0] ? ")" : "");
     return last.line;
 }
 

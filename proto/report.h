@@ -65,6 +65,17 @@ int report_errno(int error, const char *message, const char *detail);
 /* Replaces the last error whole; used by the RPC layer to carry a peer's error across. */
 int report_set(int error, const char *message, const char *detail, const char *hint);
 void report_clear(void);
+
+/* The text of a last error, carried to another thread or over a call whose own failure does not
+ * matter. */
+#define REPORT_TEXT_MAX 1024 /* of each part; longer ones are cut */
+struct report_text {
+    char message[REPORT_TEXT_MAX], detail[REPORT_TEXT_MAX], hint[REPORT_TEXT_MAX];
+};
+void report_keep(struct report_text *out);
+/* Makes it this thread's last error and returns `error`. */
+int report_restore(const struct report_text *text, int error);
+
 /* Borrowed until this thread's next report_*; "" when unset. */
 const char *report_message(void);
 const char *report_detail(void);

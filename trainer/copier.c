@@ -20,11 +20,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-
-#define TEXT_BYTES 1024u /* of message, detail and hint of a failure; longer ones are cut */
 
 enum copier_state { PARKED, COPYING, OVER, CLOSING };
 
@@ -43,7 +40,7 @@ struct copier {
     uint32_t copied; /* pieces 0..copied-1 are */
     int rc;
     double ended_at;
-    char message[TEXT_BYTES], detail[TEXT_BYTES], hint[TEXT_BYTES];
+    struct report_text text; /* of a failure */
 };
 
 static double now(void)
@@ -74,13 +71,6 @@ static int copy_pieces(struct copier *c)
     return o->end(o->user, rc);
 }
 
-static void keep_error_locked(struct copier *c)
-{
-    snprintf(c->message, sizeof(c->message), "%s", report_message());
-    snprintf(c->detail, sizeof(c->detail), "%s", report_detail());
-    snprintf(c->hint, sizeof(c->hint), "%s", report_hint());
-}
-
 /* Until there is a copy to make; false: the copier is being closed. */
 static bool wait_for_work(struct copier *c)
 {
@@ -101,7 +91,7 @@ static void *thread_main(void *user)
         c->rc = rc;
         c->ended_at = now();
         if (rc != 0)
-            keep_error_locked(c);
+            report_keep(&c->text);
         c->state = OVER;
         pthread_cond_signal(&c->changed);
         pthread_mutex_unlock(&c->mutex);
@@ -243,6 +233,6 @@ int copier_wait(struct copier *c, struct copier_times *out)
                                  .ended_at = c->ended_at};
     pthread_mutex_unlock(&c->mutex);
     c->is_started = false;
-    /* The thread is parked: nobody writes the texts. */
-    return rc == 0 ? 0 : report_set(rc, c->message, c->detail, c->hint);
+    /* The thread is parked: nobody writes the text. */
+    return rc == 0 ? 0 : report_restore(&c->text, rc);
 }

@@ -91,7 +91,7 @@ void progress_end(struct progress *progress);
 /* An error on its way from one thread to another. */
 struct failure {
     int error;
-    char message[512], detail[512], hint[256];
+    struct report_text text;
 };
 /* Keeps `error` with the calling thread's text, unless it is 0 or there is one already. */
 void failure_keep(struct failure *failure, int error);

@@ -86,18 +86,12 @@ void failure_keep(struct failure *failure, int error)
     if (error == 0 || failure->error != 0)
         return;
     failure->error = error;
-    snprintf(failure->message, sizeof failure->message, "%s", report_message());
-    snprintf(failure->detail, sizeof failure->detail, "%s", report_detail());
-    snprintf(failure->hint, sizeof failure->hint, "%s", report_hint());
+    report_keep(&failure->text);
 }
 
 int failure_report(const struct failure *failure)
 {
-    if (failure->error == 0)
-        return 0;
-    return report_set(failure->error, failure->message,
-                      failure->detail[0] != '\0' ? failure->detail : NULL,
-                      failure->hint[0] != '\0' ? failure->hint : NULL);
+    return failure->error == 0 ? 0 : report_restore(&failure->text, failure->error);
 }
 
 static uint64_t clock_ns(void)

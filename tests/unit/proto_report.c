@@ -146,6 +146,17 @@ static void test_report__too_long_texts_are_cut(void **state)
     assert_int_equal(strlen(report_line()), 3 * length + 2 + 3);
 }
 
+static void test_report__kept_text_outlives_another_error(void **state)
+{
+    (void)state;
+    struct report_text text;
+    report_set(ERR_IO, "first", "detail", "hint");
+    report_keep(&text);
+    report_error(ERR_BUSY, NULL, "second");
+    assert_int_equal(report_restore(&text, ERR_IO), ERR_IO);
+    assert_string_equal(report_line(), "first: detail (hint)");
+}
+
 static void *set_other_error(void *user)
 {
     (void)user;
@@ -330,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_report__errno_text_goes_into_the_detail),
         cmocka_unit_test(test_report__new_error_may_be_built_from_the_old_one),
         cmocka_unit_test(test_report__too_long_texts_are_cut),
+        cmocka_unit_test(test_report__kept_text_outlives_another_error),
         cmocka_unit_test(test_report__last_error_belongs_to_its_thread),
         cmocka_unit_test(test_report__failed_check_names_the_condition_and_aborts),
         cmocka_unit_test(test_log__line_has_time_level_area_and_text),
