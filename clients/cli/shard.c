@@ -275,9 +275,10 @@ void checkpoint_identity(struct shard_identity *out, const struct manifest *mani
 
 int checkpoint_fail(const struct checkpoint *checkpoint, uint32_t shard, int error)
 {
-    char message[256];
-    snprintf(message, sizeof message, "%s", report_message());
-    return report_error(error, NULL, "%s: shard %u: %s", checkpoint->name, shard + 1, message);
+    char message[REPORT_TEXT_MAX];
+    snprintf(message, sizeof message, "%s: shard %u: %s", checkpoint->name, shard + 1,
+             report_message());
+    return report_set(error, message, report_detail(), report_hint());
 }
 
 int checkpoint_need_whole(const struct checkpoint *checkpoint)
