@@ -180,13 +180,17 @@ void slice_runs(const struct box *box, const struct tensor_meta *tensor, uint64_
                 uint64_t count,
                 void (*run)(void *user, uint64_t global, uint64_t count, uint64_t element),
                 void *user);
+/* Adds these elements, which lie one after the other at `data`, to the digest of their tensor. */
+void slice_digest(struct digest *digest, const struct box *box, const struct tensor_meta *tensor,
+                  uint64_t first, uint64_t count, const void *data);
 
 /* ---- elements.c: element types ---- */
 
-/* Converts between F64, F32, F16 and BF16 with round to nearest, ties to even; NaN stays NaN. */
 /* "f32", "bf16" or "fp16"; "keep" sets *out_keep. ERR_INVALID. */
 int convert_parse(bool *out_keep, enum dtype *out, const char *name);
 bool convert_is_float(enum dtype dtype);
+/* Between F64, F32, F16 and BF16 with round to nearest, ties to even; NaN stays NaN. Any dtype to
+ * itself. */
 void convert_elements(void *out, enum dtype to, const void *in, enum dtype from, uint64_t count);
 /* Any dtype as a double. */
 double convert_to_double(const void *in, enum dtype from, uint64_t index);

@@ -451,19 +451,6 @@ static void write_tail(struct target *target)
     submit(target, &target->tail_request);
 }
 
-struct digest_run {
-    struct digest *digest;
-    const unsigned char *data;
-    uint32_t element_bytes;
-};
-
-static void add_run(void *user, uint64_t global, uint64_t count, uint64_t element)
-{
-    const struct digest_run *run = user;
-    digest_add(run->digest, run->data + element * run->element_bytes, count, run->element_bytes,
-               global);
-}
-
 static void add_digests(struct convert *convert, uint32_t worker, const struct output_block *block)
 {
     const struct target *target = block->file->user;
@@ -477,10 +464,9 @@ static void add_digests(struct convert *convert, uint32_t worker, const struct o
         end = end < block_end ? end : block_end;
         if (from >= end)
             break;
-        struct digest_run run = {&convert->digests[worker][index],
-                                 block->data[0] + (from - block->start), size};
-        slice_runs(&target->tensors[i].box, &convert->manifest.table->tensors[index],
-                   (from - tensor->start) / size, (end - from) / size, add_run, &run);
+        slice_digest(&convert->digests[worker][index], &target->tensors[i].box,
+                     &convert->manifest.table->tensors[index], (from - tensor->start) / size,
+                     (end - from) / size, block->data[0] + (from - block->start));
     }
 }
 

@@ -381,3 +381,23 @@ void slice_runs(const struct box *box, const struct tensor_meta *tensor, uint64_
         done += now;
     }
 }
+
+struct digest_run {
+    struct digest *digest;
+    const unsigned char *data;
+    uint32_t element_bytes;
+};
+
+static void add_run(void *user, uint64_t global, uint64_t count, uint64_t element)
+{
+    const struct digest_run *run = user;
+    digest_add(run->digest, run->data + element * run->element_bytes, count, run->element_bytes,
+               global);
+}
+
+void slice_digest(struct digest *digest, const struct box *box, const struct tensor_meta *tensor,
+                  uint64_t first, uint64_t count, const void *data)
+{
+    struct digest_run run = {digest, data, dtype_bytes(tensor->dtype)};
+    slice_runs(box, tensor, first, count, add_run, &run);
+}

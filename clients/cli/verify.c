@@ -79,19 +79,6 @@ static int take_damaged(void *user, const struct scan_read *read, int error_numb
 
 /* ---- every block ---- */
 
-struct digest_run {
-    struct digest *digest;
-    const unsigned char *data;
-    uint32_t element_bytes;
-};
-
-static void add_run(void *user, uint64_t global, uint64_t count, uint64_t element)
-{
-    const struct digest_run *run = user;
-    digest_add(run->digest, run->data + element * run->element_bytes, count, run->element_bytes,
-               global);
-}
-
 static int take_block(void *user, uint32_t worker, const struct scan_read *read, const void *data)
 {
     struct verify *verify = user;
@@ -108,9 +95,9 @@ static int take_block(void *user, uint32_t worker, const struct scan_read *read,
         if (begin >= start + bytes)
             break;
         uint32_t size = dtype_bytes(meta->dtype);
-        struct digest_run run = {&verify->digests[worker][tensor->tensor],
-                                 (const unsigned char *)data + (from - start), size};
-        slice_runs(&tensor->box, meta, (from - begin) / size, (end - from) / size, add_run, &run);
+        slice_digest(&verify->digests[worker][tensor->tensor], &tensor->box, meta,
+                     (from - begin) / size, (end - from) / size,
+                     (const unsigned char *)data + (from - start));
     }
     return 0;
 }
