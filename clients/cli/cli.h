@@ -121,7 +121,6 @@ int store_open(struct storage **out, const struct cli *cli);
 int catalog_read(struct catalog *out, struct storage *store, const char *run);
 void catalog_free(struct catalog *catalog);
 
-#define OPTIMIZER_PREFIX "optimizer." /* of the tensors that --weights-only leaves out */
 #define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 
 /* An open checkpoint: its manifest and, once loaded, its shards. */
@@ -138,6 +137,8 @@ struct checkpoint {
 /* Finds and reads the manifest, sha256 and all. ERR_NOT_FOUND, ERR_CORRUPT, ERR_VERSION. */
 int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text);
 void checkpoint_close(struct checkpoint *checkpoint);
+/* Does it belong into the output? --weights-only leaves the optimizer's out. */
+bool tensor_is_wanted(const struct tensor_meta *tensor, const struct cli *cli);
 
 /* ---- shard.c: its files ---- */
 
@@ -174,6 +175,7 @@ bool shard_block_is_good(const struct shard_file *file, uint64_t block, const vo
 /* Index of the first tensor that ends behind a byte of the file. */
 uint32_t shard_tensor_at(const struct shard_file *file, uint64_t byte);
 
+uint64_t tensor_elements(const struct tensor_meta *tensor);
 /* Elements [first, first + count) of a box as runs of the global row-major order of its tensor:
  * `element` counts from `first`. */
 void slice_runs(const struct box *box, const struct tensor_meta *tensor, uint64_t first,

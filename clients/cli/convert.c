@@ -61,12 +61,6 @@ struct convert {
 
 /* ---- the plan ---- */
 
-static bool is_wanted(const struct convert *convert, const struct tensor_meta *meta)
-{
-    return !convert->cli->is_weights_only ||
-           strncmp(meta->name, OPTIMIZER_PREFIX, strlen(OPTIMIZER_PREFIX)) != 0;
-}
-
 static int copy_layout(struct layout *out, const struct layout *from)
 {
     uint64_t cells = layout_cells(from);
@@ -106,7 +100,7 @@ static int plan_table(struct convert *convert, bool keep, enum dtype dtype)
         layout_of[i] = UINT32_MAX;
     int error = 0;
     for (uint32_t i = 0; i < old->num_tensors && error == 0; i++) {
-        if (!is_wanted(convert, &old->tensors[i]))
+        if (!tensor_is_wanted(&old->tensors[i], convert->cli))
             continue;
         uint32_t *layout = &layout_of[old->layout_of[i]], at = table->num_tensors++;
         if (*layout == UINT32_MAX) {
@@ -536,10 +530,7 @@ static uint64_t bytes_to_read(const struct convert *convert)
     for (uint32_t i = 0; i < table->num_tensors; i++) {
         const struct tensor_meta *meta =
             &convert->checkpoint.manifest->table->tensors[convert->old_of[i]];
-        uint64_t bytes = dtype_bytes(meta->dtype);
-        for (uint32_t d = 0; d < meta->dims; d++)
-            bytes *= meta->shape[d];
-        sum += bytes;
+        sum += tensor_elements(meta) * dtype_bytes(meta->dtype);
     }
     return sum;
 }

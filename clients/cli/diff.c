@@ -121,9 +121,7 @@ static int plan_file(struct diff *diff)
         struct output_tensor *out = &file->tensors[file->num_tensors];
         *out = (struct output_tensor){.tensor = {i, (uint32_t)other}, .dtype = tensor->dtype};
         out->start = (file->bytes + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
-        out->bytes = dtype_bytes(tensor->dtype);
-        for (uint32_t d = 0; d < tensor->dims; d++)
-            out->bytes *= tensor->shape[d];
+        out->bytes = tensor_elements(tensor) * dtype_bytes(tensor->dtype);
         file->num_tensors += out->bytes > 0;
         file->bytes = out->bytes > 0 ? out->start + out->bytes : file->bytes;
     }

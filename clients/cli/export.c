@@ -21,17 +21,12 @@
 
 #define HEADER_BYTES_MAX (100u << 20) /* what the safetensors library accepts */
 
-struct wish { /* per tensor of the table */
-    bool is_wanted;
-    enum dtype dtype;
-};
-
 struct export
 {
     const struct cli *cli;
     struct checkpoint checkpoint;
-    struct wish *wishes;
-    uint32_t *order; /* wanted ones, in file order */
+    enum dtype *dtypes; /* in the output, per tensor of the table */
+    uint32_t *order;    /* wanted tensors, in file order */
     struct output_file file;
     char *header;
     bool is_opened; /* the one output file has been handed out */
@@ -50,8 +45,8 @@ static int compare_order(const void *left, const void *right)
 {
     uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
     const struct export *export = sorted_export;
-    uint32_t size_a = dtype_bytes(export->wishes[a].dtype);
-    uint32_t size_b = dtype_bytes(export->wishes[b].dtype);
+    uint32_t size_a = dtype_bytes(export->dtypes[a]);
+    uint32_t size_b = dtype_bytes(export->dtypes[b]);
     if (size_a != size_b)
         return size_a > size_b ? -1 : 1;
     const struct tensor_meta *metas = export->checkpoint.manifest->table->tensors;
@@ -67,17 +62,14 @@ static int plan_order(struct export *export)
     int error = convert_parse(&keep, &dtype, export->cli->dtype);
     if (error != 0)
         return error;
-    export->wishes = calloc((size_t)table->num_tensors + 1, sizeof *export->wishes);
+    export->dtypes = calloc((size_t)table->num_tensors + 1, sizeof *export->dtypes);
     export->order = calloc((size_t)table->num_tensors + 1, sizeof *export->order);
-    if (export->wishes == NULL || export->order == NULL)
+    if (export->dtypes == NULL || export->order == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", table->num_tensors);
     for (uint32_t i = 0; i < table->num_tensors; i++) {
         const struct tensor_meta *meta = &table->tensors[i];
-        struct wish *wish = &export->wishes[i];
-        wish->dtype = !keep && convert_is_float(meta->dtype) ? dtype : meta->dtype;
-        wish->is_wanted = !export->cli->is_weights_only ||
-                          strncmp(meta->name, OPTIMIZER_PREFIX, strlen(OPTIMIZER_PREFIX)) != 0;
-        if (wish->is_wanted)
+        export->dtypes[i] = !keep && convert_is_float(meta->dtype) ? dtype : meta->dtype;
+        if (tensor_is_wanted(meta, export->cli))
             export->order[export->file.num_tensors++] = i;
     }
     sorted_export = export;
@@ -98,11 +90,9 @@ static int plan_places(struct export *export)
         const struct tensor_meta *meta = &table->tensors[export->order[i]];
         struct output_tensor *out = &file->tensors[i];
         out->tensor[0] = export->order[i];
-        out->dtype = export->wishes[export->order[i]].dtype;
+        out->dtype = export->dtypes[export->order[i]];
         out->start = file->bytes;
-        out->bytes = dtype_bytes(out->dtype);
-        for (uint32_t d = 0; d < meta->dims; d++)
-            out->bytes *= meta->shape[d];
+        out->bytes = tensor_elements(meta) * dtype_bytes(out->dtype);
         file->bytes += out->bytes;
     }
     return 0;
@@ -334,7 +324,7 @@ int cli_export(const struct cli *cli)
     output_file_deinit(&export.file);
     free(export.file.tensors);
     free(export.header);
-    free(export.wishes);
+    free(export.dtypes);
     free(export.order);
     checkpoint_close(&export.checkpoint);
     storage_close(export.folder);

@@ -356,6 +356,14 @@ uint32_t shard_tensor_at(const struct shard_file *file, uint64_t byte)
 
 /* ---- slices and the global order ---- */
 
+uint64_t tensor_elements(const struct tensor_meta *tensor)
+{
+    uint64_t elements = 1;
+    for (uint32_t d = 0; d < tensor->dims; d++)
+        elements *= tensor->shape[d];
+    return elements;
+}
+
 void slice_runs(const struct box *box, const struct tensor_meta *tensor, uint64_t first,
                 uint64_t count,
                 void (*run)(void *user, uint64_t global, uint64_t count, uint64_t element),

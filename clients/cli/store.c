@@ -13,6 +13,7 @@
 #include <string.h>
 
 #define CATALOG_MAX (1u << 20)
+#define OPTIMIZER_PREFIX "optimizer."
 
 int store_open(struct storage **out, const struct cli *cli)
 {
@@ -266,4 +267,10 @@ void checkpoint_close(struct checkpoint *checkpoint)
     if (checkpoint->manifest != NULL)
         manifest_free(checkpoint->manifest);
     memset(checkpoint, 0, sizeof *checkpoint);
+}
+
+bool tensor_is_wanted(const struct tensor_meta *tensor, const struct cli *cli)
+{
+    return !cli->is_weights_only ||
+           strncmp(tensor->name, OPTIMIZER_PREFIX, strlen(OPTIMIZER_PREFIX)) != 0;
 }
