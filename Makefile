@@ -1,6 +1,7 @@
 # Holdfast. `make help` lists the targets. Objects and programs go to $(BUILD).
 BUILD ?= build
 PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
 OBJ = $(BUILD)/obj
 CC = gcc
 CXX = g++
@@ -74,7 +75,7 @@ bench-peers: deps-now all $(BUILD)/bench/peers/libckpt.so ## beside PyTorch and 
 	@BUILD=$(BUILD) tests/bench/run peers
 format: ## clang-format every C and C++ file
 	@clang-format -i $(SOURCES)
-install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd.conf, below $(DESTDIR)$(PREFIX)
+install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, below $(DESTDIR)$(PREFIX)
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig share/holdfast share/bash-completion/completions)
 	deploy/man $(BUILD) $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 deploy/completion.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ckpt-cli
@@ -85,6 +86,11 @@ install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd.conf, below
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' clients/libckpt.pc.in \
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/libckpt.pc
 	install -m 644 deploy/ckptd.conf $(DESTDIR)$(PREFIX)/share/holdfast
+	install -d $(addprefix $(DESTDIR),$(PREFIX)/lib/systemd/system $(SYSCONFDIR)/holdfast)
+	sed 's|@PREFIX@|$(PREFIX)|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g' deploy/ckptd.service.in \
+	    >$(DESTDIR)$(PREFIX)/lib/systemd/system/ckptd.service
+	test -e $(DESTDIR)$(SYSCONFDIR)/holdfast/ckptd.conf || sed 's/^#\(listen\|store\) = /\1 = /' deploy/ckptd.conf \
+	    >$(DESTDIR)$(SYSCONFDIR)/holdfast/ckptd.conf
 	install deploy/launch $(DESTDIR)$(PREFIX)/bin/holdfast-launch
 clean: ## remove what was built
 	rm -rf $(BUILD)

@@ -3,7 +3,10 @@
  * The service runs on a thread of its own; this one waits for signals. SIGTERM and SIGINT drain:
  * new work is refused, running saves are finished within limits.drain_ms, then the program ends
  * with 0. A disk that does not answer cannot hold the end up: after OVERTIME_MS more the process
- * leaves as if it had been killed, which every state on disk is made for (commit.c). */
+ * leaves as if it had been killed, which every state on disk is made for (commit.c).
+ *
+ * A supervisor that gave us NOTIFY_SOCKET (sd_notify(3)) hears when calls are answered, and when
+ * the end begins. */
 #include "ckptd/ckptd.h"
 
 #include <errno.h>
@@ -11,6 +14,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -21,6 +26,26 @@ static void *run_service(void *argument)
     service_run(argument);
     kill(getpid(), SIGUSR1); /* wakes main(), also when the loop ended by itself */
     return NULL;
+}
+
+/* One datagram; "@name" is an abstract socket. Who does not listen misses nothing but the news. */
+static void notify(const char *state)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *path = getenv("NOTIFY_SOCKET");
+    size_t length = path ? strlen(path) : 0;
+    if (length < 2 || length >= sizeof address.sun_path)
+        return;
+    memcpy(address.sun_path, path, length);
+    if (path[0] == '@')
+        address.sun_path[0] = '\0';
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
+    if (fd < 0 || sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&address,
+                         bytes) < 0)
+        log_warn("ckptd", "could not tell %s that it is %s: %s", path, state, strerror(errno));
+    if (fd >= 0)
+        close(fd);
 }
 
 static int fail(int error)
@@ -47,6 +72,7 @@ static int serve(struct service *service, const struct config *config, const sig
         return fail(report_error(ERR_MEMORY, NULL, "could not start the service thread"));
     while (sigwait(signals, &number) != 0)
         continue;
+    notify("STOPPING=1");
     if (number != SIGUSR1)
         service_drain(service);
     if (!join_within(thread, config->limit_drain_ms + OVERTIME_MS)) {
@@ -85,6 +111,7 @@ int main(int argc, char **argv)
         error = service_open(&service, &config);
     if (error != 0)
         return fail(error);
+    notify("READY=1");
     int code = serve(service, &config, &signals);
     service_close(service);
     log_info("ckptd", "ended");
