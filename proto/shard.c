@@ -1,8 +1,8 @@
 /* shard.c - names, geometry and header of a shard file (format in shard.h).
  *
- * Writing: the header is formatted once with every number at its widest to learn how much room it
- * may ever need; rounded up to 4 KiB that is data_start, which therefore depends on tensors, run
- * and rank count only. The real header is then formatted and padded with spaces.
+ * Writing: the header is measured with every number at its widest to learn how much room it may
+ * ever need; rounded up to 4 KiB that is data_start, which therefore depends on tensors, run and
+ * rank count only. The same code then writes the real header, padded with spaces.
  *
  * Reading trusts nothing: the hash at the header's end is checked first, then jansson parses
  * the text, then each member is taken by name and nothing may be left over. The result is accepted
@@ -114,69 +114,107 @@ void shard_block(uint64_t *start, uint64_t *length, const struct shard_geometry 
 
 /* ---- writing ---- */
 
-static void print_list(FILE *out, const uint64_t *values, uint32_t count)
+/* Text that is measured, and kept as far as there is room for it. */
+struct text {
+    char *at; /* room for `room` characters */
+    size_t room, length;
+};
+
+static void put(struct text *out, const char *text, size_t length)
 {
-    for (uint32_t i = 0; i < count; i++)
-        fprintf(out, "%s%" PRIu64, i ? "," : "", values[i]);
+    if (out->length + length <= out->room)
+        memcpy(out->at + out->length, text, length);
+    out->length += length;
 }
 
-static void print_tensors(FILE *out, const struct layout_table *table,
-                          const struct shard_tensor *tensors, uint32_t count)
+static void put_text(struct text *out, const char *text)
+{
+    put(out, text, strlen(text));
+}
+
+static void put_number(struct text *out, uint64_t number)
+{
+    char digits[20]; /* of UINT64_MAX */
+    size_t first = sizeof(digits);
+    do
+        digits[--first] = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    put(out, digits + first, sizeof(digits) - first);
+}
+
+static void put_list(struct text *out, const uint64_t *values, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        const struct tensor_meta *meta = &table->tensors[tensors[i].tensor];
-        fprintf(out, "\"%s\":{\"dtype\":\"%s\",\"shape\":[", meta->name, dtype_name(meta->dtype));
-        print_list(out, tensors[i].box.extent, meta->dims);
-        fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]},", tensors[i].data_byte,
-                tensors[i].data_byte + tensors[i].bytes);
+        if (i > 0)
+            put_text(out, ",");
+        put_number(out, values[i]);
     }
 }
 
-static void print_metadata(FILE *out, const struct layout_table *table,
-                           const struct shard_tensor *tensors, uint32_t count,
-                           const struct shard_identity *identity, uint64_t data_start)
+/* `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},` */
+static void put_tensor(struct text *out, const char *name, const char *dtype, const uint64_t *shape,
+                       uint32_t dims, const uint64_t offsets[2])
 {
-    fprintf(out,
-            "\"__metadata__\":{\"format\":\"" FORMAT_NAME "\",\"version\":\"" FORMAT_VERSION
-            "\",\"run\":\"%s\",\"step\":\"%" PRIu64 "\",\"attempt\":\"%" PRIu64
-            "\",\"nonce\":\"%s\",\"shard\":\"%" PRIu32 "\",\"shards\":\"%" PRIu32
-            "\",\"data_start\":\"%" PRIu64 "\",",
-            identity->run, identity->step, identity->attempt, identity->nonce, identity->shard,
-            identity->shards, data_start);
+    put_text(out, "\"");
+    put_text(out, name);
+    put_text(out, "\":{\"dtype\":\"");
+    put_text(out, dtype);
+    put_text(out, "\",\"shape\":[");
+    put_list(out, shape, dims);
+    put_text(out, "],\"data_offsets\":[");
+    put_list(out, offsets, 2);
+    put_text(out, "]},");
+}
+
+static void put_metadata(struct text *out, const struct layout_table *table,
+                         const struct shard_tensor *tensors, uint32_t count,
+                         const struct shard_identity *identity, uint64_t data_start)
+{
+    put_text(out, "\"__metadata__\":{\"format\":\"" FORMAT_NAME "\",\"version\":\"" FORMAT_VERSION
+                  "\",\"run\":\"");
+    put_text(out, identity->run);
+    put_text(out, "\",\"step\":\"");
+    put_number(out, identity->step);
+    put_text(out, "\",\"attempt\":\"");
+    put_number(out, identity->attempt);
+    put_text(out, "\",\"nonce\":\"");
+    put_text(out, identity->nonce);
+    put_text(out, "\",\"shard\":\"");
+    put_number(out, identity->shard);
+    put_text(out, "\",\"shards\":\"");
+    put_number(out, identity->shards);
+    put_text(out, "\",\"data_start\":\"");
+    put_number(out, data_start);
+    put_text(out, "\",");
     for (uint32_t i = 0; i < count; i++) {
         const struct tensor_meta *meta = &table->tensors[tensors[i].tensor];
-        fprintf(out, "\"slice.%s\":\"", meta->name);
-        print_list(out, tensors[i].box.offset, meta->dims);
-        fprintf(out, ";");
-        print_list(out, meta->shape, meta->dims);
-        fprintf(out, "\",");
+        put_text(out, "\"slice.");
+        put_text(out, meta->name);
+        put_text(out, "\":\"");
+        put_list(out, tensors[i].box.offset, meta->dims);
+        put_text(out, ";");
+        put_list(out, meta->shape, meta->dims);
+        put_text(out, "\",");
     }
 }
 
-/* The header's text from its '{' up to the digits of the hash, to be freed. */
-static int format_header(char **out, size_t *out_length, const struct shard_geometry *geometry,
-                         const struct layout_table *table, const struct shard_tensor *tensors,
-                         uint32_t count, const struct shard_identity *identity)
+/* The header's text from its '{' up to the digits of the hash. */
+static void put_header(struct text *out, const struct shard_geometry *geometry,
+                       const struct layout_table *table, const struct shard_tensor *tensors,
+                       uint32_t count, const struct shard_identity *identity)
 {
-    FILE *file = open_memstream(out, out_length);
-    if (!file)
-        return report_error(ERR_MEMORY, NULL, "could not format the header of a shard");
     uint64_t table_bytes = geometry->file_bytes - geometry->table_start;
     uint64_t tensor_bytes = geometry->table_start - geometry->data_start;
-    fprintf(file, "{");
-    print_tensors(file, table, tensors, count);
-    fprintf(file,
-            "\"" SHARD_TABLE_NAME "\":{\"dtype\":\"U8\",\"shape\":[%" PRIu64
-            "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]},",
-            table_bytes, tensor_bytes, tensor_bytes + table_bytes);
-    print_metadata(file, table, tensors, count, identity, geometry->data_start);
-    fprintf(file, HASH_PREFIX);
-    bool failed = ferror(file);
-    if (fclose(file) != 0 || failed) {
-        free(*out);
-        return report_error(ERR_MEMORY, NULL, "could not format the header of a shard");
+    put_text(out, "{");
+    for (uint32_t i = 0; i < count; i++) {
+        const struct tensor_meta *meta = &table->tensors[tensors[i].tensor];
+        put_tensor(out, meta->name, dtype_name(meta->dtype), tensors[i].box.extent, meta->dims,
+                   (uint64_t[]){tensors[i].data_byte, tensors[i].data_byte + tensors[i].bytes});
     }
-    return 0;
+    put_tensor(out, SHARD_TABLE_NAME, "U8", &table_bytes, 1,
+               (uint64_t[]){tensor_bytes, tensor_bytes + table_bytes});
+    put_metadata(out, table, tensors, count, identity, geometry->data_start);
+    put_text(out, HASH_PREFIX);
 }
 
 int shard_geometry(struct shard_geometry *out, const struct layout_table *table, uint32_t shard,
@@ -195,14 +233,11 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
     snprintf(widest.run, sizeof(widest.run), "%s", run);
     memset(widest.nonce, 'f', sizeof(widest.nonce) - 1);
     struct shard_geometry wide = {.data_start = SHARD_HEADER_BYTES_MAX, .table_start = UINT64_MAX};
-    char *text = NULL;
-    size_t length = 0;
-    error = format_header(&text, &length, &wide, table, tensors, count, &widest);
+    struct text measured = {0};
+    put_header(&measured, &wide, table, tensors, count, &widest);
     free(tensors);
-    if (error)
-        return error;
-    free(text);
-    uint64_t data_start = round_up(sizeof(uint64_t) + length + HASH_DIGITS + strlen(HASH_SUFFIX));
+    uint64_t data_start =
+        round_up(sizeof(uint64_t) + measured.length + HASH_DIGITS + strlen(HASH_SUFFIX));
     if (data_start > SHARD_HEADER_BYTES_MAX)
         return report_error(ERR_INVALID, "describe fewer tensors per rank",
                             "the header of shard %" PRIu32 " would pass %u bytes", shard,
@@ -235,20 +270,14 @@ int shard_header_write(void *out, const struct shard_geometry *geometry,
     if (error)
         return error;
     CHECK(geometry->table_start - geometry->data_start == tensor_bytes);
-    char *text = NULL;
-    size_t length = 0;
-    error = format_header(&text, &length, geometry, table, tensors, count, identity);
-    free(tensors);
-    if (error)
-        return error;
     uint64_t header_bytes = geometry->data_start - sizeof(uint64_t);
-    CHECK(length + HASH_DIGITS + strlen(HASH_SUFFIX) <= header_bytes);
-
     char *bytes = out;
+    struct text text = {.at = bytes + sizeof(header_bytes), .room = header_bytes};
+    put_header(&text, geometry, table, tensors, count, identity);
+    free(tensors);
+    CHECK(text.length + HASH_DIGITS + strlen(HASH_SUFFIX) <= header_bytes);
     memcpy(bytes, &header_bytes, sizeof(header_bytes));
-    memcpy(bytes + sizeof(header_bytes), text, length);
-    free(text);
-    length += sizeof(header_bytes);
+    size_t length = sizeof(header_bytes) + text.length;
     char tail[HASH_DIGITS + sizeof(HASH_SUFFIX)];
     snprintf(tail, sizeof(tail), "%016" PRIx64 HASH_SUFFIX, checksum_bytes(bytes, length));
     memcpy(bytes + length, tail, sizeof(tail) - 1);
