@@ -278,16 +278,40 @@ static json_t *describe_unchanged(const struct service *service)
                      (json_int_t)before->step, "equals_attempt", (json_int_t)before->attempt);
 }
 
-static void count_table(const struct service *service, int *out_ranks, int *out_sessions,
-                        int *out_loads)
+static json_t *describe_pool(const struct service *service)
 {
-    *out_ranks = *out_sessions = *out_loads = 0;
+    uint32_t size = pool_size(service->pool), left = pool_free_count(service->pool);
+    return json_pack("{s:I, s:i, s:i}", "segment_bytes",
+                     (json_int_t)pool_segment_bytes(service->pool), "segments", (int)size,
+                     "segments_used", (int)(size - left));
+}
+
+static json_t *describe_sessions(const struct service *service)
+{
+    int ranks = 0, all = 0, loads = 0;
     for (int64_t i = 0; i < service->config->limit_sessions; i++) {
-        *out_sessions += service->sessions[i].token != 0;
-        *out_ranks += service->sessions[i].token != 0 && service->sessions[i].is_rank;
+        all += service->sessions[i].token != 0;
+        ranks += service->sessions[i].token != 0 && service->sessions[i].is_rank;
     }
     for (int64_t i = 0; i < service->config->limit_loads; i++)
-        *out_loads += service->loads[i].number != 0;
+        loads += service->loads[i].number != 0;
+    return json_pack("{s:i, s:i, s:i}", "ranks", ranks, "all", all, "loads", loads);
+}
+
+static json_t *describe_catalog(const struct service *service)
+{
+    return json_pack("{s:i, s:i}", "runs", (int)service->num_runs, "checkpoints",
+                     (int)service->num_checkpoints);
+}
+
+static json_t *describe_totals(const struct service *service)
+{
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I}", "commits", (json_int_t)service->stats.commits,
+        "failed_saves", (json_int_t)service->stats.failed, "unchanged_saves",
+        (json_int_t)service->stats.unchanged, "pruned", (json_int_t)service->stats.pruned,
+        "bytes_committed", (json_int_t)service->stats.bytes_written, "bytes_read",
+        (json_int_t)service->stats.bytes_read);
 }
 
 /* Images of committed checkpoints in memory, and how many of them are proven: a load takes those
@@ -302,31 +326,35 @@ static json_t *describe_images(const struct service *service)
     return json_pack("{s:i, s:i}", "resident", resident, "proven", proven);
 }
 
+/* The parts of Status, in its order. */
+static const struct {
+    const char *name;
+    json_t *(*describe)(const struct service *service);
+} status_parts[] = {
+    {"pool", describe_pool},
+    {"sessions", describe_sessions},
+    {"catalog", describe_catalog},
+    {"saves", describe_saves},
+    {"images", describe_images},
+    {"last_commit", describe_commit},
+    {"last_unchanged", describe_unchanged},
+    {"pace", describe_pace},
+    {"since_start", describe_totals},
+};
+
 static void do_status(struct service *service, struct rpc_call *call,
                       const Holdfast__V1__StatusRequest *request)
 {
     Holdfast__V1__StatusReply reply = HOLDFAST__V1__STATUS_REPLY__INIT;
-    int ranks, sessions, loads;
     (void)request;
-    count_table(service, &ranks, &sessions, &loads);
-    uint32_t size = pool_size(service->pool), left = pool_free_count(service->pool);
-    json_t *root = json_pack(
-        "{s:s, s:s, s:b, s:s, s:s, s:{s:I, s:i, s:i}, s:{s:i, s:i, s:i}, s:{s:i, s:i}, s:o, s:o, "
-        "s:o, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I}}",
-        "version", report_version, "store", service->config->store, "draining",
-        (int)service->draining, "offline", service->offline, "storage",
-        storage_describe(service->storage), "pool", "segment_bytes",
-        (json_int_t)pool_segment_bytes(service->pool), "segments", (int)size, "segments_used",
-        (int)(size - left), "sessions", "ranks", ranks, "all", sessions, "loads", loads, "catalog",
-        "runs", (int)service->num_runs, "checkpoints", (int)service->num_checkpoints, "saves",
-        describe_saves(service), "images", describe_images(service), "last_commit",
-        describe_commit(service), "last_unchanged", describe_unchanged(service), "pace",
-        describe_pace(service), "since_start", "commits", (json_int_t)service->stats.commits,
-        "failed_saves", (json_int_t)service->stats.failed, "unchanged_saves",
-        (json_int_t)service->stats.unchanged, "pruned", (json_int_t)service->stats.pruned,
-        "bytes_committed", (json_int_t)service->stats.bytes_written, "bytes_read",
-        (json_int_t)service->stats.bytes_read);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_t *root = json_pack("{s:s, s:s, s:b, s:s, s:s}", "version", report_version, "store",
+                             service->config->store, "draining", (int)service->draining, "offline",
+                             service->offline, "storage", storage_describe(service->storage));
+    bool whole = root != NULL;
+    for (size_t i = 0; i < sizeof status_parts / sizeof status_parts[0]; i++)
+        whole &=
+            json_object_set_new(root, status_parts[i].name, status_parts[i].describe(service)) == 0;
+    char *text = whole ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     reply.json = text;
     if (text)
