@@ -159,12 +159,8 @@ int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_
         return report_error(ERR_BUSY, "raise limits.checkpoints, or remove checkpoints",
                             "the store holds %u checkpoints already", service->num_checkpoints);
     struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
-    if (checkpoint)
-        checkpoint->images = calloc(summary->shards + 1, sizeof *checkpoint->images);
-    if (!checkpoint || !checkpoint->images) {
-        free(checkpoint);
+    if (!checkpoint)
         return report_error(ERR_MEMORY, NULL, "no memory for a checkpoint");
-    }
     checkpoint->run = run;
     checkpoint->summary = *summary;
     struct checkpoint **at = find_place(run, summary->step, summary->attempt);
@@ -198,18 +194,18 @@ bool catalog_remove(struct checkpoint *checkpoint)
     struct checkpoint **at = &run->checkpoints;
     if (checkpoint->leases > 0)
         return false;
-    for (uint32_t i = 0; i < checkpoint->summary.shards; i++)
-        if (checkpoint->images[i] &&
-            (checkpoint->images[i]->readers > 0 || checkpoint->images[i]->busy > 0))
+    for (uint32_t i = 0; i < checkpoint->summary.shards && checkpoint->num_images > 0; i++) {
+        const struct image *image = catalog_image(checkpoint, i);
+        if (image && (image->readers > 0 || image->busy > 0))
             return false;
+    }
     while (*at != checkpoint)
         at = &(*at)->next;
     *at = checkpoint->next;
-    for (uint32_t i = 0; i < checkpoint->summary.shards; i++)
-        if (checkpoint->images[i])
-            image_leave_checkpoint(checkpoint->images[i]);
+    for (uint32_t i = 0; i < checkpoint->summary.shards && checkpoint->num_images > 0; i++)
+        if (catalog_image(checkpoint, i))
+            image_leave_checkpoint(catalog_image(checkpoint, i));
     manifest_free(checkpoint->manifest);
-    free(checkpoint->images);
     free(checkpoint);
     run->service->num_checkpoints--;
     return true;
@@ -233,10 +229,17 @@ void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault)
               (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
 }
 
+struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard)
+{
+    return checkpoint->images ? checkpoint->images[shard] : NULL;
+}
+
 bool catalog_in_memory(const struct checkpoint *checkpoint)
 {
+    if (checkpoint->num_images < checkpoint->summary.shards)
+        return false;
     for (uint32_t i = 0; i < checkpoint->summary.shards; i++)
-        if (!checkpoint->images[i] || checkpoint->images[i]->state != IMAGE_RESIDENT)
+        if (checkpoint->images[i]->state != IMAGE_RESIDENT)
             return false;
     return checkpoint->summary.shards > 0;
 }
@@ -566,7 +569,6 @@ void catalog_close(struct service *service)
             struct checkpoint *checkpoint = run->checkpoints;
             run->checkpoints = checkpoint->next;
             manifest_free(checkpoint->manifest);
-            free(checkpoint->images);
             free(checkpoint);
         }
         attempt_free(run->attempt);

@@ -286,8 +286,12 @@ int image_make_table(uint8_t **out, uint64_t *out_bytes, uint64_t *out_hash,
                      const struct image *image);
 /* After READ or VERIFY: do the sums equal the table in the image, and the table the manifest? */
 int image_check_table(const struct image *image, uint64_t table_hash);
+/* From now on it is the checkpoint's image of this shard. ERR_MEMORY. */
+int image_enter_checkpoint(struct image *image, struct checkpoint *checkpoint, uint32_t shard);
 /* Leaves the checkpoint; becomes SPARE of its session or goes. */
 void image_leave_checkpoint(struct image *image);
+/* Leaves it on the way to image_free(). */
+void image_detach(struct image *image);
 
 /* ---- session.c ---- */
 
@@ -513,7 +517,6 @@ void save_stage_failed(struct stage *stage, const char *reason);
 void save_stage_stopped(struct stage *stage);
 /* From run_perform(): */
 void save_perform(struct run *run, const struct commit_action *action);
-/* Answers a WaitSave; `reason` may be NULL. */
 struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
     char run[RUN_NAME_MAX + 1];
     uint64_t step, attempt;
@@ -592,7 +595,8 @@ struct checkpoint {
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
     char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */
     struct repeat repeat;              /* since ckptd started */
-    struct image **images;             /* per shard, or NULL */
+    struct image **images;             /* per shard, or NULL; NULL while there is none */
+    uint32_t num_images;               /* entered and not left yet */
     struct manifest *manifest;         /* cached while leased */
     uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
     uint32_t leases;  /* loads, their opening, and passes for them */
@@ -617,6 +621,8 @@ bool catalog_remove(struct checkpoint *checkpoint);
 struct checkpoint *catalog_newest(struct run *run);
 /* Quarantines it: `fault` says why. */
 void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
+/* The image of a shard, or NULL. */
+struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard);
 bool catalog_in_memory(const struct checkpoint *checkpoint);
 /* For replies; strings are borrowed from the checkpoint. */
 void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);

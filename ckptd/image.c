@@ -468,11 +468,36 @@ void image_let_go(struct image *image)
         restore_wake(service); /* it may be reclaimed */
 }
 
+int image_enter_checkpoint(struct image *image, struct checkpoint *checkpoint, uint32_t shard)
+{
+    if (!checkpoint->images)
+        checkpoint->images = calloc(checkpoint->summary.shards, sizeof(struct image *));
+    if (!checkpoint->images)
+        return report_error(ERR_MEMORY, NULL, "no memory for the images of a checkpoint");
+    CHECK(!checkpoint->images[shard]);
+    checkpoint->images[shard] = image;
+    checkpoint->num_images++;
+    image->checkpoint = checkpoint;
+    image->shard = shard;
+    return 0;
+}
+
+void image_detach(struct image *image)
+{
+    struct checkpoint *checkpoint = image->checkpoint;
+    image->checkpoint = NULL;
+    if (!checkpoint || catalog_image(checkpoint, image->shard) != image)
+        return; /* a part of a shard, or one that never entered */
+    checkpoint->images[image->shard] = NULL;
+    if (--checkpoint->num_images > 0)
+        return;
+    free(checkpoint->images); /* the list of checkpoints may be long, and few are in memory */
+    checkpoint->images = NULL;
+}
+
 void image_leave_checkpoint(struct image *image)
 {
-    if (image->checkpoint)
-        image->checkpoint->images[image->shard] = NULL;
-    image->checkpoint = NULL;
+    image_detach(image);
     image->verified = false;
     image->state = IMAGE_SPARE;
     image_settle(image);
@@ -532,9 +557,7 @@ static void reclaim(struct image *asking, uint32_t count)
                 continue;
             log_debug("memory", "reclaimed %u segments of shard %u", image->num_segments,
                       image->shard);
-            if (image->checkpoint)
-                image->checkpoint->images[image->shard] = NULL;
-            image->checkpoint = NULL;
+            image_detach(image);
             image_free(image);
         }
     }

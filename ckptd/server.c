@@ -614,9 +614,7 @@ void service_close(struct service *service)
     restore_close(service);
     while (service->images) {
         struct image *image = service->images;
-        if (image->checkpoint)
-            image->checkpoint->images[image->shard] = NULL;
-        image->checkpoint = NULL;
+        image_detach(image);
         image_free(image);
     }
     catalog_close(service);

@@ -39,7 +39,7 @@ static bool find_shard(uint32_t *out, struct load *load)
         return false;
     for (; load->next < load->num_planned; load->next++) {
         uint32_t shard = load->plan[load->next];
-        const struct image *image = checkpoint->images[shard];
+        const struct image *image = catalog_image(checkpoint, shard);
         *out = shard;
         if (load->shards[shard].wanted && (!image || is_unproven(image)))
             return true;
@@ -63,7 +63,7 @@ static bool start_wanted(struct service *service)
     }
     if (!first)
         return false;
-    struct image *image = first->checkpoint->images[shard];
+    struct image *image = catalog_image(first->checkpoint, shard);
     if (image) {
         pass_verify(image);
         return true;

@@ -79,8 +79,8 @@ static void release_shard(struct load *load, uint32_t shard)
         checkpoint->wanted[shard]--;
     load->shards[shard].wanted = false;
     let_go(load, shard);
-    if (checkpoint->images[shard]) /* read for this load, which never asked for it */
-        load_settle(checkpoint->images[shard]);
+    if (catalog_image(checkpoint, shard)) /* read for this load, which never asked for it */
+        load_settle(catalog_image(checkpoint, shard));
 }
 
 void load_end(struct load *load)

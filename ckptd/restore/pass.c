@@ -156,13 +156,14 @@ int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *
     image->shard = shard;
     image->waiting = waiting;
     error = image_take_segments(image, checkpoint->run);
+    if (error == 0)
+        error = image_enter_checkpoint(image, checkpoint, shard);
     if (error != 0) {
-        image->checkpoint = NULL;
+        image_detach(image);
         image_free(image);
         return error;
     }
     image->table_hash = checkpoint->manifest->shards[shard].table_hash;
-    checkpoint->images[shard] = image;
     hold_for_pass(image);
     image->job = (struct job){.work = work_open_file, .done.run = file_opened};
     loop_work(service->loop, &image->job);

@@ -160,7 +160,7 @@ static void begin_wait(struct shard_wait *wait)
         return;
     }
     struct checkpoint *checkpoint = load->checkpoint;
-    struct image *image = checkpoint->images[wait->shard];
+    struct image *image = catalog_image(checkpoint, wait->shard);
     wait->next = NULL;
     if (!image && part_is_needed(checkpoint, wait->shard)) {
         started(wait, part_load(load, wait));

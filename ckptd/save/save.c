@@ -166,21 +166,18 @@ static void report_commit(struct save *save)
 }
 
 /* The memory tier: the images of the newest checkpoint stay, older ones go. Of a window nothing
- * stays: it held a part of the shard at a time. */
+ * stays: it held a part of the shard at a time; nor without memory for the list of them. */
 static void enter_memory(struct save *save, struct checkpoint *checkpoint)
 {
     struct run *run = save->run;
     bool newest = catalog_newest(run) == checkpoint;
     for (uint32_t i = 0; i < save->world_size && newest; i++) {
         struct image *image = save->stages[i].image;
-        if (image->is_window)
+        if (image->is_window || image_enter_checkpoint(image, checkpoint, i) != 0)
             continue;
         image->state = IMAGE_RESIDENT;
-        image->checkpoint = checkpoint;
-        image->shard = i;
         image->table_hash = save->stages[i].table_hash;
         image->read_until = 0;
-        checkpoint->images[i] = image;
         release_image(&save->stages[i]);
     }
     struct image *next;
