@@ -169,7 +169,6 @@ static void write_checkpoint(const struct fixture *fixture, const char *run, uin
     struct manifest manifest = {.summary = {.version = MANIFEST_VERSION,
                                             .step = step,
                                             .attempt = attempt,
-                                            .nonce = "0123456789abcdef0123456789abcdef",
                                             .time = "2026-01-02T03:04:05Z",
                                             .world_size = fixture->ranks,
                                             .shards = fixture->ranks},
@@ -180,6 +179,8 @@ static void write_checkpoint(const struct fixture *fixture, const char *run, uin
     char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32], *text;
     size_t bytes;
     strcpy(manifest.summary.run, run);
+    snprintf(manifest.summary.nonce, sizeof manifest.summary.nonce, "0123456789abcdef%08llx%08llx",
+             (unsigned long long)step, (unsigned long long)attempt);
     for (uint32_t i = 0; i < TENSORS; i++)
         digest_add(&digests[i], fixture->data[i], fixture->elements[i],
                    dtype_bytes(fixture->table->tensors[i].dtype), 0);

@@ -1,0 +1,259 @@
+/* ckptd_damage.c - what ckptd does with a checkpoint whose bytes changed while nobody looked.
+ *
+ * Goal: a load is refused with ERR_CORRUPT and the checkpoint is called damaged, wherever a byte of
+ * its manifest, header, checksum table or data changed, whatever was cut off, and when a block is
+ * another one of the same file or was right in an older checkpoint; its neighbours load. Method:
+ * the service and the raw client of ckptd_bed.h; a dozen checkpoints are damaged at a time, each
+ * elsewhere, and after a restart all are loaded. The places are every STRIDE-th byte of manifest,
+ * header and table and one byte in every STRIDE-th 4 KiB of data, from a start that differs from
+ * run to run: SEED= repeats it, STRIDE=1 looks at all. clients_damage.c goes through every byte
+ * with the offline tool, on the same formats. */
+#include "tests/unit/ckptd_bed.h"
+
+#include <sys/stat.h>
+
+#define STEPS 12u
+#define STRIDE 61u /* a prime: it meets every place of a page sooner or later */
+#define SHARD "shard-00001-of-00001.safetensors"
+#define PAGE 4096u
+
+static struct peer peers[1];
+
+/* How one checkpoint is damaged. */
+struct damage {
+    enum { FLIP, TRUNCATE, COPY } kind;
+    const char *file; /* of the checkpoint's directory */
+    off_t at;
+    off_t from;         /* COPY: a block of step `from_step` */
+    uint64_t from_step; /* 0: the same step */
+};
+
+static void file_path(char out[300], const struct bed *bed, uint64_t step, const char *name)
+{
+    snprintf(out, 300, "%s/store/" RUN "/step-%08llu-a0001/%s", bed->root, (unsigned long long)step,
+             name);
+}
+
+static int open_file(const struct bed *bed, uint64_t step, const char *name)
+{
+    char path[300];
+    file_path(path, bed, step, name);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    return fd;
+}
+
+static off_t size_of(const struct bed *bed, uint64_t step, const char *name)
+{
+    struct stat status;
+    int fd = open_file(bed, step, name);
+    assert_int_equal(fstat(fd, &status), 0);
+    close(fd);
+    return status.st_size;
+}
+
+/* What is changed of a file, to put it back. */
+struct undo {
+    uint8_t *bytes;
+    size_t count;
+};
+
+static void keep(struct undo *undo, int fd, off_t at, size_t count)
+{
+    undo->bytes = malloc(count + 1);
+    undo->count = (size_t)pread(fd, undo->bytes, count, at);
+    assert_true(undo->count > 0);
+}
+
+static void do_damage(struct undo *undo, const struct bed *bed, uint64_t step,
+                      const struct damage *damage)
+{
+    int fd = open_file(bed, step, damage->file);
+    uint8_t *block = malloc(MIB), byte;
+    switch (damage->kind) {
+    case FLIP:
+        keep(undo, fd, damage->at, 1);
+        byte = undo->bytes[0] ^ (uint8_t)(1u << damage->at % 8);
+        assert_int_equal(pwrite(fd, &byte, 1, damage->at), 1);
+        break;
+    case TRUNCATE:
+        keep(undo, fd, damage->at, (size_t)(size_of(bed, step, damage->file) - damage->at));
+        assert_int_equal(ftruncate(fd, damage->at), 0);
+        break;
+    case COPY: {
+        int from = open_file(bed, damage->from_step ? damage->from_step : step, damage->file);
+        keep(undo, fd, damage->at, MIB);
+        assert_int_equal(pread(from, block, MIB, damage->from), MIB);
+        assert_int_equal(pwrite(fd, block, MIB, damage->at), MIB);
+        close(from);
+        break;
+    }
+    }
+    free(block);
+    close(fd);
+}
+
+static void undo_damage(struct undo *undo, const struct bed *bed, uint64_t step,
+                        const struct damage *damage)
+{
+    int fd = open_file(bed, step, damage->file);
+    assert_int_equal(pwrite(fd, undo->bytes, undo->count, damage->at), undo->count);
+    free(undo->bytes);
+    close(fd);
+}
+
+static uint32_t num_damaged(struct bed *bed)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    Holdfast__V1__ListReply *reply;
+    uint32_t count = 0;
+    assert_int_equal(
+        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    assert_int_equal(reply->n_checkpoints, STEPS); /* kept, whatever it is */
+    for (size_t i = 0; i < reply->n_checkpoints; i++)
+        count += strcmp(reply->checkpoints[i]->durability, "damaged") == 0;
+    FREE_REPLY(reply);
+    return count;
+}
+
+/* Damages the first `count` steps, one way each, and loads all. */
+static void expect_refused(struct bed *bed, const struct damage *damages, uint32_t count)
+{
+    struct undo undos[STEPS] = {{0}};
+    assert_true(count <= STEPS);
+    bed_stop(bed);
+    for (uint32_t i = 0; i < count; i++)
+        do_damage(&undos[i], bed, i + 1, &damages[i]);
+    assert_int_equal(bed_start(bed), 0);
+    for (uint32_t i = 0; i < STEPS; i++) {
+        int error = load_all(bed, (int64_t)i + 1, NULL);
+        if (error != (i < count ? ERR_CORRUPT : 0))
+            fail_msg("kind %d of %s at %lld: load said %d, %s", damages[i].kind, damages[i].file,
+                     (long long)damages[i].at, error, report_line());
+    }
+    assert_int_equal(num_damaged(bed), count);
+    bed_stop(bed);
+    for (uint32_t i = 0; i < count; i++)
+        undo_damage(&undos[i], bed, i + 1, &damages[i]);
+}
+
+/* Gathers damages until there is one for each checkpoint. */
+struct batch {
+    struct bed *bed;
+    struct damage damages[STEPS];
+    uint32_t count, total;
+};
+
+static void flush(struct batch *batch)
+{
+    if (batch->count > 0)
+        expect_refused(batch->bed, batch->damages, batch->count);
+    batch->total += batch->count;
+    batch->count = 0;
+}
+
+static void add(struct batch *batch, struct damage damage)
+{
+    batch->damages[batch->count++] = damage;
+    if (batch->count == STEPS)
+        flush(batch);
+}
+
+/* ---- what is looked at ---- */
+
+static uint32_t number_of(const char *name, uint32_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? (uint32_t)strtoul(text, NULL, 10) : otherwise;
+}
+
+static uint32_t stride;
+static uint64_t seed;
+
+static off_t draw_start(void)
+{
+    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+    return (off_t)((seed >> 33) % stride);
+}
+
+static int open_with_steps(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    stride = number_of("STRIDE", STRIDE);
+    seed = number_of("SEED", (uint32_t)time(NULL));
+    print_message("# SEED=%llu STRIDE=%u\n", (unsigned long long)seed, stride);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(open_attempt(bed, 1), 0);
+    assert_int_equal(peers_open(peers, bed, 1), 0);
+    for (uint64_t step = 1; step <= STEPS; step++)
+        assert_true(save_step(peers, 1, step));
+    peers_close(peers, 1);
+    return 0;
+}
+
+static void flip_range(struct batch *batch, const char *file, off_t begin, off_t end)
+{
+    for (off_t at = begin + draw_start(); at < end; at += stride)
+        add(batch, (struct damage){.kind = FLIP, .file = file, .at = at});
+    flush(batch);
+}
+
+static void test_damage__a_flipped_byte_is_never_loaded(void **state)
+{
+    struct batch batch = {.bed = *state};
+    off_t shard = size_of(batch.bed, 1, SHARD), table = shard - PAGE;
+    flip_range(&batch, "manifest.json", 0, size_of(batch.bed, 1, "manifest.json"));
+    flip_range(&batch, SHARD, 0, PAGE); /* the header */
+    flip_range(&batch, SHARD, table, shard);
+    for (off_t page = PAGE * (1 + draw_start()); page < table; page += (off_t)stride * PAGE)
+        add(&batch, (struct damage){.kind = FLIP, .file = SHARD, .at = page + draw_start() % PAGE});
+    flush(&batch);
+    print_message("# %u places\n", batch.total);
+}
+
+static void test_damage__a_truncated_file_is_never_loaded(void **state)
+{
+    struct batch batch = {.bed = *state};
+    off_t shard = size_of(batch.bed, 1, SHARD), manifest = size_of(batch.bed, 1, "manifest.json");
+    for (off_t at = draw_start(); at < manifest; at += stride)
+        add(&batch, (struct damage){.kind = TRUNCATE, .file = "manifest.json", .at = at});
+    for (off_t at = PAGE * draw_start(); at < shard; at += (off_t)stride * PAGE)
+        add(&batch, (struct damage){.kind = TRUNCATE, .file = SHARD, .at = at});
+    for (off_t at = shard - PAGE + draw_start(); at < shard; at += stride)
+        add(&batch, (struct damage){.kind = TRUNCATE, .file = SHARD, .at = at});
+    flush(&batch);
+    print_message("# %u lengths\n", batch.total);
+}
+
+static void test_damage__blocks_of_another_place_or_time_are_never_loaded(void **state)
+{
+    struct batch batch = {.bed = *state};
+    for (off_t a = 0; a < 4; a++)
+        for (off_t b = 0; b < 4; b++)
+            if (a != b)
+                add(&batch,
+                    (struct damage){.kind = COPY, .file = SHARD, .at = a * MIB, .from = b * MIB});
+    for (off_t a = 0; a < 4; a++) /* every block was right in a step that was committed */
+        for (uint64_t step = STEPS - 2; step <= STEPS; step++)
+            add(&batch, (struct damage){.kind = COPY,
+                                        .file = SHARD,
+                                        .at = a * MIB,
+                                        .from = a * MIB,
+                                        .from_step = step == batch.count + 1 ? 1 : step});
+    flush(&batch);
+    print_message("# %u exchanges\n", batch.total);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_steps, bed_tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_damage__a_flipped_byte_is_never_loaded),
+        CASE(test_damage__a_truncated_file_is_never_loaded),
+        CASE(test_damage__blocks_of_another_place_or_time_are_never_loaded),
+    };
+#undef CASE
+    log_setup("ckptd_damage", NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,429 @@
+/* clients_damage.c - every byte of a checkpoint, changed, cut off or exchanged.
+ *
+ * Goal: whatever happens to the bytes of a stored checkpoint is found by `ckpt-cli verify` and by
+ * everything that reads offline, and named with its place; nothing of it is handed out, nothing
+ * crashes. Method: checkpoints of random layouts (clients_store_bed.h), read by the tool's own
+ * functions in this process: each byte of manifest, header and checksum table flipped by itself,
+ * one byte in each 4 KiB of data, every length of what is cut off, blocks and files exchanged with
+ * each other and with those of an older checkpoint of the same layout. */
+#include "tests/unit/clients_store_bed.h"
+
+#include <jansson.h>
+
+#define NAME "run@7-a1"
+#define DIRECTORY "run/step-00000007-a0001"
+#define OLDER_DIRECTORY "run/step-00000006-a0001"
+#define PAGE 4096u
+#define SEED 17u /* of a checkpoint of two shards, some MiB each */
+#define SHARDS 2u
+#define BLOCKS_MAX 64u
+
+struct file {
+    char path[600];
+    unsigned char *bytes;
+    uint64_t size;
+};
+
+/* A checkpoint, as it was written. */
+struct victim {
+    struct fixture fixture;
+    struct storage *store;
+    struct file manifest, shards[SHARDS], older_manifest, older_shards[SHARDS];
+    struct shard_geometry geometry[SHARDS];
+};
+
+/* ---- files ---- */
+
+static void read_file(struct file *out, const struct victim *victim, const char *directory,
+                      const char *name)
+{
+    snprintf(out->path, sizeof out->path, "%s/%s/%s", victim->fixture.root, directory, name);
+    FILE *file = fopen(out->path, "rb");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    out->size = (uint64_t)ftell(file);
+    rewind(file);
+    out->bytes = malloc(out->size);
+    assert_int_equal(fread(out->bytes, 1, out->size, file), out->size);
+    fclose(file);
+}
+
+static void write_at(const struct file *file, const void *data, uint64_t bytes, uint64_t at)
+{
+    int fd = open(file->path, O_WRONLY);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, data, bytes, (off_t)at), bytes);
+    close(fd);
+}
+
+static void flip_byte(const struct file *file, uint64_t at)
+{
+    unsigned char changed = file->bytes[at] ^ (unsigned char)(1u << at % 8);
+    write_at(file, &changed, 1, at);
+}
+
+static void restore(const struct file *file)
+{
+    write_at(file, file->bytes, file->size, 0);
+    assert_int_equal(truncate(file->path, (off_t)file->size), 0);
+}
+
+static void restore_byte(const struct file *file, uint64_t at)
+{
+    write_at(file, file->bytes + at, 1, at);
+}
+
+/* ---- the checkpoint ---- */
+
+static void read_directory(struct file *manifest, struct file *shards, const struct victim *victim,
+                           const char *directory)
+{
+    read_file(manifest, victim, directory, MANIFEST_NAME);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "shard-%05u-of-%05u.safetensors", i + 1, SHARDS);
+        read_file(&shards[i], victim, directory, name);
+    }
+}
+
+static uint64_t tensor_bytes(const struct fixture *fixture, uint32_t index)
+{
+    return fixture->elements[index] * dtype_bytes(fixture->table->tensors[index].dtype);
+}
+
+static int open_victim(void **state)
+{
+    struct victim *victim = calloc(1, sizeof *victim);
+    struct checkpoint checkpoint;
+    fixture_open(&victim->fixture, SHARDS, SEED);
+    write_checkpoint(&victim->fixture, "run", 6, 1);
+    for (uint32_t i = 0; i < TENSORS; i++) /* every element has another value a step later */
+        for (uint64_t byte = 0; byte < tensor_bytes(&victim->fixture, i); byte++)
+            victim->fixture.data[i][byte] ^= 0x55;
+    write_checkpoint(&victim->fixture, "run", 7, 1);
+    read_directory(&victim->manifest, victim->shards, victim, DIRECTORY);
+    read_directory(&victim->older_manifest, victim->older_shards, victim, OLDER_DIRECTORY);
+    victim->store = open_store(&victim->fixture);
+    open_loaded(&checkpoint, victim->store, NAME);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        victim->geometry[i] = checkpoint.shards[i].geometry;
+        assert_true(victim->geometry[i].num_blocks > 2);
+        assert_true(victim->geometry[i].num_blocks <= BLOCKS_MAX);
+    }
+    checkpoint_close(&checkpoint);
+    *state = victim;
+    return 0;
+}
+
+static int close_victim(void **state)
+{
+    struct victim *victim = *state;
+    storage_close(victim->store);
+    fixture_close(&victim->fixture);
+    free(victim->manifest.bytes);
+    free(victim->older_manifest.bytes);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        free(victim->shards[i].bytes);
+        free(victim->older_shards[i].bytes);
+    }
+    free(victim);
+    return 0;
+}
+
+/* ---- what is said of it ---- */
+
+/* The JSON that `ckpt-cli verify` prints. */
+static json_t *verify(const struct victim *victim, int *out_exit)
+{
+    struct cli cli = {.is_json = true, .num_args = 1, .args = {NAME}};
+    FILE *file = tmpfile();
+    snprintf(cli.store, sizeof cli.store, "%s", victim->fixture.root);
+    fflush(stdout);
+    int saved = dup(STDOUT_FILENO);
+    assert_true(dup2(fileno(file), STDOUT_FILENO) >= 0);
+    *out_exit = cli_verify(&cli);
+    fflush(stdout);
+    assert_true(dup2(saved, STDOUT_FILENO) >= 0);
+    close(saved);
+    rewind(file);
+    json_t *json = json_loadf(file, 0, NULL);
+    fclose(file);
+    return json;
+}
+
+/* Verify finds damage in exactly these blocks of a shard (bit b: block b), and nothing else. */
+static void assert_verify_names(const struct victim *victim, uint32_t shard, uint64_t blocks)
+{
+    int exit;
+    char name[64];
+    json_t *json = verify(victim, &exit), *damage;
+    uint64_t named = 0;
+    size_t i;
+    snprintf(name, sizeof name, "shard-%05u-of-%05u.safetensors", shard + 1, SHARDS);
+    assert_int_equal(exit, CLI_DIFFERS);
+    json_array_foreach(json_object_get(json, "damage"), i, damage)
+    {
+        const char *object = json_string_value(json_object_get(damage, "object"));
+        json_t *block = json_object_get(damage, "block");
+        if (block == NULL) { /* the header's bytes are part of block 0, a tensor's digest follows */
+            assert_true(strcmp(object, name) != 0 || (blocks & 1));
+            continue;
+        }
+        uint64_t number = (uint64_t)json_integer_value(block);
+        assert_string_equal(object, name);
+        assert_int_equal(json_integer_value(json_object_get(damage, "start")),
+                         number * CHECKSUM_BLOCK_BYTES);
+        named |= 1ull << number;
+    }
+    json_decref(json);
+    assert_true(named == blocks);
+}
+
+static void assert_verify_is_content(const struct victim *victim)
+{
+    int exit;
+    json_t *json = verify(victim, &exit);
+    assert_int_equal(exit, 0);
+    assert_int_equal(json_integer_value(json_object_get(json, "damages")), 0);
+    json_decref(json);
+}
+
+/* Damage of one shard's file, found before its data is read. */
+static void assert_shard_is_refused(const struct victim *victim, uint32_t shard, bool is_header)
+{
+    struct checkpoint checkpoint;
+    assert_int_equal(checkpoint_open(&checkpoint, victim->store, NAME), 0);
+    assert_int_equal(checkpoint_load(&checkpoint, true), 0);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        const struct shard_file *file = &checkpoint.shards[i];
+        assert_int_equal(file->damage != NULL, i == shard && !is_header);
+        assert_int_equal(file->header_damage != NULL, i == shard && is_header);
+    }
+    assert_int_equal(checkpoint_need_whole(&checkpoint), is_header ? 0 : ERR_CORRUPT);
+    if (!is_header)
+        assert_non_null(strstr(report_message(), NAME ": shard "));
+    checkpoint_close(&checkpoint);
+}
+
+/* Its manifest cannot be read; the list knows it when the summary shows it. */
+static void assert_manifest_is_refused(const struct victim *victim, bool in_summary)
+{
+    struct checkpoint checkpoint;
+    struct catalog catalog;
+    int error = checkpoint_open(&checkpoint, victim->store, NAME);
+    assert_true(error == ERR_CORRUPT || error == ERR_VERSION);
+    assert_true(strlen(report_message()) > 8);
+    assert_int_equal(catalog_read(&catalog, victim->store, "run"), 0);
+    assert_int_equal(catalog.count, 2);
+    assert_int_equal(catalog.entries[0].damage[0] != '\0', in_summary);
+    assert_int_equal(catalog.entries[0].summary.step, 7);
+    assert_int_equal(catalog.entries[1].damage[0], '\0');
+    catalog_free(&catalog);
+}
+
+/* ---- bytes ---- */
+
+static void test_damage__every_flipped_byte_of_a_manifest_is_found(void **state)
+{
+    const struct victim *victim = *state;
+    for (uint64_t at = 0; at < victim->manifest.size; at++) {
+        flip_byte(&victim->manifest, at);
+        assert_manifest_is_refused(victim, at < MANIFEST_SUMMARY_BYTES);
+        restore_byte(&victim->manifest, at);
+    }
+    assert_verify_is_content(victim);
+}
+
+static void test_damage__every_flipped_byte_of_a_header_is_found(void **state)
+{
+    const struct victim *victim = *state;
+    for (uint64_t at = 0; at < victim->geometry[1].data_start; at++) {
+        flip_byte(&victim->shards[1], at);
+        assert_shard_is_refused(victim, 1, true);
+        restore_byte(&victim->shards[1], at);
+    }
+    /* And of whoever does not look at headers: it is part of the first block. */
+    flip_byte(&victim->shards[1], 100);
+    assert_verify_names(victim, 1, 1);
+    restore_byte(&victim->shards[1], 100);
+    assert_verify_is_content(victim);
+}
+
+static void test_damage__every_flipped_byte_of_a_checksum_table_is_found(void **state)
+{
+    const struct victim *victim = *state;
+    for (uint64_t at = victim->geometry[0].table_start; at < victim->shards[0].size; at++) {
+        flip_byte(&victim->shards[0], at);
+        assert_shard_is_refused(victim, 0, false);
+        restore_byte(&victim->shards[0], at);
+    }
+    assert_verify_is_content(victim);
+}
+
+/* One page of every block at a time: blocks do not know of each other. */
+static void test_damage__a_flipped_byte_in_any_page_of_data_is_named_by_its_block(void **state)
+{
+    struct victim *victim = *state;
+    uint32_t shard = 1;
+    const struct shard_geometry *geometry = &victim->geometry[shard];
+    for (uint64_t page = 0; page < CHECKSUM_BLOCK_BYTES; page += PAGE) {
+        uint64_t blocks = 0, places[BLOCKS_MAX];
+        for (uint64_t block = 0; block < geometry->num_blocks; block++) {
+            places[block] = block * CHECKSUM_BLOCK_BYTES + page + draw(&victim->fixture, PAGE);
+            if (places[block] < geometry->data_start || places[block] >= geometry->table_start)
+                continue;
+            flip_byte(&victim->shards[shard], places[block]);
+            blocks |= 1ull << block;
+        }
+        if (blocks != 0)
+            assert_verify_names(victim, shard, blocks);
+        for (uint64_t block = 0; block < geometry->num_blocks; block++)
+            if (blocks >> block & 1)
+                restore_byte(&victim->shards[shard], places[block]);
+    }
+    assert_verify_is_content(victim);
+}
+
+/* ---- lengths ---- */
+
+static void test_damage__every_truncation_of_a_manifest_is_found(void **state)
+{
+    const struct victim *victim = *state;
+    for (uint64_t size = victim->manifest.size; size-- > 0;) {
+        assert_int_equal(truncate(victim->manifest.path, (off_t)size), 0);
+        assert_manifest_is_refused(victim, size < MANIFEST_SUMMARY_BYTES);
+    }
+    restore(&victim->manifest);
+    assert_verify_is_content(victim);
+}
+
+static void test_damage__every_truncation_of_a_shard_is_found(void **state)
+{
+    const struct victim *victim = *state;
+    const struct shard_geometry *geometry = &victim->geometry[1];
+    uint64_t size = victim->shards[1].size;
+    while (size > 0) {
+        bool in_data = size > geometry->data_start && size <= geometry->table_start;
+        size -= in_data ? (size - 1) % PAGE + 1 : 1;
+        assert_int_equal(truncate(victim->shards[1].path, (off_t)size), 0);
+        assert_shard_is_refused(victim, 1, false);
+    }
+    assert_int_equal(unlink(victim->shards[1].path), 0);
+    assert_shard_is_refused(victim, 1, false);
+    int fd = open(victim->shards[1].path, O_WRONLY | O_CREAT, 0644);
+    assert_true(fd >= 0);
+    close(fd);
+    restore(&victim->shards[1]);
+    assert_verify_is_content(victim);
+}
+
+static void test_damage__bytes_that_do_not_belong_are_found(void **state)
+{
+    const struct victim *victim = *state;
+    write_at(&victim->shards[0], "", 1, victim->shards[0].size);
+    assert_shard_is_refused(victim, 0, false);
+    restore(&victim->shards[0]);
+    write_at(&victim->manifest, "\n", 1, victim->manifest.size);
+    assert_manifest_is_refused(victim, false);
+    restore(&victim->manifest);
+    assert_verify_is_content(victim);
+}
+
+/* ---- exchanges ---- */
+
+static uint64_t block_bytes(const struct victim *victim, uint32_t shard, uint64_t block)
+{
+    uint64_t start, bytes;
+    shard_block(&start, &bytes, &victim->geometry[shard], block);
+    return bytes;
+}
+
+static void put_block(const struct victim *victim, uint32_t shard, uint64_t block,
+                      const struct file *from, uint64_t from_block)
+{
+    write_at(&victim->shards[shard], from->bytes + from_block * CHECKSUM_BLOCK_BYTES,
+             block_bytes(victim, shard, block), block * CHECKSUM_BLOCK_BYTES);
+}
+
+static void test_damage__swapped_blocks_are_found_and_both_are_named(void **state)
+{
+    const struct victim *victim = *state;
+    uint64_t full = victim->geometry[1].num_blocks - 1; /* the last one is shorter */
+    for (uint64_t a = 0; a < full; a++) {
+        for (uint64_t b = a + 1; b < full; b++) {
+            put_block(victim, 1, a, &victim->shards[1], b);
+            put_block(victim, 1, b, &victim->shards[1], a);
+            assert_verify_names(victim, 1, 1ull << a | 1ull << b);
+            restore(&victim->shards[1]);
+        }
+    }
+    assert_verify_is_content(victim);
+}
+
+static void test_damage__blocks_of_the_same_place_in_another_shard_are_found(void **state)
+{
+    const struct victim *victim = *state;
+    uint64_t full = victim->geometry[1].num_blocks - 1;
+    for (uint64_t block = 0; block < full && block < victim->geometry[0].num_blocks - 1; block++) {
+        put_block(victim, 1, block, &victim->shards[0], block);
+        assert_verify_names(victim, 1, 1ull << block);
+        restore(&victim->shards[1]);
+    }
+    assert_verify_is_content(victim);
+}
+
+static void test_damage__stale_blocks_of_the_same_place_are_found(void **state)
+{
+    const struct victim *victim = *state;
+    for (uint64_t block = 0; block < victim->geometry[1].num_blocks; block++) {
+        put_block(victim, 1, block, &victim->older_shards[1], block);
+        assert_verify_names(victim, 1, 1ull << block);
+        restore(&victim->shards[1]);
+    }
+    assert_verify_is_content(victim);
+}
+
+static void test_damage__stale_tables_headers_and_files_are_found(void **state)
+{
+    const struct victim *victim = *state;
+    const struct shard_geometry *geometry = &victim->geometry[1];
+    const struct file *now = &victim->shards[1], *older = &victim->older_shards[1];
+    assert_int_equal(older->size, now->size);
+    write_at(now, older->bytes + geometry->table_start, now->size - geometry->table_start,
+             geometry->table_start);
+    assert_shard_is_refused(victim, 1, false);
+    restore(now);
+    write_at(now, older->bytes, geometry->data_start, 0);
+    assert_shard_is_refused(victim, 1, true);
+    restore(now);
+    write_at(now, older->bytes, older->size, 0); /* all of it: a file that was whole once */
+    struct checkpoint checkpoint;
+    open_loaded(&checkpoint, victim->store, NAME);
+    assert_non_null(checkpoint.shards[1].damage);
+    assert_int_equal(checkpoint_need_whole(&checkpoint), ERR_CORRUPT);
+    checkpoint_close(&checkpoint);
+    restore(now);
+    write_at(&victim->manifest, victim->older_manifest.bytes, victim->older_manifest.size, 0);
+    assert_int_equal(truncate(victim->manifest.path, (off_t)victim->older_manifest.size), 0);
+    assert_manifest_is_refused(victim, true);
+    restore(&victim->manifest);
+    assert_verify_is_content(victim);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_damage__every_flipped_byte_of_a_manifest_is_found),
+        cmocka_unit_test(test_damage__every_flipped_byte_of_a_header_is_found),
+        cmocka_unit_test(test_damage__every_flipped_byte_of_a_checksum_table_is_found),
+        cmocka_unit_test(test_damage__a_flipped_byte_in_any_page_of_data_is_named_by_its_block),
+        cmocka_unit_test(test_damage__every_truncation_of_a_manifest_is_found),
+        cmocka_unit_test(test_damage__every_truncation_of_a_shard_is_found),
+        cmocka_unit_test(test_damage__bytes_that_do_not_belong_are_found),
+        cmocka_unit_test(test_damage__swapped_blocks_are_found_and_both_are_named),
+        cmocka_unit_test(test_damage__blocks_of_the_same_place_in_another_shard_are_found),
+        cmocka_unit_test(test_damage__stale_blocks_of_the_same_place_are_found),
+        cmocka_unit_test(test_damage__stale_tables_headers_and_files_are_found),
+    };
+    return cmocka_run_group_tests(tests, open_victim, close_victim);
+}
