@@ -16,6 +16,7 @@
  *
  * The caller's thread owns the walk and opens blocks; workers fill them, counting down what is
  * missing; the lock guards the free rooms and the count of open blocks. */
+#include "clients/cli/hf.h"
 #include "clients/cli/scan.h"
 
 #include <pthread.h>
@@ -144,19 +145,20 @@ struct filling {
     uint32_t worker;
     uint64_t end; /* index behind the last output block that this read fills */
     const struct output_tensor *tensor;
+    const struct tensor_meta *meta;
     enum dtype from;
     const unsigned char *data; /* of the elements at hand */
     int error;
 };
 
-/* `count` elements, from the element `element` of the data, to the place of element `global`. */
-static void fill(void *user, uint64_t global, uint64_t count, uint64_t element)
+/* `count` elements, from the element `element` of the data, to the place of element `place` of the
+ * output tensor. */
+static void fill(struct filling *filling, uint64_t place, uint64_t count, uint64_t element)
 {
-    struct filling *filling = user;
     struct output_file *file = filling->read->output;
     const struct output_tensor *tensor = filling->tensor;
     uint32_t size = dtype_bytes(tensor->dtype), size_from = dtype_bytes(filling->from);
-    uint64_t byte = tensor->start + global * size;
+    uint64_t byte = tensor->start + place * size;
     const unsigned char *data = filling->data + element * size_from;
     while (count > 0 && filling->error == 0 && byte / SCAN_BLOCK < filling->end) {
         uint64_t inside = byte % SCAN_BLOCK, now = (SCAN_BLOCK - inside) / size;
@@ -170,6 +172,66 @@ static void fill(void *user, uint64_t global, uint64_t count, uint64_t element)
         }
         byte += now * size;
         data += now * size_from;
+        count -= now;
+    }
+}
+
+/* Where element `global` of a tensor lies in the row-major order of a box, and how many elements
+ * from it on lie one after the other there. False: not in it, and neither are as many more. */
+static bool find_place(uint64_t *out_place, uint64_t *out_count, const struct box *box,
+                       const struct tensor_meta *meta, uint64_t global)
+{
+    uint64_t inner = 1, place = 0, above = global;
+    uint32_t last = meta->dims; /* dimensions from here on are whole in the box */
+    *out_place = 0;
+    *out_count = 1;
+    while (last > 0 && box->extent[last - 1] == meta->shape[last - 1])
+        inner *= meta->shape[--last];
+    if (last == 0) {
+        *out_place = global;
+        *out_count = inner - global;
+        return true;
+    }
+    uint64_t index[LAYOUT_DIMS_MAX] = {0}, within = above % inner;
+    above /= inner;
+    for (uint32_t d = last; d-- > 0; above /= meta->shape[d])
+        index[d] = above % meta->shape[d];
+    bool is_inside = true;
+    for (uint32_t d = 0; d + 1 < last; d++) {
+        is_inside =
+            is_inside && index[d] >= box->offset[d] && index[d] < box->offset[d] + box->extent[d];
+        place = place * box->extent[d] + (index[d] - box->offset[d]);
+    }
+    uint64_t at = index[last - 1], begin = box->offset[last - 1];
+    uint64_t end = begin + box->extent[last - 1];
+    if (!is_inside || at < begin || at >= end) {
+        end = is_inside && at < begin ? begin : meta->shape[last - 1];
+        *out_count = (end - at) * inner - within;
+        return false;
+    }
+    *out_place = (place * box->extent[last - 1] + at - begin) * inner + within;
+    *out_count = (end - at) * inner - within;
+    return true;
+}
+
+/* A run of the global order, as slice_runs gives it. */
+static void fill_run(void *user, uint64_t global, uint64_t count, uint64_t element)
+{
+    struct filling *filling = user;
+    const struct output_tensor *tensor = filling->tensor;
+    uint64_t width = filling->meta->shape[1];
+    while (count > 0 && filling->error == 0) {
+        uint64_t place, now, to = global, most = count;
+        if (tensor->head_rows != 0) { /* row by row */
+            to = heads_to_halves(global / width, tensor->head_rows) * width + global % width;
+            most = width - global % width < count ? width - global % width : count;
+        }
+        bool is_inside = find_place(&place, &now, &tensor->box, filling->meta, to);
+        now = now < most ? now : most;
+        if (is_inside)
+            fill(filling, place, now, element);
+        global += now;
+        element += now;
         count -= now;
     }
 }
@@ -198,14 +260,17 @@ static int take_block(void *user, uint32_t worker, const struct scan_read *read,
         const struct tensor_meta *meta = &table->tensors[tensor->tensor];
         uint32_t size = dtype_bytes(meta->dtype);
         filling.tensor = &read->output->tensors[place];
+        filling.meta = meta;
         filling.from = meta->dtype;
         filling.data = (const unsigned char *)data + (from - start);
-        if (read->output->shard == OUTPUT_WHOLE)
-            slice_runs(&tensor->box, meta, (from - begin) / size, (end - from) / size, fill,
-                       &filling);
+        uint64_t first = (from - begin) / size, count = (end - from) / size;
+        if (filling.tensor->head_rows == 0 &&
+            box_equal(&tensor->box, &filling.tensor->box, meta->dims))
+            fill(&filling, first, count, 0);
         else
-            fill(&filling, (from - begin) / size, (end - from) / size, 0);
+            slice_runs(&tensor->box, meta, first, count, fill_run, &filling);
     }
+    atomic_fetch_sub(&read->output->num_reads, 1);
     return filling.error;
 }
 
@@ -323,29 +388,61 @@ static uint32_t find_cut(const uint64_t *cuts, uint32_t num_cuts, uint64_t value
     return low;
 }
 
-/* Elements [first, end) of a whole tensor, from all slices that hold some of them. */
-static int want_whole(struct assembly *assembly, uint32_t side, uint32_t tensor, uint64_t first,
-                      uint64_t end)
+/* Index in the whole tensor of an element of a box. */
+static uint64_t element_at(const struct box *box, const struct tensor_meta *tensor, uint64_t place)
+{
+    uint64_t global = 0, scale = 1;
+    for (uint32_t d = tensor->dims; d-- > 0;) {
+        global += (box->offset[d] + place % box->extent[d]) * scale;
+        place /= box->extent[d];
+        scale *= tensor->shape[d];
+    }
+    return global;
+}
+
+/* Elements [first, end) of an output tensor, from all slices that hold some of them; perhaps from
+ * some more. */
+static int want_tensor(struct assembly *assembly, uint32_t side, const struct output_tensor *out,
+                       uint64_t first, uint64_t end)
 {
     const struct layout_table *table = assembly->sides[side].manifest->table;
+    uint32_t tensor = out->tensor[side];
     const struct tensor_meta *meta = &table->tensors[tensor];
     const struct layout *layout = &table->layouts[table->layout_of[tensor]];
     uint64_t cell = 0, last = layout_cells(layout), row = 1;
+    uint64_t from = element_at(&out->box, meta, first), to = element_at(&out->box, meta, end - 1);
     int error = 0;
+    for (uint32_t d = 1; d < meta->dims; d++)
+        row *= meta->shape[d];
+    if (out->head_rows != 0) { /* of whole heads */
+        from = from / row / out->head_rows * out->head_rows * row;
+        to = (to / row / out->head_rows + 1) * out->head_rows * row - 1;
+    }
     if (layout->dims > 0) { /* only the cells of the rows at hand */
-        for (uint32_t d = 1; d < meta->dims; d++)
-            row *= meta->shape[d];
         uint64_t per_row = last / (layout->num_cuts[0] - 1);
-        cell = find_cut(layout->cuts[0], layout->num_cuts[0], first / row) * per_row;
-        last = (find_cut(layout->cuts[0], layout->num_cuts[0], (end - 1) / row) + 1ull) * per_row;
+        cell = find_cut(layout->cuts[0], layout->num_cuts[0], from / row) * per_row;
+        last = (find_cut(layout->cuts[0], layout->num_cuts[0], to / row) + 1ull) * per_row;
     }
     for (; cell < last && error == 0; cell++) {
-        struct box box;
+        struct box box, part;
         layout_cell_box(&box, layout, cell);
-        error = want_elements(assembly, side, layout->owners[cell], tensor,
-                              elements_before(&box, meta, first), elements_before(&box, meta, end));
+        if (out->head_rows == 0 && box_equal(&box, &out->box, meta->dims))
+            error = want_elements(assembly, side, layout->owners[cell], tensor, first, end);
+        else if (out->head_rows != 0 || box_intersect(&part, &box, &out->box, meta->dims))
+            error = want_elements(assembly, side, layout->owners[cell], tensor,
+                                  elements_before(&box, meta, from),
+                                  elements_before(&box, meta, to + 1));
     }
     return error;
+}
+
+void output_tensor_whole(struct output_tensor *tensor, const struct tensor_meta *meta)
+{
+    tensor->bytes = tensor_elements(meta) * dtype_bytes(tensor->dtype);
+    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++) {
+        tensor->box.offset[d] = 0;
+        tensor->box.extent[d] = d < meta->dims ? meta->shape[d] : 1;
+    }
 }
 
 uint32_t output_tensor_behind(const struct output_file *file, uint64_t byte)
@@ -374,10 +471,7 @@ static int want_for(struct assembly *assembly, const struct output_block *block)
         to = ((to < end ? to : end) - tensor->start) / size;
         from = (from - tensor->start) / size;
         for (uint32_t side = 0; side < assembly->num_sides && error == 0 && from < to; side++)
-            error =
-                file->shard == OUTPUT_WHOLE
-                    ? want_whole(assembly, side, tensor->tensor[side], from, to)
-                    : want_elements(assembly, side, file->shard, tensor->tensor[side], from, to);
+            error = want_tensor(assembly, side, tensor, from, to);
     }
     return error;
 }
@@ -511,6 +605,8 @@ static int next_read(void *user, struct scan_read *out)
                               .output = assembly->file,
                               .first = assembly->at - 1};
     result = shard_take(&out->file, &assembly->sides[wanted->side], wanted->shard);
+    if (result == 0)
+        atomic_fetch_add(&assembly->file->num_reads, 1);
     return result != 0 ? result : SCAN_READ;
 }
 

@@ -40,7 +40,8 @@ struct cli {
     char server[160];
     char output[4096];
     char dtype[8];
-    int64_t keep_last, keep_every, keep_best;
+    int64_t keep_last, keep_every, keep_best, shards;
+    char mesh[96];
     char keep_within[32], metric[64], best[8], note[256];
     bool is_json, is_weights_only, is_forced, is_quick, is_help, is_dry_run, may_remove_most;
     const char *args[2];
@@ -54,6 +55,7 @@ int cli_verify(const struct cli *cli);
 int cli_diff(const struct cli *cli);
 int cli_export(const struct cli *cli);
 int cli_convert(const struct cli *cli);
+int cli_reshard(const struct cli *cli);
 int cli_prune(const struct cli *cli);
 int cli_pin(const struct cli *cli);
 int cli_unpin(const struct cli *cli);

@@ -109,7 +109,6 @@ static int plan_file(struct diff *diff)
 {
     const struct layout_table *left = diff->sides[0].manifest->table;
     struct output_file *file = &diff->file;
-    file->shard = OUTPUT_WHOLE;
     file->tensors = calloc((size_t)left->num_tensors + 1, sizeof *file->tensors);
     if (file->tensors == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", left->num_tensors);
@@ -121,7 +120,7 @@ static int plan_file(struct diff *diff)
         struct output_tensor *out = &file->tensors[file->num_tensors];
         *out = (struct output_tensor){.tensor = {i, (uint32_t)other}, .dtype = tensor->dtype};
         out->start = (file->bytes + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
-        out->bytes = tensor_elements(tensor) * dtype_bytes(tensor->dtype);
+        output_tensor_whole(out, tensor);
         file->num_tensors += out->bytes > 0;
         file->bytes = out->bytes > 0 ? out->start + out->bytes : file->bytes;
     }

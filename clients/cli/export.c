@@ -82,7 +82,6 @@ static int plan_places(struct export *export)
 {
     const struct layout_table *table = export->checkpoint.manifest->table;
     struct output_file *file = &export->file;
-    file->shard = OUTPUT_WHOLE;
     file->tensors = calloc((size_t)file->num_tensors + 1, sizeof *file->tensors);
     if (file->tensors == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", file->num_tensors);
@@ -92,7 +91,7 @@ static int plan_places(struct export *export)
         out->tensor[0] = export->order[i];
         out->dtype = export->dtypes[export->order[i]];
         out->start = file->bytes;
-        out->bytes = tensor_elements(meta) * dtype_bytes(out->dtype);
+        output_tensor_whole(out, meta);
         file->bytes += out->bytes;
     }
     return 0;

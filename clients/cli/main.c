@@ -29,6 +29,8 @@ enum setting {
     MOST,
     DRY_RUN,
     NOTE,
+    SHARDS,
+    MESH,
     JSON,
     HELP,
     NUM_SETTINGS
@@ -66,6 +68,10 @@ static const struct option settings[] = {
     [DRY_RUN] = OPTION_BOOL(struct cli, is_dry_run, "dry-run", "false",
                             "print the plan and remove nothing"),
     [NOTE] = OPTION_STRING(struct cli, note, "note", "", "who and why; kept with the pin"),
+    [SHARDS] =
+        OPTION_INT(struct cli, shards, "shards", 0, 0, 65536, "how many files to cut it into"),
+    [MESH] = OPTION_STRING(struct cli, mesh, "mesh", "",
+                           "what its ranks are: dp_shard=4, or dp_replicate=2,dp_shard=4"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -96,6 +102,11 @@ static const struct command {
      "The new checkpoint has the same run, step, attempt and cut, and a nonce and checksums of "
      "its\n"
      "own; every command reads it. Integers keep their type. DIR is locked meanwhile.\n"},
+    {"reshard", "CHECKPOINT --output DIR", "the same bits in another number of shards", 1, 1,
+     BIT(STORE) | BIT(OUTPUT) | BIT(SHARDS) | BIT(MESH) | BIT(FORCE), cli_reshard,
+     "The new checkpoint has the same run, step and attempt, and the files that so many ranks of\n"
+     "a trainer would have written. It is committed only when every tensor has the digest that\n"
+     "the source's manifest holds. DIR is locked meanwhile.\n"},
     {"prune", "RUN --keep-...", "remove what no rule keeps; rules are OR-ed", 1, 1,
      BIT(STORE) | BIT(SERVER) | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) |
          BIT(KEEP_BEST) | BIT(METRIC) | BIT(BEST) | BIT(MOST) | BIT(DRY_RUN),

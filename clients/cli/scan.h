@@ -64,14 +64,16 @@ uint32_t scan_workers(void);
 
 /* ---- assembly.c ---- */
 
-/* One tensor of an output file: a whole tensor of the checkpoint, or the slice of one shard. */
+/* One tensor of an output file: a whole tensor of the checkpoint, or a box of it. */
 struct output_tensor {
     uint32_t tensor[ASSEMBLY_SIDES_MAX]; /* index of each side's table */
     enum dtype dtype;                    /* in the output; elements are rounded to it */
+    struct box box;                      /* what of it; of the rows as they lie in the output */
+    uint32_t head_rows;                  /* 0, or: rows change places within heads (hf.h) */
     uint64_t start, bytes;               /* in the file; start is a multiple of the dtype's size */
 };
-
-#define OUTPUT_WHOLE UINT32_MAX
+/* All of a tensor: box and bytes. */
+void output_tensor_whole(struct output_tensor *tensor, const struct tensor_meta *meta);
 
 /* An output file; what the caller fills in stays its own, and unchanged until all is done. */
 struct output_file {
@@ -80,11 +82,11 @@ struct output_file {
     uint64_t head_bytes;
     struct output_tensor *tensors; /* ascending, without overlap */
     uint32_t num_tensors;
-    uint32_t shard; /* its tensors are the slices of this shard; or OUTPUT_WHOLE */
     void *user;
     /* The assembly's own. */
     uint64_t num_blocks, base;              /* its first block's number among all files */
     uint32_t *place_of[ASSEMBLY_SIDES_MAX]; /* index of `tensors` per tensor of a side's table */
+    atomic_uint num_reads; /* that may still look at it, although every block is complete */
 };
 
 /* One block of an output file, complete. */

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -504,6 +505,66 @@ def a_conversion_that_was_killed_is_no_checkpoint_and_can_be_done_again(bed):
     assert unfinished > 0, "every conversion was over before it was killed"
 
 
+# ---- reshard
+
+
+@test
+def a_resharded_checkpoint_has_the_same_bits_in_other_files(bed):
+    source = json.loads(cli("show", "trip@1-a1", "--store", bed.store, "--json"))
+    target = os.path.join(bed.root, "reshard")
+    for number, options, shards in (
+        (0, ["--shards", "1"], 1),
+        (1, ["--shards", "7"], 7),
+        (2, ["--mesh", "dp_replicate=2,dp_shard=3"], 6),
+        (3, ["--mesh", "dp_shard=2", "--shards", "2"], 2),
+    ):
+        store = f"{target}-{number}"
+        report = json.loads(cli("reshard", "trip@1-a1", "--store", bed.store, "--output", store,
+                                *options, "--json"))
+        assert report["shards"] == shards
+        made = json.loads(cli("show", "trip@1", "--store", store, "--json"))
+        assert made["lineage"]["converted_from"] == source["nonce"] != made["nonce"]
+        assert (made["step"], made["attempt"], made["world_size"]) == (1, 1, shards)
+        for key in ("config", "state", "data", "identity"):
+            assert made[key] == source[key], key
+        mesh = made["mesh"]
+        assert mesh["dp_shard"] * mesh["dp_replicate"] == shards, mesh
+        digests = [{t["name"]: t["digest"] for t in m["tensors"]} for m in (made, source)]
+        assert digests[0] == digests[1]
+        assert json.loads(cli("verify", "trip", "--store", store, "--json"))["damages"] == 0
+        path = os.path.join(bed.root, "whole")
+        cli("export", "trip", "--store", store, "--output", path, "--force")
+        for name, tensor in safetensors.deserialize(read(path)):
+            index = [n for n, _, _ in MODEL].index(name)
+            got = numpy.frombuffer(tensor["data"], dtype=UNSIGNED[BYTES[MODEL[index][1]]])
+            assert numpy.array_equal(got.reshape(tensor["shape"]), bits_of(index, 1)), name
+    for wrong in (["--shards", "0"], [], ["--mesh", "tp=2"], ["--mesh", "dp_shard"],
+                  ["--mesh", "dp_shard=0"], ["--mesh", "dp_shard=-1"], ["--shards", "65537"],
+                  ["--mesh", "dp_shard=2,dp_replicate=2", "--shards", "3"]):
+        cli("reshard", "trip", "--store", bed.store, "--output", target + "-5", *wrong, want=2)
+    assert "already" in cli("reshard", "trip@1-a1", "--store", bed.store, "--output",
+                            target + "-0", "--shards", "1", want=74)
+    store = bed.copy("hurt-reshard")
+    change(bed.shards(1, 1)[2].replace(bed.store, store), (1 << 20) + 77)
+    assert "block 1" in cli("reshard", "trip@1-a1", "--store", store, "--output", target + "-6",
+                            "--shards", "2", want=1)
+    assert sorted(os.listdir(target + "-6")) == [".holdfast.lock"]
+
+
+@test
+def a_manifest_that_lies_about_a_digest_cannot_be_resharded(bed):
+    store = bed.copy("lies")
+    manifest = os.path.join(store, "trip", "step-00000001-a0001", "manifest.json")
+    text = read(manifest)
+    digest = json.loads(text)["tensors"][0]["digest"][0].encode()
+    with open(manifest, "wb") as file:
+        file.write(resealed(text, digest, digest[::-1]))
+    target = os.path.join(bed.root, "lies-target")
+    assert "digest" in cli("reshard", "trip@1-a1", "--store", store, "--output", target,
+                           "--shards", "2", want=1)
+    assert json.loads(cli("list", "--store", target, "--json")) == []
+
+
 # ---- damage
 
 
@@ -603,7 +664,8 @@ def resealed(text, old, new):
     assert old in text
     text = text.replace(old, new, 1)
     at = text.rindex(b'"sha256"')
-    return text[:at] + b'"sha256":"' + hashlib.sha256(text[:at]).hexdigest().encode() + b'"}'
+    digest = hashlib.sha256(text[:at]).hexdigest().encode()
+    return text[:at] + re.sub(rb"[0-9a-f]{64}", digest, text[at:])
 
 
 @test

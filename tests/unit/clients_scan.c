@@ -222,6 +222,11 @@ static void test_scan__an_error_on_a_worker_ends_it_with_that_error(void **state
 /* ---- assembly ---- */
 
 #define SIDES 2
+#define OUTPUT_WHOLE UINT32_MAX       /* whole tensors, */
+#define OUTPUT_BOXES (UINT32_MAX - 1) /* some box of each, */
+#define OUTPUT_HEADS                                                            \
+    (UINT32_MAX - 2) /* rows in another order within heads; or a shard's slices \
+                      */
 
 struct output {
     const struct fixture *fixture;
@@ -253,7 +258,21 @@ static int take_complete(void *user, uint32_t worker, struct output_block *block
     return 0;
 }
 
-/* Adds a file; tensors i with is_wanted[i], whole or the slices of a shard, in file order. */
+/* A box that is not empty. */
+static void draw_box(struct output_tensor *out, const struct tensor_meta *meta,
+                     struct fixture *fixture)
+{
+    output_tensor_whole(out, meta);
+    for (uint32_t d = 0; d < meta->dims; d++) {
+        if (draw(fixture, 3) == 0)
+            continue;
+        out->box.offset[d] = draw(fixture, meta->shape[d]);
+        out->box.extent[d] = 1 + draw(fixture, meta->shape[d] - out->box.offset[d]);
+    }
+    out->bytes = box_elements(&out->box, meta->dims) * dtype_bytes(meta->dtype);
+}
+
+/* Adds a file; tensors i with is_wanted[i], in file order; `shard` as above. */
 static struct output_file *add_file(struct output *output, uint32_t shard, const bool *is_wanted)
 {
     static char head[3 * SHARD_ALIGN];
@@ -263,22 +282,30 @@ static struct output_file *add_file(struct output *output, uint32_t shard, const
     struct shard_tensor *tensors = NULL;
     uint64_t bytes;
     memset(head, 'h', sizeof head);
-    *file = (struct output_file){.head = head, .shard = shard};
+    *file = (struct output_file){.head = head};
     file->head_bytes = SHARD_ALIGN * (1 + index % 3);
     file->bytes = file->head_bytes;
     file->tensors = calloc(TENSORS, sizeof *file->tensors);
-    if (shard != OUTPUT_WHOLE)
+    if (shard < OUTPUT_HEADS)
         assert_int_equal(layout_shard_tensors(&tensors, &count, &bytes, table, shard), 0);
     for (uint32_t i = 0; i < count; i++) {
         uint32_t tensor = tensors != NULL ? tensors[i].tensor : i;
         if (!is_wanted[tensor])
             continue;
-        uint32_t size = dtype_bytes(table->tensors[tensor].dtype);
+        const struct tensor_meta *meta = &table->tensors[tensor];
         struct output_tensor *out = &file->tensors[file->num_tensors++];
         *out = (struct output_tensor){.tensor = {tensor, tensor},
                                       .dtype = table->tensors[tensor].dtype,
                                       .start = (file->bytes + 7) / 8 * 8};
-        out->bytes = tensors != NULL ? tensors[i].bytes : output->fixture->elements[tensor] * size;
+        output_tensor_whole(out, meta);
+        if (shard == OUTPUT_BOXES)
+            draw_box(out, meta, (struct fixture *)(uintptr_t)output->fixture);
+        if (shard == OUTPUT_HEADS && meta->dims == 2 && meta->shape[0] % 2 == 0)
+            out->head_rows = (uint32_t)meta->shape[0];
+        if (tensors != NULL) {
+            out->box = tensors[i].box;
+            out->bytes = tensors[i].bytes;
+        }
         file->bytes = out->start + out->bytes;
     }
     free(tensors);
@@ -313,22 +340,15 @@ static void check_file(const struct output *output, uint32_t index)
         const struct tensor_meta *meta = &fixture->table->tensors[tensor->tensor[0]];
         const unsigned char *want = fixture->data[tensor->tensor[0]];
         unsigned char *slice = malloc(tensor->bytes + 1);
-        struct shard_tensor *tensors = NULL;
-        uint32_t count = 0, t = 0;
-        uint64_t bytes;
+        uint64_t row_bytes = meta->shape[1] * dtype_bytes(meta->dtype);
         memcpy(whole.extent, meta->shape, sizeof whole.extent);
-        if (file->shard != OUTPUT_WHOLE) {
-            assert_int_equal(
-                layout_shard_tensors(&tensors, &count, &bytes, fixture->table, file->shard), 0);
-            while (tensors[t].tensor != tensor->tensor[0])
-                t++;
-            box_copy(slice, &tensors[t].box, want, &whole, &tensors[t].box, meta->dims,
-                     dtype_bytes(meta->dtype));
-            want = slice;
-        }
+        box_copy(slice, &tensor->box, want, &whole, &tensor->box, meta->dims,
+                 dtype_bytes(meta->dtype));
+        for (uint32_t row = 0; row < tensor->head_rows; row++) /* even ones first, then odd ones */
+            memcpy(slice + (row / 2 + row % 2 * tensor->head_rows / 2) * row_bytes,
+                   want + row * row_bytes, row_bytes);
         for (uint32_t side = 0; side < output->num_sides; side++)
-            assert_memory_equal(output->data[index][side] + tensor->start, want, tensor->bytes);
-        free(tensors);
+            assert_memory_equal(output->data[index][side] + tensor->start, slice, tensor->bytes);
         free(slice);
     }
 }
@@ -337,7 +357,7 @@ static void test_assembly__puts_tensors_together_from_any_layout(void **state)
 {
     static const uint32_t blocks[] = {0, 2, 4, 10};
     (void)state;
-    for (uint32_t round = 0; round < 8; round++) {
+    for (uint32_t round = 0; round < 16; round++) {
         struct fixture fixture;
         struct checkpoint checkpoint;
         struct output output = {.fixture = &fixture, .num_sides = 1};
@@ -348,14 +368,16 @@ static void test_assembly__puts_tensors_together_from_any_layout(void **state)
         open_loaded(&checkpoint, store, "run@7");
         for (uint32_t i = 0; i < TENSORS; i++)
             is_wanted[i] = round % 4 == 0 || draw(&fixture, 4) > 0;
-        for (uint32_t shard = 0; shard < fixture.ranks && round % 2 == 1; shard++)
+        for (uint32_t shard = 0; shard < fixture.ranks && round % 4 == 1; shard++)
             add_file(&output, shard, is_wanted);
+        for (uint32_t file = 0; file < RANKS_MAX && round % 4 == 3; file++)
+            add_file(&output, OUTPUT_BOXES, is_wanted);
         if (round % 2 == 0)
-            add_file(&output, OUTPUT_WHOLE, is_wanted);
+            add_file(&output, round % 4 == 0 ? OUTPUT_WHOLE : OUTPUT_HEADS, is_wanted);
         const struct assembly_hooks hooks = {.user = &output,
                                              .open = open_output,
                                              .complete = take_complete,
-                                             .num_blocks = blocks[round / 2]};
+                                             .num_blocks = blocks[round / 4]};
         assert_int_equal(assembly_run(&checkpoint, 1, &hooks), 0);
         assert_int_equal(output.num_opened, output.num_files);
         assert_int_equal(output.num_again, 0);

@@ -1,0 +1,562 @@
+/* writer.c - a new checkpoint, written offline (see writer.h): shards block by block with O_DIRECT,
+ * then the manifest. */
+#include "clients/cli/writer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+/* One shard. */
+struct target {
+    struct output_file file;
+    struct writer *writer;
+    uint32_t shard;
+    struct shard_geometry geometry;
+    uint64_t identity;
+    struct shard_tensor *tensors; /* as `file.tensors` */
+    unsigned char *head;
+    struct storage_object *object;
+    /* The last block and the table: from tail_start to the end of the file. */
+    uint64_t tail_start;
+    unsigned char *tail;
+    uint64_t *hashes; /* per block */
+    atomic_uint_fast64_t num_unhashed, num_unwritten;
+    struct storage_request tail_request, sync_request;
+    uint64_t table_hash;
+    bool is_ended; /* durable, or failed */
+    struct target *next;
+};
+
+void writer_init(struct writer *writer)
+{
+    memset(writer, 0, sizeof *writer);
+    pthread_mutex_init(&writer->lock, NULL);
+    pthread_cond_init(&writer->changed, NULL);
+}
+
+/* ---- the plan ---- */
+
+int writer_plan_rows(struct layout_table **out, const struct layout_table *from, uint32_t replicas,
+                     uint32_t parts)
+{
+    uint32_t ranks = replicas * parts;
+    struct slice *slices = calloc((size_t)parts * from->num_tensors + 1, sizeof *slices);
+    const struct slice **of_rank = calloc(ranks, sizeof *of_rank);
+    uint32_t *counts = calloc(ranks, sizeof *counts);
+    int error = slices != NULL && of_rank != NULL && counts != NULL
+                    ? 0
+                    : report_error(ERR_MEMORY, NULL, "no memory for the slices of %u ranks", ranks);
+    for (uint32_t part = 0; part < parts && error == 0; part++) {
+        for (uint32_t i = 0; i < from->num_tensors; i++) {
+            const struct tensor_meta *meta = &from->tensors[i];
+            struct slice *slice = &slices[(size_t)part * from->num_tensors + i];
+            slice->tensor = *meta;
+            for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
+                slice->box.extent[d] = d < meta->dims ? meta->shape[d] : 1;
+            if (meta->dims == 0)
+                continue; /* every rank has it */
+            uint64_t rows = meta->shape[0], each = (rows + parts - 1) / parts;
+            uint64_t first = part * each < rows ? part * each : rows;
+            slice->box.offset[0] = first;
+            slice->box.extent[0] = rows - first < each ? rows - first : each;
+        }
+    }
+    for (uint32_t rank = 0; rank < ranks && error == 0; rank++) {
+        of_rank[rank] = &slices[(size_t)(rank % parts) * from->num_tensors];
+        counts[rank] = from->num_tensors;
+    }
+    if (error == 0)
+        error = layout_plan_save(out, of_rank, counts, ranks);
+    free(slices);
+    free(of_rank);
+    free(counts);
+    return error;
+}
+
+static int plan_shards(struct writer *writer)
+{
+    struct manifest *manifest = &writer->manifest;
+    uint32_t shards = manifest->summary.shards;
+    int error = 0;
+    manifest->shards = calloc(shards, sizeof *manifest->shards);
+    manifest->digests = calloc(manifest->table->num_tensors + 1u, sizeof *manifest->digests);
+    if (manifest->shards == NULL || manifest->digests == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u shards", shards);
+    manifest->summary.bytes = 0;
+    for (uint32_t i = 0; i < shards && error == 0; i++) {
+        struct shard_geometry geometry;
+        error = shard_geometry(&geometry, manifest->table, i, manifest->summary.run, shards);
+        if (error != 0)
+            break;
+        manifest->shards[i].bytes = geometry.file_bytes;
+        manifest->shards[i].data_start = geometry.data_start;
+        manifest->summary.bytes += geometry.file_bytes;
+    }
+    return error;
+}
+
+static int plan_digests(struct writer *writer)
+{
+    uint32_t num_workers = scan_workers() + 1;
+    writer->digests = calloc(num_workers, sizeof *writer->digests);
+    for (uint32_t i = 0; i < num_workers && writer->digests != NULL; i++) {
+        writer->digests[i] =
+            calloc(writer->manifest.table->num_tensors + 1u, sizeof **writer->digests);
+        if (writer->digests[i] == NULL)
+            return report_error(ERR_MEMORY, NULL, "no memory for the digests");
+    }
+    return writer->digests != NULL ? 0
+                                   : report_error(ERR_MEMORY, NULL, "no memory for the digests");
+}
+
+int writer_plan(struct writer *writer)
+{
+    struct manifest *manifest = &writer->manifest;
+    unsigned char random[16];
+    time_t now = time(NULL);
+    struct tm utc;
+    manifest->digests = NULL;
+    manifest->shards = NULL;
+    if (getrandom(random, sizeof random, 0) != sizeof random)
+        return report_errno(ERR_IO, "could not get a random number", NULL);
+    for (size_t i = 0; i < sizeof random; i++)
+        snprintf(manifest->summary.nonce + 2 * i, 3, "%02x", random[i]);
+    gmtime_r(&now, &utc);
+    strftime(manifest->summary.time, sizeof manifest->summary.time, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    snprintf(manifest->code_version, sizeof manifest->code_version, "%s", report_version);
+    int error = plan_shards(writer);
+    if (error == 0)
+        error = plan_digests(writer);
+    return error != 0
+               ? error
+               : shard_dir_key(writer->directory, sizeof writer->directory, manifest->summary.run,
+                               manifest->summary.step, manifest->summary.attempt);
+}
+
+/* ---- the store ---- */
+
+struct leftovers {
+    struct writer *writer;
+    uint32_t count;
+    char key[STORAGE_KEY_MAX + 256]; /* of one of them */
+};
+
+static int visit_leftover(void *user, const struct storage_entry *entry)
+{
+    struct leftovers *leftovers = user;
+    leftovers->count++;
+    snprintf(leftovers->key, sizeof leftovers->key, "%s/%s", leftovers->writer->directory,
+             entry->name);
+    return 0;
+}
+
+/* The directory of the new checkpoint must hold nothing; when told, what is there without a
+ * manifest is removed. The store's lock is ours, so nobody is writing it. */
+static int clear_directory(struct writer *writer, bool is_forced)
+{
+    char key[STORAGE_KEY_MAX + 32];
+    uint64_t bytes;
+    snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
+    int error = storage_fetch(writer->store, key, NULL, 0, &bytes);
+    if (error == 0)
+        return report_error(ERR_EXISTS, "name another store, or remove that checkpoint",
+                            "%s has a checkpoint %s already", writer->where, writer->directory);
+    while (error == ERR_NOT_FOUND) {
+        struct leftovers leftovers = {.writer = writer};
+        int listed = storage_list(writer->store, writer->directory, visit_leftover, &leftovers);
+        if (listed != 0 || leftovers.count == 0)
+            return listed;
+        if (!is_forced)
+            return report_error(ERR_EXISTS, "add --force to replace it",
+                                "%s holds an unfinished %s", writer->where, writer->directory);
+        int removed = storage_remove(writer->store, leftovers.key);
+        error = removed != 0 ? removed : error;
+    }
+    return error;
+}
+
+static int check_space(struct writer *writer)
+{
+    struct storage_space space;
+    char need[32], have[32];
+    int error = storage_space(writer->store, &space);
+    if (error != 0 || writer->manifest.summary.bytes <= space.bytes_free)
+        return error;
+    return report_error(ERR_SPACE, "free some space, or take another disk",
+                        "%s has room for %s, and %s are needed", writer->where,
+                        text_bytes(have, sizeof have, space.bytes_free),
+                        text_bytes(need, sizeof need, writer->manifest.summary.bytes));
+}
+
+int writer_open(struct writer *writer, const char *where, bool is_forced)
+{
+    static const struct storage_options options = {.is_quiet = true};
+    writer->where = where;
+    int error = storage_open(&writer->store, &storage_local, where, &options);
+    if (error == 0)
+        error = storage_lock(writer->store);
+    if (error == 0)
+        error = clear_directory(writer, is_forced);
+    return error != 0 ? error : check_space(writer);
+}
+
+/* ---- one shard ---- */
+
+static void close_target(struct target *target)
+{
+    storage_object_close(target->writer->store, target->object);
+    output_file_deinit(&target->file);
+    free(target->file.tensors);
+    free(target->tensors);
+    free(target->head);
+    free(target->tail);
+    free(target->hashes);
+    free(target);
+}
+
+static int allocate_target(struct target *target)
+{
+    const struct shard_geometry *geometry = &target->geometry;
+    target->tail_start = (geometry->num_blocks - 1) * CHECKSUM_BLOCK_BYTES;
+    uint64_t tail_bytes = geometry->file_bytes - target->tail_start;
+    target->head = malloc(geometry->data_start);
+    target->hashes = calloc(geometry->num_blocks, sizeof *target->hashes);
+    target->tail = aligned_alloc(SHARD_ALIGN, tail_bytes);
+    if (target->head == NULL || target->hashes == NULL || target->tail == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a shard");
+    memset(target->tail, 0, tail_bytes);
+    atomic_store(&target->num_unhashed, geometry->num_blocks);
+    atomic_store(&target->num_unwritten, geometry->num_blocks); /* the last one is the tail */
+    return 0;
+}
+
+static int plan_target(struct target *target)
+{
+    const struct writer *writer = target->writer;
+    const struct manifest *manifest = &writer->manifest;
+    struct output_file *file = &target->file;
+    struct shard_identity identity;
+    uint64_t bytes;
+    int error = layout_shard_tensors(&target->tensors, &file->num_tensors, &bytes, manifest->table,
+                                     target->shard);
+    if (error == 0)
+        error = shard_geometry_derive(&target->geometry, manifest->shards[target->shard].data_start,
+                                      bytes);
+    if (error == 0)
+        error = allocate_target(target);
+    if (error != 0)
+        return error;
+    checkpoint_identity(&identity, manifest, target->shard);
+    target->identity =
+        checksum_shard_identity(identity.nonce, target->shard, manifest->summary.shards);
+    file->tensors = calloc(file->num_tensors + 1u, sizeof *file->tensors);
+    if (file->tensors == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", file->num_tensors);
+    for (uint32_t i = 0; i < file->num_tensors; i++) {
+        const struct shard_tensor *tensor = &target->tensors[i];
+        uint32_t source =
+            writer->source_of != NULL ? writer->source_of[tensor->tensor] : tensor->tensor;
+        file->tensors[i] =
+            (struct output_tensor){.tensor = {source},
+                                   .dtype = manifest->table->tensors[tensor->tensor].dtype,
+                                   .box = tensor->box,
+                                   .start = target->geometry.data_start + tensor->data_byte,
+                                   .bytes = tensor->bytes};
+    }
+    file->bytes = target->geometry.table_start;
+    file->head = target->head;
+    file->head_bytes = target->geometry.data_start;
+    file->user = target;
+    return shard_header_write(target->head, &target->geometry, manifest->table, &identity);
+}
+
+/* Closes shards that are durable; keeps the hash of their table. */
+static void close_ended(struct writer *writer)
+{
+    for (struct target **at = &writer->targets; *at != NULL;) {
+        struct target *target = *at;
+        pthread_mutex_lock(&writer->lock);
+        bool is_ended = target->is_ended;
+        pthread_mutex_unlock(&writer->lock);
+        if (!is_ended || atomic_load(&target->file.num_reads) > 0) {
+            at = &target->next;
+            continue;
+        }
+        *at = target->next;
+        writer->manifest.shards[target->shard].table_hash = target->table_hash;
+        close_target(target);
+    }
+}
+
+int writer_shard(void *user, struct output_file **out)
+{
+    struct writer *writer = user;
+    struct shard_identity identity;
+    char key[STORAGE_KEY_MAX];
+    *out = NULL;
+    close_ended(writer);
+    if (writer->num_opened == writer->manifest.summary.shards)
+        return 0;
+    struct target *target = calloc(1, sizeof *target);
+    if (target == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a shard");
+    target->writer = writer;
+    target->shard = writer->num_opened;
+    target->next = writer->targets;
+    writer->targets = target;
+    int error = plan_target(target);
+    checkpoint_identity(&identity, &writer->manifest, target->shard);
+    if (error == 0)
+        error = shard_key(key, sizeof key, &identity);
+    if (error == 0)
+        error =
+            storage_object_create(writer->store, &target->object, key, target->geometry.file_bytes);
+    if (error != 0)
+        return error;
+    writer->num_opened++;
+    *out = &target->file;
+    return 0;
+}
+
+/* ---- writing a shard ---- */
+
+static void submit(struct target *target, struct storage_request *request)
+{
+    struct writer *writer = target->writer;
+    pthread_mutex_lock(&writer->lock);
+    writer->num_requests++;
+    pthread_mutex_unlock(&writer->lock);
+    storage_submit(writer->store, request);
+}
+
+/* A request of the target's own has ended. When it is the last one, or another error has stopped
+ * the work, the target may be gone on return. */
+static void end_request(const struct storage_request *request, bool is_last)
+{
+    struct target *target = request->user;
+    struct writer *writer = target->writer;
+    int error = 0;
+    if (request->error != 0)
+        error = report_error(request->error, NULL, "could not write shard %u of %s: %s",
+                             target->shard + 1, writer->directory,
+                             request->error_number != 0 ? strerror(request->error_number)
+                                                        : err_text(request->error));
+    pthread_mutex_lock(&writer->lock);
+    failure_keep(&writer->failure, error);
+    target->is_ended = target->is_ended || is_last;
+    writer->num_requests--;
+    pthread_cond_signal(&writer->changed);
+    pthread_mutex_unlock(&writer->lock);
+}
+
+static void synced(struct storage_request *request)
+{
+    end_request(request, true);
+}
+
+/* One of the writes of a shard is done; after the last one it is synced. */
+static void note_written(struct target *target)
+{
+    if (atomic_fetch_sub(&target->num_unwritten, 1) > 1)
+        return;
+    target->sync_request = (struct storage_request){
+        .op = STORAGE_SYNC, .object = target->object, .buffer = -1, .done = synced, .user = target};
+    submit(target, &target->sync_request);
+}
+
+static void tail_written(struct storage_request *request)
+{
+    note_written(request->user);
+    end_request(request, false);
+}
+
+static void block_written(struct output_block *block)
+{
+    note_written(block->file->user);
+    assembly_release(block);
+}
+
+/* Every block has its checksum: the table goes behind the last block's bytes. */
+static void write_tail(struct target *target)
+{
+    const struct shard_geometry *geometry = &target->geometry;
+    unsigned char *table = target->tail + (geometry->table_start - target->tail_start);
+    memcpy(table, target->hashes, geometry->num_blocks * sizeof *target->hashes);
+    target->table_hash = checksum_bytes(table, geometry->file_bytes - geometry->table_start);
+    target->tail_request =
+        (struct storage_request){.op = STORAGE_WRITE,
+                                 .object = target->object,
+                                 .offset = target->tail_start,
+                                 .data = target->tail,
+                                 .bytes = (uint32_t)(geometry->file_bytes - target->tail_start),
+                                 .buffer = -1,
+                                 .done = tail_written,
+                                 .user = target};
+    submit(target, &target->tail_request);
+}
+
+static void add_digests(struct writer *writer, uint32_t worker, const struct output_block *block)
+{
+    const struct target *target = block->file->user;
+    uint64_t block_end = block->start + block->bytes;
+    for (uint32_t i = output_tensor_behind(block->file, block->start); i < block->file->num_tensors;
+         i++) {
+        const struct output_tensor *tensor = &block->file->tensors[i];
+        uint64_t from = tensor->start > block->start ? tensor->start : block->start;
+        uint64_t end = tensor->start + tensor->bytes;
+        uint32_t size = dtype_bytes(tensor->dtype), index = target->tensors[i].tensor;
+        end = end < block_end ? end : block_end;
+        if (from >= end)
+            break;
+        slice_digest(&writer->digests[worker][index], &target->tensors[i].box,
+                     &writer->manifest.table->tensors[index], (from - tensor->start) / size,
+                     (end - from) / size, block->data[0] + (from - block->start));
+    }
+}
+
+/* A complete block: its digests and its checksum. False: it is the last one, which is kept for the
+ * tail. */
+static bool take_block(struct target *target, uint32_t worker, const struct output_block *block)
+{
+    add_digests(target->writer, worker, block);
+    target->hashes[block->index] =
+        checksum_block(block->data[0], block->bytes, target->identity, block->index);
+    if (block->start != target->tail_start)
+        return true;
+    memcpy(target->tail, block->data[0], block->bytes);
+    return false;
+}
+
+static void note_hashed(struct target *target)
+{
+    if (atomic_fetch_sub(&target->num_unhashed, 1) == 1)
+        write_tail(target);
+}
+
+int writer_complete(void *user, uint32_t worker, struct output_block *block)
+{
+    struct writer *writer = user;
+    struct target *target = block->file->user;
+    if (take_block(target, worker, block))
+        assembly_write(block, writer->store, target->object, block_written);
+    else
+        assembly_release(block);
+    note_hashed(target);
+    return 0;
+}
+
+int writer_take(struct output_file *file, uint32_t worker, uint64_t index, void *data)
+{
+    struct target *target = file->user;
+    struct output_block block = {.file = file, .index = index, .data = {data}};
+    int error = 0;
+    shard_block(&block.start, &block.bytes, &target->geometry, index);
+    if (take_block(target, worker, &block)) {
+        error = storage_transfer(target->writer->store, STORAGE_WRITE, target->object, block.start,
+                                 data, SCAN_BLOCK);
+        note_written(target);
+    }
+    note_hashed(target);
+    return error;
+}
+
+/* ---- from begin to end ---- */
+
+/* Until every shard is durable; after an error, until nothing is under way any more. */
+static int wait_for_shards(struct writer *writer, int error)
+{
+    struct target *target = writer->targets;
+    pthread_mutex_lock(&writer->lock);
+    while (writer->num_requests > 0 ||
+           (error == 0 && writer->failure.error == 0 && target != NULL)) {
+        if (target != NULL && target->is_ended)
+            target = target->next;
+        else
+            pthread_cond_wait(&writer->changed, &writer->lock);
+    }
+    pthread_mutex_unlock(&writer->lock);
+    if (error == 0)
+        error = failure_report(&writer->failure);
+    if (error == 0)
+        close_ended(writer);
+    return error;
+}
+
+static int check_proof(const struct writer *writer, const struct digest *proof)
+{
+    const struct layout_table *table = writer->manifest.table;
+    for (uint32_t i = 0; i < table->num_tensors && proof != NULL; i++) {
+        if (memcmp(&proof[i], &writer->manifest.digests[i], sizeof *proof) != 0)
+            return report_error(ERR_CORRUPT, DAMAGE_HINT,
+                                "tensor %s has other values than its digest says",
+                                table->tensors[i].name);
+    }
+    return 0;
+}
+
+static int publish(struct writer *writer, const struct digest *proof)
+{
+    struct manifest *manifest = &writer->manifest;
+    char key[STORAGE_KEY_MAX + 32], *text = NULL;
+    size_t bytes = 0;
+    for (uint32_t worker = 0; worker < scan_workers() + 1; worker++) {
+        for (uint32_t i = 0; i < manifest->table->num_tensors; i++)
+            digest_merge(&manifest->digests[i], &writer->digests[worker][i]);
+    }
+    snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
+    int error = check_proof(writer, proof);
+    if (error == 0)
+        error = manifest_write(&text, &bytes, manifest);
+    if (error == 0)
+        error = storage_sync_names(writer->store, writer->directory);
+    if (error == 0)
+        error = storage_publish(writer->store, key, text, bytes);
+    free(text);
+    return error;
+}
+
+/* After an error: removes what was created, as far as that goes; keeps the error's text. */
+static void remove_shards(struct writer *writer, int error)
+{
+    struct failure failure = {0};
+    struct shard_identity identity;
+    char key[STORAGE_KEY_MAX];
+    failure_keep(&failure, error);
+    for (uint32_t i = 0; i < writer->num_opened; i++) {
+        checkpoint_identity(&identity, &writer->manifest, i);
+        if (shard_key(key, sizeof key, &identity) == 0)
+            storage_remove(writer->store, key);
+    }
+    if (writer->num_opened > 0 && storage_remove(writer->store, writer->directory) == 0)
+        storage_remove(writer->store, writer->manifest.summary.run);
+    failure_report(&failure);
+}
+
+int writer_end(struct writer *writer, int error, const struct digest *proof)
+{
+    error = wait_for_shards(writer, error);
+    if (error == 0)
+        error = publish(writer, proof);
+    if (error != 0)
+        remove_shards(writer, error);
+    return error;
+}
+
+void writer_deinit(struct writer *writer)
+{
+    while (writer->targets != NULL) {
+        struct target *target = writer->targets;
+        writer->targets = target->next;
+        close_target(target);
+    }
+    for (uint32_t i = 0; i < scan_workers() + 1 && writer->digests != NULL; i++)
+        free(writer->digests[i]);
+    free(writer->digests);
+    layout_table_free(writer->manifest.table);
+    free(writer->manifest.shards);
+    free(writer->manifest.digests);
+    storage_close(writer->store);
+    pthread_mutex_destroy(&writer->lock);
+    pthread_cond_destroy(&writer->changed);
+}
