@@ -9,6 +9,7 @@
  * everything must settle. Replay one world with SIM_SEED=<seed>; SIM_WORLDS=<n> sets how many. */
 #include "ckptd/save/commit.h"
 #include "proto/report.h"
+#include "tests/unit/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -379,10 +380,7 @@ struct world {
 
 static uint64_t roll(struct world *world)
 {
-    uint64_t x = world->random += 0x9e3779b97f4a7c15ull; /* splitmix64 */
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-    return x ^ (x >> 31);
+    return splitmix64(&world->random);
 }
 
 static uint32_t below(struct world *world, uint32_t limit)

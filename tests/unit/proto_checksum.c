@@ -8,8 +8,8 @@
  * The source is included whole, because the loops of the ISA levels that this CPU would not choose
  * are static. */
 #include "proto/checksum.c"
+#include "tests/unit/random.h"
 
-#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,30 +17,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
 #define NONCE "0123456789abcdef0123456789abcdef"
 #define GOLDEN_BYTES 1000
 
-static uint64_t random_state;
-
-static uint64_t next_random(uint64_t below)
-{
-    random_state += 0x9e3779b97f4a7c15ull;
-    uint64_t z = random_state;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return (z ^ (z >> 31)) % below;
-}
-
 static int print_seed(void **state)
 {
     (void)state;
-    const char *given = getenv("SEED");
-    random_state = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    print_message("# seed %" PRIu64 "\n", random_state);
+    seed_random();
     return 0;
 }
 

@@ -7,6 +7,7 @@
  * SEED= repeats a run. */
 #include "proto/manifest.h"
 #include "proto/report.h"
+#include "tests/unit/random.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -25,17 +26,6 @@
 #define RANKS 3
 #define TENSORS 4
 #define SHA_BYTES 77 /* "sha256":"<64 digits>"} and a newline */
-
-static uint64_t random_state;
-
-static uint64_t next_random(uint64_t below)
-{
-    random_state += 0x9e3779b97f4a7c15ull;
-    uint64_t z = random_state;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return (z ^ (z >> 31)) % below;
-}
 
 /* ---- a manifest ---- */
 
@@ -82,9 +72,7 @@ static struct layout_table *plan_table(void)
 static int open_manifest(void **state)
 {
     (void)state;
-    const char *given = getenv("SEED");
-    random_state = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    print_message("# seed %" PRIu64 "\n", random_state);
+    seed_random();
     manifest = (struct manifest){
         .summary = {.version = MANIFEST_VERSION,
                     .run = "first",

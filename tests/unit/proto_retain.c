@@ -5,8 +5,8 @@
  * second, naive reading of retain.h gives. The seed is printed; SEED= repeats a run. */
 #include "proto/report.h"
 #include "proto/retain.h"
+#include "tests/unit/random.h"
 
-#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
@@ -163,17 +162,6 @@ static void test_retain__only_names_that_we_write_parse(void **state)
 
 /* ---- random runs ---- */
 
-static uint64_t random_state;
-
-static uint64_t next_random(uint64_t below)
-{
-    random_state += 0x9e3779b97f4a7c15ull;
-    uint64_t z = random_state;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return (z ^ (z >> 31)) % below;
-}
-
 static uint32_t make_random(struct retain_item *items)
 {
     uint32_t count = 0, wanted = (uint32_t)next_random(ITEMS_MAX) + 1;
@@ -236,9 +224,7 @@ static void test_retain__no_rules_remove_what_must_stay(void **state)
 
 int main(void)
 {
-    const char *given = getenv("SEED");
-    random_state = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    printf("# SEED=%" PRIu64 "\n", random_state);
+    seed_random();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_retain__each_rule_keeps_what_it_says),
         cmocka_unit_test(test_retain__rules_are_ored),

@@ -10,6 +10,7 @@
 #include "proto/checksum.h"
 #include "proto/report.h"
 #include "proto/shard.h"
+#include "tests/unit/random.h"
 
 #include <inttypes.h>
 #include <setjmp.h>
@@ -20,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -28,17 +28,6 @@
 #define NONCE "0123456789abcdef0123456789abcdef"
 #define RANKS 4
 #define TENSORS 6
-
-static uint64_t random_state;
-
-static uint64_t next_random(uint64_t below)
-{
-    random_state += 0x9e3779b97f4a7c15ull;
-    uint64_t z = random_state;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return (z ^ (z >> 31)) % below;
-}
 
 /* ---- a checkpoint of four ranks ---- */
 
@@ -73,9 +62,7 @@ static int open_bed(void **state)
     static struct slice slices[RANKS][TENSORS];
     const struct slice *list[RANKS];
     uint32_t counts[RANKS];
-    const char *given = getenv("SEED");
-    random_state = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    print_message("# seed %" PRIu64 "\n", random_state);
+    seed_random();
     for (uint32_t r = 0; r < RANKS; r++) {
         describe(&slices[r][0], "layers.0.wq.weight", DTYPE_F32, 2, 10, 7, r);
         describe(&slices[r][1], "layers.0.norm.weight", DTYPE_BF16, 1, 9, 1, r);

@@ -1,0 +1,34 @@
+/* random.h - random numbers of a test that can be had again: splitmix64. The seed is the clock's
+ * and is printed; SEED= in the environment repeats a run. */
+#ifndef HOLDFAST_TESTS_RANDOM_H
+#define HOLDFAST_TESTS_RANDOM_H
+
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static uint64_t random_state;
+
+static inline uint64_t splitmix64(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+static inline uint64_t next_random(uint64_t below)
+{
+    return splitmix64(&random_state) % below;
+}
+
+static inline void seed_random(void)
+{
+    const char *given = getenv("SEED");
+    random_state = given != NULL ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    printf("# SEED=%" PRIu64 "\n", random_state);
+}
+
+#endif
