@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     static struct config config;
     bool help;
     int fd = fuzz_file(path, sizeof path, data, bytes);
-    config_load(&config, 5, argv, &help);
+    fuzz_taken = config_load(&config, 5, argv, &help) == 0;
     close(fd);
     return 0;
 }

@@ -3,10 +3,12 @@
  *
  * `make fuzz` links the targets with libFuzzer (clang) and lets each look for new inputs; `make
  * test` links them with replay.c and runs them over the inputs in tests/fuzz/corpus, which holds
- * small genuine files and whatever once made a target fail. */
+ * small genuine files and whatever once made a target fail. A target says whether its parser took
+ * the input: a genuine file that is refused tests nothing behind the first check. */
 #ifndef HOLDFAST_TESTS_FUZZ_H
 #define HOLDFAST_TESTS_FUZZ_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,6 +18,8 @@
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+/* Set by the target, for replay.c: this input is valid. */
+__attribute__((weak)) bool fuzz_taken;
 
 /* A copy that ends with its last byte, so that the sanitizer sees a read behind it. To be freed. */
 static inline void *fuzz_copy(const uint8_t *data, size_t bytes)

@@ -21,23 +21,32 @@ static void make_hashes_right(char *text, size_t bytes)
     }
 }
 
+/* What can be read can be written, and is then read as the same. */
+static void try_again(const struct manifest *manifest)
+{
+    struct manifest *second = NULL;
+    char *again = NULL, *third = NULL;
+    size_t again_bytes, third_bytes;
+    if (manifest_write(&again, &again_bytes, manifest) != 0 ||
+        manifest_read(&second, again, again_bytes) != 0 ||
+        manifest_write(&third, &third_bytes, second) != 0 || again_bytes != third_bytes ||
+        memcmp(again, third, again_bytes) != 0)
+        abort();
+    manifest_free(second);
+    free(again);
+    free(third);
+}
+
 static void try_text(const char *text, size_t bytes)
 {
     struct manifest_summary summary;
     struct manifest *manifest = NULL;
-    char *again = NULL;
-    size_t again_bytes;
     manifest_read_summary(&summary, text,
                           bytes < MANIFEST_SUMMARY_BYTES ? bytes : MANIFEST_SUMMARY_BYTES);
-    /* What can be read can be written, and is then read as the same. */
-    if (manifest_read(&manifest, text, bytes) == 0 &&
-        manifest_write(&again, &again_bytes, manifest) == 0) {
-        struct manifest *second = NULL;
-        if (manifest_read(&second, again, again_bytes) != 0)
-            abort();
-        manifest_free(second);
+    if (manifest_read(&manifest, text, bytes) == 0) {
+        fuzz_taken = true;
+        try_again(manifest);
     }
-    free(again);
     manifest_free(manifest);
 }
 

@@ -36,6 +36,7 @@ static void try_message(size_t kind, const uint8_t *data, size_t bytes)
     grpc_byte_buffer_destroy(buffer);
     if (message == NULL)
         return;
+    fuzz_taken = true;
     if (message->descriptor == &holdfast__v1__describe_request__descriptor) {
         Holdfast__V1__DescribeRequest *request = (Holdfast__V1__DescribeRequest *)message;
         take_slices(request->slices, request->n_slices);
@@ -52,6 +53,7 @@ static void try_reflection(const uint8_t *data, size_t bytes)
     grpc_byte_buffer *request = rpc_buffer(data, bytes);
     grpc_byte_buffer *reply = rpc_reflection_answer(request, methods);
     grpc_byte_buffer_destroy(request);
+    fuzz_taken = reply != NULL;
     if (reply != NULL)
         grpc_byte_buffer_destroy(reply);
 }

@@ -24,6 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     struct tokenizer *tokenizer = NULL;
     int fd = fuzz_file(path, sizeof path, data, bytes);
     if (tokenizer_open(&tokenizer, path) == 0) {
+        fuzz_taken = true;
         try_text(tokenizer, data, bytes < TEXT_BYTES ? bytes : TEXT_BYTES);
         tokenizer_close(tokenizer);
     }
