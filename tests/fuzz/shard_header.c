@@ -20,12 +20,13 @@ static void try_header(const uint8_t *bytes, size_t count, uint64_t file_bytes)
 /* The end of the last data; a file's size is compared with it. 0: none is given. */
 static uint64_t data_bytes_of(char *text, size_t count)
 {
-    const char *at = fuzz_last(text, count, "\"data_offsets\":[", 0), *end = text + count;
+    static const char key[] = "\"data_offsets\":[";
+    const char *at = fuzz_last(text, count, key, 0), *end = text + count;
     uint64_t bytes = 0;
-    while (at != NULL && at < end && *at != ',' && *at != ']')
-        at++;
-    for (at += at != NULL; at != NULL && at < end && *at >= '0' && *at <= '9'; at++)
-        bytes = bytes * 10 + (uint64_t)(*at - '0');
+    if (at == NULL)
+        return 0;
+    for (at += sizeof key - 1; at < end && *at != ']'; at++)
+        bytes = *at == ',' ? 0 : bytes * 10 + (uint64_t)(*at - '0'); /* wraps, which is no harm */
     return bytes;
 }
 
