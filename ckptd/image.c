@@ -178,7 +178,7 @@ static void add_digests(struct image *image, const uint8_t *data, uint64_t start
 }
 
 /* Digests first: they compute longer than memory takes to deliver, and leave each block in the
- * cache for its checksum (12.5 GB/s; 10 the other way round). */
+ * cache for its checksum. */
 static void hash_chunk(struct chunk *chunk)
 {
     struct image *image = chunk->image;
