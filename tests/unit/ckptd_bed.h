@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -152,6 +153,30 @@ static inline int call(struct bed *bed, const char *method, const ProtobufCMessa
 
 #define FREE_REPLY(reply) protobuf_c_message_free_unpacked(&(reply)->base, NULL)
 
+/* What Status says; json_decref() it. */
+static inline json_t *bed_status(struct bed *bed)
+{
+    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    Holdfast__V1__StatusReply *reply;
+    assert_int_equal(
+        call(bed, "Status", &request.base, &holdfast__v1__status_reply__descriptor, &reply), 0);
+    json_t *status = json_loads(reply->json, 0, NULL);
+    FREE_REPLY(reply);
+    assert_non_null(status);
+    return status;
+}
+
+/* The first page of the run's list; FREE_REPLY() it. */
+static inline Holdfast__V1__ListReply *bed_list(struct bed *bed)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    Holdfast__V1__ListReply *reply;
+    request.run = RUN;
+    assert_int_equal(
+        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    return reply;
+}
+
 static inline int open_attempt(struct bed *bed, uint32_t world_size)
 {
     Holdfast__V1__OpenAttemptRequest request = HOLDFAST__V1__OPEN_ATTEMPT_REQUEST__INIT;
@@ -206,6 +231,26 @@ static inline int peer_connect(struct peer *peer)
     return 0;
 }
 
+/* `count` rows of the matrix, as a message has them. */
+struct rows {
+    uint64_t shape[2], offset[2], extent[2];
+    Holdfast__V1__Slice slice, *slices[1];
+};
+
+static inline void rows_init(struct rows *out, uint64_t first, uint64_t count)
+{
+    *out =
+        (struct rows){.shape = {ROWS, COLUMNS}, .offset = {first, 0}, .extent = {count, COLUMNS}};
+    holdfast__v1__slice__init(&out->slice);
+    out->slice.name = "weights";
+    out->slice.dtype = "F32";
+    out->slice.shape = out->shape;
+    out->slice.offset = out->offset;
+    out->slice.extent = out->extent;
+    out->slice.n_shape = out->slice.n_offset = out->slice.n_extent = 2;
+    out->slices[0] = &out->slice;
+}
+
 struct describing {
     struct peer *peer;
     uint32_t world_size;
@@ -217,23 +262,16 @@ static inline void *describe_thread(void *argument)
 {
     struct describing *describing = argument;
     struct peer *peer = describing->peer;
-    uint64_t rows = ROWS / describing->world_size;
-    uint64_t shape[] = {ROWS, COLUMNS}, offset[] = {peer->rank * rows, 0},
-             extent[] = {rows, COLUMNS};
-    Holdfast__V1__Slice slice = HOLDFAST__V1__SLICE__INIT, *slices[] = {&slice};
+    uint64_t each = ROWS / describing->world_size;
+    struct rows rows;
     Holdfast__V1__DescribeRequest request = HOLDFAST__V1__DESCRIBE_REQUEST__INIT;
     Holdfast__V1__DescribeReply *reply;
-    slice.name = "weights";
-    slice.dtype = "F32";
-    slice.shape = shape;
-    slice.offset = offset;
-    slice.extent = extent;
-    slice.n_shape = slice.n_offset = slice.n_extent = 2;
+    rows_init(&rows, peer->rank * each, each);
     request.run = RUN;
     request.attempt = peer->bed->attempt;
     request.rank = peer->rank;
     request.world_size = describing->world_size;
-    request.slices = slices;
+    request.slices = rows.slices;
     request.n_slices = 1;
     describing->error = call(peer->bed, "Describe", &request.base,
                              &holdfast__v1__describe_reply__descriptor, &reply);
@@ -434,17 +472,11 @@ struct loading {
 static inline int load_open_rows(struct loading *out, struct bed *bed, int64_t step, uint64_t first,
                                  uint64_t count)
 {
-    uint64_t shape[] = {ROWS, COLUMNS}, offset[] = {first, 0}, extent[] = {count, COLUMNS};
-    Holdfast__V1__Slice slice = HOLDFAST__V1__SLICE__INIT, *slices[] = {&slice};
+    struct rows rows;
     Holdfast__V1__OpenLoadRequest request = HOLDFAST__V1__OPEN_LOAD_REQUEST__INIT;
     Holdfast__V1__OpenLoadReply *reply;
-    slice.name = "weights";
-    slice.dtype = "F32";
-    slice.shape = shape;
-    slice.offset = offset;
-    slice.extent = extent;
-    slice.n_shape = slice.n_offset = slice.n_extent = 2;
-    request.slices = slices;
+    rows_init(&rows, first, count);
+    request.slices = rows.slices;
     request.n_slices = count > 0;
     memset(out, 0, sizeof *out);
     out->peer = (struct peer){.bed = bed, .socket = -1, .event_fd = -1};
@@ -554,6 +586,35 @@ static inline int load_all(struct bed *bed, int64_t step, uint64_t *out_step)
         *out_step = loading.step;
     load_close(&loading);
     return error;
+}
+
+/* ---- faults ---- */
+
+/* Lives through a story over a new store in which operation 1 fails once, then one in which
+ * operation 2 does, and so on; looks at each store afterwards, without faults. Both callbacks start
+ * and stop the service. Some failures are made good on the way, so the story ends only when `row`
+ * of them went well one after the other: it has no operation of that number. Returns how many it
+ * has; more than `most` are refused. */
+static inline uint32_t fail_each_operation(struct bed *bed, uint32_t row, uint32_t most,
+                                           bool (*live)(struct bed *bed),
+                                           void (*look)(struct bed *bed))
+{
+    char plain[160], command[400];
+    uint32_t operation = 1;
+    for (uint32_t untouched = 0; untouched < row; operation++) {
+        assert_true(operation <= most);
+        snprintf(plain, sizeof plain, "%s/store-%u", bed->root, operation);
+        snprintf(bed->config.store, sizeof bed->config.store, "fault:fail_at=%u:local:%s",
+                 operation, plain);
+        untouched = live(bed) ? untouched + 1 : 0;
+        snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
+        look(bed);
+        snprintf(command, sizeof command, "rm -rf '%s'", plain);
+        assert_int_equal(system(command), 0);
+    }
+    operation -= row + 1;
+    print_message("# every operation up to %u failed once\n", operation);
+    return operation;
 }
 
 #endif

@@ -32,13 +32,6 @@ static int tear_down(void **state)
     return bed_tear_down(state);
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* Rank 0 ends the saves of `step` and the next one, rank 1 only begins the first: both images of
  * rank 0 stay in use. */
 static void get_ahead(uint64_t step)
@@ -71,9 +64,9 @@ struct waiting {
 static void *begin_main(void *argument)
 {
     struct waiting *waiting = argument;
-    int64_t begun = now_ms();
+    int64_t begun = loop_now_ms();
     waiting->error = peer_begin_within(waiting->peer, waiting->step, waiting->busy_ms);
-    waiting->waited_ms = now_ms() - begun;
+    waiting->waited_ms = loop_now_ms() - begun;
     return NULL;
 }
 
@@ -85,24 +78,15 @@ static void begin_on_thread(struct waiting *waiting, uint32_t rank, uint64_t ste
 
 static uint32_t num_in_work(struct bed *bed)
 {
-    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
-    Holdfast__V1__StatusReply *reply;
-    uint32_t count = 0;
-    assert_int_equal(
-        call(bed, "Status", &request.base, &holdfast__v1__status_reply__descriptor, &reply), 0);
-    for (const char *at = reply->json; (at = strstr(at, "\"ranks_begun\"")) != NULL; at++)
-        count++;
-    FREE_REPLY(reply);
+    json_t *status = bed_status(bed);
+    uint32_t count = (uint32_t)json_array_size(json_object_get(status, "saves"));
+    json_decref(status);
     return count;
 }
 
 static uint64_t num_commits(struct bed *bed)
 {
-    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
-    Holdfast__V1__ListReply *reply;
-    request.run = RUN;
-    assert_int_equal(
-        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    Holdfast__V1__ListReply *reply = bed_list(bed);
     uint64_t count = reply->n_checkpoints;
     FREE_REPLY(reply);
     return count;

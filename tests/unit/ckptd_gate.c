@@ -8,8 +8,6 @@
  * take. */
 #include "tests/unit/ckptd_bed.h"
 
-#include <jansson.h>
-
 #define STATE_BYTES ((int64_t)ROWS * COLUMNS * 4)
 #define RATE_SLOW \
     ((int64_t)MIB) /* at which a save takes more than 4 s: so long that a hurry shows */
@@ -93,25 +91,14 @@ static int64_t until_committed(struct bed *bed, uint64_t step, int64_t since)
     return loop_now_ms() - since;
 }
 
-static json_t *pace_status(struct bed *bed)
-{
-    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
-    Holdfast__V1__StatusReply *reply;
-    assert_int_equal(
-        call(bed, "Status", &request.base, &holdfast__v1__status_reply__descriptor, &reply), 0);
-    json_t *root = json_loads(reply->json, 0, NULL);
-    json_t *pace = json_incref(json_object_get(root, "pace"));
-    assert_non_null(pace);
-    json_decref(root);
-    FREE_REPLY(reply);
-    return pace;
-}
-
+/* Of the part "pace" of Status. */
 static double number_of(struct bed *bed, const char *name)
 {
-    json_t *pace = pace_status(bed);
-    double number = json_number_value(json_object_get(pace, name));
-    json_decref(pace);
+    json_t *status = bed_status(bed);
+    const json_t *value = json_object_get(json_object_get(status, "pace"), name);
+    assert_true(json_is_number(value));
+    double number = json_number_value(value);
+    json_decref(status);
     return number;
 }
 

@@ -7,20 +7,13 @@
  * memory, what is proven and what was read. */
 #include "tests/unit/ckptd_bed.h"
 
-#include <jansson.h>
-
 #define SHARDS 8u /* of 512 KiB and a header: one segment each */
 
 static struct peer peers[SHARDS];
 
 static json_int_t status(struct bed *bed, const char *object, const char *key)
 {
-    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
-    Holdfast__V1__StatusReply *reply;
-    assert_int_equal(
-        call(bed, "Status", &request.base, &holdfast__v1__status_reply__descriptor, &reply), 0);
-    json_t *root = json_loads(reply->json, 0, NULL);
-    FREE_REPLY(reply);
+    json_t *root = bed_status(bed);
     json_t *value = json_object_get(json_object_get(root, object), key);
     assert_true(json_is_integer(value));
     json_int_t number = json_integer_value(value);
@@ -57,10 +50,7 @@ static void restart(struct bed *bed, uint32_t pool_shards)
 
 static uint64_t bytes_of(struct bed *bed)
 {
-    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
-    Holdfast__V1__ListReply *reply;
-    assert_int_equal(
-        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    Holdfast__V1__ListReply *reply = bed_list(bed);
     uint64_t bytes = reply->checkpoints[0]->bytes;
     FREE_REPLY(reply);
     return bytes;

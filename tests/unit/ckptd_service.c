@@ -7,8 +7,6 @@
  * Method: a service in this process, a raw client (ckptd_bed.h), the fault back-end of storage. */
 #include "tests/unit/ckptd_bed.h"
 
-#include <jansson.h>
-
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -22,24 +20,12 @@ static void open_world(struct bed *bed, uint32_t world_size)
     assert_int_equal(peers_open(peers, bed, world_size), 0);
 }
 
-static json_t *get_status(struct bed *bed)
-{
-    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
-    Holdfast__V1__StatusReply *reply;
-    assert_int_equal(
-        call(bed, "Status", &request.base, &holdfast__v1__status_reply__descriptor, &reply), 0);
-    json_t *status = json_loads(reply->json, 0, NULL);
-    FREE_REPLY(reply);
-    assert_non_null(status);
-    return status;
-}
-
 /* Waits until so many segments are in use. */
 static bool wait_segments_used(struct bed *bed, json_int_t want)
 {
     json_int_t used = -1;
     for (int i = 0; i < 300 && used != want; i++) {
-        json_t *status = get_status(bed);
+        json_t *status = bed_status(bed);
         used =
             json_integer_value(json_object_get(json_object_get(status, "pool"), "segments_used"));
         json_decref(status);
@@ -101,7 +87,7 @@ static void save_as(struct bed *bed, uint64_t step, uint64_t as, char reason[512
 /* So many alarms since the start, the last one of `step`, which equals `before`. */
 static void assert_alarms(struct bed *bed, json_int_t count, json_int_t step, json_int_t before)
 {
-    json_t *status = get_status(bed), *last = json_object_get(status, "last_unchanged");
+    json_t *status = bed_status(bed), *last = json_object_get(status, "last_unchanged");
     json_t *counted = json_object_get(json_object_get(status, "since_start"), "unchanged_saves");
     assert_true(json_is_integer(counted) && json_integer_value(counted) == count);
     assert_true(count > 0 || json_is_null(last));
@@ -541,10 +527,7 @@ static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(voi
     assert_int_equal(load_all(bed, -1, &step), 0); /* over 3, now known, and 2, by its manifest */
     assert_true(step == 1);
     assert_int_equal(load_all(bed, 2, NULL), ERR_CORRUPT);
-    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
-    Holdfast__V1__ListReply *reply;
-    assert_int_equal(
-        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    Holdfast__V1__ListReply *reply = bed_list(bed);
     assert_int_equal(reply->n_checkpoints, 3); /* kept and named, not deleted */
     assert_string_equal(reply->checkpoints[0]->durability, "damaged");
     assert_string_equal(reply->checkpoints[2]->durability, "local");
@@ -595,13 +578,14 @@ static void test_service__a_load_waits_for_memory_and_then_says_busy(void **stat
 
 /* ---- faults and the end ---- */
 
-/* The story of a run over a store in which operation `fail_at` fails once. Tells which steps
- * were acknowledged. */
-static void live_through(struct bed *bed, bool acknowledged[4])
+static bool acknowledged[4];
+
+/* The story of a run: three saves and a load. */
+static bool live_through(struct bed *bed)
 {
-    memset(acknowledged, 0, 4 * sizeof *acknowledged);
+    memset(acknowledged, 0, sizeof acknowledged);
     if (bed_start(bed) != 0)
-        return;
+        return false;
     if (open_attempt(bed, RANKS) == 0 && peers_open(peers, bed, RANKS) == 0) {
         for (uint64_t step = 1; step <= 3; step++)
             acknowledged[step] = save_step(peers, RANKS, step);
@@ -609,37 +593,24 @@ static void live_through(struct bed *bed, bool acknowledged[4])
         load_all(bed, -1, NULL); /* whatever it answers; the bytes are compared */
     }
     bed_stop(bed);
+    return acknowledged[1] && acknowledged[2] && acknowledged[3];
+}
+
+static void look_at_acknowledged(struct bed *bed)
+{
+    assert_int_equal(bed_start(bed), 0);
+    for (uint64_t step = 1; step <= 3; step++)
+        if (acknowledged[step])
+            assert_int_equal(load_all(bed, (int64_t)step, NULL), 0);
+    bed_stop(bed);
 }
 
 static void test_service__no_single_failed_operation_loses_an_acknowledged_checkpoint(void **state)
 {
     struct bed *bed = *state;
-    bool acknowledged[4];
-    char plain[160];
-    uint32_t untouched = 0, operation = 1;
     bed_stop(bed);
-    /* Failed syncs are made good by a second file, so some stories go well although one failed:
-     * only a long row of good ones means that the story has no operation of that number. */
-    for (; untouched < UNTOUCHED_ROW; operation++) {
-        assert_true(operation < 400);
-        snprintf(plain, sizeof plain, "%s/store-%u", bed->root, operation);
-        snprintf(bed->config.store, sizeof bed->config.store, "fault:fail_at=%u:local:%s",
-                 operation, plain);
-        live_through(bed, acknowledged);
-        snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
-        assert_int_equal(bed_start(bed), 0); /* without faults */
-        for (uint64_t step = 1; step <= 3; step++)
-            if (acknowledged[step])
-                assert_int_equal(load_all(bed, (int64_t)step, NULL), 0);
-        bed_stop(bed);
-        bool all = acknowledged[1] && acknowledged[2] && acknowledged[3];
-        untouched = all ? untouched + 1 : 0;
-        char command[400];
-        snprintf(command, sizeof command, "rm -rf '%s'", plain);
-        assert_int_equal(system(command), 0);
-    }
-    print_message("# every operation up to %u failed once\n", operation - UNTOUCHED_ROW);
-    assert_true(operation > UNTOUCHED_ROW + 36);
+    assert_true(fail_each_operation(bed, UNTOUCHED_ROW, 400, live_through, look_at_acknowledged) >=
+                36);
 }
 
 static void test_service__a_full_disk_is_a_failed_save(void **state)

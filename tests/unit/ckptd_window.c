@@ -169,13 +169,9 @@ static void test_window__one_segment_suffices(void **state)
 static void test_window__nothing_stays_in_memory(void **state)
 {
     struct bed *bed = *state;
-    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
-    Holdfast__V1__ListReply *reply;
     open_world(bed, 1);
     assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
-    request.run = RUN;
-    assert_int_equal(
-        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    Holdfast__V1__ListReply *reply = bed_list(bed);
     assert_int_equal(reply->n_checkpoints, 1);
     assert_false(reply->checkpoints[0]->in_memory);
     assert_string_equal(reply->checkpoints[0]->durability, "local");
@@ -387,13 +383,17 @@ static void test_window__a_save_that_every_rank_ended_outlives_its_ranks(void **
     assert_int_equal(load_all(bed, 2, NULL), 0);
 }
 
-/* Two saves over a store in which operation `fail_at` fails once. */
-static void live_through(struct bed *bed, bool acknowledged[3], uint32_t *failed_syncs)
+static bool acknowledged[3];
+static uint32_t failed_syncs;
+
+/* Two saves. */
+static bool live_through(struct bed *bed)
 {
     char reason[512];
-    memset(acknowledged, 0, 3 * sizeof *acknowledged);
+    memset(acknowledged, 0, sizeof acknowledged);
+    bed->config.pool_bytes = SMALL_POOL;
     if (bed_start(bed) != 0)
-        return;
+        return false;
     if (open_attempt(bed, 1) == 0 && peers_open(peers, bed, 1) == 0) {
         for (uint64_t step = 1; step <= 2; step++) {
             if (begin(&peers[0], step) != 0)
@@ -403,41 +403,32 @@ static void live_through(struct bed *bed, bool acknowledged[3], uint32_t *failed
             if (acknowledged[step] || !strstr(reason, "could not be synced"))
                 continue;
             /* It cannot be written again, and one failed sync is no reason to give the disk up. */
-            *failed_syncs += 1;
+            failed_syncs += 1;
             assert_string_equal(bed->service->offline, "");
         }
     }
     peers_close(peers, 1);
+    bed_stop(bed);
+    return acknowledged[1] && acknowledged[2];
+}
+
+static void look_at_acknowledged(struct bed *bed)
+{
+    bed->config.pool_bytes = LARGE_POOL;
+    assert_int_equal(bed_start(bed), 0);
+    for (uint64_t step = 1; step <= 2; step++)
+        if (acknowledged[step])
+            assert_int_equal(load_all(bed, (int64_t)step, NULL), 0);
     bed_stop(bed);
 }
 
 static void test_window__no_single_failed_operation_loses_an_acknowledged_checkpoint(void **state)
 {
     struct bed *bed = *state;
-    bool acknowledged[3];
-    char plain[160], command[400];
-    uint32_t untouched = 0, operation = 1, failed_syncs = 0;
     bed_stop(bed);
-    for (; untouched < UNTOUCHED_ROW; operation++) {
-        assert_true(operation < 200);
-        snprintf(plain, sizeof plain, "%s/store-%u", bed->root, operation);
-        snprintf(bed->config.store, sizeof bed->config.store, "fault:fail_at=%u:local:%s",
-                 operation, plain);
-        bed->config.pool_bytes = SMALL_POOL;
-        live_through(bed, acknowledged, &failed_syncs);
-        snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
-        bed->config.pool_bytes = LARGE_POOL;
-        assert_int_equal(bed_start(bed), 0); /* without faults */
-        for (uint64_t step = 1; step <= 2; step++)
-            if (acknowledged[step])
-                assert_int_equal(load_all(bed, (int64_t)step, NULL), 0);
-        bed_stop(bed);
-        untouched = acknowledged[1] && acknowledged[2] ? untouched + 1 : 0;
-        snprintf(command, sizeof command, "rm -rf '%s'", plain);
-        assert_int_equal(system(command), 0);
-    }
-    print_message("# every operation up to %u failed once\n", operation - UNTOUCHED_ROW);
-    assert_true(operation > UNTOUCHED_ROW + 20);
+    failed_syncs = 0;
+    assert_true(fail_each_operation(bed, UNTOUCHED_ROW, 200, live_through, look_at_acknowledged) >=
+                20);
     assert_int_equal(failed_syncs, 2);
 }
 
