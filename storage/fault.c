@@ -18,6 +18,7 @@
  * aborts. */
 #include "storage/engine.h"
 #include "storage/fault_names.h"
+#include "storage/fault_settings.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -30,12 +31,6 @@
 #define SECTOR_BYTES 512u
 #define STAMP_LOST UINT64_MAX
 #define TORN_PAGE_CHANCE 0.125 /* of an unsynced page that is not lost whole */
-
-struct settings {
-    uint64_t seed;
-    double error_rate, short_rate, torn_rate, lost_rate;
-    uint64_t delay_us, fail_at;
-};
 
 struct fault_object {
     struct storage_base base;
@@ -65,7 +60,7 @@ struct fault_io {
 
 struct fault {
     struct storage_base base;
-    struct settings settings;
+    struct fault_settings settings;
     struct storage *inner;
     char text[512];
     pthread_t thread;
@@ -311,7 +306,7 @@ static uint32_t draw_part(struct fault *fault, const struct storage_request *req
 static void fault_submit(struct storage *storage, struct storage_request *request)
 {
     struct fault *fault = fault_of(storage);
-    const struct settings *settings = &fault->settings;
+    const struct fault_settings *settings = &fault->settings;
     pthread_mutex_lock(&fault->mutex);
     struct fault_io *io = fault->spare;
     if (io != NULL)
@@ -335,63 +330,6 @@ static void fault_submit(struct storage *storage, struct storage_request *reques
 }
 
 /* ---- open and close ---- */
-
-static bool read_setting(struct settings *out, const char *key, const char *value)
-{
-    const struct {
-        const char *key;
-        double *rate;
-        uint64_t *number;
-    } table[] = {
-        {"seed", NULL, &out->seed},        {"error", &out->error_rate, NULL},
-        {"short", &out->short_rate, NULL}, {"torn", &out->torn_rate, NULL},
-        {"lost", &out->lost_rate, NULL},   {"delay_us", NULL, &out->delay_us},
-        {"fail_at", NULL, &out->fail_at},
-    };
-    for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
-        if (strcmp(table[i].key, key) != 0)
-            continue;
-        char *end;
-        if (table[i].rate == NULL) {
-            *table[i].number = strtoull(value, &end, 10);
-            return value[0] >= '0' && value[0] <= '9' && *end == '\0';
-        }
-        *table[i].rate = strtod(value, &end);
-        return end != value && *end == '\0' && *table[i].rate >= 0 && *table[i].rate <= 1;
-    }
-    return false;
-}
-
-/* Splits "<settings>:<back-end>:<where>". *out_where points into `where`. */
-static int read_where(struct settings *out, const struct storage_ops **out_ops,
-                      const char **out_where, const char *where)
-{
-    static const char hint[] = "write seed=1,error=0.01:local:/some/directory";
-    char text[256];
-    size_t length = strcspn(where, ":");
-    if (where[length] == '\0' || length >= sizeof(text))
-        return report_error(ERR_INVALID, hint, "\"%s\" names no back-end to wrap", where);
-    snprintf(text, sizeof(text), "%.*s", (int)length, where);
-    char *rest = text, *item;
-    while ((item = strsep(&rest, ",")) != NULL) {
-        char *value = strchr(item, '=');
-        if (item[0] == '\0')
-            continue;
-        if (value != NULL)
-            *value++ = '\0';
-        if (value == NULL || !read_setting(out, item, value))
-            return report_error(ERR_INVALID, hint, "\"%s%s%s\" is not a setting of fault", item,
-                                value ? "=" : "", value ? value : "");
-    }
-    const char *name = where + length + 1;
-    length = strcspn(name, ":");
-    snprintf(text, sizeof(text), "%.*s", (int)length, name);
-    *out_ops = storage_find(text);
-    if (*out_ops == NULL)
-        return report_error(ERR_INVALID, hint, "there is no back-end \"%s\"", text);
-    *out_where = name[length] == ':' ? name + length + 1 : "";
-    return 0;
-}
 
 static int start_thread(struct fault *fault)
 {
@@ -417,10 +355,10 @@ static int start_thread(struct fault *fault)
 static int fault_open(struct storage **out, const char *where,
                       const struct storage_options *options)
 {
-    struct settings settings = {.seed = 1, .lost_rate = 0.5};
+    struct fault_settings settings = {.seed = 1, .lost_rate = 0.5};
     const struct storage_ops *ops = NULL;
     const char *inner_where = "";
-    int error = read_where(&settings, &ops, &inner_where, where);
+    int error = fault_settings_read(&settings, &ops, &inner_where, where);
     if (error != 0)
         return error;
     struct fault *fault = calloc(1, sizeof(*fault));
@@ -493,7 +431,7 @@ static void fault_close(struct storage *storage)
 static const char *fault_describe(struct storage *storage)
 {
     struct fault *fault = fault_of(storage);
-    const struct settings *s = &fault->settings;
+    const struct fault_settings *s = &fault->settings;
     pthread_mutex_lock(&fault->mutex);
     snprintf(fault->text, sizeof(fault->text),
              "faults (seed %llu, error %g, short %g, torn %g, lost %g, delay %llu us) over %s",

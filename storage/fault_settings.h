@@ -1,0 +1,19 @@
+/* fault_settings.h - private to fault: what it is told to do, "<settings>:<back-end>:<where>". The
+ * settings are described in storage.h. */
+#ifndef HOLDFAST_STORAGE_FAULT_SETTINGS_H
+#define HOLDFAST_STORAGE_FAULT_SETTINGS_H
+
+#include "storage/storage.h"
+
+struct fault_settings {
+    uint64_t seed;
+    double error_rate, short_rate, torn_rate, lost_rate;
+    uint64_t delay_us, fail_at;
+};
+
+/* Fills in what `where` says, and no more: the defaults are the caller's. *out_where points into
+ * `where`. ERR_INVALID. */
+int fault_settings_read(struct fault_settings *out, const struct storage_ops **out_ops,
+                        const char **out_where, const char *where);
+
+#endif
