@@ -103,8 +103,11 @@ static bool chance(struct fault *fault, double rate)
 /* Counts an operation and says whether it fails. */
 static bool operation_fails(struct fault *fault)
 {
-    bool unlucky = chance(fault, fault->settings.error_rate);
-    return ++fault->num_operations == fault->settings.fail_at || unlucky;
+    const struct fault_settings *settings = &fault->settings;
+    bool unlucky = chance(fault, settings->error_rate);
+    uint64_t number = ++fault->num_operations;
+    return number == settings->fail_at || unlucky ||
+           (settings->fail_from > 0 && number >= settings->fail_from);
 }
 
 static int begin_operation(struct fault *fault, const char *what, const char *key)
@@ -115,8 +118,10 @@ static int begin_operation(struct fault *fault, const char *what, const char *ke
     pthread_mutex_unlock(&fault->mutex);
     if (!fails)
         return 0;
-    return report_error(ERR_IO, NULL, "injected fault: operation %llu, %s of \"%s\"",
-                        (unsigned long long)number, what, key);
+    int fail_errno = (int)fault->settings.fail_errno;
+    return report_error(storage_code_of_errno(fail_errno), NULL,
+                        "injected fault: operation %llu, %s of \"%s\": %s",
+                        (unsigned long long)number, what, key, strerror(fail_errno));
 }
 
 static uint64_t now_us(void)
@@ -204,9 +209,10 @@ static bool start_io(struct fault *fault, struct fault_io *io)
     if (object->dead || fault->crashing) {
         fail_io(io, ERR_IO, EIO);
     } else if (io->first_bytes == 0) {
+        int number = (int)fault->settings.fail_errno;
         if (outer->op == STORAGE_SYNC)
             note_failed_sync(object);
-        fail_io(io, ERR_IO, EIO);
+        fail_io(io, storage_code_of_errno(number), number);
     } else {
         io->is_started = true;
         io->started = fault->clock;
@@ -355,7 +361,7 @@ static int start_thread(struct fault *fault)
 static int fault_open(struct storage **out, const char *where,
                       const struct storage_options *options)
 {
-    struct fault_settings settings = {.seed = 1, .lost_rate = 0.5};
+    struct fault_settings settings = {.seed = 1, .lost_rate = 0.5, .fail_errno = EIO};
     const struct storage_ops *ops = NULL;
     const char *inner_where = "";
     int error = fault_settings_read(&settings, &ops, &inner_where, where);
@@ -573,19 +579,33 @@ static int fault_sync_names(struct storage *storage, const char *prefix)
     return error;
 }
 
+/* Does a failed publish fail at its last sync, when the name was there already? */
+static bool is_publish_late(struct fault *fault)
+{
+    pthread_mutex_lock(&fault->mutex);
+    bool is_late = chance(fault, fault->settings.late_rate);
+    pthread_mutex_unlock(&fault->mutex);
+    return is_late;
+}
+
 static int fault_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
 {
     struct fault *fault = fault_of(storage);
-    int error = begin_operation(fault, "publish", key);
-    if (error != 0)
-        return error;
+    int failed = begin_operation(fault, "publish", key);
+    bool is_late = failed != 0 && is_publish_late(fault);
+    if (failed != 0 && !is_late)
+        return failed;
     pthread_mutex_lock(&fault->names_mutex);
-    error = fault_names_prepare(&fault->names, key);
+    int error = fault_names_prepare(&fault->names, key);
     if (error == 0)
         error = storage_publish(fault->inner, key, data, bytes);
     if (error == 0)
         error = fault_names_published(&fault->names, key);
+    if (error == 0 && is_late)
+        error = fault_names_remove(&fault->names, key); /* which a crash may undo */
     pthread_mutex_unlock(&fault->names_mutex);
+    if (error == 0 && is_late)
+        error = report_error(failed, NULL, "injected fault: publish of \"%s\", at its end", key);
     return error;
 }
 
@@ -637,12 +657,14 @@ static int fault_remove(struct storage *storage, const char *key)
 
 static int fault_lock(struct storage *storage)
 {
-    return storage_lock(fault_of(storage)->inner);
+    int error = begin_operation(fault_of(storage), "lock", "");
+    return error != 0 ? error : storage_lock(fault_of(storage)->inner);
 }
 
 static int fault_space(struct storage *storage, struct storage_space *out)
 {
-    return storage_space(fault_of(storage)->inner, out);
+    int error = begin_operation(fault_of(storage), "space", "");
+    return error != 0 ? error : storage_space(fault_of(storage)->inner, out);
 }
 
 /* ---- the crash ---- */

@@ -15,7 +15,8 @@ static bool read_setting(struct fault_settings *out, const char *key, const char
         {"seed", NULL, &out->seed},        {"error", &out->error_rate, NULL},
         {"short", &out->short_rate, NULL}, {"torn", &out->torn_rate, NULL},
         {"lost", &out->lost_rate, NULL},   {"delay_us", NULL, &out->delay_us},
-        {"fail_at", NULL, &out->fail_at},
+        {"late", &out->late_rate, NULL},   {"fail_from", NULL, &out->fail_from},
+        {"fail_at", NULL, &out->fail_at},  {"errno", NULL, &out->fail_errno},
     };
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         if (strcmp(table[i].key, key) != 0)

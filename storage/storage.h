@@ -139,14 +139,18 @@ extern const struct storage_ops storage_memory;
 /* `where` is "<settings>:<back-end>:<where of that>", settings such as
  * "seed=1,error=0.01,short=0.05,torn=0.01,delay_us=100,lost=0.5,fail_at=7" (all optional):
  *  - seed: of every decision; the same calls in the same order meet the same faults;
- *  - error: chance that an operation fails with ERR_IO and has no effect; a failed sync also loses
+ *  - error: chance that an operation fails and has no effect; a failed sync also loses
  *    what it should have made durable, whatever later syncs say, as Linux does;
  *  - short: chance that a transfer is carried out in two parts;
  *  - torn: chance that a transfer stops part-way with ERR_IO;
  *  - delay_us: every request waits up to so many microseconds before it starts;
  *  - lost: chance, at storage_fault_crash, that an unsynced page, name or removal is lost (0.5);
- *  - fail_at: the operation of this number fails with ERR_IO, once; counted from 1 over requests,
- *    creates, opens, publishes, fetches, lists, removes and sync_names. */
+ *  - late: chance that a publish which fails does so at its last sync: it is gone, and a crash may
+ *    bring it back;
+ *  - fail_at: the operation of this number fails, once; counted from 1 over requests, creates,
+ *    opens, publishes, fetches, lists, removes, sync_names, locks and questions for space;
+ *  - fail_from: that operation and every later one fail;
+ *  - errno: the number of the errno with which operations fail, instead of EIO. */
 extern const struct storage_ops storage_fault;
 /* By name; NULL when unknown. */
 const struct storage_ops *storage_find(const char *name);

@@ -9,6 +9,7 @@
  * run to run: SEED= repeats it, STRIDE=1 looks at all. clients_damage.c goes through every byte
  * with the offline tool, on the same formats. */
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/random.h"
 
 #include <sys/stat.h>
 
@@ -161,28 +162,20 @@ static void add(struct batch *batch, struct damage damage)
 
 /* ---- what is looked at ---- */
 
-static uint32_t number_of(const char *name, uint32_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? (uint32_t)strtoul(text, NULL, 10) : otherwise;
-}
-
 static uint32_t stride;
-static uint64_t seed;
 
 static off_t draw_start(void)
 {
-    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
-    return (off_t)((seed >> 33) % stride);
+    return (off_t)next_random(stride);
 }
 
 static int open_with_steps(void **state)
 {
     struct bed *bed = bed_new();
     *state = bed;
-    stride = number_of("STRIDE", STRIDE);
-    seed = number_of("SEED", (uint32_t)time(NULL));
-    print_message("# SEED=%llu STRIDE=%u\n", (unsigned long long)seed, stride);
+    const char *given = getenv("STRIDE");
+    stride = given ? (uint32_t)strtoul(given, NULL, 10) : STRIDE;
+    seed_random();
     assert_int_equal(bed_start(bed), 0);
     assert_int_equal(open_attempt(bed, 1), 0);
     assert_int_equal(peers_open(peers, bed, 1), 0);

@@ -1,14 +1,13 @@
 /* ckptd_retain.c - prune, pins and retention in the daemon.
  *
- * Goal: rules remove what they say, never what is pinned, leased or newest; what is listed loads,
- * also when any operation of a prune fails or the daemon ends in between. Method: the service and
- * the raw client of ckptd_bed.h, the fault back-end of storage. time limit: 180 s */
+ * Goal: rules remove what they say, never what is pinned, leased or newest; what is listed loads.
+ * Method: the service and the raw client of ckptd_bed.h. ckptd_faults.c has the prunes that fail.
+ */
 #include "tests/unit/ckptd_bed.h"
 
 #include "proto/retain.h"
 
 #define STEPS 6u
-#define UNTOUCHED_ROW 4u
 
 static struct peer peers[RANKS];
 
@@ -187,58 +186,6 @@ static void test_retain__the_configured_rules_hold_after_every_commit(void **sta
     assert_listed_loads(bed);
 }
 
-/* Steps 1 to STEPS, then a prune to two, over a store in which operation `fail_at` fails. */
-static bool prune_with_fault(struct bed *bed, unsigned fail_at)
-{
-    char plain[160], command[400];
-    Holdfast__V1__PruneReply *reply = NULL;
-    Holdfast__V1__PruneRequest request = keep_last(2);
-    snprintf(plain, sizeof plain, "%s/store-%u", bed->root, fail_at);
-    snprintf(command, sizeof command, "cp -r '%s/store' '%s'", bed->root, plain);
-    assert_int_equal(system(command), 0);
-    snprintf(bed->config.store, sizeof bed->config.store, "fault:fail_at=%u:local:%s", fail_at,
-             plain);
-    bool went_well = false;
-    if (bed_start(bed) == 0) {
-        if (prune(bed, &request, &reply) == 0) {
-            went_well = true;
-            for (size_t i = 0; i < reply->n_entries; i++)
-                went_well = went_well && reply->entries[i]->error[0] == '\0';
-            FREE_REPLY(reply);
-        }
-        assert_true((listed(bed) & (1u << STEPS | 1u << (STEPS - 1))) != 0);
-        bed_stop(bed);
-    }
-    snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
-    assert_int_equal(bed_start(bed), 0); /* without faults: what is listed is whole */
-    assert_true((listed(bed) & (3u << (STEPS - 1))) == 3u << (STEPS - 1));
-    assert_listed_loads(bed);
-    assert_int_equal(prune(bed, &request, &reply), 0);
-    FREE_REPLY(reply);
-    assert_true(listed(bed) == 3u << (STEPS - 1));
-    bed_stop(bed);
-    snprintf(command, sizeof command, "test -z \"$(ls '%s/" RUN "/tombstones' 2>/dev/null)\"",
-             plain);
-    assert_int_equal(system(command), 0);
-    snprintf(command, sizeof command, "rm -rf '%s'", plain);
-    assert_int_equal(system(command), 0);
-    return went_well;
-}
-
-static void test_retain__no_failed_operation_of_a_prune_harms_what_stays(void **state)
-{
-    struct bed *bed = *state;
-    unsigned operation = 1, untouched = 0;
-    save_steps(bed, 1, STEPS);
-    bed_stop(bed);
-    for (; untouched < UNTOUCHED_ROW; operation++) {
-        assert_true(operation < 400);
-        untouched = prune_with_fault(bed, operation) ? untouched + 1 : 0;
-    }
-    print_message("# every operation up to %u failed once\n", operation - UNTOUCHED_ROW);
-    assert_true(operation > 40);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,9 +195,6 @@ int main(void)
                                         bed_tear_down),
         cmocka_unit_test_setup_teardown(test_retain__the_configured_rules_hold_after_every_commit,
                                         open_at_once, bed_tear_down),
-        cmocka_unit_test_setup_teardown(
-            test_retain__no_failed_operation_of_a_prune_harms_what_stays, open_at_once,
-            bed_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

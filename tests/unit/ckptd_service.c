@@ -1,16 +1,13 @@
 /* ckptd_service.c - the daemon as its peers see it, also peers that break the rules.
  *
- * time limit: 240 s
  * Goal: breaches fail one save and nothing else; the dead, the late and the stale are told apart;
- * damage in memory and on disk never reaches a reader; one failed operation of the store, whichever
- * it is, loses no acknowledged checkpoint; the end is orderly.
- * Method: a service in this process, a raw client (ckptd_bed.h), the fault back-end of storage. */
+ * damage in memory and on disk never reaches a reader; the end is orderly. Method: a service in
+ * this process, a raw client (ckptd_bed.h). ckptd_faults.c has the operations of the store that
+ * fail. */
 #include "tests/unit/ckptd_bed.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
-
-#define UNTOUCHED_ROW 12u
 
 static struct peer peers[RANKS];
 
@@ -578,41 +575,6 @@ static void test_service__a_load_waits_for_memory_and_then_says_busy(void **stat
 
 /* ---- faults and the end ---- */
 
-static bool acknowledged[4];
-
-/* The story of a run: three saves and a load. */
-static bool live_through(struct bed *bed)
-{
-    memset(acknowledged, 0, sizeof acknowledged);
-    if (bed_start(bed) != 0)
-        return false;
-    if (open_attempt(bed, RANKS) == 0 && peers_open(peers, bed, RANKS) == 0) {
-        for (uint64_t step = 1; step <= 3; step++)
-            acknowledged[step] = save_step(peers, RANKS, step);
-        peers_close(peers, RANKS);
-        load_all(bed, -1, NULL); /* whatever it answers; the bytes are compared */
-    }
-    bed_stop(bed);
-    return acknowledged[1] && acknowledged[2] && acknowledged[3];
-}
-
-static void look_at_acknowledged(struct bed *bed)
-{
-    assert_int_equal(bed_start(bed), 0);
-    for (uint64_t step = 1; step <= 3; step++)
-        if (acknowledged[step])
-            assert_int_equal(load_all(bed, (int64_t)step, NULL), 0);
-    bed_stop(bed);
-}
-
-static void test_service__no_single_failed_operation_loses_an_acknowledged_checkpoint(void **state)
-{
-    struct bed *bed = *state;
-    bed_stop(bed);
-    assert_true(fail_each_operation(bed, UNTOUCHED_ROW, 400, live_through, look_at_acknowledged) >=
-                36);
-}
-
 static void test_service__a_full_disk_is_a_failed_save(void **state)
 {
     struct bed *bed = *state;
@@ -720,7 +682,6 @@ int main(void)
         CASE(test_service__damage_on_disk_quarantines_and_the_older_one_loads),
         CASE(test_service__every_byte_of_a_shard_is_covered),
         CASE(test_service__a_load_waits_for_memory_and_then_says_busy),
-        CASE(test_service__no_single_failed_operation_loses_an_acknowledged_checkpoint),
         CASE(test_service__a_full_disk_is_a_failed_save),
         CASE(test_service__a_second_daemon_on_the_store_is_refused),
         CASE(test_service__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones),
