@@ -288,10 +288,8 @@ static int step_dir(char *out, size_t size, const struct scan *scan, const struc
 static int check_files(const struct scan *scan, const struct step *step, const struct names *names)
 {
     const struct manifest_summary *summary = &step->summary;
-    struct shard_identity identity = {
-        .step = step->step, .attempt = step->attempt, .shards = summary->shards};
+    struct shard_identity identity;
     uint64_t bytes = 0;
-    snprintf(identity.run, sizeof identity.run, "%s", scan->run->name);
     if (strcmp(summary->run, scan->run->name) != 0 || summary->step != step->step ||
         summary->attempt != step->attempt)
         return report_error(
@@ -299,7 +297,7 @@ static int check_files(const struct scan *scan, const struct step *step, const s
             (unsigned long long)summary->step, (unsigned long long)summary->attempt);
     for (uint32_t i = 0; i < summary->shards; i++) {
         char key[STORAGE_KEY_MAX];
-        identity.shard = i;
+        manifest_identity(&identity, summary, i);
         int error = shard_key(key, sizeof key, &identity);
         if (error != 0)
             return error;

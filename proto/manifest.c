@@ -211,6 +211,17 @@ int manifest_read_summary(struct manifest_summary *out, const void *text, size_t
     return memcmp(copy, text, sizeof(copy)) == 0 ? 0 : fail_member("summary_hash");
 }
 
+void manifest_identity(struct shard_identity *out, const struct manifest_summary *summary,
+                       uint32_t shard)
+{
+    *out = (struct shard_identity){.step = summary->step,
+                                   .attempt = summary->attempt,
+                                   .shard = shard,
+                                   .shards = summary->shards};
+    memcpy(out->run, summary->run, sizeof(out->run));
+    memcpy(out->nonce, summary->nonce, sizeof(out->nonce));
+}
+
 /* ---- writing ---- */
 
 static void print_numbers(FILE *out, const uint64_t *values, uint32_t count)
@@ -260,11 +271,8 @@ static int get_file_name(char *out, size_t size, const struct manifest_summary *
                          uint32_t shard)
 {
     char key[512];
-    struct shard_identity identity = {.step = summary->step,
-                                      .attempt = summary->attempt,
-                                      .shard = shard,
-                                      .shards = summary->shards};
-    memcpy(identity.run, summary->run, sizeof(identity.run));
+    struct shard_identity identity;
+    manifest_identity(&identity, summary, shard);
     int error = shard_key(key, sizeof(key), &identity);
     if (error)
         return error;

@@ -63,5 +63,8 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
 int manifest_read(struct manifest **out, const void *text, size_t bytes);
 int manifest_read_summary(struct manifest_summary *out, const void *text, size_t bytes);
 void manifest_free(struct manifest *manifest);
+/* Of one of its shards. */
+void manifest_identity(struct shard_identity *out, const struct manifest_summary *summary,
+                       uint32_t shard);
 
 #endif

@@ -90,14 +90,10 @@ static void hold_for_pass(struct image *image)
 
 int pass_open_file(struct image *image)
 {
-    const struct manifest_summary *summary = &image->checkpoint->summary;
-    struct shard_identity identity = {.step = summary->step,
-                                      .attempt = summary->attempt,
-                                      .shard = image->shard,
-                                      .shards = summary->shards};
+    struct shard_identity identity;
     char key[STORAGE_KEY_MAX];
     uint64_t bytes = 0;
-    snprintf(identity.run, sizeof identity.run, "%s", summary->run);
+    manifest_identity(&identity, &image->checkpoint->summary, image->shard);
     pool_clean(image->service->pool, image->segments, image->num_segments);
     int error = shard_key(key, sizeof key, &identity);
     if (error == 0)

@@ -165,8 +165,6 @@ int checkpoint_load(struct checkpoint *checkpoint, bool with_headers);
 void checkpoint_unload(struct checkpoint *checkpoint);
 /* ERR_CORRUPT when a shard is damaged so that it cannot be read. */
 int checkpoint_need_whole(const struct checkpoint *checkpoint);
-void checkpoint_identity(struct shard_identity *out, const struct manifest *manifest,
-                         uint32_t shard);
 /* Puts the names of checkpoint and shard before this thread's last error. */
 int checkpoint_fail(const struct checkpoint *checkpoint, uint32_t shard, int error);
 /* Opens a loaded shard that is not damaged; it stays open until it is dropped as often. Taken by

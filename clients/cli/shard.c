@@ -67,7 +67,7 @@ static int open_object(struct shard_file *file, const struct checkpoint *checkpo
     struct shard_identity identity;
     char key[STORAGE_KEY_MAX];
     uint64_t bytes = 0;
-    checkpoint_identity(&identity, checkpoint->manifest, file->shard);
+    manifest_identity(&identity, &checkpoint->manifest->summary, file->shard);
     int error = shard_key(key, sizeof key, &identity);
     if (error == 0)
         error = storage_object_open(checkpoint->store, &file->object, key, &bytes);
@@ -260,17 +260,6 @@ void checkpoint_unload(struct checkpoint *checkpoint)
     }
     free(checkpoint->shards);
     free(checkpoint->opened);
-}
-
-void checkpoint_identity(struct shard_identity *out, const struct manifest *manifest,
-                         uint32_t shard)
-{
-    *out = (struct shard_identity){.step = manifest->summary.step,
-                                   .attempt = manifest->summary.attempt,
-                                   .shard = shard,
-                                   .shards = manifest->summary.shards};
-    memcpy(out->run, manifest->summary.run, sizeof out->run);
-    memcpy(out->nonce, manifest->summary.nonce, sizeof out->nonce);
 }
 
 int checkpoint_fail(const struct checkpoint *checkpoint, uint32_t shard, int error)

@@ -247,7 +247,7 @@ static int plan_target(struct target *target)
         error = allocate_target(target);
     if (error != 0)
         return error;
-    checkpoint_identity(&identity, manifest, target->shard);
+    manifest_identity(&identity, &manifest->summary, target->shard);
     target->identity =
         checksum_shard_identity(identity.nonce, target->shard, manifest->summary.shards);
     file->tensors = calloc(file->num_tensors + 1u, sizeof *file->tensors);
@@ -306,7 +306,7 @@ int writer_shard(void *user, struct output_file **out)
     target->next = writer->targets;
     writer->targets = target;
     int error = plan_target(target);
-    checkpoint_identity(&identity, &writer->manifest, target->shard);
+    manifest_identity(&identity, &writer->manifest.summary, target->shard);
     if (error == 0)
         error = shard_key(key, sizeof key, &identity);
     if (error == 0)
@@ -524,7 +524,7 @@ static void remove_shards(struct writer *writer, int error)
     char key[STORAGE_KEY_MAX];
     failure_keep(&failure, error);
     for (uint32_t i = 0; i < writer->num_opened; i++) {
-        checkpoint_identity(&identity, &writer->manifest, i);
+        manifest_identity(&identity, &writer->manifest.summary, i);
         if (shard_key(key, sizeof key, &identity) == 0)
             storage_remove(writer->store, key);
     }
