@@ -20,9 +20,8 @@
 #include "ckptd/ckptd.h"
 
 #define WINDOW_CHUNKS_MIN 4u
-#define REPORTS_AWAITED                                                       \
-    8u /* one in so many wakes us, and the last of an image that is under way \
-        */
+/* One report in so many wakes us, and the last of an image that is under way. */
+#define REPORTS_AWAITED 8u
 
 static void look_again(struct timer *timer);
 

@@ -8,8 +8,7 @@
  *     verdict = pace_ask(&pace, &moment, bytes, stamp, &wait_ms);
  *     if (verdict == PACE_GO)  ... it is started, and waits no more ...
  *     else                     ... ask again after wait_ms, or when something changed ...
- *     pace_leave(&pace, now);                          -- a chunk waits no more, without having
- * asked
+ *     pace_leave(&pace, now);                          -- a chunk waits no more, and has not asked
  */
 #ifndef HOLDFAST_PACE_H
 #define HOLDFAST_PACE_H
@@ -19,9 +18,8 @@
 
 #define PACE_RATE_MIN (1ll << 20) /* bytes per second; a lower limit is refused by config.c */
 #define PACE_RATE_MAX (1ll << 40)
-#define PACE_TICK_MS                                                                              \
-    10                  /* the rate lets go what came together in so long: each wake-up costs too \
-                         */
+/* The rate lets go what came together in so long: each wake-up costs too. */
+#define PACE_TICK_MS 10
 #define PACE_LATE_MS 50 /* of the rate, is the most that is made up for when we are asked late */
 
 enum pace_verdict {
@@ -51,8 +49,7 @@ struct pace {
     uint32_t num_waiting;
     enum pace_verdict verdict; /* the last: what time is spent on while chunks wait */
     int64_t last_ms;
-    uint64_t
-        credit; /* what may be written now, in thousandths of a byte: rate times milliseconds */
+    uint64_t credit;   /* may be written now, in thousandths of a byte: rate times milliseconds */
     int64_t quiet_ms;  /* how long chunks were held back by busy phases; the clock of stamps */
     int64_t rate_ms;   /* how long by the rate */
     uint64_t num_late; /* chunks written in a busy phase: quiet_wait_ms was over */

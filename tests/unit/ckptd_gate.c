@@ -9,8 +9,8 @@
 #include "tests/unit/ckptd_bed.h"
 
 #define STATE_BYTES ((int64_t)ROWS * COLUMNS * 4)
-#define RATE_SLOW \
-    ((int64_t)MIB) /* at which a save takes more than 4 s: so long that a hurry shows */
+/* At which a save takes more than 4 s: so long that a hurry shows. */
+#define RATE_SLOW ((int64_t)MIB)
 #define SLOW_MS (STATE_BYTES * 1000 / RATE_SLOW)
 #define PATIENCE_MS 600
 
