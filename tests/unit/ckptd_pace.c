@@ -6,6 +6,7 @@
  * that comes late, a disk that takes its time, and a trainer with phases; it writes down when each
  * chunk began. Random worlds are seeded (SEED=). */
 #include "ckptd/save/pace.h"
+#include "tests/unit/random.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -58,10 +59,7 @@ static struct world *new_world(const struct pace_options *options)
 
 static uint32_t random_below(struct world *w, uint32_t limit)
 {
-    w->random ^= w->random << 13;
-    w->random ^= w->random >> 7;
-    w->random ^= w->random << 17;
-    return limit == 0 ? 0 : (uint32_t)(w->random >> 32) % limit;
+    return limit == 0 ? 0 : (uint32_t)(splitmix64(&w->random) % limit);
 }
 
 static bool is_busy(const struct world *w, int64_t at_ms)
@@ -268,7 +266,7 @@ static void test_pace__no_chunk_is_held_back_by_phases_longer_than_the_bound(voi
     for (uint32_t round = 0; round < 200; round++) {
         struct pace_options options = options_of(0, true, 50 + (int64_t)(seed + round * 37) % 3000);
         struct world *w = new_world(&options);
-        w->random ^= (seed + round) * 0x9e3779b97f4a7c15ull;
+        w->random ^= seed + round;
         w->period_ms = 1 + random_below(w, 2000);
         w->busy_ms = random_below(w, (uint32_t)w->period_ms + 1);
         w->disk_ms = 1 + random_below(w, 4);

@@ -8,6 +8,7 @@
 #define HOLDFAST_TESTS_CLIENTS_BED_H
 
 #include "clients/ckpt.h"
+#include "tests/unit/random.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -60,8 +61,7 @@ static inline uint64_t mix(uint64_t value)
 
 static inline uint64_t draw(uint64_t *random, uint64_t below)
 {
-    *random = mix(*random + 0x9e3779b97f4a7c15ull);
-    return *random % below;
+    return splitmix64(random) % below;
 }
 
 /* Piece `index` of `parts` between random cuts of [0, length); the same for all who ask alike. */

@@ -7,6 +7,7 @@
 #define HOLDFAST_CLIENTS_STORE_BED_H
 
 #include "clients/cli/scan.h"
+#include "tests/unit/random.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -35,10 +36,7 @@ struct fixture {
 
 static uint64_t draw(struct fixture *fixture, uint64_t below)
 {
-    fixture->random ^= fixture->random << 13;
-    fixture->random ^= fixture->random >> 7;
-    fixture->random ^= fixture->random << 17;
-    return fixture->random % below;
+    return splitmix64(&fixture->random) % below;
 }
 
 /* ---- writing a checkpoint ---- */
@@ -121,17 +119,13 @@ static void write_file(const struct fixture *fixture, const char *key, const voi
 
 static void write_shard(const struct fixture *fixture, struct manifest *manifest, uint32_t shard)
 {
-    struct shard_identity identity = {.step = manifest->summary.step,
-                                      .attempt = manifest->summary.attempt,
-                                      .shard = shard,
-                                      .shards = fixture->ranks};
+    struct shard_identity identity;
     struct shard_geometry geometry;
     struct shard_tensor *tensors;
     uint32_t count;
     uint64_t bytes, start, length;
     char key[STORAGE_KEY_MAX];
-    strcpy(identity.run, manifest->summary.run);
-    strcpy(identity.nonce, manifest->summary.nonce);
+    manifest_identity(&identity, &manifest->summary, shard);
     assert_int_equal(shard_geometry(&geometry, fixture->table, shard, identity.run, fixture->ranks),
                      0);
     assert_int_equal(layout_shard_tensors(&tensors, &count, &bytes, fixture->table, shard), 0);
@@ -197,7 +191,7 @@ static void fixture_open(struct fixture *fixture, uint32_t ranks, uint64_t seed)
 {
     const char *parent = getenv("TMPDIR");
     memset(fixture, 0, sizeof *fixture);
-    fixture->random = seed * 0x9e3779b97f4a7c15ull + 1;
+    fixture->random = seed;
     fixture->ranks = ranks;
     snprintf(fixture->root, sizeof fixture->root, "%s/store-XXXXXX",
              parent != NULL ? parent : "/var/tmp");

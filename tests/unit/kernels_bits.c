@@ -173,7 +173,7 @@ static void fill_wild(float *x, size_t count)
 {
     uint64_t seed = 5;
     for (size_t i = 0; i < count; i++)
-        x[i] = ldexpf(random_value(&seed), (int)(next_random(&seed) % 260) - 140);
+        x[i] = ldexpf(random_value(&seed), (int)(splitmix64(&seed) % 260) - 140);
 }
 
 static void test_kernels__exact_sum_does_not_depend_on_split_or_order(void **state)

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "tests/unit/random.h"
 
 /* ---- Buffers ---- */
 
@@ -71,18 +72,10 @@ static inline float value_of(const void *data, size_t i, enum kernel_dtype dtype
     return value;
 }
 
-static inline uint64_t next_random(uint64_t *seed)
-{
-    uint64_t z = (*seed += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-}
-
 /* Uniform in [-1.7, 1.7]: variance about 1. */
 static inline float random_value(uint64_t *seed)
 {
-    return ((float)(next_random(seed) >> 40) / (float)(1 << 23) - 1) * 1.7f;
+    return ((float)(splitmix64(seed) >> 40) / (float)(1 << 23) - 1) * 1.7f;
 }
 
 static inline void *random_buffer(struct run *run, size_t count, enum kernel_dtype dtype)
@@ -103,9 +96,9 @@ static inline int32_t *random_ids(struct run *run, size_t count, uint32_t limit,
 {
     int32_t *ids = new_buffer(run, count, KERNEL_F32);
     for (size_t i = 0; i < count; i++)
-        ids[i] = holes && next_random(&run->seed) % 8 == 0
+        ids[i] = holes && splitmix64(&run->seed) % 8 == 0
                      ? -1
-                     : (int32_t)(next_random(&run->seed) % limit);
+                     : (int32_t)(splitmix64(&run->seed) % limit);
     return ids;
 }
 
