@@ -1,4 +1,5 @@
-/* retain.c - the retention rules, one pass each over the checkpoints in the order newest first. */
+/* retain.c - the retention rules, one pass each over the checkpoints, newest first or in an order
+ * of their own. */
 #include "proto/retain.h"
 
 #include "proto/report.h"
@@ -82,33 +83,43 @@ static void keep_within(struct retain_item **sorted, uint32_t count, uint64_t se
     }
 }
 
-static bool is_better(const struct retain_item *a, const struct retain_item *b, bool highest)
-{
-    if (b == NULL)
-        return true;
-    return highest ? a->metric > b->metric : a->metric < b->metric;
-}
-
 static bool has_metric(const struct retain_item *item)
 {
     return item->has_metric && !item->is_damaged && isfinite(item->metric);
 }
 
+/* `sign` 1: the lowest first, -1: the highest. Of equals the newer one; what has none last. */
+static int by_metric(const void *a, const void *b, int sign)
+{
+    const struct retain_item *x = *(struct retain_item *const *)a;
+    const struct retain_item *y = *(struct retain_item *const *)b;
+    if (has_metric(x) != has_metric(y))
+        return has_metric(x) ? -1 : 1;
+    if (!has_metric(x) || x->metric == y->metric)
+        return newest_first(a, b);
+    return x->metric < y->metric ? -sign : sign;
+}
+
+static int lowest_first(const void *a, const void *b)
+{
+    return by_metric(a, b, 1);
+}
+
+static int highest_first(const void *a, const void *b)
+{
+    return by_metric(a, b, -1);
+}
+
+/* Leaves the order by metric behind. */
 static int keep_best(struct retain_item **sorted, uint32_t count, const struct retain_rules *rules)
 {
-    for (uint32_t kept = 0; kept < rules->keep_best; kept++) {
-        struct retain_item *best = NULL;
-        for (uint32_t i = 0; i < count; i++)
-            if (has_metric(sorted[i]) && !(sorted[i]->reasons & RETAIN_BEST) &&
-                is_better(sorted[i], best, rules->best_is_highest))
-                best = sorted[i];
-        if (best == NULL && kept == 0)
-            return report_error(ERR_INVALID, "name a metric that the manifests' state holds",
-                                "no checkpoint has a value of the metric to keep the best by");
-        if (best == NULL)
-            return 0;
-        best->reasons |= RETAIN_BEST;
-    }
+    qsort(sorted, count, sizeof(struct retain_item *),
+          rules->best_is_highest ? highest_first : lowest_first);
+    if (!has_metric(sorted[0]))
+        return report_error(ERR_INVALID, "name a metric that the manifests' state holds",
+                            "no checkpoint has a value of the metric to keep the best by");
+    for (uint32_t i = 0; i < count && i < rules->keep_best && has_metric(sorted[i]); i++)
+        sorted[i]->reasons |= RETAIN_BEST;
     return 0;
 }
 

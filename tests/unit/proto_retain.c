@@ -185,14 +185,36 @@ static uint32_t make_random(struct retain_item *items)
     return count;
 }
 
+static bool is_newer(const struct retain_item *a, const struct retain_item *b)
+{
+    return a->attempt > b->attempt || (a->attempt == b->attempt && a->step > b->step);
+}
+
 static uint32_t newer_whole(const struct retain_item *items, uint32_t count, uint32_t index)
 {
     uint32_t newer = 0;
     for (uint32_t i = 0; i < count; i++)
-        newer += !items[i].is_damaged &&
-                 (items[i].attempt > items[index].attempt ||
-                  (items[i].attempt == items[index].attempt && items[i].step > items[index].step));
+        newer += !items[i].is_damaged && is_newer(&items[i], &items[index]);
     return newer;
+}
+
+static bool has_metric(const struct retain_item *item)
+{
+    return item->has_metric && !item->is_damaged;
+}
+
+/* How many have a better metric; of equals the newer is better. */
+static uint32_t num_better(const struct retain_item *items, uint32_t count, uint32_t index,
+                           bool highest)
+{
+    uint32_t better = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        double by =
+            highest ? items[i].metric - items[index].metric : items[index].metric - items[i].metric;
+        better +=
+            has_metric(&items[i]) && (by > 0 || (by == 0 && is_newer(&items[i], &items[index])));
+    }
+    return better;
 }
 
 static void test_retain__no_rules_remove_what_must_stay(void **state)
@@ -204,9 +226,18 @@ static void test_retain__no_rules_remove_what_must_stay(void **state)
         struct retain_rules rules = {.keep_last = (uint32_t)next_random(5),
                                      .keep_every = next_random(4),
                                      .keep_within = next_random(3) * 100,
+                                     .keep_best = (uint32_t)next_random(4),
+                                     .best_is_highest = next_random(2) > 0,
                                      .may_remove_most = next_random(2) > 0};
+        uint32_t num_metrics = 0;
+        for (uint32_t i = 0; i < count; i++)
+            num_metrics += has_metric(&items[i]);
         rules.keep_last += rules.keep_every == 0 && rules.keep_within == 0;
         int error = retain_plan(items, count, &rules, &removed);
+        if (rules.keep_best > 0 && num_metrics == 0) {
+            assert_int_equal(error, ERR_INVALID);
+            continue;
+        }
         assert_true(error == 0 || error == ERR_DENIED);
         for (uint32_t i = 0; i < count; i++) {
             uint32_t newer = newer_whole(items, count, i);
@@ -215,7 +246,10 @@ static void test_retain__no_rules_remove_what_must_stay(void **state)
             bool is_last = !items[i].is_damaged && newer < rules.keep_last;
             gone += items[i].reasons == 0;
             assert_true(!must_stay || items[i].reasons != 0);
+            bool is_best = has_metric(&items[i]) &&
+                           num_better(items, count, i, rules.best_is_highest) < rules.keep_best;
             assert_int_equal((items[i].reasons & RETAIN_LAST) != 0, is_last);
+            assert_int_equal((items[i].reasons & RETAIN_BEST) != 0, is_best);
         }
         assert_int_equal(gone, removed);
         assert_int_equal(error == ERR_DENIED, removed > count / 2 && !rules.may_remove_most);
