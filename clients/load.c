@@ -239,8 +239,10 @@ static void copy_item(struct load *load, const struct shard_view *view,
     const struct slice *wanted = &load->tensors.slices[item->slice];
     uint32_t dims = wanted->tensor.dims, size = dtype_bytes(wanted->tensor.dtype);
     uint64_t view_end = view->start + view->bytes;
-    /* Elements never straddle the border of a block, so neither that of a part. */
-    uint64_t at = view->start > item->data_byte ? (view->start - item->data_byte) / size : 0;
+    /* Elements never straddle the border of a block, so neither that of a part; one that does all
+     * the same is left out, and missed in the end. */
+    uint64_t before = view->start > item->data_byte ? view->start - item->data_byte : 0;
+    uint64_t at = before / size + (before % size != 0);
     uint64_t end = view_end > item->data_byte ? (view_end - item->data_byte) / size : 0;
     uint64_t saved = box_elements(&item->saved, dims);
     /* The saved box begins here, perhaps before the view; what is read of it lies within. */

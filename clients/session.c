@@ -273,7 +273,8 @@ int session_hello(struct ckpt *ckpt, uint32_t timeout_ms)
 
 static int take_image_size(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
 {
-    uint64_t need = (reply->image_bytes + ckpt->segment_bytes - 1) / ckpt->segment_bytes;
+    uint64_t need = reply->image_bytes / ckpt->segment_bytes +
+                    (reply->image_bytes % ckpt->segment_bytes != 0); /* any number: no sum */
     ckpt->image_bytes = reply->image_bytes;
     ckpt->is_window = reply->image_segments != 0 && reply->image_segments < need;
     if ((ckpt->is_window ? reply->image_segments : need) > SESSION_POOL_SEGMENTS_MAX)

@@ -40,7 +40,7 @@ struct answers {
     uint32_t segment_numbers[4];
     Holdfast__V1__LoadItem items[2];
     size_t num_items;
-    uint64_t shard_bytes;
+    uint64_t shard_bytes, part_start, part_bytes;
 };
 
 struct fake {
@@ -141,6 +141,8 @@ static void on_load_shard(void *user, struct rpc_call *call, const ProtobufCMess
     reply.n_segments = live.num_segments;
     reply.segments = live.segment_numbers;
     reply.bytes = live.shard_bytes;
+    reply.part_start = live.part_start;
+    reply.part_bytes = live.part_bytes;
     reply.tier = "memory";
     rpc_call_reply(call, &reply.base);
 }
@@ -254,6 +256,7 @@ static void be_honest(struct fake *fake)
     static uint64_t zero[2] = {0, 0}, shape[2] = {ROWS, COLUMNS};
     fake->say.protocol = RPC_PROTOCOL;
     fake->say.image_bytes = fake->say.shard_bytes = 2 * PAGE;
+    fake->say.part_start = fake->say.part_bytes = 0;
     fake->say.segment_bytes = PAGE;
     fake->say.num_segments = 2;
     fake->say.segment_numbers[0] = 0;
@@ -450,6 +453,11 @@ static void test_hostile__impossible_segments_are_refused(void **state)
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
     fake->say.segment_bytes = UINT64_MAX;
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
+    be_honest(fake);
+    fake->say.image_bytes = UINT64_MAX; /* no number of segments */
+    fake->say.num_segments = 0;
+    assert_int_equal(try_save(fake), CKPT_CORRUPT);
+    be_honest(fake);
     fake->say.segment_bytes = 2 * PAGE; /* longer than the memfd: a touch would fault */
     assert_int_equal(try_save(fake), CKPT_CORRUPT);
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
@@ -459,6 +467,22 @@ static void test_hostile__impossible_segments_are_refused(void **state)
     fake->say.num_fds_off = 0;
     fake->say.arena_error = ERR_DENIED;
     assert_int_equal(try_save(fake), ERR_DENIED);
+}
+
+static void test_hostile__parts_of_a_shard_that_cut_an_element_are_refused(void **state)
+{
+    struct fake *fake = *state;
+    const uint64_t starts[] = {PLACE + 1, PLACE + 3, PLACE + 5};
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+        fake->say.part_start = starts[i];
+        fake->say.part_bytes = PAGE;
+        assert_int_equal(try_load(fake), CKPT_CORRUPT);
+    }
+    fake->say.part_start = 2 * PAGE + 1;
+    assert_int_equal(try_load(fake), CKPT_CORRUPT);
+    fake->say.part_start = PAGE;
+    fake->say.part_bytes = UINT64_MAX;
+    assert_int_equal(try_load(fake), CKPT_CORRUPT);
 }
 
 static void test_hostile__other_versions_are_named_as_such(void **state)
@@ -568,6 +592,7 @@ int main(void)
         WITH_FAKE(test_hostile__an_honest_fake_serves_a_save_and_a_load),
         WITH_FAKE(test_hostile__places_outside_image_or_tensor_are_refused),
         WITH_FAKE(test_hostile__impossible_segments_are_refused),
+        WITH_FAKE(test_hostile__parts_of_a_shard_that_cut_an_element_are_refused),
         WITH_FAKE(test_hostile__other_versions_are_named_as_such),
         WITH_FAKE(test_hostile__boxes_outside_the_wanted_the_saved_or_the_shard_are_refused),
         WITH_FAKE(test_hostile__a_load_that_leaves_elements_out_or_repeats_them_is_refused),
