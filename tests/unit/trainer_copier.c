@@ -5,8 +5,8 @@
  * them empty) is copied by a function that takes its time, while the real update runs; gates, which
  * the test opens, make "still copying" certain instead of likely. Run under ThreadSanitizer too. */
 #include "proto/report.h"
+#include "tests/unit/trainer_bed.h"
 #include "trainer/copier.h"
-#include "trainer/optimizer.h"
 
 #include <semaphore.h>
 #include <setjmp.h>
@@ -74,12 +74,8 @@ static int end(void *user, int rc)
 static int setup(void **out)
 {
     struct bed *bed = calloc(1, sizeof(*bed));
-    struct kernels_options options = {.num_threads = 1};
-    const char *wanted = getenv("HOLDFAST_TEST_KERNELS");
-    if (wanted != NULL && strcmp(wanted, "reference") == 0)
-        options.backend = KERNEL_BACKEND_REFERENCE;
     assert_non_null(bed);
-    assert_int_equal(kernels_new(&bed->kernels, &options), 0);
+    assert_int_equal(new_kernels(&bed->kernels, 1), 0);
     assert_int_equal(sem_init(&bed->gate, 0, 0), 0);
     bed->config = (struct config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     for (uint32_t i = 0; i < SLICES; i++)

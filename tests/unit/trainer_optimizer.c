@@ -4,7 +4,7 @@
  * slices with a gap, two updates, compared with the definition in double; the clipping is read off
  * the first moment, since the parameters hardly show it (Adam does not care for the scale of a
  * gradient, so twenty steps against another program did not notice when it was missing). */
-#include "trainer/optimizer.h"
+#include "tests/unit/trainer_bed.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -29,12 +29,8 @@ struct bed {
 static int setup(void **out)
 {
     struct bed *bed = calloc(1, sizeof(*bed));
-    struct kernels_options options = {.num_threads = 1};
-    const char *wanted = getenv("HOLDFAST_TEST_KERNELS");
-    if (wanted != NULL && strcmp(wanted, "reference") == 0)
-        options.backend = KERNEL_BACKEND_REFERENCE;
     assert_non_null(bed);
-    assert_int_equal(kernels_new(&bed->kernels, &options), 0);
+    assert_int_equal(new_kernels(&bed->kernels, 1), 0);
     bed->config = (struct config){
         .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_norm = 1.0};
     bed->slices[0] = (struct state_slice){.rows = 2, .at = 0, .count = 2};

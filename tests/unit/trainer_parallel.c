@@ -9,9 +9,9 @@
  * HOLDFAST_TEST_KERNELS=reference takes the plain C kernels (thread sanitizer). time limit: 300 s
  */
 #include "proto/report.h"
+#include "tests/unit/trainer_bed.h"
 #include "trainer/data.h"
 #include "trainer/memory.h"
-#include "trainer/optimizer.h"
 #include "trainer/parallel.h"
 #include "trainer/schedule.h"
 #include "trainer/tokenizer.h"
@@ -181,12 +181,6 @@ static int train(struct stretch *s, struct parallel *p, struct data *data, struc
     return 0;
 }
 
-static bool wants_plain_kernels(void)
-{
-    const char *wanted = getenv("HOLDFAST_TEST_KERNELS");
-    return wanted != NULL && strcmp(wanted, "reference") == 0;
-}
-
 static int rank_main(struct comm *world, void *user)
 {
     struct stretch *s = user;
@@ -194,12 +188,9 @@ static int rank_main(struct comm *world, void *user)
     struct kernels *kernels = NULL;
     struct model_table *table = NULL;
     struct parallel *p = NULL;
-    struct kernels_options options = {.num_threads = (uint32_t)s->config.threads};
-    if (wants_plain_kernels())
-        options.backend = KERNEL_BACKEND_REFERENCE;
     int rc = data_open(&data, s->config.dataset_path, (uint32_t)s->config.seq_len, 3);
     if (rc == 0)
-        rc = kernels_new(&kernels, &options);
+        rc = new_kernels(&kernels, (uint32_t)s->config.threads);
     if (rc == 0)
         rc = model_table_new(&table, "llama3", s->config.model_flavor, data_info(data)->vocab);
     if (rc == 0)

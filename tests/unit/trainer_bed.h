@@ -1,0 +1,26 @@
+/* trainer_bed.h - what the tests of trainer/ share: the kernels that they run on. */
+#ifndef HOLDFAST_TESTS_TRAINER_BED_H
+#define HOLDFAST_TESTS_TRAINER_BED_H
+
+#include "trainer/optimizer.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* HOLDFAST_TEST_KERNELS=reference: the thread sanitizer does not see into the library. */
+static inline bool wants_plain_kernels(void)
+{
+    const char *wanted = getenv("HOLDFAST_TEST_KERNELS");
+    return wanted != NULL && strcmp(wanted, "reference") == 0;
+}
+
+static inline int new_kernels(struct kernels **out, uint32_t num_threads)
+{
+    struct kernels_options options = {.num_threads = num_threads};
+    if (wants_plain_kernels())
+        options.backend = KERNEL_BACKEND_REFERENCE;
+    return kernels_new(out, &options);
+}
+
+#endif
