@@ -10,11 +10,16 @@
 #include <stdlib.h>
 #include <time.h>
 
-static inline double bench_seconds(void)
+static inline double bench_clock(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static inline double bench_seconds(void)
+{
+    return bench_clock(CLOCK_MONOTONIC);
 }
 
 /* Ends the program with the reason: a measurement that failed must not look like one. */
@@ -25,5 +30,13 @@ static inline double bench_seconds(void)
             exit(1);                                                  \
         }                                                             \
     } while (0)
+
+/* Zeros. */
+static inline void *bench_allocate(size_t count, size_t size)
+{
+    void *memory = calloc(count, size);
+    BENCH_TRY(memory == NULL, "out of memory");
+    return memory;
+}
 
 #endif

@@ -4,9 +4,13 @@
  *     kernels_products
  *
  * Commands on stdin, each answered with {"gflops"}:
- *     WHO KIND TYPE THREADS ROWS IN OUT     WHO ours|library, KIND forward|input|weight, TYPE
- * f32|bf16 WHO attention TYPE 1 SEQ HEADS DIM    one sequence, one key head per head `library` is
- * one call of oneDNN on the whole matrix, with THREADS threads of its own; the bits of such a call
+ *
+ *     WHO KIND TYPE THREADS ROWS IN OUT       WHO ours|library, KIND forward|input|weight,
+ *                                             TYPE f32|bf16
+ *
+ *     WHO attention TYPE 1 SEQ HEADS DIM      one sequence, one key head per head
+ *
+ * `library` is one call of oneDNN on the whole matrix, with THREADS threads of its own; its bits
  * depend on THREADS, ours do not. For attention it is the two batched products alone, the whole
  * square and no softmax; both sides count the causal half. A command repeats the call for 30 ms.
  * With one thread it is the thread's CPU time that counts, so that a busy machine disturbs less. */

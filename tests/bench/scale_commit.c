@@ -31,20 +31,6 @@ static struct run *run;
 static struct group group;
 static double plan_seconds, place_seconds;
 
-static double cpu_seconds(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static void *allocate(size_t count, size_t size)
-{
-    void *memory = calloc(count, size);
-    BENCH_TRY(memory == NULL, "out of memory");
-    return memory;
-}
-
 /* ---- the world before the first save ---- */
 
 static void open_service(char *store)
@@ -54,7 +40,7 @@ static void open_service(char *store)
     bool help = false;
     BENCH_TRY(config_load(&config, 7, arguments, &help), report_line());
     service.config = &config;
-    service.failures = allocate(FAILURES_MAX, sizeof *service.failures);
+    service.failures = bench_allocate(FAILURES_MAX, sizeof *service.failures);
     BENCH_TRY(loop_open(&service.loop, (uint32_t)config.threads_workers, 0), report_line());
     BENCH_TRY(storage_open(&service.storage, &storage_local, store, NULL), report_line());
     BENCH_TRY(pool_open(&service.pool, 1 << 20, 1 << 20, false, service.storage), report_line());
@@ -66,7 +52,7 @@ static void open_attempt(void)
     struct commit_actions actions = {0};
     BENCH_TRY(commit_open(&run->machine, &actions, model_ranks(mesh)), report_line());
     commit_taken(&run->machine, &actions, 1, 0);
-    run->attempt = allocate(1, sizeof *run->attempt);
+    run->attempt = bench_allocate(1, sizeof *run->attempt);
     run->attempt->number = 1;
     run->attempt->world_size = model_ranks(mesh);
 }
@@ -75,20 +61,20 @@ static void open_attempt(void)
 static void plan_group(void)
 {
     uint32_t ranks = model_ranks(mesh);
-    struct slice *room = allocate(MODEL_TENSORS, sizeof *room);
-    const struct slice **slices = allocate(ranks, sizeof *slices);
-    uint32_t *counts = allocate(ranks, sizeof *counts);
+    struct slice *room = bench_allocate(MODEL_TENSORS, sizeof *room);
+    const struct slice **slices = bench_allocate(ranks, sizeof *slices);
+    uint32_t *counts = bench_allocate(ranks, sizeof *counts);
     group = (struct group){.run = run, .attempt = 1, .world_size = ranks, .planned = true};
-    group.ranks = allocate(ranks, sizeof *group.ranks);
+    group.ranks = bench_allocate(ranks, sizeof *group.ranks);
     for (uint32_t i = 0; i < ranks; i++) {
         struct group_rank *rank = &group.ranks[i];
         counts[i] = rank->count = model_slices(room, mesh, i);
-        slices[i] = rank->slices = allocate(rank->count, sizeof *room);
+        slices[i] = rank->slices = bench_allocate(rank->count, sizeof *room);
         memcpy(rank->slices, room, rank->count * sizeof *room);
     }
-    double start = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    double start = bench_clock(CLOCK_PROCESS_CPUTIME_ID);
     BENCH_TRY(layout_plan_save(&group.table, slices, counts, ranks), report_line());
-    double planned = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    double planned = bench_clock(CLOCK_PROCESS_CPUTIME_ID);
     for (uint32_t i = 0; i < ranks; i++) {
         struct group_rank *rank = &group.ranks[i];
         uint64_t bytes;
@@ -100,7 +86,7 @@ static void plan_group(void)
                   report_line());
     }
     plan_seconds = planned - start;
-    place_seconds = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - planned;
+    place_seconds = bench_clock(CLOCK_PROCESS_CPUTIME_ID) - planned;
     for (uint32_t i = 0; i < ranks; i++) {
         free(group.ranks[i].slices);
         group.ranks[i].slices = NULL;
@@ -128,7 +114,7 @@ static struct image *make_image(uint32_t rank, uint64_t step)
     image->tensors = from->tensors;
     image->num_tensors = from->num_tensors;
     image->metas = group.table->tensors;
-    image->digests = allocate(from->num_tensors + 1, sizeof *image->digests);
+    image->digests = bench_allocate(from->num_tensors + 1, sizeof *image->digests);
     for (uint32_t t = 0; t < from->num_tensors; t++)
         image->digests[t] = (struct digest){{step * rank + t, step ^ t}};
     return image;
@@ -137,14 +123,14 @@ static struct image *make_image(uint32_t rank, uint64_t step)
 /* As save.c does at the first BeginSave of a step. */
 static struct save *make_save(uint64_t step)
 {
-    struct save *save = allocate(1, sizeof *save);
+    struct save *save = bench_allocate(1, sizeof *save);
     save->service = &service;
     save->run = run;
     save->group = &group;
     save->step = step;
     save->attempt = 1;
     save->world_size = group.world_size;
-    save->stages = allocate(save->world_size, sizeof *save->stages);
+    save->stages = bench_allocate(save->world_size, sizeof *save->stages);
     save->begun_ms = save->ended_ms = loop_now_ms();
     save->state_json = strdup("{\"data\":{\"sample\":1048576},\"metrics\":{\"loss\":2.5}}");
     snprintf(save->nonce, sizeof save->nonce, "%032" PRIx64, step);
@@ -194,7 +180,7 @@ static void run_commit(void)
     for (uint32_t i = 0; i < ranks; i++)
         save->stages[i].image = make_image(i, step);
     double clock = bench_seconds();
-    double all = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID), own = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+    double all = bench_clock(CLOCK_PROCESS_CPUTIME_ID), own = bench_clock(CLOCK_THREAD_CPUTIME_ID);
     for (uint32_t i = 0; i < ranks; i++)
         begin_rank(save, i);
     for (uint32_t i = 0; i < ranks; i++)
@@ -205,8 +191,8 @@ static void run_commit(void)
         loop_run_pending(service.loop);
         usleep(MANIFEST_WAIT_US);
     }
-    all = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - all;
-    own = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - own;
+    all = bench_clock(CLOCK_PROCESS_CPUTIME_ID) - all;
+    own = bench_clock(CLOCK_THREAD_CPUTIME_ID) - own;
     clock = bench_seconds() - clock;
     BENCH_TRY(service.stats.commits != step, "it was not committed");
     printf("{\"ranks\": %u, \"cpu_seconds\": %.6f, \"service_cpu_seconds\": %.6f, \"seconds\": "

@@ -6,9 +6,11 @@
  *
  *     save PP DP TP        plans the save of all ranks of the mesh; its table is kept for the next
  *                          commands, as a manifest that was written and parsed again
+ *
  *     rank PP DP TP COUNT  plans the load of one rank of another mesh, for COUNT ranks evenly
- * spread; the time of the slowest, and the mean of all all [weights]        plans one reader of
- * everything, or of the weights only
+ *                          spread: the time of the slowest, and the mean of all
+ *
+ *     all [weights]        plans one reader of everything, or of the weights only
  *
  * Times are CPU seconds of this thread, which are those of the clock on an idle machine; counts are
  * boxes to copy, and the shards that they lie in. */
@@ -24,38 +26,24 @@
 /* The saved table, out of a parsed manifest. */
 static struct manifest *saved;
 
-static double cpu_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static void *allocate(size_t count, size_t size)
-{
-    void *memory = calloc(count, size);
-    BENCH_TRY(memory == NULL, "out of memory");
-    return memory;
-}
-
 static struct layout_table *plan_table(struct model_mesh mesh, double *out_seconds)
 {
     uint32_t ranks = model_ranks(mesh);
-    const struct slice **slices = allocate(ranks, sizeof *slices);
-    uint32_t *counts = allocate(ranks, sizeof *counts);
+    const struct slice **slices = bench_allocate(ranks, sizeof *slices);
+    uint32_t *counts = bench_allocate(ranks, sizeof *counts);
     /* One block: as many small ones would leave a hole in the heap, in which the plans of small
      * worlds alone would find memory that is there already. */
     uint32_t most = MODEL_COPIES * (MODEL_PER_LAYER * (MODEL_LAYERS / mesh.pp + 1) + MODEL_OTHERS);
-    struct slice *block = allocate((size_t)ranks * most, sizeof *block), *at = block;
+    struct slice *block = bench_allocate((size_t)ranks * most, sizeof *block), *at = block;
     struct layout_table *table = NULL;
     for (uint32_t rank = 0; rank < ranks; rank++) {
         slices[rank] = at;
         counts[rank] = model_slices(at, mesh, rank);
         at += counts[rank];
     }
-    double start = cpu_seconds();
+    double start = bench_clock(CLOCK_THREAD_CPUTIME_ID);
     BENCH_TRY(layout_plan_save(&table, slices, counts, ranks), report_line());
-    *out_seconds = cpu_seconds() - start;
+    *out_seconds = bench_clock(CLOCK_THREAD_CPUTIME_ID) - start;
     free(block);
     free(slices);
     free(counts);
@@ -75,9 +63,10 @@ static void write_manifest(char **out, size_t *out_bytes, struct layout_table *t
                                             .world_size = ranks,
                                             .shards = ranks},
                                 .table = table,
-                                .digests = allocate(table->num_tensors, sizeof(struct digest)),
-                                .shards = allocate(ranks, sizeof(struct manifest_shard))};
-    uint64_t *tensor_bytes = allocate(ranks, sizeof *tensor_bytes);
+                                .digests =
+                                    bench_allocate(table->num_tensors, sizeof(struct digest)),
+                                .shards = bench_allocate(ranks, sizeof(struct manifest_shard))};
+    uint64_t *tensor_bytes = bench_allocate(ranks, sizeof *tensor_bytes);
     BENCH_TRY(layout_shard_bytes(tensor_bytes, table, ranks), report_line());
     for (uint32_t i = 0; i < ranks; i++) {
         struct shard_geometry geometry;
@@ -102,12 +91,12 @@ static void run_save(struct model_mesh mesh)
     struct layout_table *table = plan_table(mesh, &planned);
     write_manifest(&text, &bytes, table, model_ranks(mesh));
     layout_table_free(table);
-    double start = cpu_seconds();
+    double start = bench_clock(CLOCK_THREAD_CPUTIME_ID);
     BENCH_TRY(manifest_read(&saved, text, bytes), report_line());
     printf("{\"ranks\": %u, \"tensors\": %u, \"layouts\": %u, \"plan_seconds\": %.9f, "
            "\"parse_seconds\": %.9f, \"bytes\": %zu}\n",
            model_ranks(mesh), saved->table->num_tensors, saved->table->num_layouts, planned,
-           cpu_seconds() - start, bytes);
+           bench_clock(CLOCK_THREAD_CPUTIME_ID) - start, bytes);
     free(text);
 }
 
@@ -121,9 +110,9 @@ static struct plan plan_load(const struct slice *wanted, uint32_t count)
 {
     struct load_item *items = NULL;
     struct plan plan = {0};
-    double start = cpu_seconds();
+    double start = bench_clock(CLOCK_THREAD_CPUTIME_ID);
     BENCH_TRY(layout_plan_load(&items, &plan.boxes, saved->table, wanted, count), report_line());
-    plan.seconds = cpu_seconds() - start;
+    plan.seconds = bench_clock(CLOCK_THREAD_CPUTIME_ID) - start;
     for (uint32_t i = 0; i < plan.boxes; i++)
         plan.shards += i == 0 || items[i].shard != items[i - 1].shard;
     free(items);
@@ -132,7 +121,7 @@ static struct plan plan_load(const struct slice *wanted, uint32_t count)
 
 static void run_rank(struct model_mesh mesh, uint32_t count)
 {
-    struct slice *wanted = allocate(MODEL_TENSORS, sizeof *wanted);
+    struct slice *wanted = bench_allocate(MODEL_TENSORS, sizeof *wanted);
     struct plan worst = {0}, most = {0};
     double sum = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -152,7 +141,7 @@ static void run_rank(struct model_mesh mesh, uint32_t count)
 static void run_all(bool weights_only)
 {
     const struct layout_table *table = saved->table;
-    struct slice *wanted = allocate(table->num_tensors, sizeof *wanted);
+    struct slice *wanted = bench_allocate(table->num_tensors, sizeof *wanted);
     uint32_t count = 0;
     for (uint32_t t = 0; t < table->num_tensors; t++) {
         if (weights_only && strncmp(table->tensors[t].name, "optimizer.", 10) == 0)
