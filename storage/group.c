@@ -239,7 +239,8 @@ int storage_group_pin(struct storage *storage, const char *prefix, const char *t
 
 int storage_group_unpin(struct storage *storage, const char *prefix)
 {
-    return remove_note(storage, pins, prefix);
+    int error = remove_note(storage, pins, prefix);
+    return error == ERR_NOT_FOUND ? report_error(error, NULL, "%s is not pinned", prefix) : error;
 }
 
 int storage_group_find_pin(struct storage *storage, const char *prefix)

@@ -119,7 +119,7 @@ def through_a_server(world):
     code, out, err = world.cli("unpin", pin, *server)
     test("a pin is taken away", code == 0, (code, out, err))
     code, out, err = world.cli("unpin", pin, *server)
-    test("not twice", code == 66 and "not held" in err or code == 66, (code, out, err))
+    test("not twice", code == 66 and "is not pinned" in err, (code, out, err))
     code, out, err = world.cli("prune", run, *server)
     test("no rule is an error", code == 2 and "no rule" in err, (code, err))
     code, out, err = world.cli("prune", run, *server, "--keep-within", "7 parsecs")
