@@ -49,16 +49,17 @@ static void print_row_json(const struct row *row, bool is_first)
 
 static void print_row(const struct row *row, bool is_first)
 {
-    char name[200], size[32], text[160], time[40];
+    char name[200], safe[200], size[32], text[160], time[40];
     if (is_first)
         printf("%-32s %6s  %11s  %-20s  %s\n", "CHECKPOINT", "RANKS", "SIZE", "TIME", "STATE");
     snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
              (unsigned long long)row->attempt);
+    text_safe(safe, sizeof safe, name);
     text_safe(text, sizeof text, row->damage[0] != '\0' ? row->damage : row->durability);
     if (row->damage[0] != '\0')
-        printf("%-32s DAMAGED: %s\n", name, text);
+        printf("%-32s DAMAGED: %s\n", safe, text);
     else
-        printf("%-32s %6u  %11s  %-20s  %s%s%s\n", name, row->world_size,
+        printf("%-32s %6u  %11s  %-20s  %s%s%s\n", safe, row->world_size,
                text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time),
                text, row->in_memory ? ", in memory" : "", row->is_pinned ? ", pinned" : "");
 }
