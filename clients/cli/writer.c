@@ -194,6 +194,8 @@ int writer_open(struct writer *writer, const char *where, bool is_forced)
     static const struct storage_options options = {.is_quiet = true};
     writer->where = where;
     int error = storage_open(&writer->store, &storage_local, where, &options);
+    if (error == ERR_NOT_FOUND) /* which would say that the source was not found */
+        error = ERR_IO;
     if (error == 0)
         error = storage_lock(writer->store);
     if (error == 0)
@@ -495,25 +497,19 @@ static int check_proof(const struct writer *writer, const struct digest *proof)
     return 0;
 }
 
-static int publish(struct writer *writer, const struct digest *proof)
+/* The manifest of the shards, whose names are durable by then. */
+static int make_manifest(char **out, size_t *out_bytes, struct writer *writer,
+                         const struct digest *proof)
 {
     struct manifest *manifest = &writer->manifest;
-    char key[STORAGE_KEY_MAX + 32], *text = NULL;
-    size_t bytes = 0;
     for (uint32_t worker = 0; worker < scan_workers() + 1; worker++) {
         for (uint32_t i = 0; i < manifest->table->num_tensors; i++)
             digest_merge(&manifest->digests[i], &writer->digests[worker][i]);
     }
-    snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
     int error = check_proof(writer, proof);
     if (error == 0)
-        error = manifest_write(&text, &bytes, manifest);
-    if (error == 0)
-        error = storage_sync_names(writer->store, writer->directory);
-    if (error == 0)
-        error = storage_publish(writer->store, key, text, bytes);
-    free(text);
-    return error;
+        error = manifest_write(out, out_bytes, manifest);
+    return error != 0 ? error : storage_sync_names(writer->store, writer->directory);
 }
 
 /* After an error: removes what was created, as far as that goes; keeps the error's text. */
@@ -535,11 +531,18 @@ static void remove_shards(struct writer *writer, int error)
 
 int writer_end(struct writer *writer, int error, const struct digest *proof)
 {
+    char key[STORAGE_KEY_MAX + 32], *text = NULL;
+    size_t bytes = 0;
     error = wait_for_shards(writer, error);
     if (error == 0)
-        error = publish(writer, proof);
+        error = make_manifest(&text, &bytes, writer, proof);
+    snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
+    /* A manifest that could not be synced may be back after a power loss: the shards stay. */
     if (error != 0)
         remove_shards(writer, error);
+    else
+        error = storage_publish(writer->store, key, text, bytes);
+    free(text);
     return error;
 }
 

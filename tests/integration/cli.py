@@ -452,7 +452,7 @@ def a_conversion_replaces_nothing_and_says_what_is_in_the_way(bed):
                want=74)
     assert f"in use by process {bed.ckptd.pid}" in text
     cli("convert", "trip", "--store", bed.store, "--output", "/proc/nowhere", "--dtype", "f32",
-        want=66)
+        want=74)
 
 
 @test
