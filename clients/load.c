@@ -11,7 +11,7 @@
  * The boxes are then copied as far as the part goes, and LoadShard is asked for what comes next.
  *
  * What ckptd says is checked: every box must lie inside the saved slice, the wanted slice and the
- * shard, and in the end every wanted element must have been covered exactly once.
+ * shard, and in the end as many elements of each slice must have been copied as it has.
  *
  * Bounds: a busy pool (ERR_BUSY) is waited for at most BUSY_WAIT_MS per shard. */
 #include "clients/session.h"

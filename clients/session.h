@@ -107,9 +107,8 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *me
 /* Asks who is there; forgets session and mappings when it is another ckptd than before. */
 int session_hello(struct ckpt *ckpt, uint32_t timeout_ms);
 /* Describes the tensors of the handle and connects to the arena. With `ahead` the images that ckptd
- * lends for the first saves are mapped too: building page tables takes 0.2 s per GiB where ckptd
- * got no huge pages, and up to 0.6 s where it writes without io_uring and they were never touched.
- */
+ * lends for the first saves are mapped too: building page tables takes long where ckptd got no huge
+ * pages, and longest where it writes without io_uring and they were never touched. */
 int session_describe(struct ckpt *ckpt, uint32_t timeout_ms, bool ahead);
 /* False when there is no session, or ckptd closed it. Costs one system call. */
 bool session_alive(const struct ckpt *ckpt);

@@ -29,10 +29,10 @@ enum cli_exit {
     CLI_DIFFERS = 1,      /* verify found damage, diff found a difference */
     CLI_USAGE = 2,        /* wrong command line */
     CLI_VERSION = 65,     /* a format or protocol that this build does not know */
-    CLI_NOT_FOUND = 66,   /* no such run or checkpoint */
+    CLI_NOT_FOUND = 66,   /* no such store, run or checkpoint */
     CLI_UNAVAILABLE = 69, /* the server cannot be reached or did not answer in time */
     CLI_INTERNAL = 70,    /* out of memory, or a bug */
-    CLI_IO = 74           /* reading or writing failed, permissions and full disks included */
+    CLI_IO = 74           /* reading or writing failed, or was refused */
 };
 
 struct cli {

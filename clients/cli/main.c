@@ -1,9 +1,10 @@
 /* main.c - ckpt-cli: look at checkpoints, prove them, compare them, export and convert them. One
  * table of commands.
  *
- * Offline commands read a store directory (--store) without a lock and change nothing in it; list,
- * show, status and health can ask a running ckptd (--server). Errors are one line on stderr with a
- * hint; exit codes are those of enum cli_exit. With --json stdout is one JSON document. */
+ * With --store a command works on a directory: without a lock, and changing nothing in it but for
+ * prune, pin and unpin. With --server it asks a running ckptd. Which of the two a command takes is
+ * in the table. Errors are one line on stderr with a hint; exit codes are those of enum cli_exit.
+ * With --json stdout is one JSON document. */
 #include "clients/cli/cli.h"
 
 #include "proto/options.h"
@@ -121,8 +122,9 @@ static const struct command {
 
 static const char EXIT_CODES[] =
     "Exit codes: 0 fine; 1 damage or difference found; 2 wrong command line; 65 unknown format\n"
-    "version; 66 no such checkpoint; 69 server unavailable; 70 out of memory or a bug; 74 I/O "
-    "error.\n";
+    "version; 66 no such store, run or checkpoint; 69 server unavailable; 70 out of memory or a\n"
+    "bug; 74 reading or writing failed or was refused (permissions, a full disk, a store in use,\n"
+    "an output that exists, a prune of more than half).\n";
 
 static void print_help(FILE *out)
 {
