@@ -4,6 +4,7 @@
 #include "clients/session.h"
 
 #include "proto/report.h"
+#include "proto/shard.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,18 +26,15 @@ _Static_assert(CKPT_DIMS_MAX == LAYOUT_DIMS_MAX, "the limits of ckpt.h are those
 #define DESCRIBE_MS_DEFAULT 60000u
 #define CONNECT_PAUSE_MS 50u /* between two tries of the first connection */
 
-static const char RUN_CHARACTERS[] =
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-
 static int check_options(const struct ckpt_options *options)
 {
     const char *run = options->run != NULL ? options->run : "";
     if (options->server == NULL || strlen(options->server) >= sizeof((struct ckpt *)0)->server)
         return report_error(ERR_INVALID, "give unix:/path/to/ckptd.sock",
                             "no server was given, or its name is too long");
-    if (run[0] == '\0' || run[0] == '.' || strlen(run) > SESSION_RUN_MAX ||
-        run[strspn(run, RUN_CHARACTERS)] != '\0')
-        return report_error(ERR_INVALID, "use letters, digits, '.', '_' and '-', at most 100",
+    if (!shard_run_is_valid(run) || run[0] == '.' || strlen(run) > SESSION_RUN_MAX)
+        return report_error(ERR_INVALID,
+                            "letters, digits, '_', '-', '.' but not first, at most 100",
                             "the run name '%.100s' is not allowed", run);
     if (options->rank >= options->world_size)
         return report_error(ERR_INVALID, "ranks are counted from 0",
