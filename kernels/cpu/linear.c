@@ -16,9 +16,8 @@
  * and primitives; what lies below is shared by the process and locked by oneDNN itself, so rank
  * threads do not disturb each other.
  *
- * Measured (tests/bench/kernels_products.c, one thread of a Zen 4, CPU time) against one call on
- * the whole matrix: 0.95 to 1.0 of it in f32, 0.9 to 1.0 in bf16. Items that are cut in columns too
- * were slower (0.85 in bf16): the library has its best code only for dense results. */
+ * What that costs beside one call on the whole matrix: `tests/bench/run -k products`. Items are not
+ * cut in columns too: the library has its best code only for dense results. */
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
