@@ -55,8 +55,8 @@ int writer_complete(void *user, uint32_t worker, struct output_block *block);
  */
 int writer_take(struct output_file *file, uint32_t worker, uint64_t index, void *data);
 /* After an error removes what was written, as far as that goes, and returns it; else waits until
- * every shard is durable and publishes the manifest. `proof`, unless NULL: the digests that must
- * have come out, per tensor of the table. */
+ * every shard is durable and publishes the manifest; should that fail, the shards stay. `proof`,
+ * unless NULL: the digests that must have come out, per tensor of the table. */
 int writer_end(struct writer *writer, int error, const struct digest *proof);
 
 /* The table of a checkpoint that parts x replicas ranks of a trainer would save: every tensor cut
