@@ -21,7 +21,7 @@ if nm "$BUILD/ckptd" | grep -q __asan_init; then strict+=(-fsanitize=address,und
 cp clients/examples/ckpt_example.c "$tmp"
 printf '#include <ckpt.h>\nint main() { return ckpt_error() == nullptr; }\n' >"$tmp/plus.cpp"
 read -r -a shared <<<"$(flags --cflags --libs)"
-read -r -a static <<<"$(flags --static --cflags --libs | sed 's/-lckpt//') -lstdc++ -lm"
+read -r -a static <<<"$(flags --static --cflags --libs | sed 's/-lckpt//')"
 check "the example compiles with the shared library" \
     gcc "${strict[@]}" "$tmp/ckpt_example.c" -o "$tmp/shared" -pthread "${shared[@]}"
 check "the example compiles with the static library" gcc "${strict[@]}" "$tmp/ckpt_example.c" \
