@@ -551,6 +551,7 @@ int parallel_agree_quietly(struct comm *world, int rc, uint32_t *out_first)
 {
     uint32_t size = world->size, first = 0;
     int64_t *codes = calloc(size, sizeof(*codes));
+    *out_first = world->rank;
     if (codes == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %u codes", size);
     codes[world->rank] = rc;
