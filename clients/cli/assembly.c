@@ -488,8 +488,9 @@ void output_file_deinit(struct output_file *file)
 
 static int open_file(struct assembly *assembly)
 {
-    struct output_file *file = NULL;
-    int error = assembly->hooks->open(assembly->hooks->user, &file);
+    const struct assembly_hooks *hooks = assembly->hooks;
+    struct output_file *file = assembly->file == NULL ? hooks->file : NULL;
+    int error = hooks->file != NULL ? 0 : hooks->open(hooks->user, &file);
     assembly->file = file;
     assembly->is_last = file == NULL;
     if (error != 0 || file == NULL)

@@ -25,7 +25,6 @@ struct diff {
     struct checkpoint sides[2];
     struct output_file file;   /* the tensors to be read, one after the other; never written */
     struct difference **found; /* per worker, per tensor of `file` */
-    bool is_opened;
     uint64_t counts[NUM_STATES];
     uint32_t num_printed_values;
     bool any_printed;
@@ -127,14 +126,6 @@ static int plan_file(struct diff *diff)
     return 0;
 }
 
-static int open_file(void *user, struct output_file **out)
-{
-    struct diff *diff = user;
-    *out = diff->is_opened ? NULL : &diff->file;
-    diff->is_opened = true;
-    return 0;
-}
-
 static int compare_block(void *user, uint32_t worker, struct output_block *block)
 {
     struct diff *diff = user;
@@ -156,7 +147,7 @@ static int compare_block(void *user, uint32_t worker, struct output_block *block
 static int read_values(struct diff *diff)
 {
     const struct assembly_hooks hooks = {
-        .user = diff, .open = open_file, .complete = compare_block, .progress = &diff->progress};
+        .user = diff, .file = &diff->file, .complete = compare_block, .progress = &diff->progress};
     uint32_t num_workers = scan_workers() + 1;
     int error = 0;
     diff->found = calloc(num_workers, sizeof *diff->found);

@@ -29,7 +29,6 @@ struct export
     uint32_t *order;    /* wanted tensors, in file order */
     struct output_file file;
     char *header;
-    bool is_opened; /* the one output file has been handed out */
     struct storage *folder;
     struct storage_object *part;
     char parent[4096], part_key[256];
@@ -198,14 +197,6 @@ static int create_part(struct export *export)
     return error;
 }
 
-static int open_output(void *user, struct output_file **out)
-{
-    struct export *export = user;
-    *out = export->is_opened ? NULL : &export->file;
-    export->is_opened = true;
-    return 0;
-}
-
 static int take_complete(void *user, uint32_t worker, struct output_block *block)
 {
     struct export *export = user;
@@ -229,7 +220,7 @@ static uint64_t bytes_to_read(const struct export *export)
 static int write_data(struct export *export)
 {
     const struct assembly_hooks hooks = {.user = export,
-                                         .open = open_output,
+                                         .file = &export->file,
                                          .complete = take_complete,
                                          .progress = &export->progress};
     int error = checkpoint_load(&export->checkpoint, false);

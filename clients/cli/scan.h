@@ -102,8 +102,9 @@ struct output_block {
 
 struct assembly_hooks {
     void *user;
-    /* The next output file; NULL: there is none. Caller's thread; may block. After the assembly it
-     * is given back by output_file_deinit. */
+    /* The one output file; or NULL, and open() gives the next, NULL when there is none. Caller's
+     * thread; may block. After the assembly a file is given back by output_file_deinit. */
+    struct output_file *file;
     int (*open)(void *user, struct output_file **out);
     /* A block is complete: on a worker's thread (`worker` up to scan_workers() inclusive). It has
      * to be released, now or later, also when this fails. */
