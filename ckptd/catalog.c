@@ -537,7 +537,7 @@ static int scan_run(struct scan *scan, const char *name)
             scan->run->newest_attempt = c->summary.attempt;
     commit_init(&scan->run->machine, scan->run->newest_attempt);
     if (error == 0)
-        error = storage_groups_pinned(scan->service->storage, name, visit_pin, scan);
+        error = storage_groups_noted(scan->service->storage, STORAGE_PIN, name, visit_pin, scan);
     sync_newest(scan->run);
     return error;
 }

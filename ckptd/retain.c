@@ -100,8 +100,8 @@ static void work_plan(struct job *job)
 {
     struct pruning *pruning = CONTAINER_OF(job, struct pruning, job);
     uint32_t removed;
-    int error =
-        storage_groups_pinned(pruning->service->storage, pruning->run->name, visit_pin, pruning);
+    int error = storage_groups_noted(pruning->service->storage, STORAGE_PIN, pruning->run->name,
+                                     visit_pin, pruning);
     for (uint32_t i = 0; i < pruning->count && error == 0 && pruning->rules.keep_best > 0; i++)
         if (!pruning->items[i].is_damaged)
             error = read_metric(pruning, i);
@@ -401,8 +401,9 @@ static void work_pin(struct job *job)
 {
     struct pinning *pinning = CONTAINER_OF(job, struct pinning, job);
     struct storage *storage = pinning->service->storage;
-    int error = pinning->is_unpin ? storage_group_unpin(storage, pinning->prefix)
-                                  : storage_group_pin(storage, pinning->prefix, pinning->note);
+    int error = pinning->is_unpin
+                    ? storage_group_unnote(storage, STORAGE_PIN, pinning->prefix)
+                    : storage_group_note(storage, STORAGE_PIN, pinning->prefix, pinning->note);
     if (error != 0)
         fault_take(&pinning->fault, error);
 }

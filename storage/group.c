@@ -1,7 +1,7 @@
-/* group.c - the removal of a directory whose objects belong together.
+/* group.c - the removal of a directory whose objects belong together, and what forbids it.
  *
- *   tombstone durable ──► is it pinned? ──yes──► tombstone removed: nothing happened
- *                              │ no
+ *   tombstone durable ──► pinned, in quarantine, leased? ──yes──► tombstone removed: nothing
+ *                              │ no                                                 happened
  *                              ▼
  *          marker removed, durably: from here on the group does not exist for anybody
  *                              │
@@ -10,14 +10,25 @@
  *
  * The order is that of restic and Delta Lake: what makes data reachable goes before the data. A
  * crash before the marker is gone leaves a whole group and a tombstone; after it, rubbish that the
- * same call removes when it is made again. */
+ * same call removes when it is made again.
+ *
+ * Notes are durable and stay until somebody takes them away. A lease is a file
+ * "leases/<group>.<nonce>" that its holder keeps locked, so it ends with its holder however that
+ * ends; a file that nobody holds is rubbish, which whoever removes the group removes too. Whoever
+ * holds back writes first and looks for a tombstone then; whoever removes, the other way round: of
+ * two at the same time one sees the other. */
 #include "storage/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
-static const char pins[] = "pins", tombstones[] = "tombstones";
+#define NONCE_DIGITS 16
+
+static const char tombstones[] = "tombstones", leases[] = "leases";
+static const char *const folders[] = {[STORAGE_PIN] = "pins", [STORAGE_QUARANTINE] = "quarantine"};
+#define NUM_NOTES (sizeof(folders) / sizeof(folders[0]))
 
 /* Names of a directory's objects. */
 struct names {
@@ -74,15 +85,22 @@ static int key_in(char out[STORAGE_KEY_MAX + 1], const char *folder, const char 
                               STORAGE_KEY_MAX);
 }
 
+/* The directory of notes on groups beside `prefix`. */
+static int folder_beside(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix)
+{
+    char parent[STORAGE_KEY_MAX + 1];
+    parent_of(parent, prefix);
+    return key_in(out, parent, kind);
+}
+
 static int note_key(char out[STORAGE_KEY_MAX + 1], const char *kind, const char *prefix)
 {
-    char parent[STORAGE_KEY_MAX + 1], folder[STORAGE_KEY_MAX + 1];
-    parent_of(parent, prefix);
-    int error = key_in(folder, parent, kind);
+    char folder[STORAGE_KEY_MAX + 1];
+    int error = folder_beside(folder, kind, prefix);
     return error == 0 ? key_in(out, folder, prefix + name_in(prefix)) : error;
 }
 
-/* Removes a pin or a tombstone, durably. */
+/* Removes a note or a tombstone, durably. */
 static int remove_note(struct storage *storage, const char *kind, const char *prefix)
 {
     char key[STORAGE_KEY_MAX + 1], folder[STORAGE_KEY_MAX + 1];
@@ -110,21 +128,145 @@ static int publish_note(struct storage *storage, const char *kind, const char *p
     return error == 0 ? storage_publish(storage, key, text, strlen(text)) : error;
 }
 
-/* After a note was published: one of the other kind forbids it. Then it is taken back, and `denial`
- * is the answer. Where that fails, a note too many keeps what could go: harmless. */
-static int give_way(struct storage *storage, const char *kind, const char *other,
-                    const char *prefix, int denial)
+/* After a note was published: `error` forbids it. Then it is taken back. Where that fails, a note
+ * too many keeps what could go: harmless. */
+static int give_way(struct storage *storage, const char *kind, const char *prefix, int error)
 {
     char line[512];
-    int error = find_note(storage, other, prefix);
-    if (error == ERR_NOT_FOUND)
-        return 0;
     if (error == 0)
-        error = report_error(denial, NULL, "%s is in %s", prefix, other);
+        return 0;
     snprintf(line, sizeof(line), "%s", report_line());
     if (remove_note(storage, kind, prefix) != 0)
         log_warn("storage", "%s stays in %s: %s", prefix, kind, report_line());
     return report_error(error, NULL, "%s", line);
+}
+
+/* 0 while there is no such note; `denial` when there is. */
+static int refuse_note(struct storage *storage, const char *kind, const char *prefix, int denial)
+{
+    int error = find_note(storage, kind, prefix);
+    if (error == 0)
+        return report_error(denial, NULL, "%s is in %s", prefix, kind);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+/* ---- leases ---- */
+
+struct leases {
+    struct storage *storage;
+    const char *folder;
+    int (*visit)(void *user, const struct storage_entry *entry);
+    void *user;
+};
+
+/* Cuts ".<nonce>" off; false: not the name of a lease. */
+static bool cut_nonce(char *name)
+{
+    char *dot = strrchr(name, '.');
+    if (dot == NULL || strspn(dot + 1, "0123456789abcdef") != NONCE_DIGITS ||
+        dot[1 + NONCE_DIGITS] != '\0')
+        return false;
+    *dot = '\0';
+    return true;
+}
+
+static int visit_lease(void *user, const struct storage_entry *entry)
+{
+    const struct leases *list = user;
+    char key[STORAGE_KEY_MAX + 1], name[STORAGE_KEY_MAX + 1];
+    struct storage_entry group = {.name = name};
+    snprintf(name, sizeof(name), "%s", entry->name);
+    if (entry->is_dir || !cut_nonce(name))
+        return 0;
+    int error = key_in(key, list->folder, entry->name);
+    if (error == 0)
+        error = storage_find_holder(list->storage, key);
+    if (error == ERR_NOT_FOUND)
+        return 0;
+    return error == 0 ? list->visit(list->user, &group) : error;
+}
+
+int storage_groups_leased(struct storage *storage, const char *parent,
+                          int (*visit)(void *user, const struct storage_entry *entry), void *user)
+{
+    char folder[STORAGE_KEY_MAX + 1];
+    struct leases list = {storage, folder, visit, user};
+    int error = key_in(folder, parent, leases);
+    return error == 0 ? storage_list(storage, folder, visit_lease, &list) : error;
+}
+
+static int deny_lease(void *user, const struct storage_entry *entry)
+{
+    const char *prefix = user;
+    return strcmp(entry->name, prefix + name_in(prefix)) != 0
+               ? 0
+               : report_error(ERR_DENIED, NULL, "%s is in %s: somebody reads it", prefix, leases);
+}
+
+static int refuse_lease(struct storage *storage, const char *prefix)
+{
+    char parent[STORAGE_KEY_MAX + 1];
+    parent_of(parent, prefix);
+    return storage_groups_leased(storage, parent, deny_lease, (void *)(uintptr_t)prefix);
+}
+
+static int collect_lease(void *user, const struct storage_entry *entry)
+{
+    return entry->is_dir ? 0 : add_name(user, entry->name);
+}
+
+/* The files of leases on a group that is gone. One that may not be removed is no harm. */
+static int remove_leases(struct storage *storage, const char *prefix)
+{
+    struct names names = {0};
+    char folder[STORAGE_KEY_MAX + 1], key[STORAGE_KEY_MAX + 1];
+    int error = folder_beside(folder, leases, prefix);
+    if (error == 0)
+        error = storage_list(storage, folder, collect_lease, &names);
+    for (size_t i = 0; i < names.count && error == 0; i++) {
+        error = key_in(key, folder, names.list[i]);
+        if (error == 0 && cut_nonce(names.list[i]) &&
+            strcmp(names.list[i], prefix + name_in(prefix)) == 0 &&
+            storage_find_holder(storage, key) == ERR_NOT_FOUND)
+            storage_remove(storage, key);
+    }
+    free_names(&names);
+    return error;
+}
+
+/* A tombstone is of a removal under way only while somebody has the store's lock: who takes that
+ * first ends or takes back what an earlier one left. */
+static int refuse_removal(struct storage *storage, const char *prefix)
+{
+    int error = find_note(storage, tombstones, prefix);
+    if (error == 0)
+        error = storage_find_holder(storage, NULL);
+    if (error == 0)
+        return report_error(ERR_NOT_FOUND, "take another one", "%s is being removed", prefix);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+int storage_group_lease(struct storage *storage, struct storage_hold **out, const char *prefix,
+                        const char *text)
+{
+    char key[STORAGE_KEY_MAX + 1], name[STORAGE_KEY_MAX + 1];
+    uint64_t nonce;
+    *out = NULL;
+    if (getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce))
+        return report_error(ERR_IO, NULL, "could not get a random number");
+    int error = note_key(key, leases, prefix);
+    if (error == 0)
+        error = snprintf(name, sizeof(name), "%s.%0*llx", key, NONCE_DIGITS,
+                         (unsigned long long)nonce) > STORAGE_KEY_MAX
+                    ? report_error(ERR_INVALID, NULL, "the key of a lease is too long")
+                    : storage_hold(storage, out, name, text, strlen(text));
+    if (error == 0)
+        error = refuse_removal(storage, prefix);
+    if (error != 0) {
+        storage_release(storage, *out);
+        *out = NULL;
+    }
+    return error;
 }
 
 /* ---- removal ---- */
@@ -175,11 +317,19 @@ static int remove_rest(struct storage *storage, const char *prefix, const struct
     return storage_sync_names(storage, stays ? prefix : parent);
 }
 
+static int refuse_held(struct storage *storage, const char *prefix)
+{
+    int error = 0;
+    for (size_t i = 0; i < NUM_NOTES && error == 0; i++)
+        error = refuse_note(storage, folders[i], prefix, ERR_DENIED);
+    return error == 0 ? refuse_lease(storage, prefix) : error;
+}
+
 static int remove_marker(struct storage *storage, const char *prefix, const char *marker)
 {
     int error = publish_note(storage, tombstones, prefix, "");
     if (error == 0 || error == ERR_EXISTS) /* of a removal that was cut short */
-        error = give_way(storage, tombstones, pins, prefix, ERR_DENIED);
+        error = give_way(storage, tombstones, prefix, refuse_held(storage, prefix));
     if (error == 0)
         error = remove_member(storage, prefix, marker);
     return error == 0 ? storage_sync_names(storage, prefix) : error;
@@ -196,6 +346,8 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
     if (error == 0 && (!members.has_marker || is_new))
         error = remove_rest(storage, prefix, &members);
     free_names(&members.names);
+    if (error == 0 && (!members.has_marker || is_new))
+        error = remove_leases(storage, prefix);
     if (error == 0)
         error = remove_note(storage, tombstones, prefix);
     return error == ERR_NOT_FOUND ? 0 : error; /* another call has come to its end */
@@ -229,29 +381,43 @@ int storage_groups_recover(struct storage *storage, const struct storage_group_k
     return error;
 }
 
-/* ---- pins ---- */
+/* ---- notes ---- */
 
-int storage_group_pin(struct storage *storage, const char *prefix, const char *text)
+int storage_group_note(struct storage *storage, enum storage_note kind, const char *prefix,
+                       const char *text)
 {
-    int error = publish_note(storage, pins, prefix, text);
-    return error == 0 ? give_way(storage, pins, tombstones, prefix, ERR_NOT_FOUND) : error;
+    const char *folder = folders[kind];
+    int error = publish_note(storage, folder, prefix, text);
+    return error != 0 ? error
+                      : give_way(storage, folder, prefix,
+                                 refuse_note(storage, tombstones, prefix, ERR_NOT_FOUND));
 }
 
-int storage_group_unpin(struct storage *storage, const char *prefix)
+int storage_group_unnote(struct storage *storage, enum storage_note kind, const char *prefix)
 {
-    int error = remove_note(storage, pins, prefix);
-    return error == ERR_NOT_FOUND ? report_error(error, NULL, "%s is not pinned", prefix) : error;
+    int error = remove_note(storage, folders[kind], prefix);
+    return error == ERR_NOT_FOUND
+               ? report_error(error, NULL, "%s is not in %s", prefix, folders[kind])
+               : error;
 }
 
-int storage_group_find_pin(struct storage *storage, const char *prefix)
+int storage_group_find_note(struct storage *storage, enum storage_note kind, const char *prefix,
+                            char *text, size_t size)
 {
-    return find_note(storage, pins, prefix);
+    char key[STORAGE_KEY_MAX + 1];
+    uint64_t bytes = 0;
+    int error = note_key(key, folders[kind], prefix);
+    if (error == 0)
+        error = storage_fetch(storage, key, text, size > 0 ? size - 1 : 0, &bytes);
+    if (size > 0)
+        text[error != 0 ? 0 : bytes < size ? bytes : size - 1] = '\0';
+    return error;
 }
 
-int storage_groups_pinned(struct storage *storage, const char *parent,
-                          int (*visit)(void *user, const struct storage_entry *entry), void *user)
+int storage_groups_noted(struct storage *storage, enum storage_note kind, const char *parent,
+                         int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
     char folder[STORAGE_KEY_MAX + 1];
-    int error = key_in(folder, parent, pins);
+    int error = key_in(folder, parent, folders[kind]);
     return error == 0 ? storage_list(storage, folder, visit, user) : error;
 }

@@ -16,6 +16,8 @@
  * however that ends, and a second open in the same process is refused too. The file holds the
  * owner's pid.
  *
+ * Holds are files that their holder keeps locked in the same way. They appear locked, by a rename.
+ *
  * Names that begin with ".holdfast" are ours: no key can be one, list hides them. A temporary file
  * that a crash left behind is removed with its directory. */
 #include "storage/engine.h"
@@ -34,6 +36,7 @@
 
 #define LOCK_NAME ".holdfast.lock"
 #define TEMPORARY_PREFIX ".holdfast.tmp."
+#define TEMPORARY_BYTES 64u
 #define PATH_BYTES_MAX 4096u /* of the root's path */
 #define OPEN_TRIES_MAX                                                         \
     64 /* of openat2, which answers EAGAIN while directories are being renamed \
@@ -454,16 +457,21 @@ static int write_all(int fd, const char *data, size_t bytes)
     return fsync(fd);
 }
 
-static int publish_in(struct local *local, int parent, const char *name, const char *key,
-                      const void *data, size_t bytes)
+/* A descriptor, or -1 with errno. */
+static int create_temporary(char out[TEMPORARY_BYTES], int parent)
 {
     uint64_t nonce;
     if (getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce))
-        return fail("could not get a random number", key);
-    char temporary[64];
-    snprintf(temporary, sizeof(temporary), "%s%016llx", TEMPORARY_PREFIX,
-             (unsigned long long)nonce);
-    int fd = open_beneath(parent, temporary, O_WRONLY | O_CREAT | O_EXCL);
+        return -1;
+    snprintf(out, TEMPORARY_BYTES, "%s%016llx", TEMPORARY_PREFIX, (unsigned long long)nonce);
+    return open_beneath(parent, out, O_WRONLY | O_CREAT | O_EXCL);
+}
+
+static int publish_in(struct local *local, int parent, const char *name, const char *key,
+                      const void *data, size_t bytes)
+{
+    char temporary[TEMPORARY_BYTES];
+    int fd = create_temporary(temporary, parent);
     if (fd < 0)
         return fail("could not create a temporary file", key);
     int error = 0;
@@ -659,6 +667,82 @@ static int local_lock(struct storage *storage)
     return 0;
 }
 
+/* ---- holds ---- */
+
+struct storage_hold {
+    int fd; /* locked */
+    char key[STORAGE_KEY_MAX + 1];
+};
+
+/* The name appears when the lock is there: nobody sees it without its holder. */
+static int hold_in(int fd, int parent, const char *temporary, const char *name, const void *data,
+                   size_t bytes)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return fcntl(fd, F_OFD_SETLK, &lock) != 0 || write(fd, data, bytes) != (ssize_t)bytes
+               ? -1
+               : place(parent, temporary, name);
+}
+
+static int local_hold(struct storage *storage, struct storage_hold **out, const char *key,
+                      const void *data, size_t bytes)
+{
+    struct storage_hold *hold = calloc(1, sizeof(*hold));
+    if (hold == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate a hold");
+    const char *name;
+    char temporary[TEMPORARY_BYTES];
+    int error = 0, parent = open_parent(local_of(storage), key, true, &name);
+    hold->fd = parent >= 0 ? create_temporary(temporary, parent) : -1;
+    if (hold->fd < 0) {
+        error = fail("could not create a temporary file", key);
+    } else if (hold_in(hold->fd, parent, temporary, name, data, bytes) != 0) {
+        error = fail("could not hold a small object", key);
+        unlinkat(parent, temporary, 0);
+        close(hold->fd);
+    }
+    if (parent >= 0)
+        close(parent);
+    if (error != 0) {
+        free(hold);
+        return error;
+    }
+    snprintf(hold->key, sizeof(hold->key), "%s", key);
+    *out = hold;
+    return 0;
+}
+
+/* The name first: what is there has a holder. */
+static void local_release(struct storage *storage, struct storage_hold *hold)
+{
+    const char *name;
+    int parent = open_parent(local_of(storage), hold->key, false, &name);
+    if (parent >= 0) {
+        unlinkat(parent, name, 0); /* what stays is a file that nobody holds */
+        close(parent);
+    }
+    close(hold->fd);
+    free(hold);
+}
+
+/* Asking for a lock's holder needs no right to write. */
+static int local_find_holder(struct storage *storage, const char *key)
+{
+    struct local *local = local_of(storage);
+    const char *name = key != NULL ? key : LOCK_NAME;
+    int fd = open_beneath(local->root_fd, name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return fail("could not open an object", name);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int error = 0;
+    if (fcntl(fd, F_OFD_GETLK, &lock) != 0)
+        error = fail("could not look for the holder of an object", name);
+    else if (lock.l_type == F_UNLCK)
+        error = report_error(ERR_NOT_FOUND, NULL, "nobody holds \"%s\"", name);
+    close(fd);
+    return error;
+}
+
 static int local_space(struct storage *storage, struct storage_space *out)
 {
     struct statvfs status;
@@ -691,5 +775,8 @@ const struct storage_ops storage_local = {
     .remove = local_remove,
     .lock = local_lock,
     .space = local_space,
+    .hold = local_hold,
+    .release = local_release,
+    .find_holder = local_find_holder,
     .describe = local_describe,
 };

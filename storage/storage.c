@@ -238,6 +238,31 @@ int storage_space(struct storage *storage, struct storage_space *out)
     return ops_of(storage)->space(storage, out);
 }
 
+int storage_hold(struct storage *storage, struct storage_hold **out, const char *key,
+                 const void *data, size_t bytes)
+{
+    const struct storage_ops *ops = ops_of(storage);
+    CHECK(out != NULL && (data != NULL || bytes == 0));
+    *out = NULL;
+    int error = check_key(key);
+    return error != 0 || !ops->hold ? error : ops->hold(storage, out, key, data, bytes);
+}
+
+void storage_release(struct storage *storage, struct storage_hold *hold)
+{
+    if (hold != NULL)
+        ops_of(storage)->release(storage, hold);
+}
+
+int storage_find_holder(struct storage *storage, const char *key)
+{
+    const struct storage_ops *ops = ops_of(storage);
+    int error = key != NULL ? check_key(key) : 0;
+    if (error == 0 && !ops->find_holder)
+        return report_error(ERR_NOT_FOUND, NULL, "nobody else can reach the store");
+    return error == 0 ? ops->find_holder(storage, key) : error;
+}
+
 const char *storage_describe(struct storage *storage)
 {
     const struct storage_ops *ops = ops_of(storage);

@@ -39,6 +39,7 @@
 
 struct storage;        /* an open back-end */
 struct storage_object; /* an open big object */
+struct storage_hold;   /* a small object that ends with its holder */
 
 enum storage_op { STORAGE_READ, STORAGE_WRITE, STORAGE_SYNC };
 
@@ -130,6 +131,15 @@ struct storage_ops {
      * store. ERR_BUSY names the holder's pid. */
     int (*lock)(struct storage *storage);
     int (*space)(struct storage *storage, struct storage_space *out);
+    /* (optional; all three or none; without: the store is within one process) A small object that
+     * is there as long as its holder: until release, or the end of the process however that comes.
+     * Not durable. Also where the store was opened for reading only. */
+    int (*hold)(struct storage *storage, struct storage_hold **out, const char *key,
+                const void *data, size_t bytes);
+    void (*release)(struct storage *storage, struct storage_hold *hold);
+    /* 0: somebody, here or elsewhere, holds it; ERR_NOT_FOUND: nobody, or it is not there. `key`
+     * NULL: the store's writer lock. */
+    int (*find_holder)(struct storage *storage, const char *key);
     /* (optional) One line for the log: what was chosen and why ("io_uring, depth 32, O_DIRECT"). */
     const char *(*describe)(struct storage *storage);
 };
@@ -187,38 +197,59 @@ int storage_list(struct storage *storage, const char *prefix,
 int storage_remove(struct storage *storage, const char *key);
 int storage_lock(struct storage *storage);
 int storage_space(struct storage *storage, struct storage_space *out);
+int storage_hold(struct storage *storage, struct storage_hold **out, const char *key,
+                 const void *data, size_t bytes);
+void storage_release(struct storage *storage, struct storage_hold *hold); /* NULL is allowed */
+int storage_find_holder(struct storage *storage, const char *key);
 const char *storage_describe(struct storage *storage);
 /* One request, waited for. Not for the hot path. */
 int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
                      uint64_t offset, void *data, uint32_t bytes);
 
 /* A group is a directory of objects that exists for its readers while one small object in it, the
- * marker, does. Notes on it lie beside it: "pins/<its name>" keeps it from being removed,
- * "tombstones/<its name>" says that it is being removed. */
+ * marker, does. Notes on it lie beside it: "pins/<its name>" and "quarantine/<its name>" keep it
+ * from being removed, "tombstones/<its name>" says that it is being removed, and
+ * "leases/<its name>.<nonce>" that a process reads it. */
 struct storage_group_kind {
     const char *marker;                /* name in the directory */
     bool (*is_ours)(const char *name); /* which other objects in it may be removed */
 };
+enum storage_note {
+    STORAGE_PIN,       /* somebody wants it kept */
+    STORAGE_QUARANTINE /* it is damaged: evidence, and not to be used unless asked for by name */
+};
 /* Removes the group `prefix` so that a crash at any point leaves it whole or gone: tombstone, a
- * look for a pin, marker, the rest, tombstone; each durable before the next. What is not ours
- * stays, with its directory. A removal that was cut short is taken up again by the same call.
- * ERR_DENIED: it is pinned, and nothing happened; else the errors of the calls above. */
+ * look for notes and leases, marker, the rest, tombstone; each durable before the next. What is not
+ * ours stays, with its directory. A removal that was cut short is taken up again by the same call.
+ * ERR_DENIED: a note or a lease keeps it, and nothing happened; else the errors of the calls above.
+ */
 int storage_group_remove(struct storage *storage, const struct storage_group_kind *kind,
                          const char *prefix);
 /* What became of removals below `parent` that were cut short: ended where the marker is gone, else
  * taken back. */
 int storage_groups_recover(struct storage *storage, const struct storage_group_kind *kind,
                            const char *parent);
-/* Makes a pin, durably, with a text. Then it looks for a tombstone, so of a pin and a removal at
- * the same time one sees the other. ERR_NOT_FOUND: it is being removed; ERR_EXISTS: it was pinned.
+/* Makes a note, durably, with a text. Then it looks for a tombstone, so of a note and a removal at
+ * the same time one sees the other. ERR_NOT_FOUND: it is being removed; ERR_EXISTS: it was there.
  */
-int storage_group_pin(struct storage *storage, const char *prefix, const char *text);
-/* ERR_NOT_FOUND: it was not pinned. */
-int storage_group_unpin(struct storage *storage, const char *prefix);
-/* 0: it is pinned; ERR_NOT_FOUND: it is not. */
-int storage_group_find_pin(struct storage *storage, const char *prefix);
-/* storage_list of the pins below `parent`; an entry has the name of its group. */
-int storage_groups_pinned(struct storage *storage, const char *parent,
+int storage_group_note(struct storage *storage, enum storage_note kind, const char *prefix,
+                       const char *text);
+/* ERR_NOT_FOUND: there was none. */
+int storage_group_unnote(struct storage *storage, enum storage_note kind, const char *prefix);
+/* 0: there is one; its text, cut to `size` and ended by a NUL, when `size` > 0. ERR_NOT_FOUND. */
+int storage_group_find_note(struct storage *storage, enum storage_note kind, const char *prefix,
+                            char *text, size_t size);
+/* storage_list of the notes below `parent`; an entry has the name of its group. */
+int storage_groups_noted(struct storage *storage, enum storage_note kind, const char *parent,
+                         int (*visit)(void *user, const struct storage_entry *entry), void *user);
+/* Leases the group to this process until storage_release(), or until the process ends: no process
+ * removes it meanwhile. To be taken before the marker is read; what is there then stays. `text`
+ * says who reads. *out is NULL where the back-end is within one process. ERR_NOT_FOUND: it is being
+ * removed. ERR_DENIED, ERR_SPACE: no lease can be written here, and a removal would not see it. */
+int storage_group_lease(struct storage *storage, struct storage_hold **out, const char *prefix,
+                        const char *text);
+/* Calls visit for every lease below `parent` whose holder lives; the entry has the group's name. */
+int storage_groups_leased(struct storage *storage, const char *parent,
                           int (*visit)(void *user, const struct storage_entry *entry), void *user);
 
 /* fault only: lose power and come back. Requests in flight end with ERR_IO; what was not synced is

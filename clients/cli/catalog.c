@@ -83,7 +83,7 @@ static bool is_pinned(struct storage *store, const struct manifest_summary *summ
     char prefix[STORAGE_KEY_MAX];
     return shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt) ==
                0 &&
-           storage_group_find_pin(store, prefix) == 0;
+           storage_group_find_note(store, STORAGE_PIN, prefix, NULL, 0) == 0;
 }
 
 static int list_store(const struct cli *cli)

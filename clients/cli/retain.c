@@ -183,7 +183,7 @@ static int fill_item(struct retain_item *out, struct storage *store,
     if (error != 0)
         return error;
     out->is_damaged = !is_whole(store, entry, prefix);
-    error = storage_group_find_pin(store, prefix);
+    error = storage_group_find_note(store, STORAGE_PIN, prefix, NULL, 0);
     out->is_pinned = error == 0;
     if (error != 0 && error != ERR_NOT_FOUND)
         return error;
@@ -374,8 +374,8 @@ static int pin_store(const struct cli *cli, struct selection *selection, bool is
         error = open_writable(&store, cli);
     if (error != 0)
         return error;
-    error =
-        is_unpin ? storage_group_unpin(store, prefix) : storage_group_pin(store, prefix, cli->note);
+    error = is_unpin ? storage_group_unnote(store, STORAGE_PIN, prefix)
+                     : storage_group_note(store, STORAGE_PIN, prefix, cli->note);
     storage_close(store);
     return error;
 }

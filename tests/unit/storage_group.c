@@ -1,9 +1,13 @@
 /* storage_group.c - the removal of a group: whole or gone, whatever happens in between.
  *
- * Goal: at no point of a removal is there a marker without its objects; what is pinned is not
- * removed; a removal that was cut short can be made again. Method: every operation of a removal
- * fails once, and the power is lost after each, with all or half of what was not synced. */
+ * Goal: at no point of a removal is there a marker without its objects; what is pinned, damaged or
+ * being read is not removed; a removal that was cut short can be made again. Method: every
+ * operation of a removal fails once, and the power is lost after each, with all or half of what was
+ * not synced; leases are held, and dropped by a kill, in a process of their own. */
 #include "tests/unit/storage_bed.h"
+
+#include <signal.h>
+#include <sys/wait.h>
 
 #define SHARDS 3
 #define BYTES STORAGE_ALIGN
@@ -93,18 +97,18 @@ static void test_group__what_is_pinned_stays_until_it_is_unpinned(void **state)
     (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_group_unpin(storage, GROUP), ERR_NOT_FOUND);
-    assert_int_equal(storage_group_pin(storage, GROUP, "for the paper"), 0);
-    assert_int_equal(storage_group_pin(storage, GROUP, "again"), ERR_EXISTS);
+    assert_int_equal(storage_group_unnote(storage, STORAGE_PIN, GROUP), ERR_NOT_FOUND);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "for the paper"), 0);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "again"), ERR_EXISTS);
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
     assert_non_null(strstr(report_line(), "run/step-1 is in pins"));
-    assert_int_equal(storage_group_find_pin(storage, GROUP), 0);
-    assert_int_equal(storage_groups_pinned(storage, "run", check_pin, NULL), 0);
+    assert_int_equal(storage_group_find_note(storage, STORAGE_PIN, GROUP, NULL, 0), 0);
+    assert_int_equal(storage_groups_noted(storage, STORAGE_PIN, "run", check_pin, NULL), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_true(is_whole(storage));
     assert_int_equal(count_names(storage, "run/tombstones"), 0);
-    assert_int_equal(storage_group_unpin(storage, GROUP), 0);
+    assert_int_equal(storage_group_unnote(storage, STORAGE_PIN, GROUP), 0);
     assert_int_equal(storage_fault_crash(storage), 0);
     assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
     assert_int_equal(count_names(storage, "run/step-1"), 0);
@@ -118,11 +122,139 @@ static void test_group__a_pin_sees_the_removal_under_way(void **state)
     struct storage *storage = open_fault("lost=1:memory:");
     assert_int_equal(make_group(storage), 0);
     assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
-    assert_int_equal(storage_group_pin(storage, GROUP, "too late"), ERR_NOT_FOUND);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "too late"), ERR_NOT_FOUND);
     assert_non_null(strstr(report_line(), "tombstones"));
     assert_int_equal(count_names(storage, "run/pins"), 0);
     assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
     storage_close(storage);
+}
+
+static void test_group__what_is_in_quarantine_stays_with_the_reason(void **state)
+{
+    (void)state;
+    char text[16];
+    struct storage *storage = open_fault("lost=1:memory:");
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(
+        storage_group_find_note(storage, STORAGE_QUARANTINE, GROUP, text, sizeof(text)),
+        ERR_NOT_FOUND);
+    assert_string_equal(text, "");
+    assert_int_equal(storage_group_note(storage, STORAGE_QUARANTINE, GROUP, "block 7 is damaged"),
+                     0);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_int_equal(
+        storage_group_find_note(storage, STORAGE_QUARANTINE, GROUP, text, sizeof(text)), 0);
+    assert_string_equal(text, "block 7 is dama"); /* cut to what fits */
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
+    assert_non_null(strstr(report_line(), "run/step-1 is in quarantine"));
+    assert_true(is_whole(storage));
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    assert_int_equal(storage_group_unnote(storage, STORAGE_QUARANTINE, GROUP), 0);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
+    storage_close(storage);
+}
+
+/* ---- leases, on a directory ---- */
+
+static struct storage *open_local(const char *path, bool read_only)
+{
+    struct storage *storage;
+    assert_int_equal(storage_open(&storage, &storage_local, path,
+                                  &(struct storage_options){.read_only = read_only}),
+                     0);
+    return storage;
+}
+
+/* Leases the group, says so, and waits to be killed. */
+static void read_until_killed(const char *path, int fd)
+{
+    struct storage *storage = open_local(path, true);
+    struct storage_hold *hold;
+    char answer = storage_group_lease(storage, &hold, GROUP, "a reader") == 0 && hold ? 'y' : 'n';
+    if (write(fd, &answer, 1) == 1)
+        pause();
+    _exit(1);
+}
+
+static pid_t start_reader(const char *path)
+{
+    int ends[2];
+    char answer = '?';
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        read_until_killed(path, ends[1]);
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &answer, 1), 1);
+    assert_int_equal(answer, 'y');
+    close(ends[0]);
+    return pid;
+}
+
+static int count_step(void *user, const struct storage_entry *entry)
+{
+    assert_string_equal(entry->name, "step-1");
+    ++*(int *)user;
+    return 0;
+}
+
+static int count_leased(struct storage *storage)
+{
+    int count = 0;
+    assert_int_equal(storage_groups_leased(storage, "run", count_step, &count), 0);
+    return count;
+}
+
+static void test_group__a_lease_lasts_as_long_as_its_holder(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    struct storage_hold *hold;
+    bed_make_directory(path);
+    struct storage *storage = open_local(path, false);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_lock(storage), 0);
+    pid_t reader = start_reader(path);
+    assert_int_equal(storage_group_lease(storage, &hold, GROUP, "another"), 0);
+    assert_int_equal(count_leased(storage), 2);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
+    assert_non_null(strstr(report_line(), "somebody reads it"));
+    storage_release(storage, hold);
+    assert_int_equal(count_leased(storage), 1);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
+    assert_true(is_whole(storage));
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    kill(reader, SIGKILL);
+    assert_int_equal(waitpid(reader, NULL, 0), reader);
+    assert_int_equal(count_names(storage, "run/leases"), 1); /* a file that nobody holds */
+    assert_int_equal(count_leased(storage), 0);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
+    assert_int_equal(count_names(storage, "run/step-1"), 0);
+    assert_int_equal(count_names(storage, "run/leases"), 0);
+    storage_close(storage);
+    bed_remove_directory(path);
+}
+
+/* A tombstone means a removal only while somebody can be removing. */
+static void test_group__a_lease_is_refused_while_a_removal_is_under_way(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    struct storage_hold *hold;
+    bed_make_directory(path);
+    struct storage *storage = open_local(path, false), *reader = open_local(path, true);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
+    assert_int_equal(storage_group_lease(reader, &hold, GROUP, ""), 0); /* a crash left it */
+    storage_release(reader, hold);
+    assert_int_equal(storage_lock(storage), 0);
+    assert_int_equal(storage_group_lease(reader, &hold, GROUP, ""), ERR_NOT_FOUND);
+    assert_null(hold);
+    assert_non_null(strstr(report_line(), "being removed"));
+    assert_int_equal(count_names(storage, "run/leases"), 0);
+    storage_close(reader);
+    storage_close(storage);
+    bed_remove_directory(path);
 }
 
 static void test_group__what_is_not_ours_stays_with_its_directory(void **state)
@@ -197,9 +329,9 @@ static void test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone(void **st
         int made = 0;
         for (int n = 1; cut_short(n, losses[i], &made); n++)
             continue;
-        /* list, tombstone, pin, marker, its sync, three shards, directory, its sync, tombstone,
-         * its sync */
-        assert_int_equal(made, 12);
+        /* list, tombstone, pin, quarantine, leases, marker, its sync, three shards, directory, its
+         * sync, leases, tombstone, its sync */
+        assert_int_equal(made, 15);
     }
 }
 
@@ -209,6 +341,9 @@ int main(void)
         cmocka_unit_test(test_group__goes_whole_and_leaves_nothing),
         cmocka_unit_test(test_group__what_is_pinned_stays_until_it_is_unpinned),
         cmocka_unit_test(test_group__a_pin_sees_the_removal_under_way),
+        cmocka_unit_test(test_group__what_is_in_quarantine_stays_with_the_reason),
+        cmocka_unit_test(test_group__a_lease_lasts_as_long_as_its_holder),
+        cmocka_unit_test(test_group__a_lease_is_refused_while_a_removal_is_under_way),
         cmocka_unit_test(test_group__what_is_not_ours_stays_with_its_directory),
         cmocka_unit_test(test_group__recovery_takes_back_what_is_whole_and_ends_the_rest),
         cmocka_unit_test(test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone),
