@@ -2,10 +2,12 @@
  *
  * A directory "<run>/step-00001000-a0003" with a manifest is a committed checkpoint. The summary in
  * the manifest's first 4 KiB, the names and the sizes of the shards are checked; what does not fit
- * is damage: the checkpoint is quarantined, which means named, kept, and never served. Without a
- * manifest it is rubbish of a save that a crash cut short, whatever state that was in (commit.c):
- * this daemon is the store's one writer and its coordinator, so nobody else can still commit it,
- * and its shards are removed. Files of other names are never touched.
+ * is damage: the checkpoint is quarantined, which means named, kept, and never served. What is
+ * proven, here or by a later read, is noted durably beside the checkpoint, so that it is so for
+ * every later start and every tool. An error of a read is no proof: the next start looks again.
+ * Without a manifest it is rubbish of a save that a crash cut short, whatever state that was in
+ * (commit.c): this daemon is the store's one writer and its coordinator, so nobody else can still
+ * commit it, and its shards are removed. Files of other names are never touched.
  *
  * The names of the newest checkpoints are made durable before any is served.
  *
@@ -219,14 +221,70 @@ struct checkpoint *catalog_newest(struct run *run)
     return checkpoint;
 }
 
-void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault)
+/* ---- quarantine ---- */
+
+static void quarantine(struct checkpoint *checkpoint, const char *text)
 {
-    snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s%s%s", fault->message,
-             fault->detail[0] ? ": " : "", fault->detail);
+    snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);
     checkpoint->damaged = true;
     log_error("catalog", "run %s, step %llu, attempt %llu is damaged and quarantined: %s",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
               (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
+}
+
+/* A file that was not found may be one that could not be looked for: the next start lists it. */
+static bool is_proof(const struct fault *fault)
+{
+    return fault->code == ERR_CORRUPT;
+}
+
+/* The durable note on a damaged checkpoint, made by a worker. */
+struct noting {
+    struct storage *storage;
+    char prefix[STORAGE_KEY_MAX];
+    char text[sizeof((struct checkpoint *)0)->damage];
+    struct job job;
+};
+
+static void write_note(struct storage *storage, const char *prefix, const char *text)
+{
+    int error = storage_group_note(storage, STORAGE_QUARANTINE, prefix, text);
+    if (error != 0 && error != ERR_EXISTS)
+        log_warn("catalog", "%s is quarantined until the next start only: %s", prefix,
+                 report_line());
+}
+
+static void work_note(struct job *job)
+{
+    struct noting *noting = CONTAINER_OF(job, struct noting, job);
+    write_note(noting->storage, noting->prefix, noting->text);
+}
+
+static void noted(struct event *event)
+{
+    free(CONTAINER_OF(event, struct noting, job.done));
+}
+
+static void damage_text(char *out, size_t size, const struct fault *fault)
+{
+    snprintf(out, size, "%s%s%s", fault->message, fault->detail[0] ? ": " : "", fault->detail);
+}
+
+void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault)
+{
+    struct service *service = checkpoint->run->service;
+    char text[sizeof checkpoint->damage];
+    damage_text(text, sizeof text, fault);
+    quarantine(checkpoint, text);
+    struct noting *noting = is_proof(fault) ? calloc(1, sizeof *noting) : NULL;
+    if (!noting)
+        return;
+    noting->storage = service->storage;
+    memcpy(noting->text, text, sizeof text);
+    shard_dir_key(noting->prefix, sizeof noting->prefix, checkpoint->run->name,
+                  checkpoint->summary.step, checkpoint->summary.attempt);
+    noting->job = (struct job){.work = work_note, .done.run = noted};
+    loop_work(service->loop, &noting->job);
 }
 
 struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard)
@@ -257,6 +315,31 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->durability = checkpoint->damaged ? "damaged" : "local";
     out->in_memory = catalog_in_memory(checkpoint);
     out->pinned = checkpoint->pinned;
+    out->damage = checkpoint->damage;
+}
+
+int catalog_read_manifest(struct manifest **out, struct storage *storage,
+                          const struct manifest_summary *summary)
+{
+    char key[STORAGE_KEY_MAX + 32];
+    void *text = NULL;
+    size_t bytes = 0;
+    *out = NULL;
+    int error = shard_dir_key(key, STORAGE_KEY_MAX, summary->run, summary->step, summary->attempt);
+    if (error != 0)
+        return error;
+    strcat(key, "/" MANIFEST_NAME);
+    error = storage_fetch_all(storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
+    if (error == 0)
+        error = manifest_read(out, text, bytes);
+    free(text);
+    if (error == 0 && summary->nonce[0] && strcmp((*out)->summary.nonce, summary->nonce) != 0)
+        error = report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since ckptd started");
+    if (error != 0) {
+        manifest_free(*out);
+        *out = NULL;
+    }
+    return error;
 }
 
 /* ---- reading the store ---- */
@@ -382,9 +465,14 @@ static int add_checkpoint(struct scan *scan, struct step *step)
     step->summary.step = step->step; /* in the list it stands where its directory does */
     step->summary.attempt = step->attempt;
     int error = catalog_add(&checkpoint, scan->run, &step->summary);
-    if (error == 0 && step->fault)
-        catalog_damage(checkpoint, step->fault);
-    return error;
+    if (error != 0 || !step->fault)
+        return error;
+    char dir[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
+    damage_text(text, sizeof text, step->fault);
+    quarantine(checkpoint, text);
+    if (is_proof(step->fault) && step_dir(dir, sizeof dir, scan, step) == 0)
+        write_note(scan->service->storage, dir, text);
+    return 0;
 }
 
 static int remove_rubbish(struct scan *scan, const struct step *step)
@@ -500,6 +588,32 @@ static int visit_pin(void *user, const struct storage_entry *entry)
     return 0;
 }
 
+/* What was found damaged before this start stays so until a person has looked (ckpt-cli verify
+ * --release). */
+static int read_quarantine(struct scan *scan)
+{
+    struct storage *storage = scan->service->storage;
+    struct names names = {0};
+    int error =
+        storage_groups_noted(storage, STORAGE_QUARANTINE, scan->run->name, visit_name, &names);
+    for (size_t i = 0; i < names.count && error == 0; i++) {
+        char prefix[STORAGE_KEY_MAX], text[sizeof((struct checkpoint *)0)->damage];
+        uint64_t step, attempt;
+        struct checkpoint *checkpoint = retain_parse(names.list[i].text, &step, &attempt)
+                                            ? catalog_find(scan->run, step, attempt)
+                                            : NULL;
+        if (!checkpoint || checkpoint->damaged)
+            continue;
+        error = shard_dir_key(prefix, sizeof prefix, scan->run->name, step, attempt);
+        if (error == 0)
+            error = storage_group_find_note(storage, STORAGE_QUARANTINE, prefix, text, sizeof text);
+        if (error == 0)
+            quarantine(checkpoint, text[0] ? text : "no reason was noted");
+    }
+    free(names.list);
+    return error;
+}
+
 /* A daemon that was killed after it had placed a manifest may not have made the name durable; this
  * one is about to call the checkpoint local. What was in work then is the newest now. */
 static void sync_newest(struct run *run)
@@ -538,6 +652,8 @@ static int scan_run(struct scan *scan, const char *name)
     commit_init(&scan->run->machine, scan->run->newest_attempt);
     if (error == 0)
         error = storage_groups_noted(scan->service->storage, STORAGE_PIN, name, visit_pin, scan);
+    if (error == 0)
+        error = read_quarantine(scan);
     sync_newest(scan->run);
     return error;
 }

@@ -619,11 +619,16 @@ struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attem
 bool catalog_remove(struct checkpoint *checkpoint);
 /* The newest that is whole, or NULL. */
 struct checkpoint *catalog_newest(struct run *run);
-/* Quarantines it: `fault` says why. */
+/* Quarantines it: `fault` says why. What is proof of damage (ERR_CORRUPT) is also noted
+ * durably, by a worker. */
 void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
 /* The image of a shard, or NULL. */
 struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard);
 bool catalog_in_memory(const struct checkpoint *checkpoint);
+/* The whole manifest, proven; without a nonce in the summary any save's of that step and attempt.
+ * Blocks; any thread. */
+int catalog_read_manifest(struct manifest **out, struct storage *storage,
+                          const struct manifest_summary *summary);
 /* For replies; strings are borrowed from the checkpoint. */
 void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);
 

@@ -8,9 +8,9 @@
  *       ▼ worker: storage_group_remove, which looks for a pin once more behind its tombstone
  *   gone; or still whole (pinned meanwhile, a failed operation): back into the catalog
  *
- * The decision is that of proto/retain.c, the same as in `ckpt-cli prune --store`. Pins are files
- * that also tools without a server make, so they are read for every plan. A pin is written before a
- * tombstone is looked for, a tombstone before a pin is: one of the two sees the other.
+ * The decision is that of proto/retain.c, the same as in `ckpt-cli prune --store`. Pins and leases
+ * are files that also tools without a server make, so they are read for every plan. Each is written
+ * before a tombstone is looked for, a tombstone before they are: one of the two sees the other.
  *
  * Limits: one plan at a time per run (ERR_BUSY); nothing is removed for limits.lease_ms after the
  * start (ERR_BUSY), as readers of the daemon before may still be at work. */
@@ -55,15 +55,31 @@ static void free_pruning(struct pruning *pruning)
 
 /* ---- the plan, on a worker ---- */
 
-static int visit_pin(void *user, const struct storage_entry *entry)
+/* The item that a note or a lease is on, or NULL. */
+static struct retain_item *item_of(struct pruning *pruning, const struct storage_entry *entry)
 {
-    struct pruning *pruning = user;
     uint64_t step, attempt;
     if (entry->is_dir || !retain_parse(entry->name, &step, &attempt))
-        return 0;
+        return NULL;
     for (uint32_t i = 0; i < pruning->count; i++)
         if (pruning->items[i].step == step && pruning->items[i].attempt == attempt)
-            pruning->items[i].is_pinned = true;
+            return &pruning->items[i];
+    return NULL;
+}
+
+static int visit_pin(void *user, const struct storage_entry *entry)
+{
+    struct retain_item *item = item_of(user, entry);
+    if (item)
+        item->is_pinned = true;
+    return 0;
+}
+
+static int visit_lease(void *user, const struct storage_entry *entry)
+{
+    struct retain_item *item = item_of(user, entry);
+    if (item)
+        item->is_leased = true;
     return 0;
 }
 
@@ -72,17 +88,8 @@ static int read_metric(struct pruning *pruning, uint32_t index)
 {
     struct retain_item *item = &pruning->items[index];
     struct manifest *manifest = NULL;
-    char key[STORAGE_KEY_MAX + 32];
-    void *text = NULL;
-    size_t bytes = 0;
-    int error = shard_dir_key(key, STORAGE_KEY_MAX, pruning->run->name, item->step, item->attempt);
-    if (error != 0)
-        return error;
-    strcat(key, "/" MANIFEST_NAME);
-    error = storage_fetch_all(pruning->service->storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
-    if (error == 0)
-        error = manifest_read(&manifest, text, bytes);
-    free(text);
+    int error = catalog_read_manifest(&manifest, pruning->service->storage,
+                                      &pruning->candidates[index].summary);
     if (error != 0) { /* it cannot be verified: then it stays */
         item->is_damaged = true;
         return 0;
@@ -100,8 +107,11 @@ static void work_plan(struct job *job)
 {
     struct pruning *pruning = CONTAINER_OF(job, struct pruning, job);
     uint32_t removed;
-    int error = storage_groups_noted(pruning->service->storage, STORAGE_PIN, pruning->run->name,
-                                     visit_pin, pruning);
+    struct storage *storage = pruning->service->storage;
+    const char *run = pruning->run->name;
+    int error = storage_groups_noted(storage, STORAGE_PIN, run, visit_pin, pruning);
+    if (error == 0)
+        error = storage_groups_leased(storage, run, visit_lease, pruning);
     for (uint32_t i = 0; i < pruning->count && error == 0 && pruning->rules.keep_best > 0; i++)
         if (!pruning->items[i].is_damaged)
             error = read_metric(pruning, i);

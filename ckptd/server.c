@@ -21,8 +21,10 @@
 #define CLOSE_GRACE_MS 1000u
 #define DRAIN_POLL_MS 10
 #define LIST_PAGE_MAX 16384u      /* checkpoints in one answer; the others are on further pages */
-#define LIST_ENTRY_BYTES_MAX 240u /* of one on the wire: a run's name, a nonce, a time, numbers */
+#define LIST_ENTRY_BYTES_MAX 240u /* of a whole one on the wire: run, nonce, time, numbers */
 _Static_assert(LIST_PAGE_MAX *LIST_ENTRY_BYTES_MAX < RPC_MESSAGE_BYTES_MAX, "a page is one reply");
+
+#define LIST_DAMAGED_BYTES_MAX (LIST_ENTRY_BYTES_MAX + sizeof((struct checkpoint *)0)->damage + 16u)
 
 /* ---- small things that all use ---- */
 
@@ -100,7 +102,8 @@ static int fill_page(struct page *page, struct run *run, struct checkpoint *chec
                      bool one_run)
 {
     const struct checkpoint *last = NULL;
-    while (run && page->count < LIST_PAGE_MAX) {
+    size_t room = RPC_MESSAGE_BYTES_MAX; /* damage has a text that makes its entry longer */
+    while (run && page->count < LIST_PAGE_MAX && room > LIST_DAMAGED_BYTES_MAX) {
         if (!checkpoint) {
             run = one_run ? NULL : run->next;
             checkpoint = run ? run->checkpoints : NULL;
@@ -109,6 +112,7 @@ static int fill_page(struct page *page, struct run *run, struct checkpoint *chec
         catalog_summary(&page->summaries[page->count], checkpoint);
         page->pointers[page->count] = &page->summaries[page->count];
         page->count++;
+        room -= LIST_ENTRY_BYTES_MAX + strlen(checkpoint->damage);
         last = checkpoint;
         checkpoint = checkpoint->next;
     }

@@ -102,30 +102,13 @@ static int choose(struct opening *opening)
                         opening->request->attempt != 0 ? " by that attempt" : "");
 }
 
-static int read_manifest(struct opening *opening)
-{
-    struct checkpoint *checkpoint = opening->checkpoint;
-    char key[STORAGE_KEY_MAX + 32];
-    void *text = NULL;
-    size_t bytes = 0;
-    int error = shard_dir_key(key, sizeof key - 32, checkpoint->run->name, checkpoint->summary.step,
-                              checkpoint->summary.attempt);
-    if (error != 0)
-        return error;
-    strcat(key, "/" MANIFEST_NAME);
-    error = storage_fetch_all(opening->service->storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
-    if (error == 0)
-        error = manifest_read(&opening->manifest, text, bytes);
-    free(text);
-    if (error == 0 && strcmp(opening->manifest->summary.nonce, checkpoint->summary.nonce) != 0)
-        error = report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since ckptd started");
-    return error;
-}
-
 static void work_open(struct job *job)
 {
     struct opening *opening = CONTAINER_OF(job, struct opening, job);
-    int error = opening->cached ? 0 : read_manifest(opening);
+    int error = opening->cached
+                    ? 0
+                    : catalog_read_manifest(&opening->manifest, opening->service->storage,
+                                            &opening->checkpoint->summary);
     /* The daemon's own lack of memory, descriptors or rights says nothing about the checkpoint. */
     opening->is_damage =
         error != 0 && error != ERR_MEMORY && error != ERR_BUSY && error != ERR_DENIED;

@@ -157,24 +157,18 @@ struct checkpoint *publish_before(const struct save *save)
  * read is not compared; who loads it will hear why. */
 static void read_before(struct save *save)
 {
-    char key[STORAGE_KEY_MAX + 32];
-    void *text = NULL;
-    size_t bytes = 0;
+    struct manifest_summary before = {.step = save->before.step, .attempt = save->before.attempt};
     struct manifest *manifest = NULL;
-    if (save->before.attempt == 0 || shard_dir_key(key, STORAGE_KEY_MAX, save->run->name,
-                                                   save->before.step, save->before.attempt) != 0)
+    if (save->before.attempt == 0)
         return;
-    strcat(key, "/" MANIFEST_NAME);
-    int error = storage_fetch_all(save->service->storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
-    if (error == 0)
-        error = manifest_read(&manifest, text, bytes);
-    if (error == 0)
+    snprintf(before.run, sizeof before.run, "%s", save->run->name);
+    if (catalog_read_manifest(&manifest, save->service->storage, &before) == 0)
         hash_content(save->before.content, manifest->table, manifest->digests);
     else
-        log_warn("commit", "run %s: step %llu cannot be compared with %s: %s", save->run->name,
-                 (unsigned long long)save->step, key, report_line());
+        log_warn("commit", "run %s: step %llu cannot be compared with step %llu, attempt %llu: %s",
+                 save->run->name, (unsigned long long)save->step, (unsigned long long)before.step,
+                 (unsigned long long)before.attempt, report_line());
     manifest_free(manifest);
-    free(text);
 }
 
 static void work_publish(struct job *job)

@@ -141,7 +141,7 @@ static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *pag
                                 .nonce = from->nonce,
                                 .time = from->time,
                                 .durability = from->durability,
-                                .damage = "",
+                                .damage = from->damage,
                                 .step = from->step,
                                 .attempt = from->attempt,
                                 .bytes = from->bytes,

@@ -43,6 +43,7 @@ struct cli {
     int64_t keep_last, keep_every, keep_best, shards;
     char mesh[96];
     char keep_within[32], metric[64], best[8], note[256];
+    bool is_released;
     bool is_json, is_weights_only, is_forced, is_quick, is_help, is_dry_run, may_remove_most;
     const char *args[2];
     int num_args;
@@ -112,22 +113,25 @@ int selection_parse(struct selection *out, const char *text);
 
 struct catalog_entry {
     struct manifest_summary summary; /* run, step and attempt are those of the directory's name */
-    char damage[160];                /* why the manifest could not be read; "" when it could */
+    char damage[512]; /* what is wrong with the manifest, or its quarantine's reason; "": nothing */
+    bool is_quarantined;
 };
 struct catalog {
     struct catalog_entry *entries; /* by run; newest first */
     uint32_t count, room;
 };
-int store_open(struct storage **out, const struct cli *cli);
+int store_open(struct storage **out, const struct cli *cli); /* for reading */
+int store_open_writable(struct storage **out, const struct cli *cli);
 /* Reads the summaries of one run, or of all with run "". */
 int catalog_read(struct catalog *out, struct storage *store, const char *run);
 void catalog_free(struct catalog *catalog);
 
 #define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 
-/* An open checkpoint: its manifest and, once loaded, its shards. */
+/* An open checkpoint: its manifest and, once loaded, its shards. Nothing removes it meanwhile. */
 struct checkpoint {
     struct storage *store;
+    struct storage_hold *lease; /* NULL where none can be written */
     struct manifest *manifest;
     char *text; /* the manifest's bytes */
     size_t text_bytes;
@@ -136,7 +140,8 @@ struct checkpoint {
     struct shard_file **opened;
     uint64_t clock; /* for the one of `opened` that was taken longest ago */
 };
-/* Finds and reads the manifest, sha256 and all. ERR_NOT_FOUND, ERR_CORRUPT, ERR_VERSION. */
+/* Finds, leases and reads it: the manifest, sha256 and all. Without a step the newest that is not
+ * known to be damaged. ERR_NOT_FOUND, ERR_CORRUPT, ERR_VERSION. */
 int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text);
 void checkpoint_close(struct checkpoint *checkpoint);
 /* Does it belong into the output? --weights-only leaves the optimizer's out. */

@@ -1,10 +1,10 @@
 /* main.c - ckpt-cli: look at checkpoints, prove them, compare them, export and convert them. One
  * table of commands.
  *
- * With --store a command works on a directory: without a lock, and changing nothing in it but for
- * prune, pin and unpin. With --server it asks a running ckptd. Which of the two a command takes is
- * in the table. Errors are one line on stderr with a hint; exit codes are those of enum cli_exit.
- * With --json stdout is one JSON document. */
+ * With --store a command works on a directory: without a lock, under a lease, and changing nothing
+ * in it but for prune, pin, unpin and verify --release. With --server it asks a running ckptd.
+ * Which of the two a command takes is in the table. Errors are one line on stderr with a hint; exit
+ * codes are those of enum cli_exit. With --json stdout is one JSON document. */
 #include "clients/cli/cli.h"
 
 #include "proto/options.h"
@@ -21,6 +21,7 @@ enum setting {
     WEIGHTS_ONLY,
     FORCE,
     QUICK,
+    RELEASE,
     KEEP_LAST,
     KEEP_EVERY,
     KEEP_WITHIN,
@@ -52,6 +53,8 @@ static const struct option settings[] = {
                           "replace an existing file; of convert: an unfinished checkpoint"),
     [QUICK] = OPTION_BOOL(struct cli, is_quick, "quick", "false",
                           "manifest, sizes, headers and checksum tables only, no data"),
+    [RELEASE] = OPTION_BOOL(struct cli, is_released, "release", "false",
+                            "take it out of quarantine when all of it matches"),
     [KEEP_LAST] =
         OPTION_INT(struct cli, keep_last, "keep-last", 0, 0, 1 << 24, "keep the newest so many"),
     [KEEP_EVERY] = OPTION_INT(struct cli, keep_every, "keep-every", 0, 0, 1ll << 40,
@@ -90,7 +93,7 @@ static const struct command {
     {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1,
      BIT(STORE) | BIT(SERVER), cli_show, ""},
     {"verify", "CHECKPOINT", "re-read everything; name every damaged block", 1, 1,
-     BIT(STORE) | BIT(QUICK), cli_verify,
+     BIT(STORE) | BIT(QUICK) | BIT(RELEASE), cli_verify,
      "--quick reads no data. It proves that every file is there in its size, belongs to this\n"
      "checkpoint, and has the checksum table that was committed. It does not prove that the data\n"
      "still match those checksums: a flipped bit on the disk is found without --quick only.\n"},

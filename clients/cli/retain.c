@@ -123,12 +123,6 @@ static int prune_server(struct outcomes *out, const struct cli *cli, const char 
 
 /* ---- on a directory ---- */
 
-static int open_writable(struct storage **out, const struct cli *cli)
-{
-    return storage_open(out, &storage_local, cli->store,
-                        &(struct storage_options){.is_quiet = true});
-}
-
 struct files {
     uint64_t bytes;
     uint32_t count;
@@ -206,8 +200,25 @@ static void remove_one(struct outcome *outcome, struct storage *store, const cha
         snprintf(outcome->error, sizeof outcome->error, "%s", report_line());
 }
 
+struct leasing {
+    struct retain_item *items;
+    uint32_t count;
+};
+
+static int visit_lease(void *user, const struct storage_entry *entry)
+{
+    const struct leasing *leasing = user;
+    uint64_t step, attempt;
+    bool is_ours = retain_parse(entry->name, &step, &attempt);
+    for (uint32_t i = 0; is_ours && i < leasing->count; i++)
+        if (leasing->items[i].step == step && leasing->items[i].attempt == attempt)
+            leasing->items[i].is_leased = true;
+    return 0;
+}
+
 static int prune_catalog(struct outcomes *out, struct storage *store, const struct cli *cli,
-                         const struct catalog *catalog, const struct retain_rules *rules)
+                         const char *run, const struct catalog *catalog,
+                         const struct retain_rules *rules)
 {
     uint32_t removed = 0;
     struct retain_item *items = calloc(catalog->count + 1, sizeof *items);
@@ -215,6 +226,9 @@ static int prune_catalog(struct outcomes *out, struct storage *store, const stru
                               : report_error(ERR_MEMORY, NULL, "no memory for the plan");
     for (uint32_t i = 0; i < catalog->count && error == 0; i++)
         error = fill_item(&items[i], store, &catalog->entries[i], cli);
+    if (error == 0)
+        error = storage_groups_leased(store, run, visit_lease,
+                                      &(struct leasing){items, catalog->count});
     if (error == 0)
         error = retain_plan(items, catalog->count, rules, &removed);
     if (error == ERR_DENIED && cli->is_dry_run)
@@ -237,7 +251,7 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
 {
     struct storage *store = NULL;
     struct catalog catalog = {0};
-    int error = cli->is_dry_run ? store_open(&store, cli) : open_writable(&store, cli);
+    int error = cli->is_dry_run ? store_open(&store, cli) : store_open_writable(&store, cli);
     if (error == 0 && !cli->is_dry_run) {
         error = storage_lock(store);
         if (error == ERR_BUSY)
@@ -249,7 +263,7 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
     if (error == 0)
         error = catalog_read(&catalog, store, run);
     if (error == 0)
-        error = prune_catalog(out, store, cli, &catalog, rules);
+        error = prune_catalog(out, store, cli, run, &catalog, rules);
     catalog_free(&catalog);
     if (store != NULL)
         storage_close(store);
@@ -371,7 +385,7 @@ static int pin_store(const struct cli *cli, struct selection *selection, bool is
         error = shard_dir_key(prefix, sizeof prefix, selection->run, (uint64_t)selection->step,
                               selection->attempt);
     if (error == 0)
-        error = open_writable(&store, cli);
+        error = store_open_writable(&store, cli);
     if (error != 0)
         return error;
     error = is_unpin ? storage_group_unnote(store, STORAGE_PIN, prefix)

@@ -4,13 +4,18 @@
  * not committed and is passed over. The catalog reads only the summaries (the first 4 KiB); opening
  * a checkpoint reads the manifest whole and proves its SHA-256. What the manifest says about itself
  * must agree with the name of its directory. A manifest that cannot be read is listed as damaged,
- * never hidden.
+ * never hidden, and so is what ckptd found damaged and put into quarantine. Such a checkpoint is
+ * opened only when its step is given.
+ *
+ * An open checkpoint is leased, so that no prune of a ckptd or of another tool removes it. Who may
+ * not write into the store reads without a lease, and is told.
  *
  * Bounds: CATALOG_MAX checkpoints, then ERR_BUSY. */
 #include "clients/cli/cli.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CATALOG_MAX (1u << 20)
 #define OPTIMIZER_PREFIX "optimizer."
@@ -21,6 +26,12 @@ int store_open(struct storage **out, const struct cli *cli)
     if (cli->store[0] == '\0')
         return report_error(ERR_INVALID, "add --store DIR", "no store was named");
     return storage_open(out, &storage_local, cli->store, &options);
+}
+
+int store_open_writable(struct storage **out, const struct cli *cli)
+{
+    return storage_open(out, &storage_local, cli->store,
+                        &(struct storage_options){.is_quiet = true});
 }
 
 /* ---- names ---- */
@@ -111,7 +122,7 @@ static void read_summary(struct catalog_entry *entry, const void *text, size_t b
                          const char *run, uint64_t step, uint64_t attempt)
 {
     if (manifest_read_summary(&entry->summary, text, bytes) != 0)
-        snprintf(entry->damage, sizeof entry->damage, "%.159s", report_message());
+        snprintf(entry->damage, sizeof entry->damage, "%s", report_message());
     else if (!summary_fits(&entry->summary, run, step, attempt))
         snprintf(entry->damage, sizeof entry->damage, "the manifest is of another checkpoint");
     if (entry->damage[0] == '\0')
@@ -146,6 +157,40 @@ static int visit_step(void *user, const struct storage_entry *found)
     return error;
 }
 
+/* The entry of a note on a checkpoint, or NULL. */
+static struct catalog_entry *find_entry(struct catalog *catalog, const char *run, const char *name)
+{
+    uint64_t step, attempt;
+    for (uint32_t i = 0; parse_directory(name, &step, &attempt) && i < catalog->count; i++) {
+        const struct manifest_summary *summary = &catalog->entries[i].summary;
+        if (summary->step == step && summary->attempt == attempt && strcmp(summary->run, run) == 0)
+            return &catalog->entries[i];
+    }
+    return NULL;
+}
+
+static int visit_quarantine(void *user, const struct storage_entry *found)
+{
+    struct visit *visit = user;
+    char prefix[STORAGE_KEY_MAX];
+    struct catalog_entry *entry = find_entry(visit->catalog, visit->run, found->name);
+    if (entry == NULL || shard_dir_key(prefix, sizeof prefix, visit->run, entry->summary.step,
+                                       entry->summary.attempt) != 0)
+        return 0;
+    entry->is_quarantined = true;
+    return storage_group_find_note(visit->store, STORAGE_QUARANTINE, prefix, entry->damage,
+                                   sizeof entry->damage);
+}
+
+/* The checkpoints of one run, and which of them are in quarantine. */
+static int read_run(struct visit *visit)
+{
+    int error = storage_list(visit->store, visit->run, visit_step, visit);
+    return error == 0 ? storage_groups_noted(visit->store, STORAGE_QUARANTINE, visit->run,
+                                             visit_quarantine, visit)
+                      : error;
+}
+
 static int visit_run(void *user, const struct storage_entry *found)
 {
     struct visit *outer = user;
@@ -154,7 +199,7 @@ static int visit_run(void *user, const struct storage_entry *found)
         return 0;
     strcpy(run, found->name); /* borrowed only for this call; the inner list uses its own */
     struct visit inner = {outer->catalog, outer->store, run};
-    return storage_list(outer->store, run, visit_step, &inner);
+    return read_run(&inner);
 }
 
 /* By run; then the newest attempt first, since a younger attempt may have gone back to an older
@@ -175,8 +220,7 @@ int catalog_read(struct catalog *out, struct storage *store, const char *run)
 {
     struct visit visit = {out, store, run};
     memset(out, 0, sizeof *out);
-    int error = run[0] != '\0' ? storage_list(store, run, visit_step, &visit)
-                               : storage_list(store, "", visit_run, &visit);
+    int error = run[0] != '\0' ? read_run(&visit) : storage_list(store, "", visit_run, &visit);
     if (error != 0)
         catalog_free(out);
     else if (out->count > 0)
@@ -192,6 +236,20 @@ void catalog_free(struct catalog *catalog)
 
 /* ---- one checkpoint ---- */
 
+static bool is_selected(const struct selection *selection, const struct catalog_entry *entry)
+{
+    const struct manifest_summary *summary = &entry->summary;
+    if (selection->attempt != 0 && summary->attempt != selection->attempt)
+        return false;
+    if (selection->step >= 0)
+        return summary->step == (uint64_t)selection->step;
+    if (entry->damage[0] != '\0')
+        log_warn("store", "%s@%llu-a%llu is damaged and passed over: %s", summary->run,
+                 (unsigned long long)summary->step, (unsigned long long)summary->attempt,
+                 entry->damage);
+    return entry->damage[0] == '\0';
+}
+
 /* Fills in step and attempt where the selection leaves them open. */
 static int find_selected(struct selection *selection, struct storage *store)
 {
@@ -202,8 +260,7 @@ static int find_selected(struct selection *selection, struct storage *store)
     bool any_run = catalog.count > 0, found = false;
     for (uint32_t i = 0; i < catalog.count && !found; i++) {
         const struct manifest_summary *summary = &catalog.entries[i].summary;
-        found = (selection->step < 0 || summary->step == (uint64_t)selection->step) &&
-                (selection->attempt == 0 || summary->attempt == selection->attempt);
+        found = is_selected(selection, &catalog.entries[i]);
         if (found) {
             selection->step = (int64_t)summary->step;
             selection->attempt = summary->attempt;
@@ -215,10 +272,30 @@ static int find_selected(struct selection *selection, struct storage *store)
     if (!any_run)
         return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
                             "the store has no checkpoint of run '%s'", selection->run);
+    if (selection->step < 0)
+        return report_error(ERR_CORRUPT, "name a step to look at it all the same",
+                            "every checkpoint of run '%s' is damaged", selection->run);
     return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
                         "run '%s' has no checkpoint of step %lld%s", selection->run,
                         (long long)selection->step,
                         selection->attempt != 0 ? " by that attempt" : "");
+}
+
+/* Without the right to write, or room for a file, there is no lease: a prune may then remove what
+ * is being read, which ends in an error and not in wrong data. */
+static int take_lease(struct checkpoint *out, const struct selection *selection)
+{
+    char directory[STORAGE_KEY_MAX], text[64];
+    int error = shard_dir_key(directory, sizeof directory, selection->run,
+                              (uint64_t)selection->step, selection->attempt);
+    snprintf(text, sizeof text, "ckpt-cli, process %ld\n", (long)getpid());
+    if (error == 0)
+        error = storage_group_lease(out->store, &out->lease, directory, text);
+    if (error != ERR_DENIED && error != ERR_SPACE)
+        return error;
+    log_warn("store", "%s is read without a lease, a prune may remove it: %s", directory,
+             report_line());
+    return 0;
 }
 
 static int read_manifest(struct checkpoint *out, const struct selection *selection)
@@ -250,6 +327,8 @@ int checkpoint_open(struct checkpoint *out, struct storage *store, const char *t
     if (error == 0)
         error = find_selected(&selection, store);
     if (error == 0)
+        error = take_lease(out, &selection);
+    if (error == 0)
         error = read_manifest(out, &selection);
     if (error == 0) {
         snprintf(out->name, sizeof out->name, "%s@%lld-a%llu", selection.run,
@@ -263,6 +342,8 @@ int checkpoint_open(struct checkpoint *out, struct storage *store, const char *t
 void checkpoint_close(struct checkpoint *checkpoint)
 {
     checkpoint_unload(checkpoint);
+    if (checkpoint->lease != NULL)
+        storage_release(checkpoint->store, checkpoint->lease);
     free(checkpoint->text);
     if (checkpoint->manifest != NULL)
         manifest_free(checkpoint->manifest);

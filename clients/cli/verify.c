@@ -6,6 +6,9 @@
  * against the manifest. Damage does not stop it: all of it is reported, up to DAMAGE_MAX places;
  * the rest is counted.
  *
+ * --release takes a checkpoint that turned out to be whole out of quarantine: its files were put
+ * right from a copy, or the disk read badly once.
+ *
  * --quick ends before the blocks. It proves that the files are there, whole in size, of this
  * checkpoint, and that the table of their checksums is the one that was committed; it proves
  * nothing about the data, and says so. */
@@ -249,15 +252,40 @@ static int verify_all(struct verify *verify)
     return error;
 }
 
+/* Everything matches: the note that says otherwise goes. */
+static int release(const struct verify *verify)
+{
+    const struct manifest_summary *summary = &verify->checkpoint.manifest->summary;
+    struct storage *store = NULL;
+    char prefix[STORAGE_KEY_MAX];
+    int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
+    if (error == 0)
+        error = store_open_writable(&store, verify->cli);
+    if (error != 0)
+        return error;
+    error = storage_group_unnote(store, STORAGE_QUARANTINE, prefix);
+    storage_close(store);
+    if (!verify->cli->is_json)
+        printf("%s: %s\n", verify->checkpoint.name,
+               error == 0 ? "out of quarantine; a running ckptd sees that at its next start"
+                          : "was not in quarantine");
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
 int cli_verify(const struct cli *cli)
 {
     struct verify verify = {.cli = cli};
     struct storage *store = NULL;
-    int error = store_open(&store, cli);
+    int error = cli->is_released && cli->is_quick
+                    ? report_error(ERR_INVALID, "verify without --quick",
+                                   "--release needs the proof that --quick does not give")
+                    : store_open(&store, cli);
     if (error == 0)
         error = checkpoint_open(&verify.checkpoint, store, cli->args[0]);
     if (error == 0)
         error = verify_all(&verify);
+    if (error == 0 && verify.num_damages == 0 && cli->is_released)
+        error = release(&verify);
     checkpoint_close(&verify.checkpoint);
     if (store != NULL)
         storage_close(store);

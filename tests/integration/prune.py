@@ -11,84 +11,14 @@ time limit: 180 s
 import json
 import os
 import random
-import signal
 import subprocess
-import sys
-import tempfile
 import time
 
-BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
-CLI = os.path.join(BUILD, "ckpt-cli")
-SAVER = os.path.join(BUILD, "tests/clients_ckpt")
+from lib_store import CLI, World, end, test
+
 KILLS = 8
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
-number = 0
-
-
-def test(name, condition, detail=""):
-    global number
-    number += 1
-    print(f"{'ok' if condition else 'not ok'} {number} - {name}", flush=True)
-    if not condition:
-        print(f"# {detail}", flush=True)
-
-
-class World:
-    def __init__(self):
-        self.folder = tempfile.mkdtemp(prefix="pr-")
-        self.server = f"unix:{self.folder}/s"
-        self.store = os.path.join(self.folder, "store")
-        self.process = None
-        self.run = None
-
-    def start(self, *options):
-        self.process = subprocess.Popen(
-            [os.path.join(BUILD, "ckptd"), "--listen", self.server, "--store", self.store,
-             "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
-             "--limits.lease_ms", "1000", *options],
-            stderr=open(os.path.join(self.folder, "log"), "ab"))
-        while self.cli("health", "--server", self.server)[0] != 0:
-            time.sleep(0.02)
-        time.sleep(1.05)  # for so long nothing is removed: readers of a ckptd before
-
-    def stop(self, how=signal.SIGTERM):
-        self.process.send_signal(how)
-        self.process.wait(30)
-
-    def save(self, steps):
-        for step in steps:
-            subprocess.run([SAVER, "save", self.server, "2", "1", str(step)], check=True,
-                           stderr=subprocess.DEVNULL, timeout=60)
-        self.run = self.run or self.listed()[0]["run"]
-
-    def cli(self, *arguments):
-        done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, text=True,
-                              timeout=60)
-        return done.returncode, done.stdout, done.stderr
-
-    def listed(self, *where):
-        code, out, err = self.cli("list", "--json", *(where or ("--store", self.store)))
-        assert code == 0, err
-        return json.loads(out)
-
-    def steps(self):
-        return sorted(entry["step"] for entry in self.listed())
-
-    def all_verify(self):
-        """What does not, among those listed."""
-        bad = []
-        for entry in self.listed():
-            name = f"{entry['run']}@{entry['step']}-a{entry['attempt']}"
-            code, out, err = self.cli("verify", "--store", self.store, name)
-            if code != 0:
-                bad.append(name + ": " + out + err)
-        return bad
-
-    def tombstones(self):
-        folder = os.path.join(self.store, self.run, "tombstones")
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        return [name for name in names if name.startswith("step-")]
 
 
 def through_a_server(world):
@@ -119,7 +49,7 @@ def through_a_server(world):
     code, out, err = world.cli("unpin", pin, *server)
     test("a pin is taken away", code == 0, (code, out, err))
     code, out, err = world.cli("unpin", pin, *server)
-    test("not twice", code == 66 and "is not pinned" in err, (code, out, err))
+    test("not twice", code == 66 and "is not in pins" in err, (code, out, err))
     code, out, err = world.cli("prune", run, *server)
     test("no rule is an error", code == 2 and "no rule" in err, (code, err))
     code, out, err = world.cli("prune", run, *server, "--keep-within", "7 parsecs")
@@ -194,9 +124,8 @@ def main():
         on_a_directory(world)
         killed(world)
     finally:
-        if world.process and world.process.poll() is None:
-            world.process.kill()
-    print(f"1..{number}")
+        world.close()
+    end()
 
 
 if __name__ == "__main__":

@@ -136,6 +136,7 @@ static void expect_refused(struct bed *bed, const struct damage *damages, uint32
     bed_stop(bed);
     for (uint32_t i = 0; i < count; i++)
         undo_damage(&undos[i], bed, i + 1, &damages[i]);
+    bed_forget_damage(bed);
 }
 
 /* Gathers damages until there is one for each checkpoint. */

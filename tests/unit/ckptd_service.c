@@ -527,7 +527,16 @@ static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(voi
     Holdfast__V1__ListReply *reply = bed_list(bed);
     assert_int_equal(reply->n_checkpoints, 3); /* kept and named, not deleted */
     assert_string_equal(reply->checkpoints[0]->durability, "damaged");
+    assert_non_null(strstr(reply->checkpoints[0]->damage, "block 3"));
     assert_string_equal(reply->checkpoints[2]->durability, "local");
+    assert_string_equal(reply->checkpoints[2]->damage, "");
+    FREE_REPLY(reply);
+    bed_stop(bed); /* the next one knows without having read them */
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(load_all(bed, -1, &step), 0);
+    assert_true(step == 1);
+    reply = bed_list(bed);
+    assert_non_null(strstr(reply->checkpoints[0]->damage, "block 3"));
     FREE_REPLY(reply);
 }
 
@@ -545,6 +554,7 @@ static void test_service__every_byte_of_a_shard_is_covered(void **state)
         assert_int_equal(load_all(bed, 1, NULL), ERR_CORRUPT);
         bed_stop(bed);
         damage_file(bed, 1, 1, "shard-00001-of-00001.safetensors", places[i]); /* and back */
+        bed_forget_damage(bed);
     }
     assert_int_equal(bed_start(bed), 0);
     assert_int_equal(load_all(bed, 1, NULL), 0);

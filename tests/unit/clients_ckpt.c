@@ -323,14 +323,14 @@ static void test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for(voi
         CKPT_INVALID);
 }
 
-/* clients_ckpt save SERVER WORLD SEED STEP: one save, for tests in other languages. */
-static int save_main(char **argv)
+/* clients_ckpt save|load SERVER WORLD SEED STEP: one of them, for tests in other languages. */
+static int work_main(char **argv)
 {
     struct group group = {.server = argv[2],
                           .world = (uint32_t)atoi(argv[3]),
                           .seed = (uint64_t)atoll(argv[4]),
                           .step = (uint64_t)atoll(argv[5]),
-                          .work = work_save};
+                          .work = strcmp(argv[1], "load") == 0 ? work_load : work_save};
     return group.world >= 1 && group.world <= RANKS_MAX && run_group(&group) == 0 ? 0 : 1;
 }
 
@@ -350,7 +350,7 @@ int main(int argc, char **argv)
         WITH_CKPTD(test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked),
         cmocka_unit_test(test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for),
     };
-    if (argc == 6 && strcmp(argv[1], "save") == 0)
-        return save_main(argv);
+    if (argc == 6 && (strcmp(argv[1], "save") == 0 || strcmp(argv[1], "load") == 0))
+        return work_main(argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

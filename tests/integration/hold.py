@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""hold - quarantine and leases, through ckptd and ckpt-cli.
+
+Goal: what is damaged is noted durably, listed with the reason, passed over by whoever names no
+step, never removed, and given free only by a proof; what a tool reads is not removed by a ckptd
+nor by another tool, and goes when its reader is gone, killed too.
+Method: a real ckptd and store; a byte changed in a shard; readers stopped by SIGSTOP while they
+read. time limit: 60 s
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+from lib_store import CLI, SAVER, World, end, test
+
+
+def shard_of(world, step):
+    entry = {entry["step"]: entry for entry in world.listed()}[step]
+    folder = os.path.join(world.store, world.run, f"step-{step:08}-a{entry['attempt']:04}")
+    return os.path.join(folder, sorted(name for name in os.listdir(folder)
+                                       if name.startswith("shard"))[0])
+
+
+def change_byte(path, place):
+    with open(path, "r+b") as file:
+        file.seek(place)
+        byte = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def damage_of(entries, step):
+    return {entry["step"]: entry.get("damage", "") for entry in entries}[step]
+
+
+def start_at_once(world):
+    """A ckptd that serves, also from a store that it is too early to prune."""
+    world.start("--limits.lease_ms", "1000")
+
+
+def quarantine(world):
+    start_at_once(world)
+    world.save(range(1, 6))
+    world.stop()
+    store, server, run = ("--store", world.store), ("--server", world.server), world.run
+    path = shard_of(world, 5)
+    change_byte(path, 300000)
+    os.truncate(shard_of(world, 4), 4096)
+    start_at_once(world)
+    entries = world.listed(*server)
+    test("a start finds a shard of the wrong size and says so",
+         "bytes instead of" in damage_of(entries, 4) and not damage_of(entries, 5), entries)
+    code = subprocess.run([SAVER, "load", world.server, "1", "1", "5"], capture_output=True,
+                          timeout=60).returncode
+    for _ in range(100):  # a worker makes the note
+        if damage_of(world.listed(), 5):
+            break
+        time.sleep(0.02)
+    notes = sorted(os.listdir(os.path.join(world.store, run, "quarantine")))
+    test("a load finds a changed byte, and both have a durable note",
+         code != 0 and [name[:13] for name in notes] == ["step-00000004", "step-00000005"], notes)
+    world.stop()
+    entries = world.listed()
+    test("tools without a server list it with the reason",
+         "block 0" in damage_of(entries, 5) and "bytes instead of" in damage_of(entries, 4) and
+         not damage_of(entries, 3), entries)
+    start_at_once(world)
+    entries = world.listed(*server)
+    test("so does the next ckptd, which has read none of it", "block 0" in damage_of(entries, 5),
+         entries)
+    world.stop()
+    code, out, err = world.cli("verify", run, *store)
+    test("without a step the newest whole one is taken", code == 0 and f"{run}@3" in out and
+         "passed over" in err, (code, out, err))
+    code, out, err = world.cli("verify", f"{run}@5", *store)
+    test("with a step it is looked at all the same", code == 1 and "DAMAGED" in out, (out, err))
+    code, out, err = world.cli("prune", run, *store, "--keep-last", 1, "--most", "--json")
+    plan = {entry["step"]: entry["plan"] for entry in json.loads(out)["checkpoints"]}
+    test("a prune keeps the evidence and counts it for nothing",
+         plan == {5: "unverifiable", 4: "unverifiable", 3: "last, good", 2: "good", 1: "remove"},
+         plan)
+    code, out, err = world.cli("verify", f"{run}@5", *store, "--release")
+    test("it is not released while it is damaged", code == 1 and damage_of(world.listed(), 5))
+    change_byte(path, 300000)
+    test("nor by being put right alone", damage_of(world.listed(), 5))
+    code, out, err = world.cli("verify", f"{run}@5", *store, "--release")
+    test("but when all of it was read again", code == 0 and "out of quarantine" in out and
+         not damage_of(world.listed(), 5), (code, out, err))
+    start_at_once(world)
+    test("the next ckptd serves it", not damage_of(world.listed(*server), 5))
+    world.stop()
+
+
+def start_reader(world, name):
+    """A tool that has leased the checkpoint and stands still."""
+    leases = os.path.join(world.store, world.run, "leases")
+    before = set(os.listdir(leases)) if os.path.isdir(leases) else set()
+    while True:
+        reader = subprocess.Popen([CLI, "verify", name, "--store", world.store],
+                                  stdout=subprocess.DEVNULL)
+        while reader.poll() is None:
+            if os.path.isdir(leases) and any(entry.startswith("step-") for entry in
+                                             set(os.listdir(leases)) - before):
+                reader.send_signal(signal.SIGSTOP)
+                time.sleep(0.05)
+                if set(os.listdir(leases)) - before:
+                    return reader
+                reader.send_signal(signal.SIGCONT)  # it was about to end
+
+
+def leases(world):
+    store, server, run = ("--store", world.store), ("--server", world.server), world.run
+    start_at_once(world)
+    world.save(range(11, 17))
+    prune = ("prune", run, "--keep-last", 1, "--most", "--json")
+
+    def plan_of(out, step):
+        return {entry["step"]: entry for entry in json.loads(out)["checkpoints"]}[step]
+
+    reader = start_reader(world, f"{run}@11")
+    code, out, err = world.cli(*prune, *server)
+    test("ckptd does not remove what a tool reads",
+         code == 0 and plan_of(out, 11)["plan"] == "leased" and 11 in world.steps() and
+         12 not in world.steps(), (code, out, err))
+    world.stop()
+    code, out, err = world.cli(*prune, *store)
+    test("nor does another tool", code == 0 and plan_of(out, 11)["plan"] == "leased" and
+         11 in world.steps(), (code, out, err))
+    reader.send_signal(signal.SIGCONT)
+    test("the reader finds all of it whole", reader.wait(30) == 0)
+    folder = os.path.join(world.store, run, "leases")
+    test("its lease ends with it", os.listdir(folder) == [], os.listdir(folder))
+    reader = start_reader(world, f"{run}@11")
+    reader.kill()
+    reader.wait()
+    code, out, err = world.cli(*prune, *store)
+    test("a killed reader holds nothing",
+         code == 0 and plan_of(out, 11)["removed"] and 11 not in world.steps(), (code, out, err))
+    test("and leaves nothing", os.listdir(folder) == [], os.listdir(folder))
+    bad = [line for line in world.all_verify() if not line.startswith(f"{run}@4-")]
+    test("what is listed is whole", not bad, bad)
+
+
+def main():
+    world = World()
+    try:
+        quarantine(world)
+        leases(world)
+    finally:
+        world.close()
+    end()
+
+
+if __name__ == "__main__":
+    main()
