@@ -24,9 +24,8 @@
 #define PIECE_BYTES (8u << 20)
 #define RING_WAIT_MS 10000u
 #define RING_PAUSE_US 50u
-#define WAIT_CALL_MS                                                                            \
-    5000u                /* ckptd answers a WaitSave or BeginSave after this long at the latest \
-                          */
+/* ckptd answers a WaitSave or BeginSave after this long at the latest. */
+#define WAIT_CALL_MS 5000u
 #define BUSY_PAUSE_MS 5u /* between two such BeginSaves */
 #define ABORT_CALL_MS 1000u
 #define PROBE_CALL_MS 100u /* a wait of zero: a ckptd that hangs must not hold the caller up */

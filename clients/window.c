@@ -16,9 +16,7 @@
 
 #define WINDOW_WAIT_MS 60000u
 #define WINDOW_SLEEP_MS 100u
-#define WINDOW_SPINS                                                            \
-    64u /* looks before the first sleep: the disk may be just about to be ready \
-         */
+#define WINDOW_SPINS 64u /* looks before the first sleep: the disk may be nearly ready */
 
 uint32_t ckpt_save_order(const struct ckpt *ckpt, uint32_t i)
 {
