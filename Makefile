@@ -8,7 +8,8 @@ CXX = g++
 SANITIZER ?=
 OPT ?= -O2 -g
 WARN = -Wall -Wextra -Werror
-SAN = $(if $(SANITIZER),-fsanitize=$(SANITIZER) -fno-omit-frame-pointer)
+# A finding ends the process: one that is only printed fails no test.
+SAN = $(if $(SANITIZER),-fsanitize=$(SANITIZER) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 # No contraction: the bits of the numerics must not depend on what the compiler fuses.
 CFLAGS_ALL = -std=c17 -D_GNU_SOURCE -I. -I$(OBJ)/gen $(OPT) $(WARN) -ffp-contract=off -fPIC -pthread -MMD -MP $(SAN) $(CFLAGS)
 CXXFLAGS_ALL = -std=c++17 -I. $(OPT) $(WARN) -fPIC -pthread -MMD -MP $(SAN) $(CXXFLAGS)

@@ -294,7 +294,8 @@ static inline void *describe_thread(void *argument)
     peer->image_segments = reply->image_segments;
     peer->num_ahead = (uint32_t)reply->n_segments;
     assert_true(peer->num_ahead <= POOL_SEGMENTS_MAX);
-    memcpy(peer->ahead, reply->segments, peer->num_ahead * sizeof *peer->ahead);
+    for (uint32_t i = 0; i < peer->num_ahead; i++)
+        peer->ahead[i] = reply->segments[i];
     FREE_REPLY(reply);
     describing->error = peer_connect(peer);
     return NULL;
