@@ -17,6 +17,7 @@
 #ifndef HOLDFAST_CKPTD_H
 #define HOLDFAST_CKPTD_H
 
+#include "ckptd/keep/ledger.h"
 #include "ckptd/save/commit.h"
 #include "ckptd/save/pace.h"
 #include "proto/arena.h"
@@ -499,6 +500,7 @@ struct save {
         char content[CHECKSUM_SHA256_HEX];
     } before;
     uint64_t bytes;
+    struct ledger_promise promise; /* of the disk, not taken yet */
     int64_t begun_ms, ended_ms, durable_ms, named_ms;
 };
 
@@ -508,6 +510,9 @@ void save_abort(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__AbortSaveRequest *request);
 void save_identity(struct shard_identity *out, const struct save *save, uint32_t rank);
 struct save *save_find(struct run *run, uint64_t id); /* or NULL */
+/* A save that does not fit is over before it began; what WaitSave says of it is this thread's last
+ * error. */
+void save_refuse(struct run *run, uint64_t step, uint64_t attempt);
 /* It is over: nothing of it is under way. */
 void save_free(struct save *save);
 /* From stage.c: */
@@ -734,8 +739,9 @@ struct service {
     struct failure *failures; /* a ring */
     uint32_t num_failures;
     struct gate gate;
+    struct ledger ledger;
     struct { /* since the start, and of the newest commit */
-        uint64_t commits, failed, unchanged, pruned, bytes_written, bytes_read;
+        uint64_t commits, failed, refused, unchanged, pruned, bytes_written, bytes_read;
         char run[RUN_NAME_MAX + 1];
         uint64_t step, attempt, bytes;
         double seconds, staging_seconds, sync_seconds, names_seconds, manifest_seconds;

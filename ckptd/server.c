@@ -230,12 +230,13 @@ static json_t *describe_saves(const struct service *service)
             const struct commit_save *state = commit_find(&run->machine, save->id);
             json_array_append_new(
                 list,
-                json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:b}", "run", run->name, "step",
-                          (json_int_t)save->step, "attempt", (json_int_t)save->attempt, "bytes",
-                          (json_int_t)save->bytes, "ranks", (int)save->world_size, "ranks_begun",
-                          state ? (int)state->num_begun : 0, "ranks_ended",
+                json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:b, s:s}", "run", run->name,
+                          "step", (json_int_t)save->step, "attempt", (json_int_t)save->attempt,
+                          "bytes", (json_int_t)save->bytes, "ranks", (int)save->world_size,
+                          "ranks_begun", state ? (int)state->num_begun : 0, "ranks_ended",
                           state ? (int)state->num_ended : 0, "ranks_durable",
-                          state ? (int)state->num_durable : 0, "failing", (int)save->discarding));
+                          state ? (int)state->num_durable : 0, "failing", (int)save->discarding,
+                          "durability", "accepted"));
         }
     }
     return list;
@@ -311,11 +312,32 @@ static json_t *describe_catalog(const struct service *service)
 static json_t *describe_totals(const struct service *service)
 {
     return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I}", "commits", (json_int_t)service->stats.commits,
-        "failed_saves", (json_int_t)service->stats.failed, "unchanged_saves",
-        (json_int_t)service->stats.unchanged, "pruned", (json_int_t)service->stats.pruned,
-        "bytes_committed", (json_int_t)service->stats.bytes_written, "bytes_read",
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "commits", (json_int_t)service->stats.commits,
+        "failed_saves", (json_int_t)service->stats.failed, "refused_saves",
+        (json_int_t)service->stats.refused, "unchanged_saves", (json_int_t)service->stats.unchanged,
+        "pruned", (json_int_t)service->stats.pruned, "bytes_committed",
+        (json_int_t)service->stats.bytes_written, "bytes_read",
         (json_int_t)service->stats.bytes_read);
+}
+
+static json_t *describe_disk(const struct service *service)
+{
+    const struct ledger *ledger = &service->ledger;
+    struct storage_space space;
+    int64_t now = loop_now_ms();
+    if (storage_space(service->storage, &space) != 0)
+        return json_null();
+    double hours = ledger_hours_to_full(ledger, &space, now);
+    return json_pack(
+        "{s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o}", "bytes_total",
+        (json_int_t)space.bytes_total, "bytes_used", (json_int_t)ledger_used(&space), "bytes_free",
+        (json_int_t)space.bytes_free, "usable_fraction", ledger->usable_fraction, "bytes_usable",
+        (json_int_t)ledger_usable(ledger, &space), "bytes_promised",
+        (json_int_t)ledger->promised.bytes, "bytes_left", (json_int_t)ledger_room(ledger, &space),
+        "inodes_total", (json_int_t)space.inodes_total, "inodes_free",
+        (json_int_t)space.inodes_free, "inodes_promised", (json_int_t)ledger->promised.inodes,
+        "growth_bytes_per_hour", ledger_growth(ledger, now), "hours_to_full",
+        hours < 0 ? json_null() : json_real(hours));
 }
 
 /* Images of committed checkpoints in memory, and how many of them are proven: a load takes those
@@ -335,15 +357,11 @@ static const struct {
     const char *name;
     json_t *(*describe)(const struct service *service);
 } status_parts[] = {
-    {"pool", describe_pool},
-    {"sessions", describe_sessions},
-    {"catalog", describe_catalog},
-    {"saves", describe_saves},
-    {"images", describe_images},
-    {"last_commit", describe_commit},
-    {"last_unchanged", describe_unchanged},
-    {"pace", describe_pace},
-    {"since_start", describe_totals},
+    {"pool", describe_pool},          {"sessions", describe_sessions},
+    {"catalog", describe_catalog},    {"disk", describe_disk},
+    {"saves", describe_saves},        {"images", describe_images},
+    {"last_commit", describe_commit}, {"last_unchanged", describe_unchanged},
+    {"pace", describe_pace},          {"since_start", describe_totals},
 };
 
 static void do_status(struct service *service, struct rpc_call *call,
@@ -487,6 +505,7 @@ int service_open(struct service **out, const struct config *config)
     service->config = config;
     service->opened_ms = loop_now_ms();
     service->drain_event.run = drain;
+    service->ledger.usable_fraction = config->usable_fraction;
     gate_init(service);
     snprintf(service->socket_path, sizeof service->socket_path, "%s", config->listen + 5);
     snprintf(service->arena_path, sizeof service->arena_path, "%s.arena", service->socket_path);

@@ -56,6 +56,7 @@ enum {
     CKPT_NOT_FOUND = -2,
     CKPT_STALE = -4, /* a newer attempt of the run has taken over: stop */
     CKPT_BUSY = -5,  /* every image is still being written: skip or try again */
+    CKPT_SPACE = -6, /* the checkpoint does not fit on ckptd's disk: this save failed */
     CKPT_CORRUPT = -8,
     CKPT_UNAVAILABLE = -9, /* ckptd cannot be reached */
     CKPT_TIMEOUT = -10,
@@ -146,8 +147,8 @@ int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct
 void ckpt_loaded_free(struct ckpt_loaded *loaded);
 
 /* An image to copy into; one save at a time per handle. While every image is being written it waits
- * at most busy_ms, then CKPT_BUSY. Besides CKPT_UNAVAILABLE: CKPT_STALE, and CKPT_ABORTED when
- * another rank has given this step up already. */
+ * at most busy_ms, then CKPT_BUSY. Besides CKPT_UNAVAILABLE: CKPT_STALE, CKPT_SPACE, and
+ * CKPT_ABORTED when another rank has given this step up already. */
 int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                     const char *state_json /* rank 0; NULL elsewhere */);
 /* The tensor that lies i-th in the image. Valid after ckpt_describe, and the same for the whole

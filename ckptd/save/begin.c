@@ -10,6 +10,9 @@
  *
  * Who finds no image, waiting or not, ends ckptd's manners for the saves in work (gate.c).
  *
+ * The first rank's call promises the save its bytes of the disk, or refuses it (ERR_SPACE); the
+ * others' are refused in the same way while there is no room.
+ *
  * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
  * or after the wait, which limits.wait_ms bounds. One call of a session waits; another takes its
  * place. */
@@ -171,6 +174,23 @@ static int check_state_json(const char *text)
     return object ? 0 : report_error(ERR_INVALID, NULL, "state_json is not a JSON object");
 }
 
+/* Space for all shards, the manifest and the directory. A question to a mounted file system's
+ * counters: it does not wait for the disk. */
+static int promise_space(struct save *save)
+{
+    struct service *service = save->service;
+    struct storage_space space;
+    int error = storage_space(service->storage, &space);
+    for (uint32_t i = 0; i < save->world_size; i++)
+        save->bytes += save->group->ranks[i].geometry.file_bytes;
+    if (error == 0)
+        error = ledger_promise(&service->ledger, &save->promise, &space, save->bytes,
+                               (uint64_t)save->world_size + 2);
+    if (error == ERR_SPACE)
+        save_refuse(save->run, save->step, save->attempt);
+    return error;
+}
+
 static int new_save(struct save **out, struct session *session, uint64_t step)
 {
     struct run *run = session->run;
@@ -194,8 +214,12 @@ static int new_save(struct save **out, struct session *session, uint64_t step)
     save->world_size = run->machine.world_size;
     save->begun_ms = save->ended_ms = loop_now_ms();
     shard_dir_key(save->dir, sizeof save->dir, run->name, step, session->attempt);
-    for (uint32_t i = 0; i < save->world_size; i++)
-        save->bytes += run->group->ranks[i].geometry.file_bytes;
+    int error = promise_space(save);
+    if (error != 0) {
+        free(stages);
+        free(save);
+        return error;
+    }
     save->next = run->saves;
     run->saves = save;
     attempt_keep_parent(run);

@@ -65,18 +65,45 @@ static void answer_waiters(struct save *save, Holdfast__V1__SaveState state, con
     }
 }
 
+static void remember(struct run *run, uint64_t step, uint64_t attempt, const char *reason)
+{
+    struct service *service = run->service;
+    struct failure *failure = &service->failures[service->num_failures++ % FAILURES_MAX];
+    snprintf(failure->run, sizeof failure->run, "%s", run->name);
+    snprintf(failure->reason, sizeof failure->reason, "%s", reason);
+    failure->step = step;
+    failure->attempt = attempt;
+    service->stats.failed++;
+    log_warn("commit", "run %s, step %llu, attempt %llu failed: %s", run->name,
+             (unsigned long long)step, (unsigned long long)attempt, reason);
+}
+
 static void remember_failure(struct save *save, const char *reason)
 {
-    struct service *service = save->service;
-    struct failure *failure = &service->failures[service->num_failures++ % FAILURES_MAX];
-    snprintf(failure->run, sizeof failure->run, "%s", save->run->name);
-    snprintf(failure->reason, sizeof failure->reason, "%s", reason);
-    failure->step = save->step;
-    failure->attempt = save->attempt;
-    service->stats.failed++;
-    log_warn("commit", "run %s, step %llu, attempt %llu failed: %s", save->run->name,
-             (unsigned long long)save->step, (unsigned long long)save->attempt, reason);
+    remember(save->run, save->step, save->attempt, reason);
     answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
+}
+
+static const struct failure *find_failure(const struct service *service, const char *run,
+                                          uint64_t step, uint64_t attempt)
+{
+    uint32_t count = service->num_failures < FAILURES_MAX ? service->num_failures : FAILURES_MAX;
+    for (uint32_t i = 1; i <= count; i++) {
+        const struct failure *failure =
+            &service->failures[(service->num_failures - i) % FAILURES_MAX];
+        if (failure->step == step && failure->attempt == attempt && strcmp(failure->run, run) == 0)
+            return failure;
+    }
+    return NULL;
+}
+
+/* Each rank is refused: once is enough. */
+void save_refuse(struct run *run, uint64_t step, uint64_t attempt)
+{
+    if (find_failure(run->service, run->name, step, attempt))
+        return;
+    run->service->stats.refused++;
+    remember(run, step, attempt, report_line());
 }
 
 /* The first fault of a rank, or of the save itself, explains the machine's reason. */
@@ -121,6 +148,7 @@ void save_free(struct save *save)
         at = &(*at)->next;
     *at = save->next;
     CHECK(!save->waiters);
+    ledger_end(&run->service->ledger, &save->promise);
     for (uint32_t i = 0; i < save->world_size; i++) {
         release_image(&save->stages[i]);
         free(save->stages[i].announced);
@@ -163,6 +191,27 @@ static void report_commit(struct save *save)
              seconds > 0 ? (double)save->bytes / seconds / 1e9 : 0.0,
              service->stats.staging_seconds, service->stats.sync_seconds,
              service->stats.names_seconds, service->stats.manifest_seconds, save->world_size);
+}
+
+/* Says how much of the disk is left, and warns while there is time. */
+static void report_disk(const struct save *save)
+{
+    struct service *service = save->service;
+    struct storage_space space;
+    int64_t now = loop_now_ms();
+    ledger_note(&service->ledger, now, (int64_t)save->bytes);
+    if (storage_space(service->storage, &space) != 0)
+        return;
+    char hours[48] = "";
+    double left = ledger_hours_to_full(&service->ledger, &space, now);
+    if (left >= 0)
+        snprintf(hours, sizeof hours, "; at the rate of the last saves for %.1f hours", left);
+    bool is_short = ledger_must_warn(&service->ledger, &space, now, save->bytes);
+    log_print(is_short ? LOG_WARN : LOG_DEBUG, "disk",
+              "%llu of %llu usable bytes are in use, %llu are left%s",
+              (unsigned long long)ledger_used(&space),
+              (unsigned long long)ledger_usable(&service->ledger, &space),
+              (unsigned long long)ledger_room(&service->ledger, &space), hours);
 }
 
 /* The memory tier: the images of the newest checkpoint stay, older ones go. Of a window nothing
@@ -234,6 +283,7 @@ static void perform_done(struct save *save)
     struct checkpoint *checkpoint = NULL;
     char text[REPEAT_TEXT_BYTES];
     report_commit(save);
+    report_disk(save);
     compare_content(save);
     if (catalog_add(&checkpoint, save->run, &save->summary) != 0) {
         log_error("commit",
@@ -386,19 +436,6 @@ static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_
     loop_timer(service->loop, &waiter->timer, ms);
     if (ms > 0)
         gate_hurry_save(save); /* a question alone is no reason to hurry */
-}
-
-static const struct failure *find_failure(const struct service *service, const char *run,
-                                          uint64_t step, uint64_t attempt)
-{
-    uint32_t count = service->num_failures < FAILURES_MAX ? service->num_failures : FAILURES_MAX;
-    for (uint32_t i = 1; i <= count; i++) {
-        const struct failure *failure =
-            &service->failures[(service->num_failures - i) % FAILURES_MAX];
-        if (failure->step == step && failure->attempt == attempt && strcmp(failure->run, run) == 0)
-            return failure;
-    }
-    return NULL;
 }
 
 void save_wait(struct service *service, struct rpc_call *call,

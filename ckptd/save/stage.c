@@ -1,6 +1,6 @@
 /* stage.c - one rank's part of a save: announced ranges become a durable file.
  *
- *   begin ──► create (worker: room checked, file reserved, header into the image)
+ *   begin ──► create (worker: file reserved, header into the image)
  *     │           │
  *     │ ranges    ▼
  *     └──► a chunk whose every byte is announced ──gate──► hashed, written
@@ -93,25 +93,6 @@ static void move_window(struct stage *stage)
 
 /* ---- create ---- */
 
-/* Would this file leave the file system fuller than allowed? */
-static int check_room(struct service *service, uint64_t bytes)
-{
-    struct storage_space space;
-    int error = storage_space(service->storage, &space);
-    if (error != 0)
-        return error;
-    double used = (double)(space.bytes_total - space.bytes_free);
-    double allowed = service->config->usable_fraction * (double)space.bytes_total;
-    if (space.bytes_free < bytes || used + (double)bytes > allowed)
-        return report_error(ERR_SPACE, "remove checkpoints, or raise storage.usable_fraction",
-                            "a shard of %llu bytes does not fit: %.0f of %.0f usable bytes are in "
-                            "use",
-                            (unsigned long long)bytes, used, allowed);
-    if (space.inodes_total > 0 && space.inodes_free == 0)
-        return report_error(ERR_SPACE, "remove files", "the file system has no free inodes");
-    return 0;
-}
-
 static int put_header(struct stage *stage, const struct shard_identity *identity)
 {
     struct image *image = stage->image;
@@ -135,8 +116,6 @@ static int create_file(struct stage *stage)
     char key[STORAGE_KEY_MAX];
     save_identity(&identity, stage->save, stage->rank);
     int error = shard_key(key, sizeof key, &identity);
-    if (error == 0)
-        error = check_room(service, stage->image->geometry.file_bytes);
     if (error == 0)
         error = storage_object_create(service->storage, &stage->image->object, key,
                                       stage->image->geometry.file_bytes);
@@ -187,6 +166,7 @@ static void created(struct event *event)
         return;
     stage->created = true;
     struct image *image = stage->image;
+    ledger_take(&image->service->ledger, &stage->save->promise, image->geometry.file_bytes, 1);
     for (uint32_t i = 0; i < image->num_chunks && i < image->num_rooms; i++) {
         uint64_t start, end;
         image_chunk_range(image, i, &start, &end);

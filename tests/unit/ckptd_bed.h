@@ -176,6 +176,17 @@ static inline json_t *bed_status(struct bed *bed)
     return status;
 }
 
+/* One number of it: <part>.<name>. */
+static inline double status_number(struct bed *bed, const char *part, const char *name)
+{
+    json_t *status = bed_status(bed);
+    const json_t *value = json_object_get(json_object_get(status, part), name);
+    assert_true(json_is_number(value));
+    double number = json_number_value(value);
+    json_decref(status);
+    return number;
+}
+
 /* The first page of the run's list; FREE_REPLY() it. */
 static inline Holdfast__V1__ListReply *bed_list(struct bed *bed)
 {

@@ -585,19 +585,53 @@ static void test_service__a_load_waits_for_memory_and_then_says_busy(void **stat
 
 /* ---- faults and the end ---- */
 
-static void test_service__a_full_disk_is_a_failed_save(void **state)
+/* The store takes two checkpoints of 4 MiB in its usable part of 10, not three. */
+static void test_service__a_full_disk_is_a_save_refused_with_the_numbers(void **state)
 {
     struct bed *bed = *state;
     char reason[512];
     bed_stop(bed);
-    bed->config.usable_fraction = 1e-9;
+    snprintf(bed->config.store, sizeof bed->config.store, "memory:%u", 12 * MIB);
+    bed->started_ago_ms = bed->config.limit_lease_ms;
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, 1);
+    open_world(bed, 2);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
+    assert_true(status_number(bed, "disk", "bytes_promised") > 2 * MIB); /* rank 1 is to begin */
+    assert_int_equal(peer_begin(&peers[1], 1), 0);
     peer_finish(&peers[0], 1);
-    assert_int_equal(wait_save(bed, 1, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
+    peer_finish(&peers[1], 1);
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_true(save_step(peers, 2, 2));
+    assert_true(status_number(bed, "disk", "bytes_promised") == 0);
+    assert_true(status_number(bed, "disk", "bytes_left") < 4 * MIB);
+    for (uint32_t rank = 0; rank < 2; rank++) {
+        assert_int_equal(peer_begin(&peers[rank], 3), ERR_SPACE);
+        assert_non_null(strstr(report_message(), "usable bytes are in use"));
+    }
+    assert_int_equal(wait_save(bed, 3, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
     assert_non_null(strstr(reason, "does not fit"));
-    peers_close(peers, 1);
+    assert_true(status_number(bed, "since_start", "refused_saves") == 1);
+    assert_true(status_number(bed, "since_start", "failed_saves") == 1);
+    assert_int_equal(load_all(bed, 2, NULL), 0);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    peers_close(peers, 2);
+}
+
+/* A save that fails gives its promise back. */
+static void test_service__a_save_given_up_holds_no_room(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed, 2);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    assert_true(status_number(bed, "disk", "bytes_promised") > 0);
+    assert_true(status_number(bed, "disk", "inodes_promised") > 0);
+    peer_close(&peers[0]);
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
+    for (int i = 0; i < 100 && status_number(bed, "disk", "bytes_promised") > 0; i++)
+        sleep_ms(10);
+    assert_true(status_number(bed, "disk", "bytes_promised") == 0);
+    assert_true(status_number(bed, "disk", "inodes_promised") == 0);
+    peers_close(peers, 2);
 }
 
 static void test_service__a_second_daemon_on_the_store_is_refused(void **state)
@@ -692,7 +726,8 @@ int main(void)
         CASE(test_service__damage_on_disk_quarantines_and_the_older_one_loads),
         CASE(test_service__every_byte_of_a_shard_is_covered),
         CASE(test_service__a_load_waits_for_memory_and_then_says_busy),
-        CASE(test_service__a_full_disk_is_a_failed_save),
+        CASE(test_service__a_full_disk_is_a_save_refused_with_the_numbers),
+        CASE(test_service__a_save_given_up_holds_no_room),
         CASE(test_service__a_second_daemon_on_the_store_is_refused),
         CASE(test_service__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones),
         CASE(test_service__a_drain_gives_up_a_save_that_never_ends),
