@@ -198,6 +198,22 @@ static inline Holdfast__V1__ListReply *bed_list(struct bed *bed)
     return reply;
 }
 
+/* Pins a step of the open attempt, or takes its pin away. */
+static inline int bed_pin(struct bed *bed, uint64_t step, bool unpin)
+{
+    Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
+    Holdfast__V1__PinReply *reply;
+    request.run = RUN;
+    request.step = step;
+    request.attempt = bed->attempt;
+    request.unpin = unpin;
+    request.note = "the test";
+    int error = call(bed, "Pin", &request.base, &holdfast__v1__pin_reply__descriptor, &reply);
+    if (error == 0)
+        FREE_REPLY(reply);
+    return error;
+}
+
 static inline int open_attempt(struct bed *bed, uint32_t world_size)
 {
     Holdfast__V1__OpenAttemptRequest request = HOLDFAST__V1__OPEN_ATTEMPT_REQUEST__INIT;

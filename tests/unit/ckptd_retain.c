@@ -35,21 +35,6 @@ static int prune(struct bed *bed, const Holdfast__V1__PruneRequest *request,
     return call(bed, "Prune", &request->base, &holdfast__v1__prune_reply__descriptor, out);
 }
 
-static int pin(struct bed *bed, uint64_t step, bool unpin)
-{
-    Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
-    Holdfast__V1__PinReply *reply;
-    request.run = RUN;
-    request.step = step;
-    request.attempt = bed->attempt;
-    request.unpin = unpin;
-    request.note = "the test";
-    int error = call(bed, "Pin", &request.base, &holdfast__v1__pin_reply__descriptor, &reply);
-    if (error == 0)
-        FREE_REPLY(reply);
-    return error;
-}
-
 /* Bit s: step s is in the list, whole. Bit 32 + s: it is pinned there. */
 static uint64_t listed(struct bed *bed)
 {
@@ -103,9 +88,9 @@ static void test_retain__rules_remove_and_holds_keep(void **state)
     Holdfast__V1__PruneReply *reply;
     save_steps(bed, 1, STEPS);
     assert_int_equal(load_open(&loading, bed, 2), 0); /* leased */
-    assert_int_equal(pin(bed, 1, false), 0);
-    assert_int_equal(pin(bed, 1, false), ERR_EXISTS);
-    assert_int_equal(pin(bed, 17, false), ERR_NOT_FOUND);
+    assert_int_equal(bed_pin(bed, 1, false), 0);
+    assert_int_equal(bed_pin(bed, 1, false), ERR_EXISTS);
+    assert_int_equal(bed_pin(bed, 17, false), ERR_NOT_FOUND);
     Holdfast__V1__PruneRequest request = keep_last(1);
     assert_int_equal(prune(bed, &request, &reply), 0);
     assert_int_equal(reply->n_entries, STEPS);
@@ -132,8 +117,8 @@ static void test_retain__rules_remove_and_holds_keep(void **state)
     bed_stop(bed);
     assert_int_equal(bed_start(bed), 0);
     assert_true(listed(bed) == (1u << 1 | 1u << 2 | 1u << 5 | 1u << 6 | 1ull << 33));
-    assert_int_equal(pin(bed, 1, true), 0);
-    assert_int_equal(pin(bed, 1, true), ERR_NOT_FOUND);
+    assert_int_equal(bed_pin(bed, 1, true), 0);
+    assert_int_equal(bed_pin(bed, 1, true), ERR_NOT_FOUND);
     assert_int_equal(prune(bed, &request, &reply), 0);
     FREE_REPLY(reply);
     assert_true(listed(bed) == (1u << 5 | 1u << 6));
