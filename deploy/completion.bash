@@ -6,7 +6,7 @@ _ckpt_cli() {
     local command=${COMP_WORDS[1]} program=${COMP_WORDS[0]} i where=()
     COMPREPLY=()
     case $before in
-    --store | --output)
+    --store | --output | --tokenizer)
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -f -- "$word")
         return

@@ -11,6 +11,7 @@
 
 #include "proto/checksum.h"
 #include "proto/report.h"
+#include "proto/safetensors.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -346,36 +347,6 @@ static bool parse_slice_text(struct slice *slice, const char *text, uint32_t dim
     return *text == '\0';
 }
 
-static bool get_numbers(uint64_t *out, const json_t *array, size_t count)
-{
-    if (!json_is_array(array) || json_array_size(array) != count)
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        const json_t *value = json_array_get(array, i);
-        if (!json_is_integer(value) || json_integer_value(value) < 0)
-            return false;
-        out[i] = (uint64_t)json_integer_value(value);
-    }
-    return true;
-}
-
-/* One member of the header: {"dtype", "shape", "data_offsets"} and nothing else. */
-static bool parse_entry(enum dtype *out_dtype, uint64_t *out_extent, uint32_t *out_dims,
-                        uint64_t out_range[2], const json_t *entry)
-{
-    const char *dtype = NULL;
-    const json_t *shape = json_object_get(entry, "shape");
-    size_t dims = json_array_size(shape);
-    if (!json_is_object(entry) || json_object_size(entry) != 3 || !get_text(&dtype, entry, "dtype"))
-        return false;
-    if (dtype_parse(out_dtype, dtype) != 0 || dims > LAYOUT_DIMS_MAX)
-        return false;
-    *out_dims = (uint32_t)dims;
-    return get_numbers(out_extent, shape, dims) &&
-           get_numbers(out_range, json_object_get(entry, "data_offsets"), 2) &&
-           out_range[0] <= out_range[1];
-}
-
 static int parse_tensor(struct slice *slice, uint64_t *out_data_byte, const char *name,
                         const json_t *entry, const json_t *metadata)
 {
@@ -387,7 +358,8 @@ static int parse_tensor(struct slice *slice, uint64_t *out_data_byte, const char
     if (strlen(name) >= LAYOUT_NAME_MAX)
         return fail_header("too long a name:", name);
     strcpy(slice->tensor.name, name);
-    if (!parse_entry(&slice->tensor.dtype, slice->box.extent, &slice->tensor.dims, range, entry))
+    if (!safetensors_entry(&slice->tensor.dtype, slice->box.extent, &slice->tensor.dims, range,
+                           entry))
         return fail_header("bad description of tensor", name);
     snprintf(key, sizeof(key), "slice.%s", name);
     if (!get_text(&text, metadata, key) || !parse_slice_text(slice, text, slice->tensor.dims))
@@ -464,7 +436,7 @@ static int check_table(const struct shard_geometry *geometry, const json_t *entr
     uint32_t dims = 0;
     uint64_t bytes = geometry->file_bytes - geometry->table_start;
     uint64_t start = geometry->table_start - geometry->data_start;
-    if (!parse_entry(&dtype, extent, &dims, range, entry) || dtype != DTYPE_U8 || dims != 1 ||
+    if (!safetensors_entry(&dtype, extent, &dims, range, entry) || dtype != DTYPE_U8 || dims != 1 ||
         extent[0] != bytes || range[0] != start || range[1] != start + bytes)
         return fail_header("bad description of tensor", SHARD_TABLE_NAME);
     return 0;

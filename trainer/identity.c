@@ -3,6 +3,7 @@
 #include "proto/report.h"
 #include "trainer/config.h"
 #include "trainer/data.h"
+#include "trainer/model.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -26,6 +27,29 @@ static json_t *canonical_json(const struct config *config)
                      "cp_blocks", (json_int_t)config->cp_blocks);
 }
 
+/* The shortest decimal that is this float. */
+static double plain(float value)
+{
+    char text[32];
+    for (int digits = 1; digits <= 9; digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value)
+            break;
+    }
+    return strtod(text, NULL);
+}
+
+/* What the tensors do not say by themselves, and their dimensions beside it: `ckpt-cli export`
+ * makes a config.json of it. */
+static json_t *model_json(const struct model_shape *shape)
+{
+    return json_pack("{si si si si si si si sf sf}", "dim", (int)shape->dim, "layers",
+                     (int)shape->layers, "heads", (int)shape->heads, "kv_heads",
+                     (int)shape->kv_heads, "head_dim", (int)shape->head_dim, "hidden",
+                     (int)shape->hidden, "vocab", (int)shape->vocab, "rope_theta",
+                     shape->rope_theta, "norm_eps", plain(shape->norm_eps));
+}
+
 int identity_write(char **out_identity, char **out_data, const struct identity *of)
 {
     const struct data_info *info = data_info(of->data);
@@ -33,9 +57,10 @@ int identity_write(char **out_identity, char **out_data, const struct identity *
     const char *kernels = of->kernels;
     char isa[32]; /* the description begins with it: "avx512, products by ..." */
     snprintf(isa, sizeof(isa), "%.*s", (int)strcspn(kernels, ","), kernels);
-    ERR_TRY(pack_json(out_identity, json_pack("{ss ss ss ss so}", "isa", isa, "kernels", kernels,
-                                              "dtype", c->mixed_precision_param, "reduction",
-                                              c->reduction, "canonical", canonical_json(c))));
+    ERR_TRY(pack_json(out_identity,
+                      json_pack("{ss ss ss ss so so}", "isa", isa, "kernels", kernels, "dtype",
+                                c->mixed_precision_param, "reduction", c->reduction, "canonical",
+                                canonical_json(c), "model", model_json(&of->model->shape))));
     return pack_json(out_data,
                      json_pack("{ss ss ss sI sI}", "path", c->dataset_path, "hash", info->hash,
                                "tokenizer", info->tokenizer_hash, "tokens",
@@ -96,7 +121,8 @@ static void say_identity(const json_t *own, const json_t *stored)
 {
     static const char *const keys[] = {"isa", "kernels", "dtype", "reduction"};
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
-        if (strcmp(text_of(own, keys[i]), text_of(stored, keys[i])) != 0)
+        if (text_of(stored, keys[i])[0] != 0 &&
+            strcmp(text_of(own, keys[i]), text_of(stored, keys[i])) != 0)
             log_warn("checkpoint",
                      "%s was \"%s\" when the checkpoint was made, now it is \"%s\": training goes "
                      "on, its bits may differ from an uninterrupted run's",
@@ -122,6 +148,34 @@ static int check_canonical(const json_t *own, const json_t *stored)
     return 0;
 }
 
+static bool is_same_number(const json_t *ours, const json_t *theirs)
+{
+    return json_is_number(ours) && json_is_number(theirs) &&
+           (float)json_number_value(ours) == (float)json_number_value(theirs);
+}
+
+/* Dimensions that differ are found when tensors are loaded; the rest changes what they mean. */
+static int check_model(const json_t *own, const json_t *stored)
+{
+    const json_t *ours = json_object_get(own, "model");
+    const char *key;
+    json_t *theirs;
+    json_object_foreach(json_object_get(stored, "model"), key, theirs)
+    {
+        const json_t *value = json_object_get(ours, key);
+        if (is_same_number(value, theirs) || json_is_null(theirs))
+            continue;
+        char *was = json_dumps(theirs, JSON_ENCODE_ANY), *is = json_dumps(value, JSON_ENCODE_ANY);
+        int rc = report_error(ERR_MISMATCH, "choose the model.flavor that the checkpoint is of",
+                              "the checkpoint's model has %s = %.200s, this configuration %s", key,
+                              was != NULL ? was : "?", is != NULL ? is : "none");
+        free(was);
+        free(is);
+        return rc;
+    }
+    return 0;
+}
+
 int identity_check(const struct identity *of, const char *own_json,
                    const struct ckpt_loaded *loaded)
 {
@@ -130,6 +184,8 @@ int identity_check(const struct identity *of, const char *own_json,
     json_t *data = json_loads(loaded->data_json, 0, NULL);
     const char *hash = text_of(data, "hash");
     int rc = check_canonical(own, stored);
+    if (rc == 0)
+        rc = check_model(own, stored);
     if (rc == 0) {
         say_identity(own, stored);
         say_settings(of->config, loaded->config_json);

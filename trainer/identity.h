@@ -2,8 +2,10 @@
  * from it.
  *
  * The identity of the numerics rides along with every checkpoint. Another canonical order is
- * refused, since the run's bits are defined by it. Another ISA, library or dtype, other settings
- * and other tokens are said, and training goes on. */
+ * refused, since the run's bits are defined by it, and so is another model where the shapes of its
+ * tensors would not tell: heads, rotary base, epsilon. Another ISA, library or dtype, other
+ * settings and other tokens are said, and training goes on. What a checkpoint does not say, as one
+ * that was imported, is not compared. */
 #ifndef HOLDFAST_TRAINER_IDENTITY_H
 #define HOLDFAST_TRAINER_IDENTITY_H
 
@@ -11,16 +13,19 @@
 
 struct config;
 struct data;
+struct model_table;
 
 struct identity {
     const struct config *config;
     const struct data *data;
+    const struct model_table *model;
     const char *kernels; /* kernels_describe() */
 };
 
 /* The JSON objects of the manifest, to be freed. ERR_MEMORY. */
 int identity_write(char **out_identity, char **out_data, const struct identity *of);
-/* ERR_MISMATCH: the checkpoint is of another canonical order. `own_json`: what identity_write gave.
+/* ERR_MISMATCH: the checkpoint is of another canonical order or model. `own_json`: what
+ * identity_write gave.
  */
 int identity_check(const struct identity *of, const char *own_json,
                    const struct ckpt_loaded *loaded);

@@ -129,6 +129,7 @@ int rank_open(struct rank *r, const struct config *config, struct comm *world)
                                         .mesh = parallel_mesh_of(r->parallel),
                                         .state = parallel_state(r->parallel),
                                         .data = r->data,
+                                        .model = r->table,
                                         .kernels = kernels_describe(r->kernels)};
     ERR_TRY(snapshot_open(&r->snapshot, &snapshot));
     return 0;

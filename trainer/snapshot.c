@@ -5,7 +5,9 @@
  *
  * Load. Rank 0 asks which checkpoint is the newest whole one, all ranks load exactly that one, and
  * agree. When any of them fails, all go back to the next older one, and the log says what was
- * skipped and why. So ranks never go on from different checkpoints.
+ * skipped and why. So ranks never go on from different checkpoints. Moments that have seen no
+ * update are zeros, whether the checkpoint holds them or not: they are not read. So training starts
+ * from an imported model, which has none.
  *
  * Save. Every rank begins; if one could not, those that could abort, and the step is skipped. Then
  * each rank's copy thread (copier.h) copies its slices into shared memory, in the order of the
@@ -243,7 +245,10 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     s->mesh = options->mesh;
     s->state = options->state;
     s->waits_when_busy = strcmp(options->config->when_busy, "wait") == 0;
-    s->of = (struct identity){options->config, options->data, options->kernels};
+    s->of = (struct identity){.config = options->config,
+                              .data = options->data,
+                              .model = options->model,
+                              .kernels = options->kernels};
     s->newest_step = s->pending_step = s->durable_step = s->copying_step = -1;
     int rc = 0;
     if (s->config->checkpoint_enable) {
@@ -334,9 +339,23 @@ static int read_progress(struct snapshot *s, struct progress *p, const struct ck
     return 0;
 }
 
+/* What rank 0 chooses, for all. */
+struct candidate {
+    int64_t step, attempt; /* step -1: there is none */
+    bool has_moments;
+};
+
+static bool state_has_moments(const char *state_json)
+{
+    json_t *state = json_loads(state_json, 0, NULL);
+    bool is_fresh = number_in(state, "optimizer", "step", -1) == 0;
+    json_decref(state);
+    return !is_fresh;
+}
+
 /* Which checkpoint is next: newest whole one below `below` (0: any), or the configured step. Rank 0
  * asks for no tensor at all, which answers with the manifest's texts. */
-static int ask_for_candidate(struct snapshot *s, int64_t below, int64_t candidate[2])
+static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate *candidate)
 {
     struct ckpt_tensor none = {0};
     struct ckpt_load_options options = {
@@ -344,13 +363,14 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, int64_t candidat
     struct ckpt_loaded *loaded = NULL;
     int rc = ckpt_load(s->ckpt, &options, &loaded);
     if (rc == ERR_NOT_FOUND && s->config->load_step < 0) {
-        candidate[0] = -1;
+        candidate->step = -1;
         return 0;
     }
     if (rc != 0)
         return rc;
-    candidate[0] = (int64_t)loaded->info.step;
-    candidate[1] = (int64_t)loaded->info.attempt;
+    *candidate = (struct candidate){.step = (int64_t)loaded->info.step,
+                                    .attempt = (int64_t)loaded->info.attempt,
+                                    .has_moments = state_has_moments(loaded->state_json)};
     if (loaded->skipped[0] != 0)
         log_warn("checkpoint", "skipped on the way to step %" PRIu64 ": %s", loaded->info.step,
                  loaded->skipped);
@@ -359,11 +379,16 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, int64_t candidat
     return rc;
 }
 
-static int load_candidate(struct snapshot *s, struct progress *p, const int64_t candidate[2])
+static int load_candidate(struct snapshot *s, struct progress *p, const struct candidate *candidate)
 {
-    struct ckpt_load_options options = {.step = candidate[0], .attempt = (uint64_t)candidate[1]};
+    struct ckpt_load_options options = {.step = candidate->step,
+                                        .attempt = (uint64_t)candidate->attempt};
     struct ckpt_loaded *loaded = NULL;
-    if (is_excluded(s->config, "optimizer")) {
+    if (!candidate->has_moments) { /* an older candidate may have left some */
+        memset(s->state->exp_avg, 0, s->state->count * sizeof(float));
+        memset(s->state->exp_avg_sq, 0, s->state->count * sizeof(float));
+    }
+    if (!candidate->has_moments || is_excluded(s->config, "optimizer")) {
         options.tensors = s->tensors;
         options.num_tensors = s->state->num_slices;
     }
@@ -373,7 +398,7 @@ static int load_candidate(struct snapshot *s, struct progress *p, const int64_t 
         log_info("checkpoint",
                  "loaded step %" PRId64 " of attempt %" PRId64 " (%s), %.1f MiB from memory, %.1f "
                  "MiB from disk on rank 0",
-                 candidate[0], candidate[1], loaded->info.durability,
+                 candidate->step, candidate->attempt, loaded->info.durability,
                  (double)loaded->bytes_memory / 1048576.0, (double)loaded->bytes_local / 1048576.0);
     int rc = read_progress(s, p, loaded);
     ckpt_loaded_free(loaded);
@@ -387,17 +412,17 @@ static bool is_damage(int rc)
 }
 
 /* All ranks load the candidate, or none has. *out_retry: it is damaged, an older one may do. */
-static int try_candidate(struct snapshot *s, struct progress *p, const int64_t candidate[2],
+static int try_candidate(struct snapshot *s, struct progress *p, const struct candidate *candidate,
                          bool *out_retry)
 {
     uint32_t first;
     int rc = parallel_agree_quietly(s->mesh->world, load_candidate(s, p, candidate), &first);
-    *out_retry = is_damage(rc) && s->config->load_step < 0 && candidate[0] > 0;
+    *out_retry = is_damage(rc) && s->config->load_step < 0 && candidate->step > 0;
     bool is_mine = first == s->mesh->world->rank;
     if (*out_retry && is_mine)
         log_warn("checkpoint",
                  "step %" PRId64 " cannot be loaded (rank %u): %s; trying an older one",
-                 candidate[0], first, report_line());
+                 candidate->step, first, report_line());
     if (rc != 0 && !is_mine)
         report_clear();
     return rc;
@@ -422,18 +447,18 @@ int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
         return 0;
     struct comm *world = s->mesh->world;
     double start = now();
-    int64_t candidate[2] = {0, 0}; /* step, attempt; then the limit for the next one */
+    struct candidate candidate = {0}; /* its step is the limit for the next one */
     bool retry = false;
     int rc;
     do {
-        int64_t below = candidate[0];
-        candidate[0] = -1;
-        rc = is_rank_0(s) ? ask_for_candidate(s, below, candidate) : 0;
+        int64_t below = candidate.step;
+        candidate.step = -1;
+        rc = is_rank_0(s) ? ask_for_candidate(s, below, &candidate) : 0;
         ERR_TRY(parallel_agree(world, rc));
-        ERR_TRY(world->ops->broadcast(world, candidate, sizeof(candidate), 0));
-        if (candidate[0] < 0)
+        ERR_TRY(world->ops->broadcast(world, &candidate, sizeof(candidate), 0));
+        if (candidate.step < 0)
             return none_left(s);
-        rc = try_candidate(s, p, candidate, &retry);
+        rc = try_candidate(s, p, &candidate, &retry);
     } while (retry);
     ERR_TRY(rc);
     s->times.load_seconds = now() - start;

@@ -33,6 +33,7 @@ struct snapshot_options {
     const struct mesh *mesh;
     const struct state *state;
     const struct data *data;
+    const struct model_table *model;
     const char *kernels; /* kernels_describe() */
 };
 

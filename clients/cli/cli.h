@@ -41,7 +41,8 @@ struct cli {
     char output[4096];
     char dtype[8];
     int64_t keep_last, keep_every, keep_best, shards;
-    char mesh[96];
+    int64_t shard_size;
+    char mesh[96], exceptions[1024], format[16], tokenizer[4096], run[128];
     char keep_within[32], metric[64], best[8], note[256];
     bool is_released;
     bool is_json, is_weights_only, is_forced, is_quick, is_help, is_dry_run, may_remove_most;
@@ -56,6 +57,7 @@ int cli_verify(const struct cli *cli);
 int cli_diff(const struct cli *cli);
 int cli_export(const struct cli *cli);
 int cli_convert(const struct cli *cli);
+int cli_import(const struct cli *cli);
 int cli_reshard(const struct cli *cli);
 int cli_prune(const struct cli *cli);
 int cli_pin(const struct cli *cli);
@@ -193,8 +195,20 @@ void slice_digest(struct digest *digest, const struct box *box, const struct ten
 
 /* ---- elements.c: element types ---- */
 
-/* "f32", "bf16" or "fp16"; "keep" sets *out_keep. ERR_INVALID. */
-int convert_parse(bool *out_keep, enum dtype *out, const char *name);
+/* --dtype and --except: what a floating-point tensor becomes. Integers keep their type. */
+#define DTYPE_EXCEPTIONS_MAX 16u
+struct dtype_rules {
+    bool keep;
+    enum dtype dtype;
+    struct dtype_exception {
+        char pattern[LAYOUT_NAME_MAX]; /* as of fnmatch(); the first that matches counts */
+        bool keep;
+        enum dtype dtype;
+    } exceptions[DTYPE_EXCEPTIONS_MAX + 1];
+    uint32_t num_exceptions;
+};
+int dtype_rules_parse(struct dtype_rules *out, const struct cli *cli);
+enum dtype dtype_rules_apply(const struct dtype_rules *rules, const struct tensor_meta *tensor);
 bool convert_is_float(enum dtype dtype);
 /* Between F64, F32, F16 and BF16 with round to nearest, ties to even; NaN stays NaN. Any dtype to
  * itself. */

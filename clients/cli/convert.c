@@ -45,7 +45,7 @@ static int copy_layout(struct layout *out, const struct layout *from)
 }
 
 /* Tensors, and the layouts that are still used. */
-static int plan_table(struct convert *convert, bool keep, enum dtype dtype)
+static int plan_table(struct convert *convert, const struct dtype_rules *dtypes)
 {
     const struct layout_table *old = convert->checkpoint.manifest->table;
     struct layout_table *table = convert->writer.manifest.table = calloc(1, sizeof *table);
@@ -75,8 +75,7 @@ static int plan_table(struct convert *convert, bool keep, enum dtype dtype)
         table->tensors[at] = old->tensors[i];
         table->layout_of[at] = *layout;
         convert->old_of[at] = i;
-        if (!keep && convert_is_float(old->tensors[i].dtype))
-            table->tensors[at].dtype = dtype;
+        table->tensors[at].dtype = dtype_rules_apply(dtypes, &old->tensors[i]);
     }
     free(layout_of);
     return error != 0 ? error : layout_table_index(table);
@@ -96,15 +95,12 @@ static void inherit_manifest(struct convert *convert)
 
 static int plan_convert(struct convert *convert)
 {
-    bool keep;
-    enum dtype dtype = DTYPE_F32;
-    int error = convert_parse(&keep, &dtype, convert->cli->dtype);
-    if (error == 0 && keep && !convert->cli->is_weights_only)
-        error = report_error(ERR_INVALID, "add --dtype bf16, fp16 or f32, or --weights-only",
+    struct dtype_rules dtypes;
+    int error = dtype_rules_parse(&dtypes, convert->cli);
+    if (error == 0 && dtypes.keep && dtypes.num_exceptions == 0 && !convert->cli->is_weights_only)
+        error = report_error(ERR_INVALID, "add --dtype bf16, fp16 or fp32, or --weights-only",
                              "there is nothing to convert");
-    if (error == 0)
-        error = plan_table(convert, keep, dtype);
-    return error;
+    return error != 0 ? error : plan_table(convert, &dtypes);
 }
 
 /* ---- the plan of another cut ---- */

@@ -7,17 +7,18 @@
  * the same bits, for AVX-512, AVX2 with F16C, or any machine; the best is chosen at run time. */
 #include "clients/cli/cli.h"
 
+#include <fnmatch.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-int convert_parse(bool *out_keep, enum dtype *out, const char *name)
+static int parse_dtype(bool *out_keep, enum dtype *out, const char *name)
 {
     static const struct {
         const char *name;
         enum dtype dtype;
-    } names[] = {{"f32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}};
+    } names[] = {{"fp32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}};
     *out_keep = strcmp(name, "keep") == 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i].name) == 0) {
@@ -27,7 +28,52 @@ int convert_parse(bool *out_keep, enum dtype *out, const char *name)
     }
     return *out_keep
                ? 0
-               : report_error(ERR_INVALID, "keep, f32, bf16 or fp16", "unknown dtype '%s'", name);
+               : report_error(ERR_INVALID, "keep, fp32, bf16 or fp16", "unknown dtype '%s'", name);
+}
+
+/* One "PATTERN=DTYPE" of `length` characters. */
+static int parse_exception(struct dtype_rules *out, const char *text, size_t length)
+{
+    struct dtype_exception *exception = &out->exceptions[out->num_exceptions];
+    const char *equals = memchr(text, '=', length);
+    char name[8] = "";
+    size_t pattern = equals != NULL ? (size_t)(equals - text) : 0;
+    size_t rest = length - pattern - (equals != NULL);
+    if (pattern == 0 || pattern >= sizeof exception->pattern || rest >= sizeof name)
+        return report_error(ERR_INVALID, "such as --except '*norm*=fp32,output.weight=keep'",
+                            "--except '%.*s' is not a pattern and a dtype", (int)length, text);
+    if (++out->num_exceptions > DTYPE_EXCEPTIONS_MAX)
+        return report_error(ERR_INVALID, NULL, "--except takes at most %u patterns",
+                            DTYPE_EXCEPTIONS_MAX);
+    memcpy(exception->pattern, text, pattern);
+    memcpy(name, equals + 1, rest);
+    return parse_dtype(&exception->keep, &exception->dtype, name);
+}
+
+int dtype_rules_parse(struct dtype_rules *out, const struct cli *cli)
+{
+    memset(out, 0, sizeof *out);
+    int error = parse_dtype(&out->keep, &out->dtype, cli->dtype);
+    for (const char *at = cli->exceptions; *at != '\0' && error == 0;) {
+        size_t length = strcspn(at, ",");
+        error = parse_exception(out, at, length);
+        at += length + (at[length] == ',');
+    }
+    return error;
+}
+
+enum dtype dtype_rules_apply(const struct dtype_rules *rules, const struct tensor_meta *tensor)
+{
+    bool keep = rules->keep;
+    enum dtype dtype = rules->dtype;
+    for (uint32_t i = 0; i < rules->num_exceptions; i++) {
+        if (fnmatch(rules->exceptions[i].pattern, tensor->name, 0) != 0)
+            continue;
+        keep = rules->exceptions[i].keep;
+        dtype = rules->exceptions[i].dtype;
+        break;
+    }
+    return keep || !convert_is_float(tensor->dtype) ? tensor->dtype : dtype;
 }
 
 bool convert_is_float(enum dtype dtype)

@@ -1,18 +1,23 @@
-/* export.c - one safetensors file with whole global tensors, out of the shards of a checkpoint.
+/* export.c - whole global tensors in safetensors files, out of the shards of a checkpoint.
  *
- * Every place in the output follows from the manifest. The file is put together block by block
- * (assembly.c), elements converted on the way, and written with O_DIRECT beside its name; it
- * appears under its name only when it is complete and durable. Until then it is FILE.part
- * (characters that storage does not take replaced by '_'), which is removed on any error. Every
- * block is verified before its elements are used. Memory does not depend on the size of the model.
+ * Two formats. "safetensors" is one file with our names. "hf" is a folder as Hugging Face has it:
+ * config.json, the weights in files of at most --shard-size under its names and in its order of
+ * rows (hf.h), their index, the tokenizer when one is named.
  *
- * Tensors lie by descending element size, then name, as the safetensors library itself writes them,
- * from a multiple of 4096 on. Only floating-point tensors are converted; integers keep their type.
- */
+ * Every place in the output follows from the manifest. Files are put together block by block
+ * (assembly.c), elements converted on the way, and written with O_DIRECT beside the final name,
+ * which appears only when all is complete and durable. Until then it is NAME.part (characters that
+ * storage does not take replaced by '_'), which is removed on any error. Every block is verified
+ * before its elements are used. Memory does not depend on the size of the model.
+ *
+ * Within a file tensors lie by descending element size, then name, as the safetensors library
+ * itself writes them, from a multiple of 4096 on. */
+#include "clients/cli/hf.h"
 #include "clients/cli/scan.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,85 +25,141 @@
 #include <unistd.h>
 
 #define HEADER_BYTES_MAX (100u << 20) /* what the safetensors library accepts */
+#define TOKENIZER_BYTES_MAX (64u << 20)
+
+/* A tensor on its way out. */
+struct item {
+    uint32_t tensor; /* of the table */
+    uint32_t file;
+    uint32_t head_rows; /* as in struct output_tensor */
+    enum dtype dtype;
+    uint64_t bytes;
+    char name[LAYOUT_NAME_MAX];
+};
+
+struct part {
+    struct output_file file;
+    char *header;
+    struct storage_object *object;
+    char key[64 + 256]; /* while it is being written */
+};
 
 struct export
 {
     const struct cli *cli;
+    bool is_hf;
+    struct hf_model model;
     struct checkpoint checkpoint;
-    enum dtype *dtypes; /* in the output, per tensor of the table */
-    uint32_t *order;    /* wanted tensors, in file order */
-    struct output_file file;
-    char *header;
-    struct storage *folder;
-    struct storage_object *part;
-    char parent[4096], part_key[256];
+    struct dtype_rules dtypes;
+    struct item *items; /* by file, then place */
+    uint32_t num_items;
+    struct part *parts;
+    uint32_t num_parts, num_opened, num_created;
+    uint64_t bytes;
+    struct storage *folder;              /* of the parts */
+    char parent[4096], beside[4096 + 8]; /* of the output; of hf: what its folder is named so far */
+    bool is_folder_ours;
     struct progress progress;
 };
 
-/* ---- the plan ---- */
+/* ---- which tensors ---- */
 
-/* qsort has no user pointer; the tool exports once. */
-static const struct export *sorted_export;
-
-static int compare_order(const void *left, const void *right)
+static struct item *add_item(struct export *export, uint32_t tensor, const char *name)
 {
-    uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
-    const struct export *export = sorted_export;
-    uint32_t size_a = dtype_bytes(export->dtypes[a]);
-    uint32_t size_b = dtype_bytes(export->dtypes[b]);
-    if (size_a != size_b)
-        return size_a > size_b ? -1 : 1;
-    const struct tensor_meta *metas = export->checkpoint.manifest->table->tensors;
-    return strcmp(metas[a].name, metas[b].name);
+    const struct tensor_meta *meta = &export->checkpoint.manifest->table->tensors[tensor];
+    struct item *item = &export->items[export->num_items++];
+    *item = (struct item){.tensor = tensor, .dtype = dtype_rules_apply(&export->dtypes, meta)};
+    item->bytes = tensor_elements(meta) * dtype_bytes(item->dtype);
+    snprintf(item->name, sizeof item->name, "%s", name);
+    return item;
 }
 
-/* Which tensors, as what, and in which order. */
-static int plan_order(struct export *export)
+/* Where two tensors have the same digest they are the same. */
+static bool is_tied(const struct export *export)
+{
+    const struct manifest *manifest = export->checkpoint.manifest;
+    int64_t in = layout_find(manifest->table, "tok_embeddings.weight");
+    int64_t out = layout_find(manifest->table, "output.weight");
+    return in >= 0 && out >= 0 &&
+           manifest->table->tensors[in].dtype == manifest->table->tensors[out].dtype &&
+           memcmp(&manifest->digests[in], &manifest->digests[out], sizeof *manifest->digests) == 0;
+}
+
+static int find_tensor(uint32_t *out, const struct export *export, const struct hf_tensor *want)
 {
     const struct layout_table *table = export->checkpoint.manifest->table;
-    bool keep;
-    enum dtype dtype = DTYPE_F32;
-    int error = convert_parse(&keep, &dtype, export->cli->dtype);
-    if (error != 0)
-        return error;
-    export->dtypes = calloc((size_t)table->num_tensors + 1, sizeof *export->dtypes);
-    export->order = calloc((size_t)table->num_tensors + 1, sizeof *export->order);
-    if (export->dtypes == NULL || export->order == NULL)
+    int64_t found = layout_find(table, want->ours);
+    if (found < 0)
+        return report_error(ERR_INVALID, "export one file: --format safetensors",
+                            "the checkpoint has no tensor %s", want->ours);
+    const struct tensor_meta *meta = &table->tensors[found];
+    if (meta->dims != want->dims || meta->shape[0] != want->shape[0] ||
+        meta->shape[1] != want->shape[1] || !convert_is_float(meta->dtype))
+        return report_error(ERR_INVALID, "export one file: --format safetensors",
+                            "tensor %s does not fit the model that the checkpoint names",
+                            want->ours);
+    *out = (uint32_t)found;
+    return 0;
+}
+
+static int plan_hf(struct export *export)
+{
+    uint64_t limit = (uint64_t) export->cli->shard_size, filled = 0;
+    uint32_t count = hf_num_tensors(&export->model);
+    export->model.is_tied = is_tied(export);
+    count -= export->model.is_tied;
+    export->items = calloc(count, sizeof *export->items);
+    if (export->items == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", count);
+    for (uint32_t i = 0; i < count; i++) {
+        struct hf_tensor tensor;
+        uint32_t found = 0;
+        hf_tensor(&tensor, &export->model, i);
+        int error = find_tensor(&found, export, &tensor);
+        if (error != 0)
+            return error;
+        struct item *item = add_item(export, found, tensor.theirs);
+        item->head_rows = tensor.head_rows;
+        if (filled > 0 && filled + item->bytes > limit) {
+            export->num_parts++;
+            filled = 0;
+        }
+        filled += item->bytes;
+        item->file = export->num_parts;
+    }
+    export->num_parts++;
+    return 0;
+}
+
+static int plan_file(struct export *export)
+{
+    const struct layout_table *table = export->checkpoint.manifest->table;
+    export->num_parts = 1;
+    export->items = calloc((size_t)table->num_tensors + 1, sizeof *export->items);
+    if (export->items == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", table->num_tensors);
     for (uint32_t i = 0; i < table->num_tensors; i++) {
-        const struct tensor_meta *meta = &table->tensors[i];
-        export->dtypes[i] = !keep && convert_is_float(meta->dtype) ? dtype : meta->dtype;
-        if (tensor_is_wanted(meta, export->cli))
-            export->order[export->file.num_tensors++] = i;
+        if (tensor_is_wanted(&table->tensors[i], export->cli))
+            add_item(export, i, table->tensors[i].name);
     }
-    sorted_export = export;
-    qsort(export->order, export->file.num_tensors, sizeof *export->order, compare_order);
     return 0;
 }
 
-/* Places from the start of the data. */
-static int plan_places(struct export *export)
+static int compare_items(const void *left, const void *right)
 {
-    const struct layout_table *table = export->checkpoint.manifest->table;
-    struct output_file *file = &export->file;
-    file->tensors = calloc((size_t)file->num_tensors + 1, sizeof *file->tensors);
-    if (file->tensors == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", file->num_tensors);
-    for (uint32_t i = 0; i < file->num_tensors; i++) {
-        const struct tensor_meta *meta = &table->tensors[export->order[i]];
-        struct output_tensor *out = &file->tensors[i];
-        out->tensor[0] = export->order[i];
-        out->dtype = export->dtypes[export->order[i]];
-        out->start = file->bytes;
-        output_tensor_whole(out, meta);
-        file->bytes += out->bytes;
-    }
-    return 0;
+    const struct item *a = left, *b = right;
+    uint32_t size_a = dtype_bytes(a->dtype), size_b = dtype_bytes(b->dtype);
+    if (a->file != b->file)
+        return a->file < b->file ? -1 : 1;
+    if (size_a != size_b)
+        return size_a > size_b ? -1 : 1;
+    return strcmp(a->name, b->name);
 }
 
-/* ---- the header ---- */
+/* ---- one file ---- */
 
-static void print_header(FILE *out, const struct export *export)
+static void print_header(FILE *out, const struct export *export, const struct item *items,
+                         const struct output_file *file)
 {
     const struct manifest_summary *summary = &export->checkpoint.manifest->summary;
     fprintf(out, "{\"__metadata__\":{\"format\":\"pt\",\"run\":");
@@ -108,13 +169,13 @@ static void print_header(FILE *out, const struct export *export)
             (unsigned long long)summary->attempt);
     text_json(out, summary->nonce);
     fputc('}', out);
-    for (uint32_t i = 0; i < export->file.num_tensors; i++) {
-        const struct output_tensor *tensor = &export->file.tensors[i];
+    for (uint32_t i = 0; i < file->num_tensors; i++) {
+        const struct output_tensor *tensor = &file->tensors[i];
         const struct tensor_meta *meta =
             &export->checkpoint.manifest->table->tensors[tensor->tensor[0]];
         char shape[128];
         fputc(',', out);
-        text_json(out, meta->name);
+        text_json(out, items[i].name);
         fprintf(out, ":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%llu,%llu]}",
                 dtype_name(tensor->dtype), text_shape(shape, sizeof shape, meta),
                 (unsigned long long)tensor->start,
@@ -124,14 +185,14 @@ static void print_header(FILE *out, const struct export *export)
 }
 
 /* The length, the JSON and spaces up to a multiple of SHARD_ALIGN; then all places are known. */
-static int make_header(struct export *export)
+static int make_header(const struct export *export, struct part *part, const struct item *items)
 {
     size_t bytes = 0;
-    FILE *out = open_memstream(&export->header, &bytes);
+    FILE *out = open_memstream(&part->header, &bytes);
     if (out == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the header");
     fwrite("\0\0\0\0\0\0\0", 1, 8, out);
-    print_header(out, export);
+    print_header(out, export, items, &part->file);
     for (long at = ftell(out); at % SHARD_ALIGN != 0; at++)
         fputc(' ', out);
     bool has_failed = ferror(out) != 0;
@@ -143,24 +204,115 @@ static int make_header(struct export *export)
                             "a header of %llu bytes is over the limit of %u",
                             (unsigned long long)length, HEADER_BYTES_MAX);
     for (int i = 0; i < 8; i++)
-        export->header[i] = (char)(length >> (8 * i));
-    export->file.head = export->header;
-    export->file.head_bytes = bytes;
-    export->file.bytes += bytes;
-    for (uint32_t i = 0; i < export->file.num_tensors; i++)
-        export->file.tensors[i].start += bytes;
+        part->header[i] = (char)(length >> (8 * i));
+    part->file.head = part->header;
+    part->file.head_bytes = bytes;
+    part->file.bytes += bytes;
+    for (uint32_t i = 0; i < part->file.num_tensors; i++)
+        part->file.tensors[i].start += bytes;
     return 0;
 }
 
-/* ---- the file ---- */
+/* Places of the tensors in a file, from `first` of the items on; *first moves behind them. */
+static int plan_part(struct export *export, uint32_t number, uint32_t *first)
+{
+    const struct layout_table *table = export->checkpoint.manifest->table;
+    struct part *part = &export->parts[number];
+    struct output_file *file = &part->file;
+    const struct item *items = &export->items[*first];
+    while (*first < export->num_items && export->items[*first].file == number) {
+        (*first)++;
+        file->num_tensors++;
+    }
+    file->user = part;
+    file->tensors = calloc((size_t)file->num_tensors + 1, sizeof *file->tensors);
+    if (file->tensors == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", file->num_tensors);
+    for (uint32_t i = 0; i < file->num_tensors; i++) {
+        struct output_tensor *out = &file->tensors[i];
+        *out = (struct output_tensor){.tensor = {items[i].tensor},
+                                      .dtype = items[i].dtype,
+                                      .head_rows = items[i].head_rows,
+                                      .start = file->bytes};
+        output_tensor_whole(out, &table->tensors[items[i].tensor]);
+        file->bytes += out->bytes;
+    }
+    int error = make_header(export, part, items);
+    export->bytes += file->bytes;
+    return error;
+}
+
+static int plan_parts(struct export *export)
+{
+    uint32_t first = 0;
+    int error = 0;
+    if (export->num_items > 0)
+        qsort(export->items, export->num_items, sizeof *export->items, compare_items);
+    export->parts = calloc(export->num_parts, sizeof *export->parts);
+    if (export->parts == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u files", export->num_parts);
+    for (uint32_t i = 0; i < export->num_parts && error == 0; i++) {
+        error = plan_part(export, i, &first);
+        if (export->is_hf && export->num_parts > 1)
+            snprintf(export->parts[i].key, sizeof export->parts[i].key,
+                     "model-%05u-of-%05u.safetensors", i + 1, export->num_parts);
+        else if (export->is_hf)
+            snprintf(export->parts[i].key, sizeof export->parts[i].key, HF_SINGLE);
+    }
+    return error;
+}
+
+/* ---- where to ---- */
+
+static int remove_file(void *user, const struct storage_entry *entry)
+{
+    return storage_remove(user, entry->name);
+}
+
+/* The folder that an earlier export left; what is not a plain file in it keeps it. */
+static int remove_beside(struct export *export)
+{
+    static const struct storage_options options = {.is_quiet = true};
+    struct storage *folder = NULL;
+    int error = storage_open(&folder, &storage_local, export->beside, &options);
+    if (error == 0)
+        error = storage_list(folder, "", remove_file, folder);
+    storage_close(folder);
+    if (error == 0 && rmdir(export->beside) != 0)
+        error =
+            report_errno(ERR_IO, "could not remove what an earlier export left", export->beside);
+    return error;
+}
+
+static int open_hf_folder(struct export *export)
+{
+    static const struct storage_options options = {.is_quiet = true};
+    snprintf(export->beside, sizeof export->beside, "%s.part", export->cli->output);
+    if (access(export->cli->output, F_OK) == 0)
+        return report_error(ERR_EXISTS, "name another folder", "%s exists already",
+                            export->cli->output);
+    if (access(export->beside, F_OK) == 0) {
+        int error = export->cli->is_forced
+                        ? remove_beside(export)
+                        : report_error(ERR_EXISTS,
+                                       "add --force to replace it when no other export is running",
+                                       "%s exists already", export->beside);
+        if (error != 0)
+            return error;
+    }
+    if (mkdir(export->beside, 0777) != 0)
+        return report_errno(ERR_IO, "could not create the output", export->beside);
+    export->is_folder_ours = true;
+    return storage_open(&export->folder, &storage_local, export->beside, &options);
+}
 
 /* The folder of the output as a storage, and a key in it that no user's name can upset. */
-static int open_folder(struct export *export)
+static int open_file_folder(struct export *export)
 {
     static const char good[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
     static const struct storage_options options = {.is_quiet = true};
     const char *path = export->cli->output;
-    char copy[4096];
+    char copy[4096], *key = export->parts[0].key;
     struct stat status;
     if (!export->cli->is_forced && access(path, F_OK) == 0)
         return report_error(ERR_EXISTS, "name another file, or add --force", "%s exists already",
@@ -168,8 +320,8 @@ static int open_folder(struct export *export)
     strcpy(copy, path);
     strcpy(export->parent, dirname(copy));
     strcpy(copy, path);
-    snprintf(export->part_key, sizeof export->part_key, "%.200s.part", basename(copy));
-    for (char *c = export->part_key; *c != '\0'; c++) {
+    snprintf(key, sizeof export->parts[0].key, "%.200s.part", basename(copy));
+    for (char *c = key; *c != '\0'; c++) {
         if (strchr(good, *c) == NULL)
             *c = '_';
     }
@@ -183,25 +335,38 @@ static uint64_t align_up(uint64_t value)
     return (value + SHARD_ALIGN - 1) / SHARD_ALIGN * SHARD_ALIGN;
 }
 
-static int create_part(struct export *export)
+static int create_part(struct export *export, struct part *part)
 {
-    int error = storage_object_create(export->folder, &export->part, export->part_key,
-                                      align_up(export->file.bytes));
+    const char *folder = export->is_hf ? export->beside : export->parent;
+    int error =
+        storage_object_create(export->folder, &part->object, part->key, align_up(part->file.bytes));
     if (error == ERR_EXISTS)
         return report_error(ERR_EXISTS, "remove it when no other export is running",
-                            "%s/%s exists already", export->parent, export->part_key);
+                            "%s/%s exists already", folder, part->key);
     if (error == ERR_SPACE)
         return report_error(ERR_SPACE, "free some space, or export to another disk",
-                            "no space for %llu bytes in %s", (unsigned long long)export->file.bytes,
-                            export->parent);
+                            "no space for %llu bytes in %s", (unsigned long long)part->file.bytes,
+                            folder);
+    export->num_created += error == 0;
     return error;
+}
+
+/* ---- the data ---- */
+
+static int open_output(void *user, struct output_file **out)
+{
+    struct export *export = user;
+    *out =
+        export->num_opened < export->num_parts ? &export->parts[export->num_opened++].file : NULL;
+    return 0;
 }
 
 static int take_complete(void *user, uint32_t worker, struct output_block *block)
 {
     struct export *export = user;
+    struct part *part = block->file->user;
     (void)worker;
-    assembly_write(block, export->folder, export->part, assembly_release);
+    assembly_write(block, export->folder, part->object, assembly_release);
     return 0;
 }
 
@@ -209,10 +374,10 @@ static int take_complete(void *user, uint32_t worker, struct output_block *block
 static uint64_t bytes_to_read(const struct export *export)
 {
     uint64_t bytes = 0;
-    for (uint32_t i = 0; i < export->file.num_tensors; i++) {
-        const struct output_tensor *out = &export->file.tensors[i];
-        enum dtype stored = export->checkpoint.manifest->table->tensors[out->tensor[0]].dtype;
-        bytes += out->bytes / dtype_bytes(out->dtype) * dtype_bytes(stored);
+    for (uint32_t i = 0; i < export->num_items; i++) {
+        const struct item *item = &export->items[i];
+        enum dtype stored = export->checkpoint.manifest->table->tensors[item->tensor].dtype;
+        bytes += item->bytes / dtype_bytes(item->dtype) * dtype_bytes(stored);
     }
     return bytes;
 }
@@ -220,7 +385,7 @@ static uint64_t bytes_to_read(const struct export *export)
 static int write_data(struct export *export)
 {
     const struct assembly_hooks hooks = {.user = export,
-                                         .file = &export->file,
+                                         .open = open_output,
                                          .complete = take_complete,
                                          .progress = &export->progress};
     int error = checkpoint_load(&export->checkpoint, false);
@@ -234,42 +399,148 @@ static int write_data(struct export *export)
     return error;
 }
 
-/* Cuts the file to its size, makes it durable and gives it its name. */
-static int publish_output(struct export *export)
+/* Cuts a file to its size and makes it durable. */
+static int finish_part(struct export *export, struct part *part)
 {
-    char part_path[4096 + 256];
-    const char *path = export->cli->output;
-    snprintf(part_path, sizeof part_path, "%s/%s", export->parent, export->part_key);
-    if (truncate(part_path, (off_t) export->file.bytes) != 0)
-        return report_errno(ERR_IO, "could not cut the export to its size", part_path);
-    int error = storage_transfer(export->folder, STORAGE_SYNC, export->part, 0, NULL, 0);
-    if (error != 0)
-        return error;
-    if (renameat2(AT_FDCWD, part_path, AT_FDCWD, path,
-                  export->cli->is_forced ? 0 : RENAME_NOREPLACE) != 0)
+    char path[sizeof export->beside + sizeof part->key + 1];
+    snprintf(path, sizeof path, "%s/%s", export->is_hf ? export->beside : export->parent,
+             part->key);
+    if (truncate(path, (off_t)part->file.bytes) != 0)
+        return report_errno(ERR_IO, "could not cut the export to its size", path);
+    return storage_transfer(export->folder, STORAGE_SYNC, part->object, 0, NULL, 0);
+}
+
+/* ---- what lies beside the weights ---- */
+
+static int publish_json(struct export *export, const char *name, json_t *root)
+{
+    char *text = root != NULL ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    if (text == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %s", name);
+    int error = storage_publish(export->folder, name, text, strlen(text));
+    free(text);
+    return error;
+}
+
+static int publish_index(struct export *export)
+{
+    json_t *map = json_object();
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < export->num_items; i++) {
+        const struct item *item = &export->items[i];
+        json_object_set_new(map, item->name, json_string(export->parts[item->file].key));
+        bytes += item->bytes;
+    }
+    return publish_json(
+        export, HF_INDEX,
+        json_pack("{s{sI} so}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map));
+}
+
+/* The tokens that the model knows are those of this file, or it is refused. */
+static int publish_tokenizer(struct export *export)
+{
+    const char *path = export->cli->tokenizer;
+    json_t *data = json_loads(export->checkpoint.manifest->data_json != NULL
+                                  ? export->checkpoint.manifest->data_json
+                                  : "{}",
+                              0, NULL);
+    const char *want = json_string_value(json_object_get(data, "tokenizer"));
+    char have[CHECKSUM_SHA256_HEX], *text = malloc(TOKENIZER_BYTES_MAX);
+    FILE *file = fopen(path, "rb");
+    size_t bytes = file != NULL && text != NULL ? fread(text, 1, TOKENIZER_BYTES_MAX, file) : 0;
+    int error = 0;
+    if (text == NULL)
+        error = report_error(ERR_MEMORY, NULL, "no memory for the tokenizer");
+    else if (file == NULL || ferror(file))
+        error = report_errno(ERR_IO, "could not read the tokenizer", path);
+    else if (bytes == TOKENIZER_BYTES_MAX)
+        error = report_error(ERR_INVALID, NULL, "%s is no tokenizer: over %u bytes", path,
+                             TOKENIZER_BYTES_MAX);
+    if (error == 0)
+        checksum_sha256_hex(have, text, bytes);
+    if (error == 0 && want != NULL && strcmp(want, have) != 0)
+        error = report_error(ERR_MISMATCH, "name the tokenizer that the run was trained with",
+                             "%s is not the tokenizer that the checkpoint names", path);
+    if (error == 0)
+        error = storage_publish(export->folder, HF_TOKENIZER, text, bytes);
+    if (file != NULL)
+        fclose(file);
+    free(text);
+    json_decref(data);
+    return error;
+}
+
+static int publish_hf(struct export *export)
+{
+    int error = export->num_parts > 1 ? publish_index(export) : 0;
+    if (error == 0 && export->cli->tokenizer[0] != '\0')
+        error = publish_tokenizer(export);
+    if (error == 0)
+        error = publish_json(export, HF_CONFIG,
+                             hf_model_config(&export->model, export->items[0].dtype));
+    return error != 0 ? error : storage_sync_names(export->folder, "");
+}
+
+/* ---- from begin to end ---- */
+
+/* Gives the output its name, durably. */
+static int name_output(struct export *export)
+{
+    char part_path[sizeof export->parent + sizeof export->parts->key + 1];
+    const char *path = export->cli->output, *from = export->beside;
+    if (!export->is_hf) {
+        snprintf(part_path, sizeof part_path, "%s/%s", export->parent, export->parts[0].key);
+        from = part_path;
+    }
+    bool may_replace = export->cli->is_forced && !export->is_hf;
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, path, may_replace ? 0 : RENAME_NOREPLACE) != 0)
         return report_errno(errno == EEXIST ? ERR_EXISTS : ERR_IO, "could not name the export",
                             path);
-    return storage_sync_names(export->folder, "");
+    export->num_created = 0;
+    export->is_folder_ours = false;
+    if (!export->is_hf)
+        return storage_sync_names(export->folder, "");
+    char copy[4096];
+    strcpy(copy, path);
+    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = fd >= 0 && fsync(fd) == 0
+                    ? 0
+                    : report_errno(ERR_IO, "could not make the export durable", path);
+    if (fd >= 0)
+        close(fd);
+    return error;
+}
+
+/* After an error: what was created, as far as that goes; keeps the error's text. */
+static void remove_output(struct export *export, int error)
+{
+    struct failure failure = {0};
+    failure_keep(&failure, error);
+    for (uint32_t i = 0; i < export->num_created; i++)
+        storage_remove(export->folder, export->parts[i].key);
+    if (export->is_folder_ours)
+        remove_beside(export);
+    failure_report(&failure);
 }
 
 static int write_output(struct export *export)
 {
-    int error = open_folder(export);
-    if (error == 0)
-        error = create_part(export);
-    bool is_created = error == 0;
+    int error = export->is_hf ? open_hf_folder(export) : open_file_folder(export);
+    for (uint32_t i = 0; i < export->num_parts && error == 0; i++)
+        error = create_part(export, &export->parts[i]);
     if (error == 0)
         error = write_data(export);
+    for (uint32_t i = 0; i < export->num_parts && error == 0; i++)
+        error = finish_part(export, &export->parts[i]);
+    if (error == 0 && export->is_hf)
+        error = publish_hf(export);
     if (error == 0)
-        error = publish_output(export);
-    if (export->folder != NULL)
-        storage_object_close(export->folder, export->part);
-    if (error != 0 && is_created) {
-        struct failure failure = {0};
-        failure_keep(&failure, error);
-        storage_remove(export->folder, export->part_key);
-        failure_report(&failure);
-    }
+        error = name_output(export);
+    for (uint32_t i = 0; i < export->num_parts && export->folder != NULL; i++)
+        storage_object_close(export->folder, export->parts[i].object);
+    if (error != 0)
+        remove_output(export, error);
     return error;
 }
 
@@ -281,41 +552,57 @@ static void print_result(const struct export *export)
         text_json(stdout, export->checkpoint.name);
         printf(", \"output\": ");
         text_json(stdout, export->cli->output);
-        printf(", \"tensors\": %u, \"bytes\": %llu}\n", export->file.num_tensors,
-               (unsigned long long)export->file.bytes);
+        printf(", \"tensors\": %u, \"files\": %u, \"bytes\": %llu}\n", export->num_items,
+               export->num_parts, (unsigned long long)export->bytes);
     } else {
-        printf("%s: %u tensors, %s, written to %s\n", export->checkpoint.name,
-               export->file.num_tensors, text_bytes(size, sizeof size, export->file.bytes),
-               export->cli->output);
+        printf("%s: %u tensors, %s, written to %s\n", export->checkpoint.name, export->num_items,
+               text_bytes(size, sizeof size, export->bytes), export->cli->output);
     }
+}
+
+static int plan(struct export *export)
+{
+    int error = dtype_rules_parse(&export->dtypes, export->cli);
+    if (error == 0 && export->is_hf)
+        error = hf_model_of(&export->model, export->checkpoint.manifest->identity_json);
+    if (error == 0)
+        error = export->is_hf ? plan_hf(export) : plan_file(export);
+    return error != 0 ? error : plan_parts(export);
+}
+
+static int check_usage(const struct cli *cli)
+{
+    if (cli->output[0] == '\0')
+        return report_error(ERR_INVALID, "add --output PATH", "no output was named");
+    if (strcmp(cli->format, "hf") != 0 && cli->tokenizer[0] != '\0')
+        return report_error(ERR_INVALID, "add --format hf",
+                            "one safetensors file has no place for a tokenizer");
+    return 0;
 }
 
 int cli_export(const struct cli *cli)
 {
-    struct export export = {.cli = cli};
+    struct export export = {.cli = cli, .is_hf = strcmp(cli->format, "hf") == 0};
     struct storage *store = NULL;
-    int error = cli->output[0] != '\0'
-                    ? 0
-                    : report_error(ERR_INVALID, "add --output FILE", "no output was named");
+    int error = check_usage(cli);
     if (error == 0)
         error = store_open(&store, cli);
     if (error == 0)
         error = checkpoint_open(&export.checkpoint, store, cli->args[0]);
     if (error == 0)
-        error = plan_order(&export);
-    if (error == 0)
-        error = plan_places(&export);
-    if (error == 0)
-        error = make_header(&export);
+        error = plan(&export);
     if (error == 0)
         error = write_output(&export);
     if (error == 0)
         print_result(&export);
-    output_file_deinit(&export.file);
-    free(export.file.tensors);
-    free(export.header);
-    free(export.dtypes);
-    free(export.order);
+    for (uint32_t i = 0; i < export.num_parts && export.parts != NULL; i++) {
+        output_file_deinit(&export.parts[i].file);
+        free(export.parts[i].file.tensors);
+        free(export.parts[i].header);
+    }
+    free(export.parts);
+    free(export.items);
+    hf_model_free(&export.model);
     checkpoint_close(&export.checkpoint);
     storage_close(export.folder);
     storage_close(store);

@@ -2,11 +2,49 @@
  *
  * Our tensors have torchtitan's names, and rotary embedding turns the pairs (2i, 2i + 1) of a
  * head's rows. Hugging Face turns (i, i + D/2): its rows of wq and wk are ours in another order,
- * first the even ones of a head, then the odd ones. Everything else is the same bits. */
+ * first the even ones of a head, then the odd ones. Everything else is the same bits. A tied output
+ * projection is left out there; here it is a tensor of its own. */
 #ifndef HOLDFAST_CLIENTS_HF_H
 #define HOLDFAST_CLIENTS_HF_H
 
+#include "proto/layout.h"
+
+#include <stdbool.h>
 #include <stdint.h>
+
+#define HF_CONFIG "config.json"
+#define HF_INDEX "model.safetensors.index.json"
+#define HF_SINGLE "model.safetensors"
+#define HF_TOKENIZER "tokenizer.model"
+
+struct json_t; /* jansson's */
+
+struct hf_model {
+    uint32_t dim, layers, heads, kv_heads, head_dim, hidden, vocab;
+    double rope_theta, norm_eps;
+    struct json_t *rope_scaling; /* owned; NULL: none */
+    bool is_tied;
+};
+
+/* From config.json, which may be hostile. ERR_CORRUPT, or ERR_INVALID for a model that is no Llama
+ * of ours: the message names the member. */
+int hf_model_read(struct hf_model *out, const struct json_t *config);
+/* From a manifest's identity, as the trainer and an import write it. ERR_INVALID: it has none. */
+int hf_model_of(struct hf_model *out, const char *identity_json);
+void hf_model_free(struct hf_model *model);
+/* To be freed with json_decref; NULL: no memory. */
+struct json_t *hf_model_identity(const struct hf_model *model);
+struct json_t *hf_model_config(const struct hf_model *model, enum dtype dtype);
+
+struct hf_tensor {
+    char ours[128], theirs[128];
+    uint32_t dims;
+    uint64_t shape[2];
+    uint32_t head_rows; /* not 0: rows change places within heads of so many */
+};
+uint32_t hf_num_tensors(const struct hf_model *model);
+/* In the order of the model: embedding, layers, norm, output. */
+void hf_tensor(struct hf_tensor *out, const struct hf_model *model, uint32_t index);
 
 /* Row of the Hugging Face tensor that holds our row `row` of wq or wk; a head has `head_rows`. */
 static inline uint64_t heads_to_halves(uint64_t row, uint32_t head_rows)

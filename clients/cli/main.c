@@ -33,6 +33,11 @@ enum setting {
     NOTE,
     SHARDS,
     MESH,
+    EXCEPT,
+    FORMAT,
+    SHARD_SIZE,
+    TOKENIZER,
+    RUN,
     JSON,
     HELP,
     NUM_SETTINGS
@@ -45,7 +50,7 @@ static const struct option settings[] = {
     [SERVER] = OPTION_STRING(struct cli, server, "server", "", "ckptd's socket, unix:/PATH"),
     [OUTPUT] = OPTION_STRING(struct cli, output, "output", "",
                              "the file to write; of convert: the directory of another store"),
-    [DTYPE] = OPTION_CHOICE(struct cli, dtype, "dtype", "keep", "keep,f32,bf16,fp16",
+    [DTYPE] = OPTION_CHOICE(struct cli, dtype, "dtype", "keep", "keep,fp32,bf16,fp16",
                             "floating-point type of the output, rounded to nearest even"),
     [WEIGHTS_ONLY] = OPTION_BOOL(struct cli, is_weights_only, "weights-only", "false",
                                  "leave the optimizer's tensors out"),
@@ -76,6 +81,15 @@ static const struct option settings[] = {
         OPTION_INT(struct cli, shards, "shards", 0, 0, 65536, "how many files to cut it into"),
     [MESH] = OPTION_STRING(struct cli, mesh, "mesh", "",
                            "what its ranks are: dp_shard=4, or dp_replicate=2,dp_shard=4"),
+    [EXCEPT] = OPTION_STRING(struct cli, exceptions, "except", "",
+                             "other types by name: '*norm*=fp32,output.weight=keep'"),
+    [FORMAT] = OPTION_CHOICE(struct cli, format, "format", "safetensors", "safetensors,hf",
+                             "one file, or a folder as Hugging Face has it (weights alone)"),
+    [SHARD_SIZE] = OPTION_BYTES(struct cli, shard_size, "shard-size", "5GiB", 1 << 12, 1ll << 60,
+                                "most bytes of a file of --format hf"),
+    [TOKENIZER] = OPTION_STRING(struct cli, tokenizer, "tokenizer", "",
+                                "tokenizer file to put into the folder of --format hf"),
+    [RUN] = OPTION_STRING(struct cli, run, "run", "", "name of the new run"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -99,10 +113,22 @@ static const struct command {
      "still match those checksums: a flipped bit on the disk is found without --quick only.\n"},
     {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, whatever their world sizes", 2, 2,
      BIT(STORE), cli_diff, ""},
-    {"export", "CHECKPOINT --output FILE", "one safetensors file with whole tensors", 1, 1,
-     BIT(STORE) | BIT(OUTPUT) | BIT(DTYPE) | BIT(WEIGHTS_ONLY) | BIT(FORCE), cli_export, ""},
+    {"export", "CHECKPOINT --output PATH", "whole tensors in safetensors files", 1, 1,
+     BIT(STORE) | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(WEIGHTS_ONLY) | BIT(FORMAT) |
+         BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(FORCE),
+     cli_export,
+     "--format safetensors leaves one file with every tensor under its own name. --format hf\n"
+     "leaves a folder that other programs load: config.json, the weights under Hugging Face's\n"
+     "names and in its order of rows, their index, the tokenizer. Patterns of --except are held\n"
+     "against our names in both.\n"},
+    {"import", "FOLDER --run NAME", "a checkpoint of step 0 from a folder of Hugging Face", 1, 1,
+     BIT(STORE) | BIT(RUN) | BIT(SHARDS) | BIT(FORCE), cli_import,
+     "FOLDER holds config.json of a Llama and its weights in fp32, bf16 or fp16, which become\n"
+     "fp32 exactly. A trainer with job.run = NAME starts from it: position 0 of its data, moments\n"
+     "zero. The store is locked meanwhile, so not one that a ckptd serves.\n"},
     {"convert", "CHECKPOINT --output DIR", "the checkpoint with another dtype, in another store", 1,
-     1, BIT(STORE) | BIT(OUTPUT) | BIT(DTYPE) | BIT(WEIGHTS_ONLY) | BIT(FORCE), cli_convert,
+     1, BIT(STORE) | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(WEIGHTS_ONLY) | BIT(FORCE),
+     cli_convert,
      "The new checkpoint has the same run, step, attempt and cut, and a nonce and checksums of "
      "its\n"
      "own; every command reads it. Integers keep their type. DIR is locked meanwhile.\n"},

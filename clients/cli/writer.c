@@ -68,6 +68,7 @@ int writer_plan_rows(struct layout_table **out, const struct layout_table *from,
     }
     if (error == 0)
         error = layout_plan_save(out, of_rank, counts, ranks);
+    CHECK(error != 0 || (*out)->num_tensors == from->num_tensors); /* so the same by index */
     free(slices);
     free(of_rank);
     free(counts);
@@ -116,6 +117,7 @@ int writer_plan(struct writer *writer)
     unsigned char random[16];
     time_t now = time(NULL);
     struct tm utc;
+    manifest->summary.version = MANIFEST_VERSION;
     manifest->digests = NULL;
     manifest->shards = NULL;
     if (getrandom(random, sizeof random, 0) != sizeof random)

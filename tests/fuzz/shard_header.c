@@ -1,8 +1,9 @@
 /* shard_header.c - fuzz target: the header of a shard file, its hash made right, of a file as long
- * as the header says. */
+ * as the header says; and the same bytes as the header of any safetensors file. */
 #include "tests/fuzz/fuzz.h"
 
 #include "proto/checksum.h"
+#include "proto/safetensors.h"
 #include "proto/shard.h"
 
 #define KEY "\"header_hash\":\""
@@ -30,6 +31,15 @@ static uint64_t data_bytes_of(char *text, size_t count)
     return bytes;
 }
 
+static void try_foreign(const uint8_t *bytes, size_t count, uint64_t file_bytes)
+{
+    struct safetensors header;
+    uint64_t length = 0;
+    if (count >= 8 && safetensors_length(&length, bytes, file_bytes) == 0 && length <= count - 8 &&
+        safetensors_parse(&header, (const char *)bytes + 8, length, file_bytes) == 0)
+        safetensors_free(&header);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     uint8_t *copy = fuzz_copy(data, bytes);
@@ -43,6 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     }
     try_header(copy, bytes, bytes + 4096); /* another size */
     try_header(copy, bytes, bytes + data_bytes_of((char *)copy, bytes));
+    try_foreign(copy, bytes, bytes + data_bytes_of((char *)copy, bytes));
     free(copy);
     return 0;
 }

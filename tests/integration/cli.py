@@ -232,7 +232,7 @@ def as_double(bits, dtype):
 
 @test
 def an_export_rounds_as_numpy_does_and_leaves_the_optimizer_out_when_told(bed):
-    for option, dtype in (("fp16", "F16"), ("f32", "F32"), ("bf16", "BF16")):
+    for option, dtype in (("fp16", "F16"), ("fp32", "F32"), ("bf16", "BF16")):
         out = checked_export(bed, "--dtype", option, "--weights-only")
         assert set(out) == {name for name, _, _ in MODEL if not name.startswith("optimizer.")}
         for index, (name, stored, _) in enumerate(MODEL):
@@ -345,7 +345,7 @@ def exit_codes_are_the_documented_ones(bed):
         ["diff", "trip", "trip", "--quick", *store],
         ["list", *store, "--server", "unix:/x"],
         ["diff", "trip", *store],
-        ["list", "--dtype", "f32", *store],
+        ["list", "--dtype", "fp32", *store],
     ):
         assert "(" in cli(*wrong, want=2)
     for absent in (
@@ -372,7 +372,7 @@ def converted(bed, name, *options, checkpoint="trip@1-a1", want=0):
 
 def rounded(bits, stored, option):
     """What the conversion of elements with these bits has to give: (dtype, values as doubles)."""
-    dtype = {"bf16": "BF16", "fp16": "F16", "f32": "F32"}[option]
+    dtype = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}[option]
     with numpy.errstate(all="ignore"):
         values = as_double(bits, stored)
         if dtype == "BF16":  # the nearest of the two neighbours, by brute force
@@ -385,7 +385,7 @@ def rounded(bits, stored, option):
 def a_converted_checkpoint_is_one_like_any_other(bed):
     nonce = json.loads(cli("show", "trip@1-a1", "--store", bed.store, "--json"))["nonce"]
     names = [name for name, _, _ in MODEL]
-    for option, weights_only in (("bf16", True), ("fp16", False), ("f32", False)):
+    for option, weights_only in (("bf16", True), ("fp16", False), ("fp32", False)):
         options = ["--dtype", option] + (["--weights-only"] if weights_only else [])
         target, _ = converted(bed, "to-" + option, *options)
         manifest = json.loads(cli("show", "trip", "--store", target, "--json"))
@@ -448,10 +448,10 @@ def a_conversion_replaces_nothing_and_says_what_is_in_the_way(bed):
         assert "already" in text
     assert before == read(os.path.join(target, "trip", "step-00000001-a0001", "manifest.json"))
     copy = bed.copy("locked")  # bed.store itself is in use by ckptd
-    text = cli("convert", "trip@1-a1", "--store", copy, "--output", bed.store, "--dtype", "f32",
+    text = cli("convert", "trip@1-a1", "--store", copy, "--output", bed.store, "--dtype", "fp32",
                want=74)
     assert f"in use by process {bed.ckptd.pid}" in text
-    cli("convert", "trip", "--store", bed.store, "--output", "/proc/nowhere", "--dtype", "f32",
+    cli("convert", "trip", "--store", bed.store, "--output", "/proc/nowhere", "--dtype", "fp32",
         want=74)
 
 
@@ -462,7 +462,7 @@ def a_conversion_needs_room_before_it_begins(bed):
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m none "$1" && shift && exec "$@"',
          "sh", small, CLI, "convert", "trip", "--store", bed.store, "--output", small, "--dtype",
-         "f32"], capture_output=True, text=True, timeout=60)
+         "fp32"], capture_output=True, text=True, timeout=60)
     if "unshare" in done.stderr or "mount:" in done.stderr:
         print("# no namespaces here: not tried")
         return
@@ -483,7 +483,8 @@ def a_conversion_of_damaged_shards_fails_and_leaves_nothing(bed):
 def a_conversion_that_was_killed_is_no_checkpoint_and_can_be_done_again(bed):
     target = os.path.join(bed.root, "killed")
     folder = os.path.join(target, "trip", "step-00000001-a0001")
-    arguments = ["convert", "trip@1-a1", "--store", bed.store, "--output", target, "--dtype", "f32"]
+    arguments = ["convert", "trip@1-a1", "--store", bed.store, "--output", target]
+    arguments += ["--dtype", "fp32"]
     unfinished = 0
     for count in range(1, 13):
         process = subprocess.Popen([CLI, *arguments], stdout=subprocess.DEVNULL)
@@ -782,7 +783,7 @@ def the_example_of_one_page_saves_and_goes_on_where_it_stopped(bed):
 
 @test
 def a_program_goes_on_from_a_converted_checkpoint(bed):
-    target, _ = converted(bed, "goes-on", "--dtype", "f32", checkpoint="example")
+    target, _ = converted(bed, "goes-on", "--dtype", "fp32", checkpoint="example")
     other = Bed(store=target)
     try:
         shown = json.loads(cli("show", "example", "--server", other.server, "--json"))

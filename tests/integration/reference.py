@@ -463,4 +463,5 @@ def main():
     return run_train(args) if args.command == "train" else run_logits(args)
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

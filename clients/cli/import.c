@@ -1,0 +1,574 @@
+/* import.c - a checkpoint of step 0 from a folder of Hugging Face: config.json, safetensors files.
+ *
+ * Everything in the folder is hostile: JSON with limits, the checked header parser
+ * (proto/safetensors.h), and every tensor must be there, once, with the shape that config.json
+ * says. The source has no checksums and no alignment, so its bytes do not go through scan.c: a few
+ * threads read what each block of the new shards is made of, widen it to float, which is exact, and
+ * hand it to the writer (writer.h). Memory is three blocks per thread, and what the headers say.
+ *
+ * The trainer starts from it as from a seed checkpoint: state.optimizer.step is 0, so its moments
+ * are zeros, which need not be stored. */
+#include "clients/cli/hf.h"
+#include "clients/cli/writer.h"
+#include "proto/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CONFIG_BYTES_MAX (1u << 20)
+#define INDEX_BYTES_MAX (16u << 20)
+#define FILES_MAX 512u           /* that are open at a time */
+#define SHARD_BYTES (4ull << 30) /* of a shard, when --shards is not given */
+
+struct source_file {
+    char name[256];
+    int fd;
+    struct safetensors header;
+};
+
+/* Where a tensor of ours comes from. */
+struct source {
+    struct hf_tensor tensor;
+    const struct source_file *file;
+    uint64_t start; /* in the file */
+    enum dtype dtype;
+};
+
+struct import {
+    const struct cli *cli;
+    int folder;
+    struct hf_model model;
+    json_t *config, *weight_map; /* weight_map NULL: there is one file */
+    struct source_file *files;
+    uint32_t num_files;
+    struct source *sources; /* by our names */
+    uint32_t num_sources;
+    char *identity_json, *config_json, *data_json, mesh_json[96];
+    struct writer writer;
+    struct progress progress;
+    /* The shard that is being filled. */
+    struct output_file *file;
+    atomic_uint_fast64_t next, bytes_done;
+    pthread_mutex_t lock; /* guards the failure */
+    struct failure failure;
+};
+
+/* ---- the folder's files ---- */
+
+/* Reads a small file of the folder as JSON. ERR_NOT_FOUND. */
+static int read_json(json_t **out, int folder, const char *name, size_t most)
+{
+    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat status;
+    *out = NULL;
+    if (fd < 0 && errno == ENOENT)
+        return report_error(ERR_NOT_FOUND, NULL, "there is no %s", name);
+    FILE *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
+    if (file == NULL || fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
+        return report_errno(ERR_IO, "could not read a file of the model", name);
+    char *text = (uint64_t)status.st_size <= most ? malloc((size_t)status.st_size + 1) : NULL;
+    size_t bytes = text != NULL ? fread(text, 1, (size_t)status.st_size, file) : 0;
+    json_error_t where;
+    if (text != NULL)
+        *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    free(text);
+    fclose(file);
+    if ((uint64_t)status.st_size > most)
+        return report_error(ERR_CORRUPT, NULL, "%s is larger than %zu bytes", name, most);
+    if (json_is_object(*out))
+        return 0;
+    json_decref(*out);
+    *out = NULL;
+    return report_error(ERR_CORRUPT, NULL, "%s is not a JSON object", name);
+}
+
+static int read_header(struct source_file *file)
+{
+    unsigned char first[8];
+    struct stat status;
+    uint64_t length = 0;
+    if (fstat(file->fd, &status) != 0)
+        return report_errno(ERR_IO, "could not read a file of the model", file->name);
+    if (!S_ISREG(status.st_mode) || pread(file->fd, first, sizeof first, 0) != sizeof first)
+        return report_error(ERR_CORRUPT, NULL, "it is no safetensors file");
+    int error = safetensors_length(&length, first, (uint64_t)status.st_size);
+    if (error != 0)
+        return error;
+    char *text = malloc(length);
+    if (text == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a header");
+    ssize_t got = pread(file->fd, text, length, sizeof first);
+    if (got != (ssize_t)length)
+        error = report_error(ERR_IO, NULL, "its header could not be read");
+    if (error == 0)
+        error = safetensors_parse(&file->header, text, length, (uint64_t)status.st_size);
+    free(text);
+    return error;
+}
+
+static int open_file(struct import *import, const char *name)
+{
+    for (uint32_t i = 0; i < import->num_files; i++) {
+        if (strcmp(import->files[i].name, name) == 0)
+            return 0;
+    }
+    if (strchr(name, '/') != NULL || name[0] == '.' || strlen(name) >= sizeof import->files->name)
+        return report_error(ERR_CORRUPT, NULL, "the index names a file that is not in the folder");
+    if (import->num_files == FILES_MAX)
+        return report_error(ERR_CORRUPT, NULL, "the index names more than %u files", FILES_MAX);
+    struct source_file *file = &import->files[import->num_files];
+    strcpy(file->name, name);
+    file->fd = openat(import->folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file->fd < 0)
+        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO,
+                            "could not open a file of the model", name);
+    import->num_files++;
+    int error = read_header(file);
+    if (error == 0)
+        return 0;
+    char safe[256], message[REPORT_TEXT_MAX];
+    snprintf(message, sizeof message, "%s: %s", text_safe(safe, sizeof safe, name),
+             report_message());
+    return report_set(error, message, report_detail(), report_hint());
+}
+
+static int open_files(struct import *import)
+{
+    json_t *index = NULL;
+    const char *key;
+    json_t *value;
+    import->files = calloc(FILES_MAX, sizeof *import->files);
+    if (import->files == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the files");
+    int error = read_json(&index, import->folder, HF_INDEX, INDEX_BYTES_MAX);
+    if (error == ERR_NOT_FOUND)
+        return open_file(import, HF_SINGLE);
+    if (error != 0)
+        return error;
+    import->weight_map = json_incref(json_object_get(index, "weight_map"));
+    json_decref(index);
+    if (!json_is_object(import->weight_map))
+        return report_error(ERR_CORRUPT, NULL, "%s has no weight_map", HF_INDEX);
+    json_object_foreach(import->weight_map, key, value)
+    {
+        const char *name = json_string_value(value);
+        error = name != NULL ? open_file(import, name)
+                             : report_error(ERR_CORRUPT, NULL, "the index does not name a file");
+        if (error != 0)
+            return error;
+    }
+    return 0;
+}
+
+/* ---- the tensors ---- */
+
+static int compare_sources(const void *left, const void *right)
+{
+    return strcmp(((const struct source *)left)->tensor.ours,
+                  ((const struct source *)right)->tensor.ours);
+}
+
+static int compare_names(const void *left, const void *right)
+{
+    return strcmp((*(struct source *const *)left)->tensor.theirs,
+                  (*(struct source *const *)right)->tensor.theirs);
+}
+
+static int compare_name(const void *name, const void *source)
+{
+    return strcmp(name, (*(struct source *const *)source)->tensor.theirs);
+}
+
+/* One tensor of a file: of the model, with the right form, and not seen before. */
+static int take_tensor(const struct import *import, struct source *const *by_name,
+                       const struct source_file *file, const struct safetensors_tensor *tensor)
+{
+    const struct tensor_meta *meta = &tensor->meta;
+    const char *mapped = json_string_value(json_object_get(import->weight_map, meta->name));
+    struct source *const *found =
+        bsearch(meta->name, by_name, import->num_sources, sizeof *by_name, compare_name);
+    char shape[128];
+    if (import->weight_map != NULL && (mapped == NULL || strcmp(mapped, file->name) != 0))
+        return report_error(ERR_CORRUPT, NULL, "%s holds tensor %s, which the index has elsewhere",
+                            file->name, meta->name);
+    if (strstr(meta->name, "rotary_emb.inv_freq") != NULL ||
+        (import->model.is_tied && strcmp(meta->name, "lm_head.weight") == 0))
+        return 0; /* follows from the others */
+    if (found == NULL)
+        return report_error(ERR_INVALID, "is it a Llama without additions?",
+                            "%s holds tensor %s, which the model does not have", file->name,
+                            meta->name);
+    struct source *source = *found;
+    if (source->file != NULL)
+        return report_error(ERR_CORRUPT, NULL, "tensor %s is there twice", meta->name);
+    if (meta->dims != source->tensor.dims || meta->shape[0] != source->tensor.shape[0] ||
+        meta->shape[1] != source->tensor.shape[1])
+        return report_error(ERR_CORRUPT, NULL, "tensor %s has the shape %s, config.json says other",
+                            meta->name, text_shape(shape, sizeof shape, meta));
+    if (meta->dtype != DTYPE_F32 && meta->dtype != DTYPE_F16 && meta->dtype != DTYPE_BF16)
+        return report_error(ERR_INVALID, "fp32, bf16 and fp16 become fp32 exactly",
+                            "tensor %s is of type %s", meta->name, dtype_name(meta->dtype));
+    source->file = file;
+    source->dtype = meta->dtype;
+    source->start = file->header.data_start + tensor->data_byte;
+    return 0;
+}
+
+static int take_tensors(struct import *import, struct source **by_name)
+{
+    int error = 0;
+    for (uint32_t i = 0; i < import->num_sources; i++)
+        by_name[i] = &import->sources[i];
+    qsort(by_name, import->num_sources, sizeof *by_name, compare_names);
+    for (uint32_t f = 0; f < import->num_files; f++) {
+        const struct source_file *file = &import->files[f];
+        for (uint32_t i = 0; i < file->header.num_tensors && error == 0; i++)
+            error = take_tensor(import, by_name, file, &file->header.tensors[i]);
+    }
+    return error;
+}
+
+/* The output projection of a tied model is a copy of the embedding. */
+static int tie_output(struct import *import)
+{
+    struct source *in = NULL, *out = NULL;
+    for (uint32_t i = 0; i < import->num_sources; i++) {
+        if (strcmp(import->sources[i].tensor.ours, "tok_embeddings.weight") == 0)
+            in = &import->sources[i];
+        else if (strcmp(import->sources[i].tensor.ours, "output.weight") == 0)
+            out = &import->sources[i];
+        else if (import->sources[i].file == NULL)
+            return report_error(ERR_CORRUPT, NULL, "the model has no tensor %s",
+                                import->sources[i].tensor.theirs);
+    }
+    if (import->model.is_tied && in->file != NULL) {
+        out->file = in->file;
+        out->start = in->start;
+        out->dtype = in->dtype;
+    }
+    if (in->file == NULL || out->file == NULL)
+        return report_error(ERR_CORRUPT, NULL, "the model has no tensor %s",
+                            in->file == NULL ? in->tensor.theirs : out->tensor.theirs);
+    return 0;
+}
+
+static int find_sources(struct import *import)
+{
+    import->num_sources = hf_num_tensors(&import->model);
+    import->sources = calloc(import->num_sources, sizeof *import->sources);
+    struct source **by_name = calloc(import->num_sources, sizeof *by_name);
+    int error =
+        import->sources != NULL && by_name != NULL
+            ? 0
+            : report_error(ERR_MEMORY, NULL, "no memory for %u tensors", import->num_sources);
+    for (uint32_t i = 0; i < import->num_sources && error == 0; i++)
+        hf_tensor(&import->sources[i].tensor, &import->model, i);
+    if (error == 0) {
+        qsort(import->sources, import->num_sources, sizeof *import->sources, compare_sources);
+        error = take_tensors(import, by_name);
+    }
+    free(by_name);
+    return error != 0 ? error : tie_output(import);
+}
+
+/* ---- the manifest ---- */
+
+static int plan_table(struct import *import)
+{
+    struct layout_table table = {.num_tensors = import->num_sources};
+    struct manifest *manifest = &import->writer.manifest;
+    uint64_t bytes = 0, shards = (uint64_t)import->cli->shards;
+    table.tensors = calloc(import->num_sources, sizeof *table.tensors);
+    if (table.tensors == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", import->num_sources);
+    for (uint32_t i = 0; i < import->num_sources; i++) {
+        const struct hf_tensor *tensor = &import->sources[i].tensor;
+        table.tensors[i] =
+            (struct tensor_meta){.dtype = DTYPE_F32,
+                                 .dims = tensor->dims,
+                                 .shape = {tensor->shape[0], tensor->shape[1], 1, 1}};
+        strcpy(table.tensors[i].name, tensor->ours);
+        bytes += tensor_elements(&table.tensors[i]) * sizeof(float);
+    }
+    if (shards == 0)
+        shards = (bytes + SHARD_BYTES - 1) / SHARD_BYTES;
+    shards = shards < 1 ? 1 : shards > SHARDS_MAX ? SHARDS_MAX : shards;
+    int error = writer_plan_rows(&manifest->table, &table, 1, (uint32_t)shards);
+    free(table.tensors);
+    manifest->summary.shards = manifest->summary.world_size = (uint32_t)shards;
+    snprintf(import->mesh_json, sizeof import->mesh_json,
+             "{\"pp\":1,\"dp_replicate\":1,\"dp_shard\":%llu,\"cp\":1,\"tp\":1}",
+             (unsigned long long)shards);
+    return error;
+}
+
+static char *dump(json_t *root)
+{
+    char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    return text;
+}
+
+static int plan_manifest(struct import *import)
+{
+    static char state_json[] = "{\"data\":{\"next_sample\":0},\"schedule\":{\"step\":0},"
+                               "\"optimizer\":{\"step\":0}}";
+    struct manifest *manifest = &import->writer.manifest;
+    char copy[4096];
+    snprintf(copy, sizeof copy, "%s", import->cli->args[0]);
+    snprintf(manifest->summary.run, sizeof manifest->summary.run, "%s", import->cli->run);
+    manifest->summary.attempt = 1;
+    import->identity_json = dump(hf_model_identity(&import->model));
+    import->config_json = dump(json_pack("{sO}", "hf", import->config));
+    /* Names that are no UTF-8 are left out. */
+    json_t *data = json_pack("{ss}", "imported_from", basename(copy));
+    import->data_json = dump(data != NULL ? data : json_object());
+    if (import->identity_json == NULL || import->config_json == NULL || import->data_json == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the manifest");
+    manifest->identity_json = import->identity_json;
+    manifest->config_json = import->config_json;
+    manifest->data_json = import->data_json;
+    manifest->state_json = state_json;
+    manifest->mesh_json = import->mesh_json;
+    int error = plan_table(import);
+    return error != 0 ? error : writer_plan(&import->writer);
+}
+
+/* ---- the data ---- */
+
+static int read_bytes(void *out, const struct source_file *file, uint64_t start, uint64_t bytes)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t got = pread(file->fd, (char *)out + done, bytes - done, (off_t)(start + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return report_errno(ERR_IO, "could not read a file of the model", file->name);
+        if (got == 0)
+            return report_error(ERR_IO, "was it changed meanwhile?", "%s ended early", file->name);
+        done += (uint64_t)got;
+    }
+    return 0;
+}
+
+/* `count` elements of a tensor of ours from the element `first` on, as floats. `room`: of a block.
+ */
+static int read_elements(float *out, void *room, const struct source *source, uint64_t first,
+                         uint64_t count)
+{
+    uint64_t width = source->tensor.shape[1], size = dtype_bytes(source->dtype);
+    int error = 0;
+    while (count > 0 && error == 0) {
+        uint64_t now = count, from = first;
+        if (source->tensor.head_rows != 0) { /* row by row */
+            uint64_t inside = first % width;
+            now = width - inside < count ? width - inside : count;
+            from = heads_to_halves(first / width, source->tensor.head_rows) * width + inside;
+        }
+        error = read_bytes(room, source->file, source->start + from * size, now * size);
+        if (error == 0)
+            convert_elements(out, DTYPE_F32, room, source->dtype, now);
+        out += now;
+        first += now;
+        count -= now;
+    }
+    return error;
+}
+
+static int fill_block(const struct import *import, uint64_t index, unsigned char *block, void *room)
+{
+    const struct output_file *file = import->file;
+    uint64_t start = index * SCAN_BLOCK, end = start + SCAN_BLOCK;
+    int error = 0;
+    memset(block, 0, SCAN_BLOCK);
+    if (start < file->head_bytes)
+        memcpy(block, (const char *)file->head + start,
+               file->head_bytes < end ? file->head_bytes - start : SCAN_BLOCK);
+    for (uint32_t i = output_tensor_behind(file, start); i < file->num_tensors && error == 0; i++) {
+        const struct output_tensor *tensor = &file->tensors[i];
+        const struct source *source = &import->sources[tensor->tensor[0]];
+        uint64_t from = tensor->start > start ? tensor->start : start;
+        uint64_t to = tensor->start + tensor->bytes < end ? tensor->start + tensor->bytes : end;
+        if (from >= to)
+            break;
+        uint64_t before = tensor->box.offset[0] * source->tensor.shape[1];
+        error = read_elements((float *)(void *)(block + (from - start)), room, source,
+                              before + (from - tensor->start) / sizeof(float),
+                              (to - from) / sizeof(float));
+    }
+    return error;
+}
+
+static bool has_failed(struct import *import, int error)
+{
+    pthread_mutex_lock(&import->lock);
+    failure_keep(&import->failure, error);
+    bool failed = import->failure.error != 0;
+    pthread_mutex_unlock(&import->lock);
+    return failed;
+}
+
+/* Blocks of the shard at hand, until there are no more. The caller's thread shows the progress. */
+static void fill_blocks(struct import *import, uint32_t worker)
+{
+    uint64_t num_blocks = (import->file->bytes + SCAN_BLOCK - 1) / SCAN_BLOCK, index;
+    unsigned char *memory = scan_memory(2 * SCAN_BLOCK);
+    int error = memory != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory to import with");
+    while (!has_failed(import, error) &&
+           (index = atomic_fetch_add(&import->next, 1)) < num_blocks) {
+        error = fill_block(import, index, memory, memory + SCAN_BLOCK);
+        if (error == 0)
+            error = writer_take(import->file, worker, index, memory);
+        atomic_fetch_add(&import->bytes_done, SCAN_BLOCK);
+        if (worker == scan_workers()) {
+            uint64_t done = atomic_load(&import->bytes_done);
+            progress_add(&import->progress, done - import->progress.done);
+        }
+    }
+    free(memory);
+}
+
+struct filler {
+    struct import *import;
+    uint32_t worker;
+};
+
+static void *run_filler(void *argument)
+{
+    const struct filler *filler = argument;
+    fill_blocks(filler->import, filler->worker);
+    return NULL;
+}
+
+static int fill_shard(struct import *import)
+{
+    pthread_t threads[SCAN_WORKERS_MAX];
+    struct filler fillers[SCAN_WORKERS_MAX];
+    uint32_t started = 0;
+    atomic_store(&import->next, 0);
+    while (started < scan_workers()) {
+        fillers[started] = (struct filler){import, started};
+        if (pthread_create(&threads[started], NULL, run_filler, &fillers[started]) != 0)
+            break;
+        started++;
+    }
+    fill_blocks(import, scan_workers());
+    while (started > 0)
+        pthread_join(threads[--started], NULL);
+    return failure_report(&import->failure);
+}
+
+static int fill_shards(struct import *import)
+{
+    int error = 0;
+    progress_begin(&import->progress, "import", import->writer.manifest.summary.bytes);
+    do {
+        error = writer_shard(&import->writer, &import->file);
+        if (error == 0 && import->file != NULL)
+            error = fill_shard(import);
+    } while (error == 0 && import->file != NULL);
+    progress_end(&import->progress);
+    return error;
+}
+
+/* ---- from begin to end ---- */
+
+static int check_usage(const struct cli *cli)
+{
+    if (cli->run[0] == '\0')
+        return report_error(ERR_INVALID, "add --run NAME", "the new run has no name");
+    if (!shard_run_is_valid(cli->run))
+        return report_error(ERR_INVALID, "letters, digits, '.', '_' and '-'; at most 127",
+                            "'%s' cannot be the name of a run", cli->run);
+    return 0;
+}
+
+static int read_model(struct import *import)
+{
+    import->folder = open(import->cli->args[0], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (import->folder < 0)
+        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "could not open the model",
+                            import->cli->args[0]);
+    int error = read_json(&import->config, import->folder, HF_CONFIG, CONFIG_BYTES_MAX);
+    if (error == 0)
+        error = hf_model_read(&import->model, import->config);
+    if (error == 0)
+        error = open_files(import);
+    return error != 0 ? error : find_sources(import);
+}
+
+/* A run that has checkpoints already is another one. */
+static int check_new(struct import *import)
+{
+    struct catalog catalog = {0};
+    int error = catalog_read(&catalog, import->writer.store, import->cli->run);
+    if (error == 0 && catalog.count > 0)
+        error = report_error(ERR_EXISTS, "give --run another name",
+                             "%s has checkpoints of run %s already", import->cli->store,
+                             import->cli->run);
+    catalog_free(&catalog);
+    return error;
+}
+
+static void print_result(const struct import *import)
+{
+    const struct manifest *manifest = &import->writer.manifest;
+    char size[32];
+    if (import->cli->is_json)
+        printf("{\"checkpoint\": \"%s@0-a1\", \"nonce\": \"%s\", \"shards\": %u, \"tensors\": %u, "
+               "\"bytes\": %llu}\n",
+               manifest->summary.run, manifest->summary.nonce, manifest->summary.shards,
+               manifest->table->num_tensors, (unsigned long long)manifest->summary.bytes);
+    else
+        printf("%s@0-a1: %u tensors in %u shards, %s, committed in %s\n", manifest->summary.run,
+               manifest->table->num_tensors, manifest->summary.shards,
+               text_bytes(size, sizeof size, manifest->summary.bytes), import->cli->store);
+}
+
+static void deinit(struct import *import)
+{
+    writer_deinit(&import->writer);
+    for (uint32_t i = 0; i < import->num_files; i++) {
+        safetensors_free(&import->files[i].header);
+        close(import->files[i].fd);
+    }
+    free(import->files);
+    free(import->sources);
+    free(import->identity_json);
+    free(import->config_json);
+    free(import->data_json);
+    json_decref(import->config);
+    json_decref(import->weight_map);
+    hf_model_free(&import->model);
+    if (import->folder >= 0)
+        close(import->folder);
+    pthread_mutex_destroy(&import->lock);
+}
+
+int cli_import(const struct cli *cli)
+{
+    struct import import = {.cli = cli, .folder = -1};
+    writer_init(&import.writer);
+    pthread_mutex_init(&import.lock, NULL);
+    int error = check_usage(cli);
+    if (error == 0)
+        error = read_model(&import);
+    if (error == 0)
+        error = plan_manifest(&import);
+    if (error == 0)
+        error = writer_open(&import.writer, cli->store, cli->is_forced);
+    if (error == 0)
+        error = check_new(&import);
+    if (error == 0)
+        error = writer_end(&import.writer, fill_shards(&import), NULL);
+    if (error == 0)
+        print_result(&import);
+    deinit(&import);
+    return error;
+}

@@ -1,0 +1,531 @@
+#!/usr/bin/env python3
+"""hf - a model goes out to Hugging Face's form and comes back, bit for bit, and is trained on.
+
+Goal: `export --format hf` leaves a folder that the stock safetensors library reads, whose weights
+mean in Hugging Face's order of rows what ours mean in ours; `import` takes such a folder, in fp32,
+bf16 and fp16, tied or not, in one file or several, with any alignment; import(export(x)) is x; a
+trainer starts from an import as it would from the same weights of its own. Hostile folders are
+refused and leave nothing.
+Method: a tiny Llama is trained by the real trainer; its logits are computed again from the exported
+folder by a forward in NumPy that turns halves as Hugging Face does. Folders are then written by
+hand, byte by byte. A seed checkpoint that is exported, imported and trained has the losses of the
+seed that was trained directly.
+time limit: 240 s
+"""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
+try:
+    import numpy
+    import safetensors
+except ImportError as missing:
+    python = os.environ.get("PYTHON", "")
+    if python and "RETRIED" not in os.environ:
+        os.execve(python, [python] + sys.argv, dict(os.environ, RETRIED="1"))
+    print(f"the Python module {missing.name} is missing")
+    sys.exit(77)
+
+CLI = os.path.join(BUILD, "ckpt-cli")
+SEQ = 64
+HEADS, KV_HEADS, HEAD_DIM, LAYERS, EPS, THETA = 4, 2, 16, 2, 1e-5, 500000.0  # of flavor tiny
+NUMPY = {"F32": numpy.float32, "F16": numpy.float16, "BF16": numpy.uint16}
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def run(*command, want=0, **options):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120,
+                          **options)
+    assert done.returncode == want, (command, done.returncode, want, done.stdout, done.stderr)
+    return done.stdout if done.stdout else done.stderr
+
+
+def cli(*arguments, want=0):
+    return run(CLI, *arguments, want=want)
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def write(path, content):
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def bits_of_file(path):
+    """{name: (dtype, bytes, shape)} by the stock library."""
+    with safetensors.safe_open(path, framework="np"):
+        pass
+    return {name: (tensor["dtype"], bytes(tensor["data"]), tuple(tensor["shape"]))
+            for name, tensor in safetensors.deserialize(read(path))}
+
+
+def bits_of_folder(folder):
+    files = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
+    out = {}
+    for name in files:
+        part = bits_of_file(os.path.join(folder, name))
+        assert not set(part) & set(out)
+        out.update(part)
+    index = os.path.join(folder, "model.safetensors.index.json")
+    if len(files) > 1:
+        stored = json.loads(read(index))
+        assert set(stored["weight_map"]) == set(out)
+        assert stored["metadata"]["total_size"] == sum(len(data) for _, data, _ in out.values())
+        for tensor, name in stored["weight_map"].items():
+            assert tensor in bits_of_file(os.path.join(folder, name))
+    else:
+        assert files == ["model.safetensors"] and not os.path.exists(index)
+    return out
+
+
+def arrays(folder):
+    return {name: numpy.frombuffer(data, numpy.float32).reshape(shape).astype(numpy.float64)
+            for name, (_, data, shape) in bits_of_folder(folder).items()}
+
+
+def forward(weights, ids):
+    """A Llama as transformers has it: rotary embedding turns (i, i + D/2)."""
+    def norm(x, weight):
+        return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + EPS) * weight
+
+    def turned(x):
+        angle = numpy.arange(len(x))[:, None] * THETA ** (-numpy.arange(0, HEAD_DIM, 2) / HEAD_DIM)
+        cos, sin = (numpy.concatenate([f(angle)] * 2, 1)[:, None] for f in (numpy.cos, numpy.sin))
+        half = HEAD_DIM // 2
+        return x * cos + numpy.concatenate([-x[..., half:], x[..., :half]], -1) * sin
+
+    x = weights["model.embed_tokens.weight"][ids]
+    mask = numpy.triu(numpy.full((len(ids), len(ids)), -numpy.inf), 1)
+    for layer in range(LAYERS):
+        w = {name.split(".", 3)[3][:-7]: value for name, value in weights.items()
+             if name.startswith(f"model.layers.{layer}.")}
+        h = norm(x, w["input_layernorm"])
+        q = turned((h @ w["self_attn.q_proj"].T).reshape(len(ids), HEADS, HEAD_DIM))
+        k = turned((h @ w["self_attn.k_proj"].T).reshape(len(ids), KV_HEADS, HEAD_DIM))
+        v = (h @ w["self_attn.v_proj"].T).reshape(len(ids), KV_HEADS, HEAD_DIM)
+        k, v = (numpy.repeat(part, HEADS // KV_HEADS, 1) for part in (k, v))
+        scores = numpy.einsum("thd,shd->hts", q, k) / numpy.sqrt(HEAD_DIM) + mask
+        scores = numpy.exp(scores - scores.max(-1, keepdims=True))
+        scores /= scores.sum(-1, keepdims=True)
+        mixed = numpy.einsum("hts,shd->thd", scores, v).reshape(len(ids), -1)
+        x = x + mixed @ w["self_attn.o_proj"].T
+        h = norm(x, w["post_attention_layernorm"])
+        gate = h @ w["mlp.gate_proj"].T
+        x = x + (gate / (1 + numpy.exp(-gate)) * (h @ w["mlp.up_proj"].T)) @ w["mlp.down_proj"].T
+    return norm(x, weights["model.norm.weight"]) @ weights["lm_head.weight"].T
+
+
+class Bed:
+    def __init__(self):
+        self.root = tempfile.mkdtemp(prefix="hf-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+        self.ckptd = None
+        self.make_tokens()
+        self.store = self.path("store")
+
+    def path(self, *names):
+        return os.path.join(self.root, *names)
+
+    def make_tokens(self):
+        text = b"".join(read(name) for name in ("README.md", "trainer/README.md", "LICENSE"))
+        write(self.path("text"), text)
+        tokenizer = os.path.join(BUILD, "tokenizer")
+        run(tokenizer, "train", "--vocab", 512, "--out", self.path("tok"), self.path("text"))
+        run(tokenizer, "tokens", "--tokenizer", self.path("tok"), "--out", self.path("tokens"),
+            self.path("text"))
+
+    def start(self, store):
+        server = f"unix:{self.root}/s"
+        with open(self.path("ckptd.log"), "ab") as log:
+            self.ckptd = subprocess.Popen(
+                [os.path.join(BUILD, "ckptd"), "--listen", server, "--store", store,
+                 "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "4MiB"],
+                stdout=log, stderr=log)
+        deadline = time.monotonic() + 20
+        while subprocess.run([CLI, "health", "--server", server], capture_output=True).returncode:
+            assert time.monotonic() < deadline, read(self.path("ckptd.log")).decode()
+            time.sleep(0.05)
+        return server
+
+    def stop(self):
+        if self.ckptd is not None:
+            self.ckptd.send_signal(signal.SIGTERM)
+            assert self.ckptd.wait(60) == 0
+            self.ckptd = None
+
+    def train(self, store, name, steps, *options, want=0):
+        """The lines of the loss file, or what was said."""
+        server, losses = self.start(store), self.path("loss")
+        if os.path.exists(losses):
+            os.remove(losses)
+        said = run(os.path.join(BUILD, "trainer"), "--job.run", name, "--model.flavor", "tiny",
+                   "--training.dataset_path", self.path("tokens"), "--training.seq_len", SEQ,
+                   "--training.local_batch_size", 1, "--canonical.micro_batches", 2,
+                   "--training.steps", steps, "--training.mixed_precision_param", "float32",
+                   "--lr_scheduler.warmup_steps", 2, "--checkpoint.enable",
+                   "--checkpoint.interval", 100, "--ckptd.address", server,
+                   "--metrics.loss_file", losses, "--kernels.backend",
+                   os.environ.get("HOLDFAST_TEST_KERNELS", "best"), *options, want=want)
+        self.stop()
+        return read(losses).decode().split("\n") if want == 0 else said
+
+    def fresh(self, name):
+        path = self.path(name)
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+
+def export(bed, store, checkpoint, name, *options):
+    folder = bed.fresh(name)
+    cli("export", checkpoint, "--store", store, "--output", folder, "--format", "hf", *options)
+    assert not os.path.exists(folder + ".part")
+    return folder
+
+
+def weights_of(bed, store, checkpoint):
+    path = bed.path("whole")
+    cli("export", checkpoint, "--store", store, "--output", path, "--force", "--weights-only")
+    return bits_of_file(path)
+
+
+# ---- out
+
+
+@test
+def an_exported_folder_gives_the_logits_of_the_trainer(bed):
+    folder = export(bed, bed.store, "run", "out", "--tokenizer", bed.path("tok"))
+    config = json.loads(read(os.path.join(folder, "config.json")))
+    assert config["architectures"] == ["LlamaForCausalLM"] and config["torch_dtype"] == "float32"
+    assert (config["num_attention_heads"], config["num_key_value_heads"]) == (HEADS, KV_HEADS)
+    assert (config["rms_norm_eps"], config["rope_theta"]) == (EPS, THETA)
+    assert not config["tie_word_embeddings"]
+    assert read(os.path.join(folder, "tokenizer.model")) == read(bed.path("tok"))
+    bed.train(bed.store, "run", 8, "--debug.logits_file", bed.path("logits"))
+    got = numpy.fromfile(bed.path("logits"), numpy.float32).reshape(SEQ, -1)
+    weights = arrays(folder)
+    ids = sample_0(bed, got, weights)
+    want = forward(weights, ids)
+    assert numpy.abs(got - want).max() < 1e-4 * numpy.abs(want).max()
+    halves = dict(weights)
+    name = "model.layers.0.self_attn.q_proj.weight"
+    halves[name] = halves[name].reshape(HEADS, 2, -1, 64).transpose(0, 2, 1, 3).reshape(64, 64)
+    assert numpy.abs(forward(halves, ids) - want).max() > 1e-3, "the order of rows matters"
+
+
+def sample_0(bed, logits, weights):
+    """The tokens that the trainer's sample 0 begins with: reference.py knows their order."""
+    sys.path.insert(0, os.path.join(os.getcwd(), "tests/integration"))
+    os.environ["PYTHON"] = ""
+    import reference
+    return reference.Data(bed.path("tokens"), SEQ, 0).read(0, 1)[0][0]
+
+
+@test
+def the_limit_of_a_file_is_kept_and_the_index_is_true(bed):
+    one = bits_of_folder(export(bed, bed.store, "run", "one"))
+    folder = export(bed, bed.store, "run", "many", "--shard-size", "64KiB")
+    many = bits_of_folder(folder)
+    assert one == many
+    files = [name for name in os.listdir(folder) if name.endswith(".safetensors")]
+    assert len(files) > 3
+    for name in files:
+        part = bits_of_file(os.path.join(folder, name))
+        assert len(part) == 1 or sum(len(data) for _, data, _ in part.values()) <= 64 << 10
+    half = bits_of_folder(export(bed, bed.store, "run", "half", "--dtype", "bf16", "--except",
+                                 "*norm*=keep,output.weight=fp16"))
+    assert {half[name][0] for name in half if "norm" in name} == {"F32"}
+    assert half["lm_head.weight"][0] == "F16"
+    assert half["model.embed_tokens.weight"][0] == "BF16"
+    want = numpy.frombuffer(one["lm_head.weight"][1], numpy.float32).astype(numpy.float16)
+    assert half["lm_head.weight"][1] == want.tobytes()
+
+
+@test
+def an_export_replaces_no_folder_and_leaves_none_when_it_fails(bed):
+    folder = export(bed, bed.store, "run", "kept")
+    before = sorted(os.listdir(folder))
+    arguments = ["export", "run", "--store", bed.store, "--format", "hf", "--output"]
+    for force in ([], ["--force"]):
+        assert "exists already" in cli(*arguments, folder, *force, want=74)
+    assert sorted(os.listdir(folder)) == before
+    gone = bed.fresh("gone")
+    cli(*arguments, gone, "--tokenizer", bed.path("text"), want=1)  # another tokenizer
+    cli(*arguments, gone, "--tokenizer", bed.path("nothing"), want=74)
+    cli("export", "run", "--store", bed.store, "--output", gone, "--tokenizer", "x", want=2)
+    assert not os.path.exists(gone) and not os.path.exists(gone + ".part")
+    os.mkdir(gone + ".part")
+    write(gone + ".part/model.safetensors", b"old")
+    assert "--force" in cli(*arguments, gone, want=74)
+    cli(*arguments, gone, "--force")
+    assert bits_of_folder(gone) == bits_of_folder(folder)
+
+
+# ---- and in
+
+
+@test
+def what_is_exported_and_imported_is_the_same_to_the_bit(bed):
+    want = weights_of(bed, bed.store, "run")
+    for number, (size, shards) in enumerate((("5GiB", 1), ("64KiB", 3), ("300KiB", 5))):
+        folder = export(bed, bed.store, "run", f"round{number}", "--shard-size", size)
+        store = bed.fresh(f"round{number}.store")
+        report = json.loads(cli("import", folder, "--run", "back", "--store", store, "--shards",
+                                shards, "--json"))
+        assert report["checkpoint"] == "back@0-a1" and report["shards"] == shards
+        assert json.loads(cli("verify", "back", "--store", store, "--json"))["damages"] == 0
+        assert weights_of(bed, store, "back") == want
+        again = export(bed, store, "back", "again", "--shard-size", size)
+        assert bits_of_folder(again) == bits_of_folder(folder)
+        assert read(os.path.join(again, "config.json")) == read(os.path.join(folder, "config.json"))
+        assert "already" in cli("import", folder, "--run", "back", "--store", store, want=74)
+        assert "another name" in cli("import", folder, "--run", "run", "--store", bed.store,
+                                     want=74)
+
+
+def bfloat(values):
+    """Their upper halves, cut: any bits will do."""
+    return (values.view(numpy.uint32) >> 16).astype(numpy.uint16)
+
+
+def save(path, tensors, padding=0, order=None):
+    """A safetensors file by hand: {name: (dtype, array)}."""
+    at, header, data = 0, {}, b""
+    for name in order or sorted(tensors):
+        dtype, array = tensors[name]
+        raw = array.tobytes()
+        header[name] = {"dtype": dtype, "shape": list(array.shape),
+                        "data_offsets": [at, at + len(raw)]}
+        at += len(raw)
+        data += raw
+    text = json.dumps(header).encode() + b" " * padding
+    write(path, struct.pack("<Q", len(text)) + text + data)
+
+
+def made_folder(bed, name, tensors, config=None, **options):
+    folder = bed.fresh(name)
+    os.mkdir(folder)
+    base = json.loads(read(os.path.join(bed.path("out"), "config.json")))
+    base.update(config or {})
+    write(os.path.join(folder, "config.json"), json.dumps(base).encode())
+    save(os.path.join(folder, "model.safetensors"), tensors, **options)
+    return folder
+
+
+def tensors_of(bed):
+    return {name: ("F32", numpy.frombuffer(data, numpy.float32).reshape(shape))
+            for name, (_, data, shape) in bits_of_folder(bed.path("out")).items()}
+
+
+@test
+def every_type_and_any_alignment_is_read_exactly(bed):
+    tensors = tensors_of(bed)
+    for padding in (0, 1, 2, 3, 5):
+        for dtype in ("F32", "F16", "BF16"):
+            names = list(tensors)
+            random.Random(padding).shuffle(names)
+            narrow = {n: (dtype, bfloat(a) if dtype == "BF16" else a.astype(NUMPY[dtype]))
+                      for n, (_, a) in tensors.items()}
+            folder = made_folder(bed, "narrow", narrow, padding=padding, order=names)
+            store = bed.fresh("narrow.store")
+            cli("import", folder, "--run", "n", "--store", store, "--shards", 1 + padding)
+            back = bits_of_folder(export(bed, store, "n", "narrow.back"))
+            for name, (_, array) in narrow.items():
+                want = (array.astype(numpy.uint32) << 16).view(numpy.float32) \
+                    if dtype == "BF16" else array.astype(numpy.float32)
+                assert back[name][1] == want.tobytes(), (name, dtype, padding)
+
+
+@test
+def a_tied_model_comes_back_tied(bed):
+    tensors = tensors_of(bed)
+    del tensors["lm_head.weight"]
+    store = bed.fresh("tied.store")
+    folder = made_folder(bed, "tied", tensors, {"tie_word_embeddings": True})
+    cli("import", folder, "--run", "tied", "--store", store)
+    ours = weights_of(bed, store, "tied")
+    assert ours["output.weight"] == ours["tok_embeddings.weight"]
+    back = export(bed, store, "tied", "tied.back")
+    assert json.loads(read(os.path.join(back, "config.json")))["tie_word_embeddings"] is True
+    assert "lm_head.weight" not in bits_of_folder(back)
+    assert bits_of_folder(back) == bits_of_folder(folder)
+
+
+@test
+def training_starts_from_an_import_as_from_the_same_weights(bed):
+    options = ("--debug.seed", 42)
+    bed.train(bed.store, "seed", 4, "--checkpoint.create_seed_checkpoint", *options)
+    folder = export(bed, bed.store, "seed", "seed")
+    direct = bed.train(bed.store, "seed", 4, *options)
+    assert len(direct) >= 5
+    for shards, ranks in ((1, 1), (3, 2)):
+        store = bed.fresh("start.store")
+        cli("import", folder, "--run", "start", "--store", store, "--shards", shards)
+        assert bed.train(store, "start", 4, "--comm.ranks", ranks, *options) == direct
+        lineage = json.loads(cli("show", "start", "--store", store, "--json"))["lineage"]
+        assert (lineage["step"], lineage["attempt"]) == (0, 1), lineage
+        assert weights_of(bed, store, "start") == weights_of(bed, bed.store, "seed")
+
+
+@test
+def another_model_than_the_configured_one_is_not_trained(bed):
+    for key, value in (("rope_theta", 10000.0), ("rms_norm_eps", 1e-6),
+                       ("rope_scaling", {"rope_type": "llama3", "factor": 8.0})):
+        folder = made_folder(bed, "other", tensors_of(bed), {key: value})
+        store = bed.fresh("other.store")
+        cli("import", folder, "--run", "other", "--store", store)
+        said = bed.train(store, "other", 2, want=78)
+        assert key.replace("rms_", "") in said, said
+        back = export(bed, store, "other", "other.back")
+        assert json.loads(read(os.path.join(back, "config.json")))[key] == value
+
+
+# ---- hostile folders
+
+
+@test
+def what_does_not_fit_is_named(bed):
+    tensors = tensors_of(bed)
+    norm = "model.norm.weight"
+    store = bed.fresh("bad.store")
+
+    def refused(word, tensors=tensors, config=None, want=1, change=None):
+        folder = made_folder(bed, "bad", tensors, config)
+        if change:
+            change(folder)
+        said = cli("import", folder, "--run", "bad", "--store", store, want=want)
+        assert word in said and said.count("\n") == 1, said
+        assert not os.path.exists(os.path.join(store, "bad")), said
+
+    def index(weight_map):
+        def change(folder):
+            write(os.path.join(folder, "model.safetensors.index.json"),
+                  json.dumps({"weight_map": weight_map}).encode())
+        return change
+
+    refused(norm, {k: v for k, v in tensors.items() if k != norm})
+    refused("extra", dict(tensors, extra=tensors[norm]), want=2)
+    refused(norm, dict(tensors, **{norm: ("F32", tensors[norm][1][:-1])}))
+    refused(norm, dict(tensors, **{norm: ("I32", tensors[norm][1])}), want=2)
+    refused("F8", dict(tensors, F8=("F8_E4M3", tensors[norm][1])))
+    refused("model_type", config={"model_type": "gpt2"}, want=2)
+    refused("hidden_act", config={"hidden_act": "gelu"}, want=2)
+    refused("attention_bias", config={"attention_bias": True}, want=2)
+    for key, value in (("num_hidden_layers", 0), ("hidden_size", -1), ("vocab_size", 1 << 40),
+                       ("num_attention_heads", "four"), ("num_key_value_heads", 5),
+                       ("intermediate_size", 1.5), ("head_dim", 3)):
+        refused("", config={key: value})
+    refused("", config={"num_hidden_layers": 4096})
+    refused("elsewhere", change=index({norm: "model.safetensors"}))
+    refused("folder", change=index({norm: "../model.safetensors"}))
+    refused("file", change=index({norm: 7}))
+    refused("weight_map", change=index([]))
+    refused("other.safetensors", change=index({norm: "other.safetensors"}), want=66)
+    refused("config.json", want=66, change=lambda f: os.remove(os.path.join(f, "config.json")))
+    refused("JSON", change=lambda f: write(os.path.join(f, "config.json"), b"{"))
+    refused("model.safetensors", want=66,
+            change=lambda f: os.remove(os.path.join(f, "model.safetensors")))
+    refused("no safetensors", change=lambda f: write(os.path.join(f, "model.safetensors"), b""))
+    for more in (b"x", b"x" * 4096):
+        refused("no tensor", change=lambda f, more=more: write(
+            os.path.join(f, "model.safetensors"),
+            read(os.path.join(f, "model.safetensors")) + more))
+    refused("ends within",
+            change=lambda f: os.truncate(os.path.join(f, "model.safetensors"), 99999))
+    for wrong in (["--run", "a/b"], ["--run", ".."], [], ["--run", "x", "--shards", "-1"]):
+        cli("import", bed.path("out"), "--store", store, *wrong, want=2)
+    cli("import", bed.path("absent"), "--run", "x", "--store", store, want=66)
+    cli("import", bed.path("out"), "--run", "x", want=2)
+
+
+@test
+def changed_bytes_of_a_header_never_do_harm(bed):
+    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
+    print(f"# SEED={seed}")
+    dice = random.Random(seed)
+    folder = made_folder(bed, "mutant", tensors_of(bed))
+    path, store = os.path.join(folder, "model.safetensors"), bed.fresh("mutant.store")
+    good = read(path)
+    length = struct.unpack("<Q", good[:8])[0]
+    for _ in range(120):
+        head = bytearray(good[:8 + length])
+        for _ in range(dice.randrange(1, 4)):
+            at = dice.randrange(len(head))
+            if dice.randrange(2):
+                head[at] = dice.randrange(256)
+            else:
+                head[at:at + 1] = dice.choice([b"18446744073709551615", b"-1", b"[[", b"{", b'"'])
+        if dice.randrange(2):
+            head[:8] = struct.pack("<Q", len(head) - 8)
+        write(path, bytes(head) + good[8 + length:])
+        done = subprocess.run([CLI, "import", folder, "--run", "m", "--store", store],
+                              capture_output=True, timeout=60)
+        assert done.returncode in (0, 1, 2), done
+        if done.returncode == 0:
+            shutil.rmtree(os.path.join(store, "m"))
+        assert not os.path.exists(os.path.join(store, "m"))
+
+
+@test
+def an_import_that_was_killed_is_no_checkpoint_and_can_be_done_again(bed):
+    folder, unfinished = bed.path("out"), 0
+    for count in range(20):
+        store = bed.fresh("killed.store")
+        step = os.path.join(store, "k", "step-00000000-a0001")
+        arguments = ["import", folder, "--run", "k", "--store", store, "--shards", "16"]
+        process = subprocess.Popen([CLI, *arguments], stdout=subprocess.DEVNULL)
+        while process.poll() is None and not (
+                os.path.isdir(step) and len(os.listdir(step)) > count % 12):
+            pass
+        process.kill()
+        process.wait()
+        if not json.loads(cli("list", "--store", store, "--json")) and os.path.isdir(step):
+            unfinished += 1
+            assert "--force" in cli(*arguments, want=74)
+            cli(*arguments, "--force")
+        if os.path.isdir(step):
+            cli("verify", "k", "--store", store)
+    assert unfinished > 0, "every import was over before it was killed"
+
+
+def main():
+    print(f"1..{len(TESTS)}", flush=True)
+    bed, failed = Bed(), 0
+    try:
+        bed.train(bed.store, "run", 8)
+        for number, function in enumerate(TESTS, 1):
+            name = function.__name__.replace("_", " ")
+            try:
+                function(bed)
+                print(f"ok {number} - {name}", flush=True)
+            except Exception as error:  # a failed assertion, or what went wrong on the way
+                failed += 1
+                print(f"not ok {number} - {name}", flush=True)
+                text = f"{type(error).__name__}: {error}"
+                print("\n".join("# " + line for line in text.split("\n")), flush=True)
+    finally:
+        if bed.ckptd is not None:
+            bed.ckptd.kill()
+            bed.ckptd.wait()
+        shutil.rmtree(bed.root, ignore_errors=True)
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
