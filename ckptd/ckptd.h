@@ -18,6 +18,7 @@
 #define HOLDFAST_CKPTD_H
 
 #include "ckptd/keep/ledger.h"
+#include "ckptd/keep/scrub.h"
 #include "ckptd/save/commit.h"
 #include "ckptd/save/pace.h"
 #include "proto/arena.h"
@@ -68,6 +69,7 @@ struct config {
     int64_t retain_last, retain_every, retain_within, retain_best;
     char retain_metric[64], retain_order[8];
     bool retain_most;
+    int64_t scrub_rate, scrub_period, scrub_start_ms; /* bytes per second, 0: none; seconds */
 };
 /* Defaults, then the file named by --config, then the other arguments. ERR_INVALID. With --help,
  * *out_help is set and nothing else is checked. */
@@ -367,6 +369,7 @@ struct run {
     uint64_t newest_attempt;        /* durable; from the store */
     struct checkpoint *checkpoints; /* newest first */
     struct save *saves;
+    struct scrub_cursor scrubbed;
 };
 
 struct connection;
@@ -651,6 +654,19 @@ void retain_after_commit(struct run *run);
 
 /* ---- restore/ ---- */
 
+/* file.c: the file of a committed shard. Block; any thread. */
+int file_geometry(struct shard_geometry *out, const struct manifest *manifest, uint32_t shard);
+/* ERR_CORRUPT when it has another size. */
+int file_open(struct storage_object **out, struct storage *storage,
+              const struct manifest_summary *summary, uint32_t shard, uint64_t want_bytes);
+/* The table's whole pages, proven, in fresh memory (to be freed). ERR_CORRUPT. */
+int file_read_table(uint8_t **out, struct storage *storage, struct storage_object *object,
+                    const struct shard_geometry *geometry, uint64_t table_hash,
+                    const struct manifest_summary *summary, uint32_t shard);
+/* Is `sum` what that table has for the block? ERR_CORRUPT. */
+int file_check_block(const uint8_t *table, const struct shard_geometry *geometry, uint64_t block,
+                     uint64_t sum, const struct manifest_summary *summary, uint32_t shard);
+
 struct load {
     uint64_t number; /* 0: slot not in use */
     struct service *service;
@@ -740,7 +756,8 @@ struct service {
     uint32_t num_failures;
     struct gate gate;
     struct ledger ledger;
-    struct { /* since the start, and of the newest commit */
+    struct scrub *scrub; /* NULL: off */
+    struct {             /* since the start, and of the newest commit */
         uint64_t commits, failed, refused, unchanged, pruned, bytes_written, bytes_read;
         char run[RUN_NAME_MAX + 1];
         uint64_t step, attempt, bytes;

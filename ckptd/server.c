@@ -340,6 +340,18 @@ static json_t *describe_disk(const struct service *service)
         hours < 0 ? json_null() : json_real(hours));
 }
 
+static json_t *describe_scrub(const struct service *service)
+{
+    struct scrub_state state;
+    scrub_state(&state, service);
+    return json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "rate",
+                     (json_int_t)service->config->scrub_rate, "run", state.run, "step",
+                     (json_int_t)state.step, "attempt", (json_int_t)state.attempt, "bytes_read",
+                     (json_int_t)state.bytes, "checkpoints_read", (json_int_t)state.checkpoints,
+                     "passes", (json_int_t)state.passes, "damaged", (json_int_t)state.damaged,
+                     "all_read_at", state.ended ? json_integer(state.ended) : json_null());
+}
+
 /* Images of committed checkpoints in memory, and how many of them are proven: a load takes those
  * without another look. */
 static json_t *describe_images(const struct service *service)
@@ -357,11 +369,17 @@ static const struct {
     const char *name;
     json_t *(*describe)(const struct service *service);
 } status_parts[] = {
-    {"pool", describe_pool},          {"sessions", describe_sessions},
-    {"catalog", describe_catalog},    {"disk", describe_disk},
-    {"saves", describe_saves},        {"images", describe_images},
-    {"last_commit", describe_commit}, {"last_unchanged", describe_unchanged},
-    {"pace", describe_pace},          {"since_start", describe_totals},
+    {"pool", describe_pool},
+    {"sessions", describe_sessions},
+    {"catalog", describe_catalog},
+    {"disk", describe_disk},
+    {"scrub", describe_scrub},
+    {"saves", describe_saves},
+    {"images", describe_images},
+    {"last_commit", describe_commit},
+    {"last_unchanged", describe_unchanged},
+    {"pace", describe_pace},
+    {"since_start", describe_totals},
 };
 
 static void do_status(struct service *service, struct rpc_call *call,
@@ -532,6 +550,8 @@ int service_open(struct service **out, const struct config *config)
     if (error == 0)
         error = catalog_open(service);
     if (error == 0)
+        error = scrub_open(service);
+    if (error == 0)
         error = rpc_server_open(&service->rpc, &rpc);
     if (error == 0)
         error = door_open(service);
@@ -642,6 +662,7 @@ void service_close(struct service *service)
     }
     catalog_close(service);
     loop_close(service->loop);
+    scrub_close(service);
     if (service->storage)
         storage_close(service->storage);
     pool_close(service->pool);

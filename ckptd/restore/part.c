@@ -86,22 +86,15 @@ static void part_ended(struct event *event)
 /* On a worker. The first block of the part that is not what the table says. */
 static int check_blocks(const struct image *image)
 {
-    const struct shard_geometry *geometry = &image->geometry;
-    const uint8_t *table = image->stored_table + geometry->table_start % STORAGE_ALIGN;
     uint64_t start, end, unused;
+    int error = 0;
     image_chunk_range(image, image->first_chunk, &start, &unused);
     image_chunk_range(image, image->end_chunk - 1, &unused, &end);
     for (uint64_t i = start / CHECKSUM_BLOCK_BYTES;
-         i < geometry->num_blocks && i * CHECKSUM_BLOCK_BYTES < end; i++) {
-        uint64_t sum = 0;
-        for (uint32_t b = 8; b-- > 0;)
-            sum = sum << 8 | table[8 * i + b]; /* little-endian */
-        if (sum != image->sums[i])
-            return report_error(ERR_CORRUPT, NULL, "block %llu of shard-%05u-of-%05u is damaged",
-                                (unsigned long long)i, image->shard + 1,
-                                image->checkpoint->summary.shards);
-    }
-    return 0;
+         i < image->geometry.num_blocks && i * CHECKSUM_BLOCK_BYTES < end && error == 0; i++)
+        error = file_check_block(image->stored_table, &image->geometry, i, image->sums[i],
+                                 &image->checkpoint->summary, image->shard);
+    return error;
 }
 
 static void work_end_part(struct job *job)
@@ -131,32 +124,14 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
         end_part(image);
 }
 
-/* On a worker. The checksum table, whole pages of the file, proven by the manifest's hash. */
-static int read_table(struct image *image)
-{
-    const struct shard_geometry *geometry = &image->geometry;
-    uint64_t skip = geometry->table_start % STORAGE_ALIGN, from = geometry->table_start - skip;
-    uint64_t bytes = geometry->file_bytes - from;
-    void *room = NULL;
-    if (posix_memalign(&room, STORAGE_ALIGN, bytes) != 0)
-        return report_error(ERR_MEMORY, NULL, "no memory for a checksum table of %llu bytes",
-                            (unsigned long long)bytes);
-    image->stored_table = room;
-    int error = storage_transfer(image->service->storage, STORAGE_READ, image->object, from, room,
-                                 (uint32_t)bytes);
-    if (error == 0 && checksum_bytes(image->stored_table + skip, bytes - skip) != image->table_hash)
-        error = report_error(ERR_CORRUPT, NULL,
-                             "the checksum table of shard-%05u-of-%05u does not fit the manifest",
-                             image->shard + 1, image->checkpoint->summary.shards);
-    return error;
-}
-
 static void work_open_part(struct job *job)
 {
     struct image *image = CONTAINER_OF(job, struct image, job);
     int error = pass_open_file(image);
     if (error == 0)
-        error = read_table(image);
+        error = file_read_table(&image->stored_table, image->service->storage, image->object,
+                                &image->geometry, image->table_hash, &image->checkpoint->summary,
+                                image->shard);
     if (error != 0)
         fault_take(&image->fault, error);
 }
@@ -183,7 +158,7 @@ static int new_part(struct image **out, struct checkpoint *checkpoint,
     struct service *service = wait->service;
     struct shard_geometry geometry;
     uint32_t segments = pool_size(service->pool) / PART_SHARE;
-    int error = pass_geometry(&geometry, checkpoint, wait->shard);
+    int error = file_geometry(&geometry, checkpoint->manifest, wait->shard);
     if (error == 0 && wait->from_byte >= geometry.table_start)
         error = report_error(ERR_INVALID, NULL, "byte %llu of shard %u is no tensor data",
                              (unsigned long long)wait->from_byte, wait->shard);

@@ -90,19 +90,9 @@ static void hold_for_pass(struct image *image)
 
 int pass_open_file(struct image *image)
 {
-    struct shard_identity identity;
-    char key[STORAGE_KEY_MAX];
-    uint64_t bytes = 0;
-    manifest_identity(&identity, &image->checkpoint->summary, image->shard);
     pool_clean(image->service->pool, image->segments, image->num_segments);
-    int error = shard_key(key, sizeof key, &identity);
-    if (error == 0)
-        error = storage_object_open(image->service->storage, &image->object, key, &bytes);
-    if (error == 0 && bytes != image->geometry.file_bytes)
-        error =
-            report_error(ERR_CORRUPT, NULL, "shard %u has %llu bytes instead of %llu", image->shard,
-                         (unsigned long long)bytes, (unsigned long long)image->geometry.file_bytes);
-    return error;
+    return file_open(&image->object, image->service->storage, &image->checkpoint->summary,
+                     image->shard, image->geometry.file_bytes);
 }
 
 static void work_open_file(struct job *job)
@@ -124,24 +114,12 @@ static void file_opened(struct event *event)
     end_pass(image);
 }
 
-int pass_geometry(struct shard_geometry *out, const struct checkpoint *checkpoint, uint32_t shard)
-{
-    struct shard_tensor *tensors = NULL;
-    uint32_t count;
-    uint64_t bytes;
-    int error = layout_shard_tensors(&tensors, &count, &bytes, checkpoint->manifest->table, shard);
-    free(tensors);
-    if (error != 0)
-        return error;
-    return shard_geometry_derive(out, checkpoint->manifest->shards[shard].data_start, bytes);
-}
-
 int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting)
 {
     struct service *service = checkpoint->run->service;
     struct shard_geometry geometry;
     struct image *image = NULL;
-    int error = pass_geometry(&geometry, checkpoint, shard);
+    int error = file_geometry(&geometry, checkpoint->manifest, shard);
     if (error == 0)
         error = image_new(&image, service, &geometry);
     if (error != 0)

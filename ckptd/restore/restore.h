@@ -32,7 +32,6 @@ void load_settle(struct image *image);
  * it now. */
 int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting);
 void pass_verify(struct image *image);
-int pass_geometry(struct shard_geometry *out, const struct checkpoint *checkpoint, uint32_t shard);
 /* On a worker: zeroes the segments where another run had them, opens and measures the file. */
 int pass_open_file(struct image *image);
 

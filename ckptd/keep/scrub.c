@@ -1,0 +1,447 @@
+/* scrub.c - the scrub: a pass over every run's checkpoints, oldest first, each block read from the
+ * disk and held against its checksum.
+ *
+ *   timer ──► which block is next? ──► worker: manifest, table and shard opened where they are not,
+ *     ▲                                   │    some blocks read and hashed
+ *     └── as long as scrub.rate asks for ─┴──► damage: quarantine; else the cursor moves on
+ *
+ * It reads with a buffer of its own, one block, and never through the pool, so it takes memory from
+ * nobody. While a save is in work or a load is open it stands still, for at most YIELD_MS_MAX
+ * before each job, so that a busy daemon is scrubbed too, but slowly.
+ *
+ * The cursor of a run is a small object that is written anew, under the next number, when a
+ * checkpoint was read and every CURSOR_MS; then the older one is removed. A restart goes on from
+ * the newest that can be read, and without one begins again. It names the place, not a list index:
+ * checkpoints come and go meanwhile. A pass over a run begins scrub.period_s after the end of the
+ * one before; a clock that jumps can only delay that, by one period at most.
+ *
+ * Nothing is leased: a checkpoint that is pruned while it is read is passed over. */
+#include "ckptd/ckptd.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define JOBS_PER_SECOND 16u  /* a job reads what the rate allows in this part of a second */
+#define IDLE_MS 60000        /* between two looks for a run that is due */
+#define YIELD_MS 200         /* between two looks whether the daemon is at rest */
+#define YIELD_MS_MAX 10000   /* then it goes on all the same */
+#define FAULT_MS 500         /* after an error: what is wrong may be so with all of them */
+#define CURSOR_MS 30000      /* what a crash makes it read again, at most */
+#define CURSOR_BYTES_MAX 256 /* of the object */
+
+struct scrub {
+    struct service *service;
+    struct timer timer;
+    struct job job;
+    struct run *run; /* that the pass is in, or NULL */
+    int64_t yielded_ms, saved_ms;
+    bool must_save;
+    uint8_t *buffer; /* a block */
+    struct scrub_state state;
+    /* The checkpoint and the shard that are open. The worker's while it has the job. */
+    struct manifest_summary summary;
+    struct scrub_cursor at;
+    struct manifest *manifest;
+    struct storage_object *object;
+    struct shard_geometry geometry;
+    uint8_t *table;
+    uint64_t bytes; /* that the job read */
+    bool is_read;   /* the whole checkpoint */
+    struct fault fault;
+};
+
+/* ---- reading, on a worker ---- */
+
+static void close_shard(struct scrub *scrub)
+{
+    storage_object_close(scrub->service->storage, scrub->object);
+    free(scrub->table);
+    scrub->object = NULL;
+    scrub->table = NULL;
+}
+
+static void close_checkpoint(struct scrub *scrub)
+{
+    close_shard(scrub);
+    manifest_free(scrub->manifest);
+    scrub->manifest = NULL;
+}
+
+static int open_shard(struct scrub *scrub)
+{
+    struct storage *storage = scrub->service->storage;
+    uint32_t shard = (uint32_t)scrub->at.shard;
+    int error = 0;
+    if (!scrub->manifest)
+        error = catalog_read_manifest(&scrub->manifest, storage, &scrub->summary);
+    if (error == 0)
+        error = file_geometry(&scrub->geometry, scrub->manifest, shard);
+    if (error == 0)
+        error =
+            file_open(&scrub->object, storage, &scrub->summary, shard, scrub->geometry.file_bytes);
+    if (error == 0)
+        error = file_read_table(&scrub->table, storage, scrub->object, &scrub->geometry,
+                                scrub->manifest->shards[shard].table_hash, &scrub->summary, shard);
+    return error;
+}
+
+static int read_block(struct scrub *scrub)
+{
+    const struct manifest_summary *summary = &scrub->summary;
+    uint32_t shard = (uint32_t)scrub->at.shard;
+    uint64_t start, bytes;
+    shard_block(&start, &bytes, &scrub->geometry, scrub->at.block);
+    uint64_t pages = (bytes + STORAGE_ALIGN - 1) / STORAGE_ALIGN * STORAGE_ALIGN;
+    int error = storage_transfer(scrub->service->storage, STORAGE_READ, scrub->object, start,
+                                 scrub->buffer, (uint32_t)pages);
+    if (error != 0)
+        return error;
+    scrub->bytes += pages;
+    uint64_t identity = checksum_shard_identity(summary->nonce, shard, summary->shards);
+    return file_check_block(scrub->table, &scrub->geometry, scrub->at.block,
+                            checksum_block(scrub->buffer, bytes, identity, scrub->at.block),
+                            summary, shard);
+}
+
+/* To the next block, of the next shard where this one ends. */
+static void step_on(struct scrub *scrub)
+{
+    if (++scrub->at.block < scrub->geometry.num_blocks)
+        return;
+    close_shard(scrub);
+    scrub->at.block = 0;
+    scrub->is_read = ++scrub->at.shard >= scrub->summary.shards;
+}
+
+static void work_read(struct job *job)
+{
+    struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
+    uint64_t want = (uint64_t)scrub->service->config->scrub_rate / JOBS_PER_SECOND;
+    int error = 0;
+    scrub->bytes = 0;
+    do {
+        if (!scrub->object)
+            error = open_shard(scrub);
+        /* A cursor may be of a file that was cut otherwise: only the manifest's word counts. */
+        if (error == 0 && scrub->at.block >= scrub->geometry.num_blocks)
+            scrub->at.block = 0;
+        if (error == 0)
+            error = read_block(scrub);
+        if (error == 0)
+            step_on(scrub);
+    } while (error == 0 && !scrub->is_read && scrub->bytes < want);
+    if (error != 0)
+        fault_take(&scrub->fault, error);
+    if (error != 0 || scrub->is_read)
+        close_checkpoint(scrub);
+}
+
+/* ---- the cursor ---- */
+
+static int cursor_key(char out[STORAGE_KEY_MAX], const struct run *run, uint64_t number)
+{
+    snprintf(out, STORAGE_KEY_MAX, "%s/scrub/%020" PRIu64, run->name, number);
+    return 0;
+}
+
+static void work_save(struct job *job)
+{
+    struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
+    struct storage *storage = scrub->service->storage;
+    struct run *run = scrub->run;
+    const struct scrub_cursor *cursor = &run->scrubbed;
+    char key[STORAGE_KEY_MAX], text[CURSOR_BYTES_MAX];
+    int length = snprintf(
+        text, sizeof text,
+        "1 %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRId64 "\n",
+        cursor->attempt, cursor->step, cursor->shard, cursor->block, cursor->begun, cursor->ended);
+    cursor_key(key, run, cursor->number + 1);
+    int error = storage_publish(storage, key, text, (size_t)length);
+    if (error != 0) {
+        fault_take(&scrub->fault, error);
+        return;
+    }
+    cursor_key(key, run, cursor->number);
+    if (cursor->number > 0)
+        storage_remove(storage, key); /* what stays is older, and not looked at */
+}
+
+static int visit_cursor(void *user, const struct storage_entry *entry)
+{
+    uint64_t *newest = user;
+    char *end;
+    unsigned long long number = strtoull(entry->name, &end, 10);
+    if (*end == '\0' && number > *newest && number < UINT64_MAX)
+        *newest = number;
+    return 0;
+}
+
+/* Without one that can be read the pass begins again. */
+static void read_cursor(struct run *run)
+{
+    struct storage *storage = run->service->storage;
+    struct scrub_cursor found = {0};
+    char key[STORAGE_KEY_MAX], text[CURSOR_BYTES_MAX + 1] = "";
+    uint64_t bytes;
+    snprintf(key, sizeof key, "%s/scrub", run->name);
+    int error = storage_list(storage, key, visit_cursor, &found.number);
+    run->scrubbed = (struct scrub_cursor){.number = found.number};
+    if (error != 0 || found.number == 0)
+        return;
+    cursor_key(key, run, found.number);
+    if (storage_fetch(storage, key, text, CURSOR_BYTES_MAX, &bytes) == 0 &&
+        sscanf(text, "1 %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64,
+               &found.attempt, &found.step, &found.shard, &found.block, &found.begun,
+               &found.ended) == 6)
+        run->scrubbed = found;
+    else
+        log_warn("scrub", "run %s: %s cannot be read, the scrub begins again", run->name, key);
+}
+
+/* ---- what is next ---- */
+
+/* The oldest that the cursor has not passed and that is not known to be damaged, or NULL. */
+static struct checkpoint *find_next(const struct run *run)
+{
+    const struct scrub_cursor *cursor = &run->scrubbed;
+    struct checkpoint *next = NULL;
+    for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
+        if (c->summary.attempt < cursor->attempt ||
+            (c->summary.attempt == cursor->attempt && c->summary.step < cursor->step))
+            break; /* they are newest first */
+        if (!c->damaged)
+            next = c;
+    }
+    return next;
+}
+
+static bool is_due(struct run *run, int64_t now)
+{
+    struct scrub_cursor *cursor = &run->scrubbed;
+    if (cursor->ended > now)
+        cursor->ended = now;
+    return run->checkpoints && (cursor->begun != 0 || cursor->ended == 0 ||
+                                now - cursor->ended >= run->service->config->scrub_period);
+}
+
+static struct run *find_run(const struct service *service)
+{
+    for (struct run *run = service->runs; run; run = run->next)
+        if (is_due(run, time(NULL)))
+            return run;
+    return NULL;
+}
+
+static void end_pass(struct scrub *scrub)
+{
+    struct scrub_cursor *cursor = &scrub->run->scrubbed;
+    *cursor = (struct scrub_cursor){.ended = time(NULL), .number = cursor->number};
+    scrub->state.passes++;
+    scrub->must_save = true;
+    log_info("scrub",
+             "run %s: every checkpoint was read; since ckptd's start %" PRIu64 " checkpoints, "
+             "%" PRIu64 " bytes, %" PRIu64 " damaged",
+             scrub->run->name, scrub->state.checkpoints, scrub->state.bytes, scrub->state.damaged);
+}
+
+/* ---- jobs ---- */
+
+static void wait_ms(struct scrub *scrub, int64_t ms)
+{
+    loop_timer(scrub->service->loop, &scrub->timer, ms);
+}
+
+static void saved(struct event *event)
+{
+    struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
+    if (scrub->fault.code == 0)
+        scrub->run->scrubbed.number++;
+    else
+        log_warn("scrub", "run %s: where the scrub stands could not be kept: %s", scrub->run->name,
+                 scrub->fault.message);
+    scrub->saved_ms = loop_now_ms();
+    scrub->must_save = false;
+    if (scrub->run->scrubbed.begun == 0) /* its pass is over */
+        scrub->run = NULL;
+    wait_ms(scrub, 0);
+}
+
+static void start_job(struct scrub *scrub, void (*work)(struct job *), void (*done)(struct event *))
+{
+    scrub->fault = (struct fault){0};
+    scrub->job = (struct job){.work = work, .done.run = done};
+    loop_work(scrub->service->loop, &scrub->job);
+}
+
+/* The worker met an error: is it the checkpoint's? */
+static void judge(struct scrub *scrub)
+{
+    const struct fault *fault = &scrub->fault;
+    struct checkpoint *checkpoint =
+        catalog_find(scrub->run, scrub->summary.step, scrub->summary.attempt);
+    if (!checkpoint || strcmp(checkpoint->summary.nonce, scrub->summary.nonce) != 0)
+        return; /* removed while it was read */
+    if (fault->code != ERR_CORRUPT && fault->code != ERR_NOT_FOUND && fault->code != ERR_IO) {
+        log_warn("scrub", "run %s, step %" PRIu64 " was not read: %s", scrub->run->name,
+                 scrub->summary.step, fault->message);
+        return;
+    }
+    scrub->state.damaged++;
+    if (!checkpoint->damaged)
+        catalog_damage(checkpoint, fault);
+}
+
+static void was_read(struct event *event)
+{
+    struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
+    struct scrub_cursor *cursor = &scrub->run->scrubbed;
+    cursor->shard = scrub->at.shard;
+    cursor->block = scrub->at.block;
+    scrub->state.bytes += scrub->bytes;
+    if (scrub->fault.code != 0)
+        judge(scrub);
+    if (scrub->fault.code != 0 || scrub->is_read) {
+        scrub->state.checkpoints += scrub->is_read;
+        cursor->step = scrub->summary.step + 1; /* the next of this attempt, or of a later one */
+        cursor->shard = cursor->block = 0;
+        scrub->must_save = true;
+    }
+    if (loop_now_ms() - scrub->saved_ms >= CURSOR_MS)
+        scrub->must_save = true;
+    int64_t ms = (int64_t)(scrub->bytes * 1000 / (uint64_t)scrub->service->config->scrub_rate);
+    wait_ms(scrub, scrub->fault.code != 0 && ms < FAULT_MS ? FAULT_MS : ms);
+}
+
+static void start_read(struct scrub *scrub, const struct checkpoint *checkpoint)
+{
+    struct scrub_cursor *cursor = &scrub->run->scrubbed;
+    const struct manifest_summary *summary = &checkpoint->summary;
+    bool goes_on = scrub->manifest && strcmp(scrub->summary.nonce, summary->nonce) == 0;
+    if (cursor->attempt != summary->attempt || cursor->step != summary->step ||
+        cursor->shard >= summary->shards)
+        cursor->shard = cursor->block = 0;
+    cursor->attempt = summary->attempt;
+    cursor->step = summary->step;
+    if (cursor->begun == 0)
+        cursor->begun = time(NULL);
+    if (!goes_on)
+        close_checkpoint(scrub);
+    scrub->summary = *summary;
+    snprintf(scrub->summary.run, sizeof scrub->summary.run, "%s", scrub->run->name);
+    scrub->at = *cursor;
+    scrub->is_read = false;
+    start_job(scrub, work_read, was_read);
+}
+
+/* Somebody waits for the disk or for the workers. */
+static bool is_busy(const struct service *service)
+{
+    for (const struct run *run = service->runs; run; run = run->next)
+        if (run->saves || run->opening.call)
+            return true;
+    for (int64_t i = 0; i < service->config->limit_loads; i++)
+        if (service->loads[i].number != 0)
+            return true;
+    return false;
+}
+
+static bool must_yield(struct scrub *scrub)
+{
+    int64_t now = loop_now_ms();
+    if (!is_busy(scrub->service)) {
+        scrub->yielded_ms = 0;
+        return false;
+    }
+    if (scrub->yielded_ms == 0)
+        scrub->yielded_ms = now;
+    if (now - scrub->yielded_ms < YIELD_MS_MAX)
+        return true;
+    scrub->yielded_ms = now;
+    return false;
+}
+
+static void go_on(struct timer *timer)
+{
+    struct scrub *scrub = CONTAINER_OF(timer, struct scrub, timer);
+    struct service *service = scrub->service;
+    if (service->draining || service->offline[0])
+        return;
+    if (must_yield(scrub)) {
+        wait_ms(scrub, YIELD_MS);
+        return;
+    }
+    if (scrub->must_save) {
+        start_job(scrub, work_save, saved);
+        return;
+    }
+    if (!scrub->run)
+        scrub->run = find_run(service);
+    if (!scrub->run) {
+        wait_ms(scrub, IDLE_MS < 1000 * service->config->scrub_period
+                           ? IDLE_MS
+                           : 1000 * service->config->scrub_period + 1);
+        return;
+    }
+    const struct checkpoint *next = find_next(scrub->run);
+    if (next) {
+        start_read(scrub, next);
+        return;
+    }
+    close_checkpoint(scrub);
+    end_pass(scrub);
+    wait_ms(scrub, 0);
+}
+
+/* ---- life ---- */
+
+int scrub_open(struct service *service)
+{
+    void *buffer = NULL;
+    if (service->config->scrub_rate == 0)
+        return 0;
+    struct scrub *scrub = calloc(1, sizeof *scrub);
+    if (!scrub || posix_memalign(&buffer, STORAGE_ALIGN, CHECKSUM_BLOCK_BYTES) != 0) {
+        free(scrub);
+        return report_error(ERR_MEMORY, NULL, "no memory for the scrub");
+    }
+    scrub->service = service;
+    scrub->buffer = buffer;
+    scrub->timer.run = go_on;
+    service->scrub = scrub;
+    for (struct run *run = service->runs; run; run = run->next)
+        read_cursor(run);
+    wait_ms(scrub, service->config->scrub_start_ms);
+    return 0;
+}
+
+void scrub_close(struct service *service)
+{
+    struct scrub *scrub = service->scrub;
+    if (!scrub)
+        return;
+    close_checkpoint(scrub);
+    free(scrub->buffer);
+    free(scrub);
+    service->scrub = NULL;
+}
+
+void scrub_state(struct scrub_state *out, const struct service *service)
+{
+    const struct scrub *scrub = service->scrub;
+    bool first = true;
+    *out = scrub ? scrub->state : (struct scrub_state){0};
+    out->run = scrub && scrub->run ? scrub->run->name : "";
+    if (scrub && scrub->run) {
+        out->step = scrub->run->scrubbed.step;
+        out->attempt = scrub->run->scrubbed.attempt;
+    }
+    for (const struct run *run = service->runs; run; run = run->next) {
+        if (run->checkpoints && (first || run->scrubbed.ended < out->ended)) {
+            out->ended = run->scrubbed.ended;
+            first = false;
+        }
+    }
+}

@@ -1,0 +1,78 @@
+/* file.c - the file of a committed shard, as whoever reads it needs it: opened, its checksum table
+ * proven by the manifest, a block's checksum held against the table.
+ *
+ * Loads of parts and the scrub go through here; a load of a whole shard hashes it in memory and
+ * compares the tables (image.c). All of it blocks; any thread. */
+#include "ckptd/ckptd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+int file_geometry(struct shard_geometry *out, const struct manifest *manifest, uint32_t shard)
+{
+    struct shard_tensor *tensors = NULL;
+    uint32_t count;
+    uint64_t bytes;
+    int error = layout_shard_tensors(&tensors, &count, &bytes, manifest->table, shard);
+    free(tensors);
+    if (error != 0)
+        return error;
+    return shard_geometry_derive(out, manifest->shards[shard].data_start, bytes);
+}
+
+int file_open(struct storage_object **out, struct storage *storage,
+              const struct manifest_summary *summary, uint32_t shard, uint64_t want_bytes)
+{
+    struct shard_identity identity = {.step = summary->step,
+                                      .attempt = summary->attempt,
+                                      .shard = shard,
+                                      .shards = summary->shards};
+    char key[STORAGE_KEY_MAX];
+    uint64_t bytes = 0;
+    snprintf(identity.run, sizeof identity.run, "%s", summary->run);
+    int error = shard_key(key, sizeof key, &identity);
+    if (error == 0)
+        error = storage_object_open(storage, out, key, &bytes);
+    if (error != 0 || bytes == want_bytes)
+        return error;
+    storage_object_close(storage, *out);
+    *out = NULL;
+    return report_error(ERR_CORRUPT, NULL, "shard %u has %llu bytes instead of %llu", shard,
+                        (unsigned long long)bytes, (unsigned long long)want_bytes);
+}
+
+int file_read_table(uint8_t **out, struct storage *storage, struct storage_object *object,
+                    const struct shard_geometry *geometry, uint64_t table_hash,
+                    const struct manifest_summary *summary, uint32_t shard)
+{
+    uint64_t skip = geometry->table_start % STORAGE_ALIGN, from = geometry->table_start - skip;
+    uint64_t bytes = geometry->file_bytes - from;
+    void *room = NULL;
+    *out = NULL;
+    if (posix_memalign(&room, STORAGE_ALIGN, bytes) != 0)
+        return report_error(ERR_MEMORY, NULL, "no memory for a checksum table of %llu bytes",
+                            (unsigned long long)bytes);
+    int error = storage_transfer(storage, STORAGE_READ, object, from, room, (uint32_t)bytes);
+    if (error == 0 && checksum_bytes((uint8_t *)room + skip, bytes - skip) != table_hash)
+        error = report_error(ERR_CORRUPT, NULL,
+                             "the checksum table of shard-%05u-of-%05u does not fit the manifest",
+                             shard + 1, summary->shards);
+    if (error != 0)
+        free(room);
+    else
+        *out = room;
+    return error;
+}
+
+int file_check_block(const uint8_t *table, const struct shard_geometry *geometry, uint64_t block,
+                     uint64_t sum, const struct manifest_summary *summary, uint32_t shard)
+{
+    const uint8_t *entry = table + geometry->table_start % STORAGE_ALIGN + 8 * block;
+    uint64_t want = 0;
+    for (uint32_t b = 8; b-- > 0;)
+        want = want << 8 | entry[b]; /* little-endian */
+    return want == sum
+               ? 0
+               : report_error(ERR_CORRUPT, NULL, "block %llu of shard-%05u-of-%05u is damaged",
+                              (unsigned long long)block, shard + 1, summary->shards);
+}

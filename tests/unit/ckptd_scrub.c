@@ -1,0 +1,180 @@
+/* ckptd_scrub.c - the scrub of the daemon.
+ *
+ * Goal: damage that nobody loads is found, named and kept through restarts; a pass goes on where a
+ * restart cut it short, keeps its rate, gives way to loads, and comes once a period. Method: the
+ * service of ckptd_bed.h over a few checkpoints of 4 MiB, bytes changed on the disk; the numbers of
+ * Status. time limit: 120 s */
+#include "tests/unit/ckptd_bed.h"
+
+#define STEPS 4u
+#define TABLE_START 2101248 /* in each of the two shards: a header of 4 KiB, 2 MiB of data */
+
+static struct peer peers[RANKS];
+
+static int open_with_steps(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    bed->config.scrub_rate = 0;
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    for (uint64_t step = 1; step <= STEPS; step++)
+        assert_true(save_step(peers, RANKS, step));
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    bed->config.scrub_rate = 1ll << 30;
+    bed->config.scrub_start_ms = 0;
+    return 0;
+}
+
+static void change_byte(const struct bed *bed, uint64_t step, const char *name, off_t at)
+{
+    char path[300];
+    uint8_t byte;
+    snprintf(path, sizeof path, "%s/store/" RUN "/step-%08llu-a0001/%s", bed->root,
+             (unsigned long long)step, name);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 4;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+static double scrubbed(struct bed *bed, const char *name)
+{
+    return status_number(bed, "scrub", name);
+}
+
+/* Until the number is at least `want`. */
+static void wait_until(struct bed *bed, const char *name, double want)
+{
+    for (int i = 0; i < 2000 && scrubbed(bed, name) < want; i++)
+        sleep_ms(5);
+    assert_true(scrubbed(bed, name) >= want);
+}
+
+/* The reason of step `step`, which is listed; "" when it is whole. */
+static void damage_of(char out[600], struct bed *bed, uint64_t step)
+{
+    Holdfast__V1__ListReply *reply = bed_list(bed);
+    assert_int_equal(reply->n_checkpoints, STEPS);
+    for (size_t i = 0; i < STEPS; i++)
+        if (reply->checkpoints[i]->step == step)
+            snprintf(out, 600, "%s", reply->checkpoints[i]->damage);
+    FREE_REPLY(reply);
+}
+
+static void expect_damage(struct bed *bed, uint64_t step, const char *want)
+{
+    char text[600];
+    damage_of(text, bed, step);
+    if (want[0] == '\0' ? text[0] != '\0' : strstr(text, want) == NULL)
+        fail_msg("step %llu: \"%s\" instead of \"%s\"", (unsigned long long)step, text, want);
+}
+
+static void test_scrub__damage_that_nobody_loads_is_found_and_stays_known(void **state)
+{
+    struct bed *bed = *state;
+    change_byte(bed, 1, "shard-00002-of-00002.safetensors", MIB + 77);
+    change_byte(bed, 2, "manifest.json", 4200); /* behind the summary that a start reads */
+    change_byte(bed, 3, "shard-00001-of-00002.safetensors", TABLE_START + 5);
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    assert_true(scrubbed(bed, "damaged") == 3);
+    assert_true(scrubbed(bed, "checkpoints_read") == STEPS - 3);
+    for (int life = 0; life < 2; life++) {
+        expect_damage(bed, 1, "block 1 of shard-00002-of-00002 is damaged");
+        expect_damage(bed, 2, "sha256");
+        expect_damage(bed, 3, "checksum table");
+        expect_damage(bed, 4, "");
+        assert_int_equal(load_all(bed, 1, NULL), ERR_CORRUPT);
+        assert_int_equal(load_all(bed, -1, NULL), 0);
+        bed_stop(bed);
+        bed->config.scrub_rate = 0; /* the next one has not read them */
+        assert_int_equal(bed_start(bed), 0);
+    }
+}
+
+static void test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time(void **state)
+{
+    struct bed *bed = *state;
+    bed->config.scrub_rate = 16 * MIB;
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "checkpoints_read", 2);
+    double read = scrubbed(bed, "checkpoints_read");
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    /* The cursor of the last one may not have been written. */
+    assert_in_range((int)(read + scrubbed(bed, "checkpoints_read")), STEPS, STEPS + 1);
+    sleep_ms(200);
+    assert_true(scrubbed(bed, "passes") == 1);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0); /* it knows when the last pass ended */
+    sleep_ms(300);
+    assert_true(scrubbed(bed, "bytes_read") == 0);
+    assert_true(scrubbed(bed, "all_read_at") > 1e9);
+    bed_stop(bed);
+    bed->config.scrub_period = 0;
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+}
+
+static void test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only(void **state)
+{
+    struct bed *bed = *state;
+    char command[300];
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    sleep_ms(100);
+    bed_stop(bed);
+    snprintf(command, sizeof command,
+             "cd '%s/store/" RUN "/scrub' && test $(ls | wc -l) = 1 && echo nonsense >$(ls)",
+             bed->root);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    assert_true(scrubbed(bed, "checkpoints_read") == STEPS);
+    assert_true(scrubbed(bed, "damaged") == 0);
+}
+
+static void test_scrub__the_rate_is_kept(void **state)
+{
+    struct bed *bed = *state;
+    bed->config.scrub_rate = 16 * MIB; /* of 16 MiB and some */
+    int64_t begun = loop_now_ms();
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    assert_true(scrubbed(bed, "bytes_read") >= 2.0 * STEPS * TABLE_START);
+    assert_true(loop_now_ms() - begun >= 900);
+}
+
+static void test_scrub__it_stands_still_while_somebody_loads(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    bed->config.scrub_start_ms = 300;
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(load_open(&loading, bed, -1), 0);
+    sleep_ms(800);
+    assert_true(scrubbed(bed, "bytes_read") == 0);
+    load_close(&loading);
+    wait_until(bed, "passes", 1);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_steps, bed_tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_scrub__damage_that_nobody_loads_is_found_and_stays_known),
+        CASE(test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time),
+        CASE(test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only),
+        CASE(test_scrub__the_rate_is_kept),
+        CASE(test_scrub__it_stands_still_while_somebody_loads),
+    };
+#undef CASE
+    log_setup("ckptd_scrub", NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
