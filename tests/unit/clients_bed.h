@@ -169,6 +169,13 @@ struct group {
     uint32_t commits, losses;
 };
 
+static inline uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 static inline int rank_failed(struct group *group, const char *what, uint32_t rank)
 {
     group->failures++;
@@ -260,6 +267,35 @@ static inline int work_save(struct group *group, struct ckpt *ckpt, struct ckpt_
     return 0;
 }
 
+/* One step of a job in lockstep: all ranks save, or all give it up. Until it is committed, or only
+ * until every byte is copied. */
+static inline int save_together(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                                uint32_t rank, uint64_t step, bool until_committed)
+{
+    struct ckpt_save *save = NULL;
+    pthread_barrier_wait(&group->barrier);
+    if (rank == 0)
+        group->votes = 0;
+    pthread_barrier_wait(&group->barrier);
+    uint64_t begin = now_ns();
+    int error = ckpt_save_begin(ckpt, &save, step, rank == 0 ? "{\"mark\":1}" : NULL);
+    uint64_t took = now_ns() - begin;
+    if (rank == 0 && took > group->begin_ns_max)
+        group->begin_ns_max = took;
+    if (error != 0 && error != CKPT_UNAVAILABLE && error != CKPT_BUSY && error != CKPT_ABORTED)
+        rank_failed(group, "begin", rank);
+    if (error == 0)
+        group->votes++;
+    pthread_barrier_wait(&group->barrier);
+    if (group->votes < (int)group->world) {
+        if (error == 0)
+            ckpt_save_abort(save);
+        return CKPT_UNAVAILABLE;
+    }
+    error = copy_all(save, tensors, step);
+    return error != 0 || !until_committed ? error : ckpt_save_wait(ckpt, step, 20000);
+}
+
 static inline int check_values(struct group *group, struct ckpt_tensor *tensors, uint64_t step,
                                uint32_t rank)
 {
@@ -299,7 +335,8 @@ static inline int work_load(struct group *group, struct ckpt *ckpt, struct ckpt_
 
 struct bed {
     char root[200], server[240], store[240];
-    const char *pool; /* memory.pool_bytes */
+    const char *pool;   /* memory.pool_bytes */
+    const char *config; /* a file of further settings, or NULL */
     pid_t ckptd;
 };
 
@@ -317,6 +354,8 @@ static inline void start_ckptd(struct bed *bed)
                     (char *)(uintptr_t)bed->pool,
                     "--memory.segment_bytes",
                     "1MiB",
+                    bed->config != NULL ? "--config" : NULL,
+                    (char *)(uintptr_t)bed->config,
                     NULL};
     char log[260];
     posix_spawn_file_actions_t actions;
@@ -424,13 +463,6 @@ static inline struct ckpt *open_single(const struct bed *bed, const char *run)
                   &(struct ckpt_options){.server = bed->server, .run = run, .world_size = 1}),
         0);
     return ckpt;
-}
-
-static inline uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static inline void sleep_ms(long ms)

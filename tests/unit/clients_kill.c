@@ -109,34 +109,6 @@ static void test_ckpt__a_killed_client_loses_nothing_that_was_committed(void **s
     }
 }
 
-/* One step of a job in lockstep: all ranks save, or all give it up. */
-static int save_together(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
-                         uint32_t rank, uint64_t step)
-{
-    struct ckpt_save *save = NULL;
-    pthread_barrier_wait(&group->barrier);
-    if (rank == 0)
-        group->votes = 0;
-    pthread_barrier_wait(&group->barrier);
-    uint64_t begin = now_ns();
-    int error = ckpt_save_begin(ckpt, &save, step, rank == 0 ? "{\"mark\":1}" : NULL);
-    uint64_t took = now_ns() - begin;
-    if (rank == 0 && took > group->begin_ns_max)
-        group->begin_ns_max = took;
-    if (error != 0 && error != CKPT_UNAVAILABLE && error != CKPT_BUSY && error != CKPT_ABORTED)
-        rank_failed(group, "begin", rank);
-    if (error == 0)
-        group->votes++;
-    pthread_barrier_wait(&group->barrier);
-    if (group->votes < (int)group->world) {
-        if (error == 0)
-            ckpt_save_abort(save);
-        return CKPT_UNAVAILABLE;
-    }
-    error = copy_all(save, tensors, step);
-    return error != 0 ? error : ckpt_save_wait(ckpt, step, 20000);
-}
-
 #define KILLS 6
 #define COMMITS_BETWEEN 4   /* after a restart, before the next kill */
 #define ALL_SECONDS_MAX 150 /* for all of it, on a busy machine */
@@ -184,7 +156,7 @@ static int work_through_kills(struct group *group, struct ckpt *ckpt, struct ckp
 {
     uint64_t end = now_ns() + ALL_SECONDS_MAX * 1000000000ull;
     for (uint64_t step = 1;; step++) {
-        int error = save_together(group, ckpt, tensors, rank, step);
+        int error = save_together(group, ckpt, tensors, rank, step, true);
         if (rank == 0)
             plan_kill(group, step, error);
         if (rank == 0 && now_ns() > end)
@@ -221,7 +193,7 @@ static void test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training(void **st
 static int ask_while_stopped(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                              uint32_t rank)
 {
-    int error = save_together(group, ckpt, tensors, rank, 1);
+    int error = save_together(group, ckpt, tensors, rank, 1, true);
     if (error != 0)
         return error;
     int status;
