@@ -232,7 +232,8 @@ int fault_names_visit(const struct name_list *list,
     int result = 0;
     for (size_t i = 0; result == 0 && i < list->count; i++) {
         const struct name_item *item = &list->items[i];
-        struct storage_entry entry = {item->name, item->is_dir, item->bytes};
+        struct storage_entry entry = {
+            .name = item->name, .is_dir = item->is_dir, .bytes = item->bytes};
         result = visit(user, &entry);
     }
     return result;

@@ -32,15 +32,15 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define LOCK_NAME ".holdfast.lock"
 #define TEMPORARY_PREFIX ".holdfast.tmp."
 #define TEMPORARY_BYTES 64u
 #define PATH_BYTES_MAX 4096u /* of the root's path */
-#define OPEN_TRIES_MAX                                                         \
-    64 /* of openat2, which answers EAGAIN while directories are being renamed \
-        */
+/* Of openat2, which answers EAGAIN while directories are being renamed. */
+#define OPEN_TRIES_MAX 64
 
 struct local {
     struct storage_base base;
@@ -548,28 +548,30 @@ static int look_at_entry(struct storage_entry *out, int directory, const char *n
     out->name = name;
     out->is_dir = S_ISDIR(status.st_mode);
     out->bytes = out->is_dir ? 0 : (uint64_t)status.st_size;
+    out->links = (uint64_t)status.st_nlink;
     return 0;
+}
+
+static DIR *open_names(int parent, const char *name)
+{
+    int fd = open_directory(parent, name);
+    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+    if (directory == NULL && fd >= 0)
+        close(fd);
+    return directory;
 }
 
 static int local_list(struct storage *storage, const char *prefix,
                       int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
-    int fd = open_directory(local_of(storage)->root_fd, prefix);
-    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
-        return 0;
-    if (fd < 0)
-        return fail("could not open a directory", prefix);
-    DIR *directory = fdopendir(fd);
-    if (directory == NULL) {
-        int error = fail("could not list a directory", prefix);
-        close(fd);
-        return error;
-    }
+    DIR *directory = open_names(local_of(storage)->root_fd, prefix);
+    if (directory == NULL)
+        return errno == ENOENT || errno == ENOTDIR ? 0 : fail("could not open a directory", prefix);
     int result = 0;
     struct dirent *found;
     while (errno = 0, result == 0 && (found = readdir(directory)) != NULL) {
         struct storage_entry entry;
-        int looked = look_at_entry(&entry, fd, found->d_name);
+        int looked = look_at_entry(&entry, dirfd(directory), found->d_name);
         if (looked < 0)
             result = fail("could not look at an object", found->d_name);
         else if (looked == 0)
@@ -581,21 +583,35 @@ static int local_list(struct storage *storage, const char *prefix,
     return result;
 }
 
-/* Removes the temporary files that publishers which died left in a directory. */
-static void remove_temporaries(int parent, const char *name)
+static int sweep_directory(int parent, const char *name, struct storage_sweep *sweep)
 {
-    int fd = open_directory(parent, name);
-    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
-    if (directory == NULL) {
-        if (fd >= 0)
-            close(fd);
-        return;
-    }
+    DIR *directory = open_names(parent, name);
+    if (directory == NULL)
+        return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
     struct dirent *found;
-    while ((found = readdir(directory)) != NULL)
-        if (strncmp(found->d_name, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)) == 0)
-            unlinkat(fd, found->d_name, 0);
+    struct stat status;
+    int result = 0, fd = dirfd(directory);
+    while (result == 0 && (found = readdir(directory)) != NULL) {
+        const char *file = found->d_name;
+        if (strncmp(file, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)) != 0 ||
+            fstatat(fd, file, &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+            time(NULL) - status.st_mtime < (time_t)sweep->seconds)
+            continue;
+        sweep->files++;
+        sweep->bytes += (uint64_t)status.st_size;
+        result = sweep->removes && unlinkat(fd, file, 0) != 0 && errno != ENOENT ? -1 : 0;
+    }
     closedir(directory);
+    return result;
+}
+
+static int local_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep)
+{
+    struct local *local = local_of(storage);
+    int error = sweep->removes ? refuse_read_only(local) : 0;
+    if (error == 0 && sweep_directory(local->root_fd, prefix, sweep) != 0)
+        error = fail("could not look for temporary files", prefix);
+    return error;
 }
 
 static int remove_entry(int parent, const char *name)
@@ -608,7 +624,7 @@ static int remove_entry(int parent, const char *name)
         return 0;
     if (errno != ENOTEMPTY && errno != EEXIST)
         return -1;
-    remove_temporaries(parent, name);
+    sweep_directory(parent, name, &(struct storage_sweep){.removes = true});
     return unlinkat(parent, name, AT_REMOVEDIR);
 }
 
@@ -777,6 +793,7 @@ const struct storage_ops storage_local = {
     .space = local_space,
     .hold = local_hold,
     .release = local_release,
+    .sweep = local_sweep,
     .find_holder = local_find_holder,
     .describe = local_describe,
 };

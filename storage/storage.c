@@ -263,6 +263,14 @@ int storage_find_holder(struct storage *storage, const char *key)
     return error == 0 ? ops->find_holder(storage, key) : error;
 }
 
+int storage_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep)
+{
+    int error = check_prefix(prefix);
+    if (error != 0 || ops_of(storage)->sweep == NULL)
+        return error;
+    return ops_of(storage)->sweep(storage, prefix, sweep);
+}
+
 const char *storage_describe(struct storage *storage)
 {
     const struct storage_ops *ops = ops_of(storage);

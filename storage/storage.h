@@ -80,6 +80,14 @@ struct storage_entry {
     const char *name; /* last component; borrowed during the callback */
     bool is_dir;
     uint64_t bytes;
+    uint64_t links; /* names of the same bytes; 0 where the tier has no such thing */
+};
+
+/* Temporary files that publications left when they were cut short. */
+struct storage_sweep {
+    uint64_t seconds; /* those that have not changed for so long */
+    bool removes;
+    uint64_t files, bytes; /* added to: what was found */
 };
 
 enum storage_flags {
@@ -140,6 +148,8 @@ struct storage_ops {
     /* 0: somebody, here or elsewhere, holds it; ERR_NOT_FOUND: nobody, or it is not there. `key`
      * NULL: the store's writer lock. */
     int (*find_holder)(struct storage *storage, const char *key);
+    /* (optional; without: there are none) Looks for temporary files directly below `prefix`. */
+    int (*sweep)(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
     /* (optional) One line for the log: what was chosen and why ("io_uring, depth 32, O_DIRECT"). */
     const char *(*describe)(struct storage *storage);
 };
@@ -201,6 +211,7 @@ int storage_hold(struct storage *storage, struct storage_hold **out, const char 
                  const void *data, size_t bytes);
 void storage_release(struct storage *storage, struct storage_hold *hold); /* NULL is allowed */
 int storage_find_holder(struct storage *storage, const char *key);
+int storage_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
 const char *storage_describe(struct storage *storage);
 /* One request, waited for. Not for the hot path. */
 int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
