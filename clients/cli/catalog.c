@@ -220,6 +220,19 @@ static void print_tensors(const struct manifest *manifest)
     }
 }
 
+/* Where its data go on, and what the optimizer has seen, as the trainer says it. */
+static void print_position(const char *state_json)
+{
+    json_t *state = json_loads(state_json != NULL ? state_json : "{}", 0, NULL);
+    const json_t *sample = json_object_get(json_object_get(state, "data"), "next_sample");
+    const json_t *update = json_object_get(json_object_get(state, "optimizer"), "step");
+    if (json_is_integer(sample))
+        printf("%-12s sample %lld\n", "data at", (long long)json_integer_value(sample));
+    if (json_is_integer(update))
+        printf("%-12s %lld\n", "updates", (long long)json_integer_value(update));
+    json_decref(state);
+}
+
 static void print_manifest(const struct manifest *manifest)
 {
     const struct manifest_summary *summary = &manifest->summary;
@@ -235,6 +248,10 @@ static void print_manifest(const struct manifest *manifest)
         printf("%-12s step %llu of attempt %llu\n", "resumed from",
                (unsigned long long)manifest->parent_step,
                (unsigned long long)manifest->parent_attempt);
+    if (manifest->converted_from[0] != '\0')
+        printf("%-12s nonce %s\n", "made from",
+               text_safe(text, sizeof text, manifest->converted_from));
+    print_position(manifest->state_json);
     printf("%-12s %s\n", "code", text_safe(text, sizeof text, manifest->code_version));
     print_member("mesh", manifest->mesh_json);
     print_member("identity", manifest->identity_json);

@@ -4,7 +4,7 @@
  * reading a byte of tensor data. Only tensors whose digests differ are read: those of both sides
  * are put together block by block, whatever their cuts (assembly.c), and compared for the number of
  * differing elements (by bits) and the largest absolute difference (by value; a NaN on one side
- * only makes it infinite). */
+ * only makes it infinite). The largest differences are told first. */
 #include "clients/cli/scan.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ struct diff {
     struct output_file file;   /* the tensors to be read, one after the other; never written */
     struct difference **found; /* per worker, per tensor of `file` */
     uint64_t counts[NUM_STATES];
-    uint32_t num_printed_values;
+    uint32_t num_taken;
     bool any_printed;
     struct progress progress;
 };
@@ -185,35 +185,6 @@ static struct difference sum_found(const struct diff *diff, uint32_t place)
 
 /* ---- the report ---- */
 
-static void tell_one(struct diff *diff, int64_t a, int64_t b)
-{
-    const struct layout_table *table = diff->sides[a < 0 ? 1 : 0].manifest->table;
-    enum tensor_state state = compare_meta(diff, a, b);
-    struct difference values = {0};
-    uint32_t place = diff->num_printed_values;
-    diff->counts[state]++;
-    if (state == SAME)
-        return;
-    if (state == VALUES_DIFFER && place < diff->file.num_tensors &&
-        diff->file.tensors[place].tensor[0] == a) {
-        values = sum_found(diff, place);
-        diff->num_printed_values++;
-    }
-    print_tensor(diff, table->tensors[a < 0 ? b : a].name, state, &values);
-}
-
-static void tell_all(struct diff *diff)
-{
-    const struct layout_table *left = diff->sides[0].manifest->table;
-    const struct layout_table *right = diff->sides[1].manifest->table;
-    for (uint32_t i = 0; i < left->num_tensors; i++)
-        tell_one(diff, i, layout_find(right, left->tensors[i].name));
-    for (uint32_t i = 0; i < right->num_tensors; i++) {
-        if (layout_find(left, right->tensors[i].name) < 0)
-            tell_one(diff, -1, i);
-    }
-}
-
 static void print_begin(const struct diff *diff)
 {
     if (!diff->cli->is_json)
@@ -250,6 +221,65 @@ static void print_end(const struct diff *diff)
                (unsigned long long)diff->counts[SAME]);
 }
 
+/* What is told of one tensor. */
+struct finding {
+    const char *name;
+    enum tensor_state state;
+    struct difference values;
+};
+
+/* Those whose values differ first, the largest difference before the others. */
+static int compare_findings(const void *left, const void *right)
+{
+    const struct finding *a = left, *b = right;
+    if (a->state != b->state)
+        return a->state < b->state ? -1 : 1;
+    if (a->values.largest != b->values.largest)
+        return a->values.largest > b->values.largest ? -1 : 1;
+    return strcmp(a->name, b->name);
+}
+
+static struct finding look_at(struct diff *diff, int64_t a, int64_t b)
+{
+    const struct layout_table *table = diff->sides[a < 0 ? 1 : 0].manifest->table;
+    struct finding out = {.name = table->tensors[a < 0 ? b : a].name,
+                          .state = compare_meta(diff, a, b)};
+    uint32_t place = diff->num_taken;
+    diff->counts[out.state]++;
+    if (out.state == VALUES_DIFFER && place < diff->file.num_tensors &&
+        diff->file.tensors[place].tensor[0] == a) {
+        out.values = sum_found(diff, place);
+        diff->num_taken++;
+    }
+    return out;
+}
+
+static int tell_all(struct diff *diff)
+{
+    const struct layout_table *left = diff->sides[0].manifest->table;
+    const struct layout_table *right = diff->sides[1].manifest->table;
+    size_t count = 0;
+    struct finding *findings =
+        calloc((size_t)left->num_tensors + right->num_tensors + 1, sizeof *findings);
+    if (findings == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the differences");
+    for (uint32_t i = 0; i < left->num_tensors; i++)
+        findings[count++] = look_at(diff, i, layout_find(right, left->tensors[i].name));
+    for (uint32_t i = 0; i < right->num_tensors; i++) {
+        if (layout_find(left, right->tensors[i].name) < 0)
+            findings[count++] = look_at(diff, -1, i);
+    }
+    qsort(findings, count, sizeof *findings, compare_findings);
+    print_begin(diff);
+    for (size_t i = 0; i < count; i++) {
+        if (findings[i].state != SAME)
+            print_tensor(diff, findings[i].name, findings[i].state, &findings[i].values);
+    }
+    print_end(diff);
+    free(findings);
+    return 0;
+}
+
 static int compare_sides(struct diff *diff)
 {
     int error = plan_file(diff);
@@ -257,10 +287,7 @@ static int compare_sides(struct diff *diff)
         error = read_values(diff);
     if (error != 0)
         return error;
-    print_begin(diff);
-    tell_all(diff);
-    print_end(diff);
-    return 0;
+    return tell_all(diff);
 }
 
 int cli_diff(const struct cli *cli)
