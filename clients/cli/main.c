@@ -38,11 +38,14 @@ enum setting {
     SHARD_SIZE,
     TOKENIZER,
     RUN,
+    INTERVAL,
+    COUNT,
     JSON,
     HELP,
     NUM_SETTINGS
 };
 #define BIT(setting) (1u << (setting))
+_Static_assert(NUM_SETTINGS <= 32, "a mask has a bit per setting");
 #define ALWAYS (BIT(JSON) | BIT(HELP))
 
 static const struct option settings[] = {
@@ -90,6 +93,9 @@ static const struct option settings[] = {
     [TOKENIZER] = OPTION_STRING(struct cli, tokenizer, "tokenizer", "",
                                 "tokenizer file to put into the folder of --format hf"),
     [RUN] = OPTION_STRING(struct cli, run, "run", "", "name of the new run"),
+    [INTERVAL] =
+        OPTION_DOUBLE(struct cli, interval, "interval", 2, 0.01, 86400, "seconds between looks"),
+    [COUNT] = OPTION_INT(struct cli, count, "count", 0, 0, 1ll << 40, "looks, then end; 0: no end"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -144,6 +150,18 @@ static const struct command {
     {"pin", "CHECKPOINT", "keep it for good, whatever the rules say", 1, 1,
      BIT(STORE) | BIT(SERVER) | BIT(NOTE), cli_pin, ""},
     {"unpin", "CHECKPOINT", "take the pin away", 1, 1, BIT(STORE) | BIT(SERVER), cli_unpin, ""},
+    {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1, BIT(STORE),
+     cli_du,
+     "Beside them the bytes of rubbish (see gc), of files that are not ours, and of files that\n"
+     "are shared: that have another name, so that removing them frees nothing.\n"},
+    {"gc", "", "remove what belongs to no checkpoint", 0, 0, BIT(STORE) | BIT(DRY_RUN), cli_gc,
+     "That is what a crash leaves: shards of a save that was never committed, removals that were\n"
+     "cut short, notes on checkpoints that are gone, leases whose holder died, temporary files.\n"
+     "The store is locked meanwhile: not one that a ckptd serves, which does the same when it\n"
+     "starts. What is not ours stays.\n"},
+    {"watch", "", "saves in work, the newest checkpoint, rates, again and again", 0, 0,
+     BIT(SERVER) | BIT(INTERVAL) | BIT(COUNT), cli_watch,
+     "--json prints an object per line. A ckptd that goes away is waited for.\n"},
     {"status", "", "what a running ckptd is doing", 0, 0, BIT(SERVER), cli_status, ""},
     {"health", "", "does ckptd serve? (grpc.health.v1)", 0, 0, BIT(SERVER), cli_health, ""},
 };

@@ -312,6 +312,8 @@ def diff_compares_other_world_sizes_by_digest_and_other_values_by_reading(bed):
     report = json.loads(cli("diff", "trip@1-a1", "trip@2", "--store", bed.store, "--json", want=1))
     assert report["different"] == len(MODEL) and report["same"] == 0
     found = {tensor["tensor"]: tensor for tensor in report["tensors"]}
+    largest = [float("inf") if t["largest"] is None else t["largest"] for t in report["tensors"]]
+    assert largest == sorted(largest, reverse=True), largest
     for index, (name, dtype, _) in enumerate(MODEL):
         one, two = bits_of(index, 1), bits_of(index, 2)
         assert found[name]["differing"] == int(numpy.sum(one != two)), name
@@ -826,4 +828,5 @@ def main():
     sys.exit(1 if failed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

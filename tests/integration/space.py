@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""space - ckpt-cli du, gc and watch: what takes the space, what of it is rubbish, what goes on.
+
+Goal: du's sums are those of the files, told apart by run, checkpoint and kind of tensor; gc removes
+what a crash leaves and nothing else, not while somebody has the store, and killed anywhere it
+harms nothing; watch tells saves and rates, and goes on when ckptd comes back.
+Method: a real ckptd and real saves (as in cli.py); what a crash would leave is made by hand in
+copies of the store, byte counts are taken with os.walk.
+time limit: 120 s
+"""
+
+import fcntl
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import cli as commands  # skips, too, when the stock library is missing
+from cli import BYTES, CLI, MODEL, Bed, change, cli, read
+
+TESTS = []
+SOFT_HOUR = 3600
+STEP = "step-00000001-a0001"
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def tree(folder):
+    return {os.path.relpath(os.path.join(root, name), folder): os.path.getsize(
+        os.path.join(root, name)) for root, _, files in os.walk(folder) for name in files
+        if name != ".holdfast.lock"}
+
+
+def steps_bytes(store):
+    return sum(size for name, size in tree(store).items() if "/step-" in name)
+
+
+@test
+def du_gives_the_sums_of_the_files_by_run_checkpoint_and_kind(bed):
+    report = json.loads(cli("du", "--store", bed.store, "--json"))
+    assert report["bytes"] == steps_bytes(bed.store) and report["rubbish"] == 0
+    (run,) = report["runs"]
+    assert run["run"] == "trip" and run["bytes"] == report["bytes"] and run["shared"] == 0
+    listed = json.loads(cli("list", "--store", bed.store, "--json"))
+    assert len(run["checkpoints"]) == len(listed)
+    kinds = {}
+    for name, dtype, shape in MODEL:
+        kind = "weights" if not name.startswith("optimizer.") else name.split(".tok")[0]
+        kind = "optimizer" if kind == "optimizer.step" else kind
+        size = BYTES[dtype]
+        for extent in shape:
+            size *= extent
+        kinds[kind] = kinds.get(kind, 0) + size
+    for checkpoint in run["checkpoints"]:
+        found = dict(checkpoint["kinds"])
+        found.pop("headers, checksums, manifest")
+        assert found == kinds, (found, kinds)
+        assert sum(checkpoint["kinds"].values()) == checkpoint["bytes"]
+        step, attempt = checkpoint["checkpoint"].split("@")[1].split("-a")
+        assert checkpoint["bytes"] == sum(tree(bed.folder(int(step), int(attempt))).values())
+    one = json.loads(cli("du", "trip@1-a1", "--store", bed.store, "--json"))
+    assert [c["checkpoint"] for c in one["runs"][0]["checkpoints"]] == ["trip@1-a1"]
+    text = cli("du", "trip@1-a1", "--store", bed.store)
+    assert "weights" in text and "optimizer.exp_avg" in text
+    assert "trip@2-a2" in cli("du", "--store", bed.store)
+    cli("du", "nobody", "--store", bed.store, want=66)
+    cli("du", "trip@9", "--store", bed.store, "--json", want=66)
+    cli("du", want=2)
+
+
+@test
+def du_tells_what_is_shared_foreign_rubbish_or_damaged(bed):
+    store = bed.copy("du")
+    shard = bed.shards(1, 1)[0].replace(bed.store, store)
+    os.link(shard, os.path.join(bed.root, "elsewhere"))
+    with open(os.path.join(os.path.dirname(shard), "notes.txt"), "w") as file:
+        file.write("mine")
+    shutil.copytree(os.path.dirname(bed.shards(2, 2)[0]),
+                    os.path.join(store, "trip", "step-00000007-a0002"))
+    os.remove(os.path.join(store, "trip", "step-00000007-a0002", "manifest.json"))
+    change(os.path.join(store, "trip", "step-00000001-a0003", "manifest.json"), 5000)
+    report = json.loads(cli("du", "--store", store, "--json"))
+    assert report["shared"] == os.path.getsize(shard) and report["other"] == 4
+    assert report["rubbish"] == sum(os.path.getsize(path) for path in bed.shards(2, 2))
+    damaged = [c["checkpoint"] for c in report["runs"][0]["checkpoints"] if c["damage"]]
+    assert damaged == ["trip@1-a3"], report
+    assert report["bytes"] == steps_bytes(store)
+
+
+def old(path):
+    then = time.time() - SOFT_HOUR
+    os.utime(path, (then, then))
+
+
+def litter(bed, name):
+    """A copy of the store with everything that a crash leaves, and the names of what stays."""
+    store = bed.copy(name)
+    run = os.path.join(store, "trip")
+    good = tree(store)
+
+    def put(path, content=b"x"):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)
+        return path
+
+    def unfinished(step):
+        shutil.copytree(os.path.join(run, STEP), os.path.join(run, step))
+        os.remove(os.path.join(run, step, "manifest.json"))
+
+    unfinished("step-00000008-a0003")
+    unfinished("step-00000009-a0003")
+    put(os.path.join(run, "tombstones", "step-00000009-a0003"), b"")
+    put(os.path.join(run, "tombstones", "step-00000002-a0002"), b"")  # cut before anything went
+    put(os.path.join(run, "pins", "step-00000077-a0001"))
+    pin = put(os.path.join(run, "pins", STEP))
+    put(os.path.join(run, "leases", STEP + ".0123456789abcdef"))
+    for folder in (store, run, os.path.join(run, STEP), os.path.join(run, "pins")):
+        old(put(os.path.join(folder, ".holdfast.tmp.0123456789abcdef")))
+    young = put(os.path.join(run, ".holdfast.tmp.00000000000000aa"))
+    unfinished("step-00000010-a0003")
+    mine = put(os.path.join(run, "step-00000010-a0003", "mine.txt"))
+    good.update({os.path.relpath(path, store): 1 for path in (pin, young, mine)})
+    return store, good
+
+
+@test
+def gc_removes_what_a_crash_leaves_and_nothing_else(bed):
+    store, stays = litter(bed, "gc")
+    before = tree(store)
+    plan = json.loads(cli("gc", "--store", store, "--dry-run", "--json"))
+    assert plan["dry_run"] and not plan["served"] and tree(store) == before
+    done = json.loads(cli("gc", "--store", store, "--json"))
+    assert done["rubbish"] == plan["rubbish"], (plan, done)
+    assert done["bytes"] == plan["bytes"], (plan, done)
+    kinds = {entry["what"] for entry in done["rubbish"]}
+    assert len(kinds) == 4, kinds
+    assert tree(store) == stays, set(tree(store)) ^ set(stays)
+    assert not os.path.exists(os.path.join(store, "trip", "step-00000008-a0003"))
+    for entry in json.loads(cli("list", "--store", store, "--json")):
+        cli("verify", f"trip@{entry['step']}-a{entry['attempt']}", "--store", store)
+    assert json.loads(cli("gc", "--store", store, "--json"))["bytes"] <= 1
+    assert "removed" in cli("gc", "--store", store)
+
+
+@test
+def gc_leaves_a_served_store_and_a_lease_that_is_held_alone(bed):
+    text = cli("gc", "--store", bed.store, want=74)
+    assert f"in use by process {bed.ckptd.pid}" in text
+    assert json.loads(cli("gc", "--store", bed.store, "--dry-run", "--json"))["served"]
+    store = bed.copy("leased")
+    path = os.path.join(store, "trip", "leases", STEP + ".0123456789abcdef")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        whole = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(file, 37, whole)  # F_OFD_SETLK
+        cli("gc", "--store", store)
+        assert os.path.exists(path)
+    cli("gc", "--store", store)
+    assert not os.path.exists(path)
+    cli("gc", "--store", bed.root + "/nothing", "--dry-run", want=66)
+    cli("gc", "trip", "--store", store, want=2)
+
+
+@test
+def gc_killed_anywhere_leaves_every_checkpoint_whole(bed):
+    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
+    print(f"# SEED={seed}")
+    dice = random.Random(seed)
+    for number in range(8):
+        store, stays = litter(bed, f"killed{number}")
+        process = subprocess.Popen([CLI, "gc", "--store", store], stdout=subprocess.DEVNULL)
+        time.sleep(dice.uniform(0, 0.02))
+        process.kill()
+        process.wait()
+        for entry in json.loads(cli("list", "--store", store, "--json")):
+            cli("verify", f"trip@{entry['step']}-a{entry['attempt']}", "--store", store)
+        cli("gc", "--store", store)
+        assert tree(store) == stays
+        shutil.rmtree(store)
+
+
+@test
+def watch_tells_commits_and_rates_and_goes_on_after_a_restart(bed):
+    lines = cli("watch", "--server", bed.server, "--count", 2, "--interval", 0.1).splitlines()
+    assert len(lines) == 2 and all("newest: trip@" in line for line in lines), lines
+    assert "start ckptd" in cli("watch", "--server", f"unix:{bed.root}/nobody", want=69)
+    cli("watch", "--store", bed.store, want=2)
+    cli("watch", "--server", bed.server, "--interval", 0, want=2)
+    process = subprocess.Popen([CLI, "watch", "--server", bed.server, "--json", "--interval",
+                                "0.05"], stdout=subprocess.PIPE, text=True)
+    seen, arrived = [], threading.Condition()
+
+    def collect():
+        for line in process.stdout:
+            with arrived:
+                seen.append(json.loads(line))
+                arrived.notify()
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+
+    def wait_for(what):
+        with arrived:
+            assert arrived.wait_for(lambda: any(map(what, seen)), 30), seen[-3:]
+
+    try:
+        wait_for(lambda line: "saves" in line)
+        bed.save(2, 50, 50)
+        wait_for(lambda line: line["last_commit"]["step"] == 50)
+        wait_for(lambda line: line["committed_bytes_per_second"] > 0)
+        bed.stop()
+        wait_for(lambda line: "unavailable" in line)
+        bed.start()
+        count = len(seen)
+        with arrived:
+            assert arrived.wait_for(lambda: any("saves" in line for line in seen[count:]), 30)
+    finally:
+        process.kill()
+        process.wait()
+        thread.join()
+    assert all(set(line) >= {"time", "saves", "last_commit", "since_start"}
+               for line in seen if "unavailable" not in line)
+
+
+def main():
+    print(f"1..{len(TESTS)}", flush=True)
+    bed, failed = Bed(), 0
+    try:
+        bed.save(3, 31, 1)
+        bed.save(2, 32, 2)
+        bed.save(5, 33, 1)
+        for number, function in enumerate(TESTS, 1):
+            name = function.__name__.replace("_", " ")
+            try:
+                function(bed)
+                print(f"ok {number} - {name}", flush=True)
+            except Exception as error:  # a failed assertion, or what went wrong on the way
+                failed += 1
+                print(f"not ok {number} - {name}", flush=True)
+                text = traceback.format_exc()
+                print("\n".join("# " + line for line in text.split("\n")), flush=True)
+    finally:
+        bed.ckptd.kill()
+        bed.ckptd.wait()
+        shutil.rmtree(bed.root, ignore_errors=True)
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
