@@ -170,6 +170,10 @@ int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms);
  * nothing. That every tensor equals the checkpoint before it, to the bit: the optimizer stands
  * still, or what is described is not what is trained. Valid until the next ckpt_save_wait. */
 const char *ckpt_save_warning(const struct ckpt *ckpt);
+/* What the save that the last ckpt_save_wait asked for survives: "accepted", in ckptd's memory, the
+ * end of the ranks; "local", on its disk, a loss of power as well; "" nothing: it failed, or nobody
+ * answered. Valid until the next ckpt_save_wait. */
+const char *ckpt_save_durability(const struct ckpt *ckpt);
 
 /* Announces the phase that begins now; it lasts until the next one is announced. With pace.quiet
  * ckptd then begins to write in quiet phases only, within bounds (deploy/ckptd.conf). Cheap enough

@@ -243,6 +243,7 @@ void ckpt_save_abort(struct ckpt_save *save)
 static int judge_save(struct ckpt *ckpt, const Holdfast__V1__WaitSaveReply *reply, uint64_t step)
 {
     bool has_reason = reply->reason != NULL && reply->reason[0] != '\0';
+    snprintf(ckpt->durability, sizeof ckpt->durability, "%s", reply->durability);
     switch (reply->state) {
     case HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED:
         snprintf(ckpt->warning, sizeof ckpt->warning, "%s", has_reason ? reply->reason : "");
@@ -264,6 +265,11 @@ const char *ckpt_save_warning(const struct ckpt *ckpt)
     return ckpt->warning;
 }
 
+const char *ckpt_save_durability(const struct ckpt *ckpt)
+{
+    return ckpt->durability;
+}
+
 int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
 {
     Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
@@ -271,7 +277,7 @@ int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
     request.run = ckpt->run;
     request.step = step;
     request.attempt = ckpt->attempt;
-    ckpt->warning[0] = '\0';
+    ckpt->warning[0] = ckpt->durability[0] = '\0';
     for (;;) {
         ProtobufCMessage *answer = NULL;
         uint64_t now = session_clock_ns();

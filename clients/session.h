@@ -91,8 +91,9 @@ struct ckpt {
     uint64_t mapped_bytes; /* size of each */
 
     struct ckpt_save save;
-    char warning[256]; /* ckptd's word about the save that was waited for; "": none */
-    uint64_t retry_ns; /* do not try to reconnect before (CLOCK_MONOTONIC) */
+    char durability[16]; /* of that save */
+    char warning[256];   /* ckptd's word about the save that was waited for; "": none */
+    uint64_t retry_ns;   /* do not try to reconnect before (CLOCK_MONOTONIC) */
     uint32_t backoff_ms;
 };
 

@@ -494,8 +494,8 @@ static void settle_oldest(struct snapshot *s, int rc)
     const struct pending *oldest = &s->pending[0];
     s->settled_rc = rc;
     if (rc == 0) {
-        log_info("checkpoint", "step %" PRId64 " is durable (local), at most %.2f s after its copy",
-                 oldest->step, s->polled_at - oldest->since);
+        log_info("checkpoint", "step %" PRId64 " is durable (%s), at most %.2f s after its copy",
+                 oldest->step, ckpt_save_durability(s->ckpt), s->polled_at - oldest->since);
         if (ckpt_save_warning(s->ckpt)[0] != 0)
             log_error("checkpoint", "step %" PRId64 ": %s", oldest->step,
                       ckpt_save_warning(s->ckpt));

@@ -231,12 +231,18 @@ static void test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning(vo
         data[0] = step < 3 ? 1 : 5;
         assert_int_equal(ckpt_save_begin(ckpt, &save, step, "{}"), 0);
         assert_int_equal(ckpt_save_copy(save, 0), 0);
+        if (step == 3) /* not all of it is copied: it is on nobody's disk */
+            assert_true(ckpt_save_wait(ckpt, step, 0) == CKPT_TIMEOUT &&
+                        strcmp(ckpt_save_durability(ckpt), "accepted") == 0);
         assert_int_equal(ckpt_save_end(save), 0);
         assert_int_equal(ckpt_save_wait(ckpt, step, 20000), 0);
+        assert_string_equal(ckpt_save_durability(ckpt), "local");
         bool warned = strstr(ckpt_save_warning(ckpt), "every tensor equals") != NULL;
         assert_int_equal(warned, step == 2);
         assert_true(warned || ckpt_save_warning(ckpt)[0] == '\0');
     }
+    assert_int_equal(ckpt_save_wait(ckpt, 17, 0), CKPT_ABORTED); /* there was no such save */
+    assert_string_equal(ckpt_save_durability(ckpt), "");
     ckpt_close(ckpt);
 }
 
