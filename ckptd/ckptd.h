@@ -69,6 +69,8 @@ struct config {
     int64_t retain_last, retain_every, retain_within, retain_best;
     char retain_metric[64], retain_order[8];
     bool retain_most;
+    char metrics_file[256];
+    int64_t metrics_every_ms;
     int64_t scrub_rate, scrub_period, scrub_start_ms; /* bytes per second, 0: none; seconds */
 };
 /* Defaults, then the file named by --config, then the other arguments. ERR_INVALID. With --help,
@@ -756,8 +758,9 @@ struct service {
     uint32_t num_failures;
     struct gate gate;
     struct ledger ledger;
-    struct scrub *scrub; /* NULL: off */
-    struct {             /* since the start, and of the newest commit */
+    struct scrub *scrub;     /* NULL: off */
+    struct metrics *metrics; /* likewise */
+    struct {                 /* since the start, and of the newest commit */
         uint64_t commits, failed, refused, unchanged, pruned, bytes_written, bytes_read;
         char run[RUN_NAME_MAX + 1];
         uint64_t step, attempt, bytes;
@@ -774,7 +777,15 @@ void service_drain(struct service *service);
 void service_close(struct service *service);
 /* Refuses with ERR_UNAVAILABLE while draining. */
 int service_check_open(const struct service *service);
+/* What Status answers, JSON to be freed; NULL without memory. */
+char *service_status(const struct service *service);
 void service_random(void *out, size_t bytes);
 void service_go_offline(struct service *service, const char *why);
+
+/* ---- metrics.c ---- */
+
+struct metrics;
+int metrics_open(struct service *service);
+void metrics_close(struct service *service); /* behind loop_close */
 
 #endif

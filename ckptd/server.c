@@ -382,11 +382,8 @@ static const struct {
     {"since_start", describe_totals},
 };
 
-static void do_status(struct service *service, struct rpc_call *call,
-                      const Holdfast__V1__StatusRequest *request)
+char *service_status(const struct service *service)
 {
-    Holdfast__V1__StatusReply reply = HOLDFAST__V1__STATUS_REPLY__INIT;
-    (void)request;
     json_t *root = json_pack("{s:s, s:s, s:b, s:s, s:s}", "version", report_version, "store",
                              service->config->store, "draining", (int)service->draining, "offline",
                              service->offline, "storage", storage_describe(service->storage));
@@ -396,6 +393,15 @@ static void do_status(struct service *service, struct rpc_call *call,
             json_object_set_new(root, status_parts[i].name, status_parts[i].describe(service)) == 0;
     char *text = whole ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
+    return text;
+}
+
+static void do_status(struct service *service, struct rpc_call *call,
+                      const Holdfast__V1__StatusRequest *request)
+{
+    Holdfast__V1__StatusReply reply = HOLDFAST__V1__STATUS_REPLY__INIT;
+    char *text = service_status(service);
+    (void)request;
     reply.json = text;
     if (text)
         rpc_call_reply(call, &reply.base);
@@ -552,6 +558,8 @@ int service_open(struct service **out, const struct config *config)
     if (error == 0)
         error = scrub_open(service);
     if (error == 0)
+        error = metrics_open(service);
+    if (error == 0)
         error = rpc_server_open(&service->rpc, &rpc);
     if (error == 0)
         error = door_open(service);
@@ -663,6 +671,7 @@ void service_close(struct service *service)
     catalog_close(service);
     loop_close(service->loop);
     scrub_close(service);
+    metrics_close(service);
     if (service->storage)
         storage_close(service->storage);
     pool_close(service->pool);

@@ -1,0 +1,105 @@
+/* ckptd_metrics.c - the file of numbers for Prometheus.
+ *
+ * Goal: it holds the numbers of Status, in the text format, always whole, and goes with ckptd.
+ * Method: the service of ckptd_bed.h with a short interval; the file is read while it is written
+ * again and again, each line held against the format. */
+#include "tests/unit/ckptd_bed.h"
+
+#include <ctype.h>
+
+static struct peer peers[RANKS];
+static char path[200];
+
+static int open_with_file(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    snprintf(path, sizeof path, "%s/metrics.prom", bed->root);
+    snprintf(bed->config.metrics_file, sizeof bed->config.metrics_file, "%s", path);
+    bed->config.metrics_every_ms = 1;
+    return bed_start(bed);
+}
+
+/* name, perhaps labels, a number; or a comment. */
+static void check_line(const char *line)
+{
+    size_t name = strspn(line, "abcdefghijklmnopqrstuvwxyz0123456789_");
+    char *end;
+    if (line[0] == '#')
+        return;
+    assert_int_equal(strncmp(line, "holdfast_", 9), 0);
+    const char *value = line[name] == '{' ? strstr(line, "} ") + 1 : line + name;
+    assert_int_equal(*value, ' ');
+    strtod(value + 1, &end);
+    assert_true(end > value + 1 && *end == '\n');
+}
+
+/* The value of a metric; -1 when it has no line. Checks all lines; the last one is always there. */
+static double read_metric(const char *name)
+{
+    char line[400];
+    double found = -1;
+    bool ended = false;
+    FILE *file = NULL;
+    for (int i = 0; i < 1000 && !file; i++, sleep_ms(file ? 0 : 5))
+        file = fopen(path, "re");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
+        check_line(line);
+        if (strncmp(line, name, strlen(name)) == 0 && line[strlen(name)] == ' ')
+            found = strtod(line + strlen(name), NULL);
+        ended = strncmp(line, "holdfast_info{version=", 22) == 0;
+    }
+    fclose(file);
+    assert_true(ended);
+    return found;
+}
+
+static void test_metrics__the_numbers_of_status_are_in_the_file(void **state)
+{
+    struct bed *bed = *state;
+    assert_true(read_metric("holdfast_since_start_commits") == 0);
+    assert_true(read_metric("holdfast_last_commit_bytes") == -1); /* there is none */
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, 7));
+    for (int i = 0; i < 1000 && read_metric("holdfast_since_start_commits") < 1; i++)
+        sleep_ms(5);
+    assert_true(read_metric("holdfast_since_start_commits") == 1);
+    assert_true(read_metric("holdfast_last_commit_step") == 7);
+    assert_true(read_metric("holdfast_disk_bytes_left") > 0);
+    assert_true(read_metric("holdfast_disk_bytes_promised") == 0);
+    assert_true(read_metric("holdfast_scrub_damaged") == 0);
+    assert_true(read_metric("holdfast_offline") == 0);
+    assert_true(read_metric("holdfast_draining") == 0);
+    assert_true(read_metric("holdfast_saves") == 0);
+    for (int i = 0; i < 200; i++) /* while it is replaced all the time */
+        assert_true(read_metric("holdfast_pool_segments") == 24);
+    peers_close(peers, RANKS);
+}
+
+static void test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody(void **state)
+{
+    struct bed *bed = *state;
+    read_metric("");
+    bed_stop(bed);
+    assert_int_equal(access(path, F_OK), -1);
+    snprintf(bed->config.metrics_file, sizeof bed->config.metrics_file, "/nonexistent/metrics");
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, 1));
+    peers_close(peers, RANKS);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_file, bed_tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_metrics__the_numbers_of_status_are_in_the_file),
+        CASE(test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody),
+    };
+#undef CASE
+    log_setup("ckptd_metrics", NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
