@@ -524,6 +524,9 @@ int parallel_step(struct parallel *p, const struct step_input *input, struct ste
     p->failure = 0;
     for (p->micro_step = 0; p->micro_step < p->num_micro_steps; p->micro_step++) {
         ERR_TRY(run_micro_step(p, input));
+        if (my_rank(p) == 0)
+            log_debug("train", "micro-step %u of %u of step %lld is done", p->micro_step + 1,
+                      p->num_micro_steps, (long long)input->step);
         if (p->micro_step == 0 && input->step == p->config->crash_at_step && my_rank(p) == 0)
             pause_in_step(input);
     }

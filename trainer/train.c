@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 static volatile sig_atomic_t stop_requested;
@@ -107,7 +108,7 @@ int main(int argc, char **argv)
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     if (report_print_version("trainer", argc, argv))
         return EXIT_DONE;
-    log_setup("trainer", NULL);
+    log_setup("trainer", getenv("HOLDFAST_LOG"));
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
             trainer_config_print_help();
