@@ -280,6 +280,7 @@ static int print_manifest_json(const char *text, size_t bytes)
 
 static int show_store(const struct cli *cli)
 {
+    char text[sizeof((struct checkpoint *)0)->quarantine];
     struct storage *store = NULL;
     struct checkpoint checkpoint = {0};
     int error = store_open(&store, cli);
@@ -289,6 +290,8 @@ static int show_store(const struct cli *cli)
         error = print_manifest_json(checkpoint.text, checkpoint.text_bytes);
     else if (error == 0)
         print_manifest(checkpoint.manifest);
+    if (error == 0 && !cli->is_json && checkpoint.quarantine[0] != '\0')
+        printf("\nIN QUARANTINE: %s\n", text_safe(text, sizeof text, checkpoint.quarantine));
     if (checkpoint.store != NULL)
         checkpoint_close(&checkpoint);
     if (store != NULL)

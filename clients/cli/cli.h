@@ -120,7 +120,6 @@ int selection_parse(struct selection *out, const char *text);
 struct catalog_entry {
     struct manifest_summary summary; /* run, step and attempt are those of the directory's name */
     char damage[512]; /* what is wrong with the manifest, or its quarantine's reason; "": nothing */
-    bool is_quarantined;
 };
 struct catalog {
     struct catalog_entry *entries; /* by run; newest first */
@@ -142,6 +141,7 @@ struct checkpoint {
     char *text; /* the manifest's bytes */
     size_t text_bytes;
     char name[200];            /* "run@1000-a3" */
+    char quarantine[512];      /* why it is there; "": it is not */
     struct shard_file *shards; /* of checkpoint_load(), one per shard */
     struct shard_file **opened;
     uint64_t clock; /* for the one of `opened` that was taken longest ago */

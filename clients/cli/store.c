@@ -169,6 +169,15 @@ static struct catalog_entry *find_entry(struct catalog *catalog, const char *run
     return NULL;
 }
 
+/* Why it is in quarantine; ERR_NOT_FOUND: it is not. */
+static int fetch_reason(char *out, size_t size, struct storage *store, const char *directory)
+{
+    int error = storage_group_find_note(store, STORAGE_QUARANTINE, directory, out, size);
+    if (error == 0 && out[0] == '\0')
+        snprintf(out, size, "no reason was noted");
+    return error;
+}
+
 static int visit_quarantine(void *user, const struct storage_entry *found)
 {
     struct visit *visit = user;
@@ -177,9 +186,7 @@ static int visit_quarantine(void *user, const struct storage_entry *found)
     if (entry == NULL || shard_dir_key(prefix, sizeof prefix, visit->run, entry->summary.step,
                                        entry->summary.attempt) != 0)
         return 0;
-    entry->is_quarantined = true;
-    return storage_group_find_note(visit->store, STORAGE_QUARANTINE, prefix, entry->damage,
-                                   sizeof entry->damage);
+    return fetch_reason(entry->damage, sizeof entry->damage, visit->store, prefix);
 }
 
 /* The checkpoints of one run, and which of them are in quarantine. */
@@ -298,6 +305,16 @@ static int take_lease(struct checkpoint *out, const struct selection *selection)
     return 0;
 }
 
+static int read_quarantine(struct checkpoint *out, const struct selection *selection)
+{
+    char directory[STORAGE_KEY_MAX];
+    int error = shard_dir_key(directory, sizeof directory, selection->run,
+                              (uint64_t)selection->step, selection->attempt);
+    if (error == 0)
+        error = fetch_reason(out->quarantine, sizeof out->quarantine, out->store, directory);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
 static int read_manifest(struct checkpoint *out, const struct selection *selection)
 {
     char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
@@ -328,6 +345,8 @@ int checkpoint_open(struct checkpoint *out, struct storage *store, const char *t
         error = find_selected(&selection, store);
     if (error == 0)
         error = take_lease(out, &selection);
+    if (error == 0)
+        error = read_quarantine(out, &selection);
     if (error == 0)
         error = read_manifest(out, &selection);
     if (error == 0) {

@@ -205,14 +205,19 @@ static void print_whole(const struct verify *verify)
 static void print_end(const struct verify *verify)
 {
     const struct manifest *manifest = verify->checkpoint.manifest;
+    char text[sizeof verify->checkpoint.quarantine];
     if (verify->cli->is_json) {
-        printf("%s], \"damages\": %llu, \"shards\": %u, \"blocks\": %llu, \"bytes\": %llu, "
+        printf("%s], \"quarantine\": ", verify->num_damages > 0 ? "\n" : "");
+        text_json(stdout, verify->checkpoint.quarantine);
+        printf(", \"damages\": %llu, \"shards\": %u, \"blocks\": %llu, \"bytes\": %llu, "
                "\"tensors\": %u}\n",
-               verify->num_damages > 0 ? "\n" : "", (unsigned long long)verify->num_damages,
-               manifest->summary.shards, (unsigned long long)verify->blocks,
-               (unsigned long long)verify->bytes, manifest->table->num_tensors);
+               (unsigned long long)verify->num_damages, manifest->summary.shards,
+               (unsigned long long)verify->blocks, (unsigned long long)verify->bytes,
+               manifest->table->num_tensors);
         return;
     }
+    if (verify->checkpoint.quarantine[0] != '\0')
+        printf("in quarantine: %s\n", text_safe(text, sizeof text, verify->checkpoint.quarantine));
     if (verify->num_damages > DAMAGE_MAX)
         printf("         and %llu more\n", (unsigned long long)(verify->num_damages - DAMAGE_MAX));
     if (verify->num_damages == 0)

@@ -76,7 +76,12 @@ def quarantine(world):
     test("without a step the newest whole one is taken", code == 0 and f"{run}@3" in out and
          "passed over" in err, (code, out, err))
     code, out, err = world.cli("verify", f"{run}@5", *store)
-    test("with a step it is looked at all the same", code == 1 and "DAMAGED" in out, (out, err))
+    test("with a step it is looked at all the same",
+         code == 1 and "DAMAGED" in out and "in quarantine: block 0" in out, (out, err))
+    shown = world.cli("show", f"{run}@5", *store)[1]
+    document = json.loads(world.cli("verify", f"{run}@5", *store, "--json")[1])
+    test("which show and verify --json tell too", "IN QUARANTINE: block 0" in shown and
+         "block 0" in document["quarantine"], shown[-300:])
     code, out, err = world.cli("prune", run, *store, "--keep-last", 1, "--most", "--json")
     plan = {entry["step"]: entry["plan"] for entry in json.loads(out)["checkpoints"]}
     test("a prune keeps the evidence and counts it for nothing",
