@@ -425,6 +425,22 @@ def a_converted_checkpoint_is_one_like_any_other(bed):
 
 
 @test
+def exceptions_go_by_name_and_the_first_that_matches_counts(bed):
+    options = ["--dtype", "bf16", "--except", "layers.*norm*=keep,layers.*=fp16,tiny=fp32,mask=fp16"]
+    want = {"tok_embeddings.weight": "BF16", "layers.0.attention.wq.weight": "F16",
+            "layers.0.attention_norm.weight": "F32", "experts": "BF16", "tiny": "F32",
+            "optimizer.exp_avg.tok_embeddings.weight": "BF16", "optimizer.step": "I64",
+            "mask": "U8"}
+    target, _ = converted(bed, "except", *options)
+    made = json.loads(cli("show", "trip", "--store", target, "--json"))
+    assert {t["name"]: t["dtype"] for t in made["tensors"]} == want
+    assert {name: dtype for name, (dtype, _) in checked_export(bed, *options).items()} == want
+    assert json.loads(cli("verify", "trip", "--store", target, "--json"))["damages"] == 0
+    for wrong in ("x", "=bf16", "x=", "x=int8", ",", "x=bf16,y"):
+        converted(bed, "except2", "--except", wrong, want=2)
+
+
+@test
 def converting_and_then_exporting_is_exporting_with_that_dtype(bed):
     target, _ = converted(bed, "then", "--dtype", "bf16")
     one, two = os.path.join(bed.root, "one"), os.path.join(bed.root, "two with a space")

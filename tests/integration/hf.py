@@ -353,6 +353,36 @@ def every_type_and_any_alignment_is_read_exactly(bed):
 
 
 @test
+def heads_of_many_blocks_change_places_and_come_back(bed):
+    dim, heads, kv_heads, hidden, vocab = 1024, 4, 2, 1536, 700
+    config = {"hidden_size": dim, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+              "head_dim": dim // heads, "intermediate_size": hidden, "vocab_size": vocab,
+              "num_hidden_layers": 1}
+    rows = {"self_attn.q_proj": (dim, dim), "self_attn.k_proj": (dim // 2, dim),
+            "self_attn.v_proj": (dim // 2, dim), "self_attn.o_proj": (dim, dim),
+            "mlp.gate_proj": (hidden, dim), "mlp.up_proj": (hidden, dim),
+            "mlp.down_proj": (dim, hidden), "input_layernorm": (dim,),
+            "post_attention_layernorm": (dim,)}
+    shapes = {f"model.layers.0.{name}.weight": shape for name, shape in rows.items()}
+    shapes.update({"model.embed_tokens.weight": (vocab, dim), "model.norm.weight": (dim,),
+                   "lm_head.weight": (vocab, dim)})
+    dice = numpy.random.default_rng(7)
+    tensors = {name: ("F32", dice.standard_normal(shape, numpy.float32))
+               for name, shape in shapes.items()}
+    folder = made_folder(bed, "blocks", tensors, config, padding=3)
+    for shards in (1, 4):
+        store = bed.fresh("blocks.store")
+        cli("import", folder, "--run", "b", "--store", store, "--shards", shards)
+        ours = weights_of(bed, store, "b")
+        for name, number in (("q", heads), ("k", kv_heads)):
+            theirs = tensors[f"model.layers.0.self_attn.{name}_proj.weight"][1]
+            pairs = theirs.reshape(number, 2, -1, dim).transpose(0, 2, 1, 3)
+            assert ours[f"layers.0.attention.w{name}.weight"][1] == pairs.tobytes()
+        back = bits_of_folder(export(bed, store, "b", "blocks.back", "--shard-size", "3MiB"))
+        assert back == bits_of_folder(folder)
+
+
+@test
 def a_tied_model_comes_back_tied(bed):
     tensors = tensors_of(bed)
     del tensors["lm_head.weight"]
