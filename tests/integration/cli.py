@@ -426,7 +426,8 @@ def a_converted_checkpoint_is_one_like_any_other(bed):
 
 @test
 def exceptions_go_by_name_and_the_first_that_matches_counts(bed):
-    options = ["--dtype", "bf16", "--except", "layers.*norm*=keep,layers.*=fp16,tiny=fp32,mask=fp16"]
+    options = ["--dtype", "bf16", "--except",
+               "layers.*norm*=keep,layers.*=fp16,tiny=fp32,mask=fp16"]
     want = {"tok_embeddings.weight": "BF16", "layers.0.attention.wq.weight": "F16",
             "layers.0.attention_norm.weight": "F32", "experts": "BF16", "tiny": "F32",
             "optimizer.exp_avg.tok_embeddings.weight": "BF16", "optimizer.step": "I64",

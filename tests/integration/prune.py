@@ -14,7 +14,7 @@ import random
 import subprocess
 import time
 
-from lib_store import CLI, World, end, test
+from lib_store import BUILD, CLI, World, end, test
 
 KILLS = 8
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
@@ -83,6 +83,50 @@ def on_a_directory(world):
     open(path, "wb").write(content)
 
 
+def train(world):
+    """Twelve steps of a tiny Llama, each saved; what its loss file says: {step: (loss, norm)}."""
+    text, words, tokens, losses = (os.path.join(world.folder, name) for name in
+                                   ("text", "words", "tokens", "losses"))
+    with open("README.md", "rb") as source, open(text, "wb") as copy:
+        copy.write(4 * source.read())
+    tokenizer = [os.path.join(BUILD, "tokenizer")]
+    subprocess.run([*tokenizer, "train", "--vocab", "300", "--out", words, text], check=True,
+                   capture_output=True)
+    subprocess.run([*tokenizer, "tokens", "--tokenizer", words, "--out", tokens, text], check=True,
+                   capture_output=True)
+    subprocess.run(
+        [os.path.join(BUILD, "trainer"), "--job.run", "best", "--model.flavor", "tiny",
+         "--training.dataset_path", tokens, "--training.seq_len", "32",
+         "--training.local_batch_size", "1", "--canonical.micro_batches", "1", "--training.steps",
+         "12", "--training.mixed_precision_param", "float32", "--lr_scheduler.warmup_steps", "1",
+         "--checkpoint.enable", "--checkpoint.interval", "1", "--checkpoint.async_mode", "disabled",
+         "--ckptd.address", world.server, "--metrics.loss_file", losses, "--kernels.backend",
+         os.environ.get("HOLDFAST_TEST_KERNELS", "best")],
+        check=True, capture_output=True, timeout=100)
+    lines = [line.split() for line in open(losses)]
+    return {int(step): tuple(map(float.fromhex, rest)) for step, *rest in lines}
+
+
+def best_by_a_metric(world):
+    world.start()
+    saved = train(world)
+    for options, column, reverse in (((), 0, False), (("--best", "highest"), 0, True),
+                                     (("--metric", "grad_norm"), 1, False)):
+        want = sorted(saved, key=lambda step: saved[step][column], reverse=reverse)[:3]
+        for where in (("--server", world.server), ("--store", world.store)):
+            code, out, err = world.cli("prune", "best", *where, "--keep-best", 3, *options,
+                                       "--dry-run", "--json")
+            plan = {e["step"]: e["plan"] for e in json.loads(out)["checkpoints"]}
+            found = sorted(step for step in plan if "best" in plan[step])
+            test(f"the best three by {options or 'loss'} are kept, {where[0]}",
+                 code == 0 and len(plan) == 12 and found == sorted(want), (want, out, err))
+    code, out, err = world.cli("prune", "best", "--server", world.server, "--keep-best", 3,
+                               "--metric", "beauty")
+    test("a metric that no checkpoint has is an error",
+         code == 2 and "has a value of the metric" in err, (code, err))
+    world.stop()
+
+
 def killed(world):
     """kill -9 of the ckptd, or of the tool on the directory, somewhere in a prune."""
     bad, unfinished = [], []
@@ -123,6 +167,11 @@ def main():
         through_a_server(world)
         on_a_directory(world)
         killed(world)
+    finally:
+        world.close()
+    world = World()
+    try:
+        best_by_a_metric(world)
     finally:
         world.close()
     end()
