@@ -52,20 +52,22 @@ FUZZ_LINK =
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps all run test check fuzz bench bench-peers format install clean deps-now tests-built
+.PHONY: help deps all run test torture check fuzz bench bench-peers format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
-	@deploy/deps build $(filter run test check fuzz bench bench-peers install,$(MAKECMDGOALS))
+	@deploy/deps build $(filter run test torture check fuzz bench bench-peers install,$(MAKECMDGOALS))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
 tests-built: $(TESTS) $(FUZZERS) $(BENCHES)
 test: deps-now all $(TESTS) $(FUZZERS) ## unit and integration tests; ends with "N passed, N failed"
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
+torture: deps-now all $(TESTS) ## the tests of failures and kills, for hours; SEED=, KILLS=5000, SECONDS= bound it
+	@BUILD=$(BUILD) TEST_OPTIONS="$(TEST_OPTIONS)" tests/torture
 check: deps-now ## style, include arrows, both compilers, tests under sanitizers
 	@tests/check
 fuzz: deps-now ## libFuzzer on everything that is parsed, FUZZ_SECONDS=60 each

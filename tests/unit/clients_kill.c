@@ -33,6 +33,32 @@ static int work_until_killed(struct group *group, struct ckpt *ckpt, struct ckpt
     }
 }
 
+/* A restarted trainer: loads the newest checkpoint, looks at every byte, tells which it was, and
+ * goes on from there. */
+static int work_from_newest(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                            uint32_t rank)
+{
+    if (work_load(group, ckpt, tensors, rank) != 0 || group->failures > 0)
+        return rank_failed(group, "what it loaded", rank);
+    if (rank == 0) {
+        printf("loaded %llu\n", (unsigned long long)group->loaded_step);
+        fflush(stdout);
+        group->step = group->loaded_step + 1;
+    }
+    pthread_barrier_wait(&group->barrier);
+    return work_until_killed(group, ckpt, tensors, rank);
+}
+
+/* "resume SERVER WORLD SEED", for tests/integration/kills.py. */
+static int resume_main(char **argv)
+{
+    struct group group = {.server = argv[2],
+                          .world = (uint32_t)atoi(argv[3]),
+                          .seed = (uint64_t)atoll(argv[4]),
+                          .work = work_from_newest};
+    return run_group(&group) == 0 ? 0 : 1;
+}
+
 static int victim_main(char **argv)
 {
     struct group group = {.server = argv[2],
@@ -228,5 +254,7 @@ int main(int argc, char **argv)
     };
     if (argc == 6 && strcmp(argv[1], "victim") == 0)
         return victim_main(argv);
+    if (argc == 5 && strcmp(argv[1], "resume") == 0)
+        return resume_main(argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
