@@ -591,12 +591,12 @@ static bool is_publish_late(struct fault *fault)
 static int fault_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
 {
     struct fault *fault = fault_of(storage);
-    int failed = begin_operation(fault, "publish", key);
-    bool is_late = failed != 0 && is_publish_late(fault);
-    if (failed != 0 && !is_late)
-        return failed;
+    int error = begin_operation(fault, "publish", key);
+    bool is_late = error != 0 && is_publish_late(fault);
+    if (error != 0 && !is_late)
+        return error;
     pthread_mutex_lock(&fault->names_mutex);
-    int error = fault_names_prepare(&fault->names, key);
+    error = fault_names_prepare(&fault->names, key);
     if (error == 0)
         error = storage_publish(fault->inner, key, data, bytes);
     if (error == 0)
@@ -605,7 +605,7 @@ static int fault_publish(struct storage *storage, const char *key, const void *d
         error = fault_names_remove(&fault->names, key); /* which a crash may undo */
     pthread_mutex_unlock(&fault->names_mutex);
     if (error == 0 && is_late)
-        error = report_error(failed, NULL, "injected fault: publish of \"%s\", at its end", key);
+        error = report_error(ERR_IO, NULL, "injected fault: publish of \"%s\", at its end", key);
     return error;
 }
 

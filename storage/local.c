@@ -488,9 +488,11 @@ static int publish_in(struct local *local, int parent, const char *name, const c
     snprintf(directory, sizeof(directory), "%s", key);
     cut_last(directory);
     error = local_sync_names((struct storage *)local, directory);
-    if (error != 0)
-        unlinkat(parent, name, 0);
-    return error;
+    if (error == 0)
+        return 0;
+    unlinkat(parent, name, 0);
+    /* Whatever kept us from the sync: the name was there, and a power loss may bring it back. */
+    return error == ERR_IO ? error : report_error(ERR_IO, NULL, "%s", report_line());
 }
 
 static int local_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
