@@ -48,6 +48,7 @@ FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(filter-out tests/fuzz/repl
 FUZZ_MAIN = $(OBJ)/tests/fuzz/replay.o
 FUZZ_LINK =
 
+, := ,
 # One short line per file; V=1 shows the commands, -s nothing.
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
@@ -174,9 +175,12 @@ $(BUILD)/libckpt.so.1: $(CKPT_O) $(PROTO_O) clients/libckpt.map
 $(EXAMPLES:$(BUILD)/%=$(OBJ)/clients/examples/%.o): CFLAGS += -Iclients
 $(EXAMPLES): $(BUILD)/%: $(OBJ)/clients/examples/%.o $(BUILD)/libckpt.a
 	$(link)
+# Some tests stand between the tree and the system: --wrap sends these calls through them.
+WRAP_storage_calls = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat statx fstatvfs \
+    unlinkat linkat fdopendir readdir getrandom renameat2 open fcntl syscall pread pwrite write
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
-	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka
+	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))
 $(BUILD)/fuzz/%: $(OBJ)/tests/fuzz/%.o $(FUZZ_MAIN) $(BUILD)/libckptd.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp $(FUZZ_LINK)
 $(BUILD)/bench/%: $(OBJ)/tests/bench/%.o $(BUILD)/libckptd.a $T $K $C $S $P

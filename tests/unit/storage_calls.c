@@ -1,0 +1,419 @@
+/* storage_calls.c - each system call of the local back-end fails, once and for ever, with each
+ * errno that it may have, or does less than it was asked.
+ *
+ * Goal: every function of storage.h then answers 0 or a code, takes no descriptor and no file with
+ * it, leaves what was there before as it was, and never tells less than the truth: a publish whose
+ * name was there says ERR_IO, for a power loss may bring it back. Short transfers change nothing.
+ * Method: the linker sends the calls of storage/ through the functions below (--wrap), which count
+ * them; each case is a short use of a store on the pwrite engine, repeated with its n-th call
+ * failing until it has no such call. The io_uring engine makes its calls in the kernel, with the
+ * same code for what comes back: storage_engine.c has those. time limit: 240 s */
+#include "tests/unit/storage_bed.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+
+#define BYTES (4 * STORAGE_ALIGN)
+#define CALLS_MAX 400u
+
+/* ---- the plan ---- */
+
+static struct {
+    atomic_uint calls; /* made since the plan began */
+    unsigned first;    /* that fails; 0: none */
+    bool for_ever, is_short;
+    int number;            /* errno */
+    atomic_bool was_named; /* a rename made a name that is not ours to see (.holdfast) */
+} plan;
+
+/* Does this call fail? With errno set. */
+static bool fails(void)
+{
+    unsigned call = ++plan.calls;
+    if (plan.first == 0 || plan.is_short ||
+        !(call == plan.first || (plan.for_ever && call > plan.first)))
+        return false;
+    errno = plan.number;
+    return true;
+}
+
+/* How much of a transfer is made: whole pages, or half of less than one. */
+static size_t part(size_t bytes)
+{
+    unsigned call = ++plan.calls;
+    bool is_cut = plan.first != 0 && (call == plan.first || (plan.for_ever && call > plan.first));
+    if (!is_cut || bytes <= 1 || bytes == STORAGE_ALIGN)
+        return bytes;
+    return bytes > STORAGE_ALIGN ? STORAGE_ALIGN : bytes / 2;
+}
+
+#define WRAP(type, name, parameters, arguments, failure)      \
+    type __real_##name parameters;                            \
+    type __wrap_##name parameters;                            \
+    type __wrap_##name parameters                             \
+    {                                                         \
+        return fails() ? (failure) : __real_##name arguments; \
+    }
+
+WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode), -1)
+WRAP(int, mkdirat, (int fd, const char *path, mode_t mode), (fd, path, mode), -1)
+WRAP(int, fsync, (int fd), (fd), -1)
+WRAP(int, fdatasync, (int fd), (fd), -1)
+WRAP(int, fallocate, (int fd, int mode, off_t at, off_t bytes), (fd, mode, at, bytes), -1)
+WRAP(int, ftruncate, (int fd, off_t bytes), (fd, bytes), -1)
+WRAP(int, fstat, (int fd, struct stat *out), (fd, out), -1)
+WRAP(int, fstatat, (int fd, const char *path, struct stat *out, int flags), (fd, path, out, flags),
+     -1)
+WRAP(int, statx, (int fd, const char *path, int flags, unsigned mask, struct statx *out),
+     (fd, path, flags, mask, out), -1)
+WRAP(int, fstatvfs, (int fd, struct statvfs *out), (fd, out), -1)
+WRAP(int, unlinkat, (int fd, const char *path, int flags), (fd, path, flags), -1)
+WRAP(int, linkat, (int a, const char *from, int b, const char *to, int flags),
+     (a, from, b, to, flags), -1)
+WRAP(DIR *, fdopendir, (int fd), (fd), NULL)
+WRAP(struct dirent *, readdir, (DIR * directory), (directory), NULL)
+WRAP(ssize_t, getrandom, (void *out, size_t bytes, unsigned flags), (out, bytes, flags), -1)
+
+int __real_renameat2(int a, const char *from, int b, const char *to, unsigned flags);
+int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags);
+int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags)
+{
+    int result = fails() ? -1 : __real_renameat2(a, from, b, to, flags);
+    plan.was_named = plan.was_named || result == 0;
+    return result;
+}
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...)
+{
+    return fails() ? -1 : __real_open(path, flags);
+}
+
+int __real_fcntl(int fd, int command, ...);
+int __wrap_fcntl(int fd, int command, ...);
+int __wrap_fcntl(int fd, int command, ...)
+{
+    va_list list;
+    va_start(list, command);
+    void *argument = va_arg(list, void *);
+    va_end(list);
+    return fails() ? -1 : __real_fcntl(fd, command, argument);
+}
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, ...);
+long __wrap_syscall(long number, ...)
+{
+    va_list list;
+    va_start(list, number);
+    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long),
+         d = va_arg(list, long);
+    va_end(list);
+    return fails() ? -1 : __real_syscall(number, a, b, c, d);
+}
+
+#define WRAP_TRANSFER(name, pointer)                                     \
+    ssize_t __real_##name(int fd, pointer data, size_t bytes, off_t at); \
+    ssize_t __wrap_##name(int fd, pointer data, size_t bytes, off_t at); \
+    ssize_t __wrap_##name(int fd, pointer data, size_t bytes, off_t at)  \
+    {                                                                    \
+        if (plan.is_short)                                               \
+            return __real_##name(fd, data, part(bytes), at);             \
+        return fails() ? -1 : __real_##name(fd, data, bytes, at);        \
+    }
+
+WRAP_TRANSFER(pread, void *)
+WRAP_TRANSFER(pwrite, const void *)
+
+ssize_t __real_write(int fd, const void *data, size_t bytes);
+ssize_t __wrap_write(int fd, const void *data, size_t bytes);
+ssize_t __wrap_write(int fd, const void *data, size_t bytes)
+{
+    if (plan.is_short)
+        return __real_write(fd, data, part(bytes));
+    return fails() ? -1 : __real_write(fd, data, bytes);
+}
+
+/* ---- a store with something in it ---- */
+
+static char directory[BED_PATH_BYTES];
+static const struct storage_options options = {
+    .force_pwrite = true, .num_threads = 1, .is_quiet = true};
+
+static struct storage *open_plain(void)
+{
+    struct storage *storage;
+    unsigned first = plan.first;
+    plan.first = 0;
+    assert_int_equal(storage_open(&storage, &storage_local, directory, &options), 0);
+    plan.first = first;
+    return storage;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    plan.first = 0;
+    bed_make_directory(directory);
+    struct storage *storage = open_plain();
+    bed_put(storage, NULL, "run/older/shard", BYTES, 1);
+    assert_int_equal(storage_sync_names(storage, "run/older"), 0);
+    assert_int_equal(storage_publish(storage, "run/older/manifest", "whole", 5), 0);
+    storage_close(storage);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    plan.first = 0;
+    bed_remove_directory(directory);
+    return 0;
+}
+
+static unsigned count_descriptors(void)
+{
+    unsigned count = 0;
+    DIR *all = opendir("/proc/self/fd");
+    assert_non_null(all);
+    while (__real_readdir(all) != NULL)
+        count++;
+    closedir(all);
+    return count;
+}
+
+/* ---- the cases: each is a use of a store; 0, or the first error ---- */
+
+static int use_open(void)
+{
+    struct storage *storage;
+    int error = storage_open(&storage, &storage_local, directory, &options);
+    if (error == 0)
+        storage_close(storage);
+    return error;
+}
+
+static int use_create(void)
+{
+    struct storage *storage = open_plain();
+    struct storage_object *object;
+    unsigned char *data = bed_buffer(BYTES);
+    bed_fill(data, BYTES, 7);
+    int error = storage_object_create(storage, &object, "run/new/deep/shard", BYTES);
+    if (error == 0) {
+        error = storage_transfer(storage, STORAGE_WRITE, object, 0, data, BYTES);
+        if (error == 0)
+            error = storage_transfer(storage, STORAGE_SYNC, object, 0, NULL, 0);
+        storage_object_close(storage, object);
+        if (error == 0)
+            error = storage_sync_names(storage, "run/new/deep");
+    }
+    plan.first = 0;
+    if (error == 0)
+        bed_expect(storage, "run/new/deep/shard", BYTES, 7);
+    storage_close(storage);
+    free(data);
+    return error;
+}
+
+static int use_publish(void)
+{
+    struct storage *storage = open_plain();
+    plan.was_named = false;
+    int error = storage_publish(storage, "run/new/manifest", "its text", 8);
+    bool was_named = plan.was_named, removal_failed = plan.for_ever;
+    plan.first = 0;
+    bool exists = bed_exists(storage, "run/new/manifest");
+    if (error == 0) {
+        char text[8];
+        uint64_t bytes;
+        assert_int_equal(storage_fetch(storage, "run/new/manifest", text, 8, &bytes), 0);
+        assert_true(bytes == 8 && memcmp(text, "its text", 8) == 0);
+    } else {
+        assert_true(!exists || removal_failed);
+        assert_true(!was_named || error == ERR_IO);
+    }
+    storage_close(storage);
+    return error;
+}
+
+static int use_read(void)
+{
+    struct storage *storage = open_plain();
+    struct storage_object *object;
+    unsigned char *data = bed_buffer(BYTES), *want = bed_buffer(BYTES);
+    uint64_t bytes = 0;
+    char text[8] = "";
+    bed_fill(want, BYTES, 1);
+    int error = storage_object_open(storage, &object, "run/older/shard", &bytes);
+    if (error == 0) {
+        assert_int_equal(bytes, BYTES);
+        error = storage_transfer(storage, STORAGE_READ, object, 0, data, BYTES);
+        assert_true(error != 0 || memcmp(data, want, BYTES) == 0);
+        storage_object_close(storage, object);
+    }
+    int fetched = storage_fetch(storage, "run/older/manifest", text, 8, &bytes);
+    assert_true(fetched != 0 || (bytes == 5 && strcmp(text, "whole") == 0));
+    storage_close(storage);
+    free(data);
+    free(want);
+    return error != 0 ? error : fetched;
+}
+
+static int count_entry(void *user, const struct storage_entry *entry)
+{
+    unsigned *count = user;
+    *count += 1 + entry->is_dir;
+    return 0;
+}
+
+static int use_list(void)
+{
+    struct storage *storage = open_plain();
+    unsigned above = 0, below = 0;
+    int error = storage_list(storage, "run", count_entry, &above);
+    assert_true(error != 0 || above == 2);
+    if (error == 0)
+        error = storage_list(storage, "run/older", count_entry, &below);
+    assert_true(error != 0 || below == 2); /* never a part of it as if it were all */
+    storage_close(storage);
+    return error;
+}
+
+static int use_remove(void)
+{
+    struct storage *storage = open_plain();
+    unsigned first = plan.first, calls = plan.calls;
+    plan.first = 0;
+    assert_int_equal(storage_publish(storage, "run/gone/file", "x", 1), 0);
+    plan.first = first;
+    plan.calls = calls;
+    int error = storage_remove(storage, "run/gone/file");
+    if (error == 0)
+        error = storage_remove(storage, "run/gone");
+    if (error == 0)
+        error = storage_sync_names(storage, "run");
+    storage_close(storage);
+    return error;
+}
+
+static int use_lock_and_space(void)
+{
+    struct storage *storage = open_plain();
+    struct storage_space space;
+    int error = storage_lock(storage);
+    if (error == 0)
+        error = storage_space(storage, &space);
+    assert_true(error != 0 || (space.bytes_total > 0 && space.inodes_total > 0));
+    storage_close(storage);
+    return error;
+}
+
+/* ---- all plans for one case ---- */
+
+static void check_older(void)
+{
+    struct storage *storage = open_plain();
+    char text[8] = "";
+    uint64_t bytes;
+    bed_expect(storage, "run/older/shard", BYTES, 1);
+    assert_int_equal(storage_fetch(storage, "run/older/manifest", text, 8, &bytes), 0);
+    assert_string_equal(text, "whole");
+    storage_close(storage);
+}
+
+static int find_temporary(const char *path, const struct stat *status, int type, struct FTW *walk)
+{
+    (void)status, (void)type, (void)walk;
+    return strstr(path, "/.holdfast.tmp.") != NULL;
+}
+
+/* Runs a case once with a plan; returns how many calls it made. */
+static unsigned run_case(int (*use)(void), unsigned first, int number, bool for_ever, bool is_short)
+{
+    unsigned before = count_descriptors();
+    plan.number = number;
+    plan.for_ever = for_ever;
+    plan.is_short = is_short;
+    plan.calls = 0;
+    plan.first = first;
+    int error = use();
+    unsigned calls = plan.calls;
+    plan.first = 0;
+    if (error > 0 || error < ERR_INTERNAL || (is_short && error != 0) ||
+        count_descriptors() != before)
+        fail_msg("call %u, errno %d, %s: answer %d (%s), %u descriptors instead of %u", first,
+                 number,
+                 is_short   ? "short"
+                 : for_ever ? "for ever"
+                            : "once",
+                 error, report_line(), count_descriptors(), before);
+    check_older();
+    if (!for_ever) /* what cannot be removed any more stays, hidden */
+        assert_int_equal(nftw(directory, find_temporary, 16, FTW_PHYS), 0);
+    struct storage *storage = open_plain(); /* for the next plan */
+    storage_remove(storage, "run/new/deep/shard");
+    storage_remove(storage, "run/new/deep");
+    storage_remove(storage, "run/new/manifest");
+    storage_remove(storage, "run/new");
+    storage_remove(storage, "run/gone/file");
+    storage_remove(storage, "run/gone");
+    storage_close(storage);
+    return calls;
+}
+
+static void run_all(int (*use)(void))
+{
+    static const int numbers[] = {EIO,   ENOSPC, EDQUOT, EROFS,  EACCES,
+                                  EPERM, EMFILE, ENFILE, ENOMEM, ESTALE};
+    unsigned runs = 0, calls = run_case(use, 0, 0, false, false);
+    assert_true(calls > 2 && calls < CALLS_MAX);
+    for (unsigned first = 1; first <= calls; first++) {
+        for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++, runs += 2) {
+            run_case(use, first, numbers[i], false, false);
+            run_case(use, first, numbers[i], true, false);
+        }
+        run_case(use, first, EINTR, false, false);
+        run_case(use, first, EAGAIN, false, false);
+        run_case(use, first, 0, false, true);
+        run_case(use, first, 0, true, true);
+        runs += 4;
+    }
+    print_message("# %u calls, %u plans\n", calls, runs);
+}
+
+#define CASE(name, use)                          \
+    static void test_calls__##name(void **state) \
+    {                                            \
+        (void)state;                             \
+        run_all(use);                            \
+    }
+CASE(a_store_opens_or_says_why_not, use_open)
+CASE(an_object_is_durable_or_an_error, use_create)
+CASE(a_publish_is_whole_or_nothing_and_unsure_only_as_an_io_error, use_publish)
+CASE(a_read_gives_all_bytes_or_an_error, use_read)
+CASE(a_list_is_complete_or_an_error, use_list)
+CASE(a_removal_says_what_it_did, use_remove)
+CASE(lock_and_space_answer_or_say_why_not, use_lock_and_space)
+#undef CASE
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(test_calls__##name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(a_store_opens_or_says_why_not),
+        CASE(an_object_is_durable_or_an_error),
+        CASE(a_publish_is_whole_or_nothing_and_unsure_only_as_an_io_error),
+        CASE(a_read_gives_all_bytes_or_an_error),
+        CASE(a_list_is_complete_or_an_error),
+        CASE(a_removal_says_what_it_did),
+        CASE(lock_and_space_answer_or_say_why_not),
+    };
+#undef CASE
+    log_setup("storage_calls", "none");
+    return cmocka_run_group_tests_name("storage_calls", tests, NULL, NULL);
+}
