@@ -10,8 +10,7 @@
  * A second OpenAttempt while one is settling takes its place: the first call is answered
  * ERR_ABORTED. Limits: JSON_BYTES_MAX per field. */
 #include "ckptd/ckptd.h"
-
-#include <jansson.h>
+#include "proto/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,9 +46,9 @@ static int parse_object(json_t **out, const char *text, const char *field)
     json_error_t where;
     if (strlen(text) > JSON_BYTES_MAX)
         return report_error(ERR_INVALID, NULL, "%s is larger than %u bytes", field, JSON_BYTES_MAX);
-    *out = *text ? json_loads(text, JSON_REJECT_DUPLICATES, &where) : json_object();
-    if (json_is_object(*out))
-        return 0;
+    int error = json_read(out, *text ? text : "{}", *text ? strlen(text) : 2, &where);
+    if (error == ERR_MEMORY || json_is_object(*out))
+        return error;
     json_decref(*out);
     *out = NULL;
     return report_error(ERR_INVALID, NULL, "%s is not a JSON object", field);
@@ -59,6 +58,7 @@ static int parse_object(json_t **out, const char *text, const char *field)
 static int write_attempt(char **out, const struct run *run, uint64_t number,
                          const Holdfast__V1__OpenAttemptRequest *request)
 {
+    json_begin();
     json_t *root = json_object(), *part = NULL;
     const struct {
         const char *name, *text;
@@ -80,6 +80,11 @@ static int write_attempt(char **out, const struct run *run, uint64_t number,
     }
     *out = error == 0 ? json_dumps(root, JSON_INDENT(1)) : NULL;
     json_decref(root);
+    if (error == 0 && !json_end()) {
+        free(*out);
+        *out = NULL;
+        return report_error(ERR_MEMORY, NULL, "no memory to write an attempt");
+    }
     if (error == 0 && !*out)
         error = report_error(ERR_INVALID, "all texts must be UTF-8",
                              "the attempt could not be written as JSON");
@@ -92,18 +97,29 @@ static char *dump_member(const json_t *root, const char *name)
     return json_is_object(part) ? json_dumps(part, JSON_COMPACT) : NULL;
 }
 
+static bool has_members(const json_t *root)
+{
+    return json_is_object(json_object_get(root, "config")) &&
+           json_is_object(json_object_get(root, "identity")) &&
+           json_is_object(json_object_get(root, "mesh")) &&
+           json_is_object(json_object_get(root, "data"));
+}
+
 static int read_attempt(struct attempt **out, const char *text, size_t bytes, const char *key)
 {
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
+    json_t *root;
+    json_error_t reason;
     struct attempt *attempt = calloc(1, sizeof *attempt);
+    int error = json_read(&root, text, bytes, &reason);
     const char *format = json_string_value(json_object_get(root, "format"));
     const char *code = json_string_value(json_object_get(root, "code_version"));
     json_int_t world = json_integer_value(json_object_get(root, "world_size"));
-    int error = 0;
-    if (!attempt) {
+    if (!attempt || error == ERR_MEMORY) {
         json_decref(root);
+        free(attempt);
         return report_error(ERR_MEMORY, NULL, "no memory for an attempt");
     }
+    error = 0; /* what is no JSON is no attempt, below */
     attempt->number = (uint64_t)json_integer_value(json_object_get(root, "attempt"));
     attempt->world_size = (uint32_t)world;
     attempt->config_json = dump_member(root, "config");
@@ -115,9 +131,11 @@ static int read_attempt(struct attempt **out, const char *text, size_t bytes, co
         error = report_error(ERR_CORRUPT, "open a new attempt", "%s is not an attempt", key);
     else if (json_integer_value(json_object_get(root, "version")) != ATTEMPT_VERSION)
         error = report_error(ERR_VERSION, "use a newer ckptd", "%s is of another version", key);
-    else if (world < 1 || world > (json_int_t)COMMIT_RANKS_MAX || !attempt->config_json ||
-             !attempt->identity_json || !attempt->mesh_json || !attempt->data_json)
+    else if (world < 1 || world > (json_int_t)COMMIT_RANKS_MAX || !has_members(root))
         error = report_error(ERR_CORRUPT, "open a new attempt", "%s lacks a member", key);
+    else if (!attempt->config_json || !attempt->identity_json || !attempt->mesh_json ||
+             !attempt->data_json)
+        error = report_error(ERR_MEMORY, NULL, "no memory for an attempt");
     json_decref(root);
     if (error != 0)
         attempt_free(attempt);
@@ -187,7 +205,9 @@ static void read_parent(struct attempt *attempt, const struct run *run)
     if (storage_fetch(run->service->storage, key, text, sizeof text, &bytes) != 0 ||
         bytes > sizeof text)
         return;
-    json_t *root = json_loadb(text, bytes, 0, NULL);
+    json_t *root;
+    json_error_t reason;
+    json_read(&root, text, bytes, &reason);
     attempt->parent_step = (uint64_t)json_integer_value(json_object_get(root, "step"));
     attempt->parent_attempt = (uint64_t)json_integer_value(json_object_get(root, "attempt"));
     attempt->parent_kept = true;

@@ -11,11 +11,11 @@
  * handed out. The five free sections are kept as text: their places are found by a scan over the
  * (by then validated) top level, so numbers in them come back digit for digit. */
 #include "proto/manifest.h"
+#include "proto/json.h"
 
 #include "proto/report.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,10 +200,13 @@ int manifest_read_summary(struct manifest_summary *out, const void *text, size_t
         return report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast manifest");
     copy[length - 1] = '}';
     json_error_t reason;
-    json_t *root = json_loadb(copy, length, JSON_REJECT_DUPLICATES, &reason);
-    int error = json_is_object(root)
-                    ? parse_summary(out, root)
-                    : report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast manifest");
+    json_t *root;
+    int error = json_read(&root, copy, length, &reason);
+    if (error == ERR_MEMORY)
+        return error;
+    error = json_is_object(root)
+                ? parse_summary(out, root)
+                : report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast manifest");
     json_decref(root);
     if (error)
         return error;
@@ -300,7 +303,9 @@ static void print_shards(FILE *out, const struct manifest *manifest)
 static int check_section(const char *text, const char *name)
 {
     json_error_t reason;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, &reason);
+    json_t *root;
+    if (json_read(&root, text, strlen(text), &reason) == ERR_MEMORY)
+        return ERR_MEMORY;
     bool is_object = json_is_object(root);
     const char *detail = root ? NULL : reason.text;
     json_decref(root);
@@ -424,23 +429,23 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
 
 /* ---- reading: layouts, tensors, shards ---- */
 
-/* A JSON array of numbers in fresh memory; NULL when it is none. */
-static uint64_t *read_numbers(uint32_t *out_count, const json_t *array)
+/* A JSON array of numbers, in fresh memory. */
+static int read_numbers(uint64_t **out, uint32_t *out_count, const json_t *array)
 {
     size_t count = json_array_size(array);
     if (!json_is_array(array) || count > UINT32_MAX)
-        return NULL;
-    uint64_t *numbers = malloc((count ? count : 1) * sizeof(*numbers));
-    for (size_t i = 0; numbers && i < count; i++) {
+        return fail_member("layouts");
+    *out = malloc((count ? count : 1) * sizeof(**out));
+    if (!*out)
+        return fail_memory();
+    for (size_t i = 0; i < count; i++) {
         const json_t *value = json_array_get(array, i);
-        if (!json_is_integer(value) || json_integer_value(value) < 0) {
-            free(numbers);
-            return NULL;
-        }
-        numbers[i] = (uint64_t)json_integer_value(value);
+        if (!json_is_integer(value) || json_integer_value(value) < 0)
+            return fail_member("layouts");
+        (*out)[i] = (uint64_t)json_integer_value(value);
     }
     *out_count = (uint32_t)count;
-    return numbers;
+    return 0;
 }
 
 /* The number of cells is proved against the owners here; order and range of the rest by
@@ -455,16 +460,18 @@ static int read_layout(struct layout *out, const json_t *entry)
         json_array_size(cuts) > LAYOUT_DIMS_MAX)
         return fail_member("layouts");
     for (uint32_t d = 0; d < json_array_size(cuts); d++) {
-        out->cuts[d] = read_numbers(&out->num_cuts[d], json_array_get(cuts, d));
-        if (!out->cuts[d] || out->num_cuts[d] == 0 ||
-            __builtin_mul_overflow(cells, out->num_cuts[d] - 1, &cells))
+        int error = read_numbers(&out->cuts[d], &out->num_cuts[d], json_array_get(cuts, d));
+        if (error)
+            return error;
+        if (out->num_cuts[d] == 0 || __builtin_mul_overflow(cells, out->num_cuts[d] - 1, &cells))
             return fail_member("layouts");
     }
     out->dims = (uint32_t)json_array_size(cuts);
-    uint64_t *numbers = read_numbers(&num_owners, owners);
-    if (!numbers || num_owners != cells) {
+    uint64_t *numbers = NULL;
+    int error = read_numbers(&numbers, &num_owners, owners);
+    if (error || num_owners != cells) {
         free(numbers);
-        return fail_member("layouts");
+        return error ? error : fail_member("layouts");
     }
     out->owners = malloc((num_owners ? num_owners : 1) * sizeof(*out->owners));
     for (uint32_t i = 0; out->owners && i < num_owners; i++)
@@ -667,7 +674,11 @@ static int read_body(struct manifest *out, const char *text, size_t bytes)
     if (error)
         return error;
     json_error_t reason;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &reason);
+    json_t *root;
+    error = json_read(&root, text, bytes, &reason);
+    if (error == ERR_MEMORY)
+        return error;
+    error = 0;
     if (!json_is_object(root))
         error = report_set(ERR_CORRUPT, "a manifest is damaged", reason.text, NULL);
     else if (json_object_size(root) != NUM_MEMBERS)

@@ -8,13 +8,13 @@
  * the text, then each member is taken by name and nothing may be left over. The result is accepted
  * only if it is what shard_header_write() would have produced in content and order. */
 #include "proto/shard.h"
+#include "proto/json.h"
 
 #include "proto/checksum.h"
 #include "proto/report.h"
 #include "proto/safetensors.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -526,8 +526,10 @@ int shard_header_parse(struct shard_header *out, uint64_t *out_need, const void 
     if (error)
         return error;
     json_error_t reason;
-    json_t *root = json_loadb((const char *)bytes + sizeof(header_bytes), length,
-                              JSON_REJECT_DUPLICATES, &reason);
+    json_t *root;
+    error = json_read(&root, (const char *)bytes + sizeof(header_bytes), length, &reason);
+    if (error == ERR_MEMORY)
+        return error;
     if (!json_is_object(root)) {
         json_decref(root);
         return fail_header("it is not a JSON object", NULL);

@@ -14,10 +14,10 @@
  *
  * Limits: one plan at a time per run (ERR_BUSY); nothing is removed for limits.lease_ms after the
  * start (ERR_BUSY), as readers of the daemon before may still be at work. */
+#include "proto/json.h"
 #include "proto/retain.h"
 #include "ckptd/ckptd.h"
 
-#include <jansson.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,17 +90,21 @@ static int read_metric(struct pruning *pruning, uint32_t index)
     struct manifest *manifest = NULL;
     int error = catalog_read_manifest(&manifest, pruning->service->storage,
                                       &pruning->candidates[index].summary);
+    if (error == ERR_MEMORY)
+        return error;
     if (error != 0) { /* it cannot be verified: then it stays */
         item->is_damaged = true;
         return 0;
     }
-    json_t *state = json_loads(manifest->state_json, 0, NULL);
+    json_t *state;
+    json_error_t reason;
+    error = json_read(&state, manifest->state_json, strlen(manifest->state_json), &reason);
     const json_t *value = json_object_get(json_object_get(state, "metrics"), pruning->metric);
     item->has_metric = json_is_number(value);
     item->metric = json_number_value(value);
     json_decref(state);
     manifest_free(manifest);
-    return 0;
+    return error == ERR_MEMORY ? error : 0;
 }
 
 static void work_plan(struct job *job)

@@ -17,8 +17,7 @@
  * or after the wait, which limits.wait_ms bounds. One call of a session waits; another takes its
  * place. */
 #include "ckptd/ckptd.h"
-
-#include <jansson.h>
+#include "proto/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,7 +167,9 @@ static int check_state_json(const char *text)
     if (strlen(text) > JSON_BYTES_MAX)
         return report_error(ERR_INVALID, NULL, "state_json is larger than %u bytes",
                             JSON_BYTES_MAX);
-    json_t *json = json_loads(text, 0, &detail);
+    json_t *json;
+    if (json_read(&json, text, strlen(text), &detail) == ERR_MEMORY)
+        return ERR_MEMORY;
     bool object = json_is_object(json);
     json_decref(json);
     return object ? 0 : report_error(ERR_INVALID, NULL, "state_json is not a JSON object");

@@ -1,0 +1,20 @@
+/* json.h - jansson, with a lack of memory told from a bad text.
+ *
+ * jansson says NULL for both, and where it is short of memory for a token it goes on with a part of
+ * one. A checkpoint would be called damaged for it. So its memory comes through here, from the first
+ * use of this file on. */
+#ifndef HOLDFAST_PROTO_JSON_H
+#define HOLDFAST_PROTO_JSON_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* 0; ERR_CORRUPT, with the reason in `out_reason` and no text set; ERR_MEMORY. Duplicate keys are
+ * refused. *out is NULL after an error. */
+int json_read(json_t **out, const char *text, size_t bytes, json_error_t *out_reason);
+/* Around other uses of jansson by this thread: false when memory was short in between. */
+void json_begin(void);
+bool json_end(void);
+
+#endif
