@@ -113,7 +113,8 @@ static bool operation_fails(struct fault *fault)
 static int begin_operation(struct fault *fault, const char *what, const char *key)
 {
     pthread_mutex_lock(&fault->mutex);
-    bool fails = operation_fails(fault);
+    bool counts = fault->settings.only[0] == '\0' || strcmp(fault->settings.only, what) == 0;
+    bool fails = counts && operation_fails(fault);
     uint64_t number = fault->num_operations;
     pthread_mutex_unlock(&fault->mutex);
     if (!fails)
@@ -321,7 +322,7 @@ static void fault_submit(struct storage *storage, struct storage_request *reques
         io = malloc(sizeof(*io));
     CHECK(io != NULL);
     *io = (struct fault_io){.outer = request, .fault = fault};
-    bool fails = operation_fails(fault);
+    bool fails = settings->only[0] == '\0' && operation_fails(fault);
     bool is_short = chance(fault, settings->short_rate);
     io->torn = chance(fault, settings->torn_rate) && request->op != STORAGE_SYNC;
     uint64_t delay_us = draw(fault) % (settings->delay_us + 1);
@@ -599,7 +600,7 @@ static int fault_publish(struct storage *storage, const char *key, const void *d
     error = fault_names_prepare(&fault->names, key);
     if (error == 0)
         error = storage_publish(fault->inner, key, data, bytes);
-    if (error == 0)
+    if (error == 0 && !is_late)
         error = fault_names_published(&fault->names, key);
     if (error == 0 && is_late)
         error = fault_names_remove(&fault->names, key); /* which a crash may undo */

@@ -18,6 +18,8 @@ static bool read_setting(struct fault_settings *out, const char *key, const char
         {"late", &out->late_rate, NULL},   {"fail_from", NULL, &out->fail_from},
         {"fail_at", NULL, &out->fail_at},  {"errno", NULL, &out->fail_errno},
     };
+    if (strcmp(key, "only") == 0)
+        return snprintf(out->only, sizeof(out->only), "%s", value) < (int)sizeof(out->only);
     for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
         if (strcmp(table[i].key, key) != 0)
             continue;

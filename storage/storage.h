@@ -170,6 +170,7 @@ extern const struct storage_ops storage_memory;
  *  - fail_at: the operation of this number fails, once; counted from 1 over requests, creates,
  *    opens, publishes, fetches, lists, removes, sync_names, locks and questions for space;
  *  - fail_from: that operation and every later one fail;
+ *  - only: the calls of this name ("publish", "remove", ...) are counted and fail, and no others;
  *  - errno: the number of the errno with which operations fail, instead of EIO. */
 extern const struct storage_ops storage_fault;
 /* By name; NULL when unknown. */

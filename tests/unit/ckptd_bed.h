@@ -77,6 +77,18 @@ static inline void *bed_thread(void *argument)
     return NULL;
 }
 
+static inline void bed_stop(struct bed *bed)
+{
+    if (!bed->service)
+        return;
+    rpc_client_close(bed->rpc);
+    bed->rpc = NULL;
+    service_drain(bed->service);
+    pthread_join(bed->thread, NULL);
+    service_close(bed->service);
+    bed->service = NULL;
+}
+
 /* 0, or why the service does not open. */
 static inline int bed_start(struct bed *bed)
 {
@@ -85,19 +97,10 @@ static inline int bed_start(struct bed *bed)
         return error;
     bed->service->opened_ms -= bed->started_ago_ms;
     assert_int_equal(pthread_create(&bed->thread, NULL, bed_thread, bed->service), 0);
-    assert_int_equal(rpc_client_open(&bed->rpc, bed->config.listen), 0);
-    return 0;
-}
-
-static inline void bed_stop(struct bed *bed)
-{
-    if (!bed->service)
-        return;
-    rpc_client_close(bed->rpc);
-    service_drain(bed->service);
-    pthread_join(bed->thread, NULL);
-    service_close(bed->service);
-    bed->service = NULL;
+    error = rpc_client_open(&bed->rpc, bed->config.listen);
+    if (error != 0)
+        bed_stop(bed);
+    return error;
 }
 
 static inline struct bed *bed_new(void)

@@ -22,11 +22,11 @@ static struct peer peers[1];
 
 /* How one checkpoint is damaged. */
 struct damage {
-    enum { FLIP, TRUNCATE, COPY } kind;
+    enum { FLIP, TRUNCATE, COPY, REPLACE } kind;
     const char *file; /* of the checkpoint's directory */
     off_t at;
     off_t from;         /* COPY: a block of step `from_step` */
-    uint64_t from_step; /* 0: the same step */
+    uint64_t from_step; /* 0: the same step; REPLACE: all of the file */
 };
 
 static void file_path(char out[300], const struct bed *bed, uint64_t step, const char *name)
@@ -81,6 +81,17 @@ static void do_damage(struct undo *undo, const struct bed *bed, uint64_t step,
         keep(undo, fd, damage->at, (size_t)(size_of(bed, step, damage->file) - damage->at));
         assert_int_equal(ftruncate(fd, damage->at), 0);
         break;
+    case REPLACE: {
+        int from = open_file(bed, damage->from_step, damage->file);
+        size_t bytes = (size_t)size_of(bed, step, damage->file);
+        assert_int_equal(size_of(bed, damage->from_step, damage->file), bytes);
+        keep(undo, fd, 0, bytes);
+        block = realloc(block, bytes);
+        assert_int_equal(pread(from, block, bytes, 0), bytes);
+        assert_int_equal(pwrite(fd, block, bytes, 0), bytes);
+        close(from);
+        break;
+    }
     case COPY: {
         int from = open_file(bed, damage->from_step ? damage->from_step : step, damage->file);
         keep(undo, fd, damage->at, MIB);
@@ -232,6 +243,10 @@ static void test_damage__blocks_of_another_place_or_time_are_never_loaded(void *
                                         .at = a * MIB,
                                         .from = a * MIB,
                                         .from_step = step == batch.count + 1 ? 1 : step});
+    flush(&batch);
+    /* A file that was whole, of an older checkpoint: every block fits its own table. */
+    for (uint64_t step = 1; step < STEPS; step++)
+        add(&batch, (struct damage){.kind = REPLACE, .file = SHARD, .from_step = STEPS});
     flush(&batch);
     print_message("# %u exchanges\n", batch.total);
 }

@@ -1,0 +1,175 @@
+/* ckptd_story.h - one story of a daemon's life, for tests in which something of it fails.
+ *
+ * A start on a store with rubbish of a save, of a prune before and of one after its marker went; a
+ * load, two saves, a pin, a prune, a load. What an observer outside was told is kept; check_store
+ * holds the store against it afterwards: what was acknowledged is whole, nothing torn is listed,
+ * pins held, and all works again. */
+#ifndef HOLDFAST_TESTS_CKPTD_STORY_H
+#define HOLDFAST_TESTS_CKPTD_STORY_H
+
+#define ROWS 64u
+#define COLUMNS 256u /* 64 KiB in all: what matters here is the number of operations */
+#include "tests/unit/ckptd_bed.h"
+
+#define FIRST_STEPS 5u  /* of the store that every story begins with; 3 is half removed */
+#define PINNED_STEP 2u  /* before it begins */
+#define LAST_STEP 7u    /* that the story saves */
+#define AFTER_STEP 100u /* saved by the check */
+
+static struct peer peers[RANKS];
+
+/* ---- the store that a story begins with ---- */
+
+static inline void shell(const char *format, ...)
+{
+    char command[1500];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(command, sizeof command, format, list);
+    va_end(list);
+    assert_int_equal(system(command), 0);
+}
+
+static inline int prune(struct bed *bed, uint32_t keep_last)
+{
+    Holdfast__V1__PruneRequest request = HOLDFAST__V1__PRUNE_REQUEST__INIT;
+    Holdfast__V1__PruneReply *reply;
+    request.run = RUN;
+    request.keep_last = keep_last;
+    request.may_remove_most = true;
+    int error = call(bed, "Prune", &request.base, &holdfast__v1__prune_reply__descriptor, &reply);
+    if (error != 0)
+        return error;
+    for (size_t i = 0; i < reply->n_entries; i++)
+        if (reply->entries[i]->error[0] != '\0')
+            error = ERR_IO;
+    FREE_REPLY(reply);
+    return error;
+}
+
+static inline int open_with_story(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    bed->started_ago_ms = bed->config.limit_lease_ms; /* no reader of one before it is left */
+    bed->config.limit_drain_ms = 1000;
+    bed->config.pool_bytes = 8 * MIB;
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    for (uint64_t step = 1; step <= FIRST_STEPS; step++)
+        assert_true(save_step(peers, RANKS, step));
+    peers_close(peers, RANKS);
+    assert_int_equal(bed_pin(bed, PINNED_STEP, false), 0);
+    bed_stop(bed);
+    shell("cd '%s/store/" RUN "' && mkdir tombstones && : >tombstones/step-00000001-a0001 &&"
+          " : >tombstones/step-00000003-a0001 && rm step-00000003-a0001/manifest.json &&"
+          " cp -r step-00000003-a0001 step-00000009-a0001",
+          bed->root);
+    return 0;
+}
+
+/* ---- the story ---- */
+
+/* What an observer outside was told. */
+struct told {
+    bool saved[LAST_STEP + 1];
+    bool pinned, was_pruned; /* asked for; whatever the answer */
+    bool went_well;
+};
+
+/* Did all ranks hear that it was committed? */
+static inline bool story_save(struct bed *bed, uint64_t step)
+{
+    Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
+    Holdfast__V1__WaitSaveReply *reply;
+    for (uint32_t i = 0; i < RANKS; i++)
+        if (peer_begin(&peers[i], step) != 0)
+            return false;
+    for (uint32_t i = 0; i < RANKS; i++)
+        peer_finish(&peers[i], step);
+    request.run = RUN;
+    request.step = step;
+    request.attempt = bed->attempt;
+    request.timeout_ms = 10000;
+    if (call(bed, "WaitSave", &request.base, &holdfast__v1__wait_save_reply__descriptor, &reply) !=
+        0)
+        return false;
+    bool committed = reply->state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED;
+    FREE_REPLY(reply);
+    return committed;
+}
+
+static inline void live_through(struct bed *bed, struct told *told)
+{
+    memset(told, 0, sizeof *told);
+    if (bed_start(bed) != 0)
+        return;
+    told->went_well = load_all(bed, -1, NULL) == 0;
+    if (open_attempt(bed, RANKS) == 0 && peers_open(peers, bed, RANKS) == 0) {
+        for (uint64_t step = LAST_STEP - 1; step <= LAST_STEP; step++) {
+            told->saved[step] = story_save(bed, step);
+            told->went_well = told->went_well && told->saved[step];
+        }
+        peers_close(peers, RANKS);
+    } else {
+        told->went_well = false;
+    }
+    if (told->saved[LAST_STEP - 1])
+        told->pinned = bed_pin(bed, LAST_STEP - 1, false) == 0;
+    told->was_pruned = true;
+    told->went_well = prune(bed, 2) == 0 && told->pinned && told->went_well;
+    told->went_well = load_all(bed, -1, NULL) == 0 && told->went_well;
+}
+
+/* ---- afterwards ---- */
+
+/* Bit s: step s is listed. Nothing listed may be damaged, all of it loads to the bit. */
+static inline uint64_t list_and_load(struct bed *bed)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    Holdfast__V1__ListReply *reply;
+    uint64_t steps = 0;
+    assert_int_equal(
+        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    for (size_t i = 0; i < reply->n_checkpoints; i++) {
+        uint64_t step = reply->checkpoints[i]->step;
+        assert_string_equal(reply->checkpoints[i]->durability, "local");
+        steps |= 1ull << (step < 63 ? step : 63);
+        assert_int_equal(load_all(bed, (int64_t)step, NULL), 0);
+    }
+    FREE_REPLY(reply);
+    return steps;
+}
+
+static inline void check_store(struct bed *bed, const char *plain, const struct told *told)
+{
+    snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
+    assert_int_equal(bed_start(bed), 0);
+    uint64_t steps = list_and_load(bed);
+    assert_false(steps >> 3 & 1 || steps >> 9 & 1); /* they had lost their manifests */
+    assert_true(steps >> PINNED_STEP & 1);
+    assert_true(!told->pinned || steps >> (LAST_STEP - 1) & 1);
+    if (told->saved[LAST_STEP])
+        assert_true(steps >> LAST_STEP & 1);
+    if (told->saved[LAST_STEP - 1])
+        assert_true(steps >> (LAST_STEP - 1) & 1);
+    if (!told->was_pruned || !told->saved[LAST_STEP])
+        assert_true(steps >> FIRST_STEPS & 1); /* one of the last two good ones */
+    if (!told->was_pruned)
+        assert_true(steps >> 4 & 1 && steps >> 1 & 1);
+    /* It saves and prunes again, and what was begun comes to its end. */
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, AFTER_STEP));
+    peers_close(peers, RANKS);
+    assert_int_equal(prune(bed, 1), 0);
+    steps = list_and_load(bed);
+    assert_true(steps >> 63 & 1 && steps >> PINNED_STEP & 1 && !(steps >> 1 & 1));
+    bed_stop(bed);
+    shell("cd '%s/" RUN "' && test -z \"$(ls tombstones)\" && for d in step-*; do"
+          " test -e $d/manifest.json || exit 1; done",
+          plain);
+}
+
+#endif
