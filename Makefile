@@ -53,14 +53,14 @@ FUZZ_LINK =
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps all run test torture check fuzz bench bench-peers format install clean deps-now tests-built
+.PHONY: help deps all run test torture mutants check fuzz bench bench-peers format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
-	@deploy/deps build $(filter run test torture check fuzz bench bench-peers install,$(MAKECMDGOALS))
+	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers install,$(MAKECMDGOALS))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
@@ -69,6 +69,8 @@ test: deps-now all $(TESTS) $(FUZZERS) ## unit and integration tests; ends with 
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
 torture: deps-now all $(TESTS) ## the tests of failures and kills, for hours; SEED=, KILLS=5000, SECONDS= bound it
 	@BUILD=$(BUILD) TEST_OPTIONS="$(TEST_OPTIONS)" tests/torture
+mutants: deps-now ## plant known bugs in a copy; each must be caught by the tests named for it
+	@BUILD=$(BUILD) tests/mutants $(TEST_OPTIONS)
 check: deps-now ## style, include arrows, both compilers, tests under sanitizers
 	@tests/check
 fuzz: deps-now ## libFuzzer on everything that is parsed, FUZZ_SECONDS=60 each
@@ -178,6 +180,8 @@ $(EXAMPLES): $(BUILD)/%: $(OBJ)/clients/examples/%.o $(BUILD)/libckpt.a
 # Some tests stand between the tree and the system: --wrap sends these calls through them.
 WRAP_storage_calls = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat statx fstatvfs \
     unlinkat linkat fdopendir readdir getrandom renameat2 open fcntl syscall pread pwrite write
+WRAP_ckptd_memory = malloc calloc realloc aligned_alloc posix_memalign strdup strndup \
+    open_memstream
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))
