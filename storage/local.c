@@ -12,8 +12,8 @@
  * where the file system refuses it. Where it is refused (or wants more than 4 KiB alignment)
  * requests go through the page cache; the sync makes them durable all the same; describe says so.
  *
- * The lock is an open-file-description lock on ".holdfast.lock", so it ends with the process,
- * however that ends, and a second open in the same process is refused too. The file holds the
+ * The lock is an open-file-description lock on ".holdfast.lock", so it ends with the process
+ * however that ends, and a second open in the same process is refused too. In the file is the
  * owner's pid.
  *
  * Holds are files that their holder keeps locked in the same way. They appear locked, by a rename.
@@ -487,12 +487,11 @@ static int publish_in(struct local *local, int parent, const char *name, const c
     char directory[STORAGE_KEY_MAX + 1];
     snprintf(directory, sizeof(directory), "%s", key);
     cut_last(directory);
-    error = local_sync_names((struct storage *)local, directory);
-    if (error == 0)
+    if (local_sync_names((struct storage *)local, directory) == 0)
         return 0;
     unlinkat(parent, name, 0);
     /* Whatever kept us from the sync: the name was there, and a power loss may bring it back. */
-    return error == ERR_IO ? error : report_error(ERR_IO, NULL, "%s", report_line());
+    return report_error(ERR_IO, NULL, "%s", report_line());
 }
 
 static int local_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
