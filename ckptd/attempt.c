@@ -299,6 +299,9 @@ static void work_take(struct job *job)
         error = read_attempt(&work->attempt, work->text, strlen(work->text), key);
     if (error != 0)
         fault_take(&work->fault, error);
+    else if (storage_groups_prepare(run->service->storage, run->name) != 0)
+        log_warn("session", "run %s: a prune may need room that a full disk lacks: %s", run->name,
+                 report_line());
 }
 
 static void taken(struct event *event)

@@ -364,6 +364,17 @@ static int visit_tombstone(void *user, const struct storage_entry *entry)
     return entry->is_dir ? 0 : add_name(user, entry->name);
 }
 
+int storage_groups_prepare(struct storage *storage, const char *parent)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    int error = key_in(key, parent, "nothing");
+    if (error == 0)
+        error = publish_note(storage, tombstones, key, "");
+    if (error == 0 || error == ERR_EXISTS)
+        error = remove_note(storage, tombstones, key);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
 int storage_groups_recover(struct storage *storage, const struct storage_group_kind *kind,
                            const char *parent)
 {

@@ -237,6 +237,9 @@ enum storage_note {
  */
 int storage_group_remove(struct storage *storage, const struct storage_group_kind *kind,
                          const char *prefix);
+/* Makes the directory of tombstones while there is room: on a full disk a removal then needs no
+ * block, only an inode for as long as it lasts. */
+int storage_groups_prepare(struct storage *storage, const char *parent);
 /* What became of removals below `parent` that were cut short: ended where the marker is gone, else
  * taken back. */
 int storage_groups_recover(struct storage *storage, const struct storage_group_kind *kind,
