@@ -15,7 +15,6 @@
  * The lock is an open-file-description lock on ".holdfast.lock", so it ends with the process
  * however that ends, and a second open in the same process is refused too. In the file is the
  * owner's pid.
- *
  * Holds are files that their holder keeps locked in the same way. They appear locked, by a rename.
  *
  * Names that begin with ".holdfast" are ours: no key can be one, list hides them. A temporary file

@@ -62,7 +62,7 @@ static inline int open_with_story(void **state)
     peers_close(peers, RANKS);
     assert_int_equal(bed_pin(bed, PINNED_STEP, false), 0);
     bed_stop(bed);
-    shell("cd '%s/store/" RUN "' && mkdir tombstones && : >tombstones/step-00000001-a0001 &&"
+    shell("cd '%s/store/" RUN "' && mkdir -p tombstones && : >tombstones/step-00000001-a0001 &&"
           " : >tombstones/step-00000003-a0001 && rm step-00000003-a0001/manifest.json &&"
           " cp -r step-00000003-a0001 step-00000009-a0001",
           bed->root);
