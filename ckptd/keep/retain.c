@@ -14,10 +14,9 @@
  *
  * Limits: one plan at a time per run (ERR_BUSY); nothing is removed for limits.lease_ms after the
  * start (ERR_BUSY), as readers of the daemon before may still be at work. */
-#include "proto/json.h"
 #include "proto/retain.h"
 #include "ckptd/ckptd.h"
-
+#include "proto/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
