@@ -133,7 +133,7 @@ def row_persist_cpu(bench):
     saver.close()
 
 
-FIRST_REPEAT = 3
+FIRST_REPEAT = 5
 # Before a save that is timed: what the last one or the job before left ckptd to do is over, as it
 # is in a run, whose first save comes a step after its start.
 FIRST_PAUSE = 0.5

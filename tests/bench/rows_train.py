@@ -65,7 +65,7 @@ def train(bench, run, *options):
 
 # ---- lost_save, lost_save_full ----
 
-# One step of the 110M preset: 16 micro-batches of 256 tokens, bf16. A run in earnest has far more
+# One step of the 110M preset: 32 micro-batches of 256 tokens, bf16. A run in earnest has far more
 # tokens a step (GPT-2's had 500,000), so a save is a smaller share of its step than here.
 # The state is 3 x 4 bytes x 110.5 M = 1.33 GB; ckptd has memory for two images of it.
 #
@@ -74,13 +74,13 @@ def train(bench, run, *options):
 # commit, beside the same ones of the next step, which no save overlaps; and, as the measure of how
 # the speed wandered between the two, as many micro-steps behind them in both. To it comes what the
 # update waited for the copy.
-LOST_MICRO_STEPS = 16
+LOST_MICRO_STEPS = 32
 LOST = ["--training.seq_len", "256", "--canonical.micro_batches", str(LOST_MICRO_STEPS),
         "--comm.ranks", "1", "--checkpoint.async_mode", "async_with_pinned_mem",
         "--checkpoint.interval", "2", "--lr_scheduler.warmup_steps", "1000"]
 LOST_POOL = ["--memory.pool_bytes", "3GiB"]
 LOST_WARM_UP = 2  # steps: the first touches of memory, of both images too
-LOST_PAIRS = 16
+LOST_PAIRS = 12
 MICRO_STEP = re.compile(STAMP + r"micro-step \d+ of \d+ of step (\d+) is done")
 
 
@@ -177,7 +177,7 @@ def lost_pairs(bench, threads):
     found = [(run.lost(step, micro_steps), run.ends[step + 1] - run.ends[step],
               run.cpu[step + 1] - run.cpu[step - 1]) for step in with_save]
     middle = lambda values: statistics.median(list(values))
-    note = (f"110M, 4096 tokens a step, {threads} of {os.cpu_count()} cores train; "
+    note = (f"110M, 8192 tokens a step, {threads} of {os.cpu_count()} cores train; "
             f"{run.commits[with_save[0] - 1][1] / 1e9:.2f} GB a save, "
             f"copied in {middle(run.copies[s - 1][0] for s in with_save) * 1e3:.0f} ms, "
             f"training waited {middle(run.copies[s - 1][1] for s in with_save) * 1e3:.1f} ms, "
