@@ -2,8 +2,8 @@
  *
  * main.c holds the table of commands and reads the command line into struct cli; each command is
  * one function of a file of its own. Offline commands read a store directory through store.c (which
- * checkpoints there are), shard.c (their files) and scan.h (their bytes, every block verified
- * before anything looks at it).
+ * checkpoints there are) and engine/: shard.c (their files), scan.h (their bytes, every block
+ * verified before anything looks at it).
  *
  * Everything read from a store is hostile: numbers are checked before use, text is made printable
  * before it reaches a terminal. Memory does not grow with the size of a checkpoint's tensors. */

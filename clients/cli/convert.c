@@ -8,7 +8,7 @@
  * elements rounded to nearest even, integers as they are. reshard keeps every bit: the shards are
  * what so many ranks of a trainer would have written (layout_plan_save), and it ends with success
  * only when every tensor has the digest that the source's manifest holds. */
-#include "clients/cli/writer.h"
+#include "clients/cli/engine/writer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * are put together block by block, whatever their cuts (assembly.c), and compared for the number of
  * differing elements (by bits) and the largest absolute difference (by value; a NaN on one side
  * only makes it infinite). The largest differences are told first. */
-#include "clients/cli/scan.h"
+#include "clients/cli/engine/scan.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -12,8 +12,8 @@
  *
  * Within a file tensors lie by descending element size, then name, as the safetensors library
  * itself writes them, from a multiple of 4096 on. */
+#include "clients/cli/engine/scan.h"
 #include "clients/cli/hf.h"
-#include "clients/cli/scan.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -12,7 +12,7 @@
  * --quick ends before the blocks. It proves that the files are there, whole in size, of this
  * checkpoint, and that the table of their checksums is the one that was committed; it proves
  * nothing about the data, and says so. */
-#include "clients/cli/scan.h"
+#include "clients/cli/engine/scan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #ifndef HOLDFAST_CLIENTS_STORE_BED_H
 #define HOLDFAST_CLIENTS_STORE_BED_H
 
-#include "clients/cli/scan.h"
+#include "clients/cli/engine/scan.h"
 #include "tests/unit/random.h"
 
 #include <fcntl.h>

@@ -15,7 +15,7 @@
 #ifndef HOLDFAST_CLIENTS_WRITER_H
 #define HOLDFAST_CLIENTS_WRITER_H
 
-#include "clients/cli/scan.h"
+#include "clients/cli/engine/scan.h"
 
 #include <pthread.h>
 

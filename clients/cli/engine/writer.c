@@ -1,6 +1,6 @@
 /* writer.c - a new checkpoint, written offline (see writer.h): shards block by block with O_DIRECT,
  * then the manifest. */
-#include "clients/cli/writer.h"
+#include "clients/cli/engine/writer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -14,7 +14,7 @@
  * start.
  *
  * The lock guards all of struct scan but `hooks`; it is held for a few instructions at a time. */
-#include "clients/cli/scan.h"
+#include "clients/cli/engine/scan.h"
 
 #include <pthread.h>
 #include <stdlib.h>
