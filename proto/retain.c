@@ -2,6 +2,7 @@
  * of their own. */
 #include "proto/retain.h"
 
+#include "proto/json.h"
 #include "proto/report.h"
 #include "proto/shard.h"
 
@@ -185,6 +186,18 @@ bool retain_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt)
     *out_step = step;
     *out_attempt = attempt;
     return true;
+}
+
+int retain_metric(struct retain_item *item, const char *state_json, const char *name)
+{
+    json_t *state;
+    json_error_t reason;
+    int error = json_read(&state, state_json, strlen(state_json), &reason);
+    const json_t *value = json_object_get(json_object_get(state, "metrics"), name);
+    item->has_metric = json_is_number(value);
+    item->metric = json_number_value(value);
+    json_decref(state);
+    return error == ERR_MEMORY ? error : 0;
 }
 
 int64_t retain_time(const char *text)

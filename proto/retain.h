@@ -58,6 +58,9 @@ int retain_plan(struct retain_item *items, uint32_t count, const struct retain_r
 bool retain_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt);
 /* Seconds since the epoch of a manifest's time; 0 when it cannot be read. */
 int64_t retain_time(const char *text);
+/* The number `metrics.<name>` of a manifest's state; without it the item has no rank among the
+ * best. ERR_MEMORY. */
+int retain_metric(struct retain_item *item, const char *state_json, const char *name);
 
 /* "last, pinned"; "remove" for 0. */
 const char *retain_text(char *out, size_t size, unsigned reasons);

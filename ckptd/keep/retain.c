@@ -16,7 +16,6 @@
  * start (ERR_BUSY), as readers of the daemon before may still be at work. */
 #include "proto/retain.h"
 #include "ckptd/ckptd.h"
-#include "proto/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +81,6 @@ static int visit_lease(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* state.metrics.<name> of the manifest. Without it the checkpoint has no rank among the best. */
 static int read_metric(struct pruning *pruning, uint32_t index)
 {
     struct retain_item *item = &pruning->items[index];
@@ -95,15 +93,9 @@ static int read_metric(struct pruning *pruning, uint32_t index)
         item->is_damaged = true;
         return 0;
     }
-    json_t *state;
-    json_error_t reason;
-    error = json_read(&state, manifest->state_json, strlen(manifest->state_json), &reason);
-    const json_t *value = json_object_get(json_object_get(state, "metrics"), pruning->metric);
-    item->has_metric = json_is_number(value);
-    item->metric = json_number_value(value);
-    json_decref(state);
+    error = retain_metric(item, manifest->state_json, pruning->metric);
     manifest_free(manifest);
-    return error == ERR_MEMORY ? error : 0;
+    return error;
 }
 
 static void work_plan(struct job *job)

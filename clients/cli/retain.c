@@ -13,8 +13,6 @@
 #include "proto/rpc.h"
 #include "proto/shard.h"
 
-#include <jansson.h>
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,24 +144,22 @@ static bool is_whole(struct storage *store, const struct catalog_entry *entry, c
            files.count == entry->summary.shards && files.bytes == entry->summary.bytes;
 }
 
-/* state.metrics.<name> */
-static void read_metric(struct retain_item *item, struct storage *store, const char *run,
-                        const char *metric)
+static int read_metric(struct retain_item *item, struct storage *store, const char *run,
+                       const char *metric)
 {
     struct checkpoint checkpoint = {0};
     char name[256];
     snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)item->step,
              (unsigned long long)item->attempt);
-    if (checkpoint_open(&checkpoint, store, name) != 0) {
+    int error = checkpoint_open(&checkpoint, store, name);
+    if (error == 0) {
+        error = retain_metric(item, checkpoint.manifest->state_json, metric);
+    } else if (error != ERR_MEMORY) { /* it cannot be verified: then it stays */
         item->is_damaged = true;
-        return;
+        error = 0;
     }
-    json_t *state = json_loads(checkpoint.manifest->state_json, 0, NULL);
-    const json_t *value = json_object_get(json_object_get(state, "metrics"), metric);
-    item->has_metric = json_is_number(value);
-    item->metric = json_number_value(value);
-    json_decref(state);
     checkpoint_close(&checkpoint);
+    return error;
 }
 
 static int fill_item(struct retain_item *out, struct storage *store,
@@ -181,9 +177,9 @@ static int fill_item(struct retain_item *out, struct storage *store,
     out->is_pinned = error == 0;
     if (error != 0 && error != ERR_NOT_FOUND)
         return error;
-    if (cli->keep_best > 0 && !out->is_damaged)
-        read_metric(out, store, summary->run, cli->metric);
-    return 0;
+    return cli->keep_best > 0 && !out->is_damaged
+               ? read_metric(out, store, summary->run, cli->metric)
+               : 0;
 }
 
 static const struct storage_group_kind checkpoint_kind = {.marker = MANIFEST_NAME,

@@ -160,6 +160,21 @@ static void test_retain__only_names_that_we_write_parse(void **state)
     assert_int_equal(retain_time("yesterday"), 0);
 }
 
+static void test_retain__a_metric_is_a_number_of_that_name(void **state)
+{
+    (void)state;
+    struct retain_item item = {0};
+    const char *text = "{\"metrics\": {\"loss\": 2.5, \"steps\": 7, \"note\": \"2.5\"}}";
+    assert_int_equal(retain_metric(&item, text, "loss"), 0);
+    assert_true(item.has_metric && item.metric == 2.5);
+    assert_int_equal(retain_metric(&item, text, "steps"), 0);
+    assert_true(item.has_metric && item.metric == 7);
+    assert_int_equal(retain_metric(&item, text, "note"), 0);
+    assert_false(item.has_metric);
+    assert_int_equal(retain_metric(&item, "no state", "loss"), 0);
+    assert_false(item.has_metric);
+}
+
 /* ---- random runs ---- */
 
 static uint32_t make_random(struct retain_item *items)
@@ -267,6 +282,7 @@ int main(void)
         cmocka_unit_test(test_retain__a_clock_that_jumped_empties_nothing),
         cmocka_unit_test(test_retain__refusals_say_why),
         cmocka_unit_test(test_retain__only_names_that_we_write_parse),
+        cmocka_unit_test(test_retain__a_metric_is_a_number_of_that_name),
         cmocka_unit_test(test_retain__no_rules_remove_what_must_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
