@@ -13,87 +13,19 @@ seed that was trained directly.
 time limit: 240 s
 """
 
-import hashlib
 import json
 import os
 import random
 import shutil
-import signal
 import struct
 import subprocess
-import sys
-import tempfile
-import time
 
-BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
-try:
-    import numpy
-    import safetensors
-except ImportError as missing:
-    python = os.environ.get("PYTHON", "")
-    if python and "RETRIED" not in os.environ:
-        os.execve(python, [python] + sys.argv, dict(os.environ, RETRIED="1"))
-    print(f"the Python module {missing.name} is missing")
-    sys.exit(77)
+from lib_hf import (CLI, SEQ, bits_of_file, bits_of_folder, cli, export, main, read, samples, test,
+                    weights_of, write)
+import numpy
 
-CLI = os.path.join(BUILD, "ckpt-cli")
-SEQ = 64
 HEADS, KV_HEADS, HEAD_DIM, LAYERS, EPS, THETA = 4, 2, 16, 2, 1e-5, 500000.0  # of flavor tiny
 NUMPY = {"F32": numpy.float32, "F16": numpy.float16, "BF16": numpy.uint16}
-TESTS = []
-
-
-def test(function):
-    TESTS.append(function)
-    return function
-
-
-def run(*command, want=0, **options):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120,
-                          **options)
-    assert done.returncode == want, (command, done.returncode, want, done.stdout, done.stderr)
-    return done.stdout if done.stdout else done.stderr
-
-
-def cli(*arguments, want=0):
-    return run(CLI, *arguments, want=want)
-
-
-def read(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def write(path, content):
-    with open(path, "wb") as file:
-        file.write(content)
-
-
-def bits_of_file(path):
-    """{name: (dtype, bytes, shape)} by the stock library."""
-    with safetensors.safe_open(path, framework="np"):
-        pass
-    return {name: (tensor["dtype"], bytes(tensor["data"]), tuple(tensor["shape"]))
-            for name, tensor in safetensors.deserialize(read(path))}
-
-
-def bits_of_folder(folder):
-    files = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
-    out = {}
-    for name in files:
-        part = bits_of_file(os.path.join(folder, name))
-        assert not set(part) & set(out)
-        out.update(part)
-    index = os.path.join(folder, "model.safetensors.index.json")
-    if len(files) > 1:
-        stored = json.loads(read(index))
-        assert set(stored["weight_map"]) == set(out)
-        assert stored["metadata"]["total_size"] == sum(len(data) for _, data, _ in out.values())
-        for tensor, name in stored["weight_map"].items():
-            assert tensor in bits_of_file(os.path.join(folder, name))
-    else:
-        assert files == ["model.safetensors"] and not os.path.exists(index)
-    return out
 
 
 def arrays(folder):
@@ -133,78 +65,6 @@ def forward(weights, ids):
     return norm(x, weights["model.norm.weight"]) @ weights["lm_head.weight"].T
 
 
-class Bed:
-    def __init__(self):
-        self.root = tempfile.mkdtemp(prefix="hf-", dir=os.environ.get("TMPDIR", "/var/tmp"))
-        self.ckptd = None
-        self.make_tokens()
-        self.store = self.path("store")
-
-    def path(self, *names):
-        return os.path.join(self.root, *names)
-
-    def make_tokens(self):
-        text = b"".join(read(name) for name in ("README.md", "trainer/README.md", "LICENSE"))
-        write(self.path("text"), text)
-        tokenizer = os.path.join(BUILD, "tokenizer")
-        run(tokenizer, "train", "--vocab", 512, "--out", self.path("tok"), self.path("text"))
-        run(tokenizer, "tokens", "--tokenizer", self.path("tok"), "--out", self.path("tokens"),
-            self.path("text"))
-
-    def start(self, store):
-        server = f"unix:{self.root}/s"
-        with open(self.path("ckptd.log"), "ab") as log:
-            self.ckptd = subprocess.Popen(
-                [os.path.join(BUILD, "ckptd"), "--listen", server, "--store", store,
-                 "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "4MiB"],
-                stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
-        while subprocess.run([CLI, "health", "--server", server], capture_output=True).returncode:
-            assert time.monotonic() < deadline, read(self.path("ckptd.log")).decode()
-            time.sleep(0.05)
-        return server
-
-    def stop(self):
-        if self.ckptd is not None:
-            self.ckptd.send_signal(signal.SIGTERM)
-            assert self.ckptd.wait(60) == 0
-            self.ckptd = None
-
-    def train(self, store, name, steps, *options, want=0):
-        """The lines of the loss file, or what was said."""
-        server, losses = self.start(store), self.path("loss")
-        if os.path.exists(losses):
-            os.remove(losses)
-        said = run(os.path.join(BUILD, "trainer"), "--job.run", name, "--model.flavor", "tiny",
-                   "--training.dataset_path", self.path("tokens"), "--training.seq_len", SEQ,
-                   "--training.local_batch_size", 1, "--canonical.micro_batches", 2,
-                   "--training.steps", steps, "--training.mixed_precision_param", "float32",
-                   "--lr_scheduler.warmup_steps", 2, "--checkpoint.enable",
-                   "--checkpoint.interval", 100, "--ckptd.address", server,
-                   "--metrics.loss_file", losses, "--kernels.backend",
-                   os.environ.get("HOLDFAST_TEST_KERNELS", "best"), *options, want=want)
-        self.stop()
-        return read(losses).decode().split("\n") if want == 0 else said
-
-    def fresh(self, name):
-        path = self.path(name)
-        shutil.rmtree(path, ignore_errors=True)
-        return path
-
-
-def export(bed, store, checkpoint, name, *options):
-    folder = bed.fresh(name)
-    cli("export", checkpoint, "--store", store, "--output", folder, "--format", "hf", *options)
-    assert not os.path.exists(folder + ".part")
-    return folder
-
-
-def weights_of(bed, store, checkpoint):
-    path = bed.path("whole")
-    cli("export", checkpoint, "--store", store, "--output", path, "--force", "--weights-only")
-    return bits_of_file(path)
-
-
 # ---- out
 
 
@@ -220,21 +80,13 @@ def an_exported_folder_gives_the_logits_of_the_trainer(bed):
     bed.train(bed.store, "run", 8, "--debug.logits_file", bed.path("logits"))
     got = numpy.fromfile(bed.path("logits"), numpy.float32).reshape(SEQ, -1)
     weights = arrays(folder)
-    ids = sample_0(bed, got, weights)
+    ids = samples(bed, 1)[0][0]
     want = forward(weights, ids)
     assert numpy.abs(got - want).max() < 1e-4 * numpy.abs(want).max()
     halves = dict(weights)
     name = "model.layers.0.self_attn.q_proj.weight"
     halves[name] = halves[name].reshape(HEADS, 2, -1, 64).transpose(0, 2, 1, 3).reshape(64, 64)
     assert numpy.abs(forward(halves, ids) - want).max() > 1e-3, "the order of rows matters"
-
-
-def sample_0(bed, logits, weights):
-    """The tokens that the trainer's sample 0 begins with: reference.py knows their order."""
-    sys.path.insert(0, os.path.join(os.getcwd(), "tests/integration"))
-    os.environ["PYTHON"] = ""
-    import reference
-    return reference.Data(bed.path("tokens"), SEQ, 0).read(0, 1)[0][0]
 
 
 @test
@@ -534,28 +386,5 @@ def an_import_that_was_killed_is_no_checkpoint_and_can_be_done_again(bed):
     assert unfinished > 0, "every import was over before it was killed"
 
 
-def main():
-    print(f"1..{len(TESTS)}", flush=True)
-    bed, failed = Bed(), 0
-    try:
-        bed.train(bed.store, "run", 8)
-        for number, function in enumerate(TESTS, 1):
-            name = function.__name__.replace("_", " ")
-            try:
-                function(bed)
-                print(f"ok {number} - {name}", flush=True)
-            except Exception as error:  # a failed assertion, or what went wrong on the way
-                failed += 1
-                print(f"not ok {number} - {name}", flush=True)
-                text = f"{type(error).__name__}: {error}"
-                print("\n".join("# " + line for line in text.split("\n")), flush=True)
-    finally:
-        if bed.ckptd is not None:
-            bed.ckptd.kill()
-            bed.ckptd.wait()
-        shutil.rmtree(bed.root, ignore_errors=True)
-    sys.exit(failed > 0)
-
-
 if __name__ == "__main__":
-    main()
+    main(lambda bed: bed.train(bed.store, "run", 8))
