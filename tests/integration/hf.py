@@ -250,6 +250,19 @@ def a_tied_model_comes_back_tied(bed):
 
 
 @test
+def both_spellings_of_the_rotary_base_are_read(bed):
+    for config, want in (
+            ({"rope_theta": 12345.0}, 12345.0),
+            ({"rope_theta": None, "rope_parameters": {"rope_theta": 54321.0,
+                                                      "rope_type": "default"}}, 54321.0)):
+        store = bed.fresh("rope.store")
+        folder = made_folder(bed, "rope", tensors_of(bed), config)
+        cli("import", folder, "--run", "rope", "--store", store)
+        out = json.loads(read(os.path.join(export(bed, store, "rope", "rope.back"), "config.json")))
+        assert out["rope_theta"] == want and out["rope_scaling"] is None, out
+
+
+@test
 def training_starts_from_an_import_as_from_the_same_weights(bed):
     options = ("--debug.seed", 42)
     bed.train(bed.store, "seed", 4, "--checkpoint.create_seed_checkpoint", *options)
