@@ -21,7 +21,7 @@ import struct
 import subprocess
 
 from lib_hf import (CLI, SEQ, bits_of_file, bits_of_folder, cli, export, main, read, samples, test,
-                    weights_of, write)
+                    train_hot, weights_of, write)
 import numpy
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS, EPS, THETA = 4, 2, 16, 2, 1e-5, 500000.0  # of flavor tiny
@@ -77,7 +77,7 @@ def an_exported_folder_gives_the_logits_of_the_trainer(bed):
     assert (config["rms_norm_eps"], config["rope_theta"]) == (EPS, THETA)
     assert not config["tie_word_embeddings"]
     assert read(os.path.join(folder, "tokenizer.model")) == read(bed.path("tok"))
-    bed.train(bed.store, "run", 8, "--debug.logits_file", bed.path("logits"))
+    train_hot(bed, "--debug.logits_file", bed.path("logits"))
     got = numpy.fromfile(bed.path("logits"), numpy.float32).reshape(SEQ, -1)
     weights = arrays(folder)
     ids = samples(bed, 1)[0][0]
@@ -86,7 +86,9 @@ def an_exported_folder_gives_the_logits_of_the_trainer(bed):
     halves = dict(weights)
     name = "model.layers.0.self_attn.q_proj.weight"
     halves[name] = halves[name].reshape(HEADS, 2, -1, 64).transpose(0, 2, 1, 3).reshape(64, 64)
-    assert numpy.abs(forward(halves, ids) - want).max() > 1e-3, "the order of rows matters"
+    seen = numpy.abs(forward(halves, ids) - want).max() / numpy.abs(want).max()
+    print(f"# rows in another order move the logits by {seen:.2g} of the largest")
+    assert seen > 1e-2, "the order of rows matters"
 
 
 @test
@@ -400,4 +402,4 @@ def an_import_that_was_killed_is_no_checkpoint_and_can_be_done_again(bed):
 
 
 if __name__ == "__main__":
-    main(lambda bed: bed.train(bed.store, "run", 8))
+    main(train_hot)

@@ -164,6 +164,16 @@ def weights_of(bed, store, checkpoint):
     return bits_of_file(path)
 
 
+HOT_STEPS = 60
+
+
+def train_hot(bed, *options):
+    """The run "run", or more of it. A model after a few gentle steps hardly attends to anything:
+    its logits would not show rows in another order.
+    """
+    return bed.train(bed.store, "run", HOT_STEPS, "--optimizer.lr", "3e-2", *options)
+
+
 def samples(bed, count, seed=0):
     """Inputs and targets that the trainer begins with, [count, SEQ]: reference.py knows the order.
     """
