@@ -40,6 +40,7 @@ PROGRAMS = $(addprefix $(BUILD)/,trainer tokenizer ckptd ckpt-cli)
 EXAMPLES = $(patsubst clients/examples/%.c,$(BUILD)/%,$(wildcard clients/examples/*.c))
 TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
 INTEGRATION = $(filter-out tests/integration/lib%,$(wildcard tests/integration/*.sh tests/integration/*.py))
+INTEROP = $(filter-out tests/interop/lib%,$(wildcard tests/interop/*.py)) tests/integration/tokenizer_interop.py
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp')
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 
@@ -53,14 +54,14 @@ FUZZ_LINK =
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps all run test torture mutants check fuzz bench bench-peers format install clean deps-now tests-built
+.PHONY: help deps all run test torture mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
-	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers install,$(MAKECMDGOALS))
+	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install,$(MAKECMDGOALS))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
@@ -79,6 +80,10 @@ bench: deps-now all $(BENCHES) ## side-by-side measurements, into $(BUILD)/bench
 	@BUILD=$(BUILD) tests/bench/run
 bench-peers: deps-now all $(BUILD)/bench/peers/libckpt.so ## beside PyTorch and safetensors (installs them, some GB)
 	@BUILD=$(BUILD) tests/bench/run peers
+interop: deps-now all ## beside transformers, PyTorch's AdamW and tiktoken (installs them, some GB)
+	@BUILD=$(BUILD) VENV=$${INTEROP_VENV:-build/interop-venv} tests/run -v --no-skip $(INTEROP)
+	@echo "equal within the tolerances above: our logits and those of transformers from our export;" \
+	    "our step and PyTorch's on an import; our tokens and tiktoken's"
 format: ## clang-format every C and C++ file
 	@clang-format -i $(SOURCES)
 install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, below $(DESTDIR)$(PREFIX)

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""logits - what transformers computes from our export is what our trainer computes.
+
+Goal: `export --format hf` of a trained model loads in LlamaForCausalLM, with every tensor, and
+gives the trainer's logits, in fp32 and in bf16; a rounded export is what PyTorch rounds to; the
+tokenizer in the folder gives transformers our tokens.
+Method: a tiny Llama is trained hot, so that its attention depends on positions; the trainer writes
+the logits of its first sample (debug.logits_file), transformers computes them again from the
+folder. Tolerances, relative to the largest logit: fp32 1e-5 (sums in another order). bf16 has 8
+bits, and the two round at other places: 2e-2; and the root mean square distance of ours from the
+fp32 logits is at most 1.5 times that of PyTorch's. That the comparison sees an error is shown with
+query rows in another order.
+time limit: 300 s
+"""
+import json
+import os
+
+from lib_llama import TINY, compare, difference, load, rope_theta, torch
+from lib_hf import BUILD, SEQ, bits_of_folder, export, main, read, run, samples, test, train_hot
+import numpy
+from transformers.convert_slow_tokenizer import TikTokenConverter
+
+FP32, BF16, BF16_AVERAGE = 1e-5, 2e-2, 1.5
+
+
+def trainer_logits(bed, dtype):
+    train_hot(bed, "--debug.logits_file", bed.path("logits"),
+              "--training.mixed_precision_param", dtype)
+    return torch.from_numpy(numpy.fromfile(bed.path("logits"), numpy.float32).reshape(SEQ, -1))
+
+
+def logits(model, bed):
+    with torch.no_grad():
+        return model(torch.from_numpy(samples(bed, 1)[0])).logits[0].float()
+
+
+@test
+def transformers_loads_the_export_with_every_tensor_and_setting(bed):
+    folder = export(bed, bed.store, "run", "out", "--tokenizer", bed.path("tok"))
+    config = load(folder).config
+    got = {key: getattr(config, key) for key in TINY if key != "rope_theta"}
+    assert dict(got, rope_theta=rope_theta(config)) == TINY, config
+    assert config.tie_word_embeddings is False and config.hidden_act == "silu"
+
+
+@test
+def in_fp32_its_logits_are_those_of_the_trainer(bed):
+    ours, model = trainer_logits(bed, "float32"), load(bed.path("out"))
+    compare("fp32: difference of the logits", difference(logits(model, bed), ours), FP32)
+    weight = model.model.layers[0].self_attn.q_proj.weight
+    weight.data = weight.data.reshape(4, 2, 8, 64).transpose(1, 2).reshape(64, 64)
+    seen = difference(logits(model, bed), ours)
+    print(f"# rows in another order move the logits by {seen:.2g} of the largest")
+    assert seen > 1e-2, f"the comparison does not see the order of rows: {seen:g}"
+
+
+@test
+def in_bf16_its_logits_are_those_of_the_trainer(bed):
+    exact = logits(load(bed.path("out")), bed)
+    ours = trainer_logits(bed, "bfloat16")
+    theirs = logits(load(bed.path("out"), torch.bfloat16), bed)
+    compare("bf16: difference of the logits", difference(theirs, ours), BF16)
+    ours_off, theirs_off = (float((part - exact).square().mean().sqrt()) for part in (ours, theirs))
+    assert ours_off > 0 and theirs_off > 0, "one of them did not round"
+    compare("bf16: our root mean square distance from fp32 beside PyTorch's",
+            ours_off / theirs_off, BF16_AVERAGE)
+
+
+@test
+def a_rounded_export_is_what_pytorch_rounds_to(bed):
+    exact = load(bed.path("out")).state_dict()
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        folder = export(bed, bed.store, "run", name, "--dtype", name, "--shard-size", "64KiB")
+        model = load(folder, "auto")
+        assert model.dtype == dtype and len(os.listdir(folder)) > 3, (model.dtype, name)
+        for tensor, value in model.state_dict().items():
+            assert torch.equal(value, exact[tensor].to(dtype)), (name, tensor)
+
+
+@test
+def transformers_makes_our_tokens_with_the_exported_tokenizer(bed):
+    ours = run(os.path.join(BUILD, "tokenizer"), "encode", "--tokenizer", bed.path("tok"),
+               bed.path("text"))
+    special = ["<|begin_of_text|>", "<|end_of_text|>"]  # under the names of versions 4 and 5
+    theirs = TikTokenConverter(
+        vocab_file=os.path.join(bed.path("out"), "tokenizer.model"),
+        additional_special_tokens=special, extra_special_tokens=special).converted()
+    text = read(bed.path("text")).decode()
+    assert theirs.get_vocab_size() == TINY["vocab_size"]
+    assert theirs.encode(text).ids == [int(word) for word in ours.split()]
+    assert theirs.decode(theirs.encode(text).ids, skip_special_tokens=False) == text
+
+
+@test
+def transformers_writes_what_it_loaded_and_the_bits_are_ours(bed):
+    load(bed.path("out")).save_pretrained(bed.path("saved"))
+    assert bits_of_folder(bed.path("saved")) == bits_of_folder(bed.path("out"))
+    assert json.loads(read(bed.path("saved", "config.json")))["model_type"] == "llama"
+
+
+if __name__ == "__main__":
+    main(train_hot)
