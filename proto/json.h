@@ -1,8 +1,8 @@
 /* json.h - jansson, with a lack of memory told from a bad text.
  *
  * jansson says NULL for both, and where it is short of memory for a token it goes on with a part
- * of one. A checkpoint would be called damaged for it. So its memory comes through here, from the
- * first use of this file on. */
+ * of one: a whole checkpoint then reads as a damaged one. From the first use of this file on its
+ * memory is taken by functions that note when there was none. */
 #ifndef HOLDFAST_PROTO_JSON_H
 #define HOLDFAST_PROTO_JSON_H
 
