@@ -360,7 +360,7 @@ static void print_value(const char *name, const json_t *value, int depth)
     }
 }
 
-int cli_status(const struct cli *cli)
+int cli_call_status(struct json_t **out, const struct cli *cli)
 {
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -368,10 +368,20 @@ int cli_status(const struct cli *cli)
                          &holdfast__v1__status_reply__descriptor, CALL_MS);
     if (error != 0)
         return error;
-    json_t *root = json_loads(((const Holdfast__V1__StatusReply *)answer)->json, 0, NULL);
+    *out = json_loads(((const Holdfast__V1__StatusReply *)answer)->json, 0, NULL);
     protobuf_c_message_free_unpacked(answer, NULL);
-    if (root == NULL)
-        return report_error(ERR_CORRUPT, NULL, "ckptd's status is not JSON");
+    if (json_is_object(*out))
+        return 0;
+    json_decref(*out);
+    return report_error(ERR_CORRUPT, NULL, "ckptd's status is not a JSON object");
+}
+
+int cli_status(const struct cli *cli)
+{
+    json_t *root;
+    int error = cli_call_status(&root, cli);
+    if (error != 0)
+        return error;
     if (cli->is_json) {
         json_dumpf(root, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
         printf("\n");

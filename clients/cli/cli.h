@@ -74,6 +74,9 @@ int cli_health(const struct cli *cli);
 int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
              const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
              uint32_t timeout_ms);
+struct json_t; /* of jansson */
+/* What Status says, an object; json_decref() it. As cli_call. */
+int cli_call_status(struct json_t **out, const struct cli *cli);
 
 /* ---- text.c: what reaches the user ---- */
 

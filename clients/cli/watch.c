@@ -6,15 +6,10 @@
  * under load. */
 #include "clients/cli/cli.h"
 
-#include "proto/ckpt.pb-c.h"
-#include "proto/rpc.h"
-
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#define CALL_MS 10000u
 
 /* What is compared from one look to the next. */
 struct look {
@@ -34,19 +29,6 @@ static uint64_t number_in(const json_t *object, const char *key)
 {
     json_int_t value = json_integer_value(json_object_get(object, key));
     return value > 0 ? (uint64_t)value : 0;
-}
-
-static int ask(json_t **out, const struct cli *cli)
-{
-    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Status", &request.base,
-                         &holdfast__v1__status_reply__descriptor, CALL_MS);
-    if (error != 0)
-        return error;
-    *out = json_loads(((const Holdfast__V1__StatusReply *)answer)->json, 0, NULL);
-    protobuf_c_message_free_unpacked(answer, NULL);
-    return json_is_object(*out) ? 0 : report_error(ERR_CORRUPT, NULL, "ckptd's status is not JSON");
 }
 
 static struct look look_of(const json_t *status)
@@ -128,7 +110,7 @@ static void print_text(const json_t *status, uint64_t write_rate, uint64_t read_
 static int look_again(struct look *last, const struct cli *cli)
 {
     json_t *status = NULL;
-    int error = ask(&status, cli);
+    int error = cli_call_status(&status, cli);
     if (error == 0) {
         struct look look = look_of(status);
         double seconds = last->seconds > 0 ? look.seconds - last->seconds : 0;
