@@ -22,18 +22,14 @@ import sys
 import tempfile
 import time
 
-BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
-try:
-    import numpy
-    import safetensors
-    import safetensors.numpy
-except ImportError as missing:
-    python = os.environ.get("PYTHON", "")
-    if python and "RETRIED" not in os.environ:
-        os.execve(python, [python] + sys.argv, dict(os.environ, RETRIED="1"))
-    print(f"the Python module {missing.name} is missing")
-    sys.exit(77)
+import lib_tap
 
+lib_tap.need("numpy", "safetensors")
+import numpy  # noqa: E402
+import safetensors  # noqa: E402
+import safetensors.numpy  # noqa: E402
+
+BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 CLI = os.path.join(BUILD, "ckpt-cli")
 SAVER = os.path.join(BUILD, "tests/clients_ckpt")
 MODEL = [  # as in tests/unit/clients_bed.h
@@ -818,31 +814,16 @@ def a_program_goes_on_from_a_converted_checkpoint(bed):
 
 
 def main():
-    print(f"1..{len(TESTS)}", flush=True)
-    bed = Bed()
-    failed = 0
+    bed, good = Bed(), False
     try:
         bed.save(3, 31, 1)  # attempt 1
         bed.save(2, 32, 2)
         bed.save(5, 33, 1)  # attempt 3: the values of step 1 again, in another layout
-        for number, function in enumerate(TESTS, 1):
-            name = function.__name__.replace("_", " ")
-            try:
-                function(bed)
-                print(f"ok {number} - {name}", flush=True)
-            except Exception as error:  # a failed assertion, or anything that went wrong on the way
-                failed += 1
-                print(f"not ok {number} - {name}", flush=True)
-                print(
-                    "\n".join(
-                        "# " + line for line in f"{type(error).__name__}: {error}".split("\n")
-                    ),
-                    flush=True,
-                )
+        good = lib_tap.run(TESTS, bed)
     finally:
         bed.stop()
         shutil.rmtree(bed.root)
-    sys.exit(1 if failed else 0)
+    sys.exit(not good)
 
 
 if __name__ == "__main__":

@@ -18,21 +18,14 @@ import sys
 import tempfile
 import time
 
+from lib_tap import end, test
+
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 CLI = os.path.join(BUILD, "ckpt-cli")
 SAVER = os.path.join(BUILD, "tests/clients_ckpt")
 MIB = 1 << 20
 PATIENCE = 60
 CLONE_NEWNS = 0x20000
-number = 0
-
-
-def test(name, condition, detail=""):
-    global number
-    number += 1
-    print(f"{'ok' if condition else 'not ok'} {number} - {name}", flush=True)
-    if not condition:
-        print("# " + str(detail).replace("\n", "\n# "), flush=True)
 
 
 def skip(reason):
@@ -175,7 +168,7 @@ def main():
     subprocess.run(["mount", "--make-rprivate", "/"], check=False)
     story("full disk", 96, 400, Disk.fill, None)
     story("no inodes", 96, 400, Disk.use_inodes, "many/0")
-    print(f"1..{number}")
+    end()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ import signal
 import subprocess
 import time
 
-from lib_store import CLI, SAVER, World, end, test
+from lib_store import CLI, SAVER, World
+from lib_tap import end, test
 
 
 def shard_of(world, step):

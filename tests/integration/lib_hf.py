@@ -4,7 +4,6 @@ need() finds an interpreter that has what a script asks for. Bed has a store, a 
 ckptd that lives as long as one run of the trainer. bits_of_folder() reads a folder by the stock
 safetensors library. Functions marked @test are run by main(), which prints TAP.
 """
-import importlib
 import json
 import os
 import shutil
@@ -14,19 +13,8 @@ import sys
 import tempfile
 import time
 
-
-def need(*modules):
-    """Ends with 77 when one is missing here and in $PYTHON, which is tried once."""
-    try:
-        for name in modules:
-            importlib.import_module(name)
-    except ImportError as missing:
-        python = os.environ.get("PYTHON", "")
-        if python and "RETRIED" not in os.environ:
-            os.execve(python, [python] + sys.argv, dict(os.environ, RETRIED="1"))
-        print(f"the Python module {missing.name} is missing")
-        sys.exit(77)
-
+import lib_tap
+from lib_tap import need
 
 need("numpy", "safetensors")
 import safetensors  # noqa: E402
@@ -184,23 +172,13 @@ def samples(bed, count, seed=0):
 
 def main(prepare):
     """Runs the tests in turn on one Bed; `prepare` makes what they share."""
-    print(f"1..{len(TESTS)}", flush=True)
-    bed, failed = Bed(), 0
+    bed, good = Bed(), False
     try:
         prepare(bed)
-        for number, function in enumerate(TESTS, 1):
-            name = function.__name__.replace("_", " ")
-            try:
-                function(bed)
-                print(f"ok {number} - {name}", flush=True)
-            except Exception as error:  # a failed assertion, or what went wrong on the way
-                failed += 1
-                print(f"not ok {number} - {name}", flush=True)
-                text = f"{type(error).__name__}: {error}"
-                print("\n".join("# " + line for line in text.split("\n")), flush=True)
+        good = lib_tap.run(TESTS, bed)
     finally:
         if bed.ckptd is not None:
             bed.ckptd.kill()
             bed.ckptd.wait()
         shutil.rmtree(bed.root, ignore_errors=True)
-    sys.exit(failed > 0)
+    sys.exit(not good)

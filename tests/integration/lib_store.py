@@ -1,7 +1,7 @@
 """lib_store - a ckptd on a store of its own, for the scripts that test what happens to checkpoints.
 
 World starts and stops a real ckptd, makes checkpoints through libckpt (`clients_ckpt save`), and
-asks ckpt-cli, through the server or on the directory. test() prints a line of TAP; end() the plan.
+asks ckpt-cli, through the server or on the directory.
 """
 
 import json
@@ -15,19 +15,6 @@ import time
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 CLI = os.path.join(BUILD, "ckpt-cli")
 SAVER = os.path.join(BUILD, "tests/clients_ckpt")
-number = 0
-
-
-def test(name, condition, detail=""):
-    global number
-    number += 1
-    print(f"{'ok' if condition else 'not ok'} {number} - {name}", flush=True)
-    if not condition:
-        print("# " + str(detail).replace("\n", "\n# "), flush=True)
-
-
-def end():
-    print(f"1..{number}")
 
 
 class World:

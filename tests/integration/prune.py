@@ -14,7 +14,8 @@ import random
 import subprocess
 import time
 
-from lib_store import BUILD, CLI, World, end, test
+from lib_store import BUILD, CLI, World
+from lib_tap import end, test
 
 KILLS = 8
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))

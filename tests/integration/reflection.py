@@ -16,26 +16,22 @@ import sys
 import tempfile
 import time
 
-BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
-try:
-    import grpc
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-    from google.protobuf.descriptor_pool import DescriptorPool
-    from google.protobuf.message_factory import GetMessageClass
-    from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
-        ProtoReflectionDescriptorDatabase,
-    )
-    from grpc_reflection.v1alpha.reflection_pb2 import (
-        ServerReflectionRequest,
-        ServerReflectionResponse,
-    )
-except ImportError as missing:
-    python = os.environ.get("PYTHON", "")
-    if python and "RETRIED" not in os.environ:
-        os.execve(python, [python] + sys.argv, dict(os.environ, RETRIED="1"))
-    print(f"the Python module {missing.name} is missing")
-    sys.exit(77)
+from lib_tap import need
 
+need("grpc", "grpc_reflection", "google.protobuf")
+import grpc  # noqa: E402
+from google.protobuf.descriptor_pb2 import FileDescriptorProto  # noqa: E402
+from google.protobuf.descriptor_pool import DescriptorPool  # noqa: E402
+from google.protobuf.message_factory import GetMessageClass  # noqa: E402
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (  # noqa: E402
+    ProtoReflectionDescriptorDatabase,
+)
+from grpc_reflection.v1alpha.reflection_pb2 import (  # noqa: E402
+    ServerReflectionRequest,
+    ServerReflectionResponse,
+)
+
+BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 STREAMS_MAX = 16  # as in proto/rpc.c
 CALL_SECONDS = 20
 GRACE_SECONDS = 1  # as in ckptd/server.c

@@ -19,10 +19,10 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import cli as commands  # skips, too, when the stock library is missing
+import lib_tap
 from cli import BYTES, CLI, MODEL, Bed, change, cli, read
 
 TESTS = []
@@ -234,27 +234,17 @@ def watch_tells_commits_and_rates_and_goes_on_after_a_restart(bed):
 
 
 def main():
-    print(f"1..{len(TESTS)}", flush=True)
-    bed, failed = Bed(), 0
+    bed, good = Bed(), False
     try:
         bed.save(3, 31, 1)
         bed.save(2, 32, 2)
         bed.save(5, 33, 1)
-        for number, function in enumerate(TESTS, 1):
-            name = function.__name__.replace("_", " ")
-            try:
-                function(bed)
-                print(f"ok {number} - {name}", flush=True)
-            except Exception as error:  # a failed assertion, or what went wrong on the way
-                failed += 1
-                print(f"not ok {number} - {name}", flush=True)
-                text = traceback.format_exc()
-                print("\n".join("# " + line for line in text.split("\n")), flush=True)
+        good = lib_tap.run(TESTS, bed)
     finally:
         bed.ckptd.kill()
         bed.ckptd.wait()
         shutil.rmtree(bed.root, ignore_errors=True)
-    sys.exit(failed > 0)
+    sys.exit(not good)
 
 
 if __name__ == "__main__":

@@ -24,27 +24,12 @@ import subprocess
 import sys
 import tempfile
 
+from lib_tap import skip, test
+
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 EXPOSURE_MAX = 1.5
 NOBODY = 61184  # the first of the uids that systemd gives to dynamic users
 TESTS = 12
-number = 0
-
-
-def test(name, condition, detail=""):
-    global number
-    number += 1
-    print(f"{'ok' if condition else 'not ok'} {number} - {name}", flush=True)
-    if not condition:
-        print("# " + str(detail).replace("\n", "\n# "), flush=True)
-
-
-def skip(names, reason):
-    global number
-    for name in names:
-        number += 1
-        print(f"ok {number} - {name} # SKIP {reason}", flush=True)
-
 
 # ---- the sandbox: this script, run once more ----
 

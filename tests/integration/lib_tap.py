@@ -1,0 +1,63 @@
+"""lib_tap - what the scripts in Python print: the lines that tests/run reads.
+
+A script tells each finding with test() and ends with end(), or gives run() its functions.
+"""
+
+import importlib
+import os
+import sys
+import traceback
+
+number = 0
+
+
+def need(*modules):
+    """Ends with 77 when one is missing here and in $PYTHON, which is tried once."""
+    try:
+        for name in modules:
+            importlib.import_module(name)
+    except ImportError as missing:
+        python = os.environ.get("PYTHON", "")
+        if python and "RETRIED" not in os.environ:
+            os.execve(python, [python] + sys.argv, dict(os.environ, RETRIED="1"))
+        print(f"the Python module {missing.name} is missing")
+        sys.exit(77)
+
+
+def _remark(text):
+    print("\n".join("# " + line for line in str(text).split("\n")), flush=True)
+
+
+def test(name, condition, detail=""):
+    global number
+    number += 1
+    print(f"{'ok' if condition else 'not ok'} {number} - {name}", flush=True)
+    if not condition:
+        _remark(detail)
+
+
+def skip(names, reason):
+    global number
+    for name in names:
+        number += 1
+        print(f"ok {number} - {name} # SKIP {reason}", flush=True)
+
+
+def end():
+    print(f"1..{number}", flush=True)
+
+
+def run(tests, bed):
+    """The functions in turn, each with the bed; their names are the tests' names. Did all pass?"""
+    print(f"1..{len(tests)}", flush=True)
+    failed = 0
+    for place, function in enumerate(tests, 1):
+        name = function.__name__.replace("_", " ")
+        try:
+            function(bed)
+            print(f"ok {place} - {name}", flush=True)
+        except Exception:  # a failed assertion, or what went wrong on the way
+            failed += 1
+            print(f"not ok {place} - {name}", flush=True)
+            _remark(traceback.format_exc())
+    return failed == 0
