@@ -104,50 +104,6 @@ void image_get(const struct image *image, uint64_t offset, void *out, uint64_t b
 
 /* ---- hashing, on a worker ---- */
 
-/* Elements [first, first + count) of a box, in the box's own row-major order, lie at `data`. */
-static void digest_part(struct digest *digest, const struct tensor_meta *meta,
-                        const struct box *box, const uint8_t *data, uint64_t first, uint64_t count)
-{
-    /* A run is what is consecutive in the global order too: whole inner dimensions, and a part of
-     * the one before them, dimension `outer`. */
-    uint32_t outer = meta->dims ? meta->dims - 1 : 0, size = dtype_bytes(meta->dtype);
-    uint64_t run = meta->dims ? box->extent[outer] : 1;
-    while (outer > 0 && box->extent[outer] == meta->shape[outer])
-        run *= box->extent[--outer];
-    while (count > 0) {
-        uint64_t index = first / run, within = first % run;
-        uint64_t global = within, stride = 1;
-        uint64_t now = run - within < count ? run - within : count;
-        for (uint32_t d = meta->dims; d-- > 0;) {
-            uint64_t at = box->offset[d];
-            if (d < outer) {
-                at += index % box->extent[d];
-                index /= box->extent[d];
-            }
-            global += at * stride;
-            stride *= meta->shape[d];
-        }
-        digest_add(digest, data, now, size, global);
-        first += now;
-        count -= now;
-        data += now * size;
-    }
-}
-
-/* First tensor that ends after data byte `at`. */
-static uint32_t find_tensor(const struct image *image, uint64_t at)
-{
-    uint32_t low = 0, high = image->num_tensors;
-    while (low < high) {
-        uint32_t middle = (low + high) / 2;
-        if (image->tensors[middle].data_byte + image->tensors[middle].bytes <= at)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* Digests of the tensor bytes in [start, end) of the file, at `data`. Elements never straddle the
  * border: borders are multiples of 8, and so is the place of every tensor of 8-byte elements, and
  * so on down. */
@@ -159,7 +115,8 @@ static void add_digests(struct image *image, const uint8_t *data, uint64_t start
     uint64_t from = start + skip - image->geometry.data_start;
     uint64_t to = end - image->geometry.data_start;
     data += skip;
-    for (uint32_t i = find_tensor(image, from); i < image->num_tensors; i++) {
+    for (uint32_t i = layout_tensor_at(image->tensors, image->num_tensors, from);
+         i < image->num_tensors; i++) {
         const struct shard_tensor *tensor = &image->tensors[i];
         if (tensor->data_byte >= to)
             break;
@@ -169,8 +126,8 @@ static void add_digests(struct image *image, const uint8_t *data, uint64_t start
         uint64_t last = tensor->data_byte + tensor->bytes;
         last = last < to ? last : to;
         struct digest part = {{0, 0}};
-        digest_part(&part, meta, &tensor->box, data + (first - from),
-                    (first - tensor->data_byte) / size, (last - first) / size);
+        box_digest(&part, &tensor->box, meta, (first - tensor->data_byte) / size,
+                   (last - first) / size, data + (first - from));
         pthread_mutex_lock(&image->mutex);
         digest_merge(&image->digests[i], &part);
         pthread_mutex_unlock(&image->mutex);

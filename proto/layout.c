@@ -219,32 +219,55 @@ void box_copy(void *to_data, const struct box *to, const void *from_data, const 
     } while (layout_next_coordinate(at, &counted, rest));
 }
 
-void box_runs(const struct box *box, const struct tensor_meta *tensor,
-              void (*run)(void *user, uint64_t first, uint64_t count, uint64_t byte_offset),
+void box_runs(const struct box *box, const struct tensor_meta *tensor, uint64_t first,
+              uint64_t count,
+              void (*run)(void *user, uint64_t global, uint64_t count, uint64_t element),
               void *user)
 {
-    uint32_t dims = tensor->dims;
-    if (box_elements(box, dims) == 0)
+    uint32_t outer = tensor->dims; /* the dimensions that are counted, from run to run */
+    uint64_t length = 1, at[LAYOUT_DIMS_MAX];
+    if (count == 0)
         return;
     struct box whole = {.offset = {0}};
     memcpy(whole.extent, tensor->shape, sizeof(whole.extent));
-    CHECK(is_inside(box, &whole, dims));
-    uint32_t outer = dims;
-    uint64_t count = 1;
+    CHECK(is_inside(box, &whole, tensor->dims));
+    CHECK(first + count <= box_elements(box, tensor->dims));
     while (outer > 0) {
         outer--;
-        count *= box->extent[outer];
+        length *= box->extent[outer];
         if (box->extent[outer] != tensor->shape[outer])
             break;
     }
-    uint64_t at[LAYOUT_DIMS_MAX] = {0};
-    memcpy(at, box->offset, dims * sizeof(at[0]));
-    uint64_t run_bytes = count * dtype_bytes(tensor->dtype);
-    uint64_t byte_offset = 0;
-    do {
-        run(user, position_in(&whole, at, dims), count, byte_offset);
-        byte_offset += run_bytes;
-    } while (layout_next_coordinate(at, box, outer));
+    uint64_t number = first / length, inside = first % length;
+    memcpy(at, box->offset, sizeof(at));
+    for (uint32_t d = outer; d-- > 0; number /= box->extent[d])
+        at[d] += number % box->extent[d];
+    for (uint64_t done = 0; done < count; inside = 0) {
+        uint64_t now = length - inside < count - done ? length - inside : count - done;
+        run(user, position_in(&whole, at, tensor->dims) + inside, now, done);
+        done += now;
+        layout_next_coordinate(at, box, outer);
+    }
+}
+
+struct digest_run {
+    struct digest *digest;
+    const unsigned char *data;
+    uint32_t element_bytes;
+};
+
+static void add_run(void *user, uint64_t global, uint64_t count, uint64_t element)
+{
+    const struct digest_run *run = user;
+    digest_add(run->digest, run->data + element * run->element_bytes, count, run->element_bytes,
+               global);
+}
+
+void box_digest(struct digest *digest, const struct box *box, const struct tensor_meta *tensor,
+                uint64_t first, uint64_t count, const void *data)
+{
+    struct digest_run run = {digest, data, dtype_bytes(tensor->dtype)};
+    box_runs(box, tensor, first, count, add_run, &run);
 }
 
 /* ---- tables ---- */

@@ -16,6 +16,8 @@
 #ifndef HOLDFAST_LAYOUT_H
 #define HOLDFAST_LAYOUT_H
 
+#include "proto/checksum.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -70,12 +72,16 @@ bool box_equal(const struct box *a, const struct box *b, uint32_t dims);
 void box_copy(void *to_data, const struct box *to, const void *from_data, const struct box *from,
               const struct box *part, uint32_t dims, uint32_t element_bytes);
 
-/* Calls `run(user, first, count, byte_offset)` for every maximal run of elements of `box` that is
- * consecutive in the global row-major order: global index of the first element, number of elements,
- * offset in the box's own row-major bytes. */
-void box_runs(const struct box *box, const struct tensor_meta *tensor,
-              void (*run)(void *user, uint64_t first, uint64_t count, uint64_t byte_offset),
+/* Elements [first, first + count) of a box, in its own row-major order, as runs that are
+ * consecutive in the row-major order of the whole tensor too: `run` gets the place of a run's first
+ * element there, the number of elements, and how many came before. */
+void box_runs(const struct box *box, const struct tensor_meta *tensor, uint64_t first,
+              uint64_t count,
+              void (*run)(void *user, uint64_t global, uint64_t count, uint64_t element),
               void *user);
+/* Adds these elements, which lie one after the other at `data`, to the digest of their tensor. */
+void box_digest(struct digest *digest, const struct box *box, const struct tensor_meta *tensor,
+                uint64_t first, uint64_t count, const void *data);
 
 struct layout {
     uint32_t dims;
@@ -121,6 +127,9 @@ struct shard_tensor {
 /* All tensors of shard `shard`, placed back to back. Tensors without elements are left out. */
 int layout_shard_tensors(struct shard_tensor **out, uint32_t *out_count, uint64_t *out_bytes,
                          const struct layout_table *table, uint32_t shard);
+
+/* Of the tensors of a shard, the first that ends behind a byte of its tensor data. */
+uint32_t layout_tensor_at(const struct shard_tensor *tensors, uint32_t count, uint64_t data_byte);
 
 /* Plan of a save from the slices of every rank (rank r holds slices[r][0..counts[r])); rank r
  * writes shard r. A tensor may appear once per rank. A band of the grid along dimension 0 is cut

@@ -202,6 +202,19 @@ int layout_shard_tensors(struct shard_tensor **out, uint32_t *out_count, uint64_
     return error;
 }
 
+uint32_t layout_tensor_at(const struct shard_tensor *tensors, uint32_t count, uint64_t data_byte)
+{
+    uint32_t low = 0, high = count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (tensors[middle].data_byte + tensors[middle].bytes <= data_byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* ---- the plan of a load ---- */
 
 /* A wanted slice that is not empty, with the place of its tensor in file order. */

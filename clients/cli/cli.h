@@ -190,15 +190,6 @@ bool shard_block_is_good(const struct shard_file *file, uint64_t block, const vo
 uint32_t shard_tensor_at(const struct shard_file *file, uint64_t byte);
 
 uint64_t tensor_elements(const struct tensor_meta *tensor);
-/* Elements [first, first + count) of a box as runs of the global row-major order of its tensor:
- * `element` counts from `first`. */
-void slice_runs(const struct box *box, const struct tensor_meta *tensor, uint64_t first,
-                uint64_t count,
-                void (*run)(void *user, uint64_t global, uint64_t count, uint64_t element),
-                void *user);
-/* Adds these elements, which lie one after the other at `data`, to the digest of their tensor. */
-void slice_digest(struct digest *digest, const struct box *box, const struct tensor_meta *tensor,
-                  uint64_t first, uint64_t count, const void *data);
 
 /* ---- elements.c: element types ---- */
 

@@ -98,9 +98,9 @@ static int take_block(void *user, uint32_t worker, const struct scan_read *read,
         if (begin >= start + bytes)
             break;
         uint32_t size = dtype_bytes(meta->dtype);
-        slice_digest(&verify->digests[worker][tensor->tensor], &tensor->box, meta,
-                     (from - begin) / size, (end - from) / size,
-                     (const unsigned char *)data + (from - start));
+        box_digest(&verify->digests[worker][tensor->tensor], &tensor->box, meta,
+                   (from - begin) / size, (end - from) / size,
+                   (const unsigned char *)data + (from - start));
     }
     return 0;
 }

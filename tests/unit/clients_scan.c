@@ -49,8 +49,8 @@ static int put_block(void *user, uint32_t worker, const struct scan_read *read, 
         sink->tensor = tensor->tensor;
         sink->element_bytes = dtype_bytes(meta->dtype);
         sink->from = (const unsigned char *)data + (from - start);
-        slice_runs(&tensor->box, meta, (from - begin) / sink->element_bytes,
-                   (end - from) / sink->element_bytes, put_run, sink);
+        box_runs(&tensor->box, meta, (from - begin) / sink->element_bytes,
+                 (end - from) / sink->element_bytes, put_run, sink);
     }
     pthread_mutex_unlock(&sink->lock);
     return 0;

@@ -224,15 +224,16 @@ struct run_check {
     uint64_t elements, end;
 };
 
-static void add_run(void *user, uint64_t first, uint64_t count, uint64_t byte_offset)
+static void add_run(void *user, uint64_t global, uint64_t count, uint64_t element)
 {
     struct run_check *check = user;
     assert_true(count > 0);
-    assert_true(check->elements == 0 || first > check->end); /* maximal: never adjacent */
-    assert_int_equal(byte_offset, check->elements * check->element_bytes);
-    digest_add(check->digest, check->data + byte_offset, count, check->element_bytes, first);
+    assert_true(check->elements == 0 || global > check->end); /* maximal: never adjacent */
+    assert_int_equal(element, check->elements);
+    digest_add(check->digest, check->data + element * check->element_bytes, count,
+               check->element_bytes, global);
     check->elements += count;
-    check->end = first + count;
+    check->end = global + count;
 }
 
 /* Adds to `sum` the elements of a tensor that one shard holds; returns their number. */
@@ -245,13 +246,22 @@ static uint64_t sum_shard(struct digest *sum, const struct world *world, uint32_
     const struct tensor_meta *tensor = &world->table->tensors[index];
     assert_int_equal(layout_shard_tensors(&list, &count, &bytes, world->table, rank), 0);
     for (uint32_t i = 0; i < count; i++) {
-        struct run_check check = {sum, world->shards[rank] + list[i].data_byte,
-                                  dtype_bytes(tensor->dtype), 0, 0};
+        const uint8_t *data = world->shards[rank] + list[i].data_byte;
+        uint32_t size = dtype_bytes(tensor->dtype);
+        struct digest whole = {{0, 0}}, parts = {{0, 0}};
+        struct run_check check = {&whole, data, size, 0, 0};
+        uint64_t all = box_elements(&list[i].box, tensor->dims), now;
         if (list[i].tensor != index)
             continue;
-        box_runs(&list[i].box, tensor, add_run, &check);
-        assert_int_equal(check.elements, box_elements(&list[i].box, tensor->dims));
-        elements += check.elements;
+        box_runs(&list[i].box, tensor, 0, all, add_run, &check);
+        assert_int_equal(check.elements, all);
+        for (uint64_t at = 0; at < all; at += now) {
+            now = 1 + next_random(all - at);
+            box_digest(&parts, &list[i].box, tensor, at, now, data + at * size);
+        }
+        assert_memory_equal(&parts, &whole, sizeof whole);
+        digest_merge(sum, &whole);
+        elements += all;
     }
     free(list);
     return elements;

@@ -214,7 +214,7 @@ static bool find_place(uint64_t *out_place, uint64_t *out_count, const struct bo
     return true;
 }
 
-/* A run of the global order, as slice_runs gives it. */
+/* A run of the global order, as box_runs gives it. */
 static void fill_run(void *user, uint64_t global, uint64_t count, uint64_t element)
 {
     struct filling *filling = user;
@@ -268,7 +268,7 @@ static int take_block(void *user, uint32_t worker, const struct scan_read *read,
             box_equal(&tensor->box, &filling.tensor->box, meta->dims))
             fill(&filling, first, count, 0);
         else
-            slice_runs(&tensor->box, meta, first, count, fill_run, &filling);
+            box_runs(&tensor->box, meta, first, count, fill_run, &filling);
     }
     atomic_fetch_sub(&read->output->num_reads, 1);
     return filling.error;

@@ -331,19 +331,9 @@ void shard_drop(struct shard_file *file)
 
 uint32_t shard_tensor_at(const struct shard_file *file, uint64_t byte)
 {
-    uint32_t low = 0, high = file->num_tensors;
-    while (low < high) {
-        uint32_t middle = (low + high) / 2;
-        const struct shard_tensor *tensor = &file->tensors[middle];
-        if (file->geometry.data_start + tensor->data_byte + tensor->bytes <= byte)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    uint64_t before = file->geometry.data_start;
+    return layout_tensor_at(file->tensors, file->num_tensors, byte > before ? byte - before : 0);
 }
-
-/* ---- slices and the global order ---- */
 
 uint64_t tensor_elements(const struct tensor_meta *tensor)
 {
@@ -351,50 +341,4 @@ uint64_t tensor_elements(const struct tensor_meta *tensor)
     for (uint32_t d = 0; d < tensor->dims; d++)
         elements *= tensor->shape[d];
     return elements;
-}
-
-void slice_runs(const struct box *box, const struct tensor_meta *tensor, uint64_t first,
-                uint64_t count,
-                void (*run)(void *user, uint64_t global, uint64_t count, uint64_t element),
-                void *user)
-{
-    uint64_t strides[LAYOUT_DIMS_MAX + 1], run_elements = 1, stride = 1;
-    bool is_whole = true; /* all dimensions after this one are full */
-    for (uint32_t d = tensor->dims; d-- > 0;) {
-        strides[d] = stride;
-        stride *= tensor->shape[d];
-        if (is_whole)
-            run_elements *= box->extent[d];
-        is_whole = is_whole && box->extent[d] == tensor->shape[d];
-    }
-    for (uint64_t done = 0; done < count;) {
-        uint64_t inside = (first + done) % run_elements, rest = first + done, global = 0;
-        for (uint32_t d = tensor->dims; d-- > 0;) {
-            global += (box->offset[d] + rest % box->extent[d]) * strides[d];
-            rest /= box->extent[d];
-        }
-        uint64_t now = run_elements - inside < count - done ? run_elements - inside : count - done;
-        run(user, global, now, done);
-        done += now;
-    }
-}
-
-struct digest_run {
-    struct digest *digest;
-    const unsigned char *data;
-    uint32_t element_bytes;
-};
-
-static void add_run(void *user, uint64_t global, uint64_t count, uint64_t element)
-{
-    const struct digest_run *run = user;
-    digest_add(run->digest, run->data + element * run->element_bytes, count, run->element_bytes,
-               global);
-}
-
-void slice_digest(struct digest *digest, const struct box *box, const struct tensor_meta *tensor,
-                  uint64_t first, uint64_t count, const void *data)
-{
-    struct digest_run run = {digest, data, dtype_bytes(tensor->dtype)};
-    slice_runs(box, tensor, first, count, add_run, &run);
 }

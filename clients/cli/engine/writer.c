@@ -413,9 +413,9 @@ static void add_digests(struct writer *writer, uint32_t worker, const struct out
         end = end < block_end ? end : block_end;
         if (from >= end)
             break;
-        slice_digest(&writer->digests[worker][index], &target->tensors[i].box,
-                     &writer->manifest.table->tensors[index], (from - tensor->start) / size,
-                     (end - from) / size, block->data[0] + (from - block->start));
+        box_digest(&writer->digests[worker][index], &target->tensors[i].box,
+                   &writer->manifest.table->tensors[index], (from - tensor->start) / size,
+                   (end - from) / size, block->data[0] + (from - block->start));
     }
 }
 
