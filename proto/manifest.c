@@ -19,6 +19,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
+#include <time.h>
 
 #define FORMAT_NAME "holdfast-manifest"
 #define SHA_KEY "\"sha256\":\""
@@ -212,6 +214,24 @@ int manifest_read_summary(struct manifest_summary *out, const void *text, size_t
         return error;
     format_summary(copy, out);
     return memcmp(copy, text, sizeof(copy)) == 0 ? 0 : fail_member("summary_hash");
+}
+
+int manifest_new_nonce(char out[33])
+{
+    unsigned char random[16];
+    if (getrandom(random, sizeof(random), 0) != sizeof(random)) /* so few bytes come at once */
+        return report_errno(ERR_IO, "could not get a random number", NULL);
+    for (size_t i = 0; i < sizeof(random); i++)
+        snprintf(out + 2 * i, 3, "%02x", random[i]);
+    return 0;
+}
+
+void manifest_now(char out[32])
+{
+    time_t now = time(NULL);
+    struct tm utc;
+    gmtime_r(&now, &utc);
+    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc);
 }
 
 void manifest_identity(struct shard_identity *out, const struct manifest_summary *summary,

@@ -57,6 +57,10 @@ struct manifest {
     struct manifest_shard *shards;
 };
 
+/* What every new checkpoint is given: 32 hex digits of the system's random numbers (ERR_IO: it has
+ * none), and the time in the form of `time`. */
+int manifest_new_nonce(char out[33]);
+void manifest_now(char out[32]);
 /* The text, to be freed; *out_bytes its length. ERR_INVALID names the member that cannot be
  * written. */
 int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifest);

@@ -195,17 +195,15 @@ static int promise_space(struct save *save)
 static int new_save(struct save **out, struct session *session, uint64_t step)
 {
     struct run *run = session->run;
-    uint8_t nonce[16];
     struct save *save = calloc(1, sizeof *save);
     struct stage *stages = calloc(run->machine.world_size, sizeof *stages);
-    if (!save || !stages) {
+    int error = save && stages ? manifest_new_nonce(save->nonce)
+                               : report_error(ERR_MEMORY, NULL, "no memory for a save");
+    if (error != 0) {
         free(save);
         free(stages);
-        return report_error(ERR_MEMORY, NULL, "no memory for a save");
+        return error;
     }
-    service_random(nonce, sizeof nonce);
-    for (uint32_t i = 0; i < sizeof nonce; i++)
-        snprintf(save->nonce + 2 * i, 3, "%02x", nonce[i]);
     save->service = session->service;
     save->run = run;
     save->group = run->group;
@@ -215,7 +213,7 @@ static int new_save(struct save **out, struct session *session, uint64_t step)
     save->world_size = run->machine.world_size;
     save->begun_ms = save->ended_ms = loop_now_ms();
     shard_dir_key(save->dir, sizeof save->dir, run->name, step, session->attempt);
-    int error = promise_space(save);
+    error = promise_space(save);
     if (error != 0) {
         free(stages);
         free(save);

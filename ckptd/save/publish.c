@@ -15,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static void work_sync_names(struct job *job)
 {
@@ -44,14 +43,11 @@ void publish_sync_names(struct save *save)
 static void fill_summary(struct save *save)
 {
     struct manifest_summary *summary = &save->summary;
-    struct tm utc;
-    time_t now = time(NULL);
-    gmtime_r(&now, &utc);
     memset(summary, 0, sizeof *summary);
     summary->version = MANIFEST_VERSION;
     snprintf(summary->run, sizeof summary->run, "%s", save->run->name);
     snprintf(summary->nonce, sizeof summary->nonce, "%s", save->nonce);
-    strftime(summary->time, sizeof summary->time, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    manifest_now(summary->time);
     summary->step = save->step;
     summary->attempt = save->attempt;
     summary->world_size = save->world_size;

@@ -47,18 +47,10 @@ static uint64_t rate(uint64_t before, uint64_t after, double seconds)
     return after >= before && seconds > 0 ? (uint64_t)((double)(after - before) / seconds) : 0;
 }
 
-static void stamp(char out[32])
-{
-    time_t seconds = time(NULL);
-    struct tm utc;
-    gmtime_r(&seconds, &utc);
-    strftime(out, 32, "%Y-%m-%dT%H:%M:%SZ", &utc);
-}
-
 static void print_json(const json_t *status, uint64_t write_rate, uint64_t read_rate)
 {
     char when[32];
-    stamp(when);
+    manifest_now(when);
     json_t *line = json_pack("{ss sI sI sO sO sO}", "time", when, "committed_bytes_per_second",
                              (json_int_t)write_rate, "read_bytes_per_second", (json_int_t)read_rate,
                              "saves", json_object_get(status, "saves"), "last_commit",
@@ -94,7 +86,7 @@ static void print_text(const json_t *status, uint64_t write_rate, uint64_t read_
     char when[32], name[200] = "none since its start", safe[128], size[2][32];
     size_t index;
     json_t *save;
-    stamp(when);
+    manifest_now(when);
     if (run != NULL)
         snprintf(name, sizeof name, "%s@%llu-a%llu in %.2f s", text_safe(safe, sizeof safe, run),
                  (unsigned long long)number_in(newest, "step"),

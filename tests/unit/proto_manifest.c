@@ -551,6 +551,30 @@ static void test_manifest__huge_counts_are_refused_soon(void **state)
     free(objects);
 }
 
+static void test_manifest__a_new_nonce_is_valid_and_no_two_are_equal(void **state)
+{
+    char nonces[3][33];
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(manifest_new_nonce(nonces[i]), 0);
+        assert_true(shard_nonce_is_valid(nonces[i]));
+        for (int j = 0; j < i; j++)
+            assert_string_not_equal(nonces[i], nonces[j]);
+    }
+}
+
+static void test_manifest__now_is_the_time_in_utc(void **state)
+{
+    struct tm parsed = {0};
+    char text[32];
+    time_t before = time(NULL);
+    (void)state;
+    manifest_now(text);
+    const char *end = strptime(text, "%Y-%m-%dT%H:%M:%SZ", &parsed);
+    assert_true(end != NULL && *end == '\0');
+    assert_in_range(timegm(&parsed), before, time(NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -566,6 +590,8 @@ int main(void)
         cmocka_unit_test(test_manifest__read_survives_random_texts_under_right_hashes),
         cmocka_unit_test(test_manifest__deep_nesting_is_refused),
         cmocka_unit_test(test_manifest__huge_counts_are_refused_soon),
+        cmocka_unit_test(test_manifest__a_new_nonce_is_valid_and_no_two_are_equal),
+        cmocka_unit_test(test_manifest__now_is_the_time_in_utc),
     };
     return cmocka_run_group_tests(tests, open_manifest, close_manifest);
 }

@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <time.h>
 
 /* One shard. */
 struct target {
@@ -114,20 +112,14 @@ static int plan_digests(struct writer *writer)
 int writer_plan(struct writer *writer)
 {
     struct manifest *manifest = &writer->manifest;
-    unsigned char random[16];
-    time_t now = time(NULL);
-    struct tm utc;
     manifest->summary.version = MANIFEST_VERSION;
     manifest->digests = NULL;
     manifest->shards = NULL;
-    if (getrandom(random, sizeof random, 0) != sizeof random)
-        return report_errno(ERR_IO, "could not get a random number", NULL);
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(manifest->summary.nonce + 2 * i, 3, "%02x", random[i]);
-    gmtime_r(&now, &utc);
-    strftime(manifest->summary.time, sizeof manifest->summary.time, "%Y-%m-%dT%H:%M:%SZ", &utc);
     snprintf(manifest->code_version, sizeof manifest->code_version, "%s", report_version);
-    int error = plan_shards(writer);
+    manifest_now(manifest->summary.time);
+    int error = manifest_new_nonce(manifest->summary.nonce);
+    if (error == 0)
+        error = plan_shards(writer);
     if (error == 0)
         error = plan_digests(writer);
     return error != 0
