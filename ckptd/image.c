@@ -280,17 +280,13 @@ int image_make_table(uint8_t **out, uint64_t *out_bytes, uint64_t *out_hash,
                      const struct image *image)
 {
     uint64_t bytes = image->geometry.file_bytes - image->geometry.table_start;
-    CHECK(bytes >= image->geometry.num_blocks * sizeof(uint64_t));
-    uint8_t *table = calloc(1, bytes);
+    uint8_t *table = malloc(bytes);
     if (!table)
         return report_error(ERR_MEMORY, NULL, "no memory for a checksum table of %llu bytes",
                             (unsigned long long)bytes);
-    for (uint64_t i = 0; i < image->geometry.num_blocks; i++)
-        for (uint32_t b = 0; b < 8; b++)
-            table[8 * i + b] = (uint8_t)(image->sums[i] >> (8 * b)); /* little-endian */
+    *out_hash = shard_table_write(table, &image->geometry, image->sums);
     *out = table;
     *out_bytes = bytes;
-    *out_hash = checksum_bytes(table, bytes);
     return 0;
 }
 

@@ -113,6 +113,27 @@ void shard_block(uint64_t *start, uint64_t *length, const struct shard_geometry 
     *length = rest < CHECKSUM_BLOCK_BYTES ? rest : CHECKSUM_BLOCK_BYTES;
 }
 
+uint64_t shard_table_write(void *out, const struct shard_geometry *geometry, const uint64_t *sums)
+{
+    uint64_t bytes = geometry->file_bytes - geometry->table_start;
+    uint8_t *table = out;
+    CHECK(bytes / sizeof(*sums) >= geometry->num_blocks);
+    memset(table, 0, bytes);
+    for (uint64_t i = 0; i < geometry->num_blocks; i++)
+        for (uint32_t b = 0; b < sizeof(*sums); b++)
+            table[sizeof(*sums) * i + b] = (uint8_t)(sums[i] >> (8 * b));
+    return checksum_bytes(table, bytes);
+}
+
+uint64_t shard_table_entry(const void *table, uint64_t block)
+{
+    const uint8_t *entry = (const uint8_t *)table + sizeof(uint64_t) * block;
+    uint64_t sum = 0;
+    for (uint32_t b = sizeof(sum); b-- > 0;)
+        sum = sum << 8 | entry[b];
+    return sum;
+}
+
 /* ---- writing ---- */
 
 /* Text that is measured, and kept as far as there is room for it. */

@@ -84,6 +84,10 @@ int shard_header_parse(struct shard_header *out, uint64_t *out_need, const void 
                        uint64_t num_bytes, uint64_t file_bytes);
 void shard_header_free(struct shard_header *header);
 
+/* The checksum table: an entry per block, little-endian, and zeros behind them, from table_start to
+ * the end of the file. Returns its hash, which the manifest keeps. */
+uint64_t shard_table_write(void *out, const struct shard_geometry *geometry, const uint64_t *sums);
+uint64_t shard_table_entry(const void *table, uint64_t block);
 /* Bytes of block `index`: [start, start + length). */
 void shard_block(uint64_t *start, uint64_t *length, const struct shard_geometry *geometry,
                  uint64_t index);

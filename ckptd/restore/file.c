@@ -67,11 +67,7 @@ int file_read_table(uint8_t **out, struct storage *storage, struct storage_objec
 int file_check_block(const uint8_t *table, const struct shard_geometry *geometry, uint64_t block,
                      uint64_t sum, const struct manifest_summary *summary, uint32_t shard)
 {
-    const uint8_t *entry = table + geometry->table_start % STORAGE_ALIGN + 8 * block;
-    uint64_t want = 0;
-    for (uint32_t b = 8; b-- > 0;)
-        want = want << 8 | entry[b]; /* little-endian */
-    return want == sum
+    return shard_table_entry(table + geometry->table_start % STORAGE_ALIGN, block) == sum
                ? 0
                : report_error(ERR_CORRUPT, NULL, "block %llu of shard-%05u-of-%05u is damaged",
                               (unsigned long long)block, shard + 1, summary->shards);

@@ -246,6 +246,29 @@ static void assert_is_written_header(const struct shard_header *parsed)
     free(tensors);
 }
 
+static void test_shard__a_table_holds_every_sum_in_little_endian_and_zeros(void **state)
+{
+    struct shard_geometry geometry;
+    (void)state;
+    assert_int_equal(shard_geometry_derive(&geometry, 4096, 700 * CHECKSUM_BLOCK_BYTES), 0);
+    uint64_t bytes = geometry.file_bytes - geometry.table_start, used = 8 * geometry.num_blocks;
+    uint64_t *sums = malloc(used);
+    uint8_t *table = malloc(bytes);
+    assert_true(sums && table && used < bytes);
+    memset(table, 0xee, bytes);
+    for (uint64_t i = 0; i < geometry.num_blocks; i++)
+        sums[i] = 0x0807060504030201ull + i * 0x9e3779b97f4a7c15ull;
+    uint64_t hash = shard_table_write(table, &geometry, sums);
+    assert_memory_equal(table, "\1\2\3\4\5\6\7\10", 8);
+    for (uint64_t i = 0; i < geometry.num_blocks; i++)
+        assert_int_equal(shard_table_entry(table, i), sums[i]);
+    for (uint64_t i = used; i < bytes; i++)
+        assert_int_equal(table[i], 0);
+    assert_int_equal(hash, checksum_bytes(table, bytes));
+    free(sums);
+    free(table);
+}
+
 static void test_shard__parse_gives_back_what_was_written(void **state)
 {
     (void)state;
@@ -517,6 +540,7 @@ int main(void)
         cmocka_unit_test(test_shard__geometry_is_aligned_and_adds_up),
         cmocka_unit_test(test_shard__data_start_does_not_depend_on_the_step),
         cmocka_unit_test(test_shard__write_refuses_bad_identities),
+        cmocka_unit_test(test_shard__a_table_holds_every_sum_in_little_endian_and_zeros),
         cmocka_unit_test(test_shard__parse_gives_back_what_was_written),
         cmocka_unit_test(test_shard__parse_refuses_every_flipped_bit),
         cmocka_unit_test(test_shard__parse_refuses_or_asks_at_every_truncation),

@@ -378,8 +378,7 @@ static void write_tail(struct target *target)
 {
     const struct shard_geometry *geometry = &target->geometry;
     unsigned char *table = target->tail + (geometry->table_start - target->tail_start);
-    memcpy(table, target->hashes, geometry->num_blocks * sizeof *target->hashes);
-    target->table_hash = checksum_bytes(table, geometry->file_bytes - geometry->table_start);
+    target->table_hash = shard_table_write(table, geometry, target->hashes);
     target->tail_request =
         (struct storage_request){.op = STORAGE_WRITE,
                                  .object = target->object,
