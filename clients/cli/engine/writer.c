@@ -132,23 +132,28 @@ int writer_plan(struct writer *writer)
 
 struct leftovers {
     struct writer *writer;
+    bool are_removed; /* else they are an error */
     uint32_t count;
-    char key[STORAGE_KEY_MAX + 256]; /* of one of them */
 };
 
 static int visit_leftover(void *user, const struct storage_entry *entry)
 {
     struct leftovers *leftovers = user;
+    const struct writer *writer = leftovers->writer;
+    char key[STORAGE_KEY_MAX + 256];
+    if (!leftovers->are_removed)
+        return report_error(ERR_EXISTS, "add --force to replace it", "%s holds an unfinished %s",
+                            writer->where, writer->directory);
     leftovers->count++;
-    snprintf(leftovers->key, sizeof leftovers->key, "%s/%s", leftovers->writer->directory,
-             entry->name);
-    return 0;
+    snprintf(key, sizeof key, "%s/%s", writer->directory, entry->name);
+    return storage_remove(writer->store, key);
 }
 
 /* The directory of the new checkpoint must hold nothing; when told, what is there without a
  * manifest is removed. The store's lock is ours, so nobody is writing it. */
 static int clear_directory(struct writer *writer, bool is_forced)
 {
+    struct leftovers leftovers = {.writer = writer, .are_removed = is_forced};
     char key[STORAGE_KEY_MAX + 32];
     uint64_t bytes;
     snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
@@ -156,17 +161,12 @@ static int clear_directory(struct writer *writer, bool is_forced)
     if (error == 0)
         return report_error(ERR_EXISTS, "name another store, or remove that checkpoint",
                             "%s has a checkpoint %s already", writer->where, writer->directory);
-    while (error == ERR_NOT_FOUND) {
-        struct leftovers leftovers = {.writer = writer};
-        int listed = storage_list(writer->store, writer->directory, visit_leftover, &leftovers);
-        if (listed != 0 || leftovers.count == 0)
-            return listed;
-        if (!is_forced)
-            return report_error(ERR_EXISTS, "add --force to replace it",
-                                "%s holds an unfinished %s", writer->where, writer->directory);
-        int removed = storage_remove(writer->store, leftovers.key);
-        error = removed != 0 ? removed : error;
-    }
+    if (error != ERR_NOT_FOUND)
+        return error;
+    do { /* a list that is shortened under way may lack a name */
+        leftovers.count = 0;
+        error = storage_list(writer->store, writer->directory, visit_leftover, &leftovers);
+    } while (error == 0 && leftovers.count > 0);
     return error;
 }
 
