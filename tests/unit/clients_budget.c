@@ -11,6 +11,7 @@
  * checked. time limit: 180 s */
 #include "proto/arena.h"
 #include "tests/unit/clients_bed.h"
+#include "tests/unit/sanitized.h"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -21,17 +22,6 @@
 #define SEGMENT_MIB 4u
 #define WIDTH 1024u /* elements of a row: 4 KiB */
 #define CLIENT_BESIDE_MIB 64u
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define IS_SANITIZED true
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define IS_SANITIZED true
-#endif
-#endif
-#ifndef IS_SANITIZED
-#define IS_SANITIZED false
-#endif
 
 /* ---- a job ---- */
 

@@ -35,41 +35,117 @@ void writer_init(struct writer *writer)
 
 /* ---- the plan ---- */
 
+/* The planner's input for one tensor: a rank's slices are that one. */
+struct rows {
+    uint32_t replicas, parts;
+    struct slice *slices; /* per part */
+    const struct slice **of_rank;
+    uint32_t *counts;
+};
+
+static int init_rows(struct rows *rows, uint32_t replicas, uint32_t parts)
+{
+    uint32_t ranks = replicas * parts;
+    *rows = (struct rows){.replicas = replicas, .parts = parts};
+    rows->slices = calloc(parts, sizeof *rows->slices);
+    rows->of_rank = calloc(ranks, sizeof *rows->of_rank);
+    rows->counts = calloc(ranks, sizeof *rows->counts);
+    if (rows->slices == NULL || rows->of_rank == NULL || rows->counts == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the slices of %u ranks", ranks);
+    for (uint32_t rank = 0; rank < ranks; rank++) {
+        rows->of_rank[rank] = &rows->slices[rank % parts];
+        rows->counts[rank] = 1;
+    }
+    return 0;
+}
+
+static void deinit_rows(struct rows *rows)
+{
+    free(rows->slices);
+    free(rows->of_rank);
+    free(rows->counts);
+}
+
+static int plan_layout(struct layout *out, struct rows *rows, const struct tensor_meta *meta)
+{
+    struct layout_table *table = NULL;
+    uint64_t count = meta->dims > 0 ? meta->shape[0] : 1;
+    uint64_t each = (count + rows->parts - 1) / rows->parts;
+    for (uint32_t part = 0; part < rows->parts; part++) {
+        struct slice *slice = &rows->slices[part];
+        *slice = (struct slice){.tensor = *meta};
+        for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
+            slice->box.extent[d] = d < meta->dims ? meta->shape[d] : 1;
+        if (meta->dims == 0)
+            continue; /* every rank has it */
+        uint64_t first = part * each < count ? part * each : count;
+        slice->box.offset[0] = first;
+        slice->box.extent[0] = count - first < each ? count - first : each;
+    }
+    int error = layout_plan_save(&table, rows->of_rank, rows->counts, rows->replicas * rows->parts);
+    if (error != 0)
+        return error;
+    CHECK(table->num_layouts == 1);
+    *out = table->layouts[0];
+    table->num_layouts = 0; /* it is the caller's now */
+    layout_table_free(table);
+    return 0;
+}
+
+static bool layout_is_of(const struct layout *layout, const struct tensor_meta *meta)
+{
+    bool is = layout->dims == meta->dims;
+    for (uint32_t d = 0; is && d < meta->dims; d++)
+        is = layout->cuts[d][layout->num_cuts[d] - 1] == meta->shape[d];
+    return is;
+}
+
+/* What is cut by rows is cut by its shape alone. So one tensor of each shape is planned: the slices
+ * of all tensors and ranks, which a trainer brings one rank each, would be gigabytes here. */
+static int plan_layouts(struct layout_table *table, struct rows *rows)
+{
+    int error = 0;
+    for (uint32_t i = 0; i < table->num_tensors && error == 0; i++) {
+        uint32_t layout = 0;
+        while (layout < table->num_layouts &&
+               !layout_is_of(&table->layouts[layout], &table->tensors[i]))
+            layout++;
+        if (layout == table->num_layouts) {
+            error = plan_layout(&table->layouts[layout], rows, &table->tensors[i]);
+            table->num_layouts += error == 0;
+        }
+        table->layout_of[i] = layout;
+    }
+    return error;
+}
+
 int writer_plan_rows(struct layout_table **out, const struct layout_table *from, uint32_t replicas,
                      uint32_t parts)
 {
-    uint32_t ranks = replicas * parts;
-    struct slice *slices = calloc((size_t)parts * from->num_tensors + 1, sizeof *slices);
-    const struct slice **of_rank = calloc(ranks, sizeof *of_rank);
-    uint32_t *counts = calloc(ranks, sizeof *counts);
-    int error = slices != NULL && of_rank != NULL && counts != NULL
-                    ? 0
-                    : report_error(ERR_MEMORY, NULL, "no memory for the slices of %u ranks", ranks);
-    for (uint32_t part = 0; part < parts && error == 0; part++) {
-        for (uint32_t i = 0; i < from->num_tensors; i++) {
-            const struct tensor_meta *meta = &from->tensors[i];
-            struct slice *slice = &slices[(size_t)part * from->num_tensors + i];
-            slice->tensor = *meta;
-            for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
-                slice->box.extent[d] = d < meta->dims ? meta->shape[d] : 1;
-            if (meta->dims == 0)
-                continue; /* every rank has it */
-            uint64_t rows = meta->shape[0], each = (rows + parts - 1) / parts;
-            uint64_t first = part * each < rows ? part * each : rows;
-            slice->box.offset[0] = first;
-            slice->box.extent[0] = rows - first < each ? rows - first : each;
-        }
+    size_t count = from->num_tensors;
+    struct rows rows;
+    struct layout_table *table = calloc(1, sizeof *table);
+    int error = init_rows(&rows, replicas, parts);
+    if (table != NULL) {
+        table->tensors = calloc(count + 1, sizeof *table->tensors);
+        table->layout_of = calloc(count + 1, sizeof *table->layout_of);
+        table->layouts = calloc(count + 1, sizeof *table->layouts);
     }
-    for (uint32_t rank = 0; rank < ranks && error == 0; rank++) {
-        of_rank[rank] = &slices[(size_t)(rank % parts) * from->num_tensors];
-        counts[rank] = from->num_tensors;
+    if (error == 0 && (table == NULL || table->tensors == NULL || table->layout_of == NULL ||
+                       table->layouts == NULL))
+        error = report_error(ERR_MEMORY, NULL, "no memory for %zu tensors", count);
+    if (error == 0) {
+        memcpy(table->tensors, from->tensors, count * sizeof *table->tensors);
+        table->num_tensors = from->num_tensors;
+        error = plan_layouts(table, &rows);
     }
     if (error == 0)
-        error = layout_plan_save(out, of_rank, counts, ranks);
-    CHECK(error != 0 || (*out)->num_tensors == from->num_tensors); /* so the same by index */
-    free(slices);
-    free(of_rank);
-    free(counts);
+        error = layout_table_index(table);
+    deinit_rows(&rows);
+    if (error == 0)
+        *out = table;
+    else
+        layout_table_free(table);
     return error;
 }
 

@@ -1,0 +1,16 @@
+/* sanitized.h - is a test built with a sanitizer that owns the allocator and shadows the memory? */
+#ifndef HOLDFAST_TESTS_SANITIZED_H
+#define HOLDFAST_TESTS_SANITIZED_H
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED true
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define IS_SANITIZED true
+#endif
+#endif
+#ifndef IS_SANITIZED
+#define IS_SANITIZED false
+#endif
+
+#endif
