@@ -381,9 +381,14 @@ static int check_content(const struct manifest *manifest)
 
 static int print_body(FILE *out, const struct manifest *manifest)
 {
+    json_begin();
     json_t *version = json_string(manifest->code_version);
     char *version_text = version ? json_dumps(version, JSON_ENCODE_ANY) : NULL;
     json_decref(version);
+    if (!json_end()) {
+        free(version_text);
+        return fail_memory();
+    }
     if (!version_text)
         return report_error(ERR_INVALID, NULL, "'code_version' of a manifest is not UTF-8");
     const char *sections[NUM_SECTIONS];

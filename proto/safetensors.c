@@ -1,10 +1,10 @@
 /* safetensors.c - the header of any safetensors file (see safetensors.h). */
 #include "proto/safetensors.h"
 
+#include "proto/json.h"
 #include "proto/report.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,11 +118,15 @@ int safetensors_parse(struct safetensors *out, const char *text, uint64_t length
 {
     const char *name;
     json_t *entry;
-    int error = 0;
+    json_error_t reason;
+    json_t *root;
     memset(out, 0, sizeof(*out));
     if (length > SAFETENSORS_HEADER_BYTES_MAX || length + sizeof(length) > file_bytes)
         return fail_header("its length is not possible", NULL);
-    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, NULL);
+    int error = json_read(&root, text, length, &reason);
+    if (error == ERR_MEMORY)
+        return error;
+    error = 0;
     if (!json_is_object(root)) {
         json_decref(root);
         return fail_header("it is not a JSON object", NULL);

@@ -34,7 +34,7 @@ struct safetensors {
 /* Length of the JSON from a file's first 8 bytes. ERR_CORRUPT. */
 int safetensors_length(uint64_t *out, const void *first, uint64_t file_bytes);
 /* `text`: the `length` bytes of JSON. ERR_CORRUPT names the tensor; an element type that Holdfast
- * does not have is one too. */
+ * does not have is one too. ERR_MEMORY. */
 int safetensors_parse(struct safetensors *out, const char *text, uint64_t length,
                       uint64_t file_bytes);
 void safetensors_free(struct safetensors *header);
