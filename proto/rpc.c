@@ -426,15 +426,18 @@ static void call_received(struct rpc_call *call)
     }
     /* Once it is answered, another thread may free the call: the payload goes before. */
     bool known = !call->method && health_asks_known(call);
-    if (call->method)
-        call->request = rpc_unpack(call->payload, call->method->request);
+    int error = call->method ? rpc_unpack(&call->request, call->payload, call->method->request) : 0;
     grpc_byte_buffer_destroy(call->payload);
     call->payload = NULL;
     if (!call->method) {
         call_health(call, known);
         return;
     }
-    if (!call->request) {
+    if (error == ERR_MEMORY) {
+        call_refuse(call, GRPC_STATUS_RESOURCE_EXHAUSTED, error, "no memory for the request");
+        return;
+    }
+    if (error != 0) {
         call_refuse(call, GRPC_STATUS_INVALID_ARGUMENT, ERR_INVALID,
                     "the request could not be unpacked");
         return;

@@ -150,8 +150,10 @@ int rpc_client_call(struct rpc_client *client, const char *method, const Protobu
         error = rpc_text_read(details, (int)answer.status, method);
         gpr_free(details);
     } else if (error == 0) {
-        *out_reply = answer.reply ? rpc_unpack(answer.reply, reply_type) : NULL;
-        if (!*out_reply)
+        error = answer.reply ? rpc_unpack(out_reply, answer.reply, reply_type) : ERR_CORRUPT;
+        if (error == ERR_MEMORY)
+            error = report_error(error, NULL, "no memory for the reply of %s", method);
+        else if (error != 0)
             error = report_error(ERR_VERSION, "are both ends of the same release?",
                                  "the reply of %s could not be unpacked", method);
     }

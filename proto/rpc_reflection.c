@@ -251,9 +251,9 @@ static grpc_byte_buffer *answer_file(Grpc__Reflection__V1__ServerReflectionRespo
 
 grpc_byte_buffer *rpc_reflection_answer(grpc_byte_buffer *buffer, const struct rpc_method *methods)
 {
-    ProtobufCMessage *message =
-        rpc_unpack(buffer, &grpc__reflection__v1__server_reflection_request__descriptor);
-    if (!message)
+    ProtobufCMessage *message;
+    if (rpc_unpack(&message, buffer,
+                   &grpc__reflection__v1__server_reflection_request__descriptor) != 0)
         return NULL;
     Grpc__Reflection__V1__ServerReflectionRequest *request =
         (Grpc__Reflection__V1__ServerReflectionRequest *)message;

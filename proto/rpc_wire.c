@@ -22,6 +22,7 @@ const char *__tsan_default_suppressions(void)
 /* A protobuf-c allocator that stops at a number of bytes. What it returns is freed by free(). */
 struct bounded {
     size_t left;
+    bool lacked_memory;
 };
 
 static void *bounded_alloc(void *user, size_t size)
@@ -30,7 +31,9 @@ static void *bounded_alloc(void *user, size_t size)
     if (size > bounded->left)
         return NULL;
     bounded->left -= size;
-    return malloc(size);
+    void *memory = malloc(size);
+    bounded->lacked_memory = bounded->lacked_memory || memory == NULL;
+    return memory;
 }
 
 static void bounded_free(void *user, void *pointer)
@@ -39,21 +42,24 @@ static void bounded_free(void *user, void *pointer)
     free(pointer);
 }
 
-ProtobufCMessage *rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type)
+int rpc_unpack(ProtobufCMessage **out, grpc_byte_buffer *buffer,
+               const ProtobufCMessageDescriptor *type)
 {
     grpc_byte_buffer_reader reader;
-    ProtobufCMessage *message = NULL;
+    *out = NULL;
     if (!grpc_byte_buffer_reader_init(&reader, buffer))
-        return NULL;
+        return ERR_CORRUPT;
     grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
     grpc_byte_buffer_reader_destroy(&reader);
-    struct bounded bounded = {RPC_UNPACKED_BYTES_MAX};
+    struct bounded bounded = {.left = RPC_UNPACKED_BYTES_MAX};
     ProtobufCAllocator allocator = {bounded_alloc, bounded_free, &bounded};
     if (GRPC_SLICE_LENGTH(all) <= RPC_MESSAGE_BYTES_MAX)
-        message = protobuf_c_message_unpack(type, &allocator, GRPC_SLICE_LENGTH(all),
-                                            GRPC_SLICE_START_PTR(all));
+        *out = protobuf_c_message_unpack(type, &allocator, GRPC_SLICE_LENGTH(all),
+                                         GRPC_SLICE_START_PTR(all));
     grpc_slice_unref(all);
-    return message;
+    if (*out != NULL)
+        return 0;
+    return bounded.lacked_memory ? ERR_MEMORY : ERR_CORRUPT;
 }
 
 grpc_byte_buffer *rpc_buffer(const void *data, size_t bytes)

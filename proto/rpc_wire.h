@@ -17,8 +17,10 @@
 
 void rpc_start(void); /* once per process; cheap afterwards */
 grpc_arg rpc_arg(const char *key, int value);
-/* NULL when the bytes are no such message, or one over the limits. */
-ProtobufCMessage *rpc_unpack(grpc_byte_buffer *buffer, const ProtobufCMessageDescriptor *type);
+/* ERR_CORRUPT: the bytes are no such message, or one over the limits; ERR_MEMORY. After both *out
+ * is NULL, and no text is set. */
+int rpc_unpack(ProtobufCMessage **out, grpc_byte_buffer *buffer,
+               const ProtobufCMessageDescriptor *type);
 /* NULL when the message is over the limit. */
 grpc_byte_buffer *rpc_pack(const ProtobufCMessage *message);
 grpc_byte_buffer *rpc_buffer(const void *data, size_t bytes);

@@ -32,9 +32,10 @@ static void take_slices(Holdfast__V1__Slice *const *slices, size_t count)
 static void try_message(size_t kind, const uint8_t *data, size_t bytes)
 {
     grpc_byte_buffer *buffer = rpc_buffer(data, bytes);
-    ProtobufCMessage *message = rpc_unpack(buffer, types[kind]);
+    ProtobufCMessage *message;
+    int error = rpc_unpack(&message, buffer, types[kind]);
     grpc_byte_buffer_destroy(buffer);
-    if (message == NULL)
+    if (error != 0)
         return;
     fuzz_taken = true;
     if (message->descriptor == &holdfast__v1__describe_request__descriptor) {
