@@ -14,10 +14,10 @@
  * itself writes them, from a multiple of 4096 on. */
 #include "clients/cli/engine/scan.h"
 #include "clients/cli/hf.h"
+#include "proto/json.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
@@ -412,10 +412,15 @@ static int finish_part(struct export *export, struct part *part)
 
 /* ---- what lies beside the weights ---- */
 
+/* Takes `root`, which was built after json_begin: what lacks a part is not published. */
 static int publish_json(struct export *export, const char *name, json_t *root)
 {
     char *text = root != NULL ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
+    if (!json_end()) {
+        free(text);
+        text = NULL;
+    }
     if (text == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %s", name);
     int error = storage_publish(export->folder, name, text, strlen(text));
@@ -425,6 +430,7 @@ static int publish_json(struct export *export, const char *name, json_t *root)
 
 static int publish_index(struct export *export)
 {
+    json_begin();
     json_t *map = json_object();
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < export->num_items; i++) {
@@ -441,10 +447,12 @@ static int publish_index(struct export *export)
 static int publish_tokenizer(struct export *export)
 {
     const char *path = export->cli->tokenizer;
-    json_t *data = json_loads(export->checkpoint.manifest->data_json != NULL
-                                  ? export->checkpoint.manifest->data_json
-                                  : "{}",
-                              0, NULL);
+    const char *data_json = export->checkpoint.manifest->data_json;
+    json_error_t reason;
+    json_t *data;
+    data_json = data_json != NULL ? data_json : "{}";
+    if (json_read(&data, data_json, strlen(data_json), &reason) == ERR_MEMORY)
+        return ERR_MEMORY; /* it may name another tokenizer */
     const char *want = json_string_value(json_object_get(data, "tokenizer"));
     char have[CHECKSUM_SHA256_HEX], *text = malloc(TOKENIZER_BYTES_MAX);
     FILE *file = fopen(path, "rb");
@@ -473,12 +481,14 @@ static int publish_tokenizer(struct export *export)
 
 static int publish_hf(struct export *export)
 {
+    json_t *config = NULL;
     int error = export->num_parts > 1 ? publish_index(export) : 0;
     if (error == 0 && export->cli->tokenizer[0] != '\0')
         error = publish_tokenizer(export);
     if (error == 0)
-        error = publish_json(export, HF_CONFIG,
-                             hf_model_config(&export->model, export->items[0].dtype));
+        error = hf_model_config(&config, &export->model, export->items[0].dtype);
+    if (error == 0)
+        error = publish_json(export, HF_CONFIG, config);
     return error != 0 ? error : storage_sync_names(export->folder, "");
 }
 

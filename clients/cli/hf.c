@@ -1,9 +1,9 @@
 /* hf.c - a Llama as Hugging Face keeps it (see hf.h). */
 #include "clients/cli/hf.h"
 
+#include "proto/json.h"
 #include "proto/report.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +33,13 @@ static double take_number(const json_t *config, const char *key, double missing)
     return json_is_number(member) ? json_number_value(member) : missing;
 }
 
+static int fail_memory(void)
+{
+    return report_error(ERR_MEMORY, NULL, "no memory for the description of a model");
+}
+
 /* Both spellings: members of config.json, or of its rope_parameters. */
-static void take_rope(struct hf_model *out, const json_t *config)
+static int take_rope(struct hf_model *out, const json_t *config)
 {
     const json_t *parameters = json_object_get(config, "rope_parameters");
     const json_t *scaling = json_object_get(config, "rope_scaling");
@@ -47,8 +52,11 @@ static void take_rope(struct hf_model *out, const json_t *config)
     const json_t *type = json_object_get(scaling, "rope_type");
     if (type == NULL)
         type = json_object_get(scaling, "type");
-    if (json_is_string(type) && strcmp(json_string_value(type), "default") != 0)
-        out->rope_scaling = json_deep_copy(scaling);
+    if (!json_is_string(type) || strcmp(json_string_value(type), "default") == 0)
+        return 0;
+    json_begin();
+    out->rope_scaling = json_deep_copy(scaling);
+    return json_end() ? 0 : fail_memory(); /* without it, it would be another model */
 }
 
 static int check_kind(const json_t *config)
@@ -105,16 +113,27 @@ int hf_model_read(struct hf_model *out, const json_t *config)
         return error;
     out->norm_eps = take_number(config, "rms_norm_eps", 1e-6);
     out->is_tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
-    take_rope(out, config);
-    return check_shape(out);
+    error = take_rope(out, config);
+    return error != 0 ? error : check_shape(out);
 }
 
-json_t *hf_model_config(const struct hf_model *model, enum dtype dtype)
+/* Hands a document out, unless a part of it is missing for lack of memory: `is_whole` says. */
+static int hand_out(json_t **out, json_t *root, bool is_whole)
+{
+    *out = is_whole ? root : NULL;
+    if (is_whole && root != NULL)
+        return 0;
+    json_decref(root);
+    return fail_memory();
+}
+
+int hf_model_config(json_t **out, const struct hf_model *model, enum dtype dtype)
 {
     const char *type = dtype == DTYPE_F32    ? "float32"
                        : dtype == DTYPE_BF16 ? "bfloat16"
                        : dtype == DTYPE_F16  ? "float16"
                                              : "float64";
+    json_begin();
     json_t *config = json_pack(
         "{s[s] ss si si si si si si si si sf sf ss sb sb sb sf ss so so sb}", "architectures",
         "LlamaForCausalLM", "model_type", "llama", "hidden_size", (int)model->dim,
@@ -129,28 +148,34 @@ json_t *hf_model_config(const struct hf_model *model, enum dtype dtype)
         json_object_set_new(config, "rope_scaling",
                             model->rope_scaling != NULL ? json_deep_copy(model->rope_scaling)
                                                         : json_null());
-    return config;
+    return hand_out(out, config, json_end());
 }
 
 /* ---- the identity ---- */
 
-json_t *hf_model_identity(const struct hf_model *model)
+int hf_model_identity(json_t **out, const struct hf_model *model)
 {
-    json_t *out =
+    json_begin();
+    json_t *identity =
         json_pack("{si si si si si si si sf sf}", "dim", (int)model->dim, "layers",
                   (int)model->layers, "heads", (int)model->heads, "kv_heads", (int)model->kv_heads,
                   "head_dim", (int)model->head_dim, "hidden", (int)model->hidden, "vocab",
                   (int)model->vocab, "rope_theta", model->rope_theta, "norm_eps", model->norm_eps);
-    if (out != NULL && model->rope_scaling != NULL)
-        json_object_set_new(out, "rope_scaling", json_deep_copy(model->rope_scaling));
-    return json_pack("{so}", "model", out);
+    if (identity != NULL && model->rope_scaling != NULL)
+        json_object_set_new(identity, "rope_scaling", json_deep_copy(model->rope_scaling));
+    json_t *root = json_pack("{so}", "model", identity);
+    return hand_out(out, root, json_end());
 }
 
 int hf_model_of(struct hf_model *out, const char *identity_json)
 {
-    json_t *identity = json_loads(identity_json != NULL ? identity_json : "{}", 0, NULL);
-    const json_t *model = json_object_get(identity, "model");
+    const char *text = identity_json != NULL ? identity_json : "{}";
+    json_error_t reason;
+    json_t *identity;
     memset(out, 0, sizeof *out);
+    if (json_read(&identity, text, strlen(text), &reason) == ERR_MEMORY)
+        return ERR_MEMORY;
+    const json_t *model = json_object_get(identity, "model");
     const struct {
         uint32_t *out;
         const char *key;
@@ -170,9 +195,10 @@ int hf_model_of(struct hf_model *out, const char *identity_json)
     if (error == 0) {
         out->rope_theta = take_number(model, "rope_theta", 0);
         out->norm_eps = take_number(model, "norm_eps", 0);
+        json_begin();
         if (json_is_object(json_object_get(model, "rope_scaling")))
             out->rope_scaling = json_deep_copy(json_object_get(model, "rope_scaling"));
-        error = check_shape(out);
+        error = json_end() ? check_shape(out) : fail_memory();
     }
     json_decref(identity);
     return error;

@@ -32,9 +32,9 @@ int hf_model_read(struct hf_model *out, const struct json_t *config);
 /* From a manifest's identity, as the trainer and an import write it. ERR_INVALID: it has none. */
 int hf_model_of(struct hf_model *out, const char *identity_json);
 void hf_model_free(struct hf_model *model);
-/* To be freed with json_decref; NULL: no memory. */
-struct json_t *hf_model_identity(const struct hf_model *model);
-struct json_t *hf_model_config(const struct hf_model *model, enum dtype dtype);
+/* *out is freed with json_decref. ERR_MEMORY: then it is NULL, and never a part of the document. */
+int hf_model_identity(struct json_t **out, const struct hf_model *model);
+int hf_model_config(struct json_t **out, const struct hf_model *model, enum dtype dtype);
 
 struct hf_tensor {
     char ours[128], theirs[128];

@@ -10,11 +10,11 @@
  * are zeros, which need not be stored. */
 #include "clients/cli/engine/writer.h"
 #include "clients/cli/hf.h"
+#include "proto/json.h"
 #include "proto/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,31 +61,59 @@ struct import {
 
 /* ---- the folder's files ---- */
 
+/* All of it, or an error: what cannot be read is not damaged. */
+static int read_bytes(void *out, int fd, const char *name, uint64_t start, uint64_t bytes)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t got = pread(fd, (char *)out + done, bytes - done, (off_t)(start + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return report_errno(ERR_IO, "could not read a file of the model", name);
+        if (got == 0)
+            return report_error(ERR_IO, "was it changed meanwhile?", "%s ended early", name);
+        done += (uint64_t)got;
+    }
+    return 0;
+}
+
+static int parse_object(json_t **out, const char *name, const char *text, size_t bytes)
+{
+    json_error_t where;
+    int error = json_read(out, text, bytes, &where);
+    if (error == ERR_MEMORY || json_is_object(*out))
+        return error;
+    json_decref(*out);
+    *out = NULL;
+    return report_error(ERR_CORRUPT, NULL, "%s is not a JSON object", name);
+}
+
 /* Reads a small file of the folder as JSON. ERR_NOT_FOUND. */
 static int read_json(json_t **out, int folder, const char *name, size_t most)
 {
     int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat status;
+    char *text = NULL;
+    int error = 0;
     *out = NULL;
     if (fd < 0 && errno == ENOENT)
         return report_error(ERR_NOT_FOUND, NULL, "there is no %s", name);
-    FILE *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
-    if (file == NULL || fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
-        return report_errno(ERR_IO, "could not read a file of the model", name);
-    char *text = (uint64_t)status.st_size <= most ? malloc((size_t)status.st_size + 1) : NULL;
-    size_t bytes = text != NULL ? fread(text, 1, (size_t)status.st_size, file) : 0;
-    json_error_t where;
-    if (text != NULL)
-        *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    if (fd < 0 || fstat(fd, &status) != 0)
+        error = report_errno(ERR_IO, "could not read a file of the model", name);
+    else if (!S_ISREG(status.st_mode))
+        error = report_error(ERR_IO, NULL, "%s is not a file", name);
+    else if ((uint64_t)status.st_size > most)
+        error = report_error(ERR_CORRUPT, NULL, "%s is larger than %zu bytes", name, most);
+    else if ((text = malloc((size_t)status.st_size + 1)) == NULL)
+        error = report_error(ERR_MEMORY, NULL, "no memory for %s", name);
+    if (error == 0)
+        error = read_bytes(text, fd, name, 0, (uint64_t)status.st_size);
+    if (error == 0)
+        error = parse_object(out, name, text, (size_t)status.st_size);
     free(text);
-    fclose(file);
-    if ((uint64_t)status.st_size > most)
-        return report_error(ERR_CORRUPT, NULL, "%s is larger than %zu bytes", name, most);
-    if (json_is_object(*out))
-        return 0;
-    json_decref(*out);
-    *out = NULL;
-    return report_error(ERR_CORRUPT, NULL, "%s is not a JSON object", name);
+    if (fd >= 0)
+        close(fd);
+    return error;
 }
 
 static int read_header(struct source_file *file)
@@ -95,17 +123,17 @@ static int read_header(struct source_file *file)
     uint64_t length = 0;
     if (fstat(file->fd, &status) != 0)
         return report_errno(ERR_IO, "could not read a file of the model", file->name);
-    if (!S_ISREG(status.st_mode) || pread(file->fd, first, sizeof first, 0) != sizeof first)
+    if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size < sizeof first)
         return report_error(ERR_CORRUPT, NULL, "it is no safetensors file");
-    int error = safetensors_length(&length, first, (uint64_t)status.st_size);
+    int error = read_bytes(first, file->fd, file->name, 0, sizeof first);
+    if (error == 0)
+        error = safetensors_length(&length, first, (uint64_t)status.st_size);
     if (error != 0)
         return error;
     char *text = malloc(length);
     if (text == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a header");
-    ssize_t got = pread(file->fd, text, length, sizeof first);
-    if (got != (ssize_t)length)
-        error = report_error(ERR_IO, NULL, "its header could not be read");
+    error = read_bytes(text, file->fd, file->name, sizeof first, length);
     if (error == 0)
         error = safetensors_parse(&file->header, text, length, (uint64_t)status.st_size);
     free(text);
@@ -324,38 +352,29 @@ static int plan_manifest(struct import *import)
     snprintf(copy, sizeof copy, "%s", import->cli->args[0]);
     snprintf(manifest->summary.run, sizeof manifest->summary.run, "%s", import->cli->run);
     manifest->summary.attempt = 1;
-    import->identity_json = dump(hf_model_identity(&import->model));
+    json_t *identity = NULL;
+    int error = hf_model_identity(&identity, &import->model);
+    if (error != 0)
+        return error;
+    json_begin();
+    import->identity_json = dump(identity);
     import->config_json = dump(json_pack("{sO}", "hf", import->config));
     /* Names that are no UTF-8 are left out. */
     json_t *data = json_pack("{ss}", "imported_from", basename(copy));
     import->data_json = dump(data != NULL ? data : json_object());
-    if (import->identity_json == NULL || import->config_json == NULL || import->data_json == NULL)
+    if (!json_end() || import->identity_json == NULL || import->config_json == NULL ||
+        import->data_json == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the manifest");
     manifest->identity_json = import->identity_json;
     manifest->config_json = import->config_json;
     manifest->data_json = import->data_json;
     manifest->state_json = state_json;
     manifest->mesh_json = import->mesh_json;
-    int error = plan_table(import);
+    error = plan_table(import);
     return error != 0 ? error : writer_plan(&import->writer);
 }
 
 /* ---- the data ---- */
-
-static int read_bytes(void *out, const struct source_file *file, uint64_t start, uint64_t bytes)
-{
-    for (uint64_t done = 0; done < bytes;) {
-        ssize_t got = pread(file->fd, (char *)out + done, bytes - done, (off_t)(start + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return report_errno(ERR_IO, "could not read a file of the model", file->name);
-        if (got == 0)
-            return report_error(ERR_IO, "was it changed meanwhile?", "%s ended early", file->name);
-        done += (uint64_t)got;
-    }
-    return 0;
-}
 
 /* `count` elements of a tensor of ours from the element `first` on, as floats. `room`: of a block.
  */
@@ -371,7 +390,8 @@ static int read_elements(float *out, void *room, const struct source *source, ui
             now = width - inside < count ? width - inside : count;
             from = heads_to_halves(first / width, source->tensor.head_rows) * width + inside;
         }
-        error = read_bytes(room, source->file, source->start + from * size, now * size);
+        error = read_bytes(room, source->file->fd, source->file->name, source->start + from * size,
+                           now * size);
         if (error == 0)
             convert_elements(out, DTYPE_F32, room, source->dtype, now);
         out += now;
