@@ -118,19 +118,24 @@ static bool summary_fits(const struct manifest_summary *summary, const char *run
     return strcmp(summary->run, run) == 0 && summary->step == step && summary->attempt == attempt;
 }
 
-static void read_summary(struct catalog_entry *entry, const void *text, size_t bytes,
-                         const char *run, uint64_t step, uint64_t attempt)
+/* What is wrong with it is noted; ERR_MEMORY: nobody knows. */
+static int read_summary(struct catalog_entry *entry, const void *text, size_t bytes,
+                        const char *run, uint64_t step, uint64_t attempt)
 {
-    if (manifest_read_summary(&entry->summary, text, bytes) != 0)
+    int error = manifest_read_summary(&entry->summary, text, bytes);
+    if (error == ERR_MEMORY)
+        return error;
+    if (error != 0)
         snprintf(entry->damage, sizeof entry->damage, "%s", report_message());
     else if (!summary_fits(&entry->summary, run, step, attempt))
         snprintf(entry->damage, sizeof entry->damage, "the manifest is of another checkpoint");
     if (entry->damage[0] == '\0')
-        return;
+        return 0;
     memset(&entry->summary, 0, sizeof entry->summary);
     snprintf(entry->summary.run, sizeof entry->summary.run, "%s", run);
     entry->summary.step = step;
     entry->summary.attempt = attempt;
+    return 0;
 }
 
 static int visit_step(void *user, const struct storage_entry *found)
@@ -153,7 +158,7 @@ static int visit_step(void *user, const struct storage_entry *found)
         return error;
     error = add_entry(visit->catalog, &entry);
     if (error == 0)
-        read_summary(entry, text, size < room ? size : room, visit->run, step, attempt);
+        error = read_summary(entry, text, size < room ? size : room, visit->run, step, attempt);
     return error;
 }
 

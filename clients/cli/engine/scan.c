@@ -161,6 +161,8 @@ static struct slot *wait_for_ready(struct scan *scan, bool *out_failed)
 
 static int work_on(struct scan *scan, uint32_t worker, struct slot *slot, bool *out_damaged)
 {
+    if (slot->request.error == ERR_MEMORY) /* which says nothing about the block */
+        return report_error(ERR_MEMORY, NULL, "the system had no memory to read a block");
     *out_damaged = slot->request.error != 0 ||
                    !shard_block_is_good(slot->read.file, slot->read.block, slot->data);
     slot->error_number = slot->request.error != 0 ? slot->request.error_number : 0;

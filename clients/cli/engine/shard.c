@@ -110,13 +110,15 @@ static int read_table(struct shard_file *file, struct storage *store, uint64_t w
             report_error(ERR_CORRUPT, NULL, "the checksum table (bytes %llu to %llu) is damaged",
                          (unsigned long long)file->geometry.table_start,
                          (unsigned long long)file->geometry.file_bytes);
-    for (uint64_t i = 0; error == 0 && i < file->geometry.num_blocks; i++)
-        hashes[i] = shard_table_entry(hashes, i);
-    if (error == 0)
-        file->hashes = realloc(hashes, file->geometry.num_blocks * sizeof *hashes);
-    else
+    if (error != 0) {
         free(hashes);
-    return error;
+        return error;
+    }
+    for (uint64_t i = 0; i < file->geometry.num_blocks; i++)
+        hashes[i] = shard_table_entry(hashes, i);
+    uint64_t *fitting = realloc(hashes, file->geometry.num_blocks * sizeof *hashes);
+    file->hashes = fitting != NULL ? fitting : hashes; /* what is too large does as well */
+    return 0;
 }
 
 /* Does the header describe exactly what the layout says this shard holds? */
