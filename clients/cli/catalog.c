@@ -6,9 +6,9 @@
 #include "clients/cli/cli.h"
 
 #include "proto/ckpt.pb-c.h"
+#include "proto/json.h"
 #include "proto/rpc.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,12 +78,14 @@ static void print_rows_end(const struct cli *cli, size_t count)
         printf("no checkpoints\n");
 }
 
-static bool is_pinned(struct storage *store, const struct manifest_summary *summary)
+static int is_pinned(bool *out, struct storage *store, const struct manifest_summary *summary)
 {
     char prefix[STORAGE_KEY_MAX];
-    return shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt) ==
-               0 &&
-           storage_group_find_note(store, STORAGE_PIN, prefix, NULL, 0) == 0;
+    int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
+    if (error == 0)
+        error = storage_group_find_note(store, STORAGE_PIN, prefix, NULL, 0);
+    *out = error == 0;
+    return error == ERR_NOT_FOUND ? 0 : error;
 }
 
 static int list_store(const struct cli *cli)
@@ -95,8 +97,10 @@ static int list_store(const struct cli *cli)
         error = catalog_read(&catalog, store, cli->num_args > 0 ? cli->args[0] : "");
     if (error == 0)
         print_rows_begin(cli);
-    for (uint32_t i = 0; i < catalog.count; i++) {
+    for (uint32_t i = 0; i < catalog.count && error == 0; i++) {
         const struct manifest_summary *from = &catalog.entries[i].summary;
+        bool has_pin = false;
+        error = is_pinned(&has_pin, store, from);
         const struct row row = {.run = from->run,
                                 .nonce = from->nonce,
                                 .time = from->time,
@@ -106,8 +110,9 @@ static int list_store(const struct cli *cli)
                                 .attempt = from->attempt,
                                 .bytes = from->bytes,
                                 .world_size = from->world_size,
-                                .is_pinned = is_pinned(store, from)};
-        (cli->is_json ? print_row_json : print_row)(&row, i == 0);
+                                .is_pinned = has_pin};
+        if (error == 0)
+            (cli->is_json ? print_row_json : print_row)(&row, i == 0);
     }
     if (error == 0)
         print_rows_end(cli, catalog.count);
@@ -221,9 +226,13 @@ static void print_tensors(const struct manifest *manifest)
 }
 
 /* Where its data go on, and what the optimizer has seen, as the trainer says it. */
-static void print_position(const char *state_json)
+static int print_position(const char *state_json)
 {
-    json_t *state = json_loads(state_json != NULL ? state_json : "{}", 0, NULL);
+    const char *text = state_json != NULL ? state_json : "{}";
+    json_error_t reason;
+    json_t *state;
+    if (json_read(&state, text, strlen(text), &reason) == ERR_MEMORY)
+        return ERR_MEMORY;
     const json_t *sample = json_object_get(json_object_get(state, "data"), "next_sample");
     const json_t *update = json_object_get(json_object_get(state, "optimizer"), "step");
     if (json_is_integer(sample))
@@ -231,9 +240,10 @@ static void print_position(const char *state_json)
     if (json_is_integer(update))
         printf("%-12s %lld\n", "updates", (long long)json_integer_value(update));
     json_decref(state);
+    return 0;
 }
 
-static void print_manifest(const struct manifest *manifest)
+static int print_manifest(const struct manifest *manifest)
 {
     const struct manifest_summary *summary = &manifest->summary;
     char size[32], text[128];
@@ -251,7 +261,9 @@ static void print_manifest(const struct manifest *manifest)
     if (manifest->converted_from[0] != '\0')
         printf("%-12s nonce %s\n", "made from",
                text_safe(text, sizeof text, manifest->converted_from));
-    print_position(manifest->state_json);
+    int error = print_position(manifest->state_json);
+    if (error != 0)
+        return error;
     printf("%-12s %s\n", "code", text_safe(text, sizeof text, manifest->code_version));
     print_member("mesh", manifest->mesh_json);
     print_member("identity", manifest->identity_json);
@@ -263,19 +275,33 @@ static void print_manifest(const struct manifest *manifest)
     for (uint32_t i = 0; i < summary->shards; i++)
         printf("shard-%05u-of-%05u.safetensors%10s %14llu\n", i + 1, summary->shards, "",
                (unsigned long long)manifest->shards[i].bytes);
+    return 0;
+}
+
+/* A document on stdout, or an error and perhaps a part of it. */
+static int print_document(const json_t *root)
+{
+    json_begin();
+    int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+    if (!json_end())
+        return report_error(ERR_MEMORY, NULL, "no memory to write the output");
+    printf("\n");
+    return failed != 0 ? report_error(ERR_IO, NULL, "could not write the output") : 0;
 }
 
 /* The manifest itself is JSON already. Its bytes reach the terminal as they are, so only when
  * jansson, which escapes what is not printable, has read and written them. */
 static int print_manifest_json(const char *text, size_t bytes)
 {
-    json_t *root = json_loadb(text, bytes, 0, NULL);
-    if (root == NULL)
+    json_error_t reason;
+    json_t *root;
+    int error = json_read(&root, text, bytes, &reason);
+    if (error == ERR_CORRUPT)
         return report_error(ERR_CORRUPT, NULL, "the manifest is not JSON");
-    int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
-    printf("\n");
+    if (error == 0)
+        error = print_document(root);
     json_decref(root);
-    return failed != 0 ? report_error(ERR_IO, NULL, "could not write the manifest") : 0;
+    return error;
 }
 
 static int show_store(const struct cli *cli)
@@ -289,7 +315,7 @@ static int show_store(const struct cli *cli)
     if (error == 0 && cli->is_json)
         error = print_manifest_json(checkpoint.text, checkpoint.text_bytes);
     else if (error == 0)
-        print_manifest(checkpoint.manifest);
+        error = print_manifest(checkpoint.manifest);
     if (error == 0 && !cli->is_json && checkpoint.quarantine[0] != '\0')
         printf("\nIN QUARANTINE: %s\n", text_safe(text, sizeof text, checkpoint.quarantine));
     if (checkpoint.store != NULL)
@@ -320,7 +346,7 @@ static int show_server(const struct cli *cli)
     if (error == 0 && cli->is_json)
         error = print_manifest_json(text, strlen(text));
     else if (error == 0)
-        print_manifest(manifest);
+        error = print_manifest(manifest);
     manifest_free(manifest);
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;
@@ -368,11 +394,14 @@ int cli_call_status(struct json_t **out, const struct cli *cli)
                          &holdfast__v1__status_reply__descriptor, CALL_MS);
     if (error != 0)
         return error;
-    *out = json_loads(((const Holdfast__V1__StatusReply *)answer)->json, 0, NULL);
+    const char *text = ((const Holdfast__V1__StatusReply *)answer)->json;
+    json_error_t reason;
+    error = json_read(out, text, strlen(text), &reason);
     protobuf_c_message_free_unpacked(answer, NULL);
-    if (json_is_object(*out))
-        return 0;
+    if (error == ERR_MEMORY || json_is_object(*out))
+        return error;
     json_decref(*out);
+    *out = NULL;
     return report_error(ERR_CORRUPT, NULL, "ckptd's status is not a JSON object");
 }
 
@@ -383,13 +412,15 @@ int cli_status(const struct cli *cli)
     if (error != 0)
         return error;
     if (cli->is_json) {
-        json_dumpf(root, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
-        printf("\n");
+        error = print_document(root);
     } else {
+        json_begin();
         print_value("", root, 0);
+        if (!json_end())
+            error = report_error(ERR_MEMORY, NULL, "no memory to print the status");
     }
     json_decref(root);
-    return 0;
+    return error;
 }
 
 /* The standard health service. Its two messages have the wire form of ours: an empty request, and

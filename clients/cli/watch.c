@@ -5,8 +5,8 @@
  * object per line with --json. A ckptd that goes away is said and waited for: it may be restarted
  * under load. */
 #include "clients/cli/cli.h"
+#include "proto/json.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -47,10 +47,11 @@ static uint64_t rate(uint64_t before, uint64_t after, double seconds)
     return after >= before && seconds > 0 ? (uint64_t)((double)(after - before) / seconds) : 0;
 }
 
-static void print_json(const json_t *status, uint64_t write_rate, uint64_t read_rate)
+static int print_json(const json_t *status, uint64_t write_rate, uint64_t read_rate)
 {
     char when[32];
     manifest_now(when);
+    json_begin();
     json_t *line = json_pack("{ss sI sI sO sO sO}", "time", when, "committed_bytes_per_second",
                              (json_int_t)write_rate, "read_bytes_per_second", (json_int_t)read_rate,
                              "saves", json_object_get(status, "saves"), "last_commit",
@@ -58,8 +59,11 @@ static void print_json(const json_t *status, uint64_t write_rate, uint64_t read_
                              json_object_get(status, "since_start"));
     if (line != NULL)
         json_dumpf(line, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
-    printf("\n");
     json_decref(line);
+    if (!json_end())
+        return report_error(ERR_MEMORY, NULL, "no memory to print a look");
+    printf("\n");
+    return 0;
 }
 
 static void print_save(const json_t *save)
@@ -78,7 +82,7 @@ static void print_save(const json_t *save)
            json_is_true(json_object_get(save, "failing")) ? "  FAILING" : "");
 }
 
-static void print_text(const json_t *status, uint64_t write_rate, uint64_t read_rate)
+static int print_text(const json_t *status, uint64_t write_rate, uint64_t read_rate)
 {
     const json_t *saves = json_object_get(status, "saves");
     const json_t *newest = json_object_get(status, "last_commit");
@@ -96,6 +100,7 @@ static void print_text(const json_t *status, uint64_t write_rate, uint64_t read_
            json_array_size(saves), text_bytes(size[0], 32, write_rate),
            text_bytes(size[1], 32, read_rate));
     json_array_foreach(saves, index, save) print_save(save);
+    return 0;
 }
 
 /* One look. ERR_UNAVAILABLE is an answer too once ckptd has been seen. */
@@ -108,7 +113,7 @@ static int look_again(struct look *last, const struct cli *cli)
         double seconds = last->seconds > 0 ? look.seconds - last->seconds : 0;
         uint64_t write_rate = rate(last->committed, look.committed, seconds);
         uint64_t read_rate = rate(last->read, look.read, seconds);
-        (cli->is_json ? print_json : print_text)(status, write_rate, read_rate);
+        error = (cli->is_json ? print_json : print_text)(status, write_rate, read_rate);
         *last = look;
     } else if ((error == ERR_UNAVAILABLE || error == ERR_TIMEOUT) && last->seconds > 0) {
         if (last->is_there && cli->is_json)
