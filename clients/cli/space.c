@@ -119,10 +119,20 @@ static int count_file(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-static bool exists(struct storage *store, const char *key)
+/* An error is no answer: what hangs on it is removed. */
+static int look_for(bool *out, struct storage *store, const char *key)
 {
     uint64_t bytes;
-    return storage_fetch(store, key, NULL, 0, &bytes) == 0;
+    int error = storage_fetch(store, key, NULL, 0, &bytes);
+    *out = error == 0;
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+static int look_for_holder(bool *out, struct storage *store, const char *key)
+{
+    int error = storage_find_holder(store, key);
+    *out = error == 0;
+    return error == ERR_NOT_FOUND ? 0 : error;
 }
 
 /* Shards without a manifest; what is not ours stays, with its directory. */
@@ -148,15 +158,19 @@ static int look_at_step(bool *out_committed, struct contents *contents, struct s
                         const char *run, const char *name)
 {
     char directory[STORAGE_KEY_MAX + 1], key[STORAGE_KEY_MAX + 32];
+    bool is_cut_short = false;
     snprintf(directory, sizeof directory, "%s/%s", run, name);
     *contents = (struct contents){0};
     int error = storage_list(space->store, directory, count_file, contents);
     snprintf(key, sizeof key, "%s/%s", directory, MANIFEST_NAME);
-    *out_committed = exists(space->store, key);
-    snprintf(key, sizeof key, "%s/tombstones/%s", run, name);
+    if (error == 0)
+        error = look_for(out_committed, space->store, key);
     if (error != 0 || *out_committed)
         return error;
-    bool is_cut_short = exists(space->store, key);
+    snprintf(key, sizeof key, "%s/tombstones/%s", run, name);
+    error = look_for(&is_cut_short, space->store, key);
+    if (error != 0)
+        return error;
     tell_rubbish(space, is_cut_short ? CUT_SHORT : UNFINISHED, directory, &contents->ours);
     return space->removes && !is_cut_short ? remove_unfinished(space, directory) : 0;
 }
@@ -167,7 +181,7 @@ static int look_at_step(bool *out_committed, struct contents *contents, struct s
 static int look_at_note(struct space *space, const char *run, const char *folder, const char *name)
 {
     char key[STORAGE_KEY_MAX + 32], manifest[STORAGE_KEY_MAX + 32];
-    bool is_lease = strcmp(folder, "leases") == 0;
+    bool is_lease = strcmp(folder, "leases") == 0, is_used = false;
     snprintf(key, sizeof key, "%s/%s/%s", run, folder, name);
     snprintf(manifest, sizeof manifest, "%s/%.*s/%s", run, (int)strcspn(name, "."), name,
              MANIFEST_NAME);
@@ -175,8 +189,12 @@ static int look_at_note(struct space *space, const char *run, const char *folder
         tell_rubbish(space, CUT_SHORT, key, &(struct usage){0, 1});
         return 0;
     }
-    if (is_lease ? storage_find_holder(space->store, key) == 0 : exists(space->store, manifest))
+    if (name[0] == '.') /* of no checkpoint: not ours */
         return 0;
+    int error = is_lease ? look_for_holder(&is_used, space->store, key)
+                         : look_for(&is_used, space->store, manifest);
+    if (error != 0 || is_used)
+        return error;
     tell_rubbish(space, STALE_NOTE, key, &(struct usage){0, 1});
     return remove_key(space, key);
 }
