@@ -24,6 +24,7 @@ struct outcome {
     uint64_t step, attempt, bytes;
     unsigned reasons;
     bool is_removed;
+    int code; /* of the error, as far as it is known; 0: none, or a server's */
     char error[256];
 };
 struct outcomes {
@@ -136,12 +137,16 @@ static int visit_file(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* Are all its files there, with all their bytes? What is not counts as unverifiable, and stays. */
-static bool is_whole(struct storage *store, const struct catalog_entry *entry, const char *prefix)
+/* Are all its files there, with all their bytes? What is not counts as unverifiable, and stays.
+ * ERR_MEMORY: nobody knows. */
+static int look_at_files(bool *out_whole, struct storage *store, const struct catalog_entry *entry,
+                         const char *prefix)
 {
     struct files files = {0};
-    return entry->damage[0] == '\0' && storage_list(store, prefix, visit_file, &files) == 0 &&
-           files.count == entry->summary.shards && files.bytes == entry->summary.bytes;
+    int error = storage_list(store, prefix, visit_file, &files);
+    *out_whole = error == 0 && entry->damage[0] == '\0' && files.count == entry->summary.shards &&
+                 files.bytes == entry->summary.bytes;
+    return error == ERR_MEMORY ? error : 0;
 }
 
 static int read_metric(struct retain_item *item, struct storage *store, const char *run,
@@ -169,10 +174,13 @@ static int fill_item(struct retain_item *out, struct storage *store,
     char prefix[STORAGE_KEY_MAX];
     *out = (struct retain_item){
         .step = summary->step, .attempt = summary->attempt, .time = retain_time(summary->time)};
+    bool is_whole = false;
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
+    if (error == 0)
+        error = look_at_files(&is_whole, store, entry, prefix);
     if (error != 0)
         return error;
-    out->is_damaged = !is_whole(store, entry, prefix);
+    out->is_damaged = !is_whole;
     error = storage_group_find_note(store, STORAGE_PIN, prefix, NULL, 0);
     out->is_pinned = error == 0;
     if (error != 0 && error != ERR_NOT_FOUND)
@@ -192,6 +200,7 @@ static void remove_one(struct outcome *outcome, struct storage *store, const cha
     if (error == 0)
         error = storage_group_remove(store, &checkpoint_kind, prefix);
     outcome->is_removed = error == 0;
+    outcome->code = error;
     if (error != 0)
         snprintf(outcome->error, sizeof outcome->error, "%s", report_line());
 }
@@ -320,14 +329,17 @@ static int judge(const struct outcomes *outcomes)
 {
     size_t failed = 0;
     const char *first = "";
+    bool is_memory = false;
     for (size_t i = outcomes->count; i-- > 0;)
         if (outcomes->list[i].error[0] != '\0') {
             first = outcomes->list[i].error;
+            is_memory = outcomes->list[i].code == ERR_MEMORY;
             failed++;
         }
-    return failed == 0 ? 0
-                       : report_error(ERR_IO, "what stays is whole; prune again",
-                                      "%zu checkpoints could not be removed: %s", failed, first);
+    return failed == 0
+               ? 0
+               : report_error(is_memory ? ERR_MEMORY : ERR_IO, "what stays is whole; prune again",
+                              "%zu checkpoints could not be removed: %s", failed, first);
 }
 
 int cli_prune(const struct cli *cli)
