@@ -345,7 +345,8 @@ int cli_gc(const struct cli *cli)
         error = for_all_runs(&space, &all, collect);
         if (error == 0)
             error = sweep(&space, "");
-        print_collected(&space, is_served);
+        if (error == 0)
+            print_collected(&space, is_served);
     }
     storage_close(space.store);
     return error;
@@ -478,9 +479,12 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
     char size[4][32];
     measure.selection = *selection;
     if (space.cli->is_json)
-        printf("%s\n    {\"run\": \"%s\", \"checkpoints\": [", sums->is_first ? "" : ",", run);
+        printf("%s\n    {\"run\": \"%s\", \"checkpoints\": [",
+               sums->is_first ? "{\"runs\": [" : ",", run);
     int error = look_at_run(&space, run, measure_checkpoint, &measure);
     uint64_t rubbish = rubbish_bytes(&space);
+    if (error != 0)
+        return error;
     if (space.cli->is_json)
         printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu}",
                measure.is_first ? "" : "\n    ", (unsigned long long)space.total,
@@ -495,7 +499,7 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
     sums->other += space.other;
     sums->shared += space.shared;
     sums->rubbish[UNFINISHED].bytes += rubbish;
-    if (error == 0 && selection->step >= 0 && measure.num_checkpoints == 0)
+    if (selection->step >= 0 && measure.num_checkpoints == 0)
         error =
             report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
                          "run %s has no checkpoint of step %lld", run, (long long)selection->step);
@@ -515,15 +519,13 @@ int cli_du(const struct cli *cli)
     int error = cli->num_args > 0 ? selection_parse(&selection, cli->args[0]) : 0;
     if (error == 0)
         error = store_open(&space.store, cli);
-    if (error == 0 && cli->is_json)
-        printf("{\"runs\": [");
     if (error == 0 && selection.step >= 0)
         error = measure_run(&space, selection.run, &selection);
     else if (error == 0)
         error = for_all_runs(&space, &selection, measure_all);
-    if (space.store != NULL && cli->is_json)
+    if (error == 0 && cli->is_json)
         printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu}\n",
-               space.is_first ? "" : "\n  ", (unsigned long long)space.total,
+               space.is_first ? "{\"runs\": [" : "\n  ", (unsigned long long)space.total,
                (unsigned long long)rubbish_bytes(&space), (unsigned long long)space.other,
                (unsigned long long)space.shared);
     else if (error == 0 && selection.run[0] == '\0')

@@ -253,7 +253,8 @@ static int verify_all(struct verify *verify)
         error = verify_blocks(verify);
         progress_end(&verify->progress);
     }
-    print_end(verify);
+    if (error == 0) /* else nothing can be said about the whole */
+        print_end(verify);
     return error;
 }
 
@@ -270,7 +271,7 @@ static int release(const struct verify *verify)
         return error;
     error = storage_group_unnote(store, STORAGE_QUARANTINE, prefix);
     storage_close(store);
-    if (!verify->cli->is_json)
+    if (!verify->cli->is_json && (error == 0 || error == ERR_NOT_FOUND))
         printf("%s: %s\n", verify->checkpoint.name,
                error == 0 ? "out of quarantine; a running ckptd sees that at its next start"
                           : "was not in quarantine");
