@@ -188,6 +188,7 @@ struct chunk {
     uint32_t index;  /* in the file; a window's chunks take the next one when theirs is written */
     int error;       /* of its last step: 0 or a code; the errno is in `request` */
     bool is_written; /* PASS_STAGE: its bytes are in the file */
+    bool is_proven;  /* PASS_READ of a whole shard: its blocks are what the table says */
     uint64_t unannounced; /* data bytes that the rank has yet to announce */
     struct job job;
     struct event reported;
@@ -241,7 +242,8 @@ struct image {
 
     struct job job;             /* before and after a READ or VERIFY pass */
     struct shard_wait *waiting; /* for that pass; service thread */
-    /* Of a part (restore/part.c). */
+    /* PASS_READ: chunks [first_chunk, end_chunk) are proven and can be lent; of a part, when it is
+     * whole (restore/part.c). */
     uint32_t first_chunk, end_chunk;
     uint8_t *stored_table; /* as it is in the file, from a multiple of STORAGE_ALIGN */
 
@@ -592,7 +594,7 @@ struct shard_wait {
     struct rpc_call *call;
     uint64_t load; /* by number: the load may have ended */
     uint32_t shard;
-    uint64_t from_byte; /* of a shard that is lent in parts */
+    uint64_t from_byte; /* the first that is needed */
     struct timer timer; /* for memory only */
 };
 

@@ -7,8 +7,9 @@
  * reads ahead in that order, so the next shard is there when the last is copied, and a shard may go
  * when the slowest rank is past it.
  *
- * Where the pool of ckptd does not hold a shard, ckptd lends a part of it at a time: whole blocks.
- * The boxes are then copied as far as the part goes, and LoadShard is asked for what comes next.
+ * ckptd lends of a shard what is proven so far, or, where its pool does not hold a shard, a part of
+ * it at a time: whole blocks. The boxes are copied as far as the part goes, and LoadShard is asked
+ * for what comes next.
  *
  * What ckptd says is checked: every box must lie inside the saved slice, the wanted slice and the
  * shard, and in the end as many elements of each slice must have been copied as it has.
@@ -44,6 +45,7 @@ struct load {
 struct shard_view {
     unsigned char *data;
     uint64_t start, bytes, mapped;
+    uint64_t from;   /* what lies before this byte was copied from the parts before */
     uint64_t length; /* of the shard */
 };
 
@@ -182,19 +184,22 @@ static void unmap_shard(struct shard_view *view)
 }
 
 static int map_shard(struct shard_view *view, struct load *load,
-                     const Holdfast__V1__LoadShardReply *reply)
+                     const Holdfast__V1__LoadShardReply *reply, uint64_t from)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), need;
     int error = 0;
     *view = (struct shard_view){0};
     view->length = reply->bytes;
-    view->start = reply->part_bytes != 0 ? reply->part_start : 0;
-    view->bytes = reply->part_bytes != 0 ? reply->part_bytes : reply->bytes;
+    view->start = reply->part_start;
+    view->bytes = reply->part_bytes;
+    view->from = from > view->start ? from : view->start;
     if (view->bytes == 0 || reply->n_segments > SESSION_POOL_SEGMENTS_MAX ||
         view->bytes > reply->n_segments * load->segment_bytes || view->start > view->length ||
         view->bytes > view->length - view->start)
-        return report_error(ERR_CORRUPT, NULL, "ckptd lent %zu segments for a shard of %llu bytes",
-                            reply->n_segments, (unsigned long long)reply->bytes);
+        return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                            "ckptd lent %zu segments for %llu of the %llu bytes of a shard",
+                            reply->n_segments, (unsigned long long)reply->part_bytes,
+                            (unsigned long long)reply->bytes);
     view->mapped = (view->bytes + page - 1) / page * page;
     need = (view->bytes + load->segment_bytes - 1) / load->segment_bytes;
     error = arena_reserve((void **)&view->data, view->mapped);
@@ -241,7 +246,7 @@ static void copy_item(struct load *load, const struct shard_view *view,
     uint64_t view_end = view->start + view->bytes;
     /* Elements never straddle the border of a block, so neither that of a part; one that does all
      * the same is left out, and missed in the end. */
-    uint64_t before = view->start > item->data_byte ? view->start - item->data_byte : 0;
+    uint64_t before = view->from > item->data_byte ? view->from - item->data_byte : 0;
     uint64_t at = before / size + (before % size != 0);
     uint64_t end = view_end > item->data_byte ? (view_end - item->data_byte) / size : 0;
     uint64_t saved = box_elements(&item->saved, dims);
@@ -322,7 +327,7 @@ static int load_part(uint64_t *at, struct load *load, size_t first, size_t end)
     int error = call_load_shard(load, shard, *at, &reply);
     if (error != 0)
         return error;
-    error = map_shard(&view, load, reply);
+    error = map_shard(&view, load, reply, *at);
     if (error == 0) {
         error = copy_items(&next, load, &view, first, end, strcmp(reply->tier, "memory") == 0);
         unmap_shard(&view);

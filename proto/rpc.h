@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #define RPC_MESSAGE_BYTES_MAX (4u << 20)
-#define RPC_PROTOCOL 1u
+#define RPC_PROTOCOL 2u
 
 struct rpc_call; /* one call on the server */
 

@@ -27,22 +27,6 @@ bool part_is_needed(const struct checkpoint *checkpoint, uint32_t shard)
 
 /* ---- lent, or not ---- */
 
-static void lend_part(struct shard_wait *wait, const struct image *image)
-{
-    Holdfast__V1__LoadShardReply reply = HOLDFAST__V1__LOAD_SHARD_REPLY__INIT;
-    uint64_t start, end, unused;
-    image_chunk_range(image, image->first_chunk, &start, &unused);
-    image_chunk_range(image, image->end_chunk - 1, &unused, &end);
-    reply.segments = image->segments;
-    reply.n_segments = image->num_segments;
-    reply.bytes = image->geometry.file_bytes;
-    reply.part_start = start;
-    reply.part_bytes = end - start;
-    reply.tier = "local";
-    rpc_call_reply(wait->call, &reply.base);
-    free(wait);
-}
-
 static void fail_part(struct image *image, struct shard_wait *wait)
 {
     struct fault fault = image->fault;
@@ -61,18 +45,12 @@ static void part_ended(struct event *event)
     struct checkpoint *checkpoint = image->checkpoint;
     struct service *service = image->service;
     struct shard_wait *wait = image->waiting;
-    struct load *load = NULL;
     image->waiting = NULL;
     image->in_pass = false;
-    if (image->fault.code != 0) {
+    if (image->fault.code != 0)
         fail_part(image, wait);
-    } else if (load_find(&load, service, wait->load) != 0) {
-        rpc_call_fail(wait->call, ERR_NOT_FOUND);
-        free(wait);
-    } else {
-        load_hold(load, image->shard, image);
-        lend_part(wait, image);
-    }
+    else
+        shard_lend(wait, image);
     image->readers--; /* the pass itself */
     image->checkpoint = NULL;
     image->state = IMAGE_ENDING; /* it lives as long as the load holds it */
@@ -83,27 +61,15 @@ static void part_ended(struct event *event)
 
 /* ---- the pass ---- */
 
-/* On a worker. The first block of the part that is not what the table says. */
-static int check_blocks(const struct image *image)
-{
-    uint64_t start, end, unused;
-    int error = 0;
-    image_chunk_range(image, image->first_chunk, &start, &unused);
-    image_chunk_range(image, image->end_chunk - 1, &unused, &end);
-    for (uint64_t i = start / CHECKSUM_BLOCK_BYTES;
-         i < image->geometry.num_blocks && i * CHECKSUM_BLOCK_BYTES < end && error == 0; i++)
-        error = file_check_block(image->stored_table, &image->geometry, i, image->sums[i],
-                                 &image->checkpoint->summary, image->shard);
-    return error;
-}
-
 static void work_end_part(struct job *job)
 {
     struct image *image = CONTAINER_OF(job, struct image, job);
     if (image->object)
         storage_object_close(image->service->storage, image->object);
     image->object = NULL;
-    int error = image->fault.code == 0 ? check_blocks(image) : 0;
+    int error = 0;
+    if (image->fault.code == 0)
+        error = pass_check_chunks(image, image->first_chunk, image->end_chunk);
     if (error != 0)
         fault_take(&image->fault, error);
 }
@@ -128,10 +94,6 @@ static void work_open_part(struct job *job)
 {
     struct image *image = CONTAINER_OF(job, struct image, job);
     int error = pass_open_file(image);
-    if (error == 0)
-        error = file_read_table(&image->stored_table, image->service->storage, image->object,
-                                &image->geometry, image->table_hash, &image->checkpoint->summary,
-                                image->shard);
     if (error != 0)
         fault_take(&image->fault, error);
 }

@@ -47,6 +47,8 @@ static void work_end_pass(struct job *job)
     if (image->object)
         storage_object_close(image->service->storage, image->object);
     image->object = NULL;
+    free(image->stored_table);
+    image->stored_table = NULL;
     int error = image->fault.code == 0 ? image_check_table(image, image->table_hash) : 0;
     if (error != 0)
         fault_take(&image->fault, error);
@@ -58,13 +60,37 @@ static void end_pass(struct image *image)
     loop_work(image->service->loop, &image->job);
 }
 
+int pass_check_chunks(const struct image *image, uint32_t first, uint32_t end)
+{
+    uint64_t per_chunk = (uint64_t)image->service->config->block_bytes / CHECKSUM_BLOCK_BYTES;
+    int error = 0;
+    for (uint64_t i = first * per_chunk;
+         i < image->geometry.num_blocks && i < end * per_chunk && error == 0; i++)
+        error = file_check_block(image->stored_table, &image->geometry, i, image->sums[i],
+                                 &image->checkpoint->summary, image->shard);
+    return error;
+}
+
+/* A chunk was read: what is proven may reach further. */
+static void prove_chunk(struct image *image, struct chunk *chunk)
+{
+    uint64_t start, end;
+    image_chunk_range(image, chunk->index, &start, &end);
+    image->service->stats.bytes_read += end - start;
+    int error = pass_check_chunks(image, chunk->index, chunk->index + 1);
+    if (error != 0 && image->fault.code == 0)
+        fault_take(&image->fault, error);
+    chunk->is_proven = error == 0;
+    while (image->end_chunk < image->num_chunks && image_chunk(image, image->end_chunk)->is_proven)
+        image->end_chunk++;
+    shard_grew(image);
+}
+
 static void chunk_advanced(struct image *image, struct chunk *chunk)
 {
     struct service *service = image->service;
-    uint64_t start, end;
-    image_chunk_range(image, chunk->index, &start, &end);
     if (image->pass == PASS_READ && chunk->error == 0)
-        service->stats.bytes_read += end - start;
+        prove_chunk(image, chunk);
     if (--service->chunks_in_passes + 1 == ahead_chunks(service))
         restore_wake(service);
     if (image->busy == 0)
@@ -90,9 +116,15 @@ static void hold_for_pass(struct image *image)
 
 int pass_open_file(struct image *image)
 {
+    const struct manifest_summary *summary = &image->checkpoint->summary;
+    struct storage *storage = image->service->storage;
     pool_clean(image->service->pool, image->segments, image->num_segments);
-    return file_open(&image->object, image->service->storage, &image->checkpoint->summary,
-                     image->shard, image->geometry.file_bytes);
+    int error =
+        file_open(&image->object, storage, summary, image->shard, image->geometry.file_bytes);
+    if (error == 0)
+        error = file_read_table(&image->stored_table, storage, image->object, &image->geometry,
+                                image->table_hash, summary, image->shard);
+    return error;
 }
 
 static void work_open_file(struct job *job)
@@ -112,6 +144,16 @@ static void file_opened(struct event *event)
     }
     image->service->chunks_in_passes -= image->num_chunks;
     end_pass(image);
+}
+
+/* The chunks with which another part can be lent wake the service thread. */
+static void await_parts(struct image *image)
+{
+    uint64_t start, end, part = shard_lend_bytes(image->service);
+    for (uint32_t i = 0; i < image->num_chunks; i++) {
+        image_chunk_range(image, i, &start, &end);
+        image_chunk(image, i)->is_awaited = start / part != end / part;
+    }
 }
 
 int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting)
@@ -138,6 +180,7 @@ int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *
         return error;
     }
     image->table_hash = checkpoint->manifest->shards[shard].table_hash;
+    await_parts(image);
     hold_for_pass(image);
     image->job = (struct job){.work = work_open_file, .done.run = file_opened};
     loop_work(service->loop, &image->job);

@@ -32,8 +32,12 @@ void load_settle(struct image *image);
  * it now. */
 int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting);
 void pass_verify(struct image *image);
-/* On a worker: zeroes the segments where another run had them, opens and measures the file. */
+/* On a worker: zeroes the segments where another run had them, opens and measures the file, reads
+ * its checksum table and proves it by the manifest. */
 int pass_open_file(struct image *image);
+/* The blocks of chunks [first, end), read and hashed, against that table. ERR_CORRUPT names the
+ * first that differs. */
+int pass_check_chunks(const struct image *image, uint32_t first, uint32_t end);
 
 /* ---- part.c ---- */
 
@@ -46,6 +50,12 @@ int part_load(struct load *load, struct shard_wait *wait);
 /* ---- shard.c ---- */
 
 void shard_proven(struct image *image);
+/* More of it is, while it is still being read. */
+void shard_grew(struct image *image);
+/* Answers with what is proven of it from the segment of wait->from_byte on, and frees `wait`. */
+void shard_lend(struct shard_wait *wait, struct image *image);
+/* As much must be proven, from the byte that is needed on, before a part of a shard is lent. */
+uint64_t shard_lend_bytes(const struct service *service);
 /* image->fault says why; the image has left its checkpoint when this returns. */
 void shard_failed(struct image *image);
 void shard_retry_starved(struct service *service); /* memory came back */

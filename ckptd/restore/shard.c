@@ -3,6 +3,9 @@
  *   LoadShard ──► in memory and proven ──► lent at once
  *             └─► a pass over it is under way, or started now (pass.c) ──► lent
  *
+ * A shard that comes from disk is lent as far as it is proven, LEND_BYTES or more at a time: the
+ * ranks copy while the rest is read. What lies before the byte that is asked for is not lent again.
+ *
  * Nothing is lent whose every block was not hashed and compared, whatever tier it came from. An
  * image whose writer is still connected is verified for each LoadShard, because the writer may
  * still write; without a writer once is enough. Calls for one shard share one pass.
@@ -19,12 +22,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LEND_BYTES (64ull << 20)
+
 static void begin_wait(struct shard_wait *wait);
 
 /* ---- lent, or not ---- */
 
-static void lend(struct shard_wait *wait, struct image *image)
+uint64_t shard_lend_bytes(const struct service *service)
 {
+    uint64_t segment = pool_segment_bytes(service->pool);
+    return segment < LEND_BYTES ? segment : LEND_BYTES;
+}
+
+/* The bytes of the file that can be lent. */
+static void proven_range(uint64_t *out_start, uint64_t *out_end, const struct image *image)
+{
+    uint64_t chunk = (uint64_t)image->service->config->block_bytes;
+    *out_start = image->first_chunk * chunk;
+    *out_end = image->end_chunk * chunk;
+    if (image->state != IMAGE_READING || *out_end > image->geometry.file_bytes)
+        *out_end = image->geometry.file_bytes;
+}
+
+void shard_lend(struct shard_wait *wait, struct image *image)
+{
+    Holdfast__V1__LoadShardReply reply = HOLDFAST__V1__LOAD_SHARD_REPLY__INIT;
+    uint64_t segment = pool_segment_bytes(wait->service->pool), start, end;
     struct load *load;
     int error = load_find(&load, wait->service, wait->load);
     if (error != 0) {
@@ -33,12 +56,16 @@ static void lend(struct shard_wait *wait, struct image *image)
         return;
     }
     load_hold(load, wait->shard, image);
-    Holdfast__V1__LoadShardReply reply = HOLDFAST__V1__LOAD_SHARD_REPLY__INIT;
-    reply.segments = image->segments;
-    reply.n_segments = image->num_segments;
+    proven_range(&start, &end, image);
+    uint64_t skip = (wait->from_byte - start) / segment;
+    reply.segments = image->segments + skip;
+    reply.part_start = start + skip * segment;
+    reply.part_bytes = end - reply.part_start;
+    reply.n_segments = (reply.part_bytes + segment - 1) / segment;
     reply.bytes = image->geometry.file_bytes;
     /* From disk for all loads that were open when it was read, whoever asked first. */
-    reply.tier = load->number > image->read_until ? "memory" : "local";
+    bool from_memory = image->state != IMAGE_READING && load->number > image->read_until;
+    reply.tier = from_memory ? "memory" : "local";
     rpc_call_reply(wait->call, &reply.base);
     free(wait);
 }
@@ -55,8 +82,24 @@ void shard_proven(struct image *image)
     struct shard_wait *wait = take_waiting(image);
     while (wait) {
         struct shard_wait *next = wait->next;
-        lend(wait, image);
+        shard_lend(wait, image);
         wait = next;
+    }
+}
+
+void shard_grew(struct image *image)
+{
+    struct shard_wait **at = &image->waiting;
+    uint64_t start, end, least = shard_lend_bytes(image->service);
+    proven_range(&start, &end, image);
+    while (*at && image->state == IMAGE_READING && image->fault.code == 0) {
+        struct shard_wait *wait = *at;
+        if (end < wait->from_byte + least) {
+            at = &wait->next;
+            continue;
+        }
+        *at = wait->next;
+        shard_lend(wait, image);
     }
 }
 
@@ -161,6 +204,12 @@ static void begin_wait(struct shard_wait *wait)
     }
     struct checkpoint *checkpoint = load->checkpoint;
     struct image *image = catalog_image(checkpoint, wait->shard);
+    uint64_t bytes = checkpoint->manifest->shards[wait->shard].bytes;
+    if (wait->from_byte >= bytes) {
+        fail_wait(wait, report_error(ERR_INVALID, NULL, "byte %llu of shard %u lies behind its end",
+                                     (unsigned long long)wait->from_byte, wait->shard));
+        return;
+    }
     wait->next = NULL;
     if (!image && part_is_needed(checkpoint, wait->shard)) {
         started(wait, part_load(load, wait));
@@ -177,13 +226,15 @@ static void begin_wait(struct shard_wait *wait)
     }
     loop_timer_cancel(wait->service->loop, &wait->timer);
     if (!image->in_pass && (image->verified || load->shards[wait->shard].held == image)) {
-        lend(wait, image);
+        shard_lend(wait, image);
         return;
     }
     wait->next = image->waiting;
     image->waiting = wait;
     if (!image->in_pass)
         pass_verify(image);
+    else
+        shard_grew(image);
 }
 
 void restore_load_shard(struct service *service, struct rpc_call *call,

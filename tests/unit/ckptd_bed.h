@@ -506,7 +506,7 @@ struct loading {
     struct peer peer;
     uint64_t load, step;
     uint32_t shards;
-    uint64_t part_start, part_bytes; /* of the last shard; 0 bytes: it was lent whole */
+    uint64_t part_start, part_bytes; /* what was lent last */
 };
 
 /* Opens a load whose plan is `count` rows of the matrix; none: it plans nothing. */
@@ -579,9 +579,16 @@ static inline int load_release(struct loading *loading, uint32_t shard)
     return error;
 }
 
+/* All of it, which may come in parts first. */
 static inline int load_shard(struct loading *loading, uint32_t shard, char tier[16])
 {
-    return load_shard_from(loading, shard, 0, tier);
+    int error = load_shard_from(loading, shard, 0, tier);
+    bool in_parts = error == 0 && loading->part_bytes < loading->peer.image_bytes;
+    for (uint64_t at = loading->part_bytes;
+         in_parts && error == 0 && at < loading->peer.image_bytes;
+         at = loading->part_start + loading->part_bytes)
+        error = load_shard_from(loading, shard, at, tier);
+    return in_parts && error == 0 ? load_shard_from(loading, shard, 0, tier) : error;
 }
 
 static inline void load_close(struct loading *loading)
@@ -606,6 +613,25 @@ static inline bool shard_is_right(const struct loading *loading, uint32_t shard,
     for (uint64_t i = 0; i < bytes / 4; i++) {
         uint32_t value = element(step, first + i), found;
         memcpy(&found, peer_byte(peer, 8 + header + 4 * i), 4);
+        if (found != value)
+            return false;
+    }
+    return true;
+}
+
+#define DATA_START 4096u /* of every shard */
+
+/* Do the segments hold the part of shard 0 that the answer says? */
+static inline bool part_is_right(const struct loading *loading, uint64_t step)
+{
+    const struct peer *peer = &loading->peer;
+    uint64_t from = loading->part_start, to = from + loading->part_bytes;
+    uint64_t data_end = DATA_START + (uint64_t)ROWS * COLUMNS * 4 / loading->shards;
+    from = from > DATA_START ? from : DATA_START;
+    to = to < data_end ? to : data_end;
+    for (uint64_t at = from; at < to; at += 4) {
+        uint32_t value = element(step, (at - DATA_START) / 4), found;
+        memcpy(&found, peer_byte(peer, at - loading->part_start), 4);
         if (found != value)
             return false;
     }

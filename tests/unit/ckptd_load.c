@@ -172,6 +172,85 @@ static void test_load__what_a_writer_changed_before_it_went_is_dropped_and_read(
     assert_int_equal(status(bed, "since_start", "bytes_read"), bytes_of(bed) / SHARDS);
 }
 
+/* Starts the service anew, with no memory of damage, on a store that holds each request back for a
+ * while. */
+static void restart_slow(struct bed *bed, uint32_t seed)
+{
+    char store[sizeof bed->config.store], slow[sizeof store + 64];
+    bed_stop(bed);
+    bed_forget_damage(bed);
+    memcpy(store, bed->config.store, sizeof store);
+    int length = snprintf(slow, sizeof slow, "fault:seed=%u,delay_us=60000:local:%s", seed, store);
+    assert_in_range(length, 1, sizeof store - 1);
+    memcpy(bed->config.store, slow, sizeof store);
+    assert_int_equal(bed_start(bed), 0);
+    memcpy(bed->config.store, store, sizeof store);
+}
+
+/* Takes the one shard part by part; the error that ends it. *out_early: parts that came while
+ * others were still being read. */
+static int load_in_parts(struct bed *bed, uint32_t *out_early)
+{
+    struct loading loading;
+    int error = load_open_rows(&loading, bed, -1, 0, ROWS);
+    for (uint64_t at = DATA_START; error == 0;) {
+        error = load_shard_from(&loading, 0, at, NULL);
+        if (error != 0 || at >= loading.peer.image_bytes)
+            break;
+        uint64_t end = loading.part_start + loading.part_bytes;
+        assert_true(loading.part_start <= at && at < end && end <= loading.peer.image_bytes);
+        assert_true(part_is_right(&loading, 1));
+        *out_early += end < loading.peer.image_bytes;
+        at = end;
+    }
+    load_close(&loading);
+    return error;
+}
+
+static void save_one_shard(struct bed *bed)
+{
+    assert_int_equal(open_attempt(bed, 1), 0);
+    assert_int_equal(peers_open(peers, bed, 1), 0);
+    assert_true(save_step(peers, 1, 1));
+    peers_close(peers, 1);
+}
+
+#define SLOW_STARTS 6u /* the delays are drawn: in one of so many a first part comes first */
+
+static void test_load__a_shard_is_lent_as_far_as_it_is_proven(void **state)
+{
+    struct bed *bed = *state;
+    uint32_t early = 0;
+    save_one_shard(bed);
+    for (uint32_t seed = 1; seed <= SLOW_STARTS; seed++) {
+        restart_slow(bed, seed);
+        assert_int_equal(load_in_parts(bed, &early), ERR_INVALID); /* asked for what lies behind */
+    }
+    assert_true(early > 0);
+}
+
+static void test_load__damage_further_on_ends_a_load_that_has_begun(void **state)
+{
+    struct bed *bed = *state;
+    uint32_t early = 0;
+    char path[256];
+    save_one_shard(bed);
+    snprintf(path, sizeof path,
+             "%s/store/" RUN "/step-00000001-a0001/shard-00001-of-00001.safetensors", bed->root);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    uint8_t byte;
+    assert_int_equal(pread(fd, &byte, 1, 4 * MIB - 7), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, 4 * MIB - 7), 1);
+    close(fd);
+    for (uint32_t seed = 1; seed <= SLOW_STARTS; seed++) {
+        restart_slow(bed, seed);
+        assert_int_equal(load_in_parts(bed, &early), ERR_CORRUPT);
+    }
+    assert_true(early > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +261,8 @@ int main(void)
         CASE(test_load__a_save_takes_what_was_only_read_ahead),
         CASE(test_load__what_a_killed_writer_left_is_proven_at_once),
         CASE(test_load__what_a_writer_changed_before_it_went_is_dropped_and_read),
+        CASE(test_load__a_shard_is_lent_as_far_as_it_is_proven),
+        CASE(test_load__damage_further_on_ends_a_load_that_has_begun),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -211,25 +211,6 @@ static void test_window__a_save_of_another_run_may_use_it_meanwhile(void **state
 
 /* ---- loading ---- */
 
-#define DATA_START 4096u /* of every shard here */
-
-/* Do the segments hold the part that the answer says, of the matrix of `step`? */
-static bool part_is_right(const struct loading *loading, uint64_t step)
-{
-    const struct peer *peer = &loading->peer;
-    uint64_t from = loading->part_start, to = from + loading->part_bytes;
-    uint64_t data_end = DATA_START + (uint64_t)ROWS * COLUMNS * 4 / loading->shards;
-    from = from > DATA_START ? from : DATA_START;
-    to = to < data_end ? to : data_end;
-    for (uint64_t at = from; at < to; at += 4) {
-        uint32_t value = element(step, (at - DATA_START) / 4), found;
-        memcpy(&found, peer_byte(peer, at - loading->part_start), 4);
-        if (found != value)
-            return false;
-    }
-    return true;
-}
-
 static void save_one(struct bed *bed)
 {
     open_world(bed, 1);

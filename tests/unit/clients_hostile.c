@@ -256,7 +256,8 @@ static void be_honest(struct fake *fake)
     static uint64_t zero[2] = {0, 0}, shape[2] = {ROWS, COLUMNS};
     fake->say.protocol = RPC_PROTOCOL;
     fake->say.image_bytes = fake->say.shard_bytes = 2 * PAGE;
-    fake->say.part_start = fake->say.part_bytes = 0;
+    fake->say.part_start = 0;
+    fake->say.part_bytes = 2 * PAGE;
     fake->say.segment_bytes = PAGE;
     fake->say.num_segments = 2;
     fake->say.segment_numbers[0] = 0;
@@ -522,7 +523,7 @@ static void test_hostile__boxes_outside_the_wanted_the_saved_or_the_shard_are_re
     item->shard_byte = UINT64_MAX;
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
     be_honest(fake);
-    fake->say.shard_bytes = 1ull << 40; /* more than was lent */
+    fake->say.shard_bytes = fake->say.part_bytes = 1ull << 40; /* more than was lent */
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
     fake->say.shard_bytes = 0;
     assert_int_equal(try_load(fake), CKPT_CORRUPT);
