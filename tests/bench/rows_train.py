@@ -81,6 +81,7 @@ LOST = ["--training.seq_len", "256", "--canonical.micro_batches", str(LOST_MICRO
 LOST_POOL = ["--memory.pool_bytes", "3GiB"]
 LOST_WARM_UP = 2  # steps: the first touches of memory, of both images too
 LOST_PAIRS = 12
+LOST_FULL_PAIRS = 32  # where no core is free a save is not a small part of what is noise
 MICRO_STEP = re.compile(STAMP + r"micro-step \d+ of \d+ of step (\d+) is done")
 
 
@@ -165,10 +166,10 @@ class SavedSteps:
         return excess(step) - excess(step + 1) + self.copies[step - 1][1]
 
 
-def lost_pairs(bench, threads):
+def lost_pairs(bench, threads, pairs):
     """(seconds lost, seconds of a step without a save, CPU seconds of the save) per save; and a
     note."""
-    pairs = 3 if bench.quick else LOST_PAIRS
+    pairs = 3 if bench.quick else pairs
     run = SavedSteps(bench, threads, pairs)
     with_save = range(LOST_WARM_UP + 1, LOST_WARM_UP + 2 * pairs, 2)
     micro_steps = run.overlapped(with_save)
@@ -190,14 +191,14 @@ def lost_pairs(bench, threads):
 
 def row_lost_save(bench):
     """lost time per save (slowed step and stall) as a share of one step; a core is free"""
-    found, note = lost_pairs(bench, os.cpu_count() - 1)
+    found, note = lost_pairs(bench, os.cpu_count() - 1, LOST_PAIRS)
     yield Share("lost_save", "s", [lost for lost, _, _ in found], [step for _, step, _ in found],
                 direction="lower", goal=0.01, note=note)
 
 
 def row_lost_full(bench):
     """the same where every core trains: lost time beside the CPU seconds of the save"""
-    found, note = lost_pairs(bench, os.cpu_count())
+    found, note = lost_pairs(bench, os.cpu_count(), LOST_FULL_PAIRS)
     share = statistics.median(lost / step for lost, step, _ in found)
     yield Share("lost_save_full", "s", [lost for lost, _, _ in found],
                 [cpu for _, _, cpu in found], direction="lower", goal=1.0,
