@@ -70,7 +70,7 @@ def train(bench, run, *options):
 # The state is 3 x 4 bytes x 110.5 M = 1.33 GB; ckptd has memory for two images of it.
 #
 # A machine's speed wanders by more than a save costs. So what is compared is short: the micro-steps
-# that the save overlaps, from the end of the step before to the first one that ends after the
+# that a save overlaps, from the end of the step before to the first one that ends after the
 # commit, beside the same ones of the next step, which no save overlaps; and, as the measure of how
 # the speed wandered between the two, as many micro-steps behind them in both. To it comes what the
 # update waited for the copy.
@@ -81,7 +81,7 @@ LOST = ["--training.seq_len", "256", "--canonical.micro_batches", str(LOST_MICRO
 LOST_POOL = ["--memory.pool_bytes", "3GiB"]
 LOST_WARM_UP = 2  # steps: the first touches of memory, of both images too
 LOST_PAIRS = 12
-LOST_FULL_PAIRS = 32  # where no core is free a save is not a small part of what is noise
+LOST_FULL_PAIRS = 24  # where no core is free a save is not a small part of what is noise
 MICRO_STEP = re.compile(STAMP + r"micro-step \d+ of \d+ of step (\d+) is done")
 
 
@@ -152,16 +152,21 @@ class SavedSteps:
                 if step == last:
                     trainer.terminate()  # the last step's save is no part of it
 
-    def overlapped(self, steps):
-        """How many micro-steps at most a save of the step before overlaps."""
-        return max(sum(1 for mark in self.marks[step] if mark < self.commits[step - 1][0])
-                   for step in steps)
+    def overlapped(self, step):
+        """How many micro-steps the save of the step before overlaps."""
+        return sum(1 for mark in self.marks[step] if mark < self.commits[step - 1][0])
 
-    def lost(self, step, micro_steps):
+    def lost(self, step):
         """Seconds that the save at the beginning of `step` cost, beside the step behind it."""
+        saved = self.overlapped(step)
+        behind = min(saved, LOST_MICRO_STEPS - saved)
+        if behind < 1:
+            raise RuntimeError(f"the save beside step {step} took all of it")
+
         def excess(step):
             marks = self.marks[step]
-            return 2 * marks[micro_steps] - marks[0] - marks[2 * micro_steps]
+            beside = marks[saved + behind] - marks[saved]
+            return marks[saved] - marks[0] - beside * saved / behind
 
         return excess(step) - excess(step + 1) + self.copies[step - 1][1]
 
@@ -172,19 +177,17 @@ def lost_pairs(bench, threads, pairs):
     pairs = 3 if bench.quick else pairs
     run = SavedSteps(bench, threads, pairs)
     with_save = range(LOST_WARM_UP + 1, LOST_WARM_UP + 2 * pairs, 2)
-    micro_steps = run.overlapped(with_save)
-    if 2 * micro_steps > LOST_MICRO_STEPS:
-        raise RuntimeError(f"a save overlapped {micro_steps} of {LOST_MICRO_STEPS} micro-steps")
-    found = [(run.lost(step, micro_steps), run.ends[step + 1] - run.ends[step],
+    found = [(run.lost(step), run.ends[step + 1] - run.ends[step],
               run.cpu[step + 1] - run.cpu[step - 1]) for step in with_save]
     middle = lambda values: statistics.median(list(values))
+    overlapped = middle(run.overlapped(step) for step in with_save)
     note = (f"110M, 8192 tokens a step, {threads} of {os.cpu_count()} cores train; "
             f"{run.commits[with_save[0] - 1][1] / 1e9:.2f} GB a save, "
             f"copied in {middle(run.copies[s - 1][0] for s in with_save) * 1e3:.0f} ms, "
             f"training waited {middle(run.copies[s - 1][1] for s in with_save) * 1e3:.1f} ms, "
             f"durable in {middle(run.commits[s - 1][2] for s in with_save):.2f} s; "
             f"lost {middle(f[0] for f in found) * 1e3:.0f} ms, "
-            f"measured over {micro_steps} of {LOST_MICRO_STEPS} micro-steps; "
+            f"measured over {overlapped:.0f} of {LOST_MICRO_STEPS} micro-steps; "
             f"CPU {middle(f[2] for f in found):.3f} s (ckptd and copy thread)")
     return found, note
 
@@ -207,8 +210,9 @@ def row_lost_full(bench):
 
 # ---- restart ----
 
-# Steps are short here (1024 tokens), so that starting counts for most of it.
-RESTART = ["--training.seq_len", "256", "--canonical.micro_batches", "4",
+# Steps are short here (512 tokens), so that starting counts for more of it, and the machine has
+# less time to change its speed within a pair.
+RESTART = ["--training.seq_len", "128", "--canonical.micro_batches", "4",
            "--lr_scheduler.warmup_steps", "1000"]
 # What deploy/launch gives mpirun.
 MPIRUN = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle",
@@ -230,7 +234,7 @@ def row_restart(bench):
 
     yield bench.pairs("restart", "s", ours, lambda: fresh_start(bench), pairs_max=40,
                       direction="lower", goal=1.5,
-                      note="110M, 1024 tokens a step; the reference has no initial weights to "
+                      note="110M, 512 tokens a step; the reference has no initial weights to "
                            "draw: that time is taken off")
     for name, values in parts.items():
         yield Row(f"restart_{name}", "s", values, direction="lower")
@@ -274,6 +278,7 @@ def restart(bench, run):
         launcher.wait()
     bench.end(ckptd)
     shutil.rmtree(store)
+    os.sync()  # nothing of this is left to be done beside what is measured next
     events = {tuple(line.split()[1:3]): float(line.split()[0])
               for line in open(os.path.join(folder, "events"))}
     at, init, attempt, load, weights, step, first, lived = START.findall(open(log).read())[1]
