@@ -7,7 +7,8 @@
  * every later start and every tool. An error of a read is no proof: the next start looks again.
  * Without a manifest it is rubbish of a save that a crash cut short, whatever state that was in
  * (commit.c): this daemon is the store's one writer and its coordinator, so nobody else can still
- * commit it, and its shards are removed. Files of other names are never touched.
+ * commit it, and its shards are removed; unless somebody leases it, who is a tool that still
+ * writes it. Files of other names are never touched.
  *
  * The names of the newest checkpoints are made durable before any is served.
  *
@@ -477,27 +478,27 @@ static int add_checkpoint(struct scan *scan, struct step *step)
 
 static int remove_rubbish(struct scan *scan, const struct step *step)
 {
-    char dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 300];
+    struct storage *storage = scan->service->storage;
+    char dir[STORAGE_KEY_MAX];
     struct names names;
-    uint32_t left = 0;
+    uint32_t ours = 0;
     int error = step_dir(dir, sizeof dir, scan, step);
     if (error == 0)
-        error = list_names(&names, scan->service->storage, dir);
+        error = list_names(&names, storage, dir);
     if (error != 0)
         return error;
-    for (size_t i = 0; i < names.count; i++) {
-        snprintf(key, sizeof key, "%s/%s", dir, names.list[i].text);
-        if (!names.list[i].is_dir && shard_is_file_name(names.list[i].text) &&
-            storage_remove(scan->service->storage, key) == 0)
-            scan->num_removed++;
-        else
-            left++;
-    }
+    for (size_t i = 0; i < names.count; i++)
+        ours += !names.list[i].is_dir && shard_is_file_name(names.list[i].text);
     free(names.list);
-    if (left == 0)
-        storage_remove(scan->service->storage, dir);
-    else
+    error = storage_group_clear(storage, &checkpoint_kind, dir);
+    if (error == ERR_DENIED)
+        log_info("catalog", "a tool is writing %s", dir);
+    else if (error != 0)
+        log_warn("catalog", "%s has no manifest, and not all of it could be removed: %s", dir,
+                 report_line());
+    else if (ours < names.count)
         log_warn("catalog", "%s has no manifest, but files that are not ours to remove", dir);
+    scan->num_removed += error == 0 ? ours : 0;
     return 0;
 }
 

@@ -188,6 +188,12 @@ bool retain_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt)
     return true;
 }
 
+bool retain_is_checkpoint(const char *name)
+{
+    uint64_t step, attempt;
+    return retain_parse(name, &step, &attempt);
+}
+
 int retain_metric(struct retain_item *item, const char *state_json, const char *name)
 {
     json_t *state;

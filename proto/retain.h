@@ -56,6 +56,7 @@ int retain_plan(struct retain_item *items, uint32_t count, const struct retain_r
 /* Step and attempt of a checkpoint's directory name, which its pin has too; false: not a name that
  * we write. */
 bool retain_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt);
+bool retain_is_checkpoint(const char *name); /* such a name? */
 /* Seconds since the epoch of a manifest's time; 0 when it cannot be read. */
 int64_t retain_time(const char *text);
 /* The number `metrics.<name>` of a manifest's state; without it the item has no rank among the

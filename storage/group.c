@@ -12,6 +12,9 @@
  * crash before the marker is gone leaves a whole group and a tombstone; after it, rubbish that the
  * same call removes when it is made again.
  *
+ * A group that never got its marker is cleared without a tombstone, as nobody reads it; a lease on
+ * it is that of its writer.
+ *
  * Notes are durable and stay until somebody takes them away. A lease is a file
  * "leases/<group>.<nonce>" that its holder keeps locked, so it ends with its holder however that
  * ends; a file that nobody holds is rubbish, which whoever removes the group removes too. Whoever
@@ -359,6 +362,15 @@ int storage_group_remove(struct storage *storage, const struct storage_group_kin
     return remove_group(storage, kind, prefix, true);
 }
 
+int storage_group_clear(struct storage *storage, const struct storage_group_kind *kind,
+                        const char *prefix)
+{
+    int error = find_note(storage, tombstones, prefix);
+    if (error == ERR_NOT_FOUND)
+        error = refuse_lease(storage, prefix);
+    return error == 0 ? remove_group(storage, kind, prefix, false) : error;
+}
+
 static int visit_tombstone(void *user, const struct storage_entry *entry)
 {
     return entry->is_dir ? 0 : add_name(user, entry->name);
@@ -386,7 +398,7 @@ int storage_groups_recover(struct storage *storage, const struct storage_group_k
     for (size_t i = 0; i < names.count && error == 0; i++) {
         error = key_in(key, parent, names.list[i]);
         if (error == 0)
-            error = remove_group(storage, kind, key, false);
+            error = storage_group_clear(storage, kind, key);
     }
     free_names(&names);
     return error;

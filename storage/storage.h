@@ -223,8 +223,9 @@ int storage_transfer(struct storage *storage, enum storage_op op, struct storage
  * from being removed, "tombstones/<its name>" says that it is being removed, and
  * "leases/<its name>.<nonce>" that a process reads it. */
 struct storage_group_kind {
-    const char *marker;                /* name in the directory */
-    bool (*is_ours)(const char *name); /* which other objects in it may be removed */
+    const char *marker;                 /* name in the directory */
+    bool (*is_ours)(const char *name);  /* which other objects in it may be removed */
+    bool (*is_group)(const char *name); /* which directories are groups; for rubbish alone */
 };
 enum storage_note {
     STORAGE_PIN,       /* somebody wants it kept */
@@ -240,6 +241,10 @@ int storage_group_remove(struct storage *storage, const struct storage_group_kin
 /* Makes the directory of tombstones while there is room: on a full disk a removal then needs no
  * block, only an inode for as long as it lasts. */
 int storage_groups_prepare(struct storage *storage, const char *parent);
+/* Removes what there is of a group without a marker, and a tombstone on it; of one that has a
+ * marker the tombstone alone. ERR_DENIED: somebody leases it, who is writing it. */
+int storage_group_clear(struct storage *storage, const struct storage_group_kind *kind,
+                        const char *prefix);
 /* What became of removals below `parent` that were cut short: ended where the marker is gone, else
  * taken back. */
 int storage_groups_recover(struct storage *storage, const struct storage_group_kind *kind,
@@ -266,6 +271,33 @@ int storage_group_lease(struct storage *storage, struct storage_hold **out, cons
 /* Calls visit for every lease below `parent` whose holder lives; the entry has the group's name. */
 int storage_groups_leased(struct storage *storage, const char *parent,
                           int (*visit)(void *user, const struct storage_entry *entry), void *user);
+
+/* What crashes left beside whole groups; storage/rubbish.c says what of it may be removed when. */
+enum storage_rubbish_what {
+    STORAGE_UNFINISHED, /* a group without a marker, which nobody leases */
+    STORAGE_CUT_SHORT,  /* a removal: such a group under a tombstone, a tombstone */
+    STORAGE_STALE,      /* a note on a group that is gone, a lease that nobody holds */
+    STORAGE_LEFTOVER    /* old temporary files of publications, in the directory `key` */
+};
+struct storage_rubbish {
+    enum storage_rubbish_what what;
+    uint64_t files, bytes;
+    char key[STORAGE_KEY_MAX + 1];
+};
+struct storage_rubbish_list {
+    struct storage_rubbish *items;
+    size_t count, room;
+};
+#define STORAGE_RUBBISH_MAX 65536u /* findings in a list; what is beyond waits for the next */
+/* Adds what there is of it below `parent`, removing nothing. */
+int storage_rubbish_find(struct storage_rubbish_list *out, struct storage *storage,
+                         const struct storage_group_kind *kind, const char *parent);
+/* Adds what lies in the root itself. */
+int storage_rubbish_find_above(struct storage_rubbish_list *out, struct storage *storage);
+void storage_rubbish_free(struct storage_rubbish_list *list);
+/* What is gone already, or no rubbish any more, is no error. */
+int storage_rubbish_remove(struct storage *storage, const struct storage_group_kind *kind,
+                           const struct storage_rubbish *item);
 
 /* fault only: lose power and come back. Requests in flight end with ERR_IO; what was not synced is
  * kept, dropped or torn by the seed. Objects opened before fail from then on and only wait to be

@@ -171,8 +171,8 @@ static void finish(struct pruning *pruning)
 
 /* ---- removal ---- */
 
-const struct storage_group_kind checkpoint_kind = {.marker = MANIFEST_NAME,
-                                                   .is_ours = shard_is_file_name};
+const struct storage_group_kind checkpoint_kind = {
+    .marker = MANIFEST_NAME, .is_ours = shard_is_file_name, .is_group = retain_is_checkpoint};
 
 static int remove_one(struct storage *storage, const struct manifest_summary *summary)
 {

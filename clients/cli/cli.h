@@ -134,6 +134,9 @@ int store_open_writable(struct storage **out, const struct cli *cli);
 int catalog_read(struct catalog *out, struct storage *store, const char *run);
 void catalog_free(struct catalog *catalog);
 
+/* A checkpoint's directory as storage sees it. */
+extern const struct storage_group_kind checkpoint_kind;
+
 #define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 
 /* An open checkpoint: its manifest and, once loaded, its shards. Nothing removes it meanwhile. */

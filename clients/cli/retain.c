@@ -190,9 +190,6 @@ static int fill_item(struct retain_item *out, struct storage *store,
                : 0;
 }
 
-static const struct storage_group_kind checkpoint_kind = {.marker = MANIFEST_NAME,
-                                                          .is_ours = shard_is_file_name};
-
 static void remove_one(struct outcome *outcome, struct storage *store, const char *run)
 {
     char prefix[STORAGE_KEY_MAX];

@@ -13,12 +13,18 @@
  * Bounds: CATALOG_MAX checkpoints, then ERR_BUSY. */
 #include "clients/cli/cli.h"
 
+#include "proto/retain.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define CATALOG_MAX (1u << 20)
 #define OPTIMIZER_PREFIX "optimizer."
+
+const struct storage_group_kind checkpoint_kind = {.marker = MANIFEST_NAME,
+                                                   .is_ours = shard_is_file_name,
+                                                   .is_group = retain_is_checkpoint};
 
 int store_open(struct storage **out, const struct cli *cli)
 {

@@ -18,8 +18,14 @@ static bool is_ours(const char *name)
     return strncmp(name, "shard-", 6) == 0;
 }
 
+static bool is_group(const char *name)
+{
+    return strncmp(name, "step-", 5) == 0;
+}
+
 #define GROUP "run/step-1"
-static const struct storage_group_kind kind = {.marker = "manifest", .is_ours = is_ours};
+static const struct storage_group_kind kind = {
+    .marker = "manifest", .is_ours = is_ours, .is_group = is_group};
 
 static struct storage *open_fault(const char *where)
 {
@@ -263,6 +269,41 @@ static void test_group__a_lease_is_refused_while_a_removal_is_under_way(void **s
     bed_remove_directory(path);
 }
 
+/* Who writes a group leases it, too: until there is a marker, or the writer is gone. */
+static void test_group__one_without_a_marker_goes_when_nobody_leases_it(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    struct storage_rubbish_list list = {0};
+    bed_make_directory(path);
+    struct storage *storage = open_local(path, false);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(list.count, 0);
+    assert_int_equal(storage_group_clear(storage, &kind, GROUP), 0);
+    assert_true(is_whole(storage)); /* it has a marker */
+    pid_t writer = start_reader(path);
+    assert_int_equal(storage_remove(storage, GROUP "/manifest"), 0);
+    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(list.count, 0);
+    assert_int_equal(storage_group_clear(storage, &kind, GROUP), ERR_DENIED);
+    assert_int_equal(count_names(storage, GROUP), SHARDS);
+    kill(writer, SIGKILL);
+    assert_int_equal(waitpid(writer, NULL, 0), writer);
+    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(list.count, 2); /* and the file of its lease */
+    assert_int_equal(list.items[0].what, STORAGE_UNFINISHED);
+    assert_int_equal(list.items[0].files, SHARDS);
+    assert_int_equal(list.items[0].bytes, SHARDS * BYTES);
+    for (size_t i = 0; i < list.count; i++)
+        assert_int_equal(storage_rubbish_remove(storage, &kind, &list.items[i]), 0);
+    assert_int_equal(count_names(storage, GROUP), 0);
+    assert_int_equal(count_names(storage, "run/leases"), 0);
+    storage_rubbish_free(&list);
+    storage_close(storage);
+    bed_remove_directory(path);
+}
+
 static void test_group__what_is_not_ours_stays_with_its_directory(void **state)
 {
     (void)state;
@@ -352,6 +393,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_group__what_is_in_quarantine_stays_with_the_reason),
         cmocka_unit_test(test_group__a_lease_lasts_as_long_as_its_holder),
         cmocka_unit_test(test_group__a_lease_is_refused_while_a_removal_is_under_way),
+        cmocka_unit_test(test_group__one_without_a_marker_goes_when_nobody_leases_it),
         cmocka_unit_test(test_group__what_is_not_ours_stays_with_its_directory),
         cmocka_unit_test(test_group__recovery_takes_back_what_is_whole_and_ends_the_rest),
         cmocka_unit_test(test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone),

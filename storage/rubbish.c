@@ -1,0 +1,206 @@
+/* rubbish.c - what crashes left beside whole groups: found first, removed afterwards.
+ *
+ * Found: groups without a marker that nobody leases (who writes one without the store's lock leases
+ * it before its first object, see group.c); removals that were cut short; notes on groups that are
+ * gone; leases that nobody holds; temporary files of publications, when they are so old that nobody
+ * can still be about to rename them: notes and leases are published without the lock.
+ *
+ * A finding is true when it is made. Between that and its removal the caller says which ones still
+ * are: who has the store's lock and writes nothing meanwhile takes all of them; a service leaves
+ * out what it writes or removes itself. A group that has got its marker since is not removed in any
+ * case, nor one that has been leased.
+ *
+ * Limit: STORAGE_RUBBISH_MAX findings in one list; what is beyond waits for the next. */
+#include "storage/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEFTOVER_SECONDS_MIN 600u
+
+struct search {
+    struct storage_rubbish_list *out;
+    struct storage *storage;
+    const struct storage_group_kind *kind;
+    const char *parent; /* of groups */
+    const char *folder; /* of notes in it */
+};
+
+static int add_found(struct search *search, enum storage_rubbish_what what, const char *key,
+                     uint64_t files, uint64_t bytes)
+{
+    struct storage_rubbish_list *out = search->out;
+    if (out->count == STORAGE_RUBBISH_MAX)
+        return 0;
+    if (out->count == out->room) {
+        size_t room = out->room > 0 ? 2 * out->room : 16;
+        struct storage_rubbish *items = realloc(out->items, room * sizeof(*items));
+        if (items == NULL)
+            return report_error(ERR_MEMORY, NULL, "no memory for a list of rubbish");
+        out->items = items;
+        out->room = room;
+    }
+    struct storage_rubbish *item = &out->items[out->count++];
+    *item = (struct storage_rubbish){.what = what, .files = files, .bytes = bytes};
+    snprintf(item->key, sizeof(item->key), "%s", key);
+    return 0;
+}
+
+/* False when the result would be longer than a key may be: then it is none of ours. */
+static bool join(char out[STORAGE_KEY_MAX + 1], const char *folder, const char *name)
+{
+    return snprintf(out, STORAGE_KEY_MAX + 1, "%s%s%s", folder, folder[0] ? "/" : "", name) <=
+           STORAGE_KEY_MAX;
+}
+
+/* 0, ERR_NOT_FOUND */
+static int find_object(struct storage *storage, const char *key)
+{
+    uint64_t bytes;
+    return storage_fetch(storage, key, NULL, 0, &bytes);
+}
+
+static int sweep(struct search *search, const char *folder)
+{
+    struct storage_sweep found = {.seconds = LEFTOVER_SECONDS_MIN};
+    int error = storage_sweep(search->storage, folder, &found);
+    return error == 0 && found.files > 0
+               ? add_found(search, STORAGE_LEFTOVER, folder, found.files, found.bytes)
+               : error;
+}
+
+/* ---- groups ---- */
+
+struct measure {
+    const struct storage_group_kind *kind;
+    uint64_t files, bytes; /* that may be removed */
+};
+
+static int measure_member(void *user, const struct storage_entry *entry)
+{
+    struct measure *measure = user;
+    if (!entry->is_dir && measure->kind->is_ours(entry->name)) {
+        measure->files++;
+        measure->bytes += entry->bytes;
+    }
+    return 0;
+}
+
+static int see_lease(void *user, const struct storage_entry *entry)
+{
+    return strcmp(entry->name, user) == 0 ? ERR_BUSY : 0;
+}
+
+/* A group without a marker. */
+static int look_at_rest(struct search *search, const char *prefix, const char *name)
+{
+    struct measure measure = {.kind = search->kind};
+    char tombstone[STORAGE_KEY_MAX + 1 + sizeof("/tombstones")];
+    snprintf(tombstone, sizeof(tombstone), "%s/tombstones/%s", search->parent, name);
+    int error = find_object(search->storage, tombstone);
+    enum storage_rubbish_what what = error == 0 ? STORAGE_CUT_SHORT : STORAGE_UNFINISHED;
+    if (error == ERR_NOT_FOUND)
+        error = storage_groups_leased(search->storage, search->parent, see_lease,
+                                      (void *)(uintptr_t)name);
+    if (error == ERR_BUSY) /* it is being written */
+        return 0;
+    if (error == 0)
+        error = storage_list(search->storage, prefix, measure_member, &measure);
+    return error == 0 ? add_found(search, what, prefix, measure.files, measure.bytes) : error;
+}
+
+static int look_at_entry(void *user, const struct storage_entry *entry)
+{
+    struct search *search = user;
+    char key[STORAGE_KEY_MAX + 1], marker[STORAGE_KEY_MAX + 1];
+    if (!entry->is_dir || !join(key, search->parent, entry->name))
+        return 0;
+    int error = sweep(search, key);
+    if (error != 0 || !search->kind->is_group(entry->name) ||
+        !join(marker, key, search->kind->marker))
+        return error;
+    error = find_object(search->storage, marker);
+    return error == ERR_NOT_FOUND ? look_at_rest(search, key, entry->name) : error;
+}
+
+/* ---- what lies beside them ---- */
+
+/* A note, or a lease: its name begins with that of its group. */
+static int look_at_note(void *user, const struct storage_entry *entry)
+{
+    struct search *search = user;
+    char folder[STORAGE_KEY_MAX + 1], key[STORAGE_KEY_MAX + 1], group[STORAGE_KEY_MAX + 1];
+    char name[STORAGE_KEY_MAX + 1], marker[STORAGE_KEY_MAX + 1];
+    snprintf(name, sizeof(name), "%.*s", (int)strcspn(entry->name, "."), entry->name);
+    if (entry->is_dir || name[0] == '\0' || !join(folder, search->parent, search->folder) ||
+        !join(key, folder, entry->name) || !join(group, search->parent, name) ||
+        !join(marker, group, search->kind->marker))
+        return 0;
+    if (strcmp(search->folder, "tombstones") == 0)
+        return add_found(search, STORAGE_CUT_SHORT, key, 1, 0);
+    int error = strcmp(search->folder, "leases") == 0 ? storage_find_holder(search->storage, key)
+                                                      : find_object(search->storage, marker);
+    return error == ERR_NOT_FOUND ? add_found(search, STORAGE_STALE, key, 1, 0) : error;
+}
+
+int storage_rubbish_find(struct storage_rubbish_list *out, struct storage *storage,
+                         const struct storage_group_kind *kind, const char *parent)
+{
+    static const char *const folders[] = {"pins", "quarantine", "tombstones", "leases"};
+    struct search search = {.out = out, .storage = storage, .kind = kind, .parent = parent};
+    int error = storage_list(storage, parent, look_at_entry, &search);
+    for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]) && error == 0; i++) {
+        char folder[STORAGE_KEY_MAX + 1];
+        search.folder = folders[i];
+        if (join(folder, parent, folders[i]))
+            error = storage_list(storage, folder, look_at_note, &search);
+    }
+    return error == 0 ? sweep(&search, parent) : error;
+}
+
+int storage_rubbish_find_above(struct storage_rubbish_list *out, struct storage *storage)
+{
+    struct search search = {.out = out, .storage = storage};
+    return sweep(&search, "");
+}
+
+void storage_rubbish_free(struct storage_rubbish_list *list)
+{
+    free(list->items);
+    *list = (struct storage_rubbish_list){0};
+}
+
+/* ---- removal ---- */
+
+/* The group that a tombstone is on; the key of a group as it is. */
+static void group_of(char out[STORAGE_KEY_MAX + 1], const char *key)
+{
+    static const char folder[] = "/tombstones/";
+    const char *at = strstr(key, folder);
+    if (at == NULL)
+        snprintf(out, STORAGE_KEY_MAX + 1, "%s", key);
+    else
+        snprintf(out, STORAGE_KEY_MAX + 1, "%.*s/%s", (int)(at - key), key, at + strlen(folder));
+}
+
+int storage_rubbish_remove(struct storage *storage, const struct storage_group_kind *kind,
+                           const struct storage_rubbish *item)
+{
+    struct storage_sweep leftovers = {.seconds = LEFTOVER_SECONDS_MIN, .removes = true};
+    char group[STORAGE_KEY_MAX + 1];
+    int error = 0;
+    switch (item->what) {
+    case STORAGE_UNFINISHED:
+    case STORAGE_CUT_SHORT:
+        group_of(group, item->key);
+        error = storage_group_clear(storage, kind, group);
+        return error == ERR_DENIED ? 0 : error; /* it has been leased since */
+    case STORAGE_STALE:
+        error = storage_remove(storage, item->key);
+        return error == ERR_NOT_FOUND ? 0 : error;
+    case STORAGE_LEFTOVER:
+        return storage_sweep(storage, item->key, &leftovers);
+    }
+    CHECK(false);
+}
