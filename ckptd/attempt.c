@@ -422,6 +422,8 @@ void attempt_open(struct service *service, struct rpc_call *call,
     int error = check_open(service, request);
     if (error == 0)
         error = run_find(&run, service, request->run, true);
+    if (error == 0 && run->is_adopting)
+        error = report_error(ERR_BUSY, "try again", "run %s is being imported", run->name);
     if (error != 0) {
         rpc_call_fail(call, error);
         return;

@@ -436,6 +436,21 @@ static void look_at_step(const struct scan *scan, struct step *step)
         fault_take(step->fault, error);
 }
 
+int catalog_look(struct manifest_summary *out, struct run *run, uint64_t step, uint64_t attempt)
+{
+    struct scan scan = {.service = run->service, .run = run};
+    struct step found = {.step = step, .attempt = attempt};
+    look_at_step(&scan, &found);
+    int error = found.error;
+    if (error != 0 && found.fault)
+        error = fault_raise(found.fault);
+    free(found.fault);
+    *out = found.summary;
+    if (error == 0 && !found.committed)
+        error = report_error(ERR_NOT_FOUND, "see ckpt-cli list", "it has no manifest");
+    return error;
+}
+
 static void *look_at_steps(void *argument)
 {
     struct scan *scan = argument;

@@ -370,6 +370,7 @@ struct run {
     struct attempt_work take, resume, parent;
     struct pruning *pruning;        /* under way, or NULL */
     bool retain_again;              /* there was a commit meanwhile */
+    bool is_adopting;               /* keep/admit.c */
     uint64_t newest_attempt;        /* durable; from the store */
     struct checkpoint *checkpoints; /* newest first */
     struct save *saves;
@@ -637,6 +638,8 @@ void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
 /* The image of a shard, or NULL. */
 struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard);
 bool catalog_in_memory(const struct checkpoint *checkpoint);
+/* A look at its files as at a start. ERR_NOT_FOUND; what is wrong with it. Blocks; any thread. */
+int catalog_look(struct manifest_summary *out, struct run *run, uint64_t step, uint64_t attempt);
 /* The whole manifest, proven; without a nonce in the summary any save's of that step and attempt.
  * Blocks; any thread. */
 int catalog_read_manifest(struct manifest **out, struct storage *storage,
@@ -736,6 +739,7 @@ struct service {
     uint64_t boot_id;
     char arena_path[160];
     char socket_path[128];
+    char *store_path, store_id[40]; /* of its directory; NULL, "": it is none */
     int64_t opened_ms;
     atomic_bool drain_asked;
     bool draining;
@@ -760,9 +764,10 @@ struct service {
     uint32_t num_failures;
     struct gate gate;
     struct ledger ledger;
-    struct scrub *scrub;     /* NULL: off */
-    struct metrics *metrics; /* likewise */
-    struct {                 /* since the start, and of the newest commit */
+    struct collecting *collecting; /* a Gc under way, or NULL */
+    struct scrub *scrub;           /* NULL: off */
+    struct metrics *metrics;       /* likewise */
+    struct {                       /* since the start, and of the newest commit */
         uint64_t commits, failed, refused, unchanged, pruned, bytes_written, bytes_read;
         char run[RUN_NAME_MAX + 1];
         uint64_t step, attempt, bytes;

@@ -7,7 +7,7 @@
  * The end: draining refuses new work, waits until no save is in work and nothing is under way, at
  * most limits.drain_ms; then saves that still wait for a rank are given up. Calls that wait are
  * answered ERR_UNAVAILABLE. */
-#include "ckptd/ckptd.h"
+#include "ckptd/keep/keep.h"
 
 #include <jansson.h>
 
@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define CLOSE_GRACE_MS 1000u
 #define DRAIN_POLL_MS 10
@@ -384,9 +386,11 @@ static const struct {
 
 char *service_status(const struct service *service)
 {
-    json_t *root = json_pack("{s:s, s:s, s:b, s:s, s:s}", "version", report_version, "store",
-                             service->config->store, "draining", (int)service->draining, "offline",
-                             service->offline, "storage", storage_describe(service->storage));
+    const char *store = service->store_path ? service->store_path : service->config->store;
+    json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version,
+                             "store", store, "store_id", service->store_id, "uid", (int)geteuid(),
+                             "draining", (int)service->draining, "offline", service->offline,
+                             "storage", storage_describe(service->storage));
     bool whole = root != NULL;
     for (size_t i = 0; i < sizeof status_parts / sizeof status_parts[0]; i++)
         whole &=
@@ -458,6 +462,9 @@ static void post_request(void *user, struct rpc_call *call, const ProtobufCMessa
     X(Show, ShowRequest, show, do_show)                                        \
     X(Prune, PruneRequest, prune, retain_prune)                                \
     X(Pin, PinRequest, pin, retain_pin)                                        \
+    X(Release, ReleaseRequest, release, admit_release)                         \
+    X(Adopt, AdoptRequest, adopt, admit_adopt)                                 \
+    X(Gc, GcRequest, gc, gc_collect)                                           \
     X(Status, StatusRequest, status, do_status)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */
@@ -484,6 +491,16 @@ static const struct rpc_method methods[] = {
 
 /* ---- opening ---- */
 
+/* Where tools on this node find the files, and by what they know that the directory is the same. */
+static void note_directory(struct service *service, const char *where)
+{
+    struct stat status;
+    service->store_path = realpath(where, NULL);
+    if (service->store_path && stat(service->store_path, &status) == 0)
+        snprintf(service->store_id, sizeof service->store_id, "%llx:%llx",
+                 (unsigned long long)status.st_dev, (unsigned long long)status.st_ino);
+}
+
 static int open_storage(struct service *service)
 {
     const struct config *config = service->config;
@@ -502,6 +519,8 @@ static int open_storage(struct service *service)
     int error = storage_io_priority_parse(&options.io_priority, config->pace_io_priority);
     CHECK(error == 0); /* config_load has asked */
     error = storage_open(&service->storage, ops, where, &options);
+    if (error == 0 && ops == &storage_local)
+        note_directory(service, where);
     return error == 0 ? storage_lock(service->storage) : error;
 }
 
@@ -676,5 +695,6 @@ void service_close(struct service *service)
         storage_close(service->storage);
     pool_close(service->pool);
     free(service->failures);
+    free(service->store_path);
     free(service);
 }

@@ -545,10 +545,9 @@ static int look_at_entry(struct storage_entry *out, int directory, const char *n
         return errno == ENOENT ? 1 : -1;
     if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
         return 1;
-    out->name = name;
-    out->is_dir = S_ISDIR(status.st_mode);
-    out->bytes = out->is_dir ? 0 : (uint64_t)status.st_size;
-    out->links = (uint64_t)status.st_nlink;
+    bool is_dir = S_ISDIR(status.st_mode);
+    *out = (struct storage_entry){name, is_dir, is_dir ? 0 : (uint64_t)status.st_size,
+                                  (uint64_t)status.st_nlink, status.st_uid != geteuid()};
     return 0;
 }
 

@@ -15,7 +15,7 @@
  * Limits: one plan at a time per run (ERR_BUSY); nothing is removed for limits.lease_ms after the
  * start (ERR_BUSY), as readers of the daemon before may still be at work. */
 #include "proto/retain.h"
-#include "ckptd/ckptd.h"
+#include "ckptd/keep/keep.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -310,6 +310,8 @@ static int check_start(const struct service *service, const struct run *run, boo
                             run->name);
     if (is_dry)
         return 0;
+    if (gc_is_removing(service))
+        return report_error(ERR_BUSY, "try again", "rubbish is being removed");
     if (service->offline[0])
         return report_error(ERR_IO, "replace the disk, then restart ckptd",
                             "the store is offline: %s", service->offline);

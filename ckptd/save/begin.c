@@ -16,7 +16,7 @@
  * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
  * or after the wait, which limits.wait_ms bounds. One call of a session waits; another takes its
  * place. */
-#include "ckptd/ckptd.h"
+#include "ckptd/keep/keep.h"
 #include "proto/json.h"
 
 #include <stdio.h>
@@ -254,6 +254,9 @@ static int check_begin(struct session *session, struct beginning *beginning)
         error = catalog_check_room(service);
         if (error != 0)
             beginning->until_ms = 0; /* waiting makes no room */
+        else if (gc_removes(service, run->name, request->step, session->attempt))
+            error = report_error(ERR_BUSY, "try again", "rubbish of step %llu is being removed",
+                                 (unsigned long long)request->step);
     }
     if (error == 0 && catalog_find(run, request->step, session->attempt))
         error =

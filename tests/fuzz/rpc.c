@@ -1,5 +1,6 @@
 /* rpc.c - fuzz target: a message from the wire. The first byte says which; what comes out goes
- * where ckptd would take it: slices of a description, reflection, the status text of an error. */
+ * where ckptd would take it: slices of a description, a manifest's summary, reflection, the status
+ * text of an error. */
 #include "tests/fuzz/fuzz.h"
 
 #include "ckptd/ckptd.h"
@@ -14,6 +15,8 @@ static const ProtobufCMessageDescriptor *const types[] = {
     &holdfast__v1__load_shard_request__descriptor, &holdfast__v1__list_request__descriptor,
     &holdfast__v1__prune_request__descriptor,      &holdfast__v1__pin_request__descriptor,
     &holdfast__v1__open_load_reply__descriptor,    &holdfast__v1__describe_reply__descriptor,
+    &holdfast__v1__release_request__descriptor,    &holdfast__v1__adopt_request__descriptor,
+    &holdfast__v1__gc_request__descriptor,         &holdfast__v1__gc_reply__descriptor,
 };
 #define NUM_TYPES (sizeof types / sizeof types[0])
 
@@ -45,6 +48,12 @@ static void try_message(size_t kind, const uint8_t *data, size_t bytes)
     if (message->descriptor == &holdfast__v1__open_load_request__descriptor) {
         Holdfast__V1__OpenLoadRequest *request = (Holdfast__V1__OpenLoadRequest *)message;
         take_slices(request->slices, request->n_slices);
+    }
+    if (message->descriptor == &holdfast__v1__adopt_request__descriptor) {
+        ProtobufCBinaryData manifest = ((Holdfast__V1__AdoptRequest *)message)->manifest;
+        size_t room = MANIFEST_SUMMARY_BYTES;
+        struct manifest_summary summary;
+        manifest_read_summary(&summary, manifest.data, manifest.len < room ? manifest.len : room);
     }
     protobuf_c_message_free_unpacked(message, NULL);
 }

@@ -1,0 +1,420 @@
+/* admit.c - checkpoints that come into the catalog otherwise than by a save: those that a tool
+ * wrote (Adopt), and those that a tool has found whole again (Release).
+ *
+ * Adopt. A tool that imports while we serve the store writes the shards itself, into the directory
+ * where they belong: without a manifest that is no checkpoint, and the tool leases it, so no gc and
+ * no start takes it for rubbish while the tool lives. Then it sends us the manifest:
+ *
+ *   the run is new; from here on it has no other attempt (run->is_adopting)
+ *    │ worker: a lease of our own, as the tool may die now; the directory and its files are ours
+ *    │         alone, complete, and what the manifest says: sizes, headers, checksum tables;
+ *    │         names synced, manifest published
+ *    ▼
+ *   in the catalog
+ *
+ * So the commit is that of a save (save/commit.c): shards durable, names durable, manifest.
+ * Whatever is killed, and whenever: there is a manifest and all it needs, or rubbish. The same
+ * Adopt again finds the checkpoint in the catalog and says yes: whoever did not hear the answer may
+ * ask again.
+ *
+ * The directory is hostile: a link is nobody's directory, a file with a second name or of another
+ * user can change later without our doing, so it is refused. The data are not read: whoever loads
+ * or scrubs them proves them, as always.
+ *
+ * Release. The tool has read the data; we look at what a start looks at, take the note away, and
+ * put the checkpoint into the list anew. */
+#include "ckptd/keep/keep.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TABLE_BYTES_MAX (1ull << 28) /* of one shard's checksums: a shard of 32 TiB */
+
+/* A call on its way through a worker. */
+struct admission {
+    struct service *service;
+    struct rpc_call *call;
+    struct run *run;
+    const void
+        *text; /* of Adopt: the manifest; the request's, so there until the call is answered */
+    size_t text_bytes;
+    struct manifest_summary summary;
+    char prefix[STORAGE_KEY_MAX]; /* the directory */
+    bool is_unknown;              /* nobody can tell whether the manifest is durable */
+    struct fault fault;
+    struct job job;
+};
+
+static int new_admission(struct admission **out, struct service *service, struct rpc_call *call)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return report_error(ERR_MEMORY, NULL, "no memory to admit a checkpoint");
+    (*out)->service = service;
+    (*out)->call = call;
+    return 0;
+}
+
+static int check_online(const struct service *service)
+{
+    int error = service_check_open(service);
+    if (error == 0 && service->offline[0])
+        error = report_error(ERR_IO, "replace the disk, then restart ckptd",
+                             "the store is offline: %s", service->offline);
+    return error;
+}
+
+/* ---- Adopt: the directory, on a worker ---- */
+
+struct directory {
+    const char *name;
+    bool is_there, is_foreign;
+};
+
+static int visit_directory(void *user, const struct storage_entry *entry)
+{
+    struct directory *directory = user;
+    if (entry->is_dir && strcmp(entry->name, directory->name) == 0) {
+        directory->is_there = true;
+        directory->is_foreign = entry->is_foreign;
+    }
+    return 0;
+}
+
+static int refuse_foreign(const char *folder, const char *name)
+{
+    return report_error(ERR_DENIED, "run the tool as the user that ckptd runs as",
+                        "%s/%s belongs to another user", folder, name);
+}
+
+static int check_directory(struct storage *storage, const char *parent, const char *name)
+{
+    struct directory directory = {.name = name};
+    int error = storage_list(storage, parent, visit_directory, &directory);
+    if (error == 0 && !directory.is_there)
+        error = report_error(ERR_NOT_FOUND, NULL, "%s/%s is not a directory of the store", parent,
+                             name);
+    return error == 0 && directory.is_foreign ? refuse_foreign(parent, name) : error;
+}
+
+struct files {
+    const char *prefix;
+    uint64_t count, bytes;
+};
+
+static int visit_file(void *user, const struct storage_entry *entry)
+{
+    struct files *files = user;
+    if (!entry->is_dir && strcmp(entry->name, MANIFEST_NAME) == 0)
+        return report_error(ERR_EXISTS, NULL, "%s has a manifest already", files->prefix);
+    if (entry->is_dir || !shard_is_file_name(entry->name))
+        return report_error(ERR_INVALID, NULL, "%s/%s does not belong into a checkpoint",
+                            files->prefix, entry->name);
+    if (entry->is_foreign)
+        return refuse_foreign(files->prefix, entry->name);
+    if (entry->links > 1)
+        return report_error(ERR_DENIED, NULL, "%s/%s has another name elsewhere", files->prefix,
+                            entry->name);
+    files->count++;
+    files->bytes += entry->bytes;
+    return 0;
+}
+
+static int check_files(const struct admission *admission)
+{
+    const struct manifest_summary *summary = &admission->summary;
+    struct files files = {.prefix = admission->prefix};
+    int error = storage_list(admission->service->storage, admission->prefix, visit_file, &files);
+    if (error == 0 && (files.count != summary->shards || files.bytes != summary->bytes))
+        error = report_error(
+            ERR_CORRUPT, NULL, "%s has %llu shards of %llu bytes, its manifest %u of %llu",
+            admission->prefix, (unsigned long long)files.count, (unsigned long long)files.bytes,
+            summary->shards, (unsigned long long)summary->bytes);
+    return error;
+}
+
+/* ---- Adopt: a shard ---- */
+
+/* It must be what a writer of this shard writes, byte for byte. */
+static int check_header(struct storage *storage, struct storage_object *object,
+                        const struct shard_geometry *geometry, const struct manifest *manifest,
+                        uint32_t shard)
+{
+    struct shard_identity identity;
+    void *found = NULL, *want = malloc(geometry->data_start);
+    int error = want && posix_memalign(&found, STORAGE_ALIGN, geometry->data_start) == 0
+                    ? 0
+                    : report_error(ERR_MEMORY, NULL, "no memory for a header");
+    manifest_identity(&identity, &manifest->summary, shard);
+    if (error == 0)
+        error = shard_header_write(want, geometry, manifest->table, &identity);
+    if (error == 0)
+        error = storage_transfer(storage, STORAGE_READ, object, 0, found,
+                                 (uint32_t)geometry->data_start);
+    if (error == 0 && memcmp(found, want, geometry->data_start) != 0)
+        error = report_error(ERR_CORRUPT, NULL,
+                             "the header of shard-%05u-of-%05u does not fit the manifest",
+                             shard + 1, manifest->summary.shards);
+    free(found);
+    free(want);
+    return error;
+}
+
+static int check_shard(struct storage *storage, const struct manifest *manifest, uint32_t shard)
+{
+    const struct manifest_shard *entry = &manifest->shards[shard];
+    struct shard_geometry geometry;
+    struct storage_object *object = NULL;
+    uint8_t *table = NULL;
+    int error = file_geometry(&geometry, manifest, shard);
+    if (error == 0 && (geometry.file_bytes != entry->bytes ||
+                       geometry.file_bytes - geometry.table_start > TABLE_BYTES_MAX))
+        error =
+            report_error(ERR_CORRUPT, NULL, "the size of shard %u does not fit its tensors", shard);
+    if (error == 0)
+        error = file_open(&object, storage, &manifest->summary, shard, geometry.file_bytes);
+    if (error == 0)
+        error = check_header(storage, object, &geometry, manifest, shard);
+    if (error == 0)
+        error = file_read_table(&table, storage, object, &geometry, entry->table_hash,
+                                &manifest->summary, shard);
+    free(table);
+    storage_object_close(storage, object);
+    return error;
+}
+
+static int check_shards(const struct admission *admission)
+{
+    struct manifest *manifest = NULL;
+    int error = manifest_read(&manifest, admission->text, admission->text_bytes);
+    for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
+        error = check_shard(admission->service->storage, manifest, i);
+    manifest_free(manifest);
+    return error;
+}
+
+/* ---- Adopt: the commit ---- */
+
+static int publish(struct admission *admission)
+{
+    struct storage *storage = admission->service->storage;
+    char key[STORAGE_KEY_MAX + 32];
+    int error = storage_sync_names(storage, admission->prefix);
+    if (error != 0)
+        return error;
+    snprintf(key, sizeof key, "%s/" MANIFEST_NAME, admission->prefix);
+    error = storage_publish(storage, key, admission->text, admission->text_bytes);
+    admission->is_unknown = error == ERR_IO; /* a power loss may bring it back */
+    return error;
+}
+
+static int adopt(struct admission *admission)
+{
+    struct storage *storage = admission->service->storage;
+    struct storage_hold *lease = NULL;
+    const char *run = admission->run->name, *name = strrchr(admission->prefix, '/') + 1;
+    int error = check_directory(storage, "", run);
+    if (error == 0)
+        error = check_directory(storage, run, name);
+    if (error == 0)
+        error = storage_group_lease(storage, &lease, admission->prefix, "ckptd adopts it\n");
+    if (error == 0)
+        error = check_files(admission);
+    if (error == 0)
+        error = check_shards(admission);
+    if (error == 0)
+        error = publish(admission);
+    storage_release(storage, lease);
+    return error;
+}
+
+static void work_adopt(struct job *job)
+{
+    struct admission *admission = CONTAINER_OF(job, struct admission, job);
+    int error = adopt(admission);
+    if (error != 0)
+        fault_take(&admission->fault, error);
+}
+
+static void enter_catalog(const struct admission *admission)
+{
+    const struct manifest_summary *summary = &admission->summary;
+    struct run *run = admission->run;
+    struct checkpoint *checkpoint;
+    run->newest_attempt = summary->attempt;
+    commit_init(&run->machine, summary->attempt);
+    if (catalog_add(&checkpoint, run, summary) != 0)
+        log_error("catalog", "run %s, step %llu is missing in the list until the next start: %s",
+                  run->name, (unsigned long long)summary->step, report_line());
+    ledger_note(&admission->service->ledger, loop_now_ms(), (int64_t)summary->bytes);
+    log_info("catalog", "run %s, step %llu, attempt %llu: adopted, %llu bytes in %u shards",
+             run->name, (unsigned long long)summary->step, (unsigned long long)summary->attempt,
+             (unsigned long long)summary->bytes, summary->shards);
+}
+
+static void adopted(struct event *event)
+{
+    struct admission *admission = CONTAINER_OF(event, struct admission, job.done);
+    Holdfast__V1__AdoptReply reply = HOLDFAST__V1__ADOPT_REPLY__INIT;
+    admission->run->is_adopting = false;
+    if (admission->is_unknown)
+        service_go_offline(admission->service, admission->fault.message);
+    if (admission->fault.code == 0) {
+        enter_catalog(admission);
+        rpc_call_reply(admission->call, &reply.base);
+    } else {
+        rpc_call_fail(admission->call, fault_raise(&admission->fault));
+    }
+    free(admission);
+}
+
+/* ERR_EXISTS: somebody has begun the run. */
+static int check_new(const struct run *run)
+{
+    if (run->is_adopting)
+        return report_error(ERR_BUSY, "try again", "run %s is being imported", run->name);
+    if (run->checkpoints || run->saves || run->opening.call || run->newest_attempt != 0)
+        return report_error(ERR_EXISTS, "give the new run another name",
+                            "the run %s is there already", run->name);
+    return 0;
+}
+
+/* *out_is_there: it is committed already, to the nonce. */
+static int begin_adoption(struct admission *admission, bool *out_is_there)
+{
+    struct service *service = admission->service;
+    const struct manifest_summary *summary = &admission->summary;
+    struct run **run = &admission->run;
+    *out_is_there = false;
+    size_t bytes = admission->text_bytes < MANIFEST_SUMMARY_BYTES ? admission->text_bytes
+                                                                  : MANIFEST_SUMMARY_BYTES;
+    int error = manifest_read_summary(&admission->summary, admission->text, bytes);
+    if (error == 0)
+        error = shard_dir_key(admission->prefix, sizeof admission->prefix, summary->run,
+                              summary->step, summary->attempt);
+    if (error == 0 && summary->attempt == 0)
+        error = report_error(ERR_INVALID, NULL, "attempts are counted from 1");
+    if (error != 0)
+        return error;
+    if (run_find(run, service, summary->run, false) == 0) {
+        const struct checkpoint *there = catalog_find(*run, summary->step, summary->attempt);
+        *out_is_there = there && strcmp(there->summary.nonce, summary->nonce) == 0;
+        error = *out_is_there ? 0 : check_new(*run);
+    } else {
+        error = run_find(run, service, summary->run, true);
+    }
+    if (error == 0 && !*out_is_there)
+        error = catalog_check_room(service);
+    if (error == 0 && gc_removes(service, summary->run, summary->step, summary->attempt))
+        error =
+            report_error(ERR_BUSY, "try again", "rubbish of run %s is being removed", summary->run);
+    return error;
+}
+
+void admit_adopt(struct service *service, struct rpc_call *call,
+                 const Holdfast__V1__AdoptRequest *request)
+{
+    Holdfast__V1__AdoptReply reply = HOLDFAST__V1__ADOPT_REPLY__INIT;
+    struct admission *admission = NULL;
+    bool is_there = false;
+    int error = check_online(service);
+    if (error == 0)
+        error = new_admission(&admission, service, call);
+    if (error == 0) {
+        admission->text = request->manifest.data;
+        admission->text_bytes = request->manifest.len;
+        error = begin_adoption(admission, &is_there);
+    }
+    if (error == 0 && !is_there) {
+        admission->run->is_adopting = true;
+        admission->job = (struct job){.work = work_adopt, .done.run = adopted};
+        loop_work(service->loop, &admission->job);
+        return;
+    }
+    free(admission);
+    if (error == 0)
+        rpc_call_reply(call, &reply.base);
+    else
+        rpc_call_fail(call, error);
+}
+
+/* ---- Release ---- */
+
+static void work_release(struct job *job)
+{
+    struct admission *admission = CONTAINER_OF(job, struct admission, job);
+    uint64_t step = admission->summary.step, attempt = admission->summary.attempt;
+    int error = catalog_look(&admission->summary, admission->run, step, attempt);
+    if (error == 0) {
+        error = storage_group_unnote(admission->service->storage, STORAGE_QUARANTINE,
+                                     admission->prefix);
+        error = error == ERR_NOT_FOUND ? 0 : error; /* an error of a read leaves none */
+    }
+    if (error != 0)
+        fault_take(&admission->fault, error);
+}
+
+/* Into the list anew: what was known of it was that of a damaged one. */
+static int list_again(const struct admission *admission)
+{
+    const struct manifest_summary *summary = &admission->summary;
+    struct checkpoint *checkpoint = catalog_find(admission->run, summary->step, summary->attempt);
+    if (!checkpoint)
+        return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "it was removed meanwhile");
+    bool is_pinned = checkpoint->pinned;
+    if (!checkpoint->damaged)
+        return 0;
+    if (!catalog_remove(checkpoint))
+        return report_error(ERR_BUSY, "try again", "a load that had begun before is still open");
+    int error = catalog_add(&checkpoint, admission->run, summary);
+    if (error != 0)
+        return error;
+    checkpoint->pinned = is_pinned;
+    log_info("catalog", "run %s, step %llu, attempt %llu is out of quarantine",
+             admission->run->name, (unsigned long long)summary->step,
+             (unsigned long long)summary->attempt);
+    return 0;
+}
+
+static void released(struct event *event)
+{
+    struct admission *admission = CONTAINER_OF(event, struct admission, job.done);
+    Holdfast__V1__ReleaseReply reply = HOLDFAST__V1__RELEASE_REPLY__INIT;
+    int error = fault_raise(&admission->fault);
+    if (error == 0)
+        error = list_again(admission);
+    if (error == 0)
+        rpc_call_reply(admission->call, &reply.base);
+    else
+        rpc_call_fail(admission->call, error);
+    free(admission);
+}
+
+void admit_release(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__ReleaseRequest *request)
+{
+    struct admission *admission = NULL;
+    int error = check_online(service);
+    if (error == 0)
+        error = new_admission(&admission, service, call);
+    if (error == 0)
+        error = run_find(&admission->run, service, request->run, false);
+    if (error == 0 && !catalog_find(admission->run, request->step, request->attempt))
+        error = report_error(ERR_NOT_FOUND, "see ckpt-cli list",
+                             "run %s has no checkpoint of step %llu, attempt %llu",
+                             admission->run->name, (unsigned long long)request->step,
+                             (unsigned long long)request->attempt);
+    if (error == 0)
+        error = shard_dir_key(admission->prefix, sizeof admission->prefix, admission->run->name,
+                              request->step, request->attempt);
+    if (error != 0) {
+        free(admission);
+        rpc_call_fail(call, error);
+        return;
+    }
+    admission->summary.step = request->step;
+    admission->summary.attempt = request->attempt;
+    admission->job = (struct job){.work = work_release, .done.run = released};
+    loop_work(service->loop, &admission->job);
+}

@@ -1,0 +1,228 @@
+/* gc.c - removes rubbish while the store is served, by the same search and removal as `ckpt-cli gc`
+ * on a directory (storage/rubbish.c).
+ *
+ *   Gc
+ *    │ worker: the search
+ *    ▼
+ *   what is in work is left out: saves, removals, adoptions; and what was committed since. From
+ *    │ here on nobody can begin what stays in the list (gc_removes)
+ *    ▼ worker: the removal
+ *   gone, or named in the error
+ *
+ * What other processes write or read is leased, and stays by that.
+ *
+ * Limits: one at a time (ERR_BUSY); STORAGE_RUBBISH_MAX findings; an answer lists as many as it
+ * holds and counts all. */
+#include "ckptd/keep/keep.h"
+#include "proto/retain.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENTRY_BYTES_MAX 48u /* of an entry on the wire, without its name */
+
+struct collecting {
+    struct service *service;
+    struct rpc_call *call;
+    bool is_dry;
+    bool is_removing; /* the list is what is removed now */
+    struct storage_rubbish_list list;
+    uint32_t num_failed;
+    struct fault fault; /* the first */
+    struct job job;
+};
+
+/* ---- the search, on a worker ---- */
+
+static int visit_run(void *user, const struct storage_entry *entry)
+{
+    struct collecting *collecting = user;
+    return entry->is_dir && run_name_valid(entry->name)
+               ? storage_rubbish_find(&collecting->list, collecting->service->storage,
+                                      &checkpoint_kind, entry->name)
+               : 0;
+}
+
+static void work_find(struct job *job)
+{
+    struct collecting *collecting = CONTAINER_OF(job, struct collecting, job);
+    struct storage *storage = collecting->service->storage;
+    int error = storage_list(storage, "", visit_run, collecting);
+    if (error == 0)
+        error = storage_rubbish_find_above(&collecting->list, storage);
+    if (error != 0)
+        fault_take(&collecting->fault, error);
+}
+
+/* ---- what is left alone ---- */
+
+/* Which checkpoint a finding is about; false: none. */
+static bool parse_finding(char run[RUN_NAME_MAX + 1], uint64_t *step, uint64_t *attempt,
+                          const struct storage_rubbish *item)
+{
+    char name[STORAGE_KEY_MAX + 1];
+    const char *first = strchr(item->key, '/'), *last = strrchr(item->key, '/');
+    if (!first || first - item->key > RUN_NAME_MAX)
+        return false;
+    snprintf(run, RUN_NAME_MAX + 1, "%.*s", (int)(first - item->key), item->key);
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(last + 1, "."), last + 1);
+    return retain_parse(name, step, attempt);
+}
+
+static bool is_live(const struct collecting *collecting, const struct storage_rubbish *item)
+{
+    char name[RUN_NAME_MAX + 1];
+    uint64_t step, attempt;
+    struct run *run;
+    if (item->what == STORAGE_LEFTOVER || !parse_finding(name, &step, &attempt, item) ||
+        run_find(&run, collecting->service, name, false) != 0)
+        return false;
+    if (run->is_adopting)
+        return true;
+    if (item->what == STORAGE_CUT_SHORT)
+        return run->pruning != NULL;
+    for (const struct save *save = run->saves; save; save = save->next)
+        if (save->step == step && save->attempt == attempt)
+            return true;
+    return catalog_find(run, step, attempt) && strstr(item->key, "/leases/") == NULL;
+}
+
+static void leave_out_live(struct collecting *collecting)
+{
+    struct storage_rubbish_list *list = &collecting->list;
+    size_t kept = 0;
+    for (size_t i = 0; i < list->count; i++)
+        if (!is_live(collecting, &list->items[i]))
+            list->items[kept++] = list->items[i];
+    list->count = kept;
+}
+
+bool gc_is_removing(const struct service *service)
+{
+    return service->collecting && service->collecting->is_removing;
+}
+
+bool gc_removes(const struct service *service, const char *run, uint64_t step, uint64_t attempt)
+{
+    const struct collecting *collecting = service->collecting;
+    for (size_t i = 0; gc_is_removing(service) && i < collecting->list.count; i++) {
+        char name[RUN_NAME_MAX + 1];
+        uint64_t its_step, its_attempt;
+        if (parse_finding(name, &its_step, &its_attempt, &collecting->list.items[i]) &&
+            its_step == step && its_attempt == attempt && strcmp(name, run) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- the answer ---- */
+
+static int answer(const struct collecting *collecting)
+{
+    const struct storage_rubbish_list *list = &collecting->list;
+    Holdfast__V1__GcReply reply = HOLDFAST__V1__GC_REPLY__INIT;
+    Holdfast__V1__GcEntry *entries = calloc(list->count + 1, sizeof *entries);
+    reply.entries = calloc(list->count + 1, sizeof(Holdfast__V1__GcEntry *));
+    size_t room = RPC_MESSAGE_BYTES_MAX - ENTRY_BYTES_MAX;
+    int error =
+        entries && reply.entries ? 0 : report_error(ERR_MEMORY, NULL, "no memory to answer");
+    for (size_t i = 0; i < list->count && error == 0; i++) {
+        struct storage_rubbish *item = &list->items[i];
+        size_t bytes = ENTRY_BYTES_MAX + strlen(item->key);
+        reply.files += item->files;
+        reply.bytes += item->bytes;
+        room = bytes <= room ? room - bytes : 0;
+        if (room == 0)
+            continue;
+        holdfast__v1__gc_entry__init(&entries[i]);
+        entries[i].what = item->what;
+        entries[i].name = item->key;
+        entries[i].files = item->files;
+        entries[i].bytes = item->bytes;
+        reply.entries[reply.n_entries++] = &entries[i];
+    }
+    if (error == 0)
+        rpc_call_reply(collecting->call, &reply.base);
+    free(entries);
+    free(reply.entries);
+    return error;
+}
+
+static void finish(struct collecting *collecting)
+{
+    struct service *service = collecting->service;
+    int error = fault_raise(&collecting->fault);
+    if (error != 0 && collecting->num_failed > 0)
+        error = report_error(error, "what stays is found again by the next",
+                             "%u of %zu findings could not be removed: %s", collecting->num_failed,
+                             collecting->list.count, collecting->fault.message);
+    if (error == 0)
+        error = answer(collecting);
+    if (error != 0)
+        rpc_call_fail(collecting->call, error);
+    service->collecting = NULL;
+    storage_rubbish_free(&collecting->list);
+    free(collecting);
+    save_begin_wake(service);
+}
+
+/* ---- removal ---- */
+
+static void work_remove(struct job *job)
+{
+    struct collecting *collecting = CONTAINER_OF(job, struct collecting, job);
+    for (size_t i = 0; i < collecting->list.count; i++) {
+        int error = storage_rubbish_remove(collecting->service->storage, &checkpoint_kind,
+                                           &collecting->list.items[i]);
+        collecting->num_failed += error != 0;
+        if (error != 0 && collecting->num_failed == 1)
+            fault_take(&collecting->fault, error);
+    }
+}
+
+static void removed(struct event *event)
+{
+    struct collecting *collecting = CONTAINER_OF(event, struct collecting, job.done);
+    log_info("gc", "removed %zu of %zu findings of rubbish",
+             collecting->list.count - collecting->num_failed, collecting->list.count);
+    finish(collecting);
+}
+
+static void found(struct event *event)
+{
+    struct collecting *collecting = CONTAINER_OF(event, struct collecting, job.done);
+    if (collecting->fault.code == 0)
+        leave_out_live(collecting);
+    if (collecting->fault.code != 0 || collecting->is_dry || collecting->list.count == 0) {
+        finish(collecting);
+        return;
+    }
+    collecting->is_removing = true;
+    collecting->job = (struct job){.work = work_remove, .done.run = removed};
+    loop_work(collecting->service->loop, &collecting->job);
+}
+
+void gc_collect(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__GcRequest *request)
+{
+    int error = service_check_open(service);
+    if (error == 0 && service->collecting)
+        error = report_error(ERR_BUSY, "try again", "rubbish is being removed already");
+    if (error == 0 && service->offline[0] && !request->dry_run)
+        error = report_error(ERR_IO, "replace the disk, then restart ckptd",
+                             "the store is offline: %s", service->offline);
+    struct collecting *collecting = error == 0 ? calloc(1, sizeof *collecting) : NULL;
+    if (error == 0 && !collecting)
+        error = report_error(ERR_MEMORY, NULL, "no memory to look for rubbish");
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    collecting->service = service;
+    collecting->call = call;
+    collecting->is_dry = request->dry_run;
+    collecting->job = (struct job){.work = work_find, .done.run = found};
+    service->collecting = collecting;
+    loop_work(service->loop, &collecting->job);
+}

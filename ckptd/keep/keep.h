@@ -1,0 +1,24 @@
+/* keep.h - what tools ask of ckptd about checkpoints that are there, or nearly: see admit.c, gc.c.
+ * Handlers of calls, on the service thread; each answers its call once. */
+#ifndef HOLDFAST_CKPTD_KEEP_H
+#define HOLDFAST_CKPTD_KEEP_H
+
+#include "ckptd/ckptd.h"
+
+/* ---- admit.c ---- */
+
+void admit_release(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__ReleaseRequest *request);
+void admit_adopt(struct service *service, struct rpc_call *call,
+                 const Holdfast__V1__AdoptRequest *request);
+
+/* ---- gc.c ---- */
+
+void gc_collect(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__GcRequest *request);
+/* Is a Gc removing what it found? Then no prune begins: both take tombstones away. */
+bool gc_is_removing(const struct service *service);
+/* Is what there is of this checkpoint among it? Then nobody may begin it. */
+bool gc_removes(const struct service *service, const char *run, uint64_t step, uint64_t attempt);
+
+#endif

@@ -1,0 +1,425 @@
+/* ckptd_admit.c - checkpoints that tools bring: adopted, or released from quarantine.
+ *
+ * Goal: what fits its manifest is committed like a save, the same Adopt twice is one, whatever does
+ * not fit or is not ckptd's alone is refused and leaves the store as it was, and an Adopt that is
+ * cut off anywhere leaves a whole checkpoint or none. Method: the service and the raw client of
+ * ckptd_bed.h save a checkpoint; its shards go into a new store without their manifest, which is
+ * what a tool writes, and the manifest goes into the call. Then one thing is made wrong at a time,
+ * also in manifests whose hashes were made right again; and each storage operation fails once, or
+ * with the power. time limit: 60 s */
+#define ROWS 64u
+#define COLUMNS 256u /* 64 KiB in all: a shard is a header, a block and a table */
+#include "tests/unit/ckptd_bed.h"
+
+#include "tests/unit/random.h"
+
+#include <sys/stat.h>
+
+#define STEP_DIR RUN "/step-00000001-a0001"
+#define OPERATIONS_MAX 200u
+#define UNTOUCHED_ROW 4u
+
+static struct peer peers[RANKS];
+static char *manifest; /* of the checkpoint that all of them adopt */
+
+static void shell(const char *format, ...)
+{
+    char command[1500];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(command, sizeof command, format, list);
+    va_end(list);
+    assert_int_equal(system(command), 0);
+}
+
+static char *read_text(const char *folder, const char *name)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    char *text = calloc(1, 1 << 20);
+    size_t bytes = fread(text, 1, (1 << 20) - 1, file);
+    assert_true(bytes > 0);
+    fclose(file);
+    return text;
+}
+
+/* A bed whose store is new, and <root>/made: the shards of one checkpoint without a manifest. */
+static int open_with_made(void **state)
+{
+    struct bed *bed = bed_new();
+    char folder[200];
+    *state = bed;
+    bed->config.pool_bytes = 8 * MIB;
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, 1));
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    snprintf(folder, sizeof folder, "%s/store/" STEP_DIR, bed->root);
+    free(manifest);
+    manifest = read_text(folder, MANIFEST_NAME);
+    shell("cd '%s' && mkdir -p made/" RUN " && mv store/" STEP_DIR " made/" RUN
+          " && rm made/" STEP_DIR "/manifest.json && rm -r store",
+          bed->root);
+    return bed_start(bed);
+}
+
+static int close_with_made(void **state)
+{
+    free(manifest);
+    manifest = NULL;
+    return bed_tear_down(state);
+}
+
+/* Into the store that is being served, as a tool would have written them. */
+static void put_shards(const struct bed *bed, const char *store)
+{
+    shell("rm -rf '%s/" RUN "' && cp -r '%s/made/" RUN "' '%s'", store, bed->root, store);
+}
+
+static int adopt(struct bed *bed, const char *text)
+{
+    Holdfast__V1__AdoptRequest request = HOLDFAST__V1__ADOPT_REQUEST__INIT;
+    Holdfast__V1__AdoptReply *reply;
+    request.manifest = (ProtobufCBinaryData){strlen(text), (uint8_t *)(uintptr_t)text};
+    int error = call(bed, "Adopt", &request.base, &holdfast__v1__adopt_reply__descriptor, &reply);
+    if (error == 0)
+        FREE_REPLY(reply);
+    return error;
+}
+
+static size_t num_listed(struct bed *bed)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    Holdfast__V1__ListReply *reply;
+    assert_int_equal(
+        call(bed, "List", &request.base, &holdfast__v1__list_reply__descriptor, &reply), 0);
+    size_t count = reply->n_checkpoints;
+    for (size_t i = 0; i < count; i++)
+        assert_string_equal(reply->checkpoints[i]->durability, "local");
+    FREE_REPLY(reply);
+    return count;
+}
+
+/* Makes the hashes of a changed manifest right. */
+static void hash_again(char *text)
+{
+    static const char summary_key[] = "\"summary_hash\":\"", key[] = "\"sha256\":\"";
+    char hex[CHECKSUM_SHA256_HEX];
+    char *at = strstr(text, summary_key), *last = NULL;
+    assert_non_null(at);
+    at += strlen(summary_key);
+    snprintf(hex, sizeof hex, "%016llx",
+             (unsigned long long)checksum_bytes(text, (size_t)(at - text)));
+    memcpy(at, hex, 16);
+    for (char *next = strstr(text, key); next; next = strstr(next + 1, key))
+        last = next;
+    assert_non_null(last);
+    checksum_sha256_hex(hex, text, (size_t)(last - text));
+    memcpy(last + strlen(key), hex, 64);
+}
+
+/* The manifest with `from` turned into `to`, of the same length, and hashes that fit. */
+static char *forged(const char *from, const char *to)
+{
+    char *text = strdup(manifest), *at = strstr(text, from);
+    assert_non_null(at);
+    assert_int_equal(strlen(from), strlen(to));
+    memcpy(at, to, strlen(to));
+    hash_again(text);
+    return text;
+}
+
+static char *other_nonce(void)
+{
+    static const char key[] = "\"nonce\":\"";
+    char *text = strdup(manifest), *at = strstr(text, key) + strlen(key);
+    *at = *at == '0' ? '1' : '0';
+    hash_again(text);
+    return text;
+}
+
+/* ---- what fits ---- */
+
+static void test_admit__what_fits_is_committed_and_trained_on(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t step = 0;
+    char store[200];
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    put_shards(bed, store);
+    assert_int_equal(num_listed(bed), 0);
+    assert_int_equal(adopt(bed, manifest), 0);
+    assert_int_equal(num_listed(bed), 1);
+    assert_int_equal(load_all(bed, -1, &step), 0);
+    assert_int_equal(step, 1);
+    assert_int_equal(adopt(bed, manifest), 0); /* who did not hear the answer asks again */
+    assert_int_equal(num_listed(bed), 1);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(bed->attempt, 2);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, 2));
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(num_listed(bed), 2);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    char *text = read_text(store, STEP_DIR "/" MANIFEST_NAME);
+    assert_string_equal(text, manifest);
+    free(text);
+}
+
+static void test_admit__a_run_that_was_begun_is_not_adopted(void **state)
+{
+    struct bed *bed = *state;
+    char store[200];
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    put_shards(bed, store);
+    assert_int_equal(adopt(bed, manifest), ERR_EXISTS);
+    bed_stop(bed); /* the attempt's file went with the run's folder, the shards are nobody's */
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(num_listed(bed), 0);
+    put_shards(bed, store);
+    assert_int_equal(adopt(bed, manifest), 0);
+    char *other = other_nonce();
+    assert_int_equal(adopt(bed, other), ERR_EXISTS);
+    free(other);
+    assert_int_equal(num_listed(bed), 1);
+}
+
+/* ---- what does not ---- */
+
+static void assert_refused(struct bed *bed, const char *text, const char *what)
+{
+    char store[200], path[300];
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    snprintf(path, sizeof path, "%s/" STEP_DIR "/" MANIFEST_NAME, store);
+    int error = adopt(bed, text);
+    print_message("# %s: %s\n", what, report_line());
+    assert_true(error == ERR_CORRUPT || error == ERR_INVALID || error == ERR_DENIED ||
+                error == ERR_NOT_FOUND || error == ERR_EXISTS || error == ERR_VERSION);
+    assert_true(access(path, F_OK) != 0 || error == ERR_EXISTS);
+    assert_int_equal(num_listed(bed), 0);
+}
+
+static void test_admit__a_manifest_that_lies_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    char store[200];
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    put_shards(bed, store);
+    char *same = forged("\"bed\"", "\"bed\"");
+    assert_string_equal(same, manifest); /* hash_again() knows how */
+    free(same);
+    const struct {
+        const char *from, *to;
+    } lies[] = {{"\"run\":\"bed\"", "\"run\":\"../\""}, {"\"run\":\"bed\"", "\"run\":\"...\""},
+                {"\"run\":\"bed\"", "\"run\":\"b/d\""}, {"\"run\":\"bed\"", "\"run\":\"bad\""},
+                {"\"step\":1", "\"step\":2"},           {"\"attempt\":1", "\"attempt\":0"},
+                {"\"attempt\":1", "\"attempt\":9"},     {"\"shards\":2", "\"shards\":1"},
+                {"\"shards\":2", "\"shards\":3"}};
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        char *text = forged(lies[i].from, lies[i].to);
+        assert_refused(bed, text, lies[i].to);
+        free(text);
+    }
+    char *text = other_nonce();
+    assert_refused(bed, text, "another nonce");
+    strcpy(text, manifest);
+    text[strlen(text) / 2] ^= 1;
+    assert_refused(bed, text, "a flipped bit");
+    assert_refused(bed, "", "nothing");
+    assert_refused(bed, "{}", "an empty object");
+    strcpy(text, manifest);
+    text[MANIFEST_SUMMARY_BYTES] = '\0';
+    assert_refused(bed, text, "a summary and no more");
+    free(text);
+    assert_int_equal(adopt(bed, manifest), 0);
+}
+
+/* Shell commands in the directory of the step; after each it is made anew. */
+static void test_admit__files_that_do_not_fit_or_are_not_ours_are_refused(void **state)
+{
+    struct bed *bed = *state;
+    static const char shard[] = "shard-00002-of-00002.safetensors";
+    static const char *const wrongs[] = {
+        "rm %s",
+        "truncate -s -4096 %s",
+        "truncate -s +4096 %s",
+        "printf x | dd of=%s bs=1 seek=100 conv=notrunc 2>/dev/null",
+        "printf x | dd of=%s bs=1 seek=$(($(stat -c %%s %s) - 5)) conv=notrunc 2>/dev/null",
+        "cp shard-00001-of-00002.safetensors %s",
+        "touch shard-00003-of-00003.safetensors && : %s",
+        "touch notes.txt && : %s",
+        "mkdir inside && : %s",
+        "ln %s ../second-name",
+        "mv %s ../elsewhere && ln -s ../elsewhere %s",
+        "mv %s ../elsewhere && mkfifo %s",
+        "cd .. && mv step-00000001-a0001 elsewhere && ln -s elsewhere step-00000001-a0001 && : %s",
+        "cd ../.. && mv bed ../elsewhere && ln -s ../elsewhere bed && : %s",
+        "cd .. && rm -r step-00000001-a0001 && : %s",
+        "cd .. && rm -r step-00000001-a0001 && touch step-00000001-a0001 && : %s",
+        "echo '{}' >manifest.json && : %s",
+    };
+    char store[200], command[400];
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    for (size_t i = 0; i < sizeof wrongs / sizeof wrongs[0]; i++) {
+        put_shards(bed, store);
+        shell("rm -rf '%s/elsewhere'", bed->root);
+        snprintf(command, sizeof command, wrongs[i], shard, shard);
+        shell("cd '%s/" STEP_DIR "' && { %s; }", store, command);
+        assert_refused(bed, manifest, command);
+    }
+    put_shards(bed, store);
+    assert_int_equal(adopt(bed, manifest), 0);
+}
+
+static void test_admit__files_of_another_user_are_refused(void **state)
+{
+    struct bed *bed = *state;
+    static const char *const paths[] = {RUN, STEP_DIR,
+                                        STEP_DIR "/shard-00001-of-00002.safetensors"};
+    char store[200];
+    if (geteuid() != 0) {
+        print_message("# not root: nobody else's files can be made\n");
+        skip();
+    }
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        put_shards(bed, store);
+        shell("chown 12345 '%s/%s'", store, paths[i]);
+        assert_int_equal(adopt(bed, manifest), ERR_DENIED);
+        assert_int_equal(num_listed(bed), 0);
+    }
+    put_shards(bed, store);
+    assert_int_equal(adopt(bed, manifest), 0);
+}
+
+/* ---- what is cut off ---- */
+
+/* One Adopt in which operation `number` of the daemon's life fails, and, `cut`, all after it and
+ * then the power. True: nothing of it went wrong. */
+static bool adopt_with_fault(struct bed *bed, uint32_t number, bool cut)
+{
+    char plain[200];
+    bool is_told = false;
+    snprintf(plain, sizeof plain, "%s/told", bed->root);
+    shell("rm -rf '%s' && mkdir '%s'", plain, plain);
+    snprintf(bed->config.store, sizeof bed->config.store, "fault:seed=%llu,late=0.5,%s=%u:local:%s",
+             (unsigned long long)next_random(1u << 30), cut ? "fail_from" : "fail_at", number,
+             plain);
+    bool is_up = bed_start(bed) == 0;
+    if (is_up) {
+        put_shards(bed, plain);
+        is_told = adopt(bed, manifest) == 0;
+        rpc_client_close(bed->rpc);
+        service_drain(bed->service);
+        pthread_join(bed->thread, NULL);
+        assert_int_equal(cut ? storage_fault_crash(bed->service->storage) : 0, 0);
+        service_close(bed->service);
+        bed->service = NULL;
+    }
+    snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
+    assert_int_equal(bed_start(bed), 0);
+    size_t listed = num_listed(bed);
+    assert_true(listed == 1 || !is_told);
+    if (listed == 1)
+        assert_int_equal(load_all(bed, 1, NULL), 0);
+    else
+        put_shards(bed, plain);
+    assert_int_equal(adopt(bed, manifest), 0); /* and again */
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    bed_stop(bed);
+    return is_told;
+}
+
+static void cut_off_everywhere(struct bed *bed, bool cut)
+{
+    uint32_t untouched = 0, number = 1;
+    bed_stop(bed);
+    seed_random();
+    for (; untouched < UNTOUCHED_ROW; number++) {
+        assert_true(number < OPERATIONS_MAX);
+        untouched = adopt_with_fault(bed, number, cut) ? untouched + 1 : 0;
+    }
+    print_message("# %u operations\n", number - UNTOUCHED_ROW - 1);
+    assert_true(number > 12);
+}
+
+static void test_admit__an_operation_that_fails_leaves_it_whole_or_gone(void **state)
+{
+    cut_off_everywhere(*state, false);
+}
+
+static void test_admit__a_power_cut_leaves_it_whole_or_gone(void **state)
+{
+    cut_off_everywhere(*state, true);
+}
+
+/* ---- released ---- */
+
+static int release(struct bed *bed, uint64_t step)
+{
+    Holdfast__V1__ReleaseRequest request = HOLDFAST__V1__RELEASE_REQUEST__INIT;
+    Holdfast__V1__ReleaseReply *reply;
+    request.run = RUN;
+    request.step = step;
+    request.attempt = 1;
+    int error =
+        call(bed, "Release", &request.base, &holdfast__v1__release_reply__descriptor, &reply);
+    if (error == 0)
+        FREE_REPLY(reply);
+    return error;
+}
+
+static void test_admit__what_was_put_right_is_served_again(void **state)
+{
+    struct bed *bed = *state;
+    static const char shard[] = STEP_DIR "/shard-00001-of-00002.safetensors";
+    char store[200];
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    put_shards(bed, store);
+    assert_int_equal(adopt(bed, manifest), 0);
+    assert_int_equal(release(bed, 1), 0); /* it was not in quarantine */
+    assert_int_equal(release(bed, 7), ERR_NOT_FOUND);
+    assert_int_equal(bed_pin(bed, 1, false), 0);
+    bed_stop(bed);
+    shell("cd '%s' && cp %s copy && truncate -s -4096 %s", store, shard, shard);
+    assert_int_equal(bed_start(bed), 0);
+    assert_true(load_all(bed, 1, NULL) != 0);
+    assert_int_equal(release(bed, 1), ERR_CORRUPT); /* it is not whole */
+    assert_true(load_all(bed, 1, NULL) != 0);
+    shell("cd '%s' && cp copy %s && test -e " RUN "/quarantine/step-00000001-a0001", store, shard);
+    assert_true(load_all(bed, 1, NULL) != 0); /* nobody has said so yet */
+    assert_int_equal(release(bed, 1), 0);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    Holdfast__V1__ListReply *reply = bed_list(bed);
+    assert_int_equal(reply->n_checkpoints, 1);
+    assert_true(reply->checkpoints[0]->pinned);
+    assert_string_equal(reply->checkpoints[0]->durability, "local");
+    FREE_REPLY(reply);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_made, close_with_made)
+    const struct CMUnitTest tests[] = {
+        CASE(test_admit__what_fits_is_committed_and_trained_on),
+        CASE(test_admit__a_run_that_was_begun_is_not_adopted),
+        CASE(test_admit__a_manifest_that_lies_is_refused),
+        CASE(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused),
+        CASE(test_admit__files_of_another_user_are_refused),
+        CASE(test_admit__an_operation_that_fails_leaves_it_whole_or_gone),
+        CASE(test_admit__a_power_cut_leaves_it_whole_or_gone),
+        CASE(test_admit__what_was_put_right_is_served_again),
+    };
+#undef CASE
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,193 @@
+/* ckptd_gc.c - rubbish is removed while the daemon serves, and nothing that lives.
+ *
+ * Goal: a Gc finds what the same search finds on the directory, and removes it; it leaves a save in
+ * work, what a tool writes or reads under a lease, young temporary files, pins, foreign files; the
+ * daemon answers meanwhile. Method: the service and the raw client of ckptd_bed.h; rubbish is made
+ * by hand beside a save that is begun, half written and ended only afterwards; a tool is a second
+ * handle on the store's directory. */
+#define ROWS 64u
+#define COLUMNS 256u /* 64 KiB in all */
+#include "tests/unit/ckptd_bed.h"
+
+#define MADE 40u /* unfinished saves */
+
+static struct peer peers[RANKS];
+
+static void shell(const char *format, ...)
+{
+    char command[1500];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(command, sizeof command, format, list);
+    va_end(list);
+    assert_int_equal(system(command), 0);
+}
+
+/* As many findings, or an error code. */
+static int gc(struct bed *bed, bool is_dry, uint64_t *out_bytes)
+{
+    Holdfast__V1__GcRequest request = HOLDFAST__V1__GC_REQUEST__INIT;
+    Holdfast__V1__GcReply *reply;
+    request.dry_run = is_dry;
+    int error = call(bed, "Gc", &request.base, &holdfast__v1__gc_reply__descriptor, &reply);
+    if (error != 0)
+        return error;
+    uint64_t files = 0, bytes = 0;
+    int count = (int)reply->n_entries;
+    for (size_t i = 0; i < reply->n_entries; i++) {
+        files += reply->entries[i]->files;
+        bytes += reply->entries[i]->bytes;
+    }
+    assert_int_equal(reply->files, files);
+    assert_int_equal(reply->bytes, bytes);
+    if (out_bytes)
+        *out_bytes = bytes;
+    FREE_REPLY(reply);
+    return count;
+}
+
+static void litter(const struct bed *bed)
+{
+    shell(
+        "cd '%s/store/" RUN "' && for i in $(seq 101 %u); do d=step-00000$i-a0001;"
+        " cp -r step-00000001-a0001 $d; rm $d/manifest.json; done;"
+        " mkdir -p pins tombstones leases; touch pins/step-00000077-a0001"
+        " pins/step-00000001-a0001 tombstones/step-00000101-a0001"
+        " tombstones/step-00000001-a0001 leases/step-00000001-a0001.0123456789abcdef"
+        " .holdfast.tmp.0123456789abcdef; touch -d '2 hours ago' ../.holdfast.tmp.0123456789abcdef;"
+        " mkdir ../other; mkdir ../other/step-00000005-a0001;"
+        " touch ../other/step-00000005-a0001/shard-00001-of-00001.safetensors",
+        bed->root, 100 + MADE);
+}
+#define MADE_BESIDE 6u /* a pin, two tombstones, a lease, an old temporary file, another run */
+
+static void save_one(struct bed *bed, uint64_t step)
+{
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, step));
+}
+
+static void test_gc__removes_rubbish_beside_a_save_in_work(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t planned = 0, removed = 0;
+    save_one(bed, 1);
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_int_equal(peer_begin(&peers[i], 2), 0);
+    peer_finish(&peers[0], 2); /* its file is written, the other's is made */
+    litter(bed);
+    assert_int_equal(gc(bed, true, &planned), MADE + MADE_BESIDE);
+    assert_int_equal(gc(bed, true, NULL), MADE + MADE_BESIDE); /* nothing went */
+    assert_int_equal(gc(bed, false, &removed), MADE + MADE_BESIDE);
+    assert_int_equal(planned, removed);
+    assert_true(removed > MADE * ROWS * COLUMNS * 4ull);
+    assert_int_equal(gc(bed, true, NULL), 0);
+    peer_finish(&peers[1], 2);
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    assert_int_equal(load_all(bed, 2, NULL), 0);
+    assert_true(save_step(peers, RANKS, 101)); /* where rubbish lay */
+    peers_close(peers, RANKS);
+    shell("cd '%s/store/" RUN "' && test -e pins/step-00000001-a0001 &&"
+          " test -e .holdfast.tmp.0123456789abcdef && test \"$(ls -d step-* | wc -l)\" = 3",
+          bed->root);
+}
+
+static void test_gc__what_a_tool_writes_stays_until_it_dies(void **state)
+{
+    struct bed *bed = *state;
+    struct storage *tool;
+    struct storage_hold *lease;
+    save_one(bed, 1);
+    peers_close(peers, RANKS);
+    assert_int_equal(storage_open(&tool, &storage_local, bed->config.store, NULL), 0);
+    assert_int_equal(
+        storage_group_lease(tool, &lease, "new/step-00000000-a0001", "the tool writes it"), 0);
+    shell("cd '%s/store' && cp -r " RUN "/step-00000001-a0001 new/step-00000000-a0001 &&"
+          " rm new/step-00000000-a0001/manifest.json",
+          bed->root);
+    assert_int_equal(gc(bed, false, NULL), 0);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0); /* a start leaves it, too */
+    assert_int_equal(gc(bed, false, NULL), 0);
+    shell("test \"$(ls '%s/store/new/step-00000000-a0001' | wc -l)\" = 2", bed->root);
+    storage_release(tool, lease);
+    storage_close(tool);
+    assert_int_equal(gc(bed, false, NULL), 1);
+    shell("test ! -e '%s/store/new/step-00000000-a0001'", bed->root);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+static void test_gc__what_is_not_ours_stays(void **state)
+{
+    struct bed *bed = *state;
+    save_one(bed, 1);
+    peers_close(peers, RANKS);
+    shell("cd '%s/store/" RUN "' && mkdir step-00000009-a0001 step-9 &&"
+          " touch step-00000009-a0001/mine.txt step-9/shard-00001-of-00001.safetensors &&"
+          " touch step-00000009-a0001/shard-00001-of-00001.safetensors",
+          bed->root);
+    assert_int_equal(gc(bed, false, NULL), 1);
+    shell("cd '%s/store/" RUN "' && test -e step-00000009-a0001/mine.txt &&"
+          " test ! -e step-00000009-a0001/shard-00001-of-00001.safetensors &&"
+          " test -e step-9/shard-00001-of-00001.safetensors",
+          bed->root);
+}
+
+/* ---- a removal that takes long ---- */
+
+struct collector {
+    struct bed *bed;
+    int found;
+};
+
+static void *run_gc(void *argument)
+{
+    struct collector *collector = argument;
+    collector->found = gc(collector->bed, false, NULL);
+    return NULL;
+}
+
+/* The daemon answers and saves while it removes; a second Gc is told to wait. */
+static void test_gc__a_long_removal_keeps_nobody_waiting(void **state)
+{
+    struct bed *bed = *state;
+    struct collector collector = {.bed = bed};
+    pthread_t thread;
+    uint32_t refused = 0, commits = 0;
+    save_one(bed, 1);
+    litter(bed);
+    shell("cd '%s/store/" RUN "' && for i in $(seq 200 500); do mkdir step-00000$i-a0001;"
+          " touch step-00000$i-a0001/shard-00001-of-00001.safetensors; done",
+          bed->root);
+    assert_int_equal(pthread_create(&thread, NULL, run_gc, &collector), 0);
+    for (uint64_t step = 2; step < 6; step++) {
+        int second = gc(bed, true, NULL);
+        assert_true(second >= 0 || second == ERR_BUSY);
+        refused += second == ERR_BUSY;
+        commits += save_step(peers, RANKS, step);
+    }
+    pthread_join(thread, NULL);
+    print_message("# %u of 4 looks found another under way\n", refused);
+    assert_true(collector.found > 300 || collector.found == ERR_BUSY);
+    assert_int_equal(commits, 4);
+    peers_close(peers, RANKS);
+    assert_true(gc(bed, false, NULL) >= 0);
+    assert_int_equal(gc(bed, false, NULL), 0);
+    for (int64_t step = 1; step < 6; step++)
+        assert_int_equal(load_all(bed, step, NULL), 0);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, bed_tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(test_gc__removes_rubbish_beside_a_save_in_work),
+        CASE(test_gc__what_a_tool_writes_stays_until_it_dies),
+        CASE(test_gc__what_is_not_ours_stays),
+        CASE(test_gc__a_long_removal_keeps_nobody_waiting),
+    };
+#undef CASE
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
