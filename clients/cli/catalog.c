@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CALL_MS 10000u
-
 /* One line of a list, from either side. */
 struct row {
     const char *run, *nonce, *time, *durability, *damage;
@@ -122,22 +120,6 @@ static int list_store(const struct cli *cli)
     return error;
 }
 
-int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
-             const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
-             uint32_t timeout_ms)
-{
-    struct rpc_client *client = NULL;
-    int error = rpc_client_open(&client, cli->server);
-    if (error != 0)
-        return error;
-    error = rpc_client_call(client, method, request, type, out, timeout_ms);
-    rpc_client_close(client);
-    if (error == ERR_UNAVAILABLE)
-        return report_error(error, "start ckptd, or name its socket with --server unix:/PATH",
-                            "no ckptd answered at %s", cli->server);
-    return error;
-}
-
 static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *page, bool is_first)
 {
     for (size_t i = 0; i < page->n_checkpoints; i++) {
@@ -168,7 +150,7 @@ static int list_server(const struct cli *cli)
     request.page = page;
     while (more) {
         int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/List", &request.base,
-                             &holdfast__v1__list_reply__descriptor, CALL_MS);
+                             &holdfast__v1__list_reply__descriptor, CLI_CALL_MS);
         if (error != 0)
             return error;
         const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
@@ -338,7 +320,7 @@ static int show_server(const struct cli *cli)
     request.step = selection.step;
     request.attempt = selection.attempt;
     error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
-                     &holdfast__v1__show_reply__descriptor, CALL_MS);
+                     &holdfast__v1__show_reply__descriptor, CLI_CALL_MS);
     if (error != 0)
         return error;
     const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
@@ -386,25 +368,6 @@ static void print_value(const char *name, const json_t *value, int depth)
     }
 }
 
-int cli_call_status(struct json_t **out, const struct cli *cli)
-{
-    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Status", &request.base,
-                         &holdfast__v1__status_reply__descriptor, CALL_MS);
-    if (error != 0)
-        return error;
-    const char *text = ((const Holdfast__V1__StatusReply *)answer)->json;
-    json_error_t reason;
-    error = json_read(out, text, strlen(text), &reason);
-    protobuf_c_message_free_unpacked(answer, NULL);
-    if (error == ERR_MEMORY || json_is_object(*out))
-        return error;
-    json_decref(*out);
-    *out = NULL;
-    return report_error(ERR_CORRUPT, NULL, "ckptd's status is not a JSON object");
-}
-
 int cli_status(const struct cli *cli)
 {
     json_t *root;
@@ -430,7 +393,7 @@ int cli_health(const struct cli *cli)
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     int error = cli_call(&answer, cli, "/grpc.health.v1.Health/Check", &request.base,
-                         &holdfast__v1__hello_request__descriptor, CALL_MS);
+                         &holdfast__v1__hello_request__descriptor, CLI_CALL_MS);
     if (error != 0)
         return error;
     bool serving = ((const Holdfast__V1__HelloRequest *)answer)->protocol == 1;

@@ -1,9 +1,9 @@
 /* cli.h - what the files of ckpt-cli share.
  *
  * main.c holds the table of commands and reads the command line into struct cli; each command is
- * one function of a file of its own. Offline commands read a store directory through store.c (which
- * checkpoints there are) and engine/: shard.c (their files), scan.h (their bytes, every block
- * verified before anything looks at it).
+ * one function of a file of its own. Commands on files read a store directory, named or told by a
+ * server (server.c), through store.c (which checkpoints there are) and engine/: shard.c (their
+ * files), scan.h (their bytes, every block verified before anything looks at it).
  *
  * Everything read from a store is hostile: numbers are checked before use, text is made printable
  * before it reaches a terminal. Memory does not grow with the size of a checkpoint's tensors. */
@@ -69,6 +69,9 @@ int cli_unpin(const struct cli *cli);
 int cli_status(const struct cli *cli);
 int cli_health(const struct cli *cli);
 
+/* ---- server.c: a running ckptd ---- */
+
+#define CLI_CALL_MS 10000u /* for calls that look, or change a name */
 /* One call to the server that --server names. *out is freed by protobuf_c_message_free_unpacked().
  */
 int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
@@ -77,6 +80,17 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
 struct json_t; /* of jansson */
 /* What Status says, an object; json_decref() it. As cli_call. */
 int cli_call_status(struct json_t **out, const struct cli *cli);
+/* Asks it where its store is and puts the path into cli->store; from then on the command is one on
+ * a directory, with cli->server set. ERR_NOT_FOUND, ERR_DENIED: it cannot be reached from here. */
+int server_find_store(struct cli *cli);
+/* Before so much is written into its store: there is room, and this process is one of ckptd's user,
+ * which root becomes. ERR_SPACE, ERR_DENIED. */
+int server_prepare_write(const struct cli *cli, uint64_t bytes);
+/* Has it commit what was written there. A ckptd that goes away is waited for. After ERR_IO,
+ * ERR_UNAVAILABLE and ERR_TIMEOUT nobody can tell whether it did. */
+int server_adopt(const struct cli *cli, const void *manifest, size_t bytes);
+/* Has it take a checkpoint out of quarantine. */
+int server_release(const struct cli *cli, const struct manifest_summary *summary);
 
 /* ---- text.c: what reaches the user ---- */
 
@@ -135,7 +149,7 @@ int catalog_read(struct catalog *out, struct storage *store, const char *run);
 void catalog_free(struct catalog *catalog);
 
 /* A checkpoint's directory as storage sees it. */
-extern const struct storage_group_kind checkpoint_kind;
+extern const struct storage_group_kind store_checkpoint_kind;
 
 #define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 

@@ -10,6 +10,7 @@
  * are zeros, which need not be stored. */
 #include "clients/cli/engine/writer.h"
 #include "clients/cli/hf.h"
+#include "clients/session.h"
 #include "proto/json.h"
 #include "proto/safetensors.h"
 
@@ -503,8 +504,9 @@ static int check_usage(const struct cli *cli)
 {
     if (cli->run[0] == '\0')
         return report_error(ERR_INVALID, "add --run NAME", "the new run has no name");
-    if (!shard_run_is_valid(cli->run))
-        return report_error(ERR_INVALID, "letters, digits, '.', '_' and '-'; at most 127",
+    if (!shard_run_is_valid(cli->run) || cli->run[0] == '.' || strlen(cli->run) > SESSION_RUN_MAX)
+        return report_error(ERR_INVALID,
+                            "letters, digits, '.', '_' and '-', not '.' first; at most 100",
                             "'%s' cannot be the name of a run", cli->run);
     return 0;
 }
@@ -523,11 +525,26 @@ static int read_model(struct import *import)
     return error != 0 ? error : find_sources(import);
 }
 
-/* A run that has checkpoints already is another one. */
+static int visit_attempt(void *user, const struct storage_entry *entry)
+{
+    (void)entry;
+    return report_error(ERR_EXISTS, "give --run another name",
+                        "a trainer of run %s has been started already", (const char *)user);
+}
+
+/* A run that has checkpoints already is another one; in a served store also one that has attempts,
+ * whose ranks may be about to save. */
 static int check_new(struct import *import)
 {
     struct catalog catalog = {0};
-    int error = catalog_read(&catalog, import->writer.store, import->cli->run);
+    char attempts[STORAGE_KEY_MAX];
+    int error = 0;
+    snprintf(attempts, sizeof attempts, "%s/attempts", import->cli->run);
+    if (import->writer.served != NULL)
+        error = storage_list(import->writer.store, attempts, visit_attempt,
+                             (void *)(uintptr_t)import->cli->run);
+    if (error == 0)
+        error = catalog_read(&catalog, import->writer.store, import->cli->run);
     if (error == 0 && catalog.count > 0)
         error = report_error(ERR_EXISTS, "give --run another name",
                              "%s has checkpoints of run %s already", import->cli->store,
@@ -575,6 +592,7 @@ int cli_import(const struct cli *cli)
 {
     struct import import = {.cli = cli, .folder = -1};
     writer_init(&import.writer);
+    import.writer.served = cli->server[0] != '\0' ? cli : NULL;
     pthread_mutex_init(&import.lock, NULL);
     int error = check_usage(cli);
     if (error == 0)

@@ -45,8 +45,10 @@ enum setting {
     NUM_SETTINGS
 };
 #define BIT(setting) (1u << (setting))
-_Static_assert(NUM_SETTINGS <= 32, "a mask has a bit per setting");
+#define ON_FILES (1u << 31) /* works on the directory itself: a server tells where it is */
+_Static_assert(NUM_SETTINGS <= 31, "a mask has a bit per setting");
 #define ALWAYS (BIT(JSON) | BIT(HELP))
+#define WHERE (BIT(STORE) | BIT(SERVER))
 
 static const struct option settings[] = {
     [STORE] = OPTION_STRING(struct cli, store, "store", "", "directory of the store"),
@@ -108,19 +110,18 @@ static const struct command {
     int (*run)(const struct cli *cli);
     const char *notes; /* for --help; "" for none */
 } commands[] = {
-    {"list", "[RUN]", "committed checkpoints, newest first", 0, 1, BIT(STORE) | BIT(SERVER),
-     cli_list, ""},
-    {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1,
-     BIT(STORE) | BIT(SERVER), cli_show, ""},
+    {"list", "[RUN]", "committed checkpoints, newest first", 0, 1, WHERE, cli_list, ""},
+    {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1, WHERE, cli_show,
+     ""},
     {"verify", "CHECKPOINT", "re-read everything; name every damaged block", 1, 1,
-     BIT(STORE) | BIT(QUICK) | BIT(RELEASE), cli_verify,
+     WHERE | ON_FILES | BIT(QUICK) | BIT(RELEASE), cli_verify,
      "--quick reads no data. It proves that every file is there in its size, belongs to this\n"
      "checkpoint, and has the checksum table that was committed. It does not prove that the data\n"
      "still match those checksums: a flipped bit on the disk is found without --quick only.\n"},
     {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, whatever their world sizes", 2, 2,
-     BIT(STORE), cli_diff, ""},
+     WHERE | ON_FILES, cli_diff, ""},
     {"export", "CHECKPOINT --output PATH", "whole tensors in safetensors files", 1, 1,
-     BIT(STORE) | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(WEIGHTS_ONLY) | BIT(FORMAT) |
+     WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(WEIGHTS_ONLY) | BIT(FORMAT) |
          BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(FORCE),
      cli_export,
      "--format safetensors leaves one file with every tensor under its own name. --format hf\n"
@@ -128,37 +129,40 @@ static const struct command {
      "names and in its order of rows, their index, the tokenizer. Patterns of --except are held\n"
      "against our names in both.\n"},
     {"import", "FOLDER --run NAME", "a checkpoint of step 0 from a folder of Hugging Face", 1, 1,
-     BIT(STORE) | BIT(RUN) | BIT(SHARDS) | BIT(FORCE), cli_import,
+     WHERE | ON_FILES | BIT(RUN) | BIT(SHARDS) | BIT(FORCE), cli_import,
      "FOLDER holds config.json of a Llama and its weights in fp32, bf16 or fp16, which become\n"
      "fp32 exactly. A trainer with job.run = NAME starts from it: position 0 of its data, moments\n"
-     "zero. The store is locked meanwhile, so not one that a ckptd serves.\n"},
+     "zero. With --store the store is locked meanwhile. With --server its ckptd goes on: files of\n"
+     "its own user (which root becomes) are written beside what it serves, and it takes them over\n"
+     "at the end, or they are rubbish; --force is not needed then.\n"},
     {"convert", "CHECKPOINT --output DIR", "the checkpoint with another dtype, in another store", 1,
-     1, BIT(STORE) | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(WEIGHTS_ONLY) | BIT(FORCE),
+     1, WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(WEIGHTS_ONLY) | BIT(FORCE),
      cli_convert,
      "The new checkpoint has the same run, step, attempt and cut, and a nonce and checksums of "
      "its\n"
      "own; every command reads it. Integers keep their type. DIR is locked meanwhile.\n"},
     {"reshard", "CHECKPOINT --output DIR", "the same bits in another number of shards", 1, 1,
-     BIT(STORE) | BIT(OUTPUT) | BIT(SHARDS) | BIT(MESH) | BIT(FORCE), cli_reshard,
+     WHERE | ON_FILES | BIT(OUTPUT) | BIT(SHARDS) | BIT(MESH) | BIT(FORCE), cli_reshard,
      "The new checkpoint has the same run, step and attempt, and the files that so many ranks of\n"
      "a trainer would have written. It is committed only when every tensor has the digest that\n"
      "the source's manifest holds. DIR is locked meanwhile.\n"},
     {"prune", "RUN --keep-...", "remove what no rule keeps; rules are OR-ed", 1, 1,
-     BIT(STORE) | BIT(SERVER) | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) |
-         BIT(KEEP_BEST) | BIT(METRIC) | BIT(BEST) | BIT(MOST) | BIT(DRY_RUN),
+     WHERE | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) | BIT(KEEP_BEST) | BIT(METRIC) |
+         BIT(BEST) | BIT(MOST) | BIT(DRY_RUN),
      cli_prune, "Always stays: the last two that are whole, pinned, in use, or damaged.\n"},
-    {"pin", "CHECKPOINT", "keep it for good, whatever the rules say", 1, 1,
-     BIT(STORE) | BIT(SERVER) | BIT(NOTE), cli_pin, ""},
-    {"unpin", "CHECKPOINT", "take the pin away", 1, 1, BIT(STORE) | BIT(SERVER), cli_unpin, ""},
-    {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1, BIT(STORE),
-     cli_du,
+    {"pin", "CHECKPOINT", "keep it for good, whatever the rules say", 1, 1, WHERE | BIT(NOTE),
+     cli_pin, ""},
+    {"unpin", "CHECKPOINT", "take the pin away", 1, 1, WHERE, cli_unpin, ""},
+    {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1,
+     WHERE | ON_FILES, cli_du,
      "Beside them the bytes of rubbish (see gc), of files that are not ours, and of files that\n"
      "are shared: that have another name, so that removing them frees nothing.\n"},
-    {"gc", "", "remove what belongs to no checkpoint", 0, 0, BIT(STORE) | BIT(DRY_RUN), cli_gc,
+    {"gc", "", "remove what belongs to no checkpoint", 0, 0, WHERE | BIT(DRY_RUN), cli_gc,
      "That is what a crash leaves: shards of a save that was never committed, removals that were\n"
      "cut short, notes on checkpoints that are gone, leases whose holder died, temporary files.\n"
-     "The store is locked meanwhile: not one that a ckptd serves, which does the same when it\n"
-     "starts. What is not ours stays.\n"},
+     "With --store the store is locked meanwhile. A ckptd leaves out what it saves or removes and\n"
+     "what a tool holds; when it starts it removes unfinished saves by itself. What is not ours\n"
+     "stays.\n"},
     {"watch", "", "saves in work, the newest checkpoint, rates, again and again", 0, 0,
      BIT(SERVER) | BIT(INTERVAL) | BIT(COUNT), cli_watch,
      "--json prints an object per line. A ckptd that goes away is waited for.\n"},
@@ -181,6 +185,7 @@ static void print_help(FILE *out)
                 commands[i].summary);
     fprintf(out,
             "\nCHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n"
+            "Without --store and --server: the server unix:/tmp/holdfast-UID/ckptd.sock.\n"
             "`ckpt-cli COMMAND --help` lists its options.\n\n%s",
             EXIT_CODES);
 }
@@ -264,9 +269,6 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
                             command->args_max == 2 ? "s" : "");
     if (is_set[STORE] && is_set[SERVER])
         return report_error(ERR_INVALID, "choose one", "--store and --server were both given");
-    if ((command->settings & (BIT(STORE) | BIT(SERVER))) == BIT(STORE) && cli->store[0] == '\0')
-        return report_error(ERR_INVALID, "add --store DIR", "%s reads a store directory",
-                            command->name);
     if (cli->store[0] == '\0' && cli->server[0] == '\0')
         snprintf(cli->server, sizeof cli->server, "unix:/tmp/holdfast-%u/ckptd.sock",
                  (unsigned)getuid());
@@ -304,5 +306,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < num_args && i < 2; i++)
         cli.args[i] = argv[2 + i];
     cli.num_args = num_args;
+    if (error == 0 && (command->settings & ON_FILES) != 0 && cli.store[0] == '\0')
+        error = server_find_store(&cli);
     return finish(error == 0 ? command->run(&cli) : error);
 }

@@ -17,7 +17,6 @@
 #include <string.h>
 
 #define PRUNE_CALL_MS 600000u
-#define PIN_CALL_MS 10000u
 
 /* What a prune answers, from either side. */
 struct outcome {
@@ -195,7 +194,7 @@ static void remove_one(struct outcome *outcome, struct storage *store, const cha
     char prefix[STORAGE_KEY_MAX];
     int error = shard_dir_key(prefix, sizeof prefix, run, outcome->step, outcome->attempt);
     if (error == 0)
-        error = storage_group_remove(store, &checkpoint_kind, prefix);
+        error = storage_group_remove(store, &store_checkpoint_kind, prefix);
     outcome->is_removed = error == 0;
     outcome->code = error;
     if (error != 0)
@@ -261,7 +260,7 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
                                  "the store is served: %s", report_message());
     }
     if (error == 0 && !cli->is_dry_run) /* what an earlier prune left when it was killed */
-        error = storage_groups_recover(store, &checkpoint_kind, run);
+        error = storage_groups_recover(store, &store_checkpoint_kind, run);
     if (error == 0)
         error = catalog_read(&catalog, store, run);
     if (error == 0)
@@ -412,7 +411,7 @@ static int pin_server(const struct cli *cli, struct selection *selection, bool i
     request.unpin = is_unpin;
     request.note = (char *)(uintptr_t)cli->note;
     int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Pin", &request.base,
-                         &holdfast__v1__pin_reply__descriptor, PIN_CALL_MS);
+                         &holdfast__v1__pin_reply__descriptor, CLI_CALL_MS);
     if (error == 0)
         protobuf_c_message_free_unpacked(answer, NULL);
     return error;

@@ -2,23 +2,27 @@
  *
  * Rubbish is what a crash leaves: shards of a save that was never committed, removals that were cut
  * short, notes on checkpoints that are gone, leases whose holder died, temporary files of
- * publications. storage/rubbish.c finds and removes it. gc takes the store's lock, so nothing that
- * is being written can be taken for rubbish. A dry run takes no lock, and so counts a save in work
- * as unfinished; it says when somebody has the lock. Files that are not ours are counted as such
- * and never touched. */
+ * publications. storage/rubbish.c finds and removes it; in a store that is served, ckptd does that
+ * (ckptd/keep/gc.c), who knows what it is writing. On a directory gc takes the store's lock, so
+ * nothing that is being written can be taken for rubbish. A dry run takes no lock, and so counts a
+ * save in work as unfinished; it says when somebody has the lock. Files that are not ours are
+ * counted as such and never touched. */
 #include "clients/cli/cli.h"
 
+#include "proto/ckpt.pb-c.h"
 #include "proto/retain.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define KINDS_MAX 16u /* of tensors, told apart */
+#define KINDS_MAX 16u      /* of tensors, told apart */
+#define GC_CALL_MS 600000u /* as of a prune: it ends when all is gone */
 
 struct space {
     const struct cli *cli;
     struct storage *store;
     struct storage_rubbish_list rubbish;
+    uint64_t found_files, found_bytes; /* of all rubbish, also what the list does not hold */
     bool is_first;
     uint64_t total, rubbish_bytes, shared, other; /* bytes; of du */
 };
@@ -91,7 +95,7 @@ static int open_for_gc(struct space *space)
     if (error == 0 && removes) {
         error = storage_lock(space->store);
         if (error == ERR_BUSY)
-            error = report_error(error, "ckptd removes its rubbish when it starts",
+            error = report_error(error, "let it do the work: --server unix:/PATH",
                                  "the store is served: %s", report_message());
     }
     return error;
@@ -99,14 +103,15 @@ static int open_for_gc(struct space *space)
 
 static int collect(struct space *space, const char *run)
 {
-    return storage_rubbish_find(&space->rubbish, space->store, &checkpoint_kind, run);
+    return storage_rubbish_find(&space->rubbish, space->store, &store_checkpoint_kind, run);
 }
 
 static int remove_rubbish(struct space *space)
 {
     int error = 0;
     for (size_t i = 0; i < space->rubbish.count && error == 0; i++)
-        error = storage_rubbish_remove(space->store, &checkpoint_kind, &space->rubbish.items[i]);
+        error =
+            storage_rubbish_remove(space->store, &store_checkpoint_kind, &space->rubbish.items[i]);
     return error;
 }
 
@@ -125,45 +130,92 @@ static void print_found(const struct cli *cli, const struct storage_rubbish *ite
            (unsigned long long)item->bytes);
 }
 
-static void print_collected(const struct space *space, bool is_served)
+/* `note`: behind the sum. */
+static void print_collected(const struct space *space, bool is_served, const char *note)
 {
     const struct cli *cli = space->cli;
-    uint64_t files = 0, bytes = 0;
     char size[32];
     if (cli->is_json)
         printf("{\"rubbish\": [");
-    for (size_t i = 0; i < space->rubbish.count; i++) {
+    for (size_t i = 0; i < space->rubbish.count; i++)
         print_found(cli, &space->rubbish.items[i], i == 0);
-        files += space->rubbish.items[i].files;
-        bytes += space->rubbish.items[i].bytes;
-    }
     if (cli->is_json)
         printf("%s], \"files\": %llu, \"bytes\": %llu, \"dry_run\": %s, \"served\": %s}\n",
-               space->rubbish.count > 0 ? "\n" : "", (unsigned long long)files,
-               (unsigned long long)bytes, cli->is_dry_run ? "true" : "false",
+               space->rubbish.count > 0 ? "\n" : "", (unsigned long long)space->found_files,
+               (unsigned long long)space->found_bytes, cli->is_dry_run ? "true" : "false",
                is_served ? "true" : "false");
     else
-        printf("%llu files, %s %s%s\n", (unsigned long long)files,
-               text_bytes(size, sizeof size, bytes),
-               cli->is_dry_run ? "to be removed; nothing was touched" : "removed",
-               is_served ? "; the store is in use: what is being saved is counted too" : "");
+        printf("%llu files, %s %s%s\n", (unsigned long long)space->found_files,
+               text_bytes(size, sizeof size, space->found_bytes),
+               cli->is_dry_run ? "to be removed; nothing was touched" : "removed", note);
+}
+
+static int gc_store(struct space *space)
+{
+    static const char note[] = "; the store is in use: what is being saved is counted too";
+    const struct cli *cli = space->cli;
+    struct selection all = {.step = -1};
+    int error = open_for_gc(space);
+    if (error != 0)
+        return error;
+    bool is_served = cli->is_dry_run && storage_find_holder(space->store, NULL) == 0;
+    error = for_all_runs(space, &all, collect);
+    if (error == 0)
+        error = storage_rubbish_find_above(&space->rubbish, space->store);
+    for (size_t i = 0; i < space->rubbish.count; i++) {
+        space->found_files += space->rubbish.items[i].files;
+        space->found_bytes += space->rubbish.items[i].bytes;
+    }
+    if (error == 0 && !cli->is_dry_run)
+        error = remove_rubbish(space);
+    if (error == 0)
+        print_collected(space, is_served, is_served ? note : "");
+    return error;
+}
+
+/* What the server found, as if it had been found here. */
+static int take_reply(struct space *space, const Holdfast__V1__GcReply *reply)
+{
+    struct storage_rubbish_list *list = &space->rubbish;
+    list->items = calloc(reply->n_entries + 1, sizeof *list->items);
+    if (list->items == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a list of rubbish");
+    for (size_t i = 0; i < reply->n_entries; i++) {
+        const Holdfast__V1__GcEntry *entry = reply->entries[i];
+        struct storage_rubbish *item = &list->items[list->count];
+        if (entry->what > STORAGE_LEFTOVER)
+            continue; /* of a newer ckptd */
+        item->what = (enum storage_rubbish_what)entry->what;
+        item->files = entry->files;
+        item->bytes = entry->bytes;
+        snprintf(item->key, sizeof item->key, "%s", entry->name);
+        list->count++;
+    }
+    space->found_files = reply->files;
+    space->found_bytes = reply->bytes;
+    return 0;
+}
+
+static int gc_server(struct space *space)
+{
+    Holdfast__V1__GcRequest request = HOLDFAST__V1__GC_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.dry_run = space->cli->is_dry_run;
+    int error = cli_call(&answer, space->cli, "/holdfast.v1.Checkpoint/Gc", &request.base,
+                         &holdfast__v1__gc_reply__descriptor, GC_CALL_MS);
+    if (error != 0)
+        return error;
+    error = take_reply(space, (const Holdfast__V1__GcReply *)answer);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    if (error == 0)
+        print_collected(space, true, "");
+    return error;
 }
 
 int cli_gc(const struct cli *cli)
 {
     struct space space = {.cli = cli};
-    struct selection all = {.step = -1};
-    int error = open_for_gc(&space);
-    if (error == 0) {
-        bool is_served = cli->is_dry_run && storage_find_holder(space.store, NULL) == 0;
-        error = for_all_runs(&space, &all, collect);
-        if (error == 0)
-            error = storage_rubbish_find_above(&space.rubbish, space.store);
-        if (error == 0 && !cli->is_dry_run)
-            error = remove_rubbish(&space);
-        if (error == 0)
-            print_collected(&space, is_served);
-    }
+    int error = cli->store[0] != '\0' ? gc_store(&space) : gc_server(&space);
     storage_rubbish_free(&space.rubbish);
     storage_close(space.store);
     return error;
@@ -332,7 +384,7 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
                sums->is_first ? "{\"runs\": [" : ",", run);
     int error = measure_checkpoints(&measure);
     if (error == 0)
-        error = storage_rubbish_find(&space.rubbish, space.store, &checkpoint_kind, run);
+        error = storage_rubbish_find(&space.rubbish, space.store, &store_checkpoint_kind, run);
     uint64_t rubbish = 0;
     for (size_t i = 0; i < space.rubbish.count; i++)
         rubbish += space.rubbish.items[i].bytes;

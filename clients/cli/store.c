@@ -22,9 +22,8 @@
 #define CATALOG_MAX (1u << 20)
 #define OPTIMIZER_PREFIX "optimizer."
 
-const struct storage_group_kind checkpoint_kind = {.marker = MANIFEST_NAME,
-                                                   .is_ours = shard_is_file_name,
-                                                   .is_group = retain_is_checkpoint};
+const struct storage_group_kind store_checkpoint_kind = {
+    .marker = MANIFEST_NAME, .is_ours = shard_is_file_name, .is_group = retain_is_checkpoint};
 
 int store_open(struct storage **out, const struct cli *cli)
 {

@@ -7,7 +7,7 @@
  * the rest is counted.
  *
  * --release takes a checkpoint that turned out to be whole out of quarantine: its files were put
- * right from a copy, or the disk read badly once.
+ * right from a copy, or the disk read badly once. Through a server that serves it again at once.
  *
  * --quick ends before the blocks. It proves that the files are there, whole in size, of this
  * checkpoint, and that the table of their checksums is the one that was committed; it proves
@@ -264,6 +264,12 @@ static int release(const struct verify *verify)
     const struct manifest_summary *summary = &verify->checkpoint.manifest->summary;
     struct storage *store = NULL;
     char prefix[STORAGE_KEY_MAX];
+    if (verify->cli->server[0] != '\0') {
+        int answer = server_release(verify->cli, summary);
+        if (answer == 0 && !verify->cli->is_json)
+            printf("%s: not in quarantine, and served\n", verify->checkpoint.name);
+        return answer;
+    }
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
     if (error == 0)
         error = store_open_writable(&store, verify->cli);

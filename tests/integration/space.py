@@ -75,7 +75,6 @@ def du_gives_the_sums_of_the_files_by_run_checkpoint_and_kind(bed):
     assert "trip@2-a2" in cli("du", "--store", bed.store)
     cli("du", "nobody", "--store", bed.store, want=66)
     cli("du", "trip@9", "--store", bed.store, "--json", want=66)
-    cli("du", want=2)
 
 
 @test
@@ -156,7 +155,7 @@ def gc_removes_what_a_crash_leaves_and_nothing_else(bed):
 @test
 def gc_leaves_a_served_store_and_a_lease_that_is_held_alone(bed):
     text = cli("gc", "--store", bed.store, want=74)
-    assert f"in use by process {bed.ckptd.pid}" in text
+    assert f"in use by process {bed.ckptd.pid}" in text and "--server" in text
     assert json.loads(cli("gc", "--store", bed.store, "--dry-run", "--json"))["served"]
     store = bed.copy("leased")
     path = os.path.join(store, "trip", "leases", STEP + ".0123456789abcdef")

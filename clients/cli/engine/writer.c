@@ -1,9 +1,12 @@
-/* writer.c - a new checkpoint, written offline (see writer.h): shards block by block with O_DIRECT,
+/* writer.c - a new checkpoint (see writer.h): shards block by block with O_DIRECT,
  * then the manifest. */
 #include "clients/cli/engine/writer.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#define MESSAGE_FRAME_BYTES 64u /* of a message around its one long field */
 
 /* One shard. */
 struct target {
@@ -218,15 +221,18 @@ static int visit_leftover(void *user, const struct storage_entry *entry)
     const struct writer *writer = leftovers->writer;
     char key[STORAGE_KEY_MAX + 256];
     if (!leftovers->are_removed)
-        return report_error(ERR_EXISTS, "add --force to replace it", "%s holds an unfinished %s",
-                            writer->where, writer->directory);
+        return report_error(ERR_EXISTS,
+                            writer->served == NULL ? "add --force to replace it"
+                                                   : "`ckpt-cli gc` removes it",
+                            "%s holds an unfinished %s", writer->where, writer->directory);
     leftovers->count++;
     snprintf(key, sizeof key, "%s/%s", writer->directory, entry->name);
     return storage_remove(writer->store, key);
 }
 
 /* The directory of the new checkpoint must hold nothing; when told, what is there without a
- * manifest is removed. The store's lock is ours, so nobody is writing it. */
+ * manifest is removed: of the store's lock and of leases we have the only ones, so nobody is
+ * writing it. */
 static int clear_directory(struct writer *writer, bool is_forced)
 {
     struct leftovers leftovers = {.writer = writer, .are_removed = is_forced};
@@ -259,6 +265,55 @@ static int check_space(struct writer *writer)
                         text_bytes(need, sizeof need, writer->manifest.summary.bytes));
 }
 
+struct holders {
+    const char *name;
+    uint32_t count;
+};
+
+static int visit_holder(void *user, const struct storage_entry *entry)
+{
+    struct holders *holders = user;
+    holders->count += strcmp(entry->name, holders->name) == 0;
+    return 0;
+}
+
+/* Nobody else may be writing the directory: tools that a ckptd serves have leases, as we have. */
+static int refuse_others(struct writer *writer)
+{
+    struct holders holders = {.name = strrchr(writer->directory, '/') + 1};
+    int error =
+        storage_groups_leased(writer->store, writer->manifest.summary.run, visit_holder, &holders);
+    return error == 0 && holders.count > (writer->lease != NULL)
+               ? report_error(ERR_BUSY, "wait for it, or give --run another name",
+                              "somebody else is writing %s", writer->directory)
+               : error;
+}
+
+/* Of a manifest that ckptd is to publish, whose length is known now: it has to fit into a call. */
+static int check_manifest(const struct writer *writer)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    int error = manifest_write(&text, &bytes, &writer->manifest);
+    free(text);
+    return error == 0 && bytes > RPC_MESSAGE_BYTES_MAX - MESSAGE_FRAME_BYTES
+               ? report_error(ERR_INVALID, "give a smaller --shards",
+                              "the manifest of %u shards is too long for a call of ckptd",
+                              writer->manifest.summary.shards)
+               : error;
+}
+
+static int take_lease(struct writer *writer)
+{
+    char text[64];
+    int error = server_prepare_write(writer->served, writer->manifest.summary.bytes);
+    if (error == 0)
+        error = check_manifest(writer);
+    snprintf(text, sizeof text, "ckpt-cli writes it, process %ld\n", (long)getpid());
+    return error == 0 ? storage_group_lease(writer->store, &writer->lease, writer->directory, text)
+                      : error;
+}
+
 int writer_open(struct writer *writer, const char *where, bool is_forced)
 {
     static const struct storage_options options = {.is_quiet = true};
@@ -267,9 +322,11 @@ int writer_open(struct writer *writer, const char *where, bool is_forced)
     if (error == ERR_NOT_FOUND) /* which would say that the source was not found */
         error = ERR_IO;
     if (error == 0)
-        error = storage_lock(writer->store);
+        error = writer->served != NULL ? take_lease(writer) : storage_lock(writer->store);
     if (error == 0)
-        error = clear_directory(writer, is_forced);
+        error = refuse_others(writer);
+    if (error == 0)
+        error = clear_directory(writer, is_forced && writer->served == NULL);
     return error != 0 ? error : check_space(writer);
 }
 
@@ -593,24 +650,52 @@ static void remove_shards(struct writer *writer, int error)
         if (shard_key(key, sizeof key, &identity) == 0)
             storage_remove(writer->store, key);
     }
-    if (writer->num_opened > 0 && storage_remove(writer->store, writer->directory) == 0)
+    storage_release(writer->store, writer->lease);
+    writer->lease = NULL;
+    snprintf(key, sizeof key, "%s/leases", writer->manifest.summary.run);
+    if (writer->num_opened > 0 && storage_remove(writer->store, writer->directory) == 0) {
+        storage_remove(writer->store, key); /* of a new run it is empty, or there is none */
         storage_remove(writer->store, writer->manifest.summary.run);
+    }
     failure_report(&failure);
+}
+
+/* Does ckptd say that it has not committed it, and will not? */
+static bool is_refusal(int error)
+{
+    return error == ERR_EXISTS || error == ERR_DENIED || error == ERR_INVALID ||
+           error == ERR_CORRUPT || error == ERR_VERSION || error == ERR_NOT_FOUND ||
+           error == ERR_SPACE;
+}
+
+/* A manifest that could not be synced may be back after a power loss, and a ckptd that does not
+ * answer may have published it: the shards stay. */
+static int commit(struct writer *writer, const char *text, size_t bytes)
+{
+    char key[STORAGE_KEY_MAX + 32];
+    uint64_t size;
+    snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
+    if (writer->served == NULL)
+        return storage_publish(writer->store, key, text, bytes);
+    struct failure failure = {0};
+    failure_keep(&failure, server_adopt(writer->served, text, bytes));
+    if (is_refusal(failure.error) &&
+        storage_fetch(writer->store, key, NULL, 0, &size) == ERR_NOT_FOUND)
+        remove_shards(writer, failure.error);
+    return failure_report(&failure);
 }
 
 int writer_end(struct writer *writer, int error, const struct digest *proof)
 {
-    char key[STORAGE_KEY_MAX + 32], *text = NULL;
+    char *text = NULL;
     size_t bytes = 0;
     error = wait_for_shards(writer, error);
     if (error == 0)
         error = make_manifest(&text, &bytes, writer, proof);
-    snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
-    /* A manifest that could not be synced may be back after a power loss: the shards stay. */
     if (error != 0)
         remove_shards(writer, error);
     else
-        error = storage_publish(writer->store, key, text, bytes);
+        error = commit(writer, text, bytes);
     free(text);
     return error;
 }
@@ -628,6 +713,8 @@ void writer_deinit(struct writer *writer)
     layout_table_free(writer->manifest.table);
     free(writer->manifest.shards);
     free(writer->manifest.digests);
+    if (writer->store != NULL)
+        storage_release(writer->store, writer->lease);
     storage_close(writer->store);
     pthread_mutex_destroy(&writer->lock);
     pthread_cond_destroy(&writer->changed);

@@ -1,4 +1,4 @@
-/* writer.h - a new checkpoint, written offline into a store that nobody serves.
+/* writer.h - a new checkpoint, written into a store: locked, or served by a ckptd that commits it.
  *
  * The caller says what it is (run, step, attempt, lineage, tensors, layouts) in `manifest` and
  * brings the bytes; the writer makes headers, checksums, digests, a nonce and the manifest of it.
@@ -11,7 +11,11 @@
  * tail, which is the last block and the table -> all written: sync -> synced, closed. When all are:
  * names synced, manifest published. Until then there is no checkpoint; a writer that was killed
  * leaves shards without a manifest, which --force replaces. A committed checkpoint is never
- * replaced. */
+ * replaced.
+ *
+ * In a served store the writer has a lease on its directory instead of the lock, so that nobody
+ * takes it for rubbish, and ckptd publishes the manifest (ckptd/keep/admit.c): it alone knows what
+ * else is being written. Once it has been asked, shards are removed only when it refused. */
 #ifndef HOLDFAST_CLIENTS_WRITER_H
 #define HOLDFAST_CLIENTS_WRITER_H
 
@@ -25,9 +29,11 @@ struct writer {
     struct manifest manifest;
     /* Of the tensor of the source, per tensor of the table; for assemblies. NULL: the same. */
     const uint32_t *source_of;
+    const struct cli *served; /* whose --server serves the store; NULL: nobody does */
     /* The writer's own. */
     struct storage *store;
-    const char *where; /* the store's directory */
+    struct storage_hold *lease; /* in a served store */
+    const char *where;          /* the store's directory */
     char directory[STORAGE_KEY_MAX];
     struct digest **digests; /* per worker, per tensor of the table */
     uint32_t num_opened;
@@ -42,8 +48,8 @@ void writer_init(struct writer *writer);
 void writer_deinit(struct writer *writer);
 /* Sizes of the shards, so also of the checkpoint. */
 int writer_plan(struct writer *writer);
-/* The store `where`, created when missing: locked, with room, and without this checkpoint.
- * `is_forced`: an unfinished one is removed. */
+/* The store `where`, created when missing: locked or leased, with room, and without this
+ * checkpoint. `is_forced`: an unfinished one is removed, in a store that nobody serves. */
 int writer_open(struct writer *writer, const char *where, bool is_forced);
 /* The next shard as an output file, every tensor with its box; NULL: there is none. For the `open`
  * of struct assembly_hooks with the writer as `user`. */

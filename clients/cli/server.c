@@ -1,0 +1,169 @@
+/* server.c - what commands ask of a running ckptd beside their own calls.
+ *
+ * A command that works on the files of checkpoints (verify, diff, export, convert, reshard, du,
+ * import) does so with a server too: ckptd is on this node, so it only tells where its store is,
+ * and the command goes to that directory as with --store. What it reads it leases, which ckptd
+ * honours. The directory must be the very one: in another container the same path may be another
+ * store, so ckptd also tells by which device and inode it knows its own.
+ *
+ * What import writes there becomes a checkpoint by ckptd's word alone (Adopt). A ckptd that is
+ * restarted at that moment is waited for: to ask again is harmless. */
+#include "clients/cli/cli.h"
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/json.h"
+#include "proto/rpc.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ADOPT_CALL_MS 600000u /* it reads the checksum tables of all shards */
+#define ADOPT_AGAIN_MS 200u
+#define ADOPT_PATIENCE_MS 60000u /* with a ckptd that does not answer, before it is an error */
+
+int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
+             const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
+             uint32_t timeout_ms)
+{
+    struct rpc_client *client = NULL;
+    int error = rpc_client_open(&client, cli->server);
+    if (error != 0)
+        return error;
+    error = rpc_client_call(client, method, request, type, out, timeout_ms);
+    rpc_client_close(client);
+    if (error == ERR_UNAVAILABLE)
+        return report_error(error, "start ckptd, or name its socket with --server unix:/PATH",
+                            "no ckptd answered at %s", cli->server);
+    return error;
+}
+
+int cli_call_status(struct json_t **out, const struct cli *cli)
+{
+    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Status", &request.base,
+                         &holdfast__v1__status_reply__descriptor, CLI_CALL_MS);
+    if (error != 0)
+        return error;
+    const char *text = ((const Holdfast__V1__StatusReply *)answer)->json;
+    json_error_t reason;
+    error = json_read(out, text, strlen(text), &reason);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    if (error == ERR_MEMORY || json_is_object(*out))
+        return error;
+    json_decref(*out);
+    *out = NULL;
+    return report_error(ERR_CORRUPT, NULL, "ckptd's status is not a JSON object");
+}
+
+/* ---- where its store is ---- */
+
+/* Is `path` here the directory that the server means by it? */
+static int check_reach(const char *path, const char *id, const struct cli *cli)
+{
+    static const char hint[] = "run ckpt-cli where that directory is, as a user who may read it";
+    struct stat status;
+    char safe[512], found[64] = "";
+    text_safe(safe, sizeof safe, path);
+    if (stat(path, &status) == 0 && access(path, R_OK | X_OK) == 0)
+        snprintf(found, sizeof found, "%llx:%llx", (unsigned long long)status.st_dev,
+                 (unsigned long long)status.st_ino);
+    else
+        return report_error(errno == EACCES || errno == EPERM ? ERR_DENIED : ERR_NOT_FOUND, hint,
+                            "the store of the ckptd at %s cannot be reached from here: %s: %s",
+                            cli->server, safe, strerror(errno));
+    if (strcmp(found, id) != 0)
+        return report_error(ERR_NOT_FOUND, hint,
+                            "the store of the ckptd at %s cannot be reached from here: %s is "
+                            "another directory here",
+                            cli->server, safe);
+    return 0;
+}
+
+int server_find_store(struct cli *cli)
+{
+    json_t *status = NULL;
+    int error = cli_call_status(&status, cli);
+    if (error != 0)
+        return error;
+    const char *path = json_string_value(json_object_get(status, "store"));
+    const char *id = json_string_value(json_object_get(status, "store_id"));
+    if (path == NULL || id == NULL || id[0] == '\0' || strlen(path) >= sizeof cli->store)
+        error = report_error(ERR_NOT_FOUND, NULL, "the ckptd at %s has no directory as its store",
+                             cli->server);
+    else
+        error = check_reach(path, id, cli);
+    if (error == 0)
+        snprintf(cli->store, sizeof cli->store, "%s", path);
+    json_decref(status);
+    return error;
+}
+
+/* ---- writing into it ---- */
+
+/* What another user wrote ckptd could not remove. Root writes as that user, from here on. */
+static int become(const struct cli *cli, json_int_t uid)
+{
+    if (uid == (json_int_t)geteuid() || (geteuid() == 0 && uid > 0 && seteuid((uid_t)uid) == 0))
+        return 0;
+    return report_error(ERR_DENIED, "run ckpt-cli as that user, or as root",
+                        "the ckptd at %s runs as user %lld, and could not remove what user %lld "
+                        "writes",
+                        cli->server, (long long)uid, (long long)geteuid());
+}
+
+int server_prepare_write(const struct cli *cli, uint64_t bytes)
+{
+    json_t *status = NULL;
+    char need[32], have[32];
+    int error = cli_call_status(&status, cli);
+    if (error != 0)
+        return error;
+    json_int_t uid = json_integer_value(json_object_get(status, "uid"));
+    json_int_t left =
+        json_integer_value(json_object_get(json_object_get(status, "disk"), "bytes_left"));
+    json_decref(status);
+    if (left < 0 || (uint64_t)left < bytes)
+        return report_error(ERR_SPACE, "free some space, or take another disk",
+                            "the ckptd at %s has room for %s, and %s are needed", cli->server,
+                            text_bytes(have, sizeof have, left > 0 ? (uint64_t)left : 0),
+                            text_bytes(need, sizeof need, bytes));
+    return become(cli, uid);
+}
+
+int server_adopt(const struct cli *cli, const void *manifest, size_t bytes)
+{
+    Holdfast__V1__AdoptRequest request = HOLDFAST__V1__ADOPT_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    uint32_t waited_ms = 0;
+    request.manifest = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)manifest};
+    for (;; waited_ms += ADOPT_AGAIN_MS) {
+        int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Adopt", &request.base,
+                             &holdfast__v1__adopt_reply__descriptor, ADOPT_CALL_MS);
+        if (error == 0)
+            protobuf_c_message_free_unpacked(answer, NULL);
+        if ((error != ERR_UNAVAILABLE && error != ERR_BUSY) || waited_ms >= ADOPT_PATIENCE_MS)
+            return error;
+        if (waited_ms == 0)
+            log_warn("server", "waiting: %s", report_line());
+        nanosleep(&(struct timespec){0, ADOPT_AGAIN_MS * 1000000l}, NULL);
+    }
+}
+
+int server_release(const struct cli *cli, const struct manifest_summary *summary)
+{
+    Holdfast__V1__ReleaseRequest request = HOLDFAST__V1__RELEASE_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = (char *)(uintptr_t)summary->run;
+    request.step = summary->step;
+    request.attempt = summary->attempt;
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Release", &request.base,
+                         &holdfast__v1__release_reply__descriptor, CLI_CALL_MS);
+    if (error == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}

@@ -1,0 +1,369 @@
+#!/usr/bin/env python3
+"""server - every command of ckpt-cli through a ckptd that serves meanwhile.
+
+Goal: with --server a command answers what it answers on the directory; a store that cannot be
+reached from here is named; what is released from quarantine is served at once; an import into a
+served store is whole or gone whatever is killed at whatever moment, and gc takes the rest, never
+what is being written.
+Method: a real ckptd; `clients_ckpt save` makes checkpoints; models for the import are random bits
+in a Llama's shapes. Tool and ckptd are killed while shards are written, between the last shard and
+the answer, and before the question is heard (a stopped ckptd). SEED= repeats the moments.
+time limit: 120 s
+"""
+
+import glob
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import time
+
+from lib_store import BUILD, CLI, World
+from lib_tap import end, skip, test
+
+SHARDS = 4
+KILLS = 6
+STRANGER = 12345  # another user
+seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
+chance = random.Random(seed)
+
+
+class Served(World):
+    """A ckptd that is not waited for once it answers, and the model folder for imports."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = os.path.join(self.folder, "model")
+        self.where = ("--server", self.server)
+        os.mkdir(self.model)
+
+    def start(self, *options):
+        self.process = subprocess.Popen(
+            [os.path.join(BUILD, "ckptd"), "--listen", self.server, "--store", self.store,
+             "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB", *options],
+            stderr=open(os.path.join(self.folder, "log"), "ab"))
+        self.wait_until(lambda: self.cli("health", *self.where)[0] == 0)
+
+    @staticmethod
+    def wait_until(condition):
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def make_model(self):
+        dim, hidden, vocab = 512, 1024, 4000
+        rows = {"self_attn.q_proj": (dim, dim), "self_attn.k_proj": (dim // 2, dim),
+                "self_attn.v_proj": (dim // 2, dim), "self_attn.o_proj": (dim, dim),
+                "mlp.gate_proj": (hidden, dim), "mlp.up_proj": (hidden, dim),
+                "mlp.down_proj": (dim, hidden), "input_layernorm": (dim,),
+                "post_attention_layernorm": (dim,)}
+        shapes = {f"model.layers.0.{name}.weight": shape for name, shape in rows.items()}
+        shapes.update({"model.embed_tokens.weight": (vocab, dim), "model.norm.weight": (dim,),
+                       "lm_head.weight": (vocab, dim)})
+        config = {"model_type": "llama", "hidden_size": dim, "num_attention_heads": 4,
+                  "num_key_value_heads": 2, "intermediate_size": hidden, "vocab_size": vocab,
+                  "num_hidden_layers": 1, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}
+        at, header, data = 0, {}, []
+        for name, shape in shapes.items():
+            size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+            data.append(chance.randbytes(size))
+            at += size
+        text = json.dumps(header).encode()
+        with open(os.path.join(self.model, "model.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + b"".join(data))
+        with open(os.path.join(self.model, "config.json"), "w") as file:
+            json.dump(config, file)
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def importing(self, name, *options):
+        """An import through the server, under way."""
+        return subprocess.Popen(
+            [CLI, "import", self.model, "--run", name, "--shards", str(SHARDS), *self.where,
+             "--json", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def shards(self, name):
+        return glob.glob(os.path.join(self.store, name, "step-*", "shard-*"))
+
+    def is_listed(self, name):
+        return any(entry["run"] == name for entry in self.listed(*self.where))
+
+    def verifies(self, name):
+        code, out, err = self.cli("verify", name, *self.where)
+        return code == 0 or (code, out, err)
+
+    def gc(self):
+        code, out, err = self.cli("gc", *self.where, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+
+# ---- the same answers
+
+
+def without_nonce(text):
+    report = json.loads(text)
+    report.pop("nonce", None)
+    return report
+
+
+def same_answers(world):
+    one, two = (f"{world.run}@{step}-a{attempt}" for step, attempt in
+                sorted((entry["step"], entry["attempt"]) for entry in world.listed())[:2])
+    output = world.path("output")
+    for command in (["list", world.run], ["show", one], ["verify", one], ["verify", one, "--quick"],
+                    ["diff", one, two], ["du"], ["du", world.run], ["du", one],
+                    ["gc", "--dry-run"],
+                    ["export", one, "--output", output],
+                    ["export", one, "--output", output, "--dtype", "bf16", "--weights-only"],
+                    ["convert", one, "--output", output, "--dtype", "bf16"],
+                    ["reshard", one, "--output", output, "--shards", "3"]):
+        answers, files = [], []
+        for where in (("--store", world.store), world.where):
+            code, out, err = world.cli(*command, *where, "--json")
+            assert err == "" and code in (0, 1), (command, code, out, err)
+            answers.append((code, without_nonce(out) if "{" == out[0] else json.loads(out)))
+            if os.path.isfile(output):
+                files.append(open(output, "rb").read())
+                os.remove(output)
+            shutil.rmtree(output, ignore_errors=True)
+        for entry in answers[1][1] if command[0] == "list" else ():
+            entry["in_memory"] = False  # which only a server knows
+        test(f"{' '.join(command[:1] + command[2:])} is the same from both sides",
+             answers[0] == answers[1] and len(set(files)) < 2, answers)
+
+
+def out_of_reach(world):
+    code, _, err = world.cli("verify", world.run, "--server", f"unix:{world.folder}/nobody")
+    test("a server that is not there is named", code == 69 and "start ckptd" in err, err)
+    away = world.store + ".away"
+    os.rename(world.store, away)
+    code, _, err = world.cli("verify", world.run, *world.where)
+    test("a store that is not there for us is named",
+         code == 66 and world.store in err and "cannot be reached" in err, (code, err))
+    shutil.copytree(away, world.store)
+    code, _, err = world.cli("verify", world.run, *world.where)
+    test("nor is another directory of that name taken for it",
+         code == 66 and "another directory" in err, (code, err))
+    shutil.rmtree(world.store)
+    os.rename(away, world.store)
+    names = ("who may not read it is told so", "who is another user may not import")
+    if os.geteuid() != 0:
+        skip(names, "not root")
+        return
+    world.stop()
+    world.start("--access.uids", str(STRANGER))
+    tool = shutil.copy(CLI, world.path("tool"))
+    for folder in (os.path.dirname(world.folder), world.folder):
+        os.chmod(folder, os.stat(folder).st_mode | 0o011)
+    for name, mode, command in ((names[0], 0o700, ["verify", world.run]),
+                                (names[1], 0o777, ["import", world.model, "--run", "theirs"])):
+        os.chmod(world.store, mode)
+        done = subprocess.run([tool, *command, *world.where], user=STRANGER, group=STRANGER,
+                              extra_groups=[], cwd="/", text=True, capture_output=True)
+        said = world.store if mode == 0o700 else "as that user"
+        test(name, done.returncode == 74 and said in done.stderr, done)
+
+
+def released(world):
+    first = sorted(glob.glob(os.path.join(world.store, world.run, "step-00000001-*", "shard-*")))[0]
+    name = f"{world.run}@1"
+    whole = open(first, "rb").read()
+    world.stop()
+    os.truncate(first, len(whole) - 4096)
+    world.start()
+
+    def damage():
+        return [entry.get("damage") for entry in world.listed(*world.where) if entry["step"] == 1]
+
+    test("what is damaged is in quarantine", damage()[0], damage())
+    code, _, _ = world.cli("verify", name, *world.where, "--release")
+    test("and stays there while it is", code == 1 and damage()[0], (code, damage()))
+    with open(first, "wb") as file:
+        file.write(whole)
+    code, out, err = world.cli("verify", name, *world.where, "--release")
+    test("what is whole again is released and served at once",
+         code == 0 and "served" in out and damage() == [None], (code, out, err, damage()))
+
+
+def served_by_another_user():
+    """A ckptd that is not root's, and a tool that is."""
+    name = "root imports as the user of ckptd, who can remove it all"
+    if os.geteuid() != 0:
+        skip([name], "not root")
+        return
+    world = Served()
+    try:
+        world.make_model()
+        daemon = shutil.copy(os.path.join(BUILD, "ckptd"), world.path("daemon"))
+        os.mkdir(world.path("theirs"))
+        os.chown(world.path("theirs"), STRANGER, STRANGER)
+        for folder in (os.path.dirname(world.folder), world.folder):
+            os.chmod(folder, os.stat(folder).st_mode | 0o011)
+        world.store = world.path("theirs/store")
+        world.server = f"unix:{world.path('theirs/s')}"
+        world.where = ("--server", world.server)
+        world.process = subprocess.Popen(
+            [daemon, "--listen", world.server, "--store", world.store, "--memory.pool_bytes",
+             "16MiB", "--memory.segment_bytes", "1MiB"], user=STRANGER, group=STRANGER,
+            extra_groups=[], cwd="/", stderr=open(world.path("log"), "ab"))
+        world.wait_until(lambda: world.cli("health", *world.where)[0] == 0)
+        tool = world.importing("made")
+        _, err = tool.communicate(timeout=60)
+        owners = {os.stat(path).st_uid for path in world.shards("made")}
+        test(name, tool.returncode == 0 and owners == {STRANGER} and
+             world.verifies("made") is True, (err, owners))
+    finally:
+        world.close()
+
+
+# ---- import
+
+
+def imported(world):
+    done = world.importing("first")
+    out, err = done.communicate(timeout=60)
+    test("a model is imported into a served store", done.returncode == 0 and err == "", (out, err))
+    test("and is there at once, whole", world.is_listed("first") and
+         world.verifies("first") is True, world.verifies("first"))
+    other = world.path("offline")
+    code, _, err = world.cli("import", world.model, "--run", "first", "--shards", SHARDS,
+                             "--store", other)
+    assert code == 0, err
+    tensors = []  # with their digests
+    for where in (("--store", other), world.where):
+        tensors.append(json.loads(world.cli("show", "first", *where, "--json")[1])["tensors"])
+    test("with the bits of an import on a directory", tensors[0] == tensors[1] and tensors[0])
+    done = world.importing("first")
+    _, err = done.communicate(timeout=60)
+    test("a run that is there is not imported again",
+         done.returncode == 74 and "already" in err, err)
+    done = world.importing(world.run)
+    _, err = done.communicate(timeout=60)
+    test("nor one that was trained", done.returncode == 74 and "another name" in err, err)
+    found = world.gc()
+    test("nothing is left of what was refused", found["rubbish"] == [], found)
+    test("the lease has gone with the tool",
+         os.listdir(os.path.join(world.store, "first", "leases")) == [])
+
+
+def beside_gc(world):
+    """The tool is stopped in the middle, and rubbish is collected."""
+    tool = world.importing("slow")
+    world.wait_until(lambda: len(world.shards("slow")) > 0 or tool.poll() is not None)
+    tool.send_signal(signal.SIGSTOP)
+    rubbish = os.path.join(world.store, world.run, "step-00000900-a0001")
+    os.mkdir(rubbish)
+    open(os.path.join(rubbish, "shard-00001-of-00001.safetensors"), "w").close()
+    before = world.shards("slow")
+    found = world.gc()
+    same = sorted(before) == sorted(world.shards("slow"))
+    second = world.importing("slow")
+    _, err = second.communicate(timeout=60)
+    tool.send_signal(signal.SIGCONT)
+    _, said = tool.communicate(timeout=60)
+    test("gc removes what is dead beside an import",
+         [entry["name"] for entry in found["rubbish"]] == [f"{world.run}/step-00000900-a0001"],
+         found)
+    test("and nothing of the import", same and before)
+    test("a second import of the name is refused", second.returncode == 74 and
+         "somebody else" in err or "another name" in err, err)
+    test("the first comes to its end", tool.returncode == 0 and world.verifies("slow") is True,
+         said)
+
+
+def judge(world, name, bad):
+    """Whole or gone, the rest is rubbish that gc takes, and the name is free again."""
+    listed = world.is_listed(name)
+    if listed and world.verifies(name) is not True:
+        bad.append((name, world.verifies(name)))
+    world.gc()
+    left = world.gc()
+    if left["rubbish"] or (not listed and world.shards(name)):
+        bad.append((name, left, world.shards(name)))
+    if not listed:
+        again = world.importing(name)
+        _, err = again.communicate(timeout=60)
+        if again.returncode != 0 or world.verifies(name) is not True:
+            bad.append((name, err))
+    return listed
+
+
+def killed_tools(world):
+    bad, listed = [], 0
+    for number in range(KILLS):
+        name = f"tool{number}"
+        tool = world.importing(name)
+        if number % 2 == 0:
+            world.wait_until(lambda: len(world.shards(name)) > number % SHARDS or
+                             tool.poll() is not None)
+        else:
+            time.sleep(chance.uniform(0, 0.3))
+        tool.kill()
+        tool.communicate()
+        listed += judge(world, name, bad)
+    test(f"{KILLS} kills of the tool: whole or gone ({listed} were whole)", not bad, bad)
+    bad = []
+    for number in range(2):
+        name = f"asked{number}"
+        tool = world.importing(name)
+        world.wait_until(lambda: len(world.shards(name)) == SHARDS or tool.poll() is not None)
+        world.process.send_signal(signal.SIGSTOP)
+        time.sleep(chance.uniform(0.05, 0.2))  # the tool asks, nobody answers
+        tool.kill()
+        tool.communicate()
+        world.process.send_signal(signal.SIGCONT)
+        judge(world, name, bad)
+    test("kills of a tool that has asked: whole or gone", not bad, bad)
+
+
+def killed_servers(world):
+    bad, unsure = [], []
+    for number in range(KILLS):
+        name = f"server{number}"
+        tool = world.importing(name)
+        world.wait_until(lambda: len(world.shards(name)) >= min(SHARDS, 1 + 3 * (number % 2)) or
+                         tool.poll() is not None)
+        time.sleep(chance.uniform(0, 0.05))
+        world.stop(signal.SIGKILL)
+        world.start()
+        _, err = tool.communicate(timeout=90)
+        if tool.returncode != 0:
+            unsure.append((name, tool.returncode, err))
+        if not world.is_listed(name) or world.verifies(name) is not True:
+            bad.append((name, err))
+    test(f"{KILLS} kills of ckptd: the import waits for the next and comes to its end",
+         not unsure, unsure)
+    test("what it said is there, whole", not bad, bad)
+    found = world.gc()
+    test("and nothing beside it", all(entry["bytes"] == 0 for entry in found["rubbish"]), found)
+
+
+def main():
+    print(f"# SEED={seed}")
+    world = Served()
+    try:
+        world.make_model()
+        world.start()
+        world.save((1, 2))
+        same_answers(world)
+        imported(world)
+        beside_gc(world)
+        released(world)
+        killed_tools(world)
+        killed_servers(world)
+        out_of_reach(world)
+    finally:
+        world.close()
+    served_by_another_user()
+    end()
+
+
+if __name__ == "__main__":
+    main()
