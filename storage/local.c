@@ -14,8 +14,7 @@
  *
  * The lock is an open-file-description lock on ".holdfast.lock", so it ends with the process
  * however that ends, and a second open in the same process is refused too. In the file is the
- * owner's pid.
- * Holds are files that their holder keeps locked in the same way. They appear locked, by a rename.
+ * owner's pid. Holds are files that their holder keeps locked likewise; a rename makes them appear.
  *
  * Names that begin with ".holdfast" are ours: no key can be one, list hides them. A temporary file
  * that a crash left behind is removed with its directory. */
@@ -190,9 +189,7 @@ static bool set_direct(int fd)
 
 static const char *probe_direct(const struct local *local)
 {
-    if (local->read_only)
-        return "O_DIRECT where the file system takes it";
-    int fd = open_beneath(local->root_fd, "", O_RDWR | O_TMPFILE);
+    int fd = local->read_only ? -1 : open_beneath(local->root_fd, "", O_RDWR | O_TMPFILE);
     if (fd < 0)
         return "O_DIRECT where the file system takes it";
     bool direct = set_direct(fd);
@@ -292,7 +289,7 @@ static const char *local_describe(struct storage *storage)
 
 /* ---- big objects ---- */
 
-static int new_object(struct storage_object **out, int fd, uint64_t bytes)
+static int new_object(struct storage_object **out, int fd, uint64_t bytes, uint16_t io_priority)
 {
     struct engine_file *file = calloc(1, sizeof(*file));
     if (file == NULL)
@@ -300,6 +297,7 @@ static int new_object(struct storage_object **out, int fd, uint64_t bytes)
     file->base.ops = &storage_local;
     file->fd = fd;
     file->bytes = bytes;
+    file->io_priority = io_priority;
     file->direct = set_direct(fd);
     *out = (struct storage_object *)file;
     return 0;
@@ -336,9 +334,7 @@ static int local_object_create(struct storage *storage, struct storage_object **
     }
     error = reserve(fd, bytes) == 0 ? 0 : fail("could not reserve the space of an object", key);
     if (error == 0)
-        error = new_object(out, fd, bytes);
-    if (error == 0)
-        ((struct engine_file *)*out)->io_priority = local->io_priority;
+        error = new_object(out, fd, bytes, local->io_priority);
     if (error != 0) {
         close(fd);
         unlinkat(parent, name, 0);
@@ -384,7 +380,7 @@ static int local_object_open(struct storage *storage, struct storage_object **ou
     int error = open_for_reading(&fd, &bytes, local_of(storage), key);
     if (error != 0)
         return error;
-    error = new_object(out, fd, bytes);
+    error = new_object(out, fd, bytes, 0);
     if (error != 0)
         close(fd);
     *out_bytes = bytes;
@@ -453,7 +449,7 @@ static int write_all(int fd, const char *data, size_t bytes)
         data += written;
         bytes -= (size_t)written;
     }
-    return fsync(fd);
+    return 0;
 }
 
 /* A descriptor, or -1 with errno. */
@@ -474,7 +470,7 @@ static int publish_in(struct local *local, int parent, const char *name, const c
     if (fd < 0)
         return fail("could not create a temporary file", key);
     int error = 0;
-    if (write_all(fd, data, bytes) != 0)
+    if (write_all(fd, data, bytes) != 0 || fsync(fd) != 0)
         error = fail("could not write a small object", key);
     else if (place(parent, temporary, name) != 0)
         error = fail("could not publish a small object", key);
@@ -517,17 +513,14 @@ static int local_fetch(struct storage *storage, const char *key, void *data, siz
     if (error != 0)
         return error;
     size_t wanted = bytes < size ? bytes : size, got = 0;
-    while (got < wanted) {
+    while (error == 0 && got < wanted) {
         ssize_t moved = pread(fd, (char *)data + got, wanted - got, (off_t)got);
-        if (moved < 0 && errno == EINTR)
-            continue;
-        if (moved < 0)
+        if (moved < 0 && errno != EINTR)
             error = fail("could not read a small object", key);
         else if (moved == 0)
             error = report_error(ERR_CORRUPT, NULL, "\"%s\" got shorter while it was read", key);
-        if (error != 0)
-            break;
-        got += (size_t)moved;
+        else if (moved > 0)
+            got += (size_t)moved;
     }
     close(fd);
     *out_bytes = bytes;
@@ -582,26 +575,32 @@ static int local_list(struct storage *storage, const char *prefix,
     return result;
 }
 
+static int sweep_file(int parent, const char *name, struct storage_sweep *sweep)
+{
+    struct stat status;
+    if (fstatat(parent, name, &status, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? 0 : -1;
+    if (sweep->seconds > 0 && time(NULL) - status.st_mtime < (time_t)sweep->seconds)
+        return 0;
+    sweep->files++;
+    sweep->bytes += (uint64_t)status.st_size;
+    return !sweep->removes || unlinkat(parent, name, 0) == 0 || errno == ENOENT ? 0 : -1;
+}
+
 static int sweep_directory(int parent, const char *name, struct storage_sweep *sweep)
 {
     DIR *directory = open_names(parent, name);
     if (directory == NULL)
         return errno == ENOENT || errno == ENOTDIR ? 0 : -1;
     struct dirent *found;
-    struct stat status;
-    int result = 0, fd = dirfd(directory);
-    while (result == 0 && (found = readdir(directory)) != NULL) {
-        const char *file = found->d_name;
-        if (strncmp(file, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)) != 0 ||
-            fstatat(fd, file, &status, AT_SYMLINK_NOFOLLOW) != 0 ||
-            time(NULL) - status.st_mtime < (time_t)sweep->seconds)
-            continue;
-        sweep->files++;
-        sweep->bytes += (uint64_t)status.st_size;
-        result = sweep->removes && unlinkat(fd, file, 0) != 0 && errno != ENOENT ? -1 : 0;
-    }
+    int result = 0;
+    while (result == 0 && (errno = 0, found = readdir(directory)) != NULL)
+        if (strncmp(found->d_name, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)) == 0)
+            result = sweep_file(dirfd(directory), found->d_name, sweep);
+    int number = errno; /* 0: all was seen to */
     closedir(directory);
-    return result;
+    errno = number;
+    return number == 0 ? 0 : -1;
 }
 
 static int local_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep)
@@ -694,7 +693,7 @@ static int hold_in(int fd, int parent, const char *temporary, const char *name, 
                    size_t bytes)
 {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    return fcntl(fd, F_OFD_SETLK, &lock) != 0 || write(fd, data, bytes) != (ssize_t)bytes
+    return fcntl(fd, F_OFD_SETLK, &lock) != 0 || write_all(fd, data, bytes) != 0
                ? -1
                : place(parent, temporary, name);
 }

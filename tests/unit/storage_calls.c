@@ -313,6 +313,39 @@ static int use_lock_and_space(void)
     return error;
 }
 
+/* A reader who is told that it holds a lease is found by whoever wants to remove. */
+static int use_lease(void)
+{
+    struct storage *storage = open_plain();
+    struct storage_hold *hold = NULL;
+    unsigned count = 0;
+    int error = storage_group_lease(storage, &hold, "run/older", "a reader");
+    assert_int_equal(error == 0, hold != NULL);
+    if (error == 0)
+        error = storage_groups_leased(storage, "run", count_entry, &count);
+    assert_true(error != 0 || count == 1);
+    storage_release(storage, hold);
+    storage_close(storage);
+    return error;
+}
+
+static int use_sweep(void)
+{
+    struct storage *storage = open_plain();
+    struct storage_sweep sweep = {.removes = true};
+    char path[BED_PATH_BYTES + 40];
+    snprintf(path, sizeof path, "%s/run/.holdfast.tmp.0123456789abcdef", directory);
+    int fd = __real_open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+    int error = storage_sweep(storage, "run", &sweep);
+    bool is_gone = access(path, F_OK) != 0;
+    assert_true(error != 0 || (is_gone && sweep.files == 1));
+    assert_true(is_gone || unlink(path) == 0);
+    storage_close(storage);
+    return error;
+}
+
 /* ---- all plans for one case ---- */
 
 static void check_older(void)
@@ -362,6 +395,7 @@ static unsigned run_case(int (*use)(void), unsigned first, int number, bool for_
     storage_remove(storage, "run/new");
     storage_remove(storage, "run/gone/file");
     storage_remove(storage, "run/gone");
+    storage_sweep(storage, "run/leases", &(struct storage_sweep){.removes = true});
     storage_close(storage);
     return calls;
 }
@@ -399,6 +433,8 @@ CASE(a_read_gives_all_bytes_or_an_error, use_read)
 CASE(a_list_is_complete_or_an_error, use_list)
 CASE(a_removal_says_what_it_did, use_remove)
 CASE(lock_and_space_answer_or_say_why_not, use_lock_and_space)
+CASE(a_lease_is_held_and_found_or_an_error, use_lease)
+CASE(a_sweep_finds_all_or_says_why_not, use_sweep)
 #undef CASE
 
 int main(void)
@@ -412,6 +448,8 @@ int main(void)
         CASE(a_list_is_complete_or_an_error),
         CASE(a_removal_says_what_it_did),
         CASE(lock_and_space_answer_or_say_why_not),
+        CASE(a_lease_is_held_and_found_or_an_error),
+        CASE(a_sweep_finds_all_or_says_why_not),
     };
 #undef CASE
     log_setup("storage_calls", "none");
