@@ -322,15 +322,13 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
 int catalog_read_manifest(struct manifest **out, struct storage *storage,
                           const struct manifest_summary *summary)
 {
-    char key[STORAGE_KEY_MAX + 32];
+    char key[STORAGE_KEY_MAX + 1];
     void *text = NULL;
     size_t bytes = 0;
     *out = NULL;
-    int error = shard_dir_key(key, STORAGE_KEY_MAX, summary->run, summary->step, summary->attempt);
-    if (error != 0)
-        return error;
-    strcat(key, "/" MANIFEST_NAME);
-    error = storage_fetch_all(storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
+    int error = manifest_key(key, sizeof key, summary);
+    if (error == 0)
+        error = storage_fetch_all(storage, key, MANIFEST_BYTES_MAX, &text, &bytes);
     if (error == 0)
         error = manifest_read(out, text, bytes);
     free(text);

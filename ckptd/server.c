@@ -153,7 +153,7 @@ static void do_list(struct service *service, struct rpc_call *call,
 struct showing {
     struct service *service;
     struct rpc_call *call;
-    char key[STORAGE_KEY_MAX + 32];
+    char key[STORAGE_KEY_MAX + 1];
     void *text;
     struct fault fault;
     struct job job;
@@ -210,14 +210,12 @@ static void do_show(struct service *service, struct rpc_call *call,
     if (error == 0)
         error = find_shown(&checkpoint, service, request);
     if (error == 0)
-        error = shard_dir_key(showing->key, STORAGE_KEY_MAX, checkpoint->run->name,
-                              checkpoint->summary.step, checkpoint->summary.attempt);
+        error = manifest_key(showing->key, sizeof showing->key, &checkpoint->summary);
     if (error != 0) {
         free(showing);
         rpc_call_fail(call, error);
         return;
     }
-    strcat(showing->key, "/" MANIFEST_NAME);
     showing->service = service;
     showing->call = call;
     showing->job = (struct job){.work = work_show, .done.run = shown};

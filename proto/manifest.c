@@ -245,6 +245,19 @@ void manifest_identity(struct shard_identity *out, const struct manifest_summary
     memcpy(out->nonce, summary->nonce, sizeof(out->nonce));
 }
 
+int manifest_key(char *out, size_t size, const struct manifest_summary *summary)
+{
+    int error = shard_dir_key(out, size, summary->run, summary->step, summary->attempt);
+    if (error != 0)
+        return error;
+    size_t used = strlen(out);
+    if (size - used <= strlen("/" MANIFEST_NAME))
+        return report_error(ERR_INVALID, NULL, "the key of a manifest in %s does not fit its buffer",
+                            out);
+    strcpy(out + used, "/" MANIFEST_NAME);
+    return 0;
+}
+
 /* ---- writing ---- */
 
 static void print_numbers(FILE *out, const uint64_t *values, uint32_t count)

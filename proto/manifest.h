@@ -70,5 +70,7 @@ void manifest_free(struct manifest *manifest);
 /* Of one of its shards. */
 void manifest_identity(struct shard_identity *out, const struct manifest_summary *summary,
                        uint32_t shard);
+/* "<run>/step-.../manifest.json". ERR_INVALID: it is longer than `size`. */
+int manifest_key(char *out, size_t size, const struct manifest_summary *summary);
 
 #endif

@@ -184,12 +184,10 @@ static int remove_one(struct storage *storage, const struct manifest_summary *su
 /* Without its manifest a checkpoint is gone, whatever else went wrong. */
 static bool is_gone(struct storage *storage, const struct manifest_summary *summary)
 {
-    char key[STORAGE_KEY_MAX + 32];
+    char key[STORAGE_KEY_MAX + 1];
     uint64_t bytes;
-    if (shard_dir_key(key, STORAGE_KEY_MAX, summary->run, summary->step, summary->attempt) != 0)
-        return false;
-    strcat(key, "/" MANIFEST_NAME);
-    return storage_fetch(storage, key, NULL, 0, &bytes) == ERR_NOT_FOUND;
+    return manifest_key(key, sizeof key, summary) == 0 &&
+           storage_fetch(storage, key, NULL, 0, &bytes) == ERR_NOT_FOUND;
 }
 
 static void work_remove(struct job *job)
@@ -292,8 +290,6 @@ static void fill_items(struct pruning *pruning)
     uint32_t i = 0;
     for (const struct checkpoint *c = pruning->run->checkpoints; c; c = c->next, i++) {
         pruning->candidates[i].summary = c->summary;
-        snprintf(pruning->candidates[i].summary.run, sizeof c->summary.run, "%s",
-                 pruning->run->name);
         pruning->items[i] = (struct retain_item){.step = c->summary.step,
                                                  .attempt = c->summary.attempt,
                                                  .time = retain_time(c->summary.time),

@@ -330,7 +330,6 @@ static void start_read(struct scrub *scrub, const struct checkpoint *checkpoint)
     if (!goes_on)
         close_checkpoint(scrub);
     scrub->summary = *summary;
-    snprintf(scrub->summary.run, sizeof scrub->summary.run, "%s", scrub->run->name);
     scrub->at = *cursor;
     scrub->is_read = false;
     start_job(scrub, work_read, was_read);
