@@ -603,26 +603,35 @@ static int visit_pin(void *user, const struct storage_entry *entry)
 }
 
 /* What was found damaged before this start stays so until a person has looked (ckpt-cli verify
- * --release). */
+ * --release); its note's name says so, also when nobody can read why. */
+static int keep_quarantined(struct checkpoint *checkpoint)
+{
+    const struct manifest_summary *summary = &checkpoint->summary;
+    char prefix[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
+    int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
+    if (error == 0)
+        error = storage_group_find_note(checkpoint->run->service->storage, STORAGE_QUARANTINE,
+                                        prefix, text, sizeof text);
+    if (error == ERR_MEMORY || error == ERR_NOT_FOUND) /* released meanwhile */
+        return error == ERR_MEMORY ? error : 0;
+    if (error != 0)
+        snprintf(text, sizeof text, "the reason cannot be read: %.400s", report_line());
+    quarantine(checkpoint, text[0] ? text : "no reason was noted");
+    return 0;
+}
+
 static int read_quarantine(struct scan *scan)
 {
-    struct storage *storage = scan->service->storage;
     struct names names = {0};
-    int error =
-        storage_groups_noted(storage, STORAGE_QUARANTINE, scan->run->name, visit_name, &names);
+    int error = storage_groups_noted(scan->service->storage, STORAGE_QUARANTINE, scan->run->name,
+                                     visit_name, &names);
     for (size_t i = 0; i < names.count && error == 0; i++) {
-        char prefix[STORAGE_KEY_MAX], text[sizeof((struct checkpoint *)0)->damage];
         uint64_t step, attempt;
         struct checkpoint *checkpoint = retain_parse(names.list[i].text, &step, &attempt)
                                             ? catalog_find(scan->run, step, attempt)
                                             : NULL;
-        if (!checkpoint || checkpoint->damaged)
-            continue;
-        error = shard_dir_key(prefix, sizeof prefix, scan->run->name, step, attempt);
-        if (error == 0)
-            error = storage_group_find_note(storage, STORAGE_QUARANTINE, prefix, text, sizeof text);
-        if (error == 0)
-            quarantine(checkpoint, text[0] ? text : "no reason was noted");
+        if (checkpoint && !checkpoint->damaged)
+            error = keep_quarantined(checkpoint);
     }
     free(names.list);
     return error;

@@ -237,7 +237,7 @@ static void test_catalog__an_unreadable_manifest_is_damage(void **state)
     (void)state;
     put_shard(5, 1, 0, 2, SHARD_BYTES);
     put(RUN "/step-00000005-a0001/" MANIFEST_NAME, 100);
-    expect_damage("");
+    expect_damage("shorter than its summary");
     assert_true(exists(RUN "/step-00000005-a0001/shard-00001-of-00002.safetensors"));
 }
 
@@ -275,6 +275,22 @@ static void test_catalog__a_summary_with_an_impossible_count_is_damage(void **st
     assert_ptr_equal(catalog_newest(run), catalog_find(run, 1, 1));
     free(changed);
     free(text);
+}
+
+static void test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read(void **state)
+{
+    (void)state;
+    storage_close(service.storage); /* two summaries are fetched before the note */
+    assert_int_equal(
+        storage_open(&service.storage, &storage_fault, "only=fetch,fail_at=3:memory:", NULL), 0);
+    put_checkpoint(1, 1);
+    put_checkpoint(2, 1);
+    put(RUN "/quarantine/step-00000002-a0001", 10);
+    struct run *run = open_and_find();
+    struct checkpoint *damaged = catalog_find(run, 2, 1);
+    assert_true(damaged && damaged->damaged);
+    assert_non_null(strstr(damaged->damage, "the reason cannot be read: injected fault"));
+    assert_ptr_equal(catalog_newest(run), catalog_find(run, 1, 1));
 }
 
 /* So many that threads look at them: the answer is the same. */
@@ -351,6 +367,7 @@ int main(void)
         CASE(test_catalog__a_manifest_of_another_step_is_damage),
         CASE(test_catalog__an_unreadable_manifest_is_damage),
         CASE(test_catalog__a_summary_with_an_impossible_count_is_damage),
+        CASE(test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read),
         CASE(test_catalog__hundreds_are_found_whole_damaged_or_removed),
         CASE(test_catalog__attempts_are_read_from_their_names),
         CASE(test_catalog__names_that_cannot_be_a_run_are_refused),
