@@ -228,7 +228,8 @@ static void removed(struct event *event)
         bytes += candidate->is_gone ? candidate->summary.bytes : 0;
     }
     pruning->service->stats.pruned += count;
-    ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
+    if (count > 0)
+        ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
     log_info("retain", "run %s: removed %u of %u checkpoints, %llu bytes", pruning->run->name,
              count, pruning->count, (unsigned long long)bytes);
     finish(pruning);

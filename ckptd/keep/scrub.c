@@ -25,7 +25,8 @@
 #include <time.h>
 
 #define JOBS_PER_SECOND 16u  /* a job reads what the rate allows in this part of a second */
-#define IDLE_MS 60000        /* between two looks for a run that is due */
+#define IDLE_MS 60000        /* between two looks for a run that is due, or a period, */
+#define IDLE_MS_MIN 200      /* but not more often than this */
 #define YIELD_MS 200         /* between two looks whether the daemon is at rest */
 #define YIELD_MS_MAX 10000   /* then it goes on all the same */
 #define FAULT_MS 500         /* after an error: what is wrong may be so with all of them */
@@ -379,9 +380,10 @@ static void go_on(struct timer *timer)
     if (!scrub->run)
         scrub->run = find_run(service);
     if (!scrub->run) {
-        wait_ms(scrub, IDLE_MS < 1000 * service->config->scrub_period
-                           ? IDLE_MS
-                           : 1000 * service->config->scrub_period + 1);
+        int64_t period_ms = 1000 * service->config->scrub_period;
+        wait_ms(scrub, period_ms < IDLE_MS_MIN ? IDLE_MS_MIN
+                       : period_ms < IDLE_MS   ? period_ms
+                                               : IDLE_MS);
         return;
     }
     const struct checkpoint *next = find_next(scrub->run);
