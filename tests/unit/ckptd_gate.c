@@ -91,15 +91,9 @@ static int64_t until_committed(struct bed *bed, uint64_t step, int64_t since)
     return loop_now_ms() - since;
 }
 
-/* Of the part "pace" of Status. */
 static double number_of(struct bed *bed, const char *name)
 {
-    json_t *status = bed_status(bed);
-    const json_t *value = json_object_get(json_object_get(status, "pace"), name);
-    assert_true(json_is_number(value));
-    double number = json_number_value(value);
-    json_decref(status);
-    return number;
+    return status_number(bed, "pace", name);
 }
 
 static void say(struct peer *peer, enum arena_phase phase)

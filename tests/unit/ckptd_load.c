@@ -13,12 +13,7 @@ static struct peer peers[SHARDS];
 
 static json_int_t status(struct bed *bed, const char *object, const char *key)
 {
-    json_t *root = bed_status(bed);
-    json_t *value = json_object_get(json_object_get(root, object), key);
-    assert_true(json_is_integer(value));
-    json_int_t number = json_integer_value(value);
-    json_decref(root);
-    return number;
+    return (json_int_t)status_number(bed, object, key);
 }
 
 static bool wait_status(struct bed *bed, const char *object, const char *key, json_int_t want)

@@ -18,14 +18,11 @@ static void open_world(struct bed *bed, uint32_t world_size)
 }
 
 /* Waits until so many segments are in use. */
-static bool wait_segments_used(struct bed *bed, json_int_t want)
+static bool wait_segments_used(struct bed *bed, double want)
 {
-    json_int_t used = -1;
+    double used = -1;
     for (int i = 0; i < 300 && used != want; i++) {
-        json_t *status = bed_status(bed);
-        used =
-            json_integer_value(json_object_get(json_object_get(status, "pool"), "segments_used"));
-        json_decref(status);
+        used = status_number(bed, "pool", "segments_used");
         sleep_ms(used == want ? 0 : 10);
     }
     return used == want;
