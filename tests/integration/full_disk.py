@@ -9,22 +9,16 @@ time limit: 120 s
 """
 
 import ctypes
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 
+from lib_store import World
 from lib_tap import end, test
 
-BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
-CLI = os.path.join(BUILD, "ckpt-cli")
-SAVER = os.path.join(BUILD, "tests/clients_ckpt")
 MIB = 1 << 20
-PATIENCE = 60
 CLONE_NEWNS = 0x20000
 
 
@@ -79,83 +73,42 @@ class Disk:
         subprocess.run(["umount", self.path], check=False)
 
 
-class World:
-    def __init__(self, folder, disk):
-        self.server, self.store = f"unix:{folder}/s", os.path.join(disk.path, "store")
-        self.log = os.path.join(folder, "log")
-        self.process = subprocess.Popen(
-            [os.path.join(BUILD, "ckptd"), "--listen", self.server, "--store", self.store,
-             "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
-             "--limits.lease_ms", "1000", "--storage.usable_fraction", "1"],
-            stderr=open(self.log, "ab"))
-        deadline = time.monotonic() + PATIENCE
-        while self.cli("health", "--server", self.server)[0] != 0 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(1.05)  # for so long nothing is removed: readers of a ckptd before
-
-    def cli(self, *arguments):
-        done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, text=True,
-                              timeout=PATIENCE)
-        return done.returncode, done.stdout, done.stderr
-
-    def save(self, step):
-        done = subprocess.run([SAVER, "save", self.server, "2", "1", str(step)], timeout=PATIENCE,
-                              capture_output=True, text=True)
-        return done.returncode == 0, done.stderr
-
-    def steps(self):
-        return sorted(e["step"] for e in json.loads(self.cli("list", "--json", "--store",
-                                                              self.store)[1]))
-
-    def whole(self, steps):
-        run = json.loads(self.cli("list", "--json", "--store", self.store)[1])[0]["run"]
-        return all(self.cli("verify", "--store", self.store, f"{run}@{step}")[0] == 0
-                   for step in steps)
-
-    def prune(self, keep):
-        run = json.loads(self.cli("list", "--json", "--store", self.store)[1])[0]["run"]
-        return self.cli("prune", run, "--server", self.server, "--keep-last", keep, "--most")
-
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
-
-
 def story(what, mib, inodes, take, spare):
     folder = tempfile.mkdtemp(prefix="fd-")
     disk = Disk(folder, mib, inodes)
-    world = World(folder, disk)
+    world = World(os.path.join(disk.path, "store"))
     try:
-        saved = [world.save(step) for step in range(1, 7)]
-        test(f"{what}: saves fit at first", all(ok for ok, _ in saved), saved)
+        world.start("--storage.usable_fraction", "1")
+        world.save(range(1, 7))
+        test(f"{what}: saves fit at first", world.steps() == list(range(1, 7)), world.steps())
         take(disk)
-        ok, text = world.save(7)
+        ok, text = world.try_save(7)
         test(f"{what}: a save without room fails and says why",
              not ok and world.process.poll() is None and
              ("space" in text.lower() or "does not fit" in text), text)
         test(f"{what}: what was committed is listed and whole",
-             world.steps() == list(range(1, 7)) and world.whole(range(1, 7)), world.steps())
-        code, out, err = world.prune(2)
+             world.steps() == list(range(1, 7)) and not world.all_verify(), world.steps())
+        prune = ("prune", world.run, "--server", world.server, "--keep-last", 2, "--most")
+        code, out, err = world.cli(*prune)
         if code != 0 and spare:  # a removal needs one inode: it says so, and leaves all whole
             test(f"{what}: a prune that lacks what it needs leaves all whole",
-                 world.process.poll() is None and world.whole(range(1, 7)), (code, out, err))
+                 world.steps() == list(range(1, 7)) and not world.all_verify(), (code, out, err))
             os.remove(os.path.join(disk.path, spare))
-            code, out, err = world.prune(2)
+            code, out, err = world.cli(*prune)
         test(f"{what}: a prune works and needs no room",
-             code == 0 and world.steps() == [5, 6] and world.whole([5, 6]),
+             code == 0 and world.steps() == [5, 6] and not world.all_verify(),
              (code, out, err, world.steps()))
         if not spare:
-            ok, text = world.save(8)
+            ok, text = world.try_save(8)
             test(f"{what}: the room that it made takes the next save",
-                 ok and world.steps() == [5, 6, 8] and world.whole([8]), text)
+                 ok and world.steps() == [5, 6, 8], text)
         disk.free()
-        ok, text = world.save(9)
-        test(f"{what}: saves go on afterwards", ok and world.whole([5, 6, 9]), text)
-        test(f"{what}: ckptd ends well", world.end() == 0)
+        ok, text = world.try_save(9)
+        test(f"{what}: saves go on afterwards", ok and 9 in world.steps(), text)
+        test(f"{what}: all of it is whole", not world.all_verify(), world.all_verify())
+        test(f"{what}: ckptd ends well", world.end() == 0, world.log())
     finally:
-        if world.process.poll() is None:
-            world.process.kill()
-            world.process.wait()
+        world.close()
         disk.close()
         shutil.rmtree(folder, ignore_errors=True)
 

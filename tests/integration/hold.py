@@ -37,20 +37,15 @@ def damage_of(entries, step):
     return {entry["step"]: entry.get("damage", "") for entry in entries}[step]
 
 
-def start_at_once(world):
-    """A ckptd that serves, also from a store that it is too early to prune."""
-    world.start("--limits.lease_ms", "1000")
-
-
 def quarantine(world):
-    start_at_once(world)
+    world.start()
     world.save(range(1, 6))
     world.stop()
     store, server, run = ("--store", world.store), ("--server", world.server), world.run
     path = shard_of(world, 5)
     change_byte(path, 300000)
     os.truncate(shard_of(world, 4), 4096)
-    start_at_once(world)
+    world.start()
     entries = world.listed(*server)
     test("a start finds a shard of the wrong size and says so",
          "bytes instead of" in damage_of(entries, 4) and not damage_of(entries, 5), entries)
@@ -68,7 +63,7 @@ def quarantine(world):
     test("tools without a server list it with the reason",
          "block 0" in damage_of(entries, 5) and "bytes instead of" in damage_of(entries, 4) and
          not damage_of(entries, 3), entries)
-    start_at_once(world)
+    world.start()
     entries = world.listed(*server)
     test("so does the next ckptd, which has read none of it", "block 0" in damage_of(entries, 5),
          entries)
@@ -95,7 +90,7 @@ def quarantine(world):
     code, out, err = world.cli("verify", f"{run}@5", *store, "--release")
     test("but when all of it was read again", code == 0 and "out of quarantine" in out and
          not damage_of(world.listed(), 5), (code, out, err))
-    start_at_once(world)
+    world.start()
     test("the next ckptd serves it", not damage_of(world.listed(*server), 5))
     world.stop()
 
@@ -119,7 +114,7 @@ def start_reader(world, name):
 
 def leases(world):
     store, server, run = ("--store", world.store), ("--server", world.server), world.run
-    start_at_once(world)
+    world.start()
     world.save(range(11, 17))
     prune = ("prune", run, "--keep-last", 1, "--most", "--json")
 

@@ -17,37 +17,58 @@ CLI = os.path.join(BUILD, "ckpt-cli")
 SAVER = os.path.join(BUILD, "tests/clients_ckpt")
 
 
+PATIENCE = 60  # seconds, of anything that should take a fraction of one
+
+
 class World:
-    def __init__(self):
+    def __init__(self, store=None):
         self.folder = tempfile.mkdtemp(prefix="pr-")
         self.server = f"unix:{self.folder}/s"
-        self.store = os.path.join(self.folder, "store")
+        self.store = store or os.path.join(self.folder, "store")
         self.process = None
         self.run = None
 
     def start(self, *options):
-        self.process = subprocess.Popen(
-            [os.path.join(BUILD, "ckptd"), "--listen", self.server, "--store", self.store,
-             "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
-             "--limits.lease_ms", "1000", *options],
-            stderr=open(os.path.join(self.folder, "log"), "ab"))
+        """A ckptd that may remove at once."""
+        with open(os.path.join(self.folder, "log"), "ab") as log:
+            self.process = subprocess.Popen(
+                [os.path.join(BUILD, "ckptd"), "--listen", self.server, "--store", self.store,
+                 "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
+                 "--limits.lease_ms", "1000", *options], stderr=log)
+        deadline = time.monotonic() + PATIENCE
         while self.cli("health", "--server", self.server)[0] != 0:
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log()
             time.sleep(0.02)
         time.sleep(1.05)  # for so long nothing is removed: readers of a ckptd before
 
-    def stop(self, how=signal.SIGTERM):
-        self.process.send_signal(how)
-        self.process.wait(30)
+    def log(self):
+        with open(os.path.join(self.folder, "log"), errors="replace") as log:
+            return log.read()
+
+    def end(self):
+        """Its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+    def stop(self):
+        code = self.end()
+        assert code == 0, (code, self.log())
+
+    def try_save(self, step):
+        """Was it committed? And what was said."""
+        done = subprocess.run([SAVER, "save", self.server, "2", "1", str(step)], timeout=PATIENCE,
+                              capture_output=True, text=True)
+        return done.returncode == 0, done.stderr
 
     def save(self, steps):
         for step in steps:
-            subprocess.run([SAVER, "save", self.server, "2", "1", str(step)], check=True,
-                           stderr=subprocess.DEVNULL, timeout=60)
+            good, said = self.try_save(step)
+            assert good, said
         self.run = self.run or self.listed()[0]["run"]
 
     def cli(self, *arguments):
         done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, text=True,
-                              timeout=60)
+                              timeout=PATIENCE)
         return done.returncode, done.stdout, done.stderr
 
     def listed(self, *where):
