@@ -326,9 +326,10 @@ def what_does_not_fit_is_named(bed):
     refused("attention_bias", config={"attention_bias": True}, want=2)
     for key, value in (("num_hidden_layers", 0), ("hidden_size", -1), ("vocab_size", 1 << 40),
                        ("num_attention_heads", "four"), ("num_key_value_heads", 5),
-                       ("intermediate_size", 1.5), ("head_dim", 3)):
-        refused("", config={key: value})
-    refused("", config={"num_hidden_layers": 4096})
+                       ("intermediate_size", 1.5)):
+        refused(key, config={key: value})
+    refused("4 heads of 3 rows", config={"head_dim": 3})
+    refused("model.layers.2.", config={"num_hidden_layers": 4096})
     refused("elsewhere", change=index({norm: "model.safetensors"}))
     refused("folder", change=index({norm: "../model.safetensors"}))
     refused("file", change=index({norm: 7}))

@@ -77,16 +77,27 @@ static inline void *bed_thread(void *argument)
     return NULL;
 }
 
-static inline void bed_stop(struct bed *bed)
+/* Drains the service until its thread has ended; what it knew may be looked at. */
+static inline void bed_end_thread(struct bed *bed)
 {
-    if (!bed->service)
-        return;
     rpc_client_close(bed->rpc);
     bed->rpc = NULL;
     service_drain(bed->service);
     pthread_join(bed->thread, NULL);
+}
+
+static inline void bed_close_service(struct bed *bed)
+{
     service_close(bed->service);
     bed->service = NULL;
+}
+
+static inline void bed_stop(struct bed *bed)
+{
+    if (!bed->service)
+        return;
+    bed_end_thread(bed);
+    bed_close_service(bed);
 }
 
 /* 0, or why the service does not open. */

@@ -78,6 +78,24 @@ static void test_metrics__the_numbers_of_status_are_in_the_file(void **state)
     peers_close(peers, RANKS);
 }
 
+static void test_metrics__a_store_that_went_offline_is_told(void **state)
+{
+    struct bed *bed = *state;
+    bed_stop(bed);
+    snprintf(bed->config.store, sizeof bed->config.store,
+             "fault:late=1,only=publish,fail_at=3:memory:"); /* the first manifest */
+    assert_int_equal(bed_start(bed), 0);
+    assert_true(read_metric("holdfast_offline") == 0);
+    assert_int_equal(open_attempt(bed, 1), 0);
+    assert_int_equal(peers_open(peers, bed, 1), 0);
+    assert_false(save_step(peers, 1, 1));
+    peers_close(peers, 1);
+    for (int i = 0; i < 1000 && read_metric("holdfast_offline") == 0; i++)
+        sleep_ms(5);
+    assert_true(read_metric("holdfast_offline") == 1);
+    assert_true(read_metric("holdfast_since_start_failed_saves") == 1);
+}
+
 static void test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody(void **state)
 {
     struct bed *bed = *state;
@@ -97,6 +115,7 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_file, bed_tear_down)
     const struct CMUnitTest tests[] = {
         CASE(test_metrics__the_numbers_of_status_are_in_the_file),
+        CASE(test_metrics__a_store_that_went_offline_is_told),
         CASE(test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody),
     };
 #undef CASE

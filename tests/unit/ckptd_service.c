@@ -612,6 +612,11 @@ static void test_service__a_full_disk_is_a_save_refused_with_the_numbers(void **
     assert_int_equal(load_all(bed, 2, NULL), 0);
     assert_int_equal(load_all(bed, 1, NULL), 0);
     peers_close(peers, 2);
+    bed_end_thread(bed); /* both commits count for the rate, and it warned */
+    assert_int_equal(bed->service->ledger.num_changes, 2);
+    assert_true(bed->service->ledger.changes[1].bytes > 4 * MIB);
+    assert_true(bed->service->ledger.warned_ms != 0);
+    bed_close_service(bed);
 }
 
 /* A save that fails gives its promise back. */
@@ -629,6 +634,35 @@ static void test_service__a_save_given_up_holds_no_room(void **state)
     assert_true(status_number(bed, "disk", "bytes_promised") == 0);
     assert_true(status_number(bed, "disk", "inodes_promised") == 0);
     peers_close(peers, 2);
+}
+
+/* Nobody can tell whether a manifest is durable whose publish failed at its end. */
+static void test_service__an_unsure_manifest_takes_the_store_offline_until_a_restart(void **state)
+{
+    struct bed *bed = *state;
+    char reason[512], plain[sizeof bed->config.store];
+    bed_stop(bed);
+    memcpy(plain, bed->config.store, sizeof plain);
+    /* Behind an attempt and the directory of tombstones. */
+    snprintf(bed->config.store, sizeof bed->config.store,
+             "fault:late=1,only=publish,fail_at=3:local:%s/store", bed->root);
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed, 1);
+    assert_false(save_step(peers, 1, 1));
+    assert_int_equal(wait_save(bed, 1, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
+    assert_int_equal(peer_begin(&peers[0], 2), ERR_IO);
+    assert_non_null(strstr(report_message(), "the store is offline: "));
+    json_t *status = bed_status(bed);
+    assert_string_equal(json_string_value(json_object_get(status, "offline")), reason);
+    json_decref(status);
+    peers_close(peers, 1);
+    bed_stop(bed);
+    memcpy(bed->config.store, plain, sizeof plain);
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed, 1);
+    assert_true(save_step(peers, 1, 2));
+    assert_int_equal(load_all(bed, -1, NULL), 0);
+    peers_close(peers, 1);
 }
 
 static void test_service__a_second_daemon_on_the_store_is_refused(void **state)
@@ -725,6 +759,7 @@ int main(void)
         CASE(test_service__a_load_waits_for_memory_and_then_says_busy),
         CASE(test_service__a_full_disk_is_a_save_refused_with_the_numbers),
         CASE(test_service__a_save_given_up_holds_no_room),
+        CASE(test_service__an_unsure_manifest_takes_the_store_offline_until_a_restart),
         CASE(test_service__a_second_daemon_on_the_store_is_refused),
         CASE(test_service__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones),
         CASE(test_service__a_drain_gives_up_a_save_that_never_ends),
