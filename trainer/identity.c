@@ -1,11 +1,11 @@
 /* identity.c - what a checkpoint says about the run that made it (see identity.h). */
 #include "trainer/identity.h"
+#include "proto/json.h"
 #include "proto/report.h"
 #include "trainer/config.h"
 #include "trainer/data.h"
 #include "trainer/model.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,17 +176,30 @@ static int check_model(const json_t *own, const json_t *stored)
     return 0;
 }
 
+/* ERR_MEMORY. What is no JSON is NULL, in which nothing is found. */
+static int parse(json_t **out, const char *text)
+{
+    json_error_t reason;
+    *out = NULL;
+    return text != NULL && json_read(out, text, strlen(text), &reason) == ERR_MEMORY ? ERR_MEMORY
+                                                                                     : 0;
+}
+
 int identity_check(const struct identity *of, const char *own_json,
                    const struct ckpt_loaded *loaded)
 {
-    json_t *own = json_loads(own_json, 0, NULL);
-    json_t *stored = json_loads(loaded->identity_json, 0, NULL);
-    json_t *data = json_loads(loaded->data_json, 0, NULL);
-    const char *hash = text_of(data, "hash");
-    int rc = check_canonical(own, stored);
+    json_t *own = NULL, *stored = NULL, *data = NULL;
+    int rc = parse(&own, own_json);
+    if (rc == 0)
+        rc = parse(&stored, loaded->identity_json);
+    if (rc == 0)
+        rc = parse(&data, loaded->data_json);
+    if (rc == 0)
+        rc = check_canonical(own, stored);
     if (rc == 0)
         rc = check_model(own, stored);
     if (rc == 0) {
+        const char *hash = text_of(data, "hash");
         say_identity(own, stored);
         say_settings(of->config, loaded->config_json);
         if (hash[0] != 0 && strcmp(hash, data_info(of->data)->hash) != 0)

@@ -24,12 +24,12 @@
  */
 #include "trainer/snapshot.h"
 #include "clients/ckpt.h"
+#include "proto/json.h"
 #include "proto/report.h"
 #include "trainer/copier.h"
 #include "trainer/identity.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -318,7 +318,10 @@ static int64_t number_in(const json_t *state, const char *section, const char *k
 
 static int read_progress(struct snapshot *s, struct progress *p, const struct ckpt_loaded *loaded)
 {
-    json_t *state = json_loads(loaded->state_json, 0, NULL);
+    json_t *state = NULL;
+    json_error_t reason;
+    if (json_read(&state, loaded->state_json, strlen(loaded->state_json), &reason) == ERR_MEMORY)
+        return ERR_MEMORY;
     int64_t next_sample = number_in(state, "data", "next_sample", -1);
     if (next_sample < 0) {
         json_decref(state);
