@@ -224,9 +224,7 @@ static void test_scan__an_error_on_a_worker_ends_it_with_that_error(void **state
 #define SIDES 2
 #define OUTPUT_WHOLE UINT32_MAX       /* whole tensors, */
 #define OUTPUT_BOXES (UINT32_MAX - 1) /* some box of each, */
-#define OUTPUT_HEADS                                                            \
-    (UINT32_MAX - 2) /* rows in another order within heads; or a shard's slices \
-                      */
+#define OUTPUT_HEADS (UINT32_MAX - 2) /* heads in another order; less: a shard's slices */
 
 struct output {
     const struct fixture *fixture;
