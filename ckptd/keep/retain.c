@@ -241,9 +241,11 @@ static bool choose(struct pruning *pruning)
     bool any = false;
     for (uint32_t i = 0; i < pruning->count; i++) {
         struct candidate *candidate = &pruning->candidates[i];
+        if (pruning->items[i].reasons != 0)
+            continue; /* not looked for: the list may be long, and most of it stays */
         struct checkpoint *checkpoint =
             catalog_find(pruning->run, candidate->summary.step, candidate->summary.attempt);
-        if (pruning->items[i].reasons != 0 || !checkpoint)
+        if (!checkpoint)
             continue;
         if (!catalog_remove(checkpoint)) {
             pruning->items[i].reasons = RETAIN_LEASED; /* since the plan was made */
