@@ -329,7 +329,7 @@ def what_does_not_fit_is_named(bed):
                        ("intermediate_size", 1.5)):
         refused(key, config={key: value})
     refused("4 heads of 3 rows", config={"head_dim": 3})
-    refused("model.layers.2.", config={"num_hidden_layers": 4096})
+    refused("has no tensor model.layers.", config={"num_hidden_layers": 4096})
     refused("elsewhere", change=index({norm: "model.safetensors"}))
     refused("folder", change=index({norm: "../model.safetensors"}))
     refused("file", change=index({norm: 7}))

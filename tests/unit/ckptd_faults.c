@@ -11,7 +11,7 @@
  * storage_fault_crash; the start after it is cut again at an operation of its own.
  *
  * The errno changes from telling to telling: SEED= repeats a run, TORTURE=1 takes all of them at
- * every operation. time limit: 240 s */
+ * every operation. time limit: 300 s */
 #include "tests/unit/ckptd_story.h"
 #include "tests/unit/random.h"
 
