@@ -27,7 +27,8 @@ static const struct option table[] = {
     OPTION_STRING(struct config, store, "store", "",
                   "directory of the checkpoints (or memory:<bytes>, fault:<settings>:...)"),
     OPTION_STRING(struct config, log, "log", "",
-                  "debug lines of these areas: disk, door, memory, restore, retain, session; or all"),
+                  "debug lines of these areas: disk, door, memory, restore, retain, session; "
+                  "or all"),
     OPTION_STRING(struct config, access_uids, "access.uids", "",
                   "further user ids that may connect, comma separated"),
     OPTION_BYTES(struct config, pool_bytes, "memory.pool_bytes", "4GiB", MIB, 64 * TIB,

@@ -252,8 +252,7 @@ int manifest_key(char *out, size_t size, const struct manifest_summary *summary)
         return error;
     size_t used = strlen(out);
     if (size - used <= strlen("/" MANIFEST_NAME))
-        return report_error(ERR_INVALID, NULL, "the key of a manifest in %s does not fit its buffer",
-                            out);
+        return report_error(ERR_INVALID, NULL, "the key of the manifest in %s does not fit", out);
     strcpy(out + used, "/" MANIFEST_NAME);
     return 0;
 }
