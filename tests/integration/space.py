@@ -153,6 +153,24 @@ def gc_removes_what_a_crash_leaves_and_nothing_else(bed):
 
 
 @test
+def gc_takes_no_manifest_that_it_cannot_read_for_absent(bed):
+    store = bed.copy("unread")
+    manifest = os.path.join(store, "trip", STEP, "manifest.json")
+    os.makedirs(os.path.join(store, "trip", "pins"))
+    with open(os.path.join(store, "trip", "pins", STEP), "w"):
+        os.rename(manifest, manifest + ".moved")
+        os.symlink("manifest.json.moved", manifest)  # which storage does not follow
+    before = tree(store)
+    for options in ([], ["--dry-run"]):
+        done = subprocess.run([CLI, "gc", "--store", store, *options], capture_output=True)
+        assert done.returncode == 2 and b"/manifest.json" in done.stderr, done
+    assert tree(store) == before
+    os.rename(manifest + ".moved", manifest)
+    cli("gc", "--store", store)
+    assert len(tree(store)) == len(before) - 1  # what the name of the manifest was
+
+
+@test
 def gc_leaves_a_served_store_and_a_lease_that_is_held_alone(bed):
     text = cli("gc", "--store", bed.store, want=74)
     assert f"in use by process {bed.ckptd.pid}" in text and "--server" in text
