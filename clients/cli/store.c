@@ -81,15 +81,6 @@ int selection_parse(struct selection *out, const char *text)
     return 0;
 }
 
-/* "step-00001000-a0003"; false for any other name. */
-static bool parse_directory(const char *name, uint64_t *out_step, uint64_t *out_attempt)
-{
-    const char *end = NULL;
-    return strncmp(name, "step-", 5) == 0 && parse_number(out_step, name + 5, &end) == 0 &&
-           strncmp(end, "-a", 2) == 0 && parse_number(out_attempt, end + 2, &end) == 0 &&
-           *end == '\0';
-}
-
 /* ---- the catalog ---- */
 
 struct visit {
@@ -151,7 +142,7 @@ static int visit_step(void *user, const struct storage_entry *found)
     static const size_t room = MANIFEST_SUMMARY_BYTES;
     char text[MANIFEST_SUMMARY_BYTES];
     struct catalog_entry *entry = NULL;
-    if (!found->is_dir || !parse_directory(found->name, &step, &attempt))
+    if (!found->is_dir || !retain_parse(found->name, &step, &attempt))
         return 0;
     if (shard_dir_key(directory, sizeof directory, visit->run, step, attempt) != 0)
         return 0;
@@ -171,7 +162,7 @@ static int visit_step(void *user, const struct storage_entry *found)
 static struct catalog_entry *find_entry(struct catalog *catalog, const char *run, const char *name)
 {
     uint64_t step, attempt;
-    for (uint32_t i = 0; parse_directory(name, &step, &attempt) && i < catalog->count; i++) {
+    for (uint32_t i = 0; retain_parse(name, &step, &attempt) && i < catalog->count; i++) {
         const struct manifest_summary *summary = &catalog->entries[i].summary;
         if (summary->step == step && summary->attempt == attempt && strcmp(summary->run, run) == 0)
             return &catalog->entries[i];
@@ -267,10 +258,23 @@ static bool is_selected(const struct selection *selection, const struct catalog_
     return entry->damage[0] == '\0';
 }
 
+static bool is_there(struct storage *store, const struct selection *selection)
+{
+    char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
+    uint64_t bytes;
+    if (shard_dir_key(directory, sizeof directory, selection->run, (uint64_t)selection->step,
+                      selection->attempt) != 0)
+        return false;
+    snprintf(key, sizeof key, "%s/%s", directory, MANIFEST_NAME);
+    return storage_fetch(store, key, NULL, 0, &bytes) == 0;
+}
+
 /* Fills in step and attempt where the selection leaves them open. */
 static int find_selected(struct selection *selection, struct storage *store)
 {
     struct catalog catalog;
+    if (selection->step >= 0 && selection->attempt != 0 && is_there(store, selection))
+        return 0;
     int error = catalog_read(&catalog, store, selection->run);
     if (error != 0)
         return error;
