@@ -121,7 +121,11 @@ static int look_at_entry(void *user, const struct storage_entry *entry)
         !join(marker, key, search->kind->marker))
         return error;
     error = find_object(search->storage, marker);
-    return error == ERR_NOT_FOUND ? look_at_rest(search, key, entry->name) : error;
+    if (error == ERR_NOT_FOUND)
+        error = look_at_rest(search, key, entry->name);
+    if (search->out->looked != NULL)
+        search->out->looked(search->out->user);
+    return error;
 }
 
 /* ---- what lies beside them ---- */

@@ -288,6 +288,8 @@ struct storage_rubbish {
 struct storage_rubbish_list {
     struct storage_rubbish *items;
     size_t count, room;
+    void (*looked)(void *user); /* (optional) at a group, for whoever shows how far the search is */
+    void *user;
 };
 #define STORAGE_RUBBISH_MAX 65536u /* findings in a list; what is beyond waits for the next */
 /* Adds what there is of it below `parent`, removing nothing. */

@@ -103,15 +103,21 @@ const char *text_bytes(char *out, size_t size, uint64_t bytes);
 /* "[4096,512]" for a shape. */
 const char *text_shape(char *out, size_t size, const struct tensor_meta *tensor);
 
-/* A bar on stderr; silent when stderr is not a terminal. `total` 0: nothing is shown. */
+/* A bar on stderr; silent when stderr is not a terminal, and with --json. */
 struct progress {
     const char *verb; /* "verify" */
+    const char *unit; /* of `total` and `done`: "directories"; NULL: bytes, whose rate is told */
     uint64_t total, done;
     uint64_t begin_ns, shown_ns;
     bool is_shown;
 };
-void progress_begin(struct progress *progress, const char *verb, uint64_t total);
-void progress_add(struct progress *progress, uint64_t bytes);
+bool progress_is_wanted(const struct cli *cli);
+/* `total` 0: nothing is shown. */
+void progress_begin(struct progress *progress, const struct cli *cli, const char *verb,
+                    uint64_t total);
+void progress_add(struct progress *progress, uint64_t amount);
+/* Before a line is printed: takes the bar away until the next progress_add. */
+void progress_hide(const struct progress *progress);
 void progress_end(struct progress *progress);
 
 /* An error on its way from one thread to another. */

@@ -215,7 +215,7 @@ static int write_shards(struct convert *convert)
         error = checkpoint_need_whole(&convert->checkpoint);
     if (error != 0)
         return error;
-    progress_begin(&convert->progress, convert->verb, bytes_to_read(convert));
+    progress_begin(&convert->progress, convert->cli, convert->verb, bytes_to_read(convert));
     error = assembly_run(&convert->checkpoint, 1, &hooks);
     progress_end(&convert->progress);
     return error;

@@ -164,7 +164,7 @@ static int read_values(struct diff *diff)
     }
     if (error != 0)
         return error;
-    progress_begin(&diff->progress, "diff", 2 * diff->file.bytes);
+    progress_begin(&diff->progress, diff->cli, "diff", 2 * diff->file.bytes);
     error = assembly_run(diff->sides, 2, &hooks);
     progress_end(&diff->progress);
     return error;

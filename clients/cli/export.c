@@ -393,7 +393,7 @@ static int write_data(struct export *export)
         error = checkpoint_need_whole(&export->checkpoint);
     if (error != 0)
         return error;
-    progress_begin(&export->progress, "export", bytes_to_read(export));
+    progress_begin(&export->progress, export->cli, "export", bytes_to_read(export));
     error = assembly_run(&export->checkpoint, 1, &hooks);
     progress_end(&export->progress);
     return error;

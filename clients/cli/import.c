@@ -488,7 +488,7 @@ static int fill_shard(struct import *import)
 static int fill_shards(struct import *import)
 {
     int error = 0;
-    progress_begin(&import->progress, "import", import->writer.manifest.summary.bytes);
+    progress_begin(&import->progress, import->cli, "import", import->writer.manifest.summary.bytes);
     do {
         error = writer_shard(&import->writer, &import->file);
         if (error == 0 && import->file != NULL)

@@ -24,6 +24,7 @@ struct space {
     struct storage_rubbish_list rubbish;
     uint64_t found_files, found_bytes; /* of all rubbish, also what the list does not hold */
     bool is_first;
+    struct progress *progress;
     uint64_t total, rubbish_bytes, shared, other; /* bytes; of du */
 };
 
@@ -76,6 +77,28 @@ static int for_all_runs(struct space *space, const struct selection *selection,
     return error;
 }
 
+static int count_steps(struct space *space, const char *run)
+{
+    struct names names = {0};
+    int error = storage_list(space->store, run, add_directory, &names);
+    for (size_t i = 0; i < names.count; i++)
+        space->progress->total += retain_is_checkpoint(names.list[i]);
+    free(names.list);
+    return error;
+}
+
+/* The bar of a look at the directories of the steps. Nothing is counted that nobody sees. */
+static int begin_look(struct space *space, const char *verb, const struct selection *selection)
+{
+    int error = 0;
+    *space->progress = (struct progress){0};
+    if (progress_is_wanted(space->cli))
+        error = for_all_runs(space, selection, count_steps);
+    progress_begin(space->progress, space->cli, verb, space->progress->total);
+    space->progress->unit = "directories";
+    return error;
+}
+
 /* ---- gc ---- */
 
 static const char *what_text(enum storage_rubbish_what what)
@@ -101,6 +124,12 @@ static int open_for_gc(struct space *space)
     return error;
 }
 
+static void note_looked(void *user)
+{
+    struct space *space = user;
+    progress_add(space->progress, 1);
+}
+
 static int collect(struct space *space, const char *run)
 {
     return storage_rubbish_find(&space->rubbish, space->store, &store_checkpoint_kind, run);
@@ -109,9 +138,13 @@ static int collect(struct space *space, const char *run)
 static int remove_rubbish(struct space *space)
 {
     int error = 0;
-    for (size_t i = 0; i < space->rubbish.count && error == 0; i++)
-        error =
-            storage_rubbish_remove(space->store, &store_checkpoint_kind, &space->rubbish.items[i]);
+    progress_begin(space->progress, space->cli, "gc", space->found_bytes);
+    for (size_t i = 0; i < space->rubbish.count && error == 0; i++) {
+        const struct storage_rubbish *item = &space->rubbish.items[i];
+        error = storage_rubbish_remove(space->store, &store_checkpoint_kind, item);
+        progress_add(space->progress, item->bytes);
+    }
+    progress_end(space->progress);
     return error;
 }
 
@@ -159,9 +192,14 @@ static int gc_store(struct space *space)
     if (error != 0)
         return error;
     bool is_served = cli->is_dry_run && storage_find_holder(space->store, NULL) == 0;
-    error = for_all_runs(space, &all, collect);
+    space->rubbish.looked = note_looked;
+    space->rubbish.user = space;
+    error = begin_look(space, "gc", &all);
+    if (error == 0)
+        error = for_all_runs(space, &all, collect);
     if (error == 0)
         error = storage_rubbish_find_above(&space->rubbish, space->store);
+    progress_end(space->progress);
     for (size_t i = 0; i < space->rubbish.count; i++) {
         space->found_files += space->rubbish.items[i].files;
         space->found_bytes += space->rubbish.items[i].bytes;
@@ -214,7 +252,8 @@ static int gc_server(struct space *space)
 
 int cli_gc(const struct cli *cli)
 {
-    struct space space = {.cli = cli};
+    struct progress progress = {0};
+    struct space space = {.cli = cli, .progress = &progress};
     int error = cli->store[0] != '\0' ? gc_store(&space) : gc_server(&space);
     storage_rubbish_free(&space.rubbish);
     storage_close(space.store);
@@ -301,6 +340,7 @@ static void print_checkpoint(struct measure *measure, const char *name, uint64_t
                              const char *damage)
 {
     char size[32], safe[200];
+    progress_hide(measure->space->progress);
     if (!measure->space->cli->is_json) {
         printf("  %-46s %11s%s\n", name, text_bytes(size, sizeof size, bytes),
                damage[0] != '\0' ? "  DAMAGED" : "");
@@ -367,6 +407,7 @@ static int measure_checkpoints(struct measure *measure)
         space->shared += contents.shared;
         if (error == 0 && contents.is_committed)
             error = measure_checkpoint(measure, names.list[i], &contents);
+        progress_add(space->progress, 1);
     }
     free(names.list);
     return error;
@@ -375,7 +416,7 @@ static int measure_checkpoints(struct measure *measure)
 /* One run: its checkpoints, then the sums. */
 static int measure_run(struct space *sums, const char *run, const struct selection *selection)
 {
-    struct space space = {.cli = sums->cli, .store = sums->store};
+    struct space space = {.cli = sums->cli, .store = sums->store, .progress = sums->progress};
     struct measure measure = {.space = &space, .run = run, .is_first = true};
     char size[4][32];
     measure.selection = *selection;
@@ -391,6 +432,7 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
     storage_rubbish_free(&space.rubbish);
     if (error != 0)
         return error;
+    progress_hide(space.progress);
     if (space.cli->is_json)
         printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu}",
                measure.is_first ? "" : "\n    ", (unsigned long long)space.total,
@@ -419,16 +461,20 @@ static int measure_all(struct space *space, const char *run)
 
 int cli_du(const struct cli *cli)
 {
-    struct space space = {.cli = cli, .is_first = true};
+    struct progress progress = {0};
+    struct space space = {.cli = cli, .progress = &progress, .is_first = true};
     struct selection selection = {.step = -1};
     char size[2][32];
     int error = cli->num_args > 0 ? selection_parse(&selection, cli->args[0]) : 0;
     if (error == 0)
         error = store_open(&space.store, cli);
+    if (error == 0)
+        error = begin_look(&space, "du", &selection);
     if (error == 0 && selection.step >= 0)
         error = measure_run(&space, selection.run, &selection);
     else if (error == 0)
         error = for_all_runs(&space, &selection, measure_all);
+    progress_end(&progress);
     if (error == 0 && cli->is_json)
         printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu}\n",
                space.is_first ? "{\"runs\": [" : "\n  ", (unsigned long long)space.total,

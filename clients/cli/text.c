@@ -101,35 +101,57 @@ static uint64_t clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-void progress_begin(struct progress *progress, const char *verb, uint64_t total)
+bool progress_is_wanted(const struct cli *cli)
 {
-    *progress = (struct progress){.verb = verb, .total = total, .begin_ns = clock_ns()};
-    progress->is_shown = total > 0 && isatty(STDERR_FILENO) == 1;
+    return !cli->is_json && isatty(STDERR_FILENO) == 1;
 }
 
-void progress_add(struct progress *progress, uint64_t bytes)
+void progress_begin(struct progress *progress, const struct cli *cli, const char *verb,
+                    uint64_t total)
 {
-    progress->done += bytes;
+    *progress = (struct progress){.verb = verb, .total = total, .begin_ns = clock_ns()};
+    progress->is_shown = total > 0 && progress_is_wanted(cli);
+}
+
+static void print_amount(const struct progress *progress, uint64_t now)
+{
+    char done[32], rate[32];
+    double seconds = (double)(now - progress->begin_ns) / 1e9 + 1e-9;
+    if (progress->unit != NULL)
+        fprintf(stderr, "%llu of %llu %s", (unsigned long long)progress->done,
+                (unsigned long long)progress->total, progress->unit);
+    else
+        fprintf(stderr, "%s  %s/s", text_bytes(done, sizeof done, progress->done),
+                text_bytes(rate, sizeof rate, (uint64_t)((double)progress->done / seconds)));
+}
+
+void progress_add(struct progress *progress, uint64_t amount)
+{
+    progress->done += amount;
     uint64_t now = clock_ns();
     if (!progress->is_shown || now - progress->shown_ns < BAR_EVERY_NS)
         return;
     progress->shown_ns = now;
-    char bar[BAR_CELLS + 1], done[32], rate[32];
+    char bar[BAR_CELLS + 1];
     double part = (double)progress->done / (double)progress->total;
     int filled = (int)((part > 1 ? 1 : part) * BAR_CELLS);
     memset(bar, '.', BAR_CELLS);
     memset(bar, '#', (size_t)filled);
     bar[BAR_CELLS] = '\0';
-    double seconds = (double)(now - progress->begin_ns) / 1e9 + 1e-9;
-    fprintf(stderr, "\r%s [%s] %3.0f %%  %s  %s/s \033[K", progress->verb, bar, part * 100,
-            text_bytes(done, sizeof done, progress->done),
-            text_bytes(rate, sizeof rate, (uint64_t)((double)progress->done / seconds)));
+    fprintf(stderr, "\r%s [%s] %3.0f %%  ", progress->verb, bar, part * 100);
+    print_amount(progress, now);
+    fputs(" \033[K", stderr);
     fflush(stderr);
+}
+
+void progress_hide(const struct progress *progress)
+{
+    if (progress->is_shown)
+        fputs("\r\033[K", stderr);
 }
 
 void progress_end(struct progress *progress)
 {
-    if (progress->is_shown)
-        fputs("\r\033[K", stderr);
+    progress_hide(progress);
     progress->is_shown = false;
 }

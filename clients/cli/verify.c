@@ -40,9 +40,7 @@ static void report_damage(struct verify *verify, const char *object, int64_t blo
     bool is_first = verify->num_damages++ == 0;
     if (verify->num_damages > DAMAGE_MAX)
         return;
-    bool was_shown = verify->progress.is_shown;
-    progress_end(&verify->progress);
-    verify->progress.is_shown = was_shown;
+    progress_hide(&verify->progress);
     if (!verify->cli->is_json) {
         printf("DAMAGED  %s: %s\n", text_safe(name, sizeof name, object),
                text_safe(safe, sizeof safe, what));
@@ -249,7 +247,7 @@ static int verify_all(struct verify *verify)
         verify->bytes += file->damage == NULL ? file->geometry.file_bytes : 0;
     }
     if (!verify->cli->is_quick) {
-        progress_begin(&verify->progress, "verify", to_read);
+        progress_begin(&verify->progress, verify->cli, "verify", to_read);
         error = verify_blocks(verify);
         progress_end(&verify->progress);
     }

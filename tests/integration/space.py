@@ -207,6 +207,33 @@ def gc_killed_anywhere_leaves_every_checkpoint_whole(bed):
         shutil.rmtree(store)
 
 
+def on_a_terminal(*arguments):
+    """What reaches stderr of ckpt-cli when that is a terminal."""
+    ours, theirs = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        done = subprocess.run([CLI, *arguments], stdout=subprocess.PIPE, stderr=theirs, timeout=60)
+        os.close(theirs)
+        assert done.returncode == 0, done
+        try:
+            return screen.read(1 << 16).decode()
+        except OSError:  # nobody has written, and nobody will
+            return ""
+
+
+@test
+def a_bar_is_shown_on_a_terminal_and_not_with_json(bed):
+    store, _ = litter(bed, "bar")
+    steps = sum(name.startswith("step-") for name in os.listdir(os.path.join(store, "trip")))
+    for command, amount in ((["du"], "directories"), (["du", "trip@1-a1"], "directories"),
+                            (["verify", "trip@1-a1"], "iB/s"), (["gc"], "directories")):
+        command += ["--store", store]
+        shown = on_a_terminal(*command, *(["--dry-run"] if "gc" in command else []))
+        assert f"{command[0]} [" in shown and amount in shown, (command, shown)
+        assert amount != "directories" or f" 1 of {steps} directories" in shown, (steps, shown)
+        assert shown.endswith("\r\x1b[K"), shown  # the line is left empty
+        assert on_a_terminal(*command, "--json") == "", command
+
+
 @test
 def watch_tells_commits_and_rates_and_goes_on_after_a_restart(bed):
     lines = cli("watch", "--server", bed.server, "--count", 2, "--interval", 0.1).splitlines()
