@@ -89,8 +89,7 @@ void text_close(struct text *text)
 
 /* ---- pieces ---- */
 
-/* From meta-llama/llama3, llama/tokenizer.py (pat_str), which is also tiktoken's cl100k_base but
- * for possessive marks. */
+/* VOCAB_PIECES (proto/vocab.h) in PCRE2's words, whose own class of spaces has one more. */
 #define SPACE        \
     "\\x{9}-\\x{d} " \
     "\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"

@@ -9,14 +9,13 @@
  * The working memory grows to the longest piece seen and is kept: no allocation per piece. */
 #include "trainer/tokenizer.h"
 
+#include "proto/checksum.h"
 #include "proto/report.h"
+#include "proto/vocab.h"
 #include "trainer/tokenizer/text.h"
-#include "trainer/tokenizer/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define SPECIAL_TOKENS 2
 
 /* Scratch for the merges of one piece. A part is named by its first byte. */
 struct merger {
@@ -65,12 +64,22 @@ void tokenizer_close(struct tokenizer *tokenizer)
     free(tokenizer);
 }
 
+static int read_vocab(struct tokenizer *tokenizer, const char *path)
+{
+    struct text text;
+    ERR_TRY(text_open(&text, path));
+    int result = vocab_parse(&tokenizer->vocab, path, text.data, text.bytes);
+    checksum_sha256_hex(tokenizer->hash, text.data, text.bytes);
+    text_close(&text);
+    return result;
+}
+
 int tokenizer_open(struct tokenizer **out, const char *path)
 {
     struct tokenizer *tokenizer = calloc(1, sizeof(*tokenizer));
     if (tokenizer == NULL)
         return no_memory();
-    int result = vocab_read(&tokenizer->vocab, tokenizer->hash, path);
+    int result = read_vocab(tokenizer, path);
     if (result == 0)
         result = split_open(&tokenizer->split);
     tokenizer->merger = calloc(1, sizeof(*tokenizer->merger));
@@ -91,7 +100,7 @@ int tokenizer_open(struct tokenizer **out, const char *path)
 
 uint32_t tokenizer_vocab(const struct tokenizer *tokenizer)
 {
-    return tokenizer->vocab.num_tokens + SPECIAL_TOKENS;
+    return tokenizer->vocab.num_tokens + VOCAB_NUM_SPECIAL;
 }
 
 int32_t tokenizer_bos(const struct tokenizer *tokenizer)

@@ -15,16 +15,16 @@
  * dashes, not a word); pairs seen only once make no token. */
 #include "trainer/tokenizer.h"
 
+#include "proto/checksum.h"
 #include "proto/report.h"
+#include "proto/vocab.h"
 #include "trainer/tokenizer/text.h"
-#include "trainer/tokenizer/vocab.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define WORD_BYTES_MAX 1024
 #define PAIR_COUNT_MIN 2
-#define SPECIAL_TOKENS 2
 #define PROGRESS_BYTES (1u << 20) /* of text between two reports */
 #define PROGRESS_MERGES 64
 
@@ -428,8 +428,8 @@ static int learn_merges(struct learner *learner, uint32_t num_tokens)
         if (result == ERR_NOT_FOUND)
             return report_error(ERR_INVALID, "give more text or ask for fewer tokens",
                                 "the texts give only %u tokens of the %u asked for",
-                                learner->vocab.num_tokens + SPECIAL_TOKENS,
-                                num_tokens + SPECIAL_TOKENS);
+                                learner->vocab.num_tokens + VOCAB_NUM_SPECIAL,
+                                num_tokens + VOCAB_NUM_SPECIAL);
         ERR_TRY(result);
         ERR_TRY(merge_pair(learner, pair));
         if (merges % PROGRESS_MERGES == 0)
@@ -457,7 +457,7 @@ int tokenizer_train(const char *path, uint32_t vocab, const char *const *text_pa
                     uint32_t num_texts, const struct tokenizer_progress *progress)
 {
     struct learner learner = {.progress = progress};
-    uint32_t least = 256 + SPECIAL_TOKENS;
+    uint32_t least = 256 + VOCAB_NUM_SPECIAL;
     if (vocab < least || vocab > VOCAB_TOKENS_MAX)
         return report_error(ERR_INVALID, NULL,
                             "a vocabulary of %u tokens is not possible: %u (the single bytes and "
@@ -471,7 +471,7 @@ int tokenizer_train(const char *path, uint32_t vocab, const char *const *text_pa
     if (result == 0)
         result = learn_words(&learner, text_paths, num_texts);
     if (result == 0)
-        result = learn_merges(&learner, vocab - SPECIAL_TOKENS);
+        result = learn_merges(&learner, vocab - VOCAB_NUM_SPECIAL);
     if (result == 0)
         result = vocab_write(&learner.vocab, path);
     learner_deinit(&learner);

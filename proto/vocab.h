@@ -1,14 +1,14 @@
-/* vocab.h - the ordinary tokens: byte strings and their ranks, and tiktoken's file format.
+/* vocab.h - the tokens of a byte-pair encoding: byte strings and their ranks, and tiktoken's file
+ * format, which the tokenizer writes and ckpt-cli takes out with a model.
  *
  * Ranks are dense from 0. The first use of the table is encoding: find() answers which rank a
  * string of bytes has. A file is one line per token: base64 of its bytes, a space, its rank in
- * decimal.
+ * decimal. What no file says is the same for all: the special tokens behind the last rank, and the
+ * expression whose matches are the pieces of a text; no token reaches across two of them.
  *
  * Limits: VOCAB_TOKENS_MAX tokens, VOCAB_FILE_BYTES_MAX per file; both are refused beyond. */
 #ifndef HOLDFAST_VOCAB_H
 #define HOLDFAST_VOCAB_H
-
-#include "proto/checksum.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -16,6 +16,15 @@
 #define VOCAB_TOKENS_MAX (1u << 22)
 #define VOCAB_FILE_BYTES_MAX (256u << 20)
 #define VOCAB_NONE UINT32_MAX
+/* Special tokens, in their order. */
+#define VOCAB_NUM_SPECIAL 2u
+#define VOCAB_BEGIN "<|begin_of_text|>"
+#define VOCAB_END "<|end_of_text|>"
+/* From meta-llama/llama3, llama/tokenizer.py (pat_str), which is also tiktoken's cl100k_base but
+ * for possessive marks. */
+#define VOCAB_PIECES                                                         \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 struct vocab {
     uint32_t num_tokens;
@@ -36,8 +45,8 @@ int vocab_add(struct vocab *vocab, const void *bytes, size_t num_bytes);
 /* Rank of a string of bytes, or VOCAB_NONE. */
 uint32_t vocab_find(const struct vocab *vocab, const void *bytes, size_t num_bytes);
 
-/* ERR_NOT_FOUND, ERR_IO, ERR_CORRUPT with the line's number. `hash`: SHA-256 of the file. */
-int vocab_read(struct vocab *out, char hash[CHECKSUM_SHA256_HEX], const char *path);
+/* The text of a file; `name` is for messages. ERR_CORRUPT with the line's number, ERR_MEMORY. */
+int vocab_parse(struct vocab *out, const char *name, const char *text, size_t bytes);
 /* Writes beside the path, syncs, then renames: the file is whole or not there. */
 int vocab_write(const struct vocab *vocab, const char *path);
 

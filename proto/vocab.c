@@ -4,10 +4,10 @@
  * removed. A file is untrusted: every line is checked for its form, ranks must be the numbers
  * 0..n-1 in any order, no token may be empty or appear twice, and each of the 256 single bytes must
  * be a token, for without them some text could not be written down. */
-#include "trainer/tokenizer/vocab.h"
+#include "proto/vocab.h"
 
+#include "proto/checksum.h"
 #include "proto/report.h"
-#include "trainer/tokenizer/text.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -221,13 +221,13 @@ static int parse_line(struct lines *lines, const char *path, size_t number, cons
     return 0;
 }
 
-static int parse_lines(struct lines *lines, const char *path, const struct text *text)
+static int parse_lines(struct lines *lines, const char *path, const char *text, size_t bytes)
 {
     size_t number = 0;
-    for (size_t at = 0; at < text->bytes; number++) {
-        const char *line = text->data + at;
-        const char *newline = memchr(line, '\n', text->bytes - at);
-        size_t length = newline != NULL ? (size_t)(newline - line) : text->bytes - at;
+    for (size_t at = 0; at < bytes; number++) {
+        const char *line = text + at;
+        const char *newline = memchr(line, '\n', bytes - at);
+        size_t length = newline != NULL ? (size_t)(newline - line) : bytes - at;
         at += length + 1;
         if (length > 0)
             ERR_TRY(parse_line(lines, path, number + 1, line, length));
@@ -265,37 +265,25 @@ static int add_lines(struct vocab *vocab, uint32_t *by_rank, const char *path,
     return 0;
 }
 
-int vocab_read(struct vocab *out, char hash[CHECKSUM_SHA256_HEX], const char *path)
+int vocab_parse(struct vocab *out, const char *name, const char *text, size_t bytes)
 {
-    struct text text;
     struct lines lines = {0};
     uint32_t *by_rank = NULL;
     vocab_init(out);
-    ERR_TRY(text_open(&text, path));
-    int result = 0;
-    if (text.bytes > VOCAB_FILE_BYTES_MAX) {
-        result = report_error(ERR_CORRUPT, NULL, "%s: not a tokenizer: over %u MiB", path,
-                              VOCAB_FILE_BYTES_MAX >> 20);
-        goto out;
+    if (bytes > VOCAB_FILE_BYTES_MAX)
+        return report_error(ERR_CORRUPT, NULL, "%s: not a tokenizer: over %u MiB", name,
+                            VOCAB_FILE_BYTES_MAX >> 20);
+    lines.bytes = malloc(bytes + 1);
+    int result = lines.bytes == NULL ? no_memory() : parse_lines(&lines, name, text, bytes);
+    if (result == 0) {
+        by_rank = malloc(((size_t)lines.count + 1) * sizeof(*by_rank));
+        result = by_rank == NULL ? no_memory() : add_lines(out, by_rank, name, &lines);
     }
-    lines.bytes = malloc(text.bytes + 1);
-    if (lines.bytes == NULL) {
-        result = no_memory();
-        goto out;
-    }
-    result = parse_lines(&lines, path, &text);
-    if (result != 0)
-        goto out;
-    by_rank = malloc(((size_t)lines.count + 1) * sizeof(*by_rank));
-    result = by_rank == NULL ? no_memory() : add_lines(out, by_rank, path, &lines);
-    checksum_sha256_hex(hash, text.data, text.bytes);
-out:
     if (result != 0)
         vocab_deinit(out);
     free(by_rank);
     free(lines.items);
     free(lines.bytes);
-    text_close(&text);
     return result;
 }
 
