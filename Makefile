@@ -29,7 +29,7 @@ PROTO_O = $(call obj,$(call src,proto)) $(OBJ)/proto/toml.o $(PB_C:=.o) $(OBJ)/g
 STORAGE_O = $(call obj,$(call src,storage))
 CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))
 CKPT_O = $(call obj,$(filter-out clients/cli/% clients/examples/%,$(call src,clients)))
-CLI_O = $(call obj,$(filter-out clients/cli/main.c,$(wildcard clients/cli/*.c clients/cli/engine/*.c)))
+CLI_O = $(call obj,$(filter-out clients/cli/main.c,$(call src,clients/cli)))
 KERNELS_O = $(call obj,$(call src,kernels))
 # Files of kernels/cpu/isa are compiled once per ISA level; -DISA names the level.
 ISA_SRC = $(wildcard kernels/cpu/isa/*.c)

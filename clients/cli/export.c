@@ -13,7 +13,7 @@
  * Within a file tensors lie by descending element size, then name, as the safetensors library
  * itself writes them, from a multiple of 4096 on. */
 #include "clients/cli/engine/scan.h"
-#include "clients/cli/hf.h"
+#include "clients/cli/hf/hf.h"
 #include "proto/json.h"
 
 #include <errno.h>

@@ -9,7 +9,7 @@
  * The trainer starts from it as from a seed checkpoint: state.optimizer.step is 0, so its moments
  * are zeros, which need not be stored. */
 #include "clients/cli/engine/writer.h"
-#include "clients/cli/hf.h"
+#include "clients/cli/hf/hf.h"
 #include "clients/session.h"
 #include "proto/json.h"
 #include "proto/safetensors.h"

@@ -17,7 +17,7 @@
  * The caller's thread owns the walk and opens blocks; workers fill them, counting down what is
  * missing; the lock guards the free rooms and the count of open blocks. */
 #include "clients/cli/engine/scan.h"
-#include "clients/cli/hf.h"
+#include "clients/cli/hf/hf.h"
 
 #include <pthread.h>
 #include <stdlib.h>

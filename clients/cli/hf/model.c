@@ -1,5 +1,5 @@
-/* hf.c - a Llama as Hugging Face keeps it (see hf.h). */
-#include "clients/cli/hf.h"
+/* model.c - a Llama as Hugging Face keeps it (see hf.h): its sizes and its tensors. */
+#include "clients/cli/hf/hf.h"
 
 #include "proto/json.h"
 #include "proto/report.h"
