@@ -89,26 +89,35 @@ static int check_shape(const struct hf_model *model)
     return 0;
 }
 
+enum size { DIM, LAYERS, HEADS, HIDDEN, VOCAB, KV_HEADS, HEAD_DIM, NUM_SIZES };
+
+/* `has_defaults`: the last two need not be there. */
+static int take_sizes(struct hf_model *out, const json_t *from, const char *const keys[NUM_SIZES],
+                      bool has_defaults)
+{
+    uint32_t *const sizes[NUM_SIZES] = {&out->dim,   &out->layers,   &out->heads,   &out->hidden,
+                                        &out->vocab, &out->kv_heads, &out->head_dim};
+    int error = 0;
+    for (int i = 0; i < NUM_SIZES && error == 0; i++) {
+        int64_t most = i == LAYERS     ? LAYERS_MAX
+                       : i == KV_HEADS ? (int64_t)out->heads
+                                       : SIZE_MAX_OF_MODEL;
+        int64_t missing = i == KV_HEADS ? out->heads : i == HEAD_DIM ? out->dim / out->heads : 0;
+        error = take_size(sizes[i], from, keys[i], has_defaults ? missing : 0, most);
+    }
+    return error;
+}
+
 int hf_model_read(struct hf_model *out, const json_t *config)
 {
+    static const char *const keys[NUM_SIZES] = {
+        "hidden_size",       "num_hidden_layers", "num_attention_heads",
+        "intermediate_size", "vocab_size",        "num_key_value_heads",
+        "head_dim"};
     memset(out, 0, sizeof *out);
     int error = check_kind(config);
-    const struct {
-        uint32_t *out;
-        const char *key;
-        int64_t most;
-    } sizes[] = {{&out->dim, "hidden_size", SIZE_MAX_OF_MODEL},
-                 {&out->layers, "num_hidden_layers", LAYERS_MAX},
-                 {&out->heads, "num_attention_heads", SIZE_MAX_OF_MODEL},
-                 {&out->hidden, "intermediate_size", SIZE_MAX_OF_MODEL},
-                 {&out->vocab, "vocab_size", SIZE_MAX_OF_MODEL}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && error == 0; i++)
-        error = take_size(sizes[i].out, config, sizes[i].key, 0, sizes[i].most);
     if (error == 0)
-        error = take_size(&out->kv_heads, config, "num_key_value_heads", out->heads, out->heads);
-    if (error == 0)
-        error =
-            take_size(&out->head_dim, config, "head_dim", out->dim / out->heads, SIZE_MAX_OF_MODEL);
+        error = take_sizes(out, config, keys, true);
     if (error != 0)
         return error;
     out->norm_eps = take_number(config, "rms_norm_eps", 1e-6);
@@ -169,6 +178,8 @@ int hf_model_identity(json_t **out, const struct hf_model *model)
 
 int hf_model_of(struct hf_model *out, const char *identity_json)
 {
+    static const char *const keys[NUM_SIZES] = {"dim",   "layers",   "heads",   "hidden",
+                                                "vocab", "kv_heads", "head_dim"};
     const char *text = identity_json != NULL ? identity_json : "{}";
     json_error_t reason;
     json_t *identity;
@@ -176,22 +187,11 @@ int hf_model_of(struct hf_model *out, const char *identity_json)
     if (json_read(&identity, text, strlen(text), &reason) == ERR_MEMORY)
         return ERR_MEMORY;
     const json_t *model = json_object_get(identity, "model");
-    const struct {
-        uint32_t *out;
-        const char *key;
-        int64_t most;
-    } sizes[] = {{&out->dim, "dim", SIZE_MAX_OF_MODEL},
-                 {&out->layers, "layers", LAYERS_MAX},
-                 {&out->heads, "heads", SIZE_MAX_OF_MODEL},
-                 {&out->kv_heads, "kv_heads", SIZE_MAX_OF_MODEL},
-                 {&out->head_dim, "head_dim", SIZE_MAX_OF_MODEL},
-                 {&out->hidden, "hidden", SIZE_MAX_OF_MODEL},
-                 {&out->vocab, "vocab", SIZE_MAX_OF_MODEL}};
     int error = model != NULL ? 0
                               : report_error(ERR_INVALID, "export one file: --format safetensors",
                                              "the checkpoint does not say what model it is of");
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && error == 0; i++)
-        error = take_size(sizes[i].out, model, sizes[i].key, 0, sizes[i].most);
+    if (error == 0)
+        error = take_sizes(out, model, keys, false);
     if (error == 0) {
         out->rope_theta = take_number(model, "rope_theta", 0);
         out->norm_eps = take_number(model, "norm_eps", 0);
