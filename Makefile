@@ -83,7 +83,8 @@ bench-peers: deps-now all $(BUILD)/bench/peers/libckpt.so ## beside PyTorch and 
 interop: deps-now all ## beside transformers, PyTorch's AdamW and tiktoken (installs them, some GB)
 	@BUILD=$(BUILD) VENV=$${INTEROP_VENV:-build/interop-venv} tests/run -v --no-skip $(INTEROP)
 	@echo "equal within the tolerances above: our logits and those of transformers from our export;" \
-	    "our step and PyTorch's on an import; our tokens and tiktoken's"
+	    "our step and PyTorch's on an import; our tokens, those of transformers from our export and" \
+	    "tiktoken's"
 format: ## clang-format every C and C++ file
 	@clang-format -i $(SOURCES)
 install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, below $(DESTDIR)$(PREFIX)

@@ -2,7 +2,8 @@
  *
  * Two formats. "safetensors" is one file with our names. "hf" is a folder as Hugging Face has it:
  * config.json, the weights in files of at most --shard-size under its names and in its order of
- * rows (hf.h), their index, the tokenizer when one is named.
+ * rows (hf.h), their index; when a tokenizer is named, its tokenizer.json and
+ * tokenizer_config.json, and the file itself.
  *
  * Every place in the output follows from the manifest. Files are put together block by block
  * (assembly.c), elements converted on the way, and written with O_DIRECT beside the final name,
@@ -25,7 +26,6 @@
 #include <unistd.h>
 
 #define HEADER_BYTES_MAX (100u << 20) /* what the safetensors library accepts */
-#define TOKENIZER_BYTES_MAX (64u << 20)
 
 /* A tensor on its way out. */
 struct item {
@@ -49,6 +49,7 @@ struct export
     const struct cli *cli;
     bool is_hf;
     struct hf_model model;
+    struct hf_tokenizer tokenizer; /* when one was named */
     struct checkpoint checkpoint;
     struct dtype_rules dtypes;
     struct item *items; /* by file, then place */
@@ -275,8 +276,11 @@ static int remove_beside(struct export *export)
     static const struct storage_options options = {.is_quiet = true};
     struct storage *folder = NULL;
     int error = storage_open(&folder, &storage_local, export->beside, &options);
-    if (error == 0)
-        error = storage_list(folder, "", remove_file, folder);
+    if (error == 0) {
+        error = storage_remove(folder, HF_TOKENIZER_FILE); /* then its folder is empty */
+        if (error == 0 || error == ERR_NOT_FOUND)
+            error = storage_list(folder, "", remove_file, folder);
+    }
     storage_close(folder);
     if (error == 0 && rmdir(export->beside) != 0)
         error =
@@ -443,50 +447,34 @@ static int publish_index(struct export *export)
         json_pack("{s{sI} so}", "metadata", "total_size", (json_int_t)bytes, "weight_map", map));
 }
 
-/* The tokens that the model knows are those of this file, or it is refused. */
 static int publish_tokenizer(struct export *export)
 {
-    const char *path = export->cli->tokenizer;
-    const char *data_json = export->checkpoint.manifest->data_json;
-    json_error_t reason;
-    json_t *data;
-    data_json = data_json != NULL ? data_json : "{}";
-    if (json_read(&data, data_json, strlen(data_json), &reason) == ERR_MEMORY)
-        return ERR_MEMORY; /* it may name another tokenizer */
-    const char *want = json_string_value(json_object_get(data, "tokenizer"));
-    char have[CHECKSUM_SHA256_HEX], *text = malloc(TOKENIZER_BYTES_MAX);
-    FILE *file = fopen(path, "rb");
-    size_t bytes = file != NULL && text != NULL ? fread(text, 1, TOKENIZER_BYTES_MAX, file) : 0;
-    int error = 0;
-    if (text == NULL)
-        error = report_error(ERR_MEMORY, NULL, "no memory for the tokenizer");
-    else if (file == NULL || ferror(file))
-        error = report_errno(ERR_IO, "could not read the tokenizer", path);
-    else if (bytes == TOKENIZER_BYTES_MAX)
-        error = report_error(ERR_INVALID, NULL, "%s is no tokenizer: over %u bytes", path,
-                             TOKENIZER_BYTES_MAX);
+    const struct hf_tokenizer *tokenizer = &export->tokenizer;
+    char *text = NULL;
+    size_t bytes = 0;
+    json_t *config = NULL;
+    int error =
+        storage_publish(export->folder, HF_TOKENIZER_FILE, tokenizer->text, tokenizer->bytes);
     if (error == 0)
-        checksum_sha256_hex(have, text, bytes);
-    if (error == 0 && want != NULL && strcmp(want, have) != 0)
-        error = report_error(ERR_MISMATCH, "name the tokenizer that the run was trained with",
-                             "%s is not the tokenizer that the checkpoint names", path);
+        error = hf_tokenizer_json(&text, &bytes, tokenizer);
     if (error == 0)
         error = storage_publish(export->folder, HF_TOKENIZER, text, bytes);
-    if (file != NULL)
-        fclose(file);
     free(text);
-    json_decref(data);
-    return error;
+    if (error == 0)
+        error = hf_tokenizer_config(&config, tokenizer);
+    return error != 0 ? error : publish_json(export, HF_TOKENIZER_CONFIG, config);
 }
 
 static int publish_hf(struct export *export)
 {
     json_t *config = NULL;
+    bool has_tokenizer = export->cli->tokenizer[0] != '\0';
     int error = export->num_parts > 1 ? publish_index(export) : 0;
-    if (error == 0 && export->cli->tokenizer[0] != '\0')
+    if (error == 0 && has_tokenizer)
         error = publish_tokenizer(export);
     if (error == 0)
-        error = hf_model_config(&config, &export->model, export->items[0].dtype);
+        error = hf_model_config(&config, &export->model, export->items[0].dtype,
+                                has_tokenizer ? &export->tokenizer : NULL);
     if (error == 0)
         error = publish_json(export, HF_CONFIG, config);
     return error != 0 ? error : storage_sync_names(export->folder, "");
@@ -570,11 +558,34 @@ static void print_result(const struct export *export)
     }
 }
 
+/* The tokens that the model knows are those of the file that was named, or it is refused. */
+static int read_tokenizer(struct export *export)
+{
+    const char *data_json = export->checkpoint.manifest->data_json;
+    struct hf_tokenizer *tokenizer = &export->tokenizer;
+    json_error_t reason;
+    json_t *data;
+    data_json = data_json != NULL ? data_json : "{}";
+    if (json_read(&data, data_json, strlen(data_json), &reason) == ERR_MEMORY)
+        return ERR_MEMORY; /* it may name another tokenizer */
+    int error = hf_tokenizer_open(tokenizer, export->cli->tokenizer,
+                                  json_string_value(json_object_get(data, "tokenizer")));
+    json_decref(data);
+    if (error == 0 && tokenizer->vocab.num_tokens + VOCAB_NUM_SPECIAL > export->model.vocab)
+        error = report_error(ERR_MISMATCH, "name the tokenizer that the run was trained with",
+                             "%s has %u tokens and %u special ones, the model only %u",
+                             export->cli->tokenizer, tokenizer->vocab.num_tokens, VOCAB_NUM_SPECIAL,
+                             export->model.vocab);
+    return error;
+}
+
 static int plan(struct export *export)
 {
     int error = dtype_rules_parse(&export->dtypes, export->cli);
     if (error == 0 && export->is_hf)
         error = hf_model_of(&export->model, export->checkpoint.manifest->identity_json);
+    if (error == 0 && export->cli->tokenizer[0] != '\0')
+        error = read_tokenizer(export);
     if (error == 0)
         error = export->is_hf ? plan_hf(export) : plan_file(export);
     return error != 0 ? error : plan_parts(export);
@@ -613,6 +624,7 @@ int cli_export(const struct cli *cli)
     free(export.parts);
     free(export.items);
     hf_model_free(&export.model);
+    hf_tokenizer_close(&export.tokenizer);
     checkpoint_close(&export.checkpoint);
     storage_close(export.folder);
     storage_close(store);

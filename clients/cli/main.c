@@ -93,7 +93,7 @@ static const struct option settings[] = {
     [SHARD_SIZE] = OPTION_BYTES(struct cli, shard_size, "shard-size", "5GiB", 1 << 12, 1ll << 60,
                                 "most bytes of a file of --format hf"),
     [TOKENIZER] = OPTION_STRING(struct cli, tokenizer, "tokenizer", "",
-                                "tokenizer file to put into the folder of --format hf"),
+                                "the run's tokenizer file, to go with a folder of --format hf"),
     [RUN] = OPTION_STRING(struct cli, run, "run", "", "name of the new run"),
     [INTERVAL] =
         OPTION_DOUBLE(struct cli, interval, "interval", 2, 0.01, 86400, "seconds between looks"),
@@ -126,8 +126,9 @@ static const struct command {
      cli_export,
      "--format safetensors leaves one file with every tensor under its own name. --format hf\n"
      "leaves a folder that other programs load: config.json, the weights under Hugging Face's\n"
-     "names and in its order of rows, their index, the tokenizer. Patterns of --except are held\n"
-     "against our names in both.\n"},
+     "names and in its order of rows, their index, and with --tokenizer what loaders read of it:\n"
+     "tokenizer.json, tokenizer_config.json. Patterns of --except are held against our names in\n"
+     "both.\n"},
     {"import", "FOLDER --run NAME", "a checkpoint of step 0 from a folder of Hugging Face", 1, 1,
      WHERE | ON_FILES | BIT(RUN) | BIT(SHARDS) | BIT(FORCE), cli_import,
      "FOLDER holds config.json of a Llama and its weights in fp32, bf16 or fp16, which become\n"

@@ -76,7 +76,7 @@ def an_exported_folder_gives_the_logits_of_the_trainer(bed):
     assert (config["num_attention_heads"], config["num_key_value_heads"]) == (HEADS, KV_HEADS)
     assert (config["rms_norm_eps"], config["rope_theta"]) == (EPS, THETA)
     assert not config["tie_word_embeddings"]
-    assert read(os.path.join(folder, "tokenizer.model")) == read(bed.path("tok"))
+    assert read(os.path.join(folder, "original", "tokenizer.model")) == read(bed.path("tok"))
     train_hot(bed, "--debug.logits_file", bed.path("logits"))
     got = numpy.fromfile(bed.path("logits"), numpy.float32).reshape(SEQ, -1)
     weights = arrays(folder)

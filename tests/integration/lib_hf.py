@@ -14,6 +14,7 @@ import tempfile
 import time
 
 import lib_tap
+import lib_text
 from lib_tap import need
 
 need("numpy", "safetensors")
@@ -80,6 +81,7 @@ def bits_of_folder(folder):
 
 class Bed:
     pool_bytes = "64MiB"
+    vocab = 512
 
     def __init__(self):
         self.root = tempfile.mkdtemp(prefix="hf-", dir=os.environ.get("TMPDIR", "/var/tmp"))
@@ -90,11 +92,13 @@ class Bed:
     def path(self, *names):
         return os.path.join(self.root, *names)
 
+    def text(self):
+        return b"".join(read(name) for name in ("README.md", "trainer/README.md", "LICENSE"))
+
     def make_tokens(self):
-        text = b"".join(read(name) for name in ("README.md", "trainer/README.md", "LICENSE"))
-        write(self.path("text"), text)
+        write(self.path("text"), self.text())
         tokenizer = os.path.join(BUILD, "tokenizer")
-        run(tokenizer, "train", "--vocab", 512, "--out", self.path("tok"), self.path("text"))
+        run(tokenizer, "train", "--vocab", self.vocab, "--out", self.path("tok"), self.path("text"))
         run(tokenizer, "tokens", "--tokenizer", self.path("tok"), "--out", self.path("tokens"),
             self.path("text"))
 
@@ -139,6 +143,23 @@ class Bed:
         return path
 
 
+class TextBed(Bed):
+    """Of the text on which tokenizers are compared, with a model that was never trained."""
+    vocab = 2048
+
+    def text(self):
+        return lib_text.real_text().encode()
+
+    def export_seed(self):
+        self.train(self.store, "seed", 1, "--checkpoint.create_seed_checkpoint")
+        return export(self, self.store, "seed", "out", "--tokenizer", self.path("tok"))
+
+    def tokens(self, text):
+        write(self.path("encoded"), text.encode())
+        return [int(word) for word in run(os.path.join(BUILD, "tokenizer"), "encode", "--tokenizer",
+                                          self.path("tok"), self.path("encoded")).split()]
+
+
 def export(bed, store, checkpoint, name, *options):
     folder = bed.fresh(name)
     cli("export", checkpoint, "--store", store, "--output", folder, "--format", "hf", *options)
@@ -170,9 +191,9 @@ def samples(bed, count, seed=0):
     return reference.Data(bed.path("tokens"), SEQ, seed).read(0, count)
 
 
-def main(prepare):
-    """Runs the tests in turn on one Bed; `prepare` makes what they share."""
-    bed, good = Bed(), False
+def main(prepare, make_bed=Bed):
+    """Runs the tests in turn on one bed; `prepare` makes what they share."""
+    bed, good = make_bed(), False
     try:
         prepare(bed)
         good = lib_tap.run(TESTS, bed)

@@ -9,12 +9,9 @@ the tables of PCRE2 and of tiktoken, which may be of different years, agree on t
 
 SEED=n gives other random text. Skipped when tiktoken cannot be imported.
 """
-import glob
 import os
-import random
 import subprocess
 import sys
-import unicodedata
 
 PYTHON = os.environ.get("PYTHON")
 if PYTHON and os.path.abspath(PYTHON) != os.path.abspath(sys.executable):
@@ -28,12 +25,12 @@ except ImportError as error:
     print(f"tiktoken is missing ({error}): make deps installs it where an index is reachable")
     sys.exit(77)
 
+from lib_text import TEXT_BYTES, first_difference, random_text, real_text
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.environ.get("BUILD", os.path.join(ROOT, "build"))
 TMP = os.environ.get("TMPDIR", "/tmp")
-SEED = int(os.environ.get("SEED", "1"))
 VOCAB = 2048
-TEXT_BYTES = 1 << 20
 # meta-llama/llama3, llama/tokenizer.py
 PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
            r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -64,39 +61,6 @@ def encode(model, text):
     return [int(word) for word in output.split()]
 
 
-def real_text():
-    paths = sorted(glob.glob("/usr/share/perl/5*/pod/*.pod"))[:40]
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
-    paths += [os.path.join(ROOT, path) for path in tracked.stdout.split()]
-    parts = []
-    for path in paths:
-        try:
-            with open(path, encoding="utf-8", newline="") as file:
-                parts.append(file.read())
-        except (OSError, UnicodeDecodeError):
-            continue
-    text = "".join(parts)
-    return (text * (TEXT_BYTES // len(text) + 1))[:TEXT_BYTES]
-
-
-def random_text(length):
-    draw = random.Random(SEED)
-    old = [chr(code) for code in range(0x20000)
-           if unicodedata.ucd_3_2_0.category(chr(code)) not in ("Cn", "Cs", "Co")
-           and unicodedata.ucd_3_2_0.category(chr(code))[0] == unicodedata.category(chr(code))[0]]
-    common = "ab's'T'LLde\u017f\u212a \n\r\t\u00a0\u2003\u3000\x1c\x85 01234\u0661\u00b2\u00bd.,!?-"
-    return "".join(draw.choice(common) if draw.random() < 0.4 else
-                   chr(draw.randrange(32, 127)) if draw.random() < 0.5 else
-                   draw.choice(old) for _ in range(length))
-
-
-def first_difference(ours, theirs):
-    for at, (a, b) in enumerate(zip(ours, theirs)):
-        if a != b:
-            return f"seed {SEED}: token {at}: ours {ours[at:at + 4]}, tiktoken {theirs[at:at + 4]}"
-    return f"seed {SEED}: {len(ours)} tokens, tiktoken {len(theirs)}"
-
-
 def main():
     print("1..6")
     text, source, model = real_text(), os.path.join(TMP, "train.txt"), os.path.join(TMP, "model")
@@ -112,12 +76,12 @@ def main():
         "<|begin_of_text|>": VOCAB - 2, "<|end_of_text|>": VOCAB - 1})
     ours, expected = encode(model, text), theirs.encode_ordinary(text)
     check("1 MB of real text gives the same tokens", ours == expected,
-          first_difference(ours, expected))
+          first_difference(ours, expected, "tiktoken"))
     check("the tokens are fewer than the bytes", 0 < len(ours) < TEXT_BYTES / 2)
     strange = random_text(200000)
     ours, expected = encode(model, strange), theirs.encode_ordinary(strange)
     check("random Unicode gives the same tokens", ours == expected,
-          first_difference(ours, expected))
+          first_difference(ours, expected, "tiktoken"))
     numbers = os.path.join(TMP, "interop.ids")
     with open(numbers, "w") as file:
         file.write(" ".join(map(str, expected)))

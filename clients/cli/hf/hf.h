@@ -1,4 +1,5 @@
-/* hf.h - a Llama as Hugging Face keeps it: names of tensors, order of rows, config.json.
+/* hf.h - a Llama as Hugging Face keeps it: names of tensors, order of rows, config.json, and its
+ * tokenizer.
  *
  * Our tensors have torchtitan's names, and rotary embedding turns the pairs (2i, 2i + 1) of a
  * head's rows. Hugging Face turns (i, i + D/2): its rows of wq and wk are ours in another order,
@@ -8,6 +9,7 @@
 #define HOLDFAST_CLIENTS_HF_H
 
 #include "proto/layout.h"
+#include "proto/vocab.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,7 +17,11 @@
 #define HF_CONFIG "config.json"
 #define HF_INDEX "model.safetensors.index.json"
 #define HF_SINGLE "model.safetensors"
-#define HF_TOKENIZER "tokenizer.model"
+#define HF_TOKENIZER "tokenizer.json"
+#define HF_TOKENIZER_CONFIG "tokenizer_config.json"
+/* Where Meta keeps tiktoken's file: beside the others programs would take it for SentencePiece's.
+ */
+#define HF_TOKENIZER_FILE "original/tokenizer.model"
 
 struct json_t; /* jansson's */
 
@@ -34,7 +40,10 @@ int hf_model_of(struct hf_model *out, const char *identity_json);
 void hf_model_free(struct hf_model *model);
 /* *out is freed with json_decref. ERR_MEMORY: then it is NULL, and never a part of the document. */
 int hf_model_identity(struct json_t **out, const struct hf_model *model);
-int hf_model_config(struct json_t **out, const struct hf_model *model, enum dtype dtype);
+/* `tokenizer` may be NULL: then it names no special tokens. */
+struct hf_tokenizer;
+int hf_model_config(struct json_t **out, const struct hf_model *model, enum dtype dtype,
+                    const struct hf_tokenizer *tokenizer);
 
 struct hf_tensor {
     char ours[128], theirs[128];
@@ -52,5 +61,24 @@ static inline uint64_t heads_to_halves(uint64_t row, uint32_t head_rows)
     uint64_t inside = row % head_rows;
     return row - inside + inside % 2 * (head_rows / 2) + inside / 2;
 }
+
+/* ---- tokenizer.c ---- */
+
+struct hf_tokenizer {
+    char *text; /* of the file */
+    size_t bytes;
+    struct vocab vocab;
+};
+/* Reads tiktoken's file. `sha256`: what its hash has to be (ERR_MISMATCH); NULL: anything. */
+int hf_tokenizer_open(struct hf_tokenizer *out, const char *path, const char *sha256);
+void hf_tokenizer_close(struct hf_tokenizer *tokenizer);
+/* The text of tokenizer.json, to be freed. */
+int hf_tokenizer_json(char **out, size_t *out_bytes, const struct hf_tokenizer *tokenizer);
+/* As hf_model_config. */
+int hf_tokenizer_config(struct json_t **out, const struct hf_tokenizer *tokenizer);
+
+/* Private to hf/: hands a document out, unless a part of it is missing for lack of memory, which
+ * `is_whole` says. */
+int hf_hand_out(struct json_t **out, struct json_t *root, bool is_whole);
 
 #endif

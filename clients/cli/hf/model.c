@@ -126,8 +126,7 @@ int hf_model_read(struct hf_model *out, const json_t *config)
     return error != 0 ? error : check_shape(out);
 }
 
-/* Hands a document out, unless a part of it is missing for lack of memory: `is_whole` says. */
-static int hand_out(json_t **out, json_t *root, bool is_whole)
+int hf_hand_out(json_t **out, json_t *root, bool is_whole)
 {
     *out = is_whole ? root : NULL;
     if (is_whole && root != NULL)
@@ -136,13 +135,16 @@ static int hand_out(json_t **out, json_t *root, bool is_whole)
     return fail_memory();
 }
 
-int hf_model_config(json_t **out, const struct hf_model *model, enum dtype dtype)
+int hf_model_config(json_t **out, const struct hf_model *model, enum dtype dtype,
+                    const struct hf_tokenizer *tokenizer)
 {
     const char *type = dtype == DTYPE_F32    ? "float32"
                        : dtype == DTYPE_BF16 ? "bfloat16"
                        : dtype == DTYPE_F16  ? "float16"
                                              : "float64";
     json_begin();
+    json_t *begin = tokenizer != NULL ? json_integer(tokenizer->vocab.num_tokens) : json_null();
+    json_t *end = tokenizer != NULL ? json_integer(tokenizer->vocab.num_tokens + 1) : json_null();
     json_t *config = json_pack(
         "{s[s] ss si si si si si si si si sf sf ss sb sb sb sf ss so so sb}", "architectures",
         "LlamaForCausalLM", "model_type", "llama", "hidden_size", (int)model->dim,
@@ -152,12 +154,12 @@ int hf_model_config(json_t **out, const struct hf_model *model, enum dtype dtype
         "max_position_embeddings", POSITIONS_DEFAULT, "rope_theta", model->rope_theta,
         "rms_norm_eps", model->norm_eps, "hidden_act", "silu", "attention_bias", 0, "mlp_bias", 0,
         "tie_word_embeddings", (int)model->is_tied, "initializer_range", 0.02, "torch_dtype", type,
-        "bos_token_id", json_null(), "eos_token_id", json_null(), "use_cache", 1);
+        "bos_token_id", begin, "eos_token_id", end, "use_cache", 1);
     if (config != NULL)
         json_object_set_new(config, "rope_scaling",
                             model->rope_scaling != NULL ? json_deep_copy(model->rope_scaling)
                                                         : json_null());
-    return hand_out(out, config, json_end());
+    return hf_hand_out(out, config, json_end());
 }
 
 /* ---- the identity ---- */
@@ -173,7 +175,7 @@ int hf_model_identity(json_t **out, const struct hf_model *model)
     if (identity != NULL && model->rope_scaling != NULL)
         json_object_set_new(identity, "rope_scaling", json_deep_copy(model->rope_scaling));
     json_t *root = json_pack("{so}", "model", identity);
-    return hand_out(out, root, json_end());
+    return hf_hand_out(out, root, json_end());
 }
 
 int hf_model_of(struct hf_model *out, const char *identity_json)

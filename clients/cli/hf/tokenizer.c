@@ -1,0 +1,240 @@
+/* tokenizer.c - a tokenizer's file as the files that Hugging Face's loaders read (see hf.h).
+ *
+ * tokenizer.json is the whole tokenizer: split the text into pieces, write each byte of a piece as
+ * one printable character, join neighbours in the order of `merges`. tiktoken's file has no merges:
+ * there, any neighbours are joined whose bytes together are a token, the lowest rank first. So the
+ * merges are every cut of every token into two tokens, in the order of the ranks; and a piece that
+ * is a token as a whole is that token at once ("ignore_merges").
+ *
+ * Where two cuts of one token compete for the same bytes, tiktoken takes the leftmost, and here the
+ * first of the list: the cut with the lowest rank on its left. No list could say it better. */
+#include "clients/cli/cli.h"
+#include "clients/cli/hf/hf.h"
+#include "proto/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define TOKEN_BYTES_MAX 4096u /* so that the cuts of a hostile token cost no minutes */
+
+/* ---- the file ---- */
+
+int hf_tokenizer_open(struct hf_tokenizer *out, const char *path, const char *sha256)
+{
+    char have[CHECKSUM_SHA256_HEX];
+    struct stat status;
+    int error = 0;
+    memset(out, 0, sizeof *out);
+    FILE *file = fopen(path, "rbe");
+    if (file == NULL || fstat(fileno(file), &status) != 0)
+        error = report_errno(ERR_IO, "could not read the tokenizer", path);
+    else if (!S_ISREG(status.st_mode) || status.st_size > VOCAB_FILE_BYTES_MAX)
+        error = report_error(ERR_INVALID, NULL, "%s is no file of at most %u MiB", path,
+                             VOCAB_FILE_BYTES_MAX >> 20);
+    else if ((out->text = malloc((size_t)status.st_size + 1)) == NULL)
+        error = report_error(ERR_MEMORY, NULL, "no memory for the tokenizer");
+    if (error == 0) {
+        out->bytes = fread(out->text, 1, (size_t)status.st_size, file);
+        if (ferror(file))
+            error = report_errno(ERR_IO, "could not read the tokenizer", path);
+    }
+    if (error == 0)
+        checksum_sha256_hex(have, out->text, out->bytes);
+    if (error == 0 && sha256 != NULL && strcmp(sha256, have) != 0)
+        error = report_error(ERR_MISMATCH, "name the tokenizer that the run was trained with",
+                             "%s is not the tokenizer that the checkpoint names", path);
+    if (error == 0)
+        error = vocab_parse(&out->vocab, path, out->text, out->bytes);
+    if (error == 0 && out->vocab.longest > TOKEN_BYTES_MAX)
+        error = report_error(ERR_INVALID, NULL, "%s has a token of %zu bytes, over %u", path,
+                             out->vocab.longest, TOKEN_BYTES_MAX);
+    if (file != NULL)
+        fclose(file);
+    if (error != 0)
+        hf_tokenizer_close(out);
+    return error;
+}
+
+void hf_tokenizer_close(struct hf_tokenizer *tokenizer)
+{
+    vocab_deinit(&tokenizer->vocab);
+    free(tokenizer->text);
+    tokenizer->text = NULL;
+}
+
+/* ---- tokenizer.json ---- */
+
+struct printer {
+    FILE *out;
+    const struct vocab *vocab;
+    uint16_t characters[256]; /* of every byte */
+};
+
+/* GPT-2's alphabet: what is printable in Latin-1 stands for itself, the other bytes in turn for the
+ * characters from U+0100 on. */
+static void make_alphabet(uint16_t out[256])
+{
+    uint16_t next = 256;
+    for (uint16_t byte = 0; byte < 256; byte++) {
+        bool is_printable = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad);
+        out[byte] = is_printable ? byte : next++;
+    }
+}
+
+static void print_token(const struct printer *printer, uint32_t rank)
+{
+    const struct vocab *vocab = printer->vocab;
+    for (size_t i = vocab->start[rank]; i < vocab->start[rank + 1]; i++) {
+        uint16_t character = printer->characters[vocab->bytes[i]];
+        if (character == '"' || character == '\\')
+            fputc('\\', printer->out);
+        if (character < 0x80) {
+            fputc(character, printer->out);
+        } else {
+            fputc(0xc0 | character >> 6, printer->out);
+            fputc(0x80 | (character & 0x3f), printer->out);
+        }
+    }
+}
+
+static void print_vocab(const struct printer *printer)
+{
+    fputs("{", printer->out);
+    for (uint32_t rank = 0; rank < printer->vocab->num_tokens; rank++) {
+        fputs(rank > 0 ? ",\n\"" : "\n\"", printer->out);
+        print_token(printer, rank);
+        fprintf(printer->out, "\": %u", rank);
+    }
+    fputs("}", printer->out);
+}
+
+struct cut {
+    uint32_t left, right; /* ranks */
+};
+
+static int compare_cuts(const void *left, const void *right)
+{
+    const struct cut *a = left, *b = right;
+    if (a->left != b->left)
+        return a->left < b->left ? -1 : 1;
+    return (a->right > b->right) - (a->right < b->right);
+}
+
+static uint32_t find_cuts(struct cut out[TOKEN_BYTES_MAX], const struct vocab *vocab, uint32_t rank)
+{
+    const unsigned char *bytes = vocab->bytes + vocab->start[rank];
+    size_t length = vocab->start[rank + 1] - vocab->start[rank];
+    uint32_t count = 0;
+    for (size_t at = 1; at < length; at++) {
+        uint32_t left = vocab_find(vocab, bytes, at);
+        uint32_t right = left != VOCAB_NONE ? vocab_find(vocab, bytes + at, length - at) : left;
+        if (right != VOCAB_NONE)
+            out[count++] = (struct cut){left, right};
+    }
+    qsort(out, count, sizeof *out, compare_cuts);
+    return count;
+}
+
+static void print_merges(const struct printer *printer)
+{
+    struct cut cuts[TOKEN_BYTES_MAX];
+    bool is_first = true;
+    fputs("[", printer->out);
+    for (uint32_t rank = 0; rank < printer->vocab->num_tokens; rank++) {
+        uint32_t count = find_cuts(cuts, printer->vocab, rank);
+        for (uint32_t i = 0; i < count; i++) {
+            fputs(is_first ? "\n\"" : ",\n\"", printer->out);
+            print_token(printer, cuts[i].left);
+            fputc(' ', printer->out);
+            print_token(printer, cuts[i].right);
+            fputc('"', printer->out);
+            is_first = false;
+        }
+    }
+    fputs("]", printer->out);
+}
+
+/* A text begins with the token that begins a document for our trainer, as with Llama 3. */
+static void print_frame(FILE *out, uint32_t begin)
+{
+    static const char special[] = "{\"id\": %u, \"content\": \"%s\", \"single_word\": false, "
+                                  "\"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
+                                  "\"special\": true}";
+    static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+                                     "\"trim_offsets\": false, \"use_regex\": false}";
+    static const char first[] =
+        "{\"SpecialToken\": {\"id\": \"" VOCAB_BEGIN "\", \"type_id\": %d}}, "
+        "{\"Sequence\": {\"id\": \"%s\", \"type_id\": %d}}";
+    fputs("{\"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n\"added_tokens\": [\n",
+          out);
+    fprintf(out, special, begin, VOCAB_BEGIN);
+    fputs(",\n", out);
+    fprintf(out, special, begin + 1, VOCAB_END);
+    fputs("],\n\"normalizer\": null,\n\"pre_tokenizer\": {\"type\": \"Sequence\", "
+          "\"pretokenizers\": [\n{\"type\": \"Split\", \"pattern\": {\"Regex\": ",
+          out);
+    text_json(out, VOCAB_PIECES);
+    fprintf(out, "}, \"behavior\": \"Isolated\", \"invert\": false},\n%s]},\n", byte_level);
+    fprintf(out,
+            "\"post_processor\": {\"type\": \"Sequence\", \"processors\": [\n%s,\n"
+            "{\"type\": \"TemplateProcessing\", \"single\": [",
+            byte_level);
+    fprintf(out, first, 0, "A", 0);
+    fputs("],\n\"pair\": [", out);
+    fprintf(out, first, 0, "A", 0);
+    fputs(", ", out);
+    fprintf(out, first, 1, "B", 1);
+    fprintf(out,
+            "],\n\"special_tokens\": {\"" VOCAB_BEGIN "\": {\"id\": \"" VOCAB_BEGIN
+            "\", \"ids\": [%u], \"tokens\": [\"" VOCAB_BEGIN "\"]}}}]},\n\"decoder\": %s,\n",
+            begin, byte_level);
+}
+
+int hf_tokenizer_json(char **out, size_t *out_bytes, const struct hf_tokenizer *tokenizer)
+{
+    struct printer printer = {.vocab = &tokenizer->vocab};
+    printer.out = open_memstream(out, out_bytes);
+    if (printer.out == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %s", HF_TOKENIZER);
+    make_alphabet(printer.characters);
+    print_frame(printer.out, tokenizer->vocab.num_tokens);
+    fputs("\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+          "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
+          "\"byte_fallback\": false, \"ignore_merges\": true,\n\"vocab\": ",
+          printer.out);
+    print_vocab(&printer);
+    fputs(",\n\"merges\": ", printer.out);
+    print_merges(&printer);
+    fputs("}}\n", printer.out);
+    bool has_failed = ferror(printer.out) != 0;
+    if (fclose(printer.out) == 0 && !has_failed)
+        return 0;
+    free(*out);
+    *out = NULL;
+    return report_error(ERR_MEMORY, NULL, "no memory for %s", HF_TOKENIZER);
+}
+
+/* ---- tokenizer_config.json ---- */
+
+static json_t *special_token(const char *content)
+{
+    return json_pack("{ss sb sb sb sb sb}", "content", content, "lstrip", 0, "normalized", 0,
+                     "rstrip", 0, "single_word", 0, "special", 1);
+}
+
+/* The class that versions 4 and 5 of transformers both take with whatever tokenizer.json says;
+ * Llama's own puts that of Llama 2 in its place. */
+int hf_tokenizer_config(json_t **out, const struct hf_tokenizer *tokenizer)
+{
+    char begin[16], end[16];
+    snprintf(begin, sizeof begin, "%u", tokenizer->vocab.num_tokens);
+    snprintf(end, sizeof end, "%u", tokenizer->vocab.num_tokens + 1);
+    json_begin();
+    json_t *config =
+        json_pack("{ss ss ss sb s[ss] s{so so}}", "tokenizer_class", "PreTrainedTokenizerFast",
+                  "bos_token", VOCAB_BEGIN, "eos_token", VOCAB_END, "clean_up_tokenization_spaces",
+                  0, "model_input_names", "input_ids", "attention_mask", "added_tokens_decoder",
+                  begin, special_token(VOCAB_BEGIN), end, special_token(VOCAB_END));
+    return hf_hand_out(out, config, json_end());
+}

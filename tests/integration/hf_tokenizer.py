@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""hf_tokenizer - the tokenizer that goes out with a model makes our tokens in stock programs.
+
+Goal: tokenizer.json of `export --format hf --tokenizer` gives the tokens of our tokenizer, and the
+text back, in Hugging Face's tokenizers library, for any text; the special tokens are known there.
+Method: a tokenizer is trained on 1 MB of real text, which is encoded again; then random Unicode.
+Skipped when the Python package tokenizers cannot be imported.
+"""
+import json
+import os
+
+from lib_hf import TextBed, main, need, read, test
+import lib_text
+
+need("tokenizers")
+from tokenizers import Tokenizer  # noqa: E402
+
+BEGIN, END = TextBed.vocab - 2, TextBed.vocab - 1
+
+
+def load(bed):
+    return Tokenizer.from_file(bed.path("out", "tokenizer.json"))
+
+
+def same_tokens(bed, text):
+    theirs = load(bed)
+    theirs.encode_special_tokens = True  # also of those the text is only text
+    ours, got = bed.tokens(text), theirs.encode(text, add_special_tokens=False).ids
+    assert ours == got, lib_text.first_difference(ours, got, "tokenizers")
+    assert theirs.decode(got) == text
+    return ours
+
+
+@test
+def a_megabyte_of_real_text_gives_the_same_tokens(bed):
+    text = bed.text().decode()
+    assert 0 < len(same_tokens(bed, text)) < len(text) / 2
+
+
+@test
+def random_unicode_gives_the_same_tokens(bed):
+    same_tokens(bed, lib_text.random_text(200000))
+    same_tokens(bed, "".join(map(chr, range(256))) + 1000 * "a" + 77 * " " + "<|end_of_text|>")
+
+
+@test
+def a_text_begins_with_the_special_token_and_both_are_known(bed):
+    theirs = load(bed)
+    assert theirs.get_vocab_size() == TextBed.vocab
+    assert theirs.encode("some text").ids == [BEGIN] + bed.tokens("some text")
+    assert theirs.encode("a<|end_of_text|>").ids == [BEGIN, *bed.tokens("a"), END]
+    assert theirs.decode([BEGIN, *bed.tokens("some text"), END]) == "some text"
+
+
+@test
+def the_configurations_name_the_special_tokens(bed):
+    config = json.loads(read(bed.path("out", "config.json")))
+    assert (config["bos_token_id"], config["eos_token_id"]) == (BEGIN, END), config
+    config = json.loads(read(bed.path("out", "tokenizer_config.json")))
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    known = {number: token["content"] for number, token in config["added_tokens_decoder"].items()}
+    assert known == {str(BEGIN): config["bos_token"], str(END): config["eos_token"]}
+    assert read(bed.path("out", "original", "tokenizer.model")) == read(bed.path("tok"))
+    assert sorted(os.listdir(bed.path("out"))) == [
+        "config.json", "model.safetensors", "original", "tokenizer.json", "tokenizer_config.json"]
+
+
+if __name__ == "__main__":
+    main(TextBed.export_seed, TextBed)
