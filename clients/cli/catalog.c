@@ -225,7 +225,7 @@ static int print_position(const char *state_json)
     return 0;
 }
 
-static int print_manifest(const struct manifest *manifest)
+static int print_manifest(const struct manifest *manifest, const struct lineage *lineage)
 {
     const struct manifest_summary *summary = &manifest->summary;
     char size[32], text[128];
@@ -236,10 +236,7 @@ static int print_manifest(const struct manifest *manifest)
     printf("%-12s %s in %u shards\n", "size", text_bytes(size, sizeof size, summary->bytes),
            summary->shards);
     printf("%-12s %u\n", "ranks", summary->world_size);
-    if (manifest->parent_attempt != 0)
-        printf("%-12s step %llu of attempt %llu\n", "resumed from",
-               (unsigned long long)manifest->parent_step,
-               (unsigned long long)manifest->parent_attempt);
+    lineage_print(lineage);
     if (manifest->converted_from[0] != '\0')
         printf("%-12s nonce %s\n", "made from",
                text_safe(text, sizeof text, manifest->converted_from));
@@ -273,17 +270,40 @@ static int print_document(const json_t *root)
 
 /* The manifest itself is JSON already. Its bytes reach the terminal as they are, so only when
  * jansson, which escapes what is not printable, has read and written them. */
-static int print_manifest_json(const char *text, size_t bytes)
+static int print_manifest_json(const char *text, size_t bytes, const struct lineage *lineage)
 {
     json_error_t reason;
     json_t *root;
     int error = json_read(&root, text, bytes, &reason);
     if (error == ERR_CORRUPT)
         return report_error(ERR_CORRUPT, NULL, "the manifest is not JSON");
+    if (error == 0 && (lineage->count > 0 || lineage->is_cut))
+        error = lineage_add_json(root, lineage);
     if (error == 0)
         error = print_document(root);
     json_decref(root);
     return error;
+}
+
+/* `read` as for lineage_read. */
+static int
+print_shown(const struct cli *cli, const struct manifest *manifest, const char *text, size_t bytes,
+            int (*read)(void *user, struct manifest **out, const struct selection *selection),
+            void *user)
+{
+    struct lineage lineage;
+    int error = lineage_read(&lineage, manifest, read, user);
+    if (error != 0)
+        return error;
+    error = cli->is_json ? print_manifest_json(text, bytes, &lineage)
+                         : print_manifest(manifest, &lineage);
+    lineage_free(&lineage);
+    return error;
+}
+
+static int read_stored(void *user, struct manifest **out, const struct selection *selection)
+{
+    return checkpoint_manifest(out, user, selection);
 }
 
 static int show_store(const struct cli *cli)
@@ -294,10 +314,9 @@ static int show_store(const struct cli *cli)
     int error = store_open(&store, cli);
     if (error == 0)
         error = checkpoint_open(&checkpoint, store, cli->args[0]);
-    if (error == 0 && cli->is_json)
-        error = print_manifest_json(checkpoint.text, checkpoint.text_bytes);
-    else if (error == 0)
-        error = print_manifest(checkpoint.manifest);
+    if (error == 0)
+        error = print_shown(cli, checkpoint.manifest, checkpoint.text, checkpoint.text_bytes,
+                            read_stored, store);
     if (error == 0 && !cli->is_json && checkpoint.quarantine[0] != '\0')
         printf("\nIN QUARANTINE: %s\n", text_safe(text, sizeof text, checkpoint.quarantine));
     if (checkpoint.store != NULL)
@@ -307,28 +326,43 @@ static int show_store(const struct cli *cli)
     return error;
 }
 
-static int show_server(const struct cli *cli)
+static int call_show(ProtobufCMessage **out, const struct cli *cli,
+                     const struct selection *selection)
 {
     Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
+    request.run = (char *)(uintptr_t)selection->run;
+    request.step = selection->step;
+    request.attempt = selection->attempt;
+    return cli_call(out, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
+                    &holdfast__v1__show_reply__descriptor, CLI_CALL_MS);
+}
+
+static int read_served(void *user, struct manifest **out, const struct selection *selection)
+{
+    ProtobufCMessage *answer = NULL;
+    int error = call_show(&answer, user, selection);
+    if (error != 0)
+        return error;
+    const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
+    error = manifest_read(out, text, strlen(text));
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+static int show_server(const struct cli *cli)
+{
     ProtobufCMessage *answer = NULL;
     struct selection selection;
     struct manifest *manifest = NULL;
     int error = selection_parse(&selection, cli->args[0]);
-    if (error != 0)
-        return error;
-    request.run = selection.run;
-    request.step = selection.step;
-    request.attempt = selection.attempt;
-    error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
-                     &holdfast__v1__show_reply__descriptor, CLI_CALL_MS);
+    if (error == 0)
+        error = call_show(&answer, cli, &selection);
     if (error != 0)
         return error;
     const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
     error = manifest_read(&manifest, text, strlen(text));
-    if (error == 0 && cli->is_json)
-        error = print_manifest_json(text, strlen(text));
-    else if (error == 0)
-        error = print_manifest(manifest);
+    if (error == 0)
+        error = print_shown(cli, manifest, text, strlen(text), read_served, (void *)(uintptr_t)cli);
     manifest_free(manifest);
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;

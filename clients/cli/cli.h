@@ -179,6 +179,33 @@ void checkpoint_close(struct checkpoint *checkpoint);
 /* Does it belong into the output? --weights-only leaves the optimizer's out. */
 bool tensor_is_wanted(const struct tensor_meta *tensor, const struct cli *cli);
 
+/* A manifest alone, without a lease: of a checkpoint, or with step -1 the newest of an attempt that
+ * can be read. Errors as of checkpoint_open(). */
+int checkpoint_manifest(struct manifest **out, struct storage *store,
+                        const struct selection *selection);
+
+/* ---- lineage.c: what it was resumed from ---- */
+
+struct ancestor {
+    uint64_t step, attempt;
+    enum { ANCESTOR_THERE, ANCESTOR_GONE, ANCESTOR_UNREADABLE } state;
+    struct manifest_summary summary; /* of one that is there, */
+    char converted_from[33];         /* and as in its manifest */
+};
+struct lineage {
+    struct ancestor *list; /* the one that was loaded, the one before, ... */
+    uint32_t count, room;
+    bool is_cut; /* what came before is not known */
+};
+/* `read` gives the manifest of a checkpoint of the same run, or of the newest of an attempt. */
+int lineage_read(struct lineage *out, const struct manifest *manifest,
+                 int (*read)(void *user, struct manifest **out, const struct selection *selection),
+                 void *user);
+void lineage_free(struct lineage *lineage);
+void lineage_print(const struct lineage *lineage);
+/* As members of the object. */
+int lineage_add_json(struct json_t *root, const struct lineage *lineage);
+
 /* ---- shard.c: its files ---- */
 
 struct shard_file {

@@ -372,6 +372,39 @@ int checkpoint_open(struct checkpoint *out, struct storage *store, const char *t
     return error;
 }
 
+static int read_manifest_alone(struct manifest **out, struct storage *store,
+                               const struct selection *selection)
+{
+    struct checkpoint checkpoint = {.store = store};
+    int error = read_manifest(&checkpoint, selection);
+    *out = error == 0 ? checkpoint.manifest : NULL;
+    if (error == 0)
+        checkpoint.manifest = NULL;
+    checkpoint_close(&checkpoint);
+    return error;
+}
+
+int checkpoint_manifest(struct manifest **out, struct storage *store,
+                        const struct selection *selection)
+{
+    struct selection one = *selection;
+    struct catalog catalog;
+    *out = NULL;
+    if (one.step >= 0)
+        return read_manifest_alone(out, store, &one);
+    int error = catalog_read(&catalog, store, one.run), unread = ERR_NOT_FOUND;
+    for (uint32_t i = 0; error == 0 && i < catalog.count && unread != 0; i++) {
+        const struct catalog_entry *entry = &catalog.entries[i];
+        if (entry->summary.attempt != one.attempt || entry->damage[0] != '\0')
+            continue;
+        one.step = (int64_t)entry->summary.step;
+        unread = read_manifest_alone(out, store, &one);
+        error = unread == ERR_MEMORY ? unread : 0;
+    }
+    catalog_free(&catalog);
+    return error != 0 ? error : unread;
+}
+
 void checkpoint_close(struct checkpoint *checkpoint)
 {
     checkpoint_unload(checkpoint);

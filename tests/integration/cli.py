@@ -808,9 +808,54 @@ def a_program_goes_on_from_a_converted_checkpoint(bed):
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("loaded step 6") == 2, done.stdout
         assert done.stdout.count("step 9 is durable, weights[0] = 9") == 2, done.stdout
+        made, first = ancestors("--server", other.server, complete=False)
+        assert made["converted_from"] == shown["lineage"]["converted_from"]
+        assert first == {"step": 3, "attempt": 1, "state": "gone"}
     finally:
         other.stop()
         shutil.rmtree(other.root)
+
+
+def ancestors(*where, complete=True):
+    shown = json.loads(cli("show", "example", *where, "--json"))
+    assert shown["ancestors_complete"] == complete, shown
+    lineage, latest = shown["lineage"], shown["ancestors"][0]
+    assert (latest["step"], latest["attempt"]) == (lineage["step"], lineage["attempt"])
+    return shown["ancestors"]
+
+
+@test
+def show_tells_what_came_before_to_the_first_as_far_as_it_is_there(bed):
+    subprocess.run([os.path.join(BUILD, "ckpt_example"), bed.server], check=True, timeout=60)
+    listed = {(one["step"], one["attempt"]): one
+              for one in json.loads(cli("list", "example", "--store", bed.store, "--json"))}
+    for where in (["--store", bed.store], ["--server", bed.server]):
+        told = ancestors(*where)
+        assert [(one["step"], one["attempt"]) for one in told] == [(6, 2), (3, 1)], told
+        for one in told:
+            there = listed[one["step"], one["attempt"]]
+            assert one == {"step": there["step"], "attempt": there["attempt"], "state": "present",
+                           **{key: there[key] for key in ("nonce", "time", "world_size")}}
+        lines = [line.strip() for line in cli("show", "example", *where).split("\n")
+                 if " of attempt " in line]
+        assert len(lines) == 2 and lines[0].startswith("resumed from step 6 of attempt 2, 2 ranks")
+        assert lines[1].startswith("step 3 of attempt 1, 2 ranks, 20"), lines
+    first = json.loads(cli("show", "example@3", "--store", bed.store, "--json"))
+    assert "ancestors" not in first and first["lineage"]["attempt"] == 0
+    store = bed.copy("lineage")
+
+    def folder(step, attempt):
+        return os.path.join(store, "example", f"step-{step:08d}-a{attempt:04d}")
+
+    change(os.path.join(folder(3, 1), "manifest.json"), 4200)
+    shutil.rmtree(folder(6, 2))  # others of attempt 2 are there, and of attempt 1
+    states = [one["state"] for one in ancestors("--store", store)]
+    assert states == ["gone", "unreadable"], states
+    for step in (4, 5):
+        shutil.rmtree(folder(step, 2))
+    assert ancestors("--store", store, complete=False) == [
+        {"step": 6, "attempt": 2, "state": "gone"}]
+    assert "not known any more" in cli("show", "example", "--store", store)
 
 
 def main():

@@ -81,6 +81,39 @@ test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all(voi
     fixture_close(&fixture);
 }
 
+static int read_stored(void *user, struct manifest **out, const struct selection *selection)
+{
+    return checkpoint_manifest(out, user, selection);
+}
+
+static void test_lineage__that_goes_in_circles_or_up_is_cut(void **state)
+{
+    static const uint64_t parents[] = {3, 4, INT64_MAX};
+    (void)state;
+    for (size_t i = 0; i < sizeof parents / sizeof *parents; i++) {
+        struct fixture fixture;
+        struct checkpoint checkpoint;
+        struct lineage lineage;
+        fixture_open(&fixture, 1, 600);
+        fixture.parent_step = 20;
+        fixture.parent_attempt = parents[i];
+        write_checkpoint(&fixture, "run", 20, 3); /* resumed from itself, or from what came later */
+        fixture.parent_attempt = 3;
+        write_checkpoint(&fixture, "run", 30, 4);
+        struct storage *store = open_store(&fixture);
+        assert_int_equal(checkpoint_open(&checkpoint, store, "run"), 0);
+        assert_int_equal(lineage_read(&lineage, checkpoint.manifest, read_stored, store), 0);
+        assert_int_equal(lineage.count, 1);
+        assert_int_equal(lineage.list[0].state, ANCESTOR_THERE);
+        assert_int_equal(lineage.list[0].attempt, 3);
+        assert_true(lineage.is_cut);
+        lineage_free(&lineage);
+        checkpoint_close(&checkpoint);
+        storage_close(store);
+        fixture_close(&fixture);
+    }
+}
+
 static void test_selection__refuses_what_is_not_a_name(void **state)
 {
     static const char *const bad[] = {"",
@@ -128,6 +161,7 @@ int main(void)
         cmocka_unit_test(test_load__a_missing_or_short_shard_and_a_changed_manifest_are_damage),
         cmocka_unit_test(
             test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all),
+        cmocka_unit_test(test_lineage__that_goes_in_circles_or_up_is_cut),
         cmocka_unit_test(test_selection__refuses_what_is_not_a_name),
         cmocka_unit_test(test_text__hostile_names_reach_neither_terminal_nor_json_raw),
     };

@@ -32,6 +32,7 @@ struct fixture {
     uint64_t elements[TENSORS];
     uint32_t ranks;
     uint64_t random;
+    uint64_t parent_step, parent_attempt; /* of the checkpoints that are written from now on */
 };
 
 static uint64_t draw(struct fixture *fixture, uint64_t below)
@@ -166,6 +167,8 @@ static void write_checkpoint(const struct fixture *fixture, const char *run, uin
                                             .time = "2026-01-02T03:04:05Z",
                                             .world_size = fixture->ranks,
                                             .shards = fixture->ranks},
+                                .parent_step = fixture->parent_step,
+                                .parent_attempt = fixture->parent_attempt,
                                 .code_version = "test",
                                 .table = fixture->table,
                                 .digests = digests,
