@@ -112,6 +112,8 @@ int layout_table_index(struct layout_table *table);
  * ERR_CORRUPT when a sum passes 2^62. */
 int layout_shard_bytes(uint64_t *out, const struct layout_table *table, uint32_t shards);
 uint64_t layout_cells(const struct layout *layout);
+/* The last index i with cuts[i] <= value, which is that of the cell that it lies in. */
+uint32_t layout_find_cut(const uint64_t *cuts, uint32_t num_cuts, uint64_t value);
 /* The box of cell `cell` (row-major over the grid). */
 void layout_cell_box(struct box *out, const struct layout *layout, uint64_t cell);
 /* Index of a tensor by name, or -1. */

@@ -242,8 +242,7 @@ static int fail_load_memory(void)
     return report_error(ERR_MEMORY, NULL, "could not plan the load");
 }
 
-/* The last index i with cuts[i] <= value. */
-static uint32_t find_cut(const uint64_t *cuts, uint32_t num_cuts, uint64_t value)
+uint32_t layout_find_cut(const uint64_t *cuts, uint32_t num_cuts, uint64_t value)
 {
     uint32_t low = 0, high = num_cuts;
     while (high - low > 1) {
@@ -268,9 +267,10 @@ static void start_walk(struct walk *walk, const struct layout *layout, const str
     *walk = (struct walk){.layout = layout, .range = {.extent = {1, 1, 1, 1}}};
     for (uint32_t d = 0; d < layout->dims; d++) {
         uint64_t last = box->offset[d] + box->extent[d] - 1;
-        uint32_t from = find_cut(layout->cuts[d], layout->num_cuts[d], box->offset[d]);
+        uint32_t from = layout_find_cut(layout->cuts[d], layout->num_cuts[d], box->offset[d]);
         walk->at[d] = walk->range.offset[d] = from;
-        walk->range.extent[d] = find_cut(layout->cuts[d], layout->num_cuts[d], last) - from + 1;
+        walk->range.extent[d] =
+            layout_find_cut(layout->cuts[d], layout->num_cuts[d], last) - from + 1;
     }
 }
 

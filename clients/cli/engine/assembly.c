@@ -374,20 +374,6 @@ static uint64_t elements_before(const struct box *box, const struct tensor_meta 
     return count;
 }
 
-/* The interval of `cuts` that `value` lies in. */
-static uint32_t find_cut(const uint64_t *cuts, uint32_t num_cuts, uint64_t value)
-{
-    uint32_t low = 0, high = num_cuts - 1;
-    while (high - low > 1) {
-        uint32_t middle = (low + high) / 2;
-        if (cuts[middle] <= value)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* Index in the whole tensor of an element of a box. */
 static uint64_t element_at(const struct box *box, const struct tensor_meta *tensor, uint64_t place)
 {
@@ -420,8 +406,8 @@ static int want_tensor(struct assembly *assembly, uint32_t side, const struct ou
     }
     if (layout->dims > 0) { /* only the cells of the rows at hand */
         uint64_t per_row = last / (layout->num_cuts[0] - 1);
-        cell = find_cut(layout->cuts[0], layout->num_cuts[0], from / row) * per_row;
-        last = (find_cut(layout->cuts[0], layout->num_cuts[0], to / row) + 1ull) * per_row;
+        cell = layout_find_cut(layout->cuts[0], layout->num_cuts[0], from / row) * per_row;
+        last = (layout_find_cut(layout->cuts[0], layout->num_cuts[0], to / row) + 1ull) * per_row;
     }
     for (; cell < last && error == 0; cell++) {
         struct box box, part;
