@@ -65,8 +65,14 @@ void *scan_memory(size_t bytes)
 
 uint32_t scan_workers(void)
 {
+    static atomic_uint counted; /* once: what workers use is allocated and freed by this number */
+    uint32_t workers = atomic_load(&counted);
+    if (workers > 0)
+        return workers;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores < 1 ? 1 : cores > SCAN_WORKERS_MAX ? SCAN_WORKERS_MAX : (uint32_t)cores;
+    workers = cores < 1 ? 1 : cores > SCAN_WORKERS_MAX ? SCAN_WORKERS_MAX : (uint32_t)cores;
+    unsigned none = 0;
+    return atomic_compare_exchange_strong(&counted, &none, workers) ? workers : none;
 }
 
 int scan_open(struct scan **out, struct storage *store)
