@@ -30,11 +30,7 @@ bool part_is_needed(const struct checkpoint *checkpoint, uint32_t shard)
 static void fail_part(struct image *image, struct shard_wait *wait)
 {
     struct fault fault = image->fault;
-    bool damage = fault.code == ERR_CORRUPT || fault.code == ERR_NOT_FOUND || fault.code == ERR_IO;
-    if (damage && !image->checkpoint->damaged)
-        catalog_damage(image->checkpoint, &fault);
-    if (damage)
-        fault.code = ERR_CORRUPT;
+    shard_note_damage(image->checkpoint, &fault);
     rpc_call_fail(wait->call, fault_raise(&fault));
     free(wait);
 }

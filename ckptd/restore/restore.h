@@ -56,6 +56,8 @@ void shard_grew(struct image *image);
 void shard_lend(struct shard_wait *wait, struct image *image);
 /* As much must be proven, from the byte that is needed on, before a part of a shard is lent. */
 uint64_t shard_lend_bytes(const struct service *service);
+/* Why a file could not be read: damage is the checkpoint's from then on, and ERR_CORRUPT. */
+void shard_note_damage(struct checkpoint *checkpoint, struct fault *fault);
 /* image->fault says why; the image has left its checkpoint when this returns. */
 void shard_failed(struct image *image);
 void shard_retry_starved(struct service *service); /* memory came back */

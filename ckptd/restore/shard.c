@@ -103,23 +103,29 @@ void shard_grew(struct image *image)
     }
 }
 
+void shard_note_damage(struct checkpoint *checkpoint, struct fault *fault)
+{
+    if (fault->code != ERR_CORRUPT && fault->code != ERR_NOT_FOUND && fault->code != ERR_IO)
+        return;
+    if (!checkpoint->damaged)
+        catalog_damage(checkpoint, fault);
+    fault->code = ERR_CORRUPT;
+}
+
 void shard_failed(struct image *image)
 {
     struct checkpoint *checkpoint = image->checkpoint;
     struct fault fault = image->fault;
     struct shard_wait *wait = take_waiting(image);
     bool from_disk = image->state == IMAGE_READING;
-    bool damage = fault.code == ERR_CORRUPT || fault.code == ERR_NOT_FOUND || fault.code == ERR_IO;
     if (!from_disk)
         log_error("restore",
                   "run %s, step %llu: shard %u was changed in memory after the save; it "
                   "is read from disk: %s",
                   checkpoint->run->name, (unsigned long long)checkpoint->summary.step, image->shard,
                   fault.message);
-    else if (damage && !checkpoint->damaged)
-        catalog_damage(checkpoint, &fault);
-    if (damage)
-        fault.code = ERR_CORRUPT;
+    else
+        shard_note_damage(checkpoint, &fault);
     image_leave_checkpoint(image);
     while (wait) {
         struct shard_wait *next = wait->next;
