@@ -451,8 +451,8 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
     if (!error && failed)
         error = fail_memory();
     if (!error && length > MANIFEST_BYTES_MAX)
-        error =
-            report_error(ERR_INVALID, NULL, "a manifest would pass %u bytes", MANIFEST_BYTES_MAX);
+        error = report_error(ERR_INVALID, "with fewer shards it is smaller",
+                             "a manifest would pass %u bytes", MANIFEST_BYTES_MAX);
     if (!error && check_containers(text, length) != 0) /* a reader would refuse it */
         error = ERR_INVALID;
     if (error) {

@@ -160,11 +160,36 @@ static void test_rows__the_largest_plan_needs_little_memory(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+static void test_rows__a_manifest_that_would_be_too_large_is_refused_before_the_data(void **state)
+{
+    struct tensor_meta tensors[78];
+    struct layout_table from = {.num_tensors = 0, .tensors = tensors};
+    (void)state;
+    for (uint32_t count = 1; count <= 78; count += 77) { /* each cut another way: a layout each */
+        struct writer writer;
+        writer_init(&writer);
+        for (; from.num_tensors < count; from.num_tensors++) {
+            struct tensor_meta *meta = &tensors[from.num_tensors];
+            *meta = (struct tensor_meta){.dtype = DTYPE_F32, .dims = 1, .shape = {1, 1, 1, 1}};
+            meta->shape[0] = (uint64_t)SHARDS_MAX * (from.num_tensors + 1);
+            snprintf(meta->name, sizeof meta->name, "t%02u", from.num_tensors);
+        }
+        strcpy(writer.manifest.summary.run, "run");
+        writer.manifest.summary.attempt = 1;
+        writer.manifest.summary.shards = writer.manifest.summary.world_size = SHARDS_MAX;
+        assert_int_equal(writer_plan_rows(&writer.manifest.table, &from, 1, SHARDS_MAX), 0);
+        assert_int_equal(writer_plan(&writer), count == 1 ? 0 : ERR_INVALID);
+        assert_true(count == 1 || strstr(report_message(), "a manifest would pass") != NULL);
+        writer_deinit(&writer);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows__are_cut_as_the_planner_cuts_the_slices_of_all_ranks),
         cmocka_unit_test(test_rows__the_largest_plan_needs_little_memory),
+        cmocka_unit_test(test_rows__a_manifest_that_would_be_too_large_is_refused_before_the_data),
     };
     return cmocka_run_group_tests(tests, print_seed, NULL);
 }

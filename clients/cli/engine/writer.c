@@ -188,6 +188,22 @@ static int plan_digests(struct writer *writer)
                                    : report_error(ERR_MEMORY, NULL, "no memory for the digests");
 }
 
+/* A manifest that cannot be written, or not sent to the ckptd that is to publish it, is told of now
+ * and not when the data are all there. Its length does not change any more. */
+static int check_manifest(const struct writer *writer)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    int error = manifest_write(&text, &bytes, &writer->manifest);
+    free(text);
+    return error == 0 && writer->served != NULL &&
+                   bytes > RPC_MESSAGE_BYTES_MAX - MESSAGE_FRAME_BYTES
+               ? report_error(ERR_INVALID, "give a smaller --shards",
+                              "the manifest of %u shards is too long for a call of ckptd",
+                              writer->manifest.summary.shards)
+               : error;
+}
+
 int writer_plan(struct writer *writer)
 {
     struct manifest *manifest = &writer->manifest;
@@ -201,6 +217,8 @@ int writer_plan(struct writer *writer)
         error = plan_shards(writer);
     if (error == 0)
         error = plan_digests(writer);
+    if (error == 0)
+        error = check_manifest(writer);
     return error != 0
                ? error
                : shard_dir_key(writer->directory, sizeof writer->directory, manifest->summary.run,
@@ -289,26 +307,10 @@ static int refuse_others(struct writer *writer)
                : error;
 }
 
-/* Of a manifest that ckptd is to publish, whose length is known now: it has to fit into a call. */
-static int check_manifest(const struct writer *writer)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    int error = manifest_write(&text, &bytes, &writer->manifest);
-    free(text);
-    return error == 0 && bytes > RPC_MESSAGE_BYTES_MAX - MESSAGE_FRAME_BYTES
-               ? report_error(ERR_INVALID, "give a smaller --shards",
-                              "the manifest of %u shards is too long for a call of ckptd",
-                              writer->manifest.summary.shards)
-               : error;
-}
-
 static int take_lease(struct writer *writer)
 {
     char text[64];
     int error = server_prepare_write(writer->served, writer->manifest.summary.bytes);
-    if (error == 0)
-        error = check_manifest(writer);
     snprintf(text, sizeof text, "ckpt-cli writes it, process %ld\n", (long)getpid());
     return error == 0 ? storage_group_lease(writer->store, &writer->lease, writer->directory, text)
                       : error;

@@ -29,7 +29,8 @@ struct writer {
     struct manifest manifest;
     /* Of the tensor of the source, per tensor of the table; for assemblies. NULL: the same. */
     const uint32_t *source_of;
-    const struct cli *served; /* whose --server serves the store; NULL: nobody does */
+    const struct cli *served; /* whose --server serves the store; NULL: nobody does. As the above,
+                               * before writer_plan. */
     /* The writer's own. */
     struct storage *store;
     struct storage_hold *lease; /* in a served store */
@@ -46,7 +47,7 @@ struct writer {
 
 void writer_init(struct writer *writer);
 void writer_deinit(struct writer *writer);
-/* Sizes of the shards, so also of the checkpoint. */
+/* Sizes of the shards, so also of the checkpoint. ERR_INVALID: its manifest would be too large. */
 int writer_plan(struct writer *writer);
 /* The store `where`, created when missing: locked or leased, with room, and without this
  * checkpoint. `is_forced`: an unfinished one is removed, in a store that nobody serves. */
