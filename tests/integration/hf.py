@@ -281,6 +281,22 @@ def training_starts_from_an_import_as_from_the_same_weights(bed):
 
 
 @test
+def moments_read_from_a_damaged_checkpoint_do_not_get_into_an_older_seed(bed):
+    options, store = ("--debug.seed", 42), bed.fresh("walk.store")
+    bed.train(store, "walk", 4, "--checkpoint.create_seed_checkpoint", *options)
+    direct = bed.train(store, "walk", 4, "--comm.ranks", 2, "--checkpoint.interval", 2, *options)
+    shutil.rmtree(os.path.join(store, "walk/step-00000004-a0002"))  # else all is done
+    shard = os.path.join(store, "walk/step-00000002-a0002/shard-00002-of-00002.safetensors")
+    content = bytearray(read(shard))
+    content[len(content) // 2] ^= 1  # the first shard is whole, and read first
+    write(shard, content)
+    assert bed.train(store, "walk", 4, *options) == direct
+    entries = json.loads(cli("list", "walk", "--store", store, "--json"))
+    assert [(entry["step"], entry["attempt"]) for entry in entries] == [(4, 3), (2, 2), (0, 1)]
+    assert "damaged" in entries[1]["damage"], entries
+
+
+@test
 def another_model_than_the_configured_one_is_not_trained(bed):
     for key, value in (("rope_theta", 10000.0), ("rms_norm_eps", 1e-6),
                        ("rope_scaling", {"rope_type": "llama3", "factor": 8.0})):

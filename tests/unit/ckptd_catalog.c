@@ -204,6 +204,7 @@ static void expect_damage(const char *reason)
         fail_msg("\"%s\" lacks \"%s\"", damaged->damage, reason);
     assert_true(catalog_newest(run)->summary.step == 4);
     assert_true(exists(RUN "/step-00000005-a0001/" MANIFEST_NAME)); /* kept */
+    assert_true(exists(RUN "/quarantine/step-00000005-a0001"));     /* for every later start */
 }
 
 static void test_catalog__a_missing_shard_is_damage(void **state)
@@ -277,12 +278,35 @@ static void test_catalog__a_summary_with_an_impossible_count_is_damage(void **st
     free(text);
 }
 
+/* The store's fetch of this number fails. */
+static void fail_fetch(int number)
+{
+    char where[64];
+    storage_close(service.storage);
+    snprintf(where, sizeof where, "only=fetch,fail_at=%d:memory:", number);
+    assert_int_equal(storage_open(&service.storage, &storage_fault, where, NULL), 0);
+}
+
+static void test_catalog__an_error_of_the_disk_proves_no_damage(void **state)
+{
+    (void)state;
+    fail_fetch(1); /* the oldest step's summary */
+    put_checkpoint(1, 1);
+    put_checkpoint(2, 1);
+    struct run *run = open_and_find();
+    struct checkpoint *failed = catalog_find(run, 1, 1);
+    assert_true(failed && failed->damaged);
+    assert_non_null(strstr(failed->damage, "injected fault"));
+    assert_false(exists(RUN "/quarantine/step-00000001-a0001")); /* the next start looks again */
+    catalog_close(&service);
+    service.num_runs = service.num_checkpoints = 0;
+    assert_false(catalog_find(open_and_find(), 1, 1)->damaged);
+}
+
 static void test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read(void **state)
 {
     (void)state;
-    storage_close(service.storage); /* two summaries are fetched before the note */
-    assert_int_equal(
-        storage_open(&service.storage, &storage_fault, "only=fetch,fail_at=3:memory:", NULL), 0);
+    fail_fetch(3); /* behind two summaries */
     put_checkpoint(1, 1);
     put_checkpoint(2, 1);
     put(RUN "/quarantine/step-00000002-a0001", 10);
@@ -367,6 +391,7 @@ int main(void)
         CASE(test_catalog__a_manifest_of_another_step_is_damage),
         CASE(test_catalog__an_unreadable_manifest_is_damage),
         CASE(test_catalog__a_summary_with_an_impossible_count_is_damage),
+        CASE(test_catalog__an_error_of_the_disk_proves_no_damage),
         CASE(test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read),
         CASE(test_catalog__hundreds_are_found_whole_damaged_or_removed),
         CASE(test_catalog__attempts_are_read_from_their_names),
