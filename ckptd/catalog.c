@@ -197,17 +197,16 @@ bool catalog_remove(struct checkpoint *checkpoint)
     struct checkpoint **at = &run->checkpoints;
     if (checkpoint->leases > 0)
         return false;
-    for (uint32_t i = 0; i < checkpoint->summary.shards && checkpoint->num_images > 0; i++) {
-        const struct image *image = catalog_image(checkpoint, i);
-        if (image && (image->readers > 0 || image->busy > 0))
-            return false;
-    }
     while (*at != checkpoint)
         at = &(*at)->next;
     *at = checkpoint->next;
-    for (uint32_t i = 0; i < checkpoint->summary.shards && checkpoint->num_images > 0; i++)
-        if (catalog_image(checkpoint, i))
-            image_leave_checkpoint(catalog_image(checkpoint, i));
+    for (uint32_t i = 0; i < checkpoint->summary.shards && checkpoint->num_images > 0; i++) {
+        struct image *image = catalog_image(checkpoint, i);
+        if (!image)
+            continue;
+        CHECK(image->readers == 0 && image->busy == 0); /* loads and passes have leased it */
+        image_leave_checkpoint(image);
+    }
     manifest_free(checkpoint->manifest);
     free(checkpoint);
     run->service->num_checkpoints--;
