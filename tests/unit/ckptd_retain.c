@@ -123,6 +123,11 @@ static void test_retain__rules_remove_and_holds_keep(void **state)
     FREE_REPLY(reply);
     assert_true(listed(bed) == (1u << 5 | 1u << 6));
     assert_listed_loads(bed);
+    bed_end_thread(bed); /* what was committed and removed counts for the rate */
+    const struct ledger *ledger = &bed->service->ledger;
+    assert_int_equal(ledger->num_changes, 1);
+    assert_true(ledger->changes[0].bytes < -8 * (int64_t)MIB);
+    bed_close_service(bed);
 }
 
 static void test_retain__refusals_remove_nothing(void **state)

@@ -151,7 +151,7 @@ static void test_scrub__the_rate_is_kept(void **state)
     assert_true(loop_now_ms() - begun >= 900);
 }
 
-static void test_scrub__it_stands_still_while_somebody_loads(void **state)
+static void test_scrub__it_stands_still_while_somebody_loads_or_saves(void **state)
 {
     struct bed *bed = *state;
     struct loading loading;
@@ -160,7 +160,13 @@ static void test_scrub__it_stands_still_while_somebody_loads(void **state)
     assert_int_equal(load_open(&loading, bed, -1), 0);
     sleep_ms(800);
     assert_true(scrubbed(bed, "bytes_read") == 0);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_int_equal(peer_begin(&peers[0], STEPS + 1), 0);
     load_close(&loading);
+    sleep_ms(500);
+    assert_true(scrubbed(bed, "bytes_read") == 0);
+    peers_close(peers, RANKS); /* which gives the save up */
     wait_until(bed, "passes", 1);
 }
 
@@ -172,7 +178,7 @@ int main(void)
         CASE(test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time),
         CASE(test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only),
         CASE(test_scrub__the_rate_is_kept),
-        CASE(test_scrub__it_stands_still_while_somebody_loads),
+        CASE(test_scrub__it_stands_still_while_somebody_loads_or_saves),
     };
 #undef CASE
     log_setup("ckptd_scrub", NULL);
