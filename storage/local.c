@@ -12,13 +12,11 @@
  * where the file system refuses it. Where it is refused (or wants more than 4 KiB alignment)
  * requests go through the page cache; the sync makes them durable all the same; describe says so.
  *
- * The lock is an open-file-description lock on ".holdfast.lock", so it ends with the process
- * however that ends, and a second open in the same process is refused too. In the file is the
- * owner's pid. Holds are files that their holder keeps locked likewise; a rename makes them appear.
+ * Locks and holds are in locks.c.
  *
  * Names that begin with ".holdfast" are ours: no key can be one, list hides them. A temporary file
  * that a crash left behind is removed with its directory. */
-#include "storage/engine.h"
+#include "storage/local.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -33,37 +31,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOCK_NAME ".holdfast.lock"
-#define TEMPORARY_PREFIX ".holdfast.tmp."
-#define TEMPORARY_BYTES 64u
 #define PATH_BYTES_MAX 4096u /* of the root's path */
 /* Of openat2, which answers EAGAIN while directories are being renamed. */
 #define OPEN_TRIES_MAX 64
 
-struct local {
-    struct storage_base base;
-    int root_fd;
-    int lock_fd; /* -1 until locked */
-    bool read_only, is_quiet;
-    struct engine *engine;
-    const char *direct_text;
-    uint16_t io_priority; /* of writes */
-    char priority_text[128];
-    char refusal[256]; /* why the engine is not the first choice */
-    char text[512];
-};
-
-static struct local *local_of(struct storage *storage)
-{
-    return (struct local *)storage;
-}
-
-static int fail(const char *message, const char *key)
+int local_fail(const char *message, const char *key)
 {
     return report_errno(storage_code_of_errno(errno), message, key[0] ? key : "(root)");
 }
 
-static int refuse_read_only(const struct local *local)
+int local_refuse_read_only(const struct local *local)
 {
     if (!local->read_only)
         return 0;
@@ -73,7 +50,7 @@ static int refuse_read_only(const struct local *local)
 /* ---- paths ---- */
 
 /* A descriptor, or -1 with errno. `path` "" is the directory itself. */
-static int open_beneath(int directory, const char *path, int flags)
+int local_open_beneath(int directory, const char *path, int flags)
 {
     struct open_how how = {
         .flags = (uint64_t)(flags | O_CLOEXEC),
@@ -90,7 +67,7 @@ static int open_beneath(int directory, const char *path, int flags)
 
 static int open_directory(int directory, const char *path)
 {
-    return open_beneath(directory, path, O_RDONLY | O_DIRECTORY);
+    return local_open_beneath(directory, path, O_RDONLY | O_DIRECTORY);
 }
 
 /* Cuts the last component off: "a/b" becomes "a", "a" becomes "". */
@@ -123,7 +100,7 @@ static int make_directories(const struct local *local, const char *path)
 
 /* Opens the directory that holds `key` (made when missing, if asked); *out_name is the last
  * component. A descriptor, or -1 with errno. */
-static int open_parent(const struct local *local, const char *key, bool make, const char **out_name)
+int local_open_parent(const struct local *local, const char *key, bool make, const char **out_name)
 {
     char parent[STORAGE_KEY_MAX + 1];
     snprintf(parent, sizeof(parent), "%s", key);
@@ -167,7 +144,7 @@ static int make_root(const char *where)
         if (mkdir(path, 0777) == 0)
             error = sync_above(path);
         else if (errno != EEXIST)
-            error = fail("could not make the store's directory", path);
+            error = local_fail("could not make the store's directory", path);
         *p = end;
         if (error != 0 || end == '\0')
             return error;
@@ -189,7 +166,7 @@ static bool set_direct(int fd)
 
 static const char *probe_direct(const struct local *local)
 {
-    int fd = local->read_only ? -1 : open_beneath(local->root_fd, "", O_RDWR | O_TMPFILE);
+    int fd = local->read_only ? -1 : local_open_beneath(local->root_fd, "", O_RDWR | O_TMPFILE);
     if (fd < 0)
         return "O_DIRECT where the file system takes it";
     bool direct = set_direct(fd);
@@ -244,7 +221,7 @@ static int local_open(struct storage **out, const char *where,
     local->is_quiet = options->read_only || options->is_quiet;
     local->root_fd = open(where, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (local->root_fd < 0) {
-        error = fail("could not open the store", where);
+        error = local_fail("could not open the store", where);
         goto close_local;
     }
     int fd = open_directory(local->root_fd, "");
@@ -320,19 +297,20 @@ static int local_object_create(struct storage *storage, struct storage_object **
                                const char *key, uint64_t bytes)
 {
     struct local *local = local_of(storage);
-    int error = refuse_read_only(local);
+    int error = local_refuse_read_only(local);
     if (error != 0)
         return error;
     const char *name;
-    int parent = open_parent(local, key, true, &name);
+    int parent = local_open_parent(local, key, true, &name);
     if (parent < 0)
-        return fail("could not make the directory of an object", key);
-    int fd = open_beneath(parent, name, O_RDWR | O_CREAT | O_EXCL);
+        return local_fail("could not make the directory of an object", key);
+    int fd = local_open_beneath(parent, name, O_RDWR | O_CREAT | O_EXCL);
     if (fd < 0) {
-        error = fail("could not create an object", key);
+        error = local_fail("could not create an object", key);
         goto close_parent;
     }
-    error = reserve(fd, bytes) == 0 ? 0 : fail("could not reserve the space of an object", key);
+    error =
+        reserve(fd, bytes) == 0 ? 0 : local_fail("could not reserve the space of an object", key);
     if (error == 0)
         error = new_object(out, fd, bytes, local->io_priority);
     if (error != 0) {
@@ -350,19 +328,19 @@ close_parent:
 static int open_for_reading(int *out_fd, uint64_t *out_bytes, const struct local *local,
                             const char *key)
 {
-    int fd = open_beneath(local->root_fd, key, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    int fd = local_open_beneath(local->root_fd, key, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     if (fd < 0 && errno == ENOTDIR)
         errno = ENOENT;
     if (fd < 0)
-        return fail("could not open an object", key);
+        return local_fail("could not open an object", key);
     struct stat status;
     int error = 0;
     if (fstat(fd, &status) != 0)
-        error = fail("could not look at an object", key);
+        error = local_fail("could not look at an object", key);
     else if (!S_ISREG(status.st_mode))
         error = report_error(ERR_NOT_FOUND, NULL, "\"%s\" is not an object", key);
     else if (fcntl(fd, F_SETFL, O_RDONLY) != 0)
-        error = fail("could not open an object", key);
+        error = local_fail("could not open an object", key);
     if (error != 0) {
         close(fd);
         return error;
@@ -413,7 +391,7 @@ static int local_sync_names(struct storage *storage, const char *prefix)
         if (fd < 0 && errno == ENOTDIR)
             errno = ENOENT;
         if (fd < 0)
-            return fail("could not open a directory to make its names durable", path);
+            return local_fail("could not open a directory to make its names durable", path);
         int error = 0;
         if (fsync(fd) != 0)
             error = report_errno(ERR_IO, "could not make the names of a directory durable", path);
@@ -426,7 +404,7 @@ static int local_sync_names(struct storage *storage, const char *prefix)
 
 /* Renames without replacing; a link and an unlink do the same where the file system lacks that
  * rename. */
-static int place(int parent, const char *temporary, const char *name)
+int local_place(int parent, const char *temporary, const char *name)
 {
     if (renameat2(parent, temporary, parent, name, RENAME_NOREPLACE) == 0)
         return 0;
@@ -438,7 +416,7 @@ static int place(int parent, const char *temporary, const char *name)
     return 0;
 }
 
-static int write_all(int fd, const char *data, size_t bytes)
+int local_write_all(int fd, const char *data, size_t bytes)
 {
     while (bytes > 0) {
         ssize_t written = write(fd, data, bytes);
@@ -453,27 +431,27 @@ static int write_all(int fd, const char *data, size_t bytes)
 }
 
 /* A descriptor, or -1 with errno. */
-static int create_temporary(char out[TEMPORARY_BYTES], int parent)
+int local_create_temporary(char out[TEMPORARY_BYTES], int parent)
 {
     uint64_t nonce;
     if (getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce))
         return -1;
     snprintf(out, TEMPORARY_BYTES, "%s%016llx", TEMPORARY_PREFIX, (unsigned long long)nonce);
-    return open_beneath(parent, out, O_WRONLY | O_CREAT | O_EXCL);
+    return local_open_beneath(parent, out, O_WRONLY | O_CREAT | O_EXCL);
 }
 
 static int publish_in(struct local *local, int parent, const char *name, const char *key,
                       const void *data, size_t bytes)
 {
     char temporary[TEMPORARY_BYTES];
-    int fd = create_temporary(temporary, parent);
+    int fd = local_create_temporary(temporary, parent);
     if (fd < 0)
-        return fail("could not create a temporary file", key);
+        return local_fail("could not create a temporary file", key);
     int error = 0;
-    if (write_all(fd, data, bytes) != 0 || fsync(fd) != 0)
-        error = fail("could not write a small object", key);
-    else if (place(parent, temporary, name) != 0)
-        error = fail("could not publish a small object", key);
+    if (local_write_all(fd, data, bytes) != 0 || fsync(fd) != 0)
+        error = local_fail("could not write a small object", key);
+    else if (local_place(parent, temporary, name) != 0)
+        error = local_fail("could not publish a small object", key);
     close(fd);
     if (error != 0) {
         unlinkat(parent, temporary, 0);
@@ -492,13 +470,13 @@ static int publish_in(struct local *local, int parent, const char *name, const c
 static int local_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
 {
     struct local *local = local_of(storage);
-    int error = refuse_read_only(local);
+    int error = local_refuse_read_only(local);
     if (error != 0)
         return error;
     const char *name;
-    int parent = open_parent(local, key, true, &name);
+    int parent = local_open_parent(local, key, true, &name);
     if (parent < 0)
-        return fail("could not make the directory of a small object", key);
+        return local_fail("could not make the directory of a small object", key);
     error = publish_in(local, parent, name, key, data, bytes);
     close(parent);
     return error;
@@ -516,7 +494,7 @@ static int local_fetch(struct storage *storage, const char *key, void *data, siz
     while (error == 0 && got < wanted) {
         ssize_t moved = pread(fd, (char *)data + got, wanted - got, (off_t)got);
         if (moved < 0 && errno != EINTR)
-            error = fail("could not read a small object", key);
+            error = local_fail("could not read a small object", key);
         else if (moved == 0)
             error = report_error(ERR_CORRUPT, NULL, "\"%s\" got shorter while it was read", key);
         else if (moved > 0)
@@ -558,19 +536,21 @@ static int local_list(struct storage *storage, const char *prefix,
 {
     DIR *directory = open_names(local_of(storage)->root_fd, prefix);
     if (directory == NULL)
-        return errno == ENOENT || errno == ENOTDIR ? 0 : fail("could not open a directory", prefix);
+        return errno == ENOENT || errno == ENOTDIR
+                   ? 0
+                   : local_fail("could not open a directory", prefix);
     int result = 0;
     struct dirent *found;
     while (errno = 0, result == 0 && (found = readdir(directory)) != NULL) {
         struct storage_entry entry;
         int looked = look_at_entry(&entry, dirfd(directory), found->d_name);
         if (looked < 0)
-            result = fail("could not look at an object", found->d_name);
+            result = local_fail("could not look at an object", found->d_name);
         else if (looked == 0)
             result = visit(user, &entry);
     }
     if (result == 0 && errno != 0)
-        result = fail("could not list a directory", prefix);
+        result = local_fail("could not list a directory", prefix);
     closedir(directory);
     return result;
 }
@@ -606,9 +586,9 @@ static int sweep_directory(int parent, const char *name, struct storage_sweep *s
 static int local_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep)
 {
     struct local *local = local_of(storage);
-    int error = sweep->removes ? refuse_read_only(local) : 0;
+    int error = sweep->removes ? local_refuse_read_only(local) : 0;
     if (error == 0 && sweep_directory(local->root_fd, prefix, sweep) != 0)
-        error = fail("could not look for temporary files", prefix);
+        error = local_fail("could not look for temporary files", prefix);
     return error;
 }
 
@@ -629,139 +609,28 @@ static int remove_entry(int parent, const char *name)
 static int local_remove(struct storage *storage, const char *key)
 {
     struct local *local = local_of(storage);
-    int error = refuse_read_only(local);
+    int error = local_refuse_read_only(local);
     if (error != 0)
         return error;
     const char *name;
-    int parent = open_parent(local, key, false, &name);
+    int parent = local_open_parent(local, key, false, &name);
     if (parent < 0 && errno == ENOTDIR)
         errno = ENOENT;
     if (parent < 0)
-        return fail("could not open the directory of an object", key);
+        return local_fail("could not open the directory of an object", key);
     if (remove_entry(parent, name) != 0)
-        error = fail("could not remove an object", key);
+        error = local_fail("could not remove an object", key);
     close(parent);
     return error;
 }
 
 /* ---- the store as a whole ---- */
 
-static int report_holder(int fd)
-{
-    char pid[32] = "";
-    ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
-    pid[got > 0 ? strspn(pid, "0123456789") : 0] = '\0';
-    return report_error(ERR_BUSY, "stop it, or use another store",
-                        "the store is in use by process %s", pid[0] ? pid : "(unknown)");
-}
-
-static int local_lock(struct storage *storage)
-{
-    struct local *local = local_of(storage);
-    CHECK(local->lock_fd < 0);
-    int error = refuse_read_only(local);
-    if (error != 0)
-        return error;
-    int fd = open_beneath(local->root_fd, LOCK_NAME, O_RDWR | O_CREAT);
-    if (fd < 0)
-        return fail("could not open the lock file", LOCK_NAME);
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
-        error = errno == EAGAIN || errno == EACCES ? report_holder(fd)
-                                                   : fail("could not lock the store", LOCK_NAME);
-        close(fd);
-        return error;
-    }
-    /* Always as long, so it fits in place on a full disk, which must stay open for deletion. */
-    char pid[32];
-    int length = snprintf(pid, sizeof(pid), "%-20ld\n", (long)getpid());
-    if (pwrite(fd, pid, (size_t)length, 0) != length)
-        log_warn("storage", "could not write the pid into the lock file: %s", strerror(errno));
-    local->lock_fd = fd;
-    return 0;
-}
-
-/* ---- holds ---- */
-
-struct storage_hold {
-    int fd; /* locked */
-    char key[STORAGE_KEY_MAX + 1];
-};
-
-/* The name appears when the lock is there: nobody sees it without its holder. */
-static int hold_in(int fd, int parent, const char *temporary, const char *name, const void *data,
-                   size_t bytes)
-{
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    return fcntl(fd, F_OFD_SETLK, &lock) != 0 || write_all(fd, data, bytes) != 0
-               ? -1
-               : place(parent, temporary, name);
-}
-
-static int local_hold(struct storage *storage, struct storage_hold **out, const char *key,
-                      const void *data, size_t bytes)
-{
-    struct storage_hold *hold = calloc(1, sizeof(*hold));
-    if (hold == NULL)
-        return report_error(ERR_MEMORY, NULL, "could not allocate a hold");
-    const char *name;
-    char temporary[TEMPORARY_BYTES];
-    int error = 0, parent = open_parent(local_of(storage), key, true, &name);
-    hold->fd = parent >= 0 ? create_temporary(temporary, parent) : -1;
-    if (hold->fd < 0) {
-        error = fail("could not create a temporary file", key);
-    } else if (hold_in(hold->fd, parent, temporary, name, data, bytes) != 0) {
-        error = fail("could not hold a small object", key);
-        unlinkat(parent, temporary, 0);
-        close(hold->fd);
-    }
-    if (parent >= 0)
-        close(parent);
-    if (error != 0) {
-        free(hold);
-        return error;
-    }
-    snprintf(hold->key, sizeof(hold->key), "%s", key);
-    *out = hold;
-    return 0;
-}
-
-/* The name first: what is there has a holder. */
-static void local_release(struct storage *storage, struct storage_hold *hold)
-{
-    const char *name;
-    int parent = open_parent(local_of(storage), hold->key, false, &name);
-    if (parent >= 0) {
-        unlinkat(parent, name, 0); /* what stays is a file that nobody holds */
-        close(parent);
-    }
-    close(hold->fd);
-    free(hold);
-}
-
-/* Asking for a lock's holder needs no right to write. */
-static int local_find_holder(struct storage *storage, const char *key)
-{
-    struct local *local = local_of(storage);
-    const char *name = key != NULL ? key : LOCK_NAME;
-    int fd = open_beneath(local->root_fd, name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return fail("could not open an object", name);
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    int error = 0;
-    if (fcntl(fd, F_OFD_GETLK, &lock) != 0)
-        error = fail("could not look for the holder of an object", name);
-    else if (lock.l_type == F_UNLCK)
-        error = report_error(ERR_NOT_FOUND, NULL, "nobody holds \"%s\"", name);
-    close(fd);
-    return error;
-}
-
 static int local_space(struct storage *storage, struct storage_space *out)
 {
     struct statvfs status;
     if (fstatvfs(local_of(storage)->root_fd, &status) != 0)
-        return fail("could not ask for the free space", "");
+        return local_fail("could not ask for the free space", "");
     /* What the file system keeps for root is not ours to fill: as df counts. */
     uint64_t blocks_used = status.f_blocks - status.f_bfree;
     out->bytes_total = (blocks_used + status.f_bavail) * status.f_frsize;

@@ -1,0 +1,48 @@
+/* local.h - private to local.c and locks.c: objects as files below one directory. */
+#ifndef HOLDFAST_STORAGE_LOCAL_H
+#define HOLDFAST_STORAGE_LOCAL_H
+
+#include "storage/engine.h"
+
+#define TEMPORARY_PREFIX ".holdfast.tmp."
+#define TEMPORARY_BYTES 64u
+
+struct local {
+    struct storage_base base;
+    int root_fd;
+    int lock_fd; /* -1 until locked */
+    bool read_only, is_quiet;
+    struct engine *engine;
+    const char *direct_text;
+    uint16_t io_priority; /* of writes */
+    char priority_text[128];
+    char refusal[256]; /* why the engine is not the first choice */
+    char text[512];
+};
+
+static inline struct local *local_of(struct storage *storage)
+{
+    return (struct local *)storage;
+}
+
+/* The error of errno; `key` "" is the root. */
+int local_fail(const char *message, const char *key);
+int local_refuse_read_only(const struct local *local);
+/* Descriptors, or -1 with errno. A path "" is the directory itself. */
+int local_open_beneath(int directory, const char *path, int flags);
+/* The directory that holds `key` (made when missing, if asked); *out_name is the last component. */
+int local_open_parent(const struct local *local, const char *key, bool make, const char **out_name);
+int local_create_temporary(char out[TEMPORARY_BYTES], int parent);
+/* 0, or -1 with errno. */
+int local_write_all(int fd, const char *data, size_t bytes);
+/* Renames without replacing. 0, or -1 with errno. */
+int local_place(int parent, const char *temporary, const char *name);
+
+/* locks.c: slots of the table. */
+int local_lock(struct storage *storage);
+int local_hold(struct storage *storage, struct storage_hold **out, const char *key,
+               const void *data, size_t bytes);
+void local_release(struct storage *storage, struct storage_hold *hold);
+int local_find_holder(struct storage *storage, const char *key);
+
+#endif

@@ -1,0 +1,128 @@
+/* locks.c - of `local`: the store's one writer, and small objects that are there as long as their
+ * holder.
+ *
+ * The lock is an open-file-description lock on ".holdfast.lock", so it ends with the process
+ * however that ends, and a second open in the same process is refused too. In the file is the
+ * owner's pid. Holds are files that their holder keeps locked likewise; a rename makes them appear.
+ */
+#include "storage/local.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LOCK_NAME ".holdfast.lock"
+
+static int report_holder(int fd)
+{
+    char pid[32] = "";
+    ssize_t got = pread(fd, pid, sizeof(pid) - 1, 0);
+    pid[got > 0 ? strspn(pid, "0123456789") : 0] = '\0';
+    return report_error(ERR_BUSY, "stop it, or use another store",
+                        "the store is in use by process %s", pid[0] ? pid : "(unknown)");
+}
+
+int local_lock(struct storage *storage)
+{
+    struct local *local = local_of(storage);
+    CHECK(local->lock_fd < 0);
+    int error = local_refuse_read_only(local);
+    if (error != 0)
+        return error;
+    int fd = local_open_beneath(local->root_fd, LOCK_NAME, O_RDWR | O_CREAT);
+    if (fd < 0)
+        return local_fail("could not open the lock file", LOCK_NAME);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
+        error = errno == EAGAIN || errno == EACCES
+                    ? report_holder(fd)
+                    : local_fail("could not lock the store", LOCK_NAME);
+        close(fd);
+        return error;
+    }
+    /* Always as long, so it fits in place on a full disk, which must stay open for deletion. */
+    char pid[32];
+    int length = snprintf(pid, sizeof(pid), "%-20ld\n", (long)getpid());
+    if (pwrite(fd, pid, (size_t)length, 0) != length)
+        log_warn("storage", "could not write the pid into the lock file: %s", strerror(errno));
+    local->lock_fd = fd;
+    return 0;
+}
+
+/* ---- holds ---- */
+
+struct storage_hold {
+    int fd; /* locked */
+    char key[STORAGE_KEY_MAX + 1];
+};
+
+/* The name appears when the lock is there: nobody sees it without its holder. */
+static int hold_in(int fd, int parent, const char *temporary, const char *name, const void *data,
+                   size_t bytes)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return fcntl(fd, F_OFD_SETLK, &lock) != 0 || local_write_all(fd, data, bytes) != 0
+               ? -1
+               : local_place(parent, temporary, name);
+}
+
+int local_hold(struct storage *storage, struct storage_hold **out, const char *key,
+               const void *data, size_t bytes)
+{
+    struct storage_hold *hold = calloc(1, sizeof(*hold));
+    if (hold == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate a hold");
+    const char *name;
+    char temporary[TEMPORARY_BYTES];
+    int error = 0, parent = local_open_parent(local_of(storage), key, true, &name);
+    hold->fd = parent >= 0 ? local_create_temporary(temporary, parent) : -1;
+    if (hold->fd < 0) {
+        error = local_fail("could not create a temporary file", key);
+    } else if (hold_in(hold->fd, parent, temporary, name, data, bytes) != 0) {
+        error = local_fail("could not hold a small object", key);
+        unlinkat(parent, temporary, 0);
+        close(hold->fd);
+    }
+    if (parent >= 0)
+        close(parent);
+    if (error != 0) {
+        free(hold);
+        return error;
+    }
+    snprintf(hold->key, sizeof(hold->key), "%s", key);
+    *out = hold;
+    return 0;
+}
+
+/* The name first: what is there has a holder. */
+void local_release(struct storage *storage, struct storage_hold *hold)
+{
+    const char *name;
+    int parent = local_open_parent(local_of(storage), hold->key, false, &name);
+    if (parent >= 0) {
+        unlinkat(parent, name, 0); /* what stays is a file that nobody holds */
+        close(parent);
+    }
+    close(hold->fd);
+    free(hold);
+}
+
+/* Asking for a lock's holder needs no right to write. */
+int local_find_holder(struct storage *storage, const char *key)
+{
+    struct local *local = local_of(storage);
+    const char *name = key != NULL ? key : LOCK_NAME;
+    int fd = local_open_beneath(local->root_fd, name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return local_fail("could not open an object", name);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int error = 0;
+    if (fcntl(fd, F_OFD_GETLK, &lock) != 0)
+        error = local_fail("could not look for the holder of an object", name);
+    else if (lock.l_type == F_UNLCK)
+        error = report_error(ERR_NOT_FOUND, NULL, "nobody holds \"%s\"", name);
+    close(fd);
+    return error;
+}
