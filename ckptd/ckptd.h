@@ -19,6 +19,7 @@
 
 #include "ckptd/keep/ledger.h"
 #include "ckptd/keep/scrub.h"
+#include "ckptd/pool.h"
 #include "ckptd/save/commit.h"
 #include "ckptd/save/pace.h"
 #include "proto/arena.h"
@@ -132,28 +133,6 @@ struct fault {
 };
 void fault_take(struct fault *out, int code); /* from this thread's last error */
 int fault_raise(const struct fault *fault);   /* makes it this thread's last error */
-
-/* ---- pool.c ---- */
-
-struct pool;
-/* With `huge` in pages of 2 MiB as far as the kernel gives them. ERR_MEMORY. */
-int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes, bool huge,
-              struct storage *storage);
-void pool_close(struct pool *pool);
-uint64_t pool_segment_bytes(const struct pool *pool);
-uint64_t pool_huge_bytes(const struct pool *pool); /* of it in pages of 2 MiB */
-uint32_t pool_size(const struct pool *pool);
-uint32_t pool_free_count(const struct pool *pool);
-/* For run `run` (its tag). All or nothing. ERR_BUSY. */
-int pool_take(struct pool *pool, uint32_t *out_segments, uint32_t count, uint64_t run);
-void pool_give(struct pool *pool, const uint32_t *segments, uint32_t count);
-/* Does any still hold bytes of another run? Then pool_clean, on a worker, before they are lent. */
-bool pool_is_dirty(const struct pool *pool, const uint32_t *segments, uint32_t count);
-void pool_clean(struct pool *pool, const uint32_t *segments, uint32_t count);
-uint8_t *pool_base(const struct pool *pool, uint32_t segment);
-/* Borrowed descriptors; the second cannot be mapped writable. */
-int pool_fd(const struct pool *pool, uint32_t segment);
-int pool_fd_read_only(const struct pool *pool, uint32_t segment);
 
 /* ---- image.c ---- */
 
@@ -542,6 +521,9 @@ struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
 /* Gives a new session the images of its first saves while memory is free; appends their segments to
  * `out`, which has room for SLOTS_PER_RANK images, and returns how many. */
 uint32_t save_lend_ahead(uint32_t *out, struct session *session);
+/* The ranks of that attempt have gone: free memory that they had is made anew, before somebody
+ * waits for it. */
+void save_renew(struct service *service, struct pool_owner owner);
 void save_begin(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__BeginSaveRequest *request);
 /* Memory came back, a save or a session ended: BeginSave calls that wait may go on. */
@@ -756,7 +738,9 @@ struct service {
     struct image *images;
     struct shard_wait *starved; /* LoadShard calls that wait for segments, oldest first */
     struct timer wake_timer;
-    uint32_t chunks_in_passes;    /* READ and VERIFY */
+    uint32_t chunks_in_passes; /* READ and VERIFY */
+    struct job renewal;        /* a segment at a time */
+    bool renews, renews_more;
     struct beginning *beginnings; /* BeginSave calls that wait for an image, oldest first */
     struct timer begin_timer;
     struct connection *connections;

@@ -527,7 +527,9 @@ int image_take_segments(struct image *image, const struct run *run)
                             (unsigned long long)image->geometry.file_bytes);
     if (pool_free_count(pool) < count && pool_free_count(pool) + count_reclaimable(image) >= count)
         reclaim(image, count);
-    int error = pool_take(pool, image->segments, count, run->tag);
+    struct pool_owner owner = {.run = run->tag,
+                               .attempt = image->session ? image->session->attempt : 0};
+    int error = pool_take(pool, image->segments, count, owner);
     if (error == 0)
         image->num_segments = count;
     return error;

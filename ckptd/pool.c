@@ -2,8 +2,8 @@
  *
  * Each segment is created, sized, mapped once, backed (so that touching it later can never fail for
  * want of memory), sealed against SHRINK, GROW and SEAL (so that no holder of the descriptor can
- * make a touch fault), and registered with the storage as a fixed buffer once. The index of a
- * segment is the index of its buffer.
+ * make a touch fault), and registered with the storage as a fixed buffer. The index of a segment is
+ * the index of its buffer.
  *
  * Backing: pages of 2 MiB as far as the kernel gives them (MADV_COLLAPSE, Linux 6.1, which needs no
  * permission in /sys), the rest by fallocate. Fewer pages make every copy into a fresh mapping
@@ -11,19 +11,36 @@
  * comes first: memory that is registered is pinned, and what is pinned is not collapsed.
  *
  * Readers get a second descriptor, opened O_RDONLY through /proc, which cannot be mapped writable.
+ * The mode of the file keeps other users from opening it again in the same way, for writing.
  *
- * A segment remembers whose bytes it holds: one that goes to another run is zeroed first. Bytes of
- * one run are not zeroed between its saves: every byte of a shard is written anew.
+ * No seal takes back a writable descriptor, or a mapping: whoever had one can write there later,
+ * or punch a hole (MADV_REMOVE), and then what ckptd hashes, through its mapping, is other memory
+ * than what the device reads, the pages that are registered. So a segment belongs to one owner, the
+ * ranks of one attempt of a run; the next one, and every load, gets a new file in its place, at the
+ * same address, under the same index. What the old one held is given back to the system at once,
+ * whoever still maps it. That costs about what taking the memory at the start did, so it is done
+ * when the ranks leave, before somebody waits for it. Between the saves of an attempt nothing is.
+ *
+ * A segment remembers whose bytes it holds, too: one that goes from a load of one run to that of
+ * another is zeroed. Bytes of one run are not zeroed between its saves: every byte of a shard is
+ * written anew.
+ *
+ * Threads: a worker cleans segments (pool_clean, pool_renew), under a lock of each, two of which
+ * may meet there; nobody uses one meanwhile. The marks that say it must be cleaned are set on the
+ * service thread, when it is taken or its owner goes, and it is lent when they are off.
  *
  * Limit: the number of segments; pool_take is all or nothing and says ERR_BUSY. */
 #include "ckptd/ckptd.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef MADV_COLLAPSE
@@ -31,16 +48,23 @@
 #endif
 
 struct segment {
+    /* A worker's while it cleans, under `lock`. */
+    pthread_mutex_t lock;
     int fd, fd_read_only;
     uint8_t *base;
-    uint64_t run; /* tag of the run that had it last; 0: nobody, it holds zeros */
-    bool dirty;   /* it may hold bytes of a run before that one */
+    uint64_t huge_bytes;
+    /* Who has it, or had it last; run 0: nobody, it holds zeros; attempt 0: nobody else writes. */
+    struct pool_owner owner;
+    atomic_bool stale; /* somebody before that owner may hold it writable */
+    atomic_bool dirty; /* it may hold bytes of a run before that one */
     bool lent;
 };
 
 struct pool {
     uint64_t segment_bytes;
-    uint64_t huge_bytes; /* of all segments, in pages of 2 MiB */
+    atomic_uint_least64_t huge_bytes; /* of all segments, in pages of 2 MiB */
+    bool huge;
+    struct storage *storage; /* NULL: nothing is registered */
     uint32_t count, num_free;
     uint32_t next; /* where the search for a free one begins */
     struct segment *segments;
@@ -67,8 +91,9 @@ static uint64_t collapse(const struct segment *segment, uint64_t bytes)
     return whole > 0 && madvise(segment->base, whole, MADV_COLLAPSE) == 0 ? whole : 0;
 }
 
-static int open_segment(struct segment *segment, uint64_t bytes, uint32_t index,
-                        uint64_t *huge_bytes)
+/* Makes the file of a segment; maps it at segment->base, or where there is room when that is NULL.
+ */
+static int open_segment(struct segment *segment, uint64_t bytes, uint32_t index, bool huge)
 {
     char path[64];
     segment->fd = memfd_create("holdfast-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -76,21 +101,29 @@ static int open_segment(struct segment *segment, uint64_t bytes, uint32_t index,
         return report_errno(ERR_MEMORY, "could not make a memory segment", "memfd_create");
     if (ftruncate(segment->fd, (off_t)bytes) != 0)
         return fail_backing(index, bytes);
-    int error =
-        arena_map((void **)&segment->base, NULL, segment->fd, bytes, PROT_READ | PROT_WRITE);
+    int error = arena_map((void **)&segment->base, segment->base, segment->fd, bytes,
+                          PROT_READ | PROT_WRITE);
     if (error != 0)
         return error;
-    if (huge_bytes)
-        *huge_bytes += collapse(segment, bytes);
+    segment->huge_bytes = huge ? collapse(segment, bytes) : 0;
     if (fallocate(segment->fd, 0, 0, (off_t)bytes) != 0)
         return fail_backing(index, bytes);
-    if (fcntl(segment->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-        return report_errno(ERR_MEMORY, "could not seal a memory segment", "F_ADD_SEALS");
+    if (fcntl(segment->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
+        fchmod(segment->fd, S_IRUSR) != 0)
+        return report_errno(ERR_MEMORY, "could not seal a memory segment", "F_ADD_SEALS, fchmod");
     snprintf(path, sizeof path, "/proc/self/fd/%d", segment->fd);
     segment->fd_read_only = open(path, O_RDONLY | O_CLOEXEC);
     if (segment->fd_read_only < 0)
         return report_errno(ERR_MEMORY, "could not open a segment for reading", path);
     return 0;
+}
+
+static void close_files(const struct segment *segment)
+{
+    if (segment->fd >= 0)
+        close(segment->fd);
+    if (segment->fd_read_only >= 0)
+        close(segment->fd_read_only);
 }
 
 static int register_segments(struct pool *pool, struct storage *storage)
@@ -136,13 +169,17 @@ int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes, bo
     if (!pool)
         return report_error(ERR_MEMORY, NULL, "no memory for the pool");
     pool->segment_bytes = segment_bytes;
+    pool->huge = huge;
+    pool->storage = storage;
     pool->segments = calloc(pool_bytes / segment_bytes, sizeof *pool->segments);
     error = pool->segments ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the pool");
     for (uint64_t i = 0; i < pool_bytes / segment_bytes && error == 0; i++) {
         struct segment *segment = &pool->segments[i];
         *segment = (struct segment){.fd = -1, .fd_read_only = -1};
+        pthread_mutex_init(&segment->lock, NULL);
         pool->count++;
-        error = open_segment(segment, segment_bytes, (uint32_t)i, huge ? &pool->huge_bytes : NULL);
+        error = open_segment(segment, segment_bytes, (uint32_t)i, huge);
+        pool->huge_bytes += segment->huge_bytes;
     }
     if (error == 0)
         log_info("memory", "took %llu MiB in %u segments, %llu MiB of it in pages of 2 MiB",
@@ -167,28 +204,50 @@ void pool_close(struct pool *pool)
         struct segment *segment = &pool->segments[i];
         if (segment->base)
             munmap(segment->base, pool->segment_bytes);
-        if (segment->fd >= 0)
-            close(segment->fd);
-        if (segment->fd_read_only >= 0)
-            close(segment->fd_read_only);
+        close_files(segment);
+        pthread_mutex_destroy(&segment->lock);
     }
     free(pool->segments);
     free(pool);
 }
 
-int pool_take(struct pool *pool, uint32_t *out_segments, uint32_t count, uint64_t run)
+static bool same_owner(struct pool_owner a, struct pool_owner b)
+{
+    return a.run == b.run && a.attempt == b.attempt;
+}
+
+static void change_owner(struct segment *segment, struct pool_owner owner)
+{
+    if (segment->owner.attempt != 0 && !same_owner(segment->owner, owner))
+        segment->stale = true;
+    if (segment->owner.run != 0 && segment->owner.run != owner.run)
+        segment->dirty = true;
+    segment->owner = owner;
+}
+
+/* Could `owner` use it as it is? */
+static bool is_ready(const struct segment *segment, struct pool_owner owner)
+{
+    struct segment would = {.owner = segment->owner};
+    change_owner(&would, owner);
+    return !segment->stale && !segment->dirty && !would.stale && !would.dirty;
+}
+
+int pool_take(struct pool *pool, uint32_t *out_segments, uint32_t count, struct pool_owner owner)
 {
     if (count > pool->num_free)
         return report_error(ERR_BUSY, "enlarge memory.pool_bytes, or load and save less at once",
                             "%u segments were wanted, %u of %u are free", count, pool->num_free,
                             pool->count);
-    for (uint32_t taken = 0; taken < count; pool->next = (pool->next + 1) % pool->count) {
+    /* First round: what needs no cleaning. */
+    for (uint32_t taken = 0, looked = 0; taken < count;
+         looked++, pool->next = (pool->next + 1) % pool->count) {
         struct segment *segment = &pool->segments[pool->next];
-        if (segment->lent)
+        CHECK(looked < 2 * pool->count);
+        if (segment->lent || (looked < pool->count && !is_ready(segment, owner)))
             continue;
         segment->lent = true;
-        segment->dirty |= segment->run != 0 && segment->run != run;
-        segment->run = run;
+        change_owner(segment, owner);
         out_segments[taken++] = pool->next;
     }
     pool->num_free -= count;
@@ -206,20 +265,80 @@ void pool_give(struct pool *pool, const uint32_t *segments, uint32_t count)
 
 bool pool_is_dirty(const struct pool *pool, const uint32_t *segments, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if (pool->segments[segments[i]].dirty)
+    for (uint32_t i = 0; i < count; i++) {
+        const struct segment *segment = &pool->segments[segments[i]];
+        if (segment->stale || segment->dirty)
             return true;
+    }
     return false;
 }
 
-void pool_clean(struct pool *pool, const uint32_t *segments, uint32_t count)
+/* A new file in the place of the old one, whose memory goes first: the pool is a budget. */
+static int renew(struct pool *pool, struct segment *segment)
 {
-    for (uint32_t i = 0; i < count; i++) {
-        struct segment *segment = &pool->segments[segments[i]];
-        if (segment->dirty)
-            memset(segment->base, 0, pool->segment_bytes);
-        segment->dirty = false;
+    uint32_t index = (uint32_t)(segment - pool->segments);
+    struct segment fresh = {.fd = -1, .fd_read_only = -1, .base = segment->base};
+    if (pool->storage)
+        storage_replace_buffer(pool->storage, index, NULL);
+    if (fallocate(segment->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                  (off_t)pool->segment_bytes) != 0)
+        log_warn("memory", "a segment's memory stays with those who had it: %s", strerror(errno));
+    int error = open_segment(&fresh, pool->segment_bytes, index, pool->huge);
+    if (error != 0) { /* stale as before, whichever file is mapped */
+        close_files(&fresh);
+        return error;
     }
+    if (pool->storage)
+        storage_replace_buffer(pool->storage, index,
+                               &(struct iovec){segment->base, pool->segment_bytes});
+    close_files(segment);
+    pool->huge_bytes += fresh.huge_bytes - segment->huge_bytes;
+    segment->fd = fresh.fd;
+    segment->fd_read_only = fresh.fd_read_only;
+    segment->huge_bytes = fresh.huge_bytes;
+    return 0;
+}
+
+static int clean(struct pool *pool, struct segment *segment)
+{
+    pthread_mutex_lock(&segment->lock);
+    bool stale = segment->stale;
+    int error = stale ? renew(pool, segment) : 0;
+    if (!stale && segment->dirty)
+        memset(segment->base, 0, pool->segment_bytes);
+    if (error == 0)
+        segment->stale = segment->dirty = false;
+    pthread_mutex_unlock(&segment->lock);
+    return error;
+}
+
+int pool_clean(struct pool *pool, const uint32_t *segments, uint32_t count)
+{
+    int error = 0;
+    for (uint32_t i = 0; i < count && error == 0; i++)
+        error = clean(pool, &pool->segments[segments[i]]);
+    return error;
+}
+
+bool pool_disown(struct pool *pool, struct pool_owner owner)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < pool->count; i++) {
+        struct segment *segment = &pool->segments[i];
+        if (!segment->lent && same_owner(segment->owner, owner))
+            change_owner(segment, (struct pool_owner){.run = owner.run});
+        any |= segment->stale;
+    }
+    return any;
+}
+
+bool pool_renew(struct pool *pool)
+{
+    uint32_t i = 0;
+    while (i < pool->count && !pool->segments[i].stale)
+        i++;
+    /* A failure ends it: whoever needs the segment tries again, and hears why not. */
+    return i < pool->count && clean(pool, &pool->segments[i]) == 0;
 }
 
 uint64_t pool_segment_bytes(const struct pool *pool)

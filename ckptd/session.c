@@ -205,6 +205,19 @@ static void leave_saves(struct session *session)
     restore_wake(session->service); /* images of checkpoints have no writer now: they are proven */
 }
 
+/* Nobody else of its attempt is connected. */
+static bool is_alone(const struct session *session)
+{
+    const struct service *service = session->service;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        const struct session *other = &service->sessions[i];
+        if (other != session && other->token != 0 && other->is_rank && other->run == session->run &&
+            other->attempt == session->attempt)
+            return false;
+    }
+    return true;
+}
+
 void session_end(struct session *session, const char *why)
 {
     struct service *service = session->service;
@@ -226,6 +239,8 @@ void session_end(struct session *session, const char *why)
     if (session->connection)
         door_part(session->connection);
     bool was_rank = session->is_rank;
+    if (was_rank && is_alone(session))
+        save_renew(service, (struct pool_owner){session->run->tag, session->attempt});
     session->token = 0;
     save_begin_wake(service); /* its own call may be among those that wait */
     if (was_rank && !service->draining)
@@ -245,6 +260,8 @@ void session_end_older(struct run *run, uint64_t attempt)
 
 bool session_may_map(const struct session *session, uint32_t segment, bool writable)
 {
+    if (pool_is_dirty(session->service->pool, &segment, 1))
+        return false; /* it is being cleaned for the session */
     if (!writable)
         return restore_lends(session, segment);
     for (uint32_t slot = 0; slot < SLOTS_PER_RANK; slot++) {

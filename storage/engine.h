@@ -41,6 +41,7 @@ struct engine_ops {
     /* Waits for every request that was submitted. */
     void (*close)(struct engine *engine);
     int (*register_buffers)(struct engine *engine, const struct iovec *buffers, uint32_t count);
+    void (*replace_buffer)(struct engine *engine, uint32_t index, const struct iovec *buffer);
     void (*submit)(struct engine *engine, struct storage_request *request);
     /* "io_uring, depth 32, 8 fixed buffers"; borrowed until register_buffers. */
     const char *(*describe)(struct engine *engine);

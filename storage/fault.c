@@ -454,6 +454,12 @@ static int fault_register_buffers(struct storage *storage, const struct iovec *b
     return storage_register_buffers(fault_of(storage)->inner, buffers, count);
 }
 
+static void fault_replace_buffer(struct storage *storage, uint32_t index,
+                                 const struct iovec *buffer)
+{
+    storage_replace_buffer(fault_of(storage)->inner, index, buffer);
+}
+
 /* ---- big objects ---- */
 
 static void add_object(struct fault *fault, struct fault_object *object)
@@ -743,6 +749,7 @@ const struct storage_ops storage_fault = {
     .open = fault_open,
     .close = fault_close,
     .register_buffers = fault_register_buffers,
+    .replace_buffer = fault_replace_buffer,
     .object_create = fault_object_create,
     .object_open = fault_object_open,
     .object_close = fault_object_close,

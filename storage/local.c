@@ -259,6 +259,13 @@ static int local_register_buffers(struct storage *storage, const struct iovec *b
     return error;
 }
 
+static void local_replace_buffer(struct storage *storage, uint32_t index,
+                                 const struct iovec *buffer)
+{
+    struct engine *engine = local_of(storage)->engine;
+    engine->ops->replace_buffer(engine, index, buffer);
+}
+
 static const char *local_describe(struct storage *storage)
 {
     return local_of(storage)->text;
@@ -647,6 +654,7 @@ const struct storage_ops storage_local = {
     .open = local_open,
     .close = local_close,
     .register_buffers = local_register_buffers,
+    .replace_buffer = local_replace_buffer,
     .object_create = local_object_create,
     .object_open = local_object_open,
     .object_close = local_object_close,

@@ -77,6 +77,11 @@ static int pwrite_register_buffers(struct engine *base, const struct iovec *buff
     return 0;
 }
 
+static void pwrite_replace_buffer(struct engine *base, uint32_t index, const struct iovec *buffer)
+{
+    (void)base, (void)index, (void)buffer;
+}
+
 static void pwrite_submit(struct engine *base, struct storage_request *request)
 {
     workers_submit(((struct pwrite_engine *)base)->workers, request);
@@ -92,6 +97,7 @@ const struct engine_ops engine_pwrite = {
     .open = pwrite_open,
     .close = pwrite_close,
     .register_buffers = pwrite_register_buffers,
+    .replace_buffer = pwrite_replace_buffer,
     .submit = pwrite_submit,
     .describe = pwrite_describe,
 };

@@ -139,6 +139,13 @@ int storage_register_buffers(struct storage *storage, const struct iovec *buffer
     return ops->register_buffers ? ops->register_buffers(storage, buffers, count) : 0;
 }
 
+void storage_replace_buffer(struct storage *storage, uint32_t index, const struct iovec *buffer)
+{
+    const struct storage_ops *ops = ops_of(storage);
+    if (ops->replace_buffer)
+        ops->replace_buffer(storage, index, buffer);
+}
+
 int storage_object_create(struct storage *storage, struct storage_object **out, const char *key,
                           uint64_t bytes)
 {

@@ -108,6 +108,10 @@ struct storage_ops {
      * is buffers[i]. Refusal by the system (RLIMIT_MEMLOCK) is not an error: requests then run
      * unregistered. */
     int (*register_buffers)(struct storage *storage, const struct iovec *buffers, uint32_t count);
+    /* (optional) Lets go of the memory of a registered buffer, and puts `buffer` in its place;
+     * NULL: nothing yet. No request on it may be under way. Any thread. What the system refuses
+     * runs unregistered. */
+    void (*replace_buffer)(struct storage *storage, uint32_t index, const struct iovec *buffer);
     /* Exclusive create with `bytes` (a multiple of STORAGE_ALIGN) reserved; missing directories are
      * created. Writes past `bytes` fail with ERR_INVALID. Closing an unfinished object leaves it:
      * the caller removes it. ERR_SPACE, ERR_EXISTS. */
@@ -190,6 +194,7 @@ int storage_open(struct storage **out, const struct storage_ops *ops, const char
                  const struct storage_options *options);
 void storage_close(struct storage *storage);
 int storage_register_buffers(struct storage *storage, const struct iovec *buffers, uint32_t count);
+void storage_replace_buffer(struct storage *storage, uint32_t index, const struct iovec *buffer);
 int storage_object_create(struct storage *storage, struct storage_object **out, const char *key,
                           uint64_t bytes);
 int storage_object_open(struct storage *storage, struct storage_object **out, const char *key,

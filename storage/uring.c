@@ -95,6 +95,8 @@ static bool is_fixed(struct uring_engine *engine, const struct storage_request *
         return false;
     CHECK((uint32_t)request->buffer < engine->num_buffers);
     const struct iovec *buffer = &engine->buffers[request->buffer];
+    if (buffer->iov_base == NULL)
+        return false; /* it was replaced, and the kernel did not take the new one */
     const char *start = buffer->iov_base, *data = request->data;
     CHECK(data >= start && data + request->bytes <= start + buffer->iov_len);
     return true;
@@ -322,6 +324,23 @@ static int uring_register_buffers(struct engine *base, const struct iovec *buffe
     return 0;
 }
 
+/* The kernel keeps what is registered pinned, whatever becomes of the mapping: so the place is
+ * emptied before the memory goes. Which thread calls does not matter to it; the ring thread sees
+ * the new address with the first request on it. */
+static void uring_replace_buffer(struct engine *base, uint32_t index, const struct iovec *buffer)
+{
+    struct uring_engine *engine = (struct uring_engine *)base;
+    const struct iovec none = {NULL, 0};
+    CHECK(index < engine->num_buffers);
+    engine->buffers[index] = none;
+    if (!atomic_load_explicit(&engine->registered, memory_order_acquire))
+        return;
+    if (io_uring_register_buffers_update_tag(&engine->ring, index, buffer ? buffer : &none, NULL,
+                                             1) == 1 &&
+        buffer != NULL)
+        engine->buffers[index] = *buffer;
+}
+
 static void uring_submit(struct engine *base, struct storage_request *request)
 {
     struct uring_engine *engine = (struct uring_engine *)base;
@@ -346,6 +365,7 @@ const struct engine_ops engine_uring = {
     .open = uring_open,
     .close = uring_close,
     .register_buffers = uring_register_buffers,
+    .replace_buffer = uring_replace_buffer,
     .submit = uring_submit,
     .describe = uring_describe,
 };

@@ -118,9 +118,10 @@ int pass_open_file(struct image *image)
 {
     const struct manifest_summary *summary = &image->checkpoint->summary;
     struct storage *storage = image->service->storage;
-    pool_clean(image->service->pool, image->segments, image->num_segments);
-    int error =
-        file_open(&image->object, storage, summary, image->shard, image->geometry.file_bytes);
+    int error = pool_clean(image->service->pool, image->segments, image->num_segments);
+    if (error == 0)
+        error =
+            file_open(&image->object, storage, summary, image->shard, image->geometry.file_bytes);
     if (error == 0)
         error = file_read_table(&image->stored_table, storage, image->object, &image->geometry,
                                 image->table_hash, summary, image->shard);

@@ -32,8 +32,8 @@ void load_settle(struct image *image);
  * it now. */
 int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting);
 void pass_verify(struct image *image);
-/* On a worker: zeroes the segments where another run had them, opens and measures the file, reads
- * its checksum table and proves it by the manifest. */
+/* On a worker: cleans the segments where others had them, opens and measures the file, reads its
+ * checksum table and proves it by the manifest. */
 int pass_open_file(struct image *image);
 /* The blocks of chunks [first, end), read and hashed, against that table. ERR_CORRUPT names the
  * first that differs. */

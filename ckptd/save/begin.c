@@ -1,8 +1,8 @@
 /* begin.c - BeginSave: an image for one rank's part of a save, now or a little later.
  *
  *   the call ──► may this rank save this step? ──► an image: a spare one, free memory, or memory
- *      ▲                                    │      that nobody needs more ──► zeroed where another
- *      └── parked until memory comes back ◄─┘      run had it ──► the save, its stage, the answer
+ *      ▲                                    │      that nobody needs more ──► renewed where others
+ *      └── parked until memory comes back ◄─┘      had it ──► the save, its stage, the answer
  *
  * A rank says how long it is ready to wait for an image (busy_ms, 0: not at all). The call is then
  * parked, and taken up again from the top whenever memory comes back or a save ends, the oldest
@@ -33,8 +33,9 @@ struct beginning {
     const Holdfast__V1__BeginSaveRequest *request; /* lives as long as the call */
     struct timer timer;                            /* armed while parked */
     int64_t until_ms;
-    struct image *image; /* whose segments are being zeroed */
+    struct image *image; /* whose segments are being cleaned */
     struct job job;
+    struct fault fault; /* of that */
 };
 
 static void advance(struct beginning *beginning);
@@ -44,8 +45,10 @@ static void advance(struct beginning *beginning);
 static void work_clean(struct job *job)
 {
     struct beginning *beginning = CONTAINER_OF(job, struct beginning, job);
-    pool_clean(beginning->service->pool, beginning->image->segments,
-               beginning->image->num_segments);
+    int error = pool_clean(beginning->service->pool, beginning->image->segments,
+                           beginning->image->num_segments);
+    if (error != 0)
+        fault_take(&beginning->fault, error);
 }
 
 static void cleaned(struct event *event)
@@ -53,10 +56,15 @@ static void cleaned(struct event *event)
     struct beginning *beginning = CONTAINER_OF(event, struct beginning, job.done);
     beginning->image->readers--;
     image_settle(beginning->image);
-    advance(beginning);
+    if (beginning->fault.code == 0) {
+        advance(beginning);
+        return;
+    }
+    rpc_call_fail(beginning->call, fault_raise(&beginning->fault));
+    free(beginning);
 }
 
-/* Zeroes what another run left. GOES_ON when the call will be taken up again. */
+/* Others had the memory, and may still hold it. GOES_ON when the call will be taken up again. */
 static int clean_image(struct beginning *beginning, struct image *image)
 {
     struct service *service = image->service;
@@ -102,18 +110,41 @@ static int fill_slot(struct session *session, uint32_t slot)
     int error = image_new_window(&image, session->service, &rank->geometry, rank->image_segments);
     if (error != 0)
         return error;
+    image->session = session;
+    image->slot = slot;
     error = image_take_segments(image, session->run);
     if (error != 0) {
         image_free(image);
         return error;
     }
-    image->session = session;
-    image->slot = slot;
     session->slots[slot] = image;
     return 0;
 }
 
-/* Never at the cost of another, and never what must be zeroed first: then the save sees to it. */
+static void work_renew(struct job *job)
+{
+    struct service *service = CONTAINER_OF(job, struct service, renewal);
+    service->renews_more = pool_renew(service->pool);
+}
+
+static void renewed(struct event *event)
+{
+    struct service *service = CONTAINER_OF(event, struct service, renewal.done);
+    service->renews = service->renews_more && !service->draining;
+    if (service->renews)
+        loop_work(service->loop, &service->renewal);
+}
+
+void save_renew(struct service *service, struct pool_owner owner)
+{
+    if (!pool_disown(service->pool, owner) || service->renews || service->draining)
+        return;
+    service->renews = true;
+    service->renewal = (struct job){.work = work_renew, .done.run = renewed};
+    loop_work(service->loop, &service->renewal);
+}
+
+/* Never at the cost of another, and never what must be cleaned first: then the save sees to it. */
 uint32_t save_lend_ahead(uint32_t *out, struct session *session)
 {
     struct service *service = session->service;

@@ -1,7 +1,8 @@
 /* ckptd_pool.c - the segments that images are made of.
  *
- * Goal: a segment cannot be resized, is backed by memory, is lent to one at a time, and never shows
- * one run the bytes of another. Method: a pool of four small segments, no storage. */
+ * Goal: a segment cannot be resized, is backed by memory, is lent to one at a time, never shows one
+ * run the bytes of another, and is out of reach of those who wrote into it before. Method: a pool
+ * of four small segments, no storage. */
 #include "ckptd/ckptd.h"
 
 #include <fcntl.h>
@@ -12,13 +13,17 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #define SEGMENT (1u << 20)
 #define COUNT 4u
+#define LOAD_OF(run_tag) ((struct pool_owner){.run = (run_tag)})
+#define RANKS_OF(run_tag, number) ((struct pool_owner){.run = (run_tag), .attempt = (number)})
 
 static int set_up(void **state)
 {
@@ -35,11 +40,11 @@ static void test_pool__all_or_nothing_is_taken(void **state)
 {
     struct pool *pool = *state;
     uint32_t first[COUNT], second[COUNT];
-    assert_int_equal(pool_take(pool, first, 3, 1), 0);
+    assert_int_equal(pool_take(pool, first, 3, LOAD_OF(1)), 0);
     assert_int_equal(pool_free_count(pool), 1);
-    assert_int_equal(pool_take(pool, second, 2, 1), ERR_BUSY);
+    assert_int_equal(pool_take(pool, second, 2, LOAD_OF(1)), ERR_BUSY);
     assert_int_equal(pool_free_count(pool), 1);
-    assert_int_equal(pool_take(pool, second, 1, 1), 0);
+    assert_int_equal(pool_take(pool, second, 1, LOAD_OF(1)), 0);
     for (uint32_t i = 0; i < 3; i++)
         assert_int_not_equal(first[i], second[0]);
     pool_give(pool, first, 3);
@@ -75,17 +80,17 @@ static void test_pool__another_run_finds_zeros(void **state)
 {
     struct pool *pool = *state;
     uint32_t segments[COUNT];
-    assert_int_equal(pool_take(pool, segments, COUNT, 1), 0);
+    assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(1)), 0);
     assert_false(pool_is_dirty(pool, segments, COUNT));
     memset(pool_base(pool, segments[2]), 0xab, SEGMENT);
     pool_give(pool, segments, COUNT);
     /* Taken for run 2 and given back unused: it is still dirty for run 2 the next time. */
-    assert_int_equal(pool_take(pool, segments, COUNT, 2), 0);
+    assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(2)), 0);
     assert_true(pool_is_dirty(pool, segments, COUNT));
     pool_give(pool, segments, COUNT);
-    assert_int_equal(pool_take(pool, segments, COUNT, 2), 0);
+    assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(2)), 0);
     assert_true(pool_is_dirty(pool, segments, COUNT));
-    pool_clean(pool, segments, COUNT);
+    assert_int_equal(pool_clean(pool, segments, COUNT), 0);
     assert_false(pool_is_dirty(pool, segments, COUNT));
     for (uint32_t i = 0; i < COUNT; i++)
         for (uint32_t b = 0; b < SEGMENT; b++)
@@ -97,12 +102,142 @@ static void test_pool__the_same_run_keeps_its_bytes(void **state)
 {
     struct pool *pool = *state;
     uint32_t segments[COUNT];
-    assert_int_equal(pool_take(pool, segments, COUNT, 5), 0);
+    assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(5)), 0);
     pool_base(pool, segments[0])[0] = 1;
     pool_give(pool, segments, COUNT);
-    assert_int_equal(pool_take(pool, segments, COUNT, 5), 0);
+    assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(5)), 0);
     assert_false(pool_is_dirty(pool, segments, COUNT));
     pool_give(pool, segments, COUNT);
+}
+
+/* Of one segment, as a rank has it. */
+static uint8_t *map_writable(const struct pool *pool, uint32_t segment)
+{
+    void *map = mmap(NULL, SEGMENT, PROT_READ | PROT_WRITE, MAP_SHARED, pool_fd(pool, segment), 0);
+    assert_true(map != MAP_FAILED);
+    return map;
+}
+
+static void test_pool__another_attempt_is_out_of_reach_of_the_one_before(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t segments[COUNT];
+    struct stat info;
+    assert_int_equal(pool_take(pool, segments, COUNT, RANKS_OF(1, 1)), 0);
+    assert_false(pool_is_dirty(pool, segments, COUNT));
+    uint8_t *former = map_writable(pool, segments[1]), *base = pool_base(pool, segments[1]);
+    int former_fd = dup(pool_fd(pool, segments[1]));
+    memset(former, 7, SEGMENT);
+    assert_int_equal(base[5], 7);
+    pool_give(pool, segments, COUNT);
+    assert_int_equal(pool_take(pool, segments, COUNT, RANKS_OF(1, 2)), 0);
+    assert_true(pool_is_dirty(pool, segments, COUNT));
+    assert_int_equal(pool_clean(pool, segments, COUNT), 0);
+    assert_false(pool_is_dirty(pool, segments, COUNT));
+    for (uint32_t i = 0; i < COUNT; i++)
+        for (uint32_t b = 0; b < SEGMENT; b++)
+            assert_int_equal(pool_base(pool, i)[b], 0);
+    assert_int_equal(fstat(former_fd, &info), 0);
+    assert_int_equal(info.st_blocks, 0); /* its memory is the system's again */
+    uint8_t *now = map_writable(pool, segments[1]);
+    memset(now, 9, SEGMENT);
+    memset(former, 8, SEGMENT / 2);
+    assert_int_equal(madvise(former, SEGMENT, MADV_REMOVE), 0);
+    assert_ptr_equal(pool_base(pool, segments[1]), base); /* images keep addresses */
+    for (uint32_t b = 0; b < SEGMENT; b++)
+        assert_int_equal(base[b], 9);
+    munmap(former, SEGMENT);
+    munmap(now, SEGMENT);
+    close(former_fd);
+    pool_give(pool, segments, COUNT);
+}
+
+static void test_pool__a_load_is_out_of_reach_of_the_ranks_before(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t segments[COUNT];
+    assert_int_equal(pool_take(pool, segments, COUNT, RANKS_OF(1, 1)), 0);
+    uint8_t *former = map_writable(pool, segments[0]);
+    pool_give(pool, segments, COUNT);
+    assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(1)), 0);
+    assert_true(pool_is_dirty(pool, segments, COUNT));
+    assert_int_equal(pool_clean(pool, segments, COUNT), 0);
+    former[3] = 3;
+    assert_int_equal(pool_base(pool, segments[0])[3], 0);
+    munmap(former, SEGMENT);
+    pool_give(pool, segments, COUNT);
+    assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(1)), 0); /* nobody else wrote */
+    assert_false(pool_is_dirty(pool, segments, COUNT));
+    assert_int_equal(pool_take(pool, segments, 1, LOAD_OF(1)), ERR_BUSY);
+    pool_give(pool, segments, COUNT);
+}
+
+static void test_pool__what_needs_no_cleaning_is_taken_first(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t first[2], second[2], again[2];
+    for (uint32_t round = 0; round < 3; round++) {
+        assert_int_equal(pool_take(pool, first, 2, RANKS_OF(1, 1)), 0);
+        assert_int_equal(pool_take(pool, second, 2, RANKS_OF(2, 1)), 0);
+        pool_give(pool, first, 2);
+        pool_give(pool, second, 2);
+    }
+    assert_int_equal(pool_take(pool, again, 2, RANKS_OF(1, 1)), 0);
+    assert_false(pool_is_dirty(pool, again, 2)); /* its own, though the others were next */
+    pool_give(pool, again, 2);
+    assert_int_equal(pool_take(pool, again, 2, RANKS_OF(2, 1)), 0);
+    assert_false(pool_is_dirty(pool, again, 2));
+    pool_give(pool, again, 2);
+}
+
+static void test_pool__what_ranks_left_is_renewed_before_somebody_asks(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t kept[1], given[3], all[3], rounds = 0;
+    assert_int_equal(pool_take(pool, kept, 1, RANKS_OF(1, 1)), 0);
+    assert_int_equal(pool_take(pool, given, 3, RANKS_OF(1, 1)), 0);
+    int fd = pool_fd(pool, kept[0]);
+    assert_false(pool_disown(pool, RANKS_OF(1, 1))); /* all are in use */
+    assert_false(pool_renew(pool));
+    pool_give(pool, given, 3);
+    assert_false(pool_disown(pool, RANKS_OF(1, 2)));
+    assert_true(pool_disown(pool, RANKS_OF(1, 1)));
+    while (pool_renew(pool))
+        rounds++;
+    assert_int_equal(rounds, 3);
+    assert_int_equal(pool_fd(pool, kept[0]), fd); /* an image that stays in memory keeps its own */
+    assert_false(pool_is_dirty(pool, kept, 1));
+    assert_int_equal(pool_take(pool, all, 3, RANKS_OF(1, 2)), 0);
+    assert_false(pool_is_dirty(pool, all, 3));
+    pool_give(pool, all, 3);
+    pool_give(pool, kept, 1);
+}
+
+/* Can user `uid`, who got the descriptor, open it again for writing? 2: he can open nothing so. */
+static int open_again_as(uid_t uid, int fd)
+{
+    char path[64], control[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    snprintf(control, sizeof control, "/proc/self/fd/%d", memfd_create("control", 0));
+    if (setgid(uid) != 0 || setuid(uid) != 0 || prctl(PR_SET_DUMPABLE, 1) != 0 ||
+        open(control, O_RDWR) < 0)
+        return 2;
+    return open(path, O_RDWR) >= 0;
+}
+
+static void test_pool__another_user_cannot_open_for_writing_what_he_may_read(void **state)
+{
+    struct pool *pool = *state;
+    int status;
+    if (geteuid() != 0) {
+        print_message("skipped: only root can become another user\n");
+        skip();
+    }
+    pid_t child = fork();
+    if (child == 0)
+        _exit(open_again_as(65534, pool_fd_read_only(pool, 0)));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 /* "ShmemPmdMapped" of the mapping at `base`, in bytes: what the kernel says it maps in pages of 2
@@ -168,6 +303,11 @@ int main(void)
         CASE(test_pool__a_reader_cannot_map_for_writing),
         CASE(test_pool__another_run_finds_zeros),
         CASE(test_pool__the_same_run_keeps_its_bytes),
+        CASE(test_pool__another_attempt_is_out_of_reach_of_the_one_before),
+        CASE(test_pool__a_load_is_out_of_reach_of_the_ranks_before),
+        CASE(test_pool__what_needs_no_cleaning_is_taken_first),
+        CASE(test_pool__what_ranks_left_is_renewed_before_somebody_asks),
+        CASE(test_pool__another_user_cannot_open_for_writing_what_he_may_read),
         cmocka_unit_test(test_pool__what_it_calls_huge_pages_are_huge_pages),
         cmocka_unit_test(test_pool__more_memory_than_there_is_is_refused_in_words),
     };

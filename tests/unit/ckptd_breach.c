@@ -1,0 +1,304 @@
+/* ckptd_breach.c - trainers that do to their memory what they must not.
+ *
+ * Goal: whatever a rank does to its arena (holes, truncation, seals, late writes), ckptd goes on,
+ * nothing that was committed is served changed, and above all nobody else's save is touched: what
+ * other ranks save afterwards is whole on disk, also while the offender goes on from its old
+ * mappings. Method: a raw client; a pool so small that the next attempt gets the same segments; a
+ * restart, so that loads come from the disk and not from memory. SEED=<n> and ROUNDS=<n>.
+ * time limit: 120 s */
+#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/random.h"
+
+#define SMALL_POOL (10 * MIB) /* two images of one rank */
+
+static struct peer peers[RANKS];
+
+static int set_up(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    bed->config.pool_bytes = SMALL_POOL;
+    memset(peers, 0, sizeof peers);
+    return bed_start(bed);
+}
+
+static int tear_down(void **state)
+{
+    bed_free(*state);
+    return 0;
+}
+
+static void open_world(struct bed *bed)
+{
+    assert_int_equal(open_attempt(bed, 1), 0);
+    assert_int_equal(peers_open(peers, bed, 1), 0);
+}
+
+static void restart(struct bed *bed)
+{
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+}
+
+/* ---- the offender ---- */
+
+enum deed { PUNCH, WRITE, NUM_DEEDS };
+
+/* Once over everything that the peer has mapped. */
+static void offend(const struct peer *peer, enum deed deed)
+{
+    size_t bytes = (size_t)peer->bed->config.segment_bytes;
+    for (uint32_t i = 0; i < POOL_SEGMENTS_MAX; i++) {
+        if (peer->mapped[i] && deed == WRITE)
+            memset(peer->mapped[i], 0xee, bytes);
+        else if (peer->mapped[i] && madvise(peer->mapped[i], bytes, MADV_REMOVE) != 0)
+            fail_msg("a hole could not be punched: %s", strerror(errno));
+    }
+}
+
+struct offender {
+    const struct peer *peer;
+    atomic_bool stop;
+    pthread_t thread;
+};
+
+static void *offend_on(void *argument)
+{
+    struct offender *offender = argument;
+    for (int i = 0; !offender->stop; i++) {
+        offend(offender->peer, i % NUM_DEEDS);
+        sleep_ms(1);
+    }
+    return NULL;
+}
+
+/* The peer hangs up, as a killed rank does, but its mappings stay: another process has them, too.
+ */
+static struct peer leave_with_mappings(void)
+{
+    struct peer former = peers[0];
+    memset(peers[0].mapped, 0, sizeof peers[0].mapped);
+    peer_close(&peers[0]);
+    return former;
+}
+
+static uint32_t count_shared(const struct peer *former)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < peers[0].num_segments; i++)
+        count += former->mapped[peers[0].segments[i]] != NULL;
+    return count;
+}
+
+static void unmap(const struct peer *former)
+{
+    for (uint32_t i = 0; i < POOL_SEGMENTS_MAX; i++)
+        if (former->mapped[i])
+            munmap(former->mapped[i], (size_t)former->bed->config.segment_bytes);
+}
+
+/* ---- the harm to others ---- */
+
+static void test_breach__a_hole_does_not_part_the_next_attempt_from_its_disk(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed);
+    for (uint64_t step = 1; step <= 2; step++)
+        assert_true(save_step(peers, 1, step));
+    offend(&peers[0], PUNCH);
+    struct peer former = leave_with_mappings();
+    open_world(bed);
+    for (uint64_t step = 3; step <= 4; step++) {
+        assert_true(save_step(peers, 1, step));
+        assert_true(count_shared(&former) > 0); /* or this tests nothing */
+    }
+    peers_close(peers, 1);
+    unmap(&former);
+    restart(bed);
+    for (uint64_t step = 1; step <= 4; step++)
+        assert_int_equal(load_all(bed, (int64_t)step, NULL), 0);
+}
+
+static void test_breach__a_hole_does_not_part_a_load_from_its_disk(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed);
+    for (uint64_t step = 1; step <= 3; step++)
+        assert_true(save_step(peers, 1, step));
+    offend(&peers[0], PUNCH);
+    struct peer former = leave_with_mappings();
+    for (uint64_t step = 1; step <= 3; step++) /* 1 takes the memory of 2 or 3 */
+        assert_int_equal(load_all(bed, (int64_t)step, NULL), 0);
+    unmap(&former);
+    Holdfast__V1__ListReply *reply = bed_list(bed);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_string_equal(reply->checkpoints[i]->damage, "");
+    FREE_REPLY(reply);
+}
+
+static void test_breach__who_writes_on_after_his_attempt_reaches_no_other(void **state)
+{
+    struct bed *bed = *state;
+    const char *text = getenv("ROUNDS");
+    uint64_t rounds = text ? strtoull(text, NULL, 10) : 4, step = 0;
+    open_world(bed);
+    for (uint64_t round = 0; round < rounds; round++) {
+        assert_true(save_step(peers, 1, ++step));
+        assert_true(save_step(peers, 1, ++step));
+        struct peer former = leave_with_mappings();
+        struct offender offender = {.peer = &former};
+        assert_int_equal(pthread_create(&offender.thread, NULL, offend_on, &offender), 0);
+        open_world(bed);
+        for (int i = 0; i < 4; i++)
+            assert_true(save_step(peers, 1, ++step));
+        assert_true(count_shared(&former) > 0);
+        offender.stop = true;
+        pthread_join(offender.thread, NULL);
+        unmap(&former);
+    }
+    peers_close(peers, 1);
+    restart(bed);
+    for (uint64_t i = 1; i <= step; i++)
+        assert_int_equal(load_all(bed, (int64_t)i, NULL), 0);
+}
+
+/* ---- the harm to oneself ---- */
+
+/* At each point of a save of its own. What is committed all the same is what was hashed, or found
+ * at the first read; the one before is whole; ckptd goes on. */
+static void offend_while_saving(struct bed *bed, enum deed deed, int when)
+{
+    struct loading loading;
+    open_world(bed);
+    assert_true(save_step(peers, 1, 1));
+    assert_int_equal(peer_begin(&peers[0], 2), 0);
+    if (when == 0)
+        offend(&peers[0], deed);
+    peer_fill(&peers[0], 2);
+    peer_announce(&peers[0], ARENA_ENTRY_RANGE, peers[0].data_byte, peers[0].bytes);
+    if (when == 1)
+        offend(&peers[0], deed);
+    peer_announce(&peers[0], ARENA_ENTRY_END, 0, 0);
+    if (when == 2)
+        offend(&peers[0], deed);
+    wait_save(bed, 2, NULL);
+    peers_close(peers, 1);
+    open_world(bed);
+    assert_true(save_step(peers, 1, 3)); /* ckptd goes on, and the next one is whole */
+    peers_close(peers, 1);
+    restart(bed);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    assert_int_equal(load_all(bed, 3, NULL), 0);
+    if (load_open(&loading, bed, 2) == 0) {
+        int error = load_shard(&loading, 0, NULL);
+        assert_true(error == 0 || error == ERR_CORRUPT);
+        load_close(&loading);
+    }
+}
+
+static void test_breach__a_rank_that_punches_its_own_save_harms_itself_alone(void **state)
+{
+    struct bed *bed = *state;
+    for (int when = 0; when < 3; when++) {
+        offend_while_saving(bed, PUNCH, when);
+        bed_free(bed);
+        assert_int_equal(set_up(state), 0);
+        bed = *state;
+    }
+}
+
+static void test_breach__a_rank_that_overwrites_its_own_save_harms_itself_alone(void **state)
+{
+    struct bed *bed = *state;
+    for (int when = 0; when < 3; when++) {
+        offend_while_saving(bed, WRITE, when);
+        bed_free(bed);
+        assert_int_equal(set_up(state), 0);
+        bed = *state;
+    }
+}
+
+static void test_breach__the_descriptors_of_a_rank_can_neither_shrink_nor_seal(void **state)
+{
+    struct bed *bed = *state;
+    int fds[ARENA_FDS_MAX];
+    open_world(bed);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    struct arena_request control = {.kind = ARENA_REQUEST_CONTROL};
+    struct arena_request segment = {.kind = ARENA_REQUEST_SEGMENTS,
+                                    .num_segments = 1,
+                                    .writable = 1,
+                                    .segments = {peers[0].segments[0]}};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(arena_ask(&peers[0], i == 0 ? &segment : &control, fds), 0);
+        assert_int_not_equal(ftruncate(fds[0], 0), 0);
+        assert_int_equal(errno, EPERM);
+        assert_int_not_equal(ftruncate(fds[0], 2 * MIB), 0);
+        assert_int_not_equal(fallocate(fds[0], 0, MIB, MIB), 0);
+        assert_int_not_equal(fcntl(fds[0], F_ADD_SEALS, F_SEAL_WRITE), 0);
+        close(fds[0]);
+        if (i == 1)
+            close(fds[1]);
+    }
+    peer_finish(&peers[0], 1);
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    peers_close(peers, 1);
+}
+
+static void test_breach__a_rank_without_its_mappings_saves_nothing_and_stops_nobody(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed);
+    assert_true(save_step(peers, 1, 1));
+    assert_int_equal(peer_begin(&peers[0], 2), 0);
+    unmap(&peers[0]);
+    memset(peers[0].mapped, 0, sizeof peers[0].mapped);
+    peers_close(peers, 1); /* it died of its own touch */
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
+    assert_int_equal(load_all(bed, -1, NULL), 0);
+}
+
+/* Every word of the control page set becomes zero, or random, between two entries. */
+static void test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_session(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t one = 1;
+    seed_random();
+    for (int i = 0; i < 8; i++) {
+        open_world(bed);
+        assert_int_equal(peer_begin(&peers[0], (uint64_t)i + 1), 0);
+        peer_fill(&peers[0], (uint64_t)i + 1);
+        peer_announce(&peers[0], ARENA_ENTRY_RANGE, peers[0].data_byte, MIB);
+        uint8_t *page = (uint8_t *)peers[0].control;
+        if (i % 2 == 0)
+            assert_int_equal(madvise(page, sizeof *peers[0].control / 4096 * 4096, MADV_REMOVE), 0);
+        for (size_t b = 0; i % 2 == 1 && b < sizeof *peers[0].control; b++)
+            page[b] = (uint8_t)next_random(256);
+        assert_int_equal(write(peers[0].event_fd, &one, sizeof one), sizeof one);
+        peers_close(peers, 1);
+        assert_int_not_equal(wait_save(bed, (uint64_t)i + 1, NULL),
+                             HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    }
+    open_world(bed);
+    assert_true(save_step(peers, 1, 100));
+    peers_close(peers, 1);
+    restart(bed);
+    assert_int_equal(load_all(bed, 100, NULL), 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(test_breach__a_hole_does_not_part_the_next_attempt_from_its_disk),
+        CASE(test_breach__a_hole_does_not_part_a_load_from_its_disk),
+        CASE(test_breach__who_writes_on_after_his_attempt_reaches_no_other),
+        CASE(test_breach__a_rank_that_punches_its_own_save_harms_itself_alone),
+        CASE(test_breach__a_rank_that_overwrites_its_own_save_harms_itself_alone),
+        CASE(test_breach__the_descriptors_of_a_rank_can_neither_shrink_nor_seal),
+        CASE(test_breach__a_rank_without_its_mappings_saves_nothing_and_stops_nobody),
+        CASE(test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_session),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
