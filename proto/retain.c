@@ -70,18 +70,61 @@ static void keep_every(struct retain_item **sorted, uint32_t count, uint64_t eve
     }
 }
 
-/* What is dated after the newest one comes from a clock that jumped, and stays. */
-static void keep_within(struct retain_item **sorted, uint32_t count, uint64_t seconds)
+static int by_value(const void *a, const void *b)
 {
-    const struct retain_item *newest = NULL;
-    for (uint32_t i = 0; i < count && newest == NULL; i++)
-        newest = sorted[i]->is_damaged ? NULL : sorted[i];
-    for (uint32_t i = 0; i < count && newest != NULL; i++) {
-        int64_t age;
-        bool unknown = __builtin_sub_overflow(newest->time, sorted[i]->time, &age);
-        if (unknown || age < 0 || (uint64_t)age <= seconds)
+    const int64_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* Seconds from an older one to the next; -1: the clock went backwards, or so far that nobody can
+ * say. */
+static int64_t gap_between(const struct retain_item *newer, const struct retain_item *older)
+{
+    int64_t gap;
+    return __builtin_sub_overflow(newer->time, older->time, &gap) || gap < 0 ? -1 : gap;
+}
+
+/* The longest gap between two checkpoints that still counts as time: longer than the span of the
+ * rule and than RETAIN_JUMP usual ones is a clock that jumped, or a pause. `sorted` holds two. */
+static uint64_t longest_gap(int64_t *room, struct retain_item **sorted, uint32_t count,
+                            uint64_t seconds)
+{
+    uint64_t longest = 0;
+    for (uint32_t i = 0; i + 1 < count; i++)
+        room[i] = gap_between(sorted[i], sorted[i + 1]);
+    qsort(room, count - 1, sizeof *room, by_value);
+    int64_t usual = room[(count - 2) / 2];
+    if (usual > 0 && __builtin_mul_overflow((uint64_t)usual, RETAIN_JUMP, &longest))
+        longest = UINT64_MAX;
+    return longest > seconds ? longest : seconds;
+}
+
+/* An age is the sum of the gaps since, without those that are no time. Nothing is older than by its
+ * date: what is dated after the newest one stays. */
+static int keep_within(struct retain_item **sorted, uint32_t count, uint64_t seconds)
+{
+    uint32_t newest = 0;
+    while (newest < count && sorted[newest]->is_damaged)
+        sorted[newest++]->reasons |= RETAIN_WITHIN;
+    if (count - newest < 2) {
+        for (uint32_t i = newest; i < count; i++)
+            sorted[i]->reasons |= RETAIN_WITHIN;
+        return 0;
+    }
+    int64_t *room = calloc(count, sizeof *room);
+    if (room == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a plan of %u checkpoints", count);
+    uint64_t longest = longest_gap(room, sorted + newest, count - newest, seconds);
+    free(room);
+    uint64_t age = 0;
+    for (uint32_t i = newest; i < count; i++) {
+        int64_t gap = i > newest ? gap_between(sorted[i - 1], sorted[i]) : 0;
+        int64_t dated = gap_between(sorted[newest], sorted[i]);
+        age += gap > 0 && (uint64_t)gap <= longest ? (uint64_t)gap : 0;
+        if (age <= seconds || dated < 0 || (uint64_t)dated <= seconds)
             sorted[i]->reasons |= RETAIN_WITHIN;
     }
+    return 0;
 }
 
 static bool has_metric(const struct retain_item *item)
@@ -146,8 +189,8 @@ int retain_plan(struct retain_item *items, uint32_t count, const struct retain_r
     protect(sorted, count);
     keep_last(sorted, count, rules->keep_last);
     if (rules->keep_within > 0)
-        keep_within(sorted, count, rules->keep_within);
-    if (rules->keep_best > 0)
+        error = keep_within(sorted, count, rules->keep_within);
+    if (error == 0 && rules->keep_best > 0)
         error = keep_best(sorted, count, rules);
     if (rules->keep_every > 0)
         keep_every(sorted, count, rules->keep_every);

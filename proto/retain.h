@@ -3,7 +3,9 @@
  * Rules say what is kept, and are OR-ed: what any of them keeps, stays. Whatever they say, these
  * stay too: what is pinned, what is leased, what cannot be verified (it is evidence, and nobody
  * knows what it holds), and the RETAIN_GOOD_MIN newest whole ones. Ages are measured from the
- * newest checkpoint of the run, never from a clock: a clock that jumped must not empty a store.
+ * newest checkpoint of the run, never from a clock, and from one checkpoint to the next: where the
+ * clock jumped in between, or the run paused (a gap longer than `keep_within` and than RETAIN_JUMP
+ * usual ones, or one backwards), no time passed. So a jump only keeps more.
  *
  * "Newest" is the highest attempt, then the highest step: after a roll-back the highest step is an
  * abandoned branch. Steps that `keep_every` keeps are those it divides; where several attempts have
@@ -16,6 +18,7 @@
 #include <stdint.h>
 
 #define RETAIN_GOOD_MIN 2u /* whole checkpoints that no rule can remove */
+#define RETAIN_JUMP 100    /* times the median gap between checkpoints */
 
 /* Zero means: no such rule. At least one must be given. */
 struct retain_rules {

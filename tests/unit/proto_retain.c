@@ -110,9 +110,12 @@ static void test_retain__a_clock_that_jumped_empties_nothing(void **state)
     (void)state;
     struct retain_item items[6];
     make_run(items, 6);
-    items[5].time =
-        INT64_MAX; /* the newest is dated in the far future: only it and the good stay */
-    assert_int_equal(plan(items, 6, (struct retain_rules){.keep_within = 3600}), 4);
+    items[5].time = INT64_MAX; /* the newest is dated in the far future */
+    assert_int_equal(plan(items, 6, (struct retain_rules){.keep_within = 3600}), 0);
+    items[5].time = 1000000 + 60 * 60 * 24 * 365;
+    assert_int_equal(plan(items, 6, (struct retain_rules){.keep_within = 120}), 2);
+    assert_int_equal(items[1].reasons, 0); /* three minutes before it, as far as one can say */
+    assert_int_equal(items[2].reasons, RETAIN_WITHIN);
     make_run(items, 6);
     items[5].time = 0; /* the newest is dated long ago: the others seem to come after it */
     assert_int_equal(plan(items, 6, (struct retain_rules){.keep_within = 3600}), 0);
@@ -121,6 +124,39 @@ static void test_retain__a_clock_that_jumped_empties_nothing(void **state)
     items[0].time = INT64_MIN; /* no age at all */
     plan(items, 6, (struct retain_rules){.keep_within = 3600});
     assert_true(items[0].reasons & RETAIN_WITHIN);
+}
+
+/* Wherever the clock jumps, and how far: what a rule keeps without the jump it keeps with it. */
+static void test_retain__a_jump_of_the_clock_only_keeps_more(void **state)
+{
+    (void)state;
+    struct retain_item steady[20], jumped[20];
+    for (int round = 0; round < 2000; round++) {
+        const struct retain_rules rules = {.keep_within = 60 * (1 + next_random(15))};
+        int64_t jump = (int64_t)next_random(20u * 365 * 86400) - 10ll * 365 * 86400;
+        uint32_t first = (uint32_t)next_random(20), last = first + (uint32_t)next_random(20);
+        make_run(steady, 20);
+        for (uint32_t i = 0; i < 20; i++)
+            steady[i].time += (int64_t)next_random(30);
+        memcpy(jumped, steady, sizeof steady);
+        for (uint32_t i = first; i < 20 && i <= last; i++) /* and back again, or not */
+            jumped[i].time += jump;
+        plan(steady, 20, rules);
+        plan(jumped, 20, rules);
+        if (llabs(jump) <= 90 * RETAIN_JUMP)
+            continue; /* a pause as well as a jump */
+        for (uint32_t i = 0; i < 20; i++)
+            assert_true(steady[i].reasons == 0 || jumped[i].reasons != 0);
+    }
+}
+
+/* A run whose checkpoints are further apart than the rule's span is pruned all the same. */
+static void test_retain__a_span_shorter_than_the_usual_gap_works(void **state)
+{
+    (void)state;
+    struct retain_item items[10];
+    make_run(items, 10);
+    assert_int_equal(plan(items, 10, (struct retain_rules){.keep_within = 1}), 8);
 }
 
 static void test_retain__refusals_say_why(void **state)
@@ -280,6 +316,8 @@ int main(void)
         cmocka_unit_test(test_retain__what_must_stay_stays),
         cmocka_unit_test(test_retain__the_newest_is_of_the_newest_attempt),
         cmocka_unit_test(test_retain__a_clock_that_jumped_empties_nothing),
+        cmocka_unit_test(test_retain__a_jump_of_the_clock_only_keeps_more),
+        cmocka_unit_test(test_retain__a_span_shorter_than_the_usual_gap_works),
         cmocka_unit_test(test_retain__refusals_say_why),
         cmocka_unit_test(test_retain__only_names_that_we_write_parse),
         cmocka_unit_test(test_retain__a_metric_is_a_number_of_that_name),
