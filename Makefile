@@ -39,6 +39,8 @@ TRAINER_O = $(call obj,$(filter-out $(TRAINER_MAINS),$(call src,trainer)))
 PROGRAMS = $(addprefix $(BUILD)/,trainer tokenizer ckptd ckpt-cli)
 EXAMPLES = $(patsubst clients/examples/%.c,$(BUILD)/%,$(wildcard clients/examples/*.c))
 TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
+# What stands between a program and the system: preloaded, or run in front of it.
+SHIMS = $(BUILD)/shims/clock.so $(BUILD)/shims/no_uring
 INTEGRATION = $(filter-out tests/integration/lib%,$(wildcard tests/integration/*.sh tests/integration/*.py))
 INTEROP = $(filter-out tests/interop/lib%,$(wildcard tests/interop/*.py)) tests/integration/tokenizer_interop.py
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp')
@@ -54,21 +56,23 @@ FUZZ_LINK =
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps all run test torture mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
+.PHONY: help deps all run test test-no-uring torture mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
-	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install,$(MAKECMDGOALS))
+	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install,$(MAKECMDGOALS:test-no-uring=test))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
-tests-built: $(TESTS) $(FUZZERS) $(BENCHES)
-test: deps-now all $(TESTS) $(FUZZERS) ## unit and integration tests; ends with "N passed, N failed"
+tests-built: $(TESTS) $(SHIMS) $(FUZZERS) $(BENCHES)
+test: deps-now all $(TESTS) $(SHIMS) $(FUZZERS) ## unit and integration tests; ends with "N passed, N failed"
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
-torture: deps-now all $(TESTS) ## the tests of failures and kills, for hours; SEED=, KILLS=5000, SECONDS= bound it
+test-no-uring: deps-now all $(TESTS) $(SHIMS) $(FUZZERS) ## the same where the system refuses io_uring
+	@BUILD=$(BUILD) $(BUILD)/shims/no_uring tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
+torture: deps-now all $(TESTS) $(SHIMS) ## the tests of failures and kills, for hours; SEED=, KILLS=5000, SECONDS= bound it
 	@BUILD=$(BUILD) TEST_OPTIONS="$(TEST_OPTIONS)" tests/torture
 mutants: deps-now ## plant known bugs in a copy; each must be caught by the tests named for it
 	@BUILD=$(BUILD) tests/mutants $(TEST_OPTIONS)
@@ -191,6 +195,13 @@ WRAP_ckptd_memory = malloc calloc realloc aligned_alloc posix_memalign strdup st
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))
+# Without sanitizers: what they test is the program behind it.
+$(BUILD)/shims/%.so: tests/shims/%.c
+	$(call say,link)
+	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -O2 $(WARN) -fPIC -shared -o $@ $<
+$(BUILD)/shims/%: tests/shims/%.c
+	$(call say,link)
+	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -O2 $(WARN) -o $@ $<
 $(BUILD)/fuzz/%: $(OBJ)/tests/fuzz/%.o $(FUZZ_MAIN) $(BUILD)/libckptd.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp $(FUZZ_LINK)
 $(BUILD)/bench/%: $(OBJ)/tests/bench/%.o $(BUILD)/libckptd.a $T $K $C $S $P

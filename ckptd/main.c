@@ -54,13 +54,13 @@ static int fail(int error)
     return err_retry(error) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
 }
 
-/* Waits for the thread, at most so long. */
+/* Waits for the thread, at most so long, whatever the wall clock does. */
 static bool join_within(pthread_t thread, int64_t ms)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += ms / 1000 + 1;
-    return pthread_timedjoin_np(thread, NULL, &until) == 0;
+    return pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0;
 }
 
 /* The exit code. */
@@ -105,7 +105,8 @@ int main(int argc, char **argv)
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGUSR1);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    signal(SIGPIPE, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN); /* a peer that went, a file over the limit: the call says so */
+    signal(SIGXFSZ, SIG_IGN);
     error = config_pin(&config); /* likewise */
     if (error == 0)
         error = service_open(&service, &config);

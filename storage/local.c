@@ -437,14 +437,18 @@ int local_write_all(int fd, const char *data, size_t bytes)
     return 0;
 }
 
-/* A descriptor, or -1 with errno. */
+/* A descriptor, or -1 with errno. It is locked while it is open, best effort: who sweeps sees that
+ * somebody is at work on it, whatever the clock says of its age. */
 int local_create_temporary(char out[TEMPORARY_BYTES], int parent)
 {
     uint64_t nonce;
     if (getrandom(&nonce, sizeof(nonce), 0) != sizeof(nonce))
         return -1;
     snprintf(out, TEMPORARY_BYTES, "%s%016llx", TEMPORARY_PREFIX, (unsigned long long)nonce);
-    return local_open_beneath(parent, out, O_WRONLY | O_CREAT | O_EXCL);
+    int fd = local_open_beneath(parent, out, O_WRONLY | O_CREAT | O_EXCL);
+    if (fd >= 0)
+        local_lock_file(fd);
+    return fd;
 }
 
 static int publish_in(struct local *local, int parent, const char *name, const char *key,
@@ -569,6 +573,8 @@ static int sweep_file(int parent, const char *name, struct storage_sweep *sweep)
         return errno == ENOENT ? 0 : -1;
     if (sweep->seconds > 0 && time(NULL) - status.st_mtime < (time_t)sweep->seconds)
         return 0;
+    if (local_is_locked(parent, name))
+        return 0; /* the clock jumped: somebody is at work on it */
     sweep->files++;
     sweep->bytes += (uint64_t)status.st_size;
     return !sweep->removes || unlinkat(parent, name, 0) == 0 || errno == ENOENT ? 0 : -1;

@@ -38,7 +38,10 @@ int local_write_all(int fd, const char *data, size_t bytes);
 /* Renames without replacing. 0, or -1 with errno. */
 int local_place(int parent, const char *temporary, const char *name);
 
-/* locks.c: slots of the table. */
+/* locks.c: the lock of an open file, until it is closed. 0, or -1 with errno. */
+int local_lock_file(int fd);
+bool local_is_locked(int directory, const char *name);
+/* And slots of the table. */
 int local_lock(struct storage *storage);
 int local_hold(struct storage *storage, struct storage_hold **out, const char *key,
                const void *data, size_t bytes);

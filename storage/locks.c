@@ -15,6 +15,32 @@
 
 #define LOCK_NAME ".holdfast.lock"
 
+int local_lock_file(int fd)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return fcntl(fd, F_OFD_SETLK, &lock);
+}
+
+/* Asking for a lock's holder needs no right to write. 1: somebody has it, 0: nobody; -1 with errno.
+ */
+static int look_for_lock(int directory, const char *name)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int fd = local_open_beneath(directory, name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return -1;
+    int result = fcntl(fd, F_OFD_GETLK, &lock) != 0 ? -1 : lock.l_type != F_UNLCK;
+    int number = errno;
+    close(fd);
+    errno = number;
+    return result;
+}
+
+bool local_is_locked(int directory, const char *name)
+{
+    return look_for_lock(directory, name) == 1;
+}
+
 static int report_holder(int fd)
 {
     char pid[32] = "";
@@ -34,8 +60,7 @@ int local_lock(struct storage *storage)
     int fd = local_open_beneath(local->root_fd, LOCK_NAME, O_RDWR | O_CREAT);
     if (fd < 0)
         return local_fail("could not open the lock file", LOCK_NAME);
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
+    if (local_lock_file(fd) != 0) {
         error = errno == EAGAIN || errno == EACCES
                     ? report_holder(fd)
                     : local_fail("could not lock the store", LOCK_NAME);
@@ -62,8 +87,7 @@ struct storage_hold {
 static int hold_in(int fd, int parent, const char *temporary, const char *name, const void *data,
                    size_t bytes)
 {
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    return fcntl(fd, F_OFD_SETLK, &lock) != 0 || local_write_all(fd, data, bytes) != 0
+    return local_lock_file(fd) != 0 || local_write_all(fd, data, bytes) != 0
                ? -1
                : local_place(parent, temporary, name);
 }
@@ -109,20 +133,11 @@ void local_release(struct storage *storage, struct storage_hold *hold)
     free(hold);
 }
 
-/* Asking for a lock's holder needs no right to write. */
 int local_find_holder(struct storage *storage, const char *key)
 {
-    struct local *local = local_of(storage);
     const char *name = key != NULL ? key : LOCK_NAME;
-    int fd = local_open_beneath(local->root_fd, name, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return local_fail("could not open an object", name);
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    int error = 0;
-    if (fcntl(fd, F_OFD_GETLK, &lock) != 0)
-        error = local_fail("could not look for the holder of an object", name);
-    else if (lock.l_type == F_UNLCK)
-        error = report_error(ERR_NOT_FOUND, NULL, "nobody holds \"%s\"", name);
-    close(fd);
-    return error;
+    int found = look_for_lock(local_of(storage)->root_fd, name);
+    if (found < 0)
+        return local_fail("could not look for the holder of an object", name);
+    return found > 0 ? 0 : report_error(ERR_NOT_FOUND, NULL, "nobody holds \"%s\"", name);
 }

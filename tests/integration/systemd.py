@@ -11,6 +11,7 @@ time limit: 60 s
 """
 
 import ctypes
+import errno
 import json
 import os
 import platform
@@ -36,6 +37,7 @@ TESTS = 12
 libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWNET = 0x20000, 0x4000000, 0x8000000, 0x40000000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+SYS_IO_URING_SETUP = 425
 SYS_MOUNT_SETATTR, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, 0x8000, 1
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_MDWE = 24, 38, 22, 65
 AUDIT_ARCH_X86_64 = 0xC000003E
@@ -196,6 +198,11 @@ def client(state, *command):
     return done.returncode, done.stdout, done.stderr
 
 
+def uring_is_refused():
+    """By the answer to a call without its argument."""
+    return libc.syscall(SYS_IO_URING_SETUP, 1, None) < 0 and ctypes.get_errno() != errno.EFAULT
+
+
 def heard(news):
     try:
         return news.recv(100)
@@ -223,7 +230,10 @@ def smoke(folder, unit, config):
     code, out, errors = client(state, f"{BUILD}/ckpt-cli", "status", "--json", "--server",
                                "unix:/mnt/s")
     text = json.loads(out)["storage"] if code == 0 else errors
-    test(SMOKE[1], text.startswith("io_uring,"), text)
+    if uring_is_refused():
+        skip(SMOKE[1:2], "the system refuses io_uring to everybody here")
+    else:
+        test(SMOKE[1], text.startswith("io_uring,"), text)
     print(f"# {text}")
     code, out, errors = client(state, f"{BUILD}/ckpt_example", "unix:/mnt/s")
     test(SMOKE[2], code == 0, errors + open(log.name).read())

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""clock - the wall clock jumps by years, forwards and backwards, under the real programs.
+
+Goal: a jump never removes what a steady clock keeps, stops nothing, changes no order, and can only
+delay what goes by age: saves, the list, prune's and ckptd's keep-within, gc's rule for temporary
+files, leases, the schedule of the scrub, the end of ckptd. Method: build/shims/clock.so between the
+programs and the system, whose offset this script writes while they run; the times of files stay
+those of the system. The monotonic clock is moved by a time namespace where one can be had.
+time limit: 120 s
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+from lib_store import BUILD, World
+from lib_tap import end, skip, test
+
+YEAR = 365 * 86400
+SHIM = os.path.join(BUILD, "shims/clock.so")
+
+
+class Clock:
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "clock")
+        self.set(0)
+        os.environ.update(LD_PRELOAD=SHIM, CLOCK_FILE=self.path)
+
+    def set(self, seconds):
+        with open(self.path, "wb" if not os.path.exists(self.path) else "r+b") as file:
+            file.write(struct.pack("q", seconds))
+
+
+def wait_for(what, seconds=20):
+    until = time.monotonic() + seconds
+    while not what() and time.monotonic() < until:
+        time.sleep(0.05)
+    return what()
+
+
+def year_of(entry):
+    return int(entry["time"][:4])
+
+
+def saves(world, clock):
+    now = time.gmtime().tm_year
+    for step, jump in ((1, 0), (2, 0), (3, 30), (4, 30), (5, -20), (6, 10), (7, 0), (8, 0)):
+        clock.set(jump * YEAR)
+        world.save([step])
+    entries = world.listed()
+    years = {entry["step"]: year_of(entry) - now for entry in entries}
+    test("what is saved bears the date of the clock that jumped",
+         29 <= years[3] <= 31 and -21 <= years[5] <= -19 and years[8] in (0, 1), years)
+    test("the newest is the highest attempt's, whatever its date",
+         [entry["step"] for entry in entries] == list(range(8, 0, -1)), entries)
+    test("ckptd has the same order", [entry["step"] for entry in world.listed(
+        "--server", world.server)] == list(range(8, 0, -1)))
+    shown = json.loads(world.cli("show", world.run, "--server", world.server, "--json")[1])
+    test("the newest is what a load would take", shown["step"] == 8, shown)
+    bad = world.all_verify()
+    test("each of them is whole", not bad, bad)
+
+
+def prune(world, clock):
+    for where in (("--server", world.server),):
+        for jump in (0, 40 * YEAR, -40 * YEAR):
+            clock.set(jump)
+            code, out, err = world.cli("prune", world.run, *where, "--keep-within", "1h", "--most")
+            test(f"keep-within removes nothing of an hour with the clock {jump // YEAR} years off",
+                 code == 0 and world.steps() == list(range(1, 9)), (code, out, err, world.steps()))
+    clock.set(0)
+    code, out, err = world.cli("prune", world.run, "--server", world.server, "--keep-last", 7)
+    test("while a rule that counts removes what it says", world.steps() == list(range(2, 9)), err)
+    world.stop()
+
+
+def retention(world, clock):
+    world.start("--retention.keep_within_s", "3600", "--retention.may_remove_most", "true")
+    before = world.steps()
+    for step, jump in ((9, 50), (10, -30), (11, 0)):
+        clock.set(jump * YEAR)
+        world.save([step])
+    time.sleep(0.3)
+    test("ckptd's retention by age removes nothing that a jump aged",
+         world.steps() == before + [9, 10, 11], world.steps())
+    clock.set(-10 * YEAR)  # what waits until a moment of the wall clock is over already
+    world.process.send_signal(signal.SIGTERM)
+    test("ckptd ends in order with the clock years back", world.process.wait(30) == 0)
+    world.start("--retention.keep_last", "3", "--retention.may_remove_most", "true")
+    clock.set(10 * YEAR)
+    world.save([12])
+    test("one that counts goes on", wait_for(lambda: world.steps() == [10, 11, 12]), world.steps())
+    world.process.send_signal(signal.SIGTERM)
+    test("ckptd ends in order with the clock years ahead", world.process.wait(30) == 0)
+
+
+def at_work(path):
+    """Makes the file and locks it, as who writes it does; its end is the end of the lock."""
+    file = open(path, "w")
+    fcntl.fcntl(file, 37, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))  # F_OFD_SETLK
+    return file
+
+
+def tools(world, clock):
+    run = os.path.join(world.store, world.run)
+    held = os.path.join(run, ".holdfast.tmp.0123456789abcdef")
+    fresh = os.path.join(run, ".holdfast.tmp.0123456789abcdee")
+    writer = at_work(held)
+    open(fresh, "w").close()
+    clock.set(-YEAR)
+    code, _, err = world.cli("gc", "--store", world.store)
+    test("with the clock back gc leaves temporary files alone",
+         code == 0 and os.path.exists(held) and os.path.exists(fresh), err)
+    clock.set(YEAR)
+    code, _, err = world.cli("gc", "--store", world.store)
+    test("with the clock ahead it leaves those of who is at work",
+         code == 0 and os.path.exists(held) and not os.path.exists(fresh), err)
+    writer.close()
+    code, _, err = world.cli("gc", "--store", world.store)
+    test("when he is gone it removes them", code == 0 and not os.path.exists(held), err)
+    oldest = [e for e in world.listed() if e["step"] == world.steps()[0]][0]
+    folder = os.path.join(run, "leases")
+    os.makedirs(folder, exist_ok=True)
+    name = f"step-{oldest['step']:08d}-a{oldest['attempt']:04d}"
+    lease = at_work(os.path.join(folder, name + ".0123456789abcdef"))
+    for jump in (100 * YEAR, -50 * YEAR):
+        clock.set(jump)
+        code, out, err = world.cli("prune", world.run, "--store", world.store, "--keep-last", 1,
+                                   "--most")
+        test(f"a lease holds with the clock {jump // YEAR} years off",
+             code == 0 and oldest["step"] in world.steps(), (code, out, err))
+    lease.close()
+    clock.set(0)
+    world.cli("prune", world.run, "--store", world.store, "--keep-last", 1, "--most")
+    test("and ends with its holder", oldest["step"] not in world.steps(), world.steps())
+
+
+def scrub(world, clock):
+    def passes():
+        return json.loads(world.cli("status", "--server", world.server, "--json")[1])[
+            "scrub"]["passes"]
+    world.start("--scrub.rate", "1GiB", "--scrub.period_s", "2", "--scrub.start_ms", "0")
+    test("the scrub goes round", wait_for(lambda: passes() >= 1))
+    for jump in (30 * YEAR, -30 * YEAR, 0):
+        clock.set(jump)
+        before = passes()
+        test(f"and again with the clock {jump // YEAR} years off",
+             wait_for(lambda: passes() >= before + 2))
+    world.stop()
+    test("ckptd ended in order", world.process.returncode == 0)
+
+
+def monotonic(world):
+    """Some clock readings mean "never": the first seconds of a system are not among them."""
+    with open("/proc/uptime") as file:
+        up = int(float(file.read().split()[0]))
+    name = "ckptd works {} its system started"
+    for seconds, when in ((-up, "in the second in which"), (20 * YEAR, "twenty years after")):
+        spaced = ["unshare", "--time", "--fork", "--kill-child", "--monotonic", str(seconds),
+                  "--boottime", str(seconds)]
+        if subprocess.run([*spaced, "true"], capture_output=True).returncode != 0:
+            skip([name.format(when)], "a time namespace is not permitted here")
+            continue
+        process = subprocess.Popen(
+            [*spaced, os.path.join(BUILD, "ckptd"), "--listen", world.server, "--store",
+             world.store, "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
+             "--limits.lease_ms", "1000"], stderr=subprocess.DEVNULL)
+        ready = wait_for(lambda: world.cli("health", "--server", world.server)[0] == 0)
+        step = world.steps()[-1] + 1
+        world.save([step, step + 1])
+        time.sleep(1.05)
+        pruned = wait_for(lambda: world.cli("prune", world.run, "--server", world.server,
+                                            "--keep-last", 2, "--most")[0] == 0)
+        # The child is ckptd: its end is that of unshare.
+        pid = int(re.search(r"\d+", open(f"/proc/{process.pid}/task/{process.pid}/children")
+                            .read())[0])
+        os.kill(pid, signal.SIGTERM)
+        code = process.wait(30)
+        test(name.format(when), ready and pruned and code == 0 and not world.all_verify() and
+             world.steps() == [step, step + 1], (ready, pruned, code, world.steps()))
+
+
+def main():
+    with open(os.path.join(BUILD, "ckptd"), "rb") as file:
+        if re.search(rb"__[at]san_init", file.read()):
+            print("the runtime of a sanitizer wants to be loaded first")
+            sys.exit(77)
+    world = World()
+    clock = Clock(world.folder)
+    try:
+        world.start()
+        saves(world, clock)
+        prune(world, clock)
+        retention(world, clock)
+        tools(world, clock)
+        scrub(world, clock)
+        os.environ.pop("LD_PRELOAD")
+        if shutil.which("unshare"):
+            monotonic(world)
+    finally:
+        world.close()
+    end()
+
+
+if __name__ == "__main__":
+    main()
