@@ -15,6 +15,10 @@
  * A group that never got its marker is cleared without a tombstone, as nobody reads it; a lease on
  * it is that of its writer.
  *
+ * A removal must work where nothing can be made, for it is what makes room. A tombstone has no
+ * bytes, so it needs an inode and a place in its directory: both are kept by an empty file there,
+ * the reserve. On a full disk that goes, and what the removal frees brings it back.
+ *
  * Notes are durable and stay until somebody takes them away. A lease is a file
  * "leases/<group>.<nonce>" that its holder keeps locked, so it ends with its holder however that
  * ends; a file that nobody holds is rubbish, which whoever removes the group removes too. Whoever
@@ -328,9 +332,21 @@ static int refuse_held(struct storage *storage, const char *prefix)
     return error == 0 ? refuse_lease(storage, prefix) : error;
 }
 
-static int remove_marker(struct storage *storage, const char *prefix, const char *marker)
+static int make_tombstone(struct storage *storage, const char *prefix, bool *out_is_spent)
 {
+    char reserve[STORAGE_KEY_MAX + 1];
     int error = publish_note(storage, tombstones, prefix, "");
+    if (error != ERR_SPACE || folder_beside(reserve, STORAGE_RESERVE, prefix) != 0)
+        return error;
+    *out_is_spent = true;
+    remove_note(storage, tombstones, reserve); /* as a tombstone of that name */
+    return publish_note(storage, tombstones, prefix, "");
+}
+
+static int remove_marker(struct storage *storage, const char *prefix, const char *marker,
+                         bool *out_is_spent)
+{
+    int error = make_tombstone(storage, prefix, out_is_spent);
     if (error == 0 || error == ERR_EXISTS) /* of a removal that was cut short */
         error = give_way(storage, tombstones, prefix, refuse_held(storage, prefix));
     if (error == 0)
@@ -338,14 +354,24 @@ static int remove_marker(struct storage *storage, const char *prefix, const char
     return error == 0 ? storage_sync_names(storage, prefix) : error;
 }
 
+/* The removal made room. Without the reserve the next one needs an inode: no harm. */
+static void restore_reserve(struct storage *storage, const char *prefix)
+{
+    char parent[STORAGE_KEY_MAX + 1];
+    parent_of(parent, prefix);
+    if (storage_groups_prepare(storage, parent) != 0)
+        log_debug("storage", "%s", report_line());
+}
+
 /* `is_new`: whole groups go; else only what is left of those that lost their marker. */
 static int remove_group(struct storage *storage, const struct storage_group_kind *kind,
                         const char *prefix, bool is_new)
 {
     struct members members = {.kind = kind};
+    bool is_spent = false;
     int error = storage_list(storage, prefix, visit_member, &members);
     if (error == 0 && members.has_marker && is_new)
-        error = remove_marker(storage, prefix, kind->marker);
+        error = remove_marker(storage, prefix, kind->marker, &is_spent);
     if (error == 0 && (!members.has_marker || is_new))
         error = remove_rest(storage, prefix, &members);
     free_names(&members.names);
@@ -353,6 +379,8 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
         error = remove_leases(storage, prefix);
     if (error == 0)
         error = remove_note(storage, tombstones, prefix);
+    if (error == 0 && is_spent)
+        restore_reserve(storage, prefix);
     return error == ERR_NOT_FOUND ? 0 : error; /* another call has come to its end */
 }
 
@@ -373,18 +401,19 @@ int storage_group_clear(struct storage *storage, const struct storage_group_kind
 
 static int visit_tombstone(void *user, const struct storage_entry *entry)
 {
-    return entry->is_dir ? 0 : add_name(user, entry->name);
+    return entry->is_dir || strcmp(entry->name, STORAGE_RESERVE) == 0 ? 0
+                                                                      : add_name(user, entry->name);
 }
 
 int storage_groups_prepare(struct storage *storage, const char *parent)
 {
     char key[STORAGE_KEY_MAX + 1];
-    int error = key_in(key, parent, "nothing");
+    int error = key_in(key, parent, STORAGE_RESERVE);
     if (error == 0)
+        error = find_note(storage, tombstones, key);
+    if (error == ERR_NOT_FOUND)
         error = publish_note(storage, tombstones, key, "");
-    if (error == 0 || error == ERR_EXISTS)
-        error = remove_note(storage, tombstones, key);
-    return error == ERR_NOT_FOUND ? 0 : error;
+    return error == ERR_EXISTS ? 0 : error;
 }
 
 int storage_groups_recover(struct storage *storage, const struct storage_group_kind *kind,

@@ -142,7 +142,9 @@ static int look_at_note(void *user, const struct storage_entry *entry)
         !join(marker, group, search->kind->marker))
         return 0;
     if (strcmp(search->folder, "tombstones") == 0)
-        return add_found(search, STORAGE_CUT_SHORT, key, 1, 0);
+        return strcmp(entry->name, STORAGE_RESERVE) == 0
+                   ? 0
+                   : add_found(search, STORAGE_CUT_SHORT, key, 1, 0);
     int error = strcmp(search->folder, "leases") == 0 ? storage_find_holder(search->storage, key)
                                                       : find_object(search->storage, marker);
     return error == ERR_NOT_FOUND ? add_found(search, STORAGE_STALE, key, 1, 0) : error;

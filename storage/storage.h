@@ -244,8 +244,10 @@ enum storage_note {
  */
 int storage_group_remove(struct storage *storage, const struct storage_group_kind *kind,
                          const char *prefix);
-/* Makes the directory of tombstones while there is room: on a full disk a removal then needs no
- * block, only an inode for as long as it lasts. */
+/* In "tombstones": no tombstone, but the place of the next one where the disk is full. */
+#define STORAGE_RESERVE "reserve"
+/* Makes the directory of tombstones and the reserve in it, while there is room: on a full disk a
+ * removal then needs neither a block nor an inode. */
 int storage_groups_prepare(struct storage *storage, const char *parent);
 /* Removes what there is of a group without a marker, and a tombstone on it; of one that has a
  * marker the tombstone alone. ERR_DENIED: somebody leases it, who is writing it. */
