@@ -190,6 +190,7 @@ $(EXAMPLES): $(BUILD)/%: $(OBJ)/clients/examples/%.o $(BUILD)/libckpt.a
 # Some tests stand between the tree and the system: --wrap sends these calls through them.
 WRAP_storage_calls = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat statx fstatvfs \
     unlinkat linkat fdopendir readdir getrandom renameat2 open fcntl syscall pread pwrite write
+WRAP_ckptd_scrub = loop_now_ms
 WRAP_clients_lease = storage_hold mkdirat write getrandom renameat2 fcntl syscall
 WRAP_ckptd_memory = malloc calloc realloc aligned_alloc posix_memalign strdup strndup \
     open_memstream

@@ -265,8 +265,11 @@ int loop_open(struct loop **out, uint32_t num_workers, int worker_nice)
     if (error == 0)
         error = loop_watch(loop, &loop->wake_watch, loop->wake_fd);
     for (uint32_t i = 0; i < num_workers && error == 0; i++) {
-        if (pthread_create(&loop->workers[i], NULL, run_worker, loop) != 0)
-            error = report_error(ERR_MEMORY, NULL, "could not start worker %u", i);
+        int number = pthread_create(&loop->workers[i], NULL, run_worker, loop);
+        if (number != 0)
+            error =
+                report_error(ERR_MEMORY, "raise the limit of processes, or lower threads.workers",
+                             "could not start worker %u: %s", i, strerror(number));
         else
             loop->num_workers++;
     }

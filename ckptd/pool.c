@@ -104,7 +104,7 @@ static int open_segment(struct segment *segment, uint64_t bytes, uint32_t index,
     int error = arena_map((void **)&segment->base, segment->base, segment->fd, bytes,
                           PROT_READ | PROT_WRITE);
     if (error != 0)
-        return error;
+        return error == ERR_MEMORY ? fail_backing(index, bytes) : error;
     segment->huge_bytes = huge ? collapse(segment, bytes) : 0;
     if (fallocate(segment->fd, 0, 0, (off_t)bytes) != 0)
         return fail_backing(index, bytes);

@@ -28,12 +28,12 @@ class World:
         self.process = None
         self.run = None
 
-    def start(self, *options):
-        """A ckptd that may remove at once."""
+    def start(self, *options, before=()):
+        """A ckptd that may remove at once; `before`: a command that gives it other limits."""
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self.process = subprocess.Popen(
-                [os.path.join(BUILD, "ckptd"), "--listen", self.server, "--store", self.store,
-                 "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
+                [*before, os.path.join(BUILD, "ckptd"), "--listen", self.server, "--store",
+                 self.store, "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
                  "--limits.lease_ms", "1000", *options], stderr=log)
         deadline = time.monotonic() + PATIENCE
         while self.cli("health", "--server", self.server)[0] != 0:

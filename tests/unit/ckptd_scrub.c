@@ -11,6 +11,15 @@
 
 static struct peer peers[RANKS];
 
+/* The daemon's clock runs ahead by so much (--wrap). */
+static atomic_llong clock_ahead_ms;
+int64_t __real_loop_now_ms(void);
+int64_t __wrap_loop_now_ms(void);
+int64_t __wrap_loop_now_ms(void)
+{
+    return __real_loop_now_ms() + clock_ahead_ms;
+}
+
 static int open_with_steps(void **state)
 {
     struct bed *bed = bed_new();
@@ -170,6 +179,29 @@ static void test_scrub__it_stands_still_while_somebody_loads_or_saves(void **sta
     wait_until(bed, "passes", 1);
 }
 
+static void test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    bed->config.scrub_start_ms = 300;
+    bed->config.scrub_rate = 16 * MIB; /* a job reads a block of 1 MiB */
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(load_open(&loading, bed, -1), 0);
+    sleep_ms(700);
+    for (int round = 1; round <= 2; round++) {
+        double before = scrubbed(bed, "bytes_read");
+        clock_ahead_ms += 7000;
+        sleep_ms(600);
+        assert_true(scrubbed(bed, "bytes_read") == before);
+        clock_ahead_ms += 3000;
+        wait_until(bed, "bytes_read", before + 1);
+        sleep_ms(600);
+        assert_true(scrubbed(bed, "bytes_read") == before + MIB);
+    }
+    load_close(&loading);
+    wait_until(bed, "passes", 1);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_steps, bed_tear_down)
@@ -179,6 +211,7 @@ int main(void)
         CASE(test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only),
         CASE(test_scrub__the_rate_is_kept),
         CASE(test_scrub__it_stands_still_while_somebody_loads_or_saves),
+        CASE(test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds),
     };
 #undef CASE
     log_setup("ckptd_scrub", NULL);

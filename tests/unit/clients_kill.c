@@ -244,6 +244,56 @@ static void test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question(void **state)
     assert_int_equal(run_group(&group), 0);
 }
 
+#define STOPPED_STEPS 5
+#define FIRST_BEGIN_NS_MAX 13000000000ull /* one deadline of a call; then it backs off */
+#define NEXT_BEGIN_NS_MAX 1000000000ull
+
+/* Steps under a ckptd that is stopped in the middle of a save, and after it goes on. */
+static int work_through_a_stop(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                               uint32_t rank)
+{
+    struct ckpt_save *save;
+    int status, error = save_together(group, ckpt, tensors, rank, 1, true);
+    if (error == 0)
+        error = ckpt_save_begin(ckpt, &save, 2, "{}");
+    if (error != 0)
+        return rank_failed(group, "the saves before", rank);
+    kill(kill_plan.bed->ckptd, SIGSTOP);
+    if (waitpid(kill_plan.bed->ckptd, &status, WUNTRACED) < 0 || !WIFSTOPPED(status))
+        return rank_failed(group, "stopping ckptd", rank);
+    if (copy_all(save, tensors, 2) != 0) /* memory is there, whoever stands still */
+        rank_failed(group, "the copy under a stopped ckptd", rank);
+    for (uint64_t step = 3; step < 3 + STOPPED_STEPS; step++) {
+        uint64_t began = now_ns();
+        error = ckpt_save_begin(ckpt, &save, step, "{}");
+        uint64_t took = now_ns() - began;
+        if (error == 0 || took > (step == 3 ? FIRST_BEGIN_NS_MAX : NEXT_BEGIN_NS_MAX)) {
+            fprintf(stderr, "# step %llu: error %d after %llu ms\n", (unsigned long long)step,
+                    error, (unsigned long long)(took / 1000000));
+            rank_failed(group, "a save under a stopped ckptd", rank);
+        }
+    }
+    kill(kill_plan.bed->ckptd, SIGCONT);
+    error = CKPT_UNAVAILABLE;
+    for (uint64_t step = 100; step < 400 && error != 0; step++) {
+        error = save_together(group, ckpt, tensors, rank, step, true);
+        group->loaded_step = step;
+        sleep_ms(error != 0 ? 100 : 0);
+    }
+    return error == 0 ? 0 : rank_failed(group, "the saves afterwards", rank);
+}
+
+static void test_ckpt__a_stopped_ckptd_costs_saves_but_not_the_training(void **state)
+{
+    struct bed *bed = *state;
+    struct group group = make_group(bed, 1, 13, 0);
+    group.work = work_through_a_stop;
+    kill_plan.bed = bed;
+    assert_int_equal(run_group(&group), 0);
+    struct group loaded = load_step(bed, 2, 14, 0);
+    assert_int_equal(loaded.loaded_step, group.loaded_step);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +301,7 @@ int main(int argc, char **argv)
         WITH_CKPTD(test_ckpt__a_killed_client_loses_nothing_that_was_committed),
         WITH_CKPTD(test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training),
         WITH_CKPTD(test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question),
+        WITH_CKPTD(test_ckpt__a_stopped_ckptd_costs_saves_but_not_the_training),
     };
     if (argc == 6 && strcmp(argv[1], "victim") == 0)
         return victim_main(argv);

@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""limits - ckptd with less than it wants: locked memory, descriptors, address space, file size,
+threads.
+
+Goal: too little to start is refused in words that name what to change, with an exit code, never a
+signal; too little later fails what needs it and nothing else. Method: the real programs under
+prlimit, as another user where root would pass over the limit.
+time limit: 60 s
+"""
+
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+from lib_store import BUILD, SAVER, World
+from lib_tap import end, skip, test
+
+NOBODY = 65534
+MIB = 1 << 20
+EXIT_CODES = (75, 78)
+
+
+def refused(world, limit, *options):
+    """ckptd does not start: its exit code and what it says."""
+    done = subprocess.run(
+        ["prlimit", limit, os.path.join(BUILD, "ckptd"), "--listen", world.server + ".refused",
+         "--store", world.store, *options], capture_output=True, text=True, timeout=30)
+    return done.returncode, done.stderr
+
+
+def starts(world):
+    code, text = refused(world, f"--as={512 * MIB}", "--memory.pool_bytes", "2GiB")
+    test("a pool beyond the address space is refused",
+         code in EXIT_CODES and "memory.pool_bytes" in text, (code, text))
+    code, text = refused(world, "--nofile=40", "--memory.pool_bytes", "64MiB",
+                         "--memory.segment_bytes", "1MiB")
+    test("more segments than descriptors are refused",
+         code in EXIT_CODES and "Too many open files" in text, (code, text))
+    code, text = refused(world, f"--fsize={MIB}", "--memory.pool_bytes", "64MiB",
+                         "--memory.segment_bytes", "16MiB")
+    test("segments beyond the size of a file are refused",
+         code in EXIT_CODES and "File too large" in text, (code, text))
+    test("nothing of that touched the store", not os.path.exists(world.store) or
+         world.listed() == [])
+
+
+def ticks_of(pid):
+    """Hundredths of a second of processor time that the process has used."""
+    with open(f"/proc/{pid}/stat") as file:
+        return sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
+
+
+def descriptors(world):
+    world.start(before=("prlimit", "--nofile=240"))
+    world.save([1])
+    crowd = []
+    for path in (world.server[5:], world.server[5:] + ".arena"):
+        for _ in range(150):
+            one = socket.socket(socket.AF_UNIX)
+            one.settimeout(1)
+            try:
+                one.connect(path)
+            except OSError:
+                one.close()
+                break
+            crowd.append(one)
+    time.sleep(0.5)
+    alive = world.process.poll() is None
+    before = ticks_of(world.process.pid)
+    time.sleep(1)
+    spent = ticks_of(world.process.pid) - before
+    test("a crowd at the door that takes every descriptor neither ends nor spins ckptd",
+         alive and len(crowd) > 150 and spent < 50, (alive, len(crowd), spent))
+    for one in crowd:
+        one.close()
+    until = time.monotonic() + 20
+    while world.cli("health", "--server", world.server)[0] != 0 and time.monotonic() < until:
+        time.sleep(0.1)
+    world.save([2])
+    test("when it is gone saves go on", world.steps() == [1, 2] and not world.all_verify())
+    world.stop()
+
+
+def file_size(world):
+    world.start(before=("prlimit", f"--fsize={MIB}"))
+    done = subprocess.run([SAVER, "save", world.server, "2", "1", "3"], capture_output=True,
+                          text=True, timeout=60)
+    test("a shard larger than a file may be fails the save and not ckptd",
+         done.returncode != 0 and world.process.poll() is None and world.steps() == [1, 2],
+         (done.returncode, done.stderr, world.process.poll()))
+    test("it says why", "File too large" in done.stderr + world.log(), done.stderr)
+    test("and ends in order", world.end() == 0, world.log())
+
+
+OTHER = ["without the right to lock memory its buffers are not registered, and it says so",
+         "and it saves, loads and verifies all the same",
+         "without a thread for its workers it is refused"]
+
+
+def as_another_user(world):
+    other = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    ckptd = os.path.join(BUILD, "ckptd")
+    if os.geteuid() != 0 or not shutil.which("setpriv") or subprocess.run(
+            [*other, ckptd, "--version"], capture_output=True).returncode != 0:
+        skip(OTHER, "another user cannot be had, or cannot run ckptd from here")
+        return
+    world.store = os.path.join(world.folder, "other")
+    os.mkdir(world.store)
+    os.chown(world.store, NOBODY, NOBODY)
+    os.chown(world.folder, NOBODY, NOBODY)
+    os.chmod(world.folder, 0o755)
+    world.start(before=(*other, "prlimit", "--memlock=65536:65536"))
+    code, out, err = world.cli("status", "--server", world.server, "--json")
+    text = json.loads(out)["storage"] if code == 0 else err
+    test(OTHER[0], "unregistered buffers" in text or "pwrite threads" in text, text)
+    world.run = None
+    world.save([1, 2])
+    loaded = subprocess.run([SAVER, "load", world.server, "1", "1", "2"], timeout=60,
+                            capture_output=True).returncode
+    test(OTHER[1], loaded == 0 and world.steps() == [1, 2] and not world.all_verify())
+    world.stop()
+    done = subprocess.run([*other, "prlimit", "--nproc=1", ckptd, "--listen", world.server,
+                           "--store", world.store, "--memory.pool_bytes", "64MiB",
+                           "--memory.segment_bytes", "1MiB"],
+                          capture_output=True, text=True, timeout=30)
+    test(OTHER[2], done.returncode in EXIT_CODES and "threads.workers" in done.stderr,
+         (done.returncode, done.stderr))
+
+
+def main():
+    if not shutil.which("prlimit"):
+        print("prlimit (util-linux) is not installed")
+        sys.exit(77)
+    with open(os.path.join(BUILD, "ckptd"), "rb") as file:
+        if b"san_init" in file.read():
+            print("sanitizers take the address space")
+            sys.exit(77)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    world = World()
+    try:
+        starts(world)
+        descriptors(world)
+        file_size(world)
+        as_another_user(world)
+    finally:
+        world.close()
+    end()
+
+
+if __name__ == "__main__":
+    main()
