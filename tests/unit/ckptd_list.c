@@ -1,7 +1,8 @@
 /* ckptd_list.c - List over more checkpoints than one answer holds.
  *
- * Goal: pages hold every checkpoint once and in order, whatever stands or goes between them.
- * Method: a service in this process (ckptd_bed.h) whose catalog is filled by hand before it runs.
+ * Goal: pages hold every checkpoint once and in order, whatever stands or goes between them, and
+ * fit into an answer however long the texts of damage are. Method: a service in this process
+ * (ckptd_bed.h) whose catalog is filled by hand before it runs.
  */
 #include "tests/unit/ckptd_bed.h"
 
@@ -30,15 +31,38 @@ static void fill_run(struct service *service, const char *name, uint32_t count)
     }
 }
 
-static int set_up(void **state)
+static void fill(void **state)
 {
     struct bed *bed = bed_new();
     *state = bed;
     assert_int_equal(service_open(&bed->service, &bed->config), 0);
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++)
         fill_run(bed->service, runs[i], counts[i]);
+}
+
+static int serve(struct bed *bed)
+{
     assert_int_equal(pthread_create(&bed->thread, NULL, bed_thread, bed->service), 0);
     return rpc_client_open(&bed->rpc, bed->config.listen);
+}
+
+static int set_up(void **state)
+{
+    fill(state);
+    return serve(*state);
+}
+
+/* All are damaged, with the longest reasons. */
+static int set_up_damaged(void **state)
+{
+    fill(state);
+    struct bed *bed = *state;
+    for (struct run *run = bed->service->runs; run; run = run->next)
+        for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
+            c->damaged = true;
+            memset(c->damage, 'd', sizeof c->damage - 1);
+        }
+    return serve(bed);
 }
 
 static int get_page(struct bed *bed, const char *run, const char *page,
@@ -100,6 +124,14 @@ static void test_list__pages_hold_every_checkpoint_once_and_in_order(void **stat
     assert_int_equal(pages, 1);
 }
 
+static void test_list__pages_of_damage_are_shorter(void **state)
+{
+    struct bed *bed = *state;
+    uint32_t pages;
+    assert_int_equal(list_all(bed, "", &pages), MANY + 2 * FEW);
+    assert_true(pages > 2);
+}
+
 static void test_list__a_page_begins_behind_a_checkpoint_that_is_gone(void **state)
 {
     struct bed *bed = *state;
@@ -127,6 +159,8 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, bed_tear_down)
     const struct CMUnitTest tests[] = {
         CASE(test_list__pages_hold_every_checkpoint_once_and_in_order),
+        cmocka_unit_test_setup_teardown(test_list__pages_of_damage_are_shorter, set_up_damaged,
+                                        bed_tear_down),
         CASE(test_list__a_page_begins_behind_a_checkpoint_that_is_gone),
         CASE(test_list__what_names_no_page_is_refused),
     };
