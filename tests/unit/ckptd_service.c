@@ -504,6 +504,22 @@ static void test_service__a_change_in_memory_after_the_save_is_never_served(void
     peers_close(peers, 1);
 }
 
+/* The step whose manifest Show gives for `step`; -1: the newest whole one. */
+static json_int_t shown_step(struct bed *bed, int64_t step)
+{
+    Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
+    Holdfast__V1__ShowReply *reply;
+    request.run = RUN;
+    request.step = step;
+    assert_int_equal(
+        call(bed, "Show", &request.base, &holdfast__v1__show_reply__descriptor, &reply), 0);
+    json_t *manifest = json_loads(reply->manifest_json, 0, NULL);
+    json_int_t found = json_integer_value(json_object_get(manifest, "step"));
+    json_decref(manifest);
+    FREE_REPLY(reply);
+    return found;
+}
+
 static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(void **state)
 {
     struct bed *bed = *state;
@@ -521,6 +537,8 @@ static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(voi
     assert_int_equal(load_all(bed, -1, &step), 0); /* over 3, now known, and 2, by its manifest */
     assert_true(step == 1);
     assert_int_equal(load_all(bed, 2, NULL), ERR_CORRUPT);
+    assert_int_equal(shown_step(bed, -1), 1);
+    assert_int_equal(shown_step(bed, 3), 3); /* its manifest is whole */
     Holdfast__V1__ListReply *reply = bed_list(bed);
     assert_int_equal(reply->n_checkpoints, 3); /* kept and named, not deleted */
     assert_string_equal(reply->checkpoints[0]->durability, "damaged");
