@@ -331,7 +331,8 @@ def killed_servers(world):
         world.wait_until(lambda: len(world.shards(name)) >= min(SHARDS, 1 + 3 * (number % 2)) or
                          tool.poll() is not None)
         time.sleep(chance.uniform(0, 0.05))
-        world.stop(signal.SIGKILL)
+        world.process.kill()
+        world.process.wait()
         world.start()
         _, err = tool.communicate(timeout=90)
         if tool.returncode != 0:
