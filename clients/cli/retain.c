@@ -151,18 +151,17 @@ static int look_at_files(bool *out_whole, struct storage *store, const struct ca
 static int read_metric(struct retain_item *item, struct storage *store, const char *run,
                        const char *metric)
 {
-    struct checkpoint checkpoint = {0};
-    char name[256];
-    snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)item->step,
-             (unsigned long long)item->attempt);
-    int error = checkpoint_open(&checkpoint, store, name);
+    struct selection selection = {.step = (int64_t)item->step, .attempt = item->attempt};
+    struct manifest *manifest = NULL;
+    snprintf(selection.run, sizeof selection.run, "%s", run);
+    int error = checkpoint_manifest(&manifest, store, &selection);
     if (error == 0) {
-        error = retain_metric(item, checkpoint.manifest->state_json, metric);
+        error = retain_metric(item, manifest->state_json, metric);
     } else if (error != ERR_MEMORY) { /* it cannot be verified: then it stays */
         item->is_damaged = true;
         error = 0;
     }
-    checkpoint_close(&checkpoint);
+    manifest_free(manifest);
     return error;
 }
 

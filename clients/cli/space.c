@@ -364,7 +364,8 @@ static void print_checkpoint(struct measure *measure, const char *name, uint64_t
 static int measure_checkpoint(struct measure *measure, const char *name,
                               const struct contents *contents)
 {
-    struct checkpoint checkpoint;
+    struct selection selection = {.step = -1};
+    struct manifest *manifest = NULL;
     uint64_t step = 0, attempt = 0;
     char selected[256], damage[160] = "";
     CHECK(retain_parse(name, &step, &attempt));
@@ -375,10 +376,12 @@ static int measure_checkpoint(struct measure *measure, const char *name,
              (unsigned long long)attempt);
     measure->num_kinds = 0;
     memset(measure->kinds, 0, sizeof measure->kinds);
-    int error = checkpoint_open(&checkpoint, measure->space->store, selected);
+    int error = selection_parse(&selection, selected);
+    if (error == 0)
+        error = checkpoint_manifest(&manifest, measure->space->store, &selection);
     if (error == 0) {
-        add_tensors(measure, checkpoint.manifest, contents->ours);
-        checkpoint_close(&checkpoint);
+        add_tensors(measure, manifest, contents->ours);
+        manifest_free(manifest);
     } else if (error == ERR_CORRUPT || error == ERR_VERSION) {
         snprintf(damage, sizeof damage, "%.159s", report_message());
     } else if (error != ERR_NOT_FOUND) {
