@@ -768,6 +768,8 @@ void service_drain(struct service *service);
 void service_close(struct service *service);
 /* Refuses with ERR_UNAVAILABLE while draining. */
 int service_check_open(const struct service *service);
+/* Refuses with ERR_IO while the store is offline. */
+int service_check_online(const struct service *service);
 /* What Status answers, JSON to be freed; NULL without memory. */
 char *service_status(const struct service *service);
 void service_random(void *out, size_t bytes);

@@ -46,6 +46,14 @@ int service_check_open(const struct service *service)
     return report_error(ERR_UNAVAILABLE, "wait for the next ckptd", "ckptd is shutting down");
 }
 
+int service_check_online(const struct service *service)
+{
+    if (!service->offline[0])
+        return 0;
+    return report_error(ERR_IO, "replace the disk, then restart ckptd", "the store is offline: %s",
+                        service->offline);
+}
+
 void service_go_offline(struct service *service, const char *why)
 {
     if (service->offline[0])

@@ -59,10 +59,7 @@ static int new_admission(struct admission **out, struct service *service, struct
 static int check_online(const struct service *service)
 {
     int error = service_check_open(service);
-    if (error == 0 && service->offline[0])
-        error = report_error(ERR_IO, "replace the disk, then restart ckptd",
-                             "the store is offline: %s", service->offline);
-    return error;
+    return error == 0 ? service_check_online(service) : error;
 }
 
 /* ---- Adopt: the directory, on a worker ---- */

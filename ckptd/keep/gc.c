@@ -209,9 +209,8 @@ void gc_collect(struct service *service, struct rpc_call *call,
     int error = service_check_open(service);
     if (error == 0 && service->collecting)
         error = report_error(ERR_BUSY, "try again", "rubbish is being removed already");
-    if (error == 0 && service->offline[0] && !request->dry_run)
-        error = report_error(ERR_IO, "replace the disk, then restart ckptd",
-                             "the store is offline: %s", service->offline);
+    if (error == 0 && !request->dry_run)
+        error = service_check_online(service);
     struct collecting *collecting = error == 0 ? calloc(1, sizeof *collecting) : NULL;
     if (error == 0 && !collecting)
         error = report_error(ERR_MEMORY, NULL, "no memory to look for rubbish");

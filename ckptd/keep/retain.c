@@ -311,15 +311,12 @@ static int check_start(const struct service *service, const struct run *run, boo
         return 0;
     if (gc_is_removing(service))
         return report_error(ERR_BUSY, "try again", "rubbish is being removed");
-    if (service->offline[0])
-        return report_error(ERR_IO, "replace the disk, then restart ckptd",
-                            "the store is offline: %s", service->offline);
-    if (wait > 0)
+    if (wait > 0 && !service->offline[0])
         return report_error(ERR_BUSY, "readers of the ckptd before may still be at work",
                             "nothing is removed for %lld s after the start: wait %lld s more",
                             (long long)service->config->limit_lease_ms / 1000,
                             (long long)(wait + 999) / 1000);
-    return 0;
+    return service_check_online(service);
 }
 
 /* On an error nothing was begun. */

@@ -276,9 +276,8 @@ static int check_begin(struct session *session, struct beginning *beginning)
     struct service *service = session->service;
     struct run *run = session->run;
     int error = service_check_open(service);
-    if (error == 0 && service->offline[0])
-        error = report_error(ERR_IO, "replace the disk, then restart ckptd",
-                             "the store is offline: %s", service->offline);
+    if (error == 0)
+        error = service_check_online(service);
     if (error == 0)
         error = commit_may_begin(&run->machine, session->attempt, session->rank, request->step);
     if (error == 0 && !commit_find_step(&run->machine, request->step)) {
