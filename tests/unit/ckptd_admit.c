@@ -22,16 +22,6 @@
 static struct peer peers[RANKS];
 static char *manifest; /* of the checkpoint that all of them adopt */
 
-static void shell(const char *format, ...)
-{
-    char command[1500];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(command, sizeof command, format, list);
-    va_end(list);
-    assert_int_equal(system(command), 0);
-}
-
 static char *read_text(const char *folder, const char *name)
 {
     char path[300];

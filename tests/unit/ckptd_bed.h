@@ -69,6 +69,17 @@ static inline void sleep_ms(long ms)
     nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
 }
 
+/* A command that works. */
+static inline void shell(const char *format, ...)
+{
+    char command[1500];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(command, sizeof command, format, list);
+    va_end(list);
+    assert_int_equal(system(command), 0);
+}
+
 /* ---- the service ---- */
 
 static inline void *bed_thread(void *argument)
@@ -136,19 +147,15 @@ static inline struct bed *bed_new(void)
 
 static inline void bed_free(struct bed *bed)
 {
-    char command[256];
     bed_stop(bed);
-    snprintf(command, sizeof command, "rm -rf '%s'", bed->root);
-    assert_int_equal(system(command), 0);
+    shell("rm -rf '%s'", bed->root);
     free(bed);
 }
 
 /* Forgets what was found damaged, now that it was put right: the next start must find it again. */
 static inline void bed_forget_damage(const struct bed *bed)
 {
-    char command[256];
-    snprintf(command, sizeof command, "rm -rf '%s/store/" RUN "/quarantine'", bed->root);
-    assert_int_equal(system(command), 0);
+    shell("rm -rf '%s/store/" RUN "/quarantine'", bed->root);
 }
 
 static inline int bed_set_up(void **state)

@@ -13,16 +13,6 @@
 
 static struct peer peers[RANKS];
 
-static void shell(const char *format, ...)
-{
-    char command[1500];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(command, sizeof command, format, list);
-    va_end(list);
-    assert_int_equal(system(command), 0);
-}
-
 /* As many findings, or an error code. */
 static int gc(struct bed *bed, bool is_dry, uint64_t *out_bytes)
 {

@@ -20,16 +20,6 @@ static struct peer peers[RANKS];
 
 /* ---- the store that a story begins with ---- */
 
-static inline void shell(const char *format, ...)
-{
-    char command[1500];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(command, sizeof command, format, list);
-    va_end(list);
-    assert_int_equal(system(command), 0);
-}
-
 static inline int prune(struct bed *bed, uint32_t keep_last)
 {
     Holdfast__V1__PruneRequest request = HOLDFAST__V1__PRUNE_REQUEST__INIT;
