@@ -34,6 +34,7 @@ BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 STREAMS_MAX = 16  # as in proto/rpc.c
 CALL_SECONDS = 20
 GRACE_SECONDS = 1  # as in ckptd/server.c
+PROTOCOL = 2  # as in proto/rpc.h
 ATTEMPTS = 5
 VERSIONS = ("v1", "v1alpha")  # the same bytes under two names
 SERVICES = [
@@ -153,8 +154,8 @@ def the_services_are_listed(bed):
 
 @test
 def hello_is_called_with_types_that_came_from_the_server(bed):
-    reply = bed.call("holdfast.v1.Checkpoint", "Hello", protocol=1)
-    assert reply.protocol == 1 and reply.boot_id != 0 and reply.version != ""
+    reply = bed.call("holdfast.v1.Checkpoint", "Hello", protocol=PROTOCOL)
+    assert reply.protocol == PROTOCOL and reply.boot_id != 0 and reply.version != ""
     assert reply.arena_socket == f"{bed.root}/s.arena", reply
 
 
@@ -244,7 +245,7 @@ def one_stream_too_many_is_refused_and_calls_go_on(bed):
         stream.ask(list_services="")
     status = status_of(lambda: Stream(bed).ask(list_services=""))
     assert status == grpc.StatusCode.RESOURCE_EXHAUSTED, status
-    assert bed.call("holdfast.v1.Checkpoint", "Hello", protocol=1).protocol == 1
+    assert bed.call("holdfast.v1.Checkpoint", "Hello", protocol=PROTOCOL).protocol == PROTOCOL
     for number, stream in enumerate(streams):  # half of them leave without a word
         stream.answers.cancel() if number % 2 else stream.half_close()
     deadline = time.monotonic() + CALL_SECONDS
