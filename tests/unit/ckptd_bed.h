@@ -518,6 +518,17 @@ static inline bool save_step(struct peer *peers, uint32_t world_size, uint64_t s
     return wait_save(peers[0].bed, step, NULL) == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED;
 }
 
+/* A new attempt saves the steps [first, last], and its ranks go. */
+static inline void bed_save_steps(struct bed *bed, struct peer *peers, uint32_t world_size,
+                                  uint64_t first, uint64_t last)
+{
+    assert_int_equal(open_attempt(bed, world_size), 0);
+    assert_int_equal(peers_open(peers, bed, world_size), 0);
+    for (uint64_t step = first; step <= last; step++)
+        assert_true(save_step(peers, world_size, step));
+    peers_close(peers, world_size);
+}
+
 /* ---- loading ---- */
 
 struct loading {

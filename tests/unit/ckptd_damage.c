@@ -186,11 +186,7 @@ static int open_with_steps(void **state)
     stride = given ? (uint32_t)strtoul(given, NULL, 10) : STRIDE;
     seed_random();
     assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(open_attempt(bed, 1), 0);
-    assert_int_equal(peers_open(peers, bed, 1), 0);
-    for (uint64_t step = 1; step <= STEPS; step++)
-        assert_true(save_step(peers, 1, step));
-    peers_close(peers, 1);
+    bed_save_steps(bed, peers, 1, 1, STEPS);
     return 0;
 }
 

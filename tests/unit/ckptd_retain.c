@@ -11,15 +11,6 @@
 
 static struct peer peers[RANKS];
 
-static void save_steps(struct bed *bed, uint64_t first, uint64_t last)
-{
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
-    for (uint64_t step = first; step <= last; step++)
-        assert_true(save_step(peers, RANKS, step));
-    peers_close(peers, RANKS);
-}
-
 static Holdfast__V1__PruneRequest keep_last(uint32_t count)
 {
     Holdfast__V1__PruneRequest request = HOLDFAST__V1__PRUNE_REQUEST__INIT;
@@ -86,7 +77,7 @@ static void test_retain__rules_remove_and_holds_keep(void **state)
     struct bed *bed = *state;
     struct loading loading;
     Holdfast__V1__PruneReply *reply;
-    save_steps(bed, 1, STEPS);
+    bed_save_steps(bed, peers, RANKS, 1, STEPS);
     assert_int_equal(load_open(&loading, bed, 2), 0); /* leased */
     assert_int_equal(bed_pin(bed, 1, false), 0);
     assert_int_equal(bed_pin(bed, 1, false), ERR_EXISTS);
@@ -134,7 +125,7 @@ static void test_retain__refusals_remove_nothing(void **state)
 {
     struct bed *bed = *state;
     Holdfast__V1__PruneReply *reply;
-    save_steps(bed, 1, STEPS);
+    bed_save_steps(bed, peers, RANKS, 1, STEPS);
     Holdfast__V1__PruneRequest request = keep_last(0);
     assert_int_equal(prune(bed, &request, &reply), ERR_INVALID); /* no rule */
     request = keep_last(2);
@@ -167,7 +158,7 @@ static void test_retain__the_configured_rules_hold_after_every_commit(void **sta
     bed->config.retain_last = 3;
     bed->config.retain_every = 4;
     assert_int_equal(bed_start(bed), 0);
-    save_steps(bed, 1, 10);
+    bed_save_steps(bed, peers, RANKS, 1, 10);
     /* The last commit's retention may still be under way. */
     uint64_t want = 1u << 4 | 1u << 8 | 1u << 9 | 1u << 10;
     for (int i = 0; i < 300 && listed(bed) != want; i++)

@@ -26,11 +26,7 @@ static int open_with_steps(void **state)
     *state = bed;
     bed->config.scrub_rate = 0;
     assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
-    for (uint64_t step = 1; step <= STEPS; step++)
-        assert_true(save_step(peers, RANKS, step));
-    peers_close(peers, RANKS);
+    bed_save_steps(bed, peers, RANKS, 1, STEPS);
     bed_stop(bed);
     bed->config.scrub_rate = 1ll << 30;
     bed->config.scrub_start_ms = 0;

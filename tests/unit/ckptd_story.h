@@ -45,11 +45,7 @@ static inline int open_with_story(void **state)
     bed->config.limit_drain_ms = 1000;
     bed->config.pool_bytes = 8 * MIB;
     assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
-    for (uint64_t step = 1; step <= FIRST_STEPS; step++)
-        assert_true(save_step(peers, RANKS, step));
-    peers_close(peers, RANKS);
+    bed_save_steps(bed, peers, RANKS, 1, FIRST_STEPS);
     assert_int_equal(bed_pin(bed, PINNED_STEP, false), 0);
     bed_stop(bed);
     shell("cd '%s/store/" RUN "' && mkdir -p tombstones && : >tombstones/step-00000001-a0001 &&"
@@ -146,10 +142,7 @@ static inline void check_store(struct bed *bed, const char *plain, const struct 
     if (!told->was_pruned)
         assert_true(steps >> 4 & 1 && steps >> 1 & 1);
     /* It saves and prunes again, and what was begun comes to its end. */
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
-    assert_true(save_step(peers, RANKS, AFTER_STEP));
-    peers_close(peers, RANKS);
+    bed_save_steps(bed, peers, RANKS, AFTER_STEP, AFTER_STEP);
     assert_int_equal(prune(bed, 1), 0);
     steps = list_and_load(bed);
     assert_true(steps >> 63 & 1 && steps >> PINNED_STEP & 1 && !(steps >> 1 & 1));
