@@ -188,12 +188,14 @@ $(EXAMPLES:$(BUILD)/%=$(OBJ)/clients/examples/%.o): CFLAGS += -Iclients
 $(EXAMPLES): $(BUILD)/%: $(OBJ)/clients/examples/%.o $(BUILD)/libckpt.a
 	$(link)
 # Some tests stand between the tree and the system: --wrap sends these calls through them.
-WRAP_storage_calls = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat statx fstatvfs \
-    unlinkat linkat fdopendir readdir getrandom renameat2 open fcntl syscall pread pwrite write
+WRAP_CALLS = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat statx fstatvfs \
+    unlinkat linkat fdopendir readdir getrandom renameat2 open fcntl syscall pread pwrite write \
+    truncate rmdir openat
+WRAP_MEMORY = malloc calloc realloc aligned_alloc posix_memalign strdup strndup open_memstream free
+WRAP_storage_calls = $(WRAP_CALLS)
+WRAP_ckptd_memory = $(WRAP_MEMORY)
 WRAP_ckptd_scrub = loop_now_ms
 WRAP_clients_lease = storage_hold mkdirat write getrandom renameat2 fcntl syscall
-WRAP_ckptd_memory = malloc calloc realloc aligned_alloc posix_memalign strdup strndup \
-    open_memstream
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))

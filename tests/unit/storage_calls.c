@@ -4,139 +4,15 @@
  * Goal: every function of storage.h then answers 0 or a code, takes no descriptor and no file with
  * it, leaves what was there before as it was, and never tells less than the truth: a publish whose
  * name was there says ERR_IO, for a power loss may bring it back. Short transfers change nothing.
- * Method: the linker sends the calls of storage/ through the functions below (--wrap), which count
- * them; each case is a short use of a store on the pwrite engine, repeated with its n-th call
- * failing until it has no such call. The io_uring engine makes its calls in the kernel, with the
- * same code for what comes back: storage_engine.c has those. time limit: 240 s */
+ * Method: calls_bed.h between storage/ and the system; each case is a short use of a store on the
+ * pwrite engine, repeated with its n-th call failing until it has no such call. The io_uring engine
+ * makes its calls in the kernel, with the same code for what comes back: storage_engine.c has
+ * those. time limit: 240 s */
+#include "tests/unit/calls_bed.h"
 #include "tests/unit/storage_bed.h"
-
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/random.h>
-#include <sys/statvfs.h>
-#include <sys/syscall.h>
 
 #define BYTES (4 * STORAGE_ALIGN)
 #define CALLS_MAX 400u
-
-/* ---- the plan ---- */
-
-static struct {
-    atomic_uint calls; /* made since the plan began */
-    unsigned first;    /* that fails; 0: none */
-    bool for_ever, is_short;
-    int number;            /* errno */
-    atomic_bool was_named; /* a rename made a name that is not ours to see (.holdfast) */
-} plan;
-
-/* Does this call fail? With errno set. */
-static bool fails(void)
-{
-    unsigned call = ++plan.calls;
-    if (plan.first == 0 || plan.is_short ||
-        !(call == plan.first || (plan.for_ever && call > plan.first)))
-        return false;
-    errno = plan.number;
-    return true;
-}
-
-/* How much of a transfer is made: whole pages, or half of less than one. */
-static size_t part(size_t bytes)
-{
-    unsigned call = ++plan.calls;
-    bool is_cut = plan.first != 0 && (call == plan.first || (plan.for_ever && call > plan.first));
-    if (!is_cut || bytes <= 1 || bytes == STORAGE_ALIGN)
-        return bytes;
-    return bytes > STORAGE_ALIGN ? STORAGE_ALIGN : bytes / 2;
-}
-
-#define WRAP(type, name, parameters, arguments, failure)      \
-    type __real_##name parameters;                            \
-    type __wrap_##name parameters;                            \
-    type __wrap_##name parameters                             \
-    {                                                         \
-        return fails() ? (failure) : __real_##name arguments; \
-    }
-
-WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode), -1)
-WRAP(int, mkdirat, (int fd, const char *path, mode_t mode), (fd, path, mode), -1)
-WRAP(int, fsync, (int fd), (fd), -1)
-WRAP(int, fdatasync, (int fd), (fd), -1)
-WRAP(int, fallocate, (int fd, int mode, off_t at, off_t bytes), (fd, mode, at, bytes), -1)
-WRAP(int, ftruncate, (int fd, off_t bytes), (fd, bytes), -1)
-WRAP(int, fstat, (int fd, struct stat *out), (fd, out), -1)
-WRAP(int, fstatat, (int fd, const char *path, struct stat *out, int flags), (fd, path, out, flags),
-     -1)
-WRAP(int, statx, (int fd, const char *path, int flags, unsigned mask, struct statx *out),
-     (fd, path, flags, mask, out), -1)
-WRAP(int, fstatvfs, (int fd, struct statvfs *out), (fd, out), -1)
-WRAP(int, unlinkat, (int fd, const char *path, int flags), (fd, path, flags), -1)
-WRAP(int, linkat, (int a, const char *from, int b, const char *to, int flags),
-     (a, from, b, to, flags), -1)
-WRAP(DIR *, fdopendir, (int fd), (fd), NULL)
-WRAP(struct dirent *, readdir, (DIR * directory), (directory), NULL)
-WRAP(ssize_t, getrandom, (void *out, size_t bytes, unsigned flags), (out, bytes, flags), -1)
-
-int __real_renameat2(int a, const char *from, int b, const char *to, unsigned flags);
-int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags);
-int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags)
-{
-    int result = fails() ? -1 : __real_renameat2(a, from, b, to, flags);
-    plan.was_named = plan.was_named || result == 0;
-    return result;
-}
-
-int __real_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...);
-int __wrap_open(const char *path, int flags, ...)
-{
-    return fails() ? -1 : __real_open(path, flags);
-}
-
-int __real_fcntl(int fd, int command, ...);
-int __wrap_fcntl(int fd, int command, ...);
-int __wrap_fcntl(int fd, int command, ...)
-{
-    va_list list;
-    va_start(list, command);
-    void *argument = va_arg(list, void *);
-    va_end(list);
-    return fails() ? -1 : __real_fcntl(fd, command, argument);
-}
-
-long __real_syscall(long number, ...);
-long __wrap_syscall(long number, ...);
-long __wrap_syscall(long number, ...)
-{
-    va_list list;
-    va_start(list, number);
-    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long),
-         d = va_arg(list, long);
-    va_end(list);
-    return fails() ? -1 : __real_syscall(number, a, b, c, d);
-}
-
-#define WRAP_TRANSFER(name, pointer)                                     \
-    ssize_t __real_##name(int fd, pointer data, size_t bytes, off_t at); \
-    ssize_t __wrap_##name(int fd, pointer data, size_t bytes, off_t at); \
-    ssize_t __wrap_##name(int fd, pointer data, size_t bytes, off_t at)  \
-    {                                                                    \
-        if (plan.is_short)                                               \
-            return __real_##name(fd, data, part(bytes), at);             \
-        return fails() ? -1 : __real_##name(fd, data, bytes, at);        \
-    }
-
-WRAP_TRANSFER(pread, void *)
-WRAP_TRANSFER(pwrite, const void *)
-
-ssize_t __real_write(int fd, const void *data, size_t bytes);
-ssize_t __wrap_write(int fd, const void *data, size_t bytes);
-ssize_t __wrap_write(int fd, const void *data, size_t bytes)
-{
-    if (plan.is_short)
-        return __real_write(fd, data, part(bytes));
-    return fails() ? -1 : __real_write(fd, data, bytes);
-}
 
 /* ---- a store with something in it ---- */
 
@@ -147,17 +23,17 @@ static const struct storage_options options = {
 static struct storage *open_plain(void)
 {
     struct storage *storage;
-    unsigned first = plan.first;
-    plan.first = 0;
+    unsigned first = failing.first;
+    failing.first = 0;
     assert_int_equal(storage_open(&storage, &storage_local, directory, &options), 0);
-    plan.first = first;
+    failing.first = first;
     return storage;
 }
 
 static int set_up(void **state)
 {
     (void)state;
-    plan.first = 0;
+    failing.first = 0;
     bed_make_directory(directory);
     struct storage *storage = open_plain();
     bed_put(storage, NULL, "run/older/shard", BYTES, 1);
@@ -170,7 +46,7 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    plan.first = 0;
+    failing.first = 0;
     bed_remove_directory(directory);
     return 0;
 }
@@ -212,7 +88,7 @@ static int use_create(void)
         if (error == 0)
             error = storage_sync_names(storage, "run/new/deep");
     }
-    plan.first = 0;
+    failing.first = 0;
     if (error == 0)
         bed_expect(storage, "run/new/deep/shard", BYTES, 7);
     storage_close(storage);
@@ -223,10 +99,10 @@ static int use_create(void)
 static int use_publish(void)
 {
     struct storage *storage = open_plain();
-    plan.was_named = false;
+    failing.was_named = false;
     int error = storage_publish(storage, "run/new/manifest", "its text", 8);
-    bool was_named = plan.was_named, removal_failed = plan.for_ever;
-    plan.first = 0;
+    bool was_named = failing.was_named, removal_failed = failing.for_ever;
+    failing.first = 0;
     bool exists = bed_exists(storage, "run/new/manifest");
     if (error == 0) {
         char text[8];
@@ -287,11 +163,11 @@ static int use_list(void)
 static int use_remove(void)
 {
     struct storage *storage = open_plain();
-    unsigned first = plan.first, calls = plan.calls;
-    plan.first = 0;
+    unsigned first = failing.first, calls = failing.calls;
+    failing.first = 0;
     assert_int_equal(storage_publish(storage, "run/gone/file", "x", 1), 0);
-    plan.first = first;
-    plan.calls = calls;
+    failing.first = first;
+    failing.calls = calls;
     int error = storage_remove(storage, "run/gone/file");
     if (error == 0)
         error = storage_remove(storage, "run/gone");
@@ -369,14 +245,14 @@ static int find_temporary(const char *path, const struct stat *status, int type,
 static unsigned run_case(int (*use)(void), unsigned first, int number, bool for_ever, bool is_short)
 {
     unsigned before = count_descriptors();
-    plan.number = number;
-    plan.for_ever = for_ever;
-    plan.is_short = is_short;
-    plan.calls = 0;
-    plan.first = first;
+    failing.number = number;
+    failing.for_ever = for_ever;
+    failing.is_short = is_short;
+    failing.calls = 0;
+    failing.first = first;
     int error = use();
-    unsigned calls = plan.calls;
-    plan.first = 0;
+    unsigned calls = failing.calls;
+    failing.first = 0;
     if (error > 0 || error < ERR_INTERNAL || (is_short && error != 0) ||
         count_descriptors() != before)
         fail_msg("call %u, errno %d, %s: answer %d (%s), %u descriptors instead of %u", first,

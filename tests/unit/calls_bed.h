@@ -1,0 +1,151 @@
+/* calls_bed.h - calls to the system that fail, or do less than they are asked, when a test says so.
+ *
+ * The linker sends these calls of storage/ and of the tools through the functions below (--wrap of
+ * the names in WRAP_CALLS of the Makefile), which count them. */
+#ifndef HOLDFAST_TESTS_CALLS_BED_H
+#define HOLDFAST_TESTS_CALLS_BED_H
+
+#include "storage/storage.h"
+#include "tests/unit/wrap.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static struct {
+    atomic_uint calls; /* made since the plan began */
+    unsigned first;    /* that fails; 0: none */
+    bool for_ever, is_short;
+    int number;            /* errno */
+    atomic_bool was_named; /* a rename made a name that is not ours to see (.holdfast) */
+} failing;
+
+/* Does this call fail? With errno set. */
+static inline bool fails(void)
+{
+    unsigned call = ++failing.calls;
+    if (failing.first == 0 || failing.is_short ||
+        !(call == failing.first || (failing.for_ever && call > failing.first)))
+        return false;
+    errno = failing.number;
+    return true;
+}
+
+/* How much of a transfer is made: whole pages, or half of less than one. */
+static inline size_t part(size_t bytes)
+{
+    unsigned call = ++failing.calls;
+    bool is_cut =
+        failing.first != 0 && (call == failing.first || (failing.for_ever && call > failing.first));
+    if (!is_cut || bytes <= 1 || bytes == STORAGE_ALIGN)
+        return bytes;
+    return bytes > STORAGE_ALIGN ? STORAGE_ALIGN : bytes / 2;
+}
+
+WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode), -1)
+WRAP(int, mkdirat, (int fd, const char *path, mode_t mode), (fd, path, mode), -1)
+WRAP(int, fsync, (int fd), (fd), -1)
+WRAP(int, fdatasync, (int fd), (fd), -1)
+WRAP(int, fallocate, (int fd, int mode, off_t at, off_t bytes), (fd, mode, at, bytes), -1)
+WRAP(int, ftruncate, (int fd, off_t bytes), (fd, bytes), -1)
+WRAP(int, fstat, (int fd, struct stat *out), (fd, out), -1)
+WRAP(int, fstatat, (int fd, const char *path, struct stat *out, int flags), (fd, path, out, flags),
+     -1)
+WRAP(int, statx, (int fd, const char *path, int flags, unsigned mask, struct statx *out),
+     (fd, path, flags, mask, out), -1)
+WRAP(int, fstatvfs, (int fd, struct statvfs *out), (fd, out), -1)
+WRAP(int, unlinkat, (int fd, const char *path, int flags), (fd, path, flags), -1)
+WRAP(int, linkat, (int a, const char *from, int b, const char *to, int flags),
+     (a, from, b, to, flags), -1)
+WRAP(DIR *, fdopendir, (int fd), (fd), NULL)
+WRAP(struct dirent *, readdir, (DIR * directory), (directory), NULL)
+WRAP(ssize_t, getrandom, (void *out, size_t bytes, unsigned flags), (out, bytes, flags), -1)
+
+int __real_renameat2(int a, const char *from, int b, const char *to, unsigned flags);
+int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags);
+int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags)
+{
+    int result = fails() ? -1 : __real_renameat2(a, from, b, to, flags);
+    failing.was_named = failing.was_named || result == 0;
+    return result;
+}
+
+WRAP(int, truncate, (const char *path, off_t bytes), (path, bytes), -1)
+WRAP(int, rmdir, (const char *path), (path), -1)
+
+int __real_openat(int fd, const char *path, int flags, ...);
+int __wrap_openat(int fd, const char *path, int flags, ...);
+int __wrap_openat(int fd, const char *path, int flags, ...)
+{
+    va_list list;
+    va_start(list, flags);
+    mode_t mode = (flags & O_CREAT) != 0 ? va_arg(list, mode_t) : 0;
+    va_end(list);
+    return fails() ? -1 : __real_openat(fd, path, flags, mode);
+}
+
+int __real_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...);
+int __wrap_open(const char *path, int flags, ...)
+{
+    va_list list;
+    va_start(list, flags);
+    mode_t mode = (flags & O_CREAT) != 0 ? va_arg(list, mode_t) : 0;
+    va_end(list);
+    return fails() ? -1 : __real_open(path, flags, mode);
+}
+
+int __real_fcntl(int fd, int command, ...);
+int __wrap_fcntl(int fd, int command, ...);
+int __wrap_fcntl(int fd, int command, ...)
+{
+    va_list list;
+    va_start(list, command);
+    void *argument = va_arg(list, void *);
+    va_end(list);
+    return fails() ? -1 : __real_fcntl(fd, command, argument);
+}
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, ...);
+long __wrap_syscall(long number, ...)
+{
+    va_list list;
+    va_start(list, number);
+    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long),
+         d = va_arg(list, long);
+    va_end(list);
+    return fails() ? -1 : __real_syscall(number, a, b, c, d);
+}
+
+#define WRAP_TRANSFER(name, pointer)                                     \
+    ssize_t __real_##name(int fd, pointer data, size_t bytes, off_t at); \
+    ssize_t __wrap_##name(int fd, pointer data, size_t bytes, off_t at); \
+    ssize_t __wrap_##name(int fd, pointer data, size_t bytes, off_t at)  \
+    {                                                                    \
+        if (failing.is_short)                                            \
+            return __real_##name(fd, data, part(bytes), at);             \
+        return fails() ? -1 : __real_##name(fd, data, bytes, at);        \
+    }
+
+WRAP_TRANSFER(pread, void *)
+WRAP_TRANSFER(pwrite, const void *)
+
+ssize_t __real_write(int fd, const void *data, size_t bytes);
+ssize_t __wrap_write(int fd, const void *data, size_t bytes);
+ssize_t __wrap_write(int fd, const void *data, size_t bytes)
+{
+    if (failing.is_short)
+        return __real_write(fd, data, part(bytes));
+    return fails() ? -1 : __real_write(fd, data, bytes);
+}
+
+#endif

@@ -1,0 +1,173 @@
+/* memory_bed.h - allocations that fail when a test says so.
+ *
+ * The linker sends the allocations of this tree through the functions below (--wrap, see
+ * WRAP_MEMORY in the Makefile); those of jansson come by proto/json.c. What gRPC, protobuf-c and
+ * liburing allocate is theirs. A place is the chain of callers of an allocation. A telling with
+ * place and number 0 notes the places, and the number of the allocation that each was first met
+ * with; in later ones the allocation at a place, or of a number, fails when it is first met: once,
+ * or with all from there on. Mappings and threads that the system refuses are a lack of memory too,
+ * but for a test that makes some itself meanwhile (ALLOCATIONS_ONLY). What was allocated and not
+ * freed is counted. */
+#ifndef HOLDFAST_TESTS_MEMORY_BED_H
+#define HOLDFAST_TESTS_MEMORY_BED_H
+
+#include "tests/unit/wrap.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <execinfo.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PLACES_MAX 4000u
+#ifndef CALLERS
+#define CALLERS 5 /* of an allocation that tell a place from another */
+#endif
+
+static struct {
+    pthread_mutex_t lock;
+    bool is_armed, for_ever, has_failed;
+    uint64_t place, number; /* of what fails; 0: not by this */
+    uint64_t allocations;   /* since it was armed */
+    uint32_t num_seen;
+    struct {
+        uint64_t place, number;
+    } seen[PLACES_MAX];
+    atomic_long live; /* allocations that were not freed */
+} failing = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Arms: the allocation at `place`, or of `number`, fails; with both 0 they are noted. */
+static inline void memory_arm(uint64_t place, uint64_t number, bool for_ever)
+{
+    failing.place = place;
+    failing.number = number;
+    failing.for_ever = for_ever;
+    failing.has_failed = false;
+    failing.allocations = 0;
+    __atomic_store_n(&failing.is_armed, true, __ATOMIC_RELEASE);
+}
+
+static inline void memory_disarm(void)
+{
+    __atomic_store_n(&failing.is_armed, false, __ATOMIC_RELEASE);
+}
+
+/* Before the first telling: backtrace's own allocations are made now. */
+static inline void memory_begin(void)
+{
+    void *callers[1];
+    backtrace(callers, 1);
+}
+
+static uint64_t place_of_caller(void)
+{
+    void *callers[CALLERS + 3];
+    int count = backtrace(callers, CALLERS + 3);
+    uint64_t place = 1469598103934665603ull;
+    for (int i = 3; i < count; i++) /* without this file's own frames */
+        place = (place ^ (uint64_t)(uintptr_t)callers[i]) * 1099511628211ull;
+    return place | 1;
+}
+
+static void note_place(uint64_t place)
+{
+    for (uint32_t i = 0; i < failing.num_seen; i++)
+        if (failing.seen[i].place == place)
+            return;
+    assert_true(failing.num_seen < PLACES_MAX);
+    failing.seen[failing.num_seen].place = place;
+    failing.seen[failing.num_seen++].number = failing.allocations;
+}
+
+static __attribute__((noinline)) bool fails(void)
+{
+    if (!__atomic_load_n(&failing.is_armed, __ATOMIC_ACQUIRE))
+        return false;
+    uint64_t place = failing.number == 0 ? place_of_caller() : 0;
+    pthread_mutex_lock(&failing.lock);
+    bool now = false;
+    failing.allocations++;
+    if (failing.has_failed)
+        now = failing.for_ever;
+    else if (failing.place != 0)
+        now = place == failing.place;
+    else if (failing.number != 0)
+        now = failing.allocations == failing.number;
+    else
+        note_place(place);
+    failing.has_failed = failing.has_failed || now;
+    pthread_mutex_unlock(&failing.lock);
+    if (now)
+        errno = ENOMEM;
+    return now;
+}
+
+static inline void *count_live(void *memory)
+{
+    failing.live += memory != NULL;
+    return memory;
+}
+
+#define WRAP_COUNTED(type, name, parameters, arguments)                    \
+    type __real_##name parameters;                                         \
+    type __wrap_##name parameters;                                         \
+    type __wrap_##name parameters                                          \
+    {                                                                      \
+        return fails() ? NULL : (type)count_live(__real_##name arguments); \
+    }
+
+WRAP_COUNTED(void *, malloc, (size_t bytes), (bytes))
+WRAP_COUNTED(void *, calloc, (size_t count, size_t bytes), (count, bytes))
+WRAP_COUNTED(void *, aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
+WRAP_COUNTED(char *, strdup, (const char *text), (text))
+WRAP_COUNTED(char *, strndup, (const char *text, size_t bytes), (text, bytes))
+WRAP_COUNTED(FILE *, open_memstream, (char **out, size_t *bytes), (out, bytes)) /* its text */
+
+int __real_posix_memalign(void **out, size_t alignment, size_t bytes);
+int __wrap_posix_memalign(void **out, size_t alignment, size_t bytes);
+int __wrap_posix_memalign(void **out, size_t alignment, size_t bytes)
+{
+    int error = fails() ? ENOMEM : __real_posix_memalign(out, alignment, bytes);
+    if (error == 0)
+        count_live(*out);
+    return error;
+}
+
+void *__real_realloc(void *old, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes)
+{
+    if (fails())
+        return NULL;
+    void *memory = __real_realloc(old, bytes);
+    return old == NULL ? count_live(memory) : memory;
+}
+
+void __real_free(void *memory);
+void __wrap_free(void *memory);
+void __wrap_free(void *memory)
+{
+    failing.live -= memory != NULL;
+    __real_free(memory);
+}
+
+#ifndef ALLOCATIONS_ONLY
+WRAP(void *, mmap, (void *at, size_t bytes, int protection, int flags, int fd, off_t offset),
+     (at, bytes, protection, flags, fd, offset), MAP_FAILED)
+WRAP(int, pthread_create,
+     (pthread_t * out, const pthread_attr_t *attributes, void *(*start)(void *), void *argument),
+     (out, attributes, start, argument), EAGAIN)
+#endif
+
+#endif
