@@ -74,6 +74,8 @@ static int call_begin(struct ckpt *ckpt, uint64_t step, const char *state_json)
     request.step = step;
     request.state_json = (char *)(state_json != NULL ? state_json : "");
     int error = ask_for_image(ckpt, &request, &answer);
+    if (error == ERR_MEMORY) /* perhaps for the reply: then nobody here knows what was begun */
+        session_drop(ckpt);
     if (error != 0)
         return error;
     Holdfast__V1__BeginSaveReply *reply = (Holdfast__V1__BeginSaveReply *)answer;

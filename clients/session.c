@@ -377,6 +377,8 @@ int session_renew(struct ckpt *ckpt)
                             "ckptd at %s cannot be reached", ckpt->server);
     session_drop(ckpt);
     int error = hello_again(ckpt);
+    if (error == ERR_MEMORY)
+        return error; /* says nothing about ckptd */
     if (error != 0) {
         back_off(ckpt);
         if (error == ERR_VERSION)
