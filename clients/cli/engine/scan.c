@@ -337,7 +337,7 @@ static void feed(struct scan *scan)
             break;
         if (!ended && scan->num_free > 0)
             result = start_read(scan);
-        ended = ended || result == SCAN_END;
+        ended = ended || result == SCAN_END || scan->failure.error != 0;
         show_progress(scan, &shown);
         while (result != SCAN_READ && scan->changes == changes &&
                !(ended && scan->num_free == SCAN_BUFFERS))
