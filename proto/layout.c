@@ -383,7 +383,7 @@ int layout_table_check(const struct layout_table *table, uint32_t shards)
     int error = 0;
     uint32_t *seen = calloc(shards ? shards : 1, sizeof(*seen));
     if (!seen)
-        return report_error(ERR_MEMORY, NULL, "could not check the layouts");
+        return report_error(ERR_MEMORY, NULL, "no memory to check the layouts");
     for (uint32_t i = 0; !error && i < table->num_layouts; i++)
         error = check_layout(&table->layouts[i], i, shards, seen);
     for (uint32_t i = 0; !error && i < table->num_tensors; i++)
@@ -398,7 +398,7 @@ int layout_shard_bytes(uint64_t *out, const struct layout_table *table, uint32_t
     /* Bytes of one element position, summed over the tensors that share a layout. */
     uint64_t *weight = calloc(table->num_layouts ? table->num_layouts : 1, sizeof(*weight));
     if (!weight)
-        return report_error(ERR_MEMORY, NULL, "could not sum up the shards");
+        return report_error(ERR_MEMORY, NULL, "no memory to sum up the shards");
     memset(out, 0, shards * sizeof(*out));
     for (uint32_t i = 0; i < table->num_tensors; i++)
         weight[table->layout_of[i]] += dtype_bytes(table->tensors[i].dtype);

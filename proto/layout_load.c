@@ -110,7 +110,7 @@ static int make_index(struct layout_index **out, const struct layout_table *tabl
     if (!index || !index->first_cell || !index->cells || !index->order || !index->position ||
         !index->first_member || !index->members) {
         layout_index_free(index);
-        return report_error(ERR_MEMORY, NULL, "could not index the layouts");
+        return report_error(ERR_MEMORY, NULL, "no memory to index the layouts");
     }
     index_cells(index, table);
     index_tensors(index, table);
@@ -159,7 +159,7 @@ static int list_shard(struct shard_tensor **out, uint32_t *out_count, uint64_t *
         free(bits);
         free(cell_of);
         free(tensors);
-        return report_error(ERR_MEMORY, NULL, "could not place the tensors of a shard");
+        return report_error(ERR_MEMORY, NULL, "no memory to place the tensors of a shard");
     }
     for (uint64_t c = count ? index->first_cell[shard] : 0;
          count && c < index->first_cell[shard + 1]; c++) {
@@ -239,7 +239,7 @@ struct load_plan {
 
 static int fail_load_memory(void)
 {
-    return report_error(ERR_MEMORY, NULL, "could not plan the load");
+    return report_error(ERR_MEMORY, NULL, "no memory to plan the load");
 }
 
 uint32_t layout_find_cut(const uint64_t *cuts, uint32_t num_cuts, uint64_t value)

@@ -54,7 +54,7 @@ struct planner {
 
 static int fail_memory(void)
 {
-    return report_error(ERR_MEMORY, NULL, "could not plan the save");
+    return report_error(ERR_MEMORY, NULL, "no memory to plan the save");
 }
 
 static void *alloc_array(uint64_t count, size_t size)

@@ -54,7 +54,7 @@ static int fail_member(const char *name)
 
 static int fail_memory(void)
 {
-    return report_error(ERR_MEMORY, NULL, "could not handle a manifest");
+    return report_error(ERR_MEMORY, NULL, "no memory for a manifest");
 }
 
 /* ---- how much there is ---- */

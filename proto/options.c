@@ -317,7 +317,7 @@ static int read_file(char **out, size_t *out_bytes, const char *path)
     char *text = malloc(OPTION_FILE_BYTES_MAX + 1);
     size_t bytes = text ? fread(text, 1, OPTION_FILE_BYTES_MAX + 1, file) : 0;
     if (!text)
-        error = report_error(ERR_MEMORY, NULL, "could not read the configuration file");
+        error = report_error(ERR_MEMORY, NULL, "no memory to read the configuration file");
     else if (ferror(file))
         error = report_errno(ERR_IO, "could not read the configuration file", path);
     else if (bytes > OPTION_FILE_BYTES_MAX)
@@ -345,7 +345,7 @@ int options_read_toml(const struct options *options, const char *path)
     enum toml_result result = toml_visit(&fault, &error, text, bytes, visit_leaf, &source);
     free(text);
     if (result == TOML_MEMORY)
-        return report_error(ERR_MEMORY, NULL, "could not read the configuration file");
+        return report_error(ERR_MEMORY, NULL, "no memory to read the configuration file");
     if (result == TOML_BAD)
         return report_error(ERR_INVALID, "the file must be TOML", "%s:%" PRIu32 ": %s", path,
                             fault.line, fault.reason);

@@ -479,7 +479,7 @@ static int parse_members(struct shard_header *out, const json_t *root, uint64_t 
     out->tensors = calloc(count ? count : 1, sizeof(*out->tensors));
     out->data_byte = calloc(count ? count : 1, sizeof(*out->data_byte));
     if (!out->tensors || !out->data_byte)
-        return report_error(ERR_MEMORY, NULL, "could not read the header of a shard");
+        return report_error(ERR_MEMORY, NULL, "no memory to read the header of a shard");
     const char *name = NULL;
     json_t *entry = NULL;
     json_object_foreach((json_t *)root, name, entry)

@@ -230,7 +230,7 @@ static int start_workers(struct scan *scan)
     }
     return scan->num_workers > 0
                ? 0
-               : report_error(ERR_MEMORY, NULL, "could not start a thread to read with");
+               : report_error(ERR_MEMORY, NULL, "no memory for a thread to read with");
 }
 
 static void stop_workers(struct scan *scan)
