@@ -226,7 +226,8 @@ static int local_open(struct storage **out, const char *where,
     }
     int fd = open_directory(local->root_fd, "");
     if (fd < 0) {
-        error = report_errno(ERR_INVALID, "the system lacks openat2 (Linux 5.6)", where);
+        error =
+            local_fail(errno == ENOSYS ? "Linux 5.6 is needed" : "could not open the store", where);
         goto close_local;
     }
     close(fd);
