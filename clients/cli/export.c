@@ -281,6 +281,8 @@ static int remove_beside(struct export *export)
         if (error == 0 || error == ERR_NOT_FOUND)
             error = storage_list(folder, "", remove_file, folder);
     }
+    if (error == 0) /* what a publication that was cut short left, hidden from the list */
+        error = storage_sweep(folder, "", &(struct storage_sweep){.removes = true});
     storage_close(folder);
     if (error == 0 && rmdir(export->beside) != 0)
         error =
