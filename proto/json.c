@@ -1,9 +1,19 @@
-/* json.c - jansson, with a lack of memory told from a bad text. */
+/* json.c - jansson, with a lack of memory told from a bad text.
+ *
+ * jansson's lexer keeps the token at hand in a buffer that grows with the longest one so far. Where
+ * there is no memory for that it drops a character; and when it then puts a character back, as it
+ * does behind every number, an assertion ends the process (2.14). So a text is read as the second
+ * element of an array whose first is a string of TOKEN_BYTES: that is where the buffer grows, and
+ * behind strings nothing is put back. */
 #include "proto/json.h"
 #include "proto/report.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#define TOKEN_BYTES 1024 /* a number of more digits than that is nobody's */
 
 static _Thread_local bool lacked_memory;
 
@@ -32,11 +42,54 @@ bool json_end(void)
     return !lacked_memory;
 }
 
+/* The parts of what is parsed, one after the other. */
+struct parts {
+    struct {
+        const char *text;
+        size_t bytes;
+    } list[3];
+    size_t at; /* NUM_PARTS: all was taken */
+};
+#define NUM_PARTS (sizeof(((struct parts *)NULL)->list) / sizeof(((struct parts *)NULL)->list[0]))
+
+static size_t take_part(void *out, size_t room, void *user)
+{
+    struct parts *parts = user;
+    while (parts->at < NUM_PARTS && parts->list[parts->at].bytes == 0)
+        parts->at++;
+    if (parts->at == NUM_PARTS)
+        return 0;
+    size_t bytes = parts->list[parts->at].bytes < room ? parts->list[parts->at].bytes : room;
+    memcpy(out, parts->list[parts->at].text, bytes);
+    parts->list[parts->at].text += bytes;
+    parts->list[parts->at].bytes -= bytes;
+    return bytes;
+}
+
+/* NULL: it is no object and no array, or there was no memory. */
+static json_t *parse(const char *text, size_t bytes, json_error_t *out_reason)
+{
+    char head[TOKEN_BYTES + 4] = "[\"";
+    memset(head + 2, ' ', TOKEN_BYTES);
+    memcpy(head + 2 + TOKEN_BYTES, "\",", 2);
+    struct parts parts = {.list = {{head, sizeof(head)}, {text, bytes}, {"]", 1}}};
+    json_t *root = json_load_callback(take_part, &parts, JSON_REJECT_DUPLICATES, out_reason);
+    json_t *found = json_incref(json_array_get(root, 1));
+    bool is_one = json_array_size(root) == 2 && (json_is_object(found) || json_is_array(found));
+    if (root != NULL && !is_one)
+        snprintf(out_reason->text, sizeof(out_reason->text), "it is not one object or array");
+    json_decref(root);
+    if (is_one)
+        return found;
+    json_decref(found);
+    return NULL;
+}
+
 int json_read(json_t **out, const char *text, size_t bytes, json_error_t *out_reason)
 {
     bool before = lacked_memory; /* of an outer json_begin */
     json_begin();
-    *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, out_reason);
+    *out = parse(text, bytes, out_reason);
     bool is_complete = json_end();
     lacked_memory = before || !is_complete;
     if (is_complete)
