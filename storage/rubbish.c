@@ -18,6 +18,7 @@
 #include <string.h>
 
 #define LEFTOVER_SECONDS_MIN 600u
+#define IS_LEASED 1 /* no error code */
 
 struct search {
     struct storage_rubbish_list *out;
@@ -89,7 +90,13 @@ static int measure_member(void *user, const struct storage_entry *entry)
 
 static int see_lease(void *user, const struct storage_entry *entry)
 {
-    return strcmp(entry->name, user) == 0 ? ERR_BUSY : 0;
+    return strcmp(entry->name, user) == 0 ? IS_LEASED : 0;
+}
+
+/* IS_LEASED, 0, or an error. */
+static int find_lease(struct storage *storage, const char *parent, const char *name)
+{
+    return storage_groups_leased(storage, parent, see_lease, (void *)(uintptr_t)name);
 }
 
 /* A group without a marker. */
@@ -101,9 +108,8 @@ static int look_at_rest(struct search *search, const char *prefix, const char *n
     int error = find_object(search->storage, tombstone);
     enum storage_rubbish_what what = error == 0 ? STORAGE_CUT_SHORT : STORAGE_UNFINISHED;
     if (error == ERR_NOT_FOUND)
-        error = storage_groups_leased(search->storage, search->parent, see_lease,
-                                      (void *)(uintptr_t)name);
-    if (error == ERR_BUSY) /* it is being written */
+        error = find_lease(search->storage, search->parent, name);
+    if (error == IS_LEASED) /* it is being written */
         return 0;
     if (error == 0)
         error = storage_list(search->storage, prefix, measure_member, &measure);
@@ -190,6 +196,23 @@ static void group_of(char out[STORAGE_KEY_MAX + 1], const char *key)
         snprintf(out, STORAGE_KEY_MAX + 1, "%.*s/%s", (int)(at - key), key, at + strlen(folder));
 }
 
+static int clear_group(struct storage *storage, const struct storage_group_kind *kind,
+                       const char *group)
+{
+    char parent[STORAGE_KEY_MAX + 1];
+    struct report_text text;
+    int error = storage_group_clear(storage, kind, group);
+    if (error != ERR_DENIED)
+        return error;
+    /* It has been leased since; or the system does not let it go. */
+    const char *name = strrchr(group, '/');
+    report_keep(&text);
+    snprintf(parent, sizeof(parent), "%.*s", name != NULL ? (int)(name - group) : 0, group);
+    return find_lease(storage, parent, name != NULL ? name + 1 : group) == IS_LEASED
+               ? 0
+               : report_restore(&text, error);
+}
+
 int storage_rubbish_remove(struct storage *storage, const struct storage_group_kind *kind,
                            const struct storage_rubbish *item)
 {
@@ -200,8 +223,7 @@ int storage_rubbish_remove(struct storage *storage, const struct storage_group_k
     case STORAGE_UNFINISHED:
     case STORAGE_CUT_SHORT:
         group_of(group, item->key);
-        error = storage_group_clear(storage, kind, group);
-        return error == ERR_DENIED ? 0 : error; /* it has been leased since */
+        return clear_group(storage, kind, group);
     case STORAGE_STALE:
         error = storage_remove(storage, item->key);
         return error == ERR_NOT_FOUND ? 0 : error;
