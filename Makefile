@@ -193,7 +193,10 @@ WRAP_CALLS = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat sta
     truncate rmdir openat
 WRAP_MEMORY = malloc calloc realloc aligned_alloc posix_memalign strdup strndup open_memstream free
 WRAP_storage_calls = $(WRAP_CALLS)
+WRAP_clients_cli_calls = $(WRAP_CALLS) io_uring_queue_init
 WRAP_ckptd_memory = $(WRAP_MEMORY)
+WRAP_clients_memory = $(WRAP_MEMORY) mmap pthread_create
+WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_ckptd_scrub = loop_now_ms
 WRAP_clients_lease = storage_hold mkdirat write getrandom renameat2 fcntl syscall
 # A unit test may use every part of the tree.

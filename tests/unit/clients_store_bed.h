@@ -24,6 +24,9 @@
 
 #define TENSORS 6
 #define RANKS_MAX 5
+#ifndef LARGE_WIDTH
+#define LARGE_WIDTH 600000u /* at least, of the rows of a tensor: several blocks per shard */
+#endif
 
 struct fixture {
     char root[256];
@@ -53,7 +56,7 @@ static void make_meta(struct fixture *fixture, struct tensor_meta *out, uint32_t
         out->shape[d] = d < out->dims ? 1 + draw(fixture, 12) : 1;
     if (index == 1) { /* several blocks per shard, and rows that gather has to cut */
         out->shape[0] = 3 + draw(fixture, 5);
-        out->shape[1] = 600000 + draw(fixture, 900000);
+        out->shape[1] = LARGE_WIDTH + draw(fixture, LARGE_WIDTH * 3 / 2);
     }
 }
 
@@ -161,6 +164,7 @@ static void write_checkpoint(const struct fixture *fixture, const char *run, uin
 {
     struct manifest_shard shards[RANKS_MAX];
     struct digest digests[TENSORS] = {{{0}}};
+    char state_json[] = "{\"metrics\":{\"loss\":0.5}}";
     struct manifest manifest = {.summary = {.version = MANIFEST_VERSION,
                                             .step = step,
                                             .attempt = attempt,
@@ -170,6 +174,7 @@ static void write_checkpoint(const struct fixture *fixture, const char *run, uin
                                 .parent_step = fixture->parent_step,
                                 .parent_attempt = fixture->parent_attempt,
                                 .code_version = "test",
+                                .state_json = state_json,
                                 .table = fixture->table,
                                 .digests = digests,
                                 .shards = shards};

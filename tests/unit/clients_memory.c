@@ -1,0 +1,198 @@
+/* clients_memory.c - each allocation of libckpt fails, once and for ever, against a real ckptd.
+ *
+ * Goal: out of memory is an error of the call that needed it, told as such: the same call works
+ * when there is memory again, a save that could not be begun or copied is nobody's trouble, what
+ * was committed stays whole and loads to the bit, and nothing leaks (under AddressSanitizer).
+ * Method: one rank opens, describes, saves, loads, loses its session and saves again, with
+ * memory_bed.h between libckpt and the system; a first telling notes the places of allocations,
+ * then each fails where it is first met, once, and in another telling all from there on. Mappings
+ * and the process's other allocations for the calls are among them.
+ *
+ * In make test every so manieth place fails for ever, which ones changes: SEED= repeats, TORTURE=1
+ * takes all. time limit: 120 s */
+#include "clients/session.h"
+#include "proto/report.h"
+#include "tests/unit/clients_bed.h"
+#include "tests/unit/memory_bed.h"
+
+#define EVERY 3            /* places: one of them fails for ever */
+#define FIRST_STEP 1       /* committed before anything fails */
+#define CALL_SECONDS_MAX 5 /* a call that fails ends soon */
+
+struct rank {
+    struct ckpt *ckpt;
+    struct ckpt_tensor tensors[TENSORS];
+    uint64_t attempt;
+    uint64_t step, committed; /* the newest that was tried, and that was committed */
+    bool is_for_ever;
+};
+
+static void fill_rank(struct rank *rank)
+{
+    memset(rank, 0, sizeof *rank);
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        place(&rank->tensors[i], i, 1, 0, 1);
+        rank->tensors[i].data = malloc(tensor_elements(&rank->tensors[i]) * model[i].bytes + 1);
+    }
+}
+
+static void free_rank(struct rank *rank)
+{
+    ckpt_close(rank->ckpt);
+    for (uint32_t i = 0; i < TENSORS; i++)
+        free(rank->tensors[i].data);
+}
+
+/* ---- the calls; each 0 or an error, and may be made again ---- */
+
+static const char *server;
+
+static int call_open(struct rank *rank)
+{
+    return ckpt_open(
+        &rank->ckpt,
+        &(struct ckpt_options){.server = server, .run = RUN, .world_size = 1, .busy_ms = 5000});
+}
+
+static int call_attempt(struct rank *rank)
+{
+    return ckpt_attempt_open(rank->ckpt, &rank->attempt, NULL, NULL);
+}
+
+static int call_describe(struct rank *rank)
+{
+    return ckpt_describe(rank->ckpt, rank->attempt, rank->tensors, TENSORS);
+}
+
+static int call_save(struct rank *rank)
+{
+    struct ckpt_save *save;
+    int error = ckpt_save_begin(rank->ckpt, &save, ++rank->step, "{\"mark\":1}");
+    if (error == 0)
+        error = copy_all(save, rank->tensors, rank->step);
+    if (error == 0)
+        error = ckpt_save_wait(rank->ckpt, rank->step, 20000);
+    rank->committed = error == 0 ? rank->step : rank->committed;
+    return error;
+}
+
+static int call_load(struct rank *rank)
+{
+    struct ckpt_loaded *loaded = NULL;
+    struct group group = {.failures = 0};
+    for (uint32_t i = 0; i < TENSORS; i++)
+        memset(rank->tensors[i].data, 0, tensor_elements(&rank->tensors[i]) * model[i].bytes);
+    int error = ckpt_load(rank->ckpt, &(struct ckpt_load_options){.step = CKPT_NEWEST}, &loaded);
+    if (error != 0) {
+        assert_null(loaded);
+        return error;
+    }
+    check_values(&group, rank->tensors, loaded->info.step, 0);
+    assert_int_equal(group.failures, 0);
+    assert_true(loaded->info.step >= rank->committed);
+    assert_non_null(strstr(loaded->state_json, "\"mark\""));
+    ckpt_loaded_free(loaded);
+    return 0;
+}
+
+/* As after a restart of ckptd: the next save makes a new session. */
+static int call_lose(struct rank *rank)
+{
+    session_forget(rank->ckpt);
+    return 0;
+}
+
+/* ---- tellings ---- */
+
+/* True when it worked; once there is memory again it has to. */
+static bool try_call(struct rank *rank, const char *name, int (*call)(struct rank *rank))
+{
+    uint64_t began = now_ns();
+    int error = call(rank);
+    bool is_memory = error == ERR_MEMORY && (strstr(ckpt_error(), "memory") != NULL ||
+                                             strstr(ckpt_error(), "allocate") != NULL);
+    if ((error != 0 && !is_memory) || now_ns() - began > CALL_SECONDS_MAX * 1000000000ull)
+        fail_msg("%s: answer %d (%s) after %.1f s", name, error, ckpt_error(),
+                 (double)(now_ns() - began) / 1e9);
+    if (error == 0 || rank->is_for_ever)
+        return error == 0;
+    error = call(rank);
+    if (error != 0)
+        fail_msg("%s, again: answer %d (%s)", name, error, ckpt_error());
+    return true;
+}
+
+static void tell(uint64_t place, bool for_ever)
+{
+    struct rank rank;
+    fill_rank(&rank);
+    rank.step = FIRST_STEP;
+    rank.is_for_ever = for_ever;
+    memory_arm(place, 0, for_ever);
+    bool goes_on = try_call(&rank, "open", call_open) && try_call(&rank, "attempt", call_attempt) &&
+                   try_call(&rank, "describe", call_describe);
+    if (goes_on) {
+        try_call(&rank, "save", call_save);
+        try_call(&rank, "load", call_load);
+        try_call(&rank, "lose", call_lose);
+        try_call(&rank, "save after a loss", call_save);
+        try_call(&rank, "load again", call_load);
+    }
+    memory_disarm();
+    if (goes_on && for_ever) { /* the same handle, now that there is memory */
+        rank.is_for_ever = false;
+        try_call(&rank, "save afterwards", call_save);
+        try_call(&rank, "load afterwards", call_load);
+    }
+    free_rank(&rank);
+}
+
+/* Or the tellings would fill the disk. */
+static void keep_little(struct bed *bed)
+{
+    static char path[300];
+    snprintf(path, sizeof path, "%s/ckptd.conf", bed->root);
+    FILE *config = fopen(path, "w");
+    assert_non_null(config);
+    fputs("[retention]\nkeep_last = 2\nmay_remove_most = true\n[limits]\nlease_ms = 1000\n",
+          config);
+    assert_int_equal(fclose(config), 0);
+    bed->config = path;
+    restart_ckptd(bed, SIGKILL); /* it has begun nothing */
+}
+
+static void test_memory__libckpt_without_it_says_so_and_goes_on_when_it_is_back(void **state)
+{
+    struct bed *bed = *state;
+    bool is_torture = getenv("TORTURE") != NULL;
+    uint32_t for_ever = 0;
+    server = bed->server;
+    keep_little(bed);
+    save_step(bed, 1, 1, FIRST_STEP);
+    seed_random();
+    uint64_t start = next_random(EVERY);
+    tell(0, false);
+    uint32_t count = failing.num_seen;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t place = failing.seen[i].place;
+        tell(place, false);
+        if (!is_torture && i % EVERY != start)
+            continue;
+        tell(place, true);
+        for_ever++;
+    }
+    print_message("# %u places failed once, %u for ever\n", count, for_ever);
+    assert_true(count > 20);
+    load_step(bed, 3, 5, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(
+            test_memory__libckpt_without_it_says_so_and_goes_on_when_it_is_back, bed_open,
+            bed_close),
+    };
+    memory_begin();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
