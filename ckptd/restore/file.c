@@ -23,13 +23,10 @@ int file_geometry(struct shard_geometry *out, const struct manifest *manifest, u
 int file_open(struct storage_object **out, struct storage *storage,
               const struct manifest_summary *summary, uint32_t shard, uint64_t want_bytes)
 {
-    struct shard_identity identity = {.step = summary->step,
-                                      .attempt = summary->attempt,
-                                      .shard = shard,
-                                      .shards = summary->shards};
+    struct shard_identity identity;
     char key[STORAGE_KEY_MAX];
     uint64_t bytes = 0;
-    snprintf(identity.run, sizeof identity.run, "%s", summary->run);
+    manifest_identity(&identity, summary, shard);
     int error = shard_key(key, sizeof key, &identity);
     if (error == 0)
         error = storage_object_open(storage, out, key, &bytes);

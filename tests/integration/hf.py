@@ -22,6 +22,7 @@ import subprocess
 
 from lib_hf import (CLI, SEQ, bits_of_file, bits_of_folder, cli, export, main, read, samples, test,
                     train_hot, weights_of, write)
+from lib_store import llama_shapes
 import numpy
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS, EPS, THETA = 4, 2, 16, 2, 1e-5, 500000.0  # of flavor tiny
@@ -212,14 +213,7 @@ def heads_of_many_blocks_change_places_and_come_back(bed):
     config = {"hidden_size": dim, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
               "head_dim": dim // heads, "intermediate_size": hidden, "vocab_size": vocab,
               "num_hidden_layers": 1}
-    rows = {"self_attn.q_proj": (dim, dim), "self_attn.k_proj": (dim // 2, dim),
-            "self_attn.v_proj": (dim // 2, dim), "self_attn.o_proj": (dim, dim),
-            "mlp.gate_proj": (hidden, dim), "mlp.up_proj": (hidden, dim),
-            "mlp.down_proj": (dim, hidden), "input_layernorm": (dim,),
-            "post_attention_layernorm": (dim,)}
-    shapes = {f"model.layers.0.{name}.weight": shape for name, shape in rows.items()}
-    shapes.update({"model.embed_tokens.weight": (vocab, dim), "model.norm.weight": (dim,),
-                   "lm_head.weight": (vocab, dim)})
+    shapes = llama_shapes(dim, dim // 2, hidden, vocab)
     dice = numpy.random.default_rng(7)
     tensors = {name: ("F32", dice.standard_normal(shape, numpy.float32))
                for name, shape in shapes.items()}

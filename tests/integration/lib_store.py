@@ -1,7 +1,7 @@
 """lib_store - a ckptd on a store of its own, for the scripts that test what happens to checkpoints.
 
 World starts and stops a real ckptd, makes checkpoints through libckpt (`clients_ckpt save`), and
-asks ckpt-cli, through the server or on the directory.
+asks ckpt-cli, through the server or on the directory. llama_shapes() is for models to import.
 """
 
 import json
@@ -15,6 +15,18 @@ import time
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 CLI = os.path.join(BUILD, "ckpt-cli")
 SAVER = os.path.join(BUILD, "tests/clients_ckpt")
+
+
+def llama_shapes(dim, kv_dim, hidden, vocab):
+    """The tensors of a Llama of one layer, as Hugging Face names them."""
+    rows = {"self_attn.q_proj": (dim, dim), "self_attn.k_proj": (kv_dim, dim),
+            "self_attn.v_proj": (kv_dim, dim), "self_attn.o_proj": (dim, dim),
+            "mlp.gate_proj": (hidden, dim), "mlp.up_proj": (hidden, dim),
+            "mlp.down_proj": (dim, hidden), "input_layernorm": (dim,),
+            "post_attention_layernorm": (dim,)}
+    shapes = {f"model.layers.0.{name}.weight": shape for name, shape in rows.items()}
+    return {**shapes, "model.embed_tokens.weight": (vocab, dim), "model.norm.weight": (dim,),
+            "lm_head.weight": (vocab, dim)}
 
 
 PATIENCE = 60  # seconds, of anything that should take a fraction of one

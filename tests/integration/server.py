@@ -21,7 +21,7 @@ import struct
 import subprocess
 import time
 
-from lib_store import BUILD, CLI, World
+from lib_store import BUILD, CLI, World, llama_shapes
 from lib_tap import end, skip, test
 
 SHARDS = 4
@@ -56,14 +56,7 @@ class Served(World):
 
     def make_model(self):
         dim, hidden, vocab = 512, 1024, 4000
-        rows = {"self_attn.q_proj": (dim, dim), "self_attn.k_proj": (dim // 2, dim),
-                "self_attn.v_proj": (dim // 2, dim), "self_attn.o_proj": (dim, dim),
-                "mlp.gate_proj": (hidden, dim), "mlp.up_proj": (hidden, dim),
-                "mlp.down_proj": (dim, hidden), "input_layernorm": (dim,),
-                "post_attention_layernorm": (dim,)}
-        shapes = {f"model.layers.0.{name}.weight": shape for name, shape in rows.items()}
-        shapes.update({"model.embed_tokens.weight": (vocab, dim), "model.norm.weight": (dim,),
-                       "lm_head.weight": (vocab, dim)})
+        shapes = llama_shapes(dim, dim // 2, hidden, vocab)
         config = {"model_type": "llama", "hidden_size": dim, "num_attention_heads": 4,
                   "num_key_value_heads": 2, "intermediate_size": hidden, "vocab_size": vocab,
                   "num_hidden_layers": 1, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}

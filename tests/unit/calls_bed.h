@@ -11,7 +11,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/random.h>
@@ -103,28 +102,8 @@ int __wrap_open(const char *path, int flags, ...)
     return fails() ? -1 : __real_open(path, flags, mode);
 }
 
-int __real_fcntl(int fd, int command, ...);
-int __wrap_fcntl(int fd, int command, ...);
-int __wrap_fcntl(int fd, int command, ...)
-{
-    va_list list;
-    va_start(list, command);
-    void *argument = va_arg(list, void *);
-    va_end(list);
-    return fails() ? -1 : __real_fcntl(fd, command, argument);
-}
-
-long __real_syscall(long number, ...);
-long __wrap_syscall(long number, ...);
-long __wrap_syscall(long number, ...)
-{
-    va_list list;
-    va_start(list, number);
-    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long),
-         d = va_arg(list, long);
-    va_end(list);
-    return fails() ? -1 : __real_syscall(number, a, b, c, d);
-}
+WRAP_FCNTL
+WRAP_SYSCALL
 
 #define WRAP_TRANSFER(name, pointer)                                     \
     ssize_t __real_##name(int fd, pointer data, size_t bytes, off_t at); \

@@ -36,6 +36,13 @@ static int tear_down(void **state)
     return 0;
 }
 
+static void assert_zeros(const struct pool *pool)
+{
+    for (uint32_t i = 0; i < COUNT; i++)
+        for (uint32_t b = 0; b < SEGMENT; b++)
+            assert_int_equal(pool_base(pool, i)[b], 0);
+}
+
 static void test_pool__all_or_nothing_is_taken(void **state)
 {
     struct pool *pool = *state;
@@ -92,9 +99,7 @@ static void test_pool__another_run_finds_zeros(void **state)
     assert_true(pool_is_dirty(pool, segments, COUNT));
     assert_int_equal(pool_clean(pool, segments, COUNT), 0);
     assert_false(pool_is_dirty(pool, segments, COUNT));
-    for (uint32_t i = 0; i < COUNT; i++)
-        for (uint32_t b = 0; b < SEGMENT; b++)
-            assert_int_equal(pool_base(pool, i)[b], 0);
+    assert_zeros(pool);
     pool_give(pool, segments, COUNT);
 }
 
@@ -134,9 +139,7 @@ static void test_pool__another_attempt_is_out_of_reach_of_the_one_before(void **
     assert_true(pool_is_dirty(pool, segments, COUNT));
     assert_int_equal(pool_clean(pool, segments, COUNT), 0);
     assert_false(pool_is_dirty(pool, segments, COUNT));
-    for (uint32_t i = 0; i < COUNT; i++)
-        for (uint32_t b = 0; b < SEGMENT; b++)
-            assert_int_equal(pool_base(pool, i)[b], 0);
+    assert_zeros(pool);
     assert_int_equal(fstat(former_fd, &info), 0);
     assert_int_equal(info.st_blocks, 0); /* its memory is the system's again */
     uint8_t *now = map_writable(pool, segments[1]);

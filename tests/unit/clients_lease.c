@@ -7,6 +7,7 @@
  * lease fails once, and for ever, with each errno. */
 #include "storage/engine.h"
 #include "tests/unit/clients_store_bed.h"
+#include "tests/unit/wrap.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -46,42 +47,14 @@ int __wrap_storage_hold(struct storage *storage, struct storage_hold **out, cons
     return error;
 }
 
-#define WRAP(type, name, parameters, arguments)        \
-    type __real_##name parameters;                     \
-    type __wrap_##name parameters;                     \
-    type __wrap_##name parameters                      \
-    {                                                  \
-        return fails() ? -1 : __real_##name arguments; \
-    }
-
-WRAP(int, mkdirat, (int fd, const char *path, mode_t mode), (fd, path, mode))
-WRAP(ssize_t, write, (int fd, const void *data, size_t bytes), (fd, data, bytes))
-WRAP(ssize_t, getrandom, (void *out, size_t bytes, unsigned flags), (out, bytes, flags))
+WRAP(int, mkdirat, (int fd, const char *path, mode_t mode), (fd, path, mode), -1)
+WRAP(ssize_t, write, (int fd, const void *data, size_t bytes), (fd, data, bytes), -1)
+WRAP(ssize_t, getrandom, (void *out, size_t bytes, unsigned flags), (out, bytes, flags), -1)
 WRAP(int, renameat2, (int a, const char *from, int b, const char *to, unsigned flags),
-     (a, from, b, to, flags))
+     (a, from, b, to, flags), -1)
 
-int __real_fcntl(int fd, int command, ...);
-int __wrap_fcntl(int fd, int command, ...);
-int __wrap_fcntl(int fd, int command, ...)
-{
-    va_list list;
-    va_start(list, command);
-    void *argument = va_arg(list, void *);
-    va_end(list);
-    return fails() ? -1 : __real_fcntl(fd, command, argument);
-}
-
-long __real_syscall(long number, ...);
-long __wrap_syscall(long number, ...);
-long __wrap_syscall(long number, ...)
-{
-    va_list list;
-    va_start(list, number);
-    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long),
-         d = va_arg(list, long);
-    va_end(list);
-    return fails() ? -1 : __real_syscall(number, a, b, c, d);
-}
+WRAP_FCNTL
+WRAP_SYSCALL
 
 /* ---- the bed ---- */
 

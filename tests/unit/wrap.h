@@ -3,6 +3,7 @@
 #ifndef HOLDFAST_TESTS_WRAP_H
 #define HOLDFAST_TESTS_WRAP_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 
 /* Does this call fail? With errno set. */
@@ -14,6 +15,31 @@ static bool fails(void);
     type __wrap_##name parameters                             \
     {                                                         \
         return fails() ? (failure) : __real_##name arguments; \
+    }
+
+/* fcntl() and syscall(), whose arguments are read as those that the tree gives them. */
+#define WRAP_FCNTL                                                 \
+    int __real_fcntl(int fd, int command, ...);                    \
+    int __wrap_fcntl(int fd, int command, ...);                    \
+    int __wrap_fcntl(int fd, int command, ...)                     \
+    {                                                              \
+        va_list list;                                              \
+        va_start(list, command);                                   \
+        void *argument = va_arg(list, void *);                     \
+        va_end(list);                                              \
+        return fails() ? -1 : __real_fcntl(fd, command, argument); \
+    }
+#define WRAP_SYSCALL                                                                 \
+    long __real_syscall(long number, ...);                                           \
+    long __wrap_syscall(long number, ...);                                           \
+    long __wrap_syscall(long number, ...)                                            \
+    {                                                                                \
+        va_list list;                                                                \
+        va_start(list, number);                                                      \
+        long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long), \
+             d = va_arg(list, long);                                                 \
+        va_end(list);                                                                \
+        return fails() ? -1 : __real_syscall(number, a, b, c, d);                    \
     }
 
 #endif
