@@ -201,7 +201,7 @@ struct image {
     uint64_t read_until; /* loads up to this number were open when its bytes came from the store */
     bool in_hand; /* its rank may still copy into it, also when the save is over: lent to nobody */
     bool is_window;
-    uint32_t *segments;
+    uint32_t *segments, *generations; /* the latter as its rank was told */
     uint32_t num_segments, max_segments;
 
     struct shard_geometry geometry;

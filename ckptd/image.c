@@ -357,11 +357,12 @@ int image_new_window(struct image **out, struct service *service,
     image->chunks = calloc(image->num_rooms, sizeof *image->chunks);
     image->sums = calloc(geometry->num_blocks, sizeof *image->sums);
     image->segments = calloc(image->max_segments, sizeof *image->segments);
+    image->generations = calloc(image->max_segments, sizeof *image->generations);
     image->next = service->images;
     if (image->next)
         image->next->prev = image;
     service->images = image;
-    if (!image->chunks || !image->sums || !image->segments) {
+    if (!image->chunks || !image->sums || !image->segments || !image->generations) {
         image_free(image);
         return report_error(ERR_MEMORY, NULL, "no memory for an image of %llu bytes",
                             (unsigned long long)geometry->file_bytes);
@@ -392,6 +393,7 @@ void image_free(struct image *image)
     pool_give(service->pool, image->segments, image->num_segments);
     pthread_mutex_destroy(&image->mutex);
     free(image->segments);
+    free(image->generations);
     free(image->chunks);
     free(image->sums);
     free(image->digests);

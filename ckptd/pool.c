@@ -54,6 +54,7 @@ struct segment {
     int fd, fd_read_only;
     uint8_t *base;
     uint64_t huge_bytes;
+    uint32_t generation; /* how often it was made anew */
     /* Who has it, or had it last; run 0: nobody, it holds zeros; attempt 0: nobody else writes. */
     struct pool_owner owner;
     atomic_bool stale; /* somebody before that owner may hold it writable */
@@ -297,6 +298,7 @@ static int renew(struct pool *pool, struct segment *segment)
     segment->fd = fresh.fd;
     segment->fd_read_only = fresh.fd_read_only;
     segment->huge_bytes = fresh.huge_bytes;
+    segment->generation++;
     return 0;
 }
 
@@ -366,6 +368,14 @@ uint8_t *pool_base(const struct pool *pool, uint32_t segment)
 {
     CHECK(segment < pool->count);
     return pool->segments[segment].base;
+}
+
+void pool_generations(const struct pool *pool, uint32_t *out, const uint32_t *segments,
+                      uint32_t count)
+{
+    CHECK(!pool_is_dirty(pool, segments, count));
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = pool->segments[segments[i]].generation;
 }
 
 int pool_fd(const struct pool *pool, uint32_t segment)

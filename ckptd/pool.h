@@ -36,6 +36,10 @@ bool pool_disown(struct pool *pool, struct pool_owner owner);
 /* Cleans one segment that nobody asked for, on a worker. True: there are more. */
 bool pool_renew(struct pool *pool);
 uint8_t *pool_base(const struct pool *pool, uint32_t segment); /* for ever the same */
+/* out[i]: how often segments[i] was made anew, by which a rank knows whether what it has mapped is
+ * still the segment. Of segments that are clean. */
+void pool_generations(const struct pool *pool, uint32_t *out, const uint32_t *segments,
+                      uint32_t count);
 /* Borrowed descriptors, until the next pool_clean; the second cannot be mapped writable. */
 int pool_fd(const struct pool *pool, uint32_t segment);
 int pool_fd_read_only(const struct pool *pool, uint32_t segment);

@@ -489,10 +489,11 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
     Holdfast__V1__DescribeReply reply = HOLDFAST__V1__DESCRIBE_REPLY__INIT;
     Holdfast__V1__ImageItem *items = calloc(mine->num_items + 1, sizeof *items);
     Holdfast__V1__ImageItem **pointers = calloc(mine->num_items + 1, sizeof *pointers);
-    uint32_t *segments =
-        calloc((size_t)SLOTS_PER_RANK * mine->image_segments + 1, sizeof *segments);
+    size_t room = (size_t)SLOTS_PER_RANK * mine->image_segments + 1;
+    uint32_t *segments = calloc(room, sizeof *segments);
+    uint32_t *generations = calloc(room, sizeof *generations);
     struct session *session = NULL;
-    int error = items && pointers && segments
+    int error = items && pointers && segments && generations
                     ? 0
                     : report_error(ERR_MEMORY, NULL, "no memory for an answer");
     if (error == 0)
@@ -514,11 +515,14 @@ static void reply_described(struct group *group, uint32_t rank, struct rpc_call 
         reply.n_items = mine->num_items;
         reply.boot_id = service->boot_id;
         reply.segments = segments;
-        reply.n_segments = save_lend_ahead(segments, session);
+        reply.n_segments = reply.n_generations = save_lend_ahead(segments, session);
+        reply.generations = generations;
+        pool_generations(service->pool, generations, segments, (uint32_t)reply.n_segments);
         rpc_call_reply(call, &reply.base);
     } else {
         rpc_call_fail(call, error);
     }
+    free(generations);
     free(segments);
     free(items);
     free(pointers);

@@ -34,7 +34,7 @@
 static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply *reply)
 {
     struct ckpt *ckpt = save->ckpt;
-    if (reply->n_segments != ckpt->image_segments)
+    if (reply->n_segments != ckpt->image_segments || reply->n_generations != reply->n_segments)
         return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
                             "ckptd lent %zu segments for an image of %u", reply->n_segments,
                             ckpt->image_segments);
@@ -44,7 +44,8 @@ static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply 
         return report_error(ERR_MEMORY, NULL, "no memory for %zu segments", reply->n_segments);
     save->segments = room;
     save->num_segments = (uint32_t)reply->n_segments;
-    return session_map_writable(ckpt, save->segments, reply->segments, save->num_segments);
+    return session_map_writable(ckpt, save->segments, reply->segments, reply->generations,
+                                save->num_segments);
 }
 
 /* BeginSave, again while all images are busy and the time is not over. */

@@ -155,14 +155,16 @@ static uint64_t used_bytes(const struct ckpt *ckpt, uint32_t index)
 
 /* Maps the segments of one exchange, whole, for an image that uses the first used[i] bytes of each.
  */
-static int map_batch(struct ckpt *ckpt, const struct arena_request *request, const uint64_t *used)
+static int map_batch(struct ckpt *ckpt, const struct arena_request *request,
+                     const uint32_t *generations, const uint64_t *used)
 {
     int fds[ARENA_FDS_MAX];
     int error = session_link_fetch(&ckpt->link, fds, request, request->num_segments);
     for (uint32_t i = 0; i < request->num_segments && error == 0; i++) {
         void *mapping = NULL;
         error = map_fd(&mapping, fds[i], ckpt->segment_bytes, used[i]);
-        ckpt->mappings[request->segments[i]] = mapping;
+        ckpt->mappings[request->segments[i]] =
+            (struct session_mapping){.data = mapping, .generation = generations[i]};
         for (uint32_t j = i + 1; j < request->num_segments && error != 0; j++)
             close(fds[j]);
     }
@@ -181,7 +183,7 @@ static int grow_mappings(struct ckpt *ckpt, const uint32_t *segments, uint32_t c
     }
     if (need <= ckpt->num_mappings)
         return 0;
-    unsigned char **larger = realloc(ckpt->mappings, need * sizeof *larger);
+    struct session_mapping *larger = realloc(ckpt->mappings, need * sizeof *larger);
     if (larger == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %u mappings", need);
     memset(larger + ckpt->num_mappings, 0, (need - ckpt->num_mappings) * sizeof *larger);
@@ -190,25 +192,38 @@ static int grow_mappings(struct ckpt *ckpt, const uint32_t *segments, uint32_t c
     return 0;
 }
 
+/* The mapping of a segment, or one that is no longer its: that goes. */
+static bool is_mapped(struct ckpt *ckpt, uint32_t segment, uint32_t generation)
+{
+    struct session_mapping *mapping = &ckpt->mappings[segment];
+    if (mapping->data != NULL && mapping->generation != generation) {
+        munmap(mapping->data, ckpt->mapped_bytes);
+        mapping->data = NULL;
+    }
+    return mapping->data != NULL;
+}
+
 int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t *segments,
-                         uint32_t count)
+                         const uint32_t *generations, uint32_t count)
 {
     struct arena_request request = make_request(ARENA_REQUEST_SEGMENTS, ckpt->link.token);
     uint64_t used[ARENA_FDS_MAX];
+    uint32_t wanted[ARENA_FDS_MAX];
     int error = grow_mappings(ckpt, segments, count);
     request.writable = 1;
     for (uint32_t i = 0; i < count && error == 0; i++) {
-        if (ckpt->mappings[segments[i]] == NULL) {
+        if (!is_mapped(ckpt, segments[i], generations[i])) {
             used[request.num_segments] = used_bytes(ckpt, i);
+            wanted[request.num_segments] = generations[i];
             request.segments[request.num_segments++] = segments[i];
         }
         if (request.num_segments > 0 && (i + 1 == count || request.num_segments == ARENA_FDS_MAX)) {
-            error = map_batch(ckpt, &request, used);
+            error = map_batch(ckpt, &request, wanted, used);
             request.num_segments = 0;
         }
     }
     for (uint32_t i = 0; i < count && error == 0; i++)
-        out[i] = ckpt->mappings[segments[i]];
+        out[i] = ckpt->mappings[segments[i]].data;
     return error;
 }
 
@@ -230,8 +245,8 @@ void session_forget(struct ckpt *ckpt)
 {
     session_drop(ckpt);
     for (uint32_t i = 0; i < ckpt->num_mappings; i++) {
-        if (ckpt->mappings[i] != NULL)
-            munmap(ckpt->mappings[i], ckpt->mapped_bytes);
+        if (ckpt->mappings[i].data != NULL)
+            munmap(ckpt->mappings[i].data, ckpt->mapped_bytes);
     }
     free(ckpt->mappings);
     ckpt->mappings = NULL;
@@ -309,16 +324,19 @@ static int begin_session(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *r
 
 /* Maps the images of the first saves. What does not work now is done again, and judged, by the save
  * that needs it. */
-static void map_ahead(struct ckpt *ckpt, const uint32_t *segments, size_t count)
+static void map_ahead(struct ckpt *ckpt, const Holdfast__V1__DescribeReply *reply)
 {
     uint32_t need = ckpt->image_segments;
-    if (need == 0 || need > count || count > SESSION_POOL_SEGMENTS_MAX)
+    size_t count = reply->n_segments;
+    if (need == 0 || need > count || count > SESSION_POOL_SEGMENTS_MAX ||
+        reply->n_generations != count)
         return;
     unsigned char **mapped = calloc(need, sizeof *mapped);
     struct report_text text;
     report_keep(&text);
     for (size_t i = 0; mapped != NULL && i + need <= count; i += need)
-        if (session_map_writable(ckpt, mapped, segments + i, need) != 0)
+        if (session_map_writable(ckpt, mapped, reply->segments + i, reply->generations + i, need) !=
+            0)
             break;
     report_restore(&text, 0);
     free(mapped);
@@ -343,7 +361,7 @@ int session_describe(struct ckpt *ckpt, uint32_t timeout_ms, bool ahead)
     const Holdfast__V1__DescribeReply *reply = (Holdfast__V1__DescribeReply *)answer;
     error = begin_session(ckpt, reply);
     if (error == 0 && ahead)
-        map_ahead(ckpt, reply->segments, reply->n_segments);
+        map_ahead(ckpt, reply);
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;
 }

@@ -7,7 +7,8 @@
  * next save makes a new one (session_renew).
  *
  * Writable mappings are cached by pool index for the life of one boot id, since ckptd lends the
- * same segments again; those of the first saves are made by ckpt_describe. A load maps its shards
+ * same segments again, and made anew when ckptd has put other memory there (its generation); those
+ * of the first saves are made by ckpt_describe. A load maps its shards
  * by itself, read-only, for as long as it reads them. */
 #ifndef HOLDFAST_CLIENTS_SESSION_H
 #define HOLDFAST_CLIENTS_SESSION_H
@@ -61,6 +62,12 @@ struct ckpt_save {
     uint32_t num_in_order; /* leading tensors of ckpt->order that are copied */
 };
 
+/* Of a pool segment, writable; data NULL: not mapped. */
+struct session_mapping {
+    unsigned char *data;
+    uint32_t generation; /* of the segment when it was mapped */
+};
+
 struct ckpt {
     struct rpc_client *rpc;
     char run[SESSION_RUN_MAX + 1];
@@ -86,7 +93,7 @@ struct ckpt {
     uint32_t *order; /* tensors in the order of their places; those without one come last */
     bool *is_copied; /* per tensor, by the save in progress */
 
-    unsigned char **mappings; /* per pool index, writable; NULL: not mapped */
+    struct session_mapping *mappings; /* per pool index */
     uint32_t num_mappings;
     uint64_t mapped_bytes; /* size of each */
 
@@ -121,7 +128,7 @@ void session_drop(struct ckpt *ckpt);
 void session_forget(struct ckpt *ckpt);
 /* Fills out[i] with the writable mapping of pool segment segments[i], segment i of an image. */
 int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t *segments,
-                         uint32_t count);
+                         const uint32_t *generations, uint32_t count);
 
 /* Connects to the arena socket; the token is sent with each request. */
 int session_link_open(struct session_link *out, const char *arena_path, uint64_t token);

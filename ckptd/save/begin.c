@@ -302,10 +302,14 @@ static void reply_begun(struct rpc_call *call, const struct save *save,
                         const struct session *session, uint32_t slot)
 {
     Holdfast__V1__BeginSaveReply reply = HOLDFAST__V1__BEGIN_SAVE_REPLY__INIT;
+    const struct image *image = session->slots[slot];
+    pool_generations(image->service->pool, image->generations, image->segments,
+                     image->num_segments);
     reply.save = save->id;
     reply.image = slot;
-    reply.segments = session->slots[slot]->segments;
-    reply.n_segments = session->slots[slot]->num_segments;
+    reply.segments = image->segments;
+    reply.generations = image->generations;
+    reply.n_segments = reply.n_generations = image->num_segments;
     rpc_call_reply(call, &reply.base);
 }
 

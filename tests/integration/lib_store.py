@@ -37,6 +37,7 @@ class World:
         self.folder = tempfile.mkdtemp(prefix="pr-")
         self.server = f"unix:{self.folder}/s"
         self.store = store or os.path.join(self.folder, "store")
+        self.ckptd = os.path.join(BUILD, "ckptd")
         self.process = None
         self.run = None
 
@@ -44,7 +45,7 @@ class World:
         """A ckptd that may remove at once; `before`: a command that gives it other limits."""
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self.process = subprocess.Popen(
-                [*before, os.path.join(BUILD, "ckptd"), "--listen", self.server, "--store",
+                [*before, self.ckptd, "--listen", self.server, "--store",
                  self.store, "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
                  "--limits.lease_ms", "1000", *options], stderr=log)
         deadline = time.monotonic() + PATIENCE

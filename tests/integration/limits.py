@@ -104,16 +104,17 @@ OTHER = ["without the right to lock memory its buffers are not registered, and i
 
 def as_another_user(world):
     other = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    ckptd = os.path.join(BUILD, "ckptd")
+    os.chmod(world.folder, 0o755)
+    ckptd = shutil.copy(world.ckptd, world.folder)  # others may not come to where it was built
     if os.geteuid() != 0 or not shutil.which("setpriv") or subprocess.run(
-            [*other, ckptd, "--version"], capture_output=True).returncode != 0:
+            [*other, "prlimit", ckptd, "--version"], capture_output=True).returncode != 0:
         skip(OTHER, "another user cannot be had, or cannot run ckptd from here")
         return
+    world.ckptd = ckptd
     world.store = os.path.join(world.folder, "other")
     os.mkdir(world.store)
     os.chown(world.store, NOBODY, NOBODY)
     os.chown(world.folder, NOBODY, NOBODY)
-    os.chmod(world.folder, 0o755)
     world.start(before=(*other, "prlimit", "--memlock=65536:65536"))
     code, out, err = world.cli("status", "--server", world.server, "--json")
     text = json.loads(out)["storage"] if code == 0 else err

@@ -74,6 +74,64 @@ static void test_ckpt__saves_follow_each_other_without_waiting_for_the_disk(void
     load_step(bed, 4, 7, 20);
 }
 
+/* ---- memory that comes back ---- */
+
+/* Loads step 1 by another handle, which needs more memory than is free. */
+static int load_first(struct group *group, struct ckpt_tensor *tensors)
+{
+    struct ckpt *reader = NULL;
+    struct ckpt_loaded *loaded = NULL;
+    int error = ckpt_open(
+        &reader, &(struct ckpt_options){.server = group->server, .run = RUN, .world_size = 1});
+    if (error == 0)
+        error = ckpt_load(
+            reader,
+            &(struct ckpt_load_options){.step = 1, .tensors = tensors, .num_tensors = TENSORS},
+            &loaded);
+    if (error == 0) {
+        check_values(group, tensors, 1, 0);
+        group->bytes_local += loaded->bytes_local;
+        ckpt_loaded_free(loaded);
+    }
+    ckpt_close(reader);
+    return error;
+}
+
+/* Saves and loads in turns: the memory of an image goes to a load and comes back to the rank. */
+static int work_share_memory(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                             uint32_t rank)
+{
+    for (uint64_t step = 2; step <= group->step; step++) {
+        struct ckpt_save *save;
+        struct ckpt_loaded *loaded;
+        if (ckpt_save_begin(ckpt, &save, step, "{\"mark\":1}") != 0 ||
+            copy_all(save, tensors, step) != 0 || ckpt_save_wait(ckpt, step, 30000) != 0)
+            return rank_failed(group, "save", rank);
+        if (ckpt_load(ckpt, &(struct ckpt_load_options){.step = (int64_t)step}, &loaded) != 0)
+            return rank_failed(group, "load", rank);
+        check_values(group, tensors, step, rank);
+        ckpt_loaded_free(loaded);
+        if (load_first(group, tensors) != 0)
+            return rank_failed(group, "load of step 1", rank);
+    }
+    return 0;
+}
+
+static void test_ckpt__memory_that_a_load_had_is_the_ranks_own_again(void **state)
+{
+    struct bed *bed = *state;
+    save_step(bed, 1, 1, 1);
+    bed->pool = "20MiB"; /* two images of 7 MB, and less than a third */
+    restart_ckptd(bed, SIGTERM);
+    struct group group = make_group(bed, 1, 1, 12);
+    group.work = work_share_memory;
+    assert_int_equal(run_group(&group), 0);
+    assert_true(group.bytes_local > 0); /* its memory was taken from the rank's images */
+    restart_ckptd(bed, SIGTERM);
+    for (uint64_t step = 1; step <= 12; step++)
+        load_step(bed, 2, 6, step);
+}
+
 /* ---- damage ---- */
 
 static void damage_shard(const struct bed *bed, uint64_t step, const char *shard)
@@ -347,6 +405,7 @@ int main(int argc, char **argv)
         WITH_CKPTD(test_ckpt__any_world_size_loads_what_any_other_saved),
         WITH_CKPTD(test_ckpt__a_pool_smaller_than_the_checkpoint_loads_it),
         WITH_CKPTD(test_ckpt__saves_follow_each_other_without_waiting_for_the_disk),
+        WITH_CKPTD(test_ckpt__memory_that_a_load_had_is_the_ranks_own_again),
         WITH_CKPTD(test_ckpt__damage_is_named_and_the_older_checkpoint_loads),
         WITH_CKPTD(test_ckpt__a_load_that_cannot_fit_says_why),
         WITH_CKPTD(test_ckpt__an_older_attempt_is_told_to_stop),

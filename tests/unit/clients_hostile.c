@@ -105,8 +105,9 @@ static void on_begin(void *user, struct rpc_call *call, const ProtobufCMessage *
     (void)message;
     reply.save = 9;
     reply.image = 1;
-    reply.n_segments = live.num_segments;
+    reply.n_segments = reply.n_generations = live.num_segments;
     reply.segments = live.segment_numbers;
+    reply.generations = live.segment_numbers; /* any: they stay what they are */
     rpc_call_reply(call, &reply.base);
 }
 
