@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,9 +22,12 @@
 
 #define OVERTIME_MS 10000
 
+static atomic_bool has_ended; /* the service thread; then it sends SIGUSR1 */
+
 static void *run_service(void *argument)
 {
     service_run(argument);
+    atomic_store(&has_ended, true);
     kill(getpid(), SIGUSR1); /* wakes main(), also when the loop ended by itself */
     return NULL;
 }
@@ -57,10 +61,14 @@ static int fail(int error)
 /* Waits for the thread, at most so long, whatever the wall clock does. */
 static bool join_within(pthread_t thread, int64_t ms)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += ms / 1000 + 1;
-    return pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &until) == 0;
+    const struct timespec most = {.tv_sec = ms / 1000 + 1};
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    while (!atomic_load(&has_ended))
+        if (sigtimedwait(&signals, NULL, &most) < 0 && errno == EAGAIN)
+            return false;
+    return pthread_join(thread, NULL) == 0;
 }
 
 /* The exit code. */
@@ -70,8 +78,8 @@ static int serve(struct service *service, const struct config *config, const sig
     int number = 0;
     if (pthread_create(&thread, NULL, run_service, service) != 0)
         return fail(report_error(ERR_MEMORY, NULL, "could not start the service thread"));
-    while (sigwait(signals, &number) != 0)
-        continue;
+    while (sigwait(signals, &number) != 0 || (number == SIGUSR1 && !atomic_load(&has_ended)))
+        continue; /* anybody may send SIGUSR1 */
     notify("STOPPING=1");
     if (number != SIGUSR1)
         service_drain(service);
