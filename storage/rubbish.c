@@ -48,7 +48,7 @@ static int add_found(struct search *search, enum storage_rubbish_what what, cons
     return 0;
 }
 
-/* False when the result would be longer than a key may be: then it is none of ours. */
+/* False for more than STORAGE_KEY_MAX characters: no key of ours is so long. */
 static bool join(char out[STORAGE_KEY_MAX + 1], const char *folder, const char *name)
 {
     return snprintf(out, STORAGE_KEY_MAX + 1, "%s%s%s", folder, folder[0] ? "/" : "", name) <=

@@ -104,7 +104,7 @@ static bool layout_is_of(const struct layout *layout, const struct tensor_meta *
 }
 
 /* What is cut by rows is cut by its shape alone. So one tensor of each shape is planned: the slices
- * of all tensors and ranks, which a trainer brings one rank each, would be gigabytes here. */
+ * of all tensors and ranks at once take gigabytes; a trainer's ranks bring one rank's each. */
 static int plan_layouts(struct layout_table *table, struct rows *rows)
 {
     int error = 0;

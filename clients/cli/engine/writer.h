@@ -47,7 +47,7 @@ struct writer {
 
 void writer_init(struct writer *writer);
 void writer_deinit(struct writer *writer);
-/* Sizes of the shards, so also of the checkpoint. ERR_INVALID: its manifest would be too large. */
+/* Sizes of the shards, so also of the checkpoint. ERR_INVALID: its manifest is too large. */
 int writer_plan(struct writer *writer);
 /* The store `where`, created when missing: locked or leased, with room, and without this
  * checkpoint. `is_forced`: an unfinished one is removed, in a store that nobody serves. */

@@ -56,7 +56,7 @@ static int take_rope(struct hf_model *out, const json_t *config)
         return 0;
     json_begin();
     out->rope_scaling = json_deep_copy(scaling);
-    return json_end() ? 0 : fail_memory(); /* without it, it would be another model */
+    return json_end() ? 0 : fail_memory();
 }
 
 static int check_kind(const json_t *config)
