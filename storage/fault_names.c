@@ -32,13 +32,6 @@ static void copy_parent(char out[STORAGE_KEY_MAX + 1], const char *key)
     snprintf(out, STORAGE_KEY_MAX + 1, "%.*s", slash ? (int)(slash - key) : 0, key);
 }
 
-/* False when the result would be longer than a key may be. */
-static bool join(char out[STORAGE_KEY_MAX + 1], const char *prefix, const char *name)
-{
-    int length = snprintf(out, STORAGE_KEY_MAX + 1, "%s%s%s", prefix, prefix[0] ? "/" : "", name);
-    return length <= STORAGE_KEY_MAX;
-}
-
 /* ---- the wrapped back-end ---- */
 
 static int add_item(void *user, const struct storage_entry *entry)
@@ -112,7 +105,7 @@ static int remove_tree(struct fault_names *names, const char *key)
         return error;
     for (size_t i = 0; error == 0 && i < list->count; i++) {
         char child[STORAGE_KEY_MAX + 1];
-        if (join(child, key, list->items[i].name))
+        if (storage_join(child, key, list->items[i].name))
             error = remove_tree(names, child);
     }
     fault_names_free_list(list);
@@ -218,7 +211,7 @@ int fault_names_list(struct fault_names *names, struct name_list **out, const ch
     size_t kept = 0;
     for (size_t i = 0; i < list->count; i++) {
         char key[STORAGE_KEY_MAX + 1];
-        if (join(key, prefix, list->items[i].name) && !fault_names_hidden(names, key))
+        if (storage_join(key, prefix, list->items[i].name) && !fault_names_hidden(names, key))
             list->items[kept++] = list->items[i];
     }
     list->count = kept;

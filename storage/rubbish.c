@@ -48,13 +48,6 @@ static int add_found(struct search *search, enum storage_rubbish_what what, cons
     return 0;
 }
 
-/* False for more than STORAGE_KEY_MAX characters: no key of ours is so long. */
-static bool join(char out[STORAGE_KEY_MAX + 1], const char *folder, const char *name)
-{
-    return snprintf(out, STORAGE_KEY_MAX + 1, "%s%s%s", folder, folder[0] ? "/" : "", name) <=
-           STORAGE_KEY_MAX;
-}
-
 /* 0, ERR_NOT_FOUND */
 static int find_object(struct storage *storage, const char *key)
 {
@@ -120,11 +113,11 @@ static int look_at_entry(void *user, const struct storage_entry *entry)
 {
     struct search *search = user;
     char key[STORAGE_KEY_MAX + 1], marker[STORAGE_KEY_MAX + 1];
-    if (!entry->is_dir || !join(key, search->parent, entry->name))
+    if (!entry->is_dir || !storage_join(key, search->parent, entry->name))
         return 0;
     int error = sweep(search, key);
     if (error != 0 || !search->kind->is_group(entry->name) ||
-        !join(marker, key, search->kind->marker))
+        !storage_join(marker, key, search->kind->marker))
         return error;
     error = find_object(search->storage, marker);
     if (error == ERR_NOT_FOUND)
@@ -143,9 +136,9 @@ static int look_at_note(void *user, const struct storage_entry *entry)
     char folder[STORAGE_KEY_MAX + 1], key[STORAGE_KEY_MAX + 1], group[STORAGE_KEY_MAX + 1];
     char name[STORAGE_KEY_MAX + 1], marker[STORAGE_KEY_MAX + 1];
     snprintf(name, sizeof(name), "%.*s", (int)strcspn(entry->name, "."), entry->name);
-    if (entry->is_dir || name[0] == '\0' || !join(folder, search->parent, search->folder) ||
-        !join(key, folder, entry->name) || !join(group, search->parent, name) ||
-        !join(marker, group, search->kind->marker))
+    if (entry->is_dir || name[0] == '\0' || !storage_join(folder, search->parent, search->folder) ||
+        !storage_join(key, folder, entry->name) || !storage_join(group, search->parent, name) ||
+        !storage_join(marker, group, search->kind->marker))
         return 0;
     if (strcmp(search->folder, "tombstones") == 0)
         return strcmp(entry->name, STORAGE_RESERVE) == 0
@@ -165,7 +158,7 @@ int storage_rubbish_find(struct storage_rubbish_list *out, struct storage *stora
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]) && error == 0; i++) {
         char folder[STORAGE_KEY_MAX + 1];
         search.folder = folders[i];
-        if (join(folder, parent, folders[i]))
+        if (storage_join(folder, parent, folders[i]))
             error = storage_list(storage, folder, look_at_note, &search);
     }
     return error == 0 ? sweep(&search, parent) : error;

@@ -7,6 +7,7 @@
 #include "storage/engine.h"
 
 #include <semaphore.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,12 @@
 #define RESERVED_PREFIX ".holdfast"
 
 static const struct storage_options default_options;
+
+bool storage_join(char out[STORAGE_KEY_MAX + 1], const char *prefix, const char *name)
+{
+    return snprintf(out, STORAGE_KEY_MAX + 1, "%s%s%s", prefix, prefix[0] ? "/" : "", name) <=
+           STORAGE_KEY_MAX;
+}
 
 const struct storage_ops *storage_find(const char *name)
 {

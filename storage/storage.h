@@ -37,6 +37,9 @@
 #define STORAGE_KEY_MAX 512
 #define STORAGE_ALIGN 4096u /* of offsets, sizes and buffers of requests */
 
+/* prefix/name; the name alone where the prefix is "". False: longer than any key. */
+bool storage_join(char out[STORAGE_KEY_MAX + 1], const char *prefix, const char *name);
+
 struct storage;        /* an open back-end */
 struct storage_object; /* an open big object */
 struct storage_hold;   /* a small object that ends with its holder */
