@@ -98,3 +98,27 @@ int json_read(json_t **out, const char *text, size_t bytes, json_error_t *out_re
     *out = NULL;
     return report_error(ERR_MEMORY, NULL, "no memory to read a text of %zu bytes", bytes);
 }
+
+/* ---- how much there is ---- */
+
+size_t json_skip_string(const char *text, size_t at, size_t end)
+{
+    for (at++; at < end && text[at] != '"'; at++)
+        at += text[at] == '\\';
+    return at < end ? at + 1 : end;
+}
+
+struct json_count json_count(const char *text, size_t bytes)
+{
+    struct json_count count = {0, 0};
+    for (size_t at = 0; at < bytes;) {
+        if (text[at] == '"') {
+            at = json_skip_string(text, at, bytes);
+            continue;
+        }
+        count.containers += text[at] == '{' || text[at] == '[';
+        count.commas += text[at] == ',';
+        at++;
+    }
+    return count;
+}

@@ -13,6 +13,15 @@
 /* 0; ERR_CORRUPT, with the reason in `out_reason` and no text set; ERR_MEMORY. Duplicate keys are
  * refused. *out is NULL after an error. */
 int json_read(json_t **out, const char *text, size_t bytes, json_error_t *out_reason);
+/* Objects and arrays of a text, and commas outside of its strings: a short text can have millions
+ * of them and would take the host's memory, so they are counted before anything is built. jansson
+ * takes some 220 bytes for "{}" and some 50 for a number. */
+struct json_count {
+    size_t containers, commas;
+};
+struct json_count json_count(const char *text, size_t bytes);
+/* `at` is the opening quote of a string; returns the place behind the closing one. */
+size_t json_skip_string(const char *text, size_t at, size_t end);
 /* Around other uses of jansson by this thread: false when memory was short in between. */
 void json_begin(void);
 bool json_end(void);

@@ -59,27 +59,9 @@ static int fail_memory(void)
 
 /* ---- how much there is ---- */
 
-/* `at` is the opening quote; returns the place behind the closing one. */
-static size_t skip_string(const char *text, size_t at, size_t end)
-{
-    for (at++; at < end && text[at] != '"'; at++)
-        at += text[at] == '\\';
-    return at < end ? at + 1 : end;
-}
-
-/* A short text can have millions of empty objects, and would take the host's memory: counted before
- * anything is built. */
 static int check_containers(const char *text, size_t bytes)
 {
-    size_t count = 0, at = 0;
-    while (at < bytes) {
-        if (text[at] == '"') {
-            at = skip_string(text, at, bytes);
-            continue;
-        }
-        count += text[at] == '{' || text[at] == '[';
-        at++;
-    }
+    size_t count = json_count(text, bytes).containers;
     if (count <= CONTAINERS_MAX(bytes))
         return 0;
     return report_error(ERR_CORRUPT, NULL, "a manifest of %zu bytes has %zu objects and arrays",
@@ -623,7 +605,7 @@ static size_t skip_value(const char *text, size_t at, size_t end)
         if (depth == 0 && (c == ',' || c == '}' || c == ']'))
             return at;
         if (c == '"') {
-            at = skip_string(text, at, end);
+            at = json_skip_string(text, at, end);
             continue;
         }
         depth += c == '{' || c == '[';
@@ -659,7 +641,7 @@ static int read_sections(struct manifest *out, const char *text, size_t bytes)
         if (at >= bytes || text[at] != '"')
             break;
         size_t key = at + 1;
-        at = skip_string(text, at, bytes);
+        at = json_skip_string(text, at, bytes);
         size_t key_bytes = at - key - 1;
         at = skip_space(text, at, bytes) + 1; /* behind the colon */
         at = skip_space(text, at, bytes);

@@ -36,6 +36,26 @@ int safetensors_length(uint64_t *out, const void *first, uint64_t file_bytes)
     return 0;
 }
 
+int safetensors_read_json(json_t **out, const char *text, size_t bytes, const char **out_why)
+{
+    struct json_count count = json_count(text, bytes);
+    json_error_t reason;
+    *out = NULL;
+    *out_why = "it has more objects and arrays than 100,000 tensors need";
+    if (count.containers > SAFETENSORS_CONTAINERS_MAX)
+        return ERR_CORRUPT;
+    *out_why = "it has more values than 100,000 tensors need";
+    if (count.commas > SAFETENSORS_COMMAS_MAX)
+        return ERR_CORRUPT;
+    int error = json_read(out, text, bytes, &reason);
+    if (error == ERR_MEMORY || json_is_object(*out))
+        return error;
+    json_decref(*out);
+    *out = NULL;
+    *out_why = "it is not a JSON object";
+    return ERR_CORRUPT;
+}
+
 static bool get_numbers(uint64_t *out, const json_t *array, size_t count)
 {
     if (!json_is_array(array) || json_array_size(array) != count)
@@ -116,21 +136,15 @@ static int check_places(const struct safetensors *header, uint64_t data_bytes)
 int safetensors_parse(struct safetensors *out, const char *text, uint64_t length,
                       uint64_t file_bytes)
 {
-    const char *name;
+    const char *name, *why;
     json_t *entry;
-    json_error_t reason;
     json_t *root;
     memset(out, 0, sizeof(*out));
     if (length > SAFETENSORS_HEADER_BYTES_MAX || length + sizeof(length) > file_bytes)
         return fail_header("its length is not possible", NULL);
-    int error = json_read(&root, text, length, &reason);
-    if (error == ERR_MEMORY)
-        return error;
-    error = 0;
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return fail_header("it is not a JSON object", NULL);
-    }
+    int error = safetensors_read_json(&root, text, length, &why);
+    if (error != 0)
+        return error == ERR_CORRUPT ? fail_header(why, NULL) : error;
     out->data_start = length + sizeof(length);
     out->tensors = calloc(json_object_size(root) + 1, sizeof(*out->tensors));
     if (out->tensors == NULL)

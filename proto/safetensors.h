@@ -17,6 +17,10 @@
 #include <stdint.h>
 
 #define SAFETENSORS_HEADER_BYTES_MAX (16u << 20) /* some 100,000 tensors */
+/* Of one header, or of the index of several files: a tensor has three objects and arrays and eleven
+ * commas at most. What is at both limits is read with some 250 MiB. */
+#define SAFETENSORS_CONTAINERS_MAX (1u << 19)
+#define SAFETENSORS_COMMAS_MAX (1u << 21)
 
 struct json_t; /* jansson's */
 
@@ -39,6 +43,10 @@ int safetensors_parse(struct safetensors *out, const char *text, uint64_t length
                       uint64_t file_bytes);
 void safetensors_free(struct safetensors *header);
 
+/* A header, or an index, as a JSON object; NULL after an error. ERR_CORRUPT: *out_why says why, and
+ * no text is set. ERR_MEMORY. */
+int safetensors_read_json(struct json_t **out, const char *text, size_t bytes,
+                          const char **out_why);
 /* One member of a header: dtype, extents and data_offsets, and nothing else. */
 bool safetensors_entry(enum dtype *out_dtype, uint64_t out_extent[LAYOUT_DIMS_MAX],
                        uint32_t *out_dims, uint64_t out_range[2], const struct json_t *entry);

@@ -546,15 +546,11 @@ int shard_header_parse(struct shard_header *out, uint64_t *out_need, const void 
     int error = check_hash(&length, bytes, *out_need);
     if (error)
         return error;
-    json_error_t reason;
+    const char *why;
     json_t *root;
-    error = json_read(&root, (const char *)bytes + sizeof(header_bytes), length, &reason);
-    if (error == ERR_MEMORY)
-        return error;
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return fail_header("it is not a JSON object", NULL);
-    }
+    error = safetensors_read_json(&root, (const char *)bytes + sizeof(header_bytes), length, &why);
+    if (error)
+        return error == ERR_CORRUPT ? fail_header(why, NULL) : error;
     out->geometry.data_start = *out_need;
     error = parse_members(out, root, file_bytes);
     json_decref(root);

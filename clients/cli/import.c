@@ -80,13 +80,10 @@ static int read_bytes(void *out, int fd, const char *name, uint64_t start, uint6
 
 static int parse_object(json_t **out, const char *name, const char *text, size_t bytes)
 {
-    json_error_t where;
-    int error = json_read(out, text, bytes, &where);
-    if (error == ERR_MEMORY || json_is_object(*out))
-        return error;
-    json_decref(*out);
-    *out = NULL;
-    return report_error(ERR_CORRUPT, NULL, "%s is not a JSON object", name);
+    const char *why;
+    int error = safetensors_read_json(out, text, bytes, &why);
+    return error == ERR_CORRUPT ? report_error(error, NULL, "%s cannot be read: %s", name, why)
+                                : error;
 }
 
 /* Reads a small file of the folder as JSON. ERR_NOT_FOUND. */

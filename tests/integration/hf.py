@@ -363,6 +363,31 @@ def what_does_not_fit_is_named(bed):
 
 
 @test
+def a_header_of_millions_of_values_is_refused_in_little_memory(bed):
+    folder = made_folder(bed, "many", tensors_of(bed))
+    room = 16 << 20
+    for unit, what in ((b"[{}", "objects and arrays"), (b"[[]", "objects and arrays"),
+                       (b"[1", "values")):
+        rest = b"," + unit[1:]
+        text = b'{"a":' + unit
+        text += rest * ((room - len(text) - 8) // len(rest)) + b"]}"
+        header = struct.pack("<Q", len(text)) + text
+        for name, whole in (("model.safetensors", header), ("model.safetensors.index.json", text)):
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(whole)
+            process = subprocess.Popen(
+                [CLI, "import", folder, "--run", "m", "--store", bed.path("many.store")],
+                stderr=subprocess.PIPE, text=True)
+            said = process.stderr.read()
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            print(f"# {name}, {len(text)} bytes, {usage.ru_maxrss >> 10} MiB: {said.strip()}")
+            assert process.returncode == 1 and what in said, said
+            assert usage.ru_maxrss < 256 << 10, usage.ru_maxrss
+        os.remove(os.path.join(folder, "model.safetensors.index.json"))
+
+
+@test
 def changed_bytes_of_a_header_never_do_harm(bed):
     seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
     print(f"# SEED={seed}")
