@@ -585,7 +585,7 @@ static int plan(struct export *export)
 {
     int error = dtype_rules_parse(&export->dtypes, export->cli);
     if (error == 0 && export->is_hf)
-        error = hf_model_of(&export->model, export->checkpoint.manifest->identity_json);
+        error = hf_model_of(&export->model, export->checkpoint.manifest);
     if (error == 0 && export->cli->tokenizer[0] != '\0')
         error = read_tokenizer(export);
     if (error == 0)

@@ -259,6 +259,28 @@ def both_spellings_of_the_rotary_base_are_read(bed):
 
 
 @test
+def how_long_a_sequence_may_be_goes_out_as_it_was_trained_or_came(bed):
+    def exported(*source):
+        folder = bed.fresh("positions.out")
+        cli("export", *source, "--output", folder, "--format", "hf", "--force", "--weights-only")
+        return json.loads(read(os.path.join(folder, "config.json")))["max_position_embeddings"]
+
+    config = json.loads(read(os.path.join(bed.path("out"), "config.json")))
+    assert config["max_position_embeddings"] == SEQ, config
+    for said, want in (({"max_position_embeddings": 131072}, 131072),
+                       ({"max_position_embeddings": None}, 8192),
+                       ({"max_position_embeddings": -7}, 8192),
+                       ({"max_position_embeddings": 1 << 40}, 8192)):
+        store = bed.fresh("positions.store")
+        folder = made_folder(bed, "positions", tensors_of(bed), said)
+        cli("import", folder, "--run", "p", "--store", store)
+        assert exported("p", "--store", store) == want, said
+        other = bed.fresh("positions.other")
+        cli("reshard", "p", "--store", store, "--output", other, "--shards", "2")
+        assert exported("p", "--store", other) == want, said
+
+
+@test
 def training_starts_from_an_import_as_from_the_same_weights(bed):
     options = ("--debug.seed", 42)
     bed.train(bed.store, "seed", 4, "--checkpoint.create_seed_checkpoint", *options)

@@ -8,7 +8,7 @@
 #ifndef HOLDFAST_CLIENTS_HF_H
 #define HOLDFAST_CLIENTS_HF_H
 
-#include "proto/layout.h"
+#include "proto/manifest.h"
 #include "proto/vocab.h"
 
 #include <stdbool.h>
@@ -27,6 +27,7 @@ struct json_t; /* jansson's */
 
 struct hf_model {
     uint32_t dim, layers, heads, kv_heads, head_dim, hidden, vocab;
+    uint32_t positions; /* of hf_model_of: how long a sequence it is made for */
     double rope_theta, norm_eps;
     struct json_t *rope_scaling; /* owned; NULL: none */
     bool is_tied;
@@ -35,8 +36,8 @@ struct hf_model {
 /* From config.json, which may be hostile. ERR_CORRUPT, or ERR_INVALID for a model that is no Llama
  * of ours: the message names the member. */
 int hf_model_read(struct hf_model *out, const struct json_t *config);
-/* From a manifest's identity, as the trainer and an import write it. ERR_INVALID: it has none. */
-int hf_model_of(struct hf_model *out, const char *identity_json);
+/* From a manifest as the trainer and an import write it. ERR_INVALID: it names no model. */
+int hf_model_of(struct hf_model *out, const struct manifest *manifest);
 void hf_model_free(struct hf_model *model);
 /* *out is freed with json_decref. ERR_MEMORY: then it is NULL, and never a part of the document. */
 int hf_model_identity(struct json_t **out, const struct hf_model *model);

@@ -11,7 +11,8 @@
 #define SIZE_MAX_OF_MODEL (1 << 24) /* of any dimension */
 #define LAYERS_MAX 4096
 #define LAYER_TENSORS 9u
-#define POSITIONS_DEFAULT 8192
+#define POSITIONS_MAX (1 << 30)
+#define POSITIONS_DEFAULT 8192 /* of a model of which nothing is said */
 
 /* ---- config.json ---- */
 
@@ -151,7 +152,7 @@ int hf_model_config(json_t **out, const struct hf_model *model, enum dtype dtype
         "intermediate_size", (int)model->hidden, "num_hidden_layers", (int)model->layers,
         "num_attention_heads", (int)model->heads, "num_key_value_heads", (int)model->kv_heads,
         "head_dim", (int)model->head_dim, "vocab_size", (int)model->vocab,
-        "max_position_embeddings", POSITIONS_DEFAULT, "rope_theta", model->rope_theta,
+        "max_position_embeddings", (int)model->positions, "rope_theta", model->rope_theta,
         "rms_norm_eps", model->norm_eps, "hidden_act", "silu", "attention_bias", 0, "mlp_bias", 0,
         "tie_word_embeddings", (int)model->is_tied, "initializer_range", 0.02, "torch_dtype", type,
         "bos_token_id", begin, "eos_token_id", end, "use_cache", 1);
@@ -178,31 +179,60 @@ int hf_model_identity(json_t **out, const struct hf_model *model)
     return hf_hand_out(out, root, json_end());
 }
 
-int hf_model_of(struct hf_model *out, const char *identity_json)
+/* A free section of a manifest; NULL where there is none. */
+static int read_section(json_t **out, const char *text)
+{
+    json_error_t reason;
+    *out = NULL;
+    return text != NULL && json_read(out, text, strlen(text), &reason) == ERR_MEMORY ? ERR_MEMORY
+                                                                                     : 0;
+}
+
+static int take_identity(struct hf_model *out, const json_t *identity)
 {
     static const char *const keys[NUM_SIZES] = {"dim",   "layers",   "heads",   "hidden",
                                                 "vocab", "kv_heads", "head_dim"};
-    const char *text = identity_json != NULL ? identity_json : "{}";
-    json_error_t reason;
-    json_t *identity;
-    memset(out, 0, sizeof *out);
-    if (json_read(&identity, text, strlen(text), &reason) == ERR_MEMORY)
-        return ERR_MEMORY;
     const json_t *model = json_object_get(identity, "model");
-    int error = model != NULL ? 0
-                              : report_error(ERR_INVALID, "export one file: --format safetensors",
-                                             "the checkpoint does not say what model it is of");
+    if (model == NULL)
+        return report_error(ERR_INVALID, "export one file: --format safetensors",
+                            "the checkpoint does not say what model it is of");
+    int error = take_sizes(out, model, keys, false);
+    if (error != 0)
+        return error;
+    out->rope_theta = take_number(model, "rope_theta", 0);
+    out->norm_eps = take_number(model, "norm_eps", 0);
+    json_begin();
+    if (json_is_object(json_object_get(model, "rope_scaling")))
+        out->rope_scaling = json_deep_copy(json_object_get(model, "rope_scaling"));
+    return json_end() ? check_shape(out) : fail_memory();
+}
+
+/* What the model is made for: what it was imported with, until it is trained; then the length of
+ * the sequences. */
+static uint32_t positions_of(const json_t *config, const json_t *data)
+{
+    const json_t *found = json_object_get(json_object_get(config, "hf"), "max_position_embeddings");
+    if (!json_is_integer(found))
+        found = json_object_get(data, "seq_len");
+    json_int_t positions = json_integer_value(found);
+    return positions < 1 || positions > POSITIONS_MAX ? POSITIONS_DEFAULT : (uint32_t)positions;
+}
+
+int hf_model_of(struct hf_model *out, const struct manifest *manifest)
+{
+    json_t *identity = NULL, *config = NULL, *data = NULL;
+    memset(out, 0, sizeof *out);
+    int error = read_section(&identity, manifest->identity_json);
     if (error == 0)
-        error = take_sizes(out, model, keys, false);
-    if (error == 0) {
-        out->rope_theta = take_number(model, "rope_theta", 0);
-        out->norm_eps = take_number(model, "norm_eps", 0);
-        json_begin();
-        if (json_is_object(json_object_get(model, "rope_scaling")))
-            out->rope_scaling = json_deep_copy(json_object_get(model, "rope_scaling"));
-        error = json_end() ? check_shape(out) : fail_memory();
-    }
+        error = read_section(&config, manifest->config_json);
+    if (error == 0)
+        error = read_section(&data, manifest->data_json);
+    if (error == 0)
+        error = take_identity(out, identity);
+    out->positions = positions_of(config, data);
     json_decref(identity);
+    json_decref(config);
+    json_decref(data);
     return error;
 }
 
