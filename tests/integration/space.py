@@ -232,6 +232,10 @@ def a_bar_is_shown_on_a_terminal_and_not_with_json(bed):
         assert amount != "directories" or f" 1 of {steps} directories" in shown, (steps, shown)
         assert shown.endswith("\r\x1b[K"), shown  # the line is left empty
         assert on_a_terminal(*command, "--json") == "", command
+    for command in (["gc", "--dry-run"], ["prune", "trip", "--keep-last", "9", "--dry-run"]):
+        shown = on_a_terminal(*command, "--server", bed.server)
+        assert "is at work" in shown and shown.endswith("\r\x1b[K"), (command, shown)
+        assert on_a_terminal(*command, "--server", bed.server, "--json") == "", command
 
 
 @test
