@@ -252,12 +252,8 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
     struct storage *store = NULL;
     struct catalog catalog = {0};
     int error = cli->is_dry_run ? store_open(&store, cli) : store_open_writable(&store, cli);
-    if (error == 0 && !cli->is_dry_run) {
-        error = storage_lock(store);
-        if (error == ERR_BUSY)
-            error = report_error(error, "let it do the work: --server unix:/PATH",
-                                 "the store is served: %s", report_message());
-    }
+    if (error == 0 && !cli->is_dry_run)
+        error = store_lock(store, "--server");
     if (error == 0 && !cli->is_dry_run) /* what an earlier prune left when it was killed */
         error = storage_groups_recover(store, &store_checkpoint_kind, run);
     if (error == 0)

@@ -115,13 +115,7 @@ static int open_for_gc(struct space *space)
     bool removes = !space->cli->is_dry_run;
     int error = removes ? store_open_writable(&space->store, space->cli)
                         : store_open(&space->store, space->cli);
-    if (error == 0 && removes) {
-        error = storage_lock(space->store);
-        if (error == ERR_BUSY)
-            error = report_error(error, "let it do the work: --server unix:/PATH",
-                                 "the store is served: %s", report_message());
-    }
-    return error;
+    return error == 0 && removes ? store_lock(space->store, "--server") : error;
 }
 
 static void note_looked(void *user)

@@ -39,6 +39,17 @@ int store_open_writable(struct storage **out, const struct cli *cli)
                         &(struct storage_options){.is_quiet = true});
 }
 
+int store_lock(struct storage *store, const char *option)
+{
+    char hint[96];
+    int error = storage_lock(store);
+    if (error != ERR_BUSY)
+        return error;
+    snprintf(hint, sizeof hint, "if a ckptd serves it, let that do the work: %s unix:/PATH",
+             option);
+    return report_error(error, hint, "%s", report_message());
+}
+
 /* ---- names ---- */
 
 /* Decimal digits only; ERR_INVALID otherwise. */
