@@ -10,6 +10,7 @@
  * A second OpenAttempt while one is settling takes its place: the first call is answered
  * ERR_ABORTED. Limits: JSON_BYTES_MAX per field. */
 #include "ckptd/ckptd.h"
+#include "ckptd/keep/keep.h"
 #include "proto/json.h"
 
 #include <stdio.h>
@@ -270,6 +271,10 @@ bool attempt_resume(struct run *run, struct rpc_call *call,
     if (run->machine.state != RUN_CLOSED || request->attempt == 0 ||
         request->attempt != run->machine.attempt)
         return false;
+    if (run->adopting != 0 && run->adopting >= run->newest_attempt) {
+        rpc_call_fail(call, admit_report_busy(run));
+        return true;
+    }
     struct parked *parked = calloc(1, sizeof *parked);
     if (!parked) {
         rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to describe"));
@@ -422,8 +427,8 @@ void attempt_open(struct service *service, struct rpc_call *call,
     int error = check_open(service, request);
     if (error == 0)
         error = run_find(&run, service, request->run, true);
-    if (error == 0 && run->is_adopting)
-        error = report_error(ERR_BUSY, "try again", "run %s is being imported", run->name);
+    if (error == 0 && run->adopting > run->newest_attempt)
+        error = admit_report_busy(run);
     if (error != 0) {
         rpc_call_fail(call, error);
         return;

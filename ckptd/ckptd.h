@@ -349,7 +349,7 @@ struct run {
     struct attempt_work take, resume, parent;
     struct pruning *pruning;        /* under way, or NULL */
     bool retain_again;              /* there was a commit meanwhile */
-    bool is_adopting;               /* keep/admit.c */
+    uint64_t adopting;              /* the attempt of keep/admit.c's work; 0: none */
     uint64_t newest_attempt;        /* durable; from the store */
     struct checkpoint *checkpoints; /* newest first */
     struct save *saves;

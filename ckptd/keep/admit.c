@@ -1,11 +1,13 @@
 /* admit.c - checkpoints that come into the catalog otherwise than by a save: those that a tool
  * wrote (Adopt), and those that a tool has found whole again (Release).
  *
- * Adopt. A tool that imports while we serve the store writes the shards itself, into the directory
- * where they belong: without a manifest that is no checkpoint, and the tool leases it, so no gc and
- * no start takes it for rubbish while the tool lives. Then it sends us the manifest:
+ * Adopt. A tool that imports, converts or reshards into the store while we serve it writes the
+ * shards itself, into the directory where they belong: without a manifest that is no checkpoint,
+ * and the tool leases it, so no gc and no start takes it for rubbish while the tool lives. Then it
+ * sends us the manifest:
  *
- *   the run is new; from here on it has no other attempt (run->is_adopting)
+ *   no trainer can come to save this step in this attempt (check_run); from here on no attempt of
+ *    │    the run is opened or resumed that could (run->adopting)
  *    │ worker: a lease of our own, as the tool may die now; the directory and its files are ours
  *    │         alone, complete, and what the manifest says: sizes, headers, checksum tables;
  *    │         names synced, manifest published
@@ -16,6 +18,11 @@
  * Whatever is killed, and whenever: there is a manifest and all it needs, or rubbish. The same
  * Adopt again finds the checkpoint in the catalog and says yes: whoever did not hear the answer may
  * ask again.
+ *
+ * Into a run that is there: the checkpoint of an attempt that is over is nobody's but the tool's.
+ * One of the newest attempt, or of a later one, is taken while the run is closed, so that none of
+ * its trainers has been heard of since our start; a later attempt is then the newest, as it would
+ * be for a start that finds it. An import begins a run (begins_run).
  *
  * The directory is hostile: a link is nobody's directory, a file with a second name or of another
  * user can change later without our doing, so it is refused. The data are not read: whoever loads
@@ -41,7 +48,8 @@ struct admission {
     size_t text_bytes;
     struct manifest_summary summary;
     char prefix[STORAGE_KEY_MAX]; /* the directory */
-    bool is_unknown;              /* nobody can tell whether the manifest is durable */
+    bool begins_run;
+    bool is_unknown; /* nobody can tell whether the manifest is durable */
     struct fault fault;
     struct job job;
 };
@@ -239,8 +247,10 @@ static void enter_catalog(const struct admission *admission)
     const struct manifest_summary *summary = &admission->summary;
     struct run *run = admission->run;
     struct checkpoint *checkpoint;
-    run->newest_attempt = summary->attempt;
-    commit_init(&run->machine, summary->attempt);
+    if (summary->attempt > run->newest_attempt) {
+        run->newest_attempt = summary->attempt;
+        commit_init(&run->machine, summary->attempt);
+    }
     if (catalog_add(&checkpoint, run, summary) != 0)
         log_error("catalog", "run %s, step %llu is missing in the list until the next start: %s",
                   run->name, (unsigned long long)summary->step, report_line());
@@ -254,7 +264,7 @@ static void adopted(struct event *event)
 {
     struct admission *admission = CONTAINER_OF(event, struct admission, job.done);
     Holdfast__V1__AdoptReply reply = HOLDFAST__V1__ADOPT_REPLY__INIT;
-    admission->run->is_adopting = false;
+    admission->run->adopting = 0;
     if (admission->is_unknown)
         service_go_offline(admission->service, admission->fault.message);
     if (admission->fault.code == 0) {
@@ -266,14 +276,35 @@ static void adopted(struct event *event)
     free(admission);
 }
 
-/* ERR_EXISTS: somebody has begun the run. */
-static int check_new(const struct run *run)
+int admit_report_busy(const struct run *run)
 {
-    if (run->is_adopting)
-        return report_error(ERR_BUSY, "try again", "run %s is being imported", run->name);
-    if (run->checkpoints || run->saves || run->opening.call || run->newest_attempt != 0)
+    return report_error(ERR_BUSY, "try again", "a checkpoint of run %s is being taken over",
+                        run->name);
+}
+
+/* ERR_EXISTS: somebody has begun the run, or it has this checkpoint with another nonce. ERR_DENIED:
+ * a trainer may be about to save it. */
+static int check_run(const struct admission *admission)
+{
+    struct run *run = admission->run;
+    const struct manifest_summary *summary = &admission->summary;
+    bool is_open = run->attempt || run->opening.call || run->describing || run->saves;
+    if (run->adopting != 0)
+        return admit_report_busy(run);
+    if (admission->begins_run && (run->checkpoints || is_open || run->newest_attempt != 0))
         return report_error(ERR_EXISTS, "give the new run another name",
                             "the run %s is there already", run->name);
+    if (catalog_find(run, summary->step, summary->attempt))
+        return report_error(ERR_EXISTS, "name another store, or remove that checkpoint",
+                            "run %s has a checkpoint of step %llu, attempt %llu already", run->name,
+                            (unsigned long long)summary->step,
+                            (unsigned long long)summary->attempt);
+    if (summary->attempt >= run->newest_attempt && is_open)
+        return report_error(ERR_DENIED, "name another store",
+                            "run %s is being trained here, in attempt %llu: a checkpoint of "
+                            "attempt %llu could be its own",
+                            run->name, (unsigned long long)run->newest_attempt,
+                            (unsigned long long)summary->attempt);
     return 0;
 }
 
@@ -297,7 +328,7 @@ static int begin_adoption(struct admission *admission, bool *out_is_there)
     if (run_find(run, service, summary->run, false) == 0) {
         const struct checkpoint *there = catalog_find(*run, summary->step, summary->attempt);
         *out_is_there = there && strcmp(there->summary.nonce, summary->nonce) == 0;
-        error = *out_is_there ? 0 : check_new(*run);
+        error = *out_is_there ? 0 : check_run(admission);
     } else {
         error = run_find(run, service, summary->run, true);
     }
@@ -321,10 +352,11 @@ void admit_adopt(struct service *service, struct rpc_call *call,
     if (error == 0) {
         admission->text = request->manifest.data;
         admission->text_bytes = request->manifest.len;
+        admission->begins_run = request->begins_run;
         error = begin_adoption(admission, &is_there);
     }
     if (error == 0 && !is_there) {
-        admission->run->is_adopting = true;
+        admission->run->adopting = admission->summary.attempt;
         admission->job = (struct job){.work = work_adopt, .done.run = adopted};
         loop_work(service->loop, &admission->job);
         return;

@@ -78,7 +78,7 @@ static bool is_live(const struct collecting *collecting, const struct storage_ru
     if (item->what == STORAGE_LEFTOVER || !parse_finding(name, &step, &attempt, item) ||
         run_find(&run, collecting->service, name, false) != 0)
         return false;
-    if (run->is_adopting)
+    if (run->adopting != 0)
         return true;
     if (item->what == STORAGE_CUT_SHORT)
         return run->pruning != NULL;

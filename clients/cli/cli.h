@@ -84,12 +84,12 @@ int cli_call_status(struct json_t **out, const struct cli *cli);
 /* Asks it where its store is and puts the path into cli->store; from then on the command is one on
  * a directory, with cli->server set. ERR_NOT_FOUND, ERR_DENIED: it cannot be reached from here. */
 int server_find_store(struct cli *cli);
-/* Before so much is written into its store: there is room, and this process is one of ckptd's user,
- * which root becomes. ERR_SPACE, ERR_DENIED. */
-int server_prepare_write(const struct cli *cli, uint64_t bytes);
+/* Before so much is written into its store: there is room, and this process is one of ckptd's user
+ * or root's. *out_owner: that user, as whom to create files. ERR_SPACE, ERR_DENIED. */
+int server_prepare_write(const struct cli *cli, uint64_t bytes, uid_t *out_owner);
 /* Has it commit what was written there. A ckptd that goes away is waited for. After ERR_IO,
  * ERR_UNAVAILABLE and ERR_TIMEOUT nobody can tell whether it did. */
-int server_adopt(const struct cli *cli, const void *manifest, size_t bytes);
+int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool begins_run);
 /* Has it take a checkpoint out of quarantine. */
 int server_release(const struct cli *cli, const struct manifest_summary *summary);
 

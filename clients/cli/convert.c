@@ -1,5 +1,6 @@
 /* convert.c - a checkpoint once more, in another store: with other element types (convert), or in
- * another number of shards (reshard). Of the same run, step and attempt.
+ * another number of shards (reshard). Of the same run, step and attempt. The store is a directory,
+ * or that of a running ckptd, which commits what is written there (Adopt).
  *
  * It is a checkpoint like any other (writer.h), with a nonce of its own, and in its lineage the
  * nonce of what it was made from. Its shards are put together block by block (assembly.c).
@@ -19,6 +20,8 @@ struct convert {
     const char *verb;
     struct checkpoint checkpoint; /* the source */
     struct writer writer;
+    struct cli
+        target;       /* as of a command on the store to write; with `server` where one serves it */
     uint32_t *old_of; /* index of the source's table, per tensor of the new one; NULL: the same */
     char mesh_json[96];
     struct progress progress;
@@ -178,18 +181,35 @@ static int plan_reshard(struct convert *convert)
 
 /* ---- from begin to end ---- */
 
-static int open_target(struct convert *convert)
+/* A ckptd tells where its store is. */
+static int find_target(struct convert *convert)
 {
+    static const char socket[] = "unix:";
     const struct cli *cli = convert->cli;
-    struct stat source, target;
+    struct cli *target = &convert->target;
+    struct stat source, status;
+    *target = *cli;
+    target->store[0] = target->server[0] = '\0';
     if (cli->output[0] == '\0')
-        return report_error(ERR_INVALID, "add --output DIR", "no store to %s to was named",
-                            convert->verb);
-    if (stat(cli->store, &source) == 0 && stat(cli->output, &target) == 0 &&
-        source.st_dev == target.st_dev && source.st_ino == target.st_ino)
-        return report_error(ERR_INVALID, "name another directory", "%s is the store of the source",
+        return report_error(ERR_INVALID, "add --output DIR, or --output unix:/PATH of its ckptd",
+                            "no store to %s to was named", convert->verb);
+    if (strncmp(cli->output, socket, strlen(socket)) != 0) {
+        strcpy(target->store, cli->output);
+    } else if (strlen(cli->output) >= sizeof target->server) {
+        return report_error(ERR_INVALID, NULL, "--output: too long a name of a socket");
+    } else {
+        strcpy(target->server, cli->output);
+        convert->writer.served = target;
+        int error = server_find_store(target);
+        if (error != 0)
+            return error;
+    }
+    convert->writer.option = "--output";
+    if (stat(cli->store, &source) == 0 && stat(target->store, &status) == 0 &&
+        source.st_dev == status.st_dev && source.st_ino == status.st_ino)
+        return report_error(ERR_INVALID, "name another store", "%s is the store of the source",
                             cli->output);
-    return writer_open(&convert->writer, cli->output, cli->is_forced);
+    return 0;
 }
 
 static uint64_t bytes_to_read(const struct convert *convert)
@@ -254,9 +274,11 @@ static int run(const struct cli *cli, const char *verb, int (*plan)(struct conve
         error = plan(&convert);
     }
     if (error == 0)
+        error = find_target(&convert);
+    if (error == 0)
         error = writer_plan(&convert.writer);
     if (error == 0)
-        error = open_target(&convert);
+        error = writer_open(&convert.writer, convert.target.store, cli->is_forced);
     if (error == 0) {
         convert.writer.source_of = convert.old_of;
         error = writer_end(&convert.writer, write_shards(&convert),

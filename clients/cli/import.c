@@ -590,6 +590,8 @@ int cli_import(const struct cli *cli)
     struct import import = {.cli = cli, .folder = -1};
     writer_init(&import.writer);
     import.writer.served = cli->server[0] != '\0' ? cli : NULL;
+    import.writer.option = "--server";
+    import.writer.begins_run = true;
     pthread_mutex_init(&import.lock, NULL);
     int error = check_usage(cli);
     if (error == 0)

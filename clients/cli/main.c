@@ -54,7 +54,8 @@ static const struct option settings[] = {
     [STORE] = OPTION_STRING(struct cli, store, "store", "", "directory of the store"),
     [SERVER] = OPTION_STRING(struct cli, server, "server", "", "ckptd's socket, unix:/PATH"),
     [OUTPUT] = OPTION_STRING(struct cli, output, "output", "",
-                             "the file to write; of convert: the directory of another store"),
+                             "the file to write; of convert and reshard: another store, its "
+                             "directory or unix:/PATH of the ckptd that serves it"),
     [DTYPE] = OPTION_CHOICE(struct cli, dtype, "dtype", "keep", "keep,fp32,bf16,fp16",
                             "floating-point type of the output, rounded to nearest even"),
     [WEIGHTS_ONLY] = OPTION_BOOL(struct cli, is_weights_only, "weights-only", "false",
@@ -103,6 +104,14 @@ static const struct option settings[] = {
     [NUM_SETTINGS] = OPTION_END,
 };
 
+#define OUTPUT_NOTES                                                                             \
+    "A STORE that is a directory is locked meanwhile. That of a running ckptd is named by its\n" \
+    "socket, unix:/PATH: as with import the files are written beside what it serves, and it "    \
+    "takes\n"                                                                                    \
+    "them over at the end. It refuses a step that could be a trainer's own: of the newest "      \
+    "attempt\n"                                                                                  \
+    "of a run that is being trained there.\n"
+
 static const struct command {
     const char *name, *arguments, *summary;
     int args_min, args_max;
@@ -136,19 +145,21 @@ static const struct command {
      "FOLDER holds config.json of a Llama and its weights in fp32, bf16 or fp16, which become\n"
      "fp32 exactly. A trainer with job.run = NAME starts from it: position 0 of its data, moments\n"
      "zero. With --store the store is locked meanwhile. With --server its ckptd goes on: files of\n"
-     "its own user (which root becomes) are written beside what it serves, and it takes them over\n"
+     "its own user (root creates them so) are written beside what it serves, and it takes them "
+     "over\n"
      "at the end, or they are rubbish; --force is not needed then.\n"},
-    {"convert", "CHECKPOINT --output DIR", "the checkpoint with another dtype, in another store", 1,
-     1, WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(WEIGHTS_ONLY) | BIT(FORCE),
+    {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
+     1, 1,
+     WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(WEIGHTS_ONLY) | BIT(FORCE),
      cli_convert,
      "The new checkpoint has the same run, step, attempt and cut, and a nonce and checksums of "
      "its\n"
-     "own; every command reads it. Integers keep their type. DIR is locked meanwhile.\n"},
-    {"reshard", "CHECKPOINT --output DIR", "the same bits in another number of shards", 1, 1,
+     "own; every command reads it. Integers keep their type.\n" OUTPUT_NOTES},
+    {"reshard", "CHECKPOINT --output STORE", "the same bits in another number of shards", 1, 1,
      WHERE | ON_FILES | BIT(OUTPUT) | BIT(SHARDS) | BIT(MESH) | BIT(FORCE), cli_reshard,
      "The new checkpoint has the same run, step and attempt, and the files that so many ranks of\n"
      "a trainer would have written. It is committed only when every tensor has the digest that\n"
-     "the source's manifest holds. DIR is locked meanwhile.\n"},
+     "the source's manifest holds.\n" OUTPUT_NOTES},
     {"prune", "RUN --keep-...", "remove what no rule keeps; rules are OR-ed", 1, 1,
      WHERE | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) | BIT(KEEP_BEST) | BIT(METRIC) |
          BIT(BEST) | BIT(MOST) | BIT(DRY_RUN),

@@ -6,8 +6,8 @@
  * honours. The directory must be the very one: in another container the same path may be another
  * store, so ckptd also tells by which device and inode it knows its own.
  *
- * What import writes there becomes a checkpoint by ckptd's word alone (Adopt). A ckptd that is
- * restarted at that moment is waited for: to ask again is harmless. */
+ * What import, convert and reshard write there is a checkpoint by ckptd's word alone (Adopt). A
+ * ckptd that is restarted at that moment is waited for: to ask again is harmless. */
 #include "clients/cli/cli.h"
 
 #include "proto/ckpt.pb-c.h"
@@ -110,18 +110,7 @@ int server_find_store(struct cli *cli)
 
 /* ---- writing into it ---- */
 
-/* What another user wrote ckptd could not remove. Root writes as that user, from here on. */
-static int become(const struct cli *cli, json_int_t uid)
-{
-    if (uid == (json_int_t)geteuid() || (geteuid() == 0 && uid > 0 && seteuid((uid_t)uid) == 0))
-        return 0;
-    return report_error(ERR_DENIED, "run ckpt-cli as that user, or as root",
-                        "the ckptd at %s runs as user %lld, and could not remove what user %lld "
-                        "writes",
-                        cli->server, (long long)uid, (long long)geteuid());
-}
-
-int server_prepare_write(const struct cli *cli, uint64_t bytes)
+int server_prepare_write(const struct cli *cli, uint64_t bytes, uid_t *out_owner)
 {
     json_t *status = NULL;
     char need[32], have[32];
@@ -137,14 +126,21 @@ int server_prepare_write(const struct cli *cli, uint64_t bytes)
                             "the ckptd at %s has room for %s, and %s are needed", cli->server,
                             text_bytes(have, sizeof have, left > 0 ? (uint64_t)left : 0),
                             text_bytes(need, sizeof need, bytes));
-    return become(cli, uid);
+    if (uid != (json_int_t)geteuid() && (geteuid() != 0 || uid <= 0))
+        return report_error(ERR_DENIED, "run ckpt-cli as that user, or as root",
+                            "the ckptd at %s runs as user %lld, and could not remove what user "
+                            "%lld writes",
+                            cli->server, (long long)uid, (long long)geteuid());
+    *out_owner = (uid_t)uid;
+    return 0;
 }
 
-int server_adopt(const struct cli *cli, const void *manifest, size_t bytes)
+int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool begins_run)
 {
     Holdfast__V1__AdoptRequest request = HOLDFAST__V1__ADOPT_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     uint32_t waited_ms = 0;
+    request.begins_run = begins_run;
     request.manifest = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)manifest};
     for (;; waited_ms += ADOPT_AGAIN_MS) {
         int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Adopt", &request.base,

@@ -2,9 +2,9 @@
 """server - every command of ckpt-cli through a ckptd that serves meanwhile.
 
 Goal: with --server a command answers what it answers on the directory; a store that cannot be
-reached from here is named; what is released from quarantine is served at once; an import into a
-served store is whole or gone whatever is killed at whatever moment, and gc takes the rest, never
-what is being written.
+reached from here is named; what is released from quarantine is served at once; an import, a
+conversion or another cut into a served store is whole or gone whatever is killed at whatever
+moment, and gc takes the rest, never what is being written.
 Method: a real ckptd; `clients_ckpt save` makes checkpoints; models for the import are random bits
 in a Llama's shapes. Tool and ckptd are killed while shards are written, between the last shard and
 the answer, and before the question is heard (a stopped ckptd). SEED= repeats the moments.
@@ -185,11 +185,94 @@ def released(world):
          code == 0 and "served" in out and damage() == [None], (code, out, err, damage()))
 
 
+# ---- convert, reshard
+
+
+def digests(world, name, *where):
+    code, out, err = world.cli("show", name, "--json", *where)
+    assert code == 0, err
+    return [dict(tensor, layout=None) for tensor in json.loads(out)["tensors"]]
+
+
+def made_of_another_store(world):
+    """Checkpoints of `world`, whose ckptd serves on, into the store of another ckptd."""
+    target = Served()
+    one, two = (f"{world.run}@{entry['step']}-a{entry['attempt']}" for entry in
+                reversed(world.listed()) if entry["run"] == world.run)
+    into = ("--output", target.server, "--json")
+    try:
+        target.start()
+        code, out, err = target.cli("convert", one, *world.where, *into, "--dtype", "bf16")
+        test("a checkpoint is converted into a served store", code == 0 and err == "" and
+             json.loads(out)["output"] == target.server, (code, out, err))
+        code, out, err = target.cli("reshard", two, "--store", world.store, *into, "--shards", "3")
+        test("and another cut comes into the run that is there by then", code == 0 and err == "" and
+             target.verifies(one) is True and target.verifies(two) is True and
+             digests(target, two, *target.where) == digests(world, two, *world.where),
+             (code, out, err))
+        for what, want, words in (((one, *world.where), 74, "already"),
+                                  ((two, *target.where), 2, "store of the source")):
+            code, out, err = target.cli("reshard", *what, *into, "--shards", "2")
+            test(f"it is refused: {words}", code == want and words in err, (code, out, err))
+        code, _, err = target.cli("reshard", one, *world.where, "--output", target.store,
+                                  "--shards", "2")
+        test("a directory that a ckptd serves is not written without it",
+             code == 74 and "in use by" in err and "--output unix:" in err, (code, err))
+        again = target.cli("convert", one, *target.where, "--output", world.server, "--dtype",
+                           "bf16")
+        test("what is there already is not made again", again[0] == 74 and "already" in again[2],
+             again)
+        found = target.gc()
+        test("nothing is left of what was refused here", found["rubbish"] == [], found)
+        test("but two checkpoints", len(target.listed(*target.where)) == 2)
+    finally:
+        target.close()
+
+
+def killed_conversions(world):
+    """An import, so that there are a few blocks, is cut otherwise; somebody is killed meanwhile."""
+    bad = []
+    target = Served()
+    step = os.path.join(target.store, "first", "step-00000000-a0001")
+    command = [CLI, "reshard", "first", "--store", world.store, "--output", target.server,
+               "--shards", "6"]
+    try:
+        target.start()
+        for number in range(KILLS):
+            tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                    text=True)
+            target.wait_until(lambda: len(target.shards("first")) > number or
+                              tool.poll() is not None)
+            victim = tool if number % 2 == 0 else target.process
+            victim.kill()
+            victim.wait()
+            if victim is target.process:
+                target.start()
+            _, err = tool.communicate(timeout=90)
+            listed = target.is_listed("first")
+            if listed and target.verifies("first") is not True or (
+                    victim is target.process and tool.returncode != 0):
+                bad.append((number, tool.returncode, err, listed))
+            if listed:
+                target.process.kill()
+                target.process.wait()
+                shutil.rmtree(os.path.join(target.store, "first"))
+                target.start()
+            left = [target.gc() for _ in range(2)][1]
+            if left["rubbish"] or glob.glob(os.path.join(step, "*")):
+                bad.append((number, left))
+        test(f"{KILLS} kills while a cut is made, of the tool and of ckptd: whole or gone",
+             not bad, bad)
+    finally:
+        target.close()
+
+
 def served_by_another_user():
     """A ckptd that is not root's, and a tool that is."""
     name = "root imports as the user of ckptd, who can remove it all"
+    private = "root converts so from a store that this user may not read"
     if os.geteuid() != 0:
-        skip([name], "not root")
+        skip([name, private], "not root")
         return
     world = Served()
     try:
@@ -214,6 +297,17 @@ def served_by_another_user():
         owners = {os.stat(path).st_uid for path in world.shards("made")}
         test(name, tool.returncode == 0 and owners == {STRANGER} and
              world.verifies("made") is True, (err, owners))
+        mine = world.path("mine")
+        code, _, err = world.cli("import", world.model, "--run", "cut", "--store", mine)
+        assert code == 0, err
+        os.chmod(mine, 0o700)
+        done = subprocess.run([CLI, "reshard", "cut", "--store", mine, "--output", world.server,
+                               "--shards", "5"], text=True, capture_output=True,
+                              env=dict(os.environ, ASAN_OPTIONS=sanitizer))
+        owners = {os.stat(path).st_uid for path in world.shards("cut")}
+        test(private, done.returncode == 0 and owners == {STRANGER} and
+             world.verifies("cut") is True and os.listdir(os.path.join(mine, "cut/leases")) == [],
+             (done, owners))
     finally:
         world.close()
 
@@ -351,6 +445,8 @@ def main():
         same_answers(world)
         imported(world)
         beside_gc(world)
+        made_of_another_store(world)
+        killed_conversions(world)
         released(world)
         killed_tools(world)
         killed_servers(world)

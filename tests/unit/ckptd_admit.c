@@ -70,15 +70,21 @@ static void put_shards(const struct bed *bed, const char *store)
     shell("rm -rf '%s/" RUN "' && cp -r '%s/made/" RUN "' '%s'", store, bed->root, store);
 }
 
-static int adopt(struct bed *bed, const char *text)
+static int adopt_as(struct bed *bed, const char *text, bool begins_run)
 {
     Holdfast__V1__AdoptRequest request = HOLDFAST__V1__ADOPT_REQUEST__INIT;
     Holdfast__V1__AdoptReply *reply;
     request.manifest = (ProtobufCBinaryData){strlen(text), (uint8_t *)(uintptr_t)text};
+    request.begins_run = begins_run;
     int error = call(bed, "Adopt", &request.base, &holdfast__v1__adopt_reply__descriptor, &reply);
     if (error == 0)
         FREE_REPLY(reply);
     return error;
+}
+
+static int adopt(struct bed *bed, const char *text)
+{
+    return adopt_as(bed, text, false);
 }
 
 static size_t num_listed(struct bed *bed)
@@ -169,16 +175,102 @@ static void test_admit__a_run_that_was_begun_is_not_adopted(void **state)
     snprintf(store, sizeof store, "%s/store", bed->root);
     assert_int_equal(open_attempt(bed, RANKS), 0);
     put_shards(bed, store);
-    assert_int_equal(adopt(bed, manifest), ERR_EXISTS);
+    assert_int_equal(adopt_as(bed, manifest, true), ERR_EXISTS);
+    assert_int_equal(adopt(bed, manifest), ERR_DENIED); /* it could be the trainer's own */
     bed_stop(bed); /* the attempt's file went with the run's folder, the shards are nobody's */
     assert_int_equal(bed_start(bed), 0);
     assert_int_equal(num_listed(bed), 0);
     put_shards(bed, store);
-    assert_int_equal(adopt(bed, manifest), 0);
+    assert_int_equal(adopt_as(bed, manifest, true), 0);
     char *other = other_nonce();
     assert_int_equal(adopt(bed, other), ERR_EXISTS);
+    assert_int_equal(adopt_as(bed, other, true), ERR_EXISTS);
     free(other);
     assert_int_equal(num_listed(bed), 1);
+}
+
+/* What a tool wrote into a run that is there. */
+static void add_shards(const struct bed *bed, const char *step)
+{
+    shell("mkdir -p '%s/store/" RUN "' && cp -r '%s/made/" RUN "/%s' '%s/store/" RUN "'", bed->root,
+          bed->root, step, bed->root);
+}
+
+/* Attempt 1 is over when attempt 2 is open. */
+static void test_admit__a_step_of_an_attempt_that_is_over_comes_beside_a_trainer(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t step = 0;
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(bed->attempt, 2);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, 1));
+    add_shards(bed, "step-00000001-a0001");
+    assert_int_equal(adopt_as(bed, manifest, true), ERR_EXISTS);
+    assert_int_equal(adopt(bed, manifest), 0);
+    assert_int_equal(adopt(bed, manifest), 0);
+    assert_int_equal(num_listed(bed), 2);
+    assert_true(save_step(peers, RANKS, 2)); /* nobody has taken its attempt away */
+    peers_close(peers, RANKS);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(num_listed(bed), 3);
+        assert_int_equal(load_all(bed, -1, &step), 0);
+        assert_int_equal(step, 2);
+        Holdfast__V1__ListReply *reply = bed_list(bed);
+        assert_int_equal(reply->checkpoints[2]->attempt, 1); /* the oldest */
+        FREE_REPLY(reply);
+        bed_stop(bed);
+        assert_int_equal(bed_start(bed), 0);
+    }
+}
+
+/* The manifest of step 7 by attempt 3, whose shards go beside the others that were made. */
+static char *make_later(struct bed *bed)
+{
+    char folder[200];
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, 7));
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    snprintf(folder, sizeof folder, "%s/store/" RUN "/step-00000007-a0003", bed->root);
+    char *text = read_text(folder, MANIFEST_NAME);
+    shell("mv '%s' '%s/made/" RUN "' && rm '%s/made/" RUN "/step-00000007-a0003/manifest.json' "
+          "&& rm -r '%s/store'",
+          folder, bed->root, bed->root, bed->root);
+    assert_int_equal(bed_start(bed), 0);
+    return text;
+}
+
+static void test_admit__a_later_attempt_is_the_newest_where_nobody_trains(void **state)
+{
+    struct bed *bed = *state;
+    char *later = make_later(bed);
+    uint64_t step = 0;
+    add_shards(bed, "step-00000001-a0001");
+    add_shards(bed, "step-00000007-a0003");
+    assert_int_equal(adopt(bed, manifest), 0);
+    assert_int_equal(open_attempt(bed, RANKS), 0); /* the second: of the third none may come */
+    assert_int_equal(adopt(bed, later), ERR_DENIED);
+    assert_int_equal(num_listed(bed), 1);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    add_shards(bed, "step-00000007-a0003");
+    assert_int_equal(adopt(bed, later), 0);
+    assert_int_equal(num_listed(bed), 2);
+    assert_int_equal(load_all(bed, -1, &step), 0);
+    assert_int_equal(step, 7);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(bed->attempt, 4);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, 7));
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(num_listed(bed), 3);
+    free(later);
 }
 
 /* ---- what does not ---- */
@@ -403,6 +495,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_admit__what_fits_is_committed_and_trained_on),
         CASE(test_admit__a_run_that_was_begun_is_not_adopted),
+        CASE(test_admit__a_step_of_an_attempt_that_is_over_comes_beside_a_trainer),
+        CASE(test_admit__a_later_attempt_is_the_newest_where_nobody_trains),
         CASE(test_admit__a_manifest_that_lies_is_refused),
         CASE(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused),
         CASE(test_admit__files_of_another_user_are_refused),

@@ -302,18 +302,34 @@ static int refuse_others(struct writer *writer)
     int error =
         storage_groups_leased(writer->store, writer->manifest.summary.run, visit_holder, &holders);
     return error == 0 && holders.count > (writer->lease != NULL)
-               ? report_error(ERR_BUSY, "wait for it, or give --run another name",
+               ? report_error(ERR_BUSY, "wait for it, or name another store or run",
                               "somebody else is writing %s", writer->directory)
                : error;
+}
+
+/* What another user creates ckptd could not remove. So root creates as ckptd's user, and is root
+ * where it reads: the source may be another's. */
+static int become(uid_t uid)
+{
+    if (geteuid() == uid || seteuid(uid) == 0)
+        return 0;
+    return report_errno(ERR_DENIED, "could not write as the user of ckptd", NULL);
 }
 
 static int take_lease(struct writer *writer)
 {
     char text[64];
-    int error = server_prepare_write(writer->served, writer->manifest.summary.bytes);
+    uid_t user = geteuid();
+    int error =
+        server_prepare_write(writer->served, writer->manifest.summary.bytes, &writer->owner);
     snprintf(text, sizeof text, "ckpt-cli writes it, process %ld\n", (long)getpid());
-    return error == 0 ? storage_group_lease(writer->store, &writer->lease, writer->directory, text)
-                      : error;
+    if (error == 0)
+        error = become(writer->owner);
+    if (error != 0)
+        return error;
+    error = storage_group_lease(writer->store, &writer->lease, writer->directory, text);
+    int failed = become(user);
+    return error != 0 ? error : failed;
 }
 
 int writer_open(struct writer *writer, const char *where, bool is_forced)
@@ -324,7 +340,8 @@ int writer_open(struct writer *writer, const char *where, bool is_forced)
     if (error == ERR_NOT_FOUND) /* which would say that the source was not found */
         error = ERR_IO;
     if (error == 0)
-        error = writer->served != NULL ? take_lease(writer) : storage_lock(writer->store);
+        error =
+            writer->served != NULL ? take_lease(writer) : store_lock(writer->store, writer->option);
     if (error == 0)
         error = refuse_others(writer);
     if (error == 0)
@@ -420,6 +437,18 @@ static void close_ended(struct writer *writer)
     }
 }
 
+static int create_object(struct target *target, const char *key)
+{
+    struct writer *writer = target->writer;
+    uid_t user = geteuid();
+    int error = writer->served != NULL ? become(writer->owner) : 0;
+    if (error != 0)
+        return error;
+    error = storage_object_create(writer->store, &target->object, key, target->geometry.file_bytes);
+    int failed = become(user);
+    return error != 0 ? error : failed;
+}
+
 int writer_shard(void *user, struct output_file **out)
 {
     struct writer *writer = user;
@@ -441,8 +470,7 @@ int writer_shard(void *user, struct output_file **out)
     if (error == 0)
         error = shard_key(key, sizeof key, &identity);
     if (error == 0)
-        error =
-            storage_object_create(writer->store, &target->object, key, target->geometry.file_bytes);
+        error = create_object(target, key);
     if (error != 0)
         return error;
     writer->num_opened++;
@@ -680,7 +708,7 @@ static int commit(struct writer *writer, const char *text, size_t bytes)
     if (writer->served == NULL)
         return storage_publish(writer->store, key, text, bytes);
     struct failure failure = {0};
-    failure_keep(&failure, server_adopt(writer->served, text, bytes));
+    failure_keep(&failure, server_adopt(writer->served, text, bytes, writer->begins_run));
     if (is_refusal(failure.error) &&
         storage_fetch(writer->store, key, NULL, 0, &size) == ERR_NOT_FOUND)
         remove_shards(writer, failure.error);

@@ -31,9 +31,12 @@ struct writer {
     const uint32_t *source_of;
     const struct cli *served; /* whose --server serves the store; NULL: nobody does. As the above,
                                * before writer_plan. */
+    const char *option;       /* that names such a server: "--server", for hints */
+    bool begins_run;          /* refused where the run is there; a ckptd makes sure of that */
     /* The writer's own. */
     struct storage *store;
     struct storage_hold *lease; /* in a served store */
+    uid_t owner;                /* of what is created there */
     const char *where;          /* the store's directory */
     char directory[STORAGE_KEY_MAX];
     struct digest **digests; /* per worker, per tensor of the table */
