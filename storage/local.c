@@ -1,7 +1,8 @@
 /* local.c - objects as files below one directory.
  *
- * Every path is opened by openat2 below the root's descriptor with RESOLVE_BENEATH and
- * RESOLVE_NO_SYMLINKS, so no key and no link that somebody planted leads out of the store.
+ * Every path is opened component by component below the root's descriptor, and none of them may be
+ * a link, so no key and no link that somebody planted leads out of the store. (openat2 would do it
+ * in one call, but systemd's RestrictSUIDSGID=, which comes with DynamicUser=, refuses that.)
  *
  * Big objects: created exclusively, reserved with fallocate (a full disk is found now, and the size
  * does not change later), O_DIRECT, requests by the engine (io_uring, or threads where it is
@@ -20,20 +21,17 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #define PATH_BYTES_MAX 4096u /* of the root's path */
-/* Of openat2, which answers EAGAIN while directories are being renamed. */
-#define OPEN_TRIES_MAX 64
+#define OPEN_TRIES_MAX 64    /* while signals interrupt it */
 
 int local_fail(const char *message, const char *key)
 {
@@ -49,19 +47,41 @@ int local_refuse_read_only(const struct local *local)
 
 /* ---- paths ---- */
 
+static bool is_link(int directory, const char *name)
+{
+    struct stat status;
+    return fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
+}
+
+/* A descriptor, or -1 with errno, of a link ELOOP. */
+static int open_component(int directory, const char *name, int flags)
+{
+    int fd, tries = 0;
+    do /* 0666 less the umask: the operator decides who may read */
+        fd = openat(directory, name, flags | O_NOFOLLOW | O_CLOEXEC, 0666);
+    while (fd < 0 && errno == EINTR && ++tries < OPEN_TRIES_MAX);
+    if (fd < 0 && errno == ENOTDIR)
+        errno = is_link(directory, name) ? ELOOP : ENOTDIR;
+    return fd;
+}
+
 /* A descriptor, or -1 with errno. `path` "" is the directory itself. */
 int local_open_beneath(int directory, const char *path, int flags)
 {
-    struct open_how how = {
-        .flags = (uint64_t)(flags | O_CLOEXEC),
-        .mode = flags & O_CREAT ? 0666 : 0, /* less the umask: the operator decides who may read */
-        .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
-    };
-    const char *name = path[0] ? path : ".";
-    for (int i = 0;; i++) {
-        int fd = (int)syscall(SYS_openat2, directory, name, &how, sizeof(how));
-        if (fd >= 0 || (errno != EINTR && errno != EAGAIN) || i == OPEN_TRIES_MAX)
+    char copy[STORAGE_KEY_MAX + 1], *rest = copy;
+    CHECK(strlen(path) < sizeof(copy));
+    strcpy(copy, path[0] ? path : ".");
+    for (int at = directory;;) {
+        const char *name = strsep(&rest, "/");
+        CHECK(strcmp(name, "..") != 0);
+        int fd = open_component(at, name, rest != NULL ? O_PATH | O_DIRECTORY : flags);
+        int number = errno;
+        if (at != directory)
+            close(at);
+        errno = number;
+        if (fd < 0 || rest == NULL)
             return fd;
+        at = fd;
     }
 }
 
@@ -224,13 +244,6 @@ static int local_open(struct storage **out, const char *where,
         error = local_fail("could not open the store", where);
         goto close_local;
     }
-    int fd = open_directory(local->root_fd, "");
-    if (fd < 0) {
-        error =
-            local_fail(errno == ENOSYS ? "Linux 5.6 is needed" : "could not open the store", where);
-        goto close_local;
-    }
-    close(fd);
     error = open_engine(local, options);
     if (error != 0)
         goto close_local;

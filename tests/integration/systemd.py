@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """systemd - the unit of ckptd: how much it leaves exposed, and that ckptd works with what is left.
 
-Goal: the installed unit's exposure is at most 1.5 by `systemd-analyze security`; under its
-restrictions ckptd saves, loads, tells its supervisor that it is ready, and ends as told.
-Method: an installation into a fresh folder. No systemd needs to run: the restrictions of the unit
-that the kernel enforces are put on by this script, from the unit's own text (another uid, no
-capabilities, no new privileges, a read-only root, no network, the system call filter, the address
-families, no memory that is writable and executable), and the client comes from outside.
+Goal: the installed unit's exposure is at most 1.5 by `systemd-analyze security`; started by it,
+ckptd tells that it is ready, saves, loads and ends as told; killed it is started again, and where a
+person must act it is not.
+Method: an installation into a fresh folder, which lies over /usr/local, /etc and /var/lib for a
+systemd of our own, the first process of namespaces in which nothing else runs (mounts, processes,
+network, control groups). It has the installed unit, as it is but for the file of its messages, and
+of its own units no more than that one needs. The client comes from outside of the unit.
+Needs root, systemd, namespaces and a control group of version 2, else skipped.
 time limit: 60 s
 """
 
@@ -14,153 +16,50 @@ import ctypes
 import errno
 import json
 import os
-import platform
 import re
-import resource
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 from lib_tap import skip, test
 
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 EXPOSURE_MAX = 1.5
-NOBODY = 61184  # the first of the uids that systemd gives to dynamic users
-TESTS = 12
-
-# ---- the sandbox: this script, run once more ----
-
-libc = ctypes.CDLL(None, use_errno=True)
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWNET = 0x20000, 0x4000000, 0x8000000, 0x40000000
-MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+DYNAMIC_USERS = range(61184, 65520)  # systemd.exec(5)
+SERVER = "unix:/run/holdfast/ckptd.sock"
+STORE = "/var/lib/holdfast"
+SMALL = {"pool": "64MiB", "segment": "4MiB"}  # the operator's settings: starts take no time
+SYSTEMD = "/lib/systemd/systemd"
 SYS_IO_URING_SETUP = 425
-SYS_MOUNT_SETATTR, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, 0x8000, 1
-PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_MDWE = 24, 38, 22, 65
-AUDIT_ARCH_X86_64 = 0xC000003E
-ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
-EPERM, EAFNOSUPPORT = 1, 97
+PATIENCE = 20  # seconds, of anything that should take a fraction of one
+TESTS = 15
 
 
-def must(result, what):
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+# ---- the installation
 
 
-def settings_of(unit):
-    """Key -> values, in order."""
-    settings = {}
-    for line in open(unit):
-        match = re.match(r"(\w+)=(.*)", line)
-        if match:
-            settings.setdefault(match[1], []).append(match[2])
-    return settings
+def install(folder):
+    return subprocess.run(["make", "-s", f"BUILD={BUILD}", f"DESTDIR={folder}/root", "install"],
+                          capture_output=True, text=True)
 
 
-def calls_of(group):
-    """The system calls of "@group", or of one name."""
-    if not group.startswith("@"):
-        return {group}
-    text = subprocess.run(["systemd-analyze", "syscall-filter", "--no-pager", group], check=True,
-                          capture_output=True, text=True).stdout
-    names = re.findall(r"^\s+([@\w-]+)$", text, re.M)
-    return set().union(*map(calls_of, names)) if names else set()
-
-
-def allowed_calls(settings):
-    allowed = set()
-    for value in settings["SystemCallFilter"]:
-        for name in value.lstrip("~").split():
-            calls = calls_of(name)
-            allowed = allowed - calls if value.startswith("~") else allowed | calls
-    return allowed | calls_of("@default")
-
-
-def filter_program(allowed, families):
-    header = "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"
-    numbers = dict(re.findall(r"#define __NR_(\w+) (\d+)", open(header).read()))
-    code = []
-
-    def step(op, value, if_true=0, if_false=0):
-        code.append(struct.pack("HBBI", op, if_true, if_false, value))
-
-    load, equal, end = 0x20, 0x15, 0x06
-    step(load, 4)  # the architecture
-    step(equal, AUDIT_ARCH_X86_64, 1, 0)
-    step(end, REFUSE | EPERM)
-    step(load, 0)  # the call
-    step(equal, int(numbers["socket"]), 0, 1 + len(families) * 2 + 1)
-    step(load, 16)  # its first argument
-    for family in families:
-        step(equal, family, 0, 1)
-        step(end, ALLOW)
-    step(end, REFUSE | EAFNOSUPPORT)
-    for name in sorted(allowed):
-        if name in numbers and name != "socket":
-            step(equal, int(numbers[name]), 0, 1)
-            step(end, ALLOW)
-    step(end, REFUSE | EPERM)
-    return b"".join(code)
-
-
-def set_filter(program):
-    class Program(ctypes.Structure):
-        _fields_ = [("count", ctypes.c_ushort), ("code", ctypes.c_char_p)]
-    value = Program(len(program) // 8, program)
-    must(libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(value), 0, 0), "seccomp")
-
-
-def set_read_only(path, is_read_only, flags):
-    value = MOUNT_ATTR_RDONLY if is_read_only else 0
-    attributes = struct.pack("QQQQ", value, 0 if is_read_only else MOUNT_ATTR_RDONLY, 0, 0)
-    must(libc.syscall(SYS_MOUNT_SETATTR, -100, path.encode(), flags, attributes, len(attributes)),
-         "mount_setattr")
-
-
-def sandbox(unit, state, arguments):
-    """Puts the restrictions on, and becomes ckptd. /mnt is its state and its runtime directory."""
-    settings = settings_of(unit)
-    program = filter_program(allowed_calls(settings), [
-        getattr(socket, name) for name in settings["RestrictAddressFamilies"][0].split()])
-    executable = os.open(os.path.join(BUILD, "ckptd"), os.O_RDONLY)
-    must(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET), "unshare")
-    must(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None), "mount")
-    must(libc.mount(state.encode(), b"/mnt", None, MS_BIND, None), "mount")
-    set_read_only("/", True, AT_RECURSIVE)
-    set_read_only("/mnt", False, 0)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    try:
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
-    except ValueError:
-        pass  # a container's root: then ckptd's buffers are not registered
-    for capability in range(64):
-        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
-    os.setgroups([])
-    os.setresgid(NOBODY, NOBODY, NOBODY)
-    os.setresuid(NOBODY, NOBODY, NOBODY)
-    os.umask(int(settings["UMask"][0], 8))
-    must(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
-    libc.prctl(PR_SET_MDWE, 1, 0, 0, 0)  # Linux 6.3; before, systemd's filter does it
-    set_filter(program)
-    os.execve(executable, ["ckptd", *arguments], {"NOTIFY_SOCKET": "/mnt/notify"})
-
-
-# ---- the test ----
-
-def check_unit(root):
-    done = subprocess.run(["make", "-s", f"BUILD={BUILD}", f"PREFIX={root}/usr",
-                           f"SYSCONFDIR={root}/etc", "install"], capture_output=True, text=True)
+def check_unit(folder):
+    done = install(folder)
     test("make install works", done.returncode == 0, done.stderr)
-    unit = f"{root}/usr/lib/systemd/system/ckptd.service"
+    unit = f"{folder}/root/usr/local/lib/systemd/system/ckptd.service"
     names = ["systemd finds no fault with the unit", f"its exposure is at most {EXPOSURE_MAX}"]
     if not shutil.which("systemd-analyze"):
         skip(names, "no systemd-analyze")
-        return unit
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True,
+        return
+    # Its programs are where the installation will be, not where it is.
+    text = open(unit).read().replace("=/usr/local/", f"={folder}/root/usr/local/")
+    here = os.path.join(folder, "ckptd.service")
+    with open(here, "w") as file:
+        file.write(text)
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", here], capture_output=True,
                           text=True)
     test(names[0], done.returncode == 0 and not done.stderr, done.stderr)
     done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--no-pager", unit],
@@ -169,119 +68,232 @@ def check_unit(root):
     test(names[1], match and float(match[1]) <= EXPOSURE_MAX, done.stdout + done.stderr)
     if match:
         print(f"# exposure {match[1]}")
-    return unit
 
 
-def check_config(root):
-    path = f"{root}/etc/holdfast/ckptd.conf"
+def check_config(folder):
+    path = f"{folder}/root/etc/holdfast/ckptd.conf"
     text = open(path).read()
     test("the installed configuration names what the unit makes",
-         re.search(r'^listen = "unix:/run/holdfast/', text, re.M) and
-         re.search(r'^store = "/var/lib/holdfast"', text, re.M), text[:400])
-    with open(path, "a") as file:
-        file.write("# an operator's\n")
-    subprocess.run(["make", "-s", f"BUILD={BUILD}", f"PREFIX={root}/usr", f"SYSCONFDIR={root}/etc",
-                    "install"], check=True)
-    test("another installation leaves it alone", open(path).read().endswith("# an operator's\n"))
-    return path
+         re.search(f'^listen = "{SERVER}"', text, re.M) and
+         re.search(f'^store = "{STORE}"', text, re.M), text[:400])
+    changed = re.sub("^#(pool|segment)_bytes = .*",
+                     lambda key: f'{key[1]}_bytes = "{SMALL[key[1]]}"', text, flags=re.M)
+    with open(path, "w") as file:
+        file.write(changed)
+    install(folder)
+    test("another installation leaves an operator's changes alone",
+         open(path).read() == changed and all(size in changed for size in SMALL.values()))
 
 
-SMOKE = ["ckptd says that it is ready", "it writes by io_uring",
-         "a client from outside saves and loads", "what it saved is whole",
-         "SIGTERM ends it in order", "it says that it stops", "it ran as the other user"]
+# ---- a systemd of our own
+
+SETUP = r"""
+mount --make-rprivate /
+umount -R -l /sys/fs/cgroup
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t overlay overlay -o "lowerdir=$1/root/etc:/etc" /etc
+mount --bind "$1/root/usr/local" /usr/local
+mount --bind "$1/lib" /var/lib
+mount -t tmpfs -o mode=755 tmpfs /run
+mount --bind /dev/null /dev/console
+mount --bind "$1/messages" /dev/kmsg
+units=/run/units
+mkdir -p $units/ckptd.service.d
+cp /usr/local/lib/systemd/system/ckptd.service $units
+cd /lib/systemd/system
+cp basic.target sysinit.target local-fs.target shutdown.target $units
+printf '[Unit]\nDefaultDependencies=no\n' >$units/nothing.target
+printf '[Service]\nStandardError=append:/run/ckptd.log\n' >$units/ckptd.service.d/log.conf
+[ "$2" = run ] || exit 0
+exec env -i container=test PATH="$PATH" SYSTEMD_UNIT_PATH=$units SYSTEMD_GENERATOR_PATH=/run/none \
+    SYSTEMD_LOG_TARGET=kmsg /lib/systemd/systemd --unit=nothing.target
+"""
 
 
-def client(state, *command):
-    """Runs a command that sees /mnt as ckptd does: paths of its sockets are the same."""
-    done = subprocess.run(["unshare", "-m", "sh", "-c", 'mount --bind "$0" /mnt && exec "$@"',
-                           state, *command], capture_output=True, text=True)
-    return done.returncode, done.stdout, done.stderr
+def wait_for(what):
+    until = time.monotonic() + PATIENCE
+    while not what() and time.monotonic() < until:
+        time.sleep(0.02)
+    return what()
+
+
+class Systemd:
+    def __init__(self, folder):
+        self.folder, self.group, self.process, self.first = folder, None, None, None
+        os.makedirs(f"{folder}/lib", exist_ok=True)
+        open(f"{folder}/messages", "w").close()
+
+    def make_group(self):
+        """A control group below ours; where there is none of version 2 that fails."""
+        with open("/proc/self/mounts") as file:
+            mount = next(line.split()[1] for line in file if line.split()[2] == "cgroup2")
+        with open("/proc/self/cgroup") as file:
+            ours = next(line[3:].strip() for line in file if line.startswith("0::"))
+        group = f"{mount}{ours}/holdfast-{os.getpid()}"
+        os.mkdir(group)
+        self.group = group
+
+    def spawn(self, how):
+        def enter():
+            with open(f"{self.group}/cgroup.procs", "w") as file:
+                file.write("0")
+        return subprocess.Popen(
+            ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--cgroup",
+             "--uts", "--ipc", "--net", "sh", "-euc", SETUP, "sh", self.folder, how],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            preexec_fn=enter)
+
+    def why_not(self):
+        """Why it cannot be had here; None when it can."""
+        if os.geteuid() != 0:
+            return "needs root"
+        if not os.access(SYSTEMD, os.X_OK) or not shutil.which("systemctl"):
+            return "needs systemd"
+        if b"__asan_init" in open(os.path.join(BUILD, "ckptd"), "rb").read():
+            return "sanitizers need what the unit forbids"
+        try:
+            self.make_group()
+        except (OSError, StopIteration) as error:
+            return f"no control group of version 2 can be made here: {error}"
+        process = self.spawn("try")
+        said = process.communicate()[0]
+        return "no such namespaces here: " + said.strip() if process.returncode != 0 else None
+
+    def boot(self):
+        """Its first process must be there, and answer."""
+        self.process = self.spawn("run")
+        children = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        wait_for(lambda: open(children).read().split())
+        self.first = open(children).read().split()[0]
+        return wait_for(lambda: self.systemctl("is-system-running")[1].strip() == "running")
+
+    def inside(self, *command):
+        """A command in the same namespaces, but not of the unit."""
+        done = subprocess.run(["nsenter", "-t", self.first, "-m", "-p", "-i", "-n", *command],
+                              capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    def systemctl(self, *arguments):
+        return self.inside("systemctl", "--no-pager", *arguments)
+
+    def of_unit(self, name):
+        return self.systemctl("show", "--value", "-p", name, "ckptd")[1].strip()
+
+    def said(self):
+        return self.inside("cat", "/run/ckptd.log")[1] + open(f"{self.folder}/messages").read()
+
+    def close(self):
+        if self.first:
+            os.kill(int(self.first), signal.SIGKILL)  # all others of its namespace go with it
+        if self.process:
+            self.process.communicate()
+        for path, _, _ in os.walk(self.group, topdown=False) if self.group else ():
+            wait_for(lambda: remove_group(path))
+
+
+def remove_group(path):
+    try:
+        os.rmdir(path)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False  # a process of it is still on its way out
+    return True
+
+
+# ---- the unit, started
+
+SMOKE = ["systemd starts it and hears that it is ready", "it runs as a user that it has for itself",
+         "it writes by io_uring", "a client from outside saves and loads", "what it saved is whole",
+         "killed it is started again", "and has what it had",
+         "systemctl stop ends it in order", "where a person must act it is not started again",
+         "nothing of it is left outside of its store"]
 
 
 def uring_is_refused():
     """By the answer to a call without its argument."""
+    libc = ctypes.CDLL(None, use_errno=True)
     return libc.syscall(SYS_IO_URING_SETUP, 1, None) < 0 and ctypes.get_errno() != errno.EFAULT
 
 
-def heard(news):
-    try:
-        return news.recv(100)
-    except TimeoutError:
-        return b""
+def cli(host, *arguments):
+    return host.inside(f"{BUILD}/ckpt-cli", *arguments)
 
 
-def smoke(folder, unit, config):
-    state = os.path.join(folder, "state")
-    os.mkdir(state)
-    os.chmod(state, 0o755)
-    os.chown(state, NOBODY, NOBODY)
-    shutil.copy(config, f"{state}/ckptd.conf")
-    os.chmod(f"{state}/ckptd.conf", 0o644)
-    news = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    news.bind(f"{state}/notify")
-    os.chmod(f"{state}/notify", 0o666)
-    news.settimeout(20)
-    log = open(os.path.join(folder, "log"), "w+")
-    process = subprocess.Popen(
-        [sys.executable, os.path.abspath(__file__), "sandbox", unit, state, "--config",
-         "/mnt/ckptd.conf", "--listen", "unix:/mnt/s", "--store", "/mnt/store",
-         "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "4MiB"], stderr=log)
-    test(SMOKE[0], heard(news) == b"READY=1", open(log.name).read())
-    code, out, errors = client(state, f"{BUILD}/ckpt-cli", "status", "--json", "--server",
-                               "unix:/mnt/s")
+def listed(host):
+    code, out, _ = cli(host, "list", "--json", "--server", SERVER)
+    return [(e["run"], e["step"], e["attempt"]) for e in json.loads(out)] if code == 0 else None
+
+
+def start(host):
+    code, _, errors = host.systemctl("start", "ckptd")
+    state = host.of_unit("SubState")
+    test(SMOKE[0], code == 0 and state == "running", errors + state + host.said())
+    uid = os.stat(f"/proc/{host.first}/root/proc/{host.of_unit('MainPID')}").st_uid
+    test(SMOKE[1], uid in DYNAMIC_USERS, uid)
+    code, out, errors = cli(host, "status", "--json", "--server", SERVER)
     text = json.loads(out)["storage"] if code == 0 else errors
     if uring_is_refused():
-        skip(SMOKE[1:2], "the system refuses io_uring to everybody here")
+        skip(SMOKE[2:3], "the system refuses io_uring to everybody here")
     else:
-        test(SMOKE[1], text.startswith("io_uring,"), text)
+        test(SMOKE[2], text.startswith("io_uring,"), text)
     print(f"# {text}")
-    code, out, errors = client(state, f"{BUILD}/ckpt_example", "unix:/mnt/s")
-    test(SMOKE[2], code == 0, errors + open(log.name).read())
-    code, out, errors = client(state, f"{BUILD}/ckpt-cli", "list", "--json", "--store",
-                               "/mnt/store")
-    entries = json.loads(out) if code == 0 else []
-    bad = [entry for entry in entries if client(
-        state, f"{BUILD}/ckpt-cli", "verify", "--store", "/mnt/store",
-        f"{entry['run']}@{entry['step']}-a{entry['attempt']}")[0] != 0]
-    test(SMOKE[3], entries and not bad, errors + str(bad))
-    owner = os.stat(f"{state}/store").st_uid if entries else -1
-    process.send_signal(signal.SIGTERM)
-    code = process.wait(30)
-    test(SMOKE[4], code == 0, f"exit {code}\n" + open(log.name).read())
-    test(SMOKE[5], heard(news) == b"STOPPING=1")
-    test(SMOKE[6], owner == NOBODY, owner)
 
 
-def why_not():
-    """Why the restrictions cannot be put on here; None when they can."""
-    if os.geteuid() != 0:
-        return "needs root"
-    if platform.machine() != "x86_64" or not shutil.which("systemd-analyze"):
-        return "needs x86-64 and systemd-analyze"
-    if not os.path.exists("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"):
-        return "needs the kernel's headers"
-    if b"__asan_init" in open(os.path.join(BUILD, "ckptd"), "rb").read():
-        return "sanitizers need what the unit forbids"
-    probe = subprocess.run(["unshare", "-m", "-n", "true"], capture_output=True)
-    return None if probe.returncode == 0 else "no namespaces here"
+def save(host):
+    code, _, errors = host.inside(f"{BUILD}/ckpt_example", SERVER)
+    test(SMOKE[3], code == 0, errors + host.said())
+    found = listed(host)
+    bad = [(name, step) for name, step, attempt in found or []
+           if cli(host, "verify", "--store", STORE, f"{name}@{step}-a{attempt}")[0] != 0]
+    test(SMOKE[4], found and not bad, (found, bad))
+    return found
+
+
+def kill(host, found):
+    former = host.of_unit("MainPID")
+    host.inside("kill", "-KILL", former)
+    again = wait_for(lambda: host.of_unit("MainPID") not in ("0", former) and
+                     host.of_unit("SubState") == "running")
+    test(SMOKE[5], again and host.of_unit("NRestarts") == "1", host.said())
+    test(SMOKE[6], listed(host) == found, (listed(host), found))
+
+
+def stop(host):
+    code, _, errors = host.systemctl("stop", "ckptd")
+    result = [host.of_unit(name) for name in ("Result", "ExecMainStatus", "SubState")]
+    test(SMOKE[7], code == 0 and result == ["success", "0", "dead"], (errors, result, host.said()))
+    host.inside("sh", "-c", "printf '[Service]\\nExecStart=\\nExecStart=/usr/local/bin/ckptd"
+                " --listen nowhere\\n' >/run/units/ckptd.service.d/wrong.conf")
+    host.systemctl("daemon-reload")
+    code, _, _ = host.systemctl("start", "ckptd")
+    result = [host.of_unit(name) for name in ("ExecMainStatus", "SubState", "NRestarts")]
+    test(SMOKE[8], code != 0 and result == ["78", "failed", "0"], (code, result))
+    left = [os.path.join(path, name) for path, _, names in os.walk(f"{host.folder}/lib")
+            for name in names if "/private/holdfast/" not in os.path.join(path, name)]
+    test(SMOKE[9], left == [], left)
 
 
 def main():
     print(f"1..{TESTS}")
     folder = tempfile.mkdtemp(prefix="sd-")
+    host = Systemd(folder)
     try:
-        unit = check_unit(folder)
-        config = check_config(folder)
-        reason = why_not()
+        check_unit(folder)
+        check_config(folder)
+        reason = host.why_not()
         if reason:
             skip(SMOKE, reason)
-        else:
-            smoke(folder, unit, config)
+            return
+        if not host.boot():
+            raise RuntimeError(f"systemd does not come up: {host.systemctl('status')}")
+        start(host)
+        kill(host, save(host))
+        stop(host)
     finally:
+        host.close()
         shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["sandbox"]:
-        sandbox(sys.argv[2], sys.argv[3], sys.argv[4:])
     main()
