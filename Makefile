@@ -198,7 +198,8 @@ WRAP_ckptd_memory = $(WRAP_MEMORY)
 WRAP_clients_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_ckptd_scrub = loop_now_ms
-WRAP_clients_lease = storage_hold mkdirat write getrandom renameat2 fcntl syscall
+WRAP_ckptd_gc = storage_remove
+WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))

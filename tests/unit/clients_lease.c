@@ -2,37 +2,16 @@
  *
  * Goal: without the right to write, or without room, it reads all the same, says so, and where a
  * prune then takes the checkpoint away it ends in an error, never in wrong data; any other failure
- * is one of the disk, and refuses the read. No failed lease leaves a file. Method: the linker sends
- * the system calls of storage/ through the functions below (--wrap); each of those that make a
- * lease fails once, and for ever, with each errno. */
+ * is one of the disk, and refuses the read. No failed lease leaves a file. Method: calls_bed.h
+ * between storage/ and the system; each of the calls that make a lease fails once, and for ever,
+ * with each errno. */
 #include "storage/engine.h"
+#include "tests/unit/calls_bed.h"
 #include "tests/unit/clients_store_bed.h"
-#include "tests/unit/wrap.h"
-
-#include <dirent.h>
-#include <errno.h>
-#include <sys/random.h>
 
 #define CALLS_MAX 40u
 
-static struct {
-    bool in_hold;
-    unsigned calls, first; /* within the hold; the one that fails, 0: none */
-    bool for_ever;
-    int number; /* errno */
-} plan_of_failure;
-
-static bool fails(void)
-{
-    if (!plan_of_failure.in_hold)
-        return false;
-    unsigned call = ++plan_of_failure.calls;
-    if (plan_of_failure.first == 0 || call < plan_of_failure.first ||
-        (call > plan_of_failure.first && !plan_of_failure.for_ever))
-        return false;
-    errno = plan_of_failure.number;
-    return true;
-}
+static unsigned first_in_hold, calls_in_hold; /* the call that fails, 0: none; those made */
 
 int __real_storage_hold(struct storage *storage, struct storage_hold **out, const char *key,
                         const void *data, size_t bytes);
@@ -41,31 +20,29 @@ int __wrap_storage_hold(struct storage *storage, struct storage_hold **out, cons
 int __wrap_storage_hold(struct storage *storage, struct storage_hold **out, const char *key,
                         const void *data, size_t bytes)
 {
-    plan_of_failure.in_hold = true;
+    failing.calls = 0;
+    failing.first = first_in_hold;
     int error = __real_storage_hold(storage, out, key, data, bytes);
-    plan_of_failure.in_hold = false;
+    failing.first = 0;
+    calls_in_hold = failing.calls;
     return error;
 }
 
-WRAP(int, mkdirat, (int fd, const char *path, mode_t mode), (fd, path, mode), -1)
-WRAP(ssize_t, write, (int fd, const void *data, size_t bytes), (fd, data, bytes), -1)
-WRAP(ssize_t, getrandom, (void *out, size_t bytes, unsigned flags), (out, bytes, flags), -1)
-WRAP(int, renameat2, (int a, const char *from, int b, const char *to, unsigned flags),
-     (a, from, b, to, flags), -1)
-
-WRAP_FCNTL
-WRAP_SYSCALL
-
 /* ---- the bed ---- */
 
-static uint32_t count_leases(const struct fixture *fixture)
+/* Files in the folder of leases; with `clears` hidden ones are removed and do not count. */
+static uint32_t count_leases(const struct fixture *fixture, bool clears)
 {
     char path[400];
     uint32_t count = 0;
     snprintf(path, sizeof path, "%s/run/leases", fixture->root);
     DIR *folder = opendir(path);
-    for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;)
-        count += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    for (struct dirent *entry; folder && (entry = readdir(folder)) != NULL;) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        bool is_hidden = strncmp(entry->d_name, ".holdfast.", 10) == 0;
+        count += !is_hidden || !clears || unlinkat(dirfd(folder), entry->d_name, 0) != 0;
+    }
     if (folder)
         closedir(folder);
     return count;
@@ -117,21 +94,21 @@ static void test_lease__each_failure_is_told_or_refuses_the_read(void **state)
     struct storage *store = open_store(&fixture);
     uint32_t told = 0, refused = 0;
     for (size_t i = 0; i < 2 * sizeof numbers / sizeof *numbers; i++) {
-        plan_of_failure.number = numbers[i / 2];
-        plan_of_failure.for_ever = i % 2 == 1;
-        plan_of_failure.calls = plan_of_failure.first = 0;
+        failing.number = numbers[i / 2];
+        failing.for_ever = i % 2 == 1;
+        first_in_hold = 0;
         do {
             bool is_told;
-            plan_of_failure.calls = 0;
-            assert_true(++plan_of_failure.first < CALLS_MAX);
+            assert_true(++first_in_hold < CALLS_MAX);
             int error = open_told(&checkpoint, store, &fixture, &is_told);
             check_outcome(error, numbers[i / 2], is_told, &checkpoint);
             told += is_told;
             refused += error != 0;
-            assert_int_equal(count_leases(&fixture), 0);
-        } while (plan_of_failure.calls >= plan_of_failure.first);
+            /* What cannot be removed any more stays, hidden. */
+            assert_int_equal(count_leases(&fixture, failing.for_ever), 0);
+        } while (calls_in_hold >= first_in_hold);
     }
-    plan_of_failure.first = 0;
+    first_in_hold = 0;
     assert_true(told > 20 && refused > 10);
     storage_close(store);
     fixture_close(&fixture);
@@ -153,12 +130,11 @@ static void test_lease__without_one_a_prune_ends_the_read_with_an_error(void **s
     fixture_open(&fixture, 2, 601);
     write_checkpoint(&fixture, "run", 7, 1);
     struct storage *store = open_store(&fixture);
-    plan_of_failure.number = ENOSPC;
-    plan_of_failure.first = 1;
-    plan_of_failure.calls = 0;
+    failing.number = ENOSPC;
+    first_in_hold = 1;
     assert_int_equal(open_told(&checkpoint, store, &fixture, &is_told), 0);
     assert_true(is_told);
-    plan_of_failure.first = 0;
+    first_in_hold = 0;
     struct storage *pruner = NULL;
     assert_int_equal(storage_open(&pruner, &storage_local, fixture.root, NULL), 0);
     assert_int_equal(storage_group_remove(pruner, &kind, "run/step-00000007-a0001"), 0);
