@@ -3,7 +3,7 @@
 # mean is refused. Method: a ckptd with each kind of engine; its threads are read from /proc, their
 # I/O priority with ionice, after a save has made them write. (Rates and phases: unit/ckptd_gate.c.)
 . "$(dirname "$0")/lib.sh"
-plan 15
+plan 16
 command -v ionice >/dev/null || skip_all "ionice (util-linux) is not installed"
 
 threads_with() { # FIELD VALUE [NAME]: how many of ckptd's threads have it in /proc
@@ -47,7 +47,10 @@ check "status says what is set" grep -q '^pace.io_priority .*"idle"' "$tmp/statu
 check "status says what the disk makes of it" grep -q '^storage .*I/O priority (' "$tmp/status"
 stop_ckptd
 start_ckptd --pace.io_priority best-effort:7
-check "a save is committed with io_uring and a priority" "$BUILD/ckpt_example" "$server"
+check "a save is committed with a priority" "$BUILD/ckpt_example" "$server"
+status >"$tmp/status"
+check "by io_uring, where the system has it" \
+    grep -Eq '^storage +("?)(io_uring,|pwrite threads \(the system refused io_uring)' "$tmp/status"
 check_equal "no thread is nice unless told" "$(threads_of_nice 7)" 0
 stop_ckptd
 

@@ -349,23 +349,6 @@ static void test_priority__every_name_is_writable_and_no_other(void **state)
 #function " (pwrite)", function, setup, teardown, (void *)&engine_pwrite \
     }
 
-/* In the place of a test whose engine cannot be had. */
-static void skip_without_io_uring(void **state)
-{
-    (void)state;
-    print_message("# the system refuses io_uring\n");
-    skip();
-}
-
-static bool has_io_uring(void)
-{
-    struct engine *engine;
-    if (engine_uring.open(&engine, &(struct storage_options){0}) != 0)
-        return false;
-    engine->ops->close(engine);
-    return true;
-}
-
 int main(void)
 {
     struct CMUnitTest tests[] = {
@@ -389,10 +372,9 @@ int main(void)
         cmocka_unit_test(test_engine_advance__write_without_progress_is_an_error),
         cmocka_unit_test(test_engine_try_again__bounds_transfers_and_never_repeats_a_sync),
     };
-    bool has_both = has_io_uring();
-    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]) && !has_both; i++)
+    for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
         if (tests[i].initial_state == &engine_uring ||
             strncmp(tests[i].name, "test_uring", 10) == 0)
-            tests[i] = (struct CMUnitTest){tests[i].name, skip_without_io_uring, NULL, NULL, NULL};
+            bed_needs_io_uring(&tests[i]);
     return cmocka_run_group_tests_name("storage_engine", tests, NULL, NULL);
 }
