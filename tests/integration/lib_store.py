@@ -36,22 +36,27 @@ class World:
     def __init__(self, store=None):
         self.folder = tempfile.mkdtemp(prefix="pr-")
         self.server = f"unix:{self.folder}/s"
+        self.where = ("--server", self.server)
         self.store = store or os.path.join(self.folder, "store")
         self.ckptd = os.path.join(BUILD, "ckptd")
         self.process = None
         self.run = None
 
-    def start(self, *options, before=()):
-        """A ckptd that may remove at once; `before`: a command that gives it other limits."""
+    def launch(self, *options, before=(), **popen):
+        """A ckptd that answers; `before`: a command that gives it other limits."""
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self.process = subprocess.Popen(
-                [*before, self.ckptd, "--listen", self.server, "--store",
-                 self.store, "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
-                 "--limits.lease_ms", "1000", *options], stderr=log)
+                [*before, self.ckptd, "--listen", self.server, "--store", self.store,
+                 "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB", *options],
+                stderr=log, **popen)
         deadline = time.monotonic() + PATIENCE
-        while self.cli("health", "--server", self.server)[0] != 0:
+        while self.cli("health", *self.where)[0] != 0:
             assert self.process.poll() is None and time.monotonic() < deadline, self.log()
             time.sleep(0.02)
+
+    def start(self, *options, before=()):
+        """One that may also remove."""
+        self.launch("--limits.lease_ms", "1000", *options, before=before)
         time.sleep(1.05)  # for so long nothing is removed: readers of a ckptd before
 
     def log(self):

@@ -21,7 +21,7 @@ import struct
 import subprocess
 import time
 
-from lib_store import BUILD, CLI, World, llama_shapes
+from lib_store import CLI, World, llama_shapes
 from lib_tap import end, skip, test
 
 SHARDS = 4
@@ -32,20 +32,12 @@ chance = random.Random(seed)
 
 
 class Served(World):
-    """A ckptd that is not waited for once it answers, and the model folder for imports."""
+    """With the folder of a model for imports."""
 
     def __init__(self):
         super().__init__()
         self.model = os.path.join(self.folder, "model")
-        self.where = ("--server", self.server)
         os.mkdir(self.model)
-
-    def start(self, *options):
-        self.process = subprocess.Popen(
-            [os.path.join(BUILD, "ckptd"), "--listen", self.server, "--store", self.store,
-             "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB", *options],
-            stderr=open(os.path.join(self.folder, "log"), "ab"))
-        self.wait_until(lambda: self.cli("health", *self.where)[0] == 0)
 
     @staticmethod
     def wait_until(condition):
@@ -151,7 +143,7 @@ def out_of_reach(world):
         skip(names, "not root")
         return
     world.stop()
-    world.start("--access.uids", str(STRANGER))
+    world.launch("--access.uids", str(STRANGER))
     tool = shutil.copy(CLI, world.path("tool"))
     for folder in (os.path.dirname(world.folder), world.folder):
         os.chmod(folder, os.stat(folder).st_mode | 0o011)
@@ -170,7 +162,7 @@ def released(world):
     whole = open(first, "rb").read()
     world.stop()
     os.truncate(first, len(whole) - 4096)
-    world.start()
+    world.launch()
 
     def damage():
         return [entry.get("damage") for entry in world.listed(*world.where) if entry["step"] == 1]
@@ -277,7 +269,7 @@ def served_by_another_user():
     world = Served()
     try:
         world.make_model()
-        daemon = shutil.copy(os.path.join(BUILD, "ckptd"), world.path("daemon"))
+        world.ckptd = shutil.copy(world.ckptd, world.path("daemon"))
         os.mkdir(world.path("theirs"))
         os.chown(world.path("theirs"), STRANGER, STRANGER)
         for folder in (os.path.dirname(world.folder), world.folder):
@@ -285,11 +277,7 @@ def served_by_another_user():
         world.store = world.path("theirs/store")
         world.server = f"unix:{world.path('theirs/s')}"
         world.where = ("--server", world.server)
-        world.process = subprocess.Popen(
-            [daemon, "--listen", world.server, "--store", world.store, "--memory.pool_bytes",
-             "16MiB", "--memory.segment_bytes", "1MiB"], user=STRANGER, group=STRANGER,
-            extra_groups=[], cwd="/", stderr=open(world.path("log"), "ab"))
-        world.wait_until(lambda: world.cli("health", *world.where)[0] == 0)
+        world.launch(user=STRANGER, group=STRANGER, extra_groups=[], cwd="/")
         # No leak checker can look into a process that has become another user.
         sanitizer = os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"
         tool = world.importing("made", env=dict(os.environ, ASAN_OPTIONS=sanitizer))
@@ -362,7 +350,7 @@ def beside_gc(world):
          found)
     test("and nothing of the import", same and before)
     test("a second import of the name is refused", second.returncode == 74 and
-         "somebody else" in err or "another name" in err, err)
+         ("somebody else" in err or "another name" in err), (second.returncode, err))
     test("the first comes to its end", tool.returncode == 0 and world.verifies("slow") is True,
          said)
 
@@ -422,7 +410,7 @@ def killed_servers(world):
         time.sleep(chance.uniform(0, 0.05))
         world.process.kill()
         world.process.wait()
-        world.start()
+        world.launch()
         _, err = tool.communicate(timeout=90)
         if tool.returncode != 0:
             unsure.append((name, tool.returncode, err))
@@ -440,7 +428,7 @@ def main():
     world = Served()
     try:
         world.make_model()
-        world.start()
+        world.launch()
         world.save((1, 2))
         same_answers(world)
         imported(world)
