@@ -398,12 +398,9 @@ static bool adopt_with_fault(struct bed *bed, uint32_t number, bool cut)
     if (is_up) {
         put_shards(bed, plain);
         is_told = adopt(bed, manifest) == 0;
-        rpc_client_close(bed->rpc);
-        service_drain(bed->service);
-        pthread_join(bed->thread, NULL);
+        bed_end_thread(bed);
         assert_int_equal(cut ? storage_fault_crash(bed->service->storage) : 0, 0);
-        service_close(bed->service);
-        bed->service = NULL;
+        bed_close_service(bed);
     }
     snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
     assert_int_equal(bed_start(bed), 0);

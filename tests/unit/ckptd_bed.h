@@ -208,6 +208,19 @@ static inline double status_number(struct bed *bed, const char *part, const char
     return number;
 }
 
+#define BED_PATIENCE_MS 20000 /* for what should take a fraction of a second */
+
+/* Waits until the number is `want`. */
+static inline bool wait_number(struct bed *bed, const char *part, const char *name, double want)
+{
+    for (int ms = 0; ms < BED_PATIENCE_MS; ms += 10) {
+        if (status_number(bed, part, name) == want)
+            return true;
+        sleep_ms(10);
+    }
+    return false;
+}
+
 /* The first page of the run's list; FREE_REPLY() it. */
 static inline Holdfast__V1__ListReply *bed_list(struct bed *bed)
 {

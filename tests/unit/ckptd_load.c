@@ -16,16 +16,6 @@ static json_int_t status(struct bed *bed, const char *object, const char *key)
     return (json_int_t)status_number(bed, object, key);
 }
 
-static bool wait_status(struct bed *bed, const char *object, const char *key, json_int_t want)
-{
-    json_int_t now = -1;
-    for (int i = 0; i < 500 && now != want; i++) {
-        now = status(bed, object, key);
-        sleep_ms(now == want ? 0 : 10);
-    }
-    return now == want;
-}
-
 static void save_steps(struct bed *bed, uint64_t count)
 {
     assert_int_equal(open_attempt(bed, SHARDS), 0);
@@ -111,7 +101,7 @@ static void test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else(vo
     peers_close(peers, SHARDS);
     restart(bed, SHARDS);
     assert_int_equal(load_open_rows(&loading, bed, 1, ROWS / SHARDS * 2, 2 * ROWS / SHARDS), 0);
-    assert_true(wait_status(bed, "images", "proven", 2));
+    assert_true(wait_number(bed, "images", "proven", 2));
     sleep_ms(50);
     assert_int_equal(status(bed, "images", "resident"), 2);
     assert_int_equal(status(bed, "since_start", "bytes_read"), bytes_of(bed) / SHARDS * 2);
@@ -121,7 +111,7 @@ static void test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else(vo
     step_through(&loading, 2);
     assert_int_equal(status(bed, "images", "resident"), 1); /* an old step stays for nobody else */
     load_close(&loading);
-    assert_true(wait_status(bed, "pool", "segments_used", 0)); /* nor what was never asked for */
+    assert_true(wait_number(bed, "pool", "segments_used", 0)); /* nor what was never asked for */
 }
 
 static void test_load__a_save_takes_what_was_only_read_ahead(void **state)
@@ -132,7 +122,7 @@ static void test_load__a_save_takes_what_was_only_read_ahead(void **state)
     peers_close(peers, SHARDS);
     restart(bed, SHARDS);
     assert_int_equal(load_open_rows(&loading, bed, 1, 0, ROWS), 0);
-    assert_true(wait_status(bed, "images", "proven", SHARDS));
+    assert_true(wait_number(bed, "images", "proven", SHARDS));
     save_steps(bed, 1);
     for (uint32_t shard = 0; shard < SHARDS; shard++)
         step_through(&loading, shard);
@@ -148,9 +138,9 @@ static void test_load__what_a_killed_writer_left_is_proven_at_once(void **state)
     assert_int_equal(status(bed, "images", "resident"), SHARDS);
     assert_int_equal(status(bed, "images", "proven"), 0); /* writers are there: it would not hold */
     peer_close(&peers[3]);
-    assert_true(wait_status(bed, "images", "proven", 1));
+    assert_true(wait_number(bed, "images", "proven", 1));
     peers_close(peers, SHARDS);
-    assert_true(wait_status(bed, "images", "proven", SHARDS));
+    assert_true(wait_number(bed, "images", "proven", SHARDS));
     assert_int_equal(load_all(bed, -1, NULL), 0);
     assert_int_equal(status(bed, "since_start", "bytes_read"), 0);
 }
@@ -161,7 +151,7 @@ static void test_load__what_a_writer_changed_before_it_went_is_dropped_and_read(
     save_steps(bed, 1);
     *peer_byte(&peers[5], peers[5].data_byte + 4321) ^= 1;
     peers_close(peers, SHARDS);
-    assert_true(wait_status(bed, "images", "proven", SHARDS - 1));
+    assert_true(wait_number(bed, "images", "proven", SHARDS - 1));
     assert_int_equal(status(bed, "images", "resident"), SHARDS - 1);
     assert_int_equal(load_all(bed, -1, NULL), 0);
     assert_int_equal(status(bed, "since_start", "bytes_read"), bytes_of(bed) / SHARDS);

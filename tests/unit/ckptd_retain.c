@@ -161,7 +161,7 @@ static void test_retain__the_configured_rules_hold_after_every_commit(void **sta
     bed_save_steps(bed, peers, RANKS, 1, 10);
     /* The last commit's retention may still be under way. */
     uint64_t want = 1u << 4 | 1u << 8 | 1u << 9 | 1u << 10;
-    for (int i = 0; i < 300 && listed(bed) != want; i++)
+    for (int ms = 0; ms < BED_PATIENCE_MS && listed(bed) != want; ms += 10)
         sleep_ms(10);
     assert_true(listed(bed) == want);
     assert_listed_loads(bed);

@@ -55,7 +55,7 @@ static double scrubbed(struct bed *bed, const char *name)
 /* Until the number is at least `want`. */
 static void wait_until(struct bed *bed, const char *name, double want)
 {
-    for (int i = 0; i < 2000 && scrubbed(bed, name) < want; i++)
+    for (int ms = 0; ms < BED_PATIENCE_MS && scrubbed(bed, name) < want; ms += 5)
         sleep_ms(5);
     assert_true(scrubbed(bed, name) >= want);
 }

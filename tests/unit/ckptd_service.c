@@ -17,17 +17,6 @@ static void open_world(struct bed *bed, uint32_t world_size)
     assert_int_equal(peers_open(peers, bed, world_size), 0);
 }
 
-/* Waits until so many segments are in use. */
-static bool wait_segments_used(struct bed *bed, double want)
-{
-    double used = -1;
-    for (int i = 0; i < 300 && used != want; i++) {
-        used = status_number(bed, "pool", "segments_used");
-        sleep_ms(used == want ? 0 : 10);
-    }
-    return used == want;
-}
-
 static void damage_file(const struct bed *bed, uint64_t step, uint64_t attempt, const char *name,
                         off_t at)
 {
@@ -270,7 +259,7 @@ test_service__a_rank_that_dies_before_its_end_fails_the_save_and_frees_memory(vo
     assert_int_equal(wait_save(bed, 1, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
     assert_non_null(strstr(reason, "rank 1"));
     peer_close(&peers[0]);
-    assert_true(wait_segments_used(bed, 0));
+    assert_true(wait_number(bed, "pool", "segments_used", 0));
 }
 
 static void test_service__a_rank_that_dies_after_its_end_harms_nothing(void **state)
@@ -613,9 +602,7 @@ static void test_service__a_full_disk_is_a_save_refused_with_the_numbers(void **
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_true(status_number(bed, "disk", "bytes_promised") > 2 * MIB); /* rank 1 is to begin */
     assert_int_equal(peer_begin(&peers[1], 1), 0);
-    for (int i = 0; i < 300 && status_number(bed, "disk", "bytes_promised") > 0; i++)
-        sleep_ms(10);
-    assert_true(status_number(bed, "disk", "bytes_promised") == 0); /* the disk counts both files */
+    assert_true(wait_number(bed, "disk", "bytes_promised", 0)); /* the disk counts both files */
     peer_finish(&peers[0], 1);
     peer_finish(&peers[1], 1);
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
@@ -650,9 +637,7 @@ static void test_service__a_save_given_up_holds_no_room(void **state)
     assert_true(status_number(bed, "disk", "inodes_promised") > 0);
     peer_close(&peers[0]);
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
-    for (int i = 0; i < 100 && status_number(bed, "disk", "bytes_promised") > 0; i++)
-        sleep_ms(10);
-    assert_true(status_number(bed, "disk", "bytes_promised") == 0);
+    assert_true(wait_number(bed, "disk", "bytes_promised", 0));
     assert_true(status_number(bed, "disk", "inodes_promised") == 0);
     peers_close(peers, 2);
 }

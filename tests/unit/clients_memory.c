@@ -15,9 +15,9 @@
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/memory_bed.h"
 
-#define EVERY 3            /* places: one of them fails for ever */
-#define FIRST_STEP 1       /* committed before anything fails */
-#define CALL_SECONDS_MAX 5 /* a call that fails ends soon */
+#define EVERY 3             /* places: one of them fails for ever */
+#define FIRST_STEP 1        /* committed before anything fails */
+#define CALL_SECONDS_MAX 15 /* before the 20 s for which call_save() would wait */
 
 struct rank {
     struct ckpt *ckpt;
