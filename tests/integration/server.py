@@ -193,7 +193,7 @@ def made_of_another_store(world):
                 reversed(world.listed()) if entry["run"] == world.run)
     into = ("--output", target.server, "--json")
     try:
-        target.start()
+        target.launch()
         code, out, err = target.cli("convert", one, *world.where, *into, "--dtype", "bf16")
         test("a checkpoint is converted into a served store", code == 0 and err == "" and
              json.loads(out)["output"] == target.server, (code, out, err))
@@ -229,7 +229,7 @@ def killed_conversions(world):
     command = [CLI, "reshard", "first", "--store", world.store, "--output", target.server,
                "--shards", "6"]
     try:
-        target.start()
+        target.launch()
         for number in range(KILLS):
             tool = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                     text=True)
@@ -239,7 +239,7 @@ def killed_conversions(world):
             victim.kill()
             victim.wait()
             if victim is target.process:
-                target.start()
+                target.launch()
             _, err = tool.communicate(timeout=90)
             listed = target.is_listed("first")
             if listed and target.verifies("first") is not True or (
@@ -249,7 +249,7 @@ def killed_conversions(world):
                 target.process.kill()
                 target.process.wait()
                 shutil.rmtree(os.path.join(target.store, "first"))
-                target.start()
+                target.launch()
             left = [target.gc() for _ in range(2)][1]
             if left["rubbish"] or glob.glob(os.path.join(step, "*")):
                 bad.append((number, left))
