@@ -173,9 +173,11 @@ static void work_remove(struct job *job)
 {
     struct collecting *collecting = CONTAINER_OF(job, struct collecting, job);
     for (size_t i = 0; i < collecting->list.count; i++) {
-        int error = storage_rubbish_remove(collecting->service->storage, &checkpoint_kind,
-                                           &collecting->list.items[i]);
+        const struct storage_rubbish *item = &collecting->list.items[i];
+        int error = storage_rubbish_remove(collecting->service->storage, &checkpoint_kind, item);
         collecting->num_failed += error != 0;
+        if (error == 0)
+            log_info("gc", "removed %s", item->key);
         if (error != 0 && collecting->num_failed == 1)
             fault_take(&collecting->fault, error);
     }

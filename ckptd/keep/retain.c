@@ -224,14 +224,21 @@ static void removed(struct event *event)
         if (!candidate->is_gone && catalog_add(&back, pruning->run, &candidate->summary) != 0)
             log_error("retain", "it is missing in the list until the next start: %s",
                       report_line());
-        count += candidate->is_gone;
-        bytes += candidate->is_gone ? candidate->summary.bytes : 0;
+        if (!candidate->is_gone)
+            continue;
+        count++;
+        bytes += candidate->summary.bytes;
+        log_info("retain", "run %s: removed step %llu, attempt %llu by %s, %llu bytes",
+                 pruning->run->name, (unsigned long long)candidate->summary.step,
+                 (unsigned long long)candidate->summary.attempt,
+                 pruning->call ? "a prune" : "retention",
+                 (unsigned long long)candidate->summary.bytes);
     }
     pruning->service->stats.pruned += count;
     if (count > 0)
         ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
-    log_info("retain", "run %s: removed %u of %u checkpoints, %llu bytes", pruning->run->name,
-             count, pruning->count, (unsigned long long)bytes);
+    log_debug("retain", "run %s: removed %u of %u checkpoints, %llu bytes", pruning->run->name,
+              count, pruning->count, (unsigned long long)bytes);
     finish(pruning);
 }
 
@@ -420,6 +427,10 @@ static void pinned(struct event *event)
     bool is_done = pinning->fault.code == 0 || pinning->fault.code == ERR_EXISTS;
     if (checkpoint && is_done)
         checkpoint->pinned = !pinning->is_unpin;
+    if (pinning->fault.code == 0)
+        log_info("retain", "run %s: %s step %llu, attempt %llu%s%s", pinning->run->name,
+                 pinning->is_unpin ? "unpinned" : "pinned", (unsigned long long)pinning->step,
+                 (unsigned long long)pinning->attempt, pinning->note[0] ? ": " : "", pinning->note);
     if (pinning->fault.code != 0)
         rpc_call_fail(pinning->call, fault_raise(&pinning->fault));
     else
