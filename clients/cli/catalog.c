@@ -326,21 +326,10 @@ static int show_store(const struct cli *cli)
     return error;
 }
 
-static int call_show(ProtobufCMessage **out, const struct cli *cli,
-                     const struct selection *selection)
-{
-    Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
-    request.run = (char *)(uintptr_t)selection->run;
-    request.step = selection->step;
-    request.attempt = selection->attempt;
-    return cli_call(out, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
-                    &holdfast__v1__show_reply__descriptor, CLI_CALL_MS);
-}
-
 static int read_served(void *user, struct manifest **out, const struct selection *selection)
 {
     ProtobufCMessage *answer = NULL;
-    int error = call_show(&answer, user, selection);
+    int error = server_show(&answer, user, selection);
     if (error != 0)
         return error;
     const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
@@ -356,7 +345,7 @@ static int show_server(const struct cli *cli)
     struct manifest *manifest = NULL;
     int error = selection_parse(&selection, cli->args[0]);
     if (error == 0)
-        error = call_show(&answer, cli, &selection);
+        error = server_show(&answer, cli, &selection);
     if (error != 0)
         return error;
     const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;

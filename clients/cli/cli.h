@@ -81,6 +81,9 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
 struct json_t; /* of jansson */
 /* What Status says, an object; json_decref() it. As cli_call. */
 int cli_call_status(struct json_t **out, const struct cli *cli);
+struct selection;
+/* What Show says of the one that is meant, a ShowReply. As cli_call. */
+int server_show(ProtobufCMessage **out, const struct cli *cli, const struct selection *selection);
 /* Asks it where its store is and puts the path into cli->store; from then on the command is one on
  * a directory, with cli->server set. ERR_NOT_FOUND, ERR_DENIED: it cannot be reached from here. */
 int server_find_store(struct cli *cli);

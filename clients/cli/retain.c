@@ -357,7 +357,7 @@ int cli_prune(const struct cli *cli)
 /* ---- pins ---- */
 
 /* The one that the selection means: the newest where it leaves a choice. */
-static int find_newest(struct selection *selection, const struct cli *cli)
+static int find_stored(struct selection *selection, const struct cli *cli)
 {
     struct storage *store = NULL;
     struct checkpoint checkpoint = {0};
@@ -375,11 +375,29 @@ static int find_newest(struct selection *selection, const struct cli *cli)
     return error;
 }
 
+/* Likewise, as ckptd knows it. */
+static int find_served(struct selection *selection, const struct cli *cli)
+{
+    ProtobufCMessage *answer = NULL;
+    struct manifest_summary summary;
+    int error = server_show(&answer, cli, selection);
+    if (error != 0)
+        return error;
+    const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
+    error = manifest_read_summary(&summary, text, strlen(text));
+    protobuf_c_message_free_unpacked(answer, NULL);
+    if (error == 0) {
+        selection->step = (int64_t)summary.step;
+        selection->attempt = summary.attempt;
+    }
+    return error;
+}
+
 static int pin_store(const struct cli *cli, struct selection *selection, bool is_unpin)
 {
     struct storage *store = NULL;
     char prefix[STORAGE_KEY_MAX];
-    int error = is_unpin && selection->attempt != 0 ? 0 : find_newest(selection, cli);
+    int error = is_unpin && selection->attempt != 0 ? 0 : find_stored(selection, cli);
     if (error == 0)
         error = shard_dir_key(prefix, sizeof prefix, selection->run, (uint64_t)selection->step,
                               selection->attempt);
@@ -397,16 +415,16 @@ static int pin_server(const struct cli *cli, struct selection *selection, bool i
 {
     Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
-    if (selection->step < 0 || selection->attempt == 0)
-        return report_error(ERR_INVALID, "as `ckpt-cli list` prints it: RUN@STEP-aATTEMPT",
-                            "'%s' does not name one checkpoint", cli->args[0]);
+    int error = selection->attempt == 0 ? find_served(selection, cli) : 0;
+    if (error != 0)
+        return error;
     request.run = selection->run;
     request.step = (uint64_t)selection->step;
     request.attempt = selection->attempt;
     request.unpin = is_unpin;
     request.note = (char *)(uintptr_t)cli->note;
-    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Pin", &request.base,
-                         &holdfast__v1__pin_reply__descriptor, CLI_CALL_MS);
+    error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Pin", &request.base,
+                     &holdfast__v1__pin_reply__descriptor, CLI_CALL_MS);
     if (error == 0)
         protobuf_c_message_free_unpacked(answer, NULL);
     return error;

@@ -65,6 +65,16 @@ int cli_call_status(struct json_t **out, const struct cli *cli)
     return report_error(ERR_CORRUPT, NULL, "ckptd's status is not a JSON object");
 }
 
+int server_show(ProtobufCMessage **out, const struct cli *cli, const struct selection *selection)
+{
+    Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
+    request.run = (char *)(uintptr_t)selection->run;
+    request.step = selection->step;
+    request.attempt = selection->attempt;
+    return cli_call(out, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
+                    &holdfast__v1__show_reply__descriptor, CLI_CALL_MS);
+}
+
 /* ---- where its store is ---- */
 
 /* Is `path` here the directory that the server means by it? */

@@ -11,6 +11,7 @@ time limit: 180 s
 import json
 import os
 import random
+import re
 import subprocess
 import time
 
@@ -41,11 +42,25 @@ def through_a_server(world):
     test("the list shows it, from both sides",
          [entry["step"] for entry in world.listed() if entry["pinned"]] == [2] and
          [entry["step"] for entry in world.listed(*server) if entry["pinned"]] == [2])
+    for name, step in ((run, 8), (f"{run}@5", 5)):
+        pinned = [name, *server, "--json"]
+        code, out, err = world.cli("pin", *pinned)
+        got = json.loads(out) if code == 0 else {}
+        test(f"of {'a step' if '@' in name else 'a run'} the newest is pinned, and unpinned",
+             got == {"run": run, "step": step, "attempt": newest[step], "pinned": True} and
+             world.cli("unpin", *pinned)[0] == 0 and
+             [entry["step"] for entry in world.listed() if entry["pinned"]] == [2], (out, err))
+    code, out, err = world.cli("pin", f"{run}@77", *server)
+    test("one that is not there cannot be pinned", code == 66, (code, err))
     code, out, err = world.cli("prune", run, *server, "--keep-last", 3, "--most", "--json")
     done = {entry["step"]: entry["removed"] for entry in json.loads(out)["checkpoints"]}
     test("a prune does what it planned",
          code == 0 and world.steps() == [2, 6, 7, 8] and
          [step for step in done if done[step]] == [5, 4, 3, 1], (code, out, err, world.steps()))
+    said = [int(step) for step in re.findall(r"removed step (\d+), attempt \d+", world.log())]
+    test("the log names each that went", sorted(said) == [1, 3, 4, 5], world.log())
+    said = re.findall(r"(\w+) step 2, attempt \d+.*best so far", world.log())
+    test("and who was pinned, with the note", said == ["pinned"], world.log())
     test("no tombstone is left", world.tombstones() == [], world.tombstones())
     code, out, err = world.cli("unpin", pin, *server)
     test("a pin is taken away", code == 0, (code, out, err))
