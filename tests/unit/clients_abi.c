@@ -1,0 +1,165 @@
+/* clients_abi.c - the first version of ckpt.h stays what it was.
+ *
+ * Goal: a program that was compiled against version 1 of libckpt works with every later one: no
+ * field, number or argument of it changes. Method: sizes and places of all fields on a 64-bit
+ * machine, the numbers of constants, the types of functions and the exported names are written down
+ * here once more. What is added later goes behind what there is (clients/libckpt.map says how) and
+ * is added here; a line that is here is never changed. */
+#include "clients/ckpt.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Each is one of ckpt.h's, in its order. The table would not compile with another type. */
+static const struct {
+    int (*open)(struct ckpt **, const struct ckpt_options *);
+    void (*close)(struct ckpt *);
+    const char *(*error)(void);
+    int (*attempt_open)(struct ckpt *, uint64_t *, struct ckpt_info *,
+                        const struct ckpt_attempt_options *);
+    int (*describe)(struct ckpt *, uint64_t, const struct ckpt_tensor *, uint32_t);
+    int (*load)(struct ckpt *, const struct ckpt_load_options *, struct ckpt_loaded **);
+    void (*loaded_free)(struct ckpt_loaded *);
+    int (*save_begin)(struct ckpt *, struct ckpt_save **, uint64_t, const char *);
+    uint32_t (*save_order)(const struct ckpt *, uint32_t);
+    int (*save_copy)(struct ckpt_save *, uint32_t);
+    int (*save_end)(struct ckpt_save *);
+    void (*save_abort)(struct ckpt_save *);
+    int (*save_wait)(struct ckpt *, uint64_t, uint32_t);
+    const char *(*save_warning)(const struct ckpt *);
+    const char *(*save_durability)(const struct ckpt *);
+    void (*phase)(struct ckpt *, enum ckpt_phase);
+} version_1 = {ckpt_open,       ckpt_close,        ckpt_error,           ckpt_attempt_open,
+               ckpt_describe,   ckpt_load,         ckpt_loaded_free,     ckpt_save_begin,
+               ckpt_save_order, ckpt_save_copy,    ckpt_save_end,        ckpt_save_abort,
+               ckpt_save_wait,  ckpt_save_warning, ckpt_save_durability, ckpt_phase};
+
+static void test_abi__constants_keep_their_numbers(void **state)
+{
+    (void)state;
+    assert_int_equal(CKPT_DIMS_MAX, 4);
+    assert_int_equal(CKPT_NEWEST, -1);
+    assert_int_equal(CKPT_INVALID, -1);
+    assert_int_equal(CKPT_NOT_FOUND, -2);
+    assert_int_equal(CKPT_STALE, -4);
+    assert_int_equal(CKPT_BUSY, -5);
+    assert_int_equal(CKPT_SPACE, -6);
+    assert_int_equal(CKPT_CORRUPT, -8);
+    assert_int_equal(CKPT_UNAVAILABLE, -9);
+    assert_int_equal(CKPT_TIMEOUT, -10);
+    assert_int_equal(CKPT_ABORTED, -13);
+    assert_int_equal(CKPT_MISMATCH, -14);
+    assert_int_equal(CKPT_PHASE_BUSY, 1);
+    assert_int_equal(CKPT_PHASE_QUIET, 2);
+}
+
+struct field {
+    const char *name;
+    size_t is, was;
+};
+#define AT(type, member, place)                                 \
+    {                                                           \
+#type "." #member, offsetof(struct type, member), place \
+    }
+#define SIZE(type, bytes)                                \
+    {                                                    \
+        "the size of " #type, sizeof(struct type), bytes \
+    }
+
+static const struct field fields[] = {
+    AT(ckpt_tensor, name, 0),
+    AT(ckpt_tensor, dtype, 8),
+    AT(ckpt_tensor, dims, 16),
+    AT(ckpt_tensor, shape, 24),
+    AT(ckpt_tensor, offset, 56),
+    AT(ckpt_tensor, extent, 88),
+    AT(ckpt_tensor, data, 120),
+    SIZE(ckpt_tensor, 128),
+    AT(ckpt_options, server, 0),
+    AT(ckpt_options, run, 8),
+    AT(ckpt_options, rank, 16),
+    AT(ckpt_options, world_size, 20),
+    AT(ckpt_options, connect_ms, 24),
+    AT(ckpt_options, describe_ms, 28),
+    AT(ckpt_options, busy_ms, 32),
+    SIZE(ckpt_options, 40),
+    AT(ckpt_attempt_options, config_json, 0),
+    AT(ckpt_attempt_options, identity_json, 8),
+    AT(ckpt_attempt_options, mesh_json, 16),
+    AT(ckpt_attempt_options, data_json, 24),
+    AT(ckpt_attempt_options, code_version, 32),
+    SIZE(ckpt_attempt_options, 40),
+    AT(ckpt_info, run, 0),
+    AT(ckpt_info, step, 128),
+    AT(ckpt_info, attempt, 136),
+    AT(ckpt_info, nonce, 144),
+    AT(ckpt_info, bytes, 184),
+    AT(ckpt_info, time, 192),
+    AT(ckpt_info, world_size, 224),
+    AT(ckpt_info, durability, 228),
+    AT(ckpt_info, in_memory, 244),
+    SIZE(ckpt_info, 248),
+    AT(ckpt_loaded, info, 0),
+    AT(ckpt_loaded, state_json, 248),
+    AT(ckpt_loaded, identity_json, 256),
+    AT(ckpt_loaded, config_json, 264),
+    AT(ckpt_loaded, data_json, 272),
+    AT(ckpt_loaded, skipped, 280),
+    AT(ckpt_loaded, bytes_memory, 288),
+    AT(ckpt_loaded, bytes_local, 296),
+    AT(ckpt_loaded, seconds, 304),
+    SIZE(ckpt_loaded, 312),
+    AT(ckpt_load_options, step, 0),
+    AT(ckpt_load_options, attempt, 8),
+    AT(ckpt_load_options, below_step, 16),
+    AT(ckpt_load_options, tensors, 24),
+    AT(ckpt_load_options, num_tensors, 32),
+    SIZE(ckpt_load_options, 40),
+};
+
+static void test_abi__fields_keep_their_places(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (fields[i].is != fields[i].was)
+            fail_msg("%s is %zu and was %zu", fields[i].name, fields[i].is, fields[i].was);
+}
+
+/* The names of CKPT_1, which tests/integration/install.sh finds in the library and in ckpt.h. */
+static void test_abi__functions_keep_their_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "attempt_open", "close",      "describe",   "error",       "load",      "loaded_free",
+        "open",         "phase",      "save_abort", "save_begin",  "save_copy", "save_durability",
+        "save_end",     "save_order", "save_wait",  "save_warning"};
+    char map[4096], line[64];
+    FILE *file = fopen("clients/libckpt.map", "r");
+    assert_non_null(file);
+    map[fread(map, 1, sizeof map - 1, file)] = '\0';
+    fclose(file);
+    const char *end = strstr(map, "local:");
+    assert_non_null(end);
+    assert_int_equal(sizeof version_1 / sizeof version_1.error, sizeof names / sizeof *names);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(line, sizeof line, "    ckpt_%s;\n", names[i]);
+        const char *at = strstr(map, line);
+        assert_true(at != NULL && at < end);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_abi__constants_keep_their_numbers),
+        cmocka_unit_test(test_abi__fields_keep_their_places),
+        cmocka_unit_test(test_abi__functions_keep_their_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
