@@ -6,7 +6,7 @@
 # nothing else. Method: an installation into a fresh folder; the example of the documentation.
 # time limit: 180 s
 . "$(dirname "$0")/lib.sh"
-plan 15
+plan 17
 root=$tmp/root
 
 # Who runs the tests has built everything: nothing is compiled again here.
@@ -38,10 +38,23 @@ check "every function of ckpt.h is exported" test -z "$missing"
 extra=$(comm -13 <(echo "$declared") <(echo "$versioned"))
 check "and nothing that ckpt.h does not declare" test -z "$extra"
 
-pages=("$root"/usr/share/man/man1/*.1)
-check "every program and command has a man page" test ${#pages[@]} -ge 16
-check "which says what it is for" \
-    grep -q "remove what no rule keeps" "$root/usr/share/man/man1/ckpt-cli-prune.1"
+pages=$root/usr/share/man/man1
+absent=()
+for name in ckptd trainer tokenizer holdfast-launch ckpt-cli; do
+    test -s "$pages/$name.1" || absent+=("$name")
+done
+check_equal "every program has a man page" "${absent[*]}" ""
+mapfile -t commands < <("$BUILD/ckpt-cli" --help | awk '/^  [a-z]/ { print $1 }')
+check "ckpt-cli tells its commands" test ${#commands[@]} -ge 16
+for name in "${commands[@]}"; do # help2man escapes what groff would take for something else
+    help=$("$BUILD/ckpt-cli" "$name" --help)
+    page=$(tr -d '\\' <"$pages/ckpt-cli-$name.1" | sed 's/f[BIR]\(--\)/\1/g')
+    for line in "$(sed -n 2p <<<"$help")" $(awk '/^  --/ { print $1 }' <<<"$help") "Exit codes"; do
+        grep -qF -- "$line" <<<"$page" || absent+=("$name: $line")
+    done
+done
+check_equal "every command has one, with what it is for, its options and its exit codes" \
+    "${absent[*]}" ""
 
 start_ckptd
 check "the shared example saves" env LD_LIBRARY_PATH="$root/usr/lib" "$tmp/shared" "$server"
@@ -56,4 +69,5 @@ complete_words() { # WORD...: what the shell would offer for the last one
         _ckpt_cli && echo "${COMPREPLY[*]}"' "$root" "$@"
 }
 check_equal "the shell completes commands" "$(complete_words ver)" "verify"
+check_equal "and options" "$(complete_words prune --keep-l)" "--keep-last"
 check_equal "and checkpoints" "$(complete_words verify --store "$store" "${newest%-a2}")" "$newest"
