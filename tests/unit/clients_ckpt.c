@@ -76,20 +76,21 @@ static void test_ckpt__saves_follow_each_other_without_waiting_for_the_disk(void
 
 /* ---- memory that comes back ---- */
 
-/* Loads step 1 by another handle, which needs more memory than is free. */
-static int load_first(struct group *group, struct ckpt_tensor *tensors)
+/* Loads a step into these slices by a handle of its own, as who trains nothing does: without an
+ * attempt. */
+static int load_alone(struct group *group, struct ckpt_tensor *tensors, uint64_t step)
 {
     struct ckpt *reader = NULL;
     struct ckpt_loaded *loaded = NULL;
     int error = ckpt_open(
         &reader, &(struct ckpt_options){.server = group->server, .run = RUN, .world_size = 1});
     if (error == 0)
-        error = ckpt_load(
-            reader,
-            &(struct ckpt_load_options){.step = 1, .tensors = tensors, .num_tensors = TENSORS},
-            &loaded);
+        error = ckpt_load(reader,
+                          &(struct ckpt_load_options){
+                              .step = (int64_t)step, .tensors = tensors, .num_tensors = TENSORS},
+                          &loaded);
     if (error == 0) {
-        check_values(group, tensors, 1, 0);
+        check_values(group, tensors, step, 0);
         group->bytes_local += loaded->bytes_local;
         ckpt_loaded_free(loaded);
     }
@@ -111,7 +112,7 @@ static int work_share_memory(struct group *group, struct ckpt *ckpt, struct ckpt
             return rank_failed(group, "load", rank);
         check_values(group, tensors, step, rank);
         ckpt_loaded_free(loaded);
-        if (load_first(group, tensors) != 0)
+        if (load_alone(group, tensors, 1) != 0) /* which needs more memory than is free */
             return rank_failed(group, "load of step 1", rank);
     }
     return 0;
@@ -398,6 +399,26 @@ static int work_main(char **argv)
     return group.world >= 1 && group.world <= RANKS_MAX && run_group(&group) == 0 ? 0 : 1;
 }
 
+/* clients_ckpt read SERVER STEP: all of it, by load_alone. 0: all was right; 2: it could not be
+ * had; 1: it is damaged, or not what was saved. */
+static int read_main(char **argv)
+{
+    struct group group = {.server = argv[2], .world = 1};
+    struct ckpt_tensor tensors[TENSORS];
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        place(&tensors[i], i, 1, 0, 1);
+        tensors[i].data = malloc(tensor_elements(&tensors[i]) * model[i].bytes + 1);
+    }
+    int error = load_alone(&group, tensors, (uint64_t)atoll(argv[3]));
+    if (error != 0)
+        fprintf(stderr, "# %s\n", ckpt_error());
+    for (uint32_t i = 0; i < TENSORS; i++)
+        free(tensors[i].data);
+    if (group.failures > 0 || error == CKPT_CORRUPT || error == CKPT_MISMATCH)
+        return 1;
+    return error == 0 ? 0 : 2;
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -417,5 +438,7 @@ int main(int argc, char **argv)
     };
     if (argc == 6 && (strcmp(argv[1], "save") == 0 || strcmp(argv[1], "load") == 0))
         return work_main(argv);
+    if (argc == 4 && strcmp(argv[1], "read") == 0)
+        return read_main(argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

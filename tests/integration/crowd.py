@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""crowd - a prune beside saves, loads, pins, tools and a second prune, killed at each of its steps.
+
+Goal: whatever step of a removal SIGKILL comes before, every listed checkpoint is whole and loads,
+what was acknowledged and what is pinned is there, nobody who reads meanwhile gets wrong bytes, and
+the next prune ends what was begun. Method: a real ckptd; a trainer that saves as fast as it can;
+two `ckpt-cli prune`, a reader of what is about to go, `ckpt-cli verify` of it on the directory, and
+one who pins and unpins, all at the same time. When all of them were served, build/shims/kill_at.so
+kills ckptd before the n-th step of the next removal, for n = 1, 2, ... to past its end; then a
+prune of the directory, the same way. SEED= repeats what is drawn, ROUNDS= bounds n.
+time limit: 300 s
+"""
+
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+from lib_store import BUILD, CLI, SAVER, World
+from lib_tap import end, test
+
+TRAINER = os.path.join(BUILD, "tests/clients_kill")
+SHIM = os.path.join(BUILD, "shims/kill_at.so")
+SAVED_FIRST = 6  # checkpoints that a prune finds
+PATIENCE = 60
+SERVED_SECONDS = 3  # in which each of the crowd should have been served
+ROUNDS_ALL = 20     # steps of the removal of two shards, and of the next one's beginning
+ROUNDS = int(os.environ.get("ROUNDS") or ROUNDS_ALL)
+EVERYBODY = {"prune", "read", "verify", "pin", "unpin"}
+PRUNE = ("--keep-last", "2", "--most")
+# What a step works on, of those that each have to be met.
+STEPS = ("renameat2 .*/tombstones ", "unlinkat .* manifest", "unlinkat .* shard-",
+         r"unlinkat .* step-\d+-a\d+$", "fsync ")
+seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
+chance = random.Random(seed)
+
+
+class Killer:
+    """The order for kill_at.so."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "order")
+        self.number = 0
+        self.set(0)
+        self.met = set()
+
+    def set(self, step):
+        self.number += 1
+        with open(self.path, "r+b" if os.path.exists(self.path) else "wb") as file:
+            file.write(struct.pack("qq240s", step, self.number, b""))
+
+    def environment(self):
+        return dict(os.environ, LD_PRELOAD=SHIM, KILL_FILE=self.path)
+
+    def last(self):
+        """The step that was not taken."""
+        with open(self.path, "rb") as file:
+            text = file.read()[16:].rstrip(b"\0").decode()
+        self.met.update(step for step in STEPS if re.search(step, text))
+        return text
+
+
+class Crowd:
+    """All who are at work while ckptd is alive; what they saw that must not be."""
+
+    def __init__(self, world, pins):
+        self.world, self.pins, self.bad, self.counts = world, pins, [], {}
+        self.where = ("--server", world.server)
+        self.threads = [threading.Thread(target=self.work, args=(one,)) for one in
+                        (self.prune, self.prune, self.read, self.verify, self.pin)]
+        for thread in self.threads:
+            thread.start()
+
+    def work(self, one):
+        while self.world.process.poll() is None and not self.bad:
+            try:
+                one()
+            except Exception as error:  # else the thread would end unheard
+                self.bad.append(f"{one.__name__}: {error!r}")
+
+    def end(self):
+        for thread in self.threads:
+            thread.join()
+        return self.bad
+
+    def served(self):
+        return {what for what, code in list(self.counts) if code == 0}
+
+    def expect(self, what, done, *codes):
+        code, out, err = done
+        self.counts[what, code] = self.counts.get((what, code), 0) + 1
+        if code not in codes:
+            self.bad.append(f"{what}: exit {code}: {out}{err}")
+        return code == 0
+
+    def oldest(self):
+        """One of those that go next; None when ckptd does not answer."""
+        code, out, _ = self.world.cli("list", self.world.run, "--json", *self.where)
+        entries = json.loads(out) if code == 0 else []
+        return random.choice(entries[-3:]) if entries else None
+
+    def prune(self):  # 74: the other one is at it, or one checkpoint is held
+        self.expect("prune", self.world.cli("prune", self.world.run, *self.where, *PRUNE),
+                    0, 69, 74)
+
+    def read(self):
+        entry = self.oldest()
+        if entry:
+            done = subprocess.run([SAVER, "read", self.world.server, str(entry["step"])],
+                                  capture_output=True, text=True, timeout=PATIENCE)
+            self.expect("read", (done.returncode, done.stdout, done.stderr), 0, 2)
+
+    def verify(self):
+        entry = self.oldest()
+        if entry:  # 66: it has gone
+            self.expect("verify", self.world.cli("verify", name_of(entry), "--store",
+                                                 self.world.store), 0, 66)
+
+    def pin(self):
+        """Pins one, and takes away another pin."""
+        entry = self.oldest()
+        if entry:
+            name = name_of(entry)
+            code, out, err = self.world.cli("pin", name, *self.where)
+            if self.expect("pin", (code, out, err), 0, 66, 69):
+                self.pins[name] = True
+        if len(self.pins) > 1:
+            name = random.choice(list(self.pins))
+            self.pins.pop(name)  # whatever becomes of the question, it may go
+            self.expect("unpin", self.world.cli("unpin", name, *self.where), 0, 66, 69)
+
+
+def name_of(entry):
+    return f"{entry['run']}@{entry['step']}-a{entry['attempt']}"
+
+
+def start(world, killer):
+    killer.set(0)
+    os.environ.update(LD_PRELOAD=SHIM, KILL_FILE=killer.path)
+    world.start()
+    del os.environ["LD_PRELOAD"]
+
+
+class Trainer:
+    def __init__(self, world):
+        self.lines = []
+        self.process = subprocess.Popen([TRAINER, "resume", world.server, "2", "7"], text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self.thread = threading.Thread(target=self.collect)
+        self.thread.start()
+
+    def collect(self):
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    def kill(self):
+        """The step that was acknowledged last."""
+        self.process.kill()
+        self.process.wait()
+        self.thread.join()
+        steps = [int(line) for line in self.lines if re.fullmatch(r"\d+\n", line)]
+        return steps[-1] if steps else 0
+
+
+def look(world, pins, acknowledged):
+    """What is wrong with the store as it lies there."""
+    entries = world.listed()
+    names = {name_of(entry) for entry in entries}
+    bad = [f"{name} is pinned and gone" for name in pins if name not in names]
+    if max(entry["step"] for entry in entries) < acknowledged:
+        bad.append(f"step {acknowledged} was acknowledged; there are {sorted(names)}")
+    if len(entries) < 2:
+        bad.append(f"only {sorted(names)} are left")
+    return bad + world.all_verify()
+
+
+def all_load(world):
+    bad = []
+    for entry in world.listed():
+        done = subprocess.run([SAVER, "read", world.server, str(entry["step"])],
+                              capture_output=True, text=True, timeout=PATIENCE)
+        if done.returncode != 0:
+            bad.append(f"{name_of(entry)} does not load: {done.stderr}")
+    return bad
+
+
+def killed_beside_a_crowd(world, killer, step, pins, counts):
+    """(what ckptd was killed before, what is wrong)"""
+    start(world, killer)
+    bad = all_load(world)
+    trainer = Trainer(world)
+    until = time.monotonic() + PATIENCE
+    while len(world.listed()) < SAVED_FIRST + len(pins) and time.monotonic() < until:
+        time.sleep(0.02)
+    crowd = Crowd(world, pins)
+    served_until = time.monotonic() + SERVED_SECONDS
+    while crowd.served() != EVERYBODY and time.monotonic() < served_until and not crowd.bad:
+        time.sleep(0.02)
+    killer.set(step)
+    while world.process.poll() is None and time.monotonic() < until and not crowd.bad:
+        time.sleep(0.02)
+    if world.process.poll() is None:
+        world.process.kill()
+        bad.append("the removal did not come so far")
+    world.process.wait()
+    bad += crowd.end()
+    for key, count in crowd.counts.items():
+        counts[key] = counts.get(key, 0) + count
+    return killer.last(), bad + look(world, pins, trainer.kill())
+
+
+def killed_on_the_directory(world, killer, step, pins):
+    """A tool that begins where ckptd was stopped; true when it was killed."""
+    killer.set(step)
+    done = subprocess.run([CLI, "prune", world.run, "--store", world.store, *PRUNE],
+                          env=killer.environment(), capture_output=True, timeout=PATIENCE)
+    bad = look(world, pins, 0)
+    killer.last()
+    return bad if done.returncode in (0, -9) else bad + [f"prune: {done}"]
+
+
+def main():
+    with open(os.path.join(BUILD, "ckptd"), "rb") as file:
+        if re.search(rb"__[at]san_init", file.read()):
+            print("the runtime of a sanitizer wants to be loaded first")
+            sys.exit(77)
+    print(f"# SEED={seed}")
+    world, bad, unfinished, pins, counts = World(), [], [], {}, {}
+    try:
+        killer = Killer(world.folder)
+        start(world, killer)
+        world.save([1])
+        world.stop()
+        steps = list(range(1, ROUNDS + 1))
+        chance.shuffle(steps)
+        for step in steps:
+            at, wrong = killed_beside_a_crowd(world, killer, step, pins, counts)
+            print(f"# step {step}: {at}", flush=True)
+            wrong += killed_on_the_directory(world, killer, 1 + chance.randrange(30), pins)
+            bad += [f"step {step}, {at}: {what}" for what in wrong]
+            if wrong:
+                break
+            code, out, err = world.cli("prune", world.run, "--store", world.store, *PRUNE)
+            left = [name_of(entry) for entry in world.listed()[2:] if not entry["pinned"]]
+            if code != 0 or left or world.tombstones():
+                unfinished.append((step, code, out, err, left, world.tombstones()))
+        print(f"# {counts}")
+        test(f"{len(steps)} kills at the steps of a prune beside saves, loads, pins and another "
+             "prune: what is listed is whole and loads", not bad, "\n".join(bad))
+        test("the next prune ends what was begun", not unfinished, unfinished)
+        missed = [step for step in STEPS if step not in killer.met]
+        test("every kind of step was met", not missed or len(steps) < ROUNDS_ALL, missed)
+        test("and all who were there were also served",
+             {what for what, code in counts if code == 0} == EVERYBODY, counts)
+    finally:
+        world.close()
+    end()
+
+
+if __name__ == "__main__":
+    main()
