@@ -29,7 +29,8 @@
  * needs every rank: it waits at most 1 s for the others, else CKPT_UNAVAILABLE for this save, and
  * the next tries again without back-off. So ranks may disagree about one save: those that began it
  * give it up (ckpt_save_abort) when another rank could not. A failed save never harms an older
- * checkpoint.
+ * checkpoint. A ckptd that is there and does not answer (stopped, or hanging) costs one save_begin
+ * at most 10 s, and save_copy likewise when it waits for ckptd; after that it counts as away.
  *
  * Durability: "accepted" (in ckptd's memory), then "local" (committed, survives power loss).
  *
