@@ -438,43 +438,6 @@ static void test_service__a_broken_ring_ends_the_session(void **state)
     peers_close(peers, 1);
 }
 
-static int connect_as(uid_t uid, const char *path)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char byte;
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-    if (setuid(uid) != 0)
-        return 2;
-    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
-        return 3;
-    struct timeval limit = {.tv_sec = 5};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    /* gRPC greets a connection that it serves; a refused one is closed without a word. */
-    return recv(fd, &byte, 1, 0) == 0 ? 0 : 1;
-}
-
-static void test_service__another_user_is_turned_away_at_the_door(void **state)
-{
-    struct bed *bed = *state;
-    if (geteuid() != 0) {
-        print_message("skipped: only root can become another user\n");
-        skip();
-    }
-    bed_stop(bed);
-    snprintf(bed->config.access_uids, sizeof bed->config.access_uids, "1234567");
-    assert_int_equal(bed_start(bed), 0); /* with such users the socket itself lets everybody in */
-    assert_int_equal(chmod(bed->root, 0755), 0);
-    pid_t child = fork();
-    if (child == 0)
-        _exit(connect_as(65534, bed->config.listen + 5));
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_int_equal(WEXITSTATUS(status), 0);
-    open_world(bed, 1);
-    peers_close(peers, 1);
-}
-
 /* ---- loading ---- */
 
 static void test_service__a_change_in_memory_after_the_save_is_never_served(void **state)
@@ -758,7 +721,6 @@ int main(void)
         CASE(test_service__a_session_gets_only_what_is_lent_to_it),
         CASE(test_service__nonsense_on_the_arena_socket_ends_only_that_connection),
         CASE(test_service__a_broken_ring_ends_the_session),
-        CASE(test_service__another_user_is_turned_away_at_the_door),
         CASE(test_service__a_change_in_memory_after_the_save_is_never_served),
         CASE(test_service__damage_on_disk_quarantines_and_the_older_one_loads),
         CASE(test_service__every_byte_of_a_shard_is_covered),

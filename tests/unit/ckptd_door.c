@@ -1,0 +1,184 @@
+/* ckptd_door.c - who comes to the two sockets of ckptd, and what is left of them.
+ *
+ * Goal: another user is turned away at either, also where the socket itself lets everybody in;
+ * descriptors that a peer passes are not taken; too many connections are refused; a storm of them
+ * leaves nothing open; ranks that are there save all the while. Method: the service and the raw
+ * client of ckptd_bed.h, so descriptors of the daemon are those of this process. */
+#include "tests/unit/ckptd_bed.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#define PASSED_MAX 253u /* the kernel's limit in one message */
+#define STORM 1500
+#define DOORS 2
+
+static struct peer peers[1];
+static const char *const doors[DOORS] = {"s", "s.arena"};
+
+static void open_world(struct bed *bed)
+{
+    assert_int_equal(open_attempt(bed, 1), 0);
+    assert_int_equal(peers_open(peers, bed, 1), 0);
+}
+
+static int connect_to(const struct bed *bed, const char *door)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const struct timeval limit = {.tv_sec = 5};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", bed->root, door);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    return fd;
+}
+
+/* Closed without a word: gRPC greets a connection that it serves, and the arena waits. */
+static bool is_hung_up(int fd)
+{
+    char byte;
+    return recv(fd, &byte, 1, 0) == 0;
+}
+
+static unsigned count_descriptors(void)
+{
+    unsigned count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    assert_non_null(folder);
+    while (readdir(folder) != NULL)
+        count++;
+    closedir(folder);
+    return count;
+}
+
+/* gRPC closes its ends on threads of its own. */
+static void expect_descriptors(unsigned count)
+{
+    for (int i = 0; i < 500 && count_descriptors() > count; i++)
+        sleep_ms(10);
+    assert_in_range(count_descriptors(), 0, count);
+}
+
+static void test_door__another_user_is_turned_away(void **state)
+{
+    struct bed *bed = *state;
+    if (geteuid() != 0) {
+        print_message("skipped: only root can become another user\n");
+        skip();
+    }
+    bed_stop(bed);
+    snprintf(bed->config.access_uids, sizeof bed->config.access_uids, "1234567");
+    assert_int_equal(bed_start(bed), 0); /* with such users the socket itself lets everybody in */
+    assert_int_equal(chmod(bed->root, 0755), 0);
+    open_world(bed);
+    for (int i = 0; i < DOORS; i++) {
+        pid_t child = fork();
+        if (child == 0)
+            _exit(setuid(65534) != 0 ? 2 : !is_hung_up(connect_to(bed, doors[i])));
+        int status;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+    assert_true(save_step(peers, 1, 1));
+    peers_close(peers, 1);
+}
+
+/* What a peer sends, with `count` descriptors of a directory. */
+static void send_with(int fd, const void *data, size_t bytes, uint32_t count)
+{
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(PASSED_MAX * sizeof(int))];
+    } control;
+    int fds[PASSED_MAX];
+    fds[0] = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_true(fds[0] >= 0);
+    for (uint32_t i = 1; i < count; i++)
+        fds[i] = fds[0];
+    struct iovec part = {(void *)(uintptr_t)data, bytes};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = &control,
+                             .msg_controllen = CMSG_SPACE(count * sizeof(int))};
+    control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(count * sizeof(int)),
+                                      .cmsg_level = SOL_SOCKET,
+                                      .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(&control.header), fds, count * sizeof(int));
+    assert_int_equal(sendmsg(fd, &message, MSG_NOSIGNAL), bytes);
+    close(fds[0]);
+}
+
+static void test_door__descriptors_that_a_peer_passes_are_not_taken(void **state)
+{
+    struct bed *bed = *state;
+    const struct arena_request request = {
+        .magic = ARENA_MAGIC, .version = ARENA_VERSION, .kind = ARENA_REQUEST_CONTROL};
+    struct arena_reply reply;
+    int fds[ARENA_FDS_MAX];
+    open_world(bed);
+    assert_true(save_step(peers, 1, 1));
+    unsigned before = count_descriptors();
+    int arena = connect_to(bed, "s.arena"), rpc = connect_to(bed, "s");
+    for (uint32_t count = 1; count <= PASSED_MAX; count += PASSED_MAX - 1) {
+        send_with(arena, &request, sizeof request, count);
+        assert_int_equal(arena_receive_reply(arena, &reply, fds, ARENA_FDS_MAX), 0);
+        assert_int_equal(reply.error, ERR_NOT_FOUND); /* there is no such session */
+        send_with(rpc, "PRI * HTTP/2.0\r\n", 16, count);
+    }
+    assert_true(save_step(peers, 1, 2));
+    expect_descriptors(before + 4); /* two ends of two connections */
+    close(arena);
+    close(rpc);
+    expect_descriptors(before);
+    peers_close(peers, 1);
+}
+
+static void test_door__one_more_than_the_limit_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    int fds[3];
+    bed_stop(bed);
+    bed->config.limit_sessions = 3;
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed); /* one */
+    for (int i = 0; i < 3; i++)
+        fds[i] = connect_to(bed, "s.arena");
+    assert_true(is_hung_up(fds[2]));
+    assert_true(save_step(peers, 1, 1));
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
+    peers_close(peers, 1);
+}
+
+static void test_door__a_storm_of_connections_leaves_nothing(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed);
+    assert_true(save_step(peers, 1, 1));
+    unsigned before = count_descriptors();
+    for (int i = 0; i < STORM; i++) {
+        int fd = connect_to(bed, doors[i % DOORS]);
+        if (i % 3 != 0)
+            (void)!send(fd, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnoise", 29, MSG_NOSIGNAL);
+        close(fd);
+    }
+    expect_descriptors(before);
+    assert_true(save_step(peers, 1, 2));
+    peers_close(peers, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+#define CASE(test) cmocka_unit_test_setup_teardown(test, bed_set_up, bed_tear_down)
+        CASE(test_door__another_user_is_turned_away),
+        CASE(test_door__descriptors_that_a_peer_passes_are_not_taken),
+        CASE(test_door__one_more_than_the_limit_is_refused),
+        CASE(test_door__a_storm_of_connections_leaves_nothing),
+#undef CASE
+    };
+    log_setup("ckptd_door", NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
