@@ -697,6 +697,21 @@ def a_manifest_of_a_later_format_is_refused_as_such(bed):
     with open(manifest, "wb") as file:
         file.write(resealed(text, text[start:end], b'"version":9'.ljust(end - start)))
     cli("verify", "trip@1-a1", "--store", store, want=65)
+    later = read(manifest)
+    other = Bed(store=store)  # an older ckptd on a newer store: it refuses, and leaves all as it is
+    try:
+        listed = json.loads(cli("list", "--server", other.server, "--json"))
+        damage = {(one["step"], one["attempt"]): one.get("damage", "") for one in listed}
+        assert "version 9" in damage.pop((1, 1)) and len(damage) == 2, listed
+        assert not any(damage.values()), listed
+        cli("gc", "--server", other.server)
+        cli("prune", "trip", "--server", other.server, "--keep-last", "1", "--dry-run")
+    finally:
+        other.stop()
+        shutil.rmtree(other.root)
+    assert read(manifest) == later and len(os.listdir(os.path.dirname(manifest))) == 4
+    assert not os.path.exists(os.path.join(store, "trip", "quarantine"))
+    cli("verify", "trip@1-a1", "--store", store, want=65)
 
 
 @test
