@@ -9,7 +9,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="0")
-from lib_hf import need  # noqa: E402
+from lib_hf import SEQ, need  # noqa: E402
 
 need("torch", "transformers", "tiktoken")
 import torch  # noqa: E402
@@ -18,10 +18,10 @@ import transformers  # noqa: E402
 transformers.utils.logging.disable_progress_bar()
 torch.set_num_threads(min(2, os.cpu_count()))
 print(f"# torch {torch.__version__}, transformers {transformers.__version__}", flush=True)
-# Flavor tiny of the trainer, with the 512 tokens of lib_hf.
+# Flavor tiny of the trainer, with the 512 tokens and the length of samples of lib_hf.
 TINY = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2,
         "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
-        "rope_theta": 500000.0, "max_position_embeddings": 8192}
+        "rope_theta": 500000.0, "max_position_embeddings": SEQ}
 
 
 def load(folder, dtype=torch.float32):
