@@ -146,6 +146,7 @@ static void test_abi__functions_keep_their_names(void **state)
     fclose(file);
     const char *end = strstr(map, "local:");
     assert_non_null(end);
+    assert_true(version_1.open == ckpt_open && version_1.phase == ckpt_phase);
     assert_int_equal(sizeof version_1 / sizeof version_1.error, sizeof names / sizeof *names);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(line, sizeof line, "    ckpt_%s;\n", names[i]);
