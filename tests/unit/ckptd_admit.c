@@ -9,83 +9,17 @@
  * with the power. time limit: 60 s */
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all: a shard is a header, a block and a table */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_tools_bed.h"
 
 #include "tests/unit/random.h"
 
 #include <sys/stat.h>
 
-#define STEP_DIR RUN "/step-00000001-a0001"
 #define OPERATIONS_MAX 200u
 #define UNTOUCHED_ROW 4u
 
 static struct peer peers[RANKS];
-static char *manifest; /* of the checkpoint that all of them adopt */
 
-static char *read_text(const char *folder, const char *name)
-{
-    char path[300];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *file = fopen(path, "r");
-    assert_non_null(file);
-    char *text = calloc(1, 1 << 20);
-    size_t bytes = fread(text, 1, (1 << 20) - 1, file);
-    assert_true(bytes > 0);
-    fclose(file);
-    return text;
-}
-
-/* A bed whose store is new, and <root>/made: the shards of one checkpoint without a manifest. */
-static int open_with_made(void **state)
-{
-    struct bed *bed = bed_new();
-    char folder[200];
-    *state = bed;
-    bed->config.pool_bytes = 8 * MIB;
-    assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
-    assert_true(save_step(peers, RANKS, 1));
-    peers_close(peers, RANKS);
-    bed_stop(bed);
-    snprintf(folder, sizeof folder, "%s/store/" STEP_DIR, bed->root);
-    free(manifest);
-    manifest = read_text(folder, MANIFEST_NAME);
-    shell("cd '%s' && mkdir -p made/" RUN " && mv store/" STEP_DIR " made/" RUN
-          " && rm made/" STEP_DIR "/manifest.json && rm -r store",
-          bed->root);
-    return bed_start(bed);
-}
-
-static int close_with_made(void **state)
-{
-    free(manifest);
-    manifest = NULL;
-    return bed_tear_down(state);
-}
-
-/* Into the store that is being served, as a tool would have written them. */
-static void put_shards(const struct bed *bed, const char *store)
-{
-    shell("rm -rf '%s/" RUN "' && cp -r '%s/made/" RUN "' '%s'", store, bed->root, store);
-}
-
-static int adopt_as(struct bed *bed, const char *text, bool begins_run)
-{
-    Holdfast__V1__AdoptRequest request = HOLDFAST__V1__ADOPT_REQUEST__INIT;
-    Holdfast__V1__AdoptReply *reply;
-    request.manifest = (ProtobufCBinaryData){strlen(text), (uint8_t *)(uintptr_t)text};
-    request.begins_run = begins_run;
-    int error = call(bed, "Adopt", &request.base, &holdfast__v1__adopt_reply__descriptor, &reply);
-    if (error == 0)
-        FREE_REPLY(reply);
-    return error;
-}
-
-static int adopt(struct bed *bed, const char *text)
-{
-    return adopt_as(bed, text, false);
-}
 
 static size_t num_listed(struct bed *bed)
 {
@@ -440,20 +374,6 @@ static void test_admit__a_power_cut_leaves_it_whole_or_gone(void **state)
 }
 
 /* ---- released ---- */
-
-static int release(struct bed *bed, uint64_t step)
-{
-    Holdfast__V1__ReleaseRequest request = HOLDFAST__V1__RELEASE_REQUEST__INIT;
-    Holdfast__V1__ReleaseReply *reply;
-    request.run = RUN;
-    request.step = step;
-    request.attempt = 1;
-    int error =
-        call(bed, "Release", &request.base, &holdfast__v1__release_reply__descriptor, &reply);
-    if (error == 0)
-        FREE_REPLY(reply);
-    return error;
-}
 
 static void test_admit__what_was_put_right_is_served_again(void **state)
 {

@@ -8,34 +8,11 @@
  * see WRAP_ckptd_gc in the Makefile). */
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all */
-#include "tests/unit/ckptd_bed.h"
+#include "tests/unit/ckptd_tools_bed.h"
 
 #define MADE 40u /* unfinished saves */
 
 static struct peer peers[RANKS];
-
-/* As many findings, or an error code. */
-static int gc(struct bed *bed, bool is_dry, uint64_t *out_bytes)
-{
-    Holdfast__V1__GcRequest request = HOLDFAST__V1__GC_REQUEST__INIT;
-    Holdfast__V1__GcReply *reply;
-    request.dry_run = is_dry;
-    int error = call(bed, "Gc", &request.base, &holdfast__v1__gc_reply__descriptor, &reply);
-    if (error != 0)
-        return error;
-    uint64_t files = 0, bytes = 0;
-    int count = (int)reply->n_entries;
-    for (size_t i = 0; i < reply->n_entries; i++) {
-        files += reply->entries[i]->files;
-        bytes += reply->entries[i]->bytes;
-    }
-    assert_int_equal(reply->files, files);
-    assert_int_equal(reply->bytes, bytes);
-    if (out_bytes)
-        *out_bytes = bytes;
-    FREE_REPLY(reply);
-    return count;
-}
 
 static void litter(const struct bed *bed)
 {
