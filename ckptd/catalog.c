@@ -10,6 +10,11 @@
  * commit it, and its shards are removed; unless somebody leases it, who is a tool that still
  * writes it. Files of other names are never touched.
  *
+ * What cannot be looked into is kept as it is: a directory of a step is listed as damaged, without
+ * a note, and a run whose own directories cannot be read is refused by name (run_find), as nobody
+ * knows its newest attempt or whether it has a checkpoint; neither is pruned or collected. The
+ * other ones are served. Without the root there is no start.
+ *
  * The names of the newest checkpoints are made durable before any is served.
  *
  * Order: a run's list is newest first, by attempt, then by step. A run that was rolled back goes on
@@ -75,7 +80,7 @@ static int list_names(struct names *out, struct storage *storage, const char *pr
     int error = storage_list(storage, prefix, visit_name, out);
     if (error != 0) {
         free(out->list);
-        out->list = NULL;
+        memset(out, 0, sizeof *out);
         return error;
     }
     if (out->count > 0)
@@ -128,7 +133,7 @@ int run_find(struct run **out, struct service *service, const char *name, bool c
         return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "the run \"%.120s\" is not known",
                             name);
     *out = run;
-    return 0;
+    return fault_raise(&run->unreadable);
 }
 
 /* ---- checkpoints ---- */
@@ -347,8 +352,9 @@ struct step {
     uint64_t attempt, step;
     bool committed; /* it has a manifest */
     struct manifest_summary summary;
-    int error;           /* of the checkpoint, or without a manifest of the look */
-    struct fault *fault; /* its text, owned; NULL also for want of memory */
+    uint32_t num_ours, num_others; /* names in it: shards, and what else there is */
+    int error;                     /* of the checkpoint, or without a manifest of the look */
+    struct fault *fault;           /* its text, owned; NULL also for want of memory */
 };
 
 struct scan {
@@ -421,6 +427,10 @@ static void look_at_step(const struct scan *scan, struct step *step)
     int error = step_dir(dir, sizeof dir, scan, step);
     if (error == 0)
         error = list_names(&names, scan->service->storage, dir);
+    for (size_t i = 0; i < names.count; i++) {
+        bool is_ours = !names.list[i].is_dir && shard_is_file_name(names.list[i].text);
+        *(is_ours ? &step->num_ours : &step->num_others) += 1;
+    }
     if (error == 0 && find_name(&names, MANIFEST_NAME)) {
         step->committed = true;
         error = read_checkpoint(scan, step, dir, &names);
@@ -490,27 +500,19 @@ static int add_checkpoint(struct scan *scan, struct step *step)
 
 static int remove_rubbish(struct scan *scan, const struct step *step)
 {
-    struct storage *storage = scan->service->storage;
     char dir[STORAGE_KEY_MAX];
-    struct names names;
-    uint32_t ours = 0;
     int error = step_dir(dir, sizeof dir, scan, step);
-    if (error == 0)
-        error = list_names(&names, storage, dir);
     if (error != 0)
         return error;
-    for (size_t i = 0; i < names.count; i++)
-        ours += !names.list[i].is_dir && shard_is_file_name(names.list[i].text);
-    free(names.list);
-    error = storage_group_clear(storage, &checkpoint_kind, dir);
+    error = storage_group_clear(scan->service->storage, &checkpoint_kind, dir);
     if (error == ERR_DENIED)
         log_info("catalog", "a tool is writing %s", dir);
     else if (error != 0)
         log_warn("catalog", "%s has no manifest, and not all of it could be removed: %s", dir,
                  report_line());
-    else if (ours < names.count)
+    else if (step->num_others > 0)
         log_warn("catalog", "%s has no manifest, but files that are not ours to remove", dir);
-    scan->num_removed += error == 0 ? ours : 0;
+    scan->num_removed += error == 0 ? step->num_ours : 0;
     return 0;
 }
 
@@ -554,6 +556,12 @@ static int list_steps(struct scan *scan)
     return error;
 }
 
+/* Does it say something about the store? What this process lacks does not. */
+static bool is_of_store(int error)
+{
+    return error != 0 && error != ERR_MEMORY && error != ERR_BUSY;
+}
+
 static int scan_steps(struct scan *scan)
 {
     int error = list_steps(scan);
@@ -563,7 +571,7 @@ static int scan_steps(struct scan *scan)
         struct step *step = &scan->steps[i];
         if (error == 0 && step->error != 0 && !step->fault)
             error = report_error(ERR_MEMORY, NULL, "no memory to read the store");
-        else if (error == 0 && step->committed)
+        else if (error == 0 && (step->committed || is_of_store(step->error)))
             error = add_checkpoint(scan, step);
         else if (error == 0)
             error = step->error != 0 ? fault_raise(step->fault) : remove_rubbish(scan, step);
@@ -643,6 +651,8 @@ static void sync_newest(struct run *run)
     struct checkpoint *checkpoint = run->checkpoints;
     for (uint32_t i = 0; checkpoint && i < COMMIT_SAVES_MAX; i++, checkpoint = checkpoint->next) {
         char dir[STORAGE_KEY_MAX];
+        if (checkpoint->damaged)
+            continue;
         int error = shard_dir_key(dir, sizeof dir, run->name, checkpoint->summary.step,
                                   checkpoint->summary.attempt);
         if (error == 0)
@@ -652,6 +662,52 @@ static void sync_newest(struct run *run)
     }
 }
 
+static int read_run(struct scan *scan)
+{
+    struct run *run = scan->run;
+    int error = scan_attempts(scan);
+    if (error != 0)
+        return error;
+    /* Removals that were cut short come to their end, or are taken back. */
+    if (storage_groups_recover(scan->service->storage, &checkpoint_kind, run->name) != 0)
+        log_warn("catalog", "run %s: what a removal left stays: %s", run->name, report_line());
+    error = scan_steps(scan);
+    /* A checkpoint proves its attempt, whatever became of the attempt's file. */
+    for (struct checkpoint *c = run->checkpoints; c; c = c->next)
+        if (c->summary.attempt > run->newest_attempt)
+            run->newest_attempt = c->summary.attempt;
+    commit_init(&run->machine, run->newest_attempt);
+    if (error == 0)
+        error =
+            storage_groups_noted(scan->service->storage, STORAGE_PIN, run->name, visit_pin, scan);
+    if (error == 0)
+        error = read_quarantine(scan);
+    if (error == 0)
+        sync_newest(run);
+    return error;
+}
+
+static void forget_checkpoints(struct run *run)
+{
+    while (run->checkpoints) {
+        struct checkpoint *checkpoint = run->checkpoints;
+        run->checkpoints = checkpoint->next;
+        run->service->num_checkpoints--;
+        manifest_free(checkpoint->manifest);
+        free(checkpoint);
+    }
+}
+
+/* Half of its list would be worse than none: training would go on from what is not the newest. */
+static void refuse_run(struct run *run, int error)
+{
+    forget_checkpoints(run);
+    report_error(error, "mend the directory or its rights, then start ckptd again",
+                 "the run %s could not be read when ckptd started: %s", run->name, report_line());
+    log_error("catalog", "%s", report_line());
+    fault_take(&run->unreadable, error);
+}
+
 static int scan_run(struct scan *scan, const char *name)
 {
     if (!run_name_valid(name)) {
@@ -659,25 +715,13 @@ static int scan_run(struct scan *scan, const char *name)
         return 0;
     }
     int error = run_find(&scan->run, scan->service, name, true);
-    if (error == 0)
-        error = scan_attempts(scan);
     if (error != 0)
         return error;
-    /* Removals that were cut short come to their end, or are taken back. */
-    if (storage_groups_recover(scan->service->storage, &checkpoint_kind, name) != 0)
-        log_warn("catalog", "run %s: what a removal left stays: %s", name, report_line());
-    error = scan_steps(scan);
-    /* A checkpoint proves its attempt, whatever became of the attempt's file. */
-    for (struct checkpoint *c = scan->run->checkpoints; c; c = c->next)
-        if (c->summary.attempt > scan->run->newest_attempt)
-            scan->run->newest_attempt = c->summary.attempt;
-    commit_init(&scan->run->machine, scan->run->newest_attempt);
-    if (error == 0)
-        error = storage_groups_noted(scan->service->storage, STORAGE_PIN, name, visit_pin, scan);
-    if (error == 0)
-        error = read_quarantine(scan);
-    sync_newest(scan->run);
-    return error;
+    error = read_run(scan);
+    if (!is_of_store(error))
+        return error;
+    refuse_run(scan->run, error);
+    return 0;
 }
 
 int catalog_open(struct service *service)
@@ -701,12 +745,7 @@ void catalog_close(struct service *service)
     while (service->runs) {
         struct run *run = service->runs;
         service->runs = run->next;
-        while (run->checkpoints) {
-            struct checkpoint *checkpoint = run->checkpoints;
-            run->checkpoints = checkpoint->next;
-            manifest_free(checkpoint->manifest);
-            free(checkpoint);
-        }
+        forget_checkpoints(run);
         attempt_free(run->attempt);
         attempt_free(run->take.attempt);
         free(run);

@@ -350,6 +350,7 @@ struct run {
     struct pruning *pruning;        /* under way, or NULL */
     bool retain_again;              /* there was a commit meanwhile */
     uint64_t adopting;              /* the attempt of keep/admit.c's work; 0: none */
+    struct fault unreadable;        /* why the start could not read it; code 0: it could */
     uint64_t newest_attempt;        /* durable; from the store */
     struct checkpoint *checkpoints; /* newest first */
     struct save *saves;
@@ -601,7 +602,8 @@ struct checkpoint {
  */
 int catalog_open(struct service *service);
 void catalog_close(struct service *service);
-/* ERR_NOT_FOUND; with `create`, ERR_BUSY, ERR_INVALID. */
+/* ERR_NOT_FOUND; with `create`, ERR_BUSY, ERR_INVALID. Of a run that could not be read at the start
+ * why not. */
 int run_find(struct run **out, struct service *service, const char *name, bool create);
 bool run_name_valid(const char *name);
 /* Before a save begins: is there room for one more beside those in work? ERR_BUSY. */

@@ -57,26 +57,32 @@ static void work_find(struct job *job)
 
 /* ---- what is left alone ---- */
 
-/* Which checkpoint a finding is about; false: none. */
-static bool parse_finding(char run[RUN_NAME_MAX + 1], uint64_t *step, uint64_t *attempt,
-                          const struct storage_rubbish *item)
+static void run_of(char out[STORAGE_KEY_MAX + 1], const struct storage_rubbish *item)
+{
+    snprintf(out, STORAGE_KEY_MAX + 1, "%.*s", (int)strcspn(item->key, "/"), item->key);
+}
+
+/* Which checkpoint of its run a finding is about; false: none. */
+static bool parse_finding(uint64_t *step, uint64_t *attempt, const struct storage_rubbish *item)
 {
     char name[STORAGE_KEY_MAX + 1];
-    const char *first = strchr(item->key, '/'), *last = strrchr(item->key, '/');
-    if (!first || first - item->key > RUN_NAME_MAX)
+    const char *last = strrchr(item->key, '/');
+    if (!last)
         return false;
-    snprintf(run, RUN_NAME_MAX + 1, "%.*s", (int)(first - item->key), item->key);
     snprintf(name, sizeof name, "%.*s", (int)strcspn(last + 1, "."), last + 1);
     return retain_parse(name, step, attempt);
 }
 
 static bool is_live(const struct collecting *collecting, const struct storage_rubbish *item)
 {
-    char name[RUN_NAME_MAX + 1];
+    char name[STORAGE_KEY_MAX + 1];
     uint64_t step, attempt;
     struct run *run;
-    if (item->what == STORAGE_LEFTOVER || !parse_finding(name, &step, &attempt, item) ||
-        run_find(&run, collecting->service, name, false) != 0)
+    run_of(name, item);
+    int error = run_find(&run, collecting->service, name, false);
+    if (error != 0)
+        return error != ERR_NOT_FOUND; /* nobody knows what it has: run_find says why */
+    if (item->what == STORAGE_LEFTOVER || !parse_finding(&step, &attempt, item))
         return false;
     if (run->adopting != 0)
         return true;
@@ -107,10 +113,12 @@ bool gc_removes(const struct service *service, const char *run, uint64_t step, u
 {
     const struct collecting *collecting = service->collecting;
     for (size_t i = 0; gc_is_removing(service) && i < collecting->list.count; i++) {
-        char name[RUN_NAME_MAX + 1];
+        const struct storage_rubbish *item = &collecting->list.items[i];
+        char name[STORAGE_KEY_MAX + 1];
         uint64_t its_step, its_attempt;
-        if (parse_finding(name, &its_step, &its_attempt, &collecting->list.items[i]) &&
-            its_step == step && its_attempt == attempt && strcmp(name, run) == 0)
+        run_of(name, item);
+        if (strcmp(name, run) == 0 && parse_finding(&its_step, &its_attempt, item) &&
+            its_step == step && its_attempt == attempt)
             return true;
     }
     return false;

@@ -443,7 +443,7 @@ void save_wait(struct service *service, struct rpc_call *call,
 {
     struct run *run;
     if (run_find(&run, service, request->run, false) != 0) {
-        answer_wait(call, HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN, "the run is not known");
+        answer_wait(call, HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN, report_message());
         return;
     }
     uint64_t attempt = request->attempt ? request->attempt : run->machine.attempt;

@@ -278,19 +278,26 @@ static void test_catalog__a_summary_with_an_impossible_count_is_damage(void **st
     free(text);
 }
 
-/* The store's fetch of this number fails. */
-static void fail_fetch(int number)
+/* The store's call of this kind and number fails. */
+static void fail_call(const char *kind, int number)
 {
     char where[64];
     storage_close(service.storage);
-    snprintf(where, sizeof where, "only=fetch,fail_at=%d:memory:", number);
+    snprintf(where, sizeof where, "only=%s,fail_at=%d:memory:", kind, number);
     assert_int_equal(storage_open(&service.storage, &storage_fault, where, NULL), 0);
+}
+
+/* What a daemon forgets at its end. */
+static void forget(void)
+{
+    catalog_close(&service);
+    service.num_runs = service.num_checkpoints = 0;
 }
 
 static void test_catalog__an_error_of_the_disk_proves_no_damage(void **state)
 {
     (void)state;
-    fail_fetch(1); /* the oldest step's summary */
+    fail_call("fetch", 1); /* the oldest step's summary */
     put_checkpoint(1, 1);
     put_checkpoint(2, 1);
     struct run *run = open_and_find();
@@ -298,15 +305,70 @@ static void test_catalog__an_error_of_the_disk_proves_no_damage(void **state)
     assert_true(failed && failed->damaged);
     assert_non_null(strstr(failed->damage, "injected fault"));
     assert_false(exists(RUN "/quarantine/step-00000001-a0001")); /* the next start looks again */
-    catalog_close(&service);
-    service.num_runs = service.num_checkpoints = 0;
+    forget();
     assert_false(catalog_find(open_and_find(), 1, 1)->damaged);
+}
+
+/* Of the root, attempts, tombstones, the run, steps, pins, quarantine. */
+#define LISTS_BEFORE_STEPS 4
+
+/* Whether it is a checkpoint or rubbish: the start goes on, and it stays. */
+static void test_catalog__a_step_that_cannot_be_listed_is_kept_and_named(void **state)
+{
+    (void)state;
+    for (uint64_t step = 2; step <= 3; step++) {
+        char shard[STORAGE_KEY_MAX], note[STORAGE_KEY_MAX];
+        fail_call("list", LISTS_BEFORE_STEPS + (int)step);
+        put_checkpoint(1, 1);
+        put_checkpoint(2, 1);
+        put_shard(3, 1, 0, 2, SHARD_BYTES);
+        struct run *run = open_and_find();
+        struct checkpoint *unread = catalog_find(run, step, 1);
+        assert_true(unread && unread->damaged);
+        assert_non_null(strstr(unread->damage, "injected fault"));
+        assert_true(catalog_newest(run)->summary.step == (step == 2 ? 1 : 2));
+        snprintf(note, sizeof note, RUN "/quarantine/step-%08d-a0001", (int)step);
+        snprintf(shard, sizeof shard, RUN "/step-%08d-a0001/shard-00001-of-00002.safetensors",
+                 (int)step);
+        assert_false(exists(note)); /* the next start looks again */
+        assert_true(exists(shard));
+        forget();
+        run = open_and_find();
+        assert_true(catalog_newest(run)->summary.step == 2 && !catalog_find(run, 3, 1));
+        forget();
+    }
+}
+
+/* Which attempts and checkpoints it has is not known: the other runs are served. */
+static void test_catalog__a_run_that_cannot_be_listed_is_refused_by_name(void **state)
+{
+    static const int lists[] = {2, 4, 7, 8}; /* attempts, the run, pins, quarantine */
+    (void)state;
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        struct run *run;
+        fail_call("list", lists[i]);
+        put_checkpoint(1, 1);
+        put_checkpoint(2, 1);
+        put("run-2/attempts/0007", 10);
+        assert_int_equal(catalog_open(&service), 0);
+        assert_int_equal(run_find(&run, &service, RUN, true), ERR_IO);
+        assert_non_null(strstr(report_line(), RUN " could not be read when ckptd started"));
+        assert_int_equal(service.num_checkpoints, 0);
+        assert_int_equal(run_find(&run, &service, "run-2", false), 0);
+        assert_int_equal(run->machine.attempt, 7);
+        forget();
+        assert_true(catalog_newest(open_and_find())->summary.step == 2);
+        forget();
+    }
+    fail_call("list", 1); /* the root */
+    put_checkpoint(1, 1);
+    assert_int_equal(catalog_open(&service), ERR_IO);
 }
 
 static void test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read(void **state)
 {
     (void)state;
-    fail_fetch(3); /* behind two summaries */
+    fail_call("fetch", 3); /* behind two summaries */
     put_checkpoint(1, 1);
     put_checkpoint(2, 1);
     put(RUN "/quarantine/step-00000002-a0001", 10);
@@ -392,6 +454,8 @@ int main(void)
         CASE(test_catalog__an_unreadable_manifest_is_damage),
         CASE(test_catalog__a_summary_with_an_impossible_count_is_damage),
         CASE(test_catalog__an_error_of_the_disk_proves_no_damage),
+        CASE(test_catalog__a_step_that_cannot_be_listed_is_kept_and_named),
+        CASE(test_catalog__a_run_that_cannot_be_listed_is_refused_by_name),
         CASE(test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read),
         CASE(test_catalog__hundreds_are_found_whole_damaged_or_removed),
         CASE(test_catalog__attempts_are_read_from_their_names),

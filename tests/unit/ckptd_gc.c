@@ -103,6 +103,32 @@ static void test_gc__what_is_not_ours_stays(void **state)
           bed->root);
 }
 
+/* A run whose list a start could not read: nobody knows what of it is rubbish. */
+static void test_gc__a_run_that_could_not_be_read_is_left_alone(void **state)
+{
+    struct bed *bed = *state;
+    char plain[sizeof bed->config.store];
+    save_one(bed, 1);
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    snprintf(plain, sizeof plain, "%s", bed->config.store);
+    snprintf(bed->config.store, sizeof bed->config.store, "fault:only=list,fail_at=2:local:%.400s",
+             plain); /* after the root: the run's attempts */
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(open_attempt(bed, RANKS), ERR_IO);
+    assert_non_null(strstr(report_line(), "could not be read when ckptd started"));
+    litter(bed);
+    assert_int_equal(gc(bed, false, NULL), 1); /* of the other run */
+    shell("cd '%s/store/" RUN "' && test -e pins/step-00000077-a0001 &&"
+          " test -e tombstones/step-00000101-a0001 &&"
+          " test \"$(ls -d step-* | wc -l)\" = %u && test ! -e ../other/step-00000005-a0001",
+          bed->root, MADE + 1);
+    bed_stop(bed);
+    snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
 /* ---- a removal that takes long ---- */
 
 /* The first removal of a Gc lasts until it is let go. */
@@ -171,6 +197,7 @@ int main(void)
         CASE(test_gc__removes_rubbish_beside_a_save_in_work),
         CASE(test_gc__what_a_tool_writes_stays_until_it_dies),
         CASE(test_gc__what_is_not_ours_stays),
+        CASE(test_gc__a_run_that_could_not_be_read_is_left_alone),
         cmocka_unit_test_setup_teardown(test_gc__a_long_removal_keeps_nobody_waiting, bed_set_up,
                                         let_go_and_tear_down),
     };
