@@ -354,13 +354,17 @@ static int remove_marker(struct storage *storage, const char *prefix, const char
     return error == 0 ? storage_sync_names(storage, prefix) : error;
 }
 
-/* The removal made room. Without the reserve the next one needs an inode: no harm. */
-static void restore_reserve(struct storage *storage, const char *prefix)
+/* The removal made room, or its tombstone is gone again. Without the reserve the next one needs an
+ * inode: no harm. `error` is that of the removal, and stays it. */
+static int restore_reserve(struct storage *storage, const char *prefix, int error)
 {
     char parent[STORAGE_KEY_MAX + 1];
+    struct report_text text;
     parent_of(parent, prefix);
+    report_keep(&text);
     if (storage_groups_prepare(storage, parent) != 0)
         log_debug("storage", "%s", report_line());
+    return report_restore(&text, error);
 }
 
 /* `is_new`: whole groups go; else only what is left of those that lost their marker. */
@@ -379,8 +383,8 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
         error = remove_leases(storage, prefix);
     if (error == 0)
         error = remove_note(storage, tombstones, prefix);
-    if (error == 0 && is_spent)
-        restore_reserve(storage, prefix);
+    if (is_spent)
+        error = restore_reserve(storage, prefix, error);
     return error == ERR_NOT_FOUND ? 0 : error; /* another call has come to its end */
 }
 
@@ -424,10 +428,11 @@ int storage_groups_recover(struct storage *storage, const struct storage_group_k
     int error = key_in(key, parent, tombstones);
     if (error == 0)
         error = storage_list(storage, key, visit_tombstone, &names);
-    for (size_t i = 0; i < names.count && error == 0; i++) {
-        error = key_in(key, parent, names.list[i]);
-        if (error == 0)
-            error = storage_group_clear(storage, kind, key);
+    for (size_t i = 0; i < names.count; i++) {
+        int failed = key_in(key, parent, names.list[i]);
+        if (failed == 0)
+            failed = storage_group_clear(storage, kind, key);
+        error = failed != 0 ? failed : error; /* one that stays holds up no other */
     }
     free_names(&names);
     return error;

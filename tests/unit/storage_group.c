@@ -117,6 +117,22 @@ static void test_group__goes_where_nothing_can_be_made(void **state)
     storage_close(storage);
 }
 
+/* A removal that spends the reserve and is refused then leaves all as it was. */
+static void test_group__a_refused_removal_gives_the_reserve_back(void **state)
+{
+    (void)state;
+    struct storage *storage = open_fault("only=publish,fail_at=4,errno=28:memory:");
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_groups_prepare(storage, "run"), 0);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep it"), 0);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
+    assert_non_null(strstr(report_line(), "is in pins"));
+    assert_true(is_whole(storage));
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    assert_true(bed_exists(storage, "run/tombstones/reserve"));
+    storage_close(storage);
+}
+
 static int check_pin(void *user, const struct storage_entry *entry)
 {
     (void)user;
@@ -413,6 +429,7 @@ int main(int argc, char **argv)
         read_until_killed(argv[2], 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_group__goes_where_nothing_can_be_made),
+        cmocka_unit_test(test_group__a_refused_removal_gives_the_reserve_back),
         cmocka_unit_test(test_group__goes_whole_and_leaves_nothing),
         cmocka_unit_test(test_group__what_is_pinned_stays_until_it_is_unpinned),
         cmocka_unit_test(test_group__a_pin_sees_the_removal_under_way),
