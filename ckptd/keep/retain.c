@@ -104,6 +104,10 @@ static void work_plan(struct job *job)
     uint32_t removed;
     struct storage *storage = pruning->service->storage;
     const char *run = pruning->run->name;
+    /* A tombstone that could not be taken back keeps readers away: no removal of this run is under
+     * way now, so what there is of them is such a one. */
+    if (!pruning->is_dry && storage_groups_recover(storage, &checkpoint_kind, run) != 0)
+        log_warn("retain", "run %s: what a removal left stays: %s", run, report_line());
     int error = storage_groups_noted(storage, STORAGE_PIN, run, visit_pin, pruning);
     if (error == 0)
         error = storage_groups_leased(storage, run, visit_lease, pruning);

@@ -121,6 +121,34 @@ static void test_retain__rules_remove_and_holds_keep(void **state)
     bed_close_service(bed);
 }
 
+/* A tombstone that a refused removal could not take back keeps readers out until the next prune. */
+static void test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__PruneReply *reply;
+    struct storage *tool;
+    struct storage_hold *lease;
+    bed_save_steps(bed, peers, RANKS, 1, 3);
+    shell("cd '%s/store/" RUN "' && mkdir -p tombstones && : >tombstones/step-00000003-a0001",
+          bed->root);
+    assert_int_equal(storage_open(&tool, &storage_local, bed->config.store, NULL), 0);
+    assert_int_equal(storage_group_lease(tool, &lease, RUN "/step-00000003-a0001", "it reads"),
+                     ERR_NOT_FOUND); /* it is being removed, as far as the tool can tell */
+    Holdfast__V1__PruneRequest request = keep_last(3);
+    request.dry_run = true;
+    assert_int_equal(prune(bed, &request, &reply), 0);
+    FREE_REPLY(reply);
+    assert_int_equal(storage_group_lease(tool, &lease, RUN "/step-00000003-a0001", "it reads"),
+                     ERR_NOT_FOUND);
+    request.dry_run = false;
+    assert_int_equal(prune(bed, &request, &reply), 0);
+    FREE_REPLY(reply);
+    assert_int_equal(storage_group_lease(tool, &lease, RUN "/step-00000003-a0001", "it reads"), 0);
+    storage_release(tool, lease);
+    storage_close(tool);
+    assert_true(listed(bed) == (1u << 1 | 1u << 2 | 1u << 3));
+}
+
 static void test_retain__refusals_remove_nothing(void **state)
 {
     struct bed *bed = *state;
@@ -172,6 +200,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_retain__rules_remove_and_holds_keep, open_at_once,
                                         bed_tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune, open_at_once,
+            bed_tear_down),
         cmocka_unit_test_setup_teardown(test_retain__refusals_remove_nothing, open_at_once,
                                         bed_tear_down),
         cmocka_unit_test_setup_teardown(test_retain__the_configured_rules_hold_after_every_commit,
