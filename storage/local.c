@@ -97,6 +97,16 @@ static void cut_last(char *path)
     *(slash ? slash : path) = '\0';
 }
 
+/* A directory that root makes in one of somebody else is of that user, best effort: where a reader
+ * run as root takes the first lease, or makes the first pin, ckptd's user makes the next. */
+static void give_to_owner_of(int parent, int made)
+{
+    struct stat above;
+    if (geteuid() == 0 && fstat(parent, &above) == 0 && above.st_uid != 0 &&
+        fchown(made, above.st_uid, above.st_gid) != 0)
+        log_debug("storage", "a directory stays root's: %s", strerror(errno));
+}
+
 /* Opens the directory `path` and makes what is missing of it. A descriptor, or -1 with errno. */
 static int make_directories(const struct local *local, const char *path)
 {
@@ -108,9 +118,12 @@ static int make_directories(const struct local *local, const char *path)
     fd = open_directory(local->root_fd, "");
     while (fd >= 0 && (name = strsep(&rest, "/")) != NULL) {
         int next = -1;
-        if (mkdirat(fd, name, 0777) == 0 || errno == EEXIST)
+        bool is_made = mkdirat(fd, name, 0777) == 0;
+        if (is_made || errno == EEXIST)
             next = open_directory(fd, name);
         int number = errno;
+        if (is_made && next >= 0 && rest == NULL)
+            give_to_owner_of(fd, next);
         close(fd);
         errno = number;
         fd = next;

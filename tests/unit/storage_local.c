@@ -326,6 +326,48 @@ static void test_local__full_disk_refuses_create_and_publish_and_leaves_nothing(
     in_child(check_full_disk, ((struct bed *)*state)->where);
 }
 
+/* Whom a directory or a file of the store belongs to. */
+static uid_t owner_of(const char *where, const char *name)
+{
+    char path[2 * BED_PATH_BYTES];
+    struct stat status;
+    snprintf(path, sizeof(path), "%s/%s", where, name);
+    CHECK(stat(path, &status) == 0);
+    return status.st_uid;
+}
+
+/* A reader run as root takes the first lease in a store of another user, who then takes one. */
+static void check_roots_lease(const char *where)
+{
+    const uid_t uid = 12345;
+    char run[2 * BED_PATH_BYTES];
+    struct storage *storage;
+    struct storage_hold *root_lease, *lease;
+    snprintf(run, sizeof(run), "%s/run", where);
+    if (mkdir(where, 0755) != 0 || mkdir(run, 0755) != 0 || chown(where, uid, uid) != 0 ||
+        chown(run, uid, uid) != 0) {
+        printf("# skipped: giving a store to another user needs root\n");
+        fflush(stdout);
+        _exit(77);
+    }
+    CHECK(storage_open(&storage, &storage_local, where, NULL) == 0);
+    CHECK(storage_group_lease(storage, &root_lease, "run/step-1", "root reads it") == 0);
+    CHECK(storage_group_note(storage, STORAGE_PIN, "run/step-1", "root keeps it") == 0);
+    CHECK(owner_of(where, "run/leases") == uid && owner_of(where, "run/pins") == uid);
+    CHECK(setgid(uid) == 0 && setuid(uid) == 0);
+    CHECK(storage_group_lease(storage, &lease, "run/step-1", "its user reads it") == 0);
+    CHECK(storage_group_unnote(storage, STORAGE_PIN, "run/step-1") == 0);
+    storage_release(storage, lease);
+    storage_release(storage, root_lease);
+    storage_close(storage);
+}
+
+static void
+test_local__what_root_makes_in_a_users_store_keeps_that_user_out_of_nothing(void **state)
+{
+    in_child(check_roots_lease, ((struct bed *)*state)->where);
+}
+
 static void check_no_direct(const char *where)
 {
     struct storage *storage;
@@ -486,6 +528,7 @@ int main(void)
         CASE(test_local__lock_refuses_a_second_opener_and_names_the_first),
         CASE(test_local__lock_of_a_killed_process_is_free),
         CASE(test_local__full_disk_refuses_create_and_publish_and_leaves_nothing),
+        CASE(test_local__what_root_makes_in_a_users_store_keeps_that_user_out_of_nothing),
         CASE(test_local__goes_through_the_page_cache_where_direct_io_is_refused),
         CASE(test_local__takes_threads_where_io_uring_is_refused_and_says_why),
         CASE(test_local__failed_sync_of_data_is_reported),
