@@ -160,23 +160,43 @@ int catalog_check_room(const struct service *service)
                         "the store holds %u checkpoints already", service->num_checkpoints);
 }
 
+int catalog_new(struct checkpoint **out, struct run *run)
+{
+    struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
+    *out = checkpoint;
+    if (!checkpoint)
+        return report_error(ERR_MEMORY, NULL, "no memory for a checkpoint");
+    checkpoint->run = run;
+    return 0;
+}
+
+void catalog_drop(struct checkpoint *checkpoint)
+{
+    if (checkpoint)
+        manifest_free(checkpoint->manifest);
+    free(checkpoint);
+}
+
+void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary *summary)
+{
+    struct run *run = checkpoint->run;
+    struct checkpoint **at = find_place(run, summary->step, summary->attempt);
+    checkpoint->summary = *summary;
+    checkpoint->next = *at;
+    *at = checkpoint;
+    run->service->num_checkpoints++;
+}
+
 int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary)
 {
     struct service *service = run->service;
     if (service->num_checkpoints >= service->config->limit_checkpoints)
         return report_error(ERR_BUSY, "raise limits.checkpoints, or remove checkpoints",
                             "the store holds %u checkpoints already", service->num_checkpoints);
-    struct checkpoint *checkpoint = calloc(1, sizeof *checkpoint);
-    if (!checkpoint)
-        return report_error(ERR_MEMORY, NULL, "no memory for a checkpoint");
-    checkpoint->run = run;
-    checkpoint->summary = *summary;
-    struct checkpoint **at = find_place(run, summary->step, summary->attempt);
-    checkpoint->next = *at;
-    *at = checkpoint;
-    service->num_checkpoints++;
-    *out = checkpoint;
-    return 0;
+    int error = catalog_new(out, run);
+    if (error == 0)
+        catalog_enter(*out, summary);
+    return error;
 }
 
 static bool is_at(const struct checkpoint *checkpoint, uint64_t step, uint64_t attempt)
@@ -196,7 +216,7 @@ struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attem
     return is_at(found, step, attempt) ? found->next : found;
 }
 
-bool catalog_remove(struct checkpoint *checkpoint)
+bool catalog_take_out(struct checkpoint *checkpoint)
 {
     struct run *run = checkpoint->run;
     struct checkpoint **at = &run->checkpoints;
@@ -212,8 +232,6 @@ bool catalog_remove(struct checkpoint *checkpoint)
         CHECK(image->readers == 0 && image->busy == 0); /* loads and passes have leased it */
         image_leave_checkpoint(image);
     }
-    manifest_free(checkpoint->manifest);
-    free(checkpoint);
     run->service->num_checkpoints--;
     return true;
 }
@@ -693,8 +711,7 @@ static void forget_checkpoints(struct run *run)
         struct checkpoint *checkpoint = run->checkpoints;
         run->checkpoints = checkpoint->next;
         run->service->num_checkpoints--;
-        manifest_free(checkpoint->manifest);
-        free(checkpoint);
+        catalog_drop(checkpoint);
     }
 }
 

@@ -479,6 +479,7 @@ struct save {
     struct fault fault;
     enum commit_outcome outcome;
     struct manifest_summary summary;
+    struct checkpoint *checkpoint; /* its entry in the catalog, until it is committed */
     struct digest *digests;
     char content[CHECKSUM_SHA256_HEX]; /* one hash of the names and digests of all tensors */
     struct repeat repeat;
@@ -608,12 +609,19 @@ int run_find(struct run **out, struct service *service, const char *name, bool c
 bool run_name_valid(const char *name);
 /* Before a save begins: is there room for one more beside those in work? ERR_BUSY. */
 int catalog_check_room(const struct service *service);
+/* An entry of a checkpoint that is not in the list yet: made before what cannot be undone, so that
+ * nothing is missing in the list for want of memory. ERR_MEMORY. */
+int catalog_new(struct checkpoint **out, struct run *run);
+void catalog_drop(struct checkpoint *checkpoint); /* NULL is allowed */
+void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary *summary);
+/* Both at once. ERR_MEMORY, ERR_BUSY. */
 int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary);
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
 /* The one behind it in the list, also when it is not there itself; or NULL. */
 struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attempt);
-/* Takes it out of the list and out of memory; false, and nothing happened, while it is leased. */
-bool catalog_remove(struct checkpoint *checkpoint);
+/* Takes it out of the list, and its images out of memory; false, and nothing happened, while it is
+ * leased. Then catalog_drop, or catalog_enter again. */
+bool catalog_take_out(struct checkpoint *checkpoint);
 /* The newest that is whole, or NULL. */
 struct checkpoint *catalog_newest(struct run *run);
 /* Quarantines it: `fault` says why. What is proof of damage (ERR_CORRUPT) is also noted

@@ -47,7 +47,8 @@ struct admission {
         *text; /* of Adopt: the manifest; the request's, so there until the call is answered */
     size_t text_bytes;
     struct manifest_summary summary;
-    char prefix[STORAGE_KEY_MAX]; /* the directory */
+    struct checkpoint *checkpoint; /* of Adopt: its entry in the catalog, until it is there */
+    char prefix[STORAGE_KEY_MAX];  /* the directory */
     bool begins_run;
     bool is_unknown; /* nobody can tell whether the manifest is durable */
     struct fault fault;
@@ -62,6 +63,13 @@ static int new_admission(struct admission **out, struct service *service, struct
     (*out)->service = service;
     (*out)->call = call;
     return 0;
+}
+
+static void free_admission(struct admission *admission)
+{
+    if (admission)
+        catalog_drop(admission->checkpoint);
+    free(admission);
 }
 
 static int check_online(const struct service *service)
@@ -242,18 +250,16 @@ static void work_adopt(struct job *job)
         fault_take(&admission->fault, error);
 }
 
-static void enter_catalog(const struct admission *admission)
+static void enter_catalog(struct admission *admission)
 {
     const struct manifest_summary *summary = &admission->summary;
     struct run *run = admission->run;
-    struct checkpoint *checkpoint;
     if (summary->attempt > run->newest_attempt) {
         run->newest_attempt = summary->attempt;
         commit_init(&run->machine, summary->attempt);
     }
-    if (catalog_add(&checkpoint, run, summary) != 0)
-        log_error("catalog", "run %s, step %llu is missing in the list until the next start: %s",
-                  run->name, (unsigned long long)summary->step, report_line());
+    catalog_enter(admission->checkpoint, summary);
+    admission->checkpoint = NULL;
     ledger_note(&admission->service->ledger, loop_now_ms(), (int64_t)summary->bytes);
     log_info("catalog", "run %s, step %llu, attempt %llu: adopted, %llu bytes in %u shards",
              run->name, (unsigned long long)summary->step, (unsigned long long)summary->attempt,
@@ -273,7 +279,7 @@ static void adopted(struct event *event)
     } else {
         rpc_call_fail(admission->call, fault_raise(&admission->fault));
     }
-    free(admission);
+    free_admission(admission);
 }
 
 int admit_report_busy(const struct run *run)
@@ -334,6 +340,8 @@ static int begin_adoption(struct admission *admission, bool *out_is_there)
     }
     if (error == 0 && !*out_is_there)
         error = catalog_check_room(service);
+    if (error == 0 && !*out_is_there)
+        error = catalog_new(&admission->checkpoint, *run);
     if (error == 0 && gc_removes(service, summary->run, summary->step, summary->attempt))
         error =
             report_error(ERR_BUSY, "try again", "rubbish of run %s is being removed", summary->run);
@@ -361,7 +369,7 @@ void admit_adopt(struct service *service, struct rpc_call *call,
         loop_work(service->loop, &admission->job);
         return;
     }
-    free(admission);
+    free_admission(admission);
     if (error == 0)
         rpc_call_reply(call, &reply.base);
     else
@@ -391,15 +399,13 @@ static int list_again(const struct admission *admission)
     struct checkpoint *checkpoint = catalog_find(admission->run, summary->step, summary->attempt);
     if (!checkpoint)
         return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "it was removed meanwhile");
-    bool is_pinned = checkpoint->pinned;
     if (!checkpoint->damaged)
         return 0;
-    if (!catalog_remove(checkpoint))
+    if (!catalog_take_out(checkpoint))
         return report_error(ERR_BUSY, "try again", "a load that had begun before is still open");
-    int error = catalog_add(&checkpoint, admission->run, summary);
-    if (error != 0)
-        return error;
-    checkpoint->pinned = is_pinned;
+    manifest_free(checkpoint->manifest);
+    *checkpoint = (struct checkpoint){.run = checkpoint->run, .pinned = checkpoint->pinned};
+    catalog_enter(checkpoint, summary);
     log_info("catalog", "run %s, step %llu, attempt %llu is out of quarantine",
              admission->run->name, (unsigned long long)summary->step,
              (unsigned long long)summary->attempt);

@@ -24,8 +24,9 @@
 /* One checkpoint of the run, and what became of it. */
 struct candidate {
     struct manifest_summary summary;
-    struct fault fault; /* why it could not be removed */
-    bool is_chosen, is_gone;
+    struct checkpoint *checkpoint; /* while it is out of the catalog: it goes */
+    struct fault fault;            /* why it could not be removed */
+    bool is_gone;
 };
 
 struct pruning {
@@ -46,6 +47,8 @@ static void free_pruning(struct pruning *pruning)
 {
     if (pruning->run)
         pruning->run->pruning = NULL;
+    for (uint32_t i = 0; pruning->candidates && i < pruning->count; i++)
+        catalog_drop(pruning->candidates[i].checkpoint);
     free(pruning->items);
     free(pruning->candidates);
     free(pruning);
@@ -200,7 +203,7 @@ static void work_remove(struct job *job)
     struct storage *storage = pruning->service->storage;
     for (uint32_t i = 0; i < pruning->count; i++) {
         struct candidate *candidate = &pruning->candidates[i];
-        if (!candidate->is_chosen)
+        if (!candidate->checkpoint)
             continue;
         int error = remove_one(storage, &candidate->summary);
         if (error != 0)
@@ -216,8 +219,7 @@ static void removed(struct event *event)
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < pruning->count; i++) {
         struct candidate *candidate = &pruning->candidates[i];
-        struct checkpoint *back;
-        if (!candidate->is_chosen)
+        if (!candidate->checkpoint)
             continue;
         if (candidate->fault.code != 0)
             log_warn("retain", "run %s, step %llu, attempt %llu %s: %s", pruning->run->name,
@@ -225,11 +227,11 @@ static void removed(struct event *event)
                      (unsigned long long)candidate->summary.attempt,
                      candidate->is_gone ? "is gone, but not all of its files" : "stays",
                      candidate->fault.message);
-        if (!candidate->is_gone && catalog_add(&back, pruning->run, &candidate->summary) != 0)
-            log_error("retain", "it is missing in the list until the next start: %s",
-                      report_line());
-        if (!candidate->is_gone)
+        if (!candidate->is_gone) {
+            catalog_enter(candidate->checkpoint, &candidate->summary);
+            candidate->checkpoint = NULL;
             continue;
+        }
         count++;
         bytes += candidate->summary.bytes;
         log_info("retain", "run %s: removed step %llu, attempt %llu by %s, %llu bytes",
@@ -258,11 +260,12 @@ static bool choose(struct pruning *pruning)
             catalog_find(pruning->run, candidate->summary.step, candidate->summary.attempt);
         if (!checkpoint)
             continue;
-        if (!catalog_remove(checkpoint)) {
+        if (!catalog_take_out(checkpoint)) {
             pruning->items[i].reasons = RETAIN_LEASED; /* since the plan was made */
             continue;
         }
-        candidate->is_chosen = any = true;
+        candidate->checkpoint = checkpoint;
+        any = true;
     }
     return any;
 }

@@ -228,8 +228,11 @@ static int new_save(struct save **out, struct session *session, uint64_t step)
     struct run *run = session->run;
     struct save *save = calloc(1, sizeof *save);
     struct stage *stages = calloc(run->machine.world_size, sizeof *stages);
+    struct checkpoint *checkpoint = NULL;
     int error = save && stages ? manifest_new_nonce(save->nonce)
                                : report_error(ERR_MEMORY, NULL, "no memory for a save");
+    if (error == 0)
+        error = catalog_new(&checkpoint, run);
     if (error != 0) {
         free(save);
         free(stages);
@@ -241,11 +244,13 @@ static int new_save(struct save **out, struct session *session, uint64_t step)
     save->step = step;
     save->attempt = session->attempt;
     save->stages = stages;
+    save->checkpoint = checkpoint;
     save->world_size = run->machine.world_size;
     save->begun_ms = save->ended_ms = loop_now_ms();
     shard_dir_key(save->dir, sizeof save->dir, run->name, step, session->attempt);
     error = promise_space(save);
     if (error != 0) {
+        catalog_drop(checkpoint);
         free(stages);
         free(save);
         return error;

@@ -154,6 +154,7 @@ void save_free(struct save *save)
         free(save->stages[i].announced);
     }
     free(save->stages);
+    catalog_drop(save->checkpoint);
     free(save->digests);
     free(save->state_json);
     free(save);
@@ -280,20 +281,16 @@ static void compare_content(struct save *save)
 static void perform_done(struct save *save)
 {
     struct run *run = save->run;
-    struct checkpoint *checkpoint = NULL;
+    struct checkpoint *checkpoint = save->checkpoint;
     char text[REPEAT_TEXT_BYTES];
     report_commit(save);
     report_disk(save);
     compare_content(save);
-    if (catalog_add(&checkpoint, save->run, &save->summary) != 0) {
-        log_error("commit",
-                  "a committed checkpoint is missing in the list until the next start: %s",
-                  report_line());
-    } else {
-        memcpy(checkpoint->content, save->content, sizeof checkpoint->content);
-        checkpoint->repeat = save->repeat;
-        enter_memory(save, checkpoint);
-    }
+    save->checkpoint = NULL;
+    catalog_enter(checkpoint, &save->summary);
+    memcpy(checkpoint->content, save->content, sizeof checkpoint->content);
+    checkpoint->repeat = save->repeat;
+    enter_memory(save, checkpoint);
     answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                    repeat_text(text, &save->repeat));
     save_free(save);

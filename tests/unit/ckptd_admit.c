@@ -20,7 +20,6 @@
 
 static struct peer peers[RANKS];
 
-
 static size_t num_listed(struct bed *bed)
 {
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;

@@ -1,22 +1,36 @@
 /* ckptd_memory.c - each allocation of a daemon's life fails, once and for ever.
  *
  * Goal: out of memory is an answer, never an end: whatever allocation of start, load, save, pin,
- * prune or recovery fails, an acknowledged checkpoint stays whole, nothing leaks (under
- * AddressSanitizer), and the next start finds a store on which all works. Method: the story of
- * ckptd_story.h, memory_bed.h between the daemon and the system. A first telling finds all places
- * of allocations, then each fails where it is first met, once, and in another telling all from
- * there on.
+ * prune, recovery, adoption, release or gc fails, an acknowledged checkpoint stays whole, nothing
+ * leaks (under AddressSanitizer), and the next start finds a store on which all works. Method: the
+ * story of ckptd_story.h, memory_bed.h between the daemon and the system. A first telling finds all
+ * places of allocations, then each fails where it is first met, once, and in another telling all
+ * from there on. What tools ask of a daemon that serves (Adopt, Gc, Release) is told likewise, and
+ * asked again of the same daemon afterwards.
  *
  * In make test every fourth place fails for ever, which ones changes: SEED= repeats, TORTURE=1
  * takes all. time limit: 300 s */
 #define ALLOCATIONS_ONLY /* the ranks of the story map memory and start threads */
 #include "tests/unit/ckptd_story.h"
+#include "tests/unit/ckptd_tools_bed.h"
 #include "tests/unit/memory_bed.h"
 #include "tests/unit/random.h"
 
 #define EVERY 4 /* places: one of them fails for ever */
 
-static void tell(struct bed *bed, uint64_t place, bool for_ever)
+/* What was acknowledged is in the list of the same daemon, whatever failed behind the answer. */
+static void check_listed(struct bed *bed, const struct told *told)
+{
+    Holdfast__V1__ListReply *reply = bed_list(bed);
+    uint64_t steps = 0;
+    for (size_t i = 0; i < reply->n_checkpoints; i++)
+        steps |= 1ull << reply->checkpoints[i]->step;
+    FREE_REPLY(reply);
+    for (uint64_t step = LAST_STEP - 1; step <= LAST_STEP; step++)
+        assert_true(!told->saved[step] || steps >> step & 1);
+}
+
+static void tell_story(struct bed *bed, uint64_t place, bool for_ever)
 {
     char plain[160];
     struct told told;
@@ -26,18 +40,108 @@ static void tell(struct bed *bed, uint64_t place, bool for_ever)
     memory_arm(place, 0, for_ever);
     live_through(bed, &told);
     memory_disarm();
+    if (bed->service && !for_ever) /* else it may have lost the memory that it takes calls with */
+        check_listed(bed, &told);
     bed_stop(bed);
     check_store(bed, plain, &told);
     shell("rm -rf '%s'", plain);
 }
 
-static void test_memory__an_allocation_that_fails_is_an_error_and_no_more(void **state)
+/* ---- what tools ask of a daemon that serves ---- */
+
+/* An allocation fails while `ask` asks the daemon that `prepare` has started; then `check` asks it
+ * again. */
+struct asking {
+    void (*prepare)(struct bed *bed, const char *plain);
+    void (*ask)(struct bed *bed);
+    void (*check)(struct bed *bed);
+};
+
+static void ask_with(const struct asking *asking, struct bed *bed, uint64_t place, bool for_ever)
 {
-    struct bed *bed = *state;
+    char plain[160];
+    snprintf(plain, sizeof plain, "%s/told", bed->root);
+    snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
+    asking->prepare(bed, plain);
+    memory_arm(place, 0, for_ever);
+    asking->ask(bed);
+    memory_disarm();
+    asking->check(bed);
+    bed_stop(bed);
+    shell("rm -rf '%s'", plain);
+}
+
+static void prepare_adoption(struct bed *bed, const char *plain)
+{
+    bed_stop(bed);
+    shell("mkdir '%s'", plain);
+    assert_int_equal(bed_start(bed), 0);
+    put_shards(bed, plain);
+}
+
+static void ask_to_adopt(struct bed *bed)
+{
+    adopt(bed, manifest);
+}
+
+static void check_adoption(struct bed *bed)
+{
+    assert_int_equal(adopt(bed, manifest), 0);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+static void tell_adoption(struct bed *bed, uint64_t place, bool for_ever)
+{
+    const struct asking asking = {prepare_adoption, ask_to_adopt, check_adoption};
+    ask_with(&asking, bed, place, for_ever);
+}
+
+#define RELEASED_STEP 4u
+
+static void prepare_rubbish(struct bed *bed, const char *plain)
+{
+    shell("cp -r '%s/store' '%s' && cd '%s/" RUN "' && mkdir -p quarantine &&"
+          " echo 'the test' >quarantine/step-%08u-a0001",
+          bed->root, plain, plain, RELEASED_STEP);
+    assert_int_equal(bed_start(bed), 0);
+    shell("cd '%s/" RUN "' && cp -r step-00000005-a0001 step-00000050-a0001 &&"
+          " rm step-00000050-a0001/manifest.json && touch pins/step-00000077-a0001 &&"
+          " : >tombstones/step-00000005-a0001",
+          plain);
+}
+
+static void ask_to_clean(struct bed *bed)
+{
+    gc(bed, true, NULL);
+    gc(bed, false, NULL);
+    release(bed, RELEASED_STEP);
+}
+
+static void check_cleaned(struct bed *bed)
+{
+    assert_true(gc(bed, false, NULL) >= 0);
+    assert_int_equal(gc(bed, true, NULL), 0);
+    assert_int_equal(release(bed, RELEASED_STEP), 0);
+    assert_true(list_and_load(bed) == (1u << 1 | 1u << 2 | 1u << 4 | 1u << 5));
+}
+
+static void tell_cleaning(struct bed *bed, uint64_t place, bool for_ever)
+{
+    const struct asking asking = {prepare_rubbish, ask_to_clean, check_cleaned};
+    ask_with(&asking, bed, place, for_ever);
+}
+
+/* ---- each of them ---- */
+
+/* Tells it with every place failing; at least `least` there are. */
+static void fail_each_place(struct bed *bed, uint32_t least,
+                            void (*tell)(struct bed *bed, uint64_t place, bool for_ever))
+{
     bool is_torture = getenv("TORTURE") != NULL;
     uint32_t for_ever = 0;
     seed_random();
     uint64_t start = next_random(EVERY);
+    failing.num_seen = 0;
     tell(bed, 0, false);
     tell(bed, 0, false); /* what only some orders of events meet */
     uint32_t count = failing.num_seen;
@@ -50,7 +154,22 @@ static void test_memory__an_allocation_that_fails_is_an_error_and_no_more(void *
         }
     }
     print_message("# %u places failed once, %u for ever\n", count, for_ever);
-    assert_true(count > 50);
+    assert_true(count >= least);
+}
+
+static void test_memory__an_allocation_that_fails_is_an_error_and_no_more(void **state)
+{
+    fail_each_place(*state, 50, tell_story);
+}
+
+static void test_memory__an_adoption_that_lacks_memory_can_be_asked_for_again(void **state)
+{
+    fail_each_place(*state, 20, tell_adoption);
+}
+
+static void test_memory__what_lacks_memory_is_cleaned_and_released_the_next_time(void **state)
+{
+    fail_each_place(*state, 20, tell_cleaning);
 }
 
 int main(void)
@@ -58,6 +177,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(
             test_memory__an_allocation_that_fails_is_an_error_and_no_more, open_with_story,
+            bed_tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_memory__an_adoption_that_lacks_memory_can_be_asked_for_again, open_with_made,
+            close_with_made),
+        cmocka_unit_test_setup_teardown(
+            test_memory__what_lacks_memory_is_cleaned_and_released_the_next_time, open_with_story,
             bed_tear_down),
     };
     memory_begin();
