@@ -135,5 +135,6 @@ int main(void)
     };
 #undef CASE
     log_setup("ckptd_faults", NULL);
+    stories_in_memory();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

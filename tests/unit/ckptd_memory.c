@@ -186,6 +186,7 @@ int main(void)
             bed_tear_down),
     };
     memory_begin();
+    stories_in_memory();
     log_setup("ckptd_memory", NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
