@@ -8,7 +8,7 @@ two `ckpt-cli prune`, a reader of what is about to go, `ckpt-cli verify` of it o
 one who pins and unpins, all at the same time. When all of them were served, build/shims/kill_at.so
 kills ckptd before the n-th step of the next removal, for n = 1, 2, ... to past its end; then a
 prune of the directory, the same way. SEED= repeats what is drawn, ROUNDS= bounds n.
-time limit: 300 s
+time limit: 600 s
 """
 
 import json
