@@ -80,7 +80,7 @@ def row_load_same(bench):
     cold.checked(program)
     fio(bench, "write", MIB, files=8)
     yield bench.pairs("load_same", "GB/s", lambda: cold.load(program),
-                      lambda: fio(bench, "read", MIB, files=8)["rate"] / 1e9, pairs_max=40,
+                      lambda: fio(bench, "read", MIB, files=8)["rate"] / 1e9,
                       goal=0.9, note=f"{MIB} MiB, 8 shards, 8 ranks, from disk")
     program.close()
     cold.close()
@@ -91,7 +91,7 @@ def reshard(bench, name, saved, loaded):
     same, other = cold.program(saved), cold.program(loaded)
     cold.checked(other)
     row = bench.pairs(name, "GB/s", lambda: cold.load(other), lambda: cold.load(same),
-                      pairs_max=40, goal=0.9,
+                      goal=0.9,
                       note=f"{RESHARD_MIB} MiB, {saved[0]} ranks by {saved[1]} to {loaded[0]} by "
                            f"{loaded[1]}, from disk; reference: the mesh that saved it")
     same.close()

@@ -55,7 +55,7 @@ class Saver:
         shutil.rmtree(self.store)
 
 
-def persist(bench, name, mib, ranks, goal, layout="rows", repeat=1, pairs_max=40):
+def persist(bench, name, mib, ranks, goal, layout="rows", repeat=1):
     """`repeat` saves, and as many runs of fio, make one sample: short ones are noisy."""
     saver = Saver(bench, name, mib, ranks, layout)
     bytes_saved = saver.save()["bytes"]  # the first save touches fresh memory: row first_save
@@ -68,7 +68,7 @@ def persist(bench, name, mib, ranks, goal, layout="rows", repeat=1, pairs_max=40
             [fio(bench, "write", bytes_saved >> 20, files=ranks)["rate"] / 1e9
              for _ in range(repeat)])
 
-    yield bench.pairs(name, "GB/s", ours, reference, pairs_min=11, pairs_max=pairs_max, goal=goal,
+    yield bench.pairs(name, "GB/s", ours, reference, pairs_min=11, goal=goal,
                       note=f"{bytes_saved >> 20} MiB by {ranks} ranks, one file each")
     saver.close()
 
@@ -125,7 +125,7 @@ def row_persist_cpu(bench):
             parts[part].append(seconds / gigabytes)
         return sum(moved.values()) / gigabytes
 
-    row = bench.pairs("persist_cpu", "s/GB", ours, reference, pairs_min=11, pairs_max=40,
+    row = bench.pairs("persist_cpu", "s/GB", ours, reference, pairs_min=11,
                       direction="lower", goal=1.25)
     row.note = "2 GiB by 4 ranks; " + ", ".join(
         f"{part} {statistics.median(values):.3f}" for part, values in parts.items())
@@ -157,7 +157,7 @@ def row_first_save(bench):
         later.append(statistics.mean(pair[1] for pair in pairs))
         return statistics.mean(pair[0] for pair in pairs)
 
-    yield bench.pairs("first_save", "s", first, lambda: later[-1], pairs_min=11, pairs_max=40,
+    yield bench.pairs("first_save", "s", first, lambda: later[-1], pairs_min=11,
                       direction="lower", goal=1.1,
                       note=f"512 MiB, one rank; means of {FIRST_REPEAT} processes")
     saver.close()

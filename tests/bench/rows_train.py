@@ -210,15 +210,17 @@ def row_lost_full(bench):
 
 # ---- restart ----
 
-# Steps are short here (512 tokens), so that starting counts for more of it, and the machine has
+# Steps are short here (128 tokens), so that starting counts for more of it, and the machine has
 # less time to change its speed within a pair.
-RESTART = ["--training.seq_len", "128", "--canonical.micro_batches", "4",
+RESTART = ["--training.seq_len", "32", "--canonical.micro_batches", "4",
            "--lr_scheduler.warmup_steps", "1000"]
 # What deploy/launch gives mpirun.
 MPIRUN = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle",
           "1", "--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca",
           "btl_vader_single_copy_mechanism", "none", "--mca", "plm", "isolated"]
 PARTS = ("ended", "pause", "mpirun", "init", "attempt", "load", "weights", "first_step")
+# A sample is the median of so many: single starts wander more than 40 pairs even out.
+STARTS = 3
 
 
 def row_restart(bench):
@@ -227,15 +229,18 @@ def row_restart(bench):
     count = iter(range(1000))
 
     def ours():
-        whole, values = restart(bench, f"restart{next(count)}")
-        for name, value in zip(PARTS, values):
-            parts[name].append(value)
-        return whole
+        with Restarts(bench, f"restart{next(count)}") as run:
+            samples = [run.kill_and_resume() for _ in range(STARTS)]
+        for name, *values in zip(PARTS, *(values for _, values in samples)):
+            parts[name] += values
+        return statistics.median(whole for whole, _ in samples)
 
-    yield bench.pairs("restart", "s", ours, lambda: fresh_start(bench), pairs_max=40,
-                      direction="lower", goal=1.5,
-                      note="110M, 512 tokens a step; the reference has no initial weights to "
-                           "draw: that time is taken off")
+    def reference():
+        return statistics.median(fresh_start(bench) for _ in range(STARTS))
+
+    yield bench.pairs("restart", "s", ours, reference, direction="lower", goal=1.5,
+                      note=f"110M, 128 tokens a step, medians of {STARTS}; the reference has no "
+                           "initial weights to draw: that time is taken off")
     for name, values in parts.items():
         yield Row(f"restart_{name}", "s", values, direction="lower")
 
@@ -251,42 +256,64 @@ def fresh_start(bench):
     return seconds_since_epoch(at) - began - float(weights)
 
 
-def restart(bench, run):
-    """Seconds from the kill to the end of the first new step, and the parts."""
-    ckptd, server, store = bench.start_ckptd(run, "--memory.pool_bytes", "6GiB",
-                                             "--memory.segment_bytes", "64MiB")
-    folder, log, ranks = (os.path.join(bench.tmp, run + end) for end in (".dir", ".out", ".ranks"))
-    os.environ["HOLDFAST_BIN"] = bench.build
-    write(ranks, "4")
-    command = ["deploy/launch", "--config", "deploy/main-job.toml", "--ranks-file", ranks,
-               "--server", server, "--backoff", "0", "--dir", folder, "--", "--job.run", run,
-               *data_110m(bench), *RESTART, "--training.steps", "1000",
-               "--checkpoint.enable_first_step_checkpoint", "--checkpoint.interval", "1000",
-               "--checkpoint.async_mode", "async_with_pinned_mem"]
-    with open(log, "w") as output:  # a group of its own, so that nothing of it can be left behind
-        launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
-                                    stderr=subprocess.STDOUT, start_new_session=True)
-    try:
-        wait_for(os.path.join(bench.tmp, run + ".log"), COMMITTED.pattern, launcher)
-        write(ranks, "2")
+class Restarts:
+    """A run of 4 ranks with one checkpoint, that of its first step. `with Restarts(...)`; leaving
+    it ends all and removes the store."""
+
+    def __init__(self, bench, run):
+        self.bench, self.run, self.starts = bench, run, 1
+        self.ckptd, server, self.store = bench.start_ckptd(
+            run, "--memory.pool_bytes", "6GiB", "--memory.segment_bytes", "64MiB")
+        self.folder, self.log, self.ranks = (os.path.join(bench.tmp, run + end)
+                                             for end in (".dir", ".out", ".ranks"))
+        os.environ["HOLDFAST_BIN"] = bench.build
+        write(self.ranks, "4")
+        command = ["deploy/launch", "--config", "deploy/main-job.toml", "--ranks-file", self.ranks,
+                   "--server", server, "--backoff", "0", "--dir", self.folder, "--", "--job.run",
+                   run, *data_110m(bench), *RESTART, "--training.steps", "1000",
+                   "--checkpoint.enable_first_step_checkpoint", "--checkpoint.interval", "1000",
+                   "--checkpoint.async_mode", "async_with_pinned_mem"]
+        with open(self.log, "w") as output:  # a group of its own: nothing of it can be left behind
+            self.launcher = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL,
+                                             stdout=output, stderr=subprocess.STDOUT,
+                                             start_new_session=True)
+
+    def __enter__(self):
+        wait_for(os.path.join(self.bench.tmp, self.run + ".log"), COMMITTED.pattern, self.launcher)
+        return self
+
+    def __exit__(self, *unused):
+        kill_ranks(f"{self.folder}/start-*", self.run)
+        os.killpg(self.launcher.pid, signal.SIGKILL)
+        self.launcher.wait()
+        self.bench.end(self.ckptd)
+        shutil.rmtree(self.store)
+        os.sync()  # nothing of this is left to be done beside what is measured next
+
+    def resume_on(self, ranks):
+        """When all ranks were killed, and what the trainer says of the start after it."""
+        write(self.ranks, str(ranks))
         killed = time.time()
-        kill_ranks(f"{folder}/start-1", run)
-        wait_for(log, START.pattern + r"(.|\n)*" + START.pattern, launcher)
-    finally:
-        kill_ranks(f"{folder}/start-*", run)
-        os.killpg(launcher.pid, signal.SIGKILL)
-        launcher.wait()
-    bench.end(ckptd)
-    shutil.rmtree(store)
-    os.sync()  # nothing of this is left to be done beside what is measured next
-    events = {tuple(line.split()[1:3]): float(line.split()[0])
-              for line in open(os.path.join(folder, "events"))}
-    at, init, attempt, load, weights, step, first, lived = START.findall(open(log).read())[1]
-    if step == "1":
-        raise RuntimeError("the ranks started anew instead of from a checkpoint")
-    at, ended, began = seconds_since_epoch(at), events["ended", "1"], events["start", "2"]
-    return at - killed, [ended - killed, began - ended, at - began - float(lived)] + [
-        float(part) for part in (init, attempt, load, weights, first)]
+        kill_ranks(f"{self.folder}/start-{self.starts}", self.run)
+        wait_for(self.log, START.pattern, self.launcher, self.starts + 1)
+        self.starts += 1
+        with open(self.log) as file:
+            return killed, START.findall(file.read())[self.starts - 1]
+
+    def kill_and_resume(self):
+        """Seconds from the kill of 4 ranks to the end of the first new step on 2, and the parts."""
+        if self.starts > 1:
+            self.resume_on(4)
+        killed, line = self.resume_on(2)
+        at, init, attempt, load, weights, step, first, lived = line
+        if step == "1":
+            raise RuntimeError("the ranks started anew instead of from a checkpoint")
+        with open(os.path.join(self.folder, "events")) as file:
+            events = {tuple(line.split()[1:3]): float(line.split()[0]) for line in file}
+        at, ended = seconds_since_epoch(at), events["ended", str(self.starts - 1)]
+        began = events["start", str(self.starts)]
+        return at - killed, [ended - killed, began - ended, at - began - float(lived)] + [
+            float(part) for part in (init, attempt, load, weights, first)]
 
 
 def kill_ranks(notes, run):
@@ -307,9 +334,9 @@ def write(path, value):
         file.write(value + "\n")
 
 
-def wait_for(log, pattern, process):
+def wait_for(log, pattern, process, count=1):
     deadline, pattern = time.monotonic() + 120, re.compile(pattern, re.M)
-    while not pattern.search(open(log).read()):
+    while len(pattern.findall(open(log).read())) < count:
         if time.monotonic() > deadline or process.poll() is not None:
             raise RuntimeError(f"no line with {pattern.pattern} in {log}: "
                                + open(log).read()[-300:])

@@ -22,7 +22,6 @@ RANKS, MIB = 4, int(os.environ.get("PEERS_MIB", 1024))
 TRAIN_MIB = MIB // 2
 # A segment of the size of a tensor's part, so that an image wastes little; two images per rank.
 CKPTD = ("--memory.segment_bytes", "64MiB", "--storage.usable_fraction", "1.0")
-PAIRS_MAX, LOST_PAIRS_MAX = 10, 16
 PERSIST_GOAL, LOAD_GOAL, LOAD_FIO_GOAL, LOST_GOAL = 5, 3, 0.9, 0.1
 OURS = "holdfast"
 
@@ -184,7 +183,7 @@ def persist_row(bench, peer):
             return job.gb / job.save(peer, **settings)
 
         row = bench.pairs(f"peer_persist_{peer}", "GB/s", lambda: job.gb / job.save(OURS), theirs,
-                          pairs_max=PAIRS_MAX, direction="higher", goal=PERSIST_GOAL)
+                          direction="higher", goal=PERSIST_GOAL)
         row.note = (f"{MIB} MiB, {RANKS} ranks{tried}; fio writes {statistics.median(disk):.2f} "
                     f"GB/s, {limit(disk, row.reference):.2f} times the peer's; {versions(job)}")
         return row
@@ -242,7 +241,7 @@ def load_row(bench, name, reader, job, run, peer, path):
         disk.append(fio(bench, "read", MIB, files=files, name="cold")["rate"] / 1e9)
         return job.gb / job.load(peer, path, **settings)
 
-    row = bench.pairs(name, "GB/s", our_rate, their_rate, pairs_max=PAIRS_MAX,
+    row = bench.pairs(name, "GB/s", our_rate, their_rate,
                       direction="higher", goal=LOAD_GOAL)
     row.goal = round(min(LOAD_GOAL, limit(disk, row.reference, LOAD_FIO_GOAL)), 2)
     row.note = (f"{MIB} MiB, {files} ranks, cold{tried}; fio reads {statistics.median(disk):.2f} "
@@ -295,7 +294,7 @@ def lost_row(bench, peer):
         job.lost(OURS)  # the first of each makes memory, plans and helper processes
         job.lost(peer)
         row = bench.pairs(f"peer_lost_{peer}", "s", lambda: job.lost(OURS),
-                          lambda: job.lost(peer), pairs_max=LOST_PAIRS_MAX,
+                          lambda: job.lost(peer),
                           direction="lower", goal=LOST_GOAL)
         pinned = "" if job.versions["cuda"] else "no CUDA: no pinned staging; "
         row.note = (f"{TRAIN_MIB} MiB, one rank of one thread, {os.cpu_count() - 1} cores free; "
