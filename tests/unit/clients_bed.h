@@ -388,7 +388,9 @@ static inline int end_ckptd(struct bed *bed)
         return 0;
     snprintf(command, sizeof command, "tail -n 60 '%s/ckptd.log' >&2", bed->root);
     fprintf(stderr, "# ckptd did not end well; its log:\n");
-    return system(command) | -1;
+    if (system(command) != 0)
+        fprintf(stderr, "# cannot be shown\n");
+    return -1;
 }
 
 static inline int bed_open_with(void **state, const char *pool)
