@@ -30,7 +30,9 @@
  * the next tries again without back-off. So ranks may disagree about one save: those that began it
  * give it up (ckpt_save_abort) when another rank could not. A failed save never harms an older
  * checkpoint. A ckptd that is there and does not answer (stopped, or hanging) costs one save_begin
- * at most 10 s, and save_copy likewise when it waits for ckptd; after that it counts as away.
+ * at most 10 s; after that it counts as away. A save_copy that waits for ckptd to read what was
+ * announced ends with CKPT_TIMEOUT after 10 s; one that waits for room in a window (below, at
+ * ckpt_save_order), and so for a disk that may be slow, after 60 s.
  *
  * Durability: "accepted" (in ckptd's memory), then "local" (committed, survives power loss).
  *
