@@ -58,16 +58,20 @@ static int fail(int error)
     return err_retry(error) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
 }
 
-/* Waits for the thread, at most so long, whatever the wall clock does. */
+/* Waits for the thread, at most so long, whatever the wall clock does and who sends SIGUSR1. */
 static bool join_within(pthread_t thread, int64_t ms)
 {
-    const struct timespec most = {.tv_sec = ms / 1000 + 1};
+    int64_t deadline = loop_now_ms() + ms;
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGUSR1);
-    while (!atomic_load(&has_ended))
-        if (sigtimedwait(&signals, NULL, &most) < 0 && errno == EAGAIN)
+    while (!atomic_load(&has_ended)) {
+        int64_t left = deadline - loop_now_ms();
+        if (left <= 0)
             return false;
+        sigtimedwait(&signals, NULL,
+                     &(struct timespec){.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000});
+    }
     return pthread_join(thread, NULL) == 0;
 }
 

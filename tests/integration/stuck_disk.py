@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""stuck_disk - the end of a ckptd whose disk does not answer.
+
+Goal: a ckptd that is told to end while a write hangs leaves OVERTIME_MS (10 s) after
+limits.drain_ms, as if it had been killed, whatever signals arrive meanwhile; what was committed
+before is there at the next start. Method: a real ckptd over the back-end that delays every request
+by minutes; `clients_ckpt save` saves into it; SIGTERM, and then SIGUSR1 several times a second.
+time limit: 60 s
+"""
+
+import json
+import signal
+import subprocess
+import time
+
+from lib_store import SAVER, World
+from lib_tap import end, test
+
+DELAY_US = 10**9  # at most; no save's requests are all spared
+OVERTIME_S = 10
+SLACK_S = 3
+
+
+def wait_for_save(world):
+    deadline = time.monotonic() + 20
+    while True:
+        code, out, err = world.cli("status", *world.where, "--json")
+        assert code == 0 and time.monotonic() < deadline, (err, world.log())
+        if any(save["ranks_ended"] > 0 for save in json.loads(out)["saves"]):
+            return
+        time.sleep(0.05)
+
+
+def seconds_to_end(process):
+    """From SIGTERM on, with others beside it; None: it stays."""
+    start = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    while process.poll() is None:
+        if time.monotonic() - start > OVERTIME_S + 2 * SLACK_S:
+            return None
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.2)
+    return time.monotonic() - start
+
+
+def main():
+    world = World()
+    saver = None
+    try:
+        world.launch()
+        world.save([1])
+        world.stop()
+        store = world.store
+        world.store = f"fault:delay_us={DELAY_US}:local:{store}"
+        world.launch("--limits.drain_ms", "0")
+        saver = subprocess.Popen([SAVER, "save", world.server, "2", "1", "2"],
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for_save(world)
+        took = seconds_to_end(world.process)
+        test("it leaves in time, whoever sends it signals",
+             took is not None and took < OVERTIME_S + SLACK_S, (took, world.log()))
+        test("and not before", took is not None and took >= OVERTIME_S - 1, took)
+        test("with the code of a program that is to be started again",
+             world.process.poll() == 75 and "the disk does not answer" in world.log(),
+             (world.process.poll(), world.log()))
+        world.store = store
+        test("what was committed before is there", world.steps() == [1] and not world.all_verify())
+    finally:
+        if saver:
+            saver.kill()
+            saver.wait()
+        world.close()
+    end()
+
+
+if __name__ == "__main__":
+    main()
