@@ -30,9 +30,11 @@ struct world {
      * --json. */
     uint64_t left;
     char said_then[2][SAID_BYTES_MAX];
+    void (*renew)(struct world *world); /* empties `out`, and has it served again */
 };
 
-enum effect { READS, WRITES_FILES, WRITES_STORE, CHANGES };
+/* TELLS: reads what is another thing each time. WRITES_SERVED: a store that a ckptd serves. */
+enum effect { READS, TELLS, WRITES_FILES, WRITES_STORE, WRITES_SERVED, CHANGES };
 
 struct tool {
     const char *name;
@@ -309,6 +311,11 @@ static const struct tool tools[] = {
 };
 #define NUM_TOOLS (sizeof tools / sizeof *tools)
 
+static bool makes_checkpoint(const struct tool *tool)
+{
+    return tool->effect == WRITES_STORE || tool->effect == WRITES_SERVED;
+}
+
 static bool is_chosen(const struct tool *tool)
 {
     const char *only = getenv("TOOL");
@@ -318,9 +325,13 @@ static bool is_chosen(const struct tool *tool)
 /* ---- one run ---- */
 
 /* `out` and `work` as a command finds them. */
-static void prepare(const struct tool *tool, const struct world *world)
+static void prepare(const struct tool *tool, struct world *world)
 {
     char command[1400], part[320];
+    if (tool->effect == WRITES_SERVED) {
+        world->renew(world);
+        return;
+    }
     snprintf(part, sizeof part, "%s.part", world->out);
     remove_tree(world->out);
     remove_tree(part);
@@ -427,9 +438,9 @@ static uint64_t survey_left(const struct tool *tool, const struct world *world)
  * and so may taking it back. */
 static bool is_there(const struct tool *tool, const struct world *world)
 {
-    return tool->effect == WRITES_FILES   ? exists(world->out)
-           : tool->effect == WRITES_STORE ? count_files(world->out, MANIFEST_NAME) > 0
-                                          : false;
+    return tool->effect == WRITES_FILES ? exists(world->out)
+           : makes_checkpoint(tool)     ? count_files(world->out, MANIFEST_NAME) > 0
+                                        : false;
 }
 
 /* What nothing failed in is what the others are held against. */
@@ -444,7 +455,7 @@ static void run_undisturbed(const struct tool *tool, struct world *world)
         strcpy(world->said_then[is_json], world->said);
     }
     world->left = survey_left(tool, world);
-    assert_true(tool->effect == READS || tool->effect == WRITES_STORE || world->left != 0);
+    assert_true((tool->effect != WRITES_FILES && tool->effect != CHANGES) || world->left != 0);
 }
 
 static void expect(const struct world *world, bool is_so, const char *what)
@@ -473,12 +484,12 @@ static void judge_success(const struct tool *tool, struct world *world, bool is_
 {
     expect(world, !is_json || is_document(world->said), "no whole JSON");
     if (tool->run == cli_prune && strstr(world->said, "unverifiable") != NULL)
-        return;                                   /* what could not be looked at stays */
-    if (!is_json || tool->effect != WRITES_STORE) /* whose JSON has a nonce */
+        return; /* what could not be looked at stays */
+    if (tool->effect != TELLS && !(is_json && makes_checkpoint(tool))) /* whose JSON has a nonce */
         expect(world, strcmp(world->said, world->said_then[is_json]) == 0, "another answer");
     expect(world,
-           tool->effect == WRITES_STORE ? is_whole(world, world->out, tool->made)
-                                        : survey_left(tool, world) == world->left,
+           makes_checkpoint(tool) ? is_whole(world, world->out, tool->made)
+                                  : survey_left(tool, world) == world->left,
            "it left something else");
 }
 
@@ -495,7 +506,7 @@ static void judge_failure(const struct tool *tool, struct world *world, bool is_
         expect(world, !is_there(tool, world) || survey_left(tool, world) == world->left,
                "an output that is not whole");
         expect(world, may_leave || !exists(part), "an unfinished output is left");
-    } else if (tool->effect == WRITES_STORE) {
+    } else if (makes_checkpoint(tool)) {
         expect(world,
                !is_there(tool, world) || (may_leave && is_whole(world, world->out, tool->made)),
                "a checkpoint that is not whole");
@@ -528,8 +539,8 @@ static void judge_again(const struct tool *tool, struct world *world)
     int error = run_tool(tool, world, true, true, NULL);
     expect(world, error == tool->want, report_line());
     expect(world,
-           tool->effect == WRITES_STORE ? is_whole(world, world->out, tool->made)
-                                        : survey_left(tool, world) == world->left,
+           makes_checkpoint(tool) ? is_whole(world, world->out, tool->made)
+                                  : survey_left(tool, world) == world->left,
            "the next run left something else");
 }
 

@@ -13,9 +13,12 @@
 #include "tests/unit/memory_bed.h"
 #include "tests/unit/sanitized.h"
 
+#include <spawn.h>
 #include <sys/wait.h>
+#include <time.h>
 
-#define EVERY 16 /* places: one of them fails */
+#define EVERY 16           /* places: one of them fails; where there are fewer, each */
+#define PATIENCE_MS 10000u /* with a ckptd that starts, a connection that ends */
 
 struct failure_at {
     uint64_t number; /* 0: none, places are noted */
@@ -42,24 +45,68 @@ static int run_with(const struct tool *tool, struct world *world, bool is_json,
     return run_tool(tool, world, is_json, false, &between);
 }
 
+/* The answers of a ckptd come from memory that is counted here, and go by protobuf-c. */
+static void free_counted(void *user, void *memory)
+{
+    (void)user;
+    free(memory);
+}
+
+static void *take_nothing(void *user, size_t bytes)
+{
+    (void)user, (void)bytes;
+    return NULL;
+}
+
+void __real_protobuf_c_message_free_unpacked(ProtobufCMessage *message, ProtobufCAllocator *with);
+void __wrap_protobuf_c_message_free_unpacked(ProtobufCMessage *message, ProtobufCAllocator *with);
+void __wrap_protobuf_c_message_free_unpacked(ProtobufCMessage *message, ProtobufCAllocator *with)
+{
+    ProtobufCAllocator counted = {take_nothing, free_counted, NULL};
+    assert_null(with);
+    __real_protobuf_c_message_free_unpacked(message, &counted);
+}
+
+static void wait_ms(unsigned ms)
+{
+    nanosleep(&(struct timespec){0, ms * 1000000l}, NULL);
+}
+
+/* gRPC closes a connection when the call that used it is over already: *least is the smallest
+ * number of descriptors so far. */
+static bool is_let_go(long live, unsigned *least)
+{
+    for (unsigned waited = 0; waited < PATIENCE_MS; waited += 10, wait_ms(10)) {
+        unsigned now = count_descriptors();
+        if (failing.live == live && now <= *least) {
+            *least = now;
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool names_memory(const char *text)
 {
     return strstr(text, "memory") != NULL || strstr(text, "allocate") != NULL;
 }
 
 static void try_one(const struct tool *tool, struct world *world, bool is_json,
-                    struct failure_at at)
+                    struct failure_at at, unsigned *least)
 {
     long live = failing.live;
-    unsigned descriptors = count_descriptors();
     snprintf(world->what, sizeof world->what, "%s, allocation %llu fails %s", tool->name,
              (unsigned long long)at.number, at.for_ever ? "for ever" : "once");
     int error = run_with(tool, world, is_json, at);
     expect(world, error == tool->want || (error == ERR_MEMORY && names_memory(report_line())),
            report_line());
-    expect(world, failing.live == live, "memory is left");
-    expect(world, count_descriptors() == descriptors, "descriptors are left");
-    judge(tool, world, error, is_json, at.for_ever);
+    if (!is_let_go(live, least))
+        fail_msg("%s: %ld allocations, and %u descriptors in place of %u", world->what,
+                 failing.live - live, count_descriptors(), *least);
+    /* Whether a ckptd was asked is not known then, so shards that it may need stay. */
+    judge(tool, world, error, is_json, at.for_ever || tool->effect == WRITES_SERVED);
+    if (tool->effect == WRITES_SERVED && !is_there(tool, world))
+        world->renew(world);
     if (at.for_ever)
         judge_again(tool, world);
 }
@@ -73,32 +120,222 @@ static void try_tool(const struct tool *tool, struct world *world, bool is_json)
     assert_int_equal(run_with(tool, world, is_json, (struct failure_at){0, false}), tool->want);
     uint64_t allocations = failing.allocations;
     uint32_t places = failing.num_seen;
+    unsigned least = count_descriptors();
     for (uint32_t i = 0; i < places && !is_torture; i++) {
-        if (i % EVERY != start)
+        if (places > EVERY && i % EVERY != start)
             continue;
         try_one(tool, world, is_json,
-                (struct failure_at){failing.seen[i].number, next_random(2) == 0});
+                (struct failure_at){failing.seen[i].number, next_random(2) == 0}, &least);
         runs++;
     }
     for (uint64_t number = 1; number <= allocations && is_torture; number++, runs += 2) {
-        try_one(tool, world, is_json, (struct failure_at){number, false});
-        try_one(tool, world, is_json, (struct failure_at){number, true});
+        try_one(tool, world, is_json, (struct failure_at){number, false}, &least);
+        try_one(tool, world, is_json, (struct failure_at){number, true}, &least);
     }
     print_message("# %s%s: %llu allocations at %u places, %u runs\n", tool->name,
                   is_json ? " --json" : "", (unsigned long long)allocations, places, runs);
-    assert_true(places > 5);
+    assert_true(places > 0);
+}
+
+static void try_tools(const struct tool *list, size_t count, struct world *world)
+{
+    seed_random();
+    for (size_t i = 0; i < count; i++) {
+        if (!is_chosen(&list[i]))
+            continue;
+        run_undisturbed(&list[i], world);
+        try_tool(&list[i], world, false);
+        try_tool(&list[i], world, true);
+    }
 }
 
 static void test_memory__a_command_without_it_says_so_and_leaves_nothing(void **state)
 {
-    seed_random();
-    for (size_t i = 0; i < NUM_TOOLS; i++) {
-        if (!is_chosen(&tools[i]))
-            continue;
-        run_undisturbed(&tools[i], *state);
-        try_tool(&tools[i], *state, false);
-        try_tool(&tools[i], *state, true);
+    try_tools(tools, NUM_TOOLS, *state);
+}
+
+/* ---- through a ckptd ---- */
+
+static struct daemon {
+    pid_t process;
+    char server[160];
+} source, target;
+
+static void end_daemon(struct daemon *daemon)
+{
+    if (daemon->process <= 0)
+        return;
+    kill(daemon->process, SIGKILL);
+    assert_int_equal(waitpid(daemon->process, NULL, 0), daemon->process);
+    daemon->process = 0;
+}
+
+static void start_daemon(struct daemon *daemon, struct world *world, const char *name, char *store)
+{
+    static struct cli cli; /* too large for a stack */
+    char program[512], log[400];
+    const char *build = getenv("BUILD");
+    posix_spawn_file_actions_t actions;
+    snprintf(program, sizeof program, "%s/ckptd", build != NULL ? build : "build");
+    snprintf(log, sizeof log, "%s/%s.log", world->root, name);
+    snprintf(daemon->server, sizeof daemon->server, "unix:%.140s/%s", world->root, name);
+    char *argv[] = {program,
+                    "--listen",
+                    daemon->server,
+                    "--store",
+                    store,
+                    "--memory.pool_bytes=4MiB",
+                    "--memory.segment_bytes=1MiB",
+                    "--scrub.rate=0", /* it notes in the store what it has read */
+                    NULL};
+    posix_spawn_file_actions_init(&actions);
+    for (int fd = 1; fd <= 2; fd++)
+        posix_spawn_file_actions_addopen(&actions, fd, log, O_WRONLY | O_CREAT | O_APPEND, 0644);
+    assert_int_equal(posix_spawn(&daemon->process, program, &actions, NULL, argv, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    set_defaults(&cli);
+    strcpy(cli.server, daemon->server);
+    unsigned waited = 0;
+    for (; run_quietly(world, cli_health, &cli, NULL) != 0; waited += 10, wait_ms(10))
+        assert_true(waited < PATIENCE_MS);
+}
+
+/* Nothing is in `out` but what its ckptd has there, and that knows so. */
+static void renew_target(struct world *world)
+{
+    static struct cli cli; /* too large for a stack */
+    char said[SAID_BYTES_MAX];
+    strcpy(said, world->said);
+    if (target.process > 0 && count_files(world->out, MANIFEST_NAME) == 0) {
+        set_defaults(&cli);
+        strcpy(cli.server, target.server);
+        assert_int_equal(run_quietly(world, cli_gc, &cli, NULL), 0);
+    } else {
+        end_daemon(&target);
+        remove_tree(world->out);
+        start_daemon(&target, world, "t", world->out);
     }
+    assert_int_equal(count_files(world->out, ".safetensors"), 0);
+    strcpy(world->said, said);
+}
+
+/* Settings of a command with the source's server in place of the directory. */
+#define SERVED(name, set)                                        \
+    static void name(struct cli *cli, const struct world *world) \
+    {                                                            \
+        set(cli, world);                                         \
+        cli->store[0] = '\0';                                    \
+        strcpy(cli->server, source.server);                      \
+    }
+SERVED(serve_store, set_store)
+SERVED(serve_run, set_run)
+SERVED(serve_two, set_two)
+SERVED(serve_llama, set_llama)
+SERVED(serve_quick, set_quick)
+SERVED(serve_export, set_export)
+SERVED(serve_export_hf, set_export_hf)
+
+static void serve_dry(struct cli *cli, const struct world *world)
+{
+    serve_store(cli, world);
+    cli->args[0] = "run";
+    cli->num_args = 1;
+    cli->keep_last = 3;
+    cli->is_dry_run = true;
+}
+
+static void serve_pin(struct cli *cli, const struct world *world)
+{
+    serve_store(cli, world);
+    cli->args[0] = "run@1";
+    cli->num_args = 1;
+    strcpy(cli->note, "a note");
+}
+
+static void serve_watch(struct cli *cli, const struct world *world)
+{
+    serve_store(cli, world);
+    cli->count = 1;
+}
+
+static void serve_reshard(struct cli *cli, const struct world *world)
+{
+    serve_run(cli, world);
+    strcpy(cli->output, target.server);
+    cli->shards = 3;
+}
+
+static void serve_import(struct cli *cli, const struct world *world)
+{
+    set_import(cli, world);
+    cli->store[0] = '\0';
+    strcpy(cli->server, target.server);
+}
+
+/* As main() does for commands on files. */
+static int run_on_files(const struct cli *cli, int (*run)(const struct cli *cli))
+{
+    static struct cli found; /* too large for a stack */
+    found = *cli;
+    int error = server_find_store(&found);
+    return error == 0 ? run(&found) : error;
+}
+
+#define ON_FILES(name, run)                \
+    static int name(const struct cli *cli) \
+    {                                      \
+        return run_on_files(cli, run);     \
+    }
+ON_FILES(verify_found, cli_verify)
+ON_FILES(diff_found, cli_diff)
+ON_FILES(export_found, cli_export)
+ON_FILES(reshard_found, cli_reshard)
+ON_FILES(import_found, cli_import)
+ON_FILES(du_found, cli_du)
+
+static const struct tool served_tools[] = {
+    {"list --server", cli_list, serve_store, READS, 0, NULL},
+    {"show --server", cli_show, serve_llama, READS, 0, NULL},
+    {"verify --server", verify_found, serve_run, READS, 0, NULL},
+    {"verify --quick --server", verify_found, serve_quick, READS, 0, NULL},
+    {"diff --server", diff_found, serve_two, READS, CLI_DIFFERS, NULL},
+    {"export --server", export_found, serve_export, WRITES_FILES, 0, NULL},
+    {"export --format hf --server", export_found, serve_export_hf, WRITES_FILES, 0, NULL},
+    {"reshard --server", reshard_found, serve_reshard, WRITES_SERVED, 0, "run@2"},
+    {"import --server", import_found, serve_import, WRITES_SERVED, 0, "new@0"},
+    {"prune --dry-run --server", cli_prune, serve_dry, READS, 0, NULL},
+    {"gc --dry-run --server", cli_gc, serve_dry, READS, 0, NULL},
+    {"pin --server", cli_pin, serve_pin, READS, 0, NULL},
+    {"du --server", du_found, serve_store, READS, 0, NULL},
+    {"watch --server", cli_watch, serve_watch, TELLS, 0, NULL},
+    {"status --server", cli_status, serve_store, TELLS, 0, NULL},
+    {"health --server", cli_health, serve_store, READS, 0, NULL},
+};
+
+static int open_served(void **state)
+{
+    static struct cli cli; /* too large for a stack */
+    world_open(state);
+    struct world *world = *state;
+    world->renew = renew_target;
+    start_daemon(&source, world, "s", world->fixture.root);
+    set_defaults(&cli);
+    serve_pin(&cli, world);
+    assert_int_equal(run_quietly(world, cli_pin, &cli, NULL), 0);
+    world->store = survey_of(world->fixture.root, BY_IDENTITY);
+    return 0;
+}
+
+static int close_served(void **state)
+{
+    end_daemon(&source);
+    end_daemon(&target);
+    return world_close(state);
+}
+
+static void test_memory__nor_does_one_through_a_ckptd(void **state)
+{
+    try_tools(served_tools, sizeof served_tools / sizeof *served_tools, *state);
 }
 
 /* The program itself, with fewer addresses each time until they do not do. */
@@ -131,6 +368,8 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(test_memory__##name, world_open, world_close)
     const struct CMUnitTest tests[] = {
         CASE(a_command_without_it_says_so_and_leaves_nothing),
+        cmocka_unit_test_setup_teardown(test_memory__nor_does_one_through_a_ckptd, open_served,
+                                        close_served),
         CASE(the_program_ends_with_70_where_there_is_too_little),
     };
 #undef CASE
