@@ -5,7 +5,7 @@
 # peers and ends with 0).
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 16
+plan 19
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -65,6 +65,21 @@ check_equal "one that is unreadable at the first start is refused with 78" \
     "$(launch 4 "" --ranks-file "$tmp/places")" "78: "
 check_equal "after --restarts-max failed starts it gives up with 75" \
     "$(launch 2 $'1 all exit75\n2 all exit75\n3 all exit75' --restarts-max 2)" "75: 2 2 2"
+
+# In front of the real one.
+cat >"$bin/mpirun" <<END
+#!/bin/sh
+"$(command -v mpirun)" "\$@"
+exec sleep 100
+END
+chmod +x "$bin/mpirun"
+check_equal "an mpirun that hangs at its end is killed, and a lost rank left out" \
+    "$(PATH=$bin:$PATH launch 3 $'1 1 kill\n1 0 wait\n1 2 wait')" "0: 3 2"
+check_equal "all that ended with 75 before it hung are started again" \
+    "$(PATH=$bin:$PATH launch 3 "1 all exit75")" "0: 3 3"
+check_equal "no such mpirun is left" "$(pgrep -fc "$bin/mpirun")" 0
+rm "$bin/mpirun"
+
 check_equal "an unknown option is refused with 78" "$(launch 2 "" --no-such)" "78: "
 
 printf '1 all wait\n' >"$tmp/plan"
