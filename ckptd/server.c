@@ -162,6 +162,8 @@ struct showing {
     struct service *service;
     struct rpc_call *call;
     char key[STORAGE_KEY_MAX + 1];
+    const char *durability; /* static */
+    char damage[sizeof((struct checkpoint *)0)->damage];
     void *text;
     struct fault fault;
     struct job job;
@@ -182,6 +184,8 @@ static void shown(struct event *event)
     struct showing *showing = CONTAINER_OF(event, struct showing, job.done);
     Holdfast__V1__ShowReply reply = HOLDFAST__V1__SHOW_REPLY__INIT;
     reply.manifest_json = showing->text;
+    reply.durability = (char *)(uintptr_t)showing->durability;
+    reply.damage = showing->damage;
     if (showing->fault.code == 0)
         rpc_call_reply(showing->call, &reply.base);
     else
@@ -212,6 +216,7 @@ static int find_shown(struct checkpoint **out, struct service *service,
 static void do_show(struct service *service, struct rpc_call *call,
                     const Holdfast__V1__ShowRequest *request)
 {
+    Holdfast__V1__CheckpointSummary summary;
     struct checkpoint *checkpoint = NULL;
     struct showing *showing = calloc(1, sizeof *showing);
     int error = showing ? 0 : report_error(ERR_MEMORY, NULL, "no memory to show a manifest");
@@ -224,6 +229,9 @@ static void do_show(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
         return;
     }
+    catalog_summary(&summary, checkpoint);
+    showing->durability = summary.durability;
+    snprintf(showing->damage, sizeof showing->damage, "%s", summary.damage);
     showing->service = service;
     showing->call = call;
     showing->job = (struct job){.work = work_show, .done.run = shown};

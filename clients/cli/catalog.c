@@ -102,7 +102,7 @@ static int list_store(const struct cli *cli)
         const struct row row = {.run = from->run,
                                 .nonce = from->nonce,
                                 .time = from->time,
-                                .durability = "local",
+                                .durability = CLI_STORED,
                                 .damage = catalog.entries[i].damage,
                                 .step = from->step,
                                 .attempt = from->attempt,
@@ -225,10 +225,19 @@ static int print_position(const char *state_json)
     return 0;
 }
 
-static int print_manifest(const struct manifest *manifest, const struct lineage *lineage)
+/* A checkpoint's manifest, and what only the store or the server knows. */
+struct shown {
+    const struct manifest *manifest;
+    const char *text; /* the manifest's */
+    size_t bytes;
+    const char *durability, *damage; /* as of list */
+};
+
+static int print_manifest(const struct shown *shown, const struct lineage *lineage)
 {
+    const struct manifest *manifest = shown->manifest;
     const struct manifest_summary *summary = &manifest->summary;
-    char size[32], text[128];
+    char size[32], text[512];
     printf("%-12s %s@%llu-a%llu\n", "checkpoint", summary->run, (unsigned long long)summary->step,
            (unsigned long long)summary->attempt);
     printf("%-12s %s\n", "nonce", text_safe(text, sizeof text, summary->nonce));
@@ -236,6 +245,7 @@ static int print_manifest(const struct manifest *manifest, const struct lineage 
     printf("%-12s %s in %u shards\n", "size", text_bytes(size, sizeof size, summary->bytes),
            summary->shards);
     printf("%-12s %u\n", "ranks", summary->world_size);
+    printf("%-12s %s\n", "durability", text_safe(text, sizeof text, shown->durability));
     lineage_print(lineage);
     if (manifest->converted_from[0] != '\0')
         printf("%-12s nonce %s\n", "made from",
@@ -254,6 +264,8 @@ static int print_manifest(const struct manifest *manifest, const struct lineage 
     for (uint32_t i = 0; i < summary->shards; i++)
         printf("shard-%05u-of-%05u.safetensors%10s %14llu\n", i + 1, summary->shards, "",
                (unsigned long long)manifest->shards[i].bytes);
+    if (shown->damage[0] != '\0')
+        printf("\nIN QUARANTINE: %s\n", text_safe(text, sizeof text, shown->damage));
     return 0;
 }
 
@@ -268,17 +280,31 @@ static int print_document(const json_t *root)
     return failed != 0 ? report_error(ERR_IO, NULL, "could not write the output") : 0;
 }
 
+static int add_state(json_t *root, const struct shown *shown)
+{
+    char safe[512];
+    json_begin();
+    json_object_set_new(root, "durability",
+                        json_string(text_safe(safe, sizeof safe, shown->durability)));
+    if (shown->damage[0] != '\0')
+        json_object_set_new(root, "damage",
+                            json_string(text_safe(safe, sizeof safe, shown->damage)));
+    return json_end() ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the checkpoint's state");
+}
+
 /* The manifest itself is JSON already. Its bytes reach the terminal as they are, so only when
  * jansson, which escapes what is not printable, has read and written them. */
-static int print_manifest_json(const char *text, size_t bytes, const struct lineage *lineage)
+static int print_manifest_json(const struct shown *shown, const struct lineage *lineage)
 {
     json_error_t reason;
     json_t *root;
-    int error = json_read(&root, text, bytes, &reason);
+    int error = json_read(&root, shown->text, shown->bytes, &reason);
     if (error == ERR_CORRUPT)
         return report_error(ERR_CORRUPT, NULL, "the manifest is not JSON");
     if (error == 0 && (lineage->count > 0 || lineage->is_cut))
         error = lineage_add_json(root, lineage);
+    if (error == 0)
+        error = add_state(root, shown);
     if (error == 0)
         error = print_document(root);
     json_decref(root);
@@ -286,17 +312,16 @@ static int print_manifest_json(const char *text, size_t bytes, const struct line
 }
 
 /* `read` as for lineage_read. */
-static int
-print_shown(const struct cli *cli, const struct manifest *manifest, const char *text, size_t bytes,
-            int (*read)(void *user, struct manifest **out, const struct selection *selection),
-            void *user)
+static int print_shown(const struct cli *cli, const struct shown *shown,
+                       int (*read)(void *user, struct manifest **out,
+                                   const struct selection *selection),
+                       void *user)
 {
     struct lineage lineage;
-    int error = lineage_read(&lineage, manifest, read, user);
+    int error = lineage_read(&lineage, shown->manifest, read, user);
     if (error != 0)
         return error;
-    error = cli->is_json ? print_manifest_json(text, bytes, &lineage)
-                         : print_manifest(manifest, &lineage);
+    error = cli->is_json ? print_manifest_json(shown, &lineage) : print_manifest(shown, &lineage);
     lineage_free(&lineage);
     return error;
 }
@@ -308,17 +333,19 @@ static int read_stored(void *user, struct manifest **out, const struct selection
 
 static int show_store(const struct cli *cli)
 {
-    char text[sizeof((struct checkpoint *)0)->quarantine];
     struct storage *store = NULL;
     struct checkpoint checkpoint = {0};
     int error = store_open(&store, cli);
     if (error == 0)
         error = checkpoint_open(&checkpoint, store, cli->args[0]);
+    const struct shown shown = {.manifest = checkpoint.manifest,
+                                .text = checkpoint.text,
+                                .bytes = checkpoint.text_bytes,
+                                .durability =
+                                    checkpoint.quarantine[0] != '\0' ? CLI_DAMAGED : CLI_STORED,
+                                .damage = checkpoint.quarantine};
     if (error == 0)
-        error = print_shown(cli, checkpoint.manifest, checkpoint.text, checkpoint.text_bytes,
-                            read_stored, store);
-    if (error == 0 && !cli->is_json && checkpoint.quarantine[0] != '\0')
-        printf("\nIN QUARANTINE: %s\n", text_safe(text, sizeof text, checkpoint.quarantine));
+        error = print_shown(cli, &shown, read_stored, store);
     if (checkpoint.store != NULL)
         checkpoint_close(&checkpoint);
     if (store != NULL)
@@ -348,10 +375,16 @@ static int show_server(const struct cli *cli)
         error = server_show(&answer, cli, &selection);
     if (error != 0)
         return error;
-    const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
-    error = manifest_read(&manifest, text, strlen(text));
+    const Holdfast__V1__ShowReply *reply = (const Holdfast__V1__ShowReply *)answer;
+    size_t bytes = strlen(reply->manifest_json);
+    error = manifest_read(&manifest, reply->manifest_json, bytes);
+    const struct shown shown = {.manifest = manifest,
+                                .text = reply->manifest_json,
+                                .bytes = bytes,
+                                .durability = reply->durability,
+                                .damage = reply->damage};
     if (error == 0)
-        error = print_shown(cli, manifest, text, strlen(text), read_served, (void *)(uintptr_t)cli);
+        error = print_shown(cli, &shown, read_served, (void *)(uintptr_t)cli);
     manifest_free(manifest);
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;

@@ -51,6 +51,10 @@ struct cli {
     int num_args;
 };
 
+/* How durable what a store's directory holds is, in ckptd's words: it outlives a loss of power. */
+#define CLI_STORED "local"
+#define CLI_DAMAGED "damaged"
+
 /* Every command returns 0, a negative code of report.h, or CLI_DIFFERS. */
 int cli_list(const struct cli *cli);
 int cli_show(const struct cli *cli);

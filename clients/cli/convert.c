@@ -250,12 +250,13 @@ static void print_result(const struct convert *convert)
         text_json(stdout, convert->checkpoint.name);
         printf(", \"output\": ");
         text_json(stdout, convert->cli->output);
-        printf(", \"nonce\": \"%s\", \"shards\": %u, \"tensors\": %u, \"bytes\": %llu}\n",
+        printf(", \"nonce\": \"%s\", \"shards\": %u, \"tensors\": %u, \"bytes\": %llu, "
+               "\"durability\": \"" CLI_STORED "\"}\n",
                manifest->summary.nonce, manifest->summary.shards, manifest->table->num_tensors,
                (unsigned long long)manifest->summary.bytes);
     } else {
-        printf("%s: %u tensors in %u shards, %s, committed in %s\n", convert->checkpoint.name,
-               manifest->table->num_tensors, manifest->summary.shards,
+        printf("%s: %u tensors in %u shards, %s, committed in %s, " CLI_STORED "\n",
+               convert->checkpoint.name, manifest->table->num_tensors, manifest->summary.shards,
                text_bytes(size, sizeof size, manifest->summary.bytes), convert->cli->output);
     }
 }

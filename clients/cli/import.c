@@ -556,12 +556,12 @@ static void print_result(const struct import *import)
     char size[32];
     if (import->cli->is_json)
         printf("{\"checkpoint\": \"%s@0-a1\", \"nonce\": \"%s\", \"shards\": %u, \"tensors\": %u, "
-               "\"bytes\": %llu}\n",
+               "\"bytes\": %llu, \"durability\": \"" CLI_STORED "\"}\n",
                manifest->summary.run, manifest->summary.nonce, manifest->summary.shards,
                manifest->table->num_tensors, (unsigned long long)manifest->summary.bytes);
     else
-        printf("%s@0-a1: %u tensors in %u shards, %s, committed in %s\n", manifest->summary.run,
-               manifest->table->num_tensors, manifest->summary.shards,
+        printf("%s@0-a1: %u tensors in %u shards, %s, committed in %s, " CLI_STORED "\n",
+               manifest->summary.run, manifest->table->num_tensors, manifest->summary.shards,
                text_bytes(size, sizeof size, manifest->summary.bytes), import->cli->store);
 }
 

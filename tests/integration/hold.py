@@ -67,6 +67,10 @@ def quarantine(world):
     entries = world.listed(*server)
     test("so does the next ckptd, which has read none of it", "block 0" in damage_of(entries, 5),
          entries)
+    shown = world.cli("show", f"{run}@5", *server)[1]
+    told = json.loads(world.cli("show", f"{run}@5", *server, "--json")[1])
+    test("and shows it with the reason", "IN QUARANTINE: block 0" in shown and
+         told["durability"] == "damaged" and "block 0" in told["damage"], shown[-300:])
     world.stop()
     code, out, err = world.cli("verify", run, *store)
     test("without a step the newest whole one is taken", code == 0 and f"{run}@3" in out and
@@ -75,6 +79,8 @@ def quarantine(world):
     test("with a step it is looked at all the same",
          code == 1 and "DAMAGED" in out and "in quarantine: block 0" in out, (out, err))
     shown = world.cli("show", f"{run}@5", *store)[1]
+    told_here = json.loads(world.cli("show", f"{run}@5", *store, "--json")[1])
+    test("show in the same words as a server", told_here == told, told_here.get("damage"))
     document = json.loads(world.cli("verify", f"{run}@5", *store, "--json")[1])
     test("which show and verify --json tell too", "IN QUARANTINE: block 0" in shown and
          "block 0" in document["quarantine"], shown[-300:])
