@@ -26,6 +26,7 @@
  * Limits: limits.runs, limits.checkpoints: no run or save begins beyond them, and a store with more
  * is refused at start (ERR_BUSY). */
 #include "ckptd/ckptd.h"
+#include "proto/array.h"
 #include "proto/retain.h"
 
 #include <stdio.h>
@@ -44,20 +45,13 @@ struct name {
 };
 struct names {
     struct name *list;
-    size_t count, room;
+    uint32_t count, room;
 };
 
 static int visit_name(void *user, const struct storage_entry *entry)
 {
     struct names *names = user;
-    if (names->count == names->room) {
-        size_t room = names->room ? 2 * names->room : 64;
-        struct name *list = realloc(names->list, room * sizeof *list);
-        if (!list)
-            return report_error(ERR_MEMORY, NULL, "no memory for a list of %zu names", room);
-        names->list = list;
-        names->room = room;
-    }
+    ERR_TRY(array_reserve(&names->list, &names->room, names->count, sizeof *names->list));
     struct name *name = &names->list[names->count];
     if (strlen(entry->name) >= sizeof name->text)
         return 0; /* no name of ours is that long */
@@ -563,7 +557,7 @@ static int list_steps(struct scan *scan)
         return error;
     scan->steps = calloc(names.count + 1, sizeof *scan->steps);
     if (!scan->steps)
-        error = report_error(ERR_MEMORY, NULL, "no memory for a list of %zu steps", names.count);
+        error = report_error(ERR_MEMORY, NULL, "no memory for a list of %u steps", names.count);
     for (size_t i = 0; error == 0 && i < names.count; i++)
         if (names.list[i].is_dir &&
             parse_step(&scan->steps[scan->num_steps], scan, names.list[i].text))

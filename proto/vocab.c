@@ -6,6 +6,7 @@
  * be a token, for without them some text could not be written down. */
 #include "proto/vocab.h"
 
+#include "proto/array.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
 
@@ -203,14 +204,7 @@ static int parse_line(struct lines *lines, const char *path, size_t number, cons
             return bad_line(path, number, "the rank is not a number of this format");
         rank = rank * 10 + (uint64_t)(*digit - '0');
     }
-    if (lines->count == lines->room) {
-        uint32_t room = lines->room == 0 ? 4096 : lines->room * 2;
-        struct line *items = realloc(lines->items, room * sizeof(*items));
-        if (items == NULL)
-            return no_memory();
-        lines->items = items;
-        lines->room = room;
-    }
+    ERR_TRY(array_reserve(&lines->items, &lines->room, lines->count, sizeof(*lines->items)));
     if (lines->count == VOCAB_TOKENS_MAX)
         return bad_line(path, number, "too many tokens");
     size_t num_bytes = base64_decode(lines->bytes + lines->num_bytes, text, (size_t)(space - text));

@@ -4,12 +4,14 @@
  * are short (what one checkpoint changes), look-ups walk them. */
 #include "storage/fault_names.h"
 
+#include "proto/array.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct name_list {
-    size_t count, size;
+    uint32_t count, room;
     struct name_item {
         char name[STORAGE_KEY_MAX + 1];
         bool is_dir;
@@ -37,14 +39,7 @@ static void copy_parent(char out[STORAGE_KEY_MAX + 1], const char *key)
 static int add_item(void *user, const struct storage_entry *entry)
 {
     struct name_list *list = user;
-    if (list->count == list->size) {
-        size_t size = list->size ? 2 * list->size : 16;
-        struct name_item *items = realloc(list->items, size * sizeof(*items));
-        if (items == NULL)
-            return report_error(ERR_MEMORY, NULL, "could not allocate a list of names");
-        list->items = items;
-        list->size = size;
-    }
+    ERR_TRY(array_reserve(&list->items, &list->room, list->count, sizeof(*list->items)));
     struct name_item *item = &list->items[list->count++];
     snprintf(item->name, sizeof(item->name), "%s", entry->name);
     item->is_dir = entry->is_dir;

@@ -26,6 +26,8 @@
  * two at the same time one sees the other. */
 #include "storage/engine.h"
 
+#include "proto/array.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,19 +42,12 @@ static const char *const folders[] = {[STORAGE_PIN] = "pins", [STORAGE_QUARANTIN
 /* Names of a directory's objects. */
 struct names {
     char **list;
-    size_t count, room;
+    uint32_t count, room;
 };
 
 static int add_name(struct names *names, const char *name)
 {
-    if (names->count == names->room) {
-        size_t room = names->room > 0 ? 2 * names->room : 64;
-        char **list = realloc(names->list, room * sizeof(char *));
-        if (list == NULL)
-            return report_error(ERR_MEMORY, NULL, "no memory for a list of %zu names", room);
-        names->list = list;
-        names->room = room;
-    }
+    ERR_TRY(array_reserve(&names->list, &names->room, names->count, sizeof(char *)));
     names->list[names->count] = strdup(name);
     if (names->list[names->count] == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a name");

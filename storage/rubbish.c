@@ -13,6 +13,8 @@
  * Limit: STORAGE_RUBBISH_MAX findings in one list; what is beyond waits for the next. */
 #include "storage/engine.h"
 
+#include "proto/array.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,14 +36,7 @@ static int add_found(struct search *search, enum storage_rubbish_what what, cons
     struct storage_rubbish_list *out = search->out;
     if (out->count == STORAGE_RUBBISH_MAX)
         return 0;
-    if (out->count == out->room) {
-        size_t room = out->room > 0 ? 2 * out->room : 16;
-        struct storage_rubbish *items = realloc(out->items, room * sizeof(*items));
-        if (items == NULL)
-            return report_error(ERR_MEMORY, NULL, "no memory for a list of rubbish");
-        out->items = items;
-        out->room = room;
-    }
+    ERR_TRY(array_reserve(&out->items, &out->room, out->count, sizeof(*out->items)));
     struct storage_rubbish *item = &out->items[out->count++];
     *item = (struct storage_rubbish){.what = what, .files = files, .bytes = bytes};
     snprintf(item->key, sizeof(item->key), "%s", key);

@@ -297,7 +297,8 @@ struct storage_rubbish {
 };
 struct storage_rubbish_list {
     struct storage_rubbish *items;
-    size_t count, room;
+    size_t count;
+    uint32_t room;
     void (*looked)(void *user); /* (optional) at a group, for whoever shows how far the search is */
     void *user;
 };

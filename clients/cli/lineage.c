@@ -6,6 +6,7 @@
  * resumed from nothing; or, cut, where nothing of an attempt is left. */
 #include "clients/cli/cli.h"
 
+#include "proto/array.h"
 #include "proto/json.h"
 
 #include <stdlib.h>
@@ -13,14 +14,7 @@
 
 static int add_ancestor(struct lineage *lineage, struct ancestor **out)
 {
-    if (lineage->count == lineage->room) {
-        uint32_t room = lineage->room != 0 ? lineage->room * 2 : 16;
-        struct ancestor *larger = realloc(lineage->list, room * sizeof *larger);
-        if (larger == NULL)
-            return report_error(ERR_MEMORY, NULL, "no memory for a lineage of %u", room);
-        lineage->list = larger;
-        lineage->room = room;
-    }
+    ERR_TRY(array_reserve(&lineage->list, &lineage->room, lineage->count, sizeof *lineage->list));
     *out = &lineage->list[lineage->count++];
     memset(*out, 0, sizeof **out);
     return 0;

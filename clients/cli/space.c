@@ -9,6 +9,7 @@
  * counted as such and never touched. */
 #include "clients/cli/cli.h"
 
+#include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/retain.h"
 
@@ -32,7 +33,7 @@ struct space {
 
 struct names {
     char (*list)[256];
-    size_t count, room;
+    uint32_t count, room;
 };
 
 static int add_directory(void *user, const struct storage_entry *entry)
@@ -40,14 +41,7 @@ static int add_directory(void *user, const struct storage_entry *entry)
     struct names *names = user;
     if (!entry->is_dir)
         return 0;
-    if (names->count == names->room) {
-        size_t room = names->room > 0 ? 2 * names->room : 64;
-        void *list = realloc(names->list, room * sizeof *names->list);
-        if (list == NULL)
-            return report_error(ERR_MEMORY, NULL, "no memory for a list of %zu names", room);
-        names->list = list;
-        names->room = room;
-    }
+    ERR_TRY(array_reserve(&names->list, &names->room, names->count, sizeof *names->list));
     snprintf(names->list[names->count++], sizeof *names->list, "%s", entry->name);
     return 0;
 }

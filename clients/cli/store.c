@@ -13,6 +13,7 @@
  * Bounds: CATALOG_MAX checkpoints, then ERR_BUSY. */
 #include "clients/cli/cli.h"
 
+#include "proto/array.h"
 #include "proto/retain.h"
 
 #include <stdlib.h>
@@ -102,17 +103,11 @@ struct visit {
 
 static int add_entry(struct catalog *catalog, struct catalog_entry **out)
 {
-    if (catalog->count == catalog->room) {
-        uint32_t room = catalog->room != 0 ? catalog->room * 2 : 64;
-        if (room > CATALOG_MAX)
-            return report_error(ERR_BUSY, "name one run", "the store has over %u checkpoints",
-                                CATALOG_MAX);
-        struct catalog_entry *larger = realloc(catalog->entries, room * sizeof *larger);
-        if (larger == NULL)
-            return report_error(ERR_MEMORY, NULL, "no memory for %u checkpoints", room);
-        catalog->entries = larger;
-        catalog->room = room;
-    }
+    if (catalog->count == CATALOG_MAX)
+        return report_error(ERR_BUSY, "name one run", "the store has over %u checkpoints",
+                            CATALOG_MAX);
+    ERR_TRY(
+        array_reserve(&catalog->entries, &catalog->room, catalog->count, sizeof *catalog->entries));
     *out = &catalog->entries[catalog->count++];
     memset(*out, 0, sizeof **out);
     return 0;

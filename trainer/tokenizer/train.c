@@ -15,6 +15,7 @@
  * dashes, not a word); pairs seen only once make no token. */
 #include "trainer/tokenizer.h"
 
+#include "proto/array.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
 #include "proto/vocab.h"
@@ -67,7 +68,7 @@ struct learner {
     uint32_t num_pairs, room_pairs;
     struct index pair_index;
     struct candidate *heap;
-    size_t heap_count, heap_room;
+    uint32_t heap_count, heap_room;
     uint32_t *risen; /* pairs whose count grew in this merge */
     uint32_t num_risen, room_risen;
     uint32_t merge; /* number of the merge being done, from 1 */
@@ -84,22 +85,6 @@ static void report_progress(const struct learner *learner, const char *what, uin
 {
     if (learner->progress != NULL)
         learner->progress->report(learner->progress->user, what, done, total);
-}
-
-/* Room for one more item of `size` bytes; doubles. Rule of all lists of this file. */
-static int reserve(void **items, uint32_t *room, uint32_t count, size_t size)
-{
-    if (count < *room)
-        return 0;
-    if (*room > UINT32_MAX / 4)
-        return no_memory();
-    uint32_t more = *room == 0 ? 16 : *room * 2;
-    void *grown = realloc(*items, (size_t)more * size);
-    if (grown == NULL)
-        return no_memory();
-    *items = grown;
-    *room = more;
-    return 0;
 }
 
 /* ---- words ---- */
@@ -144,8 +129,8 @@ static int count_piece(void *user, const char *piece, size_t bytes)
             return 0;
         }
     }
-    ERR_TRY(reserve((void **)&learner->words, &learner->room_words, learner->num_words,
-                    sizeof(struct word)));
+    ERR_TRY(array_reserve(&learner->words, &learner->room_words, learner->num_words,
+                          sizeof(struct word)));
     learner->words[learner->num_words++] =
         (struct word){.piece = piece, .hash = hash, .count = 1, .length = (uint32_t)bytes};
     slots[slot] = learner->num_words;
@@ -232,8 +217,8 @@ static int find_pair(struct learner *learner, uint32_t *out, uint64_t key)
             return 0;
         }
     }
-    ERR_TRY(reserve((void **)&learner->pairs, &learner->room_pairs, learner->num_pairs,
-                    sizeof(struct pair)));
+    ERR_TRY(array_reserve(&learner->pairs, &learner->room_pairs, learner->num_pairs,
+                          sizeof(struct pair)));
     *out = learner->num_pairs;
     learner->pairs[learner->num_pairs++] = (struct pair){.key = key};
     slots[slot] = learner->num_pairs;
@@ -244,7 +229,7 @@ static int pair_add_word(struct pair *pair, uint32_t word)
 {
     if (pair->num_words > 0 && pair->words[pair->num_words - 1] == word)
         return 0;
-    ERR_TRY(reserve((void **)&pair->words, &pair->room_words, pair->num_words, sizeof(uint32_t)));
+    ERR_TRY(array_reserve(&pair->words, &pair->room_words, pair->num_words, sizeof(uint32_t)));
     pair->words[pair->num_words++] = word;
     return 0;
 }
@@ -258,14 +243,8 @@ static bool goes_before(const struct candidate *a, const struct candidate *b)
 
 static int heap_push(struct learner *learner, uint32_t pair)
 {
-    if (learner->heap_count == learner->heap_room) {
-        size_t room = learner->heap_room == 0 ? 4096 : learner->heap_room * 2;
-        struct candidate *heap = realloc(learner->heap, room * sizeof(*heap));
-        if (heap == NULL)
-            return no_memory();
-        learner->heap = heap;
-        learner->heap_room = room;
-    }
+    ERR_TRY(array_reserve(&learner->heap, &learner->heap_room, learner->heap_count,
+                          sizeof(*learner->heap)));
     struct candidate *heap = learner->heap;
     struct candidate entry = {learner->pairs[pair].count, learner->pairs[pair].key, pair};
     size_t at = learner->heap_count++;
@@ -334,8 +313,8 @@ static int count_pairs(struct learner *learner, uint32_t word_index, int sign, u
         if (pair->merge == learner->merge)
             continue;
         pair->merge = learner->merge;
-        ERR_TRY(reserve((void **)&learner->risen, &learner->room_risen, learner->num_risen,
-                        sizeof(uint32_t)));
+        ERR_TRY(array_reserve(&learner->risen, &learner->room_risen, learner->num_risen,
+                              sizeof(uint32_t)));
         learner->risen[learner->num_risen++] = found;
     }
     return 0;

@@ -18,6 +18,7 @@
  * missing; the lock guards the free rooms and the count of open blocks. */
 #include "clients/cli/engine/scan.h"
 #include "clients/cli/hf/hf.h"
+#include "proto/array.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -306,14 +307,8 @@ static int want_block(struct assembly *assembly, uint32_t side, struct shard_fil
         *read_for - 1 + assembly->span > number)
         return 0;
     *read_for = (uint32_t)number + 1;
-    if (assembly->num_wanted == assembly->room_wanted) {
-        uint32_t room = assembly->room_wanted != 0 ? assembly->room_wanted * 2 : 64;
-        struct wanted *larger = realloc(assembly->wanted, room * sizeof *larger);
-        if (larger == NULL)
-            return report_error(ERR_MEMORY, NULL, "no memory for a list of %u blocks", room);
-        assembly->wanted = larger;
-        assembly->room_wanted = room;
-    }
+    ERR_TRY(array_reserve(&assembly->wanted, &assembly->room_wanted, assembly->num_wanted,
+                          sizeof *assembly->wanted));
     assembly->wanted[assembly->num_wanted++] = (struct wanted){side, shard->shard, block};
     return 0;
 }
