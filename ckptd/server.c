@@ -527,7 +527,8 @@ static int open_storage(struct service *service)
         where = strchr(where, ':') + 1;
         CHECK(ops);
     }
-    struct storage_options options = {.queue_depth = (uint32_t)config->queue_depth,
+    struct storage_options options = {.is_ours_alone = true,
+                                      .queue_depth = (uint32_t)config->queue_depth,
                                       .force_pwrite = strcmp(config->engine, "pwrite") == 0,
                                       .num_threads = (uint32_t)config->storage_threads};
     int error = storage_io_priority_parse(&options.io_priority, config->pace_io_priority);

@@ -13,6 +13,10 @@
  * where the file system refuses it. Where it is refused (or wants more than 4 KiB alignment)
  * requests go through the page cache; the sync makes them durable all the same; describe says so.
  *
+ * Who serves a store may ask (is_ours_alone) that the root belongs to its user or to root, and that
+ * nobody else may write into it: he could put a run of his own in the place of another. In a sticky
+ * directory he cannot. Roots are made so, whatever the umask leaves. Who does not ask takes any.
+ *
  * Locks and holds are in locks.c.
  *
  * Names that begin with ".holdfast" are ours: no key can be one, list hides them. A temporary file
@@ -174,7 +178,7 @@ static int make_root(const char *where)
             continue;
         *p = '\0';
         int error = 0;
-        if (mkdir(path, 0777) == 0)
+        if (mkdir(path, 0755) == 0)
             error = sync_above(path);
         else if (errno != EEXIST)
             error = local_fail("could not make the store's directory", path);
@@ -182,6 +186,22 @@ static int make_root(const char *where)
         if (error != 0 || end == '\0')
             return error;
     }
+}
+
+static int check_owner(const struct local *local, const char *where)
+{
+    struct stat status;
+    if (fstat(local->root_fd, &status) != 0)
+        return local_fail("could not look at the store", where);
+    if (status.st_uid != geteuid() && status.st_uid != 0)
+        return report_error(ERR_DENIED, "run it as that user, or name a new directory",
+                            "the store %s belongs to user %u, and this process to user %u", where,
+                            (unsigned)status.st_uid, (unsigned)geteuid());
+    if ((status.st_mode & (S_IWGRP | S_IWOTH)) == 0 || (status.st_mode & S_ISVTX) != 0)
+        return 0;
+    return report_error(ERR_DENIED, "chmod go-w, or name a new directory in it",
+                        "the store %s of user %u can be changed by other users: its mode is %04o",
+                        where, (unsigned)status.st_uid, (unsigned)status.st_mode & 07777);
 }
 
 /* Switches O_DIRECT on where the file takes it at our alignment. */
@@ -257,7 +277,9 @@ static int local_open(struct storage **out, const char *where,
         error = local_fail("could not open the store", where);
         goto close_local;
     }
-    error = open_engine(local, options);
+    error = options->is_ours_alone ? check_owner(local, where) : 0;
+    if (error == 0)
+        error = open_engine(local, options);
     if (error != 0)
         goto close_local;
     local->direct_text = probe_direct(local);

@@ -70,6 +70,7 @@ struct storage_options {
     bool force_pwrite;    /* do not try io_uring */
     uint32_t num_threads; /* of the pwrite engine; 0: 4 */
     bool read_only;       /* offline readers: no lock is needed, nothing is created */
+    bool is_ours_alone;   /* ERR_DENIED where other users could change the root; see local.c */
     uint16_t io_priority; /* of writes, from storage_io_priority_parse; 0: that of the process */
     bool is_quiet;        /* what was chosen is logged for debugging only */
 };

@@ -3,10 +3,11 @@
 # what to do, ends with 78 ("do not retry"), and harms nothing that was saved before. Method: one
 # good run makes checkpoints; then one case after the other with one thing wrong. Each must end
 # with 78 and print exactly one error line, which matches the case's pattern. At the end the
-# checkpoints are those from before, verify, and the good run is found finished.
+# checkpoints are those from before, verify, and the good run is found finished. And a ckptd that is
+# given a store which is not safe with it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 24
+plan 26
 make_tiny
 start_ckptd
 
@@ -74,6 +75,13 @@ refused "another order of sums than the run was created with is refused" 'micro_
     --job.run tiny --canonical.micro_batches 3 --training.steps 40
 ends_with 75 "no ckptd on the address may be there later: run again" "$tmp/nobody" \
     --ckptd.address "unix:$tmp/nobody"
+
+mkdir -m 777 "$tmp/open"
+check_exit 78 "a ckptd does not serve a store that everybody may change" \
+    timeout 10 "$BUILD/ckptd" --listen "unix:$tmp/x" --store "$tmp/open" \
+    --memory.pool_bytes 64MiB --memory.segment_bytes 1MiB
+check_equal "and says which, and what to do" \
+    "$(grep -c "$tmp/open of user.*0777 (chmod go-w" "$tmp/check.log")" 1
 
 catalog >"$tmp/after.txt"
 check "the checkpoints are those from before" cmp "$tmp/before.txt" "$tmp/after.txt"

@@ -85,6 +85,23 @@ static int count_real_entries(const char *path)
     return count;
 }
 
+/* Runs `check` in a child; what it asserts with CHECK ends the child, and the case. */
+static void in_child(void (*check)(const char *where), const char *where)
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        check(where);
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77)
+        skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 static void test_local__open_makes_the_root_and_what_is_above_it(void **state)
 {
     struct bed *bed = *state;
@@ -107,6 +124,69 @@ static void test_local__open_refuses_a_path_that_is_no_directory(void **state)
     assert_int_equal(storage_open(&storage, &storage_local, bed->where, NULL), ERR_INVALID);
     assert_int_equal(storage_open(&storage, &storage_local, "", NULL), ERR_INVALID);
     assert_null(storage);
+}
+
+/* What a daemon asks for; 0 or the error. Others open it whatever it says. */
+static int open_ours_alone(const char *where)
+{
+    struct storage *storage;
+    int error = storage_open(&storage, &storage_local, where,
+                             &(struct storage_options){.is_ours_alone = true});
+    if (error == 0)
+        storage_close(storage);
+    storage_close(open_store(where));
+    CHECK(storage_open(&storage, &storage_local, where,
+                       &(struct storage_options){.read_only = true}) == 0);
+    storage_close(storage);
+    return error;
+}
+
+static void test_local__a_root_that_others_may_change_is_refused_to_who_asks(void **state)
+{
+    const struct bed *bed = *state;
+    static const struct {
+        mode_t mode;
+        int error;
+    } cases[] = {{0700, 0},  {0755, 0},  {0775, ERR_DENIED},  {0777, ERR_DENIED},
+                 {01777, 0}, {01775, 0}, {02775, ERR_DENIED}, {0757, ERR_DENIED}};
+    mode_t before = umask(0);
+    assert_int_equal(open_ours_alone(bed->where), 0); /* made now, and not for others to change */
+    umask(before);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(chmod(bed->where, cases[i].mode), 0);
+        assert_int_equal(open_ours_alone(bed->where), cases[i].error);
+        if (cases[i].error != 0)
+            assert_true(strstr(report_line(), bed->where) && strstr(report_line(), "chmod go-w"));
+    }
+}
+
+static void test_local__a_root_of_another_user_is_refused_to_who_asks(void **state)
+{
+    const struct bed *bed = *state;
+    storage_close(open_store(bed->where));
+    if (geteuid() != 0 || chown(bed->where, 12345, 12345) != 0) {
+        print_message("# skipped: giving a store to another user needs root\n");
+        skip();
+    }
+    assert_int_equal(open_ours_alone(bed->where), ERR_DENIED);
+    assert_true(strstr(report_line(), bed->where) && strstr(report_line(), "user 12345"));
+}
+
+static void check_root_of_root(const char *where)
+{
+    if (geteuid() != 0)
+        _exit(77);
+    CHECK(mkdir(where, 0755) == 0 && chdir(where) == 0); /* what is above is for root alone */
+    CHECK(setgid(12345) == 0 && setuid(12345) == 0);
+    struct storage *storage; /* that nothing can be written there is for the lock to say */
+    CHECK(storage_open(&storage, &storage_local, ".",
+                       &(struct storage_options){.is_ours_alone = true}) == 0);
+    storage_close(storage);
+}
+
+static void test_local__a_root_of_root_is_refused_to_nobody(void **state)
+{
+    in_child(check_root_of_root, ((struct bed *)*state)->where);
 }
 
 static void test_local__read_only_store_creates_nothing(void **state)
@@ -268,23 +348,6 @@ static void test_local__lock_of_a_killed_process_is_free(void **state)
 }
 
 /* ---- systems that refuse things; each in a child of its own ---- */
-
-/* Runs `check` in a child; what it asserts with CHECK ends the child, and the case. */
-static void in_child(void (*check)(const char *where), const char *where)
-{
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        check(where);
-        _exit(0);
-    }
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    if (WEXITSTATUS(status) == 77)
-        skip();
-    assert_int_equal(WEXITSTATUS(status), 0);
-}
 
 static void mount_or_skip(const char *type, const char *options, const char *where)
 {
@@ -520,6 +583,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(test_local__open_makes_the_root_and_what_is_above_it),
         CASE(test_local__open_refuses_a_path_that_is_no_directory),
+        CASE(test_local__a_root_that_others_may_change_is_refused_to_who_asks),
+        CASE(test_local__a_root_of_another_user_is_refused_to_who_asks),
+        CASE(test_local__a_root_of_root_is_refused_to_nobody),
         CASE(test_local__read_only_store_creates_nothing),
         CASE(test_local__links_are_not_followed),
         CASE(test_local__a_planted_fifo_does_not_hang_a_reader),
