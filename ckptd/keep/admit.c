@@ -403,7 +403,6 @@ static int list_again(const struct admission *admission)
         return 0;
     if (!catalog_take_out(checkpoint))
         return report_error(ERR_BUSY, "try again", "a load that had begun before is still open");
-    manifest_free(checkpoint->manifest);
     *checkpoint = (struct checkpoint){.run = checkpoint->run, .pinned = checkpoint->pinned};
     catalog_enter(checkpoint, summary);
     log_info("catalog", "run %s, step %llu, attempt %llu is out of quarantine",
