@@ -101,6 +101,37 @@ bool run_name_valid(const char *name)
            length;
 }
 
+/* Nothing of it is in the store or in work: what began it came to nothing. Nobody has it but who
+ * looks for it by its name. */
+static bool is_vacant(const struct run *run)
+{
+    return !run->checkpoints && !run->saves && !run->attempt && run->newest_attempt == 0 &&
+           run->adopting == 0 && run->unreadable.code == 0 && !run->opening.call &&
+           !run->take.busy && !run->describing && !run->pruning;
+}
+
+/* A new one, or at the limit a vacant one. ERR_BUSY. */
+static int find_room(struct run **out, struct service *service)
+{
+    struct run *run = NULL;
+    if (service->num_runs < service->config->limit_runs) {
+        *out = run = calloc(1, sizeof *run);
+        if (!run)
+            return report_error(ERR_MEMORY, NULL, "no memory for a run");
+        run->service = service;
+        run->tag = ++service->num_runs;
+        run->next = service->runs;
+        service->runs = run;
+        return 0;
+    }
+    for (run = service->runs; run && !is_vacant(run); run = run->next)
+        continue;
+    *out = run;
+    return run ? 0
+               : report_error(ERR_BUSY, "raise limits.runs", "the store holds %u runs already",
+                              service->num_runs);
+}
+
 int run_find(struct run **out, struct service *service, const char *name, bool create)
 {
     struct run *run = service->runs;
@@ -110,18 +141,11 @@ int run_find(struct run **out, struct service *service, const char *name, bool c
         if (!run_name_valid(name))
             return report_error(ERR_INVALID, "use letters, digits, '.', '_' and '-', at most 100",
                                 "\"%.120s\" cannot name a run", name);
-        if (service->num_runs >= service->config->limit_runs)
-            return report_error(ERR_BUSY, "raise limits.runs", "the store holds %u runs already",
-                                service->num_runs);
-        run = calloc(1, sizeof *run);
-        if (!run)
-            return report_error(ERR_MEMORY, NULL, "no memory for a run");
+        int error = find_room(&run, service);
+        if (error != 0)
+            return error;
         snprintf(run->name, sizeof run->name, "%s", name);
-        run->service = service;
-        run->tag = ++service->num_runs;
         commit_init(&run->machine, 0);
-        run->next = service->runs;
-        service->runs = run;
     }
     if (!run)
         return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "the run \"%.120s\" is not known",

@@ -314,6 +314,28 @@ static void test_admit__files_of_another_user_are_refused(void **state)
     assert_int_equal(adopt(bed, manifest), 0);
 }
 
+static void test_admit__what_was_refused_takes_no_run_from_others(void **state)
+{
+    struct bed *bed = *state;
+    static const char *const strange[] = {"\"run\":\"one\"", "\"run\":\"two\""};
+    char store[200];
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    bed_stop(bed);
+    bed->config.limit_runs = 1;
+    assert_int_equal(bed_start(bed), 0);
+    for (size_t i = 0; i < 2; i++) {
+        char *text = forged("\"run\":\"" RUN "\"", strange[i]);
+        assert_int_equal(adopt(bed, text), ERR_NOT_FOUND); /* it has no directory */
+        free(text);
+    }
+    put_shards(bed, store);
+    assert_int_equal(adopt(bed, manifest), 0);
+    char *text = forged("\"run\":\"" RUN "\"", strange[0]);
+    assert_int_equal(adopt(bed, text), ERR_BUSY); /* now there is one */
+    free(text);
+    assert_int_equal(num_listed(bed), 1);
+}
+
 /* ---- what is cut off ---- */
 
 /* One Adopt in which operation `number` of the daemon's life fails, and, `cut`, all after it and
@@ -416,6 +438,7 @@ int main(void)
         CASE(test_admit__a_manifest_that_lies_is_refused),
         CASE(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused),
         CASE(test_admit__files_of_another_user_are_refused),
+        CASE(test_admit__what_was_refused_takes_no_run_from_others),
         CASE(test_admit__an_operation_that_fails_leaves_it_whole_or_gone),
         CASE(test_admit__a_power_cut_leaves_it_whole_or_gone),
         CASE(test_admit__what_was_put_right_is_served_again),
