@@ -25,6 +25,7 @@
 #define LIST_PAGE_MAX 16384u      /* checkpoints in one answer; the others are on further pages */
 #define LIST_ENTRY_BYTES_MAX 240u /* of a whole one on the wire: run, nonce, time, numbers */
 _Static_assert(LIST_PAGE_MAX *LIST_ENTRY_BYTES_MAX < RPC_MESSAGE_BYTES_MAX, "a page is one reply");
+#define LIST_UNREADABLE_MAX 256u /* runs that could not be read, in a list; Status has all */
 
 #define LIST_DAMAGED_BYTES_MAX (LIST_ENTRY_BYTES_MAX + sizeof((struct checkpoint *)0)->damage + 16u)
 
@@ -81,6 +82,7 @@ static void do_hello(struct service *service, struct rpc_call *call,
 struct page {
     Holdfast__V1__CheckpointSummary *summaries, **pointers;
     uint32_t count;
+    size_t room; /* bytes of the answer; damage has a text that makes its entry longer */
     char next[STORAGE_KEY_MAX];
 };
 
@@ -107,22 +109,42 @@ static int find_page(struct run **out_run, struct checkpoint **out, struct servi
     return error;
 }
 
+static Holdfast__V1__CheckpointSummary *add_entry(struct page *page)
+{
+    Holdfast__V1__CheckpointSummary *entry = &page->summaries[page->count];
+    page->pointers[page->count++] = entry;
+    return entry;
+}
+
+/* Nobody knows which checkpoints they have, but that they are there. */
+static void add_unreadable(struct page *page, const struct service *service)
+{
+    for (struct run *run = service->runs; run && page->count < LIST_UNREADABLE_MAX;
+         run = run->next) {
+        if (run->unreadable.code == 0)
+            continue;
+        Holdfast__V1__CheckpointSummary *entry = add_entry(page);
+        holdfast__v1__checkpoint_summary__init(entry);
+        entry->run = run->name;
+        entry->durability = "damaged";
+        entry->damage = run->unreadable.message;
+        page->room -= LIST_ENTRY_BYTES_MAX + strlen(entry->damage);
+    }
+}
+
 /* From `checkpoint` of `run` on, to the end of the run or of all of them. */
 static int fill_page(struct page *page, struct run *run, struct checkpoint *checkpoint,
                      bool one_run)
 {
     const struct checkpoint *last = NULL;
-    size_t room = RPC_MESSAGE_BYTES_MAX; /* damage has a text that makes its entry longer */
-    while (run && page->count < LIST_PAGE_MAX && room > LIST_DAMAGED_BYTES_MAX) {
+    while (run && page->count < LIST_PAGE_MAX && page->room > LIST_DAMAGED_BYTES_MAX) {
         if (!checkpoint) {
             run = one_run ? NULL : run->next;
             checkpoint = run ? run->checkpoints : NULL;
             continue;
         }
-        catalog_summary(&page->summaries[page->count], checkpoint);
-        page->pointers[page->count] = &page->summaries[page->count];
-        page->count++;
-        room -= LIST_ENTRY_BYTES_MAX + strlen(checkpoint->damage);
+        catalog_summary(add_entry(page), checkpoint);
+        page->room -= LIST_ENTRY_BYTES_MAX + strlen(checkpoint->damage);
         last = checkpoint;
         checkpoint = checkpoint->next;
     }
@@ -138,13 +160,16 @@ static void do_list(struct service *service, struct rpc_call *call,
     Holdfast__V1__ListReply reply = HOLDFAST__V1__LIST_REPLY__INIT;
     struct run *run = NULL;
     struct checkpoint *checkpoint = NULL;
-    uint32_t room =
-        service->num_checkpoints < LIST_PAGE_MAX ? service->num_checkpoints : LIST_PAGE_MAX;
-    struct page page = {.summaries = calloc(room + 1, sizeof *page.summaries),
-                        .pointers = calloc(room + 1, sizeof *page.pointers)};
+    uint32_t most = service->num_checkpoints + LIST_UNREADABLE_MAX;
+    most = most < LIST_PAGE_MAX ? most : LIST_PAGE_MAX;
+    struct page page = {.summaries = calloc(most, sizeof *page.summaries),
+                        .pointers = calloc(most, sizeof *page.pointers),
+                        .room = RPC_MESSAGE_BYTES_MAX};
     int error = page.summaries && page.pointers
                     ? find_page(&run, &checkpoint, service, request)
                     : report_error(ERR_MEMORY, NULL, "no memory for a list");
+    if (error == 0 && !request->run[0] && !request->page[0])
+        add_unreadable(&page, service);
     if (error == 0)
         error = fill_page(&page, run, checkpoint, request->run[0]);
     reply.checkpoints = page.pointers;
@@ -321,8 +346,13 @@ static json_t *describe_sessions(const struct service *service)
 
 static json_t *describe_catalog(const struct service *service)
 {
-    return json_pack("{s:i, s:i}", "runs", (int)service->num_runs, "checkpoints",
-                     (int)service->num_checkpoints);
+    json_t *unreadable = json_array();
+    for (const struct run *run = service->runs; run; run = run->next)
+        if (run->unreadable.code != 0)
+            json_array_append_new(unreadable, json_pack("{s:s, s:s}", "run", run->name, "reason",
+                                                        run->unreadable.message));
+    return json_pack("{s:i, s:i, s:o}", "runs", (int)service->num_runs, "checkpoints",
+                     (int)service->num_checkpoints, "unreadable", unreadable);
 }
 
 static json_t *describe_totals(const struct service *service)

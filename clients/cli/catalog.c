@@ -50,8 +50,11 @@ static void print_row(const struct row *row, bool is_first)
     char name[200], safe[200], size[32], text[160], time[40];
     if (is_first)
         printf("%-32s %6s  %11s  %-20s  %s\n", "CHECKPOINT", "RANKS", "SIZE", "TIME", "STATE");
-    snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
-             (unsigned long long)row->attempt);
+    if (row->attempt == 0) /* the whole run cannot be read */
+        snprintf(name, sizeof name, "%s", row->run);
+    else
+        snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
+                 (unsigned long long)row->attempt);
     text_safe(safe, sizeof safe, name);
     text_safe(text, sizeof text, row->damage[0] != '\0' ? row->damage : row->durability);
     if (row->damage[0] != '\0')

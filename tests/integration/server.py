@@ -124,6 +124,30 @@ def same_answers(world):
              answers[0] == answers[1] and len(set(files)) < 2, answers)
 
 
+def unreadable(world):
+    """A run whose attempts nobody can list, beside others."""
+    world.stop()
+    attempts = os.path.join(world.store, world.run, "attempts")
+    os.rename(attempts, attempts + ".away")
+    os.symlink("attempts.away", attempts)  # links are not followed
+    others = {entry["run"] for entry in world.listed()} - {world.run}
+    world.launch()
+    entries = world.listed(*world.where)
+    test("a list names a run that cannot be read, and the others",
+         [e["damage"] != "" for e in entries if e["run"] == world.run] == [True] and
+         {e["run"] for e in entries} == others | {world.run}, entries)
+    text = world.cli("list", *world.where)[1]
+    test("for people as the run", f"\n{world.run} " in text and "DAMAGED: the run" in text, text)
+    catalog = json.loads(world.cli("status", *world.where, "--json")[1])["catalog"]
+    test("and so does the status",
+         [run["run"] for run in catalog["unreadable"]] == [world.run] and
+         "could not be read" in catalog["unreadable"][0]["reason"], catalog)
+    world.stop()
+    os.unlink(attempts)
+    os.rename(attempts + ".away", attempts)
+    world.launch()
+
+
 def out_of_reach(world):
     code, _, err = world.cli("verify", world.run, "--server", f"unix:{world.folder}/nobody")
     test("a server that is not there is named", code == 69 and "start ckptd" in err, err)
@@ -438,6 +462,7 @@ def main():
         released(world)
         killed_tools(world)
         killed_servers(world)
+        unreadable(world)
         out_of_reach(world)
     finally:
         world.close()

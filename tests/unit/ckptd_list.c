@@ -124,6 +124,29 @@ static void test_list__pages_hold_every_checkpoint_once_and_in_order(void **stat
     assert_int_equal(pages, 1);
 }
 
+/* It was there when the service began, and could not be read. */
+static void test_list__a_run_that_cannot_be_read_is_named_once(void **state)
+{
+    struct bed *bed;
+    struct run *run;
+    Holdfast__V1__ListReply *page;
+    uint32_t pages;
+    fill(state);
+    bed = *state;
+    assert_int_equal(run_find(&run, bed->service, "broken", true), 0);
+    fault_take(&run->unreadable, report_error(ERR_IO, NULL, "the disk is gone"));
+    assert_int_equal(serve(bed), 0);
+    assert_int_equal(get_page(bed, "", "", &page), 0);
+    assert_string_equal(page->checkpoints[0]->run, "broken");
+    assert_string_equal(page->checkpoints[0]->damage, "the disk is gone");
+    assert_string_equal(page->checkpoints[0]->durability, "damaged");
+    assert_int_equal(page->checkpoints[0]->attempt, 0);
+    FREE_REPLY(page);
+    assert_int_equal(list_all(bed, "", &pages), 1 + MANY + 2 * FEW);
+    assert_int_equal(list_all(bed, "many", &pages), MANY);
+    assert_int_equal(get_page(bed, "broken", "", &page), ERR_IO);
+}
+
 static void test_list__pages_of_damage_are_shorter(void **state)
 {
     struct bed *bed = *state;
@@ -161,6 +184,8 @@ int main(void)
         CASE(test_list__pages_hold_every_checkpoint_once_and_in_order),
         cmocka_unit_test_setup_teardown(test_list__pages_of_damage_are_shorter, set_up_damaged,
                                         bed_tear_down),
+        cmocka_unit_test_teardown(test_list__a_run_that_cannot_be_read_is_named_once,
+                                  bed_tear_down),
         CASE(test_list__a_page_begins_behind_a_checkpoint_that_is_gone),
         CASE(test_list__what_names_no_page_is_refused),
     };
