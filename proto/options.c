@@ -409,24 +409,35 @@ static const char *expand_short(const char *key, const char *const *short_keys)
     return key;
 }
 
+/* Behind the dashes; NULL: it is positional. A short key of one letter may have one dash. */
+static const char *find_key(const char *argument, const char *const *short_keys)
+{
+    if (strncmp(argument, "--", 2) == 0)
+        return argument + 2;
+    if (argument[0] != '-' || argument[1] == '\0' || argument[2] != '\0')
+        return NULL;
+    const char *letter = argument + 1;
+    return expand_short(letter, short_keys) != letter ? letter : NULL;
+}
+
 int options_read_args(const struct options *options, int *argc, char **argv,
                       const char *const *short_keys)
 {
     int kept = 1;
     bool ended = false; /* by "--" */
     for (int i = 1; i < *argc; i++) {
-        if (ended || strncmp(argv[i], "--", 2) != 0) {
+        const char *text = ended ? NULL : find_key(argv[i], short_keys);
+        if (text == NULL) {
             argv[kept++] = argv[i];
             continue;
         }
-        if (argv[i][2] == '\0') {
+        if (text[0] == '\0') {
             ended = true;
             continue;
         }
         char key[OPTION_KEY_MAX + 1];
-        const char *equals = strchr(argv[i], '=');
-        snprintf(key, sizeof(key), "%.*s", equals ? (int)(equals - argv[i] - 2) : OPTION_KEY_MAX,
-                 argv[i] + 2);
+        const char *equals = strchr(text, '=');
+        snprintf(key, sizeof(key), "%.*s", equals ? (int)(equals - text) : OPTION_KEY_MAX, text);
         bool used = false;
         int error = set_argument(options, expand_short(key, short_keys), equals ? equals + 1 : NULL,
                                  i + 1 < *argc ? argv[i + 1] : NULL, &used);

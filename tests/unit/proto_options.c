@@ -189,6 +189,9 @@ static void test_options__arguments_come_in_all_their_forms(void **state)
     assert_false(settings.enable);
     assert_int_equal(settings.steps, 12);
     assert_true(settings.verbose);
+    assert_int_equal(read_args(rest, "--no_verbose -v -steps -x - -- -v", short_keys), 0);
+    assert_true(settings.verbose);
+    assert_string_equal(rest, "-steps -x - -v");
     assert_int_equal(read_args(rest, "--checkpoint.enable next", NULL), 0);
     assert_true(settings.enable);
     assert_string_equal(rest, "next");
