@@ -94,6 +94,8 @@ static int list_store(const struct cli *cli)
     struct storage *store = NULL;
     struct catalog catalog = {0};
     int error = store_open(&store, cli);
+    if (error == 0 && cli->num_args > 0)
+        error = store_need_run(store, cli->args[0]);
     if (error == 0)
         error = catalog_read(&catalog, store, cli->num_args > 0 ? cli->args[0] : "");
     if (error == 0)

@@ -160,6 +160,8 @@ int store_open(struct storage **out, const struct cli *cli); /* for reading */
 int store_open_writable(struct storage **out, const struct cli *cli);
 /* For the only one that writes. ERR_BUSY: `option` names the ckptd that may do the work. */
 int store_lock(struct storage *store, const char *option);
+/* ERR_NOT_FOUND: the store has no run of that name. */
+int store_need_run(struct storage *store, const char *run);
 /* Reads the summaries of one run, or of all with run "". */
 int catalog_read(struct catalog *out, struct storage *store, const char *run);
 void catalog_free(struct catalog *catalog);

@@ -252,6 +252,8 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
     struct storage *store = NULL;
     struct catalog catalog = {0};
     int error = cli->is_dry_run ? store_open(&store, cli) : store_open_writable(&store, cli);
+    if (error == 0)
+        error = store_need_run(store, run);
     if (error == 0 && !cli->is_dry_run)
         error = store_lock(store, "--server");
     if (error == 0 && !cli->is_dry_run) /* what an earlier prune left when it was killed */

@@ -56,18 +56,14 @@ static int for_all_runs(struct space *space, const struct selection *selection,
                         int (*look)(struct space *space, const char *run))
 {
     struct names names = {0};
-    bool is_found = selection->run[0] == '\0';
-    int error = storage_list(space->store, "", add_directory, &names);
+    int error = selection->run[0] != '\0' ? store_need_run(space->store, selection->run) : 0;
+    if (error == 0)
+        error = storage_list(space->store, "", add_directory, &names);
     for (size_t i = 0; i < names.count && error == 0; i++) {
-        if (!is_wanted(names.list[i], selection))
-            continue;
-        is_found = true;
-        error = look(space, names.list[i]);
+        if (is_wanted(names.list[i], selection))
+            error = look(space, names.list[i]);
     }
     free(names.list);
-    if (error == 0 && !is_found)
-        error = report_error(ERR_NOT_FOUND, "see `ckpt-cli list`", "the store has no run '%s'",
-                             selection->run);
     return error;
 }
 

@@ -230,6 +230,28 @@ static int compare_entries(const void *left, const void *right)
     return (a->step < b->step) - (a->step > b->step);
 }
 
+struct sought {
+    const char *run;
+    bool is_found;
+};
+
+static int visit_sought(void *user, const struct storage_entry *entry)
+{
+    struct sought *sought = user;
+    sought->is_found = sought->is_found || (entry->is_dir && strcmp(entry->name, sought->run) == 0);
+    return 0;
+}
+
+int store_need_run(struct storage *store, const char *run)
+{
+    struct sought sought = {.run = run};
+    int error = storage_list(store, "", visit_sought, &sought);
+    if (error == 0 && !(sought.is_found && shard_run_is_valid(run)))
+        error =
+            report_error(ERR_NOT_FOUND, "see `ckpt-cli list`", "the store has no run '%s'", run);
+    return error;
+}
+
 int catalog_read(struct catalog *out, struct storage *store, const char *run)
 {
     struct visit visit = {out, store, run};

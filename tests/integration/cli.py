@@ -325,7 +325,7 @@ def diff_compares_other_world_sizes_by_digest_and_other_values_by_reading(bed):
 
 @test
 def exit_codes_are_the_documented_ones(bed):
-    store = ("--store", bed.store)
+    store, server = ("--store", bed.store), ("--server", bed.server)
     commands = re.findall(r"^  ([a-z]+) ", cli("--help"), re.M)
     assert {"list", "prune", "watch", "health"} < set(commands), commands
     for command in commands:
@@ -352,7 +352,11 @@ def exit_codes_are_the_documented_ones(bed):
         ["show", "trip@9", *store],
         ["show", "trip@1-a9", *store],
         ["list", "--store", bed.root + "/nothing"],
-        ["show", "trip@9", "--server", bed.server],
+        *(["list", "nobody", *where] for where in (store, server)),
+        *(["du", "nobody", *where] for where in (store, server)),
+        *(["prune", "nobody", "--keep-last", "1", "--dry-run", *where]
+          for where in (store, server)),
+        ["show", "trip@9", *server],
     ):
         cli(*absent, want=66)
     for command in (["list"], ["show", "trip"], ["status"], ["health"], ["verify", "trip"],
