@@ -95,7 +95,8 @@ static int read_json(json_t **out, int folder, const char *name, size_t most)
     int error = 0;
     *out = NULL;
     if (fd < 0 && errno == ENOENT)
-        return report_error(ERR_NOT_FOUND, NULL, "there is no %s", name);
+        return report_error(ERR_NOT_FOUND, "FOLDER is a model as Hugging Face has it",
+                            "the folder has no %s", name);
     if (fd < 0 || fstat(fd, &status) != 0)
         error = report_errno(ERR_IO, "could not read a file of the model", name);
     else if (!S_ISREG(status.st_mode))

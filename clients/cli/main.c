@@ -61,7 +61,7 @@ static const struct option settings[] = {
     [WEIGHTS_ONLY] = OPTION_BOOL(struct cli, is_weights_only, "weights-only", "false",
                                  "leave the optimizer's tensors out"),
     [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false",
-                          "replace an existing file; of convert: an unfinished checkpoint"),
+                          "replace what was left unfinished; of export also a file that exists"),
     [QUICK] = OPTION_BOOL(struct cli, is_quick, "quick", "false",
                           "manifest, sizes, headers and checksum tables only, no data"),
     [RELEASE] = OPTION_BOOL(struct cli, is_released, "release", "false",
@@ -185,6 +185,8 @@ static const struct command {
 };
 #define NUM_COMMANDS (sizeof commands / sizeof *commands)
 
+static const char CHECKPOINT_NOTE[] =
+    "CHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n";
 static const char EXIT_CODES[] =
     "Exit codes: 0 fine; 1 damage or difference found; 2 wrong command line; 65 unknown format\n"
     "version; 66 no such store, run or checkpoint; 69 server unavailable; 70 out of memory or a\n"
@@ -198,23 +200,38 @@ static void print_help(FILE *out)
         fprintf(out, "  %-7s %-25s %s\n", commands[i].name, commands[i].arguments,
                 commands[i].summary);
     fprintf(out,
-            "\nCHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n"
-            "Without --store and --server: the server unix:/tmp/holdfast-UID/ckptd.sock.\n"
+            "\n%sWithout --store and --server: the server unix:/tmp/holdfast-UID/ckptd.sock.\n"
             "`ckpt-cli COMMAND --help` lists its options.\n\n%s",
-            EXIT_CODES);
+            CHECKPOINT_NOTE, EXIT_CODES);
+}
+
+/* Is its default more than not to have been given? */
+static bool has_default(const struct option *option)
+{
+    return option->type != OPTION_TYPE_BOOL && option->text_default[0] != '\0' &&
+           strcmp(option->text_default, "0") != 0;
+}
+
+static void print_setting(const struct option *option)
+{
+    printf("  --%-13s %s", option->key, option->help);
+    if (option->choices != NULL)
+        printf(": %s", option->choices);
+    if (has_default(option))
+        printf(" (default %s)", option->text_default);
+    printf("\n");
 }
 
 static void print_command_help(const struct command *command)
 {
-    printf("usage: ckpt-cli %s %s\n%s\n\n", command->name, command->arguments, command->summary);
+    printf("usage: ckpt-cli %s %s%s[OPTIONS]\n%s\n\n", command->name, command->arguments,
+           command->arguments[0] != '\0' ? " " : "", command->summary);
     for (int i = 0; i < NUM_SETTINGS; i++) {
         if ((command->settings | ALWAYS) & BIT(i))
-            printf("  --%-13s %s%s%s\n", settings[i].key, settings[i].help,
-                   settings[i].choices != NULL ? ": " : "",
-                   settings[i].choices != NULL ? settings[i].choices : "");
+            print_setting(&settings[i]);
     }
-    printf("\n%sCHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n%s",
-           command->notes, EXIT_CODES);
+    printf("\n%s%s%s", command->notes,
+           strstr(command->arguments, "CHECKPOINT") != NULL ? CHECKPOINT_NOTE : "", EXIT_CODES);
 }
 
 static int exit_code(int error)
@@ -268,10 +285,12 @@ static const struct command *find_command(const char *name)
 static int check_usage(const struct command *command, struct cli *cli, const bool *is_set,
                        int num_args)
 {
+    char hint[64];
+    snprintf(hint, sizeof hint, "see `ckpt-cli %s --help`", command->name);
     for (int i = 0; i < NUM_SETTINGS; i++) {
         if (is_set[i] && ((command->settings | ALWAYS) & BIT(i)) == 0)
-            return report_error(ERR_INVALID, "see `ckpt-cli COMMAND --help`",
-                                "%s does not take --%s", command->name, settings[i].key);
+            return report_error(ERR_INVALID, hint, "%s does not take --%s", command->name,
+                                settings[i].key);
     }
     if (num_args < command->args_min || num_args > command->args_max)
         return report_error(ERR_INVALID, command->arguments[0] != '\0' ? command->arguments : NULL,

@@ -332,6 +332,10 @@ def exit_codes_are_the_documented_ones(bed):
         text = cli(command, "--help")
         assert f"usage: ckpt-cli {command} " in text and "--json" in text, text
         assert "Exit codes: 0" in text, text
+        assert text == cli(command, "-h")
+        usage = text.split("\n")[0]
+        assert (text.count("CHECKPOINT is") == 1) == ("CHECKPOINT" in usage), usage
+    assert "(default 5GiB)" in cli("export", "--help")
     for wrong in (
         ["dance"],
         ["verify", *store],
