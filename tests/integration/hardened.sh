@@ -5,7 +5,8 @@
 # made at the start, no page of its stack can be executed, and overruns of arrays and of copies
 # whose size is known end it. Method: readelf and nm of what was built.
 . "$(dirname "$0")/lib.sh"
-nm "$BUILD/ckptd" | grep -qE '__(asan|tsan)_init' && skip_all "sanitizers are there instead"
+nm "$BUILD/ckptd" | grep -qE '__(asan_init|tsan_init|ubsan_handle)' &&
+    skip_all "sanitizers are there instead"
 command -v readelf >/dev/null || skip_all "no readelf (binutils)"
 built=(ckptd ckpt-cli trainer tokenizer libckpt.so.1)
 plan $((${#built[@]} * 2))
