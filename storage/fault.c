@@ -716,6 +716,16 @@ static int crash_object(struct fault *fault, struct fault_object *object)
     return error;
 }
 
+uint64_t storage_fault_operations(struct storage *storage)
+{
+    struct fault *fault = fault_of(storage);
+    CHECK(storage != NULL && fault->base.ops == &storage_fault);
+    pthread_mutex_lock(&fault->mutex);
+    uint64_t number = fault->num_operations;
+    pthread_mutex_unlock(&fault->mutex);
+    return number;
+}
+
 int storage_fault_crash(struct storage *storage)
 {
     struct fault *fault = fault_of(storage);

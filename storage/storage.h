@@ -319,5 +319,7 @@ int storage_rubbish_remove(struct storage *storage, const struct storage_group_k
  * closed; the storage itself works again and shows what a restart finds, as does a new open of the
  * wrapped back-end. Not to be called from a callback. */
 int storage_fault_crash(struct storage *storage);
+/* fault only: how many operations it has counted. */
+uint64_t storage_fault_operations(struct storage *storage);
 
 #endif

@@ -77,7 +77,6 @@ static inline int open_with_story(void **state)
 struct told {
     bool saved[LAST_STEP + 1];
     bool pinned, was_pruned; /* asked for; whatever the answer */
-    bool went_well;
 };
 
 /* Did all ranks hear that it was committed? */
@@ -107,21 +106,17 @@ static inline void live_through(struct bed *bed, struct told *told)
     memset(told, 0, sizeof *told);
     if (bed_start(bed) != 0)
         return;
-    told->went_well = load_all(bed, -1, NULL) == 0;
+    load_all(bed, -1, NULL);
     if (open_attempt(bed, RANKS) == 0 && peers_open(peers, bed, RANKS) == 0) {
-        for (uint64_t step = LAST_STEP - 1; step <= LAST_STEP; step++) {
+        for (uint64_t step = LAST_STEP - 1; step <= LAST_STEP; step++)
             told->saved[step] = story_save(bed, step);
-            told->went_well = told->went_well && told->saved[step];
-        }
         peers_close(peers, RANKS);
-    } else {
-        told->went_well = false;
     }
     if (told->saved[LAST_STEP - 1])
         told->pinned = bed_pin(bed, LAST_STEP - 1, false) == 0;
     told->was_pruned = true;
-    told->went_well = prune(bed, 2) == 0 && told->pinned && told->went_well;
-    told->went_well = load_all(bed, -1, NULL) == 0 && told->went_well;
+    prune(bed, 2);
+    load_all(bed, -1, NULL);
 }
 
 /* ---- afterwards ---- */
