@@ -733,8 +733,8 @@ static void forget_checkpoints(struct run *run)
     }
 }
 
-/* Every call that names the run is answered with the reason: its newest checkpoint may be among those
- * that could not be read, and a load would resume from an older one. */
+/* Every call that names the run is answered with the reason: its newest checkpoint may be among
+ * those that could not be read, and a load would resume from an older one. */
 static void refuse_run(struct run *run, int error)
 {
     forget_checkpoints(run);
