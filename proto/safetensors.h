@@ -18,7 +18,7 @@
 
 #define SAFETENSORS_HEADER_BYTES_MAX (16u << 20) /* some 100,000 tensors */
 /* Of one header, or of the index of several files: a tensor has three objects and arrays and eleven
- * commas at most. What is at both limits is read with some 250 MiB. */
+ * commas at most. At both limits `ckpt-cli import` takes 206 MiB (objects and zeros, 4.7 MB). */
 #define SAFETENSORS_CONTAINERS_MAX (1u << 19)
 #define SAFETENSORS_COMMAS_MAX (1u << 21)
 

@@ -20,9 +20,8 @@ struct convert {
     const char *verb;
     struct checkpoint checkpoint; /* the source */
     struct writer writer;
-    struct cli
-        target;       /* as of a command on the store to write; with `server` where one serves it */
-    uint32_t *old_of; /* index of the source's table, per tensor of the new one; NULL: the same */
+    struct cli target; /* as of a command on the store to write; `server` where one serves it */
+    uint32_t *old_of;  /* index of the source's table, per tensor of the new one; NULL: the same */
     char mesh_json[96];
     struct progress progress;
 };

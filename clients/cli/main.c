@@ -104,13 +104,11 @@ static const struct option settings[] = {
     [NUM_SETTINGS] = OPTION_END,
 };
 
-#define OUTPUT_NOTES                                                                             \
-    "A STORE that is a directory is locked meanwhile. That of a running ckptd is named by its\n" \
-    "socket, unix:/PATH: as with import the files are written beside what it serves, and it "    \
-    "takes\n"                                                                                    \
-    "them over at the end. It refuses a step that could be a trainer's own: of the newest "      \
-    "attempt\n"                                                                                  \
-    "of a run that is being trained there.\n"
+#define OUTPUT_NOTES                                                                            \
+    "A STORE that is a directory is locked meanwhile. That of a running ckptd is named by\n"    \
+    "its socket, unix:/PATH: as with import the files are written beside what it serves, and\n" \
+    "it takes them over at the end. It refuses a step that could be a trainer's own: of the\n"  \
+    "newest attempt of a run that is being trained there.\n"
 
 static const struct command {
     const char *name, *arguments, *summary;
@@ -145,9 +143,8 @@ static const struct command {
      "FOLDER holds config.json of a Llama and its weights in fp32, bf16 or fp16, which become\n"
      "fp32 exactly. A trainer with job.run = NAME starts from it: position 0 of its data, moments\n"
      "zero. With --store the store is locked meanwhile. With --server its ckptd goes on: files of\n"
-     "its own user (root creates them so) are written beside what it serves, and it takes them "
-     "over\n"
-     "at the end, or they are rubbish; --force is not needed then.\n"},
+     "its own user (root creates them so) are written beside what it serves, and it takes\n"
+     "them over at the end, or they are rubbish; --force is not needed then.\n"},
     {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
      1, 1,
      WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(WEIGHTS_ONLY) | BIT(FORCE),
