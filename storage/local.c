@@ -69,6 +69,16 @@ static int open_component(int directory, const char *name, int flags)
     return fd;
 }
 
+/* What root makes in a directory of somebody else is of that user, best effort: where a tool run as
+ * root takes the first lease, or writes a checkpoint, ckptd's user goes on. */
+static void give_to_owner_of(int parent, int made)
+{
+    struct stat above;
+    if (geteuid() == 0 && fstat(parent, &above) == 0 && above.st_uid != 0 &&
+        fchown(made, above.st_uid, above.st_gid) != 0)
+        log_debug("storage", "what root made stays root's: %s", strerror(errno));
+}
+
 /* A descriptor, or -1 with errno. `path` "" is the directory itself. */
 int local_open_beneath(int directory, const char *path, int flags)
 {
@@ -80,6 +90,8 @@ int local_open_beneath(int directory, const char *path, int flags)
         CHECK(strcmp(name, "..") != 0);
         int fd = open_component(at, name, rest != NULL ? O_PATH | O_DIRECTORY : flags);
         int number = errno;
+        if (fd >= 0 && rest == NULL && (flags & O_CREAT) != 0 && (flags & O_EXCL) != 0)
+            give_to_owner_of(at, fd);
         if (at != directory)
             close(at);
         errno = number;
@@ -101,16 +113,6 @@ static void cut_last(char *path)
     *(slash ? slash : path) = '\0';
 }
 
-/* A directory that root makes in one of somebody else is of that user, best effort: where a reader
- * run as root takes the first lease, or makes the first pin, ckptd's user makes the next. */
-static void give_to_owner_of(int parent, int made)
-{
-    struct stat above;
-    if (geteuid() == 0 && fstat(parent, &above) == 0 && above.st_uid != 0 &&
-        fchown(made, above.st_uid, above.st_gid) != 0)
-        log_debug("storage", "a directory stays root's: %s", strerror(errno));
-}
-
 /* Opens the directory `path` and makes what is missing of it. A descriptor, or -1 with errno. */
 static int make_directories(const struct local *local, const char *path)
 {
@@ -126,7 +128,7 @@ static int make_directories(const struct local *local, const char *path)
         if (is_made || errno == EEXIST)
             next = open_directory(fd, name);
         int number = errno;
-        if (is_made && next >= 0 && rest == NULL)
+        if (is_made && next >= 0)
             give_to_owner_of(fd, next);
         close(fd);
         errno = number;

@@ -57,7 +57,9 @@ int local_lock(struct storage *storage)
     int error = local_refuse_read_only(local);
     if (error != 0)
         return error;
-    int fd = local_open_beneath(local->root_fd, LOCK_NAME, O_RDWR | O_CREAT);
+    int fd = local_open_beneath(local->root_fd, LOCK_NAME, O_RDWR | O_CREAT | O_EXCL);
+    if (fd < 0 && errno == EEXIST)
+        fd = local_open_beneath(local->root_fd, LOCK_NAME, O_RDWR);
     if (fd < 0)
         return local_fail("could not open the lock file", LOCK_NAME);
     if (local_lock_file(fd) != 0) {

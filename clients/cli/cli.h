@@ -92,8 +92,8 @@ int server_show(ProtobufCMessage **out, const struct cli *cli, const struct sele
  * a directory, with cli->server set. ERR_NOT_FOUND, ERR_DENIED: it cannot be reached from here. */
 int server_find_store(struct cli *cli);
 /* Before so much is written into its store: there is room, and this process is one of ckptd's user
- * or root's. *out_owner: that user, as whom to create files. ERR_SPACE, ERR_DENIED. */
-int server_prepare_write(const struct cli *cli, uint64_t bytes, uid_t *out_owner);
+ * or root's, who creates files for the owner of the directory. ERR_SPACE, ERR_DENIED. */
+int server_prepare_write(const struct cli *cli, uint64_t bytes);
 /* Has it commit what was written there. A ckptd that goes away is waited for. After ERR_IO,
  * ERR_UNAVAILABLE and ERR_TIMEOUT nobody can tell whether it did. */
 int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool begins_run);

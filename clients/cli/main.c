@@ -143,7 +143,7 @@ static const struct command {
      "FOLDER holds config.json of a Llama and its weights in fp32, bf16 or fp16, which become\n"
      "fp32 exactly. A trainer with job.run = NAME starts from it: position 0 of its data, moments\n"
      "zero. With --store the store is locked meanwhile. With --server its ckptd goes on: files of\n"
-     "its own user (root creates them so) are written beside what it serves, and it takes\n"
+     "its own user (root gives them away) are written beside what it serves, and it takes\n"
      "them over at the end, or they are rubbish; --force is not needed then.\n"},
     {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
      1, 1,

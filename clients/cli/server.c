@@ -120,7 +120,7 @@ int server_find_store(struct cli *cli)
 
 /* ---- writing into it ---- */
 
-int server_prepare_write(const struct cli *cli, uint64_t bytes, uid_t *out_owner)
+int server_prepare_write(const struct cli *cli, uint64_t bytes)
 {
     json_t *status = NULL;
     char need[32], have[32];
@@ -141,7 +141,6 @@ int server_prepare_write(const struct cli *cli, uint64_t bytes, uid_t *out_owner
                             "the ckptd at %s runs as user %lld, and could not remove what user "
                             "%lld writes",
                             cli->server, (long long)uid, (long long)geteuid());
-    *out_owner = (uid_t)uid;
     return 0;
 }
 

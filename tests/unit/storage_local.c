@@ -399,12 +399,14 @@ static uid_t owner_of(const char *where, const char *name)
     return status.st_uid;
 }
 
-/* A reader run as root takes the first lease in a store of another user, who then takes one. */
+/* A tool run as root takes the first lease in a store of another user, and locks it, before he
+ * does. */
 static void check_roots_lease(const char *where)
 {
     const uid_t uid = 12345;
     char run[2 * BED_PATH_BYTES];
     struct storage *storage;
+    struct storage_object *object;
     struct storage_hold *root_lease, *lease;
     snprintf(run, sizeof(run), "%s/run", where);
     if (mkdir(where, 0755) != 0 || mkdir(run, 0755) != 0 || chown(where, uid, uid) != 0 ||
@@ -417,6 +419,11 @@ static void check_roots_lease(const char *where)
     CHECK(storage_group_lease(storage, &root_lease, "run/step-1", "root reads it") == 0);
     CHECK(storage_group_note(storage, STORAGE_PIN, "run/step-1", "root keeps it") == 0);
     CHECK(owner_of(where, "run/leases") == uid && owner_of(where, "run/pins") == uid);
+    CHECK(storage_object_create(storage, &object, "new/step/a", BYTES) == 0);
+    storage_object_close(storage, object);
+    CHECK(storage_lock(storage) == 0);
+    CHECK(owner_of(where, "new") == uid && owner_of(where, "new/step") == uid);
+    CHECK(owner_of(where, "new/step/a") == uid && owner_of(where, ".holdfast.lock") == uid);
     CHECK(setgid(uid) == 0 && setuid(uid) == 0);
     CHECK(storage_group_lease(storage, &lease, "run/step-1", "its user reads it") == 0);
     CHECK(storage_group_unnote(storage, STORAGE_PIN, "run/step-1") == 0);

@@ -307,29 +307,13 @@ static int refuse_others(struct writer *writer)
                : error;
 }
 
-/* What another user creates ckptd could not remove. So root creates as ckptd's user, and is root
- * where it reads: the source may be another's. */
-static int become(uid_t uid)
-{
-    if (geteuid() == uid || seteuid(uid) == 0)
-        return 0;
-    return report_errno(ERR_DENIED, "could not write as the user of ckptd", NULL);
-}
-
 static int take_lease(struct writer *writer)
 {
     char text[64];
-    uid_t user = geteuid();
-    int error =
-        server_prepare_write(writer->served, writer->manifest.summary.bytes, &writer->owner);
+    int error = server_prepare_write(writer->served, writer->manifest.summary.bytes);
     snprintf(text, sizeof text, "ckpt-cli writes it, process %ld\n", (long)getpid());
-    if (error == 0)
-        error = become(writer->owner);
-    if (error != 0)
-        return error;
-    error = storage_group_lease(writer->store, &writer->lease, writer->directory, text);
-    int failed = become(user);
-    return error != 0 ? error : failed;
+    return error == 0 ? storage_group_lease(writer->store, &writer->lease, writer->directory, text)
+                      : error;
 }
 
 int writer_open(struct writer *writer, const char *where, bool is_forced)
@@ -437,18 +421,6 @@ static void close_ended(struct writer *writer)
     }
 }
 
-static int create_object(struct target *target, const char *key)
-{
-    struct writer *writer = target->writer;
-    uid_t user = geteuid();
-    int error = writer->served != NULL ? become(writer->owner) : 0;
-    if (error != 0)
-        return error;
-    error = storage_object_create(writer->store, &target->object, key, target->geometry.file_bytes);
-    int failed = become(user);
-    return error != 0 ? error : failed;
-}
-
 int writer_shard(void *user, struct output_file **out)
 {
     struct writer *writer = user;
@@ -470,7 +442,8 @@ int writer_shard(void *user, struct output_file **out)
     if (error == 0)
         error = shard_key(key, sizeof key, &identity);
     if (error == 0)
-        error = create_object(target, key);
+        error =
+            storage_object_create(writer->store, &target->object, key, target->geometry.file_bytes);
     if (error != 0)
         return error;
     writer->num_opened++;

@@ -36,7 +36,6 @@ struct writer {
     /* The writer's own. */
     struct storage *store;
     struct storage_hold *lease; /* in a served store */
-    uid_t owner;                /* of what is created there */
     const char *where;          /* the store's directory */
     char directory[STORAGE_KEY_MAX];
     struct digest **digests; /* per worker, per tensor of the table */
