@@ -73,6 +73,18 @@ static char *other_nonce(void)
 
 /* ---- what fits ---- */
 
+/* The run's next attempt saves, and all of it outlives a restart. */
+static void train_on(struct bed *bed, uint64_t attempt, uint64_t step)
+{
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(bed->attempt, attempt);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, step));
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+}
+
 static void test_admit__what_fits_is_committed_and_trained_on(void **state)
 {
     struct bed *bed = *state;
@@ -87,13 +99,7 @@ static void test_admit__what_fits_is_committed_and_trained_on(void **state)
     assert_int_equal(step, 1);
     assert_int_equal(adopt(bed, manifest), 0); /* who did not hear the answer asks again */
     assert_int_equal(num_listed(bed), 1);
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(bed->attempt, 2);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
-    assert_true(save_step(peers, RANKS, 2));
-    peers_close(peers, RANKS);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
+    train_on(bed, 2, 2);
     assert_int_equal(num_listed(bed), 2);
     assert_int_equal(load_all(bed, 1, NULL), 0);
     char *text = read_text(store, STEP_DIR "/" MANIFEST_NAME);
@@ -195,13 +201,7 @@ static void test_admit__a_later_attempt_is_the_newest_where_nobody_trains(void *
     assert_int_equal(num_listed(bed), 2);
     assert_int_equal(load_all(bed, -1, &step), 0);
     assert_int_equal(step, 7);
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(bed->attempt, 4);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
-    assert_true(save_step(peers, RANKS, 7));
-    peers_close(peers, RANKS);
-    bed_stop(bed);
-    assert_int_equal(bed_start(bed), 0);
+    train_on(bed, 4, 7);
     assert_int_equal(num_listed(bed), 3);
     free(later);
 }

@@ -234,6 +234,7 @@ SERVED(serve_llama, set_llama)
 SERVED(serve_quick, set_quick)
 SERVED(serve_export, set_export)
 SERVED(serve_export_hf, set_export_hf)
+SERVED(serve_pin, set_pin)
 
 static void serve_dry(struct cli *cli, const struct world *world)
 {
@@ -242,14 +243,6 @@ static void serve_dry(struct cli *cli, const struct world *world)
     cli->num_args = 1;
     cli->keep_last = 3;
     cli->is_dry_run = true;
-}
-
-static void serve_pin(struct cli *cli, const struct world *world)
-{
-    serve_store(cli, world);
-    cli->args[0] = "run@1";
-    cli->num_args = 1;
-    strcpy(cli->note, "a note");
 }
 
 static void serve_watch(struct cli *cli, const struct world *world)
