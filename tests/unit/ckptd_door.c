@@ -5,8 +5,8 @@
  * leaves nothing open; ranks that are there save all the while. Method: the service and the raw
  * client of ckptd_bed.h, so descriptors of the daemon are those of this process. */
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/descriptors.h"
 
-#include <dirent.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -40,17 +40,6 @@ static bool is_hung_up(int fd)
 {
     char byte;
     return recv(fd, &byte, 1, 0) == 0;
-}
-
-static unsigned count_descriptors(void)
-{
-    unsigned count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    assert_non_null(folder);
-    while (readdir(folder) != NULL)
-        count++;
-    closedir(folder);
-    return count;
 }
 
 /* gRPC closes its ends on threads of its own. */

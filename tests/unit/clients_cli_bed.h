@@ -12,8 +12,8 @@
 
 #define LARGE_WIDTH 40000u /* three blocks of output in all: what matters here are the steps */
 #include "tests/unit/clients_store_bed.h"
+#include "tests/unit/descriptors.h"
 
-#include <dirent.h>
 #include <ftw.h>
 #include <jansson.h>
 
@@ -590,14 +590,6 @@ static int world_close(void **state)
     fixture_close(&world->fixture);
     free(world);
     return 0;
-}
-
-static unsigned count_descriptors(void)
-{
-    unsigned count = 0;
-    for (int fd = 0; fd < 256; fd++)
-        count += fcntl(fd, F_GETFD) >= 0;
-    return count;
 }
 
 #endif

@@ -8,7 +8,6 @@
 #include "proto/arena.h"
 #include "proto/report.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -27,6 +26,8 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+#include "tests/unit/descriptors.h"
 
 #define NUM_MESSAGES (40ull * ARENA_RING_ENTRIES + 17)
 
@@ -322,17 +323,6 @@ static void test_arena_copy__copies_what_was_asked_for_and_nothing_beside_it(voi
 
 /* ---- descriptors ---- */
 
-static uint32_t count_open(void)
-{
-    uint32_t count = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    assert_non_null(folder);
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
-}
-
 static struct arena_reply make_reply(uint32_t num_fds)
 {
     return (struct arena_reply){.magic = ARENA_MAGIC,
@@ -372,7 +362,7 @@ static void open_pair(int ends[2])
 static void test_arena_reply__descriptors_arrive_in_order_and_close_on_exec(void **state)
 {
     (void)state;
-    uint32_t before = count_open();
+    uint32_t before = count_descriptors();
     for (uint32_t num_fds = 0; num_fds <= ARENA_FDS_MAX; num_fds += 16) {
         int ends[2], sent[ARENA_FDS_MAX], received[ARENA_FDS_MAX];
         struct arena_reply reply = make_reply(num_fds), got;
@@ -393,7 +383,7 @@ static void test_arena_reply__descriptors_arrive_in_order_and_close_on_exec(void
         close(ends[0]);
         close(ends[1]);
     }
-    assert_int_equal(count_open(), before);
+    assert_int_equal(count_descriptors(), before);
 }
 
 static void test_arena_reply__error_comes_without_descriptors(void **state)
@@ -465,7 +455,7 @@ static void test_arena_reply__broken_messages_are_refused_and_leak_nothing(void 
         {ARENA_MAGIC + 1, ARENA_VERSION, 0, 3, 3, 8, 32, ERR_CORRUPT},
         {ARENA_MAGIC, ARENA_VERSION + 1, 0, 3, 3, 8, 32, ERR_VERSION},
     };
-    uint32_t before = count_open();
+    uint32_t before = count_descriptors();
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int ends[2], fds[8];
         struct arena_reply reply = make_reply(cases[i].announced), got;
@@ -479,7 +469,7 @@ static void test_arena_reply__broken_messages_are_refused_and_leak_nothing(void 
         if (error != cases[i].expected)
             fail_msg("case %zu: %s", i, err_name(error));
         close(ends[1]);
-        assert_int_equal(count_open(), before);
+        assert_int_equal(count_descriptors(), before);
     }
 }
 
@@ -489,14 +479,14 @@ static void test_arena_reply__oversized_datagram_is_refused(void **state)
     int ends[2], fds[8];
     char data[64] = {0};
     struct arena_reply reply = make_reply(2), got;
-    uint32_t before = count_open();
+    uint32_t before = count_descriptors();
     memcpy(data, &reply, sizeof(reply));
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     send_by_hand(ends[0], data, sizeof(data), 2);
     assert_int_equal(arena_receive_reply(ends[1], &got, fds, 8), ERR_CORRUPT);
     close(ends[0]);
     close(ends[1]);
-    assert_int_equal(count_open(), before);
+    assert_int_equal(count_descriptors(), before);
 }
 
 static void test_arena_reply__full_socket_without_blocking_is_unavailable(void **state)

@@ -11,6 +11,8 @@
 #include "tests/unit/calls_bed.h"
 #include "tests/unit/storage_bed.h"
 
+#include "tests/unit/descriptors.h"
+
 #define BYTES (4 * STORAGE_ALIGN)
 #define CALLS_MAX 400u
 
@@ -49,17 +51,6 @@ static int tear_down(void **state)
     failing.first = 0;
     bed_remove_directory(directory);
     return 0;
-}
-
-static unsigned count_descriptors(void)
-{
-    unsigned count = 0;
-    DIR *all = opendir("/proc/self/fd");
-    assert_non_null(all);
-    while (__real_readdir(all) != NULL)
-        count++;
-    closedir(all);
-    return count;
 }
 
 /* ---- the cases: each is a use of a store; 0, or the first error ---- */
