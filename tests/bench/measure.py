@@ -52,11 +52,18 @@ class Row:
         pairs = [a / b for a, b in zip(self.reference, self.reference[1:])]
         return median_interval(pairs) if pairs else None
 
-    def resolved(self):
+    def narrow(self):
         if not self.ratios:
             return True
         low, high = self.interval()
         return (high - low) / 2 <= RESOLVED * self.ratio()
+
+    def resolved(self):
+        """Narrow, or farther from the goal than the interval is wide: noise does not decide it."""
+        if self.narrow() or self.goal is None:
+            return self.narrow()
+        low, high = self.interval()
+        return self.goal < low - (high - low) or self.goal > high + (high - low)
 
     def passed(self):
         if self.goal is None:
@@ -177,11 +184,11 @@ class Bench:
 
     def pairs(self, name, unit, ours, reference, pairs_max=PAIRS_MAX, pairs_min=PAIRS_MIN,
               **options):
-        """Runs ours() and reference() in turns, at least `pairs_min` times, until the ratio is
-        resolved."""
+        """Runs ours() and reference() in turns, at least `pairs_min` times, until the interval is
+        narrow."""
         row = Row(name, unit, [], [], **options)
         least = 3 if self.quick else pairs_min
-        while len(row.ours) < least or (not self.quick and not row.resolved()
+        while len(row.ours) < least or (not self.quick and not row.narrow()
                                         and len(row.ours) < pairs_max):
             row.ours.append(ours())
             row.reference.append(reference())
