@@ -259,13 +259,20 @@ int options_defaults(const struct options *options)
     return 0;
 }
 
-static int fail_unknown(const struct options *options, const char *key, const char *where)
+/* `dashes`: those before it on the command line; "" elsewhere. */
+static int fail_unknown(const struct options *options, const char *dashes, const char *key,
+                        const char *where)
 {
-    char hint[OPTION_KEY_MAX + 32] = "--help lists the keys";
+    char hint[OPTION_KEY_MAX + 32];
     const char *nearest = find_nearest(options->table, key);
+    const char *word = dashes[0] != '\0' ? "option" : "key";
     if (nearest)
-        snprintf(hint, sizeof(hint), "did you mean '%.*s'?", OPTION_KEY_MAX, nearest);
-    return report_error(ERR_INVALID, hint, "%s: key '%.200s' is unknown", where, key);
+        snprintf(hint, sizeof(hint), "did you mean '%s%.*s'?", dashes[0] != '\0' ? "--" : "",
+                 OPTION_KEY_MAX, nearest);
+    else
+        snprintf(hint, sizeof(hint), "--help lists the %ss", word);
+    return report_error(ERR_INVALID, hint, "%s: %s '%s%.200s' is unknown", where, word, dashes,
+                        key);
 }
 
 int options_set(const struct options *options, const char *key, const char *value,
@@ -273,7 +280,7 @@ int options_set(const struct options *options, const char *key, const char *valu
 {
     const struct option *option = find_option(options->table, key);
     if (!option)
-        return fail_unknown(options, key, where);
+        return fail_unknown(options, "", key, where);
     if (option->type == OPTION_TYPE_IGNORED) {
         if (!options->quiet)
             log_info("options", "%s: %s is ignored: %s", where, option->key, option->help);
@@ -376,28 +383,29 @@ static bool is_bool_key(const struct option *table, const char *key)
     return option && option->type == OPTION_TYPE_BOOL;
 }
 
+static const char command_line[] = "command line";
+
 /* One "--key": `next` is the argument behind it or NULL; *used tells whether it was consumed. */
 static int set_argument(const struct options *options, const char *key, const char *inline_value,
                         const char *next, bool *used)
 {
-    static const char where[] = "command line";
     bool flag = false;
     *used = false;
+    if (!find_option(options->table, key)) {
+        const struct option *negated = inline_value ? NULL : find_negated(options->table, key);
+        return negated ? options_set(options, negated->key, "false", command_line)
+                       : fail_unknown(options, "--", key, command_line);
+    }
     if (inline_value)
-        return options_set(options, key, inline_value, where);
+        return options_set(options, key, inline_value, command_line);
     if (is_bool_key(options->table, key)) {
         *used = next && parse_bool(&flag, next);
-        return options_set(options, key, *used ? next : "true", where);
-    }
-    if (!find_option(options->table, key)) {
-        const struct option *negated = find_negated(options->table, key);
-        return negated ? options_set(options, negated->key, "false", where)
-                       : fail_unknown(options, key, where);
+        return options_set(options, key, *used ? next : "true", command_line);
     }
     if (!next || strncmp(next, "--", 2) == 0)
-        return report_error(ERR_INVALID, NULL, "%s: --%s has no value", where, key);
+        return report_error(ERR_INVALID, NULL, "%s: --%s has no value", command_line, key);
     *used = true;
-    return options_set(options, key, next, where);
+    return options_set(options, key, next, command_line);
 }
 
 static const char *expand_short(const char *key, const char *const *short_keys)
@@ -427,6 +435,8 @@ int options_read_args(const struct options *options, int *argc, char **argv,
     bool ended = false; /* by "--" */
     for (int i = 1; i < *argc; i++) {
         const char *text = ended ? NULL : find_key(argv[i], short_keys);
+        if (text == NULL && !ended && argv[i][0] == '-' && argv[i][1] != '\0')
+            return fail_unknown(options, "-", argv[i] + 1, command_line);
         if (text == NULL) {
             argv[kept++] = argv[i];
             continue;

@@ -77,7 +77,8 @@ int options_defaults(const struct options *options);
 int options_read_toml(const struct options *options, const char *path);
 /* Consumes every `--key` argument; the others (positional) are moved to the front of argv and
  * counted in *argc. `short_keys` maps e.g. "config" to "job.config_file"; pairs, ended by NULL; may
- * be NULL. Those of one letter are taken with one dash too. */
+ * be NULL. Those of one letter are taken with one dash too. Anything else that begins with a dash
+ * is refused, but for "-" itself; behind "--" all is positional. */
 int options_read_args(const struct options *options, int *argc, char **argv,
                       const char *const *short_keys);
 int options_set(const struct options *options, const char *key, const char *value,

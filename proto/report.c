@@ -6,8 +6,9 @@
  * one.
  *
  * A log line is put together in one buffer and written with one write(), so lines of several
- * threads and processes never mix. Control characters in it become '?': a peer's text cannot forge
- * a second line. The list of areas is guarded by a mutex, taken only when some debug area is on. */
+ * threads and processes never mix. Control characters in it become '?', as they do in an error's
+ * line: the text of a file or a peer cannot forge a second line, nor talk to the terminal. The list
+ * of areas is guarded by a mutex, taken only when some debug area is on. */
 #include "proto/report.h"
 
 #include <errno.h>
@@ -159,12 +160,42 @@ const char *report_hint(void)
     return last.text.hint;
 }
 
+/* (Overlong forms of more than two bytes pass: no decoder makes a control character of them.) */
+size_t report_printable(const char *text)
+{
+    const unsigned char *c = (const unsigned char *)text;
+    if (c[0] < 0x20 || c[0] == 0x7f)
+        return 0;
+    size_t length = c[0] < 0x80                    ? 1
+                    : c[0] >= 0xc2 && c[0] < 0xe0  ? 2
+                    : c[0] >= 0xe0 && c[0] < 0xf0  ? 3
+                    : c[0] >= 0xf0 && c[0] <= 0xf4 ? 4
+                                                   : 0;
+    for (size_t i = 1; i < length; i++) {
+        if ((c[i] & 0xc0) != 0x80)
+            return 0;
+    }
+    return c[0] == 0xc2 && c[1] < 0xa0 ? 0 : length;
+}
+
+static void make_printable(char *text)
+{
+    for (size_t length; *text != '\0'; text += length) {
+        length = report_printable(text);
+        if (length == 0) {
+            *text = '?';
+            length = 1;
+        }
+    }
+}
+
 const char *report_line(void)
 {
     const struct report_text *text = &last.text;
     snprintf(last.line, sizeof(last.line), "%s%s%s%s%s%s", text->message,
              text->detail[0] ? ": " : "", text->detail, text->hint[0] ? " (" : "", text->hint,
              text->hint[0] ? ")" : "");
+    make_printable(last.line);
     return last.line;
 }
 
@@ -275,10 +306,7 @@ void log_print(enum log_level level, const char *area, const char *format, ...)
         length += (size_t)added;
     if (length > sizeof(line) - reserve - 1)
         length = sizeof(line) - reserve - 1;
-    for (size_t i = start; i < length; i++) {
-        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
-            line[i] = '?';
-    }
+    make_printable(line + start);
     length += (size_t)snprintf(line + length, reserve, "%s\n", color ? "\033[0m" : "");
     write_all(line, length);
     errno = saved_errno;

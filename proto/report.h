@@ -80,8 +80,11 @@ int report_restore(const struct report_text *text, int error);
 const char *report_message(void);
 const char *report_detail(void);
 const char *report_hint(void);
-/* "message: detail (hint)", one line. Borrowed likewise. */
+/* "message: detail (hint)", one printable line. Borrowed likewise. */
 const char *report_line(void);
+/* Bytes of the printable character of UTF-8 at `text`; 0: a control character, of C0 or C1, or no
+ * UTF-8, which lines of errors and of the log have a '?' for. */
+size_t report_printable(const char *text);
 
 /* Log. One line per event on stderr: time, level, area, text. Areas are switched by a list such as
  * "commit,stage,-uring" ("all" for everything); info and above print always, debug only for areas

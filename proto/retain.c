@@ -12,15 +12,16 @@
 #include <string.h>
 #include <time.h>
 
-static bool is_newer(const struct retain_item *a, const struct retain_item *b)
+int retain_newest_first(const struct retain_item *a, const struct retain_item *b)
 {
-    return a->attempt != b->attempt ? a->attempt > b->attempt : a->step > b->step;
+    if (a->attempt != b->attempt)
+        return a->attempt > b->attempt ? -1 : 1;
+    return (a->step < b->step) - (a->step > b->step);
 }
 
 static int newest_first(const void *a, const void *b)
 {
-    const struct retain_item *const *x = a, *const *y = b;
-    return is_newer(*x, *y) ? -1 : is_newer(*y, *x) ? 1 : 0;
+    return retain_newest_first(*(struct retain_item *const *)a, *(struct retain_item *const *)b);
 }
 
 static void protect(struct retain_item **sorted, uint32_t count)

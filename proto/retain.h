@@ -56,6 +56,8 @@ struct retain_item {
  * of the checkpoints would go and may_remove_most is false; the reasons are filled all the same. */
 int retain_plan(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
                 uint32_t *out_removed);
+/* The order "newest first" by attempt and step alone, for qsort(). */
+int retain_newest_first(const struct retain_item *a, const struct retain_item *b);
 /* Step and attempt of a checkpoint's directory name, which its pin has too; false: not a name that
  * we write. */
 bool retain_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt);

@@ -181,17 +181,17 @@ static void test_options__arguments_come_in_all_their_forms(void **state)
     char rest[512];
     assert_int_equal(read_args(rest,
                                "first --training.name=a=b --checkpoint.no_enable second "
-                               "--steps 12 --v --optimizer.lr -0 -x -- --kept",
+                               "--steps 12 --v --optimizer.lr -0 -- --kept -x",
                                short_keys),
                      0);
-    assert_string_equal(rest, "first second -x --kept");
+    assert_string_equal(rest, "first second --kept -x");
     assert_string_equal(settings.name, "a=b");
     assert_false(settings.enable);
     assert_int_equal(settings.steps, 12);
     assert_true(settings.verbose);
-    assert_int_equal(read_args(rest, "--no_verbose -v -steps -x - -- -v", short_keys), 0);
+    assert_int_equal(read_args(rest, "--no_verbose -v - -- -v", short_keys), 0);
     assert_true(settings.verbose);
-    assert_string_equal(rest, "-steps -x - -v");
+    assert_string_equal(rest, "- -v");
     assert_int_equal(read_args(rest, "--checkpoint.enable next", NULL), 0);
     assert_true(settings.enable);
     assert_string_equal(rest, "next");
@@ -302,12 +302,28 @@ static void test_options__unknown_key_is_refused_with_the_nearest_one(void **sta
     }
     char rest[512];
     assert_int_equal(read_args(rest, "--training.setps 5", NULL), ERR_INVALID);
-    assert_line_has("command line: key 'training.setps' is unknown");
-    assert_line_has("did you mean 'training.steps'?");
+    assert_line_has("command line: option '--training.setps' is unknown");
+    assert_line_has("did you mean '--training.steps'?");
+    assert_int_equal(read_args(rest, "--zzzz=1", NULL), ERR_INVALID);
+    assert_line_has("command line: option '--zzzz' is unknown (--help lists the options)");
     assert_int_equal(read_args(rest, "--training.no_steps", NULL), ERR_INVALID);
     assert_int_equal(read_args(rest, "--training.steps", NULL), ERR_INVALID);
     assert_line_has("--training.steps has no value");
     assert_int_equal(read_args(rest, "--training.steps --verbose", NULL), ERR_INVALID);
+}
+
+static void test_options__what_begins_with_one_dash_is_an_option_or_refused(void **state)
+{
+    (void)state;
+    static const char *const short_keys[] = {"steps", "training.steps", "v", "verbose", NULL};
+    static const char *const cases[] = {"-x", "-steps", "-vv", "-v=1", "-1"};
+    char rest[512], text[64], expected[64];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(text, sizeof(text), "first %s second", cases[i]);
+        assert_int_equal(read_args(rest, text, short_keys), ERR_INVALID);
+        snprintf(expected, sizeof(expected), "command line: option '%s' is unknown", cases[i]);
+        assert_line_has(expected);
+    }
 }
 
 static void test_options__missing_file_is_not_found(void **state)
@@ -408,6 +424,7 @@ int main(void)
         TEST(test_options__wrong_values_are_refused_and_change_nothing),
         TEST(test_options__message_names_file_and_line),
         TEST(test_options__unknown_key_is_refused_with_the_nearest_one),
+        TEST(test_options__what_begins_with_one_dash_is_an_option_or_refused),
         TEST(test_options__missing_file_is_not_found),
         TEST(test_options__aliases_and_ignored_keys_are_accepted_with_a_note),
         TEST(test_options__json_has_one_member_per_section),
