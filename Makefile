@@ -98,9 +98,12 @@ interop: deps-now all ## beside transformers, PyTorch's AdamW and tiktoken (inst
 format: ## clang-format every C and C++ file
 	@clang-format -i $(SOURCES)
 install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, below $(DESTDIR)$(PREFIX)
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig share/holdfast share/bash-completion/completions)
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin include lib/pkgconfig share/holdfast \
+	    share/bash-completion/completions share/zsh/site-functions share/fish/vendor_completions.d)
 	deploy/man $(BUILD) $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 deploy/completion.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/ckpt-cli
+	install -m 644 deploy/completion.zsh $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_ckpt-cli
+	install -m 644 deploy/completion.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/ckpt-cli.fish
 	install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	install -m 644 clients/ckpt.h $(DESTDIR)$(PREFIX)/include
 	install -m 644 $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(DESTDIR)$(PREFIX)/lib
@@ -205,6 +208,7 @@ WRAP_clients_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create protobuf_c_message_free_unpacked
 WRAP_ckptd_scrub = loop_now_ms
 WRAP_ckptd_gc = storage_remove
+WRAP_ckptd_admit = storage_publish
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P

@@ -25,7 +25,7 @@
  *
  * Limits: limits.runs, limits.checkpoints: no run or save begins beyond them, and a store with more
  * is refused at start (ERR_BUSY). */
-#include "ckptd/ckptd.h"
+#include "ckptd/keep/keep.h"
 #include "proto/array.h"
 #include "proto/retain.h"
 

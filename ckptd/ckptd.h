@@ -1,14 +1,8 @@
 /* ckptd.h - what the files of the daemon share. Private to ckptd/.
  *
- * One thread, the service thread, owns every struct below unless a field says otherwise. It sleeps
- * in loop_run() and is woken by events: RPC threads, workers and the storage's threads do nothing
- * but post one. Blocking work (files, hashing, zeroing) is a struct job that runs on a worker and
- * ends with an event. So nothing here needs a lock except the queues themselves (loop.c) and the
- * digests of an image (image.c).
- *
- * Events, timers and jobs are embedded in what they concern; queues are chains of them, so a queue
- * cannot be full and posting cannot fail. What bounds them is the number of things that exist:
- * sessions, loads, calls, images; each has a limit in config.c.
+ * One thread, the service thread, owns every struct below unless a field says otherwise; events,
+ * timers and jobs (loop.h) are how others tell it something and how it has blocking work done. So
+ * nothing here needs a lock but the digests of an image (image.c).
  *
  * The life of a checkpoint, file by file: door (who may come in), session (attempts, ranks, slices,
  * rings), stage (announced ranges become written blocks), commit (decides), save (performs what
@@ -17,8 +11,10 @@
 #ifndef HOLDFAST_CKPTD_H
 #define HOLDFAST_CKPTD_H
 
+#include "ckptd/catalog.h"
 #include "ckptd/keep/ledger.h"
 #include "ckptd/keep/scrub.h"
+#include "ckptd/loop.h"
 #include "ckptd/pool.h"
 #include "ckptd/save/commit.h"
 #include "ckptd/save/pace.h"
@@ -38,12 +34,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RUN_NAME_MAX 100  /* bytes; longer names are refused */
 #define SLOTS_PER_RANK 2u /* images of a session; when both are written, BeginSave is ERR_BUSY */
 #define JSON_BYTES_MAX (1u << 20) /* of each JSON field of a request; longer ones are refused */
-
-#define CONTAINER_OF(pointer, type, member) \
-    ((type *)(void *)((char *)(pointer)-offsetof(type, member)))
 
 /* ---- config.c ---- */
 
@@ -80,59 +72,6 @@ int config_load(struct config *out, int argc, char **argv, bool *out_help);
 void config_print_help(void);
 /* Keeps this thread, and those that it starts from now on, on pace.cpu_affinity. ERR_INVALID. */
 int config_pin(const struct config *config);
-
-/* ---- loop.c ---- */
-
-struct event {
-    struct event *next;
-    void (*run)(struct event *event); /* on the service thread */
-};
-struct timer {
-    struct timer *next;
-    int64_t at_ms;
-    bool armed;
-    void (*run)(struct timer *timer);
-};
-struct watch {
-    int fd;
-    void (*run)(struct watch *watch);
-};
-/* `work` runs on a worker; then `done`, unless its run is NULL, on the service thread. */
-struct job {
-    struct job *next;
-    void (*work)(struct job *job);
-    struct event done;
-};
-
-struct loop;
-/* The workers run at priority `worker_nice`, 0 to 19. */
-int loop_open(struct loop **out, uint32_t num_workers, int worker_nice);
-/* Joins the workers; events and jobs that are still queued are dropped. */
-void loop_close(struct loop *loop);
-void loop_run(struct loop *loop); /* until loop_stop */
-void loop_stop(struct loop *loop);
-void loop_run_pending(struct loop *loop); /* the events posted so far; after loop_run */
-void loop_post(struct loop *loop, struct event *event); /* any thread */
-/* Likewise, for one of many events of which nobody needs to hear before the last: takes one off
- * `under_way`, and the service thread is woken only by the one that brings it to 0 or is urgent. */
-void loop_post_counted(struct loop *loop, struct event *event, atomic_uint *under_way, bool urgent);
-void loop_work(struct loop *loop, struct job *job); /* any thread */
-int64_t loop_now_ms(void);                          /* monotonic */
-/* Nothing queued, nothing running. Only from a timer: an event's own chain does not count. */
-bool loop_is_idle(struct loop *loop);
-void loop_timer(struct loop *loop, struct timer *timer, int64_t ms);
-void loop_timer_cancel(struct loop *loop, struct timer *timer);
-/* Runs watch->run while the descriptor is readable or hung up. A run may unwatch any watch. */
-int loop_watch(struct loop *loop, struct watch *watch, int fd);
-void loop_unwatch(struct loop *loop, struct watch *watch);
-
-/* A failure that crosses from a worker to the service thread. */
-struct fault {
-    int code; /* 0: none */
-    char message[256], detail[256], hint[160];
-};
-void fault_take(struct fault *out, int code); /* from this thread's last error */
-int fault_raise(const struct fault *fault);   /* makes it this thread's last error */
 
 /* ---- image.c ---- */
 
@@ -455,11 +394,6 @@ struct save_waiter {
     struct timer timer;
 };
 
-/* Which checkpoint a save turned out to equal, to the bit. attempt 0: none. */
-struct repeat {
-    uint64_t step, attempt;
-};
-
 struct save {
     struct save *next;
     struct service *service;
@@ -570,87 +504,6 @@ void publish_manifest(struct save *save);
 /* The committed checkpoint that this save's digests are compared with, or NULL. */
 struct checkpoint *publish_before(const struct save *save);
 
-/* ---- catalog.c ---- */
-
-/* A LoadShard call that waits for a pass, or for memory. */
-struct shard_wait {
-    struct shard_wait *next;
-    struct service *service;
-    struct rpc_call *call;
-    uint64_t load; /* by number: the load may have ended */
-    uint32_t shard;
-    uint64_t from_byte; /* the first that is needed */
-    struct timer timer; /* for memory only */
-};
-
-struct checkpoint {
-    struct checkpoint *next; /* of the run; newest attempt first, then newest step */
-    struct run *run;
-    struct manifest_summary summary;
-    bool pinned;  /* as last seen */
-    bool damaged; /* quarantined: reported, never deleted, never served */
-    char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
-    char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */
-    struct repeat repeat;              /* since ckptd started */
-    struct image **images;             /* per shard, or NULL; NULL while there is none */
-    uint32_t num_images;               /* entered and not left yet */
-    struct manifest *manifest;         /* cached while leased */
-    uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
-    uint32_t leases;  /* loads, their opening, and passes for them */
-};
-
-/* Reads the store: runs, attempts, checkpoints; removes rubbish. Blocks; before the service runs.
- */
-int catalog_open(struct service *service);
-void catalog_close(struct service *service);
-/* ERR_NOT_FOUND; with `create`, ERR_BUSY, ERR_INVALID. Of a run that could not be read at the start
- * why not. */
-int run_find(struct run **out, struct service *service, const char *name, bool create);
-bool run_name_valid(const char *name);
-/* Before a save begins: is there room for one more beside those in work? ERR_BUSY. */
-int catalog_check_room(const struct service *service);
-/* An entry of a checkpoint that is not in the list yet: made before what cannot be undone, so that
- * nothing is missing in the list for want of memory. ERR_MEMORY. */
-int catalog_new(struct checkpoint **out, struct run *run);
-void catalog_drop(struct checkpoint *checkpoint); /* NULL is allowed */
-void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary *summary);
-/* Both at once. ERR_MEMORY, ERR_BUSY. */
-int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary);
-struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
-/* The one behind it in the list, also when it is not there itself; or NULL. */
-struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attempt);
-/* Takes it out of the list, and its images out of memory; false, and nothing happened, while it is
- * leased. Then catalog_drop, or catalog_enter again. */
-bool catalog_take_out(struct checkpoint *checkpoint);
-/* The newest that is whole, or NULL. */
-struct checkpoint *catalog_newest(struct run *run);
-/* Quarantines it: `fault` says why. What is proof of damage (ERR_CORRUPT) is also noted
- * durably, by a worker. */
-void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
-/* The image of a shard, or NULL. */
-struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard);
-bool catalog_in_memory(const struct checkpoint *checkpoint);
-/* A look at its files as at a start. ERR_NOT_FOUND; what is wrong with it. Blocks; any thread. */
-int catalog_look(struct manifest_summary *out, struct run *run, uint64_t step, uint64_t attempt);
-/* The whole manifest, proven; without a nonce in the summary any save's of that step and attempt.
- * Blocks; any thread. */
-int catalog_read_manifest(struct manifest **out, struct storage *storage,
-                          const struct manifest_summary *summary);
-/* For replies; strings are borrowed from the checkpoint. */
-void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);
-
-/* ---- retain.c ---- */
-
-/* A checkpoint's directory as storage sees it. */
-extern const struct storage_group_kind checkpoint_kind;
-
-void retain_prune(struct service *service, struct rpc_call *call,
-                  const Holdfast__V1__PruneRequest *request);
-void retain_pin(struct service *service, struct rpc_call *call,
-                const Holdfast__V1__PinRequest *request);
-/* Applies the rules of the configuration, if there are any. */
-void retain_after_commit(struct run *run);
-
 /* ---- restore/ ---- */
 
 /* file.c: the file of a committed shard. Block; any thread. */
@@ -710,6 +563,7 @@ struct connection {
     size_t received;
     struct arena_request request;
 };
+#define RPC_CONNECTIONS_BESIDE 64u /* of gRPC, beside one for each session: tools */
 struct door;
 int door_open(struct service *service);
 void door_close(struct service *service);
@@ -780,10 +634,13 @@ void service_close(struct service *service);
 int service_check_open(const struct service *service);
 /* Refuses with ERR_IO while the store is offline. */
 int service_check_online(const struct service *service);
-/* What Status answers, JSON to be freed; NULL without memory. */
-char *service_status(const struct service *service);
 void service_random(void *out, size_t bytes);
 void service_go_offline(struct service *service, const char *why);
+
+/* ---- status.c ---- */
+
+/* What Status answers, JSON to be freed; NULL without memory. */
+char *service_status(const struct service *service);
 
 /* ---- metrics.c ---- */
 

@@ -11,8 +11,9 @@
  * without room for them, so the kernel closes what a peer tries to pass.
  *
  * A socket that a dead daemon left behind is replaced; one that somebody answers on is ERR_BUSY.
- * Limits: limits.sessions arena connections (further ones are closed), HELLO_MS until a connection
- * has named its session. Out of descriptors, a door stays shut for PAUSE_MS; who waits, waits. */
+ * Limits: limits.sessions arena connections, and RPC_CONNECTIONS_BESIDE more of gRPC (further ones
+ * are closed), HELLO_MS until an arena connection has named its session. Out of descriptors, a door
+ * stays shut for PAUSE_MS; who waits, waits. */
 #include "ckptd/ckptd.h"
 
 #include <errno.h>
@@ -27,8 +28,8 @@
 
 #define BACKLOG 256
 #define HELLO_MS 10000
-#define DENIED_LOG_MS 1000 /* between two lines about refused users */
-#define PAUSE_MS 500       /* of a listener when the process is out of descriptors */
+#define REFUSED_LOG_MS 1000 /* between two lines about those who were refused */
+#define PAUSE_MS 500        /* of a listener when the process is out of descriptors */
 
 struct listener {
     struct service *service;
@@ -42,7 +43,7 @@ struct listener {
 struct door {
     struct listener rpc, arena;
     uint32_t num_connections;
-    int64_t denied_logged_ms;
+    int64_t refused_logged_ms;
 };
 
 /* ---- who ---- */
@@ -61,6 +62,16 @@ static bool uid_listed(const char *list, uid_t uid)
     return false;
 }
 
+/* A crowd at the door does not fill the log. */
+static void log_refused(struct service *service, const char *why)
+{
+    int64_t now = loop_now_ms();
+    if (now - service->door->refused_logged_ms < REFUSED_LOG_MS)
+        return;
+    log_warn("door", "refused a connection: %s", why);
+    service->door->refused_logged_ms = now;
+}
+
 static bool peer_allowed(struct service *service, int fd)
 {
     struct ucred peer;
@@ -70,12 +81,9 @@ static bool peer_allowed(struct service *service, int fd)
     if (peer.uid == geteuid() || peer.uid == 0 ||
         uid_listed(service->config->access_uids, peer.uid))
         return true;
-    int64_t now = loop_now_ms();
-    if (now - service->door->denied_logged_ms >= DENIED_LOG_MS) {
-        log_warn("door", "refused a connection of user %u, process %d", (unsigned)peer.uid,
-                 (int)peer.pid);
-        service->door->denied_logged_ms = now;
-    }
+    char who[64];
+    snprintf(who, sizeof who, "it is of user %u, process %d", (unsigned)peer.uid, (int)peer.pid);
+    log_refused(service, who);
     return false;
 }
 
@@ -112,7 +120,7 @@ static void accept_one(struct watch *watch)
 static void adopt_rpc(struct service *service, int fd)
 {
     if (rpc_server_adopt(service->rpc, fd) != 0)
-        close(fd);
+        log_refused(service, report_line());
 }
 
 /* ---- arena connections ---- */
@@ -256,7 +264,7 @@ static void adopt_arena(struct service *service, int fd)
     if (service->door->num_connections < service->config->limit_sessions)
         connection = calloc(1, sizeof *connection);
     if (!connection) {
-        log_warn("door", "refused an arena connection: limits.sessions is reached");
+        log_refused(service, "limits.sessions is reached");
         close(fd);
         return;
     }
@@ -357,7 +365,7 @@ int door_open(struct service *service)
     if (!door)
         return report_error(ERR_MEMORY, NULL, "no memory for the listeners");
     service->door = door;
-    door->denied_logged_ms = -DENIED_LOG_MS;
+    door->refused_logged_ms = -REFUSED_LOG_MS;
     door->rpc.fd = door->arena.fd = -1;
     door->rpc.path = service->socket_path;
     door->arena.path = service->arena_path;

@@ -8,10 +8,12 @@
  * a stale event behind.
  *
  * Order: events run in the order they were posted; after each descriptor the whole chain runs.
- * Limits: none of its own; see ckptd.h. */
-#include "ckptd/ckptd.h"
+ * Limits: none of its own; see loop.h. */
+#include "ckptd/loop.h"
+#include "proto/report.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -79,14 +79,19 @@ static bool join_within(pthread_t thread, int64_t ms)
 static int serve(struct service *service, const struct config *config, const sigset_t *signals)
 {
     pthread_t thread;
+    siginfo_t who = {0};
     int number = 0;
     if (pthread_create(&thread, NULL, run_service, service) != 0)
         return fail(report_error(ERR_MEMORY, NULL, "could not start the service thread"));
-    while (sigwait(signals, &number) != 0 || (number == SIGUSR1 && !atomic_load(&has_ended)))
-        continue; /* anybody may send SIGUSR1 */
+    do /* anybody may send SIGUSR1 */
+        number = sigwaitinfo(signals, &who);
+    while (number < 0 || (number == SIGUSR1 && !atomic_load(&has_ended)));
     notify("STOPPING=1");
-    if (number != SIGUSR1)
+    if (number != SIGUSR1) {
+        log_info("ckptd", "told to end by user %u, process %d", (unsigned)who.si_uid,
+                 (int)who.si_pid);
         service_drain(service);
+    }
     if (!join_within(thread, config->limit_drain_ms + OVERTIME_MS)) {
         log_error("ckptd", "the disk does not answer; leaving without it");
         _exit(EXIT_RUN_AGAIN);

@@ -9,8 +9,6 @@
  * answered ERR_UNAVAILABLE. */
 #include "ckptd/keep/keep.h"
 
-#include <jansson.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +16,6 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define CLOSE_GRACE_MS 1000u
 #define DRAIN_POLL_MS 10
@@ -263,187 +260,6 @@ static void do_show(struct service *service, struct rpc_call *call,
     loop_work(service->loop, &showing->job);
 }
 
-static json_t *describe_saves(const struct service *service)
-{
-    json_t *list = json_array();
-    for (const struct run *run = service->runs; run; run = run->next) {
-        for (const struct save *save = run->saves; save; save = save->next) {
-            const struct commit_save *state = commit_find(&run->machine, save->id);
-            json_array_append_new(
-                list,
-                json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:b, s:s}", "run", run->name,
-                          "step", (json_int_t)save->step, "attempt", (json_int_t)save->attempt,
-                          "bytes", (json_int_t)save->bytes, "ranks", (int)save->world_size,
-                          "ranks_begun", state ? (int)state->num_begun : 0, "ranks_ended",
-                          state ? (int)state->num_ended : 0, "ranks_durable",
-                          state ? (int)state->num_durable : 0, "failing", (int)save->discarding,
-                          "durability", "accepted"));
-        }
-    }
-    return list;
-}
-
-static json_t *describe_commit(const struct service *service)
-{
-    if (service->stats.commits == 0)
-        return json_null();
-    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:s}", "run",
-                     service->stats.run, "step", (json_int_t)service->stats.step, "attempt",
-                     (json_int_t)service->stats.attempt, "bytes", (json_int_t)service->stats.bytes,
-                     "seconds", service->stats.seconds, "staging_seconds",
-                     service->stats.staging_seconds, "sync_seconds", service->stats.sync_seconds,
-                     "names_seconds", service->stats.names_seconds, "manifest_seconds",
-                     service->stats.manifest_seconds, "durability", "local");
-}
-
-/* What is set, and what it did: seconds since the start in which a chunk was held back. */
-static json_t *describe_pace(const struct service *service)
-{
-    const struct config *config = service->config;
-    const struct gate *gate = &service->gate;
-    return json_pack("{s:s, s:s, s:i, s:I, s:b, s:I, s:i, s:i, s:f, s:f, s:I}", "io_priority",
-                     config->pace_io_priority, "cpu_affinity", config->pace_cpu_affinity,
-                     "cpu_nice", (int)config->pace_cpu_nice, "write_rate",
-                     (json_int_t)config->pace_write_rate, "quiet", (int)config->pace_quiet,
-                     "quiet_wait_ms", (json_int_t)config->pace_quiet_wait_ms, "ranks_busy",
-                     (int)gate_num_busy(service), "chunks_held", (int)gate->num_held,
-                     "held_by_rate_seconds", (double)gate->pace.rate_ms / 1000.0,
-                     "held_by_phases_seconds", (double)gate->pace.quiet_ms / 1000.0,
-                     "chunks_in_busy_phases", (json_int_t)gate->pace.num_late);
-}
-
-/* The alarm: a save whose every tensor equals the checkpoint before it. */
-static json_t *describe_unchanged(const struct service *service)
-{
-    const struct repeat *save = &service->stats.unchanged_save,
-                        *before = &service->stats.unchanged_before;
-    if (service->stats.unchanged == 0)
-        return json_null();
-    return json_pack("{s:s, s:I, s:I, s:I, s:I}", "run", service->stats.unchanged_run, "step",
-                     (json_int_t)save->step, "attempt", (json_int_t)save->attempt, "equals_step",
-                     (json_int_t)before->step, "equals_attempt", (json_int_t)before->attempt);
-}
-
-static json_t *describe_pool(const struct service *service)
-{
-    uint32_t size = pool_size(service->pool), left = pool_free_count(service->pool);
-    return json_pack("{s:I, s:i, s:i}", "segment_bytes",
-                     (json_int_t)pool_segment_bytes(service->pool), "segments", (int)size,
-                     "segments_used", (int)(size - left));
-}
-
-static json_t *describe_sessions(const struct service *service)
-{
-    int ranks = 0, all = 0, loads = 0;
-    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
-        all += service->sessions[i].token != 0;
-        ranks += service->sessions[i].token != 0 && service->sessions[i].is_rank;
-    }
-    for (int64_t i = 0; i < service->config->limit_loads; i++)
-        loads += service->loads[i].number != 0;
-    return json_pack("{s:i, s:i, s:i}", "ranks", ranks, "all", all, "loads", loads);
-}
-
-static json_t *describe_catalog(const struct service *service)
-{
-    json_t *unreadable = json_array();
-    for (const struct run *run = service->runs; run; run = run->next)
-        if (run->unreadable.code != 0)
-            json_array_append_new(unreadable, json_pack("{s:s, s:s}", "run", run->name, "reason",
-                                                        run->unreadable.message));
-    return json_pack("{s:i, s:i, s:o}", "runs", (int)service->num_runs, "checkpoints",
-                     (int)service->num_checkpoints, "unreadable", unreadable);
-}
-
-static json_t *describe_totals(const struct service *service)
-{
-    return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "commits", (json_int_t)service->stats.commits,
-        "failed_saves", (json_int_t)service->stats.failed, "refused_saves",
-        (json_int_t)service->stats.refused, "unchanged_saves", (json_int_t)service->stats.unchanged,
-        "pruned", (json_int_t)service->stats.pruned, "bytes_committed",
-        (json_int_t)service->stats.bytes_written, "bytes_read",
-        (json_int_t)service->stats.bytes_read);
-}
-
-static json_t *describe_disk(const struct service *service)
-{
-    const struct ledger *ledger = &service->ledger;
-    struct storage_space space;
-    int64_t now = loop_now_ms();
-    if (storage_space(service->storage, &space) != 0)
-        return json_null();
-    double hours = ledger_hours_to_full(ledger, &space, now);
-    return json_pack(
-        "{s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o}", "bytes_total",
-        (json_int_t)space.bytes_total, "bytes_used", (json_int_t)ledger_used(&space), "bytes_free",
-        (json_int_t)space.bytes_free, "usable_fraction", ledger->usable_fraction, "bytes_usable",
-        (json_int_t)ledger_usable(ledger, &space), "bytes_promised",
-        (json_int_t)ledger->promised.bytes, "bytes_left", (json_int_t)ledger_room(ledger, &space),
-        "inodes_total", (json_int_t)space.inodes_total, "inodes_free",
-        (json_int_t)space.inodes_free, "inodes_promised", (json_int_t)ledger->promised.inodes,
-        "growth_bytes_per_hour", ledger_growth(ledger, now), "hours_to_full",
-        hours < 0 ? json_null() : json_real(hours));
-}
-
-static json_t *describe_scrub(const struct service *service)
-{
-    struct scrub_state state;
-    scrub_state(&state, service);
-    return json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "rate",
-                     (json_int_t)service->config->scrub_rate, "run", state.run, "step",
-                     (json_int_t)state.step, "attempt", (json_int_t)state.attempt, "bytes_read",
-                     (json_int_t)state.bytes, "checkpoints_read", (json_int_t)state.checkpoints,
-                     "passes", (json_int_t)state.passes, "damaged", (json_int_t)state.damaged,
-                     "all_read_at", state.ended ? json_integer(state.ended) : json_null());
-}
-
-/* Images of committed checkpoints in memory, and how many of them are proven: a load takes those
- * without another look. */
-static json_t *describe_images(const struct service *service)
-{
-    int resident = 0, proven = 0;
-    for (const struct image *image = service->images; image; image = image->next) {
-        resident += image->state == IMAGE_RESIDENT;
-        proven += image->state == IMAGE_RESIDENT && image->verified;
-    }
-    return json_pack("{s:i, s:i}", "resident", resident, "proven", proven);
-}
-
-/* The parts of Status, in its order. */
-static const struct {
-    const char *name;
-    json_t *(*describe)(const struct service *service);
-} status_parts[] = {
-    {"pool", describe_pool},
-    {"sessions", describe_sessions},
-    {"catalog", describe_catalog},
-    {"disk", describe_disk},
-    {"scrub", describe_scrub},
-    {"saves", describe_saves},
-    {"images", describe_images},
-    {"last_commit", describe_commit},
-    {"last_unchanged", describe_unchanged},
-    {"pace", describe_pace},
-    {"since_start", describe_totals},
-};
-
-char *service_status(const struct service *service)
-{
-    const char *store = service->store_path ? service->store_path : service->config->store;
-    json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version,
-                             "store", store, "store_id", service->store_id, "uid", (int)geteuid(),
-                             "draining", (int)service->draining, "offline", service->offline,
-                             "storage", storage_describe(service->storage));
-    bool whole = root != NULL;
-    for (size_t i = 0; i < sizeof status_parts / sizeof status_parts[0]; i++)
-        whole &=
-            json_object_set_new(root, status_parts[i].name, status_parts[i].describe(service)) == 0;
-    char *text = whole ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    json_decref(root);
-    return text;
-}
-
 static void do_status(struct service *service, struct rpc_call *call,
                       const Holdfast__V1__StatusRequest *request)
 {
@@ -490,32 +306,67 @@ static void post_request(void *user, struct rpc_call *call, const ProtobufCMessa
     loop_post(service->loop, &request->event);
 }
 
-/* X(method, message type, descriptor prefix, handler) */
-#define METHODS(X)                                                             \
-    X(Hello, HelloRequest, hello, do_hello)                                    \
-    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open)             \
-    X(Describe, DescribeRequest, describe, session_describe)                   \
-    X(BeginSave, BeginSaveRequest, begin_save, save_begin)                     \
-    X(WaitSave, WaitSaveRequest, wait_save, save_wait)                         \
-    X(AbortSave, AbortSaveRequest, abort_save, save_abort)                     \
-    X(OpenLoad, OpenLoadRequest, open_load, restore_open_load)                 \
-    X(LoadShard, LoadShardRequest, load_shard, restore_load_shard)             \
-    X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard) \
-    X(CloseLoad, CloseLoadRequest, close_load, restore_close_load)             \
-    X(List, ListRequest, list, do_list)                                        \
-    X(Show, ShowRequest, show, do_show)                                        \
-    X(Prune, PruneRequest, prune, retain_prune)                                \
-    X(Pin, PinRequest, pin, retain_pin)                                        \
-    X(Release, ReleaseRequest, release, admit_release)                         \
-    X(Adopt, AdoptRequest, adopt, admit_adopt)                                 \
-    X(Gc, GcRequest, gc, gc_collect)                                           \
-    X(Status, StatusRequest, status, do_status)
+/* What one field of a request says, behind what is there: ", step 10"; nothing of what is not set,
+ * or long. */
+static size_t put_field(char *out, size_t size, const ProtobufCFieldDescriptor *field,
+                        const ProtobufCMessage *message)
+{
+    const void *value = (const char *)message + field->offset;
+    int bytes = 0;
+    CHECK(field->label != PROTOBUF_C_LABEL_REPEATED);
+    if (field->type == PROTOBUF_C_TYPE_UINT64 && *(const uint64_t *)value != 0)
+        bytes = snprintf(out, size, ", %s %llu", field->name,
+                         (unsigned long long)*(const uint64_t *)value);
+    else if (field->type == PROTOBUF_C_TYPE_UINT32 && *(const uint32_t *)value != 0)
+        bytes = snprintf(out, size, ", %s %u", field->name, *(const uint32_t *)value);
+    else if (field->type == PROTOBUF_C_TYPE_BOOL && *(const protobuf_c_boolean *)value)
+        bytes = snprintf(out, size, ", %s", field->name);
+    else if (field->type == PROTOBUF_C_TYPE_STRING && (*(char *const *)value)[0])
+        bytes = snprintf(out, size, ", %s %.200s", field->name, *(char *const *)value);
+    return (size_t)bytes < size ? (size_t)bytes : size - 1;
+}
+
+/* Who asks for something that changes the store, and for what; the files of keep/ tell what came
+ * of it. */
+static void log_asked(const char *method, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    char who[RPC_WHO_MAX], what[1024] = "";
+    size_t used = 0;
+    for (unsigned i = 0; i < message->descriptor->n_fields; i++)
+        used +=
+            put_field(what + used, sizeof what - used, &message->descriptor->fields[i], message);
+    rpc_call_who(call, who);
+    log_info("ckptd", "%s asked for by %s%s", method, who, what);
+}
+
+/* X(method, message type, descriptor prefix, handler, is it logged who asks?) */
+#define METHODS(X)                                                                    \
+    X(Hello, HelloRequest, hello, do_hello, false)                                    \
+    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, false)             \
+    X(Describe, DescribeRequest, describe, session_describe, false)                   \
+    X(BeginSave, BeginSaveRequest, begin_save, save_begin, false)                     \
+    X(WaitSave, WaitSaveRequest, wait_save, save_wait, false)                         \
+    X(AbortSave, AbortSaveRequest, abort_save, save_abort, false)                     \
+    X(OpenLoad, OpenLoadRequest, open_load, restore_open_load, false)                 \
+    X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, false)             \
+    X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, false) \
+    X(CloseLoad, CloseLoadRequest, close_load, restore_close_load, false)             \
+    X(List, ListRequest, list, do_list, false)                                        \
+    X(Show, ShowRequest, show, do_show, false)                                        \
+    X(Prune, PruneRequest, prune, retain_prune, true)                                 \
+    X(Pin, PinRequest, pin, retain_pin, true)                                         \
+    X(Release, ReleaseRequest, release, admit_release, true)                          \
+    X(Adopt, AdoptRequest, adopt, admit_adopt, true)                                  \
+    X(Gc, GcRequest, gc, gc_collect, true)                                            \
+    X(Status, StatusRequest, status, do_status, false)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */
-#define X(method, type, prefix, function)                                                         \
+#define X(method, type, prefix, function, is_logged)                                              \
     static void run_##prefix(struct service *service, struct rpc_call *call,                      \
                              const ProtobufCMessage *message)                                     \
     {                                                                                             \
+        if (is_logged)                                                                            \
+            log_asked(#method, call, message);                                                    \
         function(service, call, (const Holdfast__V1__##type *)message);                           \
     }                                                                                             \
     static void take_##prefix(void *user, struct rpc_call *call, const ProtobufCMessage *message) \
@@ -526,7 +377,7 @@ METHODS(X)
 #undef X
 
 static const struct rpc_method methods[] = {
-#define X(method, type, prefix, function)                                               \
+#define X(method, type, prefix, function, is_logged)                                    \
     {"/holdfast.v1.Checkpoint/" #method, &holdfast__v1__##prefix##_request__descriptor, \
      &holdfast__v1__##prefix##_reply__descriptor, take_##prefix},
     METHODS(X)
@@ -600,8 +451,11 @@ int service_open(struct service **out, const struct config *config)
     while (service->boot_id == 0)
         service_random(&service->boot_id, sizeof service->boot_id);
     raise_limits();
-    struct rpc_server_options rpc = {
-        .methods = methods, .user = service, .num_threads = (uint32_t)config->threads_rpc};
+    struct rpc_server_options rpc = {.methods = methods,
+                                     .user = service,
+                                     .num_threads = (uint32_t)config->threads_rpc,
+                                     .num_connections =
+                                         (uint32_t)config->limit_sessions + RPC_CONNECTIONS_BESIDE};
     service->failures = calloc(FAILURES_MAX, sizeof *service->failures);
     int error = service->failures ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the service");
     if (error == 0)

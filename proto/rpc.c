@@ -11,14 +11,17 @@
  * event at a time, which says that its last answer went out and its next request came, or that no
  * more will come. When the server closes, streams are cancelled at once, whatever the grace.
  *
- * Limits: CALLS_MAX calls in work per server, of them STREAMS_MAX streams (answered ERR_BUSY); of
- * messages, see rpc_wire.h.
+ * Limits: CALLS_MAX calls in work per server, of them STREAMS_MAX streams (answered ERR_BUSY), and
+ * CONNECTION_CALLS_MAX of one connection (gRPC's clients wait; the others' streams are reset);
+ * METADATA_BYTES_MAX of a call (it is cancelled); connections, see rpc.h; of messages, see
+ * rpc_wire.h.
  *
  * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
  * atomic of ours (handover_out, handover_in), which orders our own memory in their eyes. */
 #include "proto/rpc.h"
 
 #include "proto/report.h"
+#include "proto/rpc_peers.h"
 #include "proto/rpc_reflection.h"
 #include "proto/rpc_text.h"
 #include "proto/rpc_wire.h"
@@ -26,6 +29,7 @@
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc_posix.h>
 #include <grpc/status.h>
+#include <grpc/support/alloc.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +42,8 @@
 #include <unistd.h>
 
 #define CALLS_MAX 1024u
+#define CONNECTION_CALLS_MAX 128u
+#define METADATA_BYTES_MAX 8192 /* a stock client sends some hundred bytes */
 #define STREAMS_MAX 16u
 #define REQUESTED_CALLS 16u /* calls that gRPC may hand us without waiting */
 #define THREADS_MAX 64u
@@ -98,6 +104,7 @@ struct rpc_server {
     pthread_t threads[THREADS_MAX];
     uint32_t num_threads;
     atomic_bool serving;
+    struct rpc_peers peers;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     /* Guarded by mutex. */
@@ -117,6 +124,7 @@ static void server_unref_unlock(struct rpc_server *server)
         return;
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->mutex);
+    rpc_peers_deinit(&server->peers);
     free(server);
 }
 
@@ -252,6 +260,20 @@ static void call_answer(struct rpc_call *call, grpc_byte_buffer *reply, grpc_sta
     }
     call_unlink(call);
     call_free_unlock(call);
+}
+
+void rpc_call_who(struct rpc_call *call, char out[RPC_WHO_MAX])
+{
+    struct rpc_server *server = call->server;
+    struct rpc_peer peer;
+    pthread_mutex_lock(&server->mutex);
+    char *name = call->call ? grpc_call_get_peer(call->call) : NULL;
+    pthread_mutex_unlock(&server->mutex);
+    if (name && rpc_peers_find(&server->peers, &peer, name) == 0)
+        snprintf(out, RPC_WHO_MAX, "user %u, process %d", (unsigned)peer.uid, (int)peer.pid);
+    else
+        snprintf(out, RPC_WHO_MAX, "somebody who has gone");
+    gpr_free(name);
 }
 
 void rpc_call_fail(struct rpc_call *call, int error)
@@ -585,6 +607,11 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     struct rpc_server *server = calloc(1, sizeof *server);
     if (!server)
         return report_error(ERR_MEMORY, NULL, "no memory for the RPC server");
+    int error = rpc_peers_init(&server->peers, options->num_connections);
+    if (error != 0) {
+        free(server);
+        return error;
+    }
     rpc_start();
     server->methods = options->methods;
     server->user = options->user;
@@ -599,7 +626,8 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     grpc_arg args[] = {
         rpc_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
         rpc_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
-        rpc_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, CALLS_MAX),
+        rpc_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, CONNECTION_CALLS_MAX),
+        rpc_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
     };
     grpc_channel_args channel_args = {sizeof args / sizeof args[0], args};
     server->grpc = grpc_server_create(&channel_args, NULL);
@@ -626,9 +654,15 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
 
 int rpc_server_adopt(struct rpc_server *server, int socket)
 {
-    int flags = fcntl(socket, F_GETFL);
+    int flags = fcntl(socket, F_GETFL), error = 0;
     if (flags < 0 || fcntl(socket, F_SETFL, flags | O_NONBLOCK) < 0)
-        return report_errno(ERR_IO, "could not make a connection non-blocking", "fcntl");
+        error = report_errno(ERR_IO, "could not make a connection non-blocking", "fcntl");
+    if (error == 0)
+        error = rpc_peers_add(&server->peers, &socket, socket);
+    if (error != 0) {
+        close(socket);
+        return error;
+    }
     grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
     pthread_mutex_lock(&server->mutex);
     bool closing = server->closing;
@@ -636,9 +670,10 @@ int rpc_server_adopt(struct rpc_server *server, int socket)
         grpc_server_add_channel_from_fd(server->grpc, socket, credentials);
     pthread_mutex_unlock(&server->mutex);
     grpc_server_credentials_release(credentials);
-    if (closing)
-        return report_error(ERR_UNAVAILABLE, NULL, "the server is closing");
-    return 0;
+    if (!closing)
+        return 0;
+    close(socket);
+    return report_error(ERR_UNAVAILABLE, NULL, "the server is closing");
 }
 
 void rpc_server_set_serving(struct rpc_server *server, bool serving)

@@ -35,16 +35,20 @@ struct rpc_server;
 struct rpc_server_options {
     const struct rpc_method *methods; /* ended by name == NULL */
     void *user;
-    uint32_t num_threads; /* completion queue threads, >= 1 */
+    uint32_t num_threads;     /* completion queue threads, >= 1 */
+    uint32_t num_connections; /* at once, at most; >= 1 */
 };
 int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options);
-/* Takes over a connected, already checked socket. */
+/* Takes over a connected, already checked unix socket, also when it fails. ERR_BUSY: too many. */
 int rpc_server_adopt(struct rpc_server *server, int socket);
 /* health: SERVING or NOT_SERVING. */
 void rpc_server_set_serving(struct rpc_server *server, bool serving);
 /* Refuses new calls, cancels those unanswered after `grace_ms`, joins the threads, frees. */
 void rpc_server_close(struct rpc_server *server, uint32_t grace_ms);
 
+#define RPC_WHO_MAX 64u
+/* Who asks, for a log: "user 1000, process 4711". To be called before the answer. */
+void rpc_call_who(struct rpc_call *call, char out[RPC_WHO_MAX]);
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
 /* Answers with `error` and this thread's last error text. */
 void rpc_call_fail(struct rpc_call *call, int error);

@@ -38,6 +38,8 @@
 static const char tombstones[] = "tombstones", leases[] = "leases";
 static const char *const folders[] = {[STORAGE_PIN] = "pins", [STORAGE_QUARANTINE] = "quarantine"};
 #define NUM_NOTES (sizeof(folders) / sizeof(folders[0]))
+static const char *const states[NUM_NOTES] = {
+    [STORAGE_PIN] = "pinned", [STORAGE_QUARANTINE] = "in quarantine"};
 
 /* Names of a directory's objects. */
 struct names {
@@ -448,9 +450,8 @@ int storage_group_note(struct storage *storage, enum storage_note kind, const ch
 int storage_group_unnote(struct storage *storage, enum storage_note kind, const char *prefix)
 {
     int error = remove_note(storage, folders[kind], prefix);
-    return error == ERR_NOT_FOUND
-               ? report_error(error, NULL, "%s is not in %s", prefix, folders[kind])
-               : error;
+    return error == ERR_NOT_FOUND ? report_error(error, NULL, "%s is not %s", prefix, states[kind])
+                                  : error;
 }
 
 int storage_group_find_note(struct storage *storage, enum storage_note kind, const char *prefix,

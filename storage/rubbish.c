@@ -10,6 +10,9 @@
  * out what it writes or removes itself. A group that has got its marker since is not removed in any
  * case, nor one that has been leased.
  *
+ * What cannot be looked into or removed keeps nobody from the rest: it is in the list with the
+ * reason. Of a directory that cannot be looked into nothing is removed, as nobody knows what it is.
+ *
  * Limit: STORAGE_RUBBISH_MAX findings in one list; what is beyond waits for the next. */
 #include "storage/engine.h"
 
@@ -30,16 +33,36 @@ struct search {
     const char *folder; /* of notes in it */
 };
 
-static int add_found(struct search *search, enum storage_rubbish_what what, const char *key,
-                     uint64_t files, uint64_t bytes)
+static int add_found(struct storage_rubbish_list *out, enum storage_rubbish_what what,
+                     const char *key, uint64_t files, uint64_t bytes)
 {
-    struct storage_rubbish_list *out = search->out;
     if (out->count == STORAGE_RUBBISH_MAX)
         return 0;
     ERR_TRY(array_reserve(&out->items, &out->room, out->count, sizeof(*out->items)));
     struct storage_rubbish *item = &out->items[out->count++];
     *item = (struct storage_rubbish){.what = what, .files = files, .bytes = bytes};
     snprintf(item->key, sizeof(item->key), "%s", key);
+    return 0;
+}
+
+static int keep_reason(struct storage_rubbish *item, int error)
+{
+    item->error = error;
+    item->reason = error != 0 ? strdup(report_line()) : NULL;
+    return error;
+}
+
+const char *storage_rubbish_reason(const struct storage_rubbish *item)
+{
+    return item->reason != NULL ? item->reason : err_text(item->error);
+}
+
+int storage_rubbish_unknown(struct storage_rubbish_list *out, const char *key, int error)
+{
+    if (error == 0 || error == ERR_MEMORY || out->count == STORAGE_RUBBISH_MAX)
+        return error == ERR_MEMORY ? error : 0;
+    ERR_TRY(add_found(out, STORAGE_UNKNOWN, key, 0, 0));
+    keep_reason(&out->items[out->count - 1], error);
     return 0;
 }
 
@@ -55,7 +78,7 @@ static int sweep(struct search *search, const char *folder)
     struct storage_sweep found = {.seconds = LEFTOVER_SECONDS_MIN};
     int error = storage_sweep(search->storage, folder, &found);
     return error == 0 && found.files > 0
-               ? add_found(search, STORAGE_LEFTOVER, folder, found.files, found.bytes)
+               ? add_found(search->out, STORAGE_LEFTOVER, folder, found.files, found.bytes)
                : error;
 }
 
@@ -101,7 +124,7 @@ static int look_at_rest(struct search *search, const char *prefix, const char *n
         return 0;
     if (error == 0)
         error = storage_list(search->storage, prefix, measure_member, &measure);
-    return error == 0 ? add_found(search, what, prefix, measure.files, measure.bytes) : error;
+    return error == 0 ? add_found(search->out, what, prefix, measure.files, measure.bytes) : error;
 }
 
 static int look_at_entry(void *user, const struct storage_entry *entry)
@@ -111,15 +134,15 @@ static int look_at_entry(void *user, const struct storage_entry *entry)
     if (!entry->is_dir || !storage_join(key, search->parent, entry->name))
         return 0;
     int error = sweep(search, key);
-    if (error != 0 || !search->kind->is_group(entry->name) ||
-        !storage_join(marker, key, search->kind->marker))
-        return error;
-    error = find_object(search->storage, marker);
-    if (error == ERR_NOT_FOUND)
-        error = look_at_rest(search, key, entry->name);
-    if (search->out->looked != NULL)
-        search->out->looked(search->out->user);
-    return error;
+    if (search->kind->is_group(entry->name) && storage_join(marker, key, search->kind->marker)) {
+        if (error == 0)
+            error = find_object(search->storage, marker);
+        if (error == ERR_NOT_FOUND)
+            error = look_at_rest(search, key, entry->name);
+        if (search->out->looked != NULL)
+            search->out->looked(search->out->user);
+    }
+    return storage_rubbish_unknown(search->out, key, error);
 }
 
 /* ---- what lies beside them ---- */
@@ -138,10 +161,11 @@ static int look_at_note(void *user, const struct storage_entry *entry)
     if (strcmp(search->folder, "tombstones") == 0)
         return strcmp(entry->name, STORAGE_RESERVE) == 0
                    ? 0
-                   : add_found(search, STORAGE_CUT_SHORT, key, 1, 0);
+                   : add_found(search->out, STORAGE_CUT_SHORT, key, 1, 0);
     int error = strcmp(search->folder, "leases") == 0 ? storage_find_holder(search->storage, key)
                                                       : find_object(search->storage, marker);
-    return error == ERR_NOT_FOUND ? add_found(search, STORAGE_STALE, key, 1, 0) : error;
+    return error == ERR_NOT_FOUND ? add_found(search->out, STORAGE_STALE, key, 1, 0)
+                                  : storage_rubbish_unknown(search->out, key, error);
 }
 
 int storage_rubbish_find(struct storage_rubbish_list *out, struct storage *storage,
@@ -150,23 +174,28 @@ int storage_rubbish_find(struct storage_rubbish_list *out, struct storage *stora
     static const char *const folders[] = {"pins", "quarantine", "tombstones", "leases"};
     struct search search = {.out = out, .storage = storage, .kind = kind, .parent = parent};
     int error = storage_list(storage, parent, look_at_entry, &search);
+    if (error != 0)
+        return storage_rubbish_unknown(out, parent, error);
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]) && error == 0; i++) {
         char folder[STORAGE_KEY_MAX + 1];
         search.folder = folders[i];
         if (storage_join(folder, parent, folders[i]))
-            error = storage_list(storage, folder, look_at_note, &search);
+            error = storage_rubbish_unknown(out, folder,
+                                            storage_list(storage, folder, look_at_note, &search));
     }
-    return error == 0 ? sweep(&search, parent) : error;
+    return error == 0 ? storage_rubbish_unknown(out, parent, sweep(&search, parent)) : error;
 }
 
 int storage_rubbish_find_above(struct storage_rubbish_list *out, struct storage *storage)
 {
     struct search search = {.out = out, .storage = storage};
-    return sweep(&search, "");
+    return storage_rubbish_unknown(out, "", sweep(&search, ""));
 }
 
 void storage_rubbish_free(struct storage_rubbish_list *list)
 {
+    for (size_t i = 0; i < list->count; i++)
+        free(list->items[i].reason);
     free(list->items);
     *list = (struct storage_rubbish_list){0};
 }
@@ -201,8 +230,8 @@ static int clear_group(struct storage *storage, const struct storage_group_kind 
                : report_restore(&text, error);
 }
 
-int storage_rubbish_remove(struct storage *storage, const struct storage_group_kind *kind,
-                           const struct storage_rubbish *item)
+static int remove_item(struct storage *storage, const struct storage_group_kind *kind,
+                       const struct storage_rubbish *item)
 {
     struct storage_sweep leftovers = {.seconds = LEFTOVER_SECONDS_MIN, .removes = true};
     char group[STORAGE_KEY_MAX + 1];
@@ -217,6 +246,16 @@ int storage_rubbish_remove(struct storage *storage, const struct storage_group_k
         return error == ERR_NOT_FOUND ? 0 : error;
     case STORAGE_LEFTOVER:
         return storage_sweep(storage, item->key, &leftovers);
+    case STORAGE_UNKNOWN:
+        break;
     }
     CHECK(false);
+}
+
+int storage_rubbish_remove(struct storage *storage, const struct storage_group_kind *kind,
+                           struct storage_rubbish *item)
+{
+    if (item->error != 0)
+        return item->error;
+    return keep_reason(item, remove_item(storage, kind, item));
 }

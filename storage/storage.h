@@ -176,10 +176,11 @@ extern const struct storage_ops storage_memory;
  *  - lost: chance, at storage_fault_crash, that an unsynced page, name or removal is lost (0.5);
  *  - late: chance that a publish which fails does so at its last sync: it is gone, and a crash may
  *    bring it back;
- *  - fail_at: the operation of this number fails, once; counted from 1 over requests, creates,
- *    opens, publishes, fetches, lists, removes, sync_names, locks and questions for space;
+ *  - fail_at: the operation of this number fails, once; counted from 1 over all that can fail;
  *  - fail_from: that operation and every later one fail;
- *  - only: the calls of this name ("publish", "remove", ...) are counted and fail, and no others;
+ *  - only: the operations of this name are counted and fail, and no others: "read", "write",
+ *    "sync", "create", "open", "publish", "fetch", "list", "remove", "sync_names", "register",
+ *    "lock", "space", "hold", "find_holder", "sweep";
  *  - errno: the number of the errno with which operations fail, instead of EIO. */
 extern const struct storage_ops storage_fault;
 /* By name; NULL when unknown. */
@@ -289,11 +290,14 @@ enum storage_rubbish_what {
     STORAGE_UNFINISHED, /* a group without a marker, which nobody leases */
     STORAGE_CUT_SHORT,  /* a removal: such a group under a tombstone, a tombstone */
     STORAGE_STALE,      /* a note on a group that is gone, a lease that nobody holds */
-    STORAGE_LEFTOVER    /* old temporary files of publications, in the directory `key` */
+    STORAGE_LEFTOVER,   /* old temporary files of publications, in the directory `key` */
+    STORAGE_UNKNOWN     /* what could not be looked into; it stays, and `error` says why */
 };
 struct storage_rubbish {
     enum storage_rubbish_what what;
     uint64_t files, bytes;
+    int error;    /* it could not be looked into, or not be removed; 0: it could */
+    char *reason; /* of that, freed with the list; NULL: there was no memory for it */
     char key[STORAGE_KEY_MAX + 1];
 };
 struct storage_rubbish_list {
@@ -304,19 +308,25 @@ struct storage_rubbish_list {
     void *user;
 };
 #define STORAGE_RUBBISH_MAX 65536u /* findings in a list; what is beyond waits for the next */
-/* Adds what there is of it below `parent`, removing nothing. */
+/* Adds what there is of it below `parent`, removing nothing. ERR_MEMORY: the list is not whole. */
 int storage_rubbish_find(struct storage_rubbish_list *out, struct storage *storage,
                          const struct storage_group_kind *kind, const char *parent);
 /* Adds what lies in the root itself. */
 int storage_rubbish_find_above(struct storage_rubbish_list *out, struct storage *storage);
+/* Adds `key` as something that could not be looked into, for this thread's last error; ERR_MEMORY
+ * says nothing about it and is returned. */
+int storage_rubbish_unknown(struct storage_rubbish_list *out, const char *key, int error);
 void storage_rubbish_free(struct storage_rubbish_list *list);
-/* What is gone already, or no rubbish any more, is no error. */
+/* What is gone already, or no rubbish any more, is no error. What stays has item->error. */
 int storage_rubbish_remove(struct storage *storage, const struct storage_group_kind *kind,
-                           const struct storage_rubbish *item);
+                           struct storage_rubbish *item);
+/* Why item->error; never NULL. */
+const char *storage_rubbish_reason(const struct storage_rubbish *item);
 
 /* fault only: lose power and come back. Requests in flight end with ERR_IO; what was not synced is
- * kept, dropped or torn by the seed. Objects opened before fail from then on and only wait to be
- * closed; the storage itself works again and shows what a restart finds, as does a new open of the
+ * kept, dropped or torn by the seed, the files of holds too, and nobody holds those any more.
+ * Objects opened before fail from then on and only wait to be closed, holds to be released; the
+ * storage itself works again and shows what a restart finds, as does a new open of the
  * wrapped back-end. Not to be called from a callback. */
 int storage_fault_crash(struct storage *storage);
 /* fault only: how many operations it has counted. */

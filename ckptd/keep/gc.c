@@ -7,7 +7,10 @@
  *   what is in work is left out: saves, removals, adoptions; and what was committed since. From
  *    │ here on nobody can begin what stays in the list (gc_removes)
  *    ▼ worker: the removal
- *   gone, or named in the error
+ *   gone, or named in the answer with the reason
+ *
+ * What cannot be looked into is named, too, and so is a run that could not be read at the start:
+ * the rest goes.
  *
  * What other processes write or read is leased, and stays by that.
  *
@@ -20,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ENTRY_BYTES_MAX 48u /* of an entry on the wire, without its name */
+#define ENTRY_BYTES_MAX 56u /* of an entry on the wire, without its texts */
 
 struct collecting {
     struct service *service;
@@ -28,8 +31,7 @@ struct collecting {
     bool is_dry;
     bool is_removing; /* the list is what is removed now */
     struct storage_rubbish_list list;
-    uint32_t num_failed;
-    struct fault fault; /* the first */
+    struct fault fault; /* of the search: there is no list */
     struct job job;
 };
 
@@ -81,8 +83,9 @@ static bool is_live(const struct collecting *collecting, const struct storage_ru
     run_of(name, item);
     int error = run_find(&run, collecting->service, name, false);
     if (error != 0)
-        return error != ERR_NOT_FOUND; /* nobody knows what it has: run_find says why */
-    if (item->what == STORAGE_LEFTOVER || !parse_finding(&step, &attempt, item))
+        return error != ERR_NOT_FOUND; /* nobody knows what it has: name_unreadable */
+    if (item->what == STORAGE_UNKNOWN || item->what == STORAGE_LEFTOVER ||
+        !parse_finding(&step, &attempt, item))
         return false;
     if (run->adopting != 0)
         return true;
@@ -101,7 +104,19 @@ static void leave_out_live(struct collecting *collecting)
     for (size_t i = 0; i < list->count; i++)
         if (!is_live(collecting, &list->items[i]))
             list->items[kept++] = list->items[i];
+        else
+            free(list->items[i].reason);
     list->count = kept;
+}
+
+/* The runs that the start could not read. ERR_MEMORY. */
+static int name_unreadable(struct collecting *collecting)
+{
+    int error = 0;
+    for (const struct run *run = collecting->service->runs; run && error == 0; run = run->next)
+        error =
+            storage_rubbish_unknown(&collecting->list, run->name, fault_raise(&run->unreadable));
+    return error;
 }
 
 bool gc_is_removing(const struct service *service)
@@ -117,14 +132,41 @@ bool gc_removes(const struct service *service, const char *run, uint64_t step, u
         char name[STORAGE_KEY_MAX + 1];
         uint64_t its_step, its_attempt;
         run_of(name, item);
-        if (strcmp(name, run) == 0 && parse_finding(&its_step, &its_attempt, item) &&
-            its_step == step && its_attempt == attempt)
+        if (item->error == 0 && strcmp(name, run) == 0 &&
+            parse_finding(&its_step, &its_attempt, item) && its_step == step &&
+            its_attempt == attempt)
             return true;
     }
     return false;
 }
 
 /* ---- the answer ---- */
+
+/* Adds the findings that stay, or those that do not. */
+static void add_entries(Holdfast__V1__GcReply *reply, Holdfast__V1__GcEntry *entries, size_t *room,
+                        const struct storage_rubbish_list *list, bool stay)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        struct storage_rubbish *item = &list->items[i];
+        if ((item->error != 0) != stay)
+            continue;
+        const char *reason = stay ? storage_rubbish_reason(item) : "";
+        size_t bytes = ENTRY_BYTES_MAX + strlen(item->key) + strlen(reason);
+        reply->files += stay ? 0 : item->files;
+        reply->bytes += stay ? 0 : item->bytes;
+        *room = bytes <= *room ? *room - bytes : 0;
+        if (*room == 0)
+            continue;
+        Holdfast__V1__GcEntry *entry = &entries[reply->n_entries];
+        holdfast__v1__gc_entry__init(entry);
+        entry->what = item->what;
+        entry->name = item->key;
+        entry->files = item->files;
+        entry->bytes = item->bytes;
+        entry->error = (char *)(uintptr_t)reason;
+        reply->entries[reply->n_entries++] = entry;
+    }
+}
 
 static int answer(const struct collecting *collecting)
 {
@@ -135,21 +177,8 @@ static int answer(const struct collecting *collecting)
     size_t room = RPC_MESSAGE_BYTES_MAX - ENTRY_BYTES_MAX;
     int error =
         entries && reply.entries ? 0 : report_error(ERR_MEMORY, NULL, "no memory to answer");
-    for (size_t i = 0; i < list->count && error == 0; i++) {
-        struct storage_rubbish *item = &list->items[i];
-        size_t bytes = ENTRY_BYTES_MAX + strlen(item->key);
-        reply.files += item->files;
-        reply.bytes += item->bytes;
-        room = bytes <= room ? room - bytes : 0;
-        if (room == 0)
-            continue;
-        holdfast__v1__gc_entry__init(&entries[i]);
-        entries[i].what = item->what;
-        entries[i].name = item->key;
-        entries[i].files = item->files;
-        entries[i].bytes = item->bytes;
-        reply.entries[reply.n_entries++] = &entries[i];
-    }
+    for (int stay = 1; stay >= 0 && error == 0; stay--)
+        add_entries(&reply, entries, &room, list, stay != 0);
     if (error == 0)
         rpc_call_reply(collecting->call, &reply.base);
     free(entries);
@@ -161,10 +190,6 @@ static void finish(struct collecting *collecting)
 {
     struct service *service = collecting->service;
     int error = fault_raise(&collecting->fault);
-    if (error != 0 && collecting->num_failed > 0)
-        error = report_error(error, "what stays is found again by the next",
-                             "%u of %zu findings could not be removed: %s", collecting->num_failed,
-                             collecting->list.count, collecting->fault.message);
     if (error == 0)
         error = answer(collecting);
     if (error != 0)
@@ -181,29 +206,33 @@ static void work_remove(struct job *job)
 {
     struct collecting *collecting = CONTAINER_OF(job, struct collecting, job);
     for (size_t i = 0; i < collecting->list.count; i++) {
-        const struct storage_rubbish *item = &collecting->list.items[i];
-        int error = storage_rubbish_remove(collecting->service->storage, &checkpoint_kind, item);
-        collecting->num_failed += error != 0;
-        if (error == 0)
+        struct storage_rubbish *item = &collecting->list.items[i];
+        if (storage_rubbish_remove(collecting->service->storage, &checkpoint_kind, item) == 0)
             log_info("gc", "removed %s", item->key);
-        if (error != 0 && collecting->num_failed == 1)
-            fault_take(&collecting->fault, error);
+        else
+            log_warn("gc", "%s stays: %s", item->key, storage_rubbish_reason(item));
     }
 }
 
 static void removed(struct event *event)
 {
     struct collecting *collecting = CONTAINER_OF(event, struct collecting, job.done);
-    log_info("gc", "removed %zu of %zu findings of rubbish",
-             collecting->list.count - collecting->num_failed, collecting->list.count);
+    size_t num_gone = 0;
+    for (size_t i = 0; i < collecting->list.count; i++)
+        num_gone += collecting->list.items[i].error == 0;
+    log_info("gc", "removed %zu of %zu findings of rubbish", num_gone, collecting->list.count);
     finish(collecting);
 }
 
 static void found(struct event *event)
 {
     struct collecting *collecting = CONTAINER_OF(event, struct collecting, job.done);
-    if (collecting->fault.code == 0)
+    if (collecting->fault.code == 0) {
         leave_out_live(collecting);
+        int error = name_unreadable(collecting);
+        if (error != 0)
+            fault_take(&collecting->fault, error);
+    }
     if (collecting->fault.code != 0 || collecting->is_dry || collecting->list.count == 0) {
         finish(collecting);
         return;

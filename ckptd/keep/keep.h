@@ -1,9 +1,22 @@
-/* keep.h - what tools ask of ckptd about checkpoints that are there, or nearly: see admit.c, gc.c.
- * Handlers of calls, on the service thread; each answers its call once. */
+/* keep.h - what goes and what stays, and what tools ask of ckptd about checkpoints that are there,
+ * or nearly: see retain.c, admit.c, gc.c. On the service thread; a handler answers its call once.
+ */
 #ifndef HOLDFAST_CKPTD_KEEP_H
 #define HOLDFAST_CKPTD_KEEP_H
 
 #include "ckptd/ckptd.h"
+
+/* ---- retain.c ---- */
+
+/* A checkpoint's directory as storage sees it. */
+extern const struct storage_group_kind checkpoint_kind;
+
+void retain_prune(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__PruneRequest *request);
+void retain_pin(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__PinRequest *request);
+/* Applies the rules of the configuration, if there are any. */
+void retain_after_commit(struct run *run);
 
 /* ---- admit.c ---- */
 

@@ -8,6 +8,17 @@
 
 #include "ckptd/ckptd.h"
 
+/* A LoadShard call that waits for a pass, or for memory. */
+struct shard_wait {
+    struct shard_wait *next;
+    struct service *service;
+    struct rpc_call *call;
+    uint64_t load; /* by number: the load may have ended */
+    uint32_t shard;
+    uint64_t from_byte; /* the first that is needed */
+    struct timer timer; /* for memory only */
+};
+
 /* ---- lease.c ---- */
 
 /* The checkpoint's manifest stays cached between the two. */

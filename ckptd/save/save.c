@@ -12,7 +12,7 @@
  * older one is asked for, the answer is SAVE_UNKNOWN.
  *
  * Limit: limits.wait_ms per WaitSave (answered SAVE_STAGING). */
-#include "ckptd/ckptd.h"
+#include "ckptd/keep/keep.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -45,7 +45,7 @@ static void print_row_json(const struct row *row, bool is_first)
            row->is_pinned ? "true" : "false");
 }
 
-static void print_row(const struct row *row, bool is_first)
+static void print_row_text(const struct row *row, bool is_first)
 {
     char name[200], safe[200], size[32], text[160], time[40];
     if (is_first)
@@ -65,6 +65,27 @@ static void print_row(const struct row *row, bool is_first)
                text, row->in_memory ? ", in memory" : "", row->is_pinned ? ", pinned" : "");
 }
 
+/* RUN and RUN@STEP-aATTEMPT, each if it begins as what was typed. */
+static void print_row_names(const char *typed, const struct row *row)
+{
+    char names[2][200], safe[200];
+    snprintf(names[0], sizeof names[0], "%s", row->run);
+    snprintf(names[1], sizeof names[1], "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
+             (unsigned long long)row->attempt);
+    for (size_t i = 0; i < (row->attempt == 0 ? 1u : 2u); i++) {
+        if (strncmp(names[i], typed, strlen(typed)) == 0)
+            printf("%s\n", text_safe(safe, sizeof safe, names[i]));
+    }
+}
+
+static void print_row(const struct cli *cli, const struct row *row, bool is_first)
+{
+    if (cli->typed != NULL)
+        print_row_names(cli->typed, row);
+    else
+        (cli->is_json ? print_row_json : print_row_text)(row, is_first);
+}
+
 static void print_rows_begin(const struct cli *cli)
 {
     if (cli->is_json)
@@ -75,7 +96,7 @@ static void print_rows_end(const struct cli *cli, size_t count)
 {
     if (cli->is_json)
         printf("%s]\n", count > 0 ? "\n" : "");
-    else if (count == 0)
+    else if (count == 0 && cli->typed == NULL)
         printf("no checkpoints\n");
 }
 
@@ -115,7 +136,7 @@ static int list_store(const struct cli *cli)
                                 .world_size = from->world_size,
                                 .is_pinned = has_pin};
         if (error == 0)
-            (cli->is_json ? print_row_json : print_row)(&row, i == 0);
+            print_row(cli, &row, i == 0);
     }
     if (error == 0)
         print_rows_end(cli, catalog.count);
@@ -140,7 +161,7 @@ static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *pag
                                 .world_size = from->world_size,
                                 .in_memory = from->in_memory,
                                 .is_pinned = from->pinned};
-        (cli->is_json ? print_row_json : print_row)(&row, is_first && i == 0);
+        print_row(cli, &row, is_first && i == 0);
     }
 }
 
@@ -247,8 +268,8 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
            (unsigned long long)summary->attempt);
     printf("%-12s %s\n", "nonce", text_safe(text, sizeof text, summary->nonce));
     printf("%-12s %s\n", "time", text_safe(text, sizeof text, summary->time));
-    printf("%-12s %s in %u shards\n", "size", text_bytes(size, sizeof size, summary->bytes),
-           summary->shards);
+    printf("%-12s %s in %s\n", "size", text_bytes(size, sizeof size, summary->bytes),
+           text_count(summary->shards, "shard").text);
     printf("%-12s %u\n", "ranks", summary->world_size);
     printf("%-12s %s\n", "durability", text_safe(text, sizeof text, shown->durability));
     lineage_print(lineage);
@@ -258,7 +279,8 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     int error = print_position(manifest->state_json);
     if (error != 0)
         return error;
-    printf("%-12s %s\n", "code", text_safe(text, sizeof text, manifest->code_version));
+    if (manifest->code_version[0] != '\0')
+        printf("%-12s %s\n", "code", text_safe(text, sizeof text, manifest->code_version));
     print_member("mesh", manifest->mesh_json);
     print_member("identity", manifest->identity_json);
     print_member("data", manifest->data_json);
@@ -278,11 +300,11 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
 static int print_document(const json_t *root)
 {
     json_begin();
-    int failed = json_dumpf(root, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+    int error = text_json_value(stdout, root, JSON_INDENT(2));
     if (!json_end())
         return report_error(ERR_MEMORY, NULL, "no memory to write the output");
     printf("\n");
-    return failed != 0 ? report_error(ERR_IO, NULL, "could not write the output") : 0;
+    return error;
 }
 
 static int add_state(json_t *root, const struct shown *shown)

@@ -29,11 +29,13 @@ enum cli_exit {
     CLI_DIFFERS = 1,      /* verify found damage, diff found a difference */
     CLI_USAGE = 2,        /* wrong command line */
     CLI_VERSION = 65,     /* a format or protocol that this build does not know */
-    CLI_NOT_FOUND = 66,   /* no such store, run or checkpoint */
+    CLI_NOT_FOUND = 66,   /* no such store, run, checkpoint, file or pin */
     CLI_UNAVAILABLE = 69, /* the server cannot be reached or did not answer in time */
     CLI_INTERNAL = 70,    /* out of memory, or a bug */
     CLI_IO = 74           /* reading or writing failed, or was refused */
 };
+
+struct json_t; /* of jansson */
 
 struct cli {
     char store[4096];
@@ -49,6 +51,7 @@ struct cli {
     bool is_json, is_weights_only, is_forced, is_quick, is_help, is_dry_run, may_remove_most;
     const char *args[2];
     int num_args;
+    const char *typed; /* list: only the names that begin so, for a shell; NULL: everything */
 };
 
 /* How durable what a store's directory holds is, in ckptd's words: it outlives a loss of power. */
@@ -82,7 +85,6 @@ int cli_health(const struct cli *cli);
 int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
              const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
              uint32_t timeout_ms);
-struct json_t; /* of jansson */
 /* What Status says, an object; json_decref() it. As cli_call. */
 int cli_call_status(struct json_t **out, const struct cli *cli);
 struct selection;
@@ -104,17 +106,27 @@ int server_release(const struct cli *cli, const struct manifest_summary *summary
 
 /* A JSON string with its quotes; bytes that are no UTF-8 become U+FFFD. */
 void text_json(FILE *out, const char *text);
+/* The value in ASCII, with all control characters escaped; `flags` are jansson's. ERR_IO. */
+int text_json_value(FILE *out, const struct json_t *value, size_t flags);
 /* Replaces what is not printable ASCII by '?', cuts to `size`. */
 const char *text_safe(char *out, size_t size, const char *text);
 /* "3.21 GiB". */
 const char *text_bytes(char *out, size_t size, uint64_t bytes);
+/* "1 tensor", "3 tensors", "2 directories": text_count(3, "tensor").text, in the call it is for. */
+struct text_count {
+    char text[64];
+};
+struct text_count text_count(uint64_t count, const char *noun);
 /* "[4096,512]" for a shape. */
 const char *text_shape(char *out, size_t size, const struct tensor_meta *tensor);
+
+/* A line on the terminal that is stderr, in place of the one before, cut to its width; "": none. */
+void text_transient(const char *line);
 
 /* A bar on stderr; silent when stderr is not a terminal, and with --json. */
 struct progress {
     const char *verb; /* "verify" */
-    const char *unit; /* of `total` and `done`: "directories"; NULL: bytes, whose rate is told */
+    const char *unit; /* of `total` and `done`: "directory"; NULL: bytes, whose rate is told */
     uint64_t total, done;
     uint64_t begin_ns, shown_ns;
     bool is_shown;

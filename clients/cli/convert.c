@@ -61,7 +61,8 @@ static int plan_table(struct convert *convert, const struct dtype_rules *dtypes)
     if (table == NULL || layout_of == NULL || convert->old_of == NULL || table->tensors == NULL ||
         table->layout_of == NULL || table->layouts == NULL) {
         free(layout_of);
-        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", old->num_tensors);
+        return report_error(ERR_MEMORY, NULL, "no memory for %s",
+                            text_count(old->num_tensors, "tensor").text);
     }
     for (uint32_t i = 0; i < old->num_layouts; i++)
         layout_of[i] = UINT32_MAX;
@@ -154,8 +155,9 @@ static int parse_mesh(struct mesh_plan *out, const struct cli *cli)
                             "no number of shards was given");
     if (ranks > SHARDS_MAX ||
         (cli->mesh[0] != '\0' && cli->shards > 0 && (uint64_t)cli->shards != ranks))
-        return report_error(ERR_INVALID, NULL, "a mesh of %llu ranks has not %lld shards",
-                            (unsigned long long)ranks, (long long)cli->shards);
+        return report_error(ERR_INVALID, NULL, "a mesh of %s has not %s",
+                            text_count(ranks, "rank").text,
+                            text_count((uint64_t)cli->shards, "shard").text);
     return 0;
 }
 
@@ -254,8 +256,9 @@ static void print_result(const struct convert *convert)
                manifest->summary.nonce, manifest->summary.shards, manifest->table->num_tensors,
                (unsigned long long)manifest->summary.bytes);
     } else {
-        printf("%s: %u tensors in %u shards, %s, committed in %s, " CLI_STORED "\n",
-               convert->checkpoint.name, manifest->table->num_tensors, manifest->summary.shards,
+        printf("%s: %s in %s, %s, committed in %s, " CLI_STORED "\n", convert->checkpoint.name,
+               text_count(manifest->table->num_tensors, "tensor").text,
+               text_count(manifest->summary.shards, "shard").text,
                text_bytes(size, sizeof size, manifest->summary.bytes), convert->cli->output);
     }
 }

@@ -90,9 +90,9 @@ static void print_tensor(struct diff *diff, const char *name, enum tensor_state 
             printf(", \"largest\": null");
         printf("}");
     } else if (state == VALUES_DIFFER) {
-        printf("%-48s %llu of %llu elements differ, at most by %.9g\n",
-               text_safe(safe, sizeof safe, name), (unsigned long long)values->elements,
-               (unsigned long long)values->total, values->largest);
+        printf("%-48s differs in %llu of %s, at most by %.9g\n", text_safe(safe, sizeof safe, name),
+               (unsigned long long)values->elements, text_count(values->total, "element").text,
+               values->largest);
     } else {
         printf("%-48s %s\n", text_safe(safe, sizeof safe, name), STATE_NAMES[state]);
     }
@@ -110,7 +110,8 @@ static int plan_file(struct diff *diff)
     struct output_file *file = &diff->file;
     file->tensors = calloc((size_t)left->num_tensors + 1, sizeof *file->tensors);
     if (file->tensors == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", left->num_tensors);
+        return report_error(ERR_MEMORY, NULL, "no memory for %s",
+                            text_count(left->num_tensors, "tensor").text);
     for (uint32_t i = 0; i < left->num_tensors; i++) {
         const struct tensor_meta *tensor = &left->tensors[i];
         int64_t other = layout_find(diff->sides[1].manifest->table, tensor->name);
@@ -211,14 +212,15 @@ static void print_end(const struct diff *diff)
         printf("%s], \"same\": %llu, \"different\": %llu}\n", diff->any_printed ? "\n" : "",
                (unsigned long long)diff->counts[SAME], (unsigned long long)different);
     else if (different == 0)
-        printf("%s and %s are equal: all %llu tensors, bit for bit, by digest (%u and %u ranks).\n",
-               diff->sides[0].name, diff->sides[1].name, (unsigned long long)diff->counts[SAME],
-               diff->sides[0].manifest->summary.world_size,
-               diff->sides[1].manifest->summary.world_size);
+        printf("%s (%s) and %s (%s) are equal: %s, bit for bit, by digest.\n", diff->sides[0].name,
+               text_count(diff->sides[0].manifest->summary.world_size, "rank").text,
+               diff->sides[1].name,
+               text_count(diff->sides[1].manifest->summary.world_size, "rank").text,
+               text_count(diff->counts[SAME], "tensor").text);
     else
-        printf("%s and %s differ in %llu tensors; %llu are equal.\n", diff->sides[0].name,
-               diff->sides[1].name, (unsigned long long)different,
-               (unsigned long long)diff->counts[SAME]);
+        printf("%s and %s differ in %llu of %s.\n", diff->sides[0].name, diff->sides[1].name,
+               (unsigned long long)different,
+               text_count(different + diff->counts[SAME], "tensor").text);
 }
 
 /* What is told of one tensor. */

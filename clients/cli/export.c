@@ -111,7 +111,7 @@ static int plan_hf(struct export *export)
     count -= export->model.is_tied;
     export->items = calloc(count, sizeof *export->items);
     if (export->items == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", count);
+        return report_error(ERR_MEMORY, NULL, "no memory for %s", text_count(count, "tensor").text);
     for (uint32_t i = 0; i < count; i++) {
         struct hf_tensor tensor;
         uint32_t found = 0;
@@ -138,7 +138,8 @@ static int plan_file(struct export *export)
     export->num_parts = 1;
     export->items = calloc((size_t)table->num_tensors + 1, sizeof *export->items);
     if (export->items == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", table->num_tensors);
+        return report_error(ERR_MEMORY, NULL, "no memory for %s",
+                            text_count(table->num_tensors, "tensor").text);
     for (uint32_t i = 0; i < table->num_tensors; i++) {
         if (tensor_is_wanted(&table->tensors[i], export->cli))
             add_item(export, i, table->tensors[i].name);
@@ -228,7 +229,8 @@ static int plan_part(struct export *export, uint32_t number, uint32_t *first)
     file->user = part;
     file->tensors = calloc((size_t)file->num_tensors + 1, sizeof *file->tensors);
     if (file->tensors == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", file->num_tensors);
+        return report_error(ERR_MEMORY, NULL, "no memory for %s",
+                            text_count(file->num_tensors, "tensor").text);
     for (uint32_t i = 0; i < file->num_tensors; i++) {
         struct output_tensor *out = &file->tensors[i];
         *out = (struct output_tensor){.tensor = {items[i].tensor},
@@ -251,7 +253,8 @@ static int plan_parts(struct export *export)
         qsort(export->items, export->num_items, sizeof *export->items, compare_items);
     export->parts = calloc(export->num_parts, sizeof *export->parts);
     if (export->parts == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u files", export->num_parts);
+        return report_error(ERR_MEMORY, NULL, "no memory for %s",
+                            text_count(export->num_parts, "file").text);
     for (uint32_t i = 0; i < export->num_parts && error == 0; i++) {
         error = plan_part(export, i, &first);
         if (export->is_hf && export->num_parts > 1)
@@ -552,10 +555,12 @@ static void print_result(const struct export *export)
         text_json(stdout, export->checkpoint.name);
         printf(", \"output\": ");
         text_json(stdout, export->cli->output);
-        printf(", \"tensors\": %u, \"files\": %u, \"bytes\": %llu}\n", export->num_items,
-               export->num_parts, (unsigned long long)export->bytes);
+        printf(", \"tensors\": %u, \"files\": %u, \"bytes\": %llu, "
+               "\"durability\": \"" CLI_STORED "\"}\n",
+               export->num_items, export->num_parts, (unsigned long long)export->bytes);
     } else {
-        printf("%s: %u tensors, %s, written to %s\n", export->checkpoint.name, export->num_items,
+        printf("%s: %s, %s, written to %s, " CLI_STORED "\n", export->checkpoint.name,
+               text_count(export->num_items, "tensor").text,
                text_bytes(size, sizeof size, export->bytes), export->cli->output);
     }
 }
@@ -574,10 +579,11 @@ static int read_tokenizer(struct export *export)
                                   json_string_value(json_object_get(data, "tokenizer")));
     json_decref(data);
     if (error == 0 && tokenizer->vocab.num_tokens + VOCAB_NUM_SPECIAL > export->model.vocab)
-        error = report_error(ERR_MISMATCH, "name the tokenizer that the run was trained with",
-                             "%s has %u tokens and %u special ones, the model only %u",
-                             export->cli->tokenizer, tokenizer->vocab.num_tokens, VOCAB_NUM_SPECIAL,
-                             export->model.vocab);
+        error =
+            report_error(ERR_MISMATCH, "name the tokenizer that the run was trained with",
+                         "%s has %s and %u special ones, the model only %u", export->cli->tokenizer,
+                         text_count(tokenizer->vocab.num_tokens, "token").text, VOCAB_NUM_SPECIAL,
+                         export->model.vocab);
     return error;
 }
 

@@ -290,10 +290,10 @@ static int find_sources(struct import *import)
     import->num_sources = hf_num_tensors(&import->model);
     import->sources = calloc(import->num_sources, sizeof *import->sources);
     struct source **by_name = calloc(import->num_sources, sizeof *by_name);
-    int error =
-        import->sources != NULL && by_name != NULL
-            ? 0
-            : report_error(ERR_MEMORY, NULL, "no memory for %u tensors", import->num_sources);
+    int error = import->sources != NULL && by_name != NULL
+                    ? 0
+                    : report_error(ERR_MEMORY, NULL, "no memory for %s",
+                                   text_count(import->num_sources, "tensor").text);
     for (uint32_t i = 0; i < import->num_sources && error == 0; i++)
         hf_tensor(&import->sources[i].tensor, &import->model, i);
     if (error == 0) {
@@ -313,7 +313,8 @@ static int plan_table(struct import *import)
     uint64_t bytes = 0, shards = (uint64_t)import->cli->shards;
     table.tensors = calloc(import->num_sources, sizeof *table.tensors);
     if (table.tensors == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", import->num_sources);
+        return report_error(ERR_MEMORY, NULL, "no memory for %s",
+                            text_count(import->num_sources, "tensor").text);
     for (uint32_t i = 0; i < import->num_sources; i++) {
         const struct hf_tensor *tensor = &import->sources[i].tensor;
         table.tensors[i] =
@@ -433,6 +434,12 @@ static bool has_failed(struct import *import, int error)
     return failed;
 }
 
+static void show_progress(struct import *import)
+{
+    uint64_t done = atomic_load(&import->bytes_done);
+    progress_add(&import->progress, done - import->progress.done);
+}
+
 /* Blocks of the shard at hand, until there are no more. The caller's thread shows the progress. */
 static void fill_blocks(struct import *import, uint32_t worker)
 {
@@ -445,10 +452,8 @@ static void fill_blocks(struct import *import, uint32_t worker)
         if (error == 0)
             error = writer_take(import->file, worker, index, memory);
         atomic_fetch_add(&import->bytes_done, SCAN_BLOCK);
-        if (worker == scan_workers()) {
-            uint64_t done = atomic_load(&import->bytes_done);
-            progress_add(&import->progress, done - import->progress.done);
-        }
+        if (worker == scan_workers())
+            show_progress(import);
     }
     free(memory);
 }
@@ -480,6 +485,7 @@ static int fill_shard(struct import *import)
     fill_blocks(import, scan_workers());
     while (started > 0)
         pthread_join(threads[--started], NULL);
+    show_progress(import);
     return failure_report(&import->failure);
 }
 
@@ -561,8 +567,9 @@ static void print_result(const struct import *import)
                manifest->summary.run, manifest->summary.nonce, manifest->summary.shards,
                manifest->table->num_tensors, (unsigned long long)manifest->summary.bytes);
     else
-        printf("%s@0-a1: %u tensors in %u shards, %s, committed in %s, " CLI_STORED "\n",
-               manifest->summary.run, manifest->table->num_tensors, manifest->summary.shards,
+        printf("%s@0-a1: %s in %s, %s, committed in %s, " CLI_STORED "\n", manifest->summary.run,
+               text_count(manifest->table->num_tensors, "tensor").text,
+               text_count(manifest->summary.shards, "shard").text,
                text_bytes(size, sizeof size, manifest->summary.bytes), import->cli->store);
 }
 

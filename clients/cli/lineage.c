@@ -102,7 +102,7 @@ void lineage_print(const struct lineage *lineage)
         if (ancestor->state != ANCESTOR_THERE)
             printf("%s", STATE_NAMES[ancestor->state]);
         else
-            printf("%u ranks, %s", ancestor->summary.world_size,
+            printf("%s, %s", text_count(ancestor->summary.world_size, "rank").text,
                    text_safe(time, sizeof time, ancestor->summary.time));
         if (ancestor->converted_from[0] != '\0')
             printf(", made from nonce %s",

@@ -3,8 +3,9 @@
  *
  * With --store a command works on a directory: without a lock, under a lease, and changing nothing
  * in it but for prune, pin, unpin and verify --release. With --server it asks a running ckptd.
- * Which of the two a command takes is in the table. Errors are one line on stderr with a hint; exit
- * codes are those of enum cli_exit. With --json stdout is one JSON document. */
+ * Which of the two a command takes is in the table, from which help is printed and shells are told
+ * what a word can become (--complete). Errors are one line on stderr with a hint; exit codes are
+ * those of enum cli_exit. With --json stdout is one JSON document. */
 #include "clients/cli/cli.h"
 
 #include "proto/options.h"
@@ -49,6 +50,7 @@ enum setting {
 _Static_assert(NUM_SETTINGS <= 31, "a mask has a bit per setting");
 #define ALWAYS (BIT(JSON) | BIT(HELP))
 #define WHERE (BIT(STORE) | BIT(SERVER))
+#define NAMES_FILE (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER)) /* so that a shell can help */
 
 static const struct option settings[] = {
     [STORE] = OPTION_STRING(struct cli, store, "store", "", "directory of the store"),
@@ -163,7 +165,9 @@ static const struct command {
      cli_prune, "Always stays: the last two that are whole, pinned, in use, or damaged.\n"},
     {"pin", "CHECKPOINT", "keep it for good, whatever the rules say", 1, 1, WHERE | BIT(NOTE),
      cli_pin, ""},
-    {"unpin", "CHECKPOINT", "take the pin away", 1, 1, WHERE, cli_unpin, ""},
+    {"unpin", "CHECKPOINT", "take the pin away", 1, 1, WHERE, cli_unpin,
+     "One that is not pinned is an error, with exit code 66. With step and attempt it takes away\n"
+     "also the pin of a checkpoint that is gone.\n"},
     {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1,
      WHERE | ON_FILES, cli_du,
      "Beside them the bytes of rubbish (see gc), of files that are not ours, and of files that\n"
@@ -173,7 +177,8 @@ static const struct command {
      "cut short, notes on checkpoints that are gone, leases whose holder died, temporary files.\n"
      "With --store the store is locked meanwhile. A ckptd leaves out what it saves or removes and\n"
      "what a tool holds; when it starts it removes unfinished saves by itself. What is not ours\n"
-     "stays.\n"},
+     "stays, and so does what could not be looked into or removed: it is named, the rest goes,\n"
+     "and the exit code is 74.\n"},
     {"watch", "", "saves in work, the newest checkpoint, rates, again and again", 0, 0,
      BIT(SERVER) | BIT(INTERVAL) | BIT(COUNT), cli_watch,
      "--json prints an object per line. A ckptd that goes away is waited for.\n"},
@@ -186,9 +191,9 @@ static const char CHECKPOINT_NOTE[] =
     "CHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n";
 static const char EXIT_CODES[] =
     "Exit codes: 0 fine; 1 damage or difference found; 2 wrong command line; 65 unknown format\n"
-    "version; 66 no such store, run or checkpoint; 69 server unavailable; 70 out of memory or a\n"
-    "bug; 74 reading or writing failed or was refused (permissions, a full disk, a store in use,\n"
-    "an output that exists, a prune of more than half).\n";
+    "version; 66 no such store, run, checkpoint or pin; 69 server unavailable; 70 out of memory\n"
+    "or a bug; 74 reading or writing failed or was refused (permissions, a full disk, a store in\n"
+    "use, an output that exists, a prune of more than half).\n";
 
 static void print_help(FILE *out)
 {
@@ -278,6 +283,13 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
+static void set_default_server(struct cli *cli)
+{
+    if (cli->store[0] == '\0' && cli->server[0] == '\0')
+        snprintf(cli->server, sizeof cli->server, "unix:/tmp/holdfast-%u/ckptd.sock",
+                 (unsigned)getuid());
+}
+
 /* The rules that the option table cannot say. */
 static int check_usage(const struct command *command, struct cli *cli, const bool *is_set,
                        int num_args)
@@ -290,19 +302,110 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
                                 settings[i].key);
     }
     if (num_args < command->args_min || num_args > command->args_max)
-        return report_error(ERR_INVALID, command->arguments[0] != '\0' ? command->arguments : NULL,
-                            "%s takes %s argument%s", command->name,
-                            command->args_max == 0 ? "no"
-                            : command->args_min == command->args_max
-                                ? (command->args_max == 1 ? "one" : "two")
-                                : "at most one",
-                            command->args_max == 2 ? "s" : "");
+        return report_error(ERR_INVALID, hint, "%s takes %s%s, not %d", command->name,
+                            command->args_min < command->args_max ? "at most " : "",
+                            text_count((uint64_t)command->args_max, "argument").text, num_args);
     if (is_set[STORE] && is_set[SERVER])
         return report_error(ERR_INVALID, "choose one", "--store and --server were both given");
-    if (cli->store[0] == '\0' && cli->server[0] == '\0')
-        snprintf(cli->server, sizeof cli->server, "unix:/tmp/holdfast-%u/ckptd.sock",
-                 (unsigned)getuid());
+    set_default_server(cli);
     return 0;
+}
+
+static int fail_unknown(const char *word)
+{
+    bool is_option = word[0] == '-';
+    return report_error(
+        ERR_INVALID,
+        is_option ? "the command comes first; see `ckpt-cli --help`" : "see `ckpt-cli --help`",
+        is_option ? "'%s' is an option, not a command" : "unknown command '%s'", word);
+}
+
+/* `help`, and `help COMMAND`. */
+static int tell_help(const char *name)
+{
+    const struct command *command = name != NULL ? find_command(name) : NULL;
+    if (name != NULL && command == NULL)
+        return fail_unknown(name);
+    if (command != NULL)
+        print_command_help(command);
+    else
+        print_help(stdout);
+    return 0;
+}
+
+/* ---- for shells ---- */
+
+static const char *const short_keys[] = {"h", "help", "o", "output", NULL};
+static const char files[] = ":files"; /* instead of words: the shell knows what files there are */
+
+/* A word, and behind a tab what it is, if it begins as what was typed. */
+static void offer(const char *typed, const char *dashes, const char *word, const char *what)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%s%s", dashes, word);
+    if (strncmp(text, typed, strlen(typed)) == 0)
+        printf("%s\t%s\n", text, what);
+}
+
+static void offer_value(const char *typed, int setting)
+{
+    char choices[64] = "", *rest = choices, *choice;
+    if (settings[setting].choices != NULL)
+        snprintf(choices, sizeof choices, "%s", settings[setting].choices);
+    while ((choice = strsep(&rest, ",")) != NULL && choice[0] != '\0')
+        offer(typed, "", choice, settings[setting].key);
+    if (NAMES_FILE & BIT(setting))
+        printf("%s\n", files);
+}
+
+/* The option that `word` is, when a value follows it; -1: none. */
+static int find_valued(const char *word)
+{
+    for (int i = 0; i < NUM_SETTINGS; i++) {
+        bool is_it = strncmp(word, "--", 2) == 0 ? strcmp(word + 2, settings[i].key) == 0
+                                                 : i == OUTPUT && strcmp(word, "-o") == 0;
+        if (is_it && settings[i].type != OPTION_TYPE_BOOL)
+            return i;
+    }
+    return -1;
+}
+
+/* Of the store or server that the words before name. */
+static void offer_checkpoints(const struct options *options, struct cli *cli, char **words,
+                              int num_words)
+{
+    cli->typed = words[num_words - 1];
+    num_words--;
+    if (options_defaults(options) != 0 ||
+        options_read_args(options, &num_words, words, short_keys) != 0)
+        return;
+    set_default_server(cli);
+    cli->is_json = false;
+    cli_list(cli); /* what cannot be read cannot be offered */
+}
+
+/* What the last of the words can become; the first is the command's. */
+static void complete(const struct options *options, struct cli *cli, char **words, int num_words)
+{
+    const char *typed = num_words > 0 ? words[num_words - 1] : "";
+    for (size_t i = 0; i < NUM_COMMANDS && num_words <= 1; i++)
+        offer(typed, "", commands[i].name, commands[i].summary);
+    const struct command *command = num_words > 1 ? find_command(words[0]) : NULL;
+    if (command == NULL)
+        return;
+    int valued = num_words > 2 ? find_valued(words[num_words - 2]) : -1;
+    if (valued >= 0) {
+        offer_value(typed, valued);
+    } else if (typed[0] == '-') {
+        for (int i = 0; i < NUM_SETTINGS; i++) {
+            if ((command->settings | ALWAYS) & BIT(i))
+                offer(typed, "--", settings[i].key, settings[i].help);
+        }
+    } else if (command->run == cli_import) {
+        printf("%s\n", files);
+    } else if (command->args_max > 0) {
+        offer_checkpoints(options, cli, words, num_words);
+    }
 }
 
 int main(int argc, char **argv)
@@ -310,18 +413,22 @@ int main(int argc, char **argv)
     static struct cli cli;
     bool is_set[NUM_SETTINGS + 1] = {false};
     const struct options options = {.table = settings, .config = &cli, .is_set = is_set};
-    static const char *const short_keys[] = {"h", "help", "o", "output", NULL};
+    if (argc > 1 && strcmp(argv[1], "--complete") == 0) {
+        complete(&options, &cli, argv + 2, argc - 2);
+        return CLI_FINE;
+    }
     if (report_print_version("ckpt-cli", argc, argv))
         return CLI_FINE;
-    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
-        print_help(argc < 2 ? stderr : stdout);
-        return argc < 2 ? CLI_USAGE : CLI_FINE;
+    if (argc < 2) {
+        print_help(stderr);
+        return CLI_USAGE;
     }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0)
+        return finish(tell_help(argv[2]));
     const struct command *command = find_command(argv[1]);
     if (command == NULL)
-        return finish(
-            report_error(ERR_INVALID, "see `ckpt-cli --help`", "unknown command '%s'", argv[1]));
+        return finish(fail_unknown(argv[1]));
     int num_args = argc - 1;
     int error = options_defaults(&options);
     if (error == 0)

@@ -36,7 +36,8 @@ static int new_outcomes(struct outcomes *out, size_t count)
     out->count = count;
     out->list = calloc(count + 1, sizeof *out->list);
     return out->list != NULL ? 0
-                             : report_error(ERR_MEMORY, NULL, "no memory for %zu results", count);
+                             : report_error(ERR_MEMORY, NULL, "no memory for %s",
+                                            text_count(count, "result").text);
 }
 
 /* ---- the command line ---- */
@@ -216,6 +217,40 @@ static int visit_lease(void *user, const struct storage_entry *entry)
     return 0;
 }
 
+/* What is known of each, by a look at its files. */
+static int fill_items(struct retain_item *items, struct storage *store, const struct cli *cli,
+                      const struct catalog *catalog)
+{
+    struct progress progress;
+    int error = 0;
+    progress_begin(&progress, cli, "prune", catalog->count);
+    progress.unit = "checkpoint";
+    for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
+        error = fill_item(&items[i], store, &catalog->entries[i], cli);
+        progress_add(&progress, 1);
+    }
+    progress_end(&progress);
+    return error;
+}
+
+static void remove_planned(struct outcomes *outcomes, struct storage *store, const struct cli *cli,
+                           const char *run)
+{
+    struct progress progress;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < outcomes->count; i++)
+        bytes += outcomes->list[i].reasons == 0 ? outcomes->list[i].bytes : 0;
+    progress_begin(&progress, cli, "prune", bytes);
+    for (size_t i = 0; i < outcomes->count; i++) {
+        struct outcome *outcome = &outcomes->list[i];
+        if (outcome->reasons != 0)
+            continue;
+        remove_one(outcome, store, run);
+        progress_add(&progress, outcome->bytes);
+    }
+    progress_end(&progress);
+}
+
 static int prune_catalog(struct outcomes *out, struct storage *store, const struct cli *cli,
                          const char *run, const struct catalog *catalog,
                          const struct retain_rules *rules)
@@ -224,8 +259,8 @@ static int prune_catalog(struct outcomes *out, struct storage *store, const stru
     struct retain_item *items = calloc(catalog->count + 1, sizeof *items);
     int error = items != NULL ? new_outcomes(out, catalog->count)
                               : report_error(ERR_MEMORY, NULL, "no memory for the plan");
-    for (uint32_t i = 0; i < catalog->count && error == 0; i++)
-        error = fill_item(&items[i], store, &catalog->entries[i], cli);
+    if (error == 0)
+        error = fill_items(items, store, cli, catalog);
     if (error == 0)
         error = storage_groups_leased(store, run, visit_lease,
                                       &(struct leasing){items, catalog->count});
@@ -233,15 +268,13 @@ static int prune_catalog(struct outcomes *out, struct storage *store, const stru
         error = retain_plan(items, catalog->count, rules, &removed);
     if (error == ERR_DENIED && cli->is_dry_run)
         error = 0;
-    for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
-        struct outcome *outcome = &out->list[i];
-        *outcome = (struct outcome){.step = items[i].step,
-                                    .attempt = items[i].attempt,
-                                    .bytes = catalog->entries[i].summary.bytes,
-                                    .reasons = items[i].reasons};
-        if (outcome->reasons == 0 && !cli->is_dry_run)
-            remove_one(outcome, store, catalog->entries[i].summary.run);
-    }
+    for (uint32_t i = 0; i < catalog->count && error == 0; i++)
+        out->list[i] = (struct outcome){.step = items[i].step,
+                                        .attempt = items[i].attempt,
+                                        .bytes = catalog->entries[i].summary.bytes,
+                                        .reasons = items[i].reasons};
+    if (error == 0 && !cli->is_dry_run)
+        remove_planned(out, store, cli, run);
     free(items);
     return error;
 }
@@ -312,7 +345,7 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
             text_safe(text, sizeof text, outcome->error);
         printf("%-32s %11s  %s\n", name, text_bytes(size, sizeof size, outcome->bytes), text);
     }
-    printf("%zu of %zu checkpoints, %s, %s\n", count, outcomes->count,
+    printf("%zu of %s, %s, %s\n", count, text_count(outcomes->count, "checkpoint").text,
            text_bytes(size, sizeof size, bytes),
            cli->is_dry_run ? "to be removed; nothing was touched" : "removed");
 }
@@ -332,7 +365,8 @@ static int judge(const struct outcomes *outcomes)
     return failed == 0
                ? 0
                : report_error(is_memory ? ERR_MEMORY : ERR_IO, "what stays is whole; prune again",
-                              "%zu checkpoints could not be removed: %s", failed, first);
+                              "%s could not be removed: %s", text_count(failed, "checkpoint").text,
+                              first);
 }
 
 int cli_prune(const struct cli *cli)

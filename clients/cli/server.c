@@ -34,11 +34,13 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
     if (error != 0)
         return error;
     bool is_long = timeout_ms > CLI_CALL_MS && progress_is_wanted(cli);
+    char line[sizeof cli->server + 32];
+    snprintf(line, sizeof line, "the ckptd at %s is at work ...", cli->server);
     if (is_long)
-        fprintf(stderr, "\rthe ckptd at %s is at work ... \033[K", cli->server);
+        text_transient(line);
     error = rpc_client_call(client, method, request, type, out, timeout_ms);
     if (is_long)
-        fputs("\r\033[K", stderr);
+        text_transient("");
     rpc_client_close(client);
     if (error == ERR_UNAVAILABLE)
         return report_error(error, "start ckptd, or name its socket with --server unix:/PATH",

@@ -6,7 +6,8 @@
  * (ckptd/keep/gc.c), who knows what it is writing. On a directory gc takes the store's lock, so
  * nothing that is being written can be taken for rubbish. A dry run takes no lock, and so counts a
  * save in work as unfinished; it says when somebody has the lock. Files that are not ours are
- * counted as such and never touched. */
+ * counted as such and never touched. What cannot be looked into or removed is named and stays, the
+ * rest goes, and the command fails (ERR_IO). */
 #include "clients/cli/cli.h"
 
 #include "proto/array.h"
@@ -23,7 +24,7 @@ struct space {
     const struct cli *cli;
     struct storage *store;
     struct storage_rubbish_list rubbish;
-    uint64_t found_files, found_bytes; /* of all rubbish, also what the list does not hold */
+    uint64_t found_files, found_bytes; /* of all that goes, also what the list does not hold */
     bool is_first;
     struct progress *progress;
     uint64_t total, rubbish_bytes, shared, other; /* bytes; of du */
@@ -46,6 +47,29 @@ static int add_directory(void *user, const struct storage_entry *entry)
     return 0;
 }
 
+/* The order of a list, of runs and of checkpoints (other names last). */
+static int compare_runs(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+static int compare_checkpoints(const void *a, const void *b)
+{
+    struct retain_item left = {0}, right = {0};
+    retain_parse(a, &left.step, &left.attempt);
+    retain_parse(b, &right.step, &right.attempt);
+    return retain_newest_first(&left, &right);
+}
+
+static int list_sorted(struct names *out, struct storage *store, const char *directory,
+                       int (*compare)(const void *a, const void *b))
+{
+    int error = storage_list(store, directory, add_directory, out);
+    if (error == 0 && out->count > 0)
+        qsort(out->list, out->count, sizeof *out->list, compare);
+    return error;
+}
+
 static bool is_wanted(const char *name, const struct selection *selection)
 {
     return shard_run_is_valid(name) &&
@@ -58,7 +82,7 @@ static int for_all_runs(struct space *space, const struct selection *selection,
     struct names names = {0};
     int error = selection->run[0] != '\0' ? store_need_run(space->store, selection->run) : 0;
     if (error == 0)
-        error = storage_list(space->store, "", add_directory, &names);
+        error = list_sorted(&names, space->store, "", compare_runs);
     for (size_t i = 0; i < names.count && error == 0; i++) {
         if (is_wanted(names.list[i], selection))
             error = look(space, names.list[i]);
@@ -85,7 +109,7 @@ static int begin_look(struct space *space, const char *verb, const struct select
     if (progress_is_wanted(space->cli))
         error = for_all_runs(space, selection, count_steps);
     progress_begin(space->progress, space->cli, verb, space->progress->total);
-    space->progress->unit = "directories";
+    space->progress->unit = "directory";
     return error;
 }
 
@@ -96,7 +120,8 @@ static const char *what_text(enum storage_rubbish_what what)
     static const char *const texts[] = {[STORAGE_UNFINISHED] = "unfinished save",
                                         [STORAGE_CUT_SHORT] = "removal that was cut short",
                                         [STORAGE_STALE] = "note without its checkpoint",
-                                        [STORAGE_LEFTOVER] = "temporary file of a publication"};
+                                        [STORAGE_LEFTOVER] = "temporary file of a publication",
+                                        [STORAGE_UNKNOWN] = "nobody knows what"};
     return texts[what];
 }
 
@@ -119,32 +144,59 @@ static int collect(struct space *space, const char *run)
     return storage_rubbish_find(&space->rubbish, space->store, &store_checkpoint_kind, run);
 }
 
-static int remove_rubbish(struct space *space)
+static void remove_rubbish(struct space *space)
 {
-    int error = 0;
-    progress_begin(space->progress, space->cli, "gc", space->found_bytes);
-    for (size_t i = 0; i < space->rubbish.count && error == 0; i++) {
-        const struct storage_rubbish *item = &space->rubbish.items[i];
-        error = storage_rubbish_remove(space->store, &store_checkpoint_kind, item);
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < space->rubbish.count; i++)
+        bytes += space->rubbish.items[i].bytes;
+    progress_begin(space->progress, space->cli, "gc", bytes);
+    for (size_t i = 0; i < space->rubbish.count; i++) {
+        struct storage_rubbish *item = &space->rubbish.items[i];
+        storage_rubbish_remove(space->store, &store_checkpoint_kind, item);
         progress_add(space->progress, item->bytes);
     }
     progress_end(space->progress);
-    return error;
+}
+
+/* Nothing stays, or the first thing that does. ERR_IO, ERR_MEMORY. */
+static int judge_rubbish(const struct storage_rubbish_list *list)
+{
+    const struct storage_rubbish *first = NULL;
+    size_t failed = 0;
+    for (size_t i = list->count; i-- > 0;)
+        if (list->items[i].error != 0) {
+            first = &list->items[i];
+            failed++;
+        }
+    return failed == 0 ? 0
+                       : report_error(first->error == ERR_MEMORY ? ERR_MEMORY : ERR_IO, NULL,
+                                      "%zu of %zu findings could not be looked into or removed: %s",
+                                      failed, list->count, storage_rubbish_reason(first));
 }
 
 static void print_found(const struct cli *cli, const struct storage_rubbish *item, bool is_first)
 {
-    char size[32], safe[STORAGE_KEY_MAX + 1];
+    char size[32], safe[STORAGE_KEY_MAX + 1], why[REPORT_TEXT_MAX];
     const char *key = item->key[0] != '\0' ? item->key : ".";
+    const char *reason = item->error != 0 ? storage_rubbish_reason(item) : "";
     if (!cli->is_json) {
-        printf("%-56s %11s  %s\n", text_safe(safe, sizeof safe, key),
-               text_bytes(size, sizeof size, item->bytes), what_text(item->what));
+        printf("%-56s %11s  %s%s%s\n", text_safe(safe, sizeof safe, key),
+               text_bytes(size, sizeof size, item->bytes), what_text(item->what),
+               reason[0] != '\0' ? ", stays: " : "", text_safe(why, sizeof why, reason));
         return;
     }
     printf("%s\n  {\"what\": \"%s\", \"name\": ", is_first ? "" : ",", what_text(item->what));
     text_json(stdout, key);
-    printf(", \"files\": %llu, \"bytes\": %llu}", (unsigned long long)item->files,
+    printf(", \"files\": %llu, \"bytes\": %llu, \"error\": ", (unsigned long long)item->files,
            (unsigned long long)item->bytes);
+    text_json(stdout, reason);
+    printf("}");
+}
+
+static int compare_rubbish(const void *a, const void *b)
+{
+    return strcmp(((const struct storage_rubbish *)a)->key,
+                  ((const struct storage_rubbish *)b)->key);
 }
 
 /* `note`: behind the sum. */
@@ -152,6 +204,9 @@ static void print_collected(const struct space *space, bool is_served, const cha
 {
     const struct cli *cli = space->cli;
     char size[32];
+    if (space->rubbish.count > 0)
+        qsort(space->rubbish.items, space->rubbish.count, sizeof *space->rubbish.items,
+              compare_rubbish);
     if (cli->is_json)
         printf("{\"rubbish\": [");
     for (size_t i = 0; i < space->rubbish.count; i++)
@@ -162,7 +217,7 @@ static void print_collected(const struct space *space, bool is_served, const cha
                (unsigned long long)space->found_bytes, cli->is_dry_run ? "true" : "false",
                is_served ? "true" : "false");
     else
-        printf("%llu files, %s %s%s\n", (unsigned long long)space->found_files,
+        printf("%s, %s %s%s\n", text_count(space->found_files, "file").text,
                text_bytes(size, sizeof size, space->found_bytes),
                cli->is_dry_run ? "to be removed; nothing was touched" : "removed", note);
 }
@@ -184,15 +239,17 @@ static int gc_store(struct space *space)
     if (error == 0)
         error = storage_rubbish_find_above(&space->rubbish, space->store);
     progress_end(space->progress);
+    if (error != 0)
+        return error;
+    if (!cli->is_dry_run)
+        remove_rubbish(space);
     for (size_t i = 0; i < space->rubbish.count; i++) {
-        space->found_files += space->rubbish.items[i].files;
-        space->found_bytes += space->rubbish.items[i].bytes;
+        const struct storage_rubbish *item = &space->rubbish.items[i];
+        space->found_files += item->error == 0 ? item->files : 0;
+        space->found_bytes += item->error == 0 ? item->bytes : 0;
     }
-    if (error == 0 && !cli->is_dry_run)
-        error = remove_rubbish(space);
-    if (error == 0)
-        print_collected(space, is_served, is_served ? note : "");
-    return error;
+    print_collected(space, is_served, is_served ? note : "");
+    return judge_rubbish(&space->rubbish);
 }
 
 /* What the server found, as if it had been found here. */
@@ -205,13 +262,17 @@ static int take_reply(struct space *space, const Holdfast__V1__GcReply *reply)
     for (size_t i = 0; i < reply->n_entries; i++) {
         const Holdfast__V1__GcEntry *entry = reply->entries[i];
         struct storage_rubbish *item = &list->items[list->count];
-        if (entry->what > STORAGE_LEFTOVER)
+        if (entry->what > STORAGE_UNKNOWN)
             continue; /* of a newer ckptd */
         item->what = (enum storage_rubbish_what)entry->what;
         item->files = entry->files;
         item->bytes = entry->bytes;
         snprintf(item->key, sizeof item->key, "%s", entry->name);
         list->count++;
+        if (entry->error[0] == '\0')
+            continue;
+        item->error = ERR_IO; /* as far as it is known */
+        item->reason = strdup(entry->error);
     }
     space->found_files = reply->files;
     space->found_bytes = reply->bytes;
@@ -229,9 +290,10 @@ static int gc_server(struct space *space)
         return error;
     error = take_reply(space, (const Holdfast__V1__GcReply *)answer);
     protobuf_c_message_free_unpacked(answer, NULL);
-    if (error == 0)
-        print_collected(space, true, "");
-    return error;
+    if (error != 0)
+        return error;
+    print_collected(space, true, "");
+    return judge_rubbish(&space->rubbish);
 }
 
 int cli_gc(const struct cli *cli)
@@ -270,12 +332,12 @@ struct kind {
 };
 
 struct measure {
-    struct space *space;
+    struct space *space; /* of the run */
+    const struct space *sums;
     const char *run;
     struct selection selection;
     struct kind kinds[KINDS_MAX];
     uint32_t num_kinds, num_checkpoints;
-    bool is_first;
 };
 
 /* "weights", "optimizer.exp_avg", or "optimizer" for what belongs to no tensor. */
@@ -320,11 +382,22 @@ static void add_tensors(struct measure *measure, const struct manifest *manifest
     add_kind(measure, "headers, checksums, manifest", bytes > data ? bytes - data : 0);
 }
 
+/* Once there is something to say of the run. */
+static void print_run_begin(const struct measure *measure)
+{
+    const struct space *sums = measure->sums;
+    if (sums->cli->is_json)
+        printf("%s\n    {\"run\": \"%s\", \"checkpoints\": [",
+               sums->is_first ? "{\"runs\": [" : ",", measure->run);
+}
+
 static void print_checkpoint(struct measure *measure, const char *name, uint64_t bytes,
                              const char *damage)
 {
     char size[32], safe[200];
     progress_hide(measure->space->progress);
+    if (measure->num_checkpoints == 0)
+        print_run_begin(measure);
     if (!measure->space->cli->is_json) {
         printf("  %-46s %11s%s\n", name, text_bytes(size, sizeof size, bytes),
                damage[0] != '\0' ? "  DAMAGED" : "");
@@ -334,7 +407,7 @@ static void print_checkpoint(struct measure *measure, const char *name, uint64_t
         return;
     }
     printf("%s\n      {\"checkpoint\": \"%s\", \"bytes\": %llu, \"kinds\": {",
-           measure->is_first ? "" : ",", name, (unsigned long long)bytes);
+           measure->num_checkpoints == 0 ? "" : ",", name, (unsigned long long)bytes);
     for (uint32_t i = 0; i < measure->num_kinds; i++) {
         printf("%s", i > 0 ? ", " : "");
         text_json(stdout, measure->kinds[i].name);
@@ -373,7 +446,6 @@ static int measure_checkpoint(struct measure *measure, const char *name,
     }
     print_checkpoint(measure, selected, contents->ours, damage);
     measure->num_checkpoints++;
-    measure->is_first = false;
     return 0;
 }
 
@@ -382,7 +454,7 @@ static int measure_checkpoints(struct measure *measure)
     struct space *space = measure->space;
     struct names names = {0};
     char key[STORAGE_KEY_MAX + 300];
-    int error = storage_list(space->store, measure->run, add_directory, &names);
+    int error = list_sorted(&names, space->store, measure->run, compare_checkpoints);
     for (size_t i = 0; i < names.count && error == 0; i++) {
         struct contents contents = {0};
         if (!retain_is_checkpoint(names.list[i]))
@@ -404,25 +476,29 @@ static int measure_checkpoints(struct measure *measure)
 static int measure_run(struct space *sums, const char *run, const struct selection *selection)
 {
     struct space space = {.cli = sums->cli, .store = sums->store, .progress = sums->progress};
-    struct measure measure = {.space = &space, .run = run, .is_first = true};
+    struct measure measure = {.space = &space, .sums = sums, .run = run, .selection = *selection};
     char size[4][32];
-    measure.selection = *selection;
-    if (space.cli->is_json)
-        printf("%s\n    {\"run\": \"%s\", \"checkpoints\": [",
-               sums->is_first ? "{\"runs\": [" : ",", run);
     int error = measure_checkpoints(&measure);
+    if (error == 0 && selection->step >= 0 && measure.num_checkpoints == 0)
+        error = report_error(
+            ERR_NOT_FOUND, "see `ckpt-cli list`", "run '%s' has no checkpoint of step %lld%s", run,
+            (long long)selection->step, selection->attempt != 0 ? " by that attempt" : "");
     if (error == 0)
         error = storage_rubbish_find(&space.rubbish, space.store, &store_checkpoint_kind, run);
     uint64_t rubbish = 0;
     for (size_t i = 0; i < space.rubbish.count; i++)
         rubbish += space.rubbish.items[i].bytes;
+    if (error == 0)
+        error = judge_rubbish(&space.rubbish);
     storage_rubbish_free(&space.rubbish);
     if (error != 0)
         return error;
     progress_hide(space.progress);
+    if (measure.num_checkpoints == 0)
+        print_run_begin(&measure);
     if (space.cli->is_json)
         printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu}",
-               measure.is_first ? "" : "\n    ", (unsigned long long)space.total,
+               measure.num_checkpoints == 0 ? "" : "\n    ", (unsigned long long)space.total,
                (unsigned long long)rubbish, (unsigned long long)space.other,
                (unsigned long long)space.shared);
     else
@@ -434,11 +510,7 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
     sums->other += space.other;
     sums->shared += space.shared;
     sums->rubbish_bytes += rubbish;
-    if (selection->step >= 0 && measure.num_checkpoints == 0)
-        error =
-            report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
-                         "run %s has no checkpoint of step %lld", run, (long long)selection->step);
-    return error;
+    return 0;
 }
 
 static int measure_all(struct space *space, const char *run)

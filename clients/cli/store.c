@@ -223,11 +223,10 @@ static int compare_entries(const void *left, const void *right)
     const struct manifest_summary *a = &((const struct catalog_entry *)left)->summary;
     const struct manifest_summary *b = &((const struct catalog_entry *)right)->summary;
     int order = strcmp(a->run, b->run);
-    if (order != 0)
-        return order;
-    if (a->attempt != b->attempt)
-        return a->attempt > b->attempt ? -1 : 1;
-    return (a->step < b->step) - (a->step > b->step);
+    return order != 0
+               ? order
+               : retain_newest_first(&(struct retain_item){.step = a->step, .attempt = a->attempt},
+                                     &(struct retain_item){.step = b->step, .attempt = b->attempt});
 }
 
 struct sought {

@@ -5,46 +5,53 @@
  * them terminal escapes) off the screen; text_json writes any bytes as valid JSON. */
 #include "clients/cli/cli.h"
 
+#include "proto/json.h"
+
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
-#define BAR_CELLS 28
+#define BAR_CELLS 28u
+#define COLUMNS 80 /* of a terminal that does not say */
 #define BAR_EVERY_NS 100000000u
-
-/* Bytes of the UTF-8 character at `text`; 0 when there is none. (Overlong forms of two bytes only
- * are sorted out: what is left is harmless in JSON.) */
-static size_t utf8_length(const unsigned char *text)
-{
-    size_t length = text[0] < 0x80                       ? 1
-                    : text[0] >= 0xc2 && text[0] < 0xe0  ? 2
-                    : text[0] >= 0xe0 && text[0] < 0xf0  ? 3
-                    : text[0] >= 0xf0 && text[0] <= 0xf4 ? 4
-                                                         : 0;
-    for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-    }
-    return length;
-}
 
 void text_json(FILE *out, const char *text)
 {
     const unsigned char *c = (const unsigned char *)text;
     fputc('"', out);
     while (*c != '\0') {
-        size_t length = utf8_length(c);
+        size_t length = report_printable((const char *)c);
+        bool is_c1 = c[0] == 0xc2 && (c[1] & 0xe0) == 0x80;
         if (*c == '"' || *c == '\\')
             fprintf(out, "\\%c", *c);
-        else if (*c < 0x20 || *c == 0x7f)
-            fprintf(out, "\\u%04x", *c);
         else if (length > 0)
             fwrite(c, 1, length, out);
         else
-            fputs("\\ufffd", out);
-        c += length > 0 ? length : 1;
+            fprintf(out, "\\u%04x", is_c1 ? c[1] : *c < 0x80 ? *c : 0xfffdu);
+        c += length > 0 ? length : is_c1 ? 2 : 1;
     }
     fputc('"', out);
+}
+
+/* jansson escapes what is not ASCII, and all control characters but one. */
+static int write_json(const char *text, size_t bytes, void *user)
+{
+    FILE *out = user;
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == 0x7f)
+            fputs("\\u007f", out);
+        else
+            fputc(text[i], out);
+    }
+    return ferror(out) ? -1 : 0;
+}
+
+int text_json_value(FILE *out, const json_t *value, size_t flags)
+{
+    return json_dump_callback(value, write_json, out, flags | JSON_ENSURE_ASCII) == 0
+               ? 0
+               : report_error(ERR_IO, NULL, "could not write the output");
 }
 
 const char *text_safe(char *out, size_t size, const char *text)
@@ -66,6 +73,19 @@ const char *text_bytes(char *out, size_t size, uint64_t bytes)
     for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
         value /= 1024;
     snprintf(out, size, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return out;
+}
+
+struct text_count text_count(uint64_t count, const char *noun)
+{
+    struct text_count out;
+    int length = (int)strlen(noun);
+    bool is_one = count == 1, ends_in_y = length > 0 && noun[length - 1] == 'y';
+    snprintf(out.text, sizeof out.text, "%llu %.*s%s", (unsigned long long)count,
+             length - (ends_in_y && !is_one), noun,
+             is_one      ? ""
+             : ends_in_y ? "ies"
+                         : "s");
     return out;
 }
 
@@ -113,16 +133,29 @@ void progress_begin(struct progress *progress, const struct cli *cli, const char
     progress->is_shown = total > 0 && progress_is_wanted(cli);
 }
 
-static void print_amount(const struct progress *progress, uint64_t now)
+static int columns(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : COLUMNS;
+}
+
+/* The last column stays free: behind a full line a terminal goes on in the next. */
+void text_transient(const char *line)
+{
+    fprintf(stderr, "\r%.*s\033[K", columns() - 1, line);
+    fflush(stderr);
+}
+
+static void format_amount(char *out, size_t size, const struct progress *progress, uint64_t now)
 {
     char done[32], rate[32];
     double seconds = (double)(now - progress->begin_ns) / 1e9 + 1e-9;
     if (progress->unit != NULL)
-        fprintf(stderr, "%llu of %llu %s", (unsigned long long)progress->done,
-                (unsigned long long)progress->total, progress->unit);
+        snprintf(out, size, "%llu of %s", (unsigned long long)progress->done,
+                 text_count(progress->total, progress->unit).text);
     else
-        fprintf(stderr, "%s  %s/s", text_bytes(done, sizeof done, progress->done),
-                text_bytes(rate, sizeof rate, (uint64_t)((double)progress->done / seconds)));
+        snprintf(out, size, "%s  %s/s", text_bytes(done, sizeof done, progress->done),
+                 text_bytes(rate, sizeof rate, (uint64_t)((double)progress->done / seconds)));
 }
 
 void progress_add(struct progress *progress, uint64_t amount)
@@ -132,22 +165,23 @@ void progress_add(struct progress *progress, uint64_t amount)
     if (!progress->is_shown || now - progress->shown_ns < BAR_EVERY_NS)
         return;
     progress->shown_ns = now;
-    char bar[BAR_CELLS + 1];
+    char bar[BAR_CELLS + 1], done[128], line[256];
+    size_t cells = (size_t)columns() / 3;
+    cells = cells < BAR_CELLS ? cells : BAR_CELLS;
     double part = (double)progress->done / (double)progress->total;
-    int filled = (int)((part > 1 ? 1 : part) * BAR_CELLS);
-    memset(bar, '.', BAR_CELLS);
-    memset(bar, '#', (size_t)filled);
-    bar[BAR_CELLS] = '\0';
-    fprintf(stderr, "\r%s [%s] %3.0f %%  ", progress->verb, bar, part * 100);
-    print_amount(progress, now);
-    fputs(" \033[K", stderr);
-    fflush(stderr);
+    part = part < 1 ? part : 1;
+    memset(bar, '.', cells);
+    memset(bar, '#', (size_t)(part * (double)cells));
+    bar[cells] = '\0';
+    format_amount(done, sizeof done, progress, now);
+    snprintf(line, sizeof line, "%s [%s] %3.0f %%  %s", progress->verb, bar, part * 100, done);
+    text_transient(line);
 }
 
 void progress_hide(const struct progress *progress)
 {
     if (progress->is_shown)
-        fputs("\r\033[K", stderr);
+        text_transient("");
 }
 
 void progress_end(struct progress *progress)

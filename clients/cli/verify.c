@@ -191,13 +191,14 @@ static void print_whole(const struct verify *verify)
     char size[32];
     text_bytes(size, sizeof size, verify->bytes);
     if (verify->cli->is_quick)
-        printf("%s: files in order. %u shards, %s: manifest, sizes, headers and checksum tables "
+        printf("%s: files in order. %s, %s: manifest, sizes, headers and checksum tables "
                "match. The data were NOT read; `verify` without --quick proves them.\n",
-               verify->checkpoint.name, manifest->summary.shards, size);
+               verify->checkpoint.name, text_count(manifest->summary.shards, "shard").text, size);
     else
-        printf("%s: whole. %u shards, %llu blocks, %s, %u tensor digests: all match.\n",
-               verify->checkpoint.name, manifest->summary.shards,
-               (unsigned long long)verify->blocks, size, manifest->table->num_tensors);
+        printf("%s: whole. %s, %s, %s, %s: all match.\n", verify->checkpoint.name,
+               text_count(manifest->summary.shards, "shard").text,
+               text_count(verify->blocks, "block").text, size,
+               text_count(manifest->table->num_tensors, "tensor digest").text);
 }
 
 static void print_end(const struct verify *verify)
@@ -221,9 +222,10 @@ static void print_end(const struct verify *verify)
     if (verify->num_damages == 0)
         print_whole(verify);
     else
-        printf("%s: DAMAGED in %llu places (%u shards, %llu blocks read)\n",
-               verify->checkpoint.name, (unsigned long long)verify->num_damages,
-               manifest->summary.shards, (unsigned long long)verify->blocks);
+        printf("%s: DAMAGED in %s (%s, %s read)\n", verify->checkpoint.name,
+               text_count(verify->num_damages, "place").text,
+               text_count(manifest->summary.shards, "shard").text,
+               text_count(verify->blocks, "block").text);
 }
 
 static int verify_all(struct verify *verify)

@@ -58,7 +58,7 @@ static int print_json(const json_t *status, uint64_t write_rate, uint64_t read_r
                              json_object_get(status, "last_commit"), "since_start",
                              json_object_get(status, "since_start"));
     if (line != NULL)
-        json_dumpf(line, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
+        text_json_value(stdout, line, JSON_COMPACT);
     json_decref(line);
     if (!json_end())
         return report_error(ERR_MEMORY, NULL, "no memory to print a look");
@@ -70,13 +70,13 @@ static void print_save(const json_t *save)
 {
     char run[128], size[32];
     const char *name = json_string_value(json_object_get(save, "run"));
-    printf("  saving %s@%llu-a%llu  %s  ranks: %llu of %llu began, %llu copied, %llu durable%s\n",
+    printf("  saving %s@%llu-a%llu  %s  %llu of %s began, %llu copied, %llu durable%s\n",
            text_safe(run, sizeof run, name != NULL ? name : "?"),
            (unsigned long long)number_in(save, "step"),
            (unsigned long long)number_in(save, "attempt"),
            text_bytes(size, sizeof size, number_in(save, "bytes")),
            (unsigned long long)number_in(save, "ranks_begun"),
-           (unsigned long long)number_in(save, "ranks"),
+           text_count(number_in(save, "ranks"), "rank").text,
            (unsigned long long)number_in(save, "ranks_ended"),
            (unsigned long long)number_in(save, "ranks_durable"),
            json_is_true(json_object_get(save, "failing")) ? "  FAILING" : "");
@@ -96,8 +96,8 @@ static int print_text(const json_t *status, uint64_t write_rate, uint64_t read_r
                  (unsigned long long)number_in(newest, "step"),
                  (unsigned long long)number_in(newest, "attempt"),
                  json_number_value(json_object_get(newest, "seconds")));
-    printf("%s  newest: %s  %zu saves in work  committed %s/s  read %s/s\n", when, name,
-           json_array_size(saves), text_bytes(size[0], 32, write_rate),
+    printf("%s  newest: %s  %s in work  committed %s/s  read %s/s\n", when, name,
+           text_count(json_array_size(saves), "save").text, text_bytes(size[0], 32, write_rate),
            text_bytes(size[1], 32, read_rate));
     json_array_foreach(saves, index, save) print_save(save);
     return 0;
@@ -119,7 +119,7 @@ static int look_again(struct look *last, const struct cli *cli)
         if (last->is_there && cli->is_json)
             printf("{\"unavailable\": true}\n");
         else if (last->is_there)
-            printf("%s\n", report_message());
+            printf("%s\n", report_line());
         last->is_there = false;
         error = 0;
     }

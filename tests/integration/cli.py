@@ -2,8 +2,8 @@
 """cli - ckpt-cli on a real store, with the stock safetensors library as the second opinion.
 
 Goal: every shard and every export is a genuine safetensors file with the right values; list, show,
-verify, diff, export and convert tell the truth, name damage exactly, and end with the documented
-exit codes; hostile files make them fail cleanly; a converted checkpoint is one like any other.
+verify, diff and export tell the truth, name damage exactly, and end with the documented exit codes;
+hostile files make them fail cleanly, and none of them changes the store.
 Method: a real ckptd; `clients_ckpt save` stores tensors whose every element follows from tensor,
 step and index, so this script computes them again with NumPy. Files are then damaged byte by byte.
 time limit: 180 s
@@ -15,138 +15,13 @@ import os
 import random
 import re
 import shutil
-import signal
 import struct
 import subprocess
-import sys
-import tempfile
-import time
 
-import lib_tap
-
-lib_tap.need("numpy", "safetensors")
-import numpy  # noqa: E402
-import safetensors  # noqa: E402
-import safetensors.numpy  # noqa: E402
-
-BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
-CLI = os.path.join(BUILD, "ckpt-cli")
-SAVER = os.path.join(BUILD, "tests/clients_ckpt")
-MODEL = [  # as in tests/unit/clients_bed.h
-    ("tok_embeddings.weight", "F32", (517, 1300)),
-    ("layers.0.attention.wq.weight", "BF16", (700, 811)),
-    ("layers.0.attention_norm.weight", "F32", (37,)),
-    ("optimizer.exp_avg.tok_embeddings.weight", "F32", (517, 1300)),
-    ("experts", "F16", (3, 5, 7, 11)),
-    ("optimizer.step", "I64", ()),
-    ("mask", "U8", (13, 1, 29)),
-    ("tiny", "F64", (2,)),
-]
-BYTES = {"F64": 8, "I64": 8, "F32": 4, "BF16": 2, "F16": 2, "U8": 1}
-UNSIGNED = {8: numpy.uint64, 4: numpy.uint32, 2: numpy.uint16, 1: numpy.uint8}
-TESTS = []
-
-
-def test(function):
-    TESTS.append(function)
-    return function
-
-
-def mix(value):
-    value = (value ^ value >> numpy.uint64(33)) * numpy.uint64(0xFF51AFD7ED558CCD)
-    value = (value ^ value >> numpy.uint64(33)) * numpy.uint64(0xC4CEB9FE1A85EC53)
-    return value ^ value >> numpy.uint64(33)
-
-
-def bits_of(index, step):
-    """The bits of the elements of tensor `index` at `step`, as unsigned integers of their size."""
-    _, dtype, shape = MODEL[index]
-    count = int(numpy.prod(shape, dtype=numpy.int64))
-    with numpy.errstate(over="ignore"):
-        values = mix(
-            numpy.arange(count, dtype=numpy.uint64) + numpy.uint64((index << 40) + (step << 48))
-        )
-    return values.astype(UNSIGNED[BYTES[dtype]]).reshape(shape)
-
-
-def cli(*arguments, want=0):
-    """Runs ckpt-cli; returns what it printed. Fails when it ends otherwise than with `want`."""
-    done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, text=True, timeout=60)
-    assert done.returncode == want, (arguments, done.returncode, want, done.stdout, done.stderr)
-    assert (done.stderr == "") == (want == 0 or (want == 1 and done.stdout != "")), done.stderr
-    assert done.stderr.count("\n") <= 1, done.stderr
-    return done.stdout if done.stdout else done.stderr
-
-
-class Bed:
-    def __init__(self, store=None):
-        self.root = tempfile.mkdtemp(prefix="cli-", dir=os.environ.get("TMPDIR", "/var/tmp"))
-        self.store = store or os.path.join(self.root, "store")
-        self.server = f"unix:{self.root}/s"
-        self.ckptd = None
-        self.start()
-
-    def start(self):
-        with open(os.path.join(self.root, "ckptd.log"), "ab") as log:
-            self.ckptd = subprocess.Popen(
-                [
-                    os.path.join(BUILD, "ckptd"),
-                    "--listen",
-                    self.server,
-                    "--store",
-                    self.store,
-                    "--memory.pool_bytes",
-                    "64MiB",
-                    "--memory.segment_bytes",
-                    "4MiB",
-                ],
-                stdout=log,
-                stderr=log,
-            )
-        deadline = time.monotonic() + 20
-        while (
-            subprocess.run([CLI, "health", "--server", self.server], capture_output=True).returncode
-            != 0
-        ):
-            assert time.monotonic() < deadline, "ckptd does not answer"
-            time.sleep(0.05)
-
-    def stop(self):
-        self.ckptd.send_signal(signal.SIGTERM)
-        assert self.ckptd.wait(60) == 0, read(os.path.join(self.root, "ckptd.log")).decode()
-
-    def save(self, world, seed, step):
-        subprocess.run(
-            [SAVER, "save", self.server, str(world), str(seed), str(step)], check=True, timeout=60
-        )
-
-    def folder(self, step, attempt):
-        return os.path.join(self.store, "trip", f"step-{step:08d}-a{attempt:04d}")
-
-    def shards(self, step, attempt):
-        folder = self.folder(step, attempt)
-        return sorted(
-            os.path.join(folder, name) for name in os.listdir(folder) if name.startswith("shard-")
-        )
-
-    def copy(self, name):
-        """A copy of the store, to be damaged."""
-        to = os.path.join(self.root, name)
-        shutil.copytree(self.store, to)
-        return to
-
-
-def read(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def change(path, offset, new=None):
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        old = file.read(1)
-        file.seek(offset)
-        file.write(new if new is not None else bytes([old[0] ^ 0x10]))
+from lib_cli import (BYTES, CLI, EXAMPLE, MODEL, UNSIGNED, Bed, ancestors, as_double, bits_of,
+                     change, checked_export, cli, main, read, resealed, rounded, test)
+import numpy
+import safetensors
 
 
 # ---- the files themselves
@@ -187,7 +62,7 @@ def every_shard_opens_with_the_stock_library_and_the_pieces_make_up_the_tensors(
 
 @test
 def the_manifest_ends_with_the_sha256_of_all_before_it(bed):
-    text = read(os.path.join(bed.folder(1, 1), "manifest.json"))
+    text = read(os.path.join(bed.step_folder(1, 1), "manifest.json"))
     at = text.rindex(b'"sha256"')
     assert json.loads(text)["sha256"] == hashlib.sha256(text[:at]).hexdigest()
     shown = json.loads(text) | {"durability": "local"}
@@ -196,34 +71,12 @@ def the_manifest_ends_with_the_sha256_of_all_before_it(bed):
         assert "\ndurability   local\n" in cli("show", "trip@1-a1", *where)
 
 
-def checked_export(bed, *options):
-    """An export as {name: (dtype, bits)}, opened by the stock library."""
-    path = os.path.join(bed.root, "export.safetensors")
-    cli("export", "trip@1-a1", "--store", bed.store, "--output", path, "--force", *options)
-    with safetensors.safe_open(path, framework="np") as file:
-        assert file.metadata()["format"] == "pt"
-    out = {}
-    for name, tensor in safetensors.deserialize(read(path)):
-        bits = numpy.frombuffer(tensor["data"], dtype=UNSIGNED[BYTES[tensor["dtype"]]])
-        out[name] = (tensor["dtype"], bits.reshape(tensor["shape"]))
-    assert not os.path.exists(path + ".part")
-    return out
-
-
 @test
 def an_export_holds_whole_tensors_bit_for_bit(bed):
     out = checked_export(bed)
     assert set(out) == {name for name, _, _ in MODEL}
     for index, (name, dtype, _) in enumerate(MODEL):
         assert out[name][0] == dtype and numpy.array_equal(out[name][1], bits_of(index, 1)), name
-
-
-def as_double(bits, dtype):
-    if dtype == "BF16":
-        return (bits.astype(numpy.uint32) << 16).view(numpy.float32).astype(numpy.float64)
-    return bits.view(
-        {"F16": numpy.float16, "F32": numpy.float32, "F64": numpy.float64}[dtype]
-    ).astype(numpy.float64)
 
 
 @test
@@ -237,31 +90,16 @@ def an_export_rounds_as_numpy_does_and_leaves_the_optimizer_out_when_told(bed):
             if stored == "U8":
                 assert out[name][0] == "U8"
                 continue
-            assert out[name][0] == dtype
+            want_dtype, want = rounded(bits_of(index, 1), stored, option)
+            assert out[name][0] == want_dtype == dtype
             with numpy.errstate(all="ignore"):
-                source = as_double(bits_of(index, 1), stored)
                 got = as_double(out[name][1], dtype)
-                if dtype == "BF16":  # the nearest of the two neighbours, by brute force
-                    want = nearest_bf16(source)
-                else:
-                    want = source.astype(
-                        {"F16": numpy.float16, "F32": numpy.float32}[dtype]
-                    ).astype(numpy.float64)
             assert numpy.array_equal(got, want, equal_nan=True), (name, dtype)
-
-
-def nearest_bf16(values):
-    """Rounded in units of the last place: 8 significant bits, subnormals below 2^-126."""
-    _, exponent = numpy.frexp(values)
-    unit = numpy.ldexp(1.0, numpy.maximum(exponent, -125) - 8)
-    out = numpy.rint(values / unit) * unit
-    out[numpy.abs(out) >= 2.0**128] = numpy.sign(values[numpy.abs(out) >= 2.0**128]) * numpy.inf
-    return out
 
 
 @test
 def an_export_never_replaces_a_file_unasked(bed):
-    path = os.path.join(bed.root, "kept")
+    path = os.path.join(bed.folder, "kept")
     with open(path, "w") as file:
         file.write("mine")
     assert "--force" in cli("export", "trip", "--store", bed.store, "--output", path, want=74)
@@ -332,9 +170,13 @@ def exit_codes_are_the_documented_ones(bed):
         text = cli(command, "--help")
         assert f"usage: ckpt-cli {command} " in text and "--json" in text, text
         assert "Exit codes: 0" in text, text
-        assert text == cli(command, "-h")
+        assert text == cli(command, "-h") == cli("help", command)
         usage = text.split("\n")[0]
         assert (text.count("CHECKPOINT is") == 1) == ("CHECKPOINT" in usage), usage
+        for wrong in (["-x"], ["trip", "-x", *store], ["trip", "trip", *server, "-x"]):
+            assert "option '-x' is unknown" in cli(command, *wrong, want=2), (command, wrong)
+    assert "the command comes first" in cli(*store, "list", want=2)
+    assert "'dance'" in cli("help", "dance", want=2) and cli("help") == cli("-h")
     assert "(default 5GiB)" in cli("export", "--help")
     for wrong in (
         ["dance"],
@@ -343,7 +185,7 @@ def exit_codes_are_the_documented_ones(bed):
         ["verify", "trip@x", *store],
         ["export", "trip", *store],
         ["convert", "trip", "--dtype", "bf16", *store],
-        ["convert", "trip", "--output", bed.root + "/new", *store],
+        ["convert", "trip", "--output", bed.folder + "/new", *store],
         ["convert", "trip", "--dtype", "bf16", "--output", bed.store, *store],
         ["diff", "trip", "trip", "--quick", *store],
         ["list", *store, "--server", "unix:/x"],
@@ -355,7 +197,7 @@ def exit_codes_are_the_documented_ones(bed):
         ["verify", "nobody", *store],
         ["show", "trip@9", *store],
         ["show", "trip@1-a9", *store],
-        ["list", "--store", bed.root + "/nothing"],
+        ["list", "--store", bed.folder + "/nothing"],
         *(["list", "nobody", *where] for where in (store, server)),
         *(["du", "nobody", *where] for where in (store, server)),
         *(["prune", "nobody", "--keep-last", "1", "--dry-run", *where]
@@ -365,231 +207,9 @@ def exit_codes_are_the_documented_ones(bed):
         cli(*absent, want=66)
     for command in (["list"], ["show", "trip"], ["status"], ["health"], ["verify", "trip"],
                     ["diff", "trip", "trip"], ["du"], ["gc"],
-                    ["convert", "trip", "--dtype", "bf16", "--output", bed.root + "/new"]):
-        assert "start ckptd" in cli(*command, "--server", f"unix:{bed.root}/nobody", want=69)
+                    ["convert", "trip", "--dtype", "bf16", "--output", bed.folder + "/new"]):
+        assert "start ckptd" in cli(*command, "--server", f"unix:{bed.folder}/nobody", want=69)
     cli("export", "trip", *store, "--output", "/nonexistent/folder/file", want=74)
-
-
-# ---- convert
-
-
-def converted(bed, name, *options, checkpoint="trip@1-a1", want=0):
-    target = os.path.join(bed.root, name)
-    text = cli("convert", checkpoint, "--store", bed.store, "--output", target, *options, want=want)
-    return target, text
-
-
-def rounded(bits, stored, option):
-    """What the conversion of elements with these bits has to give: (dtype, values as doubles)."""
-    dtype = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}[option]
-    with numpy.errstate(all="ignore"):
-        values = as_double(bits, stored)
-        if dtype == "BF16":  # the nearest of the two neighbours, by brute force
-            return dtype, nearest_bf16(values)
-        numpy_type = {"F16": numpy.float16, "F32": numpy.float32}[dtype]
-        return dtype, values.astype(numpy_type).astype(numpy.float64)
-
-
-@test
-def a_converted_checkpoint_is_one_like_any_other(bed):
-    nonce = json.loads(cli("show", "trip@1-a1", "--store", bed.store, "--json"))["nonce"]
-    names = [name for name, _, _ in MODEL]
-    for option, weights_only in (("bf16", True), ("fp16", False), ("fp32", False)):
-        options = ["--dtype", option] + (["--weights-only"] if weights_only else [])
-        target, _ = converted(bed, "to-" + option, *options)
-        manifest = json.loads(cli("show", "trip", "--store", target, "--json"))
-        assert manifest["lineage"]["converted_from"] == nonce != manifest["nonce"]
-        assert (manifest["step"], manifest["attempt"], manifest["shards"]) == (1, 1, 3)
-        report = json.loads(cli("verify", "trip@1-a1", "--store", target, "--json"))
-        wanted = [n for n in names if not (weights_only and n.startswith("optimizer."))]
-        assert report["damages"] == 0 and report["tensors"] == len(wanted)
-        seen = [numpy.zeros(shape, dtype=numpy.int32) for _, _, shape in MODEL]
-        folder = os.path.join(target, "trip", "step-00000001-a0001")
-        for path in (os.path.join(folder, f) for f in os.listdir(folder) if f.startswith("shard-")):
-            with safetensors.safe_open(path, framework="np") as file:
-                metadata = file.metadata()
-            for name, tensor in safetensors.deserialize(read(path)):
-                if name == "__block_checksums__":
-                    continue
-                index = names.index(name)
-                stored = MODEL[index][1]
-                offset = [int(o) for o in metadata["slice." + name].split(";")[0].split(",") if o]
-                where = tuple(slice(o, o + e) for o, e in zip(offset, tensor["shape"]))
-                bits = numpy.frombuffer(tensor["data"], dtype=UNSIGNED[BYTES[tensor["dtype"]]])
-                bits = bits.reshape(tensor["shape"])
-                seen[index][where] += 1
-                if stored in ("I64", "U8"):
-                    assert tensor["dtype"] == stored
-                    assert numpy.array_equal(bits, bits_of(index, 1)[where]), name
-                    continue
-                dtype, want = rounded(bits_of(index, 1)[where], stored, option)
-                assert tensor["dtype"] == dtype
-                with numpy.errstate(all="ignore"):
-                    got = as_double(bits, dtype)
-                assert numpy.array_equal(got, want, equal_nan=True), name
-        for index, name in enumerate(names):
-            assert numpy.all(seen[index] == (name in wanted)), name
-
-
-@test
-def exceptions_go_by_name_and_the_first_that_matches_counts(bed):
-    options = ["--dtype", "bf16", "--except",
-               "layers.*norm*=keep,layers.*=fp16,tiny=fp32,mask=fp16"]
-    want = {"tok_embeddings.weight": "BF16", "layers.0.attention.wq.weight": "F16",
-            "layers.0.attention_norm.weight": "F32", "experts": "BF16", "tiny": "F32",
-            "optimizer.exp_avg.tok_embeddings.weight": "BF16", "optimizer.step": "I64",
-            "mask": "U8"}
-    target, _ = converted(bed, "except", *options)
-    made = json.loads(cli("show", "trip", "--store", target, "--json"))
-    assert {t["name"]: t["dtype"] for t in made["tensors"]} == want
-    assert {name: dtype for name, (dtype, _) in checked_export(bed, *options).items()} == want
-    assert json.loads(cli("verify", "trip", "--store", target, "--json"))["damages"] == 0
-    for wrong in ("x", "=bf16", "x=", "x=int8", ",", "x=bf16,y"):
-        converted(bed, "except2", "--except", wrong, want=2)
-
-
-@test
-def converting_and_then_exporting_is_exporting_with_that_dtype(bed):
-    target, _ = converted(bed, "then", "--dtype", "bf16")
-    one, two = os.path.join(bed.root, "one"), os.path.join(bed.root, "two with a space")
-    cli("export", "trip@1-a1", "--store", bed.store, "--output", one, "--dtype", "bf16")
-    cli("export", "trip@1-a1", "--store", target, "--output", two)
-    first, second = (
-        {name: (tensor["dtype"], tensor["shape"], bytes(tensor["data"])) for name, tensor in parts}
-        for parts in map(safetensors.deserialize, map(read, (one, two)))
-    )
-    assert first == second
-    other, _ = converted(bed, "then5", "--dtype", "bf16", checkpoint="trip@1-a3")
-    shutil.copytree(os.path.join(other, "trip", "step-00000001-a0003"),
-                    os.path.join(target, "trip", "step-00000001-a0003"))
-    assert "equal" in cli("diff", "trip@1-a1", "trip@1-a3", "--store", target)
-
-
-@test
-def a_conversion_replaces_nothing_and_says_what_is_in_the_way(bed):
-    target, _ = converted(bed, "way", "--dtype", "bf16")
-    before = read(os.path.join(target, "trip", "step-00000001-a0001", "manifest.json"))
-    for force in ([], ["--force"]):
-        _, text = converted(bed, "way", "--dtype", "bf16", *force, want=74)
-        assert "already" in text
-    assert before == read(os.path.join(target, "trip", "step-00000001-a0001", "manifest.json"))
-    copy = bed.copy("locked")  # bed.store itself is in use by ckptd
-    text = cli("convert", "trip@1-a1", "--store", copy, "--output", bed.store, "--dtype", "fp32",
-               want=74)
-    assert f"in use by process {bed.ckptd.pid}" in text
-    cli("convert", "trip", "--store", bed.store, "--output", "/proc/nowhere", "--dtype", "fp32",
-        want=74)
-
-
-@test
-def a_conversion_needs_room_before_it_begins(bed):
-    small = os.path.join(bed.root, "small")
-    os.mkdir(small)
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m none "$1" && shift && exec "$@"',
-         "sh", small, CLI, "convert", "trip", "--store", bed.store, "--output", small, "--dtype",
-         "fp32"], capture_output=True, text=True, timeout=60)
-    if "unshare" in done.stderr or "mount:" in done.stderr:
-        print("# no namespaces here: not tried")
-        return
-    assert done.returncode == 74 and "MiB are needed" in done.stderr, done
-
-
-@test
-def a_conversion_of_damaged_shards_fails_and_leaves_nothing(bed):
-    store = bed.copy("hurt")
-    change(bed.shards(1, 1)[2].replace(bed.store, store), (1 << 20) + 77)
-    target = os.path.join(bed.root, "hurt-target")
-    arguments = ["convert", "trip@1-a1", "--store", store, "--output", target, "--dtype", "bf16"]
-    assert "block 1" in cli(*arguments, want=1)
-    assert sorted(os.listdir(target)) == [".holdfast.lock"]
-
-
-@test
-def a_conversion_that_was_killed_is_no_checkpoint_and_can_be_done_again(bed):
-    target = os.path.join(bed.root, "killed")
-    folder = os.path.join(target, "trip", "step-00000001-a0001")
-    arguments = ["convert", "trip@1-a1", "--store", bed.store, "--output", target]
-    arguments += ["--dtype", "fp32"]
-    unfinished = 0
-    for count in range(1, 13):
-        process = subprocess.Popen([CLI, *arguments], stdout=subprocess.DEVNULL)
-        while process.poll() is None and not (
-            os.path.isdir(folder) and len(os.listdir(folder)) >= 1 + count % 3
-        ):
-            pass
-        process.kill()
-        process.wait()
-        listed = json.loads(cli("list", "--store", target, "--json"))
-        if os.path.isdir(folder) and not listed:
-            unfinished += 1
-            assert "--force" in cli(*arguments, want=74)
-            cli(*arguments, "--force")
-        assert json.loads(cli("list", "--store", target, "--json")) or not os.path.isdir(folder)
-        if os.path.isdir(folder):
-            cli("verify", "trip@1-a1", "--store", target)
-        shutil.rmtree(target)
-    assert unfinished > 0, "every conversion was over before it was killed"
-
-
-# ---- reshard
-
-
-@test
-def a_resharded_checkpoint_has_the_same_bits_in_other_files(bed):
-    source = json.loads(cli("show", "trip@1-a1", "--store", bed.store, "--json"))
-    target = os.path.join(bed.root, "reshard")
-    for number, options, shards in (
-        (0, ["--shards", "1"], 1),
-        (1, ["--shards", "7"], 7),
-        (2, ["--mesh", "dp_replicate=2,dp_shard=3"], 6),
-        (3, ["--mesh", "dp_shard=2", "--shards", "2"], 2),
-    ):
-        store = f"{target}-{number}"
-        report = json.loads(cli("reshard", "trip@1-a1", "--store", bed.store, "--output", store,
-                                *options, "--json"))
-        assert report["shards"] == shards and report["durability"] == "local"
-        made = json.loads(cli("show", "trip@1", "--store", store, "--json"))
-        assert made["lineage"]["converted_from"] == source["nonce"] != made["nonce"]
-        assert (made["step"], made["attempt"], made["world_size"]) == (1, 1, shards)
-        for key in ("config", "state", "data", "identity"):
-            assert made[key] == source[key], key
-        mesh = made["mesh"]
-        assert mesh["dp_shard"] * mesh["dp_replicate"] == shards, mesh
-        digests = [{t["name"]: t["digest"] for t in m["tensors"]} for m in (made, source)]
-        assert digests[0] == digests[1]
-        assert json.loads(cli("verify", "trip", "--store", store, "--json"))["damages"] == 0
-        path = os.path.join(bed.root, "whole")
-        cli("export", "trip", "--store", store, "--output", path, "--force")
-        for name, tensor in safetensors.deserialize(read(path)):
-            index = [n for n, _, _ in MODEL].index(name)
-            got = numpy.frombuffer(tensor["data"], dtype=UNSIGNED[BYTES[MODEL[index][1]]])
-            assert numpy.array_equal(got.reshape(tensor["shape"]), bits_of(index, 1)), name
-    for wrong in (["--shards", "0"], [], ["--mesh", "tp=2"], ["--mesh", "dp_shard"],
-                  ["--mesh", "dp_shard=0"], ["--mesh", "dp_shard=-1"], ["--shards", "65537"],
-                  ["--mesh", "dp_shard=2,dp_replicate=2", "--shards", "3"]):
-        cli("reshard", "trip", "--store", bed.store, "--output", target + "-5", *wrong, want=2)
-    assert "already" in cli("reshard", "trip@1-a1", "--store", bed.store, "--output",
-                            target + "-0", "--shards", "1", want=74)
-    store = bed.copy("hurt-reshard")
-    change(bed.shards(1, 1)[2].replace(bed.store, store), (1 << 20) + 77)
-    assert "block 1" in cli("reshard", "trip@1-a1", "--store", store, "--output", target + "-6",
-                            "--shards", "2", want=1)
-    assert sorted(os.listdir(target + "-6")) == [".holdfast.lock"]
-
-
-@test
-def a_manifest_that_lies_about_a_digest_cannot_be_resharded(bed):
-    store = bed.copy("lies")
-    manifest = os.path.join(store, "trip", "step-00000001-a0001", "manifest.json")
-    text = read(manifest)
-    digest = json.loads(text)["tensors"][0]["digest"][0].encode()
-    with open(manifest, "wb") as file:
-        file.write(resealed(text, digest, digest[::-1]))
-    target = os.path.join(bed.root, "lies-target")
-    assert "digest" in cli("reshard", "trip@1-a1", "--store", store, "--output", target,
-                           "--shards", "2", want=1)
-    assert json.loads(cli("list", "--store", target, "--json")) == []
 
 
 # ---- damage
@@ -610,7 +230,7 @@ def damage_is_named_by_shard_block_and_byte_range(bed):
     )
     assert os.path.basename(shard) in cli("verify", "trip@1-a1", "--store", store, want=1)
     assert "whole" in cli("verify", "trip@2", "--store", store)
-    target = os.path.join(bed.root, "damaged.safetensors")
+    target = os.path.join(bed.folder, "damaged.safetensors")
     assert "block 1" in cli("export", "trip@1-a1", "--store", store, "--output", target, want=1)
     assert not os.path.exists(target) and not os.path.exists(target + ".part")
 
@@ -686,15 +306,6 @@ def a_damaged_manifest_is_listed_and_refused(bed):
     assert "DAMAGED" in cli("list", "--store", store)
 
 
-def resealed(text, old, new):
-    """A manifest with one thing changed and the right checksum again."""
-    assert old in text
-    text = text.replace(old, new, 1)
-    at = text.rindex(b'"sha256"')
-    digest = hashlib.sha256(text[:at]).hexdigest().encode()
-    return text[:at] + re.sub(rb"[0-9a-f]{64}", digest, text[at:])
-
-
 @test
 def a_manifest_of_a_later_format_is_refused_as_such(bed):
     store = bed.copy("later")
@@ -716,7 +327,7 @@ def a_manifest_of_a_later_format_is_refused_as_such(bed):
         cli("prune", "trip", "--server", other.server, "--keep-last", "1", "--dry-run")
     finally:
         other.stop()
-        shutil.rmtree(other.root)
+        other.close()
     assert read(manifest) == later and len(os.listdir(os.path.dirname(manifest))) == 4
     assert not os.path.exists(os.path.join(store, "trip", "quarantine"))
     cli("verify", "trip@1-a1", "--store", store, want=65)
@@ -805,8 +416,8 @@ def offline_tools_leave_the_store_as_it_is(bed):
         ["verify", "trip"],
         ["diff", "trip@1-a1", "trip@1-a3"],
         ["verify", "trip", "--quick"],
-        ["export", "trip", "--output", bed.root + "/outside"],
-        ["convert", "trip", "--output", bed.root + "/outside-store", "--dtype", "bf16"],
+        ["export", "trip", "--output", bed.folder + "/outside"],
+        ["convert", "trip", "--output", bed.folder + "/outside-store", "--dtype", "bf16"],
     ):
         cli(*command, "--store", bed.store)
     assert state() == before
@@ -815,44 +426,15 @@ def offline_tools_leave_the_store_as_it_is(bed):
 @test
 def the_example_of_one_page_saves_and_goes_on_where_it_stopped(bed):
     for end in (3, 6):
-        program = [os.path.join(BUILD, "ckpt_example"), bed.server]
-        done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([EXAMPLE, bed.server], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert done.stdout.count(f"step {end} is durable, weights[0] = {end}") == 2, done.stdout
     cli("verify", "example", "--store", bed.store)
 
 
 @test
-def a_program_goes_on_from_a_converted_checkpoint(bed):
-    target, _ = converted(bed, "goes-on", "--dtype", "fp32", checkpoint="example")
-    other = Bed(store=target)
-    try:
-        shown = json.loads(cli("show", "example", "--server", other.server, "--json"))
-        assert "converted_from" in shown["lineage"]
-        program = [os.path.join(BUILD, "ckpt_example"), other.server]
-        done = subprocess.run(program, capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("loaded step 6") == 2, done.stdout
-        assert done.stdout.count("step 9 is durable, weights[0] = 9") == 2, done.stdout
-        made, first = ancestors("--server", other.server, complete=False)
-        assert made["converted_from"] == shown["lineage"]["converted_from"]
-        assert first == {"step": 3, "attempt": 1, "state": "gone"}
-    finally:
-        other.stop()
-        shutil.rmtree(other.root)
-
-
-def ancestors(*where, complete=True):
-    shown = json.loads(cli("show", "example", *where, "--json"))
-    assert shown["ancestors_complete"] == complete, shown
-    lineage, latest = shown["lineage"], shown["ancestors"][0]
-    assert (latest["step"], latest["attempt"]) == (lineage["step"], lineage["attempt"])
-    return shown["ancestors"]
-
-
-@test
 def show_tells_what_came_before_to_the_first_as_far_as_it_is_there(bed):
-    subprocess.run([os.path.join(BUILD, "ckpt_example"), bed.server], check=True, timeout=60)
+    subprocess.run([EXAMPLE, bed.server], check=True, timeout=60)
     listed = {(one["step"], one["attempt"]): one
               for one in json.loads(cli("list", "example", "--store", bed.store, "--json"))}
     for where in (["--store", bed.store], ["--server", bed.server]):
@@ -882,19 +464,6 @@ def show_tells_what_came_before_to_the_first_as_far_as_it_is_there(bed):
     assert ancestors("--store", store, complete=False) == [
         {"step": 6, "attempt": 2, "state": "gone"}]
     assert "not known any more" in cli("show", "example", "--store", store)
-
-
-def main():
-    bed, good = Bed(), False
-    try:
-        bed.save(3, 31, 1)  # attempt 1
-        bed.save(2, 32, 2)
-        bed.save(5, 33, 1)  # attempt 3: the values of step 1 again, in another layout
-        good = lib_tap.run(TESTS, bed)
-    finally:
-        bed.stop()
-        shutil.rmtree(bed.root)
-    sys.exit(not good)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 
 Goal: a jump never removes what a steady clock keeps, stops nothing, changes no order, and can only
 delay what goes by age: saves, the list, prune's and ckptd's keep-within, gc's rule for temporary
-files, leases, the schedule of the scrub, the end of ckptd. Method: build/shims/clock.so between the
-programs and the system, whose offset this script writes while they run; the times of files stay
-those of the system. The monotonic clock is moved by a time namespace where one can be had.
+files, leases, the schedule of the scrub (the end of ckptd: stuck_disk.py). Method:
+build/shims/clock.so between the programs and the system, whose offset this script writes while they
+run; the times of files stay those of the system. The monotonic clock is moved by a time namespace
+where one can be had.
 time limit: 120 s
 """
 
@@ -27,7 +28,15 @@ YEAR = 365 * 86400
 SHIM = os.path.join(BUILD, "shims/clock.so")
 
 
+def is_sanitized():
+    """Then nothing can be loaded before the runtime of the sanitizer."""
+    with open(os.path.join(BUILD, "ckptd"), "rb") as file:
+        return re.search(rb"__[at]san_init", file.read()) is not None
+
+
 class Clock:
+    """Of every program that is started from now on."""
+
     def __init__(self, folder):
         self.path = os.path.join(folder, "clock")
         self.set(0)
@@ -185,10 +194,9 @@ def monotonic(world):
 
 
 def main():
-    with open(os.path.join(BUILD, "ckptd"), "rb") as file:
-        if re.search(rb"__[at]san_init", file.read()):
-            print("the runtime of a sanitizer wants to be loaded first")
-            sys.exit(77)
+    if is_sanitized():
+        print("the runtime of a sanitizer wants to be loaded first")
+        sys.exit(77)
     world = World()
     clock = Clock(world.folder)
     try:

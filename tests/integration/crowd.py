@@ -8,7 +8,7 @@ two `ckpt-cli prune`, a reader of what is about to go, `ckpt-cli verify` of it o
 one who pins and unpins, all at the same time. When all of them were served, build/shims/kill_at.so
 kills ckptd before the n-th step of the next removal, for n = 1, 2, ... to past its end; then a
 prune of the directory, the same way. SEED= repeats what is drawn, ROUNDS= bounds n.
-time limit: 600 s
+time limit: 300 s
 """
 
 import json
@@ -36,8 +36,10 @@ PRUNE = ("--keep-last", "2", "--most")
 # What a step works on, of those that each have to be met.
 STEPS = ("renameat2 .*/tombstones ", "unlinkat .* manifest", "unlinkat .* shard-",
          r"unlinkat .* step-\d+-a\d+$", "fsync ")
+LOST_MS = 200  # that a reader looks for a ckptd which is not there any more
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
+crowds_chance = random.Random(seed)  # of several threads: how often they draw is by chance, too
 
 
 class Killer:
@@ -102,7 +104,7 @@ class Crowd:
         """One of those that go next; None when ckptd does not answer."""
         code, out, _ = self.world.cli("list", self.world.run, "--json", *self.where)
         entries = json.loads(out) if code == 0 else []
-        return random.choice(entries[-3:]) if entries else None
+        return crowds_chance.choice(entries[-3:]) if entries else None
 
     def prune(self):  # 74: the other one is at it, or one checkpoint is held
         self.expect("prune", self.world.cli("prune", self.world.run, *self.where, *PRUNE),
@@ -111,9 +113,7 @@ class Crowd:
     def read(self):
         entry = self.oldest()
         if entry:
-            done = subprocess.run([SAVER, "read", self.world.server, str(entry["step"])],
-                                  capture_output=True, text=True, timeout=PATIENCE)
-            self.expect("read", (done.returncode, done.stdout, done.stderr), 0, 2)
+            self.expect("read", load(self.world, entry, LOST_MS), 0, 2)
 
     def verify(self):
         entry = self.oldest()
@@ -130,7 +130,7 @@ class Crowd:
             if self.expect("pin", (code, out, err), 0, 66, 69):
                 self.pins[name] = True
         if len(self.pins) > 1:
-            name = random.choice(list(self.pins))
+            name = crowds_chance.choice(list(self.pins))
             self.pins.pop(name)  # whatever becomes of the question, it may go
             self.expect("unpin", self.world.cli("unpin", name, *self.where), 0, 66, 69)
 
@@ -139,10 +139,18 @@ def name_of(entry):
     return f"{entry['run']}@{entry['step']}-a{entry['attempt']}"
 
 
+def load(world, entry, connect_ms):
+    """(0: all is right, 2: it cannot be had; what was said)"""
+    done = subprocess.run([SAVER, "read", world.server, str(entry["step"]), str(connect_ms)],
+                          capture_output=True, text=True, timeout=PATIENCE)
+    return done.returncode, done.stdout, done.stderr
+
+
 def start(world, killer):
+    """For its first second a prune is told to wait: that is when the trainer begins."""
     killer.set(0)
     os.environ.update(LD_PRELOAD=SHIM, KILL_FILE=killer.path)
-    world.start()
+    world.launch("--limits.lease_ms", "1000")
     del os.environ["LD_PRELOAD"]
 
 
@@ -182,10 +190,9 @@ def look(world, pins, acknowledged):
 def all_load(world):
     bad = []
     for entry in world.listed():
-        done = subprocess.run([SAVER, "read", world.server, str(entry["step"])],
-                              capture_output=True, text=True, timeout=PATIENCE)
-        if done.returncode != 0:
-            bad.append(f"{name_of(entry)} does not load: {done.stderr}")
+        code, _, err = load(world, entry, PATIENCE * 1000)
+        if code != 0:
+            bad.append(f"{name_of(entry)} does not load: {err}")
     return bad
 
 
@@ -194,6 +201,15 @@ def killed_beside_a_crowd(world, killer, step, pins, counts):
     start(world, killer)
     bad = all_load(world)
     trainer = Trainer(world)
+    try:
+        bad += removal_beside_a_crowd(world, killer, step, pins, counts)
+    finally:
+        acknowledged = trainer.kill()
+    return killer.last(), bad + look(world, pins, acknowledged)
+
+
+def removal_beside_a_crowd(world, killer, step, pins, counts):
+    """Until ckptd was killed; what is wrong by then."""
     until = time.monotonic() + PATIENCE
     while len(world.listed()) < SAVED_FIRST + len(pins) and time.monotonic() < until:
         time.sleep(0.02)
@@ -204,6 +220,7 @@ def killed_beside_a_crowd(world, killer, step, pins, counts):
     killer.set(step)
     while world.process.poll() is None and time.monotonic() < until and not crowd.bad:
         time.sleep(0.02)
+    bad = []
     if world.process.poll() is None:
         world.process.kill()
         bad.append("the removal did not come so far")
@@ -211,7 +228,7 @@ def killed_beside_a_crowd(world, killer, step, pins, counts):
     bad += crowd.end()
     for key, count in crowd.counts.items():
         counts[key] = counts.get(key, 0) + count
-    return killer.last(), bad + look(world, pins, trainer.kill())
+    return bad
 
 
 def killed_on_the_directory(world, killer, step, pins):
@@ -249,6 +266,8 @@ def main():
             left = [name_of(entry) for entry in world.listed()[2:] if not entry["pinned"]]
             if code != 0 or left or world.tombstones():
                 unfinished.append((step, code, out, err, left, world.tombstones()))
+        start(world, killer)
+        bad += all_load(world)
         print(f"# {counts}")
         test(f"{len(steps)} kills at the steps of a prune beside saves, loads, pins and another "
              "prune: what is listed is whole and loads", not bad, "\n".join(bad))

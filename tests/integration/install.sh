@@ -6,7 +6,7 @@
 # nothing else. Method: an installation into a fresh folder; the example of the documentation.
 # time limit: 180 s
 . "$(dirname "$0")/lib.sh"
-plan 17
+plan 27
 root=$tmp/root
 
 # Who runs the tests has built everything: nothing is compiled again here.
@@ -62,12 +62,49 @@ check "the static one goes on" "$tmp/static" "$server"
 newest=$("$root/usr/bin/ckpt-cli" list --store "$store" | awk 'NR == 2 { print $1 }')
 check_equal "where the other stopped" "${newest#*@}" "6-a2"
 
-complete_words() { # WORD...: what the shell would offer for the last one
-    PATH=$root/usr/bin:$PATH bash -c '
-        . "$0/usr/share/bash-completion/completions/ckpt-cli"
-        COMP_WORDS=(ckpt-cli "$@") COMP_CWORD=$#
-        _ckpt_cli && echo "${COMPREPLY[*]}"' "$root" "$@"
+shares=$root/usr/share
+PATH=$root/usr/bin:$PATH
+in_bash() { # WORD...: what the shell would offer for the last one, after its last '@' or ':'
+    bash -c '
+        . "$0/bash-completion/completions/ckpt-cli"
+        COMP_LINE="ckpt-cli $*" COMP_POINT=${#COMP_LINE}
+        _ckpt_cli && echo "${COMPREPLY[*]}"' "$shares" "$@"
 }
-check_equal "the shell completes commands" "$(complete_words ver)" "verify"
-check_equal "and options" "$(complete_words prune --keep-l)" "--keep-last"
-check_equal "and checkpoints" "$(complete_words verify --store "$store" "${newest%-a2}")" "$newest"
+in_fish() {
+    HOME=$tmp fish --no-config -c '
+        source $argv[1]/fish/vendor_completions.d/ckpt-cli.fish
+        complete -C "ckpt-cli $argv[2..-1]" | cut -f 1 | paste -sd " "' "$shares" "$@"
+}
+in_zsh() { # on the line of an interactive one, which a key tells
+    cat >"$tmp/zshrc" <<-END
+	PS1='> ' fpath=("$shares/zsh/site-functions" \$fpath)
+	autoload -U compinit; compinit -u -D
+	told() { print -r -- "<\$BUFFER>" >"$tmp/told" }
+	zle -N told; bindkey '^X' told
+	END
+    rm -f "$tmp/told"
+    HOME=$tmp ZDOTDIR=$tmp zsh -f -c '
+        zmodload zsh/zpty && zpty shell zsh -f -i
+        zpty -w shell "source $1/zshrc; print rea\"\"dy"
+        zpty -r -m shell line "*ready*"
+        zpty -w -n shell "ckpt-cli ${(j: :)@[2,-1]}"$'"'\\t\\x18'"'
+        for ((i = 0; i < 200; i++)); do [ -s "$1/told" ] && break; sleep 0.05; done' zsh "$tmp" "$@"
+    sed 's/ *>$//; s/.*[ <]//' "$tmp/told"
+}
+for shell in bash zsh fish; do
+    command -v $shell >/dev/null || {
+        for what in commands options checkpoints; do ok "$what in $shell # SKIP no $shell"; done
+        continue
+    }
+    part=$newest
+    [ $shell != bash ] || part=${newest#*@}
+    check_equal "$shell completes commands" "$(in_$shell ver)" "verify"
+    check_equal "and options, in $shell" "$(in_$shell prune --keep-l)" "--keep-last"
+    check_equal "and checkpoints, in $shell" \
+        "$(in_$shell verify --store "$store" "${newest%-a2}")" "$part"
+done
+check_equal "and what an option may be" "$(in_bash export x --dtype f)" "fp32 fp16"
+check_equal "and no other's options" "$(in_bash list --keep-l)" ""
+check_equal "and runs" \
+    "$(in_bash list --store "$store" "${newest%?@*}" | tr ' ' '\n' | head -n 1)" "${newest%@*}"
+check_equal "and files" "$(cd "$root/usr" && in_bash list --store inc)" "include"

@@ -66,11 +66,11 @@ check_equal "one that is unreadable at the first start is refused with 78" \
 check_equal "after --restarts-max failed starts it gives up with 75" \
     "$(launch 2 $'1 all exit75\n2 all exit75\n3 all exit75' --restarts-max 2)" "75: 2 2 2"
 
-# In front of the real one.
+# In front of the real one; under its name to the end.
 cat >"$bin/mpirun" <<END
-#!/bin/sh
+#!/usr/bin/env bash
 "$(command -v mpirun)" "\$@"
-exec sleep 100
+exec -a "$bin/mpirun" sleep 100
 END
 chmod +x "$bin/mpirun"
 check_equal "an mpirun that hangs at its end is killed, and a lost rank left out" \

@@ -1,13 +1,14 @@
 """lib_store - a ckptd on a store of its own, for the scripts that test what happens to checkpoints.
 
 World starts and stops a real ckptd, makes checkpoints through libckpt (`clients_ckpt save`), and
-asks ckpt-cli, through the server or on the directory. llama_shapes() is for models to import.
+asks ckpt-cli, through the server or on the directory. write_llama() makes models to import.
 """
 
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -29,12 +30,35 @@ def llama_shapes(dim, kv_dim, hidden, vocab):
             "lm_head.weight": (vocab, dim)}
 
 
+def write_llama(folder, dim, hidden, vocab, data_of):
+    """Such a model, as Hugging Face has it; the data of a tensor of n bytes begins with data_of(n),
+    and the rest is a hole. The bytes of all tensors."""
+    at, header = 0, {}
+    for name, shape in llama_shapes(dim, dim // 2, hidden, vocab).items():
+        size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for begin, stop in (one["data_offsets"] for one in header.values()):
+            file.seek(8 + len(text) + begin)
+            file.write(data_of(stop - begin))
+        file.truncate(8 + len(text) + at)
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump({"model_type": "llama", "hidden_size": dim, "num_attention_heads": dim // 128,
+                   "num_key_value_heads": dim // 256, "intermediate_size": hidden,
+                   "vocab_size": vocab, "num_hidden_layers": 1, "rms_norm_eps": 1e-5,
+                   "rope_theta": 500000.0}, file)
+    return at
+
+
 PATIENCE = 60  # seconds, of anything that should take a fraction of one
 
 
 class World:
     def __init__(self, store=None):
-        self.folder = tempfile.mkdtemp(prefix="pr-")
+        self.folder = tempfile.mkdtemp(prefix="st-", dir=os.environ.get("TMPDIR", "/var/tmp"))
         self.server = f"unix:{self.folder}/s"
         self.where = ("--server", self.server)
         self.store = store or os.path.join(self.folder, "store")
@@ -72,16 +96,19 @@ class World:
         code = self.end()
         assert code == 0, (code, self.log())
 
-    def try_save(self, step):
+    def try_save(self, step, ranks=2, seed=1):
         """Was it committed? And what was said."""
-        done = subprocess.run([SAVER, "save", self.server, "2", "1", str(step)], timeout=PATIENCE,
-                              capture_output=True, text=True)
+        done = subprocess.run([SAVER, "save", self.server, str(ranks), str(seed), str(step)],
+                              timeout=PATIENCE, capture_output=True, text=True)
         return done.returncode == 0, done.stderr
+
+    def save_one(self, step, **how):
+        good, said = self.try_save(step, **how)
+        assert good, said
 
     def save(self, steps):
         for step in steps:
-            good, said = self.try_save(step)
-            assert good, said
+            self.save_one(step)
         self.run = self.run or self.listed()[0]["run"]
 
     def cli(self, *arguments):

@@ -8,7 +8,7 @@ memory (never less than this script takes, which starts it).
 time limit: 120 s
 """
 
-import json
+import itertools
 import os
 import shutil
 import struct
@@ -16,34 +16,13 @@ import subprocess
 import sys
 import tempfile
 
-from lib_store import CLI, llama_shapes
+from lib_store import CLI, write_llama
 from lib_tap import end, test
 
 MIB = 1 << 20
 PROGRAM = 24  # MiB of the program itself, its libraries and stacks
 READS, WRITES = 40 + PROGRAM, 168 + PROGRAM
-DIM, HIDDEN, VOCAB = 2048, 8192, 16000
-
-
-def make_model(folder):
-    """A folder as Hugging Face has it; its bytes."""
-    at, header = 0, {}
-    for name, shape in llama_shapes(DIM, DIM // 2, HIDDEN, VOCAB).items():
-        size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for number, (begin, _) in enumerate(one["data_offsets"] for one in header.values()):
-            file.seek(8 + len(text) + begin)  # no two are equal
-            file.write(struct.pack("<f", 1 + number))
-        file.truncate(8 + len(text) + at)
-    with open(os.path.join(folder, "config.json"), "w") as file:
-        json.dump({"model_type": "llama", "hidden_size": DIM, "num_attention_heads": 16,
-                   "num_key_value_heads": 8, "intermediate_size": HIDDEN, "vocab_size": VOCAB,
-                   "num_hidden_layers": 1, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}, file)
-    return at
+LLAMA = 2048, 8192, 16000  # dim, hidden, vocab
 
 
 def peak_of(*arguments):
@@ -65,7 +44,8 @@ def main():
     store, output = (os.path.join(folder, name) for name in ("store", "output"))
     where = ("--store", store)
     try:
-        size = make_model(folder)
+        numbers = itertools.count(1)  # no two tensors are equal
+        size = write_llama(folder, *LLAMA, lambda size: struct.pack("<f", next(numbers)))
         test("the checkpoint is larger than any limit", size > 2 * WRITES * MIB, size)
         for command, most in (
                 (("import", folder, "--run", "big", "--shards", "3", *where), WRITES),

@@ -19,6 +19,7 @@ from lib_store import BUILD, CLI, World
 from lib_tap import end, test
 
 KILLS = 8
+DIRECTORY = "{}/step-{:08d}-a{:04d}"  # of run, step and attempt
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
 
@@ -65,7 +66,8 @@ def through_a_server(world):
     code, out, err = world.cli("unpin", pin, *server)
     test("a pin is taken away", code == 0, (code, out, err))
     code, out, err = world.cli("unpin", pin, *server)
-    test("not twice", code == 66 and "is not in pins" in err, (code, out, err))
+    test("not twice", code == 66 and
+         f"{DIRECTORY.format(run, 2, newest[2])} is not pinned\n" in err, (code, out, err))
     code, out, err = world.cli("prune", run, *server)
     test("no rule is an error", code == 2 and "no rule" in err, (code, err))
     code, out, err = world.cli("prune", run, *server, "--keep-within", "7 parsecs")
@@ -82,7 +84,12 @@ def on_a_directory(world):
     test("a pin needs no server", code == 0, (code, err))
     code, out, err = world.cli("prune", run, *store, "--keep-last", 1, "--keep-every", 3, "--most")
     test("nor does a prune", code == 0 and world.steps() == [2, 6, 7, 8], (code, out, err))
+    code, out, err = world.cli("unpin", f"{run}@2", *store, "--json")
+    pin = json.loads(out) if code == 0 else {}
+    test("nor does it to be taken away", pin.get("pinned") is False, (code, out, err))
     code, out, err = world.cli("unpin", f"{run}@2", *store)
+    test("but not twice, here too", code == 66 and out == "" and
+         f"{DIRECTORY.format(run, 2, pin['attempt'])} is not pinned\n" in err, (code, out, err))
     code, out, err = world.cli("prune", run, *store, "--keep-within", "0", "--keep-last", 1)
     test("what is free now goes, the last two good ones never",
          code == 0 and world.steps() == [7, 8], (code, out, err, world.steps()))

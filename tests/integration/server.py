@@ -4,7 +4,7 @@
 Goal: with --server a command answers what it answers on the directory; a store that cannot be
 reached from here is named; what is released from quarantine is served at once; an import, a
 conversion or another cut into a served store is whole or gone whatever is killed at whatever
-moment, and gc takes the rest, never what is being written.
+moment, and gc takes the rest, never what is being written; the log tells who asked for what.
 Method: a real ckptd; `clients_ckpt save` makes checkpoints; models for the import are random bits
 in a Llama's shapes. Tool and ckptd are killed while shards are written, between the last shard and
 the answer, and before the question is heard (a stopped ckptd). SEED= repeats the moments.
@@ -17,11 +17,11 @@ import os
 import random
 import shutil
 import signal
-import struct
+import socket
 import subprocess
 import time
 
-from lib_store import CLI, World, llama_shapes
+from lib_store import CLI, World, write_llama
 from lib_tap import end, skip, test
 
 SHARDS = 4
@@ -47,22 +47,7 @@ class Served(World):
             time.sleep(0.005)
 
     def make_model(self):
-        dim, hidden, vocab = 512, 1024, 4000
-        shapes = llama_shapes(dim, dim // 2, hidden, vocab)
-        config = {"model_type": "llama", "hidden_size": dim, "num_attention_heads": 4,
-                  "num_key_value_heads": 2, "intermediate_size": hidden, "vocab_size": vocab,
-                  "num_hidden_layers": 1, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}
-        at, header, data = 0, {}, []
-        for name, shape in shapes.items():
-            size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
-            data.append(chance.randbytes(size))
-            at += size
-        text = json.dumps(header).encode()
-        with open(os.path.join(self.model, "model.safetensors"), "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text + b"".join(data))
-        with open(os.path.join(self.model, "config.json"), "w") as file:
-            json.dump(config, file)
+        write_llama(self.model, 512, 1024, 4000, chance.randbytes)
 
     def path(self, name):
         return os.path.join(self.folder, name)
@@ -124,6 +109,85 @@ def same_answers(world):
              answers[0] == answers[1] and len(set(files)) < 2, answers)
 
 
+def who_asked(world):
+    """What changes the store is in ckptd's log with who asked for it; what only looks is not."""
+    one = "first@0-a1"
+    damaged = os.path.join(world.store, "first", "quarantine", "step-00000000-a0001")
+    bad, pids = [], []
+    for words, said in ((["pin", one, "--note", "mine"], "Pin|run first|attempt 1|note mine"),
+                        (["unpin", one], "Pin|run first|attempt 1|unpin"),
+                        (["prune", "first", "--keep-last", "9", "--dry-run"],
+                         "Prune|run first|keep_last 9|dry_run"),
+                        (["gc"], "Gc"), (["gc", "--dry-run"], "Gc|dry_run"),
+                        (["import", world.model, "--run", "asked", "--shards", "1"], "Adopt"),
+                        (["verify", one, "--release"], "Release|run first|attempt 1"),
+                        (["list"], None), (["show", one], None), (["status"], None)):
+        if said and said.startswith("Release"):
+            world.stop()
+            os.makedirs(os.path.dirname(damaged), exist_ok=True)
+            with open(damaged, "w") as note:
+                note.write("a test")
+            world.launch()
+        tool = subprocess.Popen([CLI, *words, *world.where], stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE, text=True)
+        _, err = tool.communicate(timeout=60)
+        pids.append(tool.pid)
+        who = f"asked for by user {os.getuid()}, process {tool.pid}"
+        lines = [line for line in world.log().splitlines() if f"process {tool.pid}" in line]
+        if tool.returncode != 0 or len(lines) != (said is not None) or said and not all(
+                text in lines[0] for text in (who, *said.split("|"))):
+            bad.append((words, err, lines))
+    test("the log tells who asked for what changes the store, and for what", not bad, bad)
+    world.stop()
+    test("and who told ckptd to end",
+         f"told to end by user {os.getuid()}, process {os.getpid()}" in world.log(), world.log())
+    world.launch()
+
+
+def notified(world):
+    """What a service manager is told, in the order of sd_notify(3)."""
+    world.stop()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(world.path("notify"))
+        manager.settimeout(30)
+        world.launch(env={**os.environ, "NOTIFY_SOCKET": world.path("notify")})
+        told = [manager.recv(64).decode()]
+        world.process.send_signal(signal.SIGTERM)
+        told.append(manager.recv(64).decode())
+        code = world.process.wait(30)
+    test("a service manager is told when ckptd is ready, and when it is about to end",
+         told == ["READY=1", "STOPPING=1"] and code == 0, (told, code))
+    world.launch()
+
+
+def partly_collected(world):
+    """Rubbish in a run and beside it, and a directory between them that cannot be looked into."""
+    run = os.path.join(world.store, world.run)
+    unread = os.path.join(run, "step-00000901-a0001")
+    rubbish = [os.path.join(run, "step-00000900-a0001"), os.path.join(run, "step-00000902-a0001"),
+               os.path.join(world.store, "zzz", "step-00000001-a0001")]
+    for folder in (*rubbish, unread):
+        os.makedirs(folder)
+        open(os.path.join(folder, "shard-00001-of-00001.safetensors"), "w").close()
+    os.symlink("nowhere", os.path.join(unread, "manifest.json"))  # links are not followed
+    copy = world.path("copy")
+    shutil.copytree(world.store, copy, symlinks=True)
+    answers = [world.cli("gc", *where, "--json")[:2]
+               for where in (("--store", copy), world.where)]
+    reports = [json.loads(out)["rubbish"] for _, out in answers]
+    stays = [[entry["name"] for entry in report if entry["error"]] for report in reports]
+    test("gc names what it cannot look into, and its code says so, from both sides",
+         [code for code, _ in answers] == [74, 74] and
+         stays == [[f"{world.run}/step-00000901-a0001"]] * 2, answers)
+    goes = [sorted(entry["name"] for entry in report if not entry["error"]) for report in reports]
+    test("and removes the rest", goes[0] == goes[1] and not any(map(os.path.exists, rubbish)) and
+         os.path.exists(unread), goes)
+    shutil.rmtree(copy)
+    os.unlink(os.path.join(unread, "manifest.json"))
+    test("which it takes when it can", [entry["name"] for entry in world.gc()["rubbish"]] ==
+         [f"{world.run}/step-00000901-a0001"] and not os.path.exists(unread))
+
+
 def unreadable(world):
     """A run whose attempts nobody can list, beside others."""
     world.stop()
@@ -138,6 +202,8 @@ def unreadable(world):
          {e["run"] for e in entries} == others | {world.run}, entries)
     text = world.cli("list", *world.where)[1]
     test("for people as the run", f"\n{world.run} " in text and "DAMAGED: the run" in text, text)
+    code, _, err = world.cli("gc", *world.where)
+    test("and gc, which leaves it alone", code == 74 and world.run in err, (code, err))
     catalog = json.loads(world.cli("status", *world.where, "--json")[1])["catalog"]
     test("and so does the status",
          [run["run"] for run in catalog["unreadable"]] == [world.run] and
@@ -457,6 +523,9 @@ def main():
         same_answers(world)
         imported(world)
         beside_gc(world)
+        partly_collected(world)
+        who_asked(world)
+        notified(world)
         made_of_another_store(world)
         killed_conversions(world)
         released(world)

@@ -4,7 +4,7 @@
 Goal: du's sums are those of the files, told apart by run, checkpoint and kind of tensor; gc removes
 what a crash leaves and nothing else, not while somebody has the store, and killed anywhere it
 harms nothing; watch tells saves and rates, and goes on when ckptd comes back.
-Method: a real ckptd and real saves (as in cli.py); what a crash would leave is made by hand in
+Method: a real ckptd and real saves (lib_cli.py); what a crash would leave is made by hand in
 copies of the store, byte counts are taken with os.walk.
 time limit: 120 s
 """
@@ -16,23 +16,13 @@ import random
 import shutil
 import struct
 import subprocess
-import sys
 import threading
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import cli as commands  # skips, too, when the stock library is missing
-import lib_tap
-from cli import BYTES, CLI, MODEL, Bed, change, cli, read
+from lib_cli import BYTES, CLI, MODEL, change, cli, main, test
 
-TESTS = []
 SOFT_HOUR = 3600
 STEP = "step-00000001-a0001"
-
-
-def test(function):
-    TESTS.append(function)
-    return function
 
 
 def tree(folder):
@@ -67,21 +57,42 @@ def du_gives_the_sums_of_the_files_by_run_checkpoint_and_kind(bed):
         assert found == kinds, (found, kinds)
         assert sum(checkpoint["kinds"].values()) == checkpoint["bytes"]
         step, attempt = checkpoint["checkpoint"].split("@")[1].split("-a")
-        assert checkpoint["bytes"] == sum(tree(bed.folder(int(step), int(attempt))).values())
+        assert checkpoint["bytes"] == sum(tree(bed.step_folder(int(step), int(attempt))).values())
     one = json.loads(cli("du", "trip@1-a1", "--store", bed.store, "--json"))
     assert [c["checkpoint"] for c in one["runs"][0]["checkpoints"]] == ["trip@1-a1"]
     text = cli("du", "trip@1-a1", "--store", bed.store)
     assert "weights" in text and "optimizer.exp_avg" in text
     assert "trip@2-a2" in cli("du", "--store", bed.store)
     cli("du", "nobody", "--store", bed.store, want=66)
-    cli("du", "trip@9", "--store", bed.store, "--json", want=66)
+    for options in ([], ["--json"]):  # of what is not there nothing is told but that
+        text = cli("du", "trip@9", "--store", bed.store, *options, want=66)
+        assert text.startswith("ckpt-cli: run 'trip' has no checkpoint of step 9"), text
+
+
+@test
+def du_and_gc_keep_to_the_order_of_list(bed):
+    store = bed.copy("order")
+    runs = ["zulu", "alpha", "b10", "b9", "mike", "Upper", "trip"]
+    for run in runs[:-1]:  # whose manifests are another's: damaged, and listed all the same
+        shutil.copytree(os.path.join(store, "trip"), os.path.join(store, run))
+        os.mkdir(os.path.join(store, run, "pins"))
+        with open(os.path.join(store, run, "pins", "step-00000077-a0001"), "w"):
+            pass
+    listed = [f"{one['run']}@{one['step']}-a{one['attempt']}"
+              for one in json.loads(cli("list", "--store", store, "--json"))]
+    report = json.loads(cli("du", "--store", store, "--json"))
+    assert [run["run"] for run in report["runs"]] == sorted(runs), report
+    assert [c["checkpoint"] for run in report["runs"] for c in run["checkpoints"]] == listed
+    found = [one["name"] for one in
+             json.loads(cli("gc", "--store", store, "--dry-run", "--json"))["rubbish"]]
+    assert len(found) == 6 and found == sorted(found), found
 
 
 @test
 def du_tells_what_is_shared_foreign_rubbish_or_damaged(bed):
     store = bed.copy("du")
     shard = bed.shards(1, 1)[0].replace(bed.store, store)
-    os.link(shard, os.path.join(bed.root, "elsewhere"))
+    os.link(shard, os.path.join(bed.folder, "elsewhere"))
     with open(os.path.join(os.path.dirname(shard), "notes.txt"), "w") as file:
         file.write("mine")
     shutil.copytree(os.path.dirname(bed.shards(2, 2)[0]),
@@ -153,27 +164,35 @@ def gc_removes_what_a_crash_leaves_and_nothing_else(bed):
 
 
 @test
-def gc_takes_no_manifest_that_it_cannot_read_for_absent(bed):
-    store = bed.copy("unread")
+def gc_takes_no_manifest_that_it_cannot_read_for_absent_and_removes_the_rest(bed):
+    store, stays = litter(bed, "unread")
     manifest = os.path.join(store, "trip", STEP, "manifest.json")
-    os.makedirs(os.path.join(store, "trip", "pins"))
-    with open(os.path.join(store, "trip", "pins", STEP), "w"):
-        os.rename(manifest, manifest + ".moved")
-        os.symlink("manifest.json.moved", manifest)  # which storage does not follow
+    os.rename(manifest, manifest + ".moved")
+    os.symlink("manifest.json.moved", manifest)  # which storage does not follow
     before = tree(store)
-    for options in ([], ["--dry-run"]):
-        done = subprocess.run([CLI, "gc", "--store", store, *options], capture_output=True)
-        assert done.returncode == 2 and b"/manifest.json" in done.stderr, done
-    assert tree(store) == before
+    reports = []
+    for options in (["--dry-run"], []):
+        done = subprocess.run([CLI, "gc", "--store", store, "--json", *options],
+                              capture_output=True)
+        assert done.returncode == 74 and b"/manifest.json" in done.stderr, done
+        reports.append(json.loads(done.stdout))
+        assert tree(store) == before or not options
+    assert reports[0]["rubbish"] == reports[1]["rubbish"], reports
+    unknown = [entry["name"] for entry in reports[1]["rubbish"] if entry["error"]]
+    assert unknown == ["trip/pins/" + STEP, "trip/" + STEP], reports
+    left = {name for name in tree(store) if not name.startswith("trip/" + STEP)}
+    assert left == {name for name in stays if not name.startswith("trip/" + STEP)}, left
+    assert "stays: " in cli("gc", "--store", store, want=74)
+    os.unlink(manifest)
     os.rename(manifest + ".moved", manifest)
     cli("gc", "--store", store)
-    assert len(tree(store)) == len(before) - 1  # what the name of the manifest was
+    assert tree(store) == stays
 
 
 @test
 def gc_leaves_a_served_store_and_a_lease_that_is_held_alone(bed):
     text = cli("gc", "--store", bed.store, want=74)
-    assert f"in use by process {bed.ckptd.pid}" in text and "--server" in text
+    assert f"in use by process {bed.process.pid}" in text and "--server" in text
     assert json.loads(cli("gc", "--store", bed.store, "--dry-run", "--json"))["served"]
     store = bed.copy("leased")
     path = os.path.join(store, "trip", "leases", STEP + ".0123456789abcdef")
@@ -185,7 +204,7 @@ def gc_leaves_a_served_store_and_a_lease_that_is_held_alone(bed):
         assert os.path.exists(path)
     cli("gc", "--store", store)
     assert not os.path.exists(path)
-    cli("gc", "--store", bed.root + "/nothing", "--dry-run", want=66)
+    cli("gc", "--store", bed.folder + "/nothing", "--dry-run", want=66)
     cli("gc", "trip", "--store", store, want=2)
 
 
@@ -207,42 +226,11 @@ def gc_killed_anywhere_leaves_every_checkpoint_whole(bed):
         shutil.rmtree(store)
 
 
-def on_a_terminal(*arguments):
-    """What reaches stderr of ckpt-cli when that is a terminal."""
-    ours, theirs = os.openpty()
-    with os.fdopen(ours, "rb", buffering=0) as screen:
-        done = subprocess.run([CLI, *arguments], stdout=subprocess.PIPE, stderr=theirs, timeout=60)
-        os.close(theirs)
-        assert done.returncode == 0, done
-        try:
-            return screen.read(1 << 16).decode()
-        except OSError:  # nobody has written, and nobody will
-            return ""
-
-
-@test
-def a_bar_is_shown_on_a_terminal_and_not_with_json(bed):
-    store, _ = litter(bed, "bar")
-    steps = sum(name.startswith("step-") for name in os.listdir(os.path.join(store, "trip")))
-    for command, amount in ((["du"], "directories"), (["du", "trip@1-a1"], "directories"),
-                            (["verify", "trip@1-a1"], "iB/s"), (["gc"], "directories")):
-        command += ["--store", store]
-        shown = on_a_terminal(*command, *(["--dry-run"] if "gc" in command else []))
-        assert f"{command[0]} [" in shown and amount in shown, (command, shown)
-        assert amount != "directories" or f" 1 of {steps} directories" in shown, (steps, shown)
-        assert shown.endswith("\r\x1b[K"), shown  # the line is left empty
-        assert on_a_terminal(*command, "--json") == "", command
-    for command in (["gc", "--dry-run"], ["prune", "trip", "--keep-last", "9", "--dry-run"]):
-        shown = on_a_terminal(*command, "--server", bed.server)
-        assert "is at work" in shown and shown.endswith("\r\x1b[K"), (command, shown)
-        assert on_a_terminal(*command, "--server", bed.server, "--json") == "", command
-
-
 @test
 def watch_tells_commits_and_rates_and_goes_on_after_a_restart(bed):
     lines = cli("watch", "--server", bed.server, "--count", 2, "--interval", 0.1).splitlines()
     assert len(lines) == 2 and all("newest: trip@" in line for line in lines), lines
-    assert "start ckptd" in cli("watch", "--server", f"unix:{bed.root}/nobody", want=69)
+    assert "start ckptd" in cli("watch", "--server", f"unix:{bed.folder}/nobody", want=69)
     cli("watch", "--store", bed.store, want=2)
     cli("watch", "--server", bed.server, "--interval", 0, want=2)
     process = subprocess.Popen([CLI, "watch", "--server", bed.server, "--json", "--interval",
@@ -264,12 +252,12 @@ def watch_tells_commits_and_rates_and_goes_on_after_a_restart(bed):
 
     try:
         wait_for(lambda line: "saves" in line)
-        bed.save(2, 50, 50)
+        bed.save_one(50, ranks=2, seed=50)
         wait_for(lambda line: line["last_commit"]["step"] == 50)
         wait_for(lambda line: line["committed_bytes_per_second"] > 0)
         bed.stop()
         wait_for(lambda line: "unavailable" in line)
-        bed.start()
+        bed.launch()
         count = len(seen)
         with arrived:
             assert arrived.wait_for(lambda: any("saves" in line for line in seen[count:]), 30)
@@ -279,20 +267,6 @@ def watch_tells_commits_and_rates_and_goes_on_after_a_restart(bed):
         thread.join()
     assert all(set(line) >= {"time", "saves", "last_commit", "since_start"}
                for line in seen if "unavailable" not in line)
-
-
-def main():
-    bed, good = Bed(), False
-    try:
-        bed.save(3, 31, 1)
-        bed.save(2, 32, 2)
-        bed.save(5, 33, 1)
-        good = lib_tap.run(TESTS, bed)
-    finally:
-        bed.ckptd.kill()
-        bed.ckptd.wait()
-        shutil.rmtree(bed.root, ignore_errors=True)
-    sys.exit(not good)
 
 
 if __name__ == "__main__":

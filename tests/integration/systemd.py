@@ -185,6 +185,8 @@ class Systemd:
     def close(self):
         if self.first:
             os.kill(int(self.first), signal.SIGKILL)  # all others of its namespace go with it
+        elif self.process:
+            self.process.kill()
         if self.process:
             self.process.communicate()
         for path, _, _ in os.walk(self.group, topdown=False) if self.group else ():

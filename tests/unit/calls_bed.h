@@ -19,18 +19,30 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define CALLS_NAMED_MAX 4096u
+
 static struct {
     atomic_uint calls; /* made since the plan began */
     unsigned first;    /* that fails; 0: none */
     bool for_ever, is_short;
-    int number;            /* errno */
-    atomic_bool was_named; /* a rename made a name that is not ours to see (.holdfast) */
+    int number;                         /* errno */
+    atomic_bool was_named;              /* a rename was made: something has its name */
+    const char *names[CALLS_NAMED_MAX]; /* of the calls by number, when none fails */
 } failing;
 
-/* Does this call fail? With errno set. */
-static inline bool fails(void)
+/* The number of this call. */
+static inline unsigned count_call(const char *name)
 {
     unsigned call = ++failing.calls;
+    if (failing.first == 0 && call < CALLS_NAMED_MAX)
+        failing.names[call] = name;
+    return call;
+}
+
+/* Does this call fail? With errno set. */
+static inline bool fails(const char *name)
+{
+    unsigned call = count_call(name);
     if (failing.first == 0 || failing.is_short ||
         !(call == failing.first || (failing.for_ever && call > failing.first)))
         return false;
@@ -39,9 +51,9 @@ static inline bool fails(void)
 }
 
 /* How much of a transfer is made: whole pages, or half of less than one. */
-static inline size_t part(size_t bytes)
+static inline size_t part(const char *name, size_t bytes)
 {
-    unsigned call = ++failing.calls;
+    unsigned call = count_call(name);
     bool is_cut =
         failing.first != 0 && (call == failing.first || (failing.for_ever && call > failing.first));
     if (!is_cut || bytes <= 1 || bytes == STORAGE_ALIGN)
@@ -72,7 +84,7 @@ int __real_renameat2(int a, const char *from, int b, const char *to, unsigned fl
 int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags);
 int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned flags)
 {
-    int result = fails() ? -1 : __real_renameat2(a, from, b, to, flags);
+    int result = fails("renameat2") ? -1 : __real_renameat2(a, from, b, to, flags);
     failing.was_named = failing.was_named || result == 0;
     return result;
 }
@@ -88,7 +100,7 @@ int __wrap_openat(int fd, const char *path, int flags, ...)
     va_start(list, flags);
     mode_t mode = (flags & O_CREAT) != 0 ? va_arg(list, mode_t) : 0;
     va_end(list);
-    return fails() ? -1 : __real_openat(fd, path, flags, mode);
+    return fails("openat") ? -1 : __real_openat(fd, path, flags, mode);
 }
 
 int __real_open(const char *path, int flags, ...);
@@ -99,7 +111,7 @@ int __wrap_open(const char *path, int flags, ...)
     va_start(list, flags);
     mode_t mode = (flags & O_CREAT) != 0 ? va_arg(list, mode_t) : 0;
     va_end(list);
-    return fails() ? -1 : __real_open(path, flags, mode);
+    return fails("open") ? -1 : __real_open(path, flags, mode);
 }
 
 WRAP_FCNTL
@@ -111,8 +123,8 @@ WRAP_SYSCALL
     ssize_t __wrap_##name(int fd, pointer data, size_t bytes, off_t at)  \
     {                                                                    \
         if (failing.is_short)                                            \
-            return __real_##name(fd, data, part(bytes), at);             \
-        return fails() ? -1 : __real_##name(fd, data, bytes, at);        \
+            return __real_##name(fd, data, part(#name, bytes), at);      \
+        return fails(#name) ? -1 : __real_##name(fd, data, bytes, at);   \
     }
 
 WRAP_TRANSFER(pread, void *)
@@ -123,8 +135,8 @@ ssize_t __wrap_write(int fd, const void *data, size_t bytes);
 ssize_t __wrap_write(int fd, const void *data, size_t bytes)
 {
     if (failing.is_short)
-        return __real_write(fd, data, part(bytes));
-    return fails() ? -1 : __real_write(fd, data, bytes);
+        return __real_write(fd, data, part("write", bytes));
+    return fails("write") ? -1 : __real_write(fd, data, bytes);
 }
 
 #endif

@@ -2,11 +2,13 @@
  *
  * Goal: what fits its manifest is committed like a save, the same Adopt twice is one, whatever does
  * not fit or is not ckptd's alone is refused and leaves the store as it was, and an Adopt that is
- * cut off anywhere leaves a whole checkpoint or none. Method: the service and the raw client of
+ * cut off anywhere leaves a whole checkpoint or none; an attempt that is opened or gone on with
+ * meanwhile is told to wait, or neither loses anything. Method: the service and the raw client of
  * ckptd_bed.h save a checkpoint; its shards go into a new store without their manifest, which is
  * what a tool writes, and the manifest goes into the call. Then one thing is made wrong at a time,
  * also in manifests whose hashes were made right again; and each storage operation fails once, or
- * with the power. time limit: 60 s */
+ * with the power. An adoption lasts as long as a test wants (storage_publish, --wrap, see
+ * WRAP_ckptd_admit in the Makefile). time limit: 60 s */
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all: a shard is a header, a block and a table */
 #include "tests/unit/ckptd_tools_bed.h"
@@ -16,7 +18,7 @@
 #include <sys/stat.h>
 
 #define OPERATIONS_MAX 200u
-#define UNTOUCHED_ROW 4u
+#define UNTOUCHED_ROW 4u /* the same call differs by a few operations */
 
 static struct peer peers[RANKS];
 
@@ -206,6 +208,125 @@ static void test_admit__a_later_attempt_is_the_newest_where_nobody_trains(void *
     free(later);
 }
 
+/* ---- attempts meanwhile ---- */
+
+/* The adoption of STEP_DIR stands before its commit until it is let go. */
+static atomic_bool is_held, is_standing;
+
+int __real_storage_publish(struct storage *storage, const char *key, const void *data,
+                           size_t bytes);
+int __wrap_storage_publish(struct storage *storage, const char *key, const void *data,
+                           size_t bytes);
+int __wrap_storage_publish(struct storage *storage, const char *key, const void *data, size_t bytes)
+{
+    while (is_held && strcmp(key, STEP_DIR "/" MANIFEST_NAME) == 0) {
+        is_standing = true;
+        sleep_ms(1);
+    }
+    return __real_storage_publish(storage, key, data, bytes);
+}
+
+struct adopting {
+    struct bed *bed;
+    pthread_t thread;
+    int error;
+};
+
+static void *run_adopt(void *argument)
+{
+    struct adopting *adopting = argument;
+    adopting->error = adopt(adopting->bed, manifest);
+    return NULL;
+}
+
+static void begin_adopting(struct adopting *adopting, struct bed *bed)
+{
+    *adopting = (struct adopting){.bed = bed};
+    is_standing = false;
+    is_held = true;
+    assert_int_equal(pthread_create(&adopting->thread, NULL, run_adopt, adopting), 0);
+    while (!is_standing)
+        sleep_ms(1);
+}
+
+static void end_adopting(struct adopting *adopting)
+{
+    is_held = false;
+    pthread_join(adopting->thread, NULL);
+    assert_int_equal(adopting->error, 0);
+}
+
+static int let_go_and_close(void **state)
+{
+    is_held = false;
+    return close_with_made(state);
+}
+
+static void test_admit__an_attempt_of_a_run_that_is_being_adopted_waits(void **state)
+{
+    struct bed *bed = *state;
+    struct adopting adopting;
+    uint64_t step = 0;
+    add_shards(bed, "step-00000001-a0001");
+    begin_adopting(&adopting, bed);
+    assert_int_equal(open_attempt(bed, RANKS), ERR_BUSY); /* the run has no attempt yet */
+    assert_non_null(strstr(report_line(), "is being taken over"));
+    end_adopting(&adopting);
+    assert_int_equal(load_all(bed, -1, &step), 0);
+    assert_int_equal(step, 1);
+    train_on(bed, 2, 2);
+    assert_int_equal(num_listed(bed), 2);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
+/* A restarted ckptd does not know yet that somebody trains in the attempt that it adopts. */
+static void test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted(void **state)
+{
+    struct bed *bed = *state;
+    struct adopting adopting;
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    add_shards(bed, "step-00000001-a0001");
+    begin_adopting(&adopting, bed);
+    assert_int_equal(peers_open(peers, bed, RANKS), ERR_BUSY);
+    end_adopting(&adopting);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, 2));
+    peers_close(peers, RANKS);
+    assert_int_equal(bed->attempt, 1);
+    assert_int_equal(num_listed(bed), 2);
+    for (int64_t step = 1; step <= 2; step++)
+        assert_int_equal(load_all(bed, step, NULL), 0);
+}
+
+/* What is adopted is of an attempt that is over, whether another one is opened or not. */
+static void test_admit__an_attempt_is_opened_beside_an_adoption(void **state)
+{
+    struct bed *bed = *state;
+    struct adopting adopting;
+    uint64_t step = 0;
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    add_shards(bed, "step-00000001-a0001");
+    begin_adopting(&adopting, bed);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(bed->attempt, 3);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, 2));
+    end_adopting(&adopting);
+    assert_true(save_step(peers, RANKS, 3));
+    peers_close(peers, RANKS);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(num_listed(bed), 3);
+        assert_int_equal(load_all(bed, 1, NULL), 0);
+        assert_int_equal(load_all(bed, -1, &step), 0);
+        assert_int_equal(step, 3);
+        bed_stop(bed);
+        assert_int_equal(bed_start(bed), 0);
+    }
+}
+
 /* ---- what does not ---- */
 
 static void assert_refused(struct bed *bed, const char *text, const char *what)
@@ -339,11 +460,12 @@ static void test_admit__what_was_refused_takes_no_run_from_others(void **state)
 /* ---- what is cut off ---- */
 
 /* One Adopt in which operation `number` of the daemon's life fails, and, `cut`, all after it and
- * then the power. True: nothing of it went wrong. */
-static bool adopt_with_fault(struct bed *bed, uint32_t number, bool cut)
+ * then the power. Returns how many operations there were; UINT64_MAX when there was no start. */
+static uint64_t adopt_with_fault(struct bed *bed, uint32_t number, bool cut)
 {
     char plain[200];
     bool is_told = false;
+    uint64_t operations = UINT64_MAX;
     snprintf(plain, sizeof plain, "%s/told", bed->root);
     shell("rm -rf '%s' && mkdir '%s'", plain, plain);
     snprintf(bed->config.store, sizeof bed->config.store, "fault:seed=%llu,late=0.5,%s=%u:local:%s",
@@ -353,6 +475,7 @@ static bool adopt_with_fault(struct bed *bed, uint32_t number, bool cut)
     if (is_up) {
         put_shards(bed, plain);
         is_told = adopt(bed, manifest) == 0;
+        operations = storage_fault_operations(bed->service->storage);
         bed_end_thread(bed);
         assert_int_equal(cut ? storage_fault_crash(bed->service->storage) : 0, 0);
         bed_close_service(bed);
@@ -368,7 +491,7 @@ static bool adopt_with_fault(struct bed *bed, uint32_t number, bool cut)
     assert_int_equal(adopt(bed, manifest), 0); /* and again */
     assert_int_equal(load_all(bed, 1, NULL), 0);
     bed_stop(bed);
-    return is_told;
+    return operations;
 }
 
 static void cut_off_everywhere(struct bed *bed, bool cut)
@@ -378,7 +501,7 @@ static void cut_off_everywhere(struct bed *bed, bool cut)
     seed_random();
     for (; untouched < UNTOUCHED_ROW; number++) {
         assert_true(number < OPERATIONS_MAX);
-        untouched = adopt_with_fault(bed, number, cut) ? untouched + 1 : 0;
+        untouched = adopt_with_fault(bed, number, cut) < number ? untouched + 1 : 0;
     }
     print_message("# %u operations\n", number - UNTOUCHED_ROW - 1);
     assert_true(number > 12);
@@ -430,11 +553,15 @@ static void test_admit__what_was_put_right_is_served_again(void **state)
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_made, close_with_made)
+#define WAIT(name) cmocka_unit_test_setup_teardown(name, open_with_made, let_go_and_close)
     const struct CMUnitTest tests[] = {
         CASE(test_admit__what_fits_is_committed_and_trained_on),
         CASE(test_admit__a_run_that_was_begun_is_not_adopted),
         CASE(test_admit__a_step_of_an_attempt_that_is_over_comes_beside_a_trainer),
         CASE(test_admit__a_later_attempt_is_the_newest_where_nobody_trains),
+        WAIT(test_admit__an_attempt_of_a_run_that_is_being_adopted_waits),
+        WAIT(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted),
+        WAIT(test_admit__an_attempt_is_opened_beside_an_adoption),
         CASE(test_admit__a_manifest_that_lies_is_refused),
         CASE(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused),
         CASE(test_admit__files_of_another_user_are_refused),
@@ -443,6 +570,7 @@ int main(void)
         CASE(test_admit__a_power_cut_leaves_it_whole_or_gone),
         CASE(test_admit__what_was_put_right_is_served_again),
     };
+#undef WAIT
 #undef CASE
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

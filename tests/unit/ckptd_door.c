@@ -2,10 +2,14 @@
  *
  * Goal: another user is turned away at either, also where the socket itself lets everybody in;
  * descriptors that a peer passes are not taken; too many connections are refused; a storm of them
- * leaves nothing open; ranks that are there save all the while. Method: the service and the raw
- * client of ckptd_bed.h, so descriptors of the daemon are those of this process. */
+ * leaves nothing open; metadata over the limit is refused, and streams that are reset at once cost
+ * no memory; ranks that are there save all the while. Method: the service and the raw client of
+ * ckptd_bed.h, so descriptors and memory of the daemon are those of this process, and a peer that
+ * makes its HTTP/2 frames by hand. */
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/descriptors.h"
+#include "tests/unit/http2_bed.h"
+#include "tests/unit/sanitized.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -13,6 +17,9 @@
 #define PASSED_MAX 253u /* the kernel's limit in one message */
 #define STORM 1500
 #define DOORS 2
+#define RESETS (IS_SANITIZED ? 2000u : 50000u) /* which they make very slow */
+#define GROWTH_MIB_MAX 96u                     /* below 2 KiB for each reset */
+#define METHOD "/holdfast.v1.Checkpoint/Hello"
 
 static struct peer peers[1];
 static const char *const doors[DOORS] = {"s", "s.arena"};
@@ -158,6 +165,113 @@ static void test_door__a_storm_of_connections_leaves_nothing(void **state)
     peers_close(peers, 1);
 }
 
+/* ---- gRPC's own door ---- */
+
+static void test_door__more_grpc_connections_than_the_limit_are_refused(void **state)
+{
+    struct bed *bed = *state;
+    enum { SESSIONS = 3, OVER = 20, ALL = SESSIONS + RPC_CONNECTIONS_BESIDE + OVER };
+    int fds[ALL], refused = 0;
+    bed_stop(bed);
+    bed->config.limit_sessions = SESSIONS;
+    assert_int_equal(bed_start(bed), 0);
+    open_world(bed);
+    assert_true(save_step(peers, 1, 1));
+    unsigned before = count_descriptors();
+    for (int round = 0; round < 3; round++) { /* those that have gone make room */
+        refused = 0;
+        for (int i = 0; i < ALL; i++)
+            fds[i] = connect_to(bed, "s");
+        for (int i = 0; i < ALL; i++)
+            refused += is_hung_up(fds[i]);
+        assert_in_range(refused, OVER, OVER + SESSIONS); /* the bed has some */
+        assert_true(save_step(peers, 1, 2 + (uint64_t)round));
+        for (int i = 0; i < ALL; i++)
+            close(fds[i]);
+        expect_descriptors(before);
+    }
+    peers_close(peers, 1);
+}
+
+/* A connection that is past the greetings. */
+static int open_http2(const struct bed *bed)
+{
+    int fd = connect_to(bed, "s");
+    assert_true(http2_send(fd, HTTP2_PREFACE, strlen(HTTP2_PREFACE)));
+    assert_true(http2_send_frame(fd, HTTP2_SETTINGS, 0, 0, NULL, 0));
+    /* gRPC holds a peer to its settings when they were acknowledged. */
+    assert_true(http2_await_settings(fd));
+    assert_true(http2_send_frame(fd, HTTP2_SETTINGS, HTTP2_ACK, 0, NULL, 0));
+    return fd;
+}
+
+/* A call of METHOD with that much metadata more. */
+static bool is_call_answered(const struct bed *bed, size_t metadata_bytes)
+{
+    static char value[HTTP2_FRAME_MAX];
+    static const uint8_t empty_message[5];
+    uint8_t headers[HTTP2_FRAME_MAX];
+    bool silent;
+    int fd = open_http2(bed);
+    memset(value, 'x', metadata_bytes);
+    value[metadata_bytes] = 0;
+    size_t bytes = http2_put_call(headers, METHOD);
+    bytes += http2_put_header(headers + bytes, "x-long", value);
+    assert_true(http2_send_frame(fd, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, headers, bytes));
+    http2_send_frame(fd, HTTP2_DATA, HTTP2_END_STREAM, 1, empty_message, sizeof empty_message);
+    bool answered = http2_is_answered(fd, 1, &silent);
+    assert_false(silent);
+    close(fd);
+    return answered;
+}
+
+static void test_door__long_metadata_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    open_world(bed);
+    assert_true(is_call_answered(bed, 1000));
+    assert_false(is_call_answered(bed, 9000));
+    assert_true(save_step(peers, 1, 1));
+    peers_close(peers, 1);
+}
+
+static unsigned resident_mib(void)
+{
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*d %ld", &pages), 1);
+    fclose(file);
+    return (unsigned)(pages * sysconf(_SC_PAGESIZE) >> 20);
+}
+
+static void test_door__streams_that_are_reset_at_once_cost_no_memory(void **state)
+{
+    struct bed *bed = *state;
+    uint8_t headers[HTTP2_FRAME_MAX];
+    static const uint8_t cancel[4] = {0, 0, 0, 8};
+    open_world(bed);
+    assert_true(save_step(peers, 1, 1));
+    size_t bytes = http2_put_call(headers, METHOD);
+    unsigned before = resident_mib(), peak = before, sent = 0;
+    int fd = open_http2(bed);
+    for (uint32_t i = 0; i < RESETS; i++) {
+        sent += http2_send_frame(fd, HTTP2_HEADERS, HTTP2_END_HEADERS, 2 * i + 1, headers, bytes) &&
+                http2_send_frame(fd, HTTP2_RESET, 0, 2 * i + 1, cancel, sizeof cancel);
+        if (i % 1000 == 0 && resident_mib() > peak)
+            peak = resident_mib();
+        while (recv(fd, headers + bytes, sizeof headers - bytes, MSG_DONTWAIT) > 0)
+            continue; /* so that nobody waits for us */
+    }
+    assert_true(save_step(peers, 1, 2));
+    close(fd);
+    print_message("# %u of %u resets were taken, %u MiB more at most\n", sent, RESETS,
+                  peak - before);
+    if (!IS_SANITIZED) /* those keep for a while what was freed */
+        assert_in_range(peak, 0, before + GROWTH_MIB_MAX);
+    peers_close(peers, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -166,6 +280,9 @@ int main(void)
         CASE(test_door__descriptors_that_a_peer_passes_are_not_taken),
         CASE(test_door__one_more_than_the_limit_is_refused),
         CASE(test_door__a_storm_of_connections_leaves_nothing),
+        CASE(test_door__more_grpc_connections_than_the_limit_are_refused),
+        CASE(test_door__long_metadata_is_refused),
+        CASE(test_door__streams_that_are_reset_at_once_cost_no_memory),
 #undef CASE
     };
     log_setup("ckptd_door", NULL);

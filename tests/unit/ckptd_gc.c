@@ -103,6 +103,37 @@ static void test_gc__what_is_not_ours_stays(void **state)
           bed->root);
 }
 
+/* One finding stays, and is the first in the answer. */
+static void expect_to_stay(struct bed *bed, bool is_dry, const char *name, const char *reason)
+{
+    Holdfast__V1__GcReply *reply;
+    assert_int_equal(ask_gc(&reply, bed, is_dry), 0);
+    assert_true(reply->n_entries > 0);
+    assert_string_equal(reply->entries[0]->name, name);
+    assert_non_null(strstr(reply->entries[0]->error, reason));
+    for (size_t i = 1; i < reply->n_entries; i++)
+        assert_string_equal(reply->entries[i]->error, "");
+    FREE_REPLY(reply);
+}
+
+static void test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes(void **state)
+{
+    struct bed *bed = *state;
+    save_one(bed, 1);
+    peers_close(peers, RANKS);
+    litter(bed); /* a link is not followed, whoever asks */
+    shell("ln -s nowhere '%s/store/" RUN "/step-00000120-a0001/manifest.json'", bed->root);
+    for (int is_dry = 1; is_dry >= 0; is_dry--)
+        expect_to_stay(bed, is_dry != 0, RUN "/step-00000120-a0001", "manifest.json");
+    assert_int_equal(gc(bed, true, NULL), 0);
+    shell("cd '%s/store/" RUN "' && ls step-00000120-a0001/shard-* && test \"$(ls -d step-* |"
+          " wc -l)\" = 2 && test ! -e ../other/step-00000005-a0001 &&"
+          " rm step-00000120-a0001/manifest.json",
+          bed->root);
+    assert_int_equal(gc(bed, false, NULL), 1);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+}
+
 /* A run whose list a start could not read: nobody knows what of it is rubbish. */
 static void test_gc__a_run_that_could_not_be_read_is_left_alone(void **state)
 {
@@ -118,7 +149,8 @@ static void test_gc__a_run_that_could_not_be_read_is_left_alone(void **state)
     assert_int_equal(open_attempt(bed, RANKS), ERR_IO);
     assert_non_null(strstr(report_line(), "could not be read when ckptd started"));
     litter(bed);
-    assert_int_equal(gc(bed, false, NULL), 1); /* of the other run */
+    expect_to_stay(bed, true, RUN, "could not be read when ckptd started");
+    assert_int_equal(gc(bed, false, NULL), 2); /* of the other run, and what lies above both */
     shell("cd '%s/store/" RUN "' && test -e pins/step-00000077-a0001 &&"
           " test -e tombstones/step-00000101-a0001 &&"
           " test \"$(ls -d step-* | wc -l)\" = %u && test ! -e ../other/step-00000005-a0001",
@@ -129,10 +161,11 @@ static void test_gc__a_run_that_could_not_be_read_is_left_alone(void **state)
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-/* ---- a removal that takes long ---- */
+/* ---- removals that fail, or take long ---- */
 
 /* The first removal of a Gc lasts until it is let go. */
 static atomic_bool is_held, is_removing;
+static const char *_Atomic refused; /* the key that the disk does not let go */
 
 int __real_storage_remove(struct storage *storage, const char *key);
 int __wrap_storage_remove(struct storage *storage, const char *key);
@@ -142,7 +175,24 @@ int __wrap_storage_remove(struct storage *storage, const char *key)
         is_removing = true;
         sleep_ms(1);
     }
+    const char *stays = refused;
+    if (stays && strcmp(key, stays) == 0)
+        return report_error(ERR_IO, NULL, "the disk does not let go of %s", key);
     return __real_storage_remove(storage, key);
+}
+
+static void test_gc__what_cannot_be_removed_is_named_and_the_rest_goes(void **state)
+{
+    struct bed *bed = *state;
+    save_one(bed, 1);
+    peers_close(peers, RANKS);
+    litter(bed);
+    refused = RUN "/pins/step-00000077-a0001";
+    expect_to_stay(bed, false, refused, "the disk does not let go");
+    assert_int_equal(gc(bed, true, NULL), 1);
+    refused = NULL;
+    assert_int_equal(gc(bed, false, NULL), 1);
+    assert_int_equal(gc(bed, false, NULL), 0);
 }
 
 static int let_go_and_tear_down(void **state)
@@ -197,7 +247,9 @@ int main(void)
         CASE(test_gc__removes_rubbish_beside_a_save_in_work),
         CASE(test_gc__what_a_tool_writes_stays_until_it_dies),
         CASE(test_gc__what_is_not_ours_stays),
+        CASE(test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes),
         CASE(test_gc__a_run_that_could_not_be_read_is_left_alone),
+        CASE(test_gc__what_cannot_be_removed_is_named_and_the_rest_goes),
         cmocka_unit_test_setup_teardown(test_gc__a_long_removal_keeps_nobody_waiting, bed_set_up,
                                         let_go_and_tear_down),
     };

@@ -200,7 +200,7 @@ static void save_one_shard(struct bed *bed)
     peers_close(peers, 1);
 }
 
-#define SLOW_STARTS 6u /* the delays are drawn: in one of so many a first part comes first */
+#define SLOW_STARTS 24u /* the delays are drawn: in one of so many a first part comes first */
 
 static void test_load__a_shard_is_lent_as_far_as_it_is_proven(void **state)
 {

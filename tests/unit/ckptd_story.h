@@ -10,28 +10,16 @@
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all: what matters here is the number of operations */
 #include "tests/unit/ckptd_bed.h"
-
-#include <sched.h>
-#include <sys/mount.h>
+#include "tests/unit/ckptd_tools_bed.h"
+#include "tests/unit/in_memory.h"
 
 #define FIRST_STEPS 5u  /* of the store that every story begins with; 3 is half removed */
 #define PINNED_STEP 2u  /* before it begins */
+#define LEASED_STEP 4u  /* a tool reads it while the story is told */
 #define LAST_STEP 7u    /* that the story saves */
 #define AFTER_STEP 100u /* saved by the check */
 
 static struct peer peers[RANKS];
-
-/* Hundreds of tellings wait for a disk for most of their time, and what is lost of their stores is
- * what storage's fault back-end loses: where this process may mount, they lie in memory, for it
- * alone, below the TMPDIR that tests/run gives. Before there are threads. */
-static inline void stories_in_memory(void)
-{
-    const char *parent = getenv("TMPDIR");
-    if (!parent || unshare(CLONE_NEWNS) != 0 ||
-        mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-        mount("none", parent, "tmpfs", 0, "size=256m,mode=700") != 0)
-        print_message("# on the disk: mounting a tmpfs needs root\n");
-}
 
 /* ---- the store that a story begins with ---- */
 
@@ -77,6 +65,7 @@ static inline int open_with_story(void **state)
 struct told {
     bool saved[LAST_STEP + 1];
     bool pinned, was_pruned; /* asked for; whatever the answer */
+    bool adopted;
 };
 
 /* Did all ranks hear that it was committed? */
@@ -136,6 +125,12 @@ static inline uint64_t list_and_load(struct bed *bed)
     return steps;
 }
 
+/* Nobody removed what a tool reads or writes. */
+static inline void check_leased(const char *plain, uint64_t step)
+{
+    shell("ls '%s/" RUN "/step-%08u-a0001/'shard-* >/dev/null", plain, (unsigned)step);
+}
+
 static inline void check_store(struct bed *bed, const char *plain, const struct told *told)
 {
     snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
@@ -161,6 +156,45 @@ static inline void check_store(struct bed *bed, const char *plain, const struct 
     shell("cd '%s/" RUN "' && test -z \"$(ls tombstones | grep -v reserve)\" && for d in step-*; do"
           " test -e $d/manifest.json || exit 1; done",
           plain);
+}
+
+/* ---- what tools ask of a daemon that serves, for stories of their own ---- */
+
+#define RELEASED_STEP 4u /* out of quarantine */
+#define WRITTEN_STEP 51u /* has no manifest: a tool writes it */
+
+/* A copy of the store, with something in quarantine and something that has no manifest. */
+static inline void place_unclean(struct bed *bed, const char *plain)
+{
+    shell("cp -r '%s/store' '%s' && cd '%s/" RUN "' && mkdir -p quarantine &&"
+          " echo 'the test' >quarantine/step-%08u-a0001 && cp -r step-00000005-a0001"
+          " step-%08u-a0001 && rm step-%08u-a0001/manifest.json",
+          bed->root, plain, plain, RELEASED_STEP, WRITTEN_STEP, WRITTEN_STEP);
+}
+
+/* While it is served: what crashes leave of saves, removals, notes, leases and publications. */
+static inline void put_rubbish(const char *plain)
+{
+    shell("cd '%s/" RUN "' && cp -r step-00000005-a0001 step-00000050-a0001 &&"
+          " rm step-00000050-a0001/manifest.json && touch pins/step-00000077-a0001 &&"
+          " : >tombstones/step-00000005-a0001 && mkdir -p leases &&"
+          " : >leases/step-00000005-a0001.0123456789abcdef &&"
+          " touch -d '1 hour ago' .holdfast.tmp.0123456789abcdef",
+          plain);
+}
+
+static inline void ask_to_clean(struct bed *bed)
+{
+    gc(bed, false, NULL);
+    release(bed, RELEASED_STEP);
+}
+
+static inline void check_cleaned(struct bed *bed)
+{
+    assert_true(gc(bed, false, NULL) >= 0);
+    assert_int_equal(gc(bed, true, NULL), 0);
+    assert_int_equal(release(bed, RELEASED_STEP), 0);
+    assert_true(list_and_load(bed) == (1u << 1 | 1u << 2 | 1u << 4 | 1u << 5));
 }
 
 #endif

@@ -5,6 +5,8 @@
 
 #include "tests/unit/ckptd_bed.h"
 
+#include <inttypes.h>
+
 #define STEP_DIR RUN "/step-00000001-a0001"
 
 static char *manifest; /* of the checkpoint in <root>/made */
@@ -22,23 +24,30 @@ static inline char *read_text(const char *folder, const char *name)
     return text;
 }
 
-/* A bed whose store is new, and <root>/made: the shards of one checkpoint without a manifest. */
+/* Makes <root>/made: the shards of the store's first checkpoint without its manifest. */
+static inline void copy_made(struct bed *bed)
+{
+    char folder[200];
+    snprintf(folder, sizeof folder, "%s/store/" STEP_DIR, bed->root);
+    free(manifest);
+    manifest = read_text(folder, MANIFEST_NAME);
+    shell("cd '%s' && mkdir -p made/" RUN " && cp -r store/" STEP_DIR " made/" RUN
+          " && rm made/" STEP_DIR "/manifest.json",
+          bed->root);
+}
+
+/* A bed whose store is new, and what copy_made makes. */
 static inline int open_with_made(void **state)
 {
     struct bed *bed = bed_new();
     struct peer peers[RANKS];
-    char folder[200];
     *state = bed;
     bed->config.pool_bytes = 8 * MIB;
     assert_int_equal(bed_start(bed), 0);
     bed_save_steps(bed, peers, RANKS, 1, 1);
     bed_stop(bed);
-    snprintf(folder, sizeof folder, "%s/store/" STEP_DIR, bed->root);
-    free(manifest);
-    manifest = read_text(folder, MANIFEST_NAME);
-    shell("cd '%s' && mkdir -p made/" RUN " && mv store/" STEP_DIR " made/" RUN
-          " && rm made/" STEP_DIR "/manifest.json && rm -r store",
-          bed->root);
+    copy_made(bed);
+    shell("rm -r '%s/store'", bed->root);
     return bed_start(bed);
 }
 
@@ -73,19 +82,28 @@ static inline int adopt(struct bed *bed, const char *text)
 }
 
 /* As many findings, or an error code. */
-static inline int gc(struct bed *bed, bool is_dry, uint64_t *out_bytes)
+static inline int ask_gc(Holdfast__V1__GcReply **out, struct bed *bed, bool is_dry)
 {
     Holdfast__V1__GcRequest request = HOLDFAST__V1__GC_REQUEST__INIT;
-    Holdfast__V1__GcReply *reply;
     request.dry_run = is_dry;
-    int error = call(bed, "Gc", &request.base, &holdfast__v1__gc_reply__descriptor, &reply);
+    return call(bed, "Gc", &request.base, &holdfast__v1__gc_reply__descriptor, out);
+}
+
+/* How many findings went, or would; or an error. */
+static inline int gc(struct bed *bed, bool is_dry, uint64_t *out_bytes)
+{
+    Holdfast__V1__GcReply *reply;
+    int error = ask_gc(&reply, bed, is_dry);
     if (error != 0)
         return error;
     uint64_t files = 0, bytes = 0;
-    int count = (int)reply->n_entries;
+    int count = 0;
     for (size_t i = 0; i < reply->n_entries; i++) {
+        if (reply->entries[i]->error[0])
+            continue;
         files += reply->entries[i]->files;
         bytes += reply->entries[i]->bytes;
+        count++;
     }
     assert_int_equal(reply->files, files);
     assert_int_equal(reply->bytes, bytes);
@@ -107,6 +125,29 @@ static inline int release(struct bed *bed, uint64_t step)
     if (error == 0)
         FREE_REPLY(reply);
     return error;
+}
+
+/* ---- a tool that reads or writes a checkpoint, with a lease on it ---- */
+
+struct tool_lease {
+    struct storage *store;
+    struct storage_hold *hold;
+};
+
+static inline void tool_lease_take(struct tool_lease *out, const char *path, uint64_t step)
+{
+    char prefix[100];
+    static const struct storage_options options = {
+        .is_quiet = true, .force_pwrite = true, .num_threads = 1};
+    snprintf(prefix, sizeof prefix, RUN "/step-%08" PRIu64 "-a0001", step);
+    assert_int_equal(storage_open(&out->store, &storage_local, path, &options), 0);
+    assert_int_equal(storage_group_lease(out->store, &out->hold, prefix, "a tool"), 0);
+}
+
+static inline void tool_lease_end(struct tool_lease *lease)
+{
+    storage_release(lease->store, lease->hold);
+    storage_close(lease->store);
 }
 
 #endif

@@ -368,13 +368,13 @@ static bool acknowledged[3];
 static uint32_t failed_syncs;
 
 /* Two saves. */
-static bool live_through(struct bed *bed)
+static uint64_t live_through(struct bed *bed)
 {
     char reason[512];
     memset(acknowledged, 0, sizeof acknowledged);
     bed->config.pool_bytes = SMALL_POOL;
     if (bed_start(bed) != 0)
-        return false;
+        return UINT64_MAX;
     if (open_attempt(bed, 1) == 0 && peers_open(peers, bed, 1) == 0) {
         for (uint64_t step = 1; step <= 2; step++) {
             if (begin(&peers[0], step) != 0)
@@ -389,8 +389,9 @@ static bool live_through(struct bed *bed)
         }
     }
     peers_close(peers, 1);
+    uint64_t operations = storage_fault_operations(bed->service->storage);
     bed_stop(bed);
-    return acknowledged[1] && acknowledged[2];
+    return operations;
 }
 
 static void look_at_acknowledged(struct bed *bed)

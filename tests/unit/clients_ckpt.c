@@ -77,13 +77,16 @@ static void test_ckpt__saves_follow_each_other_without_waiting_for_the_disk(void
 /* ---- memory that comes back ---- */
 
 /* Loads a step into these slices by a handle of its own, as who trains nothing does: without an
- * attempt. */
-static int load_alone(struct group *group, struct ckpt_tensor *tensors, uint64_t step)
+ * attempt. `connect_ms`: for how long it looks for ckptd, 0: as long as libckpt does. */
+static int load_alone(struct group *group, struct ckpt_tensor *tensors, uint64_t step,
+                      uint32_t connect_ms)
 {
     struct ckpt *reader = NULL;
     struct ckpt_loaded *loaded = NULL;
-    int error = ckpt_open(
-        &reader, &(struct ckpt_options){.server = group->server, .run = RUN, .world_size = 1});
+    int error = ckpt_open(&reader, &(struct ckpt_options){.server = group->server,
+                                                          .run = RUN,
+                                                          .world_size = 1,
+                                                          .connect_ms = connect_ms});
     if (error == 0)
         error = ckpt_load(reader,
                           &(struct ckpt_load_options){
@@ -112,7 +115,7 @@ static int work_share_memory(struct group *group, struct ckpt *ckpt, struct ckpt
             return rank_failed(group, "load", rank);
         check_values(group, tensors, step, rank);
         ckpt_loaded_free(loaded);
-        if (load_alone(group, tensors, 1) != 0) /* which needs more memory than is free */
+        if (load_alone(group, tensors, 1, 0) != 0) /* which needs more memory than is free */
             return rank_failed(group, "load of step 1", rank);
     }
     return 0;
@@ -399,8 +402,8 @@ static int work_main(char **argv)
     return group.world >= 1 && group.world <= RANKS_MAX && run_group(&group) == 0 ? 0 : 1;
 }
 
-/* clients_ckpt read SERVER STEP: all of it, by load_alone. 0: all was right; 2: it could not be
- * had; 1: it is damaged, or not what was saved. */
+/* clients_ckpt read SERVER STEP CONNECT_MS: all of it, by load_alone. 0: all was right; 2: it could
+ * not be had; 1: it is damaged, or not what was saved. */
 static int read_main(char **argv)
 {
     struct group group = {.server = argv[2], .world = 1};
@@ -409,7 +412,7 @@ static int read_main(char **argv)
         place(&tensors[i], i, 1, 0, 1);
         tensors[i].data = malloc(tensor_elements(&tensors[i]) * model[i].bytes + 1);
     }
-    int error = load_alone(&group, tensors, (uint64_t)atoll(argv[3]));
+    int error = load_alone(&group, tensors, (uint64_t)atoll(argv[3]), (uint32_t)atoi(argv[4]));
     if (error != 0)
         fprintf(stderr, "# %s\n", ckpt_error());
     for (uint32_t i = 0; i < TENSORS; i++)
@@ -438,7 +441,7 @@ int main(int argc, char **argv)
     };
     if (argc == 6 && (strcmp(argv[1], "save") == 0 || strcmp(argv[1], "load") == 0))
         return work_main(argv);
-    if (argc == 4 && strcmp(argv[1], "read") == 0)
+    if (argc == 5 && strcmp(argv[1], "read") == 0)
         return read_main(argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

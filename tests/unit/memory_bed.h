@@ -2,12 +2,12 @@
  *
  * The linker sends the allocations of this tree through the functions below (--wrap, see
  * WRAP_MEMORY in the Makefile); those of jansson come by proto/json.c. What gRPC, protobuf-c and
- * liburing allocate is theirs. A place is the chain of callers of an allocation. A telling with
- * place and number 0 notes the places, and the number of the allocation that each was first met
- * with; in later ones the allocation at a place, or of a number, fails when it is first met: once,
- * or with all from there on. Mappings and threads that the system refuses are a lack of memory too,
- * but for a test that makes some itself meanwhile (ALLOCATIONS_ONLY). What was allocated and not
- * freed is counted. */
+ * liburing allocate is theirs. A place is the chain of callers of an allocation. Armed with place
+ * and number 0 it notes the places, and the number of the allocation that each was first met with;
+ * then the allocation at a place, or of a number, fails when it is first met: once, or with all
+ * from there on. Mappings and threads that the system refuses are a lack of memory too, but for a
+ * test that makes some itself meanwhile (ALLOCATIONS_ONLY). What was allocated and not freed is
+ * counted. */
 #ifndef HOLDFAST_TESTS_MEMORY_BED_H
 #define HOLDFAST_TESTS_MEMORY_BED_H
 
@@ -31,8 +31,9 @@
 #include <sys/mman.h>
 
 #define PLACES_MAX 4000u
+#define NEAR_CALLERS 5
 #ifndef CALLERS
-#define CALLERS 5 /* of an allocation that tell a place from another */
+#define CALLERS NEAR_CALLERS /* of an allocation that tell a place from another */
 #endif
 
 static struct {
@@ -43,6 +44,7 @@ static struct {
     uint32_t num_seen;
     struct {
         uint64_t place, number;
+        uint64_t near; /* the place by NEAR_CALLERS alone, which others may share */
     } seen[PLACES_MAX];
     atomic_long live; /* allocations that were not freed */
 } failing = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -63,38 +65,44 @@ static inline void memory_disarm(void)
     __atomic_store_n(&failing.is_armed, false, __ATOMIC_RELEASE);
 }
 
-/* Before the first telling: backtrace's own allocations are made now. */
+/* Before it is first armed: backtrace's own allocations are made now. */
 static inline void memory_begin(void)
 {
     void *callers[1];
     backtrace(callers, 1);
 }
 
-static uint64_t place_of_caller(void)
+/* Not inlined: the frames of this file are left out by their number, and the first caller behind
+ * them tells two allocations of one function apart. */
+static __attribute__((noinline)) uint64_t place_of_caller(uint64_t *out_near)
 {
     void *callers[CALLERS + 3];
     int count = backtrace(callers, CALLERS + 3);
     uint64_t place = 1469598103934665603ull;
-    for (int i = 3; i < count; i++) /* without this file's own frames */
+    for (int i = 3; i < count; i++) { /* without this file's own frames */
         place = (place ^ (uint64_t)(uintptr_t)callers[i]) * 1099511628211ull;
+        *out_near = i < 3 + NEAR_CALLERS ? place | 1 : *out_near;
+    }
     return place | 1;
 }
 
-static void note_place(uint64_t place)
+static void note_place(uint64_t place, uint64_t near)
 {
     for (uint32_t i = 0; i < failing.num_seen; i++)
         if (failing.seen[i].place == place)
             return;
     assert_true(failing.num_seen < PLACES_MAX);
     failing.seen[failing.num_seen].place = place;
+    failing.seen[failing.num_seen].near = near;
     failing.seen[failing.num_seen++].number = failing.allocations;
 }
 
-static __attribute__((noinline)) bool fails(void)
+static __attribute__((noinline)) bool fails(const char *name)
 {
+    (void)name;
     if (!__atomic_load_n(&failing.is_armed, __ATOMIC_ACQUIRE))
         return false;
-    uint64_t place = failing.number == 0 ? place_of_caller() : 0;
+    uint64_t near = 0, place = failing.number == 0 ? place_of_caller(&near) : 0;
     pthread_mutex_lock(&failing.lock);
     bool now = false;
     failing.allocations++;
@@ -105,7 +113,7 @@ static __attribute__((noinline)) bool fails(void)
     else if (failing.number != 0)
         now = failing.allocations == failing.number;
     else
-        note_place(place);
+        note_place(place, near);
     failing.has_failed = failing.has_failed || now;
     pthread_mutex_unlock(&failing.lock);
     if (now)
@@ -119,12 +127,12 @@ static inline void *count_live(void *memory)
     return memory;
 }
 
-#define WRAP_COUNTED(type, name, parameters, arguments)                    \
-    type __real_##name parameters;                                         \
-    type __wrap_##name parameters;                                         \
-    type __wrap_##name parameters                                          \
-    {                                                                      \
-        return fails() ? NULL : (type)count_live(__real_##name arguments); \
+#define WRAP_COUNTED(type, name, parameters, arguments)                         \
+    type __real_##name parameters;                                              \
+    type __wrap_##name parameters;                                              \
+    type __wrap_##name parameters                                               \
+    {                                                                           \
+        return fails(#name) ? NULL : (type)count_live(__real_##name arguments); \
     }
 
 WRAP_COUNTED(void *, malloc, (size_t bytes), (bytes))
@@ -138,7 +146,7 @@ int __real_posix_memalign(void **out, size_t alignment, size_t bytes);
 int __wrap_posix_memalign(void **out, size_t alignment, size_t bytes);
 int __wrap_posix_memalign(void **out, size_t alignment, size_t bytes)
 {
-    int error = fails() ? ENOMEM : __real_posix_memalign(out, alignment, bytes);
+    int error = fails("posix_memalign") ? ENOMEM : __real_posix_memalign(out, alignment, bytes);
     if (error == 0)
         count_live(*out);
     return error;
@@ -148,7 +156,7 @@ void *__real_realloc(void *old, size_t bytes);
 void *__wrap_realloc(void *old, size_t bytes);
 void *__wrap_realloc(void *old, size_t bytes)
 {
-    if (fails())
+    if (fails("realloc"))
         return NULL;
     void *memory = __real_realloc(old, bytes);
     return old == NULL ? count_live(memory) : memory;

@@ -34,6 +34,7 @@
 #define STATUS "/holdfast.v1.Checkpoint/Status"
 #define CALL_MS 10000u
 #define KEPT_MAX 64
+#define CONNECTIONS 24
 #define REQUEST(kind) GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##kind
 #define RESPONSE(kind) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##kind
 
@@ -117,15 +118,16 @@ static void *accept_all(void *argument)
         if (poll(&poll_fd, 1, 20) <= 0)
             continue;
         int fd = accept(bed->listener, NULL, NULL);
-        if (fd >= 0 && rpc_server_adopt(bed->server, fd) != 0)
-            close(fd);
+        if (fd >= 0)
+            rpc_server_adopt(bed->server, fd);
     }
     return NULL;
 }
 
 static void start_server(struct bed *bed)
 {
-    struct rpc_server_options options = {.methods = methods, .user = bed, .num_threads = 2};
+    struct rpc_server_options options = {
+        .methods = methods, .user = bed, .num_threads = 2, .num_connections = CONNECTIONS};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "%s", bed->path);
     unlink(bed->path);

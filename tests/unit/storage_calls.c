@@ -9,6 +9,7 @@
  * makes its calls in the kernel, with the same code for what comes back: storage_engine.c has
  * those. time limit: 240 s */
 #include "tests/unit/calls_bed.h"
+#include "tests/unit/in_memory.h"
 #include "tests/unit/storage_bed.h"
 
 #include "tests/unit/descriptors.h"
@@ -319,6 +320,7 @@ int main(void)
         CASE(a_sweep_finds_all_or_says_why_not),
     };
 #undef CASE
+    tell_in_memory();
     log_setup("storage_calls", "none");
     return cmocka_run_group_tests_name("storage_calls", tests, NULL, NULL);
 }

@@ -299,6 +299,67 @@ static void test_fault_crash__shows_in_the_wrapped_directory(void **state)
     free(data);
 }
 
+/* ---- holds ---- */
+
+#define LEASE "run/leases/step-1.0123456789abcdef"
+
+static struct storage *open_over(const char *directory, const char *settings)
+{
+    char where[2 * BED_PATH_BYTES];
+    snprintf(where, sizeof(where), "%s:local:%s", settings, directory);
+    return open_fault(where);
+}
+
+/* Whether its file stays is for the list of names; its holder does not. */
+static void check_held_at_crash(const char *settings, bool is_synced, bool stays)
+{
+    char directory[BED_PATH_BYTES];
+    struct storage_hold *hold;
+    bed_make_directory(directory);
+    struct storage *storage = open_over(directory, settings);
+    assert_int_equal(storage_hold(storage, &hold, LEASE, "x", 1), 0);
+    assert_int_equal(storage_find_holder(storage, LEASE), 0);
+    if (is_synced)
+        assert_int_equal(storage_sync_names(storage, "run/leases"), 0);
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_int_equal(storage_find_holder(storage, LEASE), ERR_NOT_FOUND);
+    assert_int_equal(bed_exists(storage, LEASE), stays);
+    storage_release(storage, hold);
+    assert_int_equal(bed_exists(storage, LEASE), stays);
+    storage_close(storage);
+    bed_remove_directory(directory);
+}
+
+static void test_fault_crash__ends_holds_and_may_leave_their_files(void **state)
+{
+    (void)state;
+    check_held_at_crash("lost=1", false, false);
+    check_held_at_crash("lost=0", false, true);
+    check_held_at_crash("lost=1", true, true);
+}
+
+static void test_fault_crash__brings_back_a_released_file_that_was_durable(void **state)
+{
+    (void)state;
+    for (int is_synced = 0; is_synced < 2; is_synced++) {
+        char directory[BED_PATH_BYTES];
+        struct storage_hold *hold;
+        bed_make_directory(directory);
+        struct storage *storage = open_over(directory, "lost=1");
+        assert_int_equal(storage_hold(storage, &hold, LEASE, "x", 1), 0);
+        if (is_synced)
+            assert_int_equal(storage_sync_names(storage, "run/leases"), 0);
+        storage_release(storage, hold);
+        assert_false(bed_exists(storage, LEASE));
+        assert_int_equal(storage_find_holder(storage, LEASE), ERR_NOT_FOUND);
+        assert_int_equal(storage_fault_crash(storage), 0);
+        assert_int_equal(bed_exists(storage, LEASE), is_synced);
+        assert_int_equal(storage_find_holder(storage, LEASE), ERR_NOT_FOUND);
+        storage_close(storage);
+        bed_remove_directory(directory);
+    }
+}
+
 /* ---- single faults ---- */
 
 static void test_fault__data_of_a_failed_sync_is_lost_whatever_later_syncs_say(void **state)
@@ -355,6 +416,127 @@ static void test_fault__errors_come_at_their_rate(void **state)
         num_failed += storage_fetch(storage, "missing", NULL, 0, &bytes) == ERR_IO;
     assert_in_range(num_failed, 200, 300);
     storage_close(storage);
+}
+
+static int list_nothing(void *user, const struct storage_entry *entry)
+{
+    (void)user, (void)entry;
+    return 0;
+}
+
+static int transfer_with(struct storage *storage, enum storage_op op)
+{
+    struct storage_object *object;
+    unsigned char *data = bed_buffer(PAGE);
+    char key[32];
+    static int number;
+    snprintf(key, sizeof(key), "run/shard-%d", number++);
+    assert_int_equal(storage_object_create(storage, &object, key, PAGE), 0);
+    int error = storage_transfer(storage, op, object, 0, op == STORAGE_SYNC ? NULL : data,
+                                 op == STORAGE_SYNC ? 0 : PAGE);
+    storage_object_close(storage, object);
+    free(data);
+    return error;
+}
+
+static int call_by_name(struct storage *storage, const char *name)
+{
+    struct storage_object *object = NULL;
+    struct storage_hold *hold = NULL;
+    struct storage_space space;
+    struct storage_sweep sweep = {0};
+    uint64_t bytes;
+    static unsigned char page[PAGE] __attribute__((aligned(PAGE)));
+    int error = ERR_INVALID; /* there is no such name */
+    if (strcmp(name, "read") == 0)
+        return transfer_with(storage, STORAGE_READ);
+    if (strcmp(name, "write") == 0)
+        return transfer_with(storage, STORAGE_WRITE);
+    if (strcmp(name, "sync") == 0)
+        return transfer_with(storage, STORAGE_SYNC);
+    if (strcmp(name, "create") == 0)
+        error = storage_object_create(storage, &object, "run/created", PAGE);
+    if (strcmp(name, "open") == 0)
+        error = storage_object_open(storage, &object, "run/old", &bytes);
+    if (strcmp(name, "publish") == 0)
+        error = storage_publish(storage, "run/new", "x", 1);
+    if (strcmp(name, "fetch") == 0)
+        error = storage_fetch(storage, "run/old", NULL, 0, &bytes);
+    if (strcmp(name, "list") == 0)
+        error = storage_list(storage, "run", list_nothing, NULL);
+    if (strcmp(name, "remove") == 0)
+        error = storage_remove(storage, "run/gone");
+    if (strcmp(name, "sync_names") == 0)
+        error = storage_sync_names(storage, "run");
+    if (strcmp(name, "register") == 0)
+        error = storage_register_buffers(storage, &(struct iovec){page, PAGE}, 1);
+    if (strcmp(name, "lock") == 0)
+        error = storage_lock(storage);
+    if (strcmp(name, "space") == 0)
+        error = storage_space(storage, &space);
+    if (strcmp(name, "hold") == 0)
+        error = storage_hold(storage, &hold, LEASE, "x", 1);
+    if (strcmp(name, "find_holder") == 0)
+        error = storage_find_holder(storage, "run/old");
+    if (strcmp(name, "sweep") == 0)
+        error = storage_sweep(storage, "run", &sweep);
+    storage_object_close(storage, object);
+    storage_release(storage, hold);
+    return error;
+}
+
+/* Of each one the first fails, with that errno and no effect, and the second is as ever. */
+static void test_fault__each_call_can_be_made_to_fail_by_its_name(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "read",   "write",      "sync",     "create", "open",  "publish", "fetch",       "list",
+        "remove", "sync_names", "register", "lock",   "space", "hold",    "find_holder", "sweep"};
+    char directory[BED_PATH_BYTES], settings[64];
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        bed_make_directory(directory);
+        struct storage *plain; /* whose calls do not count */
+        assert_int_equal(storage_open(&plain, &storage_local, directory, NULL), 0);
+        assert_int_equal(storage_publish(plain, "run/old", "old", 3), 0);
+        assert_int_equal(storage_publish(plain, "run/gone", "x", 1), 0);
+        snprintf(settings, sizeof(settings), "only=%s,fail_at=1,errno=%d", names[i], EMFILE);
+        struct storage *storage = open_over(directory, settings);
+        assert_int_equal(call_by_name(storage, names[i]), ERR_BUSY);
+        assert_int_equal(storage_fault_operations(storage), 1);
+        assert_false(bed_exists(plain, "run/created") || bed_exists(plain, "run/new") ||
+                     bed_exists(plain, LEASE));
+        assert_true(bed_exists(plain, "run/gone"));
+        int error = call_by_name(storage, names[i]);
+        assert_int_equal(error, strcmp(names[i], "find_holder") == 0 ? ERR_NOT_FOUND : 0);
+        assert_int_equal(storage_fault_operations(storage), 2);
+        storage_close(storage);
+        storage_close(plain);
+        bed_remove_directory(directory);
+    }
+}
+
+static int see_links(void *user, const struct storage_entry *entry)
+{
+    if (strcmp(entry->name, "old") == 0)
+        *(uint64_t *)user = entry->links;
+    return 0;
+}
+
+static void test_fault__lists_say_all_that_the_wrapped_back_end_does(void **state)
+{
+    (void)state;
+    char directory[BED_PATH_BYTES], old[BED_PATH_BYTES + 16], new[BED_PATH_BYTES + 16];
+    uint64_t links = 0;
+    bed_make_directory(directory);
+    struct storage *storage = open_over(directory, "lost=1");
+    assert_int_equal(storage_publish(storage, "old", "x", 1), 0);
+    snprintf(old, sizeof(old), "%s/old", directory);
+    snprintf(new, sizeof(new), "%s/new", directory);
+    assert_int_equal(link(old, new), 0);
+    assert_int_equal(storage_list(storage, "", see_links, &links), 0);
+    assert_int_equal(links, 2);
+    storage_close(storage);
+    bed_remove_directory(directory);
 }
 
 /* One save as the daemon makes it. 0 when it is acknowledged, else the first error. */
@@ -449,9 +631,13 @@ int main(void)
         cmocka_unit_test(test_fault_crash__objects_opened_before_it_are_dead),
         cmocka_unit_test(test_fault_crash__requests_on_the_way_end_with_an_error),
         cmocka_unit_test(test_fault_crash__shows_in_the_wrapped_directory),
+        cmocka_unit_test(test_fault_crash__ends_holds_and_may_leave_their_files),
+        cmocka_unit_test(test_fault_crash__brings_back_a_released_file_that_was_durable),
         cmocka_unit_test(test_fault__data_of_a_failed_sync_is_lost_whatever_later_syncs_say),
         cmocka_unit_test(test_fault__torn_write_fails_and_leaves_a_first_part),
         cmocka_unit_test(test_fault__errors_come_at_their_rate),
+        cmocka_unit_test(test_fault__each_call_can_be_made_to_fail_by_its_name),
+        cmocka_unit_test(test_fault__lists_say_all_that_the_wrapped_back_end_does),
         cmocka_unit_test(test_fault__every_operation_of_a_save_fails_once_and_none_is_half_done),
         cmocka_unit_test(test_fault__acknowledged_saves_survive_any_seed),
     };

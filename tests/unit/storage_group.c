@@ -3,9 +3,12 @@
  * Goal: at no point of a removal is there a marker without its objects; what is pinned, damaged or
  * being read is not removed; a removal that was cut short can be made again. Method: every
  * operation of a removal fails once, and the power is lost after each, with all or half of what was
- * not synced; leases are held, and dropped by a kill, in a process of their own. */
+ * not synced; leases are held, and dropped by a kill, in a process of their own. What leases and
+ * rubbish ask of the storage fails and is cut likewise. */
+#include "tests/unit/in_memory.h"
 #include "tests/unit/storage_bed.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -345,6 +348,141 @@ static void test_group__one_without_a_marker_goes_when_nobody_leases_it(void **s
     bed_remove_directory(path);
 }
 
+/* A reader in another process; `settings` of the one that removes. False when what fails was never
+ * reached. */
+static bool refuse_leased(const char *settings, unsigned at)
+{
+    char path[BED_PATH_BYTES], where[2 * BED_PATH_BYTES];
+    struct storage_hold *hold;
+    bed_make_directory(path);
+    struct storage *reader = open_local(path, false);
+    assert_int_equal(make_group(reader), 0);
+    assert_int_equal(storage_group_lease(reader, &hold, GROUP, "a reader"), 0);
+    snprintf(where, sizeof(where), "seed=%u,%s=%u:local:%s", at, settings, at, path);
+    struct storage *storage = open_fault(where);
+    int error = storage_group_remove(storage, &kind, GROUP);
+    assert_true(error == ERR_DENIED || error == ERR_IO);
+    bool is_reached = storage_fault_operations(storage) >= at;
+    assert_int_equal(storage_fault_crash(storage), 0);
+    storage_close(storage);
+    assert_true(is_whole(reader));
+    assert_int_equal(count_leased(reader), 1);
+    storage_release(reader, hold);
+    assert_int_equal(storage_group_remove(reader, &kind, GROUP), 0);
+    assert_int_equal(count_names(reader, GROUP), 0);
+    storage_close(reader);
+    bed_remove_directory(path);
+    return is_reached;
+}
+
+static void test_group__what_is_leased_stays_whatever_fails(void **state)
+{
+    (void)state;
+    unsigned at = 1;
+    while (refuse_leased("fail_at", at))
+        assert_true(refuse_leased("fail_from", at++));
+    assert_true(at > 5); /* list, tombstone, pin, quarantine, leases, holder */
+}
+
+/* Who reads has a lease that a removal sees, or an error; the power ends it. */
+static bool lease_over(const char *settings, unsigned at)
+{
+    char path[BED_PATH_BYTES], where[2 * BED_PATH_BYTES];
+    struct storage_hold *hold;
+    bed_make_directory(path);
+    struct storage *plain = open_local(path, false);
+    assert_int_equal(make_group(plain), 0);
+    snprintf(where, sizeof(where), "seed=%u,%s=%u:local:%s", at, settings, at, path);
+    struct storage *storage = open_fault(where);
+    int error = storage_group_lease(storage, &hold, GROUP, "a reader");
+    assert_int_equal(error == 0, hold != NULL);
+    assert_int_equal(count_leased(plain), error == 0);
+    assert_true(error == 0 || error == ERR_IO);
+    if (error == 0)
+        assert_int_equal(storage_group_remove(plain, &kind, GROUP), ERR_DENIED);
+    bool is_reached = storage_fault_operations(storage) >= at;
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_int_equal(storage_group_remove(plain, &kind, GROUP), 0);
+    assert_int_equal(count_names(plain, "run/leases"), 0);
+    storage_release(storage, hold);
+    storage_close(storage);
+    storage_close(plain);
+    bed_remove_directory(path);
+    return is_reached;
+}
+
+static void test_group__a_lease_is_seen_or_refused_whatever_fails(void **state)
+{
+    (void)state;
+    unsigned at = 1;
+    while (lease_over("fail_at", at))
+        assert_true(lease_over("fail_from", at++));
+    assert_int_equal(at, 3); /* hold, tombstone */
+}
+
+/* A group without a marker, notes and a lease on none, and what a publication left. */
+static void make_rubbish(struct storage *storage, const char *path)
+{
+    static const struct timespec old[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+    char name[BED_PATH_BYTES + 64];
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_remove(storage, GROUP "/manifest"), 0);
+    assert_int_equal(storage_publish(storage, "run/step-2/manifest", "{}", 2), 0);
+    assert_int_equal(storage_publish(storage, "run/pins/step-8", "", 0), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/step-7", "", 0), 0);
+    assert_int_equal(storage_publish(storage, "run/leases/step-2.0123456789abcdef", "", 0), 0);
+    snprintf(name, sizeof(name), "%s/run/.holdfast.tmp.0123456789abcdef", path);
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(utimensat(AT_FDCWD, name, old, 0), 0);
+}
+
+/* How much of it was found; with `must_work` all of that goes. */
+static size_t collect(struct storage *storage, bool must_work)
+{
+    struct storage_rubbish_list list = {0};
+    int error = storage_rubbish_find(&list, storage, &kind, "run");
+    assert_true(error == 0 || !must_work);
+    for (size_t i = 0; i < list.count && error == 0; i++) {
+        int failed = storage_rubbish_remove(storage, &kind, &list.items[i]);
+        assert_true(failed == 0 || !must_work);
+    }
+    size_t count = list.count;
+    storage_rubbish_free(&list);
+    return count;
+}
+
+static bool cut_collection(unsigned at)
+{
+    char path[BED_PATH_BYTES], where[2 * BED_PATH_BYTES];
+    bed_make_directory(path);
+    struct storage *plain = open_local(path, false);
+    make_rubbish(plain, path);
+    snprintf(where, sizeof(where), "seed=%u,late=1,fail_from=%u:local:%s", at, at, path);
+    struct storage *storage = open_fault(where);
+    collect(storage, false);
+    bool is_reached = storage_fault_operations(storage) >= at;
+    assert_int_equal(storage_fault_crash(storage), 0);
+    storage_close(storage);
+    collect(plain, true);
+    assert_int_equal(collect(plain, true), 0);
+    assert_int_equal(count_names(plain, GROUP), 0);
+    assert_true(bed_exists(plain, "run/step-2/manifest"));
+    storage_close(plain);
+    bed_remove_directory(path);
+    return is_reached;
+}
+
+static void test_group__rubbish_goes_after_a_power_cut_anywhere_in_its_removal(void **state)
+{
+    (void)state;
+    unsigned at = 1;
+    while (cut_collection(at))
+        at++;
+    assert_true(at > 25);
+}
+
 static void test_group__what_is_not_ours_stays_with_its_directory(void **state)
 {
     (void)state;
@@ -427,6 +565,7 @@ int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "reader") == 0)
         read_until_killed(argv[2], 1);
+    tell_in_memory();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_group__goes_where_nothing_can_be_made),
         cmocka_unit_test(test_group__a_refused_removal_gives_the_reserve_back),
@@ -437,6 +576,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_group__a_lease_lasts_as_long_as_its_holder),
         cmocka_unit_test(test_group__a_lease_is_refused_while_a_removal_is_under_way),
         cmocka_unit_test(test_group__one_without_a_marker_goes_when_nobody_leases_it),
+        cmocka_unit_test(test_group__what_is_leased_stays_whatever_fails),
+        cmocka_unit_test(test_group__a_lease_is_seen_or_refused_whatever_fails),
+        cmocka_unit_test(test_group__rubbish_goes_after_a_power_cut_anywhere_in_its_removal),
         cmocka_unit_test(test_group__what_is_not_ours_stays_with_its_directory),
         cmocka_unit_test(test_group__recovery_takes_back_what_is_whole_and_ends_the_rest),
         cmocka_unit_test(test_group__a_removal_cut_anywhere_leaves_it_whole_or_gone),

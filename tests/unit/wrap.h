@@ -6,28 +6,28 @@
 #include <stdarg.h>
 #include <stdbool.h>
 
-/* Does this call fail? With errno set. */
-static bool fails(void);
+/* Does this call of that function fail? With errno set. */
+static bool fails(const char *name);
 
-#define WRAP(type, name, parameters, arguments, failure)      \
-    type __real_##name parameters;                            \
-    type __wrap_##name parameters;                            \
-    type __wrap_##name parameters                             \
-    {                                                         \
-        return fails() ? (failure) : __real_##name arguments; \
+#define WRAP(type, name, parameters, arguments, failure)           \
+    type __real_##name parameters;                                 \
+    type __wrap_##name parameters;                                 \
+    type __wrap_##name parameters                                  \
+    {                                                              \
+        return fails(#name) ? (failure) : __real_##name arguments; \
     }
 
 /* fcntl() and syscall(), whose arguments are read as those that the tree gives them. */
-#define WRAP_FCNTL                                                 \
-    int __real_fcntl(int fd, int command, ...);                    \
-    int __wrap_fcntl(int fd, int command, ...);                    \
-    int __wrap_fcntl(int fd, int command, ...)                     \
-    {                                                              \
-        va_list list;                                              \
-        va_start(list, command);                                   \
-        void *argument = va_arg(list, void *);                     \
-        va_end(list);                                              \
-        return fails() ? -1 : __real_fcntl(fd, command, argument); \
+#define WRAP_FCNTL                                                        \
+    int __real_fcntl(int fd, int command, ...);                           \
+    int __wrap_fcntl(int fd, int command, ...);                           \
+    int __wrap_fcntl(int fd, int command, ...)                            \
+    {                                                                     \
+        va_list list;                                                     \
+        va_start(list, command);                                          \
+        void *argument = va_arg(list, void *);                            \
+        va_end(list);                                                     \
+        return fails("fcntl") ? -1 : __real_fcntl(fd, command, argument); \
     }
 #define WRAP_SYSCALL                                                                 \
     long __real_syscall(long number, ...);                                           \
@@ -39,7 +39,7 @@ static bool fails(void);
         long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long), \
              d = va_arg(list, long);                                                 \
         va_end(list);                                                                \
-        return fails() ? -1 : __real_syscall(number, a, b, c, d);                    \
+        return fails("syscall") ? -1 : __real_syscall(number, a, b, c, d);           \
     }
 
 #endif

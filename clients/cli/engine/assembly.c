@@ -483,7 +483,8 @@ static int open_file(struct assembly *assembly)
         uint32_t count = assembly->sides[side].manifest->table->num_tensors;
         uint32_t *place_of = file->place_of[side] = malloc((count + 1) * sizeof *place_of);
         if (place_of == NULL)
-            return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", count);
+            return report_error(ERR_MEMORY, NULL, "no memory for %s",
+                                text_count(count, "tensor").text);
         for (uint32_t i = 0; i < count; i++)
             place_of[i] = NONE;
         for (uint32_t i = 0; i < file->num_tensors; i++)

@@ -332,13 +332,13 @@ static void feed(struct scan *scan)
         uint64_t changes = scan->changes;
         int result = SCAN_WAIT;
         tell_damage(scan);
+        show_progress(scan, &shown);
         ended = ended || scan->failure.error != 0;
         if (ended && scan->num_free == SCAN_BUFFERS)
             break;
         if (!ended && scan->num_free > 0)
             result = start_read(scan);
         ended = ended || result == SCAN_END || scan->failure.error != 0;
-        show_progress(scan, &shown);
         while (result != SCAN_READ && scan->changes == changes &&
                !(ended && scan->num_free == SCAN_BUFFERS))
             pthread_cond_wait(&scan->changed, &scan->lock);

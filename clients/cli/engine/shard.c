@@ -234,7 +234,7 @@ int checkpoint_load(struct checkpoint *checkpoint, bool with_headers)
     checkpoint->shards = calloc(shards, sizeof *checkpoint->shards);
     checkpoint->opened = calloc(SHARDS_OPEN_MAX, sizeof *checkpoint->opened);
     if (checkpoint->shards == NULL || checkpoint->opened == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u shards", shards);
+        return report_error(ERR_MEMORY, NULL, "no memory for %s", text_count(shards, "shard").text);
     for (uint32_t i = 0; i < shards; i++) {
         checkpoint->shards[i].shard = i;
         checkpoint->shards[i].identity =

@@ -54,7 +54,8 @@ static int init_rows(struct rows *rows, uint32_t replicas, uint32_t parts)
     rows->of_rank = calloc(ranks, sizeof *rows->of_rank);
     rows->counts = calloc(ranks, sizeof *rows->counts);
     if (rows->slices == NULL || rows->of_rank == NULL || rows->counts == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for the slices of %u ranks", ranks);
+        return report_error(ERR_MEMORY, NULL, "no memory for the slices of %s",
+                            text_count(ranks, "rank").text);
     for (uint32_t rank = 0; rank < ranks; rank++) {
         rows->of_rank[rank] = &rows->slices[rank % parts];
         rows->counts[rank] = 1;
@@ -136,7 +137,8 @@ int writer_plan_rows(struct layout_table **out, const struct layout_table *from,
     }
     if (error == 0 && (table == NULL || table->tensors == NULL || table->layout_of == NULL ||
                        table->layouts == NULL))
-        error = report_error(ERR_MEMORY, NULL, "no memory for %zu tensors", count);
+        error =
+            report_error(ERR_MEMORY, NULL, "no memory for %s", text_count(count, "tensor").text);
     if (error == 0) {
         memcpy(table->tensors, from->tensors, count * sizeof *table->tensors);
         table->num_tensors = from->num_tensors;
@@ -160,7 +162,7 @@ static int plan_shards(struct writer *writer)
     manifest->shards = calloc(shards, sizeof *manifest->shards);
     manifest->digests = calloc(manifest->table->num_tensors + 1u, sizeof *manifest->digests);
     if (manifest->shards == NULL || manifest->digests == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u shards", shards);
+        return report_error(ERR_MEMORY, NULL, "no memory for %s", text_count(shards, "shard").text);
     manifest->summary.bytes = 0;
     for (uint32_t i = 0; i < shards && error == 0; i++) {
         struct shard_geometry geometry;
@@ -199,8 +201,8 @@ static int check_manifest(const struct writer *writer)
     return error == 0 && writer->served != NULL &&
                    bytes > RPC_MESSAGE_BYTES_MAX - MESSAGE_FRAME_BYTES
                ? report_error(ERR_INVALID, "give a smaller --shards",
-                              "the manifest of %u shards is too long for a call of ckptd",
-                              writer->manifest.summary.shards)
+                              "the manifest of %s is too long for a call of ckptd",
+                              text_count(writer->manifest.summary.shards, "shard").text)
                : error;
 }
 
@@ -384,7 +386,8 @@ static int plan_target(struct target *target)
         checksum_shard_identity(identity.nonce, target->shard, manifest->summary.shards);
     file->tensors = calloc(file->num_tensors + 1u, sizeof *file->tensors);
     if (file->tensors == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %u tensors", file->num_tensors);
+        return report_error(ERR_MEMORY, NULL, "no memory for %s",
+                            text_count(file->num_tensors, "tensor").text);
     for (uint32_t i = 0; i < file->num_tensors; i++) {
         const struct shard_tensor *tensor = &target->tensors[i];
         uint32_t source =

@@ -1,4 +1,4 @@
-/* fault_names.h - private to fault: which names would not survive a loss of power.
+/* names.h - private to fault: which names would not survive a loss of power.
  *
  * The wrapped back-end does everything at once; this keeps the list of changes to names that no
  * sync_names has covered yet. A created name is there and listed; a crash may take it away. A
@@ -31,6 +31,9 @@ int fault_names_prepare(struct fault_names *names, const char *key);
 int fault_names_created(struct fault_names *names, const char *key);
 /* Removes as the caller sees it: ERR_NOT_FOUND, ERR_EXISTS for a directory that is not empty. */
 int fault_names_remove(struct fault_names *names, const char *key);
+/* After the wrapped back-end removed the file of a hold: where that was durable a crash brings it
+ * back, held by nobody. */
+void fault_names_released(struct fault_names *names, const char *key);
 /* The names in `prefix` and in every directory above it are durable from now on. */
 int fault_names_synced(struct fault_names *names, const char *prefix);
 /* The same after `key` was published. */

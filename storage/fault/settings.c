@@ -1,5 +1,5 @@
-/* fault_settings.c - reads the settings of fault. */
-#include "storage/fault_settings.h"
+/* settings.c - reads the settings of fault. */
+#include "storage/fault/settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* fault_names.c - names that a loss of power may undo; see the header.
+/* names.c - names that a loss of power may undo; see the header.
  *
  * All work is done with the wrapped back-end's own functions, so any back-end can be wrapped. Lists
  * are short (what one checkpoint changes), look-ups walk them. */
-#include "storage/fault_names.h"
+#include "storage/fault/names.h"
 
 #include "proto/array.h"
 
@@ -14,8 +14,7 @@ struct name_list {
     uint32_t count, room;
     struct name_item {
         char name[STORAGE_KEY_MAX + 1];
-        bool is_dir;
-        uint64_t bytes;
+        struct storage_entry entry; /* its name is the one above */
     } * items;
 };
 
@@ -42,8 +41,7 @@ static int add_item(void *user, const struct storage_entry *entry)
     ERR_TRY(array_reserve(&list->items, &list->room, list->count, sizeof(*list->items)));
     struct name_item *item = &list->items[list->count++];
     snprintf(item->name, sizeof(item->name), "%s", entry->name);
-    item->is_dir = entry->is_dir;
-    item->bytes = entry->bytes;
+    item->entry = *entry;
     return 0;
 }
 
@@ -85,7 +83,7 @@ static int look_up(struct fault_names *names, bool *out_exists, bool *out_is_dir
         if (strcmp(list->items[i].name, name) != 0)
             continue;
         *out_exists = true;
-        *out_is_dir = list->items[i].is_dir;
+        *out_is_dir = list->items[i].entry.is_dir;
     }
     fault_names_free_list(list);
     return 0;
@@ -220,8 +218,8 @@ int fault_names_visit(const struct name_list *list,
     int result = 0;
     for (size_t i = 0; result == 0 && i < list->count; i++) {
         const struct name_item *item = &list->items[i];
-        struct storage_entry entry = {
-            .name = item->name, .is_dir = item->is_dir, .bytes = item->bytes};
+        struct storage_entry entry = item->entry;
+        entry.name = item->name;
         result = visit(user, &entry);
     }
     return result;
@@ -257,6 +255,14 @@ int fault_names_remove(struct fault_names *names, const char *key)
     if (error == 0)
         drop_changes(names, key);
     return error;
+}
+
+void fault_names_released(struct fault_names *names, const char *key)
+{
+    if (find_change(names, NAME_CREATED, key) != NULL)
+        drop_changes(names, key);
+    else if (storage_publish(names->inner, key, NULL, 0) == 0)
+        CHECK(add_change(names, NAME_REMOVED, key) == 0);
 }
 
 int fault_names_synced(struct fault_names *names, const char *prefix)

@@ -1,4 +1,4 @@
-/* fault_settings.h - private to fault: what it is told to do, "<settings>:<back-end>:<where>". The
+/* settings.h - private to fault: what it is told to do, "<settings>:<back-end>:<where>". The
  * settings are described in storage.h. */
 #ifndef HOLDFAST_STORAGE_FAULT_SETTINGS_H
 #define HOLDFAST_STORAGE_FAULT_SETTINGS_H

@@ -5,79 +5,22 @@
  * the wrapper: it holds them back for their delay, starts them in the wrapped back-end (in two
  * parts when short, the first only when torn) and calls done().
  *
- * Power loss. Data and names go to the wrapped back-end at once, so reads see them. For each object
- * created here the wrapper keeps two images, what was written and what was synced, and a stamp per
- * 4 KiB page: 0 when both agree, else the time of the write. A sync makes durable the pages whose
- * writes had completed when it started. A failed sync marks them LOST: no later sync saves them,
- * only a new write (Linux drops dirty pages whose write-back failed and reports once).
- * storage_fault_crash then puts, page by page, the synced bytes, the written ones or a mixture of
- * 512-byte sectors into the wrapped back-end, and undoes names (fault_names.c).
+ * Power loss. Data and names go to the wrapped back-end at once, so reads see them. What was not
+ * synced of the data is kept by page (requests.c), of the names as a list of changes (names.c);
+ * storage_fault_crash keeps, loses or tears it in the wrapped back-end.
  *
  * Limits. FAULT_OBJECT_BYTES_MAX per created object (it is held twice in memory). The reserved size
  * of an object survives a crash when its name does. Test equipment: running out of memory in submit
- * aborts. */
-#include "storage/engine.h"
-#include "storage/fault_names.h"
-#include "storage/fault_settings.h"
+ * or release aborts. */
+#include "storage/fault/fault.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define FAULT_OBJECT_BYTES_MAX (1ull << 30)
-#define SECTOR_BYTES 512u
-#define STAMP_LOST UINT64_MAX
-#define TORN_PAGE_CHANCE 0.125 /* of an unsynced page that is not lost whole */
-
-struct fault_object {
-    struct storage_base base;
-    struct fault_object *next;
-    struct storage_object *inner;
-    uint64_t bytes;
-    /* Of created objects only; guarded by the wrapper's mutex. */
-    unsigned char *written, *durable;
-    uint64_t *stamps;
-    uint64_t num_dirty;
-    bool closed; /* by the caller; kept for the crash because it is not clean */
-    bool dead;   /* opened before a crash */
-};
-
-/* One request on its way. */
-struct fault_io {
-    struct storage_request inner;
-    struct storage_request *outer;
-    struct fault *fault;
-    struct fault_io *next;
-    uint64_t due_us;
-    uint64_t started;     /* clock when a sync began */
-    uint32_t first_bytes; /* of the first part; 0 fails the request at once */
-    bool torn;            /* the first part is all */
-    bool is_started, is_finished;
-};
-
-struct fault {
-    struct storage_base base;
-    struct fault_settings settings;
-    struct storage *inner;
-    char text[512];
-    pthread_t thread;
-    pthread_mutex_t names_mutex; /* guards names; taken before `mutex` */
-    struct fault_names names;
-    pthread_mutex_t mutex; /* guards all below, and the images of objects */
-    pthread_cond_t wake;   /* the thread has something to do */
-    pthread_cond_t idle;   /* no request is on its way */
-    uint64_t random;
-    uint64_t num_operations;
-    uint64_t clock; /* counts completions, so that stamps are ordered */
-    struct fault_object *objects;
-    struct fault_io *steps; /* by due_us, then first come first served */
-    struct fault_io *spare;
-    uint64_t num_on_the_way;
-    bool crashing, stop;
-};
 
 static struct fault *fault_of(struct storage *storage)
 {
@@ -87,7 +30,7 @@ static struct fault *fault_of(struct storage *storage)
 /* ---- chance; the mutex is held ---- */
 
 /* Steele, Lea, Flood: SplitMix64. */
-static uint64_t draw(struct fault *fault)
+uint64_t fault_draw(struct fault *fault)
 {
     uint64_t z = fault->random += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -95,16 +38,17 @@ static uint64_t draw(struct fault *fault)
     return z ^ (z >> 31);
 }
 
-static bool chance(struct fault *fault, double rate)
+bool fault_chance(struct fault *fault, double rate)
 {
-    return (double)(draw(fault) >> 11) * 0x1p-53 < rate;
+    return (double)(fault_draw(fault) >> 11) * 0x1p-53 < rate;
 }
 
-/* Counts an operation and says whether it fails. */
-static bool operation_fails(struct fault *fault)
+bool fault_operation_fails(struct fault *fault, const char *what)
 {
     const struct fault_settings *settings = &fault->settings;
-    bool unlucky = chance(fault, settings->error_rate);
+    if (settings->only[0] != '\0' && strcmp(settings->only, what) != 0)
+        return false;
+    bool unlucky = fault_chance(fault, settings->error_rate);
     uint64_t number = ++fault->num_operations;
     return number == settings->fail_at || unlucky ||
            (settings->fail_from > 0 && number >= settings->fail_from);
@@ -113,8 +57,7 @@ static bool operation_fails(struct fault *fault)
 static int begin_operation(struct fault *fault, const char *what, const char *key)
 {
     pthread_mutex_lock(&fault->mutex);
-    bool counts = fault->settings.only[0] == '\0' || strcmp(fault->settings.only, what) == 0;
-    bool fails = counts && operation_fails(fault);
+    bool fails = fault_operation_fails(fault, what);
     uint64_t number = fault->num_operations;
     pthread_mutex_unlock(&fault->mutex);
     if (!fails)
@@ -123,217 +66,6 @@ static int begin_operation(struct fault *fault, const char *what, const char *ke
     return report_error(storage_code_of_errno(fail_errno), NULL,
                         "injected fault: operation %llu, %s of \"%s\": %s",
                         (unsigned long long)number, what, key, strerror(fail_errno));
-}
-
-static uint64_t now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
-
-/* ---- pages; the mutex is held ---- */
-
-static void set_stamp(struct fault_object *object, uint64_t page, uint64_t stamp)
-{
-    object->num_dirty += (stamp != 0) - (object->stamps[page] != 0);
-    object->stamps[page] = stamp;
-}
-
-static void note_write(struct fault *fault, const struct fault_io *io)
-{
-    struct fault_object *object = (struct fault_object *)io->outer->object;
-    const struct storage_request *inner = &io->inner;
-    if (object->written == NULL)
-        return;
-    memcpy(object->written + inner->offset, inner->data, inner->bytes);
-    fault->clock++;
-    for (uint64_t done = 0; done < inner->bytes; done += STORAGE_ALIGN)
-        set_stamp(object, (inner->offset + done) / STORAGE_ALIGN, fault->clock);
-}
-
-static void note_sync(const struct fault_io *io)
-{
-    struct fault_object *object = (struct fault_object *)io->outer->object;
-    uint64_t num_pages = object->stamps ? object->bytes / STORAGE_ALIGN : 0;
-    for (uint64_t page = 0; page < num_pages; page++) {
-        if (object->stamps[page] == 0 || object->stamps[page] > io->started)
-            continue;
-        uint64_t at = page * STORAGE_ALIGN;
-        memcpy(object->durable + at, object->written + at, STORAGE_ALIGN);
-        set_stamp(object, page, 0);
-    }
-}
-
-static void note_failed_sync(struct fault_object *object)
-{
-    uint64_t num_pages = object->stamps ? object->bytes / STORAGE_ALIGN : 0;
-    for (uint64_t page = 0; page < num_pages; page++)
-        if (object->stamps[page] != 0)
-            object->stamps[page] = STAMP_LOST;
-}
-
-/* ---- requests ---- */
-
-static void add_step(struct fault *fault, struct fault_io *io, uint64_t due_us)
-{
-    struct fault_io **link = &fault->steps;
-    while (*link != NULL && (*link)->due_us <= due_us)
-        link = &(*link)->next;
-    io->due_us = due_us;
-    io->next = *link;
-    *link = io;
-    pthread_cond_signal(&fault->wake);
-}
-
-static void fail_io(struct fault_io *io, int error, int number)
-{
-    io->outer->error = error;
-    io->outer->error_number = number;
-    io->is_finished = true;
-}
-
-/* A part has ended in the wrapped back-end, on that one's thread. */
-static void part_done(struct storage_request *inner)
-{
-    struct fault_io *io = inner->user;
-    pthread_mutex_lock(&io->fault->mutex);
-    add_step(io->fault, io, 0);
-    pthread_mutex_unlock(&io->fault->mutex);
-}
-
-/* True when the first part is to be submitted. */
-static bool start_io(struct fault *fault, struct fault_io *io)
-{
-    struct storage_request *outer = io->outer;
-    struct fault_object *object = (struct fault_object *)outer->object;
-    if (object->dead || fault->crashing) {
-        fail_io(io, ERR_IO, EIO);
-    } else if (io->first_bytes == 0) {
-        int number = (int)fault->settings.fail_errno;
-        if (outer->op == STORAGE_SYNC)
-            note_failed_sync(object);
-        fail_io(io, storage_code_of_errno(number), number);
-    } else {
-        io->is_started = true;
-        io->started = fault->clock;
-        io->inner = *outer;
-        io->inner.object = object->inner;
-        io->inner.bytes = outer->op == STORAGE_SYNC ? 0 : io->first_bytes;
-        io->inner.done = part_done;
-        io->inner.user = io;
-    }
-    return io->is_started;
-}
-
-/* Accounts for a part; true when the second part is to be submitted. */
-static bool continue_io(struct fault *fault, struct fault_io *io)
-{
-    struct storage_request *outer = io->outer, *inner = &io->inner;
-    uint64_t end = inner->offset + inner->bytes;
-    if (inner->error != 0) {
-        if (outer->op == STORAGE_SYNC)
-            note_failed_sync((struct fault_object *)outer->object);
-        fail_io(io, inner->error, inner->error_number);
-        return false;
-    }
-    if (outer->op == STORAGE_WRITE)
-        note_write(fault, io);
-    if (io->torn || fault->crashing) {
-        fail_io(io, ERR_IO, EIO);
-        return false;
-    }
-    if (outer->op == STORAGE_SYNC)
-        note_sync(io);
-    if (outer->op == STORAGE_SYNC || end == outer->offset + outer->bytes) {
-        io->is_finished = true;
-        return false;
-    }
-    inner->data = (char *)inner->data + inner->bytes;
-    inner->offset = end;
-    inner->bytes = (uint32_t)(outer->offset + outer->bytes - end);
-    return true;
-}
-
-/* Takes a request one step further. The mutex is held, and given up around calls. */
-static void run_step(struct fault *fault, struct fault_io *io)
-{
-    bool submit = io->is_started ? continue_io(fault, io) : start_io(fault, io);
-    pthread_mutex_unlock(&fault->mutex);
-    if (submit)
-        storage_submit(fault->inner, &io->inner);
-    else
-        io->outer->done(io->outer);
-    pthread_mutex_lock(&fault->mutex);
-    if (submit)
-        return;
-    io->next = fault->spare;
-    fault->spare = io;
-    if (--fault->num_on_the_way == 0)
-        pthread_cond_broadcast(&fault->idle);
-}
-
-static void wait_until(struct fault *fault, uint64_t due_us)
-{
-    struct timespec until = {(time_t)(due_us / 1000000), (long)(due_us % 1000000) * 1000};
-    pthread_cond_timedwait(&fault->wake, &fault->mutex, &until);
-}
-
-static void *run_fault(void *argument)
-{
-    struct fault *fault = argument;
-    pthread_mutex_lock(&fault->mutex);
-    for (;;) {
-        struct fault_io *io = fault->steps;
-        if (io == NULL && fault->stop && fault->num_on_the_way == 0)
-            break;
-        if (io == NULL) {
-            pthread_cond_wait(&fault->wake, &fault->mutex);
-        } else if (io->due_us > now_us() && !fault->crashing) {
-            wait_until(fault, io->due_us);
-        } else {
-            fault->steps = io->next;
-            run_step(fault, io);
-        }
-    }
-    pthread_mutex_unlock(&fault->mutex);
-    return NULL;
-}
-
-/* How much of a transfer its first part is: all, or some whole pages of it. */
-static uint32_t draw_part(struct fault *fault, const struct storage_request *request, bool whole)
-{
-    uint64_t number = draw(fault);
-    uint32_t num_pages = request->bytes / STORAGE_ALIGN;
-    if (whole || num_pages < 2)
-        return request->bytes;
-    return STORAGE_ALIGN * (uint32_t)(1 + number % (num_pages - 1));
-}
-
-static void fault_submit(struct storage *storage, struct storage_request *request)
-{
-    struct fault *fault = fault_of(storage);
-    const struct fault_settings *settings = &fault->settings;
-    pthread_mutex_lock(&fault->mutex);
-    struct fault_io *io = fault->spare;
-    if (io != NULL)
-        fault->spare = io->next;
-    else
-        io = malloc(sizeof(*io));
-    CHECK(io != NULL);
-    *io = (struct fault_io){.outer = request, .fault = fault};
-    bool fails = settings->only[0] == '\0' && operation_fails(fault);
-    bool is_short = chance(fault, settings->short_rate);
-    io->torn = chance(fault, settings->torn_rate) && request->op != STORAGE_SYNC;
-    uint64_t delay_us = draw(fault) % (settings->delay_us + 1);
-    io->first_bytes = draw_part(fault, request, !is_short && !io->torn);
-    if (request->op == STORAGE_SYNC)
-        io->first_bytes = 1;
-    if (fails)
-        io->first_bytes = 0;
-    fault->num_on_the_way++;
-    add_step(fault, io, delay_us ? now_us() + delay_us : 0);
-    pthread_mutex_unlock(&fault->mutex);
 }
 
 /* ---- open and close ---- */
@@ -351,7 +83,7 @@ static int start_thread(struct fault *fault)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int number = pthread_create(&fault->thread, NULL, run_fault, fault);
+    int number = pthread_create(&fault->thread, NULL, fault_run, fault);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (number == 0)
         return 0;
@@ -423,11 +155,7 @@ static void fault_close(struct storage *storage)
     free_objects(fault, true);
     storage_close(fault->inner);
     fault_names_deinit(&fault->names);
-    while (fault->spare != NULL) {
-        struct fault_io *io = fault->spare;
-        fault->spare = io->next;
-        free(io);
-    }
+    fault_free_requests(fault);
     pthread_mutex_destroy(&fault->names_mutex);
     pthread_mutex_destroy(&fault->mutex);
     pthread_cond_destroy(&fault->idle);
@@ -451,7 +179,8 @@ static const char *fault_describe(struct storage *storage)
 static int fault_register_buffers(struct storage *storage, const struct iovec *buffers,
                                   uint32_t count)
 {
-    return storage_register_buffers(fault_of(storage)->inner, buffers, count);
+    int error = begin_operation(fault_of(storage), "register", "");
+    return error != 0 ? error : storage_register_buffers(fault_of(storage)->inner, buffers, count);
 }
 
 static void fault_replace_buffer(struct storage *storage, uint32_t index,
@@ -495,25 +224,20 @@ static int add_images(struct fault_object *object, uint64_t bytes)
     return 0;
 }
 
-static int fault_object_create(struct storage *storage, struct storage_object **out,
-                               const char *key, uint64_t bytes)
+/* Unless the operation fails, an object that is not there yet, and the names locked. */
+static int begin_object(struct fault *fault, struct fault_object **out, const char *what,
+                        const char *key)
 {
-    struct fault *fault = fault_of(storage);
-    int error = begin_operation(fault, "create", key);
-    if (error != 0)
-        return error;
-    struct fault_object *object;
-    error = new_object(&object);
-    if (error != 0)
-        return error;
+    ERR_TRY(begin_operation(fault, what, key));
+    ERR_TRY(new_object(out));
     pthread_mutex_lock(&fault->names_mutex);
-    error = add_images(object, bytes);
-    if (error == 0)
-        error = fault_names_prepare(&fault->names, key);
-    if (error == 0)
-        error = storage_object_create(fault->inner, &object->inner, key, bytes);
-    if (error == 0)
-        error = fault_names_created(&fault->names, key);
+    return 0;
+}
+
+/* `error`: of what was done in between. */
+static int end_object(struct fault *fault, struct storage_object **out, struct fault_object *object,
+                      int error)
+{
     pthread_mutex_unlock(&fault->names_mutex);
     if (error != 0) {
         free_object(fault, object);
@@ -524,30 +248,32 @@ static int fault_object_create(struct storage *storage, struct storage_object **
     return 0;
 }
 
+static int fault_object_create(struct storage *storage, struct storage_object **out,
+                               const char *key, uint64_t bytes)
+{
+    struct fault *fault = fault_of(storage);
+    struct fault_object *object;
+    ERR_TRY(begin_object(fault, &object, "create", key));
+    int error = add_images(object, bytes);
+    if (error == 0)
+        error = fault_names_prepare(&fault->names, key);
+    if (error == 0)
+        error = storage_object_create(fault->inner, &object->inner, key, bytes);
+    if (error == 0)
+        error = fault_names_created(&fault->names, key);
+    return end_object(fault, out, object, error);
+}
+
 static int fault_object_open(struct storage *storage, struct storage_object **out, const char *key,
                              uint64_t *out_bytes)
 {
     struct fault *fault = fault_of(storage);
-    int error = begin_operation(fault, "open", key);
-    if (error != 0)
-        return error;
     struct fault_object *object;
-    error = new_object(&object);
-    if (error != 0)
-        return error;
-    pthread_mutex_lock(&fault->names_mutex);
-    if (fault_names_hidden(&fault->names, key))
-        error = report_error(ERR_NOT_FOUND, NULL, "\"%s\" is not an object", key);
-    else
-        error = storage_object_open(fault->inner, &object->inner, key, out_bytes);
-    pthread_mutex_unlock(&fault->names_mutex);
-    if (error != 0) {
-        free_object(fault, object);
-        return error;
-    }
-    add_object(fault, object);
-    *out = (struct storage_object *)object;
-    return 0;
+    ERR_TRY(begin_object(fault, &object, "open", key));
+    int error = fault_names_hidden(&fault->names, key)
+                    ? report_error(ERR_NOT_FOUND, NULL, "\"%s\" is not an object", key)
+                    : storage_object_open(fault->inner, &object->inner, key, out_bytes);
+    return end_object(fault, out, object, error);
 }
 
 static void fault_object_close(struct storage *storage, struct storage_object *base)
@@ -590,7 +316,7 @@ static int fault_sync_names(struct storage *storage, const char *prefix)
 static bool is_publish_late(struct fault *fault)
 {
     pthread_mutex_lock(&fault->mutex);
-    bool is_late = chance(fault, fault->settings.late_rate);
+    bool is_late = fault_chance(fault, fault->settings.late_rate);
     pthread_mutex_unlock(&fault->mutex);
     return is_late;
 }
@@ -674,46 +400,95 @@ static int fault_space(struct storage *storage, struct storage_space *out)
     return error != 0 ? error : storage_space(fault_of(storage)->inner, out);
 }
 
+/* ---- holds ---- */
+
+static int fault_hold(struct storage *storage, struct storage_hold **out, const char *key,
+                      const void *data, size_t bytes)
+{
+    struct fault *fault = fault_of(storage);
+    ERR_TRY(begin_operation(fault, "hold", key));
+    struct fault_hold *hold = calloc(1, sizeof(*hold));
+    if (hold == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate a hold");
+    snprintf(hold->key, sizeof(hold->key), "%s", key);
+    pthread_mutex_lock(&fault->names_mutex);
+    int error = fault_names_prepare(&fault->names, key);
+    if (error == 0)
+        error = storage_hold(fault->inner, &hold->inner, key, data, bytes);
+    if (error == 0 && hold->inner != NULL)
+        error = fault_names_created(&fault->names, key);
+    if (error == 0 && hold->inner != NULL) {
+        hold->next = fault->holds;
+        fault->holds = hold;
+        *out = (struct storage_hold *)hold;
+    } else { /* or the wrapped back-end is within one process, and has none */
+        storage_release(fault->inner, hold->inner);
+        free(hold);
+    }
+    pthread_mutex_unlock(&fault->names_mutex);
+    return error;
+}
+
+static void fault_release(struct storage *storage, struct storage_hold *base)
+{
+    struct fault *fault = fault_of(storage);
+    struct fault_hold *hold = (struct fault_hold *)base;
+    pthread_mutex_lock(&fault->names_mutex);
+    struct fault_hold **link = &fault->holds;
+    while (*link != hold)
+        link = &(*link)->next;
+    *link = hold->next;
+    if (hold->inner != NULL) {
+        storage_release(fault->inner, hold->inner);
+        fault_names_released(&fault->names, hold->key);
+    }
+    pthread_mutex_unlock(&fault->names_mutex);
+    free(hold);
+}
+
+static int fault_find_holder(struct storage *storage, const char *key)
+{
+    struct fault *fault = fault_of(storage);
+    ERR_TRY(begin_operation(fault, "find_holder", key != NULL ? key : ""));
+    pthread_mutex_lock(&fault->names_mutex);
+    int error = key != NULL && fault_names_hidden(&fault->names, key)
+                    ? report_error(ERR_NOT_FOUND, NULL, "nobody holds \"%s\"", key)
+                    : storage_find_holder(fault->inner, key);
+    pthread_mutex_unlock(&fault->names_mutex);
+    return error;
+}
+
+static int fault_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep)
+{
+    struct fault *fault = fault_of(storage);
+    ERR_TRY(begin_operation(fault, "sweep", prefix));
+    pthread_mutex_lock(&fault->names_mutex);
+    int error =
+        fault_names_hidden(&fault->names, prefix) ? 0 : storage_sweep(fault->inner, prefix, sweep);
+    pthread_mutex_unlock(&fault->names_mutex);
+    return error;
+}
+
+/* The holders are gone with the power. Their files were there, and whether those stay is for the
+ * list of names. */
+static int crash_holds(struct fault *fault)
+{
+    int error = 0;
+    for (struct fault_hold *hold = fault->holds; hold != NULL && error == 0; hold = hold->next) {
+        storage_release(fault->inner, hold->inner);
+        if (hold->inner != NULL)
+            error = storage_publish(fault->inner, hold->key, NULL, 0);
+        hold->inner = NULL;
+    }
+    return error;
+}
+
 /* ---- the crash ---- */
 
 static bool lose(void *user)
 {
     struct fault *fault = user;
-    return chance(fault, fault->settings.lost_rate);
-}
-
-/* Decides what is on the disk of one unsynced page. */
-static void mix_page(struct fault *fault, unsigned char *out, const unsigned char *written,
-                     const unsigned char *durable)
-{
-    bool lost = lose(fault);
-    bool torn = chance(fault, TORN_PAGE_CHANCE);
-    uint64_t sectors = lost ? UINT64_MAX : torn ? draw(fault) : 0;
-    for (uint32_t i = 0; i < STORAGE_ALIGN / SECTOR_BYTES; i++) {
-        const unsigned char *from = sectors >> i & 1 ? durable : written;
-        memcpy(out + i * SECTOR_BYTES, from + i * SECTOR_BYTES, SECTOR_BYTES);
-    }
-}
-
-static int crash_object(struct fault *fault, struct fault_object *object)
-{
-    if (object->num_dirty == 0)
-        return 0;
-    unsigned char *page = aligned_alloc(STORAGE_ALIGN, STORAGE_ALIGN);
-    if (page == NULL)
-        return report_error(ERR_MEMORY, NULL, "could not allocate a page");
-    int error = 0;
-    for (uint64_t i = 0; error == 0 && i < object->bytes / STORAGE_ALIGN; i++) {
-        uint64_t at = i * STORAGE_ALIGN;
-        if (object->stamps[i] == 0)
-            continue;
-        mix_page(fault, page, object->written + at, object->durable + at);
-        error =
-            storage_transfer(fault->inner, STORAGE_WRITE, object->inner, at, page, STORAGE_ALIGN);
-        set_stamp(object, i, 0);
-    }
-    free(page);
-    return error;
+    return fault_chance(fault, fault->settings.lost_rate);
 }
 
 uint64_t storage_fault_operations(struct storage *storage)
@@ -741,8 +516,10 @@ int storage_fault_crash(struct storage *storage)
     for (struct fault_object *object = fault->objects; object != NULL; object = object->next) {
         object->dead = true;
         if (error == 0)
-            error = crash_object(fault, object);
+            error = fault_crash_pages(fault, object);
     }
+    if (error == 0)
+        error = crash_holds(fault);
     if (error == 0)
         error = fault_names_crash(&fault->names, lose, fault);
     free_objects(fault, false);
@@ -771,5 +548,9 @@ const struct storage_ops storage_fault = {
     .remove = fault_remove,
     .lock = fault_lock,
     .space = fault_space,
+    .hold = fault_hold,
+    .release = fault_release,
+    .find_holder = fault_find_holder,
+    .sweep = fault_sweep,
     .describe = fault_describe,
 };

@@ -1,0 +1,82 @@
+/* catalog.h - which checkpoints exist: the list of each run, as the store has them, and what is
+ * known of each; see catalog.c. Called on the service thread, but for what says otherwise. */
+#ifndef HOLDFAST_CKPTD_CATALOG_H
+#define HOLDFAST_CKPTD_CATALOG_H
+
+#include "ckptd/loop.h"
+#include "proto/checksum.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/manifest.h"
+#include "storage/storage.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define RUN_NAME_MAX 100 /* bytes; longer names are refused */
+
+struct service;
+struct run;
+struct image;
+
+/* Which checkpoint a save turned out to equal, to the bit. attempt 0: none. */
+struct repeat {
+    uint64_t step, attempt;
+};
+
+struct checkpoint {
+    struct checkpoint *next; /* of the run; newest attempt first, then newest step */
+    struct run *run;
+    struct manifest_summary summary;
+    bool pinned;  /* as last seen */
+    bool damaged; /* quarantined: reported, never deleted, never served */
+    char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
+    char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */
+    struct repeat repeat;              /* since ckptd started */
+    struct image **images;             /* per shard, or NULL; NULL while there is none */
+    uint32_t num_images;               /* entered and not left yet */
+    struct manifest *manifest;         /* cached while leased */
+    uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
+    uint32_t leases;  /* loads, their opening, and passes for them */
+};
+
+/* Reads the store: runs, attempts, checkpoints; removes rubbish. Blocks; before the service runs.
+ */
+int catalog_open(struct service *service);
+void catalog_close(struct service *service);
+/* ERR_NOT_FOUND; with `create`, ERR_BUSY, ERR_INVALID. Of a run that could not be read at the start
+ * why not. */
+int run_find(struct run **out, struct service *service, const char *name, bool create);
+bool run_name_valid(const char *name);
+/* Before a save begins: is there room for one more beside those in work? ERR_BUSY. */
+int catalog_check_room(const struct service *service);
+/* An entry of a checkpoint that is not in the list yet: made before what cannot be undone, so that
+ * nothing is missing in the list for want of memory. ERR_MEMORY. */
+int catalog_new(struct checkpoint **out, struct run *run);
+void catalog_drop(struct checkpoint *checkpoint); /* NULL is allowed */
+void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary *summary);
+/* Both at once. ERR_MEMORY, ERR_BUSY. */
+int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary);
+struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
+/* The one behind it in the list, also when it is not there itself; or NULL. */
+struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attempt);
+/* Takes it out of the list, and its images out of memory; false, and nothing happened, while it is
+ * leased. Then catalog_drop, or catalog_enter again. */
+bool catalog_take_out(struct checkpoint *checkpoint);
+/* The newest that is whole, or NULL. */
+struct checkpoint *catalog_newest(struct run *run);
+/* Quarantines it: `fault` says why. What is proof of damage (ERR_CORRUPT) is also noted
+ * durably, by a worker. */
+void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
+/* The image of a shard, or NULL. */
+struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard);
+bool catalog_in_memory(const struct checkpoint *checkpoint);
+/* A look at its files as at a start. ERR_NOT_FOUND; what is wrong with it. Blocks; any thread. */
+int catalog_look(struct manifest_summary *out, struct run *run, uint64_t step, uint64_t attempt);
+/* The whole manifest, proven; without a nonce in the summary any save's of that step and attempt.
+ * Blocks; any thread. */
+int catalog_read_manifest(struct manifest **out, struct storage *storage,
+                          const struct manifest_summary *summary);
+/* For replies; strings are borrowed from the checkpoint. */
+void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);
+
+#endif

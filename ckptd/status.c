@@ -1,0 +1,190 @@
+/* status.c - what Status tells of the service, as JSON: for `ckpt-cli status` and `watch`, and for
+ * metrics.c. Everything is as it is at the moment, on the service thread; nothing is kept here. */
+#include "ckptd/ckptd.h"
+
+#include <jansson.h>
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static json_t *describe_saves(const struct service *service)
+{
+    json_t *list = json_array();
+    for (const struct run *run = service->runs; run; run = run->next) {
+        for (const struct save *save = run->saves; save; save = save->next) {
+            const struct commit_save *state = commit_find(&run->machine, save->id);
+            json_array_append_new(
+                list,
+                json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:b, s:s}", "run", run->name,
+                          "step", (json_int_t)save->step, "attempt", (json_int_t)save->attempt,
+                          "bytes", (json_int_t)save->bytes, "ranks", (int)save->world_size,
+                          "ranks_begun", state ? (int)state->num_begun : 0, "ranks_ended",
+                          state ? (int)state->num_ended : 0, "ranks_durable",
+                          state ? (int)state->num_durable : 0, "failing", (int)save->discarding,
+                          "durability", "accepted"));
+        }
+    }
+    return list;
+}
+
+static json_t *describe_commit(const struct service *service)
+{
+    if (service->stats.commits == 0)
+        return json_null();
+    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:s}", "run",
+                     service->stats.run, "step", (json_int_t)service->stats.step, "attempt",
+                     (json_int_t)service->stats.attempt, "bytes", (json_int_t)service->stats.bytes,
+                     "seconds", service->stats.seconds, "staging_seconds",
+                     service->stats.staging_seconds, "sync_seconds", service->stats.sync_seconds,
+                     "names_seconds", service->stats.names_seconds, "manifest_seconds",
+                     service->stats.manifest_seconds, "durability", "local");
+}
+
+/* What is set, and what it did: seconds since the start in which a chunk was held back. */
+static json_t *describe_pace(const struct service *service)
+{
+    const struct config *config = service->config;
+    const struct gate *gate = &service->gate;
+    return json_pack("{s:s, s:s, s:i, s:I, s:b, s:I, s:i, s:i, s:f, s:f, s:I}", "io_priority",
+                     config->pace_io_priority, "cpu_affinity", config->pace_cpu_affinity,
+                     "cpu_nice", (int)config->pace_cpu_nice, "write_rate",
+                     (json_int_t)config->pace_write_rate, "quiet", (int)config->pace_quiet,
+                     "quiet_wait_ms", (json_int_t)config->pace_quiet_wait_ms, "ranks_busy",
+                     (int)gate_num_busy(service), "chunks_held", (int)gate->num_held,
+                     "held_by_rate_seconds", (double)gate->pace.rate_ms / 1000.0,
+                     "held_by_phases_seconds", (double)gate->pace.quiet_ms / 1000.0,
+                     "chunks_in_busy_phases", (json_int_t)gate->pace.num_late);
+}
+
+/* The alarm: a save whose every tensor equals the checkpoint before it. */
+static json_t *describe_unchanged(const struct service *service)
+{
+    const struct repeat *save = &service->stats.unchanged_save,
+                        *before = &service->stats.unchanged_before;
+    if (service->stats.unchanged == 0)
+        return json_null();
+    return json_pack("{s:s, s:I, s:I, s:I, s:I}", "run", service->stats.unchanged_run, "step",
+                     (json_int_t)save->step, "attempt", (json_int_t)save->attempt, "equals_step",
+                     (json_int_t)before->step, "equals_attempt", (json_int_t)before->attempt);
+}
+
+static json_t *describe_pool(const struct service *service)
+{
+    uint32_t size = pool_size(service->pool), left = pool_free_count(service->pool);
+    return json_pack("{s:I, s:i, s:i}", "segment_bytes",
+                     (json_int_t)pool_segment_bytes(service->pool), "segments", (int)size,
+                     "segments_used", (int)(size - left));
+}
+
+static json_t *describe_sessions(const struct service *service)
+{
+    int ranks = 0, all = 0, loads = 0;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        all += service->sessions[i].token != 0;
+        ranks += service->sessions[i].token != 0 && service->sessions[i].is_rank;
+    }
+    for (int64_t i = 0; i < service->config->limit_loads; i++)
+        loads += service->loads[i].number != 0;
+    return json_pack("{s:i, s:i, s:i}", "ranks", ranks, "all", all, "loads", loads);
+}
+
+static json_t *describe_catalog(const struct service *service)
+{
+    json_t *unreadable = json_array();
+    for (const struct run *run = service->runs; run; run = run->next)
+        if (run->unreadable.code != 0)
+            json_array_append_new(unreadable, json_pack("{s:s, s:s}", "run", run->name, "reason",
+                                                        run->unreadable.message));
+    return json_pack("{s:i, s:i, s:o}", "runs", (int)service->num_runs, "checkpoints",
+                     (int)service->num_checkpoints, "unreadable", unreadable);
+}
+
+static json_t *describe_totals(const struct service *service)
+{
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "commits", (json_int_t)service->stats.commits,
+        "failed_saves", (json_int_t)service->stats.failed, "refused_saves",
+        (json_int_t)service->stats.refused, "unchanged_saves", (json_int_t)service->stats.unchanged,
+        "pruned", (json_int_t)service->stats.pruned, "bytes_committed",
+        (json_int_t)service->stats.bytes_written, "bytes_read",
+        (json_int_t)service->stats.bytes_read);
+}
+
+static json_t *describe_disk(const struct service *service)
+{
+    const struct ledger *ledger = &service->ledger;
+    struct storage_space space;
+    int64_t now = loop_now_ms();
+    if (storage_space(service->storage, &space) != 0)
+        return json_null();
+    double hours = ledger_hours_to_full(ledger, &space, now);
+    return json_pack(
+        "{s:I, s:I, s:I, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o}", "bytes_total",
+        (json_int_t)space.bytes_total, "bytes_used", (json_int_t)ledger_used(&space), "bytes_free",
+        (json_int_t)space.bytes_free, "usable_fraction", ledger->usable_fraction, "bytes_usable",
+        (json_int_t)ledger_usable(ledger, &space), "bytes_promised",
+        (json_int_t)ledger->promised.bytes, "bytes_left", (json_int_t)ledger_room(ledger, &space),
+        "inodes_total", (json_int_t)space.inodes_total, "inodes_free",
+        (json_int_t)space.inodes_free, "inodes_promised", (json_int_t)ledger->promised.inodes,
+        "growth_bytes_per_hour", ledger_growth(ledger, now), "hours_to_full",
+        hours < 0 ? json_null() : json_real(hours));
+}
+
+static json_t *describe_scrub(const struct service *service)
+{
+    struct scrub_state state;
+    scrub_state(&state, service);
+    return json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "rate",
+                     (json_int_t)service->config->scrub_rate, "run", state.run, "step",
+                     (json_int_t)state.step, "attempt", (json_int_t)state.attempt, "bytes_read",
+                     (json_int_t)state.bytes, "checkpoints_read", (json_int_t)state.checkpoints,
+                     "passes", (json_int_t)state.passes, "damaged", (json_int_t)state.damaged,
+                     "all_read_at", state.ended ? json_integer(state.ended) : json_null());
+}
+
+/* Images of committed checkpoints in memory, and how many of them are proven: a load takes those
+ * without another look. */
+static json_t *describe_images(const struct service *service)
+{
+    int resident = 0, proven = 0;
+    for (const struct image *image = service->images; image; image = image->next) {
+        resident += image->state == IMAGE_RESIDENT;
+        proven += image->state == IMAGE_RESIDENT && image->verified;
+    }
+    return json_pack("{s:i, s:i}", "resident", resident, "proven", proven);
+}
+
+/* The parts of Status, in its order. */
+static const struct {
+    const char *name;
+    json_t *(*describe)(const struct service *service);
+} status_parts[] = {
+    {"pool", describe_pool},
+    {"sessions", describe_sessions},
+    {"catalog", describe_catalog},
+    {"disk", describe_disk},
+    {"scrub", describe_scrub},
+    {"saves", describe_saves},
+    {"images", describe_images},
+    {"last_commit", describe_commit},
+    {"last_unchanged", describe_unchanged},
+    {"pace", describe_pace},
+    {"since_start", describe_totals},
+};
+
+char *service_status(const struct service *service)
+{
+    const char *store = service->store_path ? service->store_path : service->config->store;
+    json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version,
+                             "store", store, "store_id", service->store_id, "uid", (int)geteuid(),
+                             "draining", (int)service->draining, "offline", service->offline,
+                             "storage", storage_describe(service->storage));
+    bool whole = root != NULL;
+    for (size_t i = 0; i < sizeof status_parts / sizeof status_parts[0]; i++)
+        whole &=
+            json_object_set_new(root, status_parts[i].name, status_parts[i].describe(service)) == 0;
+    char *text = whole ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    return text;
+}

@@ -1,0 +1,118 @@
+/* rpc_peers.c - see rpc_peers.h.
+ *
+ * Nobody tells when a connection ends. When the list is full it is looked through, and what is no
+ * open socket any more, or another one, is dropped. Until then the entry of a connection that ended
+ * stays, for calls of it that are still answered. */
+#include "proto/rpc_peers.h"
+
+#include "proto/report.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FD_FIRST 64         /* below are the descriptors of the process itself */
+#define ROUNDS 4u           /* as many numbers as connections, so often, before one is used again */
+#define NAME_FORMAT "fd:%d" /* of grpc_server_add_channel_from_fd */
+
+int rpc_peers_init(struct rpc_peers *out, uint32_t max)
+{
+    CHECK(max > 0);
+    *out = (struct rpc_peers){.max = max, .next_fd = FD_FIRST};
+    out->list = calloc(max, sizeof *out->list);
+    if (!out->list)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u connections", max);
+    pthread_mutex_init(&out->mutex, NULL);
+    return 0;
+}
+
+void rpc_peers_deinit(struct rpc_peers *peers)
+{
+    pthread_mutex_destroy(&peers->mutex);
+    free(peers->list);
+}
+
+static bool is_open(const struct rpc_peer *peer)
+{
+    struct stat status;
+    return fstat(peer->fd, &status) == 0 && S_ISSOCK(status.st_mode) &&
+           status.st_ino == peer->inode;
+}
+
+static void drop_ended(struct rpc_peers *peers)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < peers->count; i++)
+        if (is_open(&peers->list[i]))
+            peers->list[kept++] = peers->list[i];
+    peers->count = kept;
+}
+
+/* The entry with that number, or NULL. */
+static struct rpc_peer *find(struct rpc_peers *peers, int fd)
+{
+    for (uint32_t i = 0; i < peers->count; i++)
+        if (peers->list[i].fd == fd)
+            return &peers->list[i];
+    return NULL;
+}
+
+/* The socket under the next free number, or -1. Where the process may not have so many, the round
+ * is shorter. */
+static int move_up(struct rpc_peers *peers, int socket)
+{
+    if (peers->next_fd - FD_FIRST >= (int)(ROUNDS * peers->max))
+        peers->next_fd = FD_FIRST;
+    int fd = fcntl(socket, F_DUPFD_CLOEXEC, peers->next_fd);
+    if (fd < 0)
+        fd = fcntl(socket, F_DUPFD_CLOEXEC, FD_FIRST);
+    peers->next_fd = fd < 0 ? FD_FIRST : fd + 1;
+    return fd;
+}
+
+static int add(struct rpc_peers *peers, int *out, int socket)
+{
+    struct ucred who;
+    struct stat status;
+    socklen_t size = sizeof who;
+    if (peers->count == peers->max)
+        drop_ended(peers);
+    if (peers->count == peers->max)
+        return report_error(ERR_BUSY, "close some", "there are %u connections already", peers->max);
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
+        fstat(socket, &status) != 0)
+        return report_errno(ERR_IO, "could not ask who connects", "getsockopt");
+    int fd = move_up(peers, socket);
+    if (fd < 0)
+        return report_errno(ERR_IO, "could not keep a connection", "fcntl");
+    struct rpc_peer *old = find(peers, fd); /* it has ended: its number was free */
+    *(old ? old : &peers->list[peers->count++]) =
+        (struct rpc_peer){.fd = fd, .inode = status.st_ino, .uid = who.uid, .pid = who.pid};
+    close(socket);
+    *out = fd;
+    return 0;
+}
+
+int rpc_peers_add(struct rpc_peers *peers, int *out, int socket)
+{
+    pthread_mutex_lock(&peers->mutex);
+    int error = add(peers, out, socket);
+    pthread_mutex_unlock(&peers->mutex);
+    return error;
+}
+
+int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, const char *name)
+{
+    int fd;
+    if (sscanf(name, NAME_FORMAT, &fd) != 1)
+        return report_error(ERR_NOT_FOUND, NULL, "%s is no connection of ours", name);
+    pthread_mutex_lock(&peers->mutex);
+    const struct rpc_peer *found = find(peers, fd);
+    if (found)
+        *out = *found;
+    pthread_mutex_unlock(&peers->mutex);
+    return found ? 0 : report_error(ERR_NOT_FOUND, NULL, "%s is no connection of ours", name);
+}

@@ -1,0 +1,39 @@
+/* rpc_peers.h - the connections of a server: how many there are, and who is at the other end.
+ * Private to proto/rpc*.c.
+ *
+ * gRPC takes a socket over and says no more of it than its number. So what is known of a peer is
+ * kept here, by that number, until the socket is gone. Numbers go round instead of being the lowest
+ * that is free: a call whose connection has just ended is not taken for one of the next connection.
+ * Thread-safe. */
+#ifndef HOLDFAST_RPC_PEERS_H
+#define HOLDFAST_RPC_PEERS_H
+
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct rpc_peer {
+    int fd;
+    ino_t inode; /* of the socket: another one under the same number is another connection */
+    uid_t uid;
+    pid_t pid;
+};
+
+struct rpc_peers {
+    pthread_mutex_t mutex;
+    struct rpc_peer *list;
+    uint32_t count, max;
+    int next_fd; /* where the search for a number begins */
+};
+
+/* ERR_MEMORY */
+int rpc_peers_init(struct rpc_peers *out, uint32_t max);
+void rpc_peers_deinit(struct rpc_peers *peers);
+/* Notes the peer of a unix socket, and moves that to a number of its own: *out, which is the
+ * caller's; `socket` is closed. ERR_BUSY: there are `max` already; then nothing happened. ERR_IO.
+ */
+int rpc_peers_add(struct rpc_peers *peers, int *out, int socket);
+/* Who is, or was, at the other end of the connection that gRPC calls `name`. ERR_NOT_FOUND. */
+int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, const char *name);
+
+#endif

@@ -1,0 +1,76 @@
+/* fault.h - private to fault: the wrapper and what is on its way through it.
+ *
+ * fault.c has the calls and the crash, requests.c the requests and the pages that they write;
+ * names.h keeps the names that are not durable, settings.h what the wrapper is told to do. */
+#ifndef HOLDFAST_STORAGE_FAULT_FAULT_H
+#define HOLDFAST_STORAGE_FAULT_FAULT_H
+
+#include "storage/engine.h"
+#include "storage/fault/names.h"
+#include "storage/fault/settings.h"
+
+#include <pthread.h>
+
+struct fault_object {
+    struct storage_base base;
+    struct fault_object *next;
+    struct storage_object *inner;
+    uint64_t bytes;
+    /* Of created objects only; guarded by the wrapper's mutex. */
+    unsigned char *written, *durable;
+    uint64_t *stamps;
+    uint64_t num_dirty;
+    bool closed; /* by the caller; kept for the crash because it is not clean */
+    bool dead;   /* opened before a crash */
+};
+
+/* A small object that its holder keeps locked. */
+struct fault_hold {
+    struct fault_hold *next;
+    struct storage_hold *inner; /* NULL: the power went while it was held */
+    char key[STORAGE_KEY_MAX + 1];
+};
+
+struct fault_io; /* a request on its way */
+
+struct fault {
+    struct storage_base base;
+    struct fault_settings settings;
+    struct storage *inner;
+    char text[512];
+    pthread_t thread;
+    pthread_mutex_t names_mutex; /* guards names and holds; taken before `mutex` */
+    struct fault_names names;
+    struct fault_hold *holds;
+    pthread_mutex_t mutex; /* guards all below, and the images of objects */
+    pthread_cond_t wake;   /* the thread has something to do */
+    pthread_cond_t idle;   /* no request is on its way */
+    uint64_t random;
+    uint64_t num_operations;
+    uint64_t clock; /* counts completions, so that stamps are ordered */
+    struct fault_object *objects;
+    struct fault_io *steps; /* by due_us, then first come first served */
+    struct fault_io *spare;
+    uint64_t num_on_the_way;
+    bool crashing, stop;
+};
+
+/* ---- chance; the mutex is held ---- */
+
+uint64_t fault_draw(struct fault *fault);
+bool fault_chance(struct fault *fault, double rate);
+/* Counts an operation of the name `what` and says whether it fails. */
+bool fault_operation_fails(struct fault *fault, const char *what);
+
+/* ---- requests ---- */
+
+void fault_submit(struct storage *storage, struct storage_request *request);
+/* The wrapper's thread, until `stop`; `argument` is the wrapper. */
+void *fault_run(void *argument);
+/* Frees those that are kept for the next requests. */
+void fault_free_requests(struct fault *fault);
+/* The power is lost: decides what is on the disk of the pages that were not synced. The mutex is
+ * held. */
+int fault_crash_pages(struct fault *fault, struct fault_object *object);
+
+#endif

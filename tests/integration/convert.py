@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""convert - what ckpt-cli convert and reshard make is a checkpoint like any other.
+
+Goal: every element has the value that NumPy's rounding gives, or the bits it had; a program goes on
+from it; nothing is replaced unasked, and what was damaged or killed leaves nothing that counts as a
+checkpoint. Method: as cli.py; what is made is opened by the stock library.
+time limit: 120 s
+"""
+
+import json
+import os
+import shutil
+import subprocess
+
+from lib_cli import (BYTES, CLI, EXAMPLE, MODEL, UNSIGNED, Bed, ancestors, as_double, bits_of,
+                     change, checked_export, cli, main, read, resealed, rounded, test)
+import numpy
+import safetensors
+
+
+# ---- convert
+
+
+def converted(bed, name, *options, checkpoint="trip@1-a1", want=0):
+    target = os.path.join(bed.folder, name)
+    text = cli("convert", checkpoint, "--store", bed.store, "--output", target, *options, want=want)
+    return target, text
+
+
+@test
+def a_converted_checkpoint_is_one_like_any_other(bed):
+    nonce = json.loads(cli("show", "trip@1-a1", "--store", bed.store, "--json"))["nonce"]
+    names = [name for name, _, _ in MODEL]
+    for option, weights_only in (("bf16", True), ("fp16", False), ("fp32", False)):
+        options = ["--dtype", option] + (["--weights-only"] if weights_only else [])
+        target, _ = converted(bed, "to-" + option, *options)
+        manifest = json.loads(cli("show", "trip", "--store", target, "--json"))
+        assert manifest["lineage"]["converted_from"] == nonce != manifest["nonce"]
+        assert (manifest["step"], manifest["attempt"], manifest["shards"]) == (1, 1, 3)
+        report = json.loads(cli("verify", "trip@1-a1", "--store", target, "--json"))
+        wanted = [n for n in names if not (weights_only and n.startswith("optimizer."))]
+        assert report["damages"] == 0 and report["tensors"] == len(wanted)
+        seen = [numpy.zeros(shape, dtype=numpy.int32) for _, _, shape in MODEL]
+        folder = os.path.join(target, "trip", "step-00000001-a0001")
+        for path in (os.path.join(folder, f) for f in os.listdir(folder) if f.startswith("shard-")):
+            with safetensors.safe_open(path, framework="np") as file:
+                metadata = file.metadata()
+            for name, tensor in safetensors.deserialize(read(path)):
+                if name == "__block_checksums__":
+                    continue
+                index = names.index(name)
+                stored = MODEL[index][1]
+                offset = [int(o) for o in metadata["slice." + name].split(";")[0].split(",") if o]
+                where = tuple(slice(o, o + e) for o, e in zip(offset, tensor["shape"]))
+                bits = numpy.frombuffer(tensor["data"], dtype=UNSIGNED[BYTES[tensor["dtype"]]])
+                bits = bits.reshape(tensor["shape"])
+                seen[index][where] += 1
+                if stored in ("I64", "U8"):
+                    assert tensor["dtype"] == stored
+                    assert numpy.array_equal(bits, bits_of(index, 1)[where]), name
+                    continue
+                dtype, want = rounded(bits_of(index, 1)[where], stored, option)
+                assert tensor["dtype"] == dtype
+                with numpy.errstate(all="ignore"):
+                    got = as_double(bits, dtype)
+                assert numpy.array_equal(got, want, equal_nan=True), name
+        for index, name in enumerate(names):
+            assert numpy.all(seen[index] == (name in wanted)), name
+
+
+@test
+def exceptions_go_by_name_and_the_first_that_matches_counts(bed):
+    options = ["--dtype", "bf16", "--except",
+               "layers.*norm*=keep,layers.*=fp16,tiny=fp32,mask=fp16"]
+    want = {"tok_embeddings.weight": "BF16", "layers.0.attention.wq.weight": "F16",
+            "layers.0.attention_norm.weight": "F32", "experts": "BF16", "tiny": "F32",
+            "optimizer.exp_avg.tok_embeddings.weight": "BF16", "optimizer.step": "I64",
+            "mask": "U8"}
+    target, _ = converted(bed, "except", *options)
+    made = json.loads(cli("show", "trip", "--store", target, "--json"))
+    assert {t["name"]: t["dtype"] for t in made["tensors"]} == want
+    assert {name: dtype for name, (dtype, _) in checked_export(bed, *options).items()} == want
+    assert json.loads(cli("verify", "trip", "--store", target, "--json"))["damages"] == 0
+    for wrong in ("x", "=bf16", "x=", "x=int8", ",", "x=bf16,y"):
+        converted(bed, "except2", "--except", wrong, want=2)
+
+
+@test
+def converting_and_then_exporting_is_exporting_with_that_dtype(bed):
+    target, _ = converted(bed, "then", "--dtype", "bf16")
+    one, two = os.path.join(bed.folder, "one"), os.path.join(bed.folder, "two with a space")
+    cli("export", "trip@1-a1", "--store", bed.store, "--output", one, "--dtype", "bf16")
+    cli("export", "trip@1-a1", "--store", target, "--output", two)
+    first, second = (
+        {name: (tensor["dtype"], tensor["shape"], bytes(tensor["data"])) for name, tensor in parts}
+        for parts in map(safetensors.deserialize, map(read, (one, two)))
+    )
+    assert first == second
+    other, _ = converted(bed, "then5", "--dtype", "bf16", checkpoint="trip@1-a3")
+    shutil.copytree(os.path.join(other, "trip", "step-00000001-a0003"),
+                    os.path.join(target, "trip", "step-00000001-a0003"))
+    assert "equal" in cli("diff", "trip@1-a1", "trip@1-a3", "--store", target)
+
+
+@test
+def a_conversion_replaces_nothing_and_says_what_is_in_the_way(bed):
+    target, _ = converted(bed, "way", "--dtype", "bf16")
+    before = read(os.path.join(target, "trip", "step-00000001-a0001", "manifest.json"))
+    for force in ([], ["--force"]):
+        _, text = converted(bed, "way", "--dtype", "bf16", *force, want=74)
+        assert "already" in text
+    assert before == read(os.path.join(target, "trip", "step-00000001-a0001", "manifest.json"))
+    copy = bed.copy("locked")  # bed.store itself is in use by ckptd
+    text = cli("convert", "trip@1-a1", "--store", copy, "--output", bed.store, "--dtype", "fp32",
+               want=74)
+    assert f"in use by process {bed.process.pid}" in text
+    cli("convert", "trip", "--store", bed.store, "--output", "/proc/nowhere", "--dtype", "fp32",
+        want=74)
+
+
+@test
+def a_conversion_needs_room_before_it_begins(bed):
+    small = os.path.join(bed.folder, "small")
+    os.mkdir(small)
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m none "$1" && shift && exec "$@"',
+         "sh", small, CLI, "convert", "trip", "--store", bed.store, "--output", small, "--dtype",
+         "fp32"], capture_output=True, text=True, timeout=60)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        print("# no namespaces here: not tried")
+        return
+    assert done.returncode == 74 and "MiB are needed" in done.stderr, done
+
+
+@test
+def a_conversion_of_damaged_shards_fails_and_leaves_nothing(bed):
+    store = bed.copy("hurt")
+    change(bed.shards(1, 1)[2].replace(bed.store, store), (1 << 20) + 77)
+    target = os.path.join(bed.folder, "hurt-target")
+    arguments = ["convert", "trip@1-a1", "--store", store, "--output", target, "--dtype", "bf16"]
+    assert "block 1" in cli(*arguments, want=1)
+    assert sorted(os.listdir(target)) == [".holdfast.lock"]
+
+
+@test
+def a_conversion_that_was_killed_is_no_checkpoint_and_can_be_done_again(bed):
+    target = os.path.join(bed.folder, "killed")
+    folder = os.path.join(target, "trip", "step-00000001-a0001")
+    arguments = ["convert", "trip@1-a1", "--store", bed.store, "--output", target]
+    arguments += ["--dtype", "fp32"]
+    unfinished = 0
+    for count in range(1, 13):
+        process = subprocess.Popen([CLI, *arguments], stdout=subprocess.DEVNULL)
+        while process.poll() is None and not (
+            os.path.isdir(folder) and len(os.listdir(folder)) >= 1 + count % 3
+        ):
+            pass
+        process.kill()
+        process.wait()
+        listed = json.loads(cli("list", "--store", target, "--json"))
+        if os.path.isdir(folder) and not listed:
+            unfinished += 1
+            assert "--force" in cli(*arguments, want=74)
+            cli(*arguments, "--force")
+        assert json.loads(cli("list", "--store", target, "--json")) or not os.path.isdir(folder)
+        if os.path.isdir(folder):
+            cli("verify", "trip@1-a1", "--store", target)
+        shutil.rmtree(target)
+    assert unfinished > 0, "every conversion was over before it was killed"
+
+
+# ---- reshard
+
+
+@test
+def a_resharded_checkpoint_has_the_same_bits_in_other_files(bed):
+    source = json.loads(cli("show", "trip@1-a1", "--store", bed.store, "--json"))
+    target = os.path.join(bed.folder, "reshard")
+    for number, options, shards in (
+        (0, ["--shards", "1"], 1),
+        (1, ["--shards", "7"], 7),
+        (2, ["--mesh", "dp_replicate=2,dp_shard=3"], 6),
+        (3, ["--mesh", "dp_shard=2", "--shards", "2"], 2),
+    ):
+        store = f"{target}-{number}"
+        report = json.loads(cli("reshard", "trip@1-a1", "--store", bed.store, "--output", store,
+                                *options, "--json"))
+        assert report["shards"] == shards and report["durability"] == "local"
+        made = json.loads(cli("show", "trip@1", "--store", store, "--json"))
+        assert made["lineage"]["converted_from"] == source["nonce"] != made["nonce"]
+        assert (made["step"], made["attempt"], made["world_size"]) == (1, 1, shards)
+        for key in ("config", "state", "data", "identity"):
+            assert made[key] == source[key], key
+        mesh = made["mesh"]
+        assert mesh["dp_shard"] * mesh["dp_replicate"] == shards, mesh
+        digests = [{t["name"]: t["digest"] for t in m["tensors"]} for m in (made, source)]
+        assert digests[0] == digests[1]
+        assert json.loads(cli("verify", "trip", "--store", store, "--json"))["damages"] == 0
+        path = os.path.join(bed.folder, "whole")
+        cli("export", "trip", "--store", store, "--output", path, "--force")
+        for name, tensor in safetensors.deserialize(read(path)):
+            index = [n for n, _, _ in MODEL].index(name)
+            got = numpy.frombuffer(tensor["data"], dtype=UNSIGNED[BYTES[MODEL[index][1]]])
+            assert numpy.array_equal(got.reshape(tensor["shape"]), bits_of(index, 1)), name
+    for wrong in (["--shards", "0"], [], ["--mesh", "tp=2"], ["--mesh", "dp_shard"],
+                  ["--mesh", "dp_shard=0"], ["--mesh", "dp_shard=-1"], ["--shards", "65537"],
+                  ["--mesh", "dp_shard=2,dp_replicate=2", "--shards", "3"]):
+        cli("reshard", "trip", "--store", bed.store, "--output", target + "-5", *wrong, want=2)
+    assert "already" in cli("reshard", "trip@1-a1", "--store", bed.store, "--output",
+                            target + "-0", "--shards", "1", want=74)
+    store = bed.copy("hurt-reshard")
+    change(bed.shards(1, 1)[2].replace(bed.store, store), (1 << 20) + 77)
+    assert "block 1" in cli("reshard", "trip@1-a1", "--store", store, "--output", target + "-6",
+                            "--shards", "2", want=1)
+    assert sorted(os.listdir(target + "-6")) == [".holdfast.lock"]
+
+
+@test
+def a_manifest_that_lies_about_a_digest_cannot_be_resharded(bed):
+    store = bed.copy("lies")
+    manifest = os.path.join(store, "trip", "step-00000001-a0001", "manifest.json")
+    text = read(manifest)
+    digest = json.loads(text)["tensors"][0]["digest"][0].encode()
+    with open(manifest, "wb") as file:
+        file.write(resealed(text, digest, digest[::-1]))
+    target = os.path.join(bed.folder, "lies-target")
+    assert "digest" in cli("reshard", "trip@1-a1", "--store", store, "--output", target,
+                           "--shards", "2", want=1)
+    assert json.loads(cli("list", "--store", target, "--json")) == []
+
+
+@test
+def a_program_goes_on_from_a_converted_checkpoint(bed):
+    for _ in range(2):
+        subprocess.run([EXAMPLE, bed.server], check=True, capture_output=True, timeout=60)
+    target, _ = converted(bed, "goes-on", "--dtype", "fp32", checkpoint="example")
+    other = Bed(store=target)
+    try:
+        shown = json.loads(cli("show", "example", "--server", other.server, "--json"))
+        assert "converted_from" in shown["lineage"]
+        done = subprocess.run([EXAMPLE, other.server], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("loaded step 6") == 2, done.stdout
+        assert done.stdout.count("step 9 is durable, weights[0] = 9") == 2, done.stdout
+        made, first = ancestors("--server", other.server, complete=False)
+        assert made["converted_from"] == shown["lineage"]["converted_from"]
+        assert first == {"step": 3, "attempt": 1, "state": "gone"}
+    finally:
+        other.stop()
+        other.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,375 @@
+#!/usr/bin/env python3
+"""terminal - what ckpt-cli says to people: bars, counts, durability, and nothing from a stranger.
+
+Goal: every command that may take long has its bar on a terminal, of that terminal's width, and none
+with --json or elsewhere; what is counted has its plural; what makes a checkpoint or an export says
+how durable it is; no control character of a manifest, a name or a model reaches the terminal.
+Method: a real store and a model of random bits; stderr is a pseudo-terminal, or standard output
+too; manifests are changed text by text and sealed again.
+time limit: 120 s
+"""
+
+import copy
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import pty
+import random
+import re
+import shutil
+import struct
+import subprocess
+import termios
+import time
+
+from lib_store import CLI, PATIENCE, World, write_llama
+from lib_tap import end, test
+
+seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
+chance = random.Random(seed)
+SHORT = {"list", "show", "pin", "unpin", "watch", "status", "health"}  # which have no bar
+SUMMARY_BYTES = 4096  # MANIFEST_SUMMARY_BYTES
+FREE = ("mesh", "identity", "config", "state", "data")  # where a trainer puts what it likes
+AT_WORK = ["is at work"]  # ckptd does not say how far it is
+CLEARED = "\r\x1b[K"
+EVIL = "\x1b[2J\x07\x9b31m\n\r\x7f"  # C0, DEL, and a C1 control of two bytes in UTF-8
+CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")  # but for the ends of lines
+
+
+def on_a_terminal(*arguments, columns=100):
+    """What reaches a terminal that is stderr; the exit code, and standard output."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    modes = termios.tcgetattr(theirs)
+    modes[1] &= ~termios.OPOST  # as it was written
+    termios.tcsetattr(theirs, termios.TCSANOW, modes)
+    seen = b""
+    with subprocess.Popen([CLI, *map(str, arguments)], stdout=subprocess.PIPE,
+                          stderr=theirs) as tool:
+        os.close(theirs)
+        while True:
+            try:
+                part = os.read(ours, 1 << 16)
+            except OSError:  # the other side is closed
+                break
+            if not part:
+                break
+            seen += part
+        out = tool.stdout.read()
+    os.close(ours)
+    return seen.decode(), tool.returncode, out.decode()
+
+
+class Tools:
+    """A store of three checkpoints and a model, offline and served."""
+
+    def __init__(self):
+        self.world = World()
+        self.made = 0
+
+    def path(self, name):
+        return os.path.join(self.world.folder, name)
+
+    def prepare(self):
+        world = self.world
+        os.mkdir(self.path("model"))
+        write_llama(self.path("model"), 512, 1024, 4000, chance.randbytes)
+        world.launch()
+        world.save((1, 2, 3, 4))
+        self.names = [f"{one['run']}@{one['step']}-a{one['attempt']}" for one in world.listed()]
+        folders = sorted(glob.glob(os.path.join(world.store, world.run, "step-*")))
+        rubbish = os.path.join(world.store, world.run, "step-00000900-a0001")
+        shutil.copytree(folders[0], rubbish)
+        os.remove(os.path.join(rubbish, "manifest.json"))
+
+    def copy(self):
+        shutil.rmtree(self.path("copy"), ignore_errors=True)
+        shutil.copytree(self.world.store, self.path("copy"))
+
+    def fresh(self):
+        """A name that nothing has yet."""
+        self.made += 1
+        return self.path(f"made{self.made}")
+
+    def long_commands(self, where, served):
+        """(command, exit code, what its bar tells), those that remove last."""
+        one, two = self.names[:2]
+        rate, steps, looks = "iB/s", r" 1 of \d directories", " 1 of 4 checkpoints"
+        run = os.path.basename(self.fresh())
+        last = ["prune", self.world.run, "--keep-last", "2", *where]
+        removals = [(["gc", *where], 0, [steps, rate]), (last, 0, [looks, rate])]
+        if served:  # which nothing is taken from: there is one store for all of it
+            removals = []
+        return [
+            (["verify", one, *where], 0, [rate]),
+            (["diff", one, two, *where], 1, [rate]),
+            (["du", *where], 0, [steps]),
+            (["export", one, "--output", self.fresh(), *where], 0, [rate]),
+            (["convert", one, "--output", self.fresh(), "--dtype", "bf16", *where], 0, [rate]),
+            (["reshard", one, "--output", self.fresh(), "--shards", "3", *where], 0, [rate]),
+            (["import", self.path("model"), "--run", run, "--shards", "2", *where], 0, [rate]),
+            (["gc", "--dry-run", *where], 0, AT_WORK if served else [steps]),
+            ([*last, "--dry-run"], 0, AT_WORK if served else [looks]),
+            *removals]
+
+
+def judge_bar(command, shown, want, columns):
+    """What is wrong with what was shown, or None."""
+    lines = [line.replace("\x1b[K", "") for line in re.split(r"[\r\n]", shown)]
+    if max(map(len, lines)) >= columns:
+        return "a line is as wide as the terminal"
+    if want != AT_WORK and f"\r{command[0]} [" not in shown:
+        return "there is no bar"
+    if columns > 60 and not all(re.search(what, shown) for what in want):
+        return f"it does not tell {want}"
+    return None if shown.endswith(CLEARED) else "its line is not left empty"
+
+
+def bars(tools):
+    world = tools.world
+    commands = set(re.findall(r"^  ([a-z]+) ", world.cli("--help")[1], re.M))
+    for side, where in (("a directory", ("--store", tools.path("copy"))),
+                        ("a server", world.where)):
+        bad, told = [], set()
+        for columns in (100, 40):
+            tools.copy()
+            for command, code, want in tools.long_commands(where, where == world.where):
+                told.add(command[0])
+                shown, got, out = on_a_terminal(*command, columns=columns)
+                wrong = judge_bar(command, shown, want, columns)
+                if got != code or wrong:
+                    bad.append((command, columns, got, wrong, shown, out))
+        test(f"every long command has its bar on a terminal, within its width, on {side}",
+             not bad and told == commands - SHORT, (bad, told ^ (commands - SHORT)))
+
+
+def no_bars(tools):
+    world, bad, plural = tools.world, [], []
+    for options in (["--json"], []):
+        tools.copy()
+        for command, code, _ in tools.long_commands(("--store", tools.path("copy")), False):
+            if options:
+                shown, got, out = on_a_terminal(*command, *options)
+                json.loads(out)
+            else:
+                got, out, shown = world.cli(*command)
+                plural += re.findall(r"(?<![\d.])1 [a-z]+s\b.*|(?<![\d.])(?:0|[2-9]) "
+                                     r"(?:tensor|shard|file|block|rank|checkpoint)\b(?! d).*", out)
+            if got != code or shown != "":
+                bad.append((command, options, got, shown))
+    test("none with --json, nor where stderr is no terminal", not bad, bad)
+    single = tools.fresh()
+    said = world.cli("import", tools.path("model"), "--run", "one", "--store", single)[1]
+    for command in (["show", "one"], ["verify", "one"], ["verify", "one", "--quick"],
+                    ["diff", "one", "one"], ["prune", "one", "--keep-last", "1"], ["gc"]):
+        said += world.cli(*command, "--store", single)[1]
+    plural += re.findall(r"(?<![\d.])1 [a-z]+s\b.*", said)
+    test("what is one is told as one, and what is more as more",
+         not plural and all(part in said for part in
+                            ("12 tensors in 1 shard,", " in 1 shard\n", "(1 rank) and one@0-a1",
+                             "12 tensor digests: all match", "0 of 1 checkpoint,", "0 files, ")),
+         (plural, said))
+
+
+def durability(tools):
+    """Of each command an answer for people and one in JSON; a server's list says the same."""
+    world = tools.world
+    one = tools.names[0]
+    store = ("--store", world.store)
+    target = World()
+    try:
+        target.launch()
+        for side, where in (("a directory", store), ("a server", world.where)):
+            for form in ([], ["--json"]):
+                run = os.path.basename(tools.fresh())
+                into = tools.fresh() if where == store else target.server
+                home = ("--store", tools.fresh()) if where == store else target.where
+                listed = ("--store", into) if where == store else target.where
+                for command, found in (
+                        (["export", one, "--output", tools.fresh(), *where], None),
+                        (["import", tools.path("model"), "--run", run, *home], (run, home)),
+                        (["convert", one, "--output", into, "--dtype", "bf16", *where],
+                         (world.run, listed)),
+                        (["reshard", tools.names[1], "--output", into, "--shards", "3", *where],
+                         (world.run, listed))):
+                    if form and found and into == target.server and command[0] != "import":
+                        command[1] = tools.names[2 if command[0] == "convert" else 3]
+                    code, out, err = world.cli(*command, *form)
+                    said = json.loads(out)["durability"] if form and code == 0 else \
+                        out.strip().rsplit(", ", 1)[-1]
+                    stated = {entry["durability"] for entry in target.listed(*found[1])
+                              if entry["run"] == found[0]} if found else {"local"}
+                    test(f"{command[0]} says {'in JSON ' if form else ''}that what it made is "
+                         f"durable, with {side}",
+                         code == 0 and said == "local" and stated == {"local"},
+                         (command, code, out, err, stated))
+    finally:
+        target.close()
+
+
+# ---- strangers
+
+
+def leaves(value, path=()):
+    """Places of the texts in a JSON document, one of each list."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, path + (key,))
+    elif isinstance(value, list) and value:
+        yield from leaves(value[0], path + (0,))
+    elif isinstance(value, str):
+        yield path
+
+
+def sealed(good, document):
+    """A manifest of these members; those of the summary do not fit its hash any more."""
+    summary = good[:SUMMARY_BYTES]
+    known = json.loads(summary.rstrip().rstrip(b",") + b"}")
+    for key, value in known.items():
+        if document[key] != value:
+            summary = summary.replace(json.dumps(value).encode(),
+                                      json.dumps(document[key]).encode())[:SUMMARY_BYTES]
+    rest = {key: value for key, value in document.items() if key not in known and key != "sha256"}
+    text = summary + json.dumps(rest, separators=(",", ":"))[1:-1].encode() + b","
+    return text + b'"sha256":"' + hashlib.sha256(text).hexdigest().encode() + b'"}\n'
+
+
+def said_by(*arguments):
+    """The exit code, and what both streams would bring to a terminal."""
+    done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, timeout=PATIENCE)
+    return done.returncode, (done.stdout + done.stderr).decode(errors="surrogateescape")
+
+
+def hostile_manifests(tools):
+    world = tools.world
+    store = tools.path("hostile")
+    shutil.copytree(world.store, store)
+    name = tools.names[-1]
+    step, attempt = name.split("@")[1].split("-a")
+    path = os.path.join(store, world.run, f"step-{int(step):08d}-a{int(attempt):04d}",
+                        "manifest.json")
+    with open(path, "rb") as file:
+        good = file.read()
+    document = json.loads(good)
+    for section in FREE:
+        document[section]["note"] = "text"
+    bad, read_through = [], 0
+    for place in leaves(document):
+        changed = inner = copy.deepcopy(document)
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] += EVIL
+        if place[0] in FREE:
+            inner["key" + EVIL] = 1
+        with open(path, "wb") as file:
+            file.write(sealed(good, changed))
+        for command in (["list"], ["show", name], ["verify", name, "--quick"], ["du", name],
+                        ["diff", name, tools.names[0]],
+                        ["export", name, "--force", "--output", tools.path("hostile-export")]):
+            for form in ([], ["--json"]):
+                code, said = said_by(*command, "--store", store, *form)
+                read_through += command[0] == "show" and code == 0
+                if code < 0 or CONTROLS.search(said):
+                    bad.append((place, command, form, code, CONTROLS.findall(said), said[:2000]))
+    test("no control character of a manifest reaches the terminal", not bad, bad[:3])
+    test("though some of those manifests are read and shown", read_through >= 12, read_through)
+
+
+def hostile_names(tools):
+    world = tools.world
+    store = tools.path("named")
+    shutil.copytree(world.store, store)
+    run = os.path.join(store, world.run)
+    shutil.copytree(run, os.path.join(store, "run" + EVIL))
+    first = sorted(glob.glob(os.path.join(run, "step-*")))[0]
+    quarantine = os.path.join(run, "quarantine")
+    os.makedirs(quarantine, exist_ok=True)
+    with open(os.path.join(quarantine, os.path.basename(first)), "w", encoding="utf-8") as file:
+        file.write("a reason" + EVIL)
+    for folder in (run, first, os.path.join(run, "pins"), os.path.join(run, "leases")):
+        os.makedirs(folder, exist_ok=True)
+        with open(os.path.join(folder, "file" + EVIL), "w"):
+            pass
+    bad = []
+    step, attempt = re.match(r"step-0*(\d+)-a0*(\d+)", os.path.basename(first)).groups()
+    name = f"{world.run}@{step}-a{attempt}"
+    for command in (["list"], ["list", "run" + EVIL], ["show", name], ["show", "run" + EVIL],
+                    ["verify", name], ["du"], ["du", name], ["gc", "--dry-run"], ["gc"],
+                    ["prune", world.run, "--keep-last", "2", "--dry-run"], ["pin", name],
+                    ["unpin", name], ["prune", "run" + EVIL, "--keep-last", "2"],
+                    ["show", name + EVIL], ["-" + EVIL], ["list", "--" + EVIL], ["cmd" + EVIL],
+                    ["verify", name, "--dtype" + EVIL], ["list", "--server", "unix:/" + EVIL]):
+        for form in ([], ["--json"]):
+            where = [] if "--server" in command else ["--store", store]
+            code, said = said_by(*command, *where, *form)
+            if code < 0 or CONTROLS.search(said):
+                bad.append((command, form, code, said[:2000]))
+    test("nor one of the name of a run, a file, or what was typed", not bad, bad[:3])
+    code, said = said_by("show", name, "--store", store)
+    test("the reason of a quarantine is told without it",
+         code == 0 and "IN QUARANTINE: a reason?[2J" in said, (code, said[-300:]))
+
+
+def hostile_models(tools):
+    good, bad, count = tools.path("model"), [], 0
+    with open(os.path.join(good, "model.safetensors"), "rb") as file:
+        whole = file.read()
+    with open(os.path.join(good, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    length = struct.unpack("<Q", whole[:8])[0]
+    header = json.loads(whole[8:8 + length])
+    first = next(iter(header))
+    headers = [{**header, first + EVIL: header[first]}, {**header, "more" + EVIL: {
+        "dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}, {**header, first: {
+            **header[first], "dtype": "F32" + EVIL}},
+        {name if name != first else first + EVIL: one for name, one in header.items()}]
+    configs = [{**config, "model_type": "llama" + EVIL}, {**config, "hidden_act": "silu" + EVIL},
+               {**config, "rope_scaling": {"rope_type": "odd" + EVIL}},
+               {**config, "more" + EVIL: "value" + EVIL}]
+    index = {"weight_map": {name: "file" + EVIL for name in header}}
+    for number, (one, other, has_index) in enumerate(
+            [(new, config, False) for new in headers] + [(header, new, False) for new in configs] +
+            [(header, config, True)]):
+        folder = tools.path(f"model{number}{EVIL}")
+        os.mkdir(folder)
+        text = json.dumps(one).encode()
+        with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + whole[8 + length:])
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
+            json.dump(other, file)
+        if has_index:
+            with open(os.path.join(folder, "model.safetensors.index.json"), "w") as file:
+                json.dump(index, file)
+        for form in ([], ["--json"]):
+            store = tools.fresh()
+            code, said = said_by("import", folder, "--run", "evil", "--store", store, *form)
+            count += code != 0
+            if code == 0:
+                said += said_by("show", "evil", "--store", store, *form)[1]
+            if code < 0 or CONTROLS.search(said):
+                bad.append((number, form, code, said[:1000]))
+            shutil.rmtree(store, ignore_errors=True)
+        shutil.rmtree(folder)
+    test("nor one of a model that is imported, or refused", not bad and count >= 8, (count, bad))
+
+
+def main():
+    print(f"# SEED={seed}")
+    tools = Tools()
+    try:
+        tools.prepare()
+        bars(tools)
+        no_bars(tools)
+        durability(tools)
+        hostile_manifests(tools)
+        hostile_names(tools)
+        hostile_models(tools)
+    finally:
+        tools.world.close()
+    end()
+
+
+if __name__ == "__main__":
+    main()
