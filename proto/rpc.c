@@ -11,7 +11,8 @@
  * event at a time, which says that its last answer went out and its next request came, or that no
  * more will come. When the server closes, streams are cancelled at once, whatever the grace.
  *
- * Limits: CALLS_MAX calls in work per server, of them STREAMS_MAX streams (answered ERR_BUSY), and
+ * Limits: CALLS_MAX calls in work per server (answered ERR_BUSY; but every connection may have
+ * CONNECTION_CALLS_SURE, whatever the others do), of them STREAMS_MAX streams, and
  * CONNECTION_CALLS_MAX of one connection (gRPC's clients wait; the others' streams are reset);
  * METADATA_BYTES_MAX of a call (it is cancelled); connections, see rpc.h; of messages, see
  * rpc_wire.h.
@@ -43,7 +44,8 @@
 
 #define CALLS_MAX 1024u
 #define CONNECTION_CALLS_MAX 128u
-#define METADATA_BYTES_MAX 8192 /* a stock client sends some hundred bytes */
+#define CONNECTION_CALLS_SURE 4u /* a rank begins a save, waits for another, and sets a pace */
+#define METADATA_BYTES_MAX 8192  /* a stock client sends some hundred bytes */
 #define STREAMS_MAX 16u
 #define REQUESTED_CALLS 16u /* calls that gRPC may hand us without waiting */
 #define THREADS_MAX 64u
@@ -87,6 +89,7 @@ struct rpc_call {
     grpc_byte_buffer *payload;
     const struct rpc_method *method; /* NULL for the health check */
     ProtobufCMessage *request;
+    int connection; /* its number, see rpc_peers.h */
     int cancelled;
     bool stream;  /* of reflection, and counted */
     bool greeted; /* a stream's initial metadata was sent */
@@ -266,14 +269,10 @@ void rpc_call_who(struct rpc_call *call, char out[RPC_WHO_MAX])
 {
     struct rpc_server *server = call->server;
     struct rpc_peer peer;
-    pthread_mutex_lock(&server->mutex);
-    char *name = call->call ? grpc_call_get_peer(call->call) : NULL;
-    pthread_mutex_unlock(&server->mutex);
-    if (name && rpc_peers_find(&server->peers, &peer, name) == 0)
+    if (rpc_peers_find(&server->peers, &peer, call->connection) == 0)
         snprintf(out, RPC_WHO_MAX, "user %u, process %d", (unsigned)peer.uid, (int)peer.pid);
     else
         snprintf(out, RPC_WHO_MAX, "somebody who has gone");
-    gpr_free(name);
 }
 
 void rpc_call_fail(struct rpc_call *call, int error)
@@ -407,15 +406,37 @@ static void stream_step(struct rpc_call *call)
         call_refuse(call, GRPC_STATUS_UNAVAILABLE, ERR_UNAVAILABLE, "the server is closing");
 }
 
+static int connection_of(grpc_call *call)
+{
+    char *name = grpc_call_get_peer(call);
+    int number = rpc_peers_number(name);
+    gpr_free(name);
+    return number;
+}
+
+/* May a call of that connection be worked on? One peer that holds all there is, say with requests
+ * whose end never comes or streams that it resets, keeps nobody else out. Mutex held. */
+static bool has_room(const struct rpc_server *server, int connection)
+{
+    if (server->num_calls < CALLS_MAX)
+        return true;
+    uint32_t count = 0;
+    for (const struct rpc_call *call = server->calls; call; call = call->next)
+        if (call->connection == connection && ++count == CONNECTION_CALLS_SURE)
+            return false;
+    return true;
+}
+
 /* A new call came: find its method, then receive its request. */
 static void call_arrived(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
     call_request(server);
+    call->connection = connection_of(call->call);
     pthread_mutex_lock(&server->mutex);
     call->stage = STAGE_RECEIVING;
+    bool full = !has_room(server, call->connection);
     call_link(call);
-    bool full = server->num_calls > CALLS_MAX;
     pthread_mutex_unlock(&server->mutex);
     if (full) {
         call_refuse(call, GRPC_STATUS_RESOURCE_EXHAUSTED, ERR_BUSY,

@@ -104,15 +104,18 @@ int rpc_peers_add(struct rpc_peers *peers, int *out, int socket)
     return error;
 }
 
-int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, const char *name)
+int rpc_peers_number(const char *name)
 {
-    int fd;
-    if (sscanf(name, NAME_FORMAT, &fd) != 1)
-        return report_error(ERR_NOT_FOUND, NULL, "%s is no connection of ours", name);
+    int number;
+    return sscanf(name, NAME_FORMAT, &number) == 1 ? number : -1;
+}
+
+int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, int number)
+{
     pthread_mutex_lock(&peers->mutex);
-    const struct rpc_peer *found = find(peers, fd);
+    const struct rpc_peer *found = find(peers, number);
     if (found)
         *out = *found;
     pthread_mutex_unlock(&peers->mutex);
-    return found ? 0 : report_error(ERR_NOT_FOUND, NULL, "%s is no connection of ours", name);
+    return found ? 0 : report_error(ERR_NOT_FOUND, NULL, "connection %d has gone", number);
 }

@@ -33,7 +33,9 @@ void rpc_peers_deinit(struct rpc_peers *peers);
  * caller's; `socket` is closed. ERR_BUSY: there are `max` already; then nothing happened. ERR_IO.
  */
 int rpc_peers_add(struct rpc_peers *peers, int *out, int socket);
-/* Who is, or was, at the other end of the connection that gRPC calls `name`. ERR_NOT_FOUND. */
-int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, const char *name);
+/* The number of the connection that gRPC calls `name`; -1: it is none of ours. */
+int rpc_peers_number(const char *name);
+/* Who is, or was, at the other end of that connection. ERR_NOT_FOUND. */
+int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, int number);
 
 #endif

@@ -2,10 +2,10 @@
  *
  * Goal: another user is turned away at either, also where the socket itself lets everybody in;
  * descriptors that a peer passes are not taken; too many connections are refused; a storm of them
- * leaves nothing open; metadata over the limit is refused, and streams that are reset at once cost
- * no memory; ranks that are there save all the while. Method: the service and the raw client of
- * ckptd_bed.h, so descriptors and memory of the daemon are those of this process, and a peer that
- * makes its HTTP/2 frames by hand. */
+ * leaves nothing open; metadata over the limit is refused, calls that are sent by half keep nobody
+ * else out, and streams that are reset at once cost no memory; ranks that are there save all the
+ * while. Method: the service and the raw client of ckptd_bed.h, so descriptors and memory of the
+ * daemon are those of this process, and a peer that makes its HTTP/2 frames by hand. */
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/descriptors.h"
 #include "tests/unit/http2_bed.h"
@@ -19,6 +19,9 @@
 #define DOORS 2
 #define RESETS (IS_SANITIZED ? 2000u : 50000u) /* which they make very slow */
 #define GROWTH_MIB_MAX 96u                     /* below 2 KiB for each reset */
+#define HOLDERS 9         /* of so many calls they hold more than the server works on, 1024 */
+#define HOLDER_CALLS 128u /* as many as a connection may have open */
+#define CALLS_OVER 5u     /* one more than a connection has for sure */
 #define METHOD "/holdfast.v1.Checkpoint/Hello"
 
 static struct peer peers[1];
@@ -205,21 +208,30 @@ static int open_http2(const struct bed *bed)
     return fd;
 }
 
-/* A call of METHOD with that much metadata more. */
-static bool is_call_answered(const struct bed *bed, size_t metadata_bytes)
+/* A call of METHOD with that much metadata more; `whole`: its message follows. */
+static void send_call(int fd, uint32_t stream, size_t metadata_bytes, bool whole)
 {
     static char value[HTTP2_FRAME_MAX];
     static const uint8_t empty_message[5];
     uint8_t headers[HTTP2_FRAME_MAX];
-    bool silent;
-    int fd = open_http2(bed);
     memset(value, 'x', metadata_bytes);
     value[metadata_bytes] = 0;
     size_t bytes = http2_put_call(headers, METHOD);
     bytes += http2_put_header(headers + bytes, "x-long", value);
-    assert_true(http2_send_frame(fd, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, headers, bytes));
-    http2_send_frame(fd, HTTP2_DATA, HTTP2_END_STREAM, 1, empty_message, sizeof empty_message);
-    bool answered = http2_is_answered(fd, 1, &silent);
+    assert_true(http2_send_frame(fd, HTTP2_HEADERS, HTTP2_END_HEADERS, stream, headers, bytes));
+    if (whole)
+        http2_send_frame(fd, HTTP2_DATA, HTTP2_END_STREAM, stream, empty_message,
+                         sizeof empty_message);
+}
+
+/* The last of `count` calls of a connection of its own; the others are never sent whole. */
+static bool is_call_answered(const struct bed *bed, uint32_t count, size_t metadata_bytes)
+{
+    bool silent;
+    int fd = open_http2(bed);
+    for (uint32_t i = 0; i < count; i++)
+        send_call(fd, 2 * i + 1, metadata_bytes, i == count - 1);
+    bool answered = http2_is_answered(fd, 2 * count - 1, &silent);
     assert_false(silent);
     close(fd);
     return answered;
@@ -229,9 +241,37 @@ static void test_door__long_metadata_is_refused(void **state)
 {
     struct bed *bed = *state;
     open_world(bed);
-    assert_true(is_call_answered(bed, 1000));
-    assert_false(is_call_answered(bed, 9000));
+    assert_true(is_call_answered(bed, 1, 1000));
+    assert_false(is_call_answered(bed, 1, 9000));
     assert_true(save_step(peers, 1, 1));
+    peers_close(peers, 1);
+}
+
+/* Until the last of CALLS_OVER calls of one connection is, or is not, answered. */
+static void await_answered(const struct bed *bed, bool answered)
+{
+    for (int i = 0; i < 500 && is_call_answered(bed, CALLS_OVER, 0) != answered; i++)
+        sleep_ms(10);
+    assert_int_equal(is_call_answered(bed, CALLS_OVER, 0), answered);
+}
+
+static void test_door__half_sent_calls_keep_nobody_else_out(void **state)
+{
+    struct bed *bed = *state;
+    int fds[HOLDERS];
+    open_world(bed);
+    assert_true(is_call_answered(bed, CALLS_OVER, 0));
+    for (int i = 0; i < HOLDERS; i++) {
+        fds[i] = open_http2(bed);
+        for (uint32_t call = 0; call < HOLDER_CALLS; call++)
+            send_call(fds[i], 2 * call + 1, 0, false);
+    }
+    await_answered(bed, false); /* all that there is, is taken */
+    for (uint64_t step = 1; step <= 20; step++)
+        assert_true(save_step(peers, 1, step));
+    for (int i = 0; i < HOLDERS; i++)
+        close(fds[i]);
+    await_answered(bed, true);
     peers_close(peers, 1);
 }
 
@@ -282,6 +322,7 @@ int main(void)
         CASE(test_door__a_storm_of_connections_leaves_nothing),
         CASE(test_door__more_grpc_connections_than_the_limit_are_refused),
         CASE(test_door__long_metadata_is_refused),
+        CASE(test_door__half_sent_calls_keep_nobody_else_out),
         CASE(test_door__streams_that_are_reset_at_once_cost_no_memory),
 #undef CASE
     };
