@@ -14,8 +14,9 @@
  * Limits: CALLS_MAX calls in work per server (answered ERR_BUSY; but every connection may have
  * CONNECTION_CALLS_SURE, whatever the others do), of them STREAMS_MAX streams, and
  * CONNECTION_CALLS_MAX of one connection (gRPC's clients wait; the others' streams are reset);
- * METADATA_BYTES_MAX of a call (it is cancelled); connections, see rpc.h; of messages, see
- * rpc_wire.h.
+ * METADATA_BYTES_MAX of a call (it is cancelled); BUFFER_BYTES_MAX of what is on its way in and out
+ * (beyond, gRPC resets streams, by turns); RPC_BROKEN_MAX requests that one connection did not
+ * finish (it is shut down); connections, see rpc.h; of messages, see rpc_wire.h.
  *
  * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
  * atomic of ours (handover_out, handover_in), which orders our own memory in their eyes. */
@@ -46,6 +47,7 @@
 #define CONNECTION_CALLS_MAX 128u
 #define CONNECTION_CALLS_SURE 4u /* a rank begins a save, waits for another, and sets a pace */
 #define METADATA_BYTES_MAX 8192  /* a stock client sends some hundred bytes */
+#define BUFFER_BYTES_MAX (256u << 20)
 #define STREAMS_MAX 16u
 #define REQUESTED_CALLS 16u /* calls that gRPC may hand us without waiting */
 #define THREADS_MAX 64u
@@ -464,6 +466,7 @@ static void call_received(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
     if (!call->payload) {
+        rpc_peers_blame(&server->peers, call->connection);
         call_refuse(call, GRPC_STATUS_INVALID_ARGUMENT, ERR_INVALID, "the request did not arrive");
         return;
     }
@@ -622,6 +625,27 @@ void rpc_server_close(struct rpc_server *server, uint32_t grace_ms)
     server_end(server);
 }
 
+/* gRPC's server with our limits. It takes whole messages before it looks how long they are, so that
+ * what all connections may buffer has a limit of its own. */
+static grpc_server *create_grpc(void)
+{
+    grpc_resource_quota *quota = grpc_resource_quota_create("holdfast");
+    grpc_resource_quota_resize(quota, BUFFER_BYTES_MAX);
+    grpc_arg args[] = {
+        rpc_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
+        rpc_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
+        rpc_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, CONNECTION_CALLS_MAX),
+        rpc_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
+        {.type = GRPC_ARG_POINTER,
+         .key = GRPC_ARG_RESOURCE_QUOTA,
+         .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
+    };
+    const grpc_channel_args channel_args = {sizeof args / sizeof args[0], args};
+    grpc_server *created = grpc_server_create(&channel_args, NULL);
+    grpc_resource_quota_unref(quota);
+    return created;
+}
+
 int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options)
 {
     CHECK(options->num_threads >= 1 && options->num_threads <= THREADS_MAX);
@@ -644,14 +668,7 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&server->changed, &attr);
     pthread_condattr_destroy(&attr);
-    grpc_arg args[] = {
-        rpc_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
-        rpc_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
-        rpc_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, CONNECTION_CALLS_MAX),
-        rpc_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
-    };
-    grpc_channel_args channel_args = {sizeof args / sizeof args[0], args};
-    server->grpc = grpc_server_create(&channel_args, NULL);
+    server->grpc = create_grpc();
     server->queue = grpc_completion_queue_create_for_next(NULL);
     grpc_server_register_completion_queue(server->grpc, server->queue, NULL);
     grpc_server_start(server->grpc);

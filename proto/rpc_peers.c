@@ -119,3 +119,18 @@ int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, int number)
     pthread_mutex_unlock(&peers->mutex);
     return found ? 0 : report_error(ERR_NOT_FOUND, NULL, "connection %d has gone", number);
 }
+
+void rpc_peers_blame(struct rpc_peers *peers, int number)
+{
+    pthread_mutex_lock(&peers->mutex);
+    struct rpc_peer *found = find(peers, number);
+    bool shut = found && ++found->num_broken == RPC_BROKEN_MAX && is_open(found) &&
+                shutdown(number, SHUT_RDWR) == 0;
+    struct rpc_peer peer = found ? *found : (struct rpc_peer){.fd = -1};
+    pthread_mutex_unlock(&peers->mutex);
+    if (shut)
+        log_warn("rpc",
+                 "closed a connection of user %u, process %d: it began %u requests and did "
+                 "not finish them",
+                 (unsigned)peer.uid, (int)peer.pid, RPC_BROKEN_MAX);
+}

@@ -12,11 +12,14 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#define RPC_BROKEN_MAX 256u /* a client that gives up does so after it has sent its request */
+
 struct rpc_peer {
     int fd;
     ino_t inode; /* of the socket: another one under the same number is another connection */
     uid_t uid;
     pid_t pid;
+    uint32_t num_broken; /* requests that it began and did not finish */
 };
 
 struct rpc_peers {
@@ -37,5 +40,8 @@ int rpc_peers_add(struct rpc_peers *peers, int *out, int socket);
 int rpc_peers_number(const char *name);
 /* Who is, or was, at the other end of that connection. ERR_NOT_FOUND. */
 int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, int number);
+/* Counts a request that did not arrive whole, for a call of that connection which still holds it.
+ * A connection with RPC_BROKEN_MAX of them is shut down. */
+void rpc_peers_blame(struct rpc_peers *peers, int number);
 
 #endif

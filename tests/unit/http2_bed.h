@@ -9,7 +9,8 @@
 
 #define HTTP2_PREFACE "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 #define HTTP2_FRAME_MAX 16384u /* without other settings */
-enum { HTTP2_DATA = 0, HTTP2_HEADERS = 1, HTTP2_RESET = 3, HTTP2_SETTINGS = 4 };
+#define HTTP2_WINDOW 65535     /* likewise */
+enum { HTTP2_DATA = 0, HTTP2_HEADERS = 1, HTTP2_RESET = 3, HTTP2_SETTINGS = 4, HTTP2_WINDOWS = 8 };
 enum { HTTP2_ACK = 1, HTTP2_END_STREAM = 1, HTTP2_END_HEADERS = 4 };
 
 /* False: the server has hung up. */
@@ -103,15 +104,71 @@ static inline bool http2_receive_frame(int fd, uint8_t head[9], uint8_t data[HTT
            (*out_bytes == 0 || http2_receive(fd, data, *out_bytes));
 }
 
+static inline uint32_t http2_number(const uint8_t *four)
+{
+    return (uint32_t)four[0] << 24 | (uint32_t)four[1] << 16 | (uint32_t)four[2] << 8 | four[3];
+}
+
+/* Is it the settings of the server? Then *out_window is what it lets a new stream send. */
+static inline bool http2_is_settings(const uint8_t head[9], const uint8_t *data, size_t bytes,
+                                     int64_t *out_window)
+{
+    enum { INITIAL_WINDOW = 4 };
+    if (head[3] != HTTP2_SETTINGS || (head[4] & HTTP2_ACK) != 0)
+        return false;
+    for (size_t i = 0; i + 6 <= bytes; i += 6)
+        if (data[i] == 0 && data[i + 1] == INITIAL_WINDOW)
+            *out_window = http2_number(data + i + 2);
+    return true;
+}
+
 /* Reads up to the server's settings. */
-static inline bool http2_await_settings(int fd)
+static inline bool http2_await_settings(int fd, int64_t *out_window)
 {
     uint8_t head[9], data[HTTP2_FRAME_MAX];
     size_t bytes;
+    *out_window = HTTP2_WINDOW;
     while (http2_receive_frame(fd, head, data, &bytes))
-        if (head[3] == HTTP2_SETTINGS && (head[4] & HTTP2_ACK) == 0)
+        if (http2_is_settings(head, data, bytes, out_window))
             return true;
     return false;
+}
+
+/* Sends a gRPC message of `claimed` bytes, but for its last `kept`, as fast as the server lets us;
+ * `window` is that of a new stream. Returns how many bytes went before it refused. */
+static inline uint64_t http2_pour(int fd, uint32_t stream, int64_t window, uint32_t claimed,
+                                  uint32_t kept)
+{
+    static uint8_t data[HTTP2_FRAME_MAX];
+    const uint8_t prefix[5] = {0, (uint8_t)(claimed >> 24), (uint8_t)(claimed >> 16),
+                               (uint8_t)(claimed >> 8), (uint8_t)claimed};
+    int64_t of_new = window, of_all = HTTP2_WINDOW, sent = sizeof prefix;
+    uint8_t head[9], byte;
+    size_t bytes;
+    if (!http2_send_frame(fd, HTTP2_DATA, 0, stream, prefix, sizeof prefix))
+        return 0;
+    while (sent < (int64_t)claimed - kept) {
+        int64_t most = window < of_all ? window : of_all;
+        most -= sent;
+        if (most > 0 && recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 1) {
+            most = most < HTTP2_FRAME_MAX ? most : HTTP2_FRAME_MAX;
+            if (!http2_send_frame(fd, HTTP2_DATA, 0, stream, data, (size_t)most))
+                break;
+            sent += most;
+            continue;
+        }
+        if (!http2_receive_frame(fd, head, data, &bytes))
+            break;
+        uint32_t of = http2_number(head + 5);
+        int64_t before = of_new;
+        if (http2_is_settings(head, data, bytes, &of_new))
+            window += of_new - before;
+        else if (head[3] == HTTP2_WINDOWS)
+            *(of == 0 ? &of_all : &window) += http2_number(data);
+        else if (of == stream && (head[3] == HTTP2_RESET || (head[4] & HTTP2_END_STREAM) != 0))
+            break;
+    }
+    return (uint64_t)sent;
 }
 
 /* Reads until the stream ends. True: with a message of the server's; else it was refused, or
@@ -123,9 +180,7 @@ static inline bool http2_is_answered(int fd, uint32_t stream, bool *out_silent)
     bool answered = false;
     *out_silent = false;
     while (http2_receive_frame(fd, head, data, &bytes)) {
-        uint32_t of =
-            (uint32_t)head[5] << 24 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 8 | head[8];
-        if (of != stream)
+        if (http2_number(head + 5) != stream)
             continue;
         answered |= head[3] == HTTP2_DATA && bytes > 0;
         if (head[3] == HTTP2_RESET || (head[4] & HTTP2_END_STREAM) != 0)
