@@ -23,9 +23,8 @@
 #define GROWTH_MIB_MAX 96u
 #define ENDLESS_MIB 1024u
 #define BUFFER_MIB_MAX 384u /* 256 are the limit; it acts a little later */
-#define HOLDERS_MAX 64      /* connections that hold calls; nine suffice for all that there are */
+#define HOLDERS 12          /* connections that hold more calls than there are */
 #define HOLDER_CALLS 128u   /* as many as a connection may have open */
-#define CALLS_SURE 4u       /* as many as a connection has whatever others do */
 #define METHOD "/holdfast.v1.Checkpoint/Hello"
 
 static struct peer peers[1];
@@ -52,8 +51,12 @@ static int connect_to(const struct bed *bed, const char *door)
 /* Closed without a word: gRPC greets a connection that it serves, and the arena waits. */
 static bool is_hung_up(int fd)
 {
+    ssize_t count;
     char byte;
-    return recv(fd, &byte, 1, 0) == 0;
+    do
+        count = recv(fd, &byte, 1, 0);
+    while (count < 0 && errno == EINTR);
+    return count == 0;
 }
 
 /* gRPC closes its ends on threads of its own. */
@@ -228,15 +231,13 @@ static void send_call(int fd, uint32_t stream, size_t metadata_bytes, bool whole
                          sizeof empty_message);
 }
 
-/* The last of `count` calls of a connection of its own; the others are never sent whole. */
-static bool is_call_answered(const struct bed *bed, uint32_t count, size_t metadata_bytes)
+static bool is_call_answered(const struct bed *bed, size_t metadata_bytes)
 {
     bool silent;
     int64_t window;
     int fd = open_http2(bed, &window);
-    for (uint32_t i = 0; i < count; i++)
-        send_call(fd, 2 * i + 1, metadata_bytes, i == count - 1);
-    bool answered = http2_is_answered(fd, 2 * count - 1, &silent);
+    send_call(fd, 1, metadata_bytes, true);
+    bool answered = http2_is_answered(fd, 1, &silent);
     assert_false(silent);
     close(fd);
     return answered;
@@ -246,39 +247,53 @@ static void test_door__long_metadata_is_refused(void **state)
 {
     struct bed *bed = *state;
     open_world(bed);
-    assert_true(is_call_answered(bed, 1, 1000));
-    assert_false(is_call_answered(bed, 1, 9000));
+    assert_true(is_call_answered(bed, 1000));
+    assert_false(is_call_answered(bed, 9000));
     assert_true(save_step(peers, 1, 1));
     peers_close(peers, 1);
 }
 
-/* Is there room for one call more than a connection has for sure? */
-static bool has_room(const struct bed *bed)
+/* A connection that never ends its calls. */
+static int open_holder(const struct bed *bed)
 {
-    return is_call_answered(bed, CALLS_SURE + 1, 0);
+    int64_t window;
+    int fd = open_http2(bed, &window);
+    for (uint32_t call = 0; call < HOLDER_CALLS; call++)
+        send_call(fd, 2 * call + 1, 0, false);
+    return fd;
 }
 
+/* Was a call of that connection ended by the server? */
+static bool is_refused(int fd)
+{
+    uint8_t head[9], data[HTTP2_FRAME_MAX];
+    size_t bytes;
+    while (recv(fd, head, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
+           http2_receive_frame(fd, head, data, &bytes))
+        if (head[3] == HTTP2_HEADERS)
+            return true;
+    return false;
+}
+
+/* All that there is, is taken from the first refusal on: the others stay. */
 static void test_door__half_sent_calls_keep_nobody_else_out(void **state)
 {
     struct bed *bed = *state;
-    int fds[HOLDERS_MAX], count = 0, refused = 0;
-    int64_t window;
+    int fds[HOLDERS], refused = 0;
     open_world(bed);
-    assert_true(has_room(bed));
-    for (; count < HOLDERS_MAX && refused < 3; count++) { /* twice more, for what was let go */
-        fds[count] = open_http2(bed, &window);
-        for (uint32_t call = 0; call < HOLDER_CALLS; call++)
-            send_call(fds[count], 2 * call + 1, 0, false);
-        refused = has_room(bed) ? 0 : refused + 1;
+    for (int i = 0; i < HOLDERS; i++)
+        fds[i] = open_holder(bed);
+    for (int i = 0; i < 1000 && refused == 0; i++) {
+        sleep_ms(10);
+        for (int of = 0; of < HOLDERS; of++)
+            refused += is_refused(fds[of]);
     }
-    assert_int_equal(refused, 3); /* all that there is, is taken */
+    assert_int_not_equal(refused, 0);
     for (uint64_t step = 1; step <= 20; step++)
         assert_true(save_step(peers, 1, step));
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < HOLDERS; i++)
         close(fds[i]);
-    for (int i = 0; i < 500 && !has_room(bed); i++)
-        sleep_ms(10);
-    assert_true(has_room(bed));
+    assert_true(save_step(peers, 1, 21));
     peers_close(peers, 1);
 }
 
@@ -311,7 +326,7 @@ static void test_door__a_peer_that_resets_its_streams_is_cut_off(void **state)
         while (recv(fd, headers + bytes, sizeof headers - bytes, MSG_DONTWAIT) > 0)
             continue; /* so that nobody waits for us */
     }
-    unsigned growth = resident_mib() - before;
+    unsigned after = resident_mib(), growth = after > before ? after - before : 0;
     assert_true(save_step(peers, 1, 2));
     close(fd);
     print_message("# cut off after %u resets, %u MiB more\n", sent, growth);
@@ -332,13 +347,17 @@ static void test_door__a_message_without_end_is_bounded(void **state)
     int fd = open_http2(bed, &window);
     send_call(fd, 1, 0, false);
     uint64_t taken = http2_pour(fd, 1, window, ENDLESS_MIB << 20, 1);
-    unsigned growth = resident_mib() - before;
+    unsigned after = resident_mib(), growth = after > before ? after - before : 0;
     print_message("# %u MiB of %u were taken, %u MiB more\n", (unsigned)(taken >> 20), ENDLESS_MIB,
                   growth);
     assert_in_range(taken, BUFFER_MIB_MAX / 2 << 20, BUFFER_MIB_MAX << 20);
     if (!IS_SANITIZED)
         assert_in_range(growth, 0, BUFFER_MIB_MAX);
-    for (uint64_t step = 2; step <= 10; step++)
+    bool saved = false; /* what has to go may be a rank's call, too: it is busy then */
+    for (int i = 0; i < 500 && !(saved = save_step(peers, 1, 2)); i++)
+        sleep_ms(10);
+    assert_true(saved);
+    for (uint64_t step = 3; step <= 10; step++)
         assert_true(save_step(peers, 1, step));
     close(fd);
     peers_close(peers, 1);

@@ -2,6 +2,7 @@
 #ifndef HOLDFAST_TESTS_HTTP2_BED_H
 #define HOLDFAST_TESTS_HTTP2_BED_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -88,9 +89,17 @@ static inline size_t http2_put_call(uint8_t *out, const char *method)
     return at;
 }
 
+/* On a socket with a time limit any signal ends a call, also that with which the kernel tells a
+ * thread that a ring it once used is gone. */
 static inline bool http2_receive(int fd, uint8_t *out, size_t bytes)
 {
-    return recv(fd, out, bytes, MSG_WAITALL) == (ssize_t)bytes;
+    for (size_t done = 0; done < bytes;) {
+        ssize_t count = recv(fd, out + done, bytes - done, 0);
+        if (count <= 0 && !(count < 0 && errno == EINTR))
+            return false;
+        done += count > 0 ? (size_t)count : 0;
+    }
+    return true;
 }
 
 /* The next frame, its payload in `data`; false: none came. */
