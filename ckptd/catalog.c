@@ -148,7 +148,7 @@ int run_find(struct run **out, struct service *service, const char *name, bool c
         commit_init(&run->machine, 0);
     }
     if (!run)
-        return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "the run \"%.120s\" is not known",
+        return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`", "there is no run \"%.120s\"",
                             name);
     *out = run;
     return fault_raise(&run->unreadable);

@@ -168,19 +168,24 @@ static int keep_best(struct retain_item **sorted, uint32_t count, const struct r
     return 0;
 }
 
+int retain_check(const struct retain_rules *rules)
+{
+    return rules->keep_last > 0 || rules->keep_every > 0 || rules->keep_within > 0 ||
+                   rules->keep_best > 0
+               ? 0
+               : report_error(ERR_INVALID,
+                              "give at least one of keep-last, keep-every, keep-within "
+                              "and keep-best",
+                              "no rule says which checkpoints to keep");
+}
+
 int retain_plan(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
                 uint32_t *out_removed)
 {
-    int error = 0;
+    int error = retain_check(rules);
     *out_removed = 0;
-    if (rules->keep_last == 0 && rules->keep_every == 0 && rules->keep_within == 0 &&
-        rules->keep_best == 0)
-        return report_error(ERR_INVALID,
-                            "give at least one of keep-last, keep-every, keep-within "
-                            "and keep-best",
-                            "no rule says which checkpoints to keep");
-    if (count == 0)
-        return 0;
+    if (error != 0 || count == 0)
+        return error;
     struct retain_item **sorted = calloc(count, sizeof(struct retain_item *));
     if (sorted == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a plan of %u checkpoints", count);

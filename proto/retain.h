@@ -51,6 +51,8 @@ struct retain_item {
     unsigned reasons; /* result: enum retain_reason, or-ed; 0: it goes */
 };
 
+/* ERR_INVALID: there is no rule. */
+int retain_check(const struct retain_rules *rules);
 /* Fills `reasons` of all checkpoints of one run, in any order; *out_removed is how many go.
  * ERR_INVALID: no rule was given; keep_best without a metric anywhere. ERR_DENIED: more than half
  * of the checkpoints would go and may_remove_most is false; the reasons are filled all the same. */

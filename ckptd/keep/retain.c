@@ -375,7 +375,9 @@ void retain_prune(struct service *service, struct rpc_call *call,
                                  .keep_best = request->keep_best,
                                  .best_is_highest = request->best_is_highest,
                                  .may_remove_most = request->may_remove_most};
-    int error = service_check_open(service);
+    int error = retain_check(&rules);
+    if (error == 0)
+        error = service_check_open(service);
     if (error == 0)
         error = run_find(&run, service, request->run, false);
     if (error == 0)
@@ -393,7 +395,7 @@ void retain_after_commit(struct run *run)
                                  .keep_best = (uint32_t)config->retain_best,
                                  .best_is_highest = strcmp(config->retain_order, "highest") == 0,
                                  .may_remove_most = config->retain_most};
-    if (!rules.keep_last && !rules.keep_every && !rules.keep_within && !rules.keep_best)
+    if (retain_check(&rules) != 0)
         return;
     run->retain_again = run->pruning != NULL;
     if (!run->pruning && !run->service->draining &&

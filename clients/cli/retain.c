@@ -73,7 +73,8 @@ static int parse_rules(struct retain_rules *out, const struct cli *cli)
                                  .keep_best = (uint32_t)cli->keep_best,
                                  .best_is_highest = strcmp(cli->best, "highest") == 0,
                                  .may_remove_most = cli->may_remove_most};
-    return parse_span(&out->keep_within, cli->keep_within);
+    int error = parse_span(&out->keep_within, cli->keep_within);
+    return error != 0 ? error : retain_check(out);
 }
 
 /* A run, without a step. */

@@ -246,8 +246,7 @@ int store_need_run(struct storage *store, const char *run)
     struct sought sought = {.run = run};
     int error = storage_list(store, "", visit_sought, &sought);
     if (error == 0 && !(sought.is_found && shard_run_is_valid(run)))
-        error =
-            report_error(ERR_NOT_FOUND, "see `ckpt-cli list`", "the store has no run '%s'", run);
+        error = report_error(ERR_NOT_FOUND, "see `ckpt-cli list`", "there is no run \"%s\"", run);
     return error;
 }
 

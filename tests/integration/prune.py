@@ -70,6 +70,11 @@ def through_a_server(world):
          f"{DIRECTORY.format(run, 2, newest[2])} is not pinned\n" in err, (code, out, err))
     code, out, err = world.cli("prune", run, *server)
     test("no rule is an error", code == 2 and "no rule" in err, (code, err))
+    said = [world.cli("prune", "nobody", *where, "--keep-last", 1)
+            for where in (server, ("--store", world.store))]
+    test("an unknown run is named, in the same words by a server and by a directory",
+         [code for code, _, _ in said] == [66, 66] and said[0][2] == said[1][2] and
+         "there is no run \"nobody\"" in said[0][2], said)
     code, out, err = world.cli("prune", run, *server, "--keep-within", "7 parsecs")
     test("a span that is none is an error", code == 2 and "7 parsecs" in err, (code, err))
     code, out, err = world.cli("prune", run, "--store", world.store, "--keep-last", 2)
