@@ -23,7 +23,7 @@ TRAIN_MIB = MIB // 2
 # A segment of the size of a tensor's part, so that an image wastes little; two images per rank.
 CKPTD = ("--memory.segment_bytes", "64MiB", "--storage.usable_fraction", "1.0")
 PERSIST_GOAL, LOAD_GOAL, LOAD_FIO_GOAL, LOST_GOAL = 5, 3, 0.9, 0.1
-OURS = "holdfast"
+OURS, LEAST = "holdfast", "least"
 
 
 class Job:
@@ -159,9 +159,14 @@ LOAD_CANDIDATES = {"torch_save": [{"mmap": False}, {"mmap": True}]}
 
 # ---- rows ----
 
-def limit(fio_rates, theirs, share=1.0):
-    """What the disk allows: `share` of fio's rate as a multiple of the peer's."""
-    return share * statistics.median(fio_rates) / statistics.median(theirs)
+def limit(bounds, theirs, share=1.0):
+    """What the machine allows, as a multiple of the peer's: `share` of fio's rate, say."""
+    return share * statistics.median(bounds) / statistics.median(theirs)
+
+
+def middle(measure, rounds=3):
+    """One sample on a disk that others use too."""
+    return statistics.median(measure() for _ in range(rounds))
 
 
 def versions(job):
@@ -234,12 +239,13 @@ def load_row(bench, name, reader, job, run, peer, path):
     job.check()
 
     def our_rate():
-        ours.append(job.gb / reader.load(job, run))
+        ours.append(middle(lambda: job.gb / reader.load(job, run)))
         return ours[-1]
 
     def their_rate():
-        disk.append(fio(bench, "read", MIB, files=files, name="cold")["rate"] / 1e9)
-        return job.gb / job.load(peer, path, **settings)
+        disk.append(middle(
+            lambda: fio(bench, "read", MIB, files=files, name="cold")["rate"] / 1e9))
+        return middle(lambda: job.gb / job.load(peer, path, **settings))
 
     row = bench.pairs(name, "GB/s", our_rate, their_rate,
                       direction="higher", goal=LOAD_GOAL)
@@ -291,13 +297,20 @@ def row_peer_reshard_dcp(bench):
 def lost_row(bench, peer):
     _, server, _ = bench.start_ckptd("lost", "--memory.pool_bytes", "2GiB", *CKPTD)
     with Job(bench, "lost", 1, TRAIN_MIB, server, "lost") as job:
-        job.lost(OURS)  # the first of each makes memory, plans and helper processes
-        job.lost(peer)
-        row = bench.pairs(f"peer_lost_{peer}", "s", lambda: job.lost(OURS),
-                          lambda: job.lost(peer),
+        for saver in OURS, peer, LEAST:  # the first makes memory, plans and helper processes
+            job.lost(saver)
+        least = []
+
+        def theirs():
+            least.append(job.lost(LEAST))
+            return job.lost(peer)
+
+        row = bench.pairs(f"peer_lost_{peer}", "s", lambda: job.lost(OURS), theirs,
                           direction="lower", goal=LOST_GOAL)
         pinned = "" if job.versions["cuda"] else "no CUDA: no pinned staging; "
         row.note = (f"{TRAIN_MIB} MiB, one rank of one thread, {os.cpu_count() - 1} cores free; "
+                    f"a bare copy and write lose {statistics.median(least):.3f} s, "
+                    f"{limit(least, row.reference):.2f} of the peer's; "
                     f"{pinned}{versions(job)}")
         return row
 

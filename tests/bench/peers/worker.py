@@ -51,7 +51,8 @@ class Worker:
         self.savers = {}
         self.makers = {
             "holdfast": lambda _state: self.holdfast,
-            "dcp": savers.Dcp, "torch_save": savers.TorchSave, "safetensors": savers.Safetensors,
+            "least": savers.Least, "dcp": savers.Dcp, "torch_save": savers.TorchSave,
+            "safetensors": savers.Safetensors,
             "dcp_async_thread": lambda state, **more: savers.DcpAsync(state, "thread", **more),
             "dcp_async_process": lambda state, **more: savers.DcpAsync(state, "process", **more)}
         self.left, self.right = torch.rand(EDGE, EDGE), torch.rand(EDGE, EDGE)
