@@ -35,7 +35,7 @@ void rpc_peers_deinit(struct rpc_peers *peers)
     free(peers->list);
 }
 
-static bool is_open(const struct rpc_peer *peer)
+static bool peer_is_open(const struct rpc_peer *peer)
 {
     struct stat status;
     return fstat(peer->fd, &status) == 0 && S_ISSOCK(status.st_mode) &&
@@ -46,7 +46,7 @@ static void drop_ended(struct rpc_peers *peers)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < peers->count; i++)
-        if (is_open(&peers->list[i]))
+        if (peer_is_open(&peers->list[i]))
             peers->list[kept++] = peers->list[i];
     peers->count = kept;
 }
@@ -124,7 +124,7 @@ void rpc_peers_blame(struct rpc_peers *peers, int number)
 {
     pthread_mutex_lock(&peers->mutex);
     struct rpc_peer *found = find(peers, number);
-    bool shut = found && ++found->num_broken == RPC_BROKEN_MAX && is_open(found) &&
+    bool shut = found && ++found->num_broken == RPC_BROKEN_MAX && peer_is_open(found) &&
                 shutdown(number, SHUT_RDWR) == 0;
     struct rpc_peer peer = found ? *found : (struct rpc_peer){.fd = -1};
     pthread_mutex_unlock(&peers->mutex);
