@@ -221,7 +221,7 @@ static int start_thread(struct uring_engine *engine)
         return 0;
     }
     errno = number;
-    return report_errno(ERR_BUSY, "could not start the io_uring thread", NULL);
+    return report_errno(ERR_MEMORY, "could not start the io_uring thread", NULL);
 }
 
 /* Raises the soft limit of locked memory, which rings and registered buffers count against, to the

@@ -80,7 +80,7 @@ int workers_open(struct workers **out, uint32_t num_threads, const char *thread_
     if (number != 0) {
         workers_close(workers);
         errno = number;
-        return report_errno(ERR_BUSY, "could not start a storage thread", thread_name);
+        return report_errno(ERR_MEMORY, "could not start a storage thread", thread_name);
     }
     *out = workers;
     return 0;

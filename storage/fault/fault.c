@@ -88,7 +88,7 @@ static int start_thread(struct fault *fault)
     if (number == 0)
         return 0;
     errno = number;
-    return report_errno(ERR_BUSY, "could not start the thread of the fault wrapper", NULL);
+    return report_errno(ERR_MEMORY, "could not start the thread of the fault wrapper", NULL);
 }
 
 static int fault_open(struct storage **out, const char *where,
