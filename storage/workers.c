@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct workers {
     void (*perform)(struct storage_request *request);
@@ -79,8 +80,9 @@ int workers_open(struct workers **out, uint32_t num_threads, const char *thread_
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (number != 0) {
         workers_close(workers);
-        errno = number;
-        return report_errno(ERR_MEMORY, "could not start a storage thread", thread_name);
+        return report_error(ERR_MEMORY, "free memory, or raise the limit of processes",
+                            "could not start a storage thread: %s: %s", thread_name,
+                            strerror(number));
     }
     *out = workers;
     return 0;
