@@ -13,7 +13,7 @@
  *
  * Limits: CALLS_MAX calls in work per server (answered ERR_BUSY; but every connection may have
  * CONNECTION_CALLS_SURE, whatever the others do), of them STREAMS_MAX streams, and
- * CONNECTION_CALLS_MAX of one connection (gRPC's clients wait; the others' streams are reset);
+ * CONNECTION_CALLS_MAX of one connection (gRPC's clients wait; another's connection is closed);
  * METADATA_BYTES_MAX of a call (it is cancelled); BUFFER_BYTES_MAX of what is on its way in and out
  * (beyond, gRPC resets streams, by turns); RPC_BROKEN_MAX requests that one connection did not
  * finish (it is shut down); connections, see rpc.h; of messages, see rpc_wire.h.
@@ -45,7 +45,7 @@
 
 #define CALLS_MAX 1024u
 #define CONNECTION_CALLS_MAX 128u
-#define CONNECTION_CALLS_SURE 4u /* a rank begins a save, waits for another, and sets a pace */
+#define CONNECTION_CALLS_SURE 4u /* a rank begins a save while it waits for another */
 #define METADATA_BYTES_MAX 8192  /* a stock client sends some hundred bytes */
 #define BUFFER_BYTES_MAX (256u << 20)
 #define STREAMS_MAX 16u
