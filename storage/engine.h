@@ -16,6 +16,7 @@
 #include "storage/storage.h"
 
 #include <errno.h>
+#include <pthread.h>
 
 #define ENGINE_DEPTH_DEFAULT 32u
 #define ENGINE_DEPTH_MAX 4096u
@@ -66,6 +67,10 @@ bool storage_name_is_valid(const char *name, size_t length);
 void engine_thread_priority(uint16_t priority);
 /* What the disk below `fd` makes of a priority: text that continues a description; "" for 0. */
 void engine_priority_describe(char *out, size_t size, int fd, uint16_t priority);
+
+/* Starts a thread with all signals blocked: they are the business of the program's own threads.
+ * `name` has at most 15 characters. ERR_MEMORY. */
+int engine_thread_start(pthread_t *out, const char *name, void *(*run)(void *), void *argument);
 
 /* A fixed set of threads that carry out requests: perform() sets the result, then done() runs. */
 struct workers;

@@ -17,7 +17,6 @@
 
 #include <liburing.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,21 +208,6 @@ static void *run_ring(void *argument)
     }
 }
 
-static int start_thread(struct uring_engine *engine)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int number = pthread_create(&engine->thread, NULL, run_ring, engine);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (number == 0) {
-        pthread_setname_np(engine->thread, "hf-uring");
-        return 0;
-    }
-    errno = number;
-    return report_errno(ERR_MEMORY, "could not start the io_uring thread", NULL);
-}
-
 /* Raises the soft limit of locked memory, which rings and registered buffers count against, to the
  * hard one. True when that changed it. */
 static bool raise_memlock(void)
@@ -263,7 +247,7 @@ static int uring_open(struct engine **out, const struct storage_options *options
         goto close_event;
     }
     snprintf(engine->text, sizeof(engine->text), "io_uring, depth %u", depth);
-    error = start_thread(engine);
+    error = engine_thread_start(&engine->thread, "hf-uring", run_ring, engine);
     if (error != 0)
         goto exit_ring;
     *out = &engine->base;

@@ -52,6 +52,20 @@ static void *run_worker(void *argument)
     return NULL;
 }
 
+int engine_thread_start(pthread_t *out, const char *name, void *(*run)(void *), void *argument)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int number = pthread_create(out, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (number != 0)
+        return report_error(ERR_MEMORY, "free memory, or raise the limit of processes",
+                            "could not start a storage thread: %s: %s", name, strerror(number));
+    pthread_setname_np(*out, name);
+    return 0;
+}
+
 int workers_open(struct workers **out, uint32_t num_threads, const char *thread_name,
                  void (*perform)(struct storage_request *request))
 {
@@ -64,28 +78,17 @@ int workers_open(struct workers **out, uint32_t num_threads, const char *thread_
     pthread_mutex_init(&workers->mutex, NULL);
     pthread_mutex_init(&workers->done_mutex, NULL);
     pthread_cond_init(&workers->wake, NULL);
-    /* Signals are the business of the program's own threads. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int number = 0;
-    while (workers->num_threads < num_threads && number == 0) {
-        pthread_t *thread = &workers->threads[workers->num_threads];
-        number = pthread_create(thread, NULL, run_worker, workers);
-        if (number == 0) {
-            pthread_setname_np(*thread, thread_name);
-            workers->num_threads++;
-        }
+    int error = 0;
+    while (workers->num_threads < num_threads && error == 0) {
+        error = engine_thread_start(&workers->threads[workers->num_threads], thread_name,
+                                    run_worker, workers);
+        workers->num_threads += error == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (number != 0) {
+    if (error != 0)
         workers_close(workers);
-        return report_error(ERR_MEMORY, "free memory, or raise the limit of processes",
-                            "could not start a storage thread: %s: %s", thread_name,
-                            strerror(number));
-    }
-    *out = workers;
-    return 0;
+    else
+        *out = workers;
+    return error;
 }
 
 void workers_submit(struct workers *workers, struct storage_request *request)

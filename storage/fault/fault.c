@@ -15,7 +15,6 @@
 #include "storage/fault/fault.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,15 +79,7 @@ static int start_thread(struct fault *fault)
     pthread_cond_init(&fault->idle, NULL);
     pthread_mutex_init(&fault->mutex, NULL);
     pthread_mutex_init(&fault->names_mutex, NULL);
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int number = pthread_create(&fault->thread, NULL, fault_run, fault);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (number == 0)
-        return 0;
-    errno = number;
-    return report_errno(ERR_MEMORY, "could not start the thread of the fault wrapper", NULL);
+    return engine_thread_start(&fault->thread, "hf-fault", fault_run, fault);
 }
 
 static int fault_open(struct storage **out, const char *where,
