@@ -129,6 +129,8 @@ int main(int argc, char **argv)
         error = service_open(&service, &config);
     if (error != 0)
         return fail(error);
+    if (storage_forbid_rings() != 0) /* its storage is open */
+        log_warn("ckptd", "further io_uring is not forbidden: %s", report_line());
     notify("READY=1");
     int code = serve(service, &config, &signals);
     service_close(service);

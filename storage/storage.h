@@ -225,6 +225,10 @@ void storage_release(struct storage *storage, struct storage_hold *hold); /* NUL
 int storage_find_holder(struct storage *storage, const char *key);
 int storage_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
 const char *storage_describe(struct storage *storage);
+/* From here on the process makes no io_uring any more, in whatever thread (seccomp(2)); those that
+ * it has go on. What it starts inherits that and gains no rights (no_new_privs). A `local` that is
+ * opened later takes threads. ERR_DENIED: the kernel has no such filters. */
+int storage_forbid_rings(void);
 /* One request, waited for. Not for the hot path. */
 int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
                      uint64_t offset, void *data, uint32_t bytes);

@@ -14,15 +14,14 @@
  * The completion queue cannot overflow: it has twice as many places as there are entries, and
  * entries are the depth and the eventfd's read. */
 #include "storage/engine.h"
+#include "storage/ring.h"
 
-#include <liburing.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -208,17 +207,6 @@ static void *run_ring(void *argument)
     }
 }
 
-/* Raises the soft limit of locked memory, which rings and registered buffers count against, to the
- * hard one. True when that changed it. */
-static bool raise_memlock(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
-        return false;
-    limit.rlim_cur = limit.rlim_max;
-    return setrlimit(RLIMIT_MEMLOCK, &limit) == 0;
-}
-
 static int uring_open(struct engine **out, const struct storage_options *options)
 {
     uint32_t depth = options->queue_depth ? options->queue_depth : ENGINE_DEPTH_DEFAULT;
@@ -237,9 +225,7 @@ static int uring_open(struct engine **out, const struct storage_options *options
         error = report_errno(ERR_BUSY, "could not make an eventfd", NULL);
         goto free_engine;
     }
-    int result = io_uring_queue_init(depth + 1, &engine->ring, 0);
-    if (result == -ENOMEM && raise_memlock())
-        result = io_uring_queue_init(depth + 1, &engine->ring, 0);
+    int result = ring_open(&engine->ring, depth + 1);
     if (result < 0) {
         errno = -result;
         error = report_errno(storage_code_of_errno(-result), "the system refused io_uring",
@@ -291,7 +277,7 @@ static int uring_register_buffers(struct engine *base, const struct iovec *buffe
     memcpy(engine->buffers, buffers, count * sizeof(*buffers));
     engine->num_buffers = count;
     int result = io_uring_register_buffers(&engine->ring, buffers, count);
-    if (result == -ENOMEM && raise_memlock())
+    if (result == -ENOMEM && ring_raise_memlock())
         result = io_uring_register_buffers(&engine->ring, buffers, count);
     if (result == 0) {
         atomic_store_explicit(&engine->registered, true, memory_order_release);

@@ -15,6 +15,7 @@ import glob
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -420,18 +421,47 @@ def imported(world):
          os.listdir(os.path.join(world.store, "first", "leases")) == [])
 
 
+def filters_of(task):
+    with open(f"{task}/status") as file:
+        found = re.search(r"^Seccomp_filters:\s*(\d+)", file.read(), re.M)
+    return found and int(found[1])
+
+
+def makes_no_more_rings(world):
+    name = "every thread of ckptd has given up making rings"
+    tasks = glob.glob(f"/proc/{world.process.pid}/task/*")
+    if filters_of("/proc/self") is None:
+        skip([name], "the kernel does not tell")
+        return
+    expected = filters_of("/proc/self") + 1
+    found = [filters_of(task) for task in tasks]
+    test(name, len(found) > 3 and set(found) == {expected}, (found, world.log()))
+
+
+def stopped_import(world):
+    """An import of which some shards are there, and no checkpoint yet: its name, the tool."""
+    for number in range(10):
+        name = f"slow{number}"
+        tool = world.importing(name)
+        world.wait_until(lambda: len(world.shards(name)) > 0 or tool.poll() is not None)
+        tool.send_signal(signal.SIGSTOP)
+        if not world.is_listed(name):
+            return name, tool
+        tool.send_signal(signal.SIGCONT)  # it was over too soon
+        tool.communicate(timeout=60)
+    raise AssertionError("ten imports were over before they could be stopped")
+
+
 def beside_gc(world):
     """The tool is stopped in the middle, and rubbish is collected."""
-    tool = world.importing("slow")
-    world.wait_until(lambda: len(world.shards("slow")) > 0 or tool.poll() is not None)
-    tool.send_signal(signal.SIGSTOP)
+    name, tool = stopped_import(world)
     rubbish = os.path.join(world.store, world.run, "step-00000900-a0001")
     os.mkdir(rubbish)
     open(os.path.join(rubbish, "shard-00001-of-00001.safetensors"), "w").close()
-    before = world.shards("slow")
+    before = world.shards(name)
     found = world.gc()
-    same = sorted(before) == sorted(world.shards("slow"))
-    second = world.importing("slow")
+    same = sorted(before) == sorted(world.shards(name))
+    second = world.importing(name)
     _, err = second.communicate(timeout=60)
     tool.send_signal(signal.SIGCONT)
     _, said = tool.communicate(timeout=60)
@@ -441,7 +471,7 @@ def beside_gc(world):
     test("and nothing of the import", same and before)
     test("a second import of the name is refused", second.returncode == 74 and
          ("somebody else" in err or "another name" in err), (second.returncode, err))
-    test("the first comes to its end", tool.returncode == 0 and world.verifies("slow") is True,
+    test("the first comes to its end", tool.returncode == 0 and world.verifies(name) is True,
          said)
 
 
@@ -520,6 +550,7 @@ def main():
         world.make_model()
         world.launch()
         world.save((1, 2))
+        makes_no_more_rings(world)
         same_answers(world)
         imported(world)
         beside_gc(world)

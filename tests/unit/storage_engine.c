@@ -8,6 +8,7 @@
 #include "tests/unit/storage_bed.h"
 
 #include "storage/engine.h"
+#include "storage/ring.h"
 
 #include <fcntl.h>
 #include <linux/ioprio.h>
@@ -298,6 +299,69 @@ static void test_uring__raises_the_soft_limit_of_locked_memory(void **state)
     expect_of_child(*state, (struct rlimit){0, 2 * BUFFER_BYTES}, "1 fixed buffers");
 }
 
+/* ---- what a ring may do ---- */
+
+static int result_of_entry(struct io_uring *ring, unsigned op)
+{
+    struct io_uring_sqe *entry = io_uring_get_sqe(ring);
+    struct io_uring_cqe *completion;
+    CHECK(entry != NULL);
+    io_uring_prep_rw((int)op, entry, -1, NULL, 0, 0);
+    assert_true(io_uring_submit_and_wait(ring, 1) >= 0);
+    assert_int_equal(io_uring_peek_cqe(ring, &completion), 0);
+    int result = completion->res;
+    io_uring_cqe_seen(ring, completion);
+    return result;
+}
+
+static void test_uring__what_the_engine_does_not_need_is_forbidden_to_its_ring(void **state)
+{
+    (void)state;
+    struct io_uring ring;
+    int files[1] = {STDIN_FILENO};
+    assert_int_equal(ring_open(&ring, 4), 0);
+    for (unsigned op = 0; op < IORING_OP_LAST; op++) {
+        bool is_needed = op == IORING_OP_READ || op == IORING_OP_READ_FIXED ||
+                         op == IORING_OP_WRITE || op == IORING_OP_WRITE_FIXED ||
+                         op == IORING_OP_FSYNC;
+        if ((result_of_entry(&ring, op) == -EACCES) == is_needed)
+            fail_msg("operation %u is %s", op, is_needed ? "forbidden" : "permitted");
+    }
+    assert_int_equal(io_uring_register_files(&ring, files, 1), -EACCES);
+    assert_int_equal(io_uring_register_eventfd(&ring, STDIN_FILENO), -EACCES);
+    io_uring_queue_exit(&ring);
+}
+
+static void write_after_rings_are_forbidden(struct bed *bed)
+{
+    unsigned char *data = bed_buffer(STORAGE_ALIGN);
+    struct engine *engine, *later;
+    open_file(bed, "file", STORAGE_ALIGN);
+    if (engine_uring.open(&engine, &(struct storage_options){0}) != 0)
+        _exit(2);
+    if (storage_forbid_rings() != 0)
+        _exit(3);
+    if (engine_uring.open(&later, &(struct storage_options){0}) != ERR_DENIED)
+        _exit(4);
+    struct storage_request request = request_of(bed, STORAGE_WRITE, 0, data, STORAGE_ALIGN);
+    engine->ops->submit(engine, &request);
+    bed_wait_for(&bed->wait, 1);
+    _exit(request.error == 0 ? 0 : 5);
+}
+
+static void test_uring__once_forbidden_no_ring_is_made_and_the_old_ones_go_on(void **state)
+{
+    struct bed *bed = *state;
+    int status;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        write_after_rings_are_forbidden(bed);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* ---- priorities ---- */
 
 /* The kernel alone knows a class 7, and refuses it: so what it refuses has reached it. */
@@ -366,6 +430,10 @@ int main(void)
          test_uring__works_unregistered_when_locking_memory_is_refused, setup, teardown, NULL},
         {"test_uring__raises_the_soft_limit_of_locked_memory",
          test_uring__raises_the_soft_limit_of_locked_memory, setup, teardown, NULL},
+        {"test_uring__what_the_engine_does_not_need_is_forbidden_to_its_ring",
+         test_uring__what_the_engine_does_not_need_is_forbidden_to_its_ring, NULL, NULL, NULL},
+        {"test_uring__once_forbidden_no_ring_is_made_and_the_old_ones_go_on",
+         test_uring__once_forbidden_no_ring_is_made_and_the_old_ones_go_on, setup, teardown, NULL},
         cmocka_unit_test(test_engine__limits_are_refused_by_name),
         cmocka_unit_test(test_engine_advance__counts_until_the_end),
         cmocka_unit_test(test_engine_advance__direct_transfers_continue_aligned),

@@ -1,0 +1,89 @@
+/* ring.c - io_uring is a large part of the kernel: a process that was taken over through what it
+ * reads should find no more of it than the storage uses. So a ring is restricted before it can be
+ * used, and once the storage is open a program may give up making others. */
+#include "storage/ring.h"
+
+#include "storage/storage.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static struct io_uring_restriction of_entry(unsigned char op)
+{
+    return (struct io_uring_restriction){.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = op};
+}
+
+static struct io_uring_restriction of_register(unsigned char op)
+{
+    return (struct io_uring_restriction){.opcode = IORING_RESTRICTION_REGISTER_OP,
+                                         .register_op = op};
+}
+
+/* The shared liburing 2.3 declares functions for these two registrations, and lacks them. */
+static int call_register(struct io_uring *ring, unsigned what, void *argument, unsigned count)
+{
+    long result = syscall(SYS_io_uring_register, ring->ring_fd, what, argument, count);
+    return result < 0 ? -errno : 0;
+}
+
+static int restrict_and_enable(struct io_uring *ring)
+{
+    struct io_uring_restriction allowed[] = {
+        of_entry(IORING_OP_READ),
+        of_entry(IORING_OP_READ_FIXED),
+        of_entry(IORING_OP_WRITE),
+        of_entry(IORING_OP_WRITE_FIXED),
+        of_entry(IORING_OP_FSYNC),
+        of_register(IORING_REGISTER_BUFFERS),
+        of_register(IORING_REGISTER_BUFFERS_UPDATE),
+    };
+    unsigned count = sizeof(allowed) / sizeof(allowed[0]);
+    int result = call_register(ring, IORING_REGISTER_RESTRICTIONS, allowed, count);
+    return result < 0 ? result : call_register(ring, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
+}
+
+int ring_open(struct io_uring *out, unsigned entries)
+{
+    int result = io_uring_queue_init(entries, out, IORING_SETUP_R_DISABLED);
+    if (result == -ENOMEM && ring_raise_memlock())
+        result = io_uring_queue_init(entries, out, IORING_SETUP_R_DISABLED);
+    if (result < 0)
+        return result;
+    result = restrict_and_enable(out);
+    if (result < 0)
+        io_uring_queue_exit(out);
+    return result < 0 ? result : 0;
+}
+
+bool ring_raise_memlock(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+        return false;
+    limit.rlim_cur = limit.rlim_max;
+    return setrlimit(RLIMIT_MEMLOCK, &limit) == 0;
+}
+
+int storage_forbid_rings(void)
+{
+    /* Its number is the same on every architecture but alpha and mips. */
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
+    /* Of all threads; and without what the filter would otherwise cost the CPU's speculation. */
+    unsigned long flags = SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0)
+        return 0;
+    return report_errno(ERR_DENIED, "could not install a seccomp filter", "io_uring_setup");
+}
