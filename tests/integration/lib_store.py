@@ -66,13 +66,17 @@ class World:
         self.process = None
         self.run = None
 
-    def launch(self, *options, before=(), **popen):
-        """A ckptd that answers; `before`: a command that gives it other limits."""
+    def spawn(self, *options, before=(), **popen):
+        """A ckptd; `before`: a command that gives it other limits."""
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self.process = subprocess.Popen(
                 [*before, self.ckptd, "--listen", self.server, "--store", self.store,
                  "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB", *options],
                 stderr=log, **popen)
+
+    def launch(self, *options, before=(), **popen):
+        """One that answers."""
+        self.spawn(*options, before=before, **popen)
         deadline = time.monotonic() + PATIENCE
         while self.cli("health", *self.where)[0] != 0:
             assert self.process.poll() is None and time.monotonic() < deadline, self.log()
@@ -124,14 +128,18 @@ class World:
     def steps(self):
         return sorted(entry["step"] for entry in self.listed())
 
+    def verify_one(self, entry):
+        name = f"{entry['run']}@{entry['step']}-a{entry['attempt']}"
+        code, out, err = self.cli("verify", "--store", self.store, name)
+        return code, f"{name}: exit {code}: {out}{err}"
+
     def all_verify(self):
         """What does not, among those listed."""
         bad = []
         for entry in self.listed():
-            name = f"{entry['run']}@{entry['step']}-a{entry['attempt']}"
-            code, out, err = self.cli("verify", "--store", self.store, name)
+            code, said = self.verify_one(entry)
             if code != 0:
-                bad.append(name + ": " + out + err)
+                bad.append(said)
         return bad
 
     def tombstones(self):
