@@ -304,12 +304,22 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
 
 /* ---- what was done ---- */
 
+/* Would the plan be refused? As retain_plan does. */
+static bool needs_most(const struct cli *cli, const struct outcomes *outcomes)
+{
+    size_t going = 0;
+    for (size_t i = 0; i < outcomes->count; i++)
+        going += outcomes->list[i].reasons == 0;
+    return cli->is_dry_run && !cli->may_remove_most && going > outcomes->count / 2;
+}
+
 static void print_json(const struct cli *cli, const char *run, const struct outcomes *outcomes)
 {
     char reasons[128];
     printf("{\"run\": ");
     text_json(stdout, run);
-    printf(", \"dry_run\": %s, \"checkpoints\": [", cli->is_dry_run ? "true" : "false");
+    printf(", \"dry_run\": %s, \"needs_most\": %s, \"checkpoints\": [",
+           cli->is_dry_run ? "true" : "false", needs_most(cli, outcomes) ? "true" : "false");
     for (size_t i = 0; i < outcomes->count; i++) {
         const struct outcome *outcome = &outcomes->list[i];
         printf("%s\n  {\"step\": %llu, \"attempt\": %llu, \"bytes\": %llu, \"plan\": \"%s\", "
@@ -349,6 +359,8 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
     printf("%zu of %s, %s, %s\n", count, text_count(outcomes->count, "checkpoint").text,
            text_bytes(size, sizeof size, bytes),
            cli->is_dry_run ? "to be removed; nothing was touched" : "removed");
+    if (needs_most(cli, outcomes))
+        printf("more than half: without --most nothing will be removed\n");
 }
 
 /* Nothing to be sorry about, or the first thing that went wrong. */

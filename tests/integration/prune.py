@@ -32,7 +32,13 @@ def through_a_server(world):
     code, out, err = world.cli("prune", run, *server, "--keep-last", 3)
     test("more than half is refused", code == 74 and "more than half" in err, (code, out, err))
     code, out, _ = world.cli("prune", run, *server, "--keep-last", 3, "--dry-run", "--json")
-    plan = {entry["step"]: entry["plan"] for entry in json.loads(out)["checkpoints"]}
+    said = json.loads(out)
+    plan = {entry["step"]: entry["plan"] for entry in said["checkpoints"]}
+    _, text, _ = world.cli("prune", run, *server, "--keep-last", 3, "--dry-run")
+    _, less, _ = world.cli("prune", run, *server, "--keep-last", 4, "--dry-run")
+    test("a dry run says that the plan would be refused, and only then",
+         said["needs_most"] and "without --most nothing" in text and "--most" not in less,
+         (out, text, less))
     test("a dry run plans and removes nothing",
          code == 0 and world.steps() == list(range(1, 9)) and plan[8] == "last, good" and
          plan[6] == "last" and plan[1] == "remove", (code, out))
