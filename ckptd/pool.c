@@ -98,21 +98,17 @@ static uint64_t collapse(const struct segment *segment, uint64_t bytes)
 static int open_segment(struct segment *segment, uint64_t bytes, uint32_t index, bool huge)
 {
     char path[64];
-    segment->fd = memfd_create("holdfast-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (segment->fd < 0)
-        return report_errno(ERR_MEMORY, "could not make a memory segment", "memfd_create");
-    if (ftruncate(segment->fd, (off_t)bytes) != 0)
-        return fail_backing(index, bytes);
-    int error = arena_map((void **)&segment->base, segment->base, segment->fd, bytes,
+    int error = arena_create(&segment->fd, "holdfast-segment", bytes);
+    if (error == 0)
+        error = arena_map((void **)&segment->base, segment->base, segment->fd, bytes,
                           PROT_READ | PROT_WRITE);
     if (error != 0)
         return error == ERR_MEMORY ? fail_backing(index, bytes) : error;
     segment->huge_bytes = huge ? collapse(segment, bytes) : 0;
     if (fallocate(segment->fd, 0, 0, (off_t)bytes) != 0)
         return fail_backing(index, bytes);
-    if (fcntl(segment->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0 ||
-        fchmod(segment->fd, S_IRUSR) != 0)
-        return report_errno(ERR_MEMORY, "could not seal a memory segment", "F_ADD_SEALS, fchmod");
+    if (fchmod(segment->fd, S_IRUSR) != 0)
+        return report_errno(ERR_MEMORY, "could not close a memory segment to writers", "fchmod");
     snprintf(path, sizeof path, "/proc/self/fd/%d", segment->fd);
     segment->fd_read_only = open(path, O_RDONLY | O_CLOEXEC);
     if (segment->fd_read_only < 0)

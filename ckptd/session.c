@@ -149,13 +149,11 @@ static void ring_woke(struct watch *watch)
 static int open_control(struct session *session)
 {
     size_t bytes = sizeof(struct arena_control);
-    session->control_fd = memfd_create("holdfast-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (session->control_fd < 0)
-        return report_errno(ERR_MEMORY, "could not make a control page set", "memfd_create");
-    if (ftruncate(session->control_fd, (off_t)bytes) != 0 ||
-        fallocate(session->control_fd, 0, 0, (off_t)bytes) != 0 ||
-        fcntl(session->control_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-        return report_errno(ERR_MEMORY, "could not make a control page set", "fallocate, seals");
+    int error = arena_create(&session->control_fd, "holdfast-control", bytes);
+    if (error != 0)
+        return error;
+    if (fallocate(session->control_fd, 0, 0, (off_t)bytes) != 0)
+        return report_errno(ERR_MEMORY, "could not make a control page set", "fallocate");
     void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, session->control_fd, 0);
     if (map == MAP_FAILED)
         return report_errno(ERR_MEMORY, "could not map a control page set", "mmap");

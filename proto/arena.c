@@ -22,6 +22,7 @@
 #include <emmintrin.h>
 #endif
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <linux/futex.h>
 #include <string.h>
@@ -31,6 +32,10 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+
+/* MFD_NOEXEC_SEAL, which the headers of glibc 2.36 lack. */
+#define NOEXEC_SEAL 0x0008u
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 _Static_assert((ARENA_RING_ENTRIES & (ARENA_RING_ENTRIES - 1)) == 0, "a power of two");
 
@@ -93,6 +98,18 @@ int arena_reserve(void **out, uint64_t bytes)
     return 0;
 }
 
+int arena_create(int *out_fd, const char *name, uint64_t bytes)
+{
+    /* Nothing is ever executed from it; kernels before 6.3 do not know how to say so. */
+    *out_fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
+    if (*out_fd < 0 && errno == EINVAL)
+        *out_fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (*out_fd < 0 || ftruncate(*out_fd, (off_t)bytes) != 0 ||
+        fcntl(*out_fd, F_ADD_SEALS, SEALS) != 0)
+        return report_errno(ERR_MEMORY, "could not make shared memory", name);
+    return 0;
+}
+
 int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection)
 {
     struct stat info;
@@ -100,6 +117,10 @@ int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection)
     if (fstat(fd, &info) != 0 || (uint64_t)info.st_size < bytes)
         return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
                             "a shared memory object of ckptd is too short");
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & SEALS) != SEALS)
+        return report_error(ERR_CORRUPT, "is it ckptd that listens there?",
+                            "a shared memory object of ckptd could become shorter");
     int error = at ? 0 : arena_reserve(&place, bytes);
     if (error != 0)
         return error;
@@ -109,6 +130,7 @@ int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection)
             munmap(place, bytes);
         return error;
     }
+    madvise(place, bytes, MADV_DONTDUMP); /* weights are no part of a core dump */
     *out = place;
     return 0;
 }

@@ -128,9 +128,14 @@ _Static_assert(sizeof(struct arena_reply) == 32, "layout");
 /* Addresses for `bytes`, not accessible, that begin at such a multiple; munmap() gives them back.
  * ERR_MEMORY. */
 int arena_reserve(void **out, uint64_t bytes);
+/* Makes shared memory of `bytes` whose size is sealed, so that no mapping of it can lose its pages,
+ * and from which nothing can be executed. `name` is what /proc shows. The descriptor is there, or
+ * negative, also after an error. ERR_MEMORY. */
+int arena_create(int *out_fd, const char *name, uint64_t bytes);
 /* Maps the first `bytes` of a descriptor, shared, at `at` (of arena_reserve), or at a fresh place
  * when that is NULL; munmap() ends it. `protection` as of mmap. ERR_CORRUPT when the descriptor is
- * shorter: a touch past its end would kill the process. ERR_MEMORY. */
+ * shorter, or not sealed: a touch past its end would kill the process. Left out of core dumps.
+ * ERR_MEMORY. */
 int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection);
 
 /* memcpy() between a tensor and a segment, past the cache: takes two thirds of its time when

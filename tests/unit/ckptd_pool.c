@@ -66,7 +66,8 @@ static void test_pool__a_segment_is_backed_and_sealed(void **state)
     int fd = pool_fd(pool, 0);
     assert_int_equal(fstat(fd, &info), 0);
     assert_true(info.st_size == SEGMENT && info.st_blocks * 512 >= SEGMENT);
-    assert_int_equal(fcntl(fd, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    const int need = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    assert_int_equal(fcntl(fd, F_GET_SEALS) & need, need);
     assert_int_not_equal(ftruncate(fd, SEGMENT / 2), 0);
     assert_int_not_equal(ftruncate(fd, 2 * SEGMENT), 0);
 }

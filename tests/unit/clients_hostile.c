@@ -244,9 +244,7 @@ static int listen_at(const char *path)
 
 static void *map_memfd(int *out_fd, size_t bytes)
 {
-    *out_fd = memfd_create("fake", MFD_CLOEXEC);
-    assert_true(*out_fd >= 0);
-    assert_int_equal(ftruncate(*out_fd, (off_t)bytes), 0);
+    assert_int_equal(arena_create(out_fd, "fake", bytes), 0);
     void *mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *out_fd, 0);
     assert_true(mapping != MAP_FAILED);
     return mapping;

@@ -22,6 +22,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -170,9 +171,8 @@ static void test_arena_ring__passes_all_between_processes(void **state)
 
 static int new_memory(uint64_t bytes)
 {
-    int fd = memfd_create("arena-test", MFD_CLOEXEC);
-    assert_true(fd >= 0);
-    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+    int fd;
+    assert_int_equal(arena_create(&fd, "arena-test", bytes), 0);
     return fd;
 }
 
@@ -217,6 +217,72 @@ static void test_arena_map__what_is_too_short_is_refused(void **state)
     assert_int_equal(arena_map(&map, NULL, fd, 8193, PROT_READ), ERR_CORRUPT);
     assert_null(map);
     assert_int_equal(arena_map(&map, NULL, -1, 1, PROT_READ), ERR_CORRUPT);
+    close(fd);
+}
+
+static void test_arena_create__its_size_cannot_change_and_it_is_never_executed(void **state)
+{
+    (void)state;
+    int fd = new_memory(8192);
+    assert_int_equal(ftruncate(fd, 4096), -1);
+    assert_int_equal(ftruncate(fd, 16384), -1);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+    int made = memfd_create("probe", 0x0008 /* MFD_NOEXEC_SEAL */);
+    if (made >= 0) { /* Linux 6.3 */
+        assert_int_equal(fchmod(fd, 0700), -1);
+        close(made);
+    }
+    close(fd);
+}
+
+static void test_arena_map__what_could_become_shorter_is_refused(void **state)
+{
+    (void)state;
+    void *map = NULL;
+    int fd = memfd_create("arena-test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_int_equal(ftruncate(fd, 8192), 0);
+    assert_int_equal(arena_map(&map, NULL, fd, 8192, PROT_READ), ERR_CORRUPT);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK), 0);
+    assert_int_equal(arena_map(&map, NULL, fd, 8192, PROT_READ), ERR_CORRUPT);
+    assert_null(map);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL), 0);
+    assert_int_equal(arena_map(&map, NULL, fd, 8192, PROT_READ), 0);
+    assert_int_equal(munmap(map, 8192), 0);
+    close(fd);
+    FILE *file = tmpfile(); /* knows no seals */
+    assert_non_null(file);
+    assert_int_equal(ftruncate(fileno(file), 8192), 0);
+    assert_int_equal(arena_map(&map, NULL, fileno(file), 8192, PROT_READ), ERR_CORRUPT);
+    fclose(file);
+}
+
+/* "dd" among the flags of the mapping in /proc/self/smaps. */
+static bool is_left_out_of_dumps(const void *map)
+{
+    char line[512], start[32];
+    bool is_here = false, found = false;
+    FILE *file = fopen("/proc/self/smaps", "re");
+    assert_non_null(file);
+    snprintf(start, sizeof start, "%lx-", (unsigned long)(uintptr_t)map);
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (strchr(line, '-') != NULL && strncmp(line, "VmFlags:", 8) != 0 &&
+            strspn(line, "0123456789abcdef") == strcspn(line, "-"))
+            is_here = strncmp(line, start, strlen(start)) == 0;
+        if (is_here && strncmp(line, "VmFlags:", 8) == 0)
+            found = strstr(line, " dd") != NULL;
+    }
+    fclose(file);
+    return found;
+}
+
+static void test_arena_map__is_no_part_of_a_core_dump(void **state)
+{
+    (void)state;
+    void *map = NULL;
+    int fd = new_memory(8192);
+    assert_int_equal(arena_map(&map, NULL, fd, 8192, PROT_READ | PROT_WRITE), 0);
+    assert_true(is_left_out_of_dumps(map));
+    assert_int_equal(munmap(map, 8192), 0);
     close(fd);
 }
 
@@ -514,6 +580,9 @@ int main(void)
         cmocka_unit_test(test_arena_map__begins_where_a_huge_page_may),
         cmocka_unit_test(test_arena_map__segments_lie_side_by_side_in_a_reservation),
         cmocka_unit_test(test_arena_map__what_is_too_short_is_refused),
+        cmocka_unit_test(test_arena_map__what_could_become_shorter_is_refused),
+        cmocka_unit_test(test_arena_map__is_no_part_of_a_core_dump),
+        cmocka_unit_test(test_arena_create__its_size_cannot_change_and_it_is_never_executed),
         cmocka_unit_test(test_arena_reserve__too_much_is_out_of_memory),
         cmocka_unit_test(test_arena_phase__only_busy_is_busy),
         cmocka_unit_test(
