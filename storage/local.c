@@ -150,8 +150,9 @@ int local_open_parent(const struct local *local, const char *key, bool make, con
 
 /* ---- open and close ---- */
 
-/* Makes a new directory's name durable: fsync of the directory above it. */
-static int sync_above(const char *path)
+/* Makes a directory's name durable: fsync of the directory above it. One that was there, in a
+ * directory that is not ours to read, is the business of who made it. */
+static int sync_above(const char *path, bool is_new)
 {
     char above[PATH_BYTES_MAX] = ".";
     const char *slash = strrchr(path, '/');
@@ -159,6 +160,8 @@ static int sync_above(const char *path)
         snprintf(above, sizeof(above), "%.*s", (int)(slash - path + 1), path);
     int fd = open(above, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int error = 0;
+    if (fd < 0 && errno == EACCES && !is_new)
+        return 0;
     if (fd < 0 || fsync(fd) != 0)
         error = report_errno(ERR_IO, "could not make the store's directory durable", path);
     if (fd >= 0)
@@ -180,10 +183,11 @@ static int make_root(const char *where)
             continue;
         *p = '\0';
         int error = 0;
-        if (mkdir(path, 0755) == 0)
-            error = sync_above(path);
-        else if (errno != EEXIST)
+        bool is_new = mkdir(path, 0755) == 0;
+        if (!is_new && errno != EEXIST)
             error = local_fail("could not make the store's directory", path);
+        else if (is_new || end == '\0') /* who made the root may not have got so far */
+            error = sync_above(path, is_new);
         *p = end;
         if (error != 0 || end == '\0')
             return error;

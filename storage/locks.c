@@ -3,7 +3,8 @@
  *
  * The lock is an open-file-description lock on ".holdfast.lock", so it ends with the process
  * however that ends, and a second open in the same process is refused too. In the file is the
- * owner's pid. Holds are files that their holder keeps locked likewise; a rename makes them appear.
+ * owner's pid, and the format of the store: who would take a later one for rubbish is no writer of
+ * it. Holds are files that their holder keeps locked likewise; a rename makes them appear.
  */
 #include "storage/local.h"
 
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #define LOCK_NAME ".holdfast.lock"
+#define FORMAT_LINE "format 1\n"
 
 int local_lock_file(int fd)
 {
@@ -50,6 +52,19 @@ static int report_holder(int fd)
                         "the store is in use by process %s", pid[0] ? pid : "(unknown)");
 }
 
+static int check_format(int fd)
+{
+    char text[64] = "";
+    if (pread(fd, text, sizeof(text) - 1, 0) < 0)
+        return local_fail("could not read the lock file", LOCK_NAME);
+    const char *line = strstr(text, "format ");
+    if (line == NULL || strncmp(line, FORMAT_LINE, strlen(FORMAT_LINE)) == 0)
+        return 0;
+    return report_error(ERR_VERSION, "use the version that wrote it, or a later one",
+                        "the store has \"%.*s\", this program writes \"%.8s\"",
+                        (int)strcspn(line, "\n"), line, FORMAT_LINE);
+}
+
 int local_lock(struct storage *storage)
 {
     struct local *local = local_of(storage);
@@ -62,17 +77,20 @@ int local_lock(struct storage *storage)
         fd = local_open_beneath(local->root_fd, LOCK_NAME, O_RDWR);
     if (fd < 0)
         return local_fail("could not open the lock file", LOCK_NAME);
-    if (local_lock_file(fd) != 0) {
-        error = errno == EAGAIN || errno == EACCES
-                    ? report_holder(fd)
-                    : local_fail("could not lock the store", LOCK_NAME);
+    if (local_lock_file(fd) == 0)
+        error = check_format(fd);
+    else if (errno == EAGAIN || errno == EACCES)
+        error = report_holder(fd);
+    else
+        error = local_fail("could not lock the store", LOCK_NAME);
+    if (error != 0) {
         close(fd);
         return error;
     }
     /* Always as long, so it fits in place on a full disk, which must stay open for deletion. */
-    char pid[32];
-    int length = snprintf(pid, sizeof(pid), "%-20ld\n", (long)getpid());
-    if (pwrite(fd, pid, (size_t)length, 0) != length)
+    char text[64];
+    int length = snprintf(text, sizeof(text), "%-20ld\n" FORMAT_LINE, (long)getpid());
+    if (pwrite(fd, text, (size_t)length, 0) != length)
         log_warn("storage", "could not write the pid into the lock file: %s", strerror(errno));
     local->lock_fd = fd;
     return 0;

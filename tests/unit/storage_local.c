@@ -543,6 +543,72 @@ static void test_local__failed_sync_of_data_is_reported(void **state)
     in_child(check_failing_fdatasync, ((struct bed *)*state)->where);
 }
 
+static void test_local__a_store_of_a_later_format_has_no_writer_here(void **state)
+{
+    struct bed *bed = *state;
+    static const char *const later[] = {"1                   \nformat 2\n",
+                                        "1                   \nformat 10\n",
+                                        "1                   \nformat ?"};
+    char path[BED_PATH_BYTES + 32], text[64] = "";
+    snprintf(path, sizeof(path), "%s/.holdfast.lock", bed->where);
+    for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++) {
+        struct storage *storage = open_store(bed->where);
+        FILE *file = fopen(path, "we");
+        assert_true(file != NULL && fputs(later[i], file) >= 0 && fclose(file) == 0);
+        assert_int_equal(storage_lock(storage), ERR_VERSION);
+        storage_close(storage);
+    }
+    assert_int_equal(unlink(path), 0);
+    for (int life = 0; life < 2; life++) { /* made, then found */
+        struct storage *storage = open_store(bed->where);
+        assert_int_equal(storage_lock(storage), 0);
+        FILE *file = fopen(path, "re");
+        assert_true(file != NULL && fread(text, 1, sizeof(text) - 1, file) == 30);
+        assert_string_equal(text + 20, "\nformat 1\n");
+        fclose(file);
+        storage_close(storage);
+    }
+}
+
+/* A start that was cut short, or an operator, made the root and did not sync its name. */
+static void check_name_of_the_root(const char *where)
+{
+    struct storage *storage;
+    struct storage_options options = {.force_pwrite = true};
+    filter_call(SYS_fsync, SECCOMP_RET_ERRNO | EIO);
+    CHECK(mkdir(where, 0755) == 0);
+    CHECK(storage_open(&storage, &storage_local, where, &options) == ERR_IO);
+}
+
+static void test_local__the_name_of_a_root_that_was_there_is_synced_too(void **state)
+{
+    in_child(check_name_of_the_root, ((struct bed *)*state)->where);
+}
+
+static void check_root_below_what_is_not_ours(const char *where)
+{
+    struct storage *storage;
+    char path[BED_PATH_BYTES + 16];
+    snprintf(path, sizeof(path), "%s/store", where);
+    CHECK(mkdir(where, 0755) == 0 && mkdir(path, 0755) == 0);
+    CHECK(chown(path, 65534, 65534) == 0 && chmod(where, 0711) == 0);
+    char above[BED_PATH_BYTES + 16];
+    snprintf(above, sizeof(above), "%s/..", where);
+    CHECK(chmod(above, 0711) == 0);
+    CHECK(setuid(65534) == 0);
+    CHECK(storage_open(&storage, &storage_local, path, &(struct storage_options){0}) == 0);
+    storage_close(storage);
+}
+
+static void test_local__a_root_below_a_directory_that_it_may_not_read_is_opened(void **state)
+{
+    if (geteuid() != 0) {
+        print_message("# skipped: only root can become another user\n");
+        skip();
+    }
+    in_child(check_root_below_what_is_not_ours, ((struct bed *)*state)->where);
+}
+
 #ifdef __x86_64__
 /* fsync, replaced: counts, does nothing, and fails the n-th time. */
 static volatile sig_atomic_t num_fsyncs, failing_fsync;
@@ -609,6 +675,9 @@ int main(void)
         CASE(test_local__goes_through_the_page_cache_where_direct_io_is_refused),
         CASE(test_local__takes_threads_where_io_uring_is_refused_and_says_why),
         CASE(test_local__failed_sync_of_data_is_reported),
+        CASE(test_local__the_name_of_a_root_that_was_there_is_synced_too),
+        CASE(test_local__a_store_of_a_later_format_has_no_writer_here),
+        CASE(test_local__a_root_below_a_directory_that_it_may_not_read_is_opened),
 #ifdef __x86_64__
         CASE(test_local__each_fsync_of_a_publish_fails_once_and_leaves_nothing),
 #endif
