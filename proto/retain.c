@@ -26,7 +26,7 @@ static int newest_first(const void *a, const void *b)
 
 static void protect(struct retain_item **sorted, uint32_t count)
 {
-    uint32_t good = 0;
+    uint32_t good = 0, proven = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct retain_item *item = sorted[i];
         item->reasons = 0;
@@ -38,6 +38,8 @@ static void protect(struct retain_item **sorted, uint32_t count)
             item->reasons |= RETAIN_UNVERIFIABLE;
         else if (good++ < RETAIN_GOOD_MIN)
             item->reasons |= RETAIN_GOOD;
+        if (item->is_proven && !item->is_damaged && proven++ < RETAIN_GOOD_MIN)
+            item->reasons |= RETAIN_PROVEN;
     }
 }
 
@@ -213,8 +215,8 @@ int retain_plan(struct retain_item *items, uint32_t count, const struct retain_r
 
 const char *retain_text(char *out, size_t size, unsigned reasons)
 {
-    static const char *const names[RETAIN_REASONS] = {"last",   "every",  "within",       "best",
-                                                      "pinned", "leased", "unverifiable", "good"};
+    static const char *const names[RETAIN_REASONS] = {
+        "last", "every", "within", "best", "pinned", "leased", "unverifiable", "good", "proven"};
     size_t at = 0;
     snprintf(out, size, "%s", reasons == 0 ? "remove" : "");
     for (uint32_t i = 0; i < RETAIN_REASONS && at < size; i++)

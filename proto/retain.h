@@ -2,10 +2,12 @@
  *
  * Rules say what is kept, and are OR-ed: what any of them keeps, stays. Whatever they say, these
  * stay too: what is pinned, what is leased, what cannot be verified (it is evidence, and nobody
- * knows what it holds), and the RETAIN_GOOD_MIN newest whole ones. Ages are measured from the
- * newest checkpoint of the run, never from a clock, and from one checkpoint to the next: where the
- * clock jumped in between, or the run paused (a gap longer than `keep_within` and than RETAIN_JUMP
- * usual ones, or one backwards), no time passed. So a jump only keeps more.
+ * knows what it holds), the RETAIN_GOOD_MIN newest whole ones, and as many that were read back
+ * since they were saved, as far as the caller knows of any: if the newer ones turn out to be
+ * damaged, these are left. Ages are measured from the newest checkpoint of the run, never from a
+ * clock, and from one checkpoint to the next: where the clock jumped in between, or the run paused
+ * (a gap longer than `keep_within` and than RETAIN_JUMP usual ones, or one backwards), no time
+ * passed. So a jump only keeps more.
  *
  * "Newest" is the highest attempt, then the highest step: after a roll-back the highest step is an
  * abandoned branch. Steps that `keep_every` keeps are those it divides; where several attempts have
@@ -17,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define RETAIN_GOOD_MIN 2u /* whole checkpoints that no rule can remove */
+#define RETAIN_GOOD_MIN 2u /* whole checkpoints that no rule can remove, proven or not */
 #define RETAIN_JUMP 100    /* times the median gap between checkpoints */
 
 /* Zero means: no such rule. At least one must be given. */
@@ -38,15 +40,17 @@ enum retain_reason {
     RETAIN_PINNED = 1 << 4,
     RETAIN_LEASED = 1 << 5,
     RETAIN_UNVERIFIABLE = 1 << 6,
-    RETAIN_GOOD = 1 << 7, /* one of the last whole ones */
+    RETAIN_GOOD = 1 << 7,   /* one of the last whole ones */
+    RETAIN_PROVEN = 1 << 8, /* one of the last that were read back */
 };
-#define RETAIN_REASONS 8u
+#define RETAIN_REASONS 9u
 
 /* One checkpoint of a run. */
 struct retain_item {
     uint64_t step, attempt;
     int64_t time; /* seconds since the epoch, from the manifest */
     bool has_metric, is_pinned, is_leased, is_damaged;
+    bool is_proven; /* each block was read back and held against its checksum */
     double metric;
     unsigned reasons; /* result: enum retain_reason, or-ed; 0: it goes */
 };

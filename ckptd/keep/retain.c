@@ -311,7 +311,8 @@ static void fill_items(struct pruning *pruning)
                                                  .attempt = c->summary.attempt,
                                                  .time = retain_time(c->summary.time),
                                                  .is_leased = c->leases > 0,
-                                                 .is_damaged = c->damaged};
+                                                 .is_damaged = c->damaged,
+                                                 .is_proven = c->proven};
     }
 }
 

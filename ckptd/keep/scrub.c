@@ -13,7 +13,8 @@
  * checkpoint was read and every CURSOR_MS; then the older one is removed. A restart goes on from
  * the newest that can be read, and without one begins again. It names the place, not a list index:
  * checkpoints come and go meanwhile. A pass over a run begins scrub.period_s after the end of the
- * one before; a clock that jumps can only delay that, by one period at most.
+ * one before, and reads what was there then; of several runs that which has waited longest is next.
+ * A clock that jumps can only delay that, by one period at most.
  *
  * Nothing is leased: a checkpoint that is pruned while it is read is passed over. */
 #include "ckptd/ckptd.h"
@@ -38,6 +39,9 @@ struct scrub {
     struct timer timer;
     struct job job;
     struct run *run; /* that the pass is in, or NULL */
+    /* The newest when it came to that run; what is saved meanwhile waits for the next pass, or a
+     * run that saves faster than this reads would keep it from the others. */
+    uint64_t last_attempt, last_step;
     int64_t yielded_ms, saved_ms;
     bool must_save;
     uint8_t *buffer; /* a block */
@@ -155,10 +159,12 @@ static void work_save(struct job *job)
     struct run *run = scrub->run;
     const struct scrub_cursor *cursor = &run->scrubbed;
     char key[STORAGE_KEY_MAX], text[CURSOR_BYTES_MAX];
-    int length = snprintf(
-        text, sizeof text,
-        "1 %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRId64 "\n",
-        cursor->attempt, cursor->step, cursor->shard, cursor->block, cursor->begun, cursor->ended);
+    int length =
+        snprintf(text, sizeof text,
+                 "1 %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRId64
+                 " %" PRIu64 " %" PRIu64 "\n",
+                 cursor->attempt, cursor->step, cursor->shard, cursor->block, cursor->begun,
+                 cursor->ended, cursor->proven_attempt, cursor->proven_step);
     cursor_key(key, run, cursor->number + 1);
     int error = storage_publish(storage, key, text, (size_t)length);
     if (error != 0) {
@@ -194,9 +200,11 @@ static void read_cursor(struct run *run)
         return;
     cursor_key(key, run, found.number);
     if (storage_fetch(storage, key, text, CURSOR_BYTES_MAX, &bytes) == 0 &&
-        sscanf(text, "1 %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64,
-               &found.attempt, &found.step, &found.shard, &found.block, &found.begun,
-               &found.ended) == 6)
+        sscanf(text,
+               "1 %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNu64
+               " %" SCNu64,
+               &found.attempt, &found.step, &found.shard, &found.block, &found.begun, &found.ended,
+               &found.proven_attempt, &found.proven_step) >= 6)
         run->scrubbed = found;
     else
         log_warn("scrub", "run %s: %s cannot be read, the scrub begins again", run->name, key);
@@ -204,16 +212,22 @@ static void read_cursor(struct run *run)
 
 /* ---- what is next ---- */
 
-/* The oldest that the cursor has not passed and that is not known to be damaged, or NULL. */
-static struct checkpoint *find_next(const struct run *run)
+static bool is_older(const struct checkpoint *checkpoint, uint64_t attempt, uint64_t step)
 {
-    const struct scrub_cursor *cursor = &run->scrubbed;
+    const struct manifest_summary *summary = &checkpoint->summary;
+    return summary->attempt != attempt ? summary->attempt < attempt : summary->step < step;
+}
+
+/* The oldest of this pass that the cursor has not passed and that is not known to be damaged, or
+ * NULL. */
+static struct checkpoint *find_next(const struct scrub *scrub)
+{
+    const struct scrub_cursor *cursor = &scrub->run->scrubbed;
     struct checkpoint *next = NULL;
-    for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
-        if (c->summary.attempt < cursor->attempt ||
-            (c->summary.attempt == cursor->attempt && c->summary.step < cursor->step))
+    for (struct checkpoint *c = scrub->run->checkpoints; c; c = c->next) {
+        if (is_older(c, cursor->attempt, cursor->step))
             break; /* they are newest first */
-        if (!c->damaged)
+        if (!c->damaged && is_older(c, scrub->last_attempt, scrub->last_step + 1))
             next = c;
     }
     return next;
@@ -228,18 +242,25 @@ static bool is_due(struct run *run, int64_t now)
                                 now - cursor->ended >= run->service->config->scrub_period);
 }
 
-static struct run *find_run(const struct service *service)
+static void find_run(struct scrub *scrub)
 {
-    for (struct run *run = service->runs; run; run = run->next)
-        if (is_due(run, time(NULL)))
-            return run;
-    return NULL;
+    for (struct run *run = scrub->service->runs; run; run = run->next)
+        if (is_due(run, time(NULL)) &&
+            (!scrub->run || run->scrubbed.ended < scrub->run->scrubbed.ended))
+            scrub->run = run;
+    if (scrub->run) {
+        scrub->last_attempt = scrub->run->checkpoints->summary.attempt;
+        scrub->last_step = scrub->run->checkpoints->summary.step;
+    }
 }
 
 static void end_pass(struct scrub *scrub)
 {
     struct scrub_cursor *cursor = &scrub->run->scrubbed;
-    *cursor = (struct scrub_cursor){.ended = time(NULL), .number = cursor->number};
+    *cursor = (struct scrub_cursor){.ended = time(NULL),
+                                    .proven_attempt = cursor->proven_attempt,
+                                    .proven_step = cursor->proven_step,
+                                    .number = cursor->number};
     scrub->state.passes++;
     scrub->must_save = true;
     log_info("scrub",
@@ -295,6 +316,21 @@ static void judge(struct scrub *scrub)
         catalog_damage(checkpoint, fault);
 }
 
+/* Every block was as its checksum says: retention may count on it. */
+static void note_proven(struct scrub *scrub)
+{
+    struct scrub_cursor *cursor = &scrub->run->scrubbed;
+    const struct manifest_summary *summary = &scrub->summary;
+    struct checkpoint *checkpoint = catalog_find(scrub->run, summary->step, summary->attempt);
+    if (!checkpoint || strcmp(checkpoint->summary.nonce, summary->nonce) != 0)
+        return;
+    checkpoint->proven = true;
+    if (!is_older(checkpoint, cursor->proven_attempt, cursor->proven_step)) {
+        cursor->proven_attempt = summary->attempt;
+        cursor->proven_step = summary->step;
+    }
+}
+
 static void was_read(struct event *event)
 {
     struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
@@ -304,6 +340,8 @@ static void was_read(struct event *event)
     scrub->state.bytes += scrub->bytes;
     if (scrub->fault.code != 0)
         judge(scrub);
+    else if (scrub->is_read)
+        note_proven(scrub);
     if (scrub->fault.code != 0 || scrub->is_read) {
         scrub->state.checkpoints += scrub->is_read;
         cursor->step = scrub->summary.step + 1; /* the next of this attempt, or of a later one */
@@ -378,7 +416,7 @@ static void go_on(struct timer *timer)
         return;
     }
     if (!scrub->run)
-        scrub->run = find_run(service);
+        find_run(scrub);
     if (!scrub->run) {
         int64_t period_ms = 1000 * service->config->scrub_period;
         wait_ms(scrub, period_ms < IDLE_MS_MIN ? IDLE_MS_MIN
@@ -386,7 +424,7 @@ static void go_on(struct timer *timer)
                                                : IDLE_MS);
         return;
     }
-    const struct checkpoint *next = find_next(scrub->run);
+    const struct checkpoint *next = find_next(scrub);
     if (next) {
         start_read(scrub, next);
         return;
@@ -412,8 +450,11 @@ int scrub_open(struct service *service)
     scrub->buffer = buffer;
     scrub->timer.run = go_on;
     service->scrub = scrub;
-    for (struct run *run = service->runs; run; run = run->next)
+    for (struct run *run = service->runs; run; run = run->next) {
         read_cursor(run);
+        for (struct checkpoint *c = run->checkpoints; c; c = c->next)
+            c->proven = is_older(c, run->scrubbed.proven_attempt, run->scrubbed.proven_step + 1);
+    }
     wait_ms(scrub, service->config->scrub_start_ms);
     return 0;
 }

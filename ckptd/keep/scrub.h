@@ -15,7 +15,9 @@ struct scrub_cursor {
     uint64_t attempt, step; /* read next, or read on; older ones are done */
     uint64_t shard, block;  /* of it */
     int64_t begun, ended;   /* this pass, the last one; seconds since the epoch, 0: never */
-    uint64_t number;        /* of the newest object that holds it; 0: none */
+    /* The newest that was found whole: what is older and not damaged was, too. 0: none. */
+    uint64_t proven_attempt, proven_step;
+    uint64_t number; /* of the newest object that holds it; 0: none */
 };
 
 /* What it has done since ckptd started, and does. */

@@ -9,6 +9,7 @@
 #include "clients/cli/cli.h"
 
 #include "proto/options.h"
+#include "proto/rpc.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -162,7 +163,9 @@ static const struct command {
     {"prune", "RUN --keep-...", "remove what no rule keeps; rules are OR-ed", 1, 1,
      WHERE | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) | BIT(KEEP_BEST) | BIT(METRIC) |
          BIT(BEST) | BIT(MOST) | BIT(DRY_RUN),
-     cli_prune, "Always stays: the last two that are whole, pinned, in use, or damaged.\n"},
+     cli_prune,
+     "Always stays: the last two that are whole, the last two that the scrub has read back, and "
+     "what is\npinned, in use, or damaged.\n"},
     {"pin", "CHECKPOINT", "keep it for good, whatever the rules say", 1, 1, WHERE | BIT(NOTE),
      cli_pin, ""},
     {"unpin", "CHECKPOINT", "take the pin away", 1, 1, WHERE, cli_unpin,
@@ -283,11 +286,11 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
-static void set_default_server(struct cli *cli)
+static int set_default_server(struct cli *cli)
 {
-    if (cli->store[0] == '\0' && cli->server[0] == '\0')
-        snprintf(cli->server, sizeof cli->server, "unix:/tmp/holdfast-%u/ckptd.sock",
-                 (unsigned)getuid());
+    return cli->store[0] == '\0' && cli->server[0] == '\0'
+               ? rpc_default_address(cli->server, sizeof cli->server)
+               : 0;
 }
 
 /* The rules that the option table cannot say. */
@@ -307,8 +310,7 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
                             text_count((uint64_t)command->args_max, "argument").text, num_args);
     if (is_set[STORE] && is_set[SERVER])
         return report_error(ERR_INVALID, "choose one", "--store and --server were both given");
-    set_default_server(cli);
-    return 0;
+    return set_default_server(cli);
 }
 
 static int fail_unknown(const char *word)

@@ -121,6 +121,35 @@ static void test_retain__rules_remove_and_holds_keep(void **state)
     bed_close_service(bed);
 }
 
+/* What is newer was never read back: if all of it is damaged, these are what is left. Known also to
+ * the next ckptd. */
+static void test_retain__the_last_two_that_the_scrub_has_read_stay(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__PruneReply *reply;
+    bed_save_steps(bed, peers, RANKS, 1, 4);
+    bed_stop(bed);
+    bed->config.scrub_rate = 1ll << 30;
+    bed->config.scrub_start_ms = 0;
+    assert_int_equal(bed_start(bed), 0);
+    assert_true(wait_number(bed, "scrub", "passes", 1));
+    bed_stop(bed);
+    bed->config.scrub_start_ms = 3600000;
+    assert_int_equal(bed_start(bed), 0);
+    bed_save_steps(bed, peers, RANKS, 5, 8);
+    Holdfast__V1__PruneRequest request = keep_last(1);
+    assert_int_equal(prune(bed, &request, &reply), 0);
+    assert_int_equal(reply->n_entries, 8);
+    for (uint32_t i = 0; i < 8; i++) {
+        uint64_t step = reply->entries[i]->step;
+        bool is_proven = (reply->entries[i]->reasons & RETAIN_PROVEN) != 0;
+        assert_int_equal(is_proven, step == 3 || step == 4);
+    }
+    FREE_REPLY(reply);
+    assert_true(listed(bed) == (1u << 3 | 1u << 4 | 1u << 7 | 1u << 8));
+    assert_listed_loads(bed);
+}
+
 /* A tombstone that a refused removal could not take back keeps readers out until the next prune. */
 static void test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune(void **state)
 {
@@ -200,6 +229,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_retain__rules_remove_and_holds_keep, open_at_once,
                                         bed_tear_down),
+        cmocka_unit_test_setup_teardown(test_retain__the_last_two_that_the_scrub_has_read_stay,
+                                        open_at_once, bed_tear_down),
         cmocka_unit_test_setup_teardown(
             test_retain__a_tombstone_that_stayed_is_taken_back_by_the_next_prune, open_at_once,
             bed_tear_down),

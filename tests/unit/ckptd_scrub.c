@@ -156,6 +156,23 @@ static void test_scrub__the_rate_is_kept(void **state)
     assert_true(loop_now_ms() - begun >= 900);
 }
 
+/* Else a run that saves faster than the scrub reads would never let it go on to another. */
+static void test_scrub__what_is_saved_during_a_pass_waits_for_the_next(void **state)
+{
+    struct bed *bed = *state;
+    bed->config.scrub_rate = 16 * MIB;
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "checkpoints_read", 1);
+    bed_save_steps(bed, peers, RANKS, STEPS + 1, STEPS + 2);
+    wait_until(bed, "passes", 1);
+    assert_true(scrubbed(bed, "checkpoints_read") == STEPS);
+    bed_stop(bed);
+    bed->config.scrub_period = 0;
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    assert_true(scrubbed(bed, "checkpoints_read") == STEPS + 2);
+}
+
 static void test_scrub__it_stands_still_while_somebody_loads_or_saves(void **state)
 {
     struct bed *bed = *state;
@@ -206,6 +223,7 @@ int main(void)
         CASE(test_scrub__a_restart_goes_on_and_the_next_pass_waits_for_its_time),
         CASE(test_scrub__a_cursor_that_cannot_be_read_costs_a_pass_only),
         CASE(test_scrub__the_rate_is_kept),
+        CASE(test_scrub__what_is_saved_during_a_pass_waits_for_the_next),
         CASE(test_scrub__it_stands_still_while_somebody_loads_or_saves),
         CASE(test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds),
     };

@@ -62,6 +62,27 @@ static void test_retain__each_rule_keeps_what_it_says(void **state)
     assert_int_equal(items[1].reasons, RETAIN_BEST);
 }
 
+/* Newer ones that nobody has read back may all turn out to be damaged. */
+static void test_retain__the_last_two_that_were_read_back_stay_too(void **state)
+{
+    (void)state;
+    struct retain_item items[10];
+    char text[64];
+    make_run(items, 10);
+    for (uint32_t i = 1; i < 6; i++)
+        items[i].is_proven = true;
+    items[4].is_damaged = true;
+    assert_int_equal(plan(items, 10, (struct retain_rules){.keep_last = 2}), 5);
+    assert_string_equal(retain_text(text, sizeof text, items[5].reasons), "proven");
+    assert_string_equal(retain_text(text, sizeof text, items[4].reasons), "unverifiable");
+    assert_string_equal(retain_text(text, sizeof text, items[3].reasons), "proven");
+    assert_string_equal(retain_text(text, sizeof text, items[2].reasons), "remove");
+    items[8].is_proven = items[9].is_proven = true;
+    assert_int_equal(plan(items, 10, (struct retain_rules){.keep_last = 2}), 7);
+    assert_string_equal(retain_text(text, sizeof text, items[9].reasons), "last, good, proven");
+    assert_string_equal(retain_text(text, sizeof text, items[5].reasons), "remove");
+}
+
 static void test_retain__rules_are_ored(void **state)
 {
     (void)state;
@@ -312,6 +333,7 @@ int main(void)
     seed_random();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_retain__each_rule_keeps_what_it_says),
+        cmocka_unit_test(test_retain__the_last_two_that_were_read_back_stay_too),
         cmocka_unit_test(test_retain__rules_are_ored),
         cmocka_unit_test(test_retain__what_must_stay_stays),
         cmocka_unit_test(test_retain__the_newest_is_of_the_newest_attempt),
