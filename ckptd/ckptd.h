@@ -72,6 +72,7 @@ int config_load(struct config *out, int argc, char **argv, bool *out_help);
 void config_print_help(void);
 /* Keeps this thread, and those that it starts from now on, on pace.cpu_affinity. ERR_INVALID. */
 int config_pin(const struct config *config);
+bool config_allows_uid(const struct config *config, uid_t uid); /* is it one of access.uids? */
 
 /* ---- image.c ---- */
 

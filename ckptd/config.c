@@ -160,6 +160,42 @@ int config_pin(const struct config *config)
     return 0;
 }
 
+/* ---- users ---- */
+
+/* The first user id of a comma separated list, and what is behind it; NULL: it is no such list. */
+static const char *read_uid(const char *list, uid_t *out)
+{
+    char *end;
+    unsigned long one = strtoul(list, &end, 10);
+    if (*list < '0' || *list > '9' || one >= (uid_t)-1 || (*end == ',' && end[1] == '\0'))
+        return NULL;
+    *out = (uid_t)one;
+    return *end == ',' ? end + 1 : *end == '\0' ? end : NULL;
+}
+
+bool config_allows_uid(const struct config *config, uid_t uid)
+{
+    uid_t one = uid;
+    for (const char *at = config->access_uids; at != NULL && *at != '\0';) {
+        at = read_uid(at, &one);
+        if (at != NULL && one == uid)
+            return true;
+    }
+    return false;
+}
+
+static int check_access(const struct config *config)
+{
+    uid_t one;
+    const char *at = config->access_uids;
+    while (at != NULL && *at != '\0')
+        at = read_uid(at, &one);
+    return at != NULL ? 0
+                      : report_error(ERR_INVALID, "write user ids as numbers, as 1000,1001",
+                                     "access.uids = \"%s\" is not a list of user ids",
+                                     config->access_uids);
+}
+
 /* ---- relations ---- */
 
 static int check_pace(const struct config *config)
@@ -185,9 +221,12 @@ static int check_relations(struct config *config)
     if (config->store[0] == 0)
         return report_error(ERR_INVALID, "give --store DIRECTORY, or store = in the config file",
                             "no store was named");
-    if (config->listen[0] == 0)
-        snprintf(config->listen, sizeof config->listen, "unix:/tmp/holdfast-%u/ckptd.sock",
-                 (unsigned)geteuid());
+    int error =
+        config->listen[0] == 0 ? rpc_default_address(config->listen, sizeof config->listen) : 0;
+    if (error == 0)
+        error = check_access(config);
+    if (error != 0)
+        return error;
     struct sockaddr_un address;
     if (strncmp(config->listen, "unix:/", 6) != 0 ||
         strlen(config->listen) - strlen("unix:") + strlen(".arena") >= sizeof address.sun_path)

@@ -44,32 +44,26 @@ struct door {
     struct listener rpc, arena;
     uint32_t num_connections;
     int64_t refused_logged_ms;
+    uint32_t num_refused; /* since, without a line */
 };
 
 /* ---- who ---- */
 
-static bool uid_listed(const char *list, uid_t uid)
-{
-    while (*list) {
-        char *end;
-        unsigned long one = strtoul(list, &end, 10);
-        if (end == list)
-            return false;
-        if (one == uid)
-            return true;
-        list = *end ? end + 1 : end;
-    }
-    return false;
-}
-
-/* A crowd at the door does not fill the log. */
+/* A crowd at the door does not fill the log; how many it was is told with the next line. */
 static void log_refused(struct service *service, const char *why)
 {
+    struct door *door = service->door;
     int64_t now = loop_now_ms();
-    if (now - service->door->refused_logged_ms < REFUSED_LOG_MS)
+    if (now - door->refused_logged_ms < REFUSED_LOG_MS) {
+        door->num_refused++;
         return;
-    log_warn("door", "refused a connection: %s", why);
-    service->door->refused_logged_ms = now;
+    }
+    char more[64] = "";
+    if (door->num_refused > 0)
+        snprintf(more, sizeof more, " (%u more since the line before)", door->num_refused);
+    log_warn("door", "refused a connection: %s%s", why, more);
+    door->refused_logged_ms = now;
+    door->num_refused = 0;
 }
 
 static bool peer_allowed(struct service *service, int fd)
@@ -78,8 +72,7 @@ static bool peer_allowed(struct service *service, int fd)
     socklen_t size = sizeof peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
         return false;
-    if (peer.uid == geteuid() || peer.uid == 0 ||
-        uid_listed(service->config->access_uids, peer.uid))
+    if (peer.uid == geteuid() || peer.uid == 0 || config_allows_uid(service->config, peer.uid))
         return true;
     char who[64];
     snprintf(who, sizeof who, "it is of user %u, process %d", (unsigned)peer.uid, (int)peer.pid);
@@ -286,15 +279,25 @@ static void adopt_arena(struct service *service, int fd)
 
 /* ---- listeners ---- */
 
-static void make_parent(const char *path)
+/* The directory of the sockets. In one that others can change they could put a socket of their own
+ * in the place of ours. */
+static int make_parent(const char *path)
 {
     char parent[sizeof((struct service *)0)->arena_path];
-    snprintf(parent, sizeof parent, "%s", path);
-    char *slash = strrchr(parent, '/');
-    if (slash && slash != parent) {
-        *slash = 0;
-        mkdir(parent, 0700); /* when it cannot be made, bind says so */
-    }
+    struct stat info;
+    int length = (int)(strrchr(path, '/') - path);
+    snprintf(parent, sizeof parent, "%.*s", length > 0 ? length : 1, path);
+    mkdir(parent, 0700);
+    if (stat(parent, &info) != 0)
+        return 0; /* bind says why */
+    if (info.st_uid != geteuid() && info.st_uid != 0)
+        return report_error(ERR_DENIED, "listen in a directory of your own",
+                            "the directory %s belongs to user %u", parent, (unsigned)info.st_uid);
+    if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (info.st_mode & S_ISVTX) == 0)
+        return report_error(ERR_DENIED, "chmod go-w, or listen in another directory",
+                            "the directory %s can be changed by other users: its mode is %04o",
+                            parent, (unsigned)info.st_mode & 07777);
+    return 0;
 }
 
 /* Removes a socket that nobody listens on. ERR_BUSY when somebody does. */
@@ -323,8 +326,9 @@ static int open_listener(struct listener *listener, struct service *service)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     CHECK(strlen(listener->path) < sizeof address.sun_path); /* config.c */
     memcpy(address.sun_path, listener->path, strlen(listener->path));
-    make_parent(listener->path);
-    int error = remove_stale(&address);
+    int error = make_parent(listener->path);
+    if (error == 0)
+        error = remove_stale(&address);
     if (error != 0)
         return error;
     listener->service = service;

@@ -342,11 +342,11 @@ static void log_asked(const char *method, struct rpc_call *call, const ProtobufC
 /* X(method, message type, descriptor prefix, handler, is it logged who asks?) */
 #define METHODS(X)                                                                    \
     X(Hello, HelloRequest, hello, do_hello, false)                                    \
-    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, false)             \
+    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, true)              \
     X(Describe, DescribeRequest, describe, session_describe, false)                   \
     X(BeginSave, BeginSaveRequest, begin_save, save_begin, false)                     \
     X(WaitSave, WaitSaveRequest, wait_save, save_wait, false)                         \
-    X(AbortSave, AbortSaveRequest, abort_save, save_abort, false)                     \
+    X(AbortSave, AbortSaveRequest, abort_save, save_abort, true)                      \
     X(OpenLoad, OpenLoadRequest, open_load, restore_open_load, false)                 \
     X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, false)             \
     X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, false) \

@@ -56,6 +56,9 @@ void rpc_call_fail(struct rpc_call *call, int error);
 struct rpc_client;
 /* `target`: "unix:/path". Connects lazily; never fails for an absent server. */
 int rpc_client_open(struct rpc_client **out, const char *target);
+/* Where this user's ckptd listens unless it is told otherwise: unix:/tmp/holdfast-UID/ckptd.sock.
+ * In /tmp anybody may have made that directory first. ERR_DENIED: somebody else did. */
+int rpc_default_address(char *out, size_t size);
 void rpc_client_close(struct rpc_client *client);
 /* ERR_UNAVAILABLE: no connection; ERR_TIMEOUT; else the server's own error with its text. The reply
  * is owned by the caller: protobuf_c_message_free_unpacked(reply, NULL). */

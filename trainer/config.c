@@ -8,6 +8,7 @@
 
 #include "proto/options.h"
 #include "proto/report.h"
+#include "proto/rpc.h"
 #include "trainer/config_table.h"
 
 #include <stdio.h>
@@ -244,9 +245,11 @@ static void settle_schedule(struct config *config, bool quiet)
 
 static int settle_ckptd(struct config *config)
 {
-    if (config->ckptd_address[0] == '\0')
-        snprintf(config->ckptd_address, sizeof(config->ckptd_address),
-                 "unix:/tmp/holdfast-%u/ckptd.sock", (unsigned)getuid());
+    if (config->ckptd_address[0] == '\0') {
+        int error = rpc_default_address(config->ckptd_address, sizeof(config->ckptd_address));
+        if (error != 0)
+            return error;
+    }
     if (strncmp(config->ckptd_address, "unix:/", 6) != 0)
         return report_error(ERR_INVALID, "give unix: and an absolute path",
                             "ckptd.address = \"%s\" is no unix socket", config->ckptd_address);

@@ -7,7 +7,7 @@
 # given a store which is not safe with it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 26
+plan 30
 make_tiny
 start_ckptd
 
@@ -82,6 +82,21 @@ check_exit 78 "a ckptd does not serve a store that everybody may change" \
     --memory.pool_bytes 64MiB --memory.segment_bytes 1MiB
 check_equal "and says which, and what to do" \
     "$(grep -c "$tmp/open of user.*0777 (chmod go-w" "$tmp/check.log")" 1
+
+listens_in() { # DIRECTORY NAME PATTERN
+    check_exit 78 "$2" timeout 10 "$BUILD/ckptd" --listen "unix:$1/socket" --store "$tmp/good" \
+        --memory.pool_bytes 64MiB --memory.segment_bytes 1MiB
+    check_equal "and says which, and what to do" "$(grep -c "$3" "$tmp/check.log")" 1
+}
+listens_in "$tmp/open" "nor does it listen where everybody could put another socket" \
+    "$tmp/open can be changed by other users: its mode is 0777 (chmod go-w"
+if [ "$(id -u)" = 0 ]; then
+    mkdir -m 755 "$tmp/theirs" && chown 65534 "$tmp/theirs"
+    listens_in "$tmp/theirs" "nor in another user's directory" "$tmp/theirs belongs to user 65534"
+else
+    ok "nor in another user's directory # SKIP not root"
+    ok "and says which, and what to do # SKIP not root"
+fi
 
 catalog >"$tmp/after.txt"
 check "the checkpoints are those from before" cmp "$tmp/before.txt" "$tmp/after.txt"

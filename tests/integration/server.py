@@ -139,6 +139,8 @@ def who_asked(world):
                 text in lines[0] for text in (who, *said.split("|"))):
             bad.append((words, err, lines))
     test("the log tells who asked for what changes the store, and for what", not bad, bad)
+    test("and who began an attempt, which shuts the one before out",
+         f"OpenAttempt asked for by user {os.getuid()}, process" in world.log(), world.log())
     world.stop()
     test("and who told ckptd to end",
          f"told to end by user {os.getuid()}, process {os.getpid()}" in world.log(), world.log())

@@ -73,6 +73,27 @@ static void test_config__a_socket_path_must_be_absolute_and_short(void **state)
     assert_int_equal(load(&config, "--store", "/x", "--listen", path, NULL), ERR_INVALID);
 }
 
+static void test_config__only_numbers_are_users(void **state)
+{
+    static const char *const bad[] = {"alice", "1000,", ",1000",      "1000,alice", "1000 1001",
+                                      "-1",    "1000;", "4294967295", "1,,2",       "0x10"};
+    struct config config;
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(load(&config, "--store", "/x", "--access.uids", bad[i], NULL),
+                         ERR_INVALID);
+        assert_non_null(strstr(report_message(), "access.uids"));
+    }
+    assert_int_equal(load(&config, "--store", "/x", "--access.uids", "", NULL), 0);
+    assert_false(config_allows_uid(&config, 0));
+    assert_int_equal(load(&config, "--store", "/x", "--access.uids", "10,4294967294,12", NULL), 0);
+    assert_true(config_allows_uid(&config, 10));
+    assert_true(config_allows_uid(&config, 4294967294u));
+    assert_true(config_allows_uid(&config, 12));
+    assert_false(config_allows_uid(&config, 1));
+    assert_false(config_allows_uid(&config, 0));
+}
+
 static void test_config__manners_that_mean_nothing_are_refused_by_name(void **state)
 {
     static const char *const cpus[] = {"", "0", "0-3,7", "1023"};
@@ -163,6 +184,7 @@ int main(void)
         cmocka_unit_test(test_config__a_store_is_all_that_must_be_given),
         cmocka_unit_test(test_config__sizes_that_do_not_fit_each_other_are_refused),
         cmocka_unit_test(test_config__a_socket_path_must_be_absolute_and_short),
+        cmocka_unit_test(test_config__only_numbers_are_users),
         cmocka_unit_test(test_config__manners_that_mean_nothing_are_refused_by_name),
         cmocka_unit_test(test_config__an_unknown_key_or_word_is_refused),
         cmocka_unit_test(test_config__arguments_win_over_the_file),

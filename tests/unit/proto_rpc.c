@@ -22,7 +22,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -543,9 +545,46 @@ static void test_rpc__a_peer_that_speaks_no_grpc_does_no_harm(void **state)
     assert_int_equal(call_hello(bed->client, CALL_MS), 0);
 }
 
+/* Anybody can make a name in /tmp; this user is one that the machine does not have. */
+static void ask_as_a_user(const char *want)
+{
+    char address[64];
+    pid_t child = fork();
+    if (child == 0) {
+        int error = setuid(987654321) != 0 ? 1 : rpc_default_address(address, sizeof address);
+        _exit(error == 0 ? strcmp(address, want) != 0 : error == ERR_DENIED ? 2 : 3);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, want[0] != '\0' ? 0 : 2 << 8);
+}
+
+static void test_rpc__a_default_place_that_another_user_made_is_refused(void **state)
+{
+    static const char directory[] = "/tmp/holdfast-987654321";
+    static const char address[] = "unix:/tmp/holdfast-987654321/ckptd.sock";
+    (void)state;
+    if (geteuid() != 0) {
+        print_message("# skipped: only root can become another user\n");
+        skip();
+    }
+    ask_as_a_user(address); /* nobody has made it */
+    assert_int_equal(mkdir(directory, 0700), 0);
+    ask_as_a_user(address); /* root's */
+    assert_int_equal(chown(directory, 987654321, 0), 0);
+    ask_as_a_user(address);
+    assert_int_equal(chown(directory, 65534, 0), 0);
+    ask_as_a_user("");
+    assert_int_equal(rmdir(directory), 0);
+    assert_int_equal(symlink("/", directory), 0);
+    ask_as_a_user("");
+    assert_int_equal(unlink(directory), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rpc__a_default_place_that_another_user_made_is_refused),
         cmocka_unit_test_setup_teardown(test_rpc__a_call_gets_its_reply, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__an_error_crosses_with_all_parts_of_its_text,
                                         set_up, tear_down),
