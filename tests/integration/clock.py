@@ -177,7 +177,7 @@ def monotonic(world):
         process = subprocess.Popen(
             [*spaced, os.path.join(BUILD, "ckptd"), "--listen", world.server, "--store",
              world.store, "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
-             "--limits.lease_ms", "1000"], stderr=subprocess.DEVNULL)
+             "--limits.lease_ms", "1000", "--scrub.rate", "0"], stderr=subprocess.DEVNULL)
         ready = wait_for(lambda: world.cli("health", "--server", world.server)[0] == 0)
         step = world.steps()[-1] + 1
         world.save([step, step + 1])
