@@ -202,6 +202,7 @@ WRAP_CALLS = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat sta
     truncate rmdir openat
 WRAP_MEMORY = malloc calloc realloc aligned_alloc posix_memalign strdup strndup open_memstream free
 WRAP_storage_calls = $(WRAP_CALLS)
+WRAP_storage_uring = io_uring_submit_and_wait
 WRAP_clients_cli_calls = $(WRAP_CALLS) io_uring_queue_init
 WRAP_ckptd_memory = $(WRAP_MEMORY)
 WRAP_clients_memory = $(WRAP_MEMORY) mmap pthread_create
