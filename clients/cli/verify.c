@@ -201,20 +201,21 @@ static void print_whole(const struct verify *verify)
                text_count(manifest->table->num_tensors, "tensor digest").text);
 }
 
+static void print_json_end(const struct verify *verify)
+{
+    printf("%s], \"quarantine\": ", verify->num_damages > 0 ? "\n" : "");
+    text_json(stdout, verify->checkpoint.quarantine);
+    printf(", \"damages\": %llu, \"shards\": %u, \"blocks\": %llu, \"bytes\": %llu, "
+           "\"tensors\": %u}\n",
+           (unsigned long long)verify->num_damages, verify->checkpoint.manifest->summary.shards,
+           (unsigned long long)verify->blocks, (unsigned long long)verify->bytes,
+           verify->checkpoint.manifest->table->num_tensors);
+}
+
 static void print_end(const struct verify *verify)
 {
     const struct manifest *manifest = verify->checkpoint.manifest;
     char text[sizeof verify->checkpoint.quarantine];
-    if (verify->cli->is_json) {
-        printf("%s], \"quarantine\": ", verify->num_damages > 0 ? "\n" : "");
-        text_json(stdout, verify->checkpoint.quarantine);
-        printf(", \"damages\": %llu, \"shards\": %u, \"blocks\": %llu, \"bytes\": %llu, "
-               "\"tensors\": %u}\n",
-               (unsigned long long)verify->num_damages, manifest->summary.shards,
-               (unsigned long long)verify->blocks, (unsigned long long)verify->bytes,
-               manifest->table->num_tensors);
-        return;
-    }
     if (verify->checkpoint.quarantine[0] != '\0')
         printf("in quarantine: %s\n", text_safe(text, sizeof text, verify->checkpoint.quarantine));
     if (verify->num_damages > DAMAGE_MAX)
@@ -253,7 +254,7 @@ static int verify_all(struct verify *verify)
         error = verify_blocks(verify);
         progress_end(&verify->progress);
     }
-    if (error == 0) /* else nothing can be said about the whole */
+    if (error == 0 && !verify->cli->is_json) /* else nothing can be said about the whole */
         print_end(verify);
     return error;
 }
@@ -296,8 +297,12 @@ int cli_verify(const struct cli *cli)
         error = checkpoint_open(&verify.checkpoint, store, cli->args[0]);
     if (error == 0)
         error = verify_all(&verify);
-    if (error == 0 && verify.num_damages == 0 && cli->is_released)
+    if (error == 0 && verify.num_damages == 0 && cli->is_released) {
         error = release(&verify);
+        verify.checkpoint.quarantine[0] = '\0';
+    }
+    if (error == 0 && cli->is_json)
+        print_json_end(&verify); /* with what became of the quarantine, or not at all */
     checkpoint_close(&verify.checkpoint);
     if (store != NULL)
         storage_close(store);
