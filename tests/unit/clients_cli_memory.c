@@ -254,6 +254,7 @@ SERVED(serve_quick, set_quick)
 SERVED(serve_export, set_export)
 SERVED(serve_export_hf, set_export_hf)
 SERVED(serve_pin, set_pin)
+SERVED(serve_release, set_release)
 
 static void serve_dry(struct cli *cli, const struct world *world)
 {
@@ -310,6 +311,7 @@ static const struct tool served_tools[] = {
     {"show --server", cli_show, serve_llama, READS, 0, NULL},
     {"verify --server", verify_found, serve_run, READS, 0, NULL},
     {"verify --quick --server", verify_found, serve_quick, READS, 0, NULL},
+    {"verify --release --server", verify_found, serve_release, READS, 0, NULL},
     {"diff --server", diff_found, serve_two, READS, CLI_DIFFERS, NULL},
     {"export --server", export_found, serve_export, WRITES_FILES, 0, NULL},
     {"export --format hf --server", export_found, serve_export_hf, WRITES_FILES, 0, NULL},
