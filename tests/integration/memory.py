@@ -3,13 +3,17 @@
 
 Goal: every command that reads or writes tensors stays within the buffers that clients/cli/README.md
 names, on a checkpoint that is several times as large. Method: a Llama of half a GB, whose file is
-mostly a hole, is imported; each command runs on it, and the system tells its peak of resident
-memory (never less than this script takes, which starts it).
+mostly a hole, is imported; another of the same shapes, so that each tensor is read to be compared;
+and the first is given later steps, by hard links, for a prune. Each command runs on them, and the
+system tells its peak of resident memory (never less than this script takes, which starts it).
 time limit: 120 s
 """
 
+import ctypes
+import hashlib
 import itertools
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -21,8 +25,10 @@ from lib_tap import end, test
 
 MIB = 1 << 20
 PROGRAM = 24  # MiB of the program itself, its libraries and stacks
-READS, WRITES = 40 + PROGRAM, 168 + PROGRAM
+READS, ASSEMBLES = 40 + PROGRAM, 168 + PROGRAM
 LLAMA = 2048, 8192, 16000  # dim, hidden, vocab
+SUMMARY = 4096  # bytes of a manifest's
+STEPS = 6
 
 
 def peak_of(*arguments):
@@ -35,38 +41,73 @@ def peak_of(*arguments):
         return process.returncode, said.read(), usage.ru_maxrss / 1024
 
 
+def add_step(store, step):
+    """Another checkpoint of run "big": the files of its first under another step and with a metric,
+    whose manifest is sealed again (proto/manifest.c)."""
+    first, later = (os.path.join(store, f"big/step-{number:08}-a0001") for number in (0, step))
+    shutil.copytree(first, later, copy_function=os.link)
+    with open(os.path.join(first, "manifest.json"), "rb") as file:
+        text = file.read()
+    head, rest = text[:SUMMARY], text[SUMMARY:]
+    head = head.replace(b'"step":0', b'"step":%d' % step)
+    xxh3 = ctypes.CDLL("libxxhash.so.0").XXH3_64bits
+    xxh3.restype = ctypes.c_uint64
+    at = head.index(b'"summary_hash":"') + len(b'"summary_hash":"')
+    head = head[:at] + b'%016x",' % xxh3(head[:at], ctypes.c_size_t(at))
+    rest = rest.replace(b'"optimizer":{', b'"metrics":{"loss":%d},"optimizer":{' % step, 1)
+    text = head.ljust(SUMMARY - 1) + b"\n" + rest
+    at = text.rindex(b'"sha256"')
+    digest = hashlib.sha256(text[:at]).hexdigest().encode()
+    os.unlink(os.path.join(later, "manifest.json"))
+    with open(os.path.join(later, "manifest.json"), "wb") as file:
+        file.write(text[:at] + re.sub(rb"[0-9a-f]{64}", digest, text[at:]))
+
+
 def main():
     with open(CLI, "rb") as file:
         if b"san_init" in file.read():
             print("sanitizers take memory of their own")
             sys.exit(77)
     folder = tempfile.mkdtemp(prefix="me-")
-    store, output = (os.path.join(folder, name) for name in ("store", "output"))
+    store, output, other = (os.path.join(folder, name) for name in ("store", "output", "other"))
     where = ("--store", store)
     try:
+        os.mkdir(other)
         numbers = itertools.count(1)  # no two tensors are equal
-        size = write_llama(folder, *LLAMA, lambda size: struct.pack("<f", next(numbers)))
-        test("the checkpoint is larger than any limit", size > 2 * WRITES * MIB, size)
+        for model in (folder, other):
+            size = write_llama(model, *LLAMA, lambda size: struct.pack("<f", next(numbers)))
+        test("the checkpoint is larger than any limit", size > 2 * ASSEMBLES * MIB, size)
         for command, most in (
-                (("import", folder, "--run", "big", "--shards", "3", *where), WRITES),
+                (("import", folder, "--run", "big", "--shards", "3", *where), ASSEMBLES),
+                (("import", other, "--run", "other", "--shards", "2", *where), ASSEMBLES),
                 (("list", *where), PROGRAM),
                 (("show", "big", *where), PROGRAM),
                 (("du", *where), PROGRAM),
                 (("gc", "--dry-run", *where), PROGRAM),
                 (("verify", "big", *where), READS),
                 (("verify", "big", "--quick", *where), PROGRAM),
-                (("convert", "big", "--output", output, "--dtype", "bf16", *where), WRITES),
-                (("reshard", "big", "--output", output, "--shards", "5", *where), WRITES),
-                (("export", "big", "--output", output, *where), WRITES),
-                (("export", "big", "--output", output, "--format", "hf", *where), WRITES)):
+                (("diff", "big", "other", *where), ASSEMBLES),
+                (("convert", "big", "--output", output, "--dtype", "bf16", *where), ASSEMBLES),
+                (("reshard", "big", "--output", output, "--shards", "5", *where), ASSEMBLES),
+                (("export", "big", "--output", output, *where), ASSEMBLES),
+                (("export", "big", "--output", output, "--format", "hf", *where), ASSEMBLES),
+                (("prune", "big", "--keep-best", "1", "--most", *where), PROGRAM)):
+            if command[0] == "prune":
+                for step in range(1, STEPS):
+                    add_step(store, step)
             code, said, peak = peak_of(*command)
             name = " ".join(word for word in command[:1] + command[2:] if "/" not in word)
             print(f"# {name}: {peak:.0f} MiB")
-            test(f"{name} takes at most {most} MiB", code == 0 and peak <= most, (code, said, peak))
+            test(f"{name} takes at most {most} MiB",
+                 code == (command[0] == "diff") and peak <= most, (code, said, peak))
             if os.path.isdir(output):
                 shutil.rmtree(output)
             elif os.path.exists(output):
                 os.remove(output)
+        left = sorted(os.listdir(os.path.join(store, "big")))
+        test("the prune has removed what no rule keeps",
+             [name for name in left if name.startswith("step-")] ==
+             [f"step-{step:08}-a0001" for step in (1, STEPS - 2, STEPS - 1)], left)
     finally:
         shutil.rmtree(folder)
     end()
