@@ -22,7 +22,7 @@ import socket
 import subprocess
 import time
 
-from lib_store import CLI, World, write_llama
+from lib_store import CLI, SAVER, World, write_llama
 from lib_tap import end, skip, test
 
 SHARDS = 4
@@ -352,6 +352,41 @@ def killed_conversions(world):
         target.close()
 
 
+def saved_by_another_user():
+    """Memory that ckptd, root, lends to somebody else whom it is told to serve."""
+    names = ("a user of access.uids saves through the arena", "and loads it from there",
+             "and, from another ckptd, from the disk",
+             "what that user saved is ckptd's own, and whole")
+    if os.geteuid() != 0:
+        skip(names, "not root")
+        return
+    world = Served()
+    try:
+        world.launch("--access.uids", str(STRANGER))
+        tool = shutil.copy(SAVER, world.path("saver"))
+        for folder in (os.path.dirname(world.folder), world.folder):
+            os.chmod(folder, os.stat(folder).st_mode | 0o011)
+
+        def as_stranger(what, ranks, seed):
+            return subprocess.run([tool, what, world.server, str(ranks), str(seed), "1"], cwd="/",
+                                  user=STRANGER, group=STRANGER, extra_groups=[], text=True,
+                                  timeout=60, capture_output=True)
+
+        for name, what, ranks in zip(names, ("save", "load", "load"), (2, 3, 1)):
+            if name == names[2]:
+                world.stop()
+                world.launch("--access.uids", str(STRANGER))
+            done = as_stranger(what, ranks, 1)
+            test(name, done.returncode == 0, done)
+        run = world.listed()[0]["run"]
+        files = world.shards(run)
+        test(names[3], len(files) == 2 and not world.all_verify() and
+             all(os.stat(path).st_uid == 0 and os.stat(path).st_mode & 0o022 == 0
+                 for path in files), (files, world.all_verify()))
+    finally:
+        world.close()
+
+
 def served_by_another_user():
     """A ckptd that is not root's, and a tool that is."""
     name = "root imports as the user of ckptd, who can remove it all"
@@ -568,6 +603,7 @@ def main():
         out_of_reach(world)
     finally:
         world.close()
+    saved_by_another_user()
     served_by_another_user()
     end()
 
