@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # benches - the programs behind `make bench` that make the daemon's structures by hand still do.
 #
-# Goal: a change of these structures that breaks a bench is found here, not by the next who measures.
+# Goal: a change of these structures that breaks a bench is found here, not when somebody measures.
 # Method: each on a world that takes milliseconds; what it answers, and what it left. No figures.
 . "$(dirname "$0")/lib.sh"
 plan 3
