@@ -650,12 +650,8 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
 {
     CHECK(options->num_threads >= 1 && options->num_threads <= THREADS_MAX);
     struct rpc_server *server = calloc(1, sizeof *server);
-    /* Where gRPC uses epoll it reads the errors of TCP with room for control data. A unix socket
-     * takes that for a read, and what descriptors the peer passed would stay open here. */
-    if (!server || setenv("GRPC_POLL_STRATEGY", "poll", 1) != 0) {
-        free(server);
+    if (!server)
         return report_error(ERR_MEMORY, NULL, "no memory for the RPC server");
-    }
     int error = rpc_peers_init(&server->peers, options->num_connections);
     if (error != 0) {
         free(server);
