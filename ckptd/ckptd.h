@@ -567,6 +567,8 @@ struct connection {
 #define RPC_CONNECTIONS_BESIDE 64u /* of gRPC, beside one for each session: tools */
 struct door;
 int door_open(struct service *service);
+/* recvmsg.c. A sanitizer has a recvmsg, too: the linker takes ours for this call's sake. */
+void recvmsg_take_over(void);
 void door_close(struct service *service);
 void door_drop(struct connection *connection);
 /* We end the session, not the peer: the connection stays until the peer hangs up when it holds

@@ -8,7 +8,7 @@
  *
  * An arena connection names its session with its first request and is that session's life line:
  * when it ends, the rank is gone (session.c). ckptd sends descriptors and accepts none: it receives
- * without room for them, so the kernel closes what a peer tries to pass.
+ * without room for them, so the kernel closes what a peer tries to pass (of gRPC, see recvmsg.c).
  *
  * A socket that a dead daemon left behind is replaced; one that somebody answers on is ERR_BUSY.
  * Limits: limits.sessions arena connections, and RPC_CONNECTIONS_BESIDE more of gRPC (further ones
@@ -368,6 +368,7 @@ int door_open(struct service *service)
     struct door *door = calloc(1, sizeof *door);
     if (!door)
         return report_error(ERR_MEMORY, NULL, "no memory for the listeners");
+    recvmsg_take_over();
     service->door = door;
     door->refused_logged_ms = -REFUSED_LOG_MS;
     door->rpc.fd = door->arena.fd = -1;
