@@ -205,7 +205,7 @@ int retain_plan(struct retain_item *items, uint32_t count, const struct retain_r
     free(sorted);
     for (uint32_t i = 0; i < count && error == 0; i++)
         *out_removed += items[i].reasons == 0;
-    if (error == 0 && *out_removed > count / 2 && !rules->may_remove_most)
+    if (error == 0 && retain_is_most(*out_removed, count) && !rules->may_remove_most)
         error = report_error(
             ERR_DENIED,
             "look at the plan (--dry-run); --most, or retention.may_remove_most, allows it",

@@ -62,6 +62,11 @@ int retain_check(const struct retain_rules *rules);
  * of the checkpoints would go and may_remove_most is false; the reasons are filled all the same. */
 int retain_plan(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
                 uint32_t *out_removed);
+/* So many of a run are more than may go without may_remove_most. */
+static inline bool retain_is_most(size_t removed, size_t count)
+{
+    return removed > count / 2;
+}
 /* The order "newest first" by attempt and step alone, for qsort(). */
 int retain_newest_first(const struct retain_item *a, const struct retain_item *b);
 /* Step and attempt of a checkpoint's directory name, which its pin has too; false: not a name that

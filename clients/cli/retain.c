@@ -304,13 +304,13 @@ static int prune_store(struct outcomes *out, const struct cli *cli, const char *
 
 /* ---- what was done ---- */
 
-/* Would the plan be refused? As retain_plan does. */
+/* A dry run: is this a plan that is refused otherwise? */
 static bool needs_most(const struct cli *cli, const struct outcomes *outcomes)
 {
     size_t going = 0;
     for (size_t i = 0; i < outcomes->count; i++)
         going += outcomes->list[i].reasons == 0;
-    return cli->is_dry_run && !cli->may_remove_most && going > outcomes->count / 2;
+    return cli->is_dry_run && !cli->may_remove_most && retain_is_most(going, outcomes->count);
 }
 
 static void print_json(const struct cli *cli, const char *run, const struct outcomes *outcomes)

@@ -1,5 +1,5 @@
 /* rpc.c - fuzz target: a message from the wire, of a peer or of a ckptd that lies. The first byte
- * says which; what comes out goes where it would be taken: slices of a description, the summary of
+ * says which; what comes out goes to what takes it: slices of a description, the summary of
  * a manifest, reflection. The order stays: inputs are kept. */
 #include "tests/fuzz/fuzz.h"
 

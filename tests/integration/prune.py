@@ -36,7 +36,7 @@ def through_a_server(world):
     plan = {entry["step"]: entry["plan"] for entry in said["checkpoints"]}
     _, text, _ = world.cli("prune", run, *server, "--keep-last", 3, "--dry-run")
     _, less, _ = world.cli("prune", run, *server, "--keep-last", 4, "--dry-run")
-    test("a dry run says that the plan would be refused, and only then",
+    test("a dry run says that the plan needs --most, and only then",
          said["needs_most"] and "without --most nothing" in text and "--most" not in less,
          (out, text, less))
     test("a dry run plans and removes nothing",

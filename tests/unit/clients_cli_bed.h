@@ -207,6 +207,12 @@ static int open_capture(const char *root, const char *name)
 
 /* ---- the commands ---- */
 
+static void set_argument(struct cli *cli, const char *argument)
+{
+    cli->args[0] = argument;
+    cli->num_args = 1;
+}
+
 static void set_store(struct cli *cli, const struct world *world)
 {
     strcpy(cli->store, world->fixture.root);
@@ -215,8 +221,7 @@ static void set_store(struct cli *cli, const struct world *world)
 static void set_run(struct cli *cli, const struct world *world)
 {
     set_store(cli, world);
-    cli->args[0] = "run@2";
-    cli->num_args = 1;
+    set_argument(cli, "run@2");
 }
 
 static void set_two(struct cli *cli, const struct world *world)
@@ -229,8 +234,7 @@ static void set_two(struct cli *cli, const struct world *world)
 static void set_llama(struct cli *cli, const struct world *world)
 {
     set_store(cli, world);
-    cli->args[0] = "llama";
-    cli->num_args = 1;
+    set_argument(cli, "llama");
 }
 
 static void set_quick(struct cli *cli, const struct world *world)
@@ -266,8 +270,7 @@ static void set_import(struct cli *cli, const struct world *world)
 {
     strcpy(cli->store, world->out);
     strcpy(cli->run, "new");
-    cli->args[0] = world->model;
-    cli->num_args = 1;
+    set_argument(cli, world->model);
     cli->shards = 2;
 }
 
@@ -279,8 +282,7 @@ static void set_work(struct cli *cli, const struct world *world)
 static void set_prune(struct cli *cli, const struct world *world)
 {
     set_work(cli, world);
-    cli->args[0] = "run";
-    cli->num_args = 1;
+    set_argument(cli, "run");
     cli->keep_best = 1;
     cli->may_remove_most = true;
 }
@@ -288,23 +290,20 @@ static void set_prune(struct cli *cli, const struct world *world)
 static void set_pin(struct cli *cli, const struct world *world)
 {
     set_work(cli, world);
-    cli->args[0] = "run@1";
-    cli->num_args = 1;
+    set_argument(cli, "run@1");
     strcpy(cli->note, "a note");
 }
 
 static void set_unpin(struct cli *cli, const struct world *world)
 {
     set_work(cli, world);
-    cli->args[0] = "run@4";
-    cli->num_args = 1;
+    set_argument(cli, "run@4");
 }
 
 static void set_release(struct cli *cli, const struct world *world)
 {
     set_work(cli, world);
-    cli->args[0] = "run@2";
-    cli->num_args = 1;
+    set_argument(cli, "run@2");
     cli->is_released = true;
 }
 

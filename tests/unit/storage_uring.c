@@ -131,8 +131,8 @@ int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count)
     pthread_mutex_unlock(&plan_mutex);
     if (refusal != 0)
         return -refusal;
-    /* None is left in the kernel by the call before: what completed behind our back would be
-     * reaped as it is. */
+    /* The call before left none in the kernel: the engine reaps unaltered what completes between
+     * calls. */
     uint32_t prepared = count_prepared(ring);
     int result = __real_io_uring_submit_and_wait(ring, count);
     unsigned ready = io_uring_cq_ready(ring); /* before the count: what comes then ends a wait */
