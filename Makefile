@@ -201,6 +201,8 @@ WRAP_CALLS = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat sta
     unlinkat linkat fdopendir readdir getrandom renameat2 open fcntl syscall pread pwrite write \
     truncate rmdir openat
 WRAP_MEMORY = malloc calloc realloc aligned_alloc posix_memalign strdup strndup open_memstream free
+WRAP_POWER = mkdirat openat unlinkat renameat2 fallocate ftruncate pwrite write fsync fdatasync
+WRAP_ckptd_power = $(WRAP_POWER)
 WRAP_storage_calls = $(WRAP_CALLS)
 WRAP_storage_uring = io_uring_submit_and_wait
 WRAP_clients_cli_calls = $(WRAP_CALLS) io_uring_queue_init

@@ -3,19 +3,16 @@
  *
  * Goal: whatever fails between a start and an end, with whatever errno, an acknowledged checkpoint
  * stays whole, no torn one is ever listed, pins and leases hold, and the next start finds a store
- * on which all works again. Method: three stories are lived through again and again. One is a start
- * on a store with rubbish of a save, of a prune before and of one after its marker went; a load,
- * two saves, a pin, a prune, a load, the end, while a tool reads a checkpoint. In another tools
- * have rubbish removed, while one writes; in the third one brings a checkpoint. In the n-th telling
- * operation n fails (storage's fault back-end, which also splits transfers and lets a failed
- * publish come back), for n = 1, 2, ... until the story has no such operation. The power cut is the
- * same with every later operation failing too, and then storage_fault_crash; the start after it is
- * cut again at an operation of its own.
+ * on which all works again. Method: three stories (ckptd_stories.h) are lived through again and
+ * again. In the n-th telling operation n fails (storage's fault back-end, which also splits
+ * transfers and lets a failed publish come back), for n = 1, 2, ... until the story has no such
+ * operation. The power cut is the same with every later operation failing too, and then
+ * storage_fault_crash; the start after it is cut again at an operation of its own.
  *
  * In make test every operation fails once, for ever and with the power, with an errno that changes,
  * and every call of storage.h with every errno, once and for ever, at an operation that changes:
  * SEED= repeats a run, TORTURE=1 takes all errnos at every operation. time limit: 300 s */
-#include "tests/unit/ckptd_story.h"
+#include "tests/unit/ckptd_stories.h"
 #include "tests/unit/random.h"
 
 /* Tellings differ by a few operations. */
@@ -40,95 +37,6 @@ static void cut_power(struct bed *bed)
     bed_close_service(bed);
 }
 
-/* ---- the stories ---- */
-
-struct story {
-    const char *name;
-    /* Makes the store at `plain`. */
-    void (*place)(struct bed *bed, const char *plain);
-    /* A start on it and what follows, under faults. */
-    void (*live)(struct bed *bed, const char *plain, struct told *told);
-    /* Afterwards, without any: looks at the store, on which all has to work again. */
-    void (*check)(struct bed *bed, const char *plain, const struct told *told);
-    uint64_t leased_step;      /* a tool leases it meanwhile; 0: none */
-    uint32_t operations_least; /* or it has not been told */
-};
-
-static void place_store(struct bed *bed, const char *plain)
-{
-    shell("cp -r '%s/store' '%s'", bed->root, plain);
-}
-
-static void live_with_saves(struct bed *bed, const char *plain, struct told *told)
-{
-    (void)plain;
-    live_through(bed, told);
-}
-
-static void live_with_tools(struct bed *bed, const char *plain, struct told *told)
-{
-    memset(told, 0, sizeof *told);
-    if (bed_start(bed) != 0)
-        return;
-    put_rubbish(plain);
-    ask_to_clean(bed);
-}
-
-static void check_clean(struct bed *bed, const char *plain, const struct told *told)
-{
-    (void)told;
-    snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
-    assert_int_equal(bed_start(bed), 0);
-    check_cleaned(bed);
-    bed_stop(bed);
-}
-
-static void place_nothing(struct bed *bed, const char *plain)
-{
-    (void)bed;
-    shell("mkdir '%s'", plain);
-}
-
-static void live_with_adoption(struct bed *bed, const char *plain, struct told *told)
-{
-    memset(told, 0, sizeof *told);
-    if (bed_start(bed) != 0)
-        return;
-    put_shards(bed, plain);
-    told->adopted = adopt(bed, manifest) == 0;
-}
-
-static void check_adopted(struct bed *bed, const char *plain, const struct told *told)
-{
-    snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
-    assert_int_equal(bed_start(bed), 0);
-    bool is_there = load_all(bed, 1, NULL) == 0;
-    assert_true(is_there || !told->adopted);
-    if (!is_there) { /* the tool brings it once more */
-        bed_stop(bed);
-        shell("test ! -e '%s/" STEP_DIR "/manifest.json' && rm -rf '%s/" RUN "'", plain, plain);
-        assert_int_equal(bed_start(bed), 0);
-        put_shards(bed, plain);
-    }
-    assert_int_equal(adopt(bed, manifest), 0);
-    assert_int_equal(load_all(bed, 1, NULL), 0);
-    bed_stop(bed);
-}
-
-static const struct story stories[] = {
-    {"saves", place_store, live_with_saves, check_store, LEASED_STEP, 60},
-    {"tools", place_unclean, live_with_tools, check_clean, WRITTEN_STEP, 60},
-    {"adoption", place_nothing, live_with_adoption, check_adopted, 0, 15},
-};
-#define NUM_STORIES (sizeof stories / sizeof stories[0])
-
-static int open_with_stories(void **state)
-{
-    int error = open_with_story(state);
-    copy_made(*state);
-    return error;
-}
-
 /* ---- tellings ---- */
 
 /* One telling. `cut`: the power goes at the operation, and again during the start after it. Returns
@@ -146,7 +54,7 @@ static uint64_t tell(const struct story *story, struct told *told, struct bed *b
     snprintf(bed->config.store, sizeof bed->config.store, "fault:seed=%llu,short=0.3,%s:local:%s",
              (unsigned long long)seed, settings, plain);
     print_message("# %s: %s\n", story->name, bed->config.store);
-    story->live(bed, plain, told);
+    live_story(story, bed, plain, told);
     uint64_t operations =
         bed->service ? storage_fault_operations(bed->service->storage) : UINT64_MAX;
     if (cut || next_random(2) == 0) /* what was unsure may come back long after */

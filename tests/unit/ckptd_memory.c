@@ -28,14 +28,15 @@ static void check_listed(struct bed *bed, const struct told *told)
 static void tell_story(struct bed *bed, uint64_t place, bool for_ever)
 {
     char plain[160];
-    struct told told;
+    struct told told = {0};
     struct tool_lease reader;
     snprintf(plain, sizeof plain, "%s/told", bed->root);
     shell("cp -r '%s/store' '%s'", bed->root, plain);
     snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
     tool_lease_take(&reader, plain, LEASED_STEP);
     memory_arm(place, 0, for_ever);
-    live_through(bed, &told);
+    if (bed_start(bed) == 0)
+        live_through(bed, &told);
     memory_disarm();
     if (bed->service && !for_ever) /* else it may have lost the memory that it takes calls with */
         check_listed(bed, &told);

@@ -68,6 +68,15 @@ struct told {
     bool adopted;
 };
 
+/* (optional) Hears it at once. */
+static void (*when_told)(const struct told *told);
+
+static inline void tell_observer(const struct told *told)
+{
+    if (when_told)
+        when_told(told);
+}
+
 /* Did all ranks hear that it was committed? */
 static inline bool story_save(struct bed *bed, uint64_t step)
 {
@@ -92,18 +101,18 @@ static inline bool story_save(struct bed *bed, uint64_t step)
 
 static inline void live_through(struct bed *bed, struct told *told)
 {
-    memset(told, 0, sizeof *told);
-    if (bed_start(bed) != 0)
-        return;
     load_all(bed, -1, NULL);
     if (open_attempt(bed, RANKS) == 0 && peers_open(peers, bed, RANKS) == 0) {
-        for (uint64_t step = LAST_STEP - 1; step <= LAST_STEP; step++)
+        for (uint64_t step = LAST_STEP - 1; step <= LAST_STEP; step++) {
             told->saved[step] = story_save(bed, step);
+            tell_observer(told);
+        }
         peers_close(peers, RANKS);
     }
     if (told->saved[LAST_STEP - 1])
         told->pinned = bed_pin(bed, LAST_STEP - 1, false) == 0;
     told->was_pruned = true;
+    tell_observer(told);
     prune(bed, 2);
     load_all(bed, -1, NULL);
 }
