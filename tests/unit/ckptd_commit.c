@@ -738,7 +738,7 @@ static void test_commit__no_order_of_events_loses_or_tears_a_checkpoint(void **s
     (void)state;
     static struct world world;
     const char *one = getenv("SIM_SEED"), *many = getenv("SIM_WORLDS");
-    uint64_t count = many ? strtoull(many, NULL, 10) : 1500;
+    uint64_t count = many ? strtoull(many, NULL, 10) : 10000;
     uint64_t done = 0, crashes = 0;
     for (uint64_t i = 0; i < (one ? 1 : count); i++) {
         uint64_t seed = one ? strtoull(one, NULL, 10) : 1 + i;
