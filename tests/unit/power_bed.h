@@ -170,14 +170,16 @@ static inline void power_record(const char *path)
     for (unsigned i = 0; i < power->num_changes; i++)
         power->changes[i].synced_at = 0;
     power->num_placed = power->num_changes;
+    pthread_mutex_lock(&power_mutex);
     power->is_on = true;
+    pthread_mutex_unlock(&power_mutex);
 }
 
-/* How many changes there were. */
+/* How many changes there were; none while nothing is kept. */
 static inline unsigned power_changes(void)
 {
     pthread_mutex_lock(&power_mutex);
-    unsigned count = power->num_changes;
+    unsigned count = power->is_on ? power->num_changes : 0;
     pthread_mutex_unlock(&power_mutex);
     return count;
 }
