@@ -245,8 +245,9 @@ static void begin_adopting(struct adopting *adopting, struct bed *bed)
     is_standing = false;
     is_held = true;
     assert_int_equal(pthread_create(&adopting->thread, NULL, run_adopt, adopting), 0);
-    while (!is_standing)
+    for (int ms = 0; ms < BED_PATIENCE_MS && !is_standing; ms++)
         sleep_ms(1);
+    assert_true(is_standing);
 }
 
 static void end_adopting(struct adopting *adopting)

@@ -245,9 +245,10 @@ static void test_busy__a_second_call_takes_the_place_of_the_one_that_waits(void 
     get_ahead(1);
     again = peers[0];
     begin_on_thread(&waiting, 0, 3, 15000);
-    sleep_ms(200);
-    assert_int_equal(peer_begin(&again, 3), ERR_BUSY);
-    pthread_join(waiting.thread, NULL);
+    do { /* until that call has come */
+        sleep_ms(50);
+        assert_int_equal(peer_begin(&again, 3), ERR_BUSY);
+    } while (pthread_tryjoin_np(waiting.thread, NULL) != 0);
     assert_int_equal(waiting.error, ERR_ABORTED);
 }
 

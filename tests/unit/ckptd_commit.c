@@ -506,17 +506,29 @@ static void complete(struct world *world, const struct pending *pending)
         }
         commit_discarded(&world->machine, &list, pending->save);
         break;
-    case COMMIT_TAKE: {
+    default: { /* COMMIT_TAKE */
         int error = fails ? (below(world, 2) ? ERR_IO : ERR_EXISTS) : 0;
         if (error != ERR_IO && pending->number > world->durable_attempt)
             world->durable_attempt = pending->number;
         commit_taken(&world->machine, &list, pending->number, error);
-        break;
     }
-    default:
-        break;
     }
     perform(world, &list);
+}
+
+/* The answer once more, as a success: whatever the first one was, it changes nothing. */
+static void repeat(struct world *world, const struct pending *pending)
+{
+    struct commit_actions list = {0};
+    if (pending->kind == COMMIT_SYNC_NAMES)
+        commit_names_synced(&world->machine, &list, pending->save, 0);
+    else if (pending->kind == COMMIT_PUBLISH)
+        commit_published(&world->machine, &list, pending->save, OUTCOME_DURABLE, 0);
+    else if (pending->kind == COMMIT_DISCARD)
+        commit_discarded(&world->machine, &list, pending->save);
+    else
+        commit_taken(&world->machine, &list, pending->number, 0);
+    require(world, list.count == 0, "a second answer changes nothing");
 }
 
 static void complete_any(struct world *world)
@@ -525,19 +537,10 @@ static void complete_any(struct world *world)
         return;
     uint32_t index = below(world, world->num_pending);
     struct pending pending = world->pending[index];
-    bool again = fault(world); /* the answer comes twice */
-    if (!again)
-        world->pending[index] = world->pending[--world->num_pending];
-    /* A second answer of the disk would be another outcome: only the message is repeated. */
-    if (again && pending.kind != COMMIT_DISCARD) {
-        struct commit_actions list = {0};
-        commit_discarded(&world->machine, &list, pending.save + 1000000);
-        perform(world, &list);
-        return;
-    }
-    if (again)
-        world->pending[index] = world->pending[--world->num_pending];
+    world->pending[index] = world->pending[--world->num_pending];
     complete(world, &pending);
+    if (fault(world))
+        repeat(world, &pending);
 }
 
 static void rank_begins(struct world *world, uint32_t rank)

@@ -3,8 +3,8 @@
  * Goal: relations between keys are refused with the key's name, precedence is as documented, and
  * the manual (deploy/ckptd.conf) names every key with its true default. Method: config_load on
  * argument lists; the manual with every commented default switched on must give the same settings
- * as no file at all. */
-#include "ckptd/ckptd.h"
+ * as no file at all, and name all keys. The source is included whole for its table. */
+#include "ckptd/config.c"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -129,14 +129,22 @@ static void test_config__an_unknown_key_or_word_is_refused(void **state)
     assert_non_null(strstr(report_message(), "serve"));
 }
 
+static int make_file(char path[200])
+{
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, 200, "%s/ckptd-config-XXXXXX", folder ? folder : "/var/tmp");
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    return fd;
+}
+
 static void test_config__arguments_win_over_the_file(void **state)
 {
     struct config config;
-    char path[] = "/tmp/ckptd-config-XXXXXX";
+    char path[200];
     static const char text[] = "store = \"/from/file\"\n[limits]\nloads = 7\n";
-    int fd = mkstemp(path);
+    int fd = make_file(path);
     (void)state;
-    assert_true(fd >= 0);
     assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
     close(fd);
     assert_int_equal(load(&config, "--limits.loads", "9", "--config", path, NULL), 0);
@@ -158,14 +166,19 @@ static void switch_on(FILE *to, FILE *from)
 static void test_config__the_manual_names_every_key_with_its_default(void **state)
 {
     struct config manual, plain;
-    char path[] = "/tmp/ckptd-config-XXXXXX";
-    FILE *from = fopen("deploy/ckptd.conf", "r"), *to = fdopen(mkstemp(path), "w");
+    char path[200];
+    FILE *from = fopen("deploy/ckptd.conf", "r"), *to = fdopen(make_file(path), "w");
     (void)state;
     assert_non_null(from);
     assert_non_null(to);
     switch_on(to, from);
     fclose(from);
     fclose(to);
+    bool is_set[sizeof table / sizeof table[0]] = {false};
+    assert_int_equal(options_read_toml(&(struct options){table, &manual, is_set, false}, path), 0);
+    for (size_t i = 0; table[i].key; i++)
+        if (!is_set[i] && strcmp(table[i].key, "config") != 0)
+            fail_msg("%s is not in it", table[i].key);
     int error = load(&manual, "--config", path, NULL);
     unlink(path);
     if (error != 0)

@@ -240,6 +240,11 @@ static void test_door__one_more_than_the_limit_is_refused(void **state)
     for (int i = 0; i < 3; i++)
         fds[i] = connect_to(bed, "s.arena");
     assert_true(is_hung_up(fds[2]));
+    for (int i = 0; i < 2; i++) {
+        char byte;
+        assert_int_equal(recv(fds[i], &byte, 1, MSG_DONTWAIT), -1);
+        assert_int_equal(errno, EAGAIN);
+    }
     assert_true(save_step(peers, 1, 1));
     for (int i = 0; i < 3; i++)
         close(fds[i]);

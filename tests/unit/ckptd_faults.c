@@ -96,8 +96,8 @@ static void tell_all_of(const struct story *story, struct bed *bed, const char *
         }
         untouched = all ? untouched + 1 : 0;
     }
-    print_message("# %s: %u operations in %u tellings\n", story->name, operation - UNTOUCHED_ROW,
-                  tellings);
+    print_message("# %s: %u operations in %u tellings\n", story->name,
+                  operation - 1 - UNTOUCHED_ROW, tellings);
     assert_true(operation > story->operations_least);
 }
 

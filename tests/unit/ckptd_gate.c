@@ -140,6 +140,13 @@ static void test_gate__loads_are_not_held_to_the_rate(void **state)
     assert_true(loop_now_ms() - start < SLOW_MS / 2);
 }
 
+static void await_held(struct bed *bed)
+{
+    for (int ms = 0; ms < BED_PATIENCE_MS && number_of(bed, "chunks_held") == 0; ms += 10)
+        sleep_ms(10);
+    assert_true(number_of(bed, "chunks_held") > 0);
+}
+
 /* ---- who does not wait ---- */
 
 static void test_gate__whoever_waits_for_a_save_does_not_wait_for_the_rate(void **state)
@@ -147,7 +154,7 @@ static void test_gate__whoever_waits_for_a_save_does_not_wait_for_the_rate(void 
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
     int64_t start = loop_now_ms();
     begin_all(1, 1);
-    sleep_ms(200);
+    await_held(bed);
     assert_int_equal(ask(bed, 1), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
     assert_true(number_of(bed, "chunks_held") > 0); /* so asking did not hurry it */
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
@@ -259,8 +266,7 @@ static void test_gate__a_save_that_is_given_up_leaves_nothing_behind(void **stat
     Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
     Holdfast__V1__AbortSaveReply *reply;
     begin_all(1, 1);
-    sleep_ms(100);
-    assert_true(number_of(bed, "chunks_held") > 0);
+    await_held(bed);
     request.session = peers[0].token;
     request.save = peers[0].save;
     request.reason = "changed its mind";
@@ -294,6 +300,7 @@ static void test_gate__a_save_is_written_when_the_last_rank_becomes_quiet(void *
     struct bed *bed = start_with_phases(state, 60000);
     say_all(ARENA_PHASE_BUSY);
     begin_all(RANKS, 1);
+    await_held(bed);
     sleep_ms(200);
     say(&peers[0], ARENA_PHASE_QUIET);
     sleep_ms(200);

@@ -224,8 +224,9 @@ static void test_gc__a_long_removal_keeps_nobody_waiting(void **state)
     is_removing = false;
     is_held = true;
     assert_int_equal(pthread_create(&thread, NULL, run_gc, &collector), 0);
-    while (!is_removing)
+    for (int ms = 0; ms < BED_PATIENCE_MS && !is_removing; ms++)
         sleep_ms(1);
+    assert_true(is_removing);
     for (uint64_t step = 2; step < 6; step++) {
         assert_int_equal(gc(bed, true, NULL), ERR_BUSY);
         assert_true(save_step(peers, RANKS, step));

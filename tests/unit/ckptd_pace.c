@@ -259,10 +259,9 @@ static void test_pace__waiting_for_the_rate_does_not_use_the_patience_up(void **
 
 static void test_pace__no_chunk_is_held_back_by_phases_longer_than_the_bound(void **state)
 {
-    const char *text = getenv("SEED");
-    uint64_t seed = text ? strtoull(text, NULL, 0) : 20261120;
     (void)state;
-    print_message("# SEED=%llu\n", (unsigned long long)seed);
+    seed_random();
+    uint64_t seed = random_state;
     for (uint32_t round = 0; round < 200; round++) {
         struct pace_options options = options_of(0, true, 50 + (int64_t)(seed + round * 37) % 3000);
         struct world *w = new_world(&options);

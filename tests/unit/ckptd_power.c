@@ -190,6 +190,7 @@ static void cut_start(struct bed *bed, const char *path)
 {
     static struct power_state state;
     static struct walk walk;
+    uint64_t chances = random_state; /* those of the walk stay as they are */
     power = &power_logs[1];
     power_record(path);
     assert_int_equal(bed_start(bed), 0);
@@ -202,6 +203,7 @@ static void cut_start(struct bed *bed, const char *path)
     shell("rm -rf '%s'", path);
     power_make(&state, path);
     power = &power_logs[0];
+    random_state = chances;
 }
 
 static void look(struct walk *walk, const struct power_state *state, bool is_first)

@@ -188,7 +188,7 @@ static void end_early(struct peer *peer)
     peer_announce(peer, ARENA_ENTRY_END, 0, 0);
 }
 
-static void announce_after_end(struct peer *peer)
+static void announce_unknown(struct peer *peer)
 {
     peer_announce(peer, 77, 0, 0);
 }
@@ -220,7 +220,7 @@ static void test_service__an_end_before_all_is_announced_fails_the_save(void **s
 
 static void test_service__an_unknown_announcement_fails_the_save(void **state)
 {
-    breach(*state, announce_after_end, "unknown kind");
+    breach(*state, announce_unknown, "unknown kind");
 }
 
 static void test_service__ranges_in_any_order_and_size_make_the_same_shard(void **state)
@@ -507,7 +507,7 @@ static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(voi
     FREE_REPLY(reply);
 }
 
-static void test_service__every_byte_of_a_shard_is_covered(void **state)
+static void test_service__each_part_of_a_shard_is_covered(void **state)
 {
     struct bed *bed = *state;
     static const off_t places[] = {0, 9, 4095, 4096, MIB - 1, MIB, 4 * MIB, 4 * MIB + 4000};
@@ -645,33 +645,26 @@ static void test_service__a_second_daemon_on_the_store_is_refused(void **state)
     assert_int_equal(service_open(&other.service, &other.config), ERR_BUSY); /* same socket */
 }
 
-struct draining {
-    struct bed *bed;
-    pthread_t thread;
-};
-
-static void *finish_late(void *argument)
+static void *finish_late(void *peer)
 {
-    struct draining *draining = argument;
     sleep_ms(200);
-    peer_finish(&peers[0], 1);
-    (void)draining;
+    peer_finish(peer, 1);
     return NULL;
 }
 
 static void test_service__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones(void **state)
 {
     struct bed *bed = *state;
-    struct draining draining = {.bed = bed};
+    pthread_t thread;
     open_world(bed, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     service_drain(bed->service);
     sleep_ms(50);
     assert_int_equal(peer_begin(&peers[0], 2), ERR_UNAVAILABLE);
     assert_int_equal(open_attempt(bed, 1), ERR_UNAVAILABLE);
-    pthread_create(&draining.thread, NULL, finish_late, &draining);
+    pthread_create(&thread, NULL, finish_late, &peers[0]);
     pthread_join(bed->thread, NULL); /* it ends by itself */
-    pthread_join(draining.thread, NULL);
+    pthread_join(thread, NULL);
     rpc_client_close(bed->rpc);
     service_close(bed->service);
     bed->service = NULL;
@@ -723,7 +716,7 @@ int main(void)
         CASE(test_service__a_broken_ring_ends_the_session),
         CASE(test_service__a_change_in_memory_after_the_save_is_never_served),
         CASE(test_service__damage_on_disk_quarantines_and_the_older_one_loads),
-        CASE(test_service__every_byte_of_a_shard_is_covered),
+        CASE(test_service__each_part_of_a_shard_is_covered),
         CASE(test_service__a_load_waits_for_memory_and_then_says_busy),
         CASE(test_service__a_full_disk_is_a_save_refused_with_the_numbers),
         CASE(test_service__a_save_given_up_holds_no_room),

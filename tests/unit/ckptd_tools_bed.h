@@ -81,7 +81,7 @@ static inline int adopt(struct bed *bed, const char *text)
     return adopt_as(bed, text, false);
 }
 
-/* As many findings, or an error code. */
+/* 0 and the answer, or an error code. */
 static inline int ask_gc(Holdfast__V1__GcReply **out, struct bed *bed, bool is_dry)
 {
     Holdfast__V1__GcRequest request = HOLDFAST__V1__GC_REQUEST__INIT;

@@ -131,6 +131,7 @@ static void test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late
     peer_finish(&peers[0], 1);
     for (int i = 0; i < 1000 && !was_synced(bed, "/" RUN "/step-00000001-a0001"); i++)
         sleep_ms(10);
+    assert_true(was_synced(bed, "/" RUN "/step-00000001-a0001"));
     assert_int_equal(call_abort(&peers[0]), 0);
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
     assert_int_equal(load_all(bed, 1, NULL), 0);
@@ -283,7 +284,7 @@ static void test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody(void *
             (void)!write(peers[0].event_fd, &one, sizeof one);
             (void)!preadv2(peers[0].event_fd, &place, 1, -1, RWF_NOWAIT);
         }
-        error = call_hello(bed, 2000);
+        error = call_hello(bed, CALL_MS);
     }
     (void)!write(peers[0].event_fd, &one, sizeof one); /* frees one that waits */
     assert_int_equal(error, 0);

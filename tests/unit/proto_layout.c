@@ -660,7 +660,8 @@ static void test_layout__every_failed_allocation_is_reported(void **state)
     assert_true(failures >= 10);
     close_world(&world);
 #else
-    print_message("# SKIP the sanitizer owns the allocator\n");
+    print_message(
+        "# SKIP the allocator is the sanitizer's, or not to be replaced with this compiler\n");
     skip();
 #endif
 }

@@ -154,7 +154,8 @@ static void stop_server(struct bed *bed, uint32_t grace_ms)
 static int set_up(void **state)
 {
     struct bed *bed = calloc(1, sizeof *bed);
-    snprintf(bed->path, sizeof bed->path, "/tmp/holdfast-rpc-%d", (int)getpid());
+    const char *folder = getenv("TMPDIR");
+    snprintf(bed->path, sizeof bed->path, "%s/rpc", folder ? folder : "/var/tmp");
     snprintf(bed->target, sizeof bed->target, "unix:%s", bed->path);
     pthread_mutex_init(&bed->mutex, NULL);
     start_server(bed);
@@ -266,7 +267,8 @@ static void test_rpc__the_deadline_ends_an_unanswered_call(void **state)
 {
     struct bed *bed = *state;
     char text[32];
-    assert_int_equal(call_show(bed->client, 100, text, sizeof text), ERR_TIMEOUT);
+    assert_int_equal(call_hello(bed->client, CALL_MS), 0); /* it is connected */
+    assert_int_equal(call_show(bed->client, 500, text, sizeof text), ERR_TIMEOUT);
     /* The owner's answer after the caller has left is harmless. */
     report_set(ERR_ABORTED, "too late", "", "");
     rpc_call_fail(wait_kept(bed, 0), ERR_ABORTED);
@@ -546,12 +548,12 @@ static void test_rpc__a_peer_that_speaks_no_grpc_does_no_harm(void **state)
 }
 
 /* Anybody can make a name in /tmp; this user is one that the machine does not have. */
-static void ask_as_a_user(const char *want)
+static void ask_as_a_user(uid_t user, const char *want)
 {
     char address[64];
     pid_t child = fork();
     if (child == 0) {
-        int error = setuid(987654321) != 0 ? 1 : rpc_default_address(address, sizeof address);
+        int error = setuid(user) != 0 ? 1 : rpc_default_address(address, sizeof address);
         _exit(error == 0 ? strcmp(address, want) != 0 : error == ERR_DENIED ? 2 : 3);
     }
     int status;
@@ -561,23 +563,25 @@ static void ask_as_a_user(const char *want)
 
 static void test_rpc__a_default_place_that_another_user_made_is_refused(void **state)
 {
-    static const char directory[] = "/tmp/holdfast-987654321";
-    static const char address[] = "unix:/tmp/holdfast-987654321/ckptd.sock";
+    uid_t user = 900000000 + (uid_t)getpid();
+    char directory[40], address[64];
     (void)state;
     if (geteuid() != 0) {
         print_message("# skipped: only root can become another user\n");
         skip();
     }
-    ask_as_a_user(address); /* nobody has made it */
+    snprintf(directory, sizeof directory, "/tmp/holdfast-%u", (unsigned)user);
+    snprintf(address, sizeof address, "unix:%s/ckptd.sock", directory);
+    ask_as_a_user(user, address); /* nobody has made it */
     assert_int_equal(mkdir(directory, 0700), 0);
-    ask_as_a_user(address); /* root's */
-    assert_int_equal(chown(directory, 987654321, 0), 0);
-    ask_as_a_user(address);
+    ask_as_a_user(user, address); /* root's */
+    assert_int_equal(chown(directory, user, 0), 0);
+    ask_as_a_user(user, address);
     assert_int_equal(chown(directory, 65534, 0), 0);
-    ask_as_a_user("");
+    ask_as_a_user(user, "");
     assert_int_equal(rmdir(directory), 0);
     assert_int_equal(symlink("/", directory), 0);
-    ask_as_a_user("");
+    ask_as_a_user(user, "");
     assert_int_equal(unlink(directory), 0);
 }
 
