@@ -101,7 +101,7 @@ def on_a_directory(world):
     code, out, err = world.cli("unpin", f"{run}@2", *store)
     test("but not twice, here too", code == 66 and out == "" and
          f"{DIRECTORY.format(run, 2, pin['attempt'])} is not pinned\n" in err, (code, out, err))
-    code, out, err = world.cli("prune", run, *store, "--keep-within", "0", "--keep-last", 1)
+    code, out, err = world.cli("prune", run, *store, "--keep-within", "0s", "--keep-last", 1)
     test("what is free now goes, the last two good ones never",
          code == 0 and world.steps() == [7, 8], (code, out, err, world.steps()))
     shard = os.path.join(store[1], run)
