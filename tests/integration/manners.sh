@@ -23,7 +23,6 @@ priorities_of() { # NAME: distinct I/O priorities of the threads with that name
         [ "$(cat "$task/comm")" != "$1" ] || ionice -p "${task##*/}"
     done | sort -u
 }
-stop_ckptd() { kill_ours TERM "$ckptd_pid" && wait_gone "$ckptd_pid" 10; }
 status() { "$BUILD/ckpt-cli" status --server "$server"; }
 refused() { # NAME PATTERN OPTION...
     local name=$1 pattern=$2
