@@ -7,7 +7,7 @@
 # given a store which is not safe with it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 30
+plan 32
 make_tiny
 start_ckptd
 
@@ -100,4 +100,13 @@ fi
 
 catalog >"$tmp/after.txt"
 check "the checkpoints are those from before" cmp "$tmp/before.txt" "$tmp/after.txt"
-check "the good run is still found finished" train
+verified() {
+    local step
+    for step in 5 10 15 20; do
+        "$BUILD/ckpt-cli" verify --store "$store" "tiny@$step" || return
+    done
+}
+check "they verify" verified
+check "the good run goes on with 0" train
+mv "$tmp/check.log" "$tmp/finished.log"
+check "it is found finished" grep -q "the run is finished" "$tmp/finished.log"
