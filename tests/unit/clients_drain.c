@@ -16,7 +16,7 @@
 static struct {
     struct bed *bed;
     atomic_bool is_ending, is_over;
-    uint64_t accepted; /* the newest step of which every rank copied all */
+    uint64_t accepted; /* the newest step of which rank 0 copied all */
     int saves, drains;
     pthread_t killer;
 } plan;
