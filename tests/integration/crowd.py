@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 
-from lib_store import BUILD, CLI, SAVER, World
+from lib_store import BUILD, CLI, SAVER, World, is_sanitized
 from lib_tap import end, skip, test
 
 TRAINER = os.path.join(BUILD, "tests/clients_kill")
@@ -242,10 +242,9 @@ def killed_on_the_directory(world, killer, step, pins):
 
 
 def main():
-    with open(os.path.join(BUILD, "ckptd"), "rb") as file:
-        if re.search(rb"__[at]san_init", file.read()):
-            print("the runtime of a sanitizer wants to be loaded first")
-            sys.exit(77)
+    if is_sanitized():
+        print("the runtime of a sanitizer wants to be loaded first")
+        sys.exit(77)
     print(f"# SEED={seed}")
     world, bad, unfinished, pins, counts = World(), [], [], {}, {}
     try:

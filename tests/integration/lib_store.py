@@ -1,7 +1,8 @@
 """lib_store - a ckptd on a store of its own, for the scripts that test what happens to checkpoints.
 
 World starts and stops a real ckptd, makes checkpoints through libckpt (`clients_ckpt save`), and
-asks ckpt-cli, through the server or on the directory. write_llama() makes models to import.
+asks ckpt-cli, through the server or on the directory. write_llama() makes models to import. Clock
+moves the wall clock.
 """
 
 import json
@@ -16,6 +17,26 @@ import time
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 CLI = os.path.join(BUILD, "ckpt-cli")
 SAVER = os.path.join(BUILD, "tests/clients_ckpt")
+YEAR = 365 * 86400
+
+
+def is_sanitized(program="ckptd"):
+    """Then nothing can be loaded before the runtime of the sanitizer, which takes memory too."""
+    with open(os.path.join(BUILD, program), "rb") as file:
+        return b"san_init" in file.read()
+
+
+class Clock:
+    """Of every program that is started from now on: build/shims/clock.so."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "clock")
+        self.set(0)
+        os.environ.update(LD_PRELOAD=os.path.join(BUILD, "shims/clock.so"), CLOCK_FILE=self.path)
+
+    def set(self, years):
+        with open(self.path, "wb" if not os.path.exists(self.path) else "r+b") as file:
+            file.write(struct.pack("q", years * YEAR))
 
 
 def llama_shapes(dim, kv_dim, hidden, vocab):

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-from lib_store import CLI, write_llama
+from lib_store import CLI, is_sanitized, write_llama
 from lib_tap import end, test
 
 MIB = 1 << 20
@@ -64,10 +64,9 @@ def add_step(store, step):
 
 
 def main():
-    with open(CLI, "rb") as file:
-        if b"san_init" in file.read():
-            print("sanitizers take memory of their own")
-            sys.exit(77)
+    if is_sanitized("ckpt-cli"):
+        print("sanitizers take memory of their own")
+        sys.exit(77)
     folder = tempfile.mkdtemp(prefix="me-")
     store, output, other = (os.path.join(folder, name) for name in ("store", "output", "other"))
     where = ("--store", store)
