@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 
-from lib_store import CLI, PATIENCE, SAVER, World
+from lib_store import CLI, PATIENCE, SAVER, World, change
 from lib_tap import end, test
 
 
@@ -24,14 +24,6 @@ def shard_of(world, step):
     folder = os.path.join(world.store, world.run, f"step-{step:08}-a{entry['attempt']:04}")
     return os.path.join(folder, sorted(name for name in os.listdir(folder)
                                        if name.startswith("shard"))[0])
-
-
-def change_byte(path, place):
-    with open(path, "r+b") as file:
-        file.seek(place)
-        byte = file.read(1)
-        file.seek(place)
-        file.write(bytes([byte[0] ^ 1]))
 
 
 def damage_of(entries, step):
@@ -44,7 +36,7 @@ def noted(world):
     world.save(range(1, 6))
     world.stop()
     server, run = ("--server", world.server), world.run
-    change_byte(shard_of(world, 5), 300000)
+    change(shard_of(world, 5), 300000)
     os.truncate(shard_of(world, 4), 4096)
     world.start()
     entries = world.listed(*server)
@@ -97,7 +89,7 @@ def released(world, told):
          plan)
     code, out, err = world.cli("verify", f"{run}@5", *store, "--release")
     test("it is not released while it is damaged", code == 1 and damage_of(world.listed(), 5))
-    change_byte(shard_of(world, 5), 300000)
+    change(shard_of(world, 5), 300000)
     test("nor by being put right alone", damage_of(world.listed(), 5))
     code, out, err = world.cli("verify", f"{run}@5", *store, "--release")
     test("but when all of it was read again", code == 0 and "out of quarantine" in out and

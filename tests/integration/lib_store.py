@@ -1,10 +1,11 @@
 """lib_store - a ckptd on a store of its own, for the scripts that test what happens to checkpoints.
 
 World starts and stops a real ckptd, makes checkpoints through libckpt (`clients_ckpt save`), and
-asks ckpt-cli, through the server or on the directory. write_llama() makes models to import. Clock
-moves the wall clock.
+asks ckpt-cli, through the server or on the directory. write_llama() makes models to import,
+change() and sealed() damage; Clock moves the wall clock.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -72,6 +73,21 @@ def write_llama(folder, dim, hidden, vocab, data_of):
                    "vocab_size": vocab, "num_hidden_layers": 1, "rms_norm_eps": 1e-5,
                    "rope_theta": 500000.0}, file)
     return at
+
+
+def change(path, offset, new=None):
+    """Another byte, or this one."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        old = file.read(1)
+        file.seek(offset)
+        file.write(new if new is not None else bytes([old[0] ^ 0x10]))
+
+
+def sealed(text):
+    """A manifest that was changed, with the right checksum again."""
+    text = text[:text.rindex(b'"sha256"')]
+    return text + b'"sha256":"%s"}\n' % hashlib.sha256(text).hexdigest().encode()
 
 
 PATIENCE = 60  # seconds, of anything that should take a fraction of one

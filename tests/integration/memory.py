@@ -10,17 +10,15 @@ time limit: 120 s
 """
 
 import ctypes
-import hashlib
 import itertools
 import os
-import re
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 
-from lib_store import CLI, is_sanitized, write_llama
+from lib_store import CLI, is_sanitized, sealed, write_llama
 from lib_tap import end, test
 
 MIB = 1 << 20
@@ -55,12 +53,9 @@ def add_step(store, step):
     at = head.index(b'"summary_hash":"') + len(b'"summary_hash":"')
     head = head[:at] + b'%016x",' % xxh3(head[:at], ctypes.c_size_t(at))
     rest = rest.replace(b'"optimizer":{', b'"metrics":{"loss":%d},"optimizer":{' % step, 1)
-    text = head.ljust(SUMMARY - 1) + b"\n" + rest
-    at = text.rindex(b'"sha256"')
-    digest = hashlib.sha256(text[:at]).hexdigest().encode()
     os.unlink(os.path.join(later, "manifest.json"))
     with open(os.path.join(later, "manifest.json"), "wb") as file:
-        file.write(text[:at] + re.sub(rb"[0-9a-f]{64}", digest, text[at:]))
+        file.write(sealed(head.ljust(SUMMARY - 1) + b"\n" + rest))
 
 
 def main():

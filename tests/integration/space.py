@@ -19,7 +19,8 @@ import subprocess
 import threading
 import time
 
-from lib_cli import BYTES, CLI, MODEL, change, cli, main, test
+from lib_cli import BYTES, CLI, MODEL, cli, main, test
+from lib_store import change
 
 SOFT_HOUR = 3600
 STEP = "step-00000001-a0001"
