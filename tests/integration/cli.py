@@ -334,6 +334,34 @@ def a_manifest_of_a_later_format_is_refused_as_such(bed):
     cli("verify", "trip@1-a1", "--store", store, want=65)
 
 
+def spoiled(good, dice):
+    """A manifest with one to three changes, the checksum of some made right again."""
+    text = bytearray(good)
+    for _ in range(dice.randrange(1, 4)):
+        kind, at = dice.randrange(4), dice.randrange(len(text))
+        if kind == 0:
+            text[at] = dice.randrange(256)
+        elif kind == 1:
+            del text[at : at + dice.randrange(1, 50)]
+        elif kind == 2:
+            text[at:at] = dice.choice(
+                [b"18446744073709551615", b"-1", b"[", b"{", b'"', b"1e400", b"\0"]
+            )
+        else:  # another number in place of one, with the checksum made right again
+            numbers = [
+                i
+                for i in range(len(text) - 1)
+                if text[i] in b"0123456789" and text[i - 1] in b":,["
+            ]
+            at = dice.choice(numbers)
+            text[at : at + 1] = dice.choice(
+                [b"0", b"99999999", b"4294967297", b"9223372036854775807"]
+            )
+            if b'"sha256"' in text:
+                text = sealed(text)
+    return text
+
+
 @test
 def hostile_files_make_the_tools_fail_cleanly(bed):
     store = bed.copy("hostile")
@@ -345,31 +373,8 @@ def hostile_files_make_the_tools_fail_cleanly(bed):
         os.path.join(folder, "manifest.json")
     )
     for _ in range(150):
-        text = bytearray(good)
-        for _ in range(dice.randrange(1, 4)):
-            kind, at = dice.randrange(4), dice.randrange(len(text))
-            if kind == 0:
-                text[at] = dice.randrange(256)
-            elif kind == 1:
-                del text[at : at + dice.randrange(1, 50)]
-            elif kind == 2:
-                text[at:at] = dice.choice(
-                    [b"18446744073709551615", b"-1", b"[", b"{", b'"', b"1e400", b"\0"]
-                )
-            else:  # another number in place of one, with the checksum made right again
-                numbers = [
-                    i
-                    for i in range(len(text) - 1)
-                    if text[i] in b"0123456789" and text[i - 1] in b":,["
-                ]
-                at = dice.choice(numbers)
-                text[at : at + 1] = dice.choice(
-                    [b"0", b"99999999", b"4294967297", b"9223372036854775807"]
-                )
-                if b'"sha256"' in text:
-                    text = sealed(text)
         with open(manifest, "wb") as file:
-            file.write(text)
+            file.write(spoiled(good, dice))
         for command in (
             ["verify", "trip@1-a1"],
             ["list"],

@@ -42,6 +42,13 @@ def through_a_server(world):
     test("a dry run plans and removes nothing",
          code == 0 and world.steps() == list(range(1, 9)) and plan[8] == "last, good" and
          plan[6] == "last" and plan[1] == "remove", (code, out))
+    pinned_on_a_server(world)
+    refused_by_a_server(world)
+    world.stop()
+
+
+def pinned_on_a_server(world):
+    run, server = world.run, ("--server", world.server)
     newest = {entry["step"]: entry["attempt"] for entry in world.listed()}
     pin = f"{run}@2-a{newest[2]}"
     code, out, err = world.cli("pin", pin, *server, "--note", "best so far")
@@ -74,6 +81,10 @@ def through_a_server(world):
     code, out, err = world.cli("unpin", pin, *server)
     test("not twice", code == 66 and
          f"{DIRECTORY.format(run, 2, newest[2])} is not pinned\n" in err, (code, out, err))
+
+
+def refused_by_a_server(world):
+    run, server = world.run, ("--server", world.server)
     code, out, err = world.cli("prune", run, *server)
     test("no rule is an error", code == 2 and "no rule" in err, (code, err))
     said = [world.cli("prune", "nobody", *where, "--keep-last", 1)
@@ -86,7 +97,6 @@ def through_a_server(world):
     code, out, err = world.cli("prune", run, "--store", world.store, "--keep-last", 2)
     test("a served store is not pruned behind its server's back",
          code == 74 and "--server" in err and world.steps() == [2, 6, 7, 8], (code, err))
-    world.stop()
 
 
 def on_a_directory(world):
