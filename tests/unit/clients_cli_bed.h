@@ -343,7 +343,7 @@ static bool is_chosen(const struct tool *tool)
 /* `out` and `work` as a command finds them. */
 static void prepare(const struct tool *tool, struct world *world)
 {
-    char command[1500], part[320];
+    char part[320];
     if (tool->effect == WRITES_SERVED) {
         world->renew(world);
         return;
@@ -358,17 +358,14 @@ static void prepare(const struct tool *tool, struct world *world)
     if (tool->effect != CHANGES)
         return;
     remove_tree(world->work);
-    snprintf(
-        command, sizeof command,
-        "mkdir '%s' && cp -rl '%s/run' '%s' && cd '%s/run' && mkdir -p step-00000009-a0001 pins"
-        " leases && ln step-00000001-a0001/shard* step-00000009-a0001 && : >pins/"
-        "step-00000008-a0001 && : >pins/step-00000004-a0001 &&"
-        " : >leases/step-00000001-a0001.0123456789abcdef%s",
-        world->work, world->fixture.root, world->work, world->work,
-        tool->run == cli_verify /* nobody else: prune spares what is in quarantine */
-            ? " && mkdir quarantine && echo damaged >quarantine/step-00000002-a0001"
-            : "");
-    assert_int_equal(system(command), 0);
+    shell("mkdir '%s' && cp -rl '%s/run' '%s' && cd '%s/run' && mkdir -p step-00000009-a0001 pins"
+          " leases && ln step-00000001-a0001/shard* step-00000009-a0001 && : >pins/"
+          "step-00000008-a0001 && : >pins/step-00000004-a0001 &&"
+          " : >leases/step-00000001-a0001.0123456789abcdef%s",
+          world->work, world->fixture.root, world->work, world->work,
+          tool->run == cli_verify /* nobody else: prune spares what is in quarantine */
+              ? " && mkdir quarantine && echo damaged >quarantine/step-00000002-a0001"
+              : "");
 }
 
 static void read_said(struct world *world)
