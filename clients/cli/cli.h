@@ -45,7 +45,7 @@ struct cli {
     int64_t keep_last, keep_every, keep_best, shards;
     int64_t shard_size, count;
     double interval;
-    char mesh[96], exceptions[1024], format[16], tokenizer[4096], run[128];
+    char mesh[96], only[1024], exceptions[1024], format[16], tokenizer[4096], run[128];
     char keep_within[32], metric[64], best[8], note[256];
     bool is_released;
     bool is_json, is_weights_only, is_forced, is_quick, is_help, is_dry_run, may_remove_most;
@@ -201,8 +201,11 @@ struct checkpoint {
  * known to be damaged. ERR_NOT_FOUND, ERR_CORRUPT, ERR_VERSION. */
 int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text);
 void checkpoint_close(struct checkpoint *checkpoint);
-/* Does it belong into the output? --weights-only leaves the optimizer's out. */
+/* Does it belong into the output? --weights-only leaves the optimizer's out, --only what fits none
+ * of its patterns. */
 bool tensor_is_wanted(const struct tensor_meta *tensor, const struct cli *cli);
+/* ERR_INVALID: a pattern of --only fits no tensor, or none is left. */
+int tensors_check_wanted(const struct layout_table *table, const struct cli *cli);
 
 /* A manifest alone, without a lease: of a checkpoint, or with step -1 the newest of an attempt that
  * can be read. Errors as of checkpoint_open(). */

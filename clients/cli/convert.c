@@ -102,9 +102,13 @@ static int plan_convert(struct convert *convert)
     int error = dtype_rules_parse(&dtypes, convert->cli);
     if (error == 0)
         error = dtype_rules_check(&dtypes, convert->checkpoint.manifest->table);
-    if (error == 0 && dtypes.keep && dtypes.num_exceptions == 0 && !convert->cli->is_weights_only)
-        error = report_error(ERR_INVALID, "add --dtype bf16, fp16 or fp32, or --weights-only",
-                             "there is nothing to convert");
+    if (error == 0)
+        error = tensors_check_wanted(convert->checkpoint.manifest->table, convert->cli);
+    if (error == 0 && dtypes.keep && dtypes.num_exceptions == 0 && !convert->cli->is_weights_only &&
+        convert->cli->only[0] == '\0')
+        error =
+            report_error(ERR_INVALID, "add --dtype bf16, fp16 or fp32, --weights-only, or --only",
+                         "there is nothing to convert");
     return error != 0 ? error : plan_table(convert, &dtypes);
 }
 

@@ -612,6 +612,8 @@ static int plan(struct export *export)
     int error = dtype_rules_parse(&export->dtypes, export->cli);
     if (error == 0)
         error = dtype_rules_check(&export->dtypes, export->checkpoint.manifest->table);
+    if (error == 0)
+        error = tensors_check_wanted(export->checkpoint.manifest->table, export->cli);
     if (error == 0 && export->is_hf)
         error = hf_model_of(&export->model, export->checkpoint.manifest);
     if (error == 0 && export->cli->tokenizer[0] != '\0')
@@ -628,6 +630,9 @@ static int check_usage(const struct cli *cli)
     if (strcmp(cli->format, "hf") != 0 && cli->tokenizer[0] != '\0')
         return report_error(ERR_INVALID, "add --format hf",
                             "one safetensors file has no place for a tokenizer");
+    if (strcmp(cli->format, "hf") == 0 && cli->only[0] != '\0')
+        return report_error(ERR_INVALID, "leave out --format hf",
+                            "a folder of Hugging Face has all weights: it takes no --only");
     return 0;
 }
 

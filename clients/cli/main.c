@@ -36,6 +36,7 @@ enum setting {
     SHARDS,
     MESH,
     EXCEPT,
+    ONLY,
     FORMAT,
     SHARD_SIZE,
     TOKENIZER,
@@ -93,6 +94,8 @@ static const struct option settings[] = {
                            "what its ranks are: dp_shard=4, or dp_replicate=2,dp_shard=4"),
     [EXCEPT] = OPTION_STRING(struct cli, exceptions, "except", "",
                              "other types by name: '*norm*=fp32,output.weight=keep'"),
+    [ONLY] = OPTION_STRING(struct cli, only, "only", "",
+                           "these tensors alone, by name: 'layers.0.*,norm.weight'"),
     [FORMAT] = OPTION_CHOICE(struct cli, format, "format", "safetensors", "safetensors,hf",
                              "one file, or a folder as Hugging Face has it (weights alone)"),
     [SHARD_SIZE] = OPTION_BYTES(struct cli, shard_size, "shard-size", "5GiB", 1 << 12, 1ll << 60,
@@ -134,14 +137,14 @@ static const struct command {
     {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, whatever their world sizes", 2, 2,
      WHERE | ON_FILES, cli_diff, ""},
     {"export", "CHECKPOINT --output PATH", "whole tensors in safetensors files", 1, 1,
-     WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(WEIGHTS_ONLY) | BIT(FORMAT) |
-         BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(FORCE),
+     WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
+         BIT(FORMAT) | BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(FORCE),
      cli_export,
      "--format safetensors leaves one file with every tensor under its own name. --format hf\n"
      "leaves a folder that other programs load: config.json, the weights under Hugging Face's\n"
      "names and in its order of rows, their index, and with --tokenizer what loaders read of it:\n"
      "tokenizer.json, tokenizer_config.json. Patterns of --except are held against our names in\n"
-     "both.\n"},
+     "both; --only is for one file, as such a folder has all weights.\n"},
     {"import", "FOLDER --run NAME", "a checkpoint of step 0 from a folder of Hugging Face", 1, 1,
      WHERE | ON_FILES | BIT(RUN) | BIT(SHARDS) | BIT(FORCE), cli_import,
      "FOLDER holds config.json of a Llama and its weights in fp32, bf16 or fp16, which become\n"
@@ -151,7 +154,8 @@ static const struct command {
      "them over at the end, or they are rubbish; --force is not needed then.\n"},
     {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
      1, 1,
-     WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(WEIGHTS_ONLY) | BIT(FORCE),
+     WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
+         BIT(FORCE),
      cli_convert,
      "The new checkpoint has the same run, step, attempt and cut, and a nonce and checksums of "
      "its\n"

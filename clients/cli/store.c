@@ -16,6 +16,7 @@
 #include "proto/array.h"
 #include "proto/retain.h"
 
+#include <fnmatch.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -470,8 +471,42 @@ void checkpoint_close(struct checkpoint *checkpoint)
     memset(checkpoint, 0, sizeof *checkpoint);
 }
 
+/* The first of a list with commas, as of fnmatch(); what is behind it, or NULL. */
+static const char *next_pattern(char out[LAYOUT_NAME_MAX], const char *list)
+{
+    size_t length = strcspn(list, ",");
+    snprintf(out, LAYOUT_NAME_MAX, "%.*s", (int)length, list);
+    return list[length] == ',' ? list + length + 1 : NULL;
+}
+
 bool tensor_is_wanted(const struct tensor_meta *tensor, const struct cli *cli)
 {
-    return !cli->is_weights_only ||
-           strncmp(tensor->name, OPTIMIZER_PREFIX, strlen(OPTIMIZER_PREFIX)) != 0;
+    char pattern[LAYOUT_NAME_MAX];
+    bool is_wanted = cli->only[0] == '\0';
+    for (const char *at = is_wanted ? NULL : cli->only; at != NULL && !is_wanted;) {
+        at = next_pattern(pattern, at);
+        is_wanted = fnmatch(pattern, tensor->name, 0) == 0;
+    }
+    return is_wanted && (!cli->is_weights_only ||
+                         strncmp(tensor->name, OPTIMIZER_PREFIX, strlen(OPTIMIZER_PREFIX)) != 0);
+}
+
+int tensors_check_wanted(const struct layout_table *table, const struct cli *cli)
+{
+    char pattern[LAYOUT_NAME_MAX];
+    uint32_t count = 0;
+    for (const char *at = cli->only[0] != '\0' ? cli->only : NULL; at != NULL;) {
+        bool fits = false;
+        at = next_pattern(pattern, at);
+        for (uint32_t i = 0; i < table->num_tensors && !fits; i++)
+            fits = fnmatch(pattern, table->tensors[i].name, 0) == 0;
+        if (!fits)
+            return report_error(ERR_INVALID, "`ckpt-cli show` has the names",
+                                "--only '%s' fits no tensor of the checkpoint", pattern);
+    }
+    for (uint32_t i = 0; i < table->num_tensors; i++)
+        count += tensor_is_wanted(&table->tensors[i], cli);
+    return count > 0 || cli->only[0] == '\0'
+               ? 0
+               : report_error(ERR_INVALID, NULL, "--only and --weights-only leave no tensor");
 }

@@ -99,6 +99,16 @@ def an_export_rounds_as_numpy_does_and_leaves_the_optimizer_out_when_told(bed):
 
 
 @test
+def an_export_has_the_tensors_that_only_names(bed):
+    out = checked_export(bed, "--only", "layers.0.*,*tok_embeddings.weight")
+    assert set(out) == {MODEL[0][0], MODEL[1][0], MODEL[2][0], MODEL[3][0]}
+    for index in range(4):
+        assert numpy.array_equal(out[MODEL[index][0]][1], bits_of(index, 1))
+    out = checked_export(bed, "--only", "*tok_embeddings.weight", "--weights-only")
+    assert set(out) == {"tok_embeddings.weight"}
+
+
+@test
 def an_export_never_replaces_a_file_unasked(bed):
     path = os.path.join(bed.folder, "kept")
     with open(path, "w") as file:

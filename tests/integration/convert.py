@@ -71,6 +71,16 @@ def a_converted_checkpoint_is_one_like_any_other(bed):
 
 
 @test
+def a_part_of_a_checkpoint_is_one_too(bed):
+    target, _ = converted(bed, "part", "--only", "experts,layers.0.*")
+    report = json.loads(cli("verify", "trip@1-a1", "--store", target, "--json"))
+    assert report["damages"] == 0 and report["tensors"] == 3
+    manifest = json.loads(cli("show", "trip", "--store", target, "--json"))
+    assert {tensor["name"] for tensor in manifest["tensors"]} == {
+        "experts", "layers.0.attention.wq.weight", "layers.0.attention_norm.weight"}
+
+
+@test
 def exceptions_go_by_name_and_the_first_that_matches_counts(bed):
     options = ["--dtype", "bf16", "--except",
                "layers.*norm*=keep,layers.*=fp16,tiny=fp32,mask=fp16"]

@@ -39,6 +39,11 @@ def names(world):
             "--except", "*nrom*=fp32")
     refused(world, "of a conversion too", 2, "fits no tensor", "convert", world.run, "--store",
             world.store, "--output", world.folder + "/out", "--dtype", "bf16", "--except", "x=fp32")
+    refused(world, "nor is one of --only", 2, "fits no tensor", "export", world.run, "--store",
+            world.store, "--output", world.folder + "/out", "--only", "*,nosuch")
+    refused(world, "a folder of Hugging Face is whole", 2, "takes no --only", "export", world.run,
+            "--store", world.store, "--output", world.folder + "/out", "--format", "hf", "--only",
+            "*")
     refused(world, "one file is not cut", 2, "--format hf", "export", world.run, "--store",
             world.store, "--output", world.folder + "/out", "--shard-size", "1MiB")
     test("none of them left an output", not os.path.exists(world.folder + "/out"))
