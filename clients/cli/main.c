@@ -207,7 +207,7 @@ static void print_help(FILE *out)
 {
     fprintf(out, "usage: ckpt-cli COMMAND [ARGUMENTS] [--store DIR | --server unix:/PATH]\n\n");
     for (size_t i = 0; i < NUM_COMMANDS; i++)
-        fprintf(out, "  %-7s %-25s %s\n", commands[i].name, commands[i].arguments,
+        fprintf(out, "  %-7s %-26s %s\n", commands[i].name, commands[i].arguments,
                 commands[i].summary);
     fprintf(out,
             "\n%sWithout --store and --server: the server unix:/tmp/holdfast-UID/ckptd.sock.\n"
