@@ -110,26 +110,35 @@ static bool is_vacant(const struct run *run)
            !run->take.busy && !run->describing && !run->pruning;
 }
 
-/* A new one, or at the limit a vacant one. ERR_BUSY. */
+/* A new one, or at the limit a vacant one, in no list. ERR_BUSY. */
 static int find_room(struct run **out, struct service *service)
 {
-    struct run *run = NULL;
     if (service->num_runs < service->config->limit_runs) {
-        *out = run = calloc(1, sizeof *run);
-        if (!run)
+        *out = calloc(1, sizeof **out);
+        if (!*out)
             return report_error(ERR_MEMORY, NULL, "no memory for a run");
-        run->service = service;
-        run->tag = ++service->num_runs;
-        run->next = service->runs;
-        service->runs = run;
+        **out = (struct run){.service = service, .tag = ++service->num_runs};
         return 0;
     }
-    for (run = service->runs; run && !is_vacant(run); run = run->next)
-        continue;
-    *out = run;
-    return run ? 0
-               : report_error(ERR_BUSY, "raise limits.runs", "the store holds %u runs already",
-                              service->num_runs);
+    struct run **at = &service->runs;
+    while (*at && !is_vacant(*at))
+        at = &(*at)->next;
+    *out = *at;
+    if (!*out)
+        return report_error(ERR_BUSY, "raise limits.runs", "the store holds %u runs already",
+                            service->num_runs);
+    *at = (*out)->next;
+    return 0;
+}
+
+/* By name, as tools list those of a directory. */
+static void enter_run(struct service *service, struct run *run)
+{
+    struct run **at = &service->runs;
+    while (*at && strcmp((*at)->name, run->name) < 0)
+        at = &(*at)->next;
+    run->next = *at;
+    *at = run;
 }
 
 int run_find(struct run **out, struct service *service, const char *name, bool create)
@@ -146,6 +155,7 @@ int run_find(struct run **out, struct service *service, const char *name, bool c
             return error;
         snprintf(run->name, sizeof run->name, "%s", name);
         commit_init(&run->machine, 0);
+        enter_run(service, run);
     }
     if (!run)
         return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`", "there is no run \"%.120s\"",

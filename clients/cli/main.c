@@ -124,7 +124,7 @@ static const struct command {
     int (*run)(const struct cli *cli);
     const char *notes; /* for --help; "" for none */
 } commands[] = {
-    {"list", "[RUN]", "committed checkpoints, newest first", 0, 1, WHERE, cli_list, ""},
+    {"list", "[RUN]", "committed checkpoints by run, newest first", 0, 1, WHERE, cli_list, ""},
     {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1, WHERE, cli_show,
      "Its origin is told back to the first attempt, as far as the store still has a checkpoint of\n"
      "each. With --json: the manifest, its durability; of one in quarantine its damage; of one\n"
