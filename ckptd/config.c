@@ -69,6 +69,8 @@ static const struct option table[] = {
                "longest wait of one WaitSave or BeginSave call"),
     OPTION_INT(struct config, limit_drain_ms, "limits.drain_ms", 30000, 0, 3600000,
                "time for running saves after SIGTERM"),
+    OPTION_INT(struct config, limit_last_save_ms, "limits.last_save_ms", 5000, 0, 3600000,
+               "after SIGTERM connected ranks may begin a save for so long"),
     OPTION_STRING(struct config, pace_io_priority, "pace.io_priority", "none",
                   "of writes: none, idle, best-effort:0 (first) to best-effort:7 (last)"),
     OPTION_STRING(struct config, pace_cpu_affinity, "pace.cpu_affinity", "",
@@ -283,7 +285,7 @@ void config_print_help(void)
     struct options options = {.table = table, .config = &defaults};
     printf("ckptd - keeps the checkpoints of training runs\n\n"
            "    ckptd --store DIRECTORY [--config FILE] [--key value ...]\n\n"
-           "SIGTERM and SIGINT: finish running saves, refuse new ones, end.\n"
+           "SIGTERM and SIGINT: finish running saves and the last ones of connected ranks, end.\n"
            "Exit codes: 0 ended as told, 75 start it again, 78 a person must act.\n\n");
     if (options_defaults(&options) == 0)
         options_print_help(&options, stdout);

@@ -280,12 +280,14 @@ static int check_begin(struct session *session, struct beginning *beginning)
     const Holdfast__V1__BeginSaveRequest *request = beginning->request;
     struct service *service = session->service;
     struct run *run = session->run;
-    int error = service_check_open(service);
+    bool is_first = !commit_find_step(&run->machine, request->step);
+    /* What one rank has begun the others may join, also while the daemon ends. */
+    int error = is_first ? service_check_last_saves(service) : 0;
     if (error == 0)
         error = service_check_online(service);
     if (error == 0)
         error = commit_may_begin(&run->machine, session->attempt, session->rank, request->step);
-    if (error == 0 && !commit_find_step(&run->machine, request->step)) {
+    if (error == 0 && is_first) {
         error = catalog_check_room(service);
         if (error != 0)
             beginning->until_ms = 0; /* waiting makes no room */
