@@ -618,6 +618,7 @@ struct service {
     struct gate gate;
     struct ledger ledger;
     struct collecting *collecting; /* a Gc under way, or NULL */
+    struct timer retain_timer;     /* until retention may begin */
     struct scrub *scrub;           /* NULL: off */
     struct metrics *metrics;       /* likewise */
     struct {                       /* since the start, and of the newest commit */

@@ -84,7 +84,7 @@ static const struct option table[] = {
     OPTION_INT(struct config, pace_quiet_wait_ms, "pace.quiet_wait_ms", 10000, 0, 3600000,
                "the longest that a chunk waits for a quiet phase"),
     OPTION_INT(struct config, retain_last, "retention.keep_last", 0, 0, 1 << 24,
-               "after each commit keep so many of the run; 0: no such rule"),
+               "keep so many of the run, the newest; 0: no such rule"),
     OPTION_INT(struct config, retain_every, "retention.keep_every", 0, 0, 1ll << 40,
                "keep steps that are multiples of it"),
     OPTION_INT(struct config, retain_within, "retention.keep_within_s", 0, 0, 1ll << 40,
@@ -106,7 +106,7 @@ static const struct option table[] = {
     OPTION_INT(struct config, metrics_every_ms, "metrics.every_ms", 15000, 100, 3600000,
                "how often it is written"),
     OPTION_BOOL(struct config, retain_most, "retention.may_remove_most", "false",
-                "let one commit remove more than half of a run"),
+                "let retention remove more than half of a run at once"),
     OPTION_END,
 };
 /* clang-format on */

@@ -483,6 +483,8 @@ int service_open(struct service **out, const struct config *config)
     if (error == 0)
         error = scrub_open(service);
     if (error == 0)
+        retain_open(service);
+    if (error == 0)
         error = metrics_open(service);
     if (error == 0)
         error = rpc_server_open(&service->rpc, &rpc);

@@ -163,6 +163,18 @@ def notified(world):
     world.launch()
 
 
+def without_rules(world):
+    """What the log says at a start about retention."""
+    def said_by_a_start(*options):
+        world.stop()
+        before = world.log().count("no rule is set")
+        world.launch(*options)
+        return world.log().count("no rule is set") - before
+
+    found = [said_by_a_start("--retention.keep_last", "9"), said_by_a_start()]
+    test("a start without rules says once that nothing is ever removed", found == [0, 1], found)
+
+
 def partly_collected(world):
     """Rubbish in a run and beside it, and a directory between them that cannot be looked into."""
     run = os.path.join(world.store, world.run)
@@ -594,6 +606,7 @@ def main():
         partly_collected(world)
         who_asked(world)
         notified(world)
+        without_rules(world)
         made_of_another_store(world)
         killed_conversions(world)
         released(world)

@@ -52,8 +52,7 @@ static void restart_with_last_saves(struct bed *bed, int64_t ms, uint32_t world_
     open_world(bed, world_size);
 }
 
-static void test_drain__a_drain_takes_the_last_save_of_connected_ranks_and_ends_behind_it(
-    void **state)
+static void test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_it(void **state)
 {
     struct bed *bed = *state;
     restart_with_last_saves(bed, 15000, RANKS);
@@ -134,7 +133,7 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, bed_tear_down)
     const struct CMUnitTest tests[] = {
         CASE(test_drain__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones),
-        CASE(test_drain__a_drain_takes_the_last_save_of_connected_ranks_and_ends_behind_it),
+        CASE(test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_it),
         CASE(test_drain__a_drain_waits_for_idle_ranks_only_so_long),
         CASE(test_drain__a_drain_ends_at_once_without_ranks),
         CASE(test_drain__ranks_join_a_save_that_another_began_before_the_drain),
