@@ -64,6 +64,8 @@ void service_go_offline(struct service *service, const char *why)
     if (service->offline[0])
         return;
     snprintf(service->offline, sizeof service->offline, "%s", why);
+    if (service->rpc)
+        rpc_server_set_able(service->rpc, false);
     log_error("storage", "the store is offline, nothing more is saved: %s", why);
 }
 
@@ -488,6 +490,8 @@ int service_open(struct service **out, const struct config *config)
         error = metrics_open(service);
     if (error == 0)
         error = rpc_server_open(&service->rpc, &rpc);
+    if (error == 0)
+        rpc_server_set_able(service->rpc, !service->offline[0]);
     if (error == 0)
         error = door_open(service);
     if (error != 0) {

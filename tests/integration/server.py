@@ -592,6 +592,29 @@ def killed_servers(world):
     test("and nothing beside it", all(entry["bytes"] == 0 for entry in found["rubbish"]), found)
 
 
+def offline():
+    """A disk on which no sync works: ckptd answers and cannot save."""
+    world = World()
+    try:
+        world.launch()
+        good = world.cli("health", *world.where)
+        world.save([1])
+        world.stop()
+        world.store = f"fault:only=sync,fail_from=1:local:{world.store}"
+        world.launch()
+        saved, _ = world.try_save(2)
+        bad, asked = world.cli("health", *world.where), world.cli("status", *world.where, "--json")
+        why = json.loads(asked[1])["offline"]
+        test("health is 0 while ckptd can save", good[:2] == (0, "serving: true\nsaving: true\n"),
+             good)
+        test("and 69 with the reason when the store is offline, though ckptd answers",
+             not saved and bad[0] == 69 and bad[1] == "serving: true\nsaving: false\n" and why and
+             f"saves nothing: the store is offline: {why}" in bad[2], (bad, why))
+        test("ckptd ends well all the same", world.end() == 0, world.log())
+    finally:
+        world.close()
+
+
 def main():
     print(f"# SEED={seed}")
     world = Served()
@@ -616,6 +639,7 @@ def main():
         out_of_reach(world)
     finally:
         world.close()
+    offline()
     saved_by_another_user()
     served_by_another_user()
     end()
