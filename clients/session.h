@@ -102,6 +102,8 @@ struct ckpt {
     char warning[256];   /* ckptd's word about the save that was waited for; "": none */
     uint64_t retry_ns;   /* do not try to reconnect before (CLOCK_MONOTONIC) */
     uint32_t backoff_ms;
+    uint64_t ask_ns;      /* ckptd left a question unanswered: ask no other before; 0: it did not */
+    uint32_t ask_pause_s; /* from that question on */
 };
 
 uint64_t session_clock_ns(void);
