@@ -60,6 +60,7 @@ struct ckpt_save {
     unsigned char **segments; /* mapping of each segment of the image, in file order */
     uint32_t num_segments;
     uint32_t num_in_order; /* leading tensors of ckpt->order that are copied */
+    uint64_t waited_ns;    /* for room in the window */
 };
 
 /* Of a pool segment, writable; data NULL: not mapped. */

@@ -334,7 +334,7 @@ static inline int work_load(struct group *group, struct ckpt *ckpt, struct ckpt_
 /* ---- ckptd ---- */
 
 struct bed {
-    char root[200], server[240], store[240];
+    char root[200], server[240], store[260];
     const char *pool;   /* memory.pool_bytes */
     const char *config; /* a file of further settings, or NULL */
     pid_t ckptd;
