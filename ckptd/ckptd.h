@@ -53,7 +53,7 @@ struct config {
     int64_t threads_workers, threads_rpc;
     int64_t limit_sessions, limit_loads, limit_runs, limit_checkpoints;
     int64_t limit_describe_ms, limit_connect_ms, limit_load_wait_ms, limit_lease_ms;
-    int64_t limit_wait_ms, limit_drain_ms;
+    int64_t limit_wait_ms, limit_drain_ms, limit_last_save_ms;
     char pace_io_priority[32], pace_cpu_affinity[256];
     int64_t pace_cpu_nice;
     int64_t pace_write_rate; /* bytes per second; 0: no limit */
@@ -331,6 +331,7 @@ bool session_may_map(const struct session *session, uint32_t segment, bool writa
 /* The rank sessions of a run's attempts before `attempt`. */
 void session_end_older(struct run *run, uint64_t attempt);
 void session_drain_run(struct run *run);
+bool session_any_rank(const struct service *service); /* is one described, and has not gone? */
 void session_describe(struct service *service, struct rpc_call *call,
                       const Holdfast__V1__DescribeRequest *request);
 /* Takes slices over from a message. ERR_INVALID, ERR_MEMORY. */
@@ -592,7 +593,8 @@ struct service {
     int64_t opened_ms;
     atomic_bool drain_asked;
     bool draining;
-    int64_t drain_until_ms;
+    bool takes_last_saves; /* while draining: of the ranks that are connected */
+    int64_t drain_until_ms, last_saves_until_ms;
     struct event drain_event;
     struct timer drain_timer;
     char offline[512]; /* why nothing is saved any more; "" normally */
@@ -616,6 +618,7 @@ struct service {
     struct gate gate;
     struct ledger ledger;
     struct collecting *collecting; /* a Gc under way, or NULL */
+    struct timer retain_timer;     /* until retention may begin */
     struct scrub *scrub;           /* NULL: off */
     struct metrics *metrics;       /* likewise */
     struct {                       /* since the start, and of the newest commit */
@@ -635,6 +638,8 @@ void service_drain(struct service *service);
 void service_close(struct service *service);
 /* Refuses with ERR_UNAVAILABLE while draining. */
 int service_check_open(const struct service *service);
+/* The same for the save of a rank that is connected, which may be its last. */
+int service_check_last_saves(const struct service *service);
 /* Refuses with ERR_IO while the store is offline. */
 int service_check_online(const struct service *service);
 void service_random(void *out, size_t bytes);

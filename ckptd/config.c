@@ -69,6 +69,8 @@ static const struct option table[] = {
                "longest wait of one WaitSave or BeginSave call"),
     OPTION_INT(struct config, limit_drain_ms, "limits.drain_ms", 30000, 0, 3600000,
                "time for running saves after SIGTERM"),
+    OPTION_INT(struct config, limit_last_save_ms, "limits.last_save_ms", 5000, 0, 3600000,
+               "after SIGTERM connected ranks may begin a save for so long"),
     OPTION_STRING(struct config, pace_io_priority, "pace.io_priority", "none",
                   "of writes: none, idle, best-effort:0 (first) to best-effort:7 (last)"),
     OPTION_STRING(struct config, pace_cpu_affinity, "pace.cpu_affinity", "",
@@ -82,7 +84,7 @@ static const struct option table[] = {
     OPTION_INT(struct config, pace_quiet_wait_ms, "pace.quiet_wait_ms", 10000, 0, 3600000,
                "the longest that a chunk waits for a quiet phase"),
     OPTION_INT(struct config, retain_last, "retention.keep_last", 0, 0, 1 << 24,
-               "after each commit keep so many of the run; 0: no such rule"),
+               "keep so many of the run, the newest; 0: no such rule"),
     OPTION_INT(struct config, retain_every, "retention.keep_every", 0, 0, 1ll << 40,
                "keep steps that are multiples of it"),
     OPTION_INT(struct config, retain_within, "retention.keep_within_s", 0, 0, 1ll << 40,
@@ -104,7 +106,7 @@ static const struct option table[] = {
     OPTION_INT(struct config, metrics_every_ms, "metrics.every_ms", 15000, 100, 3600000,
                "how often it is written"),
     OPTION_BOOL(struct config, retain_most, "retention.may_remove_most", "false",
-                "let one commit remove more than half of a run"),
+                "let retention remove more than half of a run at once"),
     OPTION_END,
 };
 /* clang-format on */
@@ -283,7 +285,7 @@ void config_print_help(void)
     struct options options = {.table = table, .config = &defaults};
     printf("ckptd - keeps the checkpoints of training runs\n\n"
            "    ckptd --store DIRECTORY [--config FILE] [--key value ...]\n\n"
-           "SIGTERM and SIGINT: finish running saves, refuse new ones, end.\n"
+           "SIGTERM and SIGINT: finish running saves and the last ones of connected ranks, end.\n"
            "Exit codes: 0 ended as told, 75 start it again, 78 a person must act.\n\n");
     if (options_defaults(&options) == 0)
         options_print_help(&options, stdout);

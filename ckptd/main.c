@@ -1,9 +1,10 @@
 /* main.c - the program: arguments, signals, exit code.
  *
  * The service runs on a thread of its own; this one waits for signals. SIGTERM and SIGINT drain:
- * new work is refused, running saves are finished within limits.drain_ms, then the program ends
- * with 0. A disk that does not answer cannot hold the end up: after OVERTIME_MS more the process
- * leaves as if it had been killed, which every state on disk is made for (commit.c).
+ * new work is refused, running saves, and the last ones of ranks that are connected, are finished
+ * within limits.drain_ms, then the program ends with 0. A disk that does not answer cannot hold the
+ * end up: after OVERTIME_MS more the process leaves as if it had been killed, which every state on
+ * disk is made for (commit.c).
  *
  * A supervisor that gave us NOTIFY_SOCKET (sd_notify(3)) hears when calls are answered, and when
  * the end begins. */

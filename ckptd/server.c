@@ -6,7 +6,9 @@
  *
  * The end: draining refuses new work, waits until no save is in work and nothing is under way, at
  * most limits.drain_ms; then saves that still wait for a rank are given up. Calls that wait are
- * answered ERR_UNAVAILABLE. */
+ * answered ERR_UNAVAILABLE. Ranks that are connected may have been told to end as well, and save a
+ * last time behind the step that they are in: as long as there are any, saves may begin for
+ * limits.last_save_ms. What the others of such a save must do, they may until it is over. */
 #include "ckptd/keep/keep.h"
 
 #include <errno.h>
@@ -44,6 +46,11 @@ int service_check_open(const struct service *service)
     return report_error(ERR_UNAVAILABLE, "wait for the next ckptd", "ckptd is shutting down");
 }
 
+int service_check_last_saves(const struct service *service)
+{
+    return service->takes_last_saves ? 0 : service_check_open(service);
+}
+
 int service_check_online(const struct service *service)
 {
     if (!service->offline[0])
@@ -57,6 +64,8 @@ void service_go_offline(struct service *service, const char *why)
     if (service->offline[0])
         return;
     snprintf(service->offline, sizeof service->offline, "%s", why);
+    if (service->rpc)
+        rpc_server_set_able(service->rpc, false);
     log_error("storage", "the store is offline, nothing more is saved: %s", why);
 }
 
@@ -476,9 +485,13 @@ int service_open(struct service **out, const struct config *config)
     if (error == 0)
         error = scrub_open(service);
     if (error == 0)
+        retain_open(service);
+    if (error == 0)
         error = metrics_open(service);
     if (error == 0)
         error = rpc_server_open(&service->rpc, &rpc);
+    if (error == 0)
+        rpc_server_set_able(service->rpc, !service->offline[0]);
     if (error == 0)
         error = door_open(service);
     if (error != 0) {
@@ -510,10 +523,21 @@ static bool is_quiet(const struct service *service)
     return loop_is_idle(service->loop);
 }
 
+/* An idle rank cannot be told from one that computes its last step, so the time is short. */
+static bool awaits_last_saves(const struct service *service)
+{
+    return loop_now_ms() < service->last_saves_until_ms && !service->offline[0] &&
+           session_any_rank(service);
+}
+
 static void drain_again(struct timer *timer)
 {
     struct service *service = CONTAINER_OF(timer, struct service, drain_timer);
-    if (is_quiet(service)) {
+    if (service->takes_last_saves && !awaits_last_saves(service)) {
+        service->takes_last_saves = false;
+        save_begin_wake(service);
+    }
+    if (!service->takes_last_saves && is_quiet(service)) {
         loop_stop(service->loop);
         return;
     }
@@ -530,17 +554,22 @@ static void drain_again(struct timer *timer)
 static void drain(struct event *event)
 {
     struct service *service = CONTAINER_OF(event, struct service, drain_event);
+    int64_t drain_ms = service->config->limit_drain_ms;
+    int64_t last_ms = service->config->limit_last_save_ms;
     uint32_t saves = 0;
     for (const struct run *run = service->runs; run; run = run->next)
         saves += commit_num_saves(&run->machine);
-    log_info("ckptd", "ending: %u saves in work get %lld ms", saves,
-             (long long)service->config->limit_drain_ms);
-    service->draining = true;
+    last_ms = last_ms < drain_ms ? last_ms : drain_ms;
+    log_info("ckptd",
+             "ending: %u saves in work get %lld ms; ranks that are connected may begin a last one "
+             "for %lld ms",
+             saves, (long long)drain_ms, (long long)last_ms);
+    service->draining = service->takes_last_saves = true;
     gate_hurry(service);
-    service->drain_until_ms = loop_now_ms() + service->config->limit_drain_ms;
+    service->drain_until_ms = loop_now_ms() + drain_ms;
+    service->last_saves_until_ms = loop_now_ms() + last_ms;
     service->drain_timer.run = drain_again;
     rpc_server_set_serving(service->rpc, false);
-    save_begin_wake(service);
     loop_timer(service->loop, &service->drain_timer, 0);
 }
 
@@ -570,6 +599,7 @@ void service_close(struct service *service)
     if (!service)
         return;
     service->draining = true;
+    service->takes_last_saves = false;
     if (service->sessions)
         fail_waiting(service);
     if (service->rpc)

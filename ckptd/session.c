@@ -130,6 +130,14 @@ void session_drain_run(struct run *run)
     }
 }
 
+bool session_any_rank(const struct service *service)
+{
+    for (int64_t i = 0; i < service->config->limit_sessions; i++)
+        if (service->sessions[i].token != 0 && service->sessions[i].is_rank)
+            return true;
+    return false;
+}
+
 static void ring_woke(struct watch *watch)
 {
     struct session *session = CONTAINER_OF(watch, struct session, watch);

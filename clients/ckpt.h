@@ -30,9 +30,12 @@
  * the next tries again without back-off. So ranks may disagree about one save: those that began it
  * give it up (ckpt_save_abort) when another rank could not. A failed save never harms an older
  * checkpoint. A ckptd that is there and does not answer (stopped, or hanging) costs one save_begin
- * at most 10 s; after that it counts as away. A save_copy that waits for ckptd to read what was
- * announced ends with CKPT_TIMEOUT after 10 s; one that waits for room in a window (below, at
- * ckpt_save_order), and so for a disk that may be slow, after 60 s.
+ * 1 s more than busy_ms (and 1 ms per MiB of the rank's image, at most 10 s), and one save_abort 1
+ * s; after that it counts as away. A save_copy that waits for ckptd to read what was
+ * announced ends with CKPT_TIMEOUT after 10 s. One that waits for room in a window (below, at
+ * ckpt_save_order), and so for a disk that may be slow, does when the disk stands still for 2 s, or
+ * for busy_ms where that is more; or when the save has waited longer than that and than its image
+ * takes at 16 MiB/s.
  *
  * Durability: "accepted" (in ckptd's memory), then "local" (committed, survives power loss).
  *
@@ -166,8 +169,9 @@ int ckpt_save_copy(struct ckpt_save *save, uint32_t index);
 int ckpt_save_end(struct ckpt_save *save);
 void ckpt_save_abort(struct ckpt_save *save);
 /* Until the save of `step` is committed. CKPT_ABORTED with the reason when it failed.
- * A timeout of 0 asks only: CKPT_TIMEOUT when it is not committed yet, or ckptd does not answer at
- * once. */
+ * A timeout of 0 asks only: CKPT_TIMEOUT when it is not committed yet, or ckptd does not answer
+ * within 0.1 s; then a timeout of 0 does not ask again for 1 s, doubling to 60 s, until ckptd has
+ * answered something. */
 int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms);
 /* What is wrong with the save that the last ckpt_save_wait found committed: one line, "" for
  * nothing. That every tensor equals the checkpoint before it, to the bit: the optimizer stands

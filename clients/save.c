@@ -27,8 +27,15 @@
 /* ckptd answers a WaitSave or BeginSave after this long at the latest. */
 #define WAIT_CALL_MS 5000u
 #define BUSY_PAUSE_MS 5u /* between two such BeginSaves */
+/* A ckptd that hangs must not hold the ranks up: a BeginSave that need not wait for an image is
+ * answered from memory, but for an image whose memory has to be made anew. */
+#define BEGIN_CALL_MS 1000u
+#define BEGIN_CALL_BYTES_PER_MS (1u << 20)
 #define ABORT_CALL_MS 1000u
-#define PROBE_CALL_MS 100u /* a wait of zero: a ckptd that hangs must not hold the caller up */
+/* A wait of zero asks for so long; after one in vain it does not ask for 1 s, doubling to the max.
+ */
+#define PROBE_CALL_MS 100u
+#define PROBE_PAUSE_S_MAX 60u
 
 /* The segments of the image, mapped; checks that they hold it. */
 static int map_image(struct ckpt_save *save, const Holdfast__V1__BeginSaveReply *reply)
@@ -53,13 +60,15 @@ static int ask_for_image(struct ckpt *ckpt, Holdfast__V1__BeginSaveRequest *requ
                          ProtobufCMessage **answer)
 {
     uint64_t end = session_clock_ns() + (uint64_t)ckpt->busy_ms * 1000000u;
+    uint64_t answer_ms = BEGIN_CALL_MS + ckpt->image_bytes / BEGIN_CALL_BYTES_PER_MS;
+    answer_ms = answer_ms < SESSION_CALL_MS ? answer_ms : SESSION_CALL_MS;
     for (;;) {
         uint64_t now = session_clock_ns();
         uint64_t left_ms = now < end ? (end - now) / 1000000u : 0;
         request->busy_ms = left_ms < WAIT_CALL_MS ? (uint32_t)left_ms : WAIT_CALL_MS;
         int error = session_call(ckpt, answer, "BeginSave", &request->base,
                                  &holdfast__v1__begin_save_reply__descriptor,
-                                 request->busy_ms + SESSION_CALL_MS);
+                                 request->busy_ms + (uint32_t)answer_ms);
         if (error != ERR_BUSY || session_clock_ns() >= end)
             return error;
         /* ckptd may wait for less than it is asked to. */
@@ -273,6 +282,15 @@ const char *ckpt_save_durability(const struct ckpt *ckpt)
     return ckpt->durability;
 }
 
+/* A question that may not wait was not answered: training would lose PROBE_CALL_MS with each more,
+ * for as long as ckptd hangs. */
+static void put_off_questions(struct ckpt *ckpt)
+{
+    uint32_t pause_s = ckpt->ask_pause_s == 0 ? 1 : 2 * ckpt->ask_pause_s;
+    ckpt->ask_pause_s = pause_s < PROBE_PAUSE_S_MAX ? pause_s : PROBE_PAUSE_S_MAX;
+    ckpt->ask_ns = session_clock_ns() + ckpt->ask_pause_s * 1000000000ull;
+}
+
 int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
 {
     Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
@@ -281,6 +299,9 @@ int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
     request.step = step;
     request.attempt = ckpt->attempt;
     ckpt->warning[0] = ckpt->durability[0] = '\0';
+    if (timeout_ms == 0 && session_clock_ns() < ckpt->ask_ns)
+        return report_error(ERR_TIMEOUT, "see whether it hangs",
+                            "ckptd at %s did not answer, and is asked again later", ckpt->server);
     for (;;) {
         ProtobufCMessage *answer = NULL;
         uint64_t now = session_clock_ns();
@@ -289,6 +310,8 @@ int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
         int error = session_call(
             ckpt, &answer, "WaitSave", &request.base, &holdfast__v1__wait_save_reply__descriptor,
             timeout_ms == 0 ? PROBE_CALL_MS : request.timeout_ms + SESSION_CALL_MS);
+        if (error == ERR_TIMEOUT && timeout_ms == 0)
+            put_off_questions(ckpt);
         if (error != 0)
             return error;
         error = judge_save(ckpt, (Holdfast__V1__WaitSaveReply *)answer, step);

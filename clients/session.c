@@ -37,7 +37,12 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *me
 {
     char path[96];
     snprintf(path, sizeof path, "/holdfast.v1.Checkpoint/%s", method);
-    return rpc_client_call(ckpt->rpc, path, request, reply_type, out_reply, timeout_ms);
+    int error = rpc_client_call(ckpt->rpc, path, request, reply_type, out_reply, timeout_ms);
+    if (error == 0) {
+        ckpt->ask_ns = 0;
+        ckpt->ask_pause_s = 0;
+    }
+    return error;
 }
 
 /* ---- the arena socket ---- */

@@ -60,6 +60,7 @@ struct ckpt_save {
     unsigned char **segments; /* mapping of each segment of the image, in file order */
     uint32_t num_segments;
     uint32_t num_in_order; /* leading tensors of ckpt->order that are copied */
+    uint64_t waited_ns;    /* for room in the window */
 };
 
 /* Of a pool segment, writable; data NULL: not mapped. */
@@ -102,6 +103,8 @@ struct ckpt {
     char warning[256];   /* ckptd's word about the save that was waited for; "": none */
     uint64_t retry_ns;   /* do not try to reconnect before (CLOCK_MONOTONIC) */
     uint32_t backoff_ms;
+    uint64_t ask_ns;      /* ckptd left a question unanswered: ask no other before; 0: it did not */
+    uint32_t ask_pause_s; /* from that question on */
 };
 
 uint64_t session_clock_ns(void);

@@ -6,15 +6,18 @@
  * memory within its budget. Bytes leave the window only in the order of the file: a tensor that was
  * left out would hold up all after it for ever, which is an error here and not a hang.
  *
- * Bounds: without any progress of the window for WINDOW_WAIT_MS the save fails. A ckptd that dies
- * is noticed after WINDOW_SLEEP_MS. */
+ * Bounds: a save fails that waits for one move of the window longer than WINDOW_STALL_MS, or
+ * busy_ms where the rank may wait longer: the disk hangs. So does one that has waited, all waits
+ * together, longer than that and than its image takes at WINDOW_RATE_MIN: the disk crawls, and
+ * training is worth more than this save. A ckptd that dies is noticed after WINDOW_SLEEP_MS. */
 #include "clients/session.h"
 
 #include "proto/report.h"
 
 #include <string.h>
 
-#define WINDOW_WAIT_MS 60000u
+#define WINDOW_STALL_MS 2000u
+#define WINDOW_RATE_MIN (16u << 20) /* bytes per second, of one rank among many */
 #define WINDOW_SLEEP_MS 100u
 #define WINDOW_SPINS 64u /* looks before the first sleep: the disk may be nearly ready */
 
@@ -29,6 +32,7 @@ void window_begin(struct ckpt_save *save)
     struct ckpt *ckpt = save->ckpt;
     memset(ckpt->is_copied, 0, ckpt->tensors.count * sizeof *ckpt->is_copied);
     save->num_in_order = 0;
+    save->waited_ns = 0;
 }
 
 void window_copied(struct ckpt_save *save, uint32_t tensor)
@@ -55,19 +59,39 @@ static int check_order(const struct ckpt_save *save, uint32_t tensor)
                         ckpt->tensors.slices[next].tensor.name);
 }
 
-/* Sleeps until the window changes. The text of a failure says what became of the save. */
-static int wait_for_change(const struct ckpt_save *save, uint32_t changes, uint64_t deadline)
+/* How long the save may wait for one move. */
+static uint64_t stall_ms(const struct ckpt *ckpt)
+{
+    return ckpt->busy_ms > WINDOW_STALL_MS ? ckpt->busy_ms : WINDOW_STALL_MS;
+}
+
+/* And for all of them. */
+static uint64_t total_ms(const struct ckpt *ckpt)
+{
+    return stall_ms(ckpt) + ckpt->image_bytes / (WINDOW_RATE_MIN / 1000);
+}
+
+/* Sleeps until the window changes, in a wait that began at `begun_ns`. The text of a failure says
+ * what became of the save. */
+static int wait_for_change(const struct ckpt_save *save, uint32_t changes, uint64_t begun_ns)
 {
     const struct ckpt *ckpt = save->ckpt;
     arena_window_wait(ckpt->control, changes, WINDOW_SLEEP_MS);
+    uint64_t waited_ns = session_clock_ns() - begun_ns;
+    uint64_t all_ms = (save->waited_ns + waited_ns) / 1000000;
     if (!session_alive(ckpt))
         return report_error(ERR_UNAVAILABLE, "the next save reconnects",
                             "ckptd went away during the save of step %llu",
                             (unsigned long long)save->step);
-    if (session_clock_ns() >= deadline)
+    if (waited_ns / 1000000 >= stall_ms(ckpt))
         return report_error(ERR_TIMEOUT, "see ckptd's log: does the disk still write?",
-                            "ckptd's window did not move for %u ms in the save of step %llu",
-                            WINDOW_WAIT_MS, (unsigned long long)save->step);
+                            "ckptd's window did not move for %llu ms in the save of step %llu",
+                            (unsigned long long)stall_ms(ckpt), (unsigned long long)save->step);
+    if (all_ms >= total_ms(ckpt))
+        return report_error(ERR_TIMEOUT, "give ckptd more memory, or the store a faster disk",
+                            "the disk is too slow: the save of step %llu waited %llu ms for room "
+                            "in its window",
+                            (unsigned long long)save->step, (unsigned long long)all_ms);
     return 0;
 }
 
@@ -75,7 +99,7 @@ int window_wait(uint64_t *out_end, struct ckpt_save *save, uint32_t tensor, uint
 {
     const struct ckpt *ckpt = save->ckpt;
     struct arena_window window;
-    uint64_t deadline = 0;
+    uint64_t begun_ns = 0;
     int error = 0;
     *out_end = UINT64_MAX;
     if (!ckpt->is_window)
@@ -88,14 +112,16 @@ int window_wait(uint64_t *out_end, struct ckpt_save *save, uint32_t tensor, uint
                                 (unsigned long long)save->step);
         *out_end = window.end;
         if (window.end > image_byte)
-            return 0;
+            break;
         if (looks == 0)
             error = check_order(save, tensor);
         if (looks < WINDOW_SPINS)
             continue;
-        if (deadline == 0)
-            deadline = session_clock_ns() + WINDOW_WAIT_MS * 1000000ull;
-        error = wait_for_change(save, window.changes, deadline);
+        if (begun_ns == 0)
+            begun_ns = session_clock_ns();
+        error = wait_for_change(save, window.changes, begun_ns);
     }
+    if (begun_ns != 0)
+        save->waited_ns += session_clock_ns() - begun_ns;
     return error;
 }

@@ -108,7 +108,7 @@ struct rpc_server {
     grpc_completion_queue *queue;
     pthread_t threads[THREADS_MAX];
     uint32_t num_threads;
-    atomic_bool serving;
+    atomic_bool serving, able;
     struct rpc_peers peers;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -306,38 +306,43 @@ static bool service_known(const struct rpc_server *server, const uint8_t *name, 
         if ((size_t)(end - method->name - 1) == bytes && memcmp(method->name + 1, name, bytes) == 0)
             return true;
     }
-    return bytes == 0;
+    return false;
 }
+
+enum health { HEALTH_UNKNOWN, HEALTH_SERVER, HEALTH_SERVICE }; /* what a health check is about */
 
 /* HealthCheckRequest {string service = 1}, HealthCheckResponse {enum status = 1}; two messages of
  * one short field each, so they are read and written by hand. */
-static bool health_asks_known(struct rpc_call *call)
+static enum health health_asked(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
     grpc_byte_buffer_reader reader;
-    bool known = false;
+    enum health asked = HEALTH_UNKNOWN;
     if (!grpc_byte_buffer_reader_init(&reader, call->payload))
-        return false;
+        return asked;
     grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
     const uint8_t *data = GRPC_SLICE_START_PTR(all);
     size_t bytes = GRPC_SLICE_LENGTH(all);
-    if (bytes == 0)
-        known = true;
-    else if (bytes >= 2 && bytes < 128 && data[0] == 0x0a && data[1] == bytes - 2)
-        known = service_known(server, data + 2, bytes - 2);
+    bool has_name = bytes >= 2 && bytes < 128 && data[0] == 0x0a && data[1] == bytes - 2;
+    if (bytes == 0 || (has_name && bytes == 2))
+        asked = HEALTH_SERVER;
+    else if (has_name && service_known(server, data + 2, bytes - 2))
+        asked = HEALTH_SERVICE;
     grpc_slice_unref(all);
     grpc_byte_buffer_reader_destroy(&reader);
-    return known;
+    return asked;
 }
 
-static void call_health(struct rpc_call *call, bool known)
+static void call_health(struct rpc_call *call, enum health asked)
 {
     struct rpc_server *server = call->server;
-    if (!known) {
+    if (asked == HEALTH_UNKNOWN) {
         call_refuse(call, GRPC_STATUS_NOT_FOUND, ERR_NOT_FOUND, "the service is not known");
         return;
     }
-    uint8_t reply[2] = {0x08, atomic_load(&server->serving) ? HEALTH_SERVING : HEALTH_NOT_SERVING};
+    bool good =
+        atomic_load(&server->serving) && (asked == HEALTH_SERVER || atomic_load(&server->able));
+    uint8_t reply[2] = {0x08, good ? HEALTH_SERVING : HEALTH_NOT_SERVING};
     pthread_mutex_lock(&server->mutex);
     call_send(call, rpc_buffer(reply, sizeof reply), GRPC_STATUS_OK, NULL);
     pthread_mutex_unlock(&server->mutex);
@@ -471,12 +476,12 @@ static void call_received(struct rpc_call *call)
         return;
     }
     /* Once it is answered, another thread may free the call: the payload goes before. */
-    bool known = !call->method && health_asks_known(call);
+    enum health asked = call->method ? HEALTH_UNKNOWN : health_asked(call);
     int error = call->method ? rpc_unpack(&call->request, call->payload, call->method->request) : 0;
     grpc_byte_buffer_destroy(call->payload);
     call->payload = NULL;
     if (!call->method) {
-        call_health(call, known);
+        call_health(call, asked);
         return;
     }
     if (error == ERR_MEMORY) {
@@ -662,6 +667,7 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     server->user = options->user;
     server->num_refs = 1;
     atomic_store(&server->serving, true);
+    atomic_store(&server->able, true);
     pthread_mutex_init(&server->mutex, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -717,4 +723,9 @@ int rpc_server_adopt(struct rpc_server *server, int socket)
 void rpc_server_set_serving(struct rpc_server *server, bool serving)
 {
     atomic_store(&server->serving, serving);
+}
+
+void rpc_server_set_able(struct rpc_server *server, bool able)
+{
+    atomic_store(&server->able, able);
 }

@@ -41,8 +41,11 @@ struct rpc_server_options {
 int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options);
 /* Takes over a connected, already checked unix socket, also when it fails. ERR_BUSY: too many. */
 int rpc_server_adopt(struct rpc_server *server, int socket);
-/* health: SERVING or NOT_SERVING. */
+/* health: SERVING or NOT_SERVING, of the server (the service "") and of its services. Both are true
+ * at first. A server that answers, but cannot do what its services are for, is serving and not
+ * able: then its services are NOT_SERVING, and it is not. */
 void rpc_server_set_serving(struct rpc_server *server, bool serving);
+void rpc_server_set_able(struct rpc_server *server, bool able);
 /* Refuses new calls, cancels those unanswered after `grace_ms`, joins the threads, frees. */
 void rpc_server_close(struct rpc_server *server, uint32_t grace_ms);
 

@@ -15,8 +15,10 @@ void retain_prune(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__PruneRequest *request);
 void retain_pin(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__PinRequest *request);
-/* Applies the rules of the configuration, if there are any. */
-void retain_after_commit(struct run *run);
+/* Applies the rules of the configuration, if there are any. This thread's last error stays. */
+void retain_apply(struct run *run);
+/* To all runs, when the time has come after the start. */
+void retain_open(struct service *service);
 
 /* ---- admit.c ---- */
 

@@ -1,6 +1,6 @@
 /* retain.c - which checkpoints go, and how: pins, prune, retention.
  *
- *   Prune, or a commit with retention on
+ *   Prune; with retention on a commit, a save that found no room, and once after the start
  *       │ worker: pins, metrics, the plan (proto/retain.c)
  *       ▼
  *   each one that goes, if nobody has leased it since: out of the catalog and of memory, so that
@@ -21,6 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define AGAIN_MS 1000 /* when rubbish is being removed at the time for retention */
+
 /* One checkpoint of the run, and what became of it. */
 struct candidate {
     struct manifest_summary summary;
@@ -32,7 +34,7 @@ struct candidate {
 struct pruning {
     struct service *service;
     struct run *run;
-    struct rpc_call *call; /* NULL: retention after a commit */
+    struct rpc_call *call; /* NULL: retention */
     struct retain_rules rules;
     char metric[64];
     bool is_dry;
@@ -173,7 +175,7 @@ static void finish(struct pruning *pruning)
     struct run *run = pruning->run;
     free_pruning(pruning);
     if (run->retain_again)
-        retain_after_commit(run);
+        retain_apply(run);
 }
 
 /* ---- removal ---- */
@@ -310,7 +312,7 @@ static void fill_items(struct pruning *pruning)
         pruning->items[i] = (struct retain_item){.step = c->summary.step,
                                                  .attempt = c->summary.attempt,
                                                  .time = retain_time(c->summary.time),
-                                                 .is_leased = c->leases > 0,
+                                                 .is_leased = c->leases > 0 || c->is_scrubbed,
                                                  .is_damaged = c->damaged,
                                                  .is_proven = c->proven};
     }
@@ -387,21 +389,57 @@ void retain_prune(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
 }
 
-void retain_after_commit(struct run *run)
+/* ---- the rules of the configuration ---- */
+
+static struct retain_rules configured_rules(const struct config *config)
 {
-    const struct config *config = run->service->config;
-    struct retain_rules rules = {.keep_last = (uint32_t)config->retain_last,
+    return (struct retain_rules){.keep_last = (uint32_t)config->retain_last,
                                  .keep_every = (uint64_t)config->retain_every,
                                  .keep_within = (uint64_t)config->retain_within,
                                  .keep_best = (uint32_t)config->retain_best,
                                  .best_is_highest = strcmp(config->retain_order, "highest") == 0,
                                  .may_remove_most = config->retain_most};
-    if (retain_check(&rules) != 0)
+}
+
+void retain_apply(struct run *run)
+{
+    const struct config *config = run->service->config;
+    struct retain_rules rules = configured_rules(config);
+    struct report_text text;
+    report_keep(&text);
+    if (retain_check(&rules) == 0) {
+        run->retain_again = run->pruning != NULL;
+        if (!run->pruning && !run->service->draining &&
+            begin(run, NULL, &rules, config->retain_metric, false) != 0)
+            log_debug("retain", "run %s: %s", run->name, report_line()); /* the next time */
+    }
+    report_restore(&text, 0);
+}
+
+/* The readers of the daemon before are gone. Rules may have changed since, and a disk that is full
+ * waits for them: no commit would come to apply them. */
+static void apply_to_all(struct timer *timer)
+{
+    struct service *service = CONTAINER_OF(timer, struct service, retain_timer);
+    if (gc_is_removing(service)) {
+        loop_timer(service->loop, timer, AGAIN_MS);
         return;
-    run->retain_again = run->pruning != NULL;
-    if (!run->pruning && !run->service->draining &&
-        begin(run, NULL, &rules, config->retain_metric, false) != 0)
-        log_debug("retain", "run %s: %s", run->name, report_line()); /* after the next commit */
+    }
+    for (struct run *run = service->runs; run; run = run->next)
+        if (run->unreadable.code == 0)
+            retain_apply(run);
+}
+
+void retain_open(struct service *service)
+{
+    struct retain_rules rules = configured_rules(service->config);
+    if (retain_check(&rules) != 0) {
+        log_info("retain", "no rule is set (retention.keep_last, ...): checkpoints are never "
+                           "removed but by ckpt-cli prune");
+        return;
+    }
+    service->retain_timer.run = apply_to_all;
+    loop_timer(service->loop, &service->retain_timer, service->config->limit_lease_ms);
 }
 
 /* ---- pins ---- */

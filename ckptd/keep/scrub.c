@@ -16,7 +16,9 @@
  * one before, and reads what was there then; of several runs that which has waited longest is next.
  * A clock that jumps can only delay that, by one period at most.
  *
- * Nothing is leased: a checkpoint that is pruned while it is read is passed over. */
+ * What is read stays until it is read whole: neither retention nor a prune takes it. A run that
+ * saves and removes faster than this reads would otherwise never have one that was read back, and
+ * the rule that keeps the last of those would keep nothing. */
 #include "ckptd/ckptd.h"
 
 #include <inttypes.h>
@@ -38,7 +40,8 @@ struct scrub {
     struct service *service;
     struct timer timer;
     struct job job;
-    struct run *run; /* that the pass is in, or NULL */
+    struct run *run;         /* that the pass is in, or NULL */
+    struct checkpoint *held; /* that is being read, or NULL */
     /* The newest when it came to that run; what is saved meanwhile waits for the next pass, or a
      * run that saves faster than this reads would keep it from the others. */
     uint64_t last_attempt, last_step;
@@ -254,6 +257,16 @@ static void find_run(struct scrub *scrub)
     }
 }
 
+/* NULL: of none. */
+static void hold(struct scrub *scrub, struct checkpoint *checkpoint)
+{
+    if (scrub->held)
+        scrub->held->is_scrubbed = false;
+    scrub->held = checkpoint;
+    if (checkpoint)
+        checkpoint->is_scrubbed = true;
+}
+
 static void end_pass(struct scrub *scrub)
 {
     struct scrub_cursor *cursor = &scrub->run->scrubbed;
@@ -343,6 +356,7 @@ static void was_read(struct event *event)
     else if (scrub->is_read)
         note_proven(scrub);
     if (scrub->fault.code != 0 || scrub->is_read) {
+        hold(scrub, NULL);
         scrub->state.checkpoints += scrub->is_read;
         cursor->step = scrub->summary.step + 1; /* the next of this attempt, or of a later one */
         cursor->shard = cursor->block = 0;
@@ -354,7 +368,7 @@ static void was_read(struct event *event)
     wait_ms(scrub, scrub->fault.code != 0 && ms < FAULT_MS ? FAULT_MS : ms);
 }
 
-static void start_read(struct scrub *scrub, const struct checkpoint *checkpoint)
+static void start_read(struct scrub *scrub, struct checkpoint *checkpoint)
 {
     struct scrub_cursor *cursor = &scrub->run->scrubbed;
     const struct manifest_summary *summary = &checkpoint->summary;
@@ -368,6 +382,7 @@ static void start_read(struct scrub *scrub, const struct checkpoint *checkpoint)
         cursor->begun = time(NULL);
     if (!goes_on)
         close_checkpoint(scrub);
+    hold(scrub, checkpoint);
     scrub->summary = *summary;
     scrub->at = *cursor;
     scrub->is_read = false;
@@ -424,11 +439,12 @@ static void go_on(struct timer *timer)
                                                : IDLE_MS);
         return;
     }
-    const struct checkpoint *next = find_next(scrub);
+    struct checkpoint *next = find_next(scrub);
     if (next) {
         start_read(scrub, next);
         return;
     }
+    hold(scrub, NULL);
     close_checkpoint(scrub);
     end_pass(scrub);
     wait_ms(scrub, 0);

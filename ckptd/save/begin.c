@@ -11,7 +11,8 @@
  * Who finds no image, waiting or not, ends ckptd's manners for the saves in work (gate.c).
  *
  * The first rank's call promises the save its bytes of the disk, or refuses it (ERR_SPACE); the
- * others' are refused in the same way while there is no room.
+ * others' are refused in the same way while there is no room. What retention may remove then goes,
+ * since without a commit nothing else would make it.
  *
  * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
  * or after the wait, which limits.wait_ms bounds. One call of a session waits; another takes its
@@ -218,8 +219,10 @@ static int promise_space(struct save *save)
     if (error == 0)
         error = ledger_promise(&service->ledger, &save->promise, &space, save->bytes,
                                (uint64_t)save->world_size + 2);
-    if (error == ERR_SPACE)
+    if (error == ERR_SPACE) {
         save_refuse(save->run, save->step, save->attempt);
+        retain_apply(save->run); /* room for a later save */
+    }
     return error;
 }
 
@@ -280,16 +283,19 @@ static int check_begin(struct session *session, struct beginning *beginning)
     const Holdfast__V1__BeginSaveRequest *request = beginning->request;
     struct service *service = session->service;
     struct run *run = session->run;
-    int error = service_check_open(service);
+    bool is_first = !commit_find_step(&run->machine, request->step);
+    /* What one rank has begun the others may join, also while the daemon ends. */
+    int error = is_first ? service_check_last_saves(service) : 0;
     if (error == 0)
         error = service_check_online(service);
     if (error == 0)
         error = commit_may_begin(&run->machine, session->attempt, session->rank, request->step);
-    if (error == 0 && !commit_find_step(&run->machine, request->step)) {
+    if (error == 0 && is_first) {
         error = catalog_check_room(service);
-        if (error != 0)
+        if (error != 0) {
             beginning->until_ms = 0; /* waiting makes no room */
-        else if (gc_removes(service, run->name, request->step, session->attempt))
+            retain_apply(run);
+        } else if (gc_removes(service, run->name, request->step, session->attempt))
             error = report_error(ERR_BUSY, "try again", "rubbish of step %llu is being removed",
                                  (unsigned long long)request->step);
     }

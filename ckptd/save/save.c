@@ -294,7 +294,7 @@ static void perform_done(struct save *save)
     answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                    repeat_text(text, &save->repeat));
     save_free(save);
-    retain_after_commit(run);
+    retain_apply(run);
 }
 
 /* ---- failed ---- */

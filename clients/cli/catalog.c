@@ -469,21 +469,50 @@ int cli_status(const struct cli *cli)
     return error;
 }
 
-/* The standard health service. Its two messages have the wire form of ours: an empty request, and
- * an answer whose one field, number 1, is a small integer (1: SERVING). */
-int cli_health(const struct cli *cli)
+/* The standard health service. Its two messages have the wire form of ours: a request whose one
+ * field, number 1, is a string, and an answer whose one field, number 1, is a small integer (1:
+ * SERVING). */
+static int ask_health(bool *out, const struct cli *cli, const char *service)
 {
-    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
+    request.run = (char *)(uintptr_t)service;
     int error = cli_call(&answer, cli, "/grpc.health.v1.Health/Check", &request.base,
-                         &holdfast__v1__hello_request__descriptor, CLI_CALL_MS);
+                         &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS);
+    *out = error == 0 && ((const Holdfast__V1__HelloReply *)answer)->protocol == 1;
+    if (error == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+/* Why a ckptd that answers saves nothing. */
+static int report_unable(const struct cli *cli)
+{
+    json_t *status = NULL;
+    char safe[512];
+    int error = cli_call_status(&status, cli);
     if (error != 0)
         return error;
-    bool serving = ((const Holdfast__V1__HelloRequest *)answer)->protocol == 1;
-    protobuf_c_message_free_unpacked(answer, NULL);
-    printf(cli->is_json ? "{\"serving\": %s}\n" : "serving: %s\n", serving ? "true" : "false");
+    const char *why = json_string_value(json_object_get(status, "offline"));
+    error = report_error(ERR_UNAVAILABLE, "replace the disk, then restart ckptd",
+                         "ckptd at %s saves nothing: the store is offline: %s", cli->server,
+                         text_safe(safe, sizeof safe, why != NULL ? why : "?"));
+    json_decref(status);
+    return error;
+}
+
+int cli_health(const struct cli *cli)
+{
+    bool serving = false, saving = false;
+    int error = ask_health(&serving, cli, "");
+    if (error == 0)
+        error = ask_health(&saving, cli, "holdfast.v1.Checkpoint");
+    if (error != 0)
+        return error;
+    printf(cli->is_json ? "{\"serving\": %s, \"saving\": %s}\n" : "serving: %s\nsaving: %s\n",
+           serving ? "true" : "false", saving ? "true" : "false");
     if (serving)
-        return 0;
+        return saving ? 0 : report_unable(cli);
     return report_error(ERR_UNAVAILABLE, "it is starting or being drained",
                         "ckptd at %s is not serving", cli->server);
 }

@@ -191,7 +191,8 @@ static const struct command {
      BIT(SERVER) | BIT(INTERVAL) | BIT(COUNT), cli_watch,
      "--json prints an object per line. A ckptd that goes away is waited for.\n"},
     {"status", "", "what a running ckptd is doing", 0, 0, BIT(SERVER), cli_status, ""},
-    {"health", "", "does ckptd serve? (grpc.health.v1)", 0, 0, BIT(SERVER), cli_health, ""},
+    {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0, BIT(SERVER),
+     cli_health, "0 when both are so, else 69 and the reason.\n"},
 };
 #define NUM_COMMANDS (sizeof commands / sizeof *commands)
 
@@ -199,9 +200,10 @@ static const char CHECKPOINT_NOTE[] =
     "CHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n";
 static const char EXIT_CODES[] =
     "Exit codes: 0 fine; 1 damage or difference found; 2 wrong command line; 65 unknown format\n"
-    "version; 66 no such store, run, checkpoint or pin; 69 server unavailable; 70 out of memory\n"
-    "or a bug; 74 reading or writing failed or was refused (permissions, a full disk, a store in\n"
-    "use, an output that exists, a prune of more than half).\n";
+    "version; 66 no such store, run, checkpoint or pin; 69 server unavailable, or it cannot save\n"
+    "(health); 70 out of memory or a bug; 74 reading or writing failed or was refused\n"
+    "(permissions, a full disk, a store in use, an output that exists, a prune of more than\n"
+    "half).\n";
 
 static void print_help(FILE *out)
 {

@@ -138,7 +138,8 @@ def list_and_show_agree_with_the_server_and_with_each_other(bed):
     )
     assert shown == cli("show", "trip@1-a1", "--server", bed.server)
     assert json.loads(cli("status", "--server", bed.server, "--json"))
-    assert json.loads(cli("health", "--server", bed.server, "--json")) == {"serving": True}
+    assert json.loads(cli("health", "--server", bed.server, "--json")) == {"serving": True,
+                                                                           "saving": True}
 
 
 @test

@@ -164,6 +164,18 @@ def notified(world):
     world.launch()
 
 
+def without_rules(world):
+    """What the log says at a start about retention."""
+    def said_by_a_start(*options):
+        world.stop()
+        before = world.log().count("no rule is set")
+        world.launch(*options)
+        return world.log().count("no rule is set") - before
+
+    found = [said_by_a_start("--retention.keep_last", "9"), said_by_a_start()]
+    test("a start without rules says once that nothing is ever removed", found == [0, 1], found)
+
+
 def partly_collected(world):
     """Rubbish in a run and beside it, and a directory between them that cannot be looked into."""
     run = os.path.join(world.store, world.run)
@@ -586,6 +598,29 @@ def killed_servers(world):
     test("and nothing beside it", all(entry["bytes"] == 0 for entry in found["rubbish"]), found)
 
 
+def offline():
+    """A disk on which no sync works: ckptd answers and cannot save."""
+    world = World()
+    try:
+        world.launch()
+        good = world.cli("health", *world.where)
+        world.save([1])
+        world.stop()
+        world.store = f"fault:only=sync,fail_from=1:local:{world.store}"
+        world.launch()
+        saved, _ = world.try_save(2)
+        bad, asked = world.cli("health", *world.where), world.cli("status", *world.where, "--json")
+        why = json.loads(asked[1])["offline"]
+        test("health is 0 while ckptd can save", good[:2] == (0, "serving: true\nsaving: true\n"),
+             good)
+        test("and 69 with the reason when the store is offline, though ckptd answers",
+             not saved and bad[0] == 69 and bad[1] == "serving: true\nsaving: false\n" and why and
+             f"saves nothing: the store is offline: {why}" in bad[2], (bad, why))
+        test("ckptd ends well all the same", world.end() == 0, world.log())
+    finally:
+        world.close()
+
+
 def main():
     print(f"# SEED={seed}")
     world = Served()
@@ -600,6 +635,7 @@ def main():
         partly_collected(world)
         who_asked(world)
         notified(world)
+        without_rules(world)
         made_of_another_store(world)
         killed_conversions(world)
         released(world)
@@ -609,6 +645,7 @@ def main():
         out_of_reach(world)
     finally:
         world.close()
+    offline()
     saved_by_another_user()
     served_by_another_user()
     end()

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 49
+plan 55
 make_tiny
 start_ckptd
 
@@ -53,6 +53,19 @@ for signal in TERM USR1; do
         "$(status_of train "$run" --comm.ranks 3)" 0
     check "SIG$signal: every bit is the undisturbed run's" same "$run"
 done
+
+# ---- asked to stop together with ckptd, as when a node goes down ----
+in_background down --debug.pause_at_step 8
+paused "down" 8
+kill -TERM "$ckptd_pid" "$trainer"
+ended
+check_equal "down: it ends with 75" "$status" 75
+check "down: the last save was the step in progress" says down "step 8 is durable"
+check "down: ckptd ends behind it" wait_gone "$ckptd_pid" 4
+start_small
+check_equal "down: started again it ends with 0" "$(status_of train down)" 0
+check "down: it goes on from that step" says down "loaded step 8 "
+check "down: every bit is the undisturbed run's" same down
 
 # ---- killed ----
 in_background killed --debug.pause_at_step 13

@@ -127,11 +127,12 @@ static inline struct bed *bed_new(void)
                     store,   "--memory.pool_bytes",
                     "24MiB", "--memory.segment_bytes",
                     "1MiB",  "--limits.drain_ms",
-                    "3000",  NULL};
+                    "3000",  "--limits.last_save_ms",
+                    "0",     NULL};
     bool help;
     snprintf(listen, sizeof listen, "unix:%s/s", bed->root);
     snprintf(store, sizeof store, "%s/store", bed->root);
-    assert_int_equal(config_load(&bed->config, 11, argv, &help), 0);
+    assert_int_equal(config_load(&bed->config, 13, argv, &help), 0);
     return bed;
 }
 

@@ -42,6 +42,14 @@ static uint64_t listed(struct bed *bed)
     return steps;
 }
 
+/* What retention does comes a little later. */
+static bool wait_listed(struct bed *bed, uint64_t want)
+{
+    for (int ms = 0; ms < BED_PATIENCE_MS && listed(bed) != want; ms += 10)
+        sleep_ms(10);
+    return listed(bed) == want;
+}
+
 static void assert_listed_loads(struct bed *bed)
 {
     uint64_t steps = listed(bed);
@@ -217,10 +225,61 @@ static void test_retain__the_configured_rules_hold_after_every_commit(void **sta
     assert_int_equal(bed_start(bed), 0);
     bed_save_steps(bed, peers, RANKS, 1, 10);
     /* The last commit's retention may still be under way. */
-    uint64_t want = 1u << 4 | 1u << 8 | 1u << 9 | 1u << 10;
-    for (int ms = 0; ms < BED_PATIENCE_MS && listed(bed) != want; ms += 10)
-        sleep_ms(10);
-    assert_true(listed(bed) == want);
+    assert_true(wait_listed(bed, 1u << 4 | 1u << 8 | 1u << 9 | 1u << 10));
+    assert_listed_loads(bed);
+}
+
+/* Three checkpoints have room, of which the rules would keep two, were the first not pinned. */
+static void test_without_room(struct bed *bed, int refusal)
+{
+    bed->config.retain_last = 2;
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, 1));
+    assert_int_equal(bed_pin(bed, 1, false), 0);
+    assert_true(save_step(peers, RANKS, 2));
+    assert_true(save_step(peers, RANKS, 3));
+    assert_int_equal(peer_begin(&peers[0], 4), refusal);
+    assert_int_equal(bed_pin(bed, 1, true), 0);
+    assert_true(listed(bed) == 0xe);
+    assert_int_equal(peer_begin(&peers[0], 5), refusal); /* and makes room for the next */
+    assert_true(wait_listed(bed, 0xc));
+    assert_true(save_step(peers, RANKS, 6));
+    assert_true(wait_listed(bed, 1u << 3 | 1u << 6));
+    peers_close(peers, RANKS);
+}
+
+/* Retention behind a commit alone would never come: on a full disk there is no commit. */
+static void test_retain__a_save_that_does_not_fit_makes_the_rules_make_room(void **state)
+{
+    struct bed *bed = *state;
+    bed_stop(bed);
+    snprintf(bed->config.store, sizeof bed->config.store, "memory:%u", 20 * MIB);
+    test_without_room(bed, ERR_SPACE);
+}
+
+static void test_retain__a_list_that_is_full_makes_the_rules_make_room(void **state)
+{
+    struct bed *bed = *state;
+    bed_stop(bed);
+    bed->config.limit_checkpoints = 3;
+    test_without_room(bed, ERR_BUSY);
+}
+
+static void test_retain__the_configured_rules_hold_a_while_after_a_start(void **state)
+{
+    struct bed *bed = *state;
+    bed_save_steps(bed, peers, RANKS, 1, 4);
+    bed_stop(bed);
+    bed->config.retain_last = 2;
+    bed->config.limit_lease_ms = 1000;
+    bed->started_ago_ms = 0;
+    int64_t start = loop_now_ms();
+    assert_int_equal(bed_start(bed), 0);
+    assert_true(listed(bed) == 0x1e || loop_now_ms() - start >= 1000);
+    assert_true(wait_listed(bed, 0x18));
+    assert_true(loop_now_ms() - start >= 1000);
     assert_listed_loads(bed);
 }
 
@@ -238,6 +297,14 @@ int main(void)
                                         bed_tear_down),
         cmocka_unit_test_setup_teardown(test_retain__the_configured_rules_hold_after_every_commit,
                                         open_at_once, bed_tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_retain__a_save_that_does_not_fit_makes_the_rules_make_room, open_at_once,
+            bed_tear_down),
+        cmocka_unit_test_setup_teardown(test_retain__a_list_that_is_full_makes_the_rules_make_room,
+                                        open_at_once, bed_tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_retain__the_configured_rules_hold_a_while_after_a_start, open_at_once,
+            bed_tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include "tests/unit/ckptd_bed.h"
 
 #define STEPS 4u
+#define SAVES_MAX 100u      /* before the scrub has read two */
 #define TABLE_START 2101248 /* in each of the two shards: a header of 4 KiB, 2 MiB of data */
 
 static struct peer peers[RANKS];
@@ -219,6 +220,30 @@ static void test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seco
     wait_until(bed, "passes", 1);
 }
 
+/* Each checkpoint is there for two saves, less than its reading takes. */
+static void
+test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t step = STEPS;
+    bed->started_ago_ms = bed->config.limit_lease_ms;
+    bed->config.scrub_rate = 8 * MIB;
+    bed->config.scrub_period = 0;
+    bed->config.retain_last = 1;
+    bed->config.retain_most = true;
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    while (scrubbed(bed, "checkpoints_read") < 2 && step < STEPS + SAVES_MAX) {
+        assert_true(save_step(peers, RANKS, ++step));
+        sleep_ms(100);
+    }
+    assert_true(scrubbed(bed, "checkpoints_read") >= 2);
+    assert_true(status_number(bed, "since_start", "pruned") > 2);
+    assert_true(scrubbed(bed, "damaged") == 0);
+    peers_close(peers, RANKS);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_steps, bed_tear_down)
@@ -230,6 +255,7 @@ int main(void)
         CASE(test_scrub__what_is_saved_during_a_pass_waits_for_the_next),
         CASE(test_scrub__it_stands_still_while_somebody_loads_or_saves),
         CASE(test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds),
+        CASE(test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back),
     };
 #undef CASE
     log_setup("ckptd_scrub", NULL);

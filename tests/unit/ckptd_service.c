@@ -1,7 +1,7 @@
 /* ckptd_service.c - the daemon as its peers see it, also peers that break the rules.
  *
  * Goal: breaches fail one save and nothing else; the dead, the late and the stale are told apart;
- * damage in memory and on disk never reaches a reader; the end is orderly. Method: a service in
+ * damage in memory and on disk never reaches a reader. Method: a service in
  * this process, a raw client (ckptd_bed.h). ckptd_faults.c has the operations of the store that
  * fail. */
 #include "tests/unit/ckptd_bed.h"
@@ -645,50 +645,6 @@ static void test_service__a_second_daemon_on_the_store_is_refused(void **state)
     assert_int_equal(service_open(&other.service, &other.config), ERR_BUSY); /* same socket */
 }
 
-static void *finish_late(void *peer)
-{
-    sleep_ms(200);
-    peer_finish(peer, 1);
-    return NULL;
-}
-
-static void test_service__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones(void **state)
-{
-    struct bed *bed = *state;
-    pthread_t thread;
-    open_world(bed, 1);
-    assert_int_equal(peer_begin(&peers[0], 1), 0);
-    service_drain(bed->service);
-    sleep_ms(50);
-    assert_int_equal(peer_begin(&peers[0], 2), ERR_UNAVAILABLE);
-    assert_int_equal(open_attempt(bed, 1), ERR_UNAVAILABLE);
-    pthread_create(&thread, NULL, finish_late, &peers[0]);
-    pthread_join(bed->thread, NULL); /* it ends by itself */
-    pthread_join(thread, NULL);
-    rpc_client_close(bed->rpc);
-    service_close(bed->service);
-    bed->service = NULL;
-    peers_close(peers, 1);
-    assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(load_all(bed, 1, NULL), 0);
-}
-
-static void test_service__a_drain_gives_up_a_save_that_never_ends(void **state)
-{
-    struct bed *bed = *state;
-    bed_stop(bed);
-    bed->config.limit_drain_ms = 200;
-    assert_int_equal(bed_start(bed), 0);
-    open_world(bed, RANKS);
-    assert_int_equal(peer_begin(&peers[0], 1), 0);
-    int64_t start = loop_now_ms();
-    bed_stop(bed);
-    assert_true(loop_now_ms() - start < 5000);
-    peers_close(peers, RANKS);
-    assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(load_all(bed, -1, NULL), ERR_NOT_FOUND);
-}
-
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, bed_set_up, bed_tear_down)
@@ -722,8 +678,6 @@ int main(void)
         CASE(test_service__a_save_given_up_holds_no_room),
         CASE(test_service__an_unsure_manifest_takes_the_store_offline_until_a_restart),
         CASE(test_service__a_second_daemon_on_the_store_is_refused),
-        CASE(test_service__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones),
-        CASE(test_service__a_drain_gives_up_a_save_that_never_ends),
     };
 #undef CASE
     log_setup("ckptd_service", NULL);

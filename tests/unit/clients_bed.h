@@ -335,7 +335,7 @@ static inline int work_load(struct group *group, struct ckpt *ckpt, struct ckpt_
 /* ---- ckptd ---- */
 
 struct bed {
-    char root[200], server[240], store[240];
+    char root[200], server[240], store[260];
     char config[240]; /* a file of further settings, or "" */
     const char *pool; /* memory.pool_bytes */
     pid_t ckptd;

@@ -3,9 +3,9 @@
  * Goal: what every rank had copied when SIGTERM came is committed before ckptd ends, with 0 and in
  * time; the ranks save again when the next one is there; retention, the scrub and readers of the
  * directory disturb none of it, and no reader ever finds damage: what it reads is not removed.
- * Method: 3 ranks save without waiting for commits, with retention and a fast scrub; `ckpt-cli
- * verify` runs on the directory all the time; the signal comes at random moments. SEED= repeats
- * them. time limit: 120 s */
+ * Method: 3 ranks save without waiting for commits, also for a while behind the signal, with
+ * retention and a fast scrub; `ckpt-cli verify` runs on the directory all the time; the signal
+ * comes at random moments. SEED= repeats them. time limit: 120 s */
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/random.h"
 
@@ -114,7 +114,7 @@ static void test_ckpt__what_was_accepted_is_committed_before_ckptd_ends(void **s
     pthread_t reader;
     seed_random();
     configure_ckptd(bed, "[retention]\nkeep_last = 3\nmay_remove_most = true\n"
-                         "[limits]\nlease_ms = 1000\n"
+                         "[limits]\nlease_ms = 1000\nlast_save_ms = 300\n"
                          "[scrub]\nrate = \"64MiB\"\nperiod_s = 0\nstart_ms = 0\n");
     group.work = work_through_drains;
     plan.bed = bed;

@@ -171,6 +171,96 @@ static void test_window__a_ckptd_that_dies_ends_the_wait(void **state)
     close_pair(&pair);
 }
 
+/* From here on ckptd's store is one on which every request takes up to `delay_ms`. */
+static void take_slow_disk(struct bed *bed, const char *pool, unsigned delay_ms)
+{
+    end_process(&bed->ckptd, SIGKILL);
+    snprintf(bed->store, sizeof bed->store, "fault:delay_us=%u000:local:%s/store", delay_ms,
+             bed->root);
+    bed->pool = pool;
+    start_ckptd(bed);
+    await_ckptd(bed);
+}
+
+/* A ckptd on the slow one might not end in time. */
+static void leave_slow_disk(struct bed *bed)
+{
+    end_process(&bed->ckptd, SIGKILL);
+    snprintf(bed->store, sizeof bed->store, "%s/store", bed->root);
+    start_ckptd(bed);
+    await_ckptd(bed);
+}
+
+/* The result of a save's copies; *out_ms: what they and the end took. */
+static int save_pair(struct pair *pair, uint64_t step, uint64_t *out_ms)
+{
+    struct ckpt_save *save;
+    uint64_t begun = now_ns();
+    assert_int_equal(ckpt_save_begin(pair->ckpt, &save, step, NULL), 0);
+    int error = ckpt_save_copy(save, 1);
+    if (error == 0)
+        error = ckpt_save_copy(save, 0);
+    if (error != 0) {
+        assert_non_null(strstr(ckpt_error(), "in the save of step") != NULL
+                            ? strstr(ckpt_error(), "did not move for")
+                            : strstr(ckpt_error(), "the disk is too slow: the save of step"));
+        assert_int_equal(ckpt_save_end(save), error);
+    } else {
+        assert_int_equal(ckpt_save_end(save), 0);
+    }
+    *out_ms = (now_ns() - begun) / 1000000;
+    return error;
+}
+
+static void test_window__a_disk_that_stands_still_costs_the_save_and_two_seconds(void **state)
+{
+    struct bed *bed = *state;
+    struct pair pair;
+    uint64_t ms;
+    take_slow_disk(bed, "3MiB", 2 * 3600 * 1000);
+    open_pair(&pair, bed, 0, 1, 0);
+    describe_alone(&pair);
+    assert_int_equal(save_pair(&pair, 1, &ms), CKPT_TIMEOUT);
+    assert_true(ms >= 1900 && ms < 10000);
+    leave_slow_disk(bed);
+    close_pair(&pair);
+}
+
+static void test_window__a_rank_that_may_wait_waits_for_a_disk_so_long(void **state)
+{
+    struct bed *bed = *state;
+    struct pair pair;
+    uint64_t ms;
+    take_slow_disk(bed, "3MiB", 2 * 3600 * 1000);
+    open_pair(&pair, bed, 0, 1, 4000);
+    describe_alone(&pair);
+    assert_int_equal(save_pair(&pair, 1, &ms), CKPT_TIMEOUT);
+    assert_true(ms >= 3900 && ms < 12000);
+    leave_slow_disk(bed);
+    close_pair(&pair);
+}
+
+/* Each move of the window comes in time, all of them together do not: 6 MiB through a window of 1
+ * MiB, which take 5 s as a rule, and may take 2.4. */
+static void test_window__a_disk_that_crawls_has_a_bound_for_the_whole_save(void **state)
+{
+    struct bed *bed = *state;
+    struct pair pair;
+    uint64_t ms = 0;
+    int error = 0;
+    take_slow_disk(bed, "1MiB", 1900);
+    open_pair(&pair, bed, 0, 1, 0);
+    describe_alone(&pair);
+    for (uint64_t step = 1; step <= 4 && error == 0; step++) {
+        error = save_pair(&pair, step, &ms);
+        ckpt_save_wait(pair.ckpt, step, 30000);
+    }
+    assert_int_equal(error, CKPT_TIMEOUT);
+    assert_true(ms >= 1900 && ms < 8000);
+    leave_slow_disk(bed);
+    close_pair(&pair);
+}
+
 struct describing {
     struct pair *pair;
     uint64_t attempt;
@@ -290,6 +380,9 @@ int main(void)
         CASE(test_window__every_world_loads_what_every_world_saved),
         CASE(test_window__another_order_is_refused_and_names_the_call),
         CASE(test_window__a_ckptd_that_dies_ends_the_wait),
+        CASE(test_window__a_disk_that_stands_still_costs_the_save_and_two_seconds),
+        CASE(test_window__a_rank_that_may_wait_waits_for_a_disk_so_long),
+        CASE(test_window__a_disk_that_crawls_has_a_bound_for_the_whole_save),
         CASE(test_window__a_save_that_another_rank_gave_up_ends_the_wait),
         CASE(test_window__begin_waits_for_an_image_as_long_as_it_may),
     };

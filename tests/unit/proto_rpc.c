@@ -392,8 +392,14 @@ static void test_rpc__the_health_service_tells_serving_and_not(void **state)
     assert_int_equal(call_health(bed, ""), 1);
     assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 1);
     assert_int_equal(call_health(bed, "no.such.Service"), ERR_NOT_FOUND);
+    rpc_server_set_able(bed->server, false); /* it answers, and cannot do what it is for */
+    assert_int_equal(call_health(bed, ""), 1);
+    assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 2);
+    rpc_server_set_able(bed->server, true);
+    assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 1);
     rpc_server_set_serving(bed->server, false);
     assert_int_equal(call_health(bed, ""), 2);
+    assert_int_equal(call_health(bed, "holdfast.v1.Checkpoint"), 2);
 }
 
 /* A stream of one request is a unary call to the other side; tests/integration/reflection.py has
