@@ -7,11 +7,11 @@
 # given a store which is not safe with it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 30
+plan 32
 make_tiny
 start_ckptd
 
-train() { timeout 60 "$BUILD/trainer" --job.config_file "$tiny" --ckptd.address "$server" "$@"; }
+train() { "$BUILD/trainer" --job.config_file "$tiny" --ckptd.address "$server" "$@"; }
 catalog() { "$BUILD/ckpt-cli" list --store "$store"; }
 
 # Not async: on so fast a run a save may be skipped because two are being written.
@@ -78,13 +78,13 @@ ends_with 75 "no ckptd on the address may be there later: run again" "$tmp/nobod
 
 mkdir -m 777 "$tmp/open"
 check_exit 78 "a ckptd does not serve a store that everybody may change" \
-    timeout 10 "$BUILD/ckptd" --listen "unix:$tmp/x" --store "$tmp/open" \
+    "$BUILD/ckptd" --listen "unix:$tmp/x" --store "$tmp/open" \
     --memory.pool_bytes 64MiB --memory.segment_bytes 1MiB
 check_equal "and says which, and what to do" \
     "$(grep -c "$tmp/open of user.*0777 (chmod go-w" "$tmp/check.log")" 1
 
 listens_in() { # DIRECTORY NAME PATTERN
-    check_exit 78 "$2" timeout 10 "$BUILD/ckptd" --listen "unix:$1/socket" --store "$tmp/good" \
+    check_exit 78 "$2" "$BUILD/ckptd" --listen "unix:$1/socket" --store "$tmp/good" \
         --memory.pool_bytes 64MiB --memory.segment_bytes 1MiB
     check_equal "and says which, and what to do" "$(grep -c "$3" "$tmp/check.log")" 1
 }
@@ -100,4 +100,13 @@ fi
 
 catalog >"$tmp/after.txt"
 check "the checkpoints are those from before" cmp "$tmp/before.txt" "$tmp/after.txt"
-check "the good run is still found finished" train
+verified() {
+    local step
+    for step in 5 10 15 20; do
+        "$BUILD/ckpt-cli" verify --store "$store" "tiny@$step" || return
+    done
+}
+check "they verify" verified
+check "the good run goes on with 0" train
+mv "$tmp/check.log" "$tmp/finished.log"
+check "it is found finished" grep -q "the run is finished" "$tmp/finished.log"

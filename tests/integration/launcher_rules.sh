@@ -12,19 +12,24 @@ mkdir "$bin"
 printf '#!/bin/sh\nexit 0\n' >"$bin/ckpt-cli"
 cat >"$bin/trainer" <<'END'
 #!/usr/bin/env bash
-# Stand-in for a rank. Start number: how many times rank 0 has begun.
+# Stand-in for a rank. The number of the start ends the name of the folder its wrapper was given.
 rank=$OMPI_COMM_WORLD_RANK
+start=$(tr '\0' '\n' <"/proc/$PPID/cmdline" | sed -n 's|.*/start-\([0-9]*\)$|\1|p')
 if [ "$rank" = 0 ]; then echo "$OMPI_COMM_WORLD_SIZE" >>"$RULES/starts"; fi
-sleep 0.3 # so that every rank sees the line of rank 0
-start=$(wc -l <"$RULES/starts")
 if [ "$rank" = 0 ] && [ -e "$RULES/places.$start" ]; then
     cat "$RULES/places.$start" >"$RULES/places"
 fi
+echo $$ >"$RULES/here.$start.$rank"
+until # none ends before all have begun
+    mapfile -t all < <(cat "$RULES/here.$start".*)
+    [ ${#all[@]} = "$OMPI_COMM_WORLD_SIZE" ]
+do sleep 0.01; done
 action=$(awk -v s="$start" -v r="$rank" '$1 == s && ($2 == r || $2 == "all") { print $3 }' \
     "$RULES/plan")
 case ${action:-end} in
 kill) kill -KILL $$ ;;
-wait) trap 'exit 75' TERM; for i in $(seq 200); do sleep 0.05; done ;;
+kill-all) (kill -KILL "${all[@]}") ;; # a subshell outlives them; wrappers wait 0.1 s
+wait) trap 'exit 75' TERM; touch "$RULES/waits.$rank"; for i in $(seq 200); do sleep 0.05; done ;;
 exit*) exit "${action#exit}" ;;
 end) exit 0 ;;
 esac
@@ -33,10 +38,13 @@ chmod +x "$bin"/*
 touch "$tmp/config.toml"
 export HOLDFAST_BIN=$bin RULES=$tmp
 
+scenario() { # LINES
+    printf '%s\n' "$1" >"$tmp/plan"
+    rm -f "$tmp"/{starts,here.*,waits.*}
+}
 launch() { # RANKS SCENARIO OPTION...: prints "status: ranks of each start"
     local ranks=$1 status=0
-    printf '%s\n' "$2" >"$tmp/plan"
-    rm -f "$tmp/starts"
+    scenario "$2"
     shift 2
     deploy/launch --config "$tmp/config.toml" --ranks "$ranks" --backoff 0.05 --backoff-max 1 \
         --grace 2 --dir "$tmp/dir" "$@" >"$tmp/launch.log" 2>&1 || status=$?
@@ -49,13 +57,13 @@ check_equal "a rank lost to a signal is left out of the next start" \
 check_equal "a rank that ends with 75 is started again with all its peers" \
     "$(launch 3 "1 all exit75")" "0: 3 3"
 check_equal "78 is passed on without another start" "$(launch 3 $'1 1 exit78\n1 0 wait')" "78: 3"
-check_equal "when all are lost at once, all start again" "$(launch 3 "1 all kill")" "0: 3 3"
+check_equal "when all are lost at once, all start again" "$(launch 3 "1 all kill-all")" "0: 3 3"
 check_equal "fewer than --min-ranks are not started" \
     "$(launch 3 $'1 1 kill\n1 0 wait\n1 2 wait' --min-ranks 3)" "0: 3 3"
 echo 3 >"$tmp/places"
 echo 2 >"$tmp/places.1"
 check_equal "the number in --ranks-file is read before each start" \
-    "$(launch 4 "1 all kill" --ranks-file "$tmp/places")" "0: 3 2"
+    "$(launch 4 "1 all kill-all" --ranks-file "$tmp/places")" "0: 3 2"
 echo two >"$tmp/places.1"
 echo 3 >"$tmp/places"
 check_equal "a file that becomes unreadable changes nothing" \
@@ -82,13 +90,12 @@ rm "$bin/mpirun"
 
 check_equal "an unknown option is refused with 78" "$(launch 2 "" --no-such)" "78: "
 
-printf '1 all wait\n' >"$tmp/plan"
-rm -f "$tmp/starts"
+scenario "1 all wait"
 deploy/launch --config "$tmp/config.toml" --ranks 2 --dir "$tmp/dir" >"$tmp/launch.log" 2>&1 &
 launcher=$!
 started_pids+=("$launcher")
-wait_for 10 test -s "$tmp/dir/start-1/rank-1.pid" -a -s "$tmp/starts"
-sleep 0.5
+wait_for 10 test -e "$tmp/waits.0" -a -e "$tmp/waits.1" ||
+    give_up "the ranks do not begin" "$tmp/launch.log"
 kill -TERM "$launcher"
 status=0
 wait "$launcher" || status=$?
@@ -99,7 +106,7 @@ check_equal "after SIGTERM nothing is started again" "$(wc -l <"$tmp/starts")" 1
 mkdir "$tmp/slow"
 printf '#!/bin/sh\nsleep 1\nexec "%s" "$@"\n' "$(command -v mpirun)" >"$tmp/slow/mpirun"
 chmod +x "$tmp/slow/mpirun"
-rm -f "$tmp/starts"
+scenario "1 all wait"
 PATH=$tmp/slow:$PATH deploy/launch --config "$tmp/config.toml" --ranks 2 --dir "$tmp/early" \
     >"$tmp/early.log" 2>&1 &
 launcher=$!
@@ -110,13 +117,12 @@ status=0
 wait "$launcher" || status=$?
 check_equal "SIGTERM before the ranks are there reaches them all the same" "$status" 75
 
-printf '1 all exit75\n' >"$tmp/plan"
-rm -f "$tmp/starts"
-deploy/launch --config "$tmp/config.toml" --ranks 2 --dir "$tmp/pause" --backoff 30 \
+scenario "1 all exit75"
+deploy/launch --config "$tmp/config.toml" --ranks 2 --dir "$tmp/pause" --backoff 300 \
     >"$tmp/pause.log" 2>&1 &
 launcher=$!
 started_pids+=("$launcher")
-wait_for 10 grep -q 'starting again in 30 s' "$tmp/pause.log"
+wait_for 10 grep -q 'starting again in 300 s' "$tmp/pause.log"
 kill -TERM "$launcher"
 check "SIGTERM breaks off the wait between two starts" wait_gone "$launcher" 5
 status=0

@@ -14,6 +14,7 @@ export BUILD=${BUILD:-$PWD/build}
 tmp=$(mktemp -d "${TMPDIR:-/var/tmp}/it-XXXX")
 tests_done=0
 started_pids=()
+tries_per_second=$(awk -v scale="${TEST_TIME_SCALE:-1}" 'BEGIN { print int(20 * scale) }')
 
 # Process ids are used again: only what is still our child may be sent a signal.
 kill_ours() { # SIGNAL PID
@@ -41,6 +42,11 @@ not_ok() { # NAME [FILE of evidence]
 }
 note() { echo "# $*"; }
 skip_all() { echo "$1" && exit 77; }
+give_up() { # REASON [FILE of evidence]: what comes next could not be tested
+    note "$1"
+    [ -z "${2:-}" ] || tail -n 20 "$2" | sed 's/^/# /'
+    exit 1
+}
 
 check() { # NAME COMMAND...: passes when the command succeeds
     local name=$1
@@ -67,14 +73,14 @@ check_equal() { # NAME A B
 
 wait_gone() { # PID SECONDS
     local i
-    for ((i = 0; i < $2 * 20; i++)); do
+    for ((i = 0; i < $2 * tries_per_second; i++)); do
         kill -0 "$1" 2>/dev/null || return 0
         sleep 0.05
     done
     return 1
 }
 wait_for() { # SECONDS COMMAND...: until it succeeds
-    local i tries=$(($1 * 20))
+    local i tries=$(($1 * tries_per_second))
     shift
     for ((i = 0; i < tries; i++)); do
         "$@" >/dev/null 2>&1 && return 0
@@ -90,5 +96,9 @@ start_ckptd() { # [OPTION...]: on $server with $store, waits until it answers
     ckptd_pid=$!
     started_pids+=("$ckptd_pid")
     wait_for 20 "$BUILD/ckpt-cli" health --server "$server" ||
-        { note "ckptd does not answer" && tail -n 20 "$tmp/ckptd.log" | sed 's/^/# /' && exit 1; }
+        give_up "ckptd does not answer" "$tmp/ckptd.log"
+}
+stop_ckptd() { # [SIGNAL]
+    kill_ours "${1:-TERM}" "$ckptd_pid"
+    wait_gone "$ckptd_pid" 40 || give_up "ckptd does not end" "$tmp/ckptd.log"
 }

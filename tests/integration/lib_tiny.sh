@@ -2,14 +2,24 @@
 #
 #   . tests/integration/lib_tiny.sh     # after lib.sh
 #   make_tiny                           # $tiny: its configuration; tokenizer and tokens under $tmp
+#   in_background RUN --debug.pause_at_step 8       # with start_ckptd's ckptd; process id in $pid
+#   paused RUN 8
 #
 # The text is the prose of this repository: always there, long enough for a tokenizer of 512 tokens.
 
-make_tiny() {
+# In front of a trainer whose ranks are processes: more of them than CPUs, and for root as well.
+mpi=(mpirun --oversubscribe --mca mpi_yield_when_idle 1)
+[ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
+
+make_tokens() {
     cat README.md ./*/README.md LICENSE >"$tmp/text.txt"
     "$BUILD/tokenizer" train --vocab 512 --out "$tmp/tokenizer.model" "$tmp/text.txt" &&
         "$BUILD/tokenizer" tokens --tokenizer "$tmp/tokenizer.model" --out "$tmp/text.tokens" \
-            "$tmp/text.txt" || { note "could not make the tokens file" && exit 1; }
+            "$tmp/text.txt"
+}
+make_tiny() {
+    make_tokens >"$tmp/make_tiny.log" 2>&1 ||
+        give_up "could not make the tokens file" "$tmp/make_tiny.log"
     tiny=$tmp/tiny.toml
     cat >"$tiny" <<END
 [job]
@@ -37,4 +47,19 @@ loss_file = "$tmp/tiny.loss"
 [kernels]
 backend = "${HOLDFAST_TEST_KERNELS:-best}"
 END
-} >"$tmp/make_tiny.log" 2>&1
+}
+in_background() { # RUN [SETTING...]: on 2 ranks, threads of one process; its id in $pid
+    "$BUILD/trainer" --job.config_file "$tiny" --job.run "$1" --ckptd.address "$server" \
+        --metrics.loss_file "$tmp/$1.loss" --comm.ranks 2 "${@:2}" >>"$tmp/$1.log" 2>&1 &
+    pid=$!
+    started_pids+=("$pid")
+}
+paused() { # RUN STEP: waits until in_background's run is there
+    wait_for 40 says "$1" "pauses within step $2" ||
+        give_up "$1 does not pause within step $2" "$tmp/$1.log"
+}
+ended() { # waits for in_background's run; its exit status in $status
+    wait "$pid" 2>/dev/null
+    status=$?
+}
+says() { grep -qE "$2" "$tmp/$1.log"; } # RUN PATTERN

@@ -15,7 +15,7 @@ plan 13
 make_tiny
 start_ckptd
 
-train() { timeout 60 "$BUILD/trainer" --job.config_file "$tiny" --ckptd.address "$server" \
+train() { "$BUILD/trainer" --job.config_file "$tiny" --ckptd.address "$server" \
     --job.dump_folder "$tmp" "$@"; }
 export_weights() { # RUN@STEP FILE
     "$BUILD/ckpt-cli" export "$1" --store "$store" --weights-only --output "$2"

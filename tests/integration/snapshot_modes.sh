@@ -13,10 +13,7 @@ steps=20
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
 plan 44
 make_tiny
-start_small() { start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 16MiB "$@"; }
-start_small
-mpi=(mpirun --oversubscribe --mca mpi_yield_when_idle 1)
-[ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
+start_ckptd
 slow=(--checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 2000)
 slower=(--checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 50000)
 
@@ -24,22 +21,14 @@ train() { # RUN BACKEND RANKS [SETTING...]: output in $tmp/RUN.log
     local run=$1 backend=$2 ranks=$3 launch=()
     shift 3
     [ "$backend" = local ] || launch=("${mpi[@]}" -n "$ranks")
-    timeout 100 "${launch[@]}" "$BUILD/trainer" --job.config_file "$tiny" --job.run "$run" \
+    "${launch[@]}" "$BUILD/trainer" --job.config_file "$tiny" --job.run "$run" \
         --ckptd.address "$server" --metrics.loss_file "$tmp/$run.loss" \
         --comm.backend "$backend" --comm.ranks "$ranks" "$@" >>"$tmp/$run.log" 2>&1
 }
-in_mid_copy() { # RUN: of step 10, which step 11 overlaps; its process ids in $pid, $trainer
-    train "$1" local 2 "${slower[@]}" --debug.pause_at_step 11 "${@:2}" &
-    pid=$!
-    started_pids+=("$pid")
-    wait_for 40 says "$1" "process [0-9]+ pauses within step 11" || return
-    trainer=$(sed -nE 's/.*process ([0-9]+) pauses.*/\1/p' "$tmp/$1.log" | tail -n 1)
+in_mid_copy() { # RUN [SETTING...]: of step 10, which step 11 overlaps
+    in_background "$1" "${slower[@]}" --debug.pause_at_step 11 "${@:2}"
+    paused "$1" 11
 }
-ended() { # waits for in_mid_copy's run; its exit status in $status
-    wait "$pid" 2>/dev/null
-    status=$?
-}
-says() { grep -qE "$2" "$tmp/$1.log"; } # RUN PATTERN
 same_step() { "$BUILD/ckpt-cli" diff "$1@$3" "$2@$3" --store "$store"; } # RUN RUN STEP
 # A save is skipped, and said to be, when two are still being written: not on a machine at rest.
 same_steps() { # RUN RUN: the checkpoints before the last one; one of them at least
@@ -75,7 +64,7 @@ check "replicas in bfloat16: and on the way" same_steps bf16 bf16slow
 
 # ---- killed and stopped while a copy is in progress ----
 in_mid_copy killed
-kill -KILL "$trainer"
+kill_ours KILL "$pid"
 ended
 half() { says killed "step 5 is accepted" && ! says killed "step 10 is accepted"; }
 check "killed: the copy of step 10 was in progress" half
@@ -95,7 +84,7 @@ check "killed: the update had waited for the copy of step 5" \
 
 in_mid_copy stopped
 sleep 1
-kill -TERM "$trainer"
+kill_ours TERM "$pid"
 ended
 check_equal "SIGTERM: it ends with 75" "$status" 75
 check "SIGTERM: the step in progress was finished and saved" says stopped "stopped after step 11"
@@ -107,20 +96,18 @@ check "SIGTERM: started again, every bit is the undisturbed run's" same_end righ
 
 # ---- ckptd is killed while a copy is in progress ----
 in_mid_copy alone
-kill -KILL "$ckptd_pid"
-wait_gone "$ckptd_pid" 20
-kill -USR1 "$trainer"
+stop_ckptd KILL
+kill_ours USR1 "$pid"
 wait_for 30 says alone "step 11 was not saved"
-start_small
+start_ckptd
 ended
 check_equal "without ckptd: the failed save is said once" \
     "$(grep -c 'warn.*step 10 was not saved' "$tmp/alone.log")" 1
 train alone local 3 "${slow[@]}"
 check "without ckptd: started again, every bit is the undisturbed run's" same_end right alone
 in_mid_copy required --checkpoint.required
-kill -KILL "$ckptd_pid"
-wait_gone "$ckptd_pid" 20
-kill -USR1 "$trainer"
+stop_ckptd KILL
+kill_ours USR1 "$pid"
 ended
 check_equal "with checkpoint.required a failed copy ends training with 75" "$status" 75
 check_equal "required: one line says why" "$(grep -c ' error ' "$tmp/required.log")" 1
@@ -131,9 +118,8 @@ check_equal "required: no further save was tried" \
 busy() { # RUN MICROSECONDS STEPS [SETTING...]: saves after every step
     local run=$1 us=$2 steps=$3
     shift 3
-    kill -TERM "$ckptd_pid"
-    wait_gone "$ckptd_pid" 40
-    start_small --store "fault:delay_us=$us:local:$tmp/$run.store"
+    stop_ckptd
+    start_ckptd --store "fault:delay_us=$us:local:$tmp/$run.store"
     train "$run" mpi 2 --checkpoint.async_mode async_with_pinned_mem --checkpoint.interval 1 \
         --training.steps "$steps" "$@"
 }

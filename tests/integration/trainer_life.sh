@@ -10,38 +10,20 @@
 steps=20
 plan 49
 make_tiny
-# A small pool, so that starting again takes no time.
-start_small() { start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 16MiB; }
-start_small
+start_ckptd
 
 train() { # RUN [SETTING...]: output in $tmp/RUN.log
     local run=$1
     shift
-    timeout 100 "$BUILD/trainer" --job.config_file "$tiny" --job.run "$run" \
+    "$BUILD/trainer" --job.config_file "$tiny" --job.run "$run" \
         --ckptd.address "$server" --metrics.loss_file "$tmp/$run.loss" --comm.ranks 2 \
         "$@" >>"$tmp/$run.log" 2>&1
-}
-in_background() { # RUN [SETTING...]: process id in $pid
-    timeout 100 "$BUILD/trainer" --job.config_file "$tiny" --job.run "$1" \
-        --ckptd.address "$server" --metrics.loss_file "$tmp/$1.loss" --comm.ranks 2 \
-        "${@:2}" >>"$tmp/$1.log" 2>&1 &
-    pid=$!
-    started_pids+=("$pid")
-}
-paused() { # RUN STEP: waits until it is there; the trainer's own process id in $trainer
-    wait_for 30 says "$1" "process [0-9]+ pauses within step $2" || return
-    trainer=$(sed -nE 's/.*process ([0-9]+) pauses.*/\1/p' "$tmp/$1.log" | tail -n 1)
-}
-ended() { # waits for in_background's run; its exit status in $status
-    wait "$pid" 2>/dev/null
-    status=$?
 }
 status_of() { # COMMAND...: prints its exit status
     local got=0
     "$@" || got=$?
     echo "$got"
 }
-says() { grep -qE "$2" "$tmp/$1.log"; } # RUN PATTERN
 # Losses (steps made twice must be equal both times) and the final checkpoint.
 same() { # RUN
     sort -u "$tmp/$1.loss" | sort -n >"$tmp/$1.sorted"
@@ -62,7 +44,7 @@ for signal in TERM USR1; do
     run=stop$signal
     in_background "$run" --debug.pause_at_step 8
     paused "$run" 8
-    kill -"$signal" "$trainer"
+    kill_ours "$signal" "$pid"
     ended
     check_equal "SIG$signal: it ends with 75" "$status" 75
     check "SIG$signal: the step in progress was finished and saved" \
@@ -74,8 +56,8 @@ done
 
 # ---- killed ----
 in_background killed --debug.pause_at_step 13
-paused "killed" 13
-kill -KILL "$trainer"
+paused killed 13
+kill_ours KILL "$pid"
 ended
 check_equal "killed in step 13, on another world it ends with 0" \
     "$(status_of train killed --comm.ranks 1)" 0
@@ -118,33 +100,32 @@ check "another setting is said" says library "training.steps was 8 .* now it is 
 
 # ---- damage ----
 train damaged --training.steps 15 --lr_scheduler.total_steps $steps
-kill -TERM "$ckptd_pid" && wait_gone "$ckptd_pid" 20
+stop_ckptd
 shard=$(ls "$store"/damaged/step-00000015-*/shard-00001-*)
 printf 'x' | dd of="$shard" bs=1 seek=9000 conv=notrunc status=none
-start_small
+start_ckptd
 check_equal "with a damaged newest checkpoint it ends with 0" "$(status_of train damaged)" 0
 check "it went back to an older one" says damaged "loaded step 10 "
 check "it said what was skipped and why" says damaged "step 15 cannot be loaded.*damaged"
 check "damaged: every bit is the undisturbed run's" same damaged
 
 train hopeless --training.steps 10 --lr_scheduler.total_steps $steps
-kill -TERM "$ckptd_pid" && wait_gone "$ckptd_pid" 20
+stop_ckptd
 for shard in "$store"/hopeless/step-*/shard-00001-*; do
     printf 'x' | dd of="$shard" bs=1 seek=9000 conv=notrunc status=none
 done
-start_small
+start_ckptd
 check_equal "with every checkpoint damaged it ends with 78" "$(status_of train hopeless)" 78
 check "it does not begin anew by itself" says hopeless "none can be loaded"
 check_equal "it still has the losses of the first time only" "$(wc -l <"$tmp/hopeless.loss")" 10
 
 # ---- ckptd comes and goes ----
 in_background alone --debug.pause_at_step 4
-paused "alone" 4
-kill -KILL "$ckptd_pid"
-wait_gone "$ckptd_pid" 20
-kill -USR1 "$trainer" # it leaves the pause, saves as its last act, finds no ckptd, and waits for it
+paused alone 4
+stop_ckptd KILL
+kill_ours USR1 "$pid" # it leaves the pause, saves as its last act, finds no ckptd, and waits for it
 wait_for 30 says alone "was not saved"
-start_small
+start_ckptd
 ended
 check_equal "when ckptd comes back in time the last save succeeds: 75" "$status" 75
 check "alone: it went on without ckptd, with a warning" says alone "warn.*step 4 was not saved"
@@ -154,12 +135,11 @@ check "alone: every bit is the undisturbed run's" same alone
 shot() { # RUN [SETTING...]
     in_background "$1" --training.steps 600 --checkpoint.interval 20 --metrics.log_freq 100 "${@:2}"
     wait_for 30 says "$1" "is durable"
-    kill -KILL "$ckptd_pid"
-    wait_gone "$ckptd_pid" 20
+    stop_ckptd KILL
     wait_for 30 says "$1" "warn.*was not saved"
 }
 shot goes_on
-start_small
+start_ckptd
 ended
 check_equal "with ckptd killed and back, training goes on and ends with 0" "$status" 0
 check_equal "goes_on: it made every step once" "$(wc -l <"$tmp/goes_on.loss")" 600
