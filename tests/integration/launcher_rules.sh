@@ -6,7 +6,7 @@
 # says.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 33
+plan 37
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -192,6 +192,21 @@ check_equal "asked to stop while ckptd is about to be started again, it ends" "$
     "75: 0 1, 1 starts"
 check_equal "and ckptd is not started again" "$(pgrep -fc "$bin/ckptd")" 0
 
+other_sleep "$tmp/quick" 0.1 0.01 # between two questions
+with_ckptd() { # WHAT-CKPTD-DOES: prints what launch prints
+    scenario ""
+    echo "$1" >"$tmp/ckptd"
+    : >"$tmp/asked"
+    local status=0
+    PATH=$tmp/quick:$PATH deploy/launch --config "$tmp/config.toml" --dir "$tmp/dir" \
+        >"$tmp/launch.log" 2>&1 || status=$?
+    echo "$status: $(paste -sd' ' "$tmp/starts" 2>/dev/null)"
+}
+check_equal "a ckptd that takes long to start is waited for" "$(with_ckptd "serve 400")" "0: 1"
+check_equal "it says once what it waits for" "$(grep -c 'waiting for ckptd' "$tmp/launch.log")" 1
+check_equal "a ckptd that ends with 78 ends the launcher with 78" "$(with_ckptd "exit 78")" "78: "
+check_equal "one that ends again and again in another way ends it with 75" \
+    "$(with_ckptd "exit 1")" "75: "
 # A slow mpirun: the launcher is asked to stop before any rank has noted its process id.
 mkdir "$tmp/slow"
 printf '#!/bin/sh\nsleep 1\nexec "%s" "$@"\n' "$(command -v mpirun)" >"$tmp/slow/mpirun"
