@@ -56,7 +56,7 @@ struct snapshot {
     const struct state *state;
     struct ckpt *ckpt; /* NULL: checkpoint.enable is off */
     uint64_t attempt;
-    int64_t newest_step;
+    int64_t newest_step;         /* committed when the attempt was taken; -1: none */
     struct ckpt_tensor *tensors; /* STATE_PARTS per slice: first all parameters */
     uint32_t num_tensors;
     char (*names)[NAME_BYTES];
@@ -285,10 +285,6 @@ void snapshot_close(struct snapshot *s)
     free(s);
 }
 
-int64_t snapshot_newest_step(const struct snapshot *s)
-{
-    return s->newest_step;
-}
 const struct snapshot_times *snapshot_times(const struct snapshot *s)
 {
     return &s->times;

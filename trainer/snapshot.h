@@ -45,8 +45,6 @@ struct snapshot_times {
 /* Connects, takes an attempt, describes. */
 int snapshot_open(struct snapshot **out, const struct snapshot_options *options);
 void snapshot_close(struct snapshot *snapshot);
-/* Step of the newest committed checkpoint when the attempt was taken; -1: there is none. */
-int64_t snapshot_newest_step(const struct snapshot *snapshot);
 const struct snapshot_times *snapshot_times(const struct snapshot *snapshot);
 
 /* What whoever changes the state has to wait for, slice by slice; NULL: nothing is ever saved. */

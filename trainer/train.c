@@ -80,16 +80,14 @@ static int train(struct rank *r, int *out_exit)
 static int work(struct rank *r, int *out_exit)
 {
     const struct config *config = r->config;
-    bool is_rank_0 = r->world->rank == 0;
     bool is_training = !config->create_seed_checkpoint && config->logits_file[0] == 0;
-    if (is_training && config->load_step < 0 &&
-        snapshot_newest_step(r->snapshot) >= config->steps) {
-        if (is_rank_0)
+    ERR_TRY(rank_load(r)); /* also the proof that what a finished run saved is whole */
+    if (is_training && r->progress.step >= config->steps) {
+        if (r->world->rank == 0)
             log_info("train", "the run is finished: step %" PRId64 " of %" PRId64 " is saved",
-                     snapshot_newest_step(r->snapshot), config->steps);
+                     r->progress.step, config->steps);
         return 0;
     }
-    ERR_TRY(rank_load(r));
     if (is_training)
         return train(r, out_exit);
     if (config->logits_file[0] != 0)

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 49
+plan 54
 make_tiny
 start_ckptd
 
@@ -108,6 +108,18 @@ check_equal "with a damaged newest checkpoint it ends with 0" "$(status_of train
 check "it went back to an older one" says damaged "loaded step 10 "
 check "it said what was skipped and why" says damaged "step 15 cannot be loaded.*damaged"
 check "damaged: every bit is the undisturbed run's" same damaged
+stop_ckptd
+shard=$(ls "$store"/damaged/step-000000$steps-*/shard-00001-*)
+printf 'x' | dd of="$shard" bs=1 seek=9000 conv=notrunc status=none
+start_ckptd
+: >"$tmp/damaged.log"
+check_equal "a finished run whose last checkpoint is damaged is started again: 0" \
+    "$(status_of train damaged)" 0
+check "it is not said to be finished" eval '! says damaged "is finished"'
+check "it went on from the one before" says damaged "loaded step 15 "
+check "its last step is saved again" \
+    "$BUILD/ckpt-cli" verify "damaged@$steps" --store "$store"
+check "finished and damaged: every bit is the undisturbed run's" same damaged
 
 train hopeless --training.steps 10 --lr_scheduler.total_steps $steps
 stop_ckptd
