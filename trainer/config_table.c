@@ -178,7 +178,8 @@ const struct option config_table[] = {
     IGNORED("parallelism.expert_tensor_parallel_degree", NO_EXPERTS),
     IGNORED("parallelism.expert_parallel_comm_backend", NO_EXPERTS),
 
-    BOOL(checkpoint_enable, "checkpoint.enable", "false", "save to and load from ckptd"),
+    BOOL(checkpoint_enable, "checkpoint.enable", "false",
+         "save to and load from ckptd; without, a warning at the start"),
     ALIAS("checkpoint.enable_checkpoint", "checkpoint.enable"),
     INT(interval, "checkpoint.interval", 500, 1, COUNT_MAX, "steps between two saves"),
     IGNORED("checkpoint.interval_type", "the interval counts steps"),

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 54
+plan 57
 make_tiny
 start_ckptd
 
@@ -65,6 +65,11 @@ check "killed: it went on from a checkpoint" says killed "loaded step (10|5) "
 check "killed: every bit is the undisturbed run's" same killed
 
 # ---- finished, and odd starts ----
+check_equal "without checkpoints it ends with 0" \
+    "$(status_of train unsaved --checkpoint.no_enable)" 0
+check_equal "it warns once that nothing is saved" \
+    "$(grep -c 'warn.*checkpoint.enable is off: nothing is saved' "$tmp/unsaved.log")" 1
+check_equal "a run with checkpoints does not" "$(grep -c 'enable is off' "$tmp/right.log")" 0
 lines=$(wc -l <"$tmp/right.loss")
 check_equal "a finished run started again ends with 0" "$(status_of train right)" 0
 check "it says so" says right "the run is finished: step $steps of $steps is saved"
