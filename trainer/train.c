@@ -81,6 +81,7 @@ static int work(struct rank *r, int *out_exit)
 {
     const struct config *config = r->config;
     bool is_training = !config->create_seed_checkpoint && config->logits_file[0] == 0;
+    snapshot_watch_stop(r->snapshot, &stop_requested);
     ERR_TRY(rank_load(r)); /* also the proof that what a finished run saved is whole */
     if (is_training && r->progress.step >= config->steps) {
         if (r->world->rank == 0)
