@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 57
+plan 63
 make_tiny
 start_ckptd
 
@@ -40,19 +40,32 @@ version_kept() {
 check "the checkpoint says which trainer wrote it" version_kept
 
 # ---- asked to stop ----
-for signal in TERM USR1; do
+# A step of 6 ranks is one micro-step, one of 2 is three.
+for stop in "TERM 2 7 dropped" "USR1 6 8 finished"; do
+    read -r signal ranks last what <<<"$stop"
     run=stop$signal
-    in_background "$run" --debug.pause_at_step 8
+    in_background "$run" --debug.pause_at_step 8 --comm.ranks "$ranks"
     paused "$run" 8
     kill_ours "$signal" "$pid"
     ended
     check_equal "SIG$signal: it ends with 75" "$status" 75
-    check "SIG$signal: the step in progress was finished and saved" \
-        says "$run" "stopped after step 8"
+    check "SIG$signal on $ranks ranks: the step in progress was $what" \
+        says "$run" "stopped after step $last"
+    check "SIG$signal: the last step is saved" \
+        "$BUILD/ckpt-cli" verify "$run@$last" --store "$store"
+    check_equal "SIG$signal: its losses end there" "$(wc -l <"$tmp/$run.loss")" "$last"
     check_equal "SIG$signal: started again it ends with 0" \
         "$(status_of train "$run" --comm.ranks 3)" 0
     check "SIG$signal: every bit is the undisturbed run's" same "$run"
 done
+
+in_background early --debug.pause_at_step 1
+paused early 1
+kill_ours TERM "$pid"
+ended
+check_equal "asked to stop in the first step it ends with 75" "$status" 75
+check_equal "nothing of it is saved: there is nothing" \
+    "$("$BUILD/ckpt-cli" list --store "$store" | grep -c early@)" 0
 
 # ---- killed ----
 in_background killed --debug.pause_at_step 13
@@ -145,7 +158,7 @@ wait_for 30 says alone "was not saved"
 start_ckptd
 ended
 check_equal "when ckptd comes back in time the last save succeeds: 75" "$status" 75
-check "alone: it went on without ckptd, with a warning" says alone "warn.*step 4 was not saved"
+check "alone: it went on without ckptd, with a warning" says alone "warn.*step 3 was not saved"
 check_equal "alone: started again it ends with 0" "$(status_of train alone)" 0
 check "alone: every bit is the undisturbed run's" same alone
 # It is killed while a long run saves every few steps.
