@@ -542,7 +542,7 @@ static int remove_rubbish(struct scan *scan, const struct step *step)
         return error;
     error = storage_group_clear(scan->service->storage, &checkpoint_kind, dir);
     if (error == ERR_DENIED)
-        log_info("catalog", "a tool is writing %s", dir);
+        log_info("catalog", "%s has no manifest, and stays: %s", dir, report_line());
     else if (error != 0)
         log_warn("catalog", "%s has no manifest, and not all of it could be removed: %s", dir,
                  report_line());

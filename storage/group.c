@@ -13,7 +13,7 @@
  * same call removes when it is made again.
  *
  * A group that never got its marker is cleared without a tombstone, as nobody reads it; a lease on
- * it is that of its writer.
+ * it is that of its writer. One that is pinned has had a marker and has lost it: it stays.
  *
  * A removal must work where nothing can be made, for it is what makes room. A tombstone has no
  * bytes, so it needs an inode and a place in its directory: both are kept by an empty file there,
@@ -395,8 +395,11 @@ int storage_group_clear(struct storage *storage, const struct storage_group_kind
                         const char *prefix)
 {
     int error = find_note(storage, tombstones, prefix);
-    if (error == ERR_NOT_FOUND)
-        error = refuse_lease(storage, prefix);
+    if (error == ERR_NOT_FOUND) {
+        error = refuse_note(storage, folders[STORAGE_PIN], prefix, ERR_DENIED);
+        if (error == 0)
+            error = refuse_lease(storage, prefix);
+    }
     return error == 0 ? remove_group(storage, kind, prefix, false) : error;
 }
 

@@ -46,6 +46,7 @@ int storage_code_of_errno(int number)
     case EACCES:
     case EPERM:
     case EROFS:
+    case ELOOP: /* a link: none is followed */
         return ERR_DENIED;
     case ENOMEM:
         return ERR_MEMORY;
@@ -54,7 +55,6 @@ int storage_code_of_errno(int number)
         return ERR_BUSY;
     case ENAMETOOLONG:
     case ENOTDIR:
-    case ELOOP:
     case EXDEV:
     case EFBIG:
         return ERR_INVALID;

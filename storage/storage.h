@@ -16,7 +16,7 @@
  *
  * Keys are relative paths of [A-Za-z0-9._-] components, without "." and "..", at most 512 bytes and
  * 255 a component; components that begin with ".holdfast" are reserved. Anything else is
- * ERR_INVALID, and so is a path through a symbolic link: links are not followed.
+ * ERR_INVALID. A path through a symbolic link is ERR_DENIED: links are not followed.
  *
  * Threads: a storage may be used from any thread. Callbacks run on a thread of the back-end, one at
  * a time, never inside storage_submit; they may submit, and must not block (nor call any other
@@ -259,7 +259,8 @@ int storage_group_remove(struct storage *storage, const struct storage_group_kin
  * removal then needs neither a block nor an inode. */
 int storage_groups_prepare(struct storage *storage, const char *parent);
 /* Removes what there is of a group without a marker, and a tombstone on it; of one that has a
- * marker the tombstone alone. ERR_DENIED: somebody leases it, who is writing it. */
+ * marker the tombstone alone. ERR_DENIED: somebody leases it, who is writing it; or it is pinned.
+ */
 int storage_group_clear(struct storage *storage, const struct storage_group_kind *kind,
                         const char *prefix);
 /* What became of removals below `parent` that were cut short: ended where the marker is gone, else

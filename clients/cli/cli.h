@@ -163,6 +163,7 @@ int selection_parse(struct selection *out, const char *text);
 struct catalog_entry {
     struct manifest_summary summary; /* run, step and attempt are those of the directory's name */
     char damage[512]; /* what is wrong with the manifest, or its quarantine's reason; "": nothing */
+    bool is_denied;   /* nobody knows: this user may not read it, `damage` says */
 };
 struct catalog {
     struct catalog_entry *entries; /* by run; newest first */
@@ -280,6 +281,8 @@ struct dtype_rules {
     uint32_t num_exceptions;
 };
 int dtype_rules_parse(struct dtype_rules *out, const struct cli *cli);
+/* ERR_INVALID: a pattern of --except fits no tensor. */
+int dtype_rules_check(const struct dtype_rules *rules, const struct layout_table *table);
 enum dtype dtype_rules_apply(const struct dtype_rules *rules, const struct tensor_meta *tensor);
 bool convert_is_float(enum dtype dtype);
 /* Between F64, F32, F16 and BF16 with round to nearest, ties to even; NaN stays NaN. Any dtype to

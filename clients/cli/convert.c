@@ -100,6 +100,8 @@ static int plan_convert(struct convert *convert)
 {
     struct dtype_rules dtypes;
     int error = dtype_rules_parse(&dtypes, convert->cli);
+    if (error == 0)
+        error = dtype_rules_check(&dtypes, convert->checkpoint.manifest->table);
     if (error == 0 && dtypes.keep && dtypes.num_exceptions == 0 && !convert->cli->is_weights_only)
         error = report_error(ERR_INVALID, "add --dtype bf16, fp16 or fp32, or --weights-only",
                              "there is nothing to convert");

@@ -297,7 +297,8 @@ static int open_hf_folder(struct export *export)
 {
     static const struct storage_options options = {.is_quiet = true};
     snprintf(export->beside, sizeof export->beside, "%s.part", export->cli->output);
-    if (access(export->cli->output, F_OK) == 0)
+    struct stat status;
+    if (lstat(export->cli->output, &status) == 0)
         return report_error(ERR_EXISTS, "name another folder", "%s exists already",
                             export->cli->output);
     if (access(export->beside, F_OK) == 0) {
@@ -315,6 +316,24 @@ static int open_hf_folder(struct export *export)
     return storage_open(&export->folder, &storage_local, export->beside, &options);
 }
 
+/* May the file get that name? --force replaces files, and none of a checkpoint. */
+static int check_path(const struct export *export)
+{
+    const char *path = export->cli->output;
+    char manifest[sizeof export->parent + sizeof MANIFEST_NAME + 1];
+    struct stat status;
+    bool exists = lstat(path, &status) == 0;
+    if (path[strlen(path) - 1] == '/' || (exists && !S_ISREG(status.st_mode)))
+        return report_error(ERR_EXISTS, "name a file", "%s is not a plain file", path);
+    snprintf(manifest, sizeof manifest, "%s/" MANIFEST_NAME, export->parent);
+    if (access(manifest, F_OK) == 0)
+        return report_error(ERR_DENIED, "name a file elsewhere", "%s lies in a checkpoint", path);
+    return exists && !export->cli->is_forced
+               ? report_error(ERR_EXISTS, "name another file, or add --force", "%s exists already",
+                              path)
+               : 0;
+}
+
 /* The folder of the output as a storage, and a key in it that no user's name can upset. */
 static int open_file_folder(struct export *export)
 {
@@ -323,9 +342,6 @@ static int open_file_folder(struct export *export)
     const char *path = export->cli->output;
     char copy[4096], *key = export->parts[0].key;
     struct stat status;
-    if (!export->cli->is_forced && access(path, F_OK) == 0)
-        return report_error(ERR_EXISTS, "name another file, or add --force", "%s exists already",
-                            path);
     strcpy(copy, path);
     strcpy(export->parent, dirname(copy));
     strcpy(copy, path);
@@ -336,7 +352,9 @@ static int open_file_folder(struct export *export)
     }
     if (stat(export->parent, &status) != 0 || !S_ISDIR(status.st_mode))
         return report_errno(ERR_IO, "could not create the output", path);
-    return storage_open(&export->folder, &storage_local, export->parent, &options);
+    int error = check_path(export);
+    return error == 0 ? storage_open(&export->folder, &storage_local, export->parent, &options)
+                      : error;
 }
 
 static uint64_t align_up(uint64_t value)
@@ -347,10 +365,12 @@ static uint64_t align_up(uint64_t value)
 static int create_part(struct export *export, struct part *part)
 {
     const char *folder = export->is_hf ? export->beside : export->parent;
-    int error =
-        storage_object_create(export->folder, &part->object, part->key, align_up(part->file.bytes));
+    int error = export->cli->is_forced ? storage_remove(export->folder, part->key) : 0;
+    if (error == 0 || error == ERR_NOT_FOUND)
+        error = storage_object_create(export->folder, &part->object, part->key,
+                                      align_up(part->file.bytes));
     if (error == ERR_EXISTS)
-        return report_error(ERR_EXISTS, "remove it when no other export is running",
+        return report_error(ERR_EXISTS, "add --force to replace it when no other export is running",
                             "%s/%s exists already", folder, part->key);
     if (error == ERR_SPACE)
         return report_error(ERR_SPACE, "free some space, or export to another disk",
@@ -590,6 +610,8 @@ static int read_tokenizer(struct export *export)
 static int plan(struct export *export)
 {
     int error = dtype_rules_parse(&export->dtypes, export->cli);
+    if (error == 0)
+        error = dtype_rules_check(&export->dtypes, export->checkpoint.manifest->table);
     if (error == 0 && export->is_hf)
         error = hf_model_of(&export->model, export->checkpoint.manifest);
     if (error == 0 && export->cli->tokenizer[0] != '\0')

@@ -73,8 +73,9 @@ static const struct option settings[] = {
         OPTION_INT(struct cli, keep_last, "keep-last", 0, 0, 1 << 24, "keep the newest so many"),
     [KEEP_EVERY] = OPTION_INT(struct cli, keep_every, "keep-every", 0, 0, 1ll << 40,
                               "keep the steps that are multiples of it"),
-    [KEEP_WITHIN] = OPTION_STRING(struct cli, keep_within, "keep-within", "",
-                                  "keep what is younger, counted back from the newest: 12h, 7d"),
+    [KEEP_WITHIN] =
+        OPTION_STRING(struct cli, keep_within, "keep-within", "",
+                      "keep what is younger, counted back from the newest: 30m, 12h, 7d, 2w"),
     [KEEP_BEST] = OPTION_INT(struct cli, keep_best, "keep-best", 0, 0, 1 << 24,
                              "keep so many with the best metric"),
     [METRIC] = OPTION_STRING(struct cli, metric, "metric", "loss",
@@ -286,6 +287,18 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
+/* An empty variable of a shell must not mean another store than the one that was meant. */
+static int refuse_empty(const struct cli *cli, const bool *is_set)
+{
+    for (int i = 0; i < NUM_SETTINGS; i++) {
+        const char *field = (const char *)cli + settings[i].offset;
+        if (is_set[i] && settings[i].type == OPTION_TYPE_STRING && field[0] == '\0' && i != NOTE)
+            return report_error(ERR_INVALID, "give it a value, or leave it out", "--%s is empty",
+                                settings[i].key);
+    }
+    return 0;
+}
+
 static int set_default_server(struct cli *cli)
 {
     return cli->store[0] == '\0' && cli->server[0] == '\0'
@@ -304,12 +317,18 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
             return report_error(ERR_INVALID, hint, "%s does not take --%s", command->name,
                                 settings[i].key);
     }
+    ERR_TRY(refuse_empty(cli, is_set));
+    if (is_set[SHARD_SIZE] && strcmp(cli->format, "hf") != 0)
+        return report_error(ERR_INVALID, "add --format hf", "one safetensors file is not cut");
     if (num_args < command->args_min || num_args > command->args_max)
         return report_error(ERR_INVALID, hint, "%s takes %s%s, not %d", command->name,
                             command->args_min < command->args_max ? "at most " : "",
                             text_count((uint64_t)command->args_max, "argument").text, num_args);
     if (is_set[STORE] && is_set[SERVER])
         return report_error(ERR_INVALID, "choose one", "--store and --server were both given");
+    if (is_set[SERVER] && strncmp(cli->server, "unix:/", strlen("unix:/")) != 0)
+        return report_error(ERR_INVALID, "name its socket: unix:/PATH",
+                            "--server '%s' is no socket", cli->server);
     return set_default_server(cli);
 }
 
@@ -420,7 +439,7 @@ int main(int argc, char **argv)
         return CLI_FINE;
     }
     if (report_print_version("ckpt-cli", argc, argv))
-        return CLI_FINE;
+        return finish(0);
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;

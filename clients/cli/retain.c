@@ -42,13 +42,13 @@ static int new_outcomes(struct outcomes *out, size_t count)
 
 /* ---- the command line ---- */
 
-/* "7d", "12h", "30m", "45s", "45". */
+/* "7d", "12h", "30m", "45s". */
 static int parse_span(uint64_t *out, const char *text)
 {
     static const struct {
         char unit;
         uint64_t seconds;
-    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 604800}, {'\0', 1}};
+    } units[] = {{'s', 1}, {'m', 60}, {'h', 3600}, {'d', 86400}, {'w', 604800}};
     char *end = NULL;
     *out = 0;
     if (text[0] == '\0')
@@ -57,7 +57,7 @@ static int parse_span(uint64_t *out, const char *text)
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
         if (text[0] < '0' || text[0] > '9' || number > (1ull << 40))
             break;
-        if (*end == units[i].unit && (*end == '\0' || end[1] == '\0')) {
+        if (*end == units[i].unit && end[1] == '\0') {
             *out = number * units[i].seconds;
             return 0;
         }
@@ -485,9 +485,8 @@ static int pin_or_unpin(const struct cli *cli, bool is_unpin)
     int error = selection_parse(&selection, cli->args[0]);
     if (error == 0)
         error = (cli->store[0] != '\0' ? pin_store : pin_server)(cli, &selection, is_unpin);
-    if (error == ERR_EXISTS)
-        error = 0; /* it was pinned before: that is what was asked for */
-    if (error != 0)
+    bool was_pinned = error == ERR_EXISTS; /* that is what was asked for */
+    if (error != 0 && !was_pinned)
         return error;
     if (cli->is_json)
         printf("{\"run\": \"%s\", \"step\": %lld, \"attempt\": %llu, \"pinned\": %s}\n",
@@ -496,7 +495,9 @@ static int pin_or_unpin(const struct cli *cli, bool is_unpin)
     else
         printf("%s@%lld-a%llu: %s\n", selection.run, (long long)selection.step,
                (unsigned long long)selection.attempt,
-               is_unpin ? "no longer pinned" : "pinned; nothing removes it");
+               is_unpin     ? "no longer pinned"
+               : was_pinned ? "pinned before; its note is the one from then"
+                            : "pinned; nothing removes it");
     return 0;
 }
 

@@ -15,15 +15,43 @@
 #include "proto/rpc.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
+#define TURNED_AWAY_MS 100    /* a ckptd that turns somebody away does that at once */
 #define ADOPT_CALL_MS 600000u /* it reads the checksum tables of all shards */
 #define ADOPT_AGAIN_MS 200u
 #define ADOPT_PATIENCE_MS 60000u /* with a ckptd that does not answer, before it is an error */
+
+/* Does it hang up on this user? It reads nothing before it has decided that. */
+static bool is_turned_away(int fd)
+{
+    struct pollfd wait = {.fd = fd, .events = POLLRDHUP};
+    return poll(&wait, 1, TURNED_AWAY_MS) > 0 && (wait.revents & (POLLRDHUP | POLLHUP)) != 0;
+}
+
+/* Nobody answered a call: nobody is there, or this user may not come in. */
+static int say_why(const struct cli *cli)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", cli->server + strlen("unix:"));
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool is_there = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    bool is_denied = is_there ? is_turned_away(fd) : errno == EACCES;
+    if (fd >= 0)
+        close(fd);
+    if (is_denied)
+        return report_error(ERR_DENIED, "come as ckptd's user, or as one of its access.uids",
+                            "user %u may not come in at %s", (unsigned)geteuid(), cli->server);
+    return report_error(ERR_UNAVAILABLE, "start ckptd, or name its socket with --server unix:/PATH",
+                        "no ckptd answered at %s", cli->server);
+}
 
 int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
              const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
@@ -42,10 +70,7 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
     if (is_long)
         text_transient("");
     rpc_client_close(client);
-    if (error == ERR_UNAVAILABLE)
-        return report_error(error, "start ckptd, or name its socket with --server unix:/PATH",
-                            "no ckptd answered at %s", cli->server);
-    return error;
+    return error == ERR_UNAVAILABLE ? say_why(cli) : error;
 }
 
 int cli_call_status(struct json_t **out, const struct cli *cli)

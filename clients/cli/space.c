@@ -28,6 +28,7 @@ struct space {
     bool is_first;
     struct progress *progress;
     uint64_t total, rubbish_bytes, shared, other; /* bytes; of du */
+    struct failure failure;                       /* of du: the first; the rest is told */
 };
 
 /* ---- names ---- */
@@ -119,7 +120,7 @@ static const char *what_text(enum storage_rubbish_what what)
 {
     static const char *const texts[] = {[STORAGE_UNFINISHED] = "unfinished save",
                                         [STORAGE_CUT_SHORT] = "removal that was cut short",
-                                        [STORAGE_STALE] = "note without its checkpoint",
+                                        [STORAGE_STALE] = "note or lease that is over",
                                         [STORAGE_LEFTOVER] = "temporary file of a publication",
                                         [STORAGE_UNKNOWN] = "nobody knows what"};
     return texts[what];
@@ -159,7 +160,7 @@ static void remove_rubbish(struct space *space)
 }
 
 /* Nothing stays, or the first thing that does. ERR_IO, ERR_MEMORY. */
-static int judge_rubbish(const struct storage_rubbish_list *list)
+static int judge_rubbish(const struct storage_rubbish_list *list, const char *deed)
 {
     const struct storage_rubbish *first = NULL;
     size_t failed = 0;
@@ -170,8 +171,8 @@ static int judge_rubbish(const struct storage_rubbish_list *list)
         }
     return failed == 0 ? 0
                        : report_error(first->error == ERR_MEMORY ? ERR_MEMORY : ERR_IO, NULL,
-                                      "%zu of %zu findings could not be looked into or removed: %s",
-                                      failed, list->count, storage_rubbish_reason(first));
+                                      "%zu of %zu findings could not be %s: %s", failed,
+                                      list->count, deed, storage_rubbish_reason(first));
 }
 
 static void print_found(const struct cli *cli, const struct storage_rubbish *item, bool is_first)
@@ -249,7 +250,7 @@ static int gc_store(struct space *space)
         space->found_bytes += item->error == 0 ? item->bytes : 0;
     }
     print_collected(space, is_served, is_served ? note : "");
-    return judge_rubbish(&space->rubbish);
+    return judge_rubbish(&space->rubbish, "looked into or removed");
 }
 
 /* What the server found, as if it had been found here. */
@@ -293,7 +294,7 @@ static int gc_server(struct space *space)
     if (error != 0)
         return error;
     print_collected(space, true, "");
-    return judge_rubbish(&space->rubbish);
+    return judge_rubbish(&space->rubbish, "looked into or removed");
 }
 
 int cli_gc(const struct cli *cli)
@@ -472,15 +473,39 @@ static int measure_checkpoints(struct measure *measure)
     return error;
 }
 
-/* One run: its checkpoints, then the sums. */
+/* `error`: what kept du from counting the rest; "": nothing. */
+static void print_run_end(const struct measure *measure, uint64_t rubbish, const char *error)
+{
+    const struct space *space = measure->space;
+    char size[4][32];
+    progress_hide(space->progress);
+    if (measure->num_checkpoints == 0)
+        print_run_begin(measure);
+    if (space->cli->is_json) {
+        printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu, "
+               "\"error\": ",
+               measure->num_checkpoints == 0 ? "" : "\n    ", (unsigned long long)space->total,
+               (unsigned long long)rubbish, (unsigned long long)space->other,
+               (unsigned long long)space->shared);
+        text_json(stdout, error);
+        printf("}");
+        return;
+    }
+    printf("%-48s %11s  (rubbish %s, not ours %s, shared %s)%s\n", measure->run,
+           text_bytes(size[0], 32, space->total), text_bytes(size[1], 32, rubbish),
+           text_bytes(size[2], 32, space->other), text_bytes(size[3], 32, space->shared),
+           error[0] != '\0' ? ", and what could not be looked into" : "");
+}
+
+/* One run: its checkpoints, then the sums. What cannot be looked into is counted as nothing, and
+ * its error is that of du in the end. */
 static int measure_run(struct space *sums, const char *run, const struct selection *selection)
 {
     struct space space = {.cli = sums->cli, .store = sums->store, .progress = sums->progress};
     struct measure measure = {.space = &space, .sums = sums, .run = run, .selection = *selection};
-    char size[4][32];
     int error = measure_checkpoints(&measure);
     if (error == 0 && selection->step >= 0 && measure.num_checkpoints == 0)
-        error = report_error(
+        return report_error(
             ERR_NOT_FOUND, "see `ckpt-cli list`", "run '%s' has no checkpoint of step %lld%s", run,
             (long long)selection->step, selection->attempt != 0 ? " by that attempt" : "");
     if (error == 0)
@@ -489,22 +514,10 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
     for (size_t i = 0; i < space.rubbish.count; i++)
         rubbish += space.rubbish.items[i].bytes;
     if (error == 0)
-        error = judge_rubbish(&space.rubbish);
+        error = judge_rubbish(&space.rubbish, "looked into");
     storage_rubbish_free(&space.rubbish);
-    if (error != 0)
-        return error;
-    progress_hide(space.progress);
-    if (measure.num_checkpoints == 0)
-        print_run_begin(&measure);
-    if (space.cli->is_json)
-        printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu}",
-               measure.num_checkpoints == 0 ? "" : "\n    ", (unsigned long long)space.total,
-               (unsigned long long)rubbish, (unsigned long long)space.other,
-               (unsigned long long)space.shared);
-    else
-        printf("%-48s %11s  (rubbish %s, not ours %s, shared %s)\n", run,
-               text_bytes(size[0], 32, space.total), text_bytes(size[1], 32, rubbish),
-               text_bytes(size[2], 32, space.other), text_bytes(size[3], 32, space.shared));
+    failure_keep(&sums->failure, error);
+    print_run_end(&measure, rubbish, error != 0 ? report_line() : "");
     sums->is_first = false;
     sums->total += space.total;
     sums->other += space.other;
@@ -543,5 +556,5 @@ int cli_du(const struct cli *cli)
         printf("%-48s %11s  (rubbish %s)\n", "all runs", text_bytes(size[0], 32, space.total),
                text_bytes(size[1], 32, space.rubbish_bytes));
     storage_close(space.store);
-    return error;
+    return error != 0 ? error : failure_report(&space.failure);
 }

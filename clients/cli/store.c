@@ -16,6 +16,8 @@
 #include "proto/array.h"
 #include "proto/retain.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -120,6 +122,22 @@ static bool summary_fits(const struct manifest_summary *summary, const char *run
     return strcmp(summary->run, run) == 0 && summary->step == step && summary->attempt == attempt;
 }
 
+/* It has the place in the list that its directory's name says. */
+__attribute__((format(printf, 5, 6))) static void note_damage(struct catalog_entry *entry,
+                                                              const char *run, uint64_t step,
+                                                              uint64_t attempt, const char *format,
+                                                              ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(entry->damage, sizeof entry->damage, format, list);
+    va_end(list);
+    memset(&entry->summary, 0, sizeof entry->summary);
+    snprintf(entry->summary.run, sizeof entry->summary.run, "%s", run);
+    entry->summary.step = step;
+    entry->summary.attempt = attempt;
+}
+
 /* What is wrong with it is noted; ERR_MEMORY: nobody knows. */
 static int read_summary(struct catalog_entry *entry, const void *text, size_t bytes,
                         const char *run, uint64_t step, uint64_t attempt)
@@ -128,15 +146,9 @@ static int read_summary(struct catalog_entry *entry, const void *text, size_t by
     if (error == ERR_MEMORY)
         return error;
     if (error != 0)
-        snprintf(entry->damage, sizeof entry->damage, "%s", report_message());
+        note_damage(entry, run, step, attempt, "%s", report_message());
     else if (!summary_fits(&entry->summary, run, step, attempt))
-        snprintf(entry->damage, sizeof entry->damage, "the manifest is of another checkpoint");
-    if (entry->damage[0] == '\0')
-        return 0;
-    memset(&entry->summary, 0, sizeof entry->summary);
-    snprintf(entry->summary.run, sizeof entry->summary.run, "%s", run);
-    entry->summary.step = step;
-    entry->summary.attempt = attempt;
+        note_damage(entry, run, step, attempt, "the manifest is of another checkpoint");
     return 0;
 }
 
@@ -156,10 +168,16 @@ static int visit_step(void *user, const struct storage_entry *found)
     int error = storage_fetch(visit->store, key, text, room, &size);
     if (error == ERR_NOT_FOUND)
         return 0; /* not committed */
-    if (error != 0)
-        return error;
-    error = add_entry(visit->catalog, &entry);
+    struct report_text why;
+    report_keep(&why);
+    bool is_denied = error == ERR_DENIED; /* which keeps nobody from the rest */
+    if (error == 0 || is_denied)
+        error = add_entry(visit->catalog, &entry);
     if (error == 0)
+        entry->is_denied = is_denied;
+    if (error == 0 && is_denied)
+        note_damage(entry, visit->run, step, attempt, "%s: %s", why.message, why.detail);
+    else if (error == 0)
         error = read_summary(entry, text, size < room ? size : room, visit->run, step, attempt);
     return error;
 }
@@ -304,10 +322,11 @@ static int find_selected(struct selection *selection, struct storage *store)
     int error = catalog_read(&catalog, store, selection->run);
     if (error != 0)
         return error;
-    bool any_run = catalog.count > 0, found = false;
+    bool any_run = catalog.count > 0, found = false, is_denied = false;
     for (uint32_t i = 0; i < catalog.count && !found; i++) {
         const struct manifest_summary *summary = &catalog.entries[i].summary;
         found = is_selected(selection, &catalog.entries[i]);
+        is_denied = is_denied || catalog.entries[i].is_denied;
         if (found) {
             selection->step = (int64_t)summary->step;
             selection->attempt = summary->attempt;
@@ -319,6 +338,10 @@ static int find_selected(struct selection *selection, struct storage *store)
     if (!any_run)
         return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
                             "the store has no checkpoint of run '%s'", selection->run);
+    if (selection->step < 0 && is_denied)
+        return report_error(ERR_DENIED, "read it as its owner",
+                            "no checkpoint of run '%s' may be read, or it is damaged",
+                            selection->run);
     if (selection->step < 0)
         return report_error(ERR_CORRUPT, "name a step to look at it all the same",
                             "every checkpoint of run '%s' is damaged", selection->run);
@@ -371,8 +394,13 @@ static int read_manifest(struct checkpoint *out, const struct selection *selecti
     if (error == 0 && !summary_fits(&out->manifest->summary, selection->run,
                                     (uint64_t)selection->step, selection->attempt))
         error = report_error(ERR_CORRUPT, "was the directory renamed or copied over another?",
-                             "the manifest in %s is of another checkpoint", directory);
-    return error;
+                             "the manifest is of another checkpoint");
+    if (error != ERR_CORRUPT)
+        return error;
+    char message[REPORT_TEXT_MAX];
+    snprintf(message, sizeof message, "%s: %s", directory, report_message());
+    return report_set(error, message, report_detail(),
+                      report_hint()[0] != '\0' ? report_hint() : DAMAGE_HINT);
 }
 
 int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text)

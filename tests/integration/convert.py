@@ -13,7 +13,9 @@ import shutil
 import subprocess
 
 from lib_cli import (BYTES, CLI, EXAMPLE, MODEL, UNSIGNED, Bed, ancestors, as_double, bits_of,
-                     change, checked_export, cli, main, read, resealed, rounded, test)
+                     checked_export, cli, main, read, rounded, test)
+from lib_store import change, sealed
+from lib_tap import Skip
 import numpy
 import safetensors
 
@@ -120,6 +122,8 @@ def a_conversion_replaces_nothing_and_says_what_is_in_the_way(bed):
 
 @test
 def a_conversion_needs_room_before_it_begins(bed):
+    if not shutil.which("unshare"):
+        raise Skip("unshare (util-linux) is not installed")
     small = os.path.join(bed.folder, "small")
     os.mkdir(small)
     done = subprocess.run(
@@ -127,8 +131,7 @@ def a_conversion_needs_room_before_it_begins(bed):
          "sh", small, CLI, "convert", "trip", "--store", bed.store, "--output", small, "--dtype",
          "fp32"], capture_output=True, text=True, timeout=60)
     if "unshare" in done.stderr or "mount:" in done.stderr:
-        print("# no namespaces here: not tried")
-        return
+        raise Skip("no mount namespace here")
     assert done.returncode == 74 and "MiB are needed" in done.stderr, done
 
 
@@ -222,7 +225,7 @@ def a_manifest_that_lies_about_a_digest_cannot_be_resharded(bed):
     text = read(manifest)
     digest = json.loads(text)["tensors"][0]["digest"][0].encode()
     with open(manifest, "wb") as file:
-        file.write(resealed(text, digest, digest[::-1]))
+        file.write(sealed(text.replace(digest, digest[::-1], 1)))
     target = os.path.join(bed.folder, "lies-target")
     assert "digest" in cli("reshard", "trip@1-a1", "--store", store, "--output", target,
                            "--shards", "2", want=1)

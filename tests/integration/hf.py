@@ -22,7 +22,7 @@ import subprocess
 
 from lib_hf import (CLI, SEQ, bits_of_file, bits_of_folder, cli, export, main, read, samples, test,
                     train_hot, weights_of, write)
-from lib_store import llama_shapes
+from lib_store import llama_shapes, write_safetensors
 import numpy
 
 HEADS, KV_HEADS, HEAD_DIM, LAYERS, EPS, THETA = 4, 2, 16, 2, 1e-5, 500000.0  # of flavor tiny
@@ -159,27 +159,16 @@ def bfloat(values):
     return (values.view(numpy.uint32) >> 16).astype(numpy.uint16)
 
 
-def save(path, tensors, padding=0, order=None):
-    """A safetensors file by hand: {name: (dtype, array)}."""
-    at, header, data = 0, {}, b""
-    for name in order or sorted(tensors):
-        dtype, array = tensors[name]
-        raw = array.tobytes()
-        header[name] = {"dtype": dtype, "shape": list(array.shape),
-                        "data_offsets": [at, at + len(raw)]}
-        at += len(raw)
-        data += raw
-    text = json.dumps(header).encode() + b" " * padding
-    write(path, struct.pack("<Q", len(text)) + text + data)
-
-
-def made_folder(bed, name, tensors, config=None, **options):
+def made_folder(bed, name, tensors, config=None, padding=0):
+    """Of {name: (dtype, array)}."""
     folder = bed.fresh(name)
     os.mkdir(folder)
     base = json.loads(read(os.path.join(bed.path("out"), "config.json")))
     base.update(config or {})
     write(os.path.join(folder, "config.json"), json.dumps(base).encode())
-    save(os.path.join(folder, "model.safetensors"), tensors, **options)
+    write_safetensors(os.path.join(folder, "model.safetensors"),
+                      {name: (dtype, array.shape, array.nbytes, array.tobytes())
+                       for name, (dtype, array) in tensors.items()}, padding)
     return folder
 
 
@@ -193,11 +182,11 @@ def every_type_and_any_alignment_is_read_exactly(bed):
     tensors = tensors_of(bed)
     for padding in (0, 1, 2, 3, 5):
         for dtype in ("F32", "F16", "BF16"):
-            names = list(tensors)
-            random.Random(padding).shuffle(names)
+            shuffled = list(tensors.items())
+            random.Random(padding).shuffle(shuffled)
             narrow = {n: (dtype, bfloat(a) if dtype == "BF16" else a.astype(NUMPY[dtype]))
-                      for n, (_, a) in tensors.items()}
-            folder = made_folder(bed, "narrow", narrow, padding=padding, order=names)
+                      for n, (_, a) in shuffled}
+            folder = made_folder(bed, "narrow", narrow, padding=padding)
             store = bed.fresh("narrow.store")
             cli("import", folder, "--run", "n", "--store", store, "--shards", 1 + padding)
             back = bits_of_folder(export(bed, store, "n", "narrow.back"))

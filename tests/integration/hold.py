@@ -8,13 +8,14 @@ Method: a real ckptd and store; a byte changed in a shard; readers stopped by SI
 read. time limit: 60 s
 """
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import time
 
-from lib_store import CLI, SAVER, World
+from lib_store import CLI, PATIENCE, SAVER, World, change
 from lib_tap import end, test
 
 
@@ -25,25 +26,17 @@ def shard_of(world, step):
                                        if name.startswith("shard"))[0])
 
 
-def change_byte(path, place):
-    with open(path, "r+b") as file:
-        file.seek(place)
-        byte = file.read(1)
-        file.seek(place)
-        file.write(bytes([byte[0] ^ 1]))
-
-
 def damage_of(entries, step):
     return {entry["step"]: entry.get("damage", "") for entry in entries}[step]
 
 
-def quarantine(world):
+def noted(world):
+    """Damage of steps 4 and 5; what ckptd tells of the latter."""
     world.start()
     world.save(range(1, 6))
     world.stop()
-    store, server, run = ("--store", world.store), ("--server", world.server), world.run
-    path = shard_of(world, 5)
-    change_byte(path, 300000)
+    server, run = ("--server", world.server), world.run
+    change(shard_of(world, 5), 300000)
     os.truncate(shard_of(world, 4), 4096)
     world.start()
     entries = world.listed(*server)
@@ -72,6 +65,11 @@ def quarantine(world):
     test("and shows it with the reason", "IN QUARANTINE: block 0" in shown and
          told["durability"] == "damaged" and "block 0" in told["damage"], shown[-300:])
     world.stop()
+    return told
+
+
+def released(world, told):
+    store, server, run = ("--store", world.store), ("--server", world.server), world.run
     code, out, err = world.cli("verify", run, *store)
     test("without a step the newest whole one is taken", code == 0 and f"{run}@3" in out and
          "passed over" in err, (code, out, err))
@@ -91,7 +89,7 @@ def quarantine(world):
          plan)
     code, out, err = world.cli("verify", f"{run}@5", *store, "--release")
     test("it is not released while it is damaged", code == 1 and damage_of(world.listed(), 5))
-    change_byte(path, 300000)
+    change(shard_of(world, 5), 300000)
     test("nor by being put right alone", damage_of(world.listed(), 5))
     code, out, err = world.cli("verify", f"{run}@5", *store, "--release")
     test("but when all of it was read again", code == 0 and "out of quarantine" in out and
@@ -101,21 +99,28 @@ def quarantine(world):
     world.stop()
 
 
-def start_reader(world, name):
-    """A tool that has leased the checkpoint and stands still."""
-    leases = os.path.join(world.store, world.run, "leases")
+@contextlib.contextmanager
+def reader_of(world, name):
+    """A tool that has leased the checkpoint and stands still, and is killed in the end."""
+    leases, deadline = os.path.join(world.store, world.run, "leases"), time.monotonic() + PATIENCE
     before = set(os.listdir(leases)) if os.path.isdir(leases) else set()
     while True:
+        assert time.monotonic() < deadline, "no reader could be stopped"
         reader = subprocess.Popen([CLI, "verify", name, "--store", world.store],
                                   stdout=subprocess.DEVNULL)
-        while reader.poll() is None:
-            if os.path.isdir(leases) and any(entry.startswith("step-") for entry in
-                                             set(os.listdir(leases)) - before):
-                reader.send_signal(signal.SIGSTOP)
-                time.sleep(0.05)
-                if set(os.listdir(leases)) - before:
-                    return reader
-                reader.send_signal(signal.SIGCONT)  # it was about to end
+        try:
+            while reader.poll() is None:
+                if os.path.isdir(leases) and any(entry.startswith("step-") for entry in
+                                                 set(os.listdir(leases)) - before):
+                    reader.send_signal(signal.SIGSTOP)
+                    time.sleep(0.05)
+                    if set(os.listdir(leases)) - before:
+                        yield reader
+                        return
+                    reader.send_signal(signal.SIGCONT)  # it was about to end
+        finally:
+            reader.kill()
+            reader.wait()
 
 
 def leases(world):
@@ -127,22 +132,21 @@ def leases(world):
     def plan_of(out, step):
         return {entry["step"]: entry for entry in json.loads(out)["checkpoints"]}[step]
 
-    reader = start_reader(world, f"{run}@11")
-    code, out, err = world.cli(*prune, *server)
-    test("ckptd does not remove what a tool reads",
-         code == 0 and plan_of(out, 11)["plan"] == "leased" and 11 in world.steps() and
-         12 not in world.steps(), (code, out, err))
-    world.stop()
-    code, out, err = world.cli(*prune, *store)
-    test("nor does another tool", code == 0 and plan_of(out, 11)["plan"] == "leased" and
-         11 in world.steps(), (code, out, err))
-    reader.send_signal(signal.SIGCONT)
-    test("the reader finds all of it whole", reader.wait(30) == 0)
+    with reader_of(world, f"{run}@11") as reader:
+        code, out, err = world.cli(*prune, *server)
+        test("ckptd does not remove what a tool reads",
+             code == 0 and plan_of(out, 11)["plan"] == "leased" and 11 in world.steps() and
+             12 not in world.steps(), (code, out, err))
+        world.stop()
+        code, out, err = world.cli(*prune, *store)
+        test("nor does another tool", code == 0 and plan_of(out, 11)["plan"] == "leased" and
+             11 in world.steps(), (code, out, err))
+        reader.send_signal(signal.SIGCONT)
+        test("the reader finds all of it whole", reader.wait(30) == 0)
     folder = os.path.join(world.store, run, "leases")
     test("its lease ends with it", os.listdir(folder) == [], os.listdir(folder))
-    reader = start_reader(world, f"{run}@11")
-    reader.kill()
-    reader.wait()
+    with reader_of(world, f"{run}@11"):
+        pass
     code, out, err = world.cli(*prune, *store)
     test("a killed reader holds nothing",
          code == 0 and plan_of(out, 11)["removed"] and 11 not in world.steps(), (code, out, err))
@@ -154,7 +158,7 @@ def leases(world):
 def main():
     world = World()
     try:
-        quarantine(world)
+        released(world, noted(world))
         leases(world)
     finally:
         world.close()

@@ -1,8 +1,8 @@
 """lib_hf - what the scripts share that take models out to Hugging Face's form and back.
 
-need() finds an interpreter that has what a script asks for. Bed has a store, a tokens file and a
-ckptd that lives as long as one run of the trainer. bits_of_folder() reads a folder by the stock
-safetensors library. Functions marked @test are run by main(), which prints TAP.
+Bed has a store, a tokens file and a ckptd that lives as long as one run of the trainer.
+bits_of_folder() reads a folder by the stock safetensors library. Functions marked @test are run by
+main(), which prints TAP.
 """
 import json
 import os
@@ -18,6 +18,7 @@ import lib_text
 from lib_tap import need
 
 need("numpy", "safetensors")
+import reference  # noqa: E402
 import safetensors  # noqa: E402
 
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
@@ -186,8 +187,6 @@ def train_hot(bed, *options):
 def samples(bed, count, seed=0):
     """Inputs and targets that the trainer begins with, [count, SEQ]: reference.py knows the order.
     """
-    os.environ["PYTHON"] = ""
-    import reference
     return reference.Data(bed.path("tokens"), SEQ, seed).read(0, count)
 
 

@@ -1,10 +1,13 @@
 """lib_store - a ckptd on a store of its own, for the scripts that test what happens to checkpoints.
 
 World starts and stops a real ckptd, makes checkpoints through libckpt (`clients_ckpt save`), and
-asks ckpt-cli, through the server or on the directory. write_llama() makes models to import.
+asks ckpt-cli, through the server or on the directory. write_llama() makes models to import,
+change() and sealed() damage; Clock moves the wall clock.
 """
 
+import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -16,6 +19,26 @@ import time
 BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 CLI = os.path.join(BUILD, "ckpt-cli")
 SAVER = os.path.join(BUILD, "tests/clients_ckpt")
+YEAR = 365 * 86400
+
+
+def is_sanitized(program="ckptd"):
+    """Then nothing can be loaded before the runtime of the sanitizer, which takes memory too."""
+    with open(os.path.join(BUILD, program), "rb") as file:
+        return b"san_init" in file.read()
+
+
+class Clock:
+    """Of every program that is started from now on: build/shims/clock.so."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "clock")
+        self.set(0)
+        os.environ.update(LD_PRELOAD=os.path.join(BUILD, "shims/clock.so"), CLOCK_FILE=self.path)
+
+    def set(self, years):
+        with open(self.path, "wb" if not os.path.exists(self.path) else "r+b") as file:
+            file.write(struct.pack("q", years * YEAR))
 
 
 def llama_shapes(dim, kv_dim, hidden, vocab):
@@ -30,27 +53,50 @@ def llama_shapes(dim, kv_dim, hidden, vocab):
             "lm_head.weight": (vocab, dim)}
 
 
-def write_llama(folder, dim, hidden, vocab, data_of):
-    """Such a model, as Hugging Face has it; the data of a tensor of n bytes begins with data_of(n),
-    and the rest is a hole. The bytes of all tensors."""
+def write_safetensors(path, tensors, padding=0):
+    """{name: (dtype, shape, bytes, what they begin with)}; the rest is a hole. The bytes of all."""
     at, header = 0, {}
-    for name, shape in llama_shapes(dim, dim // 2, hidden, vocab).items():
-        size = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+    for name, (dtype, shape, size, _) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
         at += size
-    text = json.dumps(header).encode()
-    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+    text = json.dumps(header).encode() + b" " * padding
+    with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for begin, stop in (one["data_offsets"] for one in header.values()):
-            file.seek(8 + len(text) + begin)
-            file.write(data_of(stop - begin))
+        for name, (*_, data) in tensors.items():
+            file.seek(8 + len(text) + header[name]["data_offsets"][0])
+            file.write(data)
         file.truncate(8 + len(text) + at)
+    return at
+
+
+def write_llama(folder, dim, hidden, vocab, data_of):
+    """Such a model, as Hugging Face has it; the data of a tensor of n bytes begins with data_of(n).
+    The bytes of all tensors."""
+    tensors = {}
+    for name, shape in llama_shapes(dim, dim // 2, hidden, vocab).items():
+        size = 4 * math.prod(shape)
+        tensors[name] = "F32", shape, size, data_of(size)
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump({"model_type": "llama", "hidden_size": dim, "num_attention_heads": dim // 128,
                    "num_key_value_heads": dim // 256, "intermediate_size": hidden,
                    "vocab_size": vocab, "num_hidden_layers": 1, "rms_norm_eps": 1e-5,
                    "rope_theta": 500000.0}, file)
-    return at
+    return write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
+
+
+def change(path, offset, new=None):
+    """Another byte, or this one."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        old = file.read(1)
+        file.seek(offset)
+        file.write(new if new is not None else bytes([old[0] ^ 0x10]))
+
+
+def sealed(text):
+    """A manifest that was changed, with the right checksum again."""
+    text = text[:text.rindex(b'"sha256"')]
+    return text + b'"sha256":"%s"}\n' % hashlib.sha256(text).hexdigest().encode()
 
 
 PATIENCE = 60  # seconds, of anything that should take a fraction of one

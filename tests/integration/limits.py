@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from lib_store import BUILD, SAVER, World
+from lib_store import BUILD, SAVER, World, is_sanitized
 from lib_tap import end, skip, test
 
 NOBODY = 65534
@@ -137,10 +137,9 @@ def main():
     if not shutil.which("prlimit"):
         print("prlimit (util-linux) is not installed")
         sys.exit(77)
-    with open(os.path.join(BUILD, "ckptd"), "rb") as file:
-        if b"san_init" in file.read():
-            print("sanitizers take the address space")
-            sys.exit(77)
+    if is_sanitized():
+        print("sanitizers take the address space")
+        sys.exit(77)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     world = World()
     try:

@@ -10,17 +10,15 @@ time limit: 120 s
 """
 
 import ctypes
-import hashlib
 import itertools
 import os
-import re
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
 
-from lib_store import CLI, write_llama
+from lib_store import CLI, is_sanitized, sealed, write_llama
 from lib_tap import end, test
 
 MIB = 1 << 20
@@ -55,19 +53,15 @@ def add_step(store, step):
     at = head.index(b'"summary_hash":"') + len(b'"summary_hash":"')
     head = head[:at] + b'%016x",' % xxh3(head[:at], ctypes.c_size_t(at))
     rest = rest.replace(b'"optimizer":{', b'"metrics":{"loss":%d},"optimizer":{' % step, 1)
-    text = head.ljust(SUMMARY - 1) + b"\n" + rest
-    at = text.rindex(b'"sha256"')
-    digest = hashlib.sha256(text[:at]).hexdigest().encode()
     os.unlink(os.path.join(later, "manifest.json"))
     with open(os.path.join(later, "manifest.json"), "wb") as file:
-        file.write(text[:at] + re.sub(rb"[0-9a-f]{64}", digest, text[at:]))
+        file.write(sealed(head.ljust(SUMMARY - 1) + b"\n" + rest))
 
 
 def main():
-    with open(CLI, "rb") as file:
-        if b"san_init" in file.read():
-            print("sanitizers take memory of their own")
-            sys.exit(77)
+    if is_sanitized("ckpt-cli"):
+        print("sanitizers take memory of their own")
+        sys.exit(77)
     folder = tempfile.mkdtemp(prefix="me-")
     store, output, other = (os.path.join(folder, name) for name in ("store", "output", "other"))
     where = ("--store", store)

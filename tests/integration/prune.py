@@ -18,7 +18,7 @@ import time
 from lib_store import BUILD, CLI, World
 from lib_tap import end, test
 
-KILLS = 8
+KILLS, KILLS_MOST = 8, 24
 DIRECTORY = "{}/step-{:08d}-a{:04d}"  # of run, step and attempt
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
@@ -42,6 +42,13 @@ def through_a_server(world):
     test("a dry run plans and removes nothing",
          code == 0 and world.steps() == list(range(1, 9)) and plan[8] == "last, good" and
          plan[6] == "last" and plan[1] == "remove", (code, out))
+    pinned_on_a_server(world)
+    refused_by_a_server(world)
+    world.stop()
+
+
+def pinned_on_a_server(world):
+    run, server = world.run, ("--server", world.server)
     newest = {entry["step"]: entry["attempt"] for entry in world.listed()}
     pin = f"{run}@2-a{newest[2]}"
     code, out, err = world.cli("pin", pin, *server, "--note", "best so far")
@@ -74,6 +81,10 @@ def through_a_server(world):
     code, out, err = world.cli("unpin", pin, *server)
     test("not twice", code == 66 and
          f"{DIRECTORY.format(run, 2, newest[2])} is not pinned\n" in err, (code, out, err))
+
+
+def refused_by_a_server(world):
+    run, server = world.run, ("--server", world.server)
     code, out, err = world.cli("prune", run, *server)
     test("no rule is an error", code == 2 and "no rule" in err, (code, err))
     said = [world.cli("prune", "nobody", *where, "--keep-last", 1)
@@ -86,7 +97,6 @@ def through_a_server(world):
     code, out, err = world.cli("prune", run, "--store", world.store, "--keep-last", 2)
     test("a served store is not pruned behind its server's back",
          code == 74 and "--server" in err and world.steps() == [2, 6, 7, 8], (code, err))
-    world.stop()
 
 
 def on_a_directory(world):
@@ -101,7 +111,7 @@ def on_a_directory(world):
     code, out, err = world.cli("unpin", f"{run}@2", *store)
     test("but not twice, here too", code == 66 and out == "" and
          f"{DIRECTORY.format(run, 2, pin['attempt'])} is not pinned\n" in err, (code, out, err))
-    code, out, err = world.cli("prune", run, *store, "--keep-within", "0", "--keep-last", 1)
+    code, out, err = world.cli("prune", run, *store, "--keep-within", "0s", "--keep-last", 1)
     test("what is free now goes, the last two good ones never",
          code == 0 and world.steps() == [7, 8], (code, out, err, world.steps()))
     shard = os.path.join(store[1], run)
@@ -161,36 +171,51 @@ def best_by_a_metric(world):
     world.stop()
 
 
+def save_six(world, number):
+    world.start()
+    world.save(range(100 * number + 100, 100 * number + 106))
+
+
+def kill(world, arguments, served, seconds):
+    """kill -9 of the ckptd, or of the tool on the directory, so long after a prune began."""
+    if not served:
+        world.stop()
+    where = ("--server", world.server) if served else ("--store", world.store)
+    tool = subprocess.Popen([CLI, *arguments, *where], stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL)
+    victim = world.process if served else tool
+    time.sleep(seconds)
+    victim.kill()
+    victim.wait()
+    tool.wait()
+
+
 def killed(world):
-    """kill -9 of the ckptd, or of the tool on the directory, somewhere in a prune."""
-    bad, unfinished = [], []
-    for round_number in range(KILLS):
-        world.start()
-        world.save(range(100 * round_number + 100, 100 * round_number + 106))
-        arguments = ["prune", world.run, "--keep-last", "2", "--most"]
-        victim = world.process
-        if round_number % 2 == 0:
-            tool = subprocess.Popen([CLI, *arguments, "--server", world.server],
-                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        else:
-            world.stop()
-            victim = tool = subprocess.Popen([CLI, *arguments, "--store", world.store],
-                                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(chance.uniform(0, 0.03))
-        victim.kill()
-        victim.wait()
-        tool.wait()
+    """In turn by both kinds of kill(), and on until one came in the middle of the removals."""
+    save_six(world, 0)
+    world.stop()
+    arguments, begin = ["prune", world.run, "--keep-last", "2", "--most"], time.monotonic()
+    undisturbed = world.cli(*arguments, "--store", world.store)[0]
+    seconds, bad, unfinished, kills, cut = time.monotonic() - begin, [], [], 0, 0
+    while kills < KILLS or cut == 0 and kills < KILLS_MOST:
+        kills += 1
+        save_six(world, kills)
+        before = len(world.steps())
+        kill(world, arguments, kills % 2 == 0, chance.uniform(0, seconds))
         bad += world.all_verify()
-        if len(world.steps()) < 2:
-            bad.append(f"only {world.steps()} are left")
-        if round_number % 2 == 0:
+        left = world.steps()
+        cut += 2 < len(left) < before or world.tombstones() != []
+        if len(left) < 2:
+            bad.append(f"only {left} are left")
+        if kills % 2 == 0:
             world.start()  # what was cut short is rubbish now, or whole
             world.stop()
         code, _, err = world.cli(*arguments, "--store", world.store)
         if code != 0 or len(world.steps()) != 2 or world.tombstones():
             unfinished.append((code, err, world.steps(), world.tombstones()))
         bad += world.all_verify()
-    test(f"{KILLS} kills in a prune: what is listed is whole", not bad, bad)
+    test(f"{kills} kills in a prune: what is listed is whole", not bad, bad)
+    test(f"{cut} of them came between two removals", undisturbed == 0 and cut > 0, seconds)
     test("the next prune ends what was begun", not unfinished, unfinished)
 
 

@@ -28,20 +28,13 @@ V vocabulary.
 import argparse
 import json
 import math
-import os
 import struct
 import sys
 
-PYTHON = os.environ.get("PYTHON")
-if PYTHON and os.path.abspath(PYTHON) != os.path.abspath(sys.executable):
-    os.environ["PYTHON"] = ""  # once
-    os.execv(PYTHON, [PYTHON] + sys.argv)
+import lib_tap
 
-try:
-    import numpy as np
-except ImportError as error:
-    print(f"numpy is missing ({error}): make deps installs it")
-    sys.exit(77)
+lib_tap.need("numpy")
+import numpy as np  # noqa: E402
 
 EPS = 1e-5
 THETA = 500000.0

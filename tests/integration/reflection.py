@@ -265,18 +265,20 @@ def open_streams_end_with_the_server_and_do_not_hold_it_up(unused):
     seconds = []
     while len(seconds) < ATTEMPTS and min(seconds, default=GRACE_SECONDS) >= GRACE_SECONDS:
         bed = Bed()
-        idle, busy = Stream(bed), Stream(bed)
-        idle.ask(list_services="")
-        for _ in range(2000):  # nobody reads the answers
-            busy.send(file_by_filename="proto/ckpt.proto")
-        next(busy.answers)
-        start = time.monotonic()
-        bed.ckptd.send_signal(signal.SIGTERM)
-        ends = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-        assert status_of(lambda: next(idle.answers)) in ends, idle.answers.code()
-        assert status_of(lambda: list(busy.answers)) in ends, busy.answers.code()
-        seconds.append(time.monotonic() - start)
-        status, text = bed.end()
+        try:
+            idle, busy = Stream(bed), Stream(bed)
+            idle.ask(list_services="")
+            for _ in range(2000):  # nobody reads the answers
+                busy.send(file_by_filename="proto/ckpt.proto")
+            next(busy.answers)
+            start = time.monotonic()
+            bed.ckptd.send_signal(signal.SIGTERM)
+            ends = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+            assert status_of(lambda: next(idle.answers)) in ends, idle.answers.code()
+            assert status_of(lambda: list(busy.answers)) in ends, busy.answers.code()
+            seconds.append(time.monotonic() - start)
+        finally:
+            status, text = bed.end()
         assert status == 0, text
     assert seconds[-1] < GRACE_SECONDS, seconds
 

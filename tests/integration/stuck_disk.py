@@ -14,8 +14,7 @@ import signal
 import subprocess
 import time
 
-from clock import YEAR, Clock, is_sanitized
-from lib_store import SAVER, World
+from lib_store import SAVER, Clock, World, is_sanitized
 from lib_tap import end, test
 
 DELAY_US = 10**9  # at most; no save's requests are all spared
@@ -43,7 +42,7 @@ def seconds_to_end(process, clock):
         process.send_signal(signal.SIGUSR1)
         if clock:
             years = 30 if years < 0 else years - 20  # back and forth
-            clock.set(years * YEAR)
+            clock.set(years)
         time.sleep(0.2)
     return time.monotonic() - start
 

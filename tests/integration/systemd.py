@@ -20,13 +20,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 
+from lib_store import BUILD, is_sanitized
 from lib_tap import skip, test
 
-BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
 EXPOSURE_MAX = 1.5
 DYNAMIC_USERS = range(61184, 65520)  # systemd.exec(5)
 SERVER = "unix:/run/holdfast/ckptd.sock"
@@ -149,7 +148,7 @@ class Systemd:
             return "needs root"
         if not os.access(SYSTEMD, os.X_OK) or not shutil.which("systemctl"):
             return "needs systemd"
-        if b"__asan_init" in open(os.path.join(BUILD, "ckptd"), "rb").read():
+        if is_sanitized():
             return "sanitizers need what the unit forbids"
         try:
             self.make_group()

@@ -12,7 +12,6 @@ time limit: 120 s
 import copy
 import fcntl
 import glob
-import hashlib
 import json
 import os
 import pty
@@ -24,7 +23,7 @@ import subprocess
 import termios
 import time
 
-from lib_store import CLI, PATIENCE, World, write_llama
+from lib_store import CLI, PATIENCE, World, sealed, write_llama
 from lib_tap import end, test
 
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
@@ -223,7 +222,7 @@ def leaves(value, path=()):
         yield path
 
 
-def sealed(good, document):
+def manifest_of(good, document):
     """A manifest of these members; those of the summary do not fit its hash any more."""
     summary = good[:SUMMARY_BYTES]
     known = json.loads(summary.rstrip().rstrip(b",") + b"}")
@@ -233,7 +232,7 @@ def sealed(good, document):
                                       json.dumps(document[key]).encode())[:SUMMARY_BYTES]
     rest = {key: value for key, value in document.items() if key not in known and key != "sha256"}
     text = summary + json.dumps(rest, separators=(",", ":"))[1:-1].encode() + b","
-    return text + b'"sha256":"' + hashlib.sha256(text).hexdigest().encode() + b'"}\n'
+    return sealed(text + b'"sha256"')
 
 
 def said_by(*arguments):
@@ -264,7 +263,7 @@ def hostile_manifests(tools):
         if place[0] in FREE:
             inner["key" + EVIL] = 1
         with open(path, "wb") as file:
-            file.write(sealed(good, changed))
+            file.write(manifest_of(good, changed))
         for command in (["list"], ["show", name], ["verify", name, "--quick"], ["du", name],
                         ["diff", name, tools.names[0]],
                         ["export", name, "--force", "--output", tools.path("hostile-export")]):

@@ -8,6 +8,7 @@
 #define HOLDFAST_TESTS_CKPTD_BED_H
 
 #include "ckptd/ckptd.h"
+#include "tests/unit/shell.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -67,17 +68,6 @@ struct peer {
 static inline void sleep_ms(long ms)
 {
     nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
-}
-
-/* A command that works. */
-static inline void shell(const char *format, ...)
-{
-    char command[1500];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(command, sizeof command, format, list);
-    va_end(list);
-    assert_int_equal(system(command), 0);
 }
 
 /* ---- the service ---- */

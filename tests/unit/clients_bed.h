@@ -9,6 +9,7 @@
 
 #include "clients/ckpt.h"
 #include "tests/unit/random.h"
+#include "tests/unit/shell.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -335,8 +336,8 @@ static inline int work_load(struct group *group, struct ckpt *ckpt, struct ckpt_
 
 struct bed {
     char root[200], server[240], store[240];
-    const char *pool;   /* memory.pool_bytes */
-    const char *config; /* a file of further settings, or NULL */
+    char config[240]; /* a file of further settings, or "" */
+    const char *pool; /* memory.pool_bytes */
     pid_t ckptd;
 };
 
@@ -354,8 +355,8 @@ static inline void start_ckptd(struct bed *bed)
                     (char *)(uintptr_t)bed->pool,
                     "--memory.segment_bytes",
                     "1MiB",
-                    bed->config != NULL ? "--config" : NULL,
-                    (char *)(uintptr_t)bed->config,
+                    bed->config[0] != '\0' ? "--config" : NULL,
+                    bed->config,
                     NULL};
     char log[260];
     posix_spawn_file_actions_t actions;
@@ -383,13 +384,10 @@ static inline int end_process(pid_t *pid, int signal)
 /* A ckptd that is told to end does so with 0; under a sanitizer anything else is a finding. */
 static inline int end_ckptd(struct bed *bed)
 {
-    char command[300];
     if (bed->ckptd <= 0 || end_process(&bed->ckptd, SIGTERM) == 0)
         return 0;
-    snprintf(command, sizeof command, "tail -n 60 '%s/ckptd.log' >&2", bed->root);
     fprintf(stderr, "# ckptd did not end well; its log:\n");
-    if (system(command) != 0)
-        fprintf(stderr, "# cannot be shown\n");
+    shell("tail -n 60 '%s/ckptd.log' >&2", bed->root);
     return -1;
 }
 
@@ -416,11 +414,9 @@ static inline int bed_open(void **state)
 static inline int bed_close(void **state)
 {
     struct bed *bed = *state;
-    char command[300];
     int error = end_ckptd(bed);
-    snprintf(command, sizeof command, "rm -rf '%s'", bed->root);
-    if (getenv("KEEP") == NULL && system(command) != 0)
-        error = -1;
+    if (getenv("KEEP") == NULL)
+        shell("rm -rf '%s'", bed->root);
     free(bed);
     return error;
 }
@@ -431,6 +427,17 @@ static inline void restart_ckptd(struct bed *bed, int signal)
         assert_int_equal(end_ckptd(bed), 0);
     end_process(&bed->ckptd, signal);
     start_ckptd(bed);
+}
+
+/* Settings from now on, for a ckptd that has begun nothing. */
+static inline void configure_ckptd(struct bed *bed, const char *text)
+{
+    snprintf(bed->config, sizeof bed->config, "%s/ckptd.conf", bed->root);
+    FILE *file = fopen(bed->config, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+    restart_ckptd(bed, SIGKILL);
 }
 
 static inline struct group make_group(const struct bed *bed, uint32_t world, uint64_t seed,

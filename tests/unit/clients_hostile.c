@@ -44,7 +44,7 @@ struct answers {
 };
 
 struct fake {
-    char path[64], target[80], arena[80];
+    char path[100], target[108], arena[108];
     struct rpc_server *server;
     int listeners[2];
     atomic_int connection; /* the one of the arena, or -1 */
@@ -279,7 +279,8 @@ static int fake_open(void **state)
     struct fake *fake = calloc(1, sizeof *fake);
     struct rpc_server_options options = {
         .methods = methods, .user = fake, .num_threads = 2, .num_connections = 64};
-    snprintf(fake->path, sizeof fake->path, "/tmp/holdfast-fake-%d", (int)getpid());
+    const char *parent = getenv("TMPDIR");
+    snprintf(fake->path, sizeof fake->path, "%s/fake", parent != NULL ? parent : "/var/tmp");
     snprintf(fake->target, sizeof fake->target, "unix:%s", fake->path);
     snprintf(fake->arena, sizeof fake->arena, "%s.arena", fake->path);
     fake->connection = -1;

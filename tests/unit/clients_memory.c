@@ -149,15 +149,8 @@ static void tell(uint64_t place, bool for_ever)
 /* Or the tellings would fill the disk. */
 static void keep_little(struct bed *bed)
 {
-    static char path[300];
-    snprintf(path, sizeof path, "%s/ckptd.conf", bed->root);
-    FILE *config = fopen(path, "w");
-    assert_non_null(config);
-    fputs("[retention]\nkeep_last = 2\nmay_remove_most = true\n[limits]\nlease_ms = 1000\n",
-          config);
-    assert_int_equal(fclose(config), 0);
-    bed->config = path;
-    restart_ckptd(bed, SIGKILL); /* it has begun nothing */
+    configure_ckptd(bed, "[retention]\nkeep_last = 2\nmay_remove_most = true\n"
+                         "[limits]\nlease_ms = 1000\n");
 }
 
 static void test_memory__libckpt_without_it_says_so_and_goes_on_when_it_is_back(void **state)

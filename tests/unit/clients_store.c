@@ -43,7 +43,6 @@ test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all(voi
     struct fixture fixture;
     struct checkpoint checkpoint;
     struct catalog catalog;
-    char command[600];
     (void)state;
     fixture_open(&fixture, 1, 500);
     write_checkpoint(&fixture, "run", 100, 1);
@@ -51,11 +50,9 @@ test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all(voi
     write_checkpoint(&fixture, "run", 150, 2);
     write_checkpoint(&fixture, "run", 100, 2);
     write_checkpoint(&fixture, "other", 5, 1);
-    snprintf(command, sizeof command,
-             "cd '%s' && mkdir run/step-00000900-a0009 run/rubbish && touch run/step-1-a1 && cp -r "
-             "run/step-00000100-a0001 run/step-00000300-a0001",
-             fixture.root);
-    assert_int_equal(system(command), 0);
+    shell("cd '%s' && mkdir run/step-00000900-a0009 run/rubbish && touch run/step-1-a1 && cp -r "
+          "run/step-00000100-a0001 run/step-00000300-a0001",
+          fixture.root);
     struct storage *store = open_store(&fixture);
     assert_int_equal(catalog_read(&catalog, store, ""), 0);
     assert_int_equal(catalog.count, 6);

@@ -8,6 +8,7 @@
 
 #include "clients/cli/engine/scan.h"
 #include "tests/unit/random.h"
+#include "tests/unit/shell.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -209,9 +210,7 @@ static void fixture_open(struct fixture *fixture, uint32_t ranks, uint64_t seed)
 
 static void fixture_close(struct fixture *fixture)
 {
-    char command[300];
-    snprintf(command, sizeof command, "rm -rf '%s'", fixture->root);
-    assert_int_equal(system(command), 0);
+    shell("rm -rf '%s'", fixture->root);
     layout_table_free(fixture->table);
     for (int i = 0; i < TENSORS; i++)
         free(fixture->data[i]);

@@ -12,6 +12,7 @@
 #include "proto/layout.h"
 #include "proto/report.h"
 #include "tests/unit/random.h"
+#include "tests/unit/sanitized.h"
 
 #include <inttypes.h>
 #include <setjmp.h>
@@ -591,8 +592,7 @@ static void test_layout_plan__sixteen_thousand_ranks_take_seconds(void **state)
 
 /* ---- allocation failures ---- */
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__) && \
-    !defined(__clang__)
+#if !IS_SANITIZED && defined(__GLIBC__) && !defined(__clang__)
 #define CAN_FAIL_ALLOCATIONS 1
 
 void *__libc_malloc(size_t size);

@@ -420,6 +420,35 @@ static void test_group__a_lease_is_seen_or_refused_whatever_fails(void **state)
     assert_int_equal(at, 3); /* hold, tombstone */
 }
 
+/* Its manifest was lost after it was pinned: what is left of it is no rubbish, nor is the pin. */
+static void test_group__what_is_pinned_stays_without_its_marker(void **state)
+{
+    (void)state;
+    struct storage *storage = open_fault("lost=1:memory:");
+    struct storage_rubbish_list list = {0};
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep it"), 0);
+    assert_int_equal(storage_remove(storage, GROUP "/manifest"), 0);
+    assert_int_equal(storage_group_clear(storage, &kind, GROUP), ERR_DENIED);
+    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(list.count, 1);
+    assert_int_equal(list.items[0].what, STORAGE_UNKNOWN);
+    assert_non_null(strstr(storage_rubbish_reason(&list.items[0]), "pinned"));
+    assert_int_equal(storage_rubbish_remove(storage, &kind, &list.items[0]), ERR_CORRUPT);
+    assert_int_equal(count_names(storage, GROUP), SHARDS);
+    storage_rubbish_free(&list);
+    assert_int_equal(storage_group_unnote(storage, STORAGE_PIN, GROUP), 0);
+    assert_int_equal(storage_group_clear(storage, &kind, GROUP), 0);
+    assert_int_equal(count_names(storage, GROUP), 0);
+    /* A pin on nothing at all goes. */
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep it"), 0);
+    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(list.count, 1);
+    assert_int_equal(list.items[0].what, STORAGE_STALE);
+    storage_rubbish_free(&list);
+    storage_close(storage);
+}
+
 /* A group without a marker, notes and a lease on none, and what a publication left. */
 static void make_rubbish(struct storage *storage, const char *path)
 {
@@ -578,6 +607,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_group__one_without_a_marker_goes_when_nobody_leases_it),
         cmocka_unit_test(test_group__what_is_leased_stays_whatever_fails),
         cmocka_unit_test(test_group__a_lease_is_seen_or_refused_whatever_fails),
+        cmocka_unit_test(test_group__what_is_pinned_stays_without_its_marker),
         cmocka_unit_test(test_group__rubbish_goes_after_a_power_cut_anywhere_in_its_removal),
         cmocka_unit_test(test_group__what_is_not_ours_stays_with_its_directory),
         cmocka_unit_test(test_group__recovery_takes_back_what_is_whole_and_ends_the_rest),

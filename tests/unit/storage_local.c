@@ -235,16 +235,16 @@ static void test_local__links_are_not_followed(void **state)
     assert_int_equal(symlink("file", path), 0);
     const char *keys[] = {"out/file", "in/file", "real/link"};
     for (size_t i = 0; i < 3; i++)
-        assert_int_equal(storage_fetch(storage, keys[i], NULL, 0, &bytes), ERR_INVALID);
-    assert_int_equal(storage_object_open(storage, &object, "in/file", &bytes), ERR_INVALID);
-    assert_int_equal(storage_object_create(storage, &object, "out/new", BYTES), ERR_INVALID);
-    assert_int_equal(storage_publish(storage, "out/new", "x", 1), ERR_INVALID);
-    assert_int_equal(storage_publish(storage, "out/dir/new", "x", 1), ERR_INVALID);
+        assert_int_equal(storage_fetch(storage, keys[i], NULL, 0, &bytes), ERR_DENIED);
+    assert_int_equal(storage_object_open(storage, &object, "in/file", &bytes), ERR_DENIED);
+    assert_int_equal(storage_object_create(storage, &object, "out/new", BYTES), ERR_DENIED);
+    assert_int_equal(storage_publish(storage, "out/new", "x", 1), ERR_DENIED);
+    assert_int_equal(storage_publish(storage, "out/dir/new", "x", 1), ERR_DENIED);
     assert_int_equal(storage_publish(storage, "real/link", "x", 1), ERR_EXISTS);
-    assert_int_equal(storage_remove(storage, "in/file"), ERR_INVALID);
-    assert_int_equal(storage_sync_names(storage, "in"), ERR_INVALID);
+    assert_int_equal(storage_remove(storage, "in/file"), ERR_DENIED);
+    assert_int_equal(storage_sync_names(storage, "in"), ERR_DENIED);
     int count = 0;
-    assert_int_equal(storage_list(storage, "in", count_entry, &count), ERR_INVALID);
+    assert_int_equal(storage_list(storage, "in", count_entry, &count), ERR_DENIED);
     assert_int_equal(count_entries(storage, "real"), 1);
     assert_int_equal(count_entries(storage, ""), 1);
     assert_int_equal(count_real_entries(outside), 0);

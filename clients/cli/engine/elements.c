@@ -62,6 +62,20 @@ int dtype_rules_parse(struct dtype_rules *out, const struct cli *cli)
     return error;
 }
 
+int dtype_rules_check(const struct dtype_rules *rules, const struct layout_table *table)
+{
+    for (uint32_t i = 0; i < rules->num_exceptions; i++) {
+        const char *pattern = rules->exceptions[i].pattern;
+        uint32_t tensor = 0;
+        while (tensor < table->num_tensors && fnmatch(pattern, table->tensors[tensor].name, 0) != 0)
+            tensor++;
+        if (tensor == table->num_tensors)
+            return report_error(ERR_INVALID, "`ckpt-cli show` has the names",
+                                "--except '%s' fits no tensor of the checkpoint", pattern);
+    }
+    return 0;
+}
+
 enum dtype dtype_rules_apply(const struct dtype_rules *rules, const struct tensor_meta *tensor)
 {
     bool keep = rules->keep;

@@ -261,8 +261,8 @@ static int clear_directory(struct writer *writer, bool is_forced)
     snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
     int error = storage_fetch(writer->store, key, NULL, 0, &bytes);
     if (error == 0)
-        return report_error(ERR_EXISTS, "name another store, or remove that checkpoint",
-                            "%s has a checkpoint %s already", writer->where, writer->directory);
+        return report_error(ERR_EXISTS, "name another store", "%s has a checkpoint %s already",
+                            writer->where, writer->directory);
     if (error != ERR_NOT_FOUND)
         return error;
     do { /* a list that is shortened under way may lack a name */
