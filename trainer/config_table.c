@@ -178,7 +178,8 @@ const struct option config_table[] = {
     IGNORED("parallelism.expert_tensor_parallel_degree", NO_EXPERTS),
     IGNORED("parallelism.expert_parallel_comm_backend", NO_EXPERTS),
 
-    BOOL(checkpoint_enable, "checkpoint.enable", "false", "save to and load from ckptd"),
+    BOOL(checkpoint_enable, "checkpoint.enable", "false",
+         "save to and load from ckptd; without, a warning at the start"),
     ALIAS("checkpoint.enable_checkpoint", "checkpoint.enable"),
     INT(interval, "checkpoint.interval", 500, 1, COUNT_MAX, "steps between two saves"),
     IGNORED("checkpoint.interval_type", "the interval counts steps"),
@@ -194,6 +195,8 @@ const struct option config_table[] = {
         "or hold training up until it has (ours)"),
     INT(busy_wait_seconds, "checkpoint.busy_wait_seconds", 600, 1, 86400,
         "the longest that when_busy = wait waits; then the save is left out (ours)"),
+    INT(final_seconds, "checkpoint.final_seconds", 600, 1, 86400,
+        "the longest that the end waits for the last checkpoint; then it ends with 75 (ours)"),
     INT(load_step, "checkpoint.load_step", -1, -1, COUNT_MAX, "step to resume from; -1: newest"),
     BOOL(load_only, "checkpoint.load_only", "false", "load, never save"),
     BOOL(checkpoint_required, "checkpoint.required", "false",

@@ -455,6 +455,15 @@ static bool is_asked_to_stop(const struct step_input *input)
     return input->want_stop != NULL && *input->want_stop != 0;
 }
 
+/* Before each micro-step: a step may take longer than the notice that whoever stops a job gives. */
+static int agree_to_stop(struct parallel *p, const struct step_input *input, bool *out)
+{
+    int64_t stop = is_asked_to_stop(input);
+    ERR_TRY(p->mesh.world->ops->all_reduce_i64(p->mesh.world, &stop, 1));
+    *out = stop != 0;
+    return 0;
+}
+
 static int norm_and_stop(struct parallel *p, const struct step_input *input,
                          struct step_result *out)
 {
@@ -523,6 +532,10 @@ int parallel_step(struct parallel *p, const struct step_input *input, struct ste
     memset(p->accumulators, 0, count * sizeof(float));
     p->failure = 0;
     for (p->micro_step = 0; p->micro_step < p->num_micro_steps; p->micro_step++) {
+        ERR_TRY(agree_to_stop(p, input, &out->stop));
+        out->is_dropped = out->stop;
+        if (out->is_dropped)
+            return 0;
         ERR_TRY(run_micro_step(p, input));
         if (my_rank(p) == 0)
             log_debug("train", "micro-step %u of %u of step %lld is done", p->micro_step + 1,

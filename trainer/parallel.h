@@ -88,6 +88,7 @@ struct step_result {
     double loss;      /* mean over the step's tokens */
     double grad_norm; /* of the whole gradient, before clipping */
     bool stop;        /* some rank was asked to stop: the same answer on all */
+    bool is_dropped;  /* before the last micro-step: the step is not made, the rest is undefined */
 };
 /* Forward, backward and reduction of one step; leaves the gradient in state->grad. Collective. */
 int parallel_step(struct parallel *parallel, const struct step_input *input,

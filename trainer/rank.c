@@ -108,6 +108,9 @@ static int introduce(const struct rank *r)
     log_info("train", "memory plan per rank: %.1f MiB kept, %.1f MiB shared within the step",
              (double)memory_kept_bytes(memory) / 1048576.0,
              (double)memory_shared_bytes(memory) / 1048576.0);
+    if (!config->checkpoint_enable)
+        log_warn("checkpoint",
+                 "checkpoint.enable is off: nothing is saved, and the run cannot be resumed");
     if (config->print_config)
         log_info("config", "%s", json);
     int rc = config->save_config_file[0] != 0 ? save_config(config, json) : 0;

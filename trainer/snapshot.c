@@ -20,6 +20,10 @@
  * "skip" leaves this save out; with "wait" each rank's begin waits in ckptd, at most
  * checkpoint.busy_wait_seconds.
  *
+ * The end. What is pending and the last save share checkpoint.final_seconds, by rank 0's clock.
+ * They begin with the last save, or earlier, when rank 0 is asked to stop while it waits for
+ * another. A call of libckpt that has begun is not broken off (ckpt.h has its bounds).
+ *
  * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
  */
 #include "trainer/snapshot.h"
@@ -30,19 +34,24 @@
 #include "trainer/identity.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define WAIT_MS_DURABLE 600000u /* for one save; then it counts as failed */
-#define POLL_SECONDS 1.0        /* between two questions for a pending save */
+#define DURABLE_SECONDS 600.0  /* for one save; then it counts as failed */
+#define ASK_MS 1000u           /* of a question that waits for the end of a save */
+#define PAUSE_SECONDS_MIN 0.01 /* between two that do not, doubling */
+#define PAUSE_SECONDS_MAX 0.05
+#define POLL_SECONDS 1.0 /* between two questions for a pending save */
 #define FINAL_TRIES 10
 #define FINAL_PAUSE_SECONDS 1
 #define STATE_PARTS 3u /* param, exp_avg, exp_avg_sq */
 #define NAME_BYTES 96u
-#define PENDING_MAX 4u        /* saves whose end is looked for */
-#define WAIT_SECONDS_SAID 0.1 /* a begin that took longer is worth a line */
+#define PENDING_MAX 4u           /* saves whose end is looked for */
+#define WAIT_SECONDS_SAID 0.1    /* a begin that took longer is worth a line */
+#define DURABLE_SECONDS_SAID 1.0 /* and a wait for the end of a save */
 
 /* A save that was copied and is not known to be durable. */
 struct pending {
@@ -56,7 +65,7 @@ struct snapshot {
     const struct state *state;
     struct ckpt *ckpt; /* NULL: checkpoint.enable is off */
     uint64_t attempt;
-    int64_t newest_step;
+    int64_t newest_step;         /* committed when the attempt was taken; -1: none */
     struct ckpt_tensor *tensors; /* STATE_PARTS per slice: first all parameters */
     uint32_t num_tensors;
     char (*names)[NAME_BYTES];
@@ -78,6 +87,8 @@ struct snapshot {
     double polled_at;
     int settled_rc;  /* how the newest whose end is known ended */
     bool has_failed; /* some save failed after its copy */
+    const volatile sig_atomic_t *want_stop;
+    double deadline; /* of the end; 0: it has not begun */
     struct snapshot_times times;
 };
 
@@ -285,10 +296,6 @@ void snapshot_close(struct snapshot *s)
     free(s);
 }
 
-int64_t snapshot_newest_step(const struct snapshot *s)
-{
-    return s->newest_step;
-}
 const struct snapshot_times *snapshot_times(const struct snapshot *s)
 {
     return &s->times;
@@ -529,13 +536,60 @@ static void ask_pending(struct snapshot *s)
         continue;
 }
 
+void snapshot_watch_stop(struct snapshot *s, const volatile sig_atomic_t *want_stop)
+{
+    s->want_stop = want_stop;
+}
+
+static void begin_end(struct snapshot *s)
+{
+    if (s->deadline == 0)
+        s->deadline = now() + (double)s->config->final_seconds;
+}
+
+/* Of the wait for a pending save that began at `start`. */
+static double seconds_left(struct snapshot *s, double start)
+{
+    if (s->want_stop != NULL && *s->want_stop != 0)
+        begin_end(s);
+    return fmax(0, (s->deadline != 0 ? s->deadline : start + DURABLE_SECONDS) - now());
+}
+
+static void sleep_for(double seconds)
+{
+    long whole = (long)seconds;
+    nanosleep(&(struct timespec){whole, (long)((seconds - (double)whole) * 1e9)}, NULL);
+}
+
+/* Rank 0, until the oldest pending save has ended or its time is over. A question that waits learns
+ * of the end at once, but where ckptd itself hangs it comes back late, and without a look at who
+ * asks to stop. So only the first one waits, and none in the end. */
+static void await_oldest(struct snapshot *s)
+{
+    double start = now(), left = seconds_left(s, start), pause = PAUSE_SECONDS_MIN;
+    double said = INFINITY; /* the deadline that was said */
+    int rc = ask_oldest(s, s->deadline == 0 ? ASK_MS : 0);
+    for (; rc == ERR_TIMEOUT && left > 0; rc = ask_oldest(s, 0)) {
+        left = seconds_left(s, start);
+        if (said != s->deadline && now() - start >= DURABLE_SECONDS_SAID) {
+            log_info("checkpoint", "waiting for step %" PRId64 " to become durable, at most %.0f s",
+                     s->pending[0].step, left);
+            said = s->deadline;
+        }
+        sleep_for(fmin(pause, left));
+        pause = fmin(2 * pause, PAUSE_SECONDS_MAX);
+    }
+    if (rc == ERR_TIMEOUT)
+        settle_oldest(s, rc);
+}
+
 static void add_pending(struct snapshot *s, int64_t step, double since)
 {
     s->pending_step = step;
     if (!is_rank_0(s))
         return;
     if (s->num_pending == PENDING_MAX) /* ckptd does not take so many: the oldest has ended */
-        settle_oldest(s, ckpt_save_wait(s->ckpt, (uint64_t)s->pending[0].step, WAIT_MS_DURABLE));
+        await_oldest(s);
     s->pending[s->num_pending++] = (struct pending){step, since};
     s->polled_at = now();
 }
@@ -557,11 +611,8 @@ void snapshot_poll(struct snapshot *s)
 /* Rank 0, until all pending saves have ended; the result is that of the newest. */
 static int settle_all(struct snapshot *s)
 {
-    while (s->num_pending > 0) {
-        int rc = ask_oldest(s, WAIT_MS_DURABLE);
-        if (rc == ERR_TIMEOUT)
-            settle_oldest(s, rc);
-    }
+    while (s->num_pending > 0)
+        await_oldest(s);
     return s->settled_rc;
 }
 
@@ -664,17 +715,29 @@ int snapshot_copied(struct snapshot *s)
     return judge(s, end_copy(s));
 }
 
+/* All ranks: ERR_TIMEOUT when the time for the end is over. */
+static int check_deadline(const struct snapshot *s)
+{
+    uint32_t first;
+    bool is_over = is_rank_0(s) && now() >= s->deadline;
+    return parallel_agree_quietly(s->mesh->world, is_over ? ERR_TIMEOUT : 0, &first);
+}
+
 int snapshot_save_final(struct snapshot *s, const struct progress *p)
 {
     if (s->ckpt == NULL || s->config->load_only)
         return 0;
+    begin_end(s);
     int rc = end_copy(s);
     if (rc == ERR_STALE)
         return rc;
     rc = wait_pending(s);
     for (int try = 0; try < FINAL_TRIES && s->durable_step != p->step; try++) {
         if (try > 0)
-            nanosleep(&(struct timespec){.tv_sec = FINAL_PAUSE_SECONDS}, NULL);
+            sleep_for(FINAL_PAUSE_SECONDS);
+        rc = check_deadline(s);
+        if (rc != 0)
+            break;
         rc = save(s, p);
         if (rc == 0)
             rc = end_copy(s);
@@ -685,8 +748,10 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
     }
     if (s->durable_step == p->step)
         return 0;
+    bool is_late = now() >= s->deadline;
     rc = report_error(rc, "start the run again when ckptd answers",
-                      "the last checkpoint, of step %" PRId64 ", could not be saved", p->step);
+                      "the last checkpoint, of step %" PRId64 ", could not be saved%s", p->step,
+                      is_late ? " within checkpoint.final_seconds" : "");
     if (!is_rank_0(s))
         report_clear(); /* once is enough */
     return rc;

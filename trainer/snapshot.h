@@ -45,8 +45,6 @@ struct snapshot_times {
 /* Connects, takes an attempt, describes. */
 int snapshot_open(struct snapshot **out, const struct snapshot_options *options);
 void snapshot_close(struct snapshot *snapshot);
-/* Step of the newest committed checkpoint when the attempt was taken; -1: there is none. */
-int64_t snapshot_newest_step(const struct snapshot *snapshot);
 const struct snapshot_times *snapshot_times(const struct snapshot *snapshot);
 
 /* What whoever changes the state has to wait for, slice by slice; NULL: nothing is ever saved. */
@@ -64,8 +62,12 @@ int snapshot_save(struct snapshot *snapshot, const struct progress *progress);
 /* To be called after each update of the state: waits for the rest of a copy in progress, and says
  * how it went. An error means: stop training. */
 int snapshot_copied(struct snapshot *snapshot);
+/* Not 0: this rank was asked to stop. From when rank 0 sees that while it waits for ckptd,
+ * checkpoint.final_seconds are left. Not collective. */
+void snapshot_watch_stop(struct snapshot *snapshot, const volatile sig_atomic_t *want_stop);
 /* Saves, tries again when that fails, and waits until the checkpoint is durable. ERR_UNAVAILABLE or
- * ERR_ABORTED after FINAL_TRIES. Does nothing when this step is durable already. */
+ * ERR_ABORTED after FINAL_TRIES, ERR_TIMEOUT after checkpoint.final_seconds. Does nothing when this
+ * step is durable already. */
 int snapshot_save_final(struct snapshot *snapshot, const struct progress *progress);
 /* Tells ckptd whether what comes now suffers from its work. Not collective. */
 void snapshot_phase(struct snapshot *snapshot, bool is_busy);

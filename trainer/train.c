@@ -2,7 +2,8 @@
  *
  * One process per rank under mpirun (comm.backend mpi), or one thread per rank (comm.backend
  * local). Exit codes: 0 done; 75 stopped early, start it again (a signal, a lost peer, no ckptd);
- * 78 a person must act (configuration, data, another model). SIGTERM and SIGUSR1 save and end. */
+ * 78 a person must act (configuration, data, another model). SIGTERM and SIGUSR1 save and end: the
+ * step in progress is finished when its last micro-step has begun, otherwise dropped. */
 #include "proto/report.h"
 #include "trainer/optimizer.h"
 #include "trainer/rank.h"
@@ -21,7 +22,8 @@ static void on_signal(int number)
     stop_requested = 1;
 }
 
-/* One optimizer update. The progress counts it only when it is made. */
+/* One optimizer update. The progress counts it only when it is made: not when the step is dropped
+ * because some rank was asked to stop. */
 static int step(struct rank *r, bool *out_stop)
 {
     const struct config *config = r->config;
@@ -29,6 +31,9 @@ static int step(struct rank *r, bool *out_stop)
     struct step_input input = {r->data, next.next_sample, next.step + 1, &stop_requested};
     struct step_result result;
     ERR_TRY(parallel_step(r->parallel, &input, &result));
+    *out_stop = result.stop;
+    if (result.is_dropped)
+        return 0;
 
     double lr = schedule_lr(config, next.schedule_update);
     next.step++;
@@ -46,7 +51,6 @@ static int step(struct rank *r, bool *out_stop)
     snapshot_phase(r->snapshot, false);
     parallel_params_changed(r->parallel);
     r->progress = next;
-    *out_stop = result.stop;
     return 0;
 }
 
@@ -61,14 +65,18 @@ static int train(struct rank *r, int *out_exit)
     struct progress *p = &r->progress;
     bool stop = false;
     while (p->step < config->steps && !stop) {
+        int64_t before = p->step;
         ERR_TRY(step(r, &stop));
         ERR_TRY(snapshot_copied(r->snapshot)); /* a save's copy overlaps one step at most */
+        if (p->step == before)
+            break;
         metrics_step(r->metrics, p, snapshot_times(r->snapshot));
         if (save_is_due(config, p->step) && p->step < config->steps && !stop)
             ERR_TRY(snapshot_save(r->snapshot, p));
         snapshot_poll(r->snapshot);
     }
-    ERR_TRY(snapshot_save_final(r->snapshot, p));
+    if (p->step > 0) /* before, there is nothing that a new start would not have */
+        ERR_TRY(snapshot_save_final(r->snapshot, p));
     if (r->world->rank == 0)
         log_info("train", "%s after step %" PRId64, p->step < config->steps ? "stopped" : "done",
                  p->step);
@@ -80,16 +88,15 @@ static int train(struct rank *r, int *out_exit)
 static int work(struct rank *r, int *out_exit)
 {
     const struct config *config = r->config;
-    bool is_rank_0 = r->world->rank == 0;
     bool is_training = !config->create_seed_checkpoint && config->logits_file[0] == 0;
-    if (is_training && config->load_step < 0 &&
-        snapshot_newest_step(r->snapshot) >= config->steps) {
-        if (is_rank_0)
+    snapshot_watch_stop(r->snapshot, &stop_requested);
+    ERR_TRY(rank_load(r)); /* also the proof that what a finished run saved is whole */
+    if (is_training && r->progress.step >= config->steps) {
+        if (r->world->rank == 0)
             log_info("train", "the run is finished: step %" PRId64 " of %" PRId64 " is saved",
-                     snapshot_newest_step(r->snapshot), config->steps);
+                     r->progress.step, config->steps);
         return 0;
     }
-    ERR_TRY(rank_load(r));
     if (is_training)
         return train(r, out_exit);
     if (config->logits_file[0] != 0)

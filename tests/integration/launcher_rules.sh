@@ -2,14 +2,32 @@
 # Goal: the launcher decides as its head says: who is lost, how many ranks start next, when it
 # stops. Method: real mpirun, but a stand-in for the trainer: a script that ends each rank of each
 # start the way the scenario says ("START RANK ACTION" lines; what is not listed waits for its
-# peers and ends with 0).
+# peers and ends with 0). Where a test says so, ckptd has a stand-in too, which does what $tmp/ckptd
+# says.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 19
+plan 37
 
 bin=$tmp/bin
 mkdir "$bin"
-printf '#!/bin/sh\nexit 0\n' >"$bin/ckpt-cli"
+cat >"$bin/ckpt-cli" <<'END'
+#!/bin/sh
+# Stand-in: ckptd answers, but for one that is to be started, which says itself when.
+[ -e "$RULES/ckptd" ] || exit 0
+echo asked >>"$RULES/asked"
+[ -e "$RULES/ckptd-answers" ]
+END
+cat >"$bin/ckptd" <<'END'
+#!/usr/bin/env bash
+# Stand-in: "exit STATUS", or "serve N" until told to end; it answers when it was asked N times.
+trap 'rm -f "$RULES/ckptd-answers"; exit 0' TERM
+read -r action number <"$RULES/ckptd"
+[ "$action" = serve ] || exit "$number"
+echo $$ >"$RULES/ckptd-pid"
+until [ "$(wc -l <"$RULES/asked")" -ge "$number" ]; do sleep 0.05; done
+touch "$RULES/ckptd-answers"
+while :; do sleep 0.05; done
+END
 cat >"$bin/trainer" <<'END'
 #!/usr/bin/env bash
 # Stand-in for a rank. The number of the start ends the name of the folder its wrapper was given.
@@ -29,7 +47,11 @@ action=$(awk -v s="$start" -v r="$rank" '$1 == s && ($2 == r || $2 == "all") { p
 case ${action:-end} in
 kill) kill -KILL $$ ;;
 kill-all) (kill -KILL "${all[@]}") ;; # a subshell outlives them; wrappers wait 0.1 s
-wait) trap 'exit 75' TERM; touch "$RULES/waits.$rank"; for i in $(seq 200); do sleep 0.05; done ;;
+wait)
+    trap 'sleep 0.3; echo $rank >>"$RULES/saved"; exit 75' TERM
+    touch "$RULES/waits.$rank"
+    for i in $(seq 200); do sleep 0.05; done
+    ;;
 exit*) exit "${action#exit}" ;;
 end) exit 0 ;;
 esac
@@ -40,7 +62,7 @@ export HOLDFAST_BIN=$bin RULES=$tmp
 
 scenario() { # LINES
     printf '%s\n' "$1" >"$tmp/plan"
-    rm -f "$tmp"/{starts,here.*,waits.*}
+    rm -f "$tmp"/{starts,here.*,waits.*,saved,ckptd,ckptd-answers,asked}
 }
 launch() { # RANKS SCENARIO OPTION...: prints "status: ranks of each start"
     local ranks=$1 status=0
@@ -90,18 +112,101 @@ rm "$bin/mpirun"
 
 check_equal "an unknown option is refused with 78" "$(launch 2 "" --no-such)" "78: "
 
-scenario "1 all wait"
-deploy/launch --config "$tmp/config.toml" --ranks 2 --dir "$tmp/dir" >"$tmp/launch.log" 2>&1 &
-launcher=$!
-started_pids+=("$launcher")
-wait_for 10 test -e "$tmp/waits.0" -a -e "$tmp/waits.1" ||
-    give_up "the ranks do not begin" "$tmp/launch.log"
-kill -TERM "$launcher"
-status=0
-wait "$launcher" || status=$?
-check_equal "SIGTERM reaches the ranks and the launcher ends with 75" "$status" 75
-check_equal "after SIGTERM nothing is started again" "$(wc -l <"$tmp/starts")" 1
+in_background() { # NAME RANKS OPTION...: in a group of its own, as a shell at a terminal has it
+    env --default-signal=INT setsid deploy/launch --config "$tmp/config.toml" --ranks "$2" \
+        --dir "$tmp/$1" "${@:3}" >"$tmp/$1.log" 2>&1 &
+    launcher=$!
+    started_pids+=("$launcher")
+}
+ranks_wait() { # NAME: until both wait
+    wait_for 20 test -e "$tmp/waits.0" -a -e "$tmp/waits.1" ||
+        give_up "the ranks do not begin" "$tmp/$1.log"
+}
+ended() { # $end: "status: ranks that saved, starts"
+    local status=0
+    wait_gone "$launcher" 20 || kill_ours KILL "$launcher"
+    wait "$launcher" || status=$?
+    end="$status: $(sort "$tmp/saved" 2>/dev/null | paste -sd' '), $(wc -l <"$tmp/starts") starts"
+}
+for signal in TERM INT HUP USR1; do
+    scenario "1 all wait"
+    in_background "only-$signal" 2
+    ranks_wait "only-$signal"
+    kill -"$signal" "$launcher"
+    ended
+    check_equal "SIG$signal: the ranks save, the launcher ends with 75 and starts nothing again" \
+        "$end" "75: 0 1, 1 starts"
 
+    scenario "1 all wait"
+    in_background "group-$signal" 2
+    ranks_wait "group-$signal"
+    kill -"$signal" -- "-$launcher"
+    ended
+    check_equal "SIG$signal to its process group does the same" "$end" "75: 0 1, 1 starts"
+done
+check "nothing is said of ranks that did not save" \
+    eval '! grep "did not end with 75" "$tmp"/{only,group}-*.log'
+
+# As systemd and batch systems do: to every process of the job, here with its own ckptd.
+scenario "1 all wait"
+echo "serve 1" >"$tmp/ckptd"
+in_background every 2
+ranks_wait every
+mapfile -t pids < <(pgrep -f "$tmp/every|$bin/ckptd")
+kill -TERM "${pids[@]}"
+ended
+check_equal "SIGTERM to every process of the job does the same" "$end" "75: 0 1, 1 starts"
+check_equal "a ckptd that ended for it was started again for the last save" \
+    "$(grep -c 'starting it again' "$tmp/every.log")" 1
+check_equal "nothing of it is left" "$(pgrep -fc "$tmp/every|$bin/ckptd")" 0
+
+scenario $'1 0 wait\n1 1 wait'
+in_background lost 2
+ranks_wait lost
+kill -TERM "$launcher"
+kill -KILL "$(cat "$tmp/here.1.1")"
+ended
+check_equal "asked to stop, it starts nothing again when a rank is lost" "${end/0, /, }" \
+    "75: , 1 starts"
+check "it says that the ranks did not save" \
+    grep -q "of 2 ranks did not end with 75: what they did since the last save is lost" \
+    "$tmp/lost.log"
+
+other_sleep() { # FOLDER SECONDS OTHER-SECONDS: a sleep that takes the others
+    mkdir "$1"
+    printf '#!/bin/sh\n[ "$1" != %s ] || set %s\nexec "%s" "$@"\n' "$2" "$3" \
+        "$(command -v sleep)" >"$1/sleep"
+    chmod +x "$1/sleep"
+}
+# ckptd ended and is about to be started again.
+other_sleep "$tmp/long" 0.5 3
+scenario "1 all wait"
+echo "serve 1" >"$tmp/ckptd"
+PATH=$tmp/long:$PATH in_background between 2
+ranks_wait between
+kill -TERM "$(cat "$tmp/between/ckptd.pid")"
+wait_for 10 grep -q 'starting it again' "$tmp/between.log"
+kill -TERM "$launcher"
+ended
+check_equal "asked to stop while ckptd is about to be started again, it ends" "$end" \
+    "75: 0 1, 1 starts"
+check_equal "and ckptd is not started again" "$(pgrep -fc "$bin/ckptd")" 0
+
+other_sleep "$tmp/quick" 0.1 0.01 # between two questions
+with_ckptd() { # WHAT-CKPTD-DOES: prints what launch prints
+    scenario ""
+    echo "$1" >"$tmp/ckptd"
+    : >"$tmp/asked"
+    local status=0
+    PATH=$tmp/quick:$PATH deploy/launch --config "$tmp/config.toml" --dir "$tmp/dir" \
+        >"$tmp/launch.log" 2>&1 || status=$?
+    echo "$status: $(paste -sd' ' "$tmp/starts" 2>/dev/null)"
+}
+check_equal "a ckptd that takes long to start is waited for" "$(with_ckptd "serve 400")" "0: 1"
+check_equal "it says once what it waits for" "$(grep -c 'waiting for ckptd' "$tmp/launch.log")" 1
+check_equal "a ckptd that ends with 78 ends the launcher with 78" "$(with_ckptd "exit 78")" "78: "
+check_equal "one that ends again and again in another way ends it with 75" \
+    "$(with_ckptd "exit 1")" "75: "
 # A slow mpirun: the launcher is asked to stop before any rank has noted its process id.
 mkdir "$tmp/slow"
 printf '#!/bin/sh\nsleep 1\nexec "%s" "$@"\n' "$(command -v mpirun)" >"$tmp/slow/mpirun"

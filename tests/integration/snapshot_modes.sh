@@ -11,7 +11,7 @@
 
 steps=20
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
-plan 44
+plan 48
 make_tiny
 start_ckptd
 slow=(--checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 2000)
@@ -25,8 +25,9 @@ train() { # RUN BACKEND RANKS [SETTING...]: output in $tmp/RUN.log
         --ckptd.address "$server" --metrics.loss_file "$tmp/$run.loss" \
         --comm.backend "$backend" --comm.ranks "$ranks" "$@" >>"$tmp/$run.log" 2>&1
 }
+# A step of 6 ranks is one micro-step: when asked to stop it is finished.
 in_mid_copy() { # RUN [SETTING...]: of step 10, which step 11 overlaps
-    in_background "$1" "${slower[@]}" --debug.pause_at_step 11 "${@:2}"
+    in_background "$1" --comm.ranks 6 "${slower[@]}" --debug.pause_at_step 11 "${@:2}"
     paused "$1" 11
 }
 same_step() { "$BUILD/ckpt-cli" diff "$1@$3" "$2@$3" --store "$store"; } # RUN RUN STEP
@@ -94,6 +95,15 @@ check "SIGTERM: nobody waited for it during the step" \
 train stopped local 1 "${slow[@]}"
 check "SIGTERM: started again, every bit is the undisturbed run's" same_end right stopped
 
+in_mid_copy dropped --comm.ranks 2
+kill_ours TERM "$pid"
+ended
+check_equal "SIGTERM before the last micro-step: it ends with 75" "$status" 75
+check "SIGTERM before it: the step is dropped" says dropped "stopped after step 10"
+check "SIGTERM before it: the copy in progress was completed" same_step right dropped 10
+train dropped local 1 "${slow[@]}"
+check "SIGTERM before it: started again, every bit is the undisturbed run's" same_end right dropped
+
 # ---- ckptd is killed while a copy is in progress ----
 in_mid_copy alone
 stop_ckptd KILL
@@ -105,7 +115,7 @@ check_equal "without ckptd: the failed save is said once" \
     "$(grep -c 'warn.*step 10 was not saved' "$tmp/alone.log")" 1
 train alone local 3 "${slow[@]}"
 check "without ckptd: started again, every bit is the undisturbed run's" same_end right alone
-in_mid_copy required --checkpoint.required
+in_mid_copy required --comm.ranks 2 --checkpoint.required
 stop_ckptd KILL
 kill_ours USR1 "$pid"
 ended

@@ -34,7 +34,7 @@ SMALL = {"pool": "64MiB", "segment": "4MiB"}  # the operator's settings: starts 
 SYSTEMD = "/lib/systemd/systemd"
 SYS_IO_URING_SETUP = 425
 PATIENCE = 20  # seconds, of anything that should take a fraction of one
-TESTS = 15
+TESTS = 16
 
 
 # ---- the installation
@@ -209,7 +209,8 @@ SMOKE = ["systemd starts it and hears that it is ready", "it runs as a user that
          "a client from outside saves and loads", "what it saved is whole",
          "killed it is started again", "and has what it had",
          "systemctl stop ends it in order", "where a person must act it is not started again",
-         "nothing of it is left outside of its store"]
+         "nothing of it is left outside of its store",
+         "its start may take as long as a large pool needs"]
 
 
 def uring_is_refused():
@@ -231,6 +232,8 @@ def start(host):
     code, _, errors = host.systemctl("start", "ckptd")
     state = host.of_unit("SubState")
     test(SMOKE[0], code == 0 and state == "running", errors + state + host.said())
+    limit = host.of_unit("TimeoutStartUSec")
+    test(SMOKE[10], limit == "infinity", limit)
     uid = os.stat(f"/proc/{host.first}/root/proc/{host.of_unit('MainPID')}").st_uid
     test(SMOKE[1], uid in DYNAMIC_USERS, uid)
     code, out, errors = cli(host, "status", "--json", "--server", SERVER)

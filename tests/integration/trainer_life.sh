@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 55
+plan 69
 make_tiny
 start_ckptd
 
@@ -40,31 +40,44 @@ version_kept() {
 check "the checkpoint says which trainer wrote it" version_kept
 
 # ---- asked to stop ----
-for signal in TERM USR1; do
+# A step of 6 ranks is one micro-step, one of 2 is three.
+for stop in "TERM 2 7 dropped" "USR1 6 8 finished"; do
+    read -r signal ranks last what <<<"$stop"
     run=stop$signal
-    in_background "$run" --debug.pause_at_step 8
+    in_background "$run" --debug.pause_at_step 8 --comm.ranks "$ranks"
     paused "$run" 8
     kill_ours "$signal" "$pid"
     ended
     check_equal "SIG$signal: it ends with 75" "$status" 75
-    check "SIG$signal: the step in progress was finished and saved" \
-        says "$run" "stopped after step 8"
+    check "SIG$signal on $ranks ranks: the step in progress was $what" \
+        says "$run" "stopped after step $last"
+    check "SIG$signal: the last step is saved" \
+        "$BUILD/ckpt-cli" verify "$run@$last" --store "$store"
+    check_equal "SIG$signal: its losses end there" "$(wc -l <"$tmp/$run.loss")" "$last"
     check_equal "SIG$signal: started again it ends with 0" \
         "$(status_of train "$run" --comm.ranks 3)" 0
     check "SIG$signal: every bit is the undisturbed run's" same "$run"
 done
 
+in_background early --debug.pause_at_step 1
+paused early 1
+kill_ours TERM "$pid"
+ended
+check_equal "asked to stop in the first step it ends with 75" "$status" 75
+check_equal "nothing of it is saved: there is nothing" \
+    "$("$BUILD/ckpt-cli" list --store "$store" | grep -c early@)" 0
+
 # ---- asked to stop together with ckptd, as when a node goes down ----
 in_background down --debug.pause_at_step 8
 paused "down" 8
-kill -TERM "$ckptd_pid" "$trainer"
+kill -TERM "$ckptd_pid" "$pid"
 ended
 check_equal "down: it ends with 75" "$status" 75
-check "down: the last save was the step in progress" says down "step 8 is durable"
+check "down: the last save was the step before" says down "step 7 is durable"
 check "down: ckptd ends behind it" wait_gone "$ckptd_pid" 4
-start_small
+start_ckptd
 check_equal "down: started again it ends with 0" "$(status_of train down)" 0
-check "down: it goes on from that step" says down "loaded step 8 "
+check "down: it goes on from that step" says down "loaded step 7 "
 check "down: every bit is the undisturbed run's" same down
 
 # ---- killed ----
@@ -78,6 +91,11 @@ check "killed: it went on from a checkpoint" says killed "loaded step (10|5) "
 check "killed: every bit is the undisturbed run's" same killed
 
 # ---- finished, and odd starts ----
+check_equal "without checkpoints it ends with 0" \
+    "$(status_of train unsaved --checkpoint.no_enable)" 0
+check_equal "it warns once that nothing is saved" \
+    "$(grep -c 'warn.*checkpoint.enable is off: nothing is saved' "$tmp/unsaved.log")" 1
+check_equal "a run with checkpoints does not" "$(grep -c 'enable is off' "$tmp/right.log")" 0
 lines=$(wc -l <"$tmp/right.loss")
 check_equal "a finished run started again ends with 0" "$(status_of train right)" 0
 check "it says so" says right "the run is finished: step $steps of $steps is saved"
@@ -121,6 +139,18 @@ check_equal "with a damaged newest checkpoint it ends with 0" "$(status_of train
 check "it went back to an older one" says damaged "loaded step 10 "
 check "it said what was skipped and why" says damaged "step 15 cannot be loaded.*damaged"
 check "damaged: every bit is the undisturbed run's" same damaged
+stop_ckptd
+shard=$(ls "$store"/damaged/step-000000$steps-*/shard-00001-*)
+printf 'x' | dd of="$shard" bs=1 seek=9000 conv=notrunc status=none
+start_ckptd
+: >"$tmp/damaged.log"
+check_equal "a finished run whose last checkpoint is damaged is started again: 0" \
+    "$(status_of train damaged)" 0
+check "it is not said to be finished" eval '! says damaged "is finished"'
+check "it went on from the one before" says damaged "loaded step 15 "
+check "its last step is saved again" \
+    "$BUILD/ckpt-cli" verify "damaged@$steps" --store "$store"
+check "finished and damaged: every bit is the undisturbed run's" same damaged
 
 train hopeless --training.steps 10 --lr_scheduler.total_steps $steps
 stop_ckptd
@@ -141,7 +171,7 @@ wait_for 30 says alone "was not saved"
 start_ckptd
 ended
 check_equal "when ckptd comes back in time the last save succeeds: 75" "$status" 75
-check "alone: it went on without ckptd, with a warning" says alone "warn.*step 4 was not saved"
+check "alone: it went on without ckptd, with a warning" says alone "warn.*step 3 was not saved"
 check_equal "alone: started again it ends with 0" "$(status_of train alone)" 0
 check "alone: every bit is the undisturbed run's" same alone
 # It is killed while a long run saves every few steps.

@@ -161,6 +161,8 @@ static int train(struct stretch *s, struct parallel *p, struct data *data, struc
                                    world->rank == 1 ? &stop : NULL};
         struct step_result result;
         ERR_TRY(parallel_step(p, &input, &result));
+        if (result.is_dropped)
+            break;
         struct optimizer_step update = {
             .update = step + 1, .lr = schedule_lr(config, step), .grad_norm = result.grad_norm};
         optimizer_update(parallel_state(p), kernels, config, &update);
@@ -353,7 +355,7 @@ static void test_parallel__fast_order_is_the_same_alone_and_near_elsewhere(void 
     free_outcome(reference);
 }
 
-static void test_parallel__one_rank_that_is_asked_to_stop_stops_all_after_the_step(void **state)
+static void test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_step(void **state)
 {
     (void)state;
     struct outcome *outcome = new_outcome();
@@ -362,7 +364,7 @@ static void test_parallel__one_rank_that_is_asked_to_stop_stops_all_after_the_st
                               .outcome = outcome,
                               .stop_on_rank_1 = true};
     assert_int_equal(comm_local_run(3, rank_main, &stretch), 0);
-    assert_int_equal(stretch.stopped_after, 2);
+    assert_int_equal(stretch.stopped_after, 1);
     free_outcome(outcome);
 }
 
@@ -509,7 +511,7 @@ int main(void)
         cmocka_unit_test(test_parallel__keeping_gathered_weights_changes_no_bit),
         cmocka_unit_test(test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits),
         cmocka_unit_test(test_parallel__fast_order_is_the_same_alone_and_near_elsewhere),
-        cmocka_unit_test(test_parallel__one_rank_that_is_asked_to_stop_stops_all_after_the_step),
+        cmocka_unit_test(test_parallel__one_rank_that_is_asked_to_stop_stops_all_before_a_step),
         cmocka_unit_test(test_parallel__samples_that_cannot_be_read_end_a_step_on_all_ranks_alike),
         cmocka_unit_test(test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts),
         cmocka_unit_test(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum),

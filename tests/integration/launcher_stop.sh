@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Goal: a run under the launcher that is asked to stop saves its last step, whoever gets the signal:
+# the launcher, its process group (Ctrl-C, a closed terminal), or every process of the job (systemd,
+# batch systems). Method: the real programs, two ranks and a ckptd of the launcher's own, in a group
+# of their own. No save is due by the interval. When some steps are made the signal is sent; then
+# the store must hold the step after which the ranks say that they stopped. At last the launcher is
+# killed, and its ranks must be gone. time limit: 180 s
+. "$(dirname "$0")/lib.sh"
+. tests/integration/lib_tiny.sh
+command -v mpirun >/dev/null || skip_all "mpirun is missing"
+plan 13
+make_tiny
+export HOLDFAST_BIN=$BUILD
+server=unix:$tmp/s store=$tmp/store
+printf '[memory]\npool_bytes = "256MiB"\nsegment_bytes = "4MiB"\n' >"$tmp/ckptd.conf"
+
+start_run() { # RUN: returns when it has made some steps; process id in $launcher
+    env --default-signal=INT setsid deploy/launch --config "$tiny" --ranks 2 --server "$server" \
+        --store "$store" --ckptd-config "$tmp/ckptd.conf" --dir "$tmp/$1.dir" -- --job.run "$1" \
+        --metrics.loss_file "$tmp/$1.loss" --training.steps 1000000 \
+        --checkpoint.interval 1000000 >"$tmp/$1.log" 2>&1 &
+    launcher=$!
+    started_pids+=("$launcher")
+    wait_for 40 has_steps "$tmp/$1.loss" || give_up "$1 does not train" "$tmp/$1.log"
+}
+has_steps() { [ "$(wc -l <"$1")" -ge 10 ]; }
+job() { pgrep -f "$tmp/|mpirun.*$tmp"; } # what the launcher runs
+ended() { # $status
+    status=0
+    wait_gone "$launcher" 60 || kill_ours KILL "$launcher"
+    wait "$launcher" || status=$?
+}
+saved_last() { # RUN: the step after which it stopped is there, whole
+    local step
+    step=$(sed -nE 's/.*stopped after step ([0-9]+).*/\1/p' "$tmp/$1.log")
+    [ -n "$step" ] && "$BUILD/ckpt-cli" verify --store "$store" "$1@$step"
+}
+check_stop() { # RUN WHAT
+    ended
+    check_equal "$2: the launcher ends with 75" "$status" 75
+    check "$2: the last step is saved" saved_last "$1"
+    check_equal "$2: nothing of the job is left" "$(job | wc -l)" 0
+}
+
+start_run alone
+kill_ours TERM "$launcher"
+check_stop alone "SIGTERM to the launcher"
+
+start_run group
+kill -INT -- "-$launcher"
+check_stop group "SIGINT to its process group"
+
+start_run closed
+kill -HUP -- "-$launcher"
+check_stop closed "SIGHUP to its process group"
+
+start_run every
+mapfile -t pids < <(job)
+kill -TERM "${pids[@]}"
+check_stop every "SIGTERM to every process"
+
+start_run killed
+kill_ours KILL "$launcher"
+ranks_gone() { ! pgrep -f "trainer.*$tmp" && ! pgrep -f "mpirun.*$tmp"; }
+check "when the launcher is killed, its ranks and mpirun end" wait_for 20 ranks_gone
+mapfile -t pids < <(pgrep -f "deploy/launch.*$tmp") # what keeps its ckptd
+kill -USR2 "${pids[@]}" 2>/dev/null
+wait_for 20 eval '[ -z "$(job)" ]'

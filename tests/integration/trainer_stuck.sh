@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Goal: a trainer that is asked to stop while ckptd or its disk does not answer says what it waits
+# for, and ends with 75 when checkpoint.final_seconds are over; started again when ckptd answers it
+# ends with the numbers of a run to which nothing happened. Method: ckptd gets SIGSTOP while the
+# trainer is held within a step (debug.pause_at_step), or while a save is being written to a store
+# whose every operation takes 0.4 s.
+. "$(dirname "$0")/lib.sh"
+. tests/integration/lib_tiny.sh
+
+limit=3     # checkpoint.final_seconds
+patience=20 # limit, and 10 s for a call that finds ckptd stopped
+plan 15
+make_tiny
+
+train() { # RUN [SETTING...]
+    in_background "$@"
+    ended
+    [ "$status" = 0 ]
+}
+same() { # RUN
+    sort -u "$tmp/$1.loss" | sort -n | cmp "$tmp/right.sorted" -
+}
+check_end() { # RUN WHAT: it was asked to stop
+    local start=$SECONDS
+    wait_gone "$pid" "$patience" || kill_ours KILL "$pid"
+    ended
+    check_equal "$2: it ends with 75" "$status" 75
+    note "after $((SECONDS - start)) s"
+    check "$2: it says that the last checkpoint could not be saved" says "$1" \
+        "error.*the last checkpoint, of step [0-9]+, could not be saved within checkpoint.final_sec"
+    kill_ours CONT "$ckptd_pid"
+    check "$2: started again it ends with 0" train "$1"
+    check "$2: every step has the undisturbed loss" same "$1"
+}
+
+start_ckptd
+check "an undisturbed run ends with 0" train right
+sort -n "$tmp/right.loss" >"$tmp/right.sorted"
+
+in_background stopped --debug.pause_at_step 8 --checkpoint.final_seconds $limit
+paused stopped 8
+kill_ours STOP "$ckptd_pid"
+kill_ours TERM "$pid"
+check_end stopped "ckptd does not answer"
+
+stop_ckptd
+start_ckptd --store "fault:delay_us=400000:local:$tmp/store"
+while_written() { # RUN MODE: ckptd does not answer from when a save is being written; SIGTERM
+    in_background "$1" --checkpoint.async_mode "$2" --checkpoint.final_seconds $limit \
+        --debug.pause_at_step 6
+    wait_for 30 says "$1" "step 5 is accepted" || give_up "$1 does not save" "$tmp/$1.log"
+    kill_ours STOP "$ckptd_pid"
+    kill_ours TERM "$pid"
+    check "$2: when a save does not become durable it says what it waits for" \
+        wait_for 15 says "$1" "waiting for step 5 to become durable, at most [1-$limit] s"
+    check_end "$1" "$2"
+}
+while_written late_async async
+while_written late_disabled disabled
