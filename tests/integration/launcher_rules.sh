@@ -12,10 +12,14 @@ bin=$tmp/bin
 mkdir "$bin"
 cat >"$bin/ckpt-cli" <<'END'
 #!/bin/sh
-# Stand-in: ckptd answers, but for one that is to be started, which says itself when.
-[ -e "$RULES/ckptd" ] || exit 0
-echo asked >>"$RULES/asked"
-[ -e "$RULES/ckptd-answers" ]
+# Stand-in: ckptd answers, but for one that is to be started, which says itself when. None of them
+# can save, which is no reason to wait.
+if [ -e "$RULES/ckptd" ]; then
+    echo asked >>"$RULES/asked"
+    [ -e "$RULES/ckptd-answers" ] || exit 69
+fi
+printf 'serving: true\nsaving: false\n'
+exit 69
 END
 cat >"$bin/ckptd" <<'END'
 #!/usr/bin/env bash
