@@ -116,8 +116,10 @@ rm "$bin/mpirun"
 
 check_equal "an unknown option is refused with 78" "$(launch 2 "" --no-such)" "78: "
 
-in_background() { # NAME RANKS OPTION...: in a group of its own, as a shell at a terminal has it
-    env --default-signal=INT setsid deploy/launch --config "$tmp/config.toml" --ranks "$2" \
+# In a group of its own, with the signals of a shell at a terminal: a background job ignores SIGINT,
+# what runs below nohup SIGHUP, and so does the launcher then.
+in_background() { # NAME RANKS OPTION...
+    env --default-signal=INT,HUP setsid deploy/launch --config "$tmp/config.toml" --ranks "$2" \
         --dir "$tmp/$1" "${@:3}" >"$tmp/$1.log" 2>&1 &
     launcher=$!
     started_pids+=("$launcher")
