@@ -16,7 +16,8 @@ printf '[memory]\npool_bytes = "256MiB"\nsegment_bytes = "4MiB"\n' >"$tmp/ckptd.
 
 start_run() { # RUN: returns when it has made some steps; process id in $launcher
     env --default-signal=INT,HUP setsid deploy/launch --config "$tiny" --ranks 2 \
-        --server "$server" --store "$store" --ckptd-config "$tmp/ckptd.conf" --dir "$tmp/$1.dir" -- --job.run "$1" \
+        --server "$server" --store "$store" --ckptd-config "$tmp/ckptd.conf" \
+        --dir "$tmp/$1.dir" -- --job.run "$1" \
         --metrics.loss_file "$tmp/$1.loss" --training.steps 1000000 \
         --checkpoint.interval 1000000 >"$tmp/$1.log" 2>&1 &
     launcher=$!
