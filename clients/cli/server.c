@@ -29,11 +29,16 @@
 #define ADOPT_AGAIN_MS 200u
 #define ADOPT_PATIENCE_MS 60000u /* with a ckptd that does not answer, before it is an error */
 
-/* Does it hang up on this user? It reads nothing before it has decided that. */
+/* Does it hang up on this user? It reads nothing before it has decided that. Root and its own user
+ * it lets in: on them only one that is dying hangs up. */
 static bool is_turned_away(int fd)
 {
     struct pollfd wait = {.fd = fd, .events = POLLRDHUP};
-    return poll(&wait, 1, TURNED_AWAY_MS) > 0 && (wait.revents & (POLLRDHUP | POLLHUP)) != 0;
+    struct ucred server;
+    socklen_t size = sizeof server;
+    return geteuid() != 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &size) == 0 &&
+           server.uid != geteuid() && poll(&wait, 1, TURNED_AWAY_MS) > 0 &&
+           (wait.revents & (POLLRDHUP | POLLHUP)) != 0;
 }
 
 /* Nobody answered a call: nobody is there, or this user may not come in. */
