@@ -248,7 +248,7 @@ bool catalog_take_out(struct checkpoint *checkpoint)
 {
     struct run *run = checkpoint->run;
     struct checkpoint **at = &run->checkpoints;
-    if (checkpoint->leases > 0 || checkpoint->is_scrubbed)
+    if (catalog_in_use(checkpoint))
         return false;
     while (*at != checkpoint)
         at = &(*at)->next;

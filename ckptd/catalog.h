@@ -40,6 +40,11 @@ struct checkpoint {
     uint32_t leases;  /* loads, their opening, and passes for them */
     bool is_scrubbed; /* the scrub is reading it */
 };
+/* Nothing may remove it now. */
+static inline bool catalog_in_use(const struct checkpoint *checkpoint)
+{
+    return checkpoint->leases > 0 || checkpoint->is_scrubbed;
+}
 
 /* Reads the store: runs, attempts, checkpoints; removes rubbish. Blocks; before the service runs.
  */
@@ -62,7 +67,7 @@ struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt
 /* The one behind it in the list, also when it is not there itself; or NULL. */
 struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attempt);
 /* Takes it out of the list, and its images out of memory; false, and nothing happened, while it is
- * leased or read by the scrub. Then catalog_drop, or catalog_enter again. */
+ * in use. Then catalog_drop, or catalog_enter again. */
 bool catalog_take_out(struct checkpoint *checkpoint);
 /* The newest that is whole, or NULL. */
 struct checkpoint *catalog_newest(struct run *run);

@@ -312,7 +312,7 @@ static void fill_items(struct pruning *pruning)
         pruning->items[i] = (struct retain_item){.step = c->summary.step,
                                                  .attempt = c->summary.attempt,
                                                  .time = retain_time(c->summary.time),
-                                                 .is_leased = c->leases > 0 || c->is_scrubbed,
+                                                 .is_leased = catalog_in_use(c),
                                                  .is_damaged = c->damaged,
                                                  .is_proven = c->proven};
     }

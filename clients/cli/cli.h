@@ -283,9 +283,11 @@ struct dtype_rules {
     } exceptions[DTYPE_EXCEPTIONS_MAX + 1];
     uint32_t num_exceptions;
 };
-int dtype_rules_parse(struct dtype_rules *out, const struct cli *cli);
-/* ERR_INVALID: a pattern of --except fits no tensor. */
-int dtype_rules_check(const struct dtype_rules *rules, const struct layout_table *table);
+/* For a checkpoint with these tensors. ERR_INVALID. */
+int dtype_rules_parse(struct dtype_rules *out, const struct cli *cli,
+                      const struct layout_table *table);
+/* ERR_INVALID: no tensor has a name that fits the pattern of that option. */
+int pattern_check(const char *option, const char *pattern, const struct layout_table *table);
 enum dtype dtype_rules_apply(const struct dtype_rules *rules, const struct tensor_meta *tensor);
 bool convert_is_float(enum dtype dtype);
 /* Between F64, F32, F16 and BF16 with round to nearest, ties to even; NaN stays NaN. Any dtype to

@@ -99,11 +99,10 @@ static void inherit_manifest(struct convert *convert)
 static int plan_convert(struct convert *convert)
 {
     struct dtype_rules dtypes;
-    int error = dtype_rules_parse(&dtypes, convert->cli);
+    const struct layout_table *table = convert->checkpoint.manifest->table;
+    int error = dtype_rules_parse(&dtypes, convert->cli, table);
     if (error == 0)
-        error = dtype_rules_check(&dtypes, convert->checkpoint.manifest->table);
-    if (error == 0)
-        error = tensors_check_wanted(convert->checkpoint.manifest->table, convert->cli);
+        error = tensors_check_wanted(table, convert->cli);
     if (error == 0 && dtypes.keep && dtypes.num_exceptions == 0 && !convert->cli->is_weights_only &&
         convert->cli->only[0] == '\0')
         error =

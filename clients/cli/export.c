@@ -609,11 +609,10 @@ static int read_tokenizer(struct export *export)
 
 static int plan(struct export *export)
 {
-    int error = dtype_rules_parse(&export->dtypes, export->cli);
+    const struct layout_table *table = export->checkpoint.manifest->table;
+    int error = dtype_rules_parse(&export->dtypes, export->cli, table);
     if (error == 0)
-        error = dtype_rules_check(&export->dtypes, export->checkpoint.manifest->table);
-    if (error == 0)
-        error = tensors_check_wanted(export->checkpoint.manifest->table, export->cli);
+        error = tensors_check_wanted(table, export->cli);
     if (error == 0 && export->is_hf)
         error = hf_model_of(&export->model, export->checkpoint.manifest);
     if (error == 0 && export->cli->tokenizer[0] != '\0')

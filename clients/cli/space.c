@@ -159,7 +159,7 @@ static void remove_rubbish(struct space *space)
     progress_end(space->progress);
 }
 
-/* Nothing stays, or the first thing that does. ERR_IO, ERR_MEMORY. */
+/* Nothing stays, or the first thing that does: it could not be `deed`. ERR_IO, ERR_MEMORY. */
 static int judge_rubbish(const struct storage_rubbish_list *list, const char *deed)
 {
     const struct storage_rubbish *first = NULL;

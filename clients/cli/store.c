@@ -496,13 +496,8 @@ int tensors_check_wanted(const struct layout_table *table, const struct cli *cli
     char pattern[LAYOUT_NAME_MAX];
     uint32_t count = 0;
     for (const char *at = cli->only[0] != '\0' ? cli->only : NULL; at != NULL;) {
-        bool fits = false;
         at = next_pattern(pattern, at);
-        for (uint32_t i = 0; i < table->num_tensors && !fits; i++)
-            fits = fnmatch(pattern, table->tensors[i].name, 0) == 0;
-        if (!fits)
-            return report_error(ERR_INVALID, "`ckpt-cli show` has the names",
-                                "--only '%s' fits no tensor of the checkpoint", pattern);
+        ERR_TRY(pattern_check("--only", pattern, table));
     }
     for (uint32_t i = 0; i < table->num_tensors; i++)
         count += tensor_is_wanted(&table->tensors[i], cli);

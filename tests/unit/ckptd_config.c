@@ -6,6 +6,7 @@
  * as no file at all, and name all keys. The source is included whole for its table. */
 #include "ckptd/config.c"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -132,8 +133,8 @@ static void test_config__an_unknown_key_or_word_is_refused(void **state)
 static int make_file(char path[200])
 {
     const char *folder = getenv("TMPDIR");
-    snprintf(path, 200, "%s/ckptd-config-XXXXXX", folder ? folder : "/var/tmp");
-    int fd = mkstemp(path);
+    snprintf(path, 200, "%s/ckptd-config-%d.toml", folder ? folder : "/var/tmp", (int)getpid());
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
     return fd;
 }

@@ -50,7 +50,17 @@ static int parse_exception(struct dtype_rules *out, const char *text, size_t len
     return parse_dtype(&exception->keep, &exception->dtype, name);
 }
 
-int dtype_rules_parse(struct dtype_rules *out, const struct cli *cli)
+int pattern_check(const char *option, const char *pattern, const struct layout_table *table)
+{
+    for (uint32_t i = 0; i < table->num_tensors; i++)
+        if (fnmatch(pattern, table->tensors[i].name, 0) == 0)
+            return 0;
+    return report_error(ERR_INVALID, "`ckpt-cli show` has the names",
+                        "%s '%s' fits no tensor of the checkpoint", option, pattern);
+}
+
+int dtype_rules_parse(struct dtype_rules *out, const struct cli *cli,
+                      const struct layout_table *table)
 {
     memset(out, 0, sizeof *out);
     int error = parse_dtype(&out->keep, &out->dtype, cli->dtype);
@@ -59,21 +69,9 @@ int dtype_rules_parse(struct dtype_rules *out, const struct cli *cli)
         error = parse_exception(out, at, length);
         at += length + (at[length] == ',');
     }
+    for (uint32_t i = 0; i < out->num_exceptions && error == 0; i++)
+        error = pattern_check("--except", out->exceptions[i].pattern, table);
     return error;
-}
-
-int dtype_rules_check(const struct dtype_rules *rules, const struct layout_table *table)
-{
-    for (uint32_t i = 0; i < rules->num_exceptions; i++) {
-        const char *pattern = rules->exceptions[i].pattern;
-        uint32_t tensor = 0;
-        while (tensor < table->num_tensors && fnmatch(pattern, table->tensors[tensor].name, 0) != 0)
-            tensor++;
-        if (tensor == table->num_tensors)
-            return report_error(ERR_INVALID, "`ckpt-cli show` has the names",
-                                "--except '%s' fits no tensor of the checkpoint", pattern);
-    }
-    return 0;
 }
 
 enum dtype dtype_rules_apply(const struct dtype_rules *rules, const struct tensor_meta *tensor)
