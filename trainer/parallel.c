@@ -12,8 +12,8 @@
  * anything before the exchange: per block, an all-to-all sends each rank the piece it owns of every
  * leaf, and the owner adds them to its accumulator in rank order, which is leaf order. So each
  * element is one left fold over the leaves 0..S-1, started from zero, whatever R, F and d are.
- * Ranks without a leaf in the last micro-step send nothing but take part. After the last micro-step
- * the R pieces of a shard are gathered among the replicas.
+ * Ranks without a leaf in the last micro-step, the only one where d > S, send nothing but take part.
+ * After it the R pieces of a shard are gathered among the replicas.
  *
  * Gradients, fast. A rank adds its leaves; once per step the sums are reduce-scattered over the
  * shards and all-reduced over the replicas. Bits then depend on R, F and the library.
@@ -668,6 +668,16 @@ static int split_world(struct parallel *p)
     return mesh->world->ops->split(mesh->world, &mesh->replica_group, mesh->shard, mesh->replica);
 }
 
+/* A run keeps its S wherever it goes on: ranks above it help to hold the state. */
+static void note_idle_ranks(const struct parallel *p)
+{
+    if (num_ranks(p) > p->num_leaves && p->mesh.world->rank == 0)
+        log_warn("train",
+                 "%u data ranks, but a step has only canonical.micro_batches = %u: the ranks from "
+                 "%u on hold their shards and compute nothing",
+                 num_ranks(p), p->num_leaves, p->num_leaves);
+}
+
 /* Steps 1 to 4: no communication. */
 static int prepare(struct parallel *p)
 {
@@ -679,11 +689,7 @@ static int prepare(struct parallel *p)
     ERR_TRY(check_canonical(config));
     p->num_leaves = (uint32_t)config->micro_batches;
     p->num_micro_steps = (p->num_leaves + num_ranks(p) - 1) / num_ranks(p);
-    if (num_ranks(p) > p->num_leaves)
-        return report_error(
-            ERR_INVALID, "start fewer ranks, or set training.global_batch_size higher in a new run",
-            "%u data ranks, but a step has only canonical.micro_batches = %u", num_ranks(p),
-            p->num_leaves);
+    note_idle_ranks(p);
     /* 2. The layouts: which rows of every tensor it holds. */
     ERR_TRY(lay_out(p));
     /* 3. The model, which asks for its parameters through the provider. */

@@ -4,6 +4,7 @@
 # and also when it is stopped and resumed on any other of these. Method: the tiny model is trained
 # on one rank and one thread; every other way to run it must write the same loss file (hexadecimal
 # floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no differing tensor.
+# A step has 7 micro-batches: most meshes have ranks without one at its end, 1x8 one in every step.
 # Then one run visits all meshes in a ring, a stretch on each, and ten random pairs (SEED,
 # printed) each move a run once, after a random step. time limit: 420 s
 . "$(dirname "$0")/lib.sh"
@@ -30,7 +31,7 @@ train() { # RUN MESH THREADS BACKEND STEP [SETTING...]
         --parallelism.data_parallel_replicate_degree "$replicas" \
         --parallelism.data_parallel_shard_degree "$shards" \
         --lr_scheduler.total_steps $steps --checkpoint.interval 5 \
-        --canonical.micro_batches 9 "${@:6}"
+        --canonical.micro_batches 7 "${@:6}"
 }
 same() { # RUN: losses, norms and the final checkpoint equal the reference's
     cmp "$tmp/reference.loss" "$tmp/$1.loss" &&
