@@ -267,6 +267,10 @@ static void note_differences(const struct config *config, const bool *is_set)
                  "neither training.global_batch_size nor canonical.micro_batches is given: a step "
                  "is %lld micro-batches on any number of ranks",
                  (long long)config->micro_batches);
+    if (config->checkpoint_enable && !is_given(is_set, "checkpoint.async_mode"))
+        log_info("config",
+                 "checkpoint.async_mode is not given: training goes on when a save is copied "
+                 "(async), not when it is durable (disabled)");
 }
 
 int trainer_config_load(struct config *out, int argc, char **argv)

@@ -186,9 +186,9 @@ const struct option config_table[] = {
     IGNORED("training.checkpoint_interval_type", "the interval counts steps"),
     ALIAS("training.checkpoint_interval", "checkpoint.interval"),
     IGNORED("training.checkpoint_folder", BY_CKPTD),
-    CHOICE(async_mode, "checkpoint.async_mode", "disabled", "disabled,async,async_with_pinned_mem",
-           "go on when the save is durable, when it is copied, or at once (the copy overlaps the "
-           "next step)"),
+    CHOICE(async_mode, "checkpoint.async_mode", "async", "disabled,async,async_with_pinned_mem",
+           "go on when the save is durable (a disk that hangs then holds training up), when it is "
+           "copied, or at once (the copy overlaps the next step)"),
     CHOICE(
         when_busy, "checkpoint.when_busy", "skip", "skip,wait",
         "when ckptd still writes older saves and has no image for one more: leave this save out, "

@@ -101,11 +101,10 @@ static void test_config__defaults_are_torchtitans(void **state)
     assert_int_equal(config.interval, 500);
     assert_int_equal(config.load_step, -1);
     assert_int_equal(config.dp_shard, -1);
-    assert_string_equal(config.async_mode, "disabled");
     assert_string_equal(config.mixed_precision_param, "bfloat16");
 }
 
-static void test_config__own_defaults_favour_exact_resume(void **state)
+static void test_config__own_defaults_favour_exact_resume_and_saves_that_cost_nothing(void **state)
 {
     struct config config;
     char address[64];
@@ -116,6 +115,7 @@ static void test_config__own_defaults_favour_exact_resume(void **state)
     assert_string_equal(config.comm_backend, "local");
     assert_string_equal(config.kernels_backend, "best");
     assert_string_equal(config.ckptd_address, address);
+    assert_string_equal(config.async_mode, "async");
 }
 
 static void test_config__command_line_wins_over_file_wins_over_defaults(void **state)
@@ -348,7 +348,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config__defaults_are_torchtitans),
-        cmocka_unit_test(test_config__own_defaults_favour_exact_resume),
+        cmocka_unit_test(test_config__own_defaults_favour_exact_resume_and_saves_that_cost_nothing),
         cmocka_unit_test(test_config__command_line_wins_over_file_wins_over_defaults),
         cmocka_unit_test(test_config__mistakes_are_named),
         cmocka_unit_test(test_config__what_this_version_lacks_is_refused),
