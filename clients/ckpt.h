@@ -142,7 +142,9 @@ const char *ckpt_error(void);
  * (may be NULL): the newest committed checkpoint, step 0 and attempt 0 when there is none. */
 int ckpt_attempt_open(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
                       const struct ckpt_attempt_options *options);
-/* Every rank; waits for all. CKPT_MISMATCH when the slices do not tile the tensors. */
+/* Every rank; waits for all. CKPT_MISMATCH when the slices do not tile the tensors. Ranks that
+ * describe the same slice are replicas: each saves a part of it, and what they hold is taken to be
+ * the same, not compared. Slices of different contents need different names or places. */
 int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor *tensors,
                   uint32_t num_tensors);
 

@@ -73,6 +73,7 @@ struct config {
     int64_t load_step;         /* -1: newest */
     bool load_only;
     bool checkpoint_required;    /* checkpoint.required: a failed save stops training; ours */
+    bool compare_replicas;       /* before a save; ours */
     bool create_seed_checkpoint; /* save step 0, then end */
     bool first_step_checkpoint; /* checkpoint.enable_first_step_checkpoint: save after step 1 too */
     char exclude_from_loading[CONFIG_TEXT_MAX]; /* of "optimizer,lr_scheduler,dataloader" */

@@ -201,6 +201,9 @@ const struct option config_table[] = {
     BOOL(load_only, "checkpoint.load_only", "false", "load, never save"),
     BOOL(checkpoint_required, "checkpoint.required", "false",
          "end training when a save fails (ours)"),
+    BOOL(compare_replicas, "checkpoint.compare_replicas", "true",
+         "before a save all replicas of the state compare hashes of it; where one differs training "
+         "ends with 75 (ours)"),
     BOOL(create_seed_checkpoint, "checkpoint.create_seed_checkpoint", "false",
          "save step 0 and end"),
     BOOL(first_step_checkpoint, "checkpoint.enable_first_step_checkpoint", "false",

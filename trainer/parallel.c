@@ -12,8 +12,8 @@
  * anything before the exchange: per block, an all-to-all sends each rank the piece it owns of every
  * leaf, and the owner adds them to its accumulator in rank order, which is leaf order. So each
  * element is one left fold over the leaves 0..S-1, started from zero, whatever R, F and d are.
- * Ranks without a leaf in the last micro-step, the only one where d > S, send nothing but take part.
- * After it the R pieces of a shard are gathered among the replicas.
+ * Ranks without a leaf in the last micro-step, the only one where d > S, send nothing but take
+ * part. After it the R pieces of a shard are gathered among the replicas.
  *
  * Gradients, fast. A rank adds its leaves; once per step the sums are reduce-scattered over the
  * shards and all-reduced over the replicas. Bits then depend on R, F and the library.

@@ -9,12 +9,13 @@
  * update are zeros, whether the checkpoint holds them or not: they are not read. So training starts
  * from an imported model, which has none.
  *
- * Save. Every rank begins; if one could not, those that could abort, and the step is skipped. Then
- * each rank's copy thread (copier.h) copies its slices into shared memory, in the order of the
- * image: where ckptd's memory is a window over the shard, no other order works. The modes differ in
- * what is waited for: "async_with_pinned_mem" lets training go on at once, the update waits per
- * slice, and snapshot_copied learns how the copy went; "async" waits for the copy, and
- * snapshot_poll looks for the end; "disabled" waits until it is durable.
+ * Save. The replicas compare what they hold (replicas.h). Every rank begins; if one could not,
+ * those that could abort, and the step is skipped. Then each rank's copy thread (copier.h) copies
+ * its slices into shared memory, in the order of the image: where ckptd's memory is a window over
+ * the shard, no other order works. The modes differ in what is waited for: "async_with_pinned_mem"
+ * lets training go on at once, the update waits per slice, and snapshot_copied learns how the copy
+ * went; "async" waits for the copy, and snapshot_poll looks for the end; "disabled" waits until it
+ * is durable.
  *
  * Busy. While older saves fill ckptd's memory it has no image for one more. checkpoint.when_busy
  * "skip" leaves this save out; with "wait" each rank's begin waits in ckptd, at most
@@ -32,6 +33,7 @@
 #include "proto/report.h"
 #include "trainer/copier.h"
 #include "trainer/identity.h"
+#include "trainer/replicas.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -646,11 +648,17 @@ static int begin(struct snapshot *s, struct ckpt_save **out, const struct progre
     return rc;
 }
 
-/* All ranks begin, and their copy threads start; or none does. */
-static int save(struct snapshot *s, const struct progress *p)
+/* A state that no rank holds must not be saved, and nobody should train on from it: unlike a save
+ * that fails this ends training. */
+static int compare_replicas(const struct snapshot *s)
+{
+    return s->config->compare_replicas ? replicas_compare(s->mesh, s->state) : 0;
+}
+
+/* All ranks begin, and their copy threads start; or none does. Training waits since `start`. */
+static int save(struct snapshot *s, const struct progress *p, double start)
 {
     CHECK(s->copying_step < 0);
-    double start = now();
     uint32_t first = 0;
     int rc = begin(s, &s->save, p);
     int agreed = parallel_agree_quietly(s->mesh->world, rc, &first);
@@ -702,7 +710,9 @@ int snapshot_save(struct snapshot *s, const struct progress *p)
 {
     if (s->ckpt == NULL || s->config->load_only)
         return 0;
-    int rc = save(s, p);
+    double start = now();
+    ERR_TRY(compare_replicas(s));
+    int rc = save(s, p, start);
     if (rc == 0 && strcmp(s->config->async_mode, "async_with_pinned_mem") != 0)
         rc = end_copy(s);
     if (rc == 0 && strcmp(s->config->async_mode, "disabled") == 0)
@@ -732,13 +742,15 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
     if (rc == ERR_STALE)
         return rc;
     rc = wait_pending(s);
+    if (s->durable_step != p->step)
+        ERR_TRY(compare_replicas(s));
     for (int try = 0; try < FINAL_TRIES && s->durable_step != p->step; try++) {
         if (try > 0)
             sleep_for(FINAL_PAUSE_SECONDS);
         rc = check_deadline(s);
         if (rc != 0)
             break;
-        rc = save(s, p);
+        rc = save(s, p, now());
         if (rc == 0)
             rc = end_copy(s);
         if (rc == 0)

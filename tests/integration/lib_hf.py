@@ -15,6 +15,7 @@ import time
 
 import lib_tap
 import lib_text
+import lib_train
 from lib_tap import need
 
 need("numpy", "safetensors")
@@ -94,14 +95,10 @@ class Bed:
         return os.path.join(self.root, *names)
 
     def text(self):
-        return b"".join(read(name) for name in ("README.md", "trainer/README.md", "LICENSE"))
+        return lib_train.prose()
 
     def make_tokens(self):
-        write(self.path("text"), self.text())
-        tokenizer = os.path.join(BUILD, "tokenizer")
-        run(tokenizer, "train", "--vocab", self.vocab, "--out", self.path("tok"), self.path("text"))
-        run(tokenizer, "tokens", "--tokenizer", self.path("tok"), "--out", self.path("tokens"),
-            self.path("text"))
+        lib_train.make_tokens(self.root, self.text(), self.vocab)
 
     def start(self, store):
         server = f"unix:{self.root}/s"
@@ -127,14 +124,8 @@ class Bed:
         server, losses = self.start(store), self.path("loss")
         if os.path.exists(losses):
             os.remove(losses)
-        said = run(os.path.join(BUILD, "trainer"), "--job.run", name, "--model.flavor", "tiny",
-                   "--training.dataset_path", self.path("tokens"), "--training.seq_len", SEQ,
-                   "--training.local_batch_size", 1, "--canonical.micro_batches", 2,
-                   "--training.steps", steps, "--training.mixed_precision_param", "float32",
-                   "--lr_scheduler.warmup_steps", 2, "--checkpoint.enable",
-                   "--checkpoint.interval", 100, "--ckptd.address", server,
-                   "--metrics.loss_file", losses, "--kernels.backend",
-                   os.environ.get("HOLDFAST_TEST_KERNELS", "best"), *options, want=want)
+        said = run(*lib_train.command(self.root, server, name, "--training.steps", steps,
+                                      "--checkpoint.interval", 100, *options), want=want)
         self.stop()
         return read(losses).decode().split("\n") if want == 0 else said
 

@@ -15,7 +15,8 @@ import re
 import subprocess
 import time
 
-from lib_store import BUILD, CLI, World
+import lib_train
+from lib_store import CLI, World
 from lib_tap import end, test
 
 KILLS, KILLS_MOST = 8, 24
@@ -129,25 +130,13 @@ def on_a_directory(world):
 
 def train(world):
     """Twelve steps of a tiny Llama, each saved; what its loss file says: {step: (loss, norm)}."""
-    text, words, tokens, losses = (os.path.join(world.folder, name) for name in
-                                   ("text", "words", "tokens", "losses"))
-    with open("README.md", "rb") as source, open(text, "wb") as copy:
-        copy.write(4 * source.read())
-    tokenizer = [os.path.join(BUILD, "tokenizer")]
-    subprocess.run([*tokenizer, "train", "--vocab", "300", "--out", words, text], check=True,
-                   capture_output=True)
-    subprocess.run([*tokenizer, "tokens", "--tokenizer", words, "--out", tokens, text], check=True,
-                   capture_output=True)
+    lib_train.make_tokens(world.folder, lib_train.prose())
     subprocess.run(
-        [os.path.join(BUILD, "trainer"), "--job.run", "best", "--model.flavor", "tiny",
-         "--training.dataset_path", tokens, "--training.seq_len", "32",
-         "--training.local_batch_size", "1", "--canonical.micro_batches", "1", "--training.steps",
-         "12", "--training.mixed_precision_param", "float32", "--lr_scheduler.warmup_steps", "1",
-         "--checkpoint.enable", "--checkpoint.interval", "1", "--checkpoint.async_mode", "disabled",
-         "--ckptd.address", world.server, "--metrics.loss_file", losses, "--kernels.backend",
-         os.environ.get("HOLDFAST_TEST_KERNELS", "best")],
+        lib_train.command(world.folder, world.server, "best", "--training.steps", 12,
+                          "--checkpoint.interval", 1, "--checkpoint.async_mode", "disabled"),
         check=True, capture_output=True, timeout=100)
-    lines = [line.split() for line in open(losses)]
+    with open(os.path.join(world.folder, "loss")) as losses:
+        lines = [line.split() for line in losses]
     return {int(step): tuple(map(float.fromhex, rest)) for step, *rest in lines}
 
 

@@ -2,9 +2,10 @@
  *
  * Goal: in the canonical order, losses, gradient norms, parameters and moments are the same bits on
  * every mesh, with every number of threads and either way of resharding, also when a run moves from
- * mesh to mesh in between; the fast order agrees to rounding; what does not fit is refused with the
- * sum. Method: ranks are threads; each mesh trains the tiny model for a few steps on a text made
- * by a seeded generator, the shards are put together to whole tensors and compared byte by byte.
+ * mesh to mesh in between; the fast order agrees to rounding; a replica that comes apart is found;
+ * what does not fit is refused with the sum. Method: ranks are threads; each mesh trains the tiny
+ * model for a few steps on a text made by a seeded generator, the shards are put together to whole
+ * tensors and compared byte by byte.
  *
  * HOLDFAST_TEST_KERNELS=reference takes the plain C kernels (thread sanitizer). time limit: 300 s
  */
@@ -13,6 +14,7 @@
 #include "trainer/data.h"
 #include "trainer/memory.h"
 #include "trainer/parallel.h"
+#include "trainer/replicas.h"
 #include "trainer/schedule.h"
 #include "trainer/tokenizer.h"
 
@@ -488,6 +490,68 @@ static void test_parallel__more_ranks_than_micro_batches_change_no_bit(void **st
     free_outcome(reference);
 }
 
+/* ---- replicas ---- */
+
+/* What each rank of 3 x 2 was told before and after one bit of one replica changed. */
+struct apart {
+    struct config config;
+    int part; /* 0 parameters, 1 exp_avg, 2 exp_avg_sq */
+    int before[6], after[6];
+    char text[6][512];
+};
+
+static int come_apart(struct comm *world, void *user)
+{
+    struct apart *apart = user;
+    struct kernels *kernels = NULL;
+    struct model_table *table = NULL;
+    struct parallel *p = NULL;
+    uint32_t me = world->rank;
+    ERR_TRY(new_kernels(&kernels, 1));
+    ERR_TRY(model_table_new(&table, "llama3", "tiny", VOCAB));
+    ERR_TRY(parallel_apply(&p, &(struct parallel_options){&apart->config, table, kernels, world}));
+    parallel_init_state(p, 3);
+    struct state *state = parallel_state(p);
+    apart->before[me] = replicas_compare(parallel_mesh_of(p), state);
+    const struct state_slice *slice = &state->slices[4];
+    float *const parts[PARTS] = {state->param, state->exp_avg, state->exp_avg_sq};
+    if (me == 3) /* replica 1, shard 1: the last of its rows */
+        ((unsigned char *)(parts[apart->part] + slice->at + slice->count - 1))[0] ^= 1;
+    report_clear();
+    apart->after[me] = replicas_compare(parallel_mesh_of(p), state);
+    snprintf(apart->text[me], sizeof(apart->text[me]), "%s", report_message());
+    parallel_free(p);
+    model_table_free(table);
+    kernels_free(kernels);
+    return 0;
+}
+
+static void test_parallel__a_replica_that_differs_in_one_bit_is_named(void **state)
+{
+    (void)state;
+    static const char *const names[PARTS] = {"", "exp_avg of ", "exp_avg_sq of "};
+    const char *extra[] = {"--parallelism.data_parallel_replicate_degree", "3"};
+    struct model_table *table;
+    assert_int_equal(model_table_new(&table, "llama3", "tiny", VOCAB), 0);
+    for (int part = 0; part < PARTS; part++) {
+        struct apart apart = {.config = configure(extra, 2), .part = part};
+        char want[256];
+        assert_int_equal(comm_local_run(6, come_apart, &apart), 0);
+        snprintf(want, sizeof(want),
+                 "%s%s is not the same on rank 1 and rank 3; 2 of 3 replicas hold what rank 1 has",
+                 names[part], table->tensors[4].name);
+        for (int rank = 0; rank < 6; rank++) {
+            assert_int_equal(apart.before[rank], 0);
+            assert_int_equal(apart.after[rank], ERR_ABORTED);
+            if (rank == 1) /* the lowest that saw it */
+                assert_non_null(strstr(apart.text[rank], want));
+            else
+                assert_string_equal(apart.text[rank], "");
+        }
+    }
+    model_table_free(table);
+}
+
 static void test_parallel__an_estimate_plans_without_starting_ranks(void **state)
 {
     (void)state;
@@ -530,6 +594,7 @@ int main(void)
         cmocka_unit_test(test_parallel__a_cut_covers_every_row_once_as_fsdp2_cuts),
         cmocka_unit_test(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum),
         cmocka_unit_test(test_parallel__more_ranks_than_micro_batches_change_no_bit),
+        cmocka_unit_test(test_parallel__a_replica_that_differs_in_one_bit_is_named),
         cmocka_unit_test(test_parallel__an_estimate_plans_without_starting_ranks),
     };
     return cmocka_run_group_tests(tests, make_tokens, remove_tokens);

@@ -1,0 +1,16 @@
+/* replicas.h - do all replicas of a shard hold the same bits?
+ *
+ * Each replica writes a part of a checkpoint, so one that has come apart from the others (a bit of
+ * memory that flipped, a defect of a host) would make a checkpoint that no rank ever held. Training
+ * cannot see it: every replica goes on from its own bits. */
+#ifndef HOLDFAST_TRAINER_REPLICAS_H
+#define HOLDFAST_TRAINER_REPLICAS_H
+
+#include "trainer/parallel.h"
+
+/* Compares hashes of parameters and moments, tensor by tensor. ERR_ABORTED names the first tensor
+ * that differs, and where: on all ranks the same code, the text on one. Reads the whole state once;
+ * with one replica it does nothing. Collective. */
+int replicas_compare(const struct mesh *mesh, const struct state *state);
+
+#endif
