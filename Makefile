@@ -207,6 +207,7 @@ WRAP_storage_calls = $(WRAP_CALLS)
 WRAP_storage_uring = io_uring_submit_and_wait
 WRAP_clients_cli_calls = $(WRAP_CALLS) io_uring_queue_init
 WRAP_ckptd_memory = $(WRAP_MEMORY)
+WRAP_proto_layout = $(WRAP_MEMORY)
 WRAP_clients_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create protobuf_c_message_free_unpacked
 WRAP_ckptd_scrub = loop_now_ms

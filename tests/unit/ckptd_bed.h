@@ -492,15 +492,16 @@ static inline void peer_finish(struct peer *peer, uint64_t step)
     peer_announce(peer, ARENA_ENTRY_END, 0, 0);
 }
 
-/* Until the save is over; `reason` may be NULL. */
-static inline Holdfast__V1__SaveState wait_save(struct bed *bed, uint64_t step, char reason[512])
+/* How the save is doing, at most so long later; `reason` may be NULL. */
+static inline Holdfast__V1__SaveState ask_save(struct bed *bed, uint64_t step, uint32_t timeout_ms,
+                                               char reason[512])
 {
     Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
     Holdfast__V1__WaitSaveReply *reply;
     request.run = RUN;
     request.step = step;
     request.attempt = bed->attempt;
-    request.timeout_ms = 10000;
+    request.timeout_ms = timeout_ms;
     assert_int_equal(
         call(bed, "WaitSave", &request.base, &holdfast__v1__wait_save_reply__descriptor, &reply),
         0);
@@ -509,6 +510,12 @@ static inline Holdfast__V1__SaveState wait_save(struct bed *bed, uint64_t step, 
         snprintf(reason, 512, "%s", reply->reason);
     FREE_REPLY(reply);
     return state;
+}
+
+/* Until it is over. */
+static inline Holdfast__V1__SaveState wait_save(struct bed *bed, uint64_t step, char reason[512])
+{
+    return ask_save(bed, step, 10000, reason);
 }
 
 /* All ranks save `step`; true when it was committed. */
@@ -522,12 +529,18 @@ static inline bool save_step(struct peer *peers, uint32_t world_size, uint64_t s
     return wait_save(peers[0].bed, step, NULL) == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED;
 }
 
+/* A new attempt, whose ranks have described what they save. */
+static inline void bed_open_world(struct bed *bed, struct peer *peers, uint32_t world_size)
+{
+    assert_int_equal(open_attempt(bed, world_size), 0);
+    assert_int_equal(peers_open(peers, bed, world_size), 0);
+}
+
 /* A new attempt saves the steps [first, last], and its ranks go. */
 static inline void bed_save_steps(struct bed *bed, struct peer *peers, uint32_t world_size,
                                   uint64_t first, uint64_t last)
 {
-    assert_int_equal(open_attempt(bed, world_size), 0);
-    assert_int_equal(peers_open(peers, bed, world_size), 0);
+    bed_open_world(bed, peers, world_size);
     for (uint64_t step = first; step <= last; step++)
         assert_true(save_step(peers, world_size, step));
     peers_close(peers, world_size);

@@ -28,12 +28,6 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void open_world(struct bed *bed)
-{
-    assert_int_equal(open_attempt(bed, 1), 0);
-    assert_int_equal(peers_open(peers, bed, 1), 0);
-}
-
 static void restart(struct bed *bed)
 {
     bed_stop(bed);
@@ -101,12 +95,12 @@ static void unmap(const struct peer *former)
 static void test_breach__a_hole_does_not_part_the_next_attempt_from_its_disk(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     for (uint64_t step = 1; step <= 2; step++)
         assert_true(save_step(peers, 1, step));
     offend(&peers[0], PUNCH);
     struct peer former = leave_with_mappings();
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     for (uint64_t step = 3; step <= 4; step++) {
         assert_true(save_step(peers, 1, step));
         assert_true(count_shared(&former) > 0); /* or this tests nothing */
@@ -121,7 +115,7 @@ static void test_breach__a_hole_does_not_part_the_next_attempt_from_its_disk(voi
 static void test_breach__a_hole_does_not_part_a_load_from_its_disk(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     for (uint64_t step = 1; step <= 3; step++)
         assert_true(save_step(peers, 1, step));
     offend(&peers[0], PUNCH);
@@ -140,14 +134,14 @@ static void test_breach__who_writes_on_after_his_attempt_reaches_no_other(void *
     struct bed *bed = *state;
     const char *text = getenv("ROUNDS");
     uint64_t rounds = text ? strtoull(text, NULL, 10) : 4, step = 0;
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     for (uint64_t round = 0; round < rounds; round++) {
         assert_true(save_step(peers, 1, ++step));
         assert_true(save_step(peers, 1, ++step));
         struct peer former = leave_with_mappings();
         struct offender offender = {.peer = &former};
         assert_int_equal(pthread_create(&offender.thread, NULL, offend_on, &offender), 0);
-        open_world(bed);
+        bed_open_world(bed, peers, 1);
         for (int i = 0; i < 4; i++)
             assert_true(save_step(peers, 1, ++step));
         assert_true(count_shared(&former) > 0);
@@ -168,7 +162,7 @@ static void test_breach__who_writes_on_after_his_attempt_reaches_no_other(void *
 static void offend_while_saving(struct bed *bed, enum deed deed, int when)
 {
     struct loading loading;
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     assert_int_equal(peer_begin(&peers[0], 2), 0);
     if (when == 0)
@@ -182,7 +176,7 @@ static void offend_while_saving(struct bed *bed, enum deed deed, int when)
         offend(&peers[0], deed);
     wait_save(bed, 2, NULL);
     peers_close(peers, 1);
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 3)); /* ckptd goes on, and the next one is whole */
     peers_close(peers, 1);
     restart(bed);
@@ -219,7 +213,7 @@ static void test_breach__the_descriptors_of_a_rank_can_neither_shrink_nor_seal(v
 {
     struct bed *bed = *state;
     int fds[ARENA_FDS_MAX];
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     struct arena_request control = {.kind = ARENA_REQUEST_CONTROL};
     struct arena_request segment = {.kind = ARENA_REQUEST_SEGMENTS,
@@ -245,7 +239,7 @@ static void test_breach__the_descriptors_of_a_rank_can_neither_shrink_nor_seal(v
 static void test_breach__a_rank_without_its_mappings_saves_nothing_and_stops_nobody(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     assert_int_equal(peer_begin(&peers[0], 2), 0);
     unmap(&peers[0]);
@@ -263,7 +257,7 @@ static void test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_sessi
     uint64_t one = 1;
     seed_random();
     for (int i = 0; i < 8; i++) {
-        open_world(bed);
+        bed_open_world(bed, peers, 1);
         assert_int_equal(peer_begin(&peers[0], (uint64_t)i + 1), 0);
         peer_fill(&peers[0], (uint64_t)i + 1);
         peer_announce(&peers[0], ARENA_ENTRY_RANGE, peers[0].data_byte, MIB);
@@ -278,7 +272,7 @@ static void test_breach__a_control_page_of_zeros_or_noise_ends_at_most_the_sessi
         assert_int_not_equal(wait_save(bed, (uint64_t)i + 1, NULL),
                              HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
     }
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 100));
     peers_close(peers, 1);
     restart(bed);

@@ -32,12 +32,6 @@
 static struct peer peers[1];
 static const char *const doors[DOORS] = {"s", "s.arena"};
 
-static void open_world(struct bed *bed)
-{
-    assert_int_equal(open_attempt(bed, 1), 0);
-    assert_int_equal(peers_open(peers, bed, 1), 0);
-}
-
 static int connect_to(const struct bed *bed, const char *door)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -81,7 +75,7 @@ static void test_door__another_user_is_turned_away(void **state)
     snprintf(bed->config.access_uids, sizeof bed->config.access_uids, "1234567");
     assert_int_equal(bed_start(bed), 0); /* with such users the socket itself lets everybody in */
     assert_int_equal(chmod(bed->root, 0755), 0);
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     for (int i = 0; i < DOORS; i++) {
         pid_t child = fork();
         if (child == 0)
@@ -174,7 +168,7 @@ static void pass(const struct bed *bed, enum passed kind, uint32_t count)
 static void test_door__descriptors_that_a_peer_passes_are_not_taken(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     for (enum passed kind = A_DIRECTORY; kind < NUM_PASSED; kind++) {
         pass(bed, kind, 1);
@@ -213,7 +207,7 @@ static void test_door__nor_are_those_of_a_peer_that_is_gone(void **state)
 {
     struct bed *bed = *state;
     int other, passed = open_passed(A_PIPE, &other);
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     unsigned before = count_descriptors();
     for (int i = 0; i < PASSES; i++) {
@@ -236,7 +230,7 @@ static void test_door__one_more_than_the_limit_is_refused(void **state)
     bed_stop(bed);
     bed->config.limit_sessions = 3;
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed); /* one */
+    bed_open_world(bed, peers, 1); /* one */
     for (int i = 0; i < 3; i++)
         fds[i] = connect_to(bed, "s.arena");
     assert_true(is_hung_up(fds[2]));
@@ -254,7 +248,7 @@ static void test_door__one_more_than_the_limit_is_refused(void **state)
 static void test_door__a_storm_of_connections_leaves_nothing(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     unsigned before = count_descriptors();
     for (int i = 0; i < STORM; i++) {
@@ -278,7 +272,7 @@ static void test_door__more_grpc_connections_than_the_limit_are_refused(void **s
     bed_stop(bed);
     bed->config.limit_sessions = SESSIONS;
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     unsigned before = count_descriptors();
     for (int round = 0; round < 3; round++) { /* those that have gone make room */
@@ -339,7 +333,7 @@ static bool is_call_answered(const struct bed *bed, size_t metadata_bytes)
 static void test_door__long_metadata_is_refused(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_true(is_call_answered(bed, 1000));
     assert_false(is_call_answered(bed, 9000));
     assert_true(save_step(peers, 1, 1));
@@ -373,7 +367,7 @@ static void test_door__half_sent_calls_keep_nobody_else_out(void **state)
 {
     struct bed *bed = *state;
     int fds[HOLDERS], refused = 0;
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     for (int i = 0; i < HOLDERS; i++)
         fds[i] = open_holder(bed);
     for (int i = 0; i < 1000 && refused == 0; i++) {
@@ -407,7 +401,7 @@ static void test_door__a_peer_that_resets_its_streams_is_cut_off(void **state)
     uint8_t headers[HTTP2_FRAME_MAX];
     static const uint8_t cancel[4] = {0, 0, 0, 8};
     int64_t window;
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     size_t bytes = http2_put_call(headers, METHOD);
     unsigned before = resident_mib(), sent = 0;
@@ -434,7 +428,7 @@ static void test_door__a_message_without_end_is_bounded(void **state)
 {
     struct bed *bed = *state;
     int64_t window;
-    open_world(bed);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     unsigned before = resident_mib();
     int fd = open_http2(bed, &window);

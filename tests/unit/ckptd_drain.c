@@ -8,12 +8,6 @@
 
 static struct peer peers[RANKS];
 
-static void open_world(struct bed *bed, uint32_t world_size)
-{
-    assert_int_equal(open_attempt(bed, world_size), 0);
-    assert_int_equal(peers_open(peers, bed, world_size), 0);
-}
-
 static void *finish_late(void *peer)
 {
     sleep_ms(200);
@@ -25,7 +19,7 @@ static void test_drain__a_drain_finishes_the_saves_in_work_and_takes_no_new_ones
 {
     struct bed *bed = *state;
     pthread_t thread;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     service_drain(bed->service);
     sleep_ms(50);
@@ -49,7 +43,7 @@ static void restart_with_last_saves(struct bed *bed, int64_t ms, uint32_t world_
     bed->config.limit_last_save_ms = ms;
     bed->config.limit_drain_ms = 20000;
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, world_size);
+    bed_open_world(bed, peers, world_size);
 }
 
 static void test_drain__a_drain_takes_a_last_save_of_its_ranks_and_ends_behind_it(void **state)
@@ -118,7 +112,7 @@ static void test_drain__a_drain_gives_up_a_save_that_never_ends(void **state)
     bed_stop(bed);
     bed->config.limit_drain_ms = 200;
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     int64_t start = loop_now_ms();
     bed_stop(bed);

@@ -30,18 +30,12 @@ static int tear_down(void **state)
     return bed_tear_down(state);
 }
 
-static void open_world(struct bed *bed, uint32_t world_size)
-{
-    assert_int_equal(open_attempt(bed, world_size), 0);
-    assert_int_equal(peers_open(peers, bed, world_size), 0);
-}
-
 static struct bed *start_with_rate(void **state, int64_t rate, uint32_t world_size)
 {
     struct bed *bed = *state;
     bed->config.pace_write_rate = rate;
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, world_size);
+    bed_open_world(bed, peers, world_size);
     return bed;
 }
 
@@ -51,7 +45,7 @@ static struct bed *start_with_phases(void **state, int64_t quiet_wait_ms)
     bed->config.pace_quiet = true;
     bed->config.pace_quiet_wait_ms = quiet_wait_ms;
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     return bed;
 }
 
@@ -63,27 +57,11 @@ static void begin_all(uint32_t world_size, uint64_t step)
         peer_finish(&peers[i], step);
 }
 
-/* How the save is doing, without waiting for it. */
-static Holdfast__V1__SaveState ask(struct bed *bed, uint64_t step)
-{
-    Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
-    Holdfast__V1__WaitSaveReply *reply;
-    request.run = RUN;
-    request.step = step;
-    request.attempt = bed->attempt;
-    assert_int_equal(
-        call(bed, "WaitSave", &request.base, &holdfast__v1__wait_save_reply__descriptor, &reply),
-        0);
-    Holdfast__V1__SaveState state = reply->state;
-    FREE_REPLY(reply);
-    return state;
-}
-
 /* Milliseconds from `since` until it is committed, at most 20 s. */
 static int64_t until_committed(struct bed *bed, uint64_t step, int64_t since)
 {
     Holdfast__V1__SaveState state;
-    while ((state = ask(bed, step)) == HOLDFAST__V1__SAVE_STATE__SAVE_STAGING) {
+    while ((state = ask_save(bed, step, 0, NULL)) == HOLDFAST__V1__SAVE_STATE__SAVE_STAGING) {
         assert_true(loop_now_ms() - since < 20000);
         sleep_ms(5);
     }
@@ -155,7 +133,7 @@ static void test_gate__whoever_waits_for_a_save_does_not_wait_for_the_rate(void 
     int64_t start = loop_now_ms();
     begin_all(1, 1);
     await_held(bed);
-    assert_int_equal(ask(bed, 1), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
     assert_true(number_of(bed, "chunks_held") > 0); /* so asking did not hurry it */
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
     assert_true(loop_now_ms() - start < SLOW_MS / 2);
@@ -165,17 +143,8 @@ static void test_gate__whoever_waits_for_a_save_does_not_wait_for_the_rate(void 
 static void test_gate__what_is_announced_after_somebody_waits_is_not_held_back_either(void **state)
 {
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
-    Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
-    Holdfast__V1__WaitSaveReply *reply;
     assert_int_equal(peer_begin(&peers[0], 1), 0);
-    request.run = RUN;
-    request.step = 1;
-    request.timeout_ms = 20;
-    assert_int_equal(
-        call(bed, "WaitSave", &request.base, &holdfast__v1__wait_save_reply__descriptor, &reply),
-        0);
-    assert_int_equal(reply->state, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
-    FREE_REPLY(reply);
+    assert_int_equal(ask_save(bed, 1, 20, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
     int64_t start = loop_now_ms();
     peer_finish(&peers[0], 1);
     assert_true(until_committed(bed, 1, start) < SLOW_MS / 2);
@@ -186,7 +155,7 @@ static void test_gate__a_drain_does_not_wait_for_the_rate(void **state)
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
     begin_all(1, 1);
     sleep_ms(100);
-    assert_int_equal(ask(bed, 1), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
     int64_t start = loop_now_ms();
     bed_stop(bed);
     assert_true(loop_now_ms() - start < SLOW_MS / 2);
@@ -201,7 +170,7 @@ static void test_gate__a_new_attempt_does_not_wait_for_the_rate(void **state)
     uint64_t step;
     begin_all(RANKS, 1);
     sleep_ms(100);
-    assert_int_equal(ask(bed, 1), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
     peers_close(peers, RANKS); /* dead */
     int64_t start = loop_now_ms();
     assert_int_equal(open_attempt(bed, 1), 0);
@@ -232,7 +201,7 @@ test_gate__who_waits_for_a_save_hurries_those_that_must_be_committed_before(void
     begin_all(1, 2);
     assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
     assert_true(loop_now_ms() - start < SLOW_MS / 2);
-    assert_int_equal(ask(bed, 1), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
 }
 
 /* The rank waits for room in it. */
@@ -304,7 +273,7 @@ static void test_gate__a_save_is_written_when_the_last_rank_becomes_quiet(void *
     sleep_ms(200);
     say(&peers[0], ARENA_PHASE_QUIET);
     sleep_ms(200);
-    assert_int_equal(ask(bed, 1), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
     assert_true(number_of(bed, "chunks_held") > 0);
     int64_t start = loop_now_ms();
     say(&peers[1], ARENA_PHASE_QUIET);
@@ -319,7 +288,7 @@ static void test_gate__a_rank_that_dies_in_a_busy_phase_holds_nothing_back(void 
     say_all(ARENA_PHASE_BUSY);
     begin_all(RANKS, 1);
     sleep_ms(100);
-    assert_int_equal(ask(bed, 1), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
     int64_t start = loop_now_ms();
     peers_close(peers, RANKS);
     assert_true(until_committed(bed, 1, start) < 5000);

@@ -31,8 +31,7 @@ static void litter(const struct bed *bed)
 
 static void save_one(struct bed *bed, uint64_t step)
 {
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, step));
 }
 

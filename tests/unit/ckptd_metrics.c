@@ -60,8 +60,7 @@ static void test_metrics__the_numbers_of_status_are_in_the_file(void **state)
     struct bed *bed = *state;
     assert_true(read_metric("holdfast_since_start_commits") == 0);
     assert_true(read_metric("holdfast_last_commit_bytes") == -1); /* there is none */
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, 7));
     for (int i = 0; i < 1000 && read_metric("holdfast_since_start_commits") < 1; i++)
         sleep_ms(5);
@@ -86,8 +85,7 @@ static void test_metrics__a_store_that_went_offline_is_told(void **state)
              "fault:late=1,only=publish,fail_at=3:memory:"); /* the first manifest */
     assert_int_equal(bed_start(bed), 0);
     assert_true(read_metric("holdfast_offline") == 0);
-    assert_int_equal(open_attempt(bed, 1), 0);
-    assert_int_equal(peers_open(peers, bed, 1), 0);
+    bed_open_world(bed, peers, 1);
     assert_false(save_step(peers, 1, 1));
     peers_close(peers, 1);
     for (int i = 0; i < 1000 && read_metric("holdfast_offline") == 0; i++)
@@ -104,8 +102,7 @@ static void test_metrics__the_file_goes_with_ckptd_and_a_bad_place_stops_nobody(
     assert_int_equal(access(path, F_OK), -1);
     snprintf(bed->config.metrics_file, sizeof bed->config.metrics_file, "/nonexistent/metrics");
     assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, 1));
     peers_close(peers, RANKS);
 }

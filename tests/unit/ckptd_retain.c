@@ -234,8 +234,7 @@ static void test_without_room(struct bed *bed, int refusal)
 {
     bed->config.retain_last = 2;
     assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, 1));
     assert_int_equal(bed_pin(bed, 1, false), 0);
     assert_true(save_step(peers, RANKS, 2));

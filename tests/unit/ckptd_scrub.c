@@ -187,8 +187,7 @@ static void test_scrub__it_stands_still_while_somebody_loads_or_saves(void **sta
     assert_int_equal(load_open(&loading, bed, -1), 0);
     sleep_ms(2500);
     assert_true(scrubbed(bed, "bytes_read") == 0);
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    bed_open_world(bed, peers, RANKS);
     assert_int_equal(peer_begin(&peers[0], STEPS + 1), 0);
     load_close(&loading);
     sleep_ms(500);
@@ -232,8 +231,7 @@ test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back(void
     bed->config.retain_last = 1;
     bed->config.retain_most = true;
     assert_int_equal(bed_start(bed), 0);
-    assert_int_equal(open_attempt(bed, RANKS), 0);
-    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    bed_open_world(bed, peers, RANKS);
     while (scrubbed(bed, "checkpoints_read") < 2 && step < STEPS + SAVES_MAX) {
         assert_true(save_step(peers, RANKS, ++step));
         sleep_ms(100);

@@ -11,12 +11,6 @@
 
 static struct peer peers[RANKS];
 
-static void open_world(struct bed *bed, uint32_t world_size)
-{
-    assert_int_equal(open_attempt(bed, world_size), 0);
-    assert_int_equal(peers_open(peers, bed, world_size), 0);
-}
-
 static void damage_file(const struct bed *bed, uint64_t step, uint64_t attempt, const char *name,
                         off_t at)
 {
@@ -40,7 +34,7 @@ test_service__a_committed_step_loads_from_memory_and_after_a_restart_from_disk(v
     struct bed *bed = *state;
     struct loading loading;
     char tier[16];
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, 1));
     peers_close(peers, RANKS);
     assert_int_equal(load_open(&loading, bed, -1), 0);
@@ -87,7 +81,7 @@ test_service__a_save_that_equals_the_one_before_is_kept_and_raises_an_alarm(void
 {
     struct bed *bed = *state;
     char reason[512];
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     save_as(bed, 1, 1, reason);
     save_as(bed, 2, 2, reason);
     assert_string_equal(reason, "");
@@ -115,7 +109,7 @@ static void test_service__the_alarm_survives_a_restart_and_a_new_attempt(void **
 {
     struct bed *bed = *state;
     char reason[512];
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     save_as(bed, 1, 1, reason);
     peers_close(peers, RANKS);
     bed_stop(bed);
@@ -125,7 +119,7 @@ static void test_service__the_alarm_survives_a_restart_and_a_new_attempt(void **
     assert_non_null(strstr(reason, "step 1, attempt 1"));
     assert_alarms(bed, 1, 2, 1);
     peers_close(peers, RANKS);
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     save_as(bed, 2, 1, reason); /* the same step again is a repeat, not a standstill */
     assert_string_equal(reason, "");
     save_as(bed, 3, 1, reason);
@@ -135,7 +129,7 @@ static void test_service__the_alarm_survives_a_restart_and_a_new_attempt(void **
     bed_stop(bed);
     damage_file(bed, 3, 2, "manifest.json", 4200);
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     save_as(bed, 4, 1, reason); /* what cannot be read is not compared, and fails no save */
     assert_string_equal(reason, "");
     assert_alarms(bed, 0, 0, 0);
@@ -146,7 +140,7 @@ static void test_service__the_alarm_survives_a_restart_and_a_new_attempt(void **
 static void breach(struct bed *bed, void (*break_rule)(struct peer *), const char *reason_part)
 {
     char reason[512];
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_int_equal(peer_begin(&peers[1], 1), 0);
     peer_finish(&peers[0], 1);
@@ -226,7 +220,7 @@ static void test_service__an_unknown_announcement_fails_the_save(void **state)
 static void test_service__ranges_in_any_order_and_size_make_the_same_shard(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     peer_fill(&peers[0], 1);
     /* Odd pieces, every second first, each side from the far end. */
@@ -251,7 +245,7 @@ test_service__a_rank_that_dies_before_its_end_fails_the_save_and_frees_memory(vo
 {
     struct bed *bed = *state;
     char reason[512];
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_int_equal(peer_begin(&peers[1], 1), 0);
     peer_finish(&peers[0], 1);
@@ -265,7 +259,7 @@ test_service__a_rank_that_dies_before_its_end_fails_the_save_and_frees_memory(vo
 static void test_service__a_rank_that_dies_after_its_end_harms_nothing(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     for (uint32_t i = 0; i < RANKS; i++)
         assert_int_equal(peer_begin(&peers[i], 1), 0);
     peer_finish(&peers[0], 1);
@@ -280,7 +274,7 @@ static void test_service__a_new_attempt_drives_ended_saves_to_commit_before_it_a
 {
     struct bed *bed = *state;
     uint64_t step;
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     for (uint32_t i = 0; i < RANKS; i++)
         assert_int_equal(peer_begin(&peers[i], 7), 0);
     for (uint32_t i = 0; i < RANKS; i++)
@@ -295,7 +289,7 @@ static void test_service__an_older_attempt_is_stale_everywhere(void **state)
 {
     struct bed *bed = *state;
     struct peer late[RANKS];
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     uint64_t old = bed->attempt;
     assert_int_equal(open_attempt(bed, RANKS), 0);
     assert_int_equal(peer_begin(&peers[0], 1), ERR_NOT_FOUND); /* its session has ended */
@@ -307,7 +301,7 @@ static void test_service__an_older_attempt_is_stale_everywhere(void **state)
 static void test_service__ranks_go_on_with_their_attempt_after_a_restart(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, 1));
     uint64_t attempt = bed->attempt;
     peers_close(peers, RANKS);
@@ -323,7 +317,7 @@ static void test_service__ranks_go_on_with_their_attempt_after_a_restart(void **
 static void test_service__the_first_saves_get_what_was_lent_with_the_description(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, RANKS); /* images of 3 segments, 24 in all */
+    bed_open_world(bed, peers, RANKS); /* images of 3 segments, 24 in all */
     for (uint32_t i = 0; i < RANKS; i++) {
         struct peer *peer = &peers[i];
         assert_int_equal(peer->num_ahead, 2 * 3);
@@ -345,18 +339,18 @@ static void test_service__what_is_lent_ahead_is_at_nobodys_cost(void **state)
     bed_stop(bed);
     bed->config.pool_bytes = 7 * MIB; /* one image of 5 segments, and no second */
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peers[0].num_ahead, 5);
     assert_true(save_step(peers, 1, 1));
     peers_close(peers, 1);
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peers[0].num_ahead, 0); /* the newest checkpoint stays in memory */
     assert_int_equal(load_all(bed, 1, NULL), 0);
     assert_true(save_step(peers, 1, 2));
     peers_close(peers, 1);
     bed_stop(bed);
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peers[0].num_ahead, 5);
     assert_int_equal(load_all(bed, 1, NULL), 0); /* takes them; the save takes them back */
     assert_true(save_step(peers, 1, 3));
@@ -367,7 +361,7 @@ static void test_service__what_is_lent_ahead_is_at_nobodys_cost(void **state)
 static void test_service__both_images_in_work_are_busy(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     for (uint64_t step = 1; step <= SLOTS_PER_RANK; step++) {
         assert_int_equal(peer_begin(&peers[0], step), 0);
         peer_finish(&peers[0], step); /* rank 1 never comes, so none is committed */
@@ -383,7 +377,7 @@ static void test_service__a_session_gets_only_what_is_lent_to_it(void **state)
     struct bed *bed = *state;
     struct loading loading;
     int fds[ARENA_FDS_MAX];
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_int_equal(peer_begin(&peers[1], 1), 0);
     assert_int_equal(peer_map(&peers[1], peers[0].segments, 1, true), ERR_DENIED);
@@ -408,7 +402,7 @@ static void test_service__nonsense_on_the_arena_socket_ends_only_that_connection
 {
     struct bed *bed = *state;
     char noise[sizeof(struct arena_request)];
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     int fd = arena_connect(bed);
     memset(noise, 0x5a, sizeof noise);
     assert_int_equal(send(fd, noise, sizeof noise, MSG_NOSIGNAL), sizeof noise);
@@ -429,7 +423,7 @@ static void test_service__a_broken_ring_ends_the_session(void **state)
 {
     struct bed *bed = *state;
     uint64_t one = 1;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     __atomic_store_n(&peers[0].control->head, UINT64_MAX / 2, __ATOMIC_SEQ_CST);
     assert_int_equal(write(peers[0].event_fd, &one, sizeof one), sizeof one);
@@ -445,7 +439,7 @@ static void test_service__a_change_in_memory_after_the_save_is_never_served(void
     struct bed *bed = *state;
     struct loading loading;
     char tier[16];
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     *peer_byte(&peers[0], peers[0].data_byte + 12345) ^= 1; /* it still has its mapping */
     assert_int_equal(load_open(&loading, bed, -1), 0);
@@ -476,7 +470,7 @@ static void test_service__damage_on_disk_quarantines_and_the_older_one_loads(voi
 {
     struct bed *bed = *state;
     uint64_t step;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     for (uint64_t i = 1; i <= 3; i++)
         assert_true(save_step(peers, 1, i));
     peers_close(peers, 1);
@@ -511,7 +505,7 @@ static void test_service__each_part_of_a_shard_is_covered(void **state)
 {
     struct bed *bed = *state;
     static const off_t places[] = {0, 9, 4095, 4096, MIB - 1, MIB, 4 * MIB, 4 * MIB + 4000};
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     peers_close(peers, 1);
     bed_stop(bed);
@@ -531,7 +525,7 @@ static void test_service__a_load_waits_for_memory_and_then_says_busy(void **stat
 {
     struct bed *bed = *state;
     struct loading first, second;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     assert_true(save_step(peers, 1, 2));
     peers_close(peers, 1);
@@ -561,7 +555,7 @@ static void test_service__a_full_disk_is_a_save_refused_with_the_numbers(void **
     snprintf(bed->config.store, sizeof bed->config.store, "memory:%u", 12 * MIB);
     bed->started_ago_ms = bed->config.limit_lease_ms;
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, 2);
+    bed_open_world(bed, peers, 2);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_true(status_number(bed, "disk", "bytes_promised") > 2 * MIB); /* rank 1 is to begin */
     assert_int_equal(peer_begin(&peers[1], 1), 0);
@@ -594,7 +588,7 @@ static void test_service__a_full_disk_is_a_save_refused_with_the_numbers(void **
 static void test_service__a_save_given_up_holds_no_room(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, 2);
+    bed_open_world(bed, peers, 2);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_true(status_number(bed, "disk", "bytes_promised") > 0);
     assert_true(status_number(bed, "disk", "inodes_promised") > 0);
@@ -616,7 +610,7 @@ static void test_service__an_unsure_manifest_takes_the_store_offline_until_a_res
     snprintf(bed->config.store, sizeof bed->config.store,
              "fault:late=1,only=publish,fail_at=3:local:%s/store", bed->root);
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_false(save_step(peers, 1, 1));
     assert_int_equal(wait_save(bed, 1, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
     assert_int_equal(peer_begin(&peers[0], 2), ERR_IO);
@@ -628,7 +622,7 @@ static void test_service__an_unsure_manifest_takes_the_store_offline_until_a_res
     bed_stop(bed);
     memcpy(bed->config.store, plain, sizeof plain);
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 2));
     assert_int_equal(load_all(bed, -1, NULL), 0);
     peers_close(peers, 1);

@@ -59,12 +59,6 @@ static void forget_syncs(void)
 
 /* ---- the bed ---- */
 
-static void open_world(struct bed *bed, uint32_t world_size)
-{
-    assert_int_equal(open_attempt(bed, world_size), 0);
-    assert_int_equal(peers_open(peers, bed, world_size), 0);
-}
-
 static int tear_down(void **state)
 {
     atomic_store(&sync_delay_ms, 0);
@@ -124,7 +118,7 @@ static void give_descriptors(const int *fds, uint32_t count)
 static void test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     forget_syncs();
     atomic_store(&sync_delay_ms, 300);
@@ -157,12 +151,12 @@ static void test_trouble__a_load_goes_on_when_a_save_lets_go_of_its_image(void *
     bed->config.pool_bytes = 5 * MIB; /* one image */
     bed->config.limit_load_wait_ms = 6000;
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     peers_close(peers, 1);
     bed_stop(bed);
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(load_open(&slow.loading, bed, 1), 0);
     assert_int_equal(peer_begin(&peers[0], 2), 0);
     assert_int_equal(pthread_create(&slow.thread, NULL, load_slowly, &slow), 0);
@@ -181,7 +175,7 @@ static void test_trouble__short_descriptors_are_no_damage(void **state)
     struct rlimit before, small;
     struct loading loading;
     uint64_t step = 0;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     assert_int_equal(load_all(bed, -1, NULL), 0); /* all that a call opens for good is open */
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -220,14 +214,14 @@ static void test_trouble__a_full_table_of_descriptors_does_not_spin_the_daemon(v
     close(waiting);
     int64_t used_ms = (end.tv_sec - begin.tv_sec) * 1000 + (end.tv_nsec - begin.tv_nsec) / 1000000;
     assert_true(used_ms < 50);
-    open_world(bed, 1); /* the door opens again */
+    bed_open_world(bed, peers, 1); /* the door opens again */
 }
 
 static void test_trouble__a_load_is_refused_while_the_daemon_ends(void **state)
 {
     struct bed *bed = *state;
     struct loading loading;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     assert_int_equal(load_open(&loading, bed, -1), 0);
     assert_int_equal(peer_begin(&peers[0], 2), 0); /* what the end waits for */
@@ -245,7 +239,7 @@ static void test_trouble__a_full_catalog_refuses_the_save_before_it_begins(void 
     uint64_t step = 0;
     bed->config.limit_checkpoints = 1;
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     assert_int_equal(peer_begin(&peers[0], 2), ERR_BUSY);
     peers_close(peers, 1);
@@ -259,7 +253,7 @@ static void test_trouble__a_full_catalog_refuses_the_save_before_it_begins(void 
 static void test_trouble__a_start_makes_the_names_of_the_newest_durable(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_true(save_step(peers, 1, 1));
     peers_close(peers, 1);
     bed_stop(bed);
@@ -276,7 +270,7 @@ static void test_trouble__a_rank_that_drains_its_own_eventfd_stops_nobody(void *
     struct bed *bed = *state;
     uint64_t one = 1, count;
     struct iovec place = {&count, sizeof count};
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(fcntl(peers[0].event_fd, F_SETFL, 0), 0); /* now a read waits */
     int error = 0;
     for (int i = 0; i < 200 && error == 0; i++) {
@@ -305,7 +299,7 @@ static void test_trouble__an_image_is_lent_to_nobody_while_its_rank_may_copy(voi
     bed->config.pool_bytes = 6 * MIB; /* an image of each rank */
     bed->config.limit_load_wait_ms = 500;
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, RANKS);
+    bed_open_world(bed, peers, RANKS);
     assert_true(save_step(peers, RANKS, 1));
     assert_int_equal(peer_begin(&peers[0], 2), 0);
     assert_int_equal(peer_begin(&peers[1], 2), 0);
@@ -329,7 +323,7 @@ static void test_trouble__a_rank_of_an_older_attempt_cannot_write_into_a_newer_o
     static struct peer newer[RANKS];
     bed->config.pool_bytes = 5 * MIB; /* one image */
     assert_int_equal(bed_start(bed), 0);
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_int_equal(open_attempt(bed, 1), 0);
     assert_int_equal(peers_open(newer, bed, 1), 0);

@@ -45,12 +45,6 @@ static void restart(struct bed *bed, int64_t pool_bytes)
     restart_with(bed, pool_bytes, bed->config.limit_load_wait_ms);
 }
 
-static void open_world(struct bed *bed, uint32_t world_size)
-{
-    assert_int_equal(open_attempt(bed, world_size), 0);
-    assert_int_equal(peers_open(peers, bed, world_size), 0);
-}
-
 /* ---- a rank that keeps the rules ---- */
 
 /* How far the window goes, at least past `at`; 0 when it is not this save's any more. */
@@ -116,15 +110,15 @@ static void test_window__images_are_whole_while_one_of_each_rank_fits(void **sta
 {
     struct bed *bed = *state;
     restart(bed, 6 * MIB);
-    open_world(bed, 2);
+    bed_open_world(bed, peers, 2);
     assert_int_equal(peers[0].image_segments, 3);
     assert_int_equal(peers[1].image_segments, 3);
     restart(bed, 5 * MIB);
-    open_world(bed, 2);
+    bed_open_world(bed, peers, 2);
     assert_int_equal(peers[0].image_segments, 2);
     assert_int_equal(peers[1].image_segments, 2);
     restart(bed, 2 * MIB);
-    open_world(bed, 2);
+    bed_open_world(bed, peers, 2);
     assert_int_equal(peers[0].image_segments, 1);
     assert_int_equal(peers[1].image_segments, 1);
 }
@@ -135,7 +129,7 @@ static void test_window__a_pool_without_a_segment_for_each_rank_is_refused(void 
     restart(bed, 1 * MIB);
     assert_int_equal(open_attempt(bed, 2), 0);
     assert_int_equal(peers_open(peers, bed, 2), ERR_SPACE);
-    open_world(bed, 1); /* fewer ranks do */
+    bed_open_world(bed, peers, 1); /* fewer ranks do */
     assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
 }
 
@@ -144,10 +138,10 @@ static void test_window__a_pool_without_a_segment_for_each_rank_is_refused(void 
 static void test_window__what_is_saved_through_a_window_is_right(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     for (uint64_t step = 1; step <= 3; step++)
         assert_int_equal(save_through(bed, 1, step, NULL), COMMITTED);
-    open_world(bed, 2);
+    bed_open_world(bed, peers, 2);
     for (uint64_t step = 4; step <= 6; step++)
         assert_int_equal(save_through(bed, 2, step, NULL), COMMITTED);
     restart(bed, LARGE_POOL);
@@ -159,7 +153,7 @@ static void test_window__one_segment_suffices(void **state)
 {
     struct bed *bed = *state;
     restart(bed, 1 * MIB);
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peers[0].image_segments, 1);
     assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
     restart(bed, LARGE_POOL);
@@ -169,7 +163,7 @@ static void test_window__one_segment_suffices(void **state)
 static void test_window__nothing_stays_in_memory(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
     Holdfast__V1__ListReply *reply = bed_list(bed);
     assert_int_equal(reply->n_checkpoints, 1);
@@ -182,7 +176,7 @@ static void test_window__it_stands_still_until_the_bytes_before_are_announced(vo
 {
     struct bed *bed = *state;
     struct arena_window window;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_true(await_window(&peers[0], 0) == SMALL_POOL);
     /* All of the window but its first byte of data. */
@@ -198,12 +192,13 @@ static void test_window__it_stands_still_until_the_bytes_before_are_announced(vo
 static void test_window__a_new_attempt_gets_the_window_of_the_one_before(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
     uint64_t attempt = bed->attempt;
     struct peer first = peers[0];
     memset(&peers[0], 0, sizeof peers[0]);
-    open_world(bed, 1); /* a new attempt: the session of the first ends, its window is free */
+    bed_open_world(bed, peers,
+                   1); /* a new attempt: the session of the first ends, its window is free */
     assert_true(bed->attempt > attempt);
     assert_int_equal(save_through(bed, 1, 2, NULL), COMMITTED);
     peer_close(&first);
@@ -213,7 +208,7 @@ static void test_window__a_new_attempt_gets_the_window_of_the_one_before(void **
 
 static void save_one(struct bed *bed)
 {
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
     peers_close(peers, RANKS);
 }
@@ -310,7 +305,7 @@ static void test_window__an_announcement_beyond_it_fails_the_save(void **state)
 {
     struct bed *bed = *state;
     char reason[512];
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     peer_announce(&peers[0], ARENA_ENTRY_RANGE, SMALL_POOL, 4096);
     assert_int_equal(wait_save(bed, 1, reason), FAILED);
@@ -322,7 +317,7 @@ static void test_window__what_the_rank_writes_into_the_page_is_not_believed(void
 {
     struct bed *bed = *state;
     char reason[512];
-    open_world(bed, 1);
+    bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     peers[0].control->window_end = UINT64_MAX;
     peers[0].control->window_save = 999;
@@ -335,7 +330,7 @@ static void test_window__what_the_rank_writes_into_the_page_is_not_believed(void
 static void test_window__who_waits_hears_that_the_save_was_given_up(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, 2);
+    bed_open_world(bed, peers, 2);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     assert_int_equal(peer_begin(&peers[1], 1), 0);
     /* Rank 0 has announced nothing: only news can end its wait. */
@@ -350,14 +345,14 @@ static void test_window__who_waits_hears_that_the_save_was_given_up(void **state
 static void test_window__a_save_that_every_rank_ended_outlives_its_ranks(void **state)
 {
     struct bed *bed = *state;
-    open_world(bed, 2);
+    bed_open_world(bed, peers, 2);
     for (uint32_t i = 0; i < 2; i++)
         assert_int_equal(peer_begin(&peers[i], 1), 0);
     for (uint32_t i = 0; i < 2; i++)
         finish(&peers[i], 1);
     peers_close(peers, 2);
     assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
-    open_world(bed, 1); /* and their windows are free again */
+    bed_open_world(bed, peers, 1); /* and their windows are free again */
     assert_int_equal(save_through(bed, 1, 2, NULL), COMMITTED);
     restart(bed, LARGE_POOL);
     assert_int_equal(load_all(bed, 1, NULL), 0);

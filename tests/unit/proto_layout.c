@@ -6,13 +6,14 @@
  * is made of its tensor and global place, the planned copies build the shards, box_copy builds what
  * a reader wants, and all is compared element by element; the plan of a load is also compared with
  * one that tries every slice on every shard. The seed is printed; SEED= repeats a run.
- * A last part fails every allocation in turn; it is left out under sanitizers, which own the
- * allocator. */
+ * A last part fails every allocation in turn. */
+#define ALLOCATIONS_ONLY
+#include "tests/unit/memory_bed.h"
+
 #include "proto/checksum.h"
 #include "proto/layout.h"
 #include "proto/report.h"
 #include "tests/unit/random.h"
-#include "tests/unit/sanitized.h"
 
 #include <inttypes.h>
 #include <setjmp.h>
@@ -592,52 +593,23 @@ static void test_layout_plan__sixteen_thousand_ranks_take_seconds(void **state)
 
 /* ---- allocation failures ---- */
 
-#if !IS_SANITIZED && defined(__GLIBC__) && !defined(__clang__)
-#define CAN_FAIL_ALLOCATIONS 1
-
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t count, size_t size);
-void *__libc_realloc(void *old, size_t size);
-
-static int64_t allocations_left = INT64_MAX; /* the one that finds 0 fails, once */
-
-static bool is_allocation_refused(void)
-{
-    return allocations_left != INT64_MAX && allocations_left-- == 0;
-}
-
-void *malloc(size_t size)
-{
-    return is_allocation_refused() ? NULL : __libc_malloc(size);
-}
-
-void *calloc(size_t count, size_t size)
-{
-    return is_allocation_refused() ? NULL : __libc_calloc(count, size);
-}
-
-void *realloc(void *old, size_t size)
-{
-    return is_allocation_refused() ? NULL : __libc_realloc(old, size);
-}
-#endif
-
 static void test_layout__every_failed_allocation_is_reported(void **state)
 {
     (void)state;
-#ifdef CAN_FAIL_ALLOCATIONS
     struct world world;
     struct slice wanted;
     uint32_t tensor = 0, failures = 0;
+    bool has_failed = true;
     open_world(&world);
     wanted = want_slice(&world, &tensor);
     wanted.box = whole_box(&wanted.tensor);
-    for (int64_t n = 0;; n++) {
+    for (uint64_t n = 1; has_failed; n++) {
         struct layout_table *table = NULL;
         struct save_item *items = NULL;
         struct load_item *reads = NULL;
         uint32_t count = 0;
-        allocations_left = n;
+        int64_t live = failing.live;
+        memory_arm(0, n, false);
         int error = layout_plan_save(&table, world.list, world.counts, world.num_ranks);
         if (!error)
             error = layout_table_check(table, world.num_ranks);
@@ -645,25 +617,18 @@ static void test_layout__every_failed_allocation_is_reported(void **state)
             error = layout_save_items(&items, &count, table, 0, world.slices[0], world.counts[0]);
         if (!error)
             error = layout_plan_load(&reads, &count, table, &wanted, 1);
-        bool was_refused = allocations_left < 0;
-        allocations_left = INT64_MAX;
-        /* qsort falls back to sorting in place, so a refused allocation need not be an error. */
-        assert_true(error == 0 || (was_refused && error == ERR_MEMORY));
+        memory_disarm();
+        has_failed = failing.has_failed;
+        assert_int_equal(error, has_failed ? ERR_MEMORY : 0);
         failures += error != 0;
         layout_table_free(table);
         free(items);
         free(reads);
-        if (!was_refused)
-            break;
+        assert_int_equal(failing.live, live);
     }
     print_message("# %u failures\n", failures);
     assert_true(failures >= 10);
     close_world(&world);
-#else
-    print_message(
-        "# SKIP the allocator is the sanitizer's, or not to be replaced with this compiler\n");
-    skip();
-#endif
 }
 
 int main(void)
