@@ -116,31 +116,34 @@ static int plan_convert(struct convert *convert)
 /* The axes of a mesh that shards differ by. */
 struct mesh_plan {
     uint32_t replicas, shards;
+    unsigned named; /* a bit per axis that was given */
 };
 
 static int parse_axis(struct mesh_plan *mesh, const char *name, size_t length, uint64_t degree)
 {
-    static const char *const others[] = {"pp", "cp", "tp"};
-    if (length == strlen("dp_shard") && strncmp(name, "dp_shard", length) == 0)
-        mesh->shards = (uint32_t)degree;
-    else if (length == strlen("dp_replicate") && strncmp(name, "dp_replicate", length) == 0)
-        mesh->replicas = (uint32_t)degree;
-    else {
-        for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-            if (length == 2 && strncmp(name, others[i], 2) == 0 && degree == 1)
-                return 0;
-        }
+    static const char *const axes[] = {"dp_shard", "dp_replicate", "pp", "cp", "tp"};
+    size_t axis = 0, count = sizeof axes / sizeof *axes;
+    while (axis < count && (length != strlen(axes[axis]) || strncmp(name, axes[axis], length) != 0))
+        axis++;
+    if (axis == count || (axis > 1 && degree != 1))
         return report_error(ERR_INVALID, "the trainer cuts along dp_shard and dp_replicate",
                             "--mesh: no axis '%.*s' of %llu can be made", (int)length, name,
                             (unsigned long long)degree);
-    }
+    if (mesh->named & (1u << axis))
+        return report_error(ERR_INVALID, "name each axis once",
+                            "--mesh: the axis '%s' was given twice", axes[axis]);
+    mesh->named |= 1u << axis;
+    if (axis == 0)
+        mesh->shards = (uint32_t)degree;
+    else if (axis == 1)
+        mesh->replicas = (uint32_t)degree;
     return 0;
 }
 
 /* "dp_shard=4" or "dp_replicate=2,dp_shard=4". */
 static int parse_mesh(struct mesh_plan *out, const struct cli *cli)
 {
-    *out = (struct mesh_plan){1, cli->shards > 0 ? (uint32_t)cli->shards : 1};
+    *out = (struct mesh_plan){1, cli->shards > 0 ? (uint32_t)cli->shards : 1, 0};
     for (const char *at = cli->mesh; *at != '\0';) {
         size_t length = strcspn(at, "=,");
         char *end = NULL;
