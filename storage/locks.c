@@ -14,7 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LOCK_NAME ".holdfast.lock"
 #define FORMAT_LINE "format 1\n"
 
 int local_lock_file(int fd)
@@ -56,7 +55,7 @@ static int check_format(int fd)
 {
     char text[64] = "";
     if (pread(fd, text, sizeof(text) - 1, 0) < 0)
-        return local_fail("could not read the lock file", LOCK_NAME);
+        return local_fail("could not read the lock file", STORAGE_LOCK_NAME);
     const char *line = strstr(text, "format ");
     if (line == NULL || strncmp(line, FORMAT_LINE, strlen(FORMAT_LINE)) == 0)
         return 0;
@@ -72,17 +71,17 @@ int local_lock(struct storage *storage)
     int error = local_refuse_read_only(local);
     if (error != 0)
         return error;
-    int fd = local_open_beneath(local->root_fd, LOCK_NAME, O_RDWR | O_CREAT | O_EXCL);
+    int fd = local_open_beneath(local->root_fd, STORAGE_LOCK_NAME, O_RDWR | O_CREAT | O_EXCL);
     if (fd < 0 && errno == EEXIST)
-        fd = local_open_beneath(local->root_fd, LOCK_NAME, O_RDWR);
+        fd = local_open_beneath(local->root_fd, STORAGE_LOCK_NAME, O_RDWR);
     if (fd < 0)
-        return local_fail("could not open the lock file", LOCK_NAME);
+        return local_fail("could not open the lock file", STORAGE_LOCK_NAME);
     if (local_lock_file(fd) == 0)
         error = check_format(fd);
     else if (errno == EAGAIN || errno == EACCES)
         error = report_holder(fd);
     else
-        error = local_fail("could not lock the store", LOCK_NAME);
+        error = local_fail("could not lock the store", STORAGE_LOCK_NAME);
     if (error != 0) {
         close(fd);
         return error;
@@ -155,7 +154,7 @@ void local_release(struct storage *storage, struct storage_hold *hold)
 
 int local_find_holder(struct storage *storage, const char *key)
 {
-    const char *name = key != NULL ? key : LOCK_NAME;
+    const char *name = key != NULL ? key : STORAGE_LOCK_NAME;
     int found = look_for_lock(local_of(storage)->root_fd, name);
     if (found < 0)
         return local_fail("could not look for the holder of an object", name);

@@ -35,7 +35,8 @@
 #include <sys/uio.h>
 
 #define STORAGE_KEY_MAX 512
-#define STORAGE_ALIGN 4096u /* of offsets, sizes and buffers of requests */
+#define STORAGE_ALIGN 4096u                /* of offsets, sizes and buffers of requests */
+#define STORAGE_LOCK_NAME ".holdfast.lock" /* of `local`, in the root from the first writer on */
 
 /* prefix/name; the name alone where the prefix is "". False: longer than any key. */
 bool storage_join(char out[STORAGE_KEY_MAX + 1], const char *prefix, const char *name);

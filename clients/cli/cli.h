@@ -169,7 +169,9 @@ struct catalog {
     struct catalog_entry *entries; /* by run; newest first */
     uint32_t count, room;
 };
-int store_open(struct storage **out, const struct cli *cli); /* for reading */
+/* For reading. ERR_NOT_FOUND: there is no such directory, or it is no store. */
+int store_open(struct storage **out, const struct cli *cli);
+/* Likewise: no directory becomes a store by it. */
 int store_open_writable(struct storage **out, const struct cli *cli);
 /* For the only one that writes. ERR_BUSY: `option` names the ckptd that may do the work. */
 int store_lock(struct storage *store, const char *option);

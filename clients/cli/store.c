@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define CATALOG_MAX (1u << 20)
@@ -29,16 +30,81 @@
 const struct storage_group_kind store_checkpoint_kind = {
     .marker = MANIFEST_NAME, .is_ours = shard_is_file_name, .is_group = retain_is_checkpoint};
 
+/* ---- a store, or another directory ---- */
+
+struct search {
+    struct storage *storage;
+    bool is_run;   /* what was looked through last */
+    bool is_store; /* a run was found */
+    struct failure failure;
+};
+
+/* A run has checkpoints, or at least attempts. */
+static int visit_part(void *user, const struct storage_entry *entry)
+{
+    struct search *search = user;
+    search->is_run = search->is_run || (entry->is_dir && (strcmp(entry->name, "attempts") == 0 ||
+                                                          retain_is_checkpoint(entry->name)));
+    return 0;
+}
+
+/* What cannot be looked into keeps nobody from finding a run beside it. */
+static int visit_top(void *user, const struct storage_entry *entry)
+{
+    struct search *search = user;
+    if (!entry->is_dir || !shard_run_is_valid(entry->name) || search->is_store)
+        return 0;
+    search->is_run = false;
+    failure_keep(&search->failure, storage_list(search->storage, entry->name, visit_part, search));
+    search->is_store = search->is_run;
+    return 0;
+}
+
+static bool has_lock_file(const char *path)
+{
+    char name[sizeof((struct cli *)0)->store + sizeof STORAGE_LOCK_NAME + 1];
+    struct stat status;
+    snprintf(name, sizeof name, "%s/%s", path, STORAGE_LOCK_NAME);
+    return lstat(name, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+/* Whoever writes into a store leaves its lock file. A copy may be without: then its runs tell. */
+static int check_is_store(struct storage *storage, const char *path)
+{
+    struct search search = {.storage = storage};
+    if (has_lock_file(path))
+        return 0;
+    int error = storage_list(storage, "", visit_top, &search);
+    if (error != 0 || search.is_store)
+        return error;
+    ERR_TRY(failure_report(&search.failure));
+    search.is_run = false;
+    ERR_TRY(storage_list(storage, "", visit_part, &search));
+    return report_error(ERR_NOT_FOUND,
+                        search.is_run ? "it is a run of one: name the directory above it"
+                                      : "name the directory that ckptd has as its store",
+                        "%s is not a Holdfast store", path);
+}
+
 int store_open(struct storage **out, const struct cli *cli)
 {
     static const struct storage_options options = {.read_only = true};
     if (cli->store[0] == '\0')
         return report_error(ERR_INVALID, "add --store DIR", "no store was named");
-    return storage_open(out, &storage_local, cli->store, &options);
+    ERR_TRY(storage_open(out, &storage_local, cli->store, &options));
+    int error = check_is_store(*out, cli->store);
+    if (error != 0) {
+        storage_close(*out);
+        *out = NULL;
+    }
+    return error;
 }
 
 int store_open_writable(struct storage **out, const struct cli *cli)
 {
+    ERR_TRY(store_open(out, cli));
+    storage_close(*out);
+    *out = NULL;
     return storage_open(out, &storage_local, cli->store,
                         &(struct storage_options){.is_quiet = true});
 }

@@ -49,6 +49,37 @@ def names(world):
     test("none of them left an output", not os.path.exists(world.folder + "/out"))
 
 
+def no_stores(world):
+    """A directory that is none, which no command turns into one."""
+    plain, copy, empty, new = (os.path.join(world.folder, name)
+                               for name in ("plain", "bare", "empty", "new"))
+    os.makedirs(os.path.join(plain, "letters", "step-by-step"))
+    run, one = world.run, f"{world.run}@1-a1"
+    for words in (["list"], ["list", run], ["show", run], ["verify", run], ["du"], ["gc"],
+                  ["gc", "--dry-run"], ["prune", run, "--keep-last", "9"], ["pin", run],
+                  ["unpin", one], ["verify", run, "--release"], ["diff", one, run],
+                  ["export", run, "--output", new], ["convert", run, "--output", new, "--dtype",
+                                                     "bf16"]):
+        refused(world, f"of a directory that is no store {' '.join(words[:1])} says that", 66,
+                f"{plain} is not a Holdfast store", *words, "--store", plain)
+    refused(world, "nor is one made where none is", 66, "No such file", "gc", "--store", new)
+    refused(world, "of a run's directory it says whose it is", 66, "name the directory above",
+            "list", "--store", os.path.join(world.store, run))
+    test("and nothing was left there", os.listdir(plain) == ["letters"] and
+         not os.path.exists(new) and ".holdfast.lock" not in os.listdir(
+             os.path.join(world.store, run)), os.listdir(plain))
+    shutil.copytree(world.store, copy)
+    os.remove(os.path.join(copy, ".holdfast.lock"))
+    code, out, err = world.cli("list", "--store", copy)
+    test("a copy without the lock file is a store", (code, out) ==
+         world.cli("list", "--store", world.store)[:2] and
+         ".holdfast.lock" not in os.listdir(copy), (out, err))
+    os.mkdir(empty)
+    shutil.copy(os.path.join(world.store, ".holdfast.lock"), empty)
+    test("and so is one without a run", [world.cli(command, "--store", empty)[:2] for command in
+         ("list", "gc")] == [(0, "no checkpoints\n"), (0, "0 files, 0 B removed\n")])
+
+
 def outputs(world):
     def export(path, *more):
         return world.cli("export", world.run, "--store", world.store, "--output", path, *more)
@@ -171,6 +202,7 @@ def main():
         world.start()
         world.save([1, 2, 3])
         names(world)
+        no_stores(world)
         outputs(world)
         damage(world)
         pinned(world)
