@@ -200,8 +200,10 @@ int catalog_new(struct checkpoint **out, struct run *run)
 
 void catalog_drop(struct checkpoint *checkpoint)
 {
-    if (checkpoint)
-        manifest_free(checkpoint->manifest);
+    if (!checkpoint)
+        return;
+    manifest_free(checkpoint->manifest);
+    free(checkpoint->pin_note);
     free(checkpoint);
 }
 
@@ -366,6 +368,7 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->durability = checkpoint->damaged ? "damaged" : "local";
     out->in_memory = catalog_in_memory(checkpoint);
     out->pinned = checkpoint->pinned;
+    out->pin_note = checkpoint->pin_note ? checkpoint->pin_note : "";
     out->damage = checkpoint->damage;
 }
 
@@ -644,17 +647,6 @@ static int scan_attempts(struct scan *scan)
     return error;
 }
 
-static int visit_pin(void *user, const struct storage_entry *entry)
-{
-    const struct scan *scan = user;
-    uint64_t step, attempt;
-    struct checkpoint *checkpoint =
-        retain_parse(entry->name, &step, &attempt) ? catalog_find(scan->run, step, attempt) : NULL;
-    if (checkpoint)
-        checkpoint->pinned = true;
-    return 0;
-}
-
 /* What was found damaged before this start stays so until a person has looked (ckpt-cli verify
  * --release); its note's name says so, also when nobody can read why. */
 static int keep_quarantined(struct checkpoint *checkpoint)
@@ -724,8 +716,7 @@ static int read_run(struct scan *scan)
             run->newest_attempt = c->summary.attempt;
     commit_init(&run->machine, run->newest_attempt);
     if (error == 0)
-        error =
-            storage_groups_noted(scan->service->storage, STORAGE_PIN, run->name, visit_pin, scan);
+        error = retain_read_pins(run);
     if (error == 0)
         error = read_quarantine(scan);
     if (error == 0)

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #define RUN_NAME_MAX 100 /* bytes; longer names are refused */
+#define PIN_NOTE_MAX 256 /* with its NUL; what is longer is cut */
 
 struct service;
 struct run;
@@ -39,6 +40,7 @@ struct checkpoint {
     uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
     uint32_t leases;  /* loads, their opening, and passes for them */
     bool is_scrubbed; /* the scrub is reading it */
+    char *pin_note;   /* as last seen with the pin, owned; NULL: none */
 };
 /* Nothing may remove it now. */
 static inline bool catalog_in_use(const struct checkpoint *checkpoint)

@@ -26,7 +26,8 @@
 _Static_assert(LIST_PAGE_MAX *LIST_ENTRY_BYTES_MAX < RPC_MESSAGE_BYTES_MAX, "a page is one reply");
 #define LIST_UNREADABLE_MAX 256u /* runs that could not be read, in a list; Status has all */
 
-#define LIST_DAMAGED_BYTES_MAX (LIST_ENTRY_BYTES_MAX + sizeof((struct checkpoint *)0)->damage + 16u)
+#define LIST_DAMAGED_BYTES_MAX \
+    (LIST_ENTRY_BYTES_MAX + sizeof((struct checkpoint *)0)->damage + PIN_NOTE_MAX + 16u)
 
 /* ---- small things that all use ---- */
 
@@ -88,7 +89,7 @@ static void do_hello(struct service *service, struct rpc_call *call,
 struct page {
     Holdfast__V1__CheckpointSummary *summaries, **pointers;
     uint32_t count;
-    size_t room; /* bytes of the answer; damage has a text that makes its entry longer */
+    size_t room; /* bytes of the answer; damage and a pin have a text that makes entries longer */
     char next[STORAGE_KEY_MAX];
 };
 
@@ -150,7 +151,8 @@ static int fill_page(struct page *page, struct run *run, struct checkpoint *chec
             continue;
         }
         catalog_summary(add_entry(page), checkpoint);
-        page->room -= LIST_ENTRY_BYTES_MAX + strlen(checkpoint->damage);
+        page->room -= LIST_ENTRY_BYTES_MAX + strlen(checkpoint->damage) +
+                      (checkpoint->pin_note ? strlen(checkpoint->pin_note) : 0);
         last = checkpoint;
         checkpoint = checkpoint->next;
     }
@@ -191,9 +193,13 @@ static void do_list(struct service *service, struct rpc_call *call,
 
 struct showing {
     struct service *service;
+    Holdfast__V1__SkippedCheckpoint skipped[RPC_SKIPPED_MAX], *pointers[RPC_SKIPPED_MAX];
+    uint32_t num_skipped;
     struct rpc_call *call;
-    char key[STORAGE_KEY_MAX + 1];
+    char key[STORAGE_KEY_MAX + 1], prefix[STORAGE_KEY_MAX + 1];
     const char *durability; /* static */
+    char pin_note[PIN_NOTE_MAX];
+    bool is_pinned;
     char damage[sizeof((struct checkpoint *)0)->damage];
     void *text;
     struct fault fault;
@@ -203,11 +209,26 @@ struct showing {
 static void work_show(struct job *job)
 {
     struct showing *showing = CONTAINER_OF(job, struct showing, job);
+    struct storage *storage = showing->service->storage;
     size_t bytes = 0;
-    int error = storage_fetch_all(showing->service->storage, showing->key, MANIFEST_BYTES_MAX,
-                                  &showing->text, &bytes);
+    int error =
+        storage_fetch_all(storage, showing->key, MANIFEST_BYTES_MAX, &showing->text, &bytes);
+    if (error == 0) {
+        error = storage_group_find_note(storage, STORAGE_PIN, showing->prefix, showing->pin_note,
+                                        sizeof showing->pin_note);
+        showing->is_pinned = error == 0;
+        error = error == ERR_NOT_FOUND ? 0 : error;
+    }
     if (error != 0)
         fault_take(&showing->fault, error);
+}
+
+static void free_showing(struct showing *showing)
+{
+    for (uint32_t i = 0; i < showing->num_skipped; i++)
+        free(showing->skipped[i].damage);
+    free(showing->text);
+    free(showing);
 }
 
 static void shown(struct event *event)
@@ -217,31 +238,68 @@ static void shown(struct event *event)
     reply.manifest_json = showing->text;
     reply.durability = (char *)(uintptr_t)showing->durability;
     reply.damage = showing->damage;
+    reply.pinned = showing->is_pinned;
+    reply.pin_note = showing->pin_note;
+    reply.skipped = showing->pointers;
+    reply.n_skipped = showing->num_skipped;
     if (showing->fault.code == 0)
         rpc_call_reply(showing->call, &reply.base);
     else
         rpc_call_fail(showing->call, fault_raise(&showing->fault));
-    free(showing->text);
-    free(showing);
+    free_showing(showing);
 }
 
-static int find_shown(struct checkpoint **out, struct service *service,
+/* Its text is copied: it may be gone by the time of the answer. */
+static int skip_damaged(struct showing *showing, const struct checkpoint *checkpoint)
+{
+    if (showing->num_skipped == RPC_SKIPPED_MAX)
+        return 0;
+    Holdfast__V1__SkippedCheckpoint *skipped = &showing->skipped[showing->num_skipped];
+    holdfast__v1__skipped_checkpoint__init(skipped);
+    skipped->step = checkpoint->summary.step;
+    skipped->attempt = checkpoint->summary.attempt;
+    skipped->damage = strdup(checkpoint->damage);
+    if (!skipped->damage)
+        return report_error(ERR_MEMORY, NULL, "no memory to show a manifest");
+    showing->pointers[showing->num_skipped++] = skipped;
+    return 0;
+}
+
+/* In the words of ckpt-cli on a directory. */
+static int report_none(const struct run *run, const Holdfast__V1__ShowRequest *request,
+                       bool any_damaged)
+{
+    char step[32] = "";
+    if (request->step < 0 && !request->attempt && any_damaged)
+        return report_error(ERR_CORRUPT, "name a step to look at it all the same",
+                            "every checkpoint of run '%s' is damaged", run->name);
+    if (request->step >= 0)
+        snprintf(step, sizeof step, " of step %lld", (long long)request->step);
+    return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`", "run '%s' has no checkpoint%s%s",
+                        run->name, step, request->attempt ? " by that attempt" : "");
+}
+
+static int find_shown(struct showing *showing, struct checkpoint **out, struct service *service,
                       const Holdfast__V1__ShowRequest *request)
 {
     struct run *run;
     int error = run_find(&run, service, request->run, false);
     if (error != 0)
         return error;
-    struct checkpoint *found = run->checkpoints;
-    while (found && ((request->step >= 0 && found->summary.step != (uint64_t)request->step) ||
-                     (request->step < 0 && found->damaged) ||
-                     (request->attempt && found->summary.attempt != request->attempt)))
-        found = found->next;
-    if (!found)
-        return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "run %s has no such checkpoint",
-                            run->name);
+    struct checkpoint *found = NULL;
+    for (struct checkpoint *c = run->checkpoints; c && !found && error == 0; c = c->next) {
+        if ((request->step >= 0 && c->summary.step != (uint64_t)request->step) ||
+            (request->attempt && c->summary.attempt != request->attempt))
+            continue;
+        if (request->step < 0 && c->damaged)
+            error = skip_damaged(showing, c);
+        else
+            found = c;
+    }
     *out = found;
-    return 0;
+    if (error == 0 && !found)
+        error = report_none(run, request, showing->num_skipped > 0);
+    return error;
 }
 
 static void do_show(struct service *service, struct rpc_call *call,
@@ -252,11 +310,15 @@ static void do_show(struct service *service, struct rpc_call *call,
     struct showing *showing = calloc(1, sizeof *showing);
     int error = showing ? 0 : report_error(ERR_MEMORY, NULL, "no memory to show a manifest");
     if (error == 0)
-        error = find_shown(&checkpoint, service, request);
+        error = find_shown(showing, &checkpoint, service, request);
     if (error == 0)
         error = manifest_key(showing->key, sizeof showing->key, &checkpoint->summary);
+    if (error == 0)
+        error = shard_dir_key(showing->prefix, sizeof showing->prefix, checkpoint->run->name,
+                              checkpoint->summary.step, checkpoint->summary.attempt);
     if (error != 0) {
-        free(showing);
+        if (showing)
+            free_showing(showing);
         rpc_call_fail(call, error);
         return;
     }

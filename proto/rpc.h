@@ -20,6 +20,7 @@
 
 #define RPC_MESSAGE_BYTES_MAX (4u << 20)
 #define RPC_PROTOCOL 2u
+#define RPC_SKIPPED_MAX 64u /* of ShowReply */
 
 struct rpc_call; /* one call on the server */
 

@@ -403,7 +403,8 @@ static int list_again(const struct admission *admission)
         return 0;
     if (!catalog_take_out(checkpoint))
         return report_error(ERR_BUSY, "try again", "a load that had begun before is still open");
-    *checkpoint = (struct checkpoint){.run = checkpoint->run, .pinned = checkpoint->pinned};
+    *checkpoint = (struct checkpoint){
+        .run = checkpoint->run, .pinned = checkpoint->pinned, .pin_note = checkpoint->pin_note};
     catalog_enter(checkpoint, summary);
     log_info("catalog", "run %s, step %llu, attempt %llu is out of quarantine",
              admission->run->name, (unsigned long long)summary->step,

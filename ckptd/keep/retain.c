@@ -29,6 +29,7 @@ struct candidate {
     struct checkpoint *checkpoint; /* while it is out of the catalog: it goes */
     struct fault fault;            /* why it could not be removed */
     bool is_gone;
+    char *pin_note; /* NULL: none */
 };
 
 struct pruning {
@@ -49,11 +50,59 @@ static void free_pruning(struct pruning *pruning)
 {
     if (pruning->run)
         pruning->run->pruning = NULL;
-    for (uint32_t i = 0; pruning->candidates && i < pruning->count; i++)
+    for (uint32_t i = 0; pruning->candidates && i < pruning->count; i++) {
         catalog_drop(pruning->candidates[i].checkpoint);
+        free(pruning->candidates[i].pin_note);
+    }
     free(pruning->items);
     free(pruning->candidates);
     free(pruning);
+}
+
+/* ---- what pins say ---- */
+
+/* NULL: nothing, or nobody can read it, and the pin holds all the same. ERR_MEMORY. */
+static int read_note(char **out, const struct run *run, uint64_t step, uint64_t attempt)
+{
+    char prefix[STORAGE_KEY_MAX], text[PIN_NOTE_MAX];
+    *out = NULL;
+    int error = shard_dir_key(prefix, sizeof prefix, run->name, step, attempt);
+    if (error == 0)
+        error =
+            storage_group_find_note(run->service->storage, STORAGE_PIN, prefix, text, sizeof text);
+    if (error != 0 || !text[0])
+        return error == ERR_MEMORY ? error : 0;
+    *out = strdup(text);
+    return *out ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the note of a pin");
+}
+
+/* Takes the note. */
+static void set_pin(struct checkpoint *checkpoint, bool is_pinned, char *note)
+{
+    free(checkpoint->pin_note);
+    checkpoint->pinned = is_pinned;
+    checkpoint->pin_note = note;
+}
+
+static int visit_pin_at_start(void *user, const struct storage_entry *entry)
+{
+    struct run *run = user;
+    uint64_t step, attempt;
+    char *note;
+    struct checkpoint *checkpoint =
+        retain_parse(entry->name, &step, &attempt) ? catalog_find(run, step, attempt) : NULL;
+    if (!checkpoint)
+        return 0;
+    int error = read_note(&note, run, step, attempt);
+    if (error == 0)
+        set_pin(checkpoint, true, note);
+    return error;
+}
+
+int retain_read_pins(struct run *run)
+{
+    return storage_groups_noted(run->service->storage, STORAGE_PIN, run->name, visit_pin_at_start,
+                                run);
 }
 
 /* ---- the plan, on a worker ---- */
@@ -72,10 +121,13 @@ static struct retain_item *item_of(struct pruning *pruning, const struct storage
 
 static int visit_pin(void *user, const struct storage_entry *entry)
 {
-    struct retain_item *item = item_of(user, entry);
-    if (item)
-        item->is_pinned = true;
-    return 0;
+    struct pruning *pruning = user;
+    struct retain_item *item = item_of(pruning, entry);
+    if (!item)
+        return 0;
+    item->is_pinned = true;
+    return read_note(&pruning->candidates[item - pruning->items].pin_note, pruning->run, item->step,
+                     item->attempt);
 }
 
 static int visit_lease(void *user, const struct storage_entry *entry)
@@ -274,18 +326,21 @@ static bool choose(struct pruning *pruning)
 
 /* What the plan has learned about pins. Both are newest first; saves since then have come in front.
  */
-static void note_pins(const struct pruning *pruning)
+static void note_pins(struct pruning *pruning)
 {
     struct checkpoint *checkpoint = pruning->run->checkpoints;
     for (uint32_t i = 0; i < pruning->count; i++) {
         const struct retain_item *item = &pruning->items[i];
+        struct candidate *candidate = &pruning->candidates[i];
         while (checkpoint && (checkpoint->summary.attempt > item->attempt ||
                               (checkpoint->summary.attempt == item->attempt &&
                                checkpoint->summary.step > item->step)))
             checkpoint = checkpoint->next;
         if (checkpoint && checkpoint->summary.attempt == item->attempt &&
-            checkpoint->summary.step == item->step)
-            checkpoint->pinned = item->is_pinned;
+            checkpoint->summary.step == item->step) {
+            set_pin(checkpoint, item->is_pinned, candidate->pin_note);
+            candidate->pin_note = NULL;
+        }
     }
 }
 
@@ -450,7 +505,7 @@ struct pinning {
     struct run *run;
     uint64_t step, attempt;
     bool is_unpin;
-    char note[256];
+    char note[PIN_NOTE_MAX]; /* of one that was there before: what it says */
     char prefix[STORAGE_KEY_MAX];
     struct fault fault;
     struct job job;
@@ -463,8 +518,12 @@ static void work_pin(struct job *job)
     int error = pinning->is_unpin
                     ? storage_group_unnote(storage, STORAGE_PIN, pinning->prefix)
                     : storage_group_note(storage, STORAGE_PIN, pinning->prefix, pinning->note);
-    if (error != 0)
-        fault_take(&pinning->fault, error);
+    if (error == 0)
+        return;
+    fault_take(&pinning->fault, error);
+    if (error == ERR_EXISTS)
+        storage_group_find_note(storage, STORAGE_PIN, pinning->prefix, pinning->note,
+                                sizeof pinning->note);
 }
 
 static void pinned(struct event *event)
@@ -474,7 +533,8 @@ static void pinned(struct event *event)
     struct checkpoint *checkpoint = catalog_find(pinning->run, pinning->step, pinning->attempt);
     bool is_done = pinning->fault.code == 0 || pinning->fault.code == ERR_EXISTS;
     if (checkpoint && is_done)
-        checkpoint->pinned = !pinning->is_unpin;
+        set_pin(checkpoint, !pinning->is_unpin,
+                !pinning->is_unpin && pinning->note[0] ? strdup(pinning->note) : NULL);
     if (pinning->fault.code == 0)
         log_info("retain", "run %s: %s step %llu, attempt %llu%s%s", pinning->run->name,
                  pinning->is_unpin ? "unpinned" : "pinned", (unsigned long long)pinning->step,
@@ -497,10 +557,9 @@ static int find_pinned(struct pinning *pinning, const Holdfast__V1__PinRequest *
     pinning->attempt = request->attempt;
     /* A pin outlives what it names: it may be taken away all the same. */
     if (!request->unpin && !catalog_find(run, request->step, request->attempt))
-        return report_error(ERR_NOT_FOUND, "see ckpt-cli list",
-                            "run %s has no checkpoint of step %llu, attempt %llu", run->name,
-                            (unsigned long long)request->step,
-                            (unsigned long long)request->attempt);
+        return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
+                            "run '%s' has no checkpoint of step %llu by that attempt", run->name,
+                            (unsigned long long)request->step);
     return shard_dir_key(pinning->prefix, sizeof pinning->prefix, run->name, request->step,
                          request->attempt);
 }

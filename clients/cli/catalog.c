@@ -12,9 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define PIN_NOTE_COLUMNS 40u /* of a list */
+
 /* One line of a list, from either side. */
 struct row {
-    const char *run, *nonce, *time, *durability, *damage;
+    const char *run, *nonce, *time, *durability, *damage, *pin_note;
     uint64_t step, attempt, bytes;
     uint32_t world_size;
     bool in_memory, is_pinned;
@@ -41,8 +43,24 @@ static void print_row_json(const struct row *row, bool is_first)
     text_json(stdout, row->time);
     printf(", \"durability\": ");
     text_json(stdout, row->durability);
-    printf(", \"in_memory\": %s, \"pinned\": %s}", row->in_memory ? "true" : "false",
+    printf(", \"in_memory\": %s, \"pinned\": %s", row->in_memory ? "true" : "false",
            row->is_pinned ? "true" : "false");
+    if (row->is_pinned) {
+        printf(", \"pin_note\": ");
+        text_json(stdout, row->pin_note);
+    }
+    printf("}");
+}
+
+/* ", pinned (best so far)"; of a long note the beginning, show tells all of it. */
+static void print_pin(const struct row *row)
+{
+    char note[PIN_NOTE_COLUMNS + 1];
+    bool is_cut = strlen(row->pin_note) > PIN_NOTE_COLUMNS;
+    if (row->is_pinned && row->pin_note[0] != '\0')
+        printf(", pinned (%s%s)", text_safe(note, sizeof note, row->pin_note), is_cut ? "..." : "");
+    else if (row->is_pinned)
+        printf(", pinned");
 }
 
 static void print_row_text(const struct row *row, bool is_first)
@@ -57,12 +75,15 @@ static void print_row_text(const struct row *row, bool is_first)
                  (unsigned long long)row->attempt);
     text_safe(safe, sizeof safe, name);
     text_safe(text, sizeof text, row->damage[0] != '\0' ? row->damage : row->durability);
-    if (row->damage[0] != '\0')
+    if (row->damage[0] != '\0') {
         printf("%-32s DAMAGED: %s\n", safe, text);
-    else
-        printf("%-32s %6u  %11s  %-20s  %s%s%s\n", safe, row->world_size,
-               text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time),
-               text, row->in_memory ? ", in memory" : "", row->is_pinned ? ", pinned" : "");
+        return;
+    }
+    printf("%-32s %6u  %11s  %-20s  %s%s", safe, row->world_size,
+           text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time), text,
+           row->in_memory ? ", in memory" : "");
+    print_pin(row);
+    printf("\n");
 }
 
 /* RUN and RUN@STEP-aATTEMPT, each if it begins as what was typed. */
@@ -100,13 +121,19 @@ static void print_rows_end(const struct cli *cli, size_t count)
         printf("no checkpoints\n");
 }
 
-static int is_pinned(bool *out, struct storage *store, const struct manifest_summary *summary)
+struct pin {
+    bool is_there;
+    char note[256];
+};
+
+static int read_pin(struct pin *out, struct storage *store, const struct manifest_summary *summary)
 {
     char prefix[STORAGE_KEY_MAX];
+    out->note[0] = '\0';
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
     if (error == 0)
-        error = storage_group_find_note(store, STORAGE_PIN, prefix, NULL, 0);
-    *out = error == 0;
+        error = storage_group_find_note(store, STORAGE_PIN, prefix, out->note, sizeof out->note);
+    out->is_there = error == 0;
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
@@ -123,8 +150,8 @@ static int list_store(const struct cli *cli)
         print_rows_begin(cli);
     for (uint32_t i = 0; i < catalog.count && error == 0; i++) {
         const struct manifest_summary *from = &catalog.entries[i].summary;
-        bool has_pin = false;
-        error = is_pinned(&has_pin, store, from);
+        struct pin pin;
+        error = read_pin(&pin, store, from);
         const struct row row = {.run = from->run,
                                 .nonce = from->nonce,
                                 .time = from->time,
@@ -134,7 +161,8 @@ static int list_store(const struct cli *cli)
                                 .attempt = from->attempt,
                                 .bytes = from->bytes,
                                 .world_size = from->world_size,
-                                .is_pinned = has_pin};
+                                .is_pinned = pin.is_there,
+                                .pin_note = pin.note};
         if (error == 0)
             print_row(cli, &row, i == 0);
     }
@@ -160,7 +188,8 @@ static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *pag
                                 .bytes = from->bytes,
                                 .world_size = from->world_size,
                                 .in_memory = from->in_memory,
-                                .is_pinned = from->pinned};
+                                .is_pinned = from->pinned,
+                                .pin_note = from->pin_note};
         print_row(cli, &row, is_first && i == 0);
     }
 }
@@ -257,6 +286,10 @@ struct shown {
     const char *text; /* the manifest's */
     size_t bytes;
     const char *durability, *damage; /* as of list */
+    const struct skipped *skipped;
+    size_t num_skipped;
+    bool is_pinned;
+    const char *pin_note;
 };
 
 static int print_manifest(const struct shown *shown, const struct lineage *lineage)
@@ -272,6 +305,9 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
            text_count(summary->shards, "shard").text);
     printf("%-12s %u\n", "ranks", summary->world_size);
     printf("%-12s %s\n", "durability", text_safe(text, sizeof text, shown->durability));
+    if (shown->is_pinned)
+        printf("%-12s yes%s%s\n", "pinned", shown->pin_note[0] != '\0' ? ": " : "",
+               text_safe(text, sizeof text, shown->pin_note));
     lineage_print(lineage);
     if (manifest->converted_from[0] != '\0')
         printf("%-12s nonce %s\n", "made from",
@@ -307,6 +343,28 @@ static int print_document(const json_t *root)
     return error;
 }
 
+/* Of what is no UTF-8 the printable part. */
+static json_t *note_json(const char *note)
+{
+    char safe[256];
+    json_t *text = json_string(note);
+    return text != NULL ? text : json_string(text_safe(safe, sizeof safe, note));
+}
+
+/* An array as of list, of the same run. */
+static json_t *skipped_json(const struct shown *shown)
+{
+    char safe[512];
+    json_t *list = json_array();
+    for (size_t i = 0; i < shown->num_skipped; i++) {
+        const struct skipped *skipped = &shown->skipped[i];
+        json_array_append_new(list, json_pack("{sI sI ss}", "step", (json_int_t)skipped->step,
+                                              "attempt", (json_int_t)skipped->attempt, "damage",
+                                              text_safe(safe, sizeof safe, skipped->damage)));
+    }
+    return list;
+}
+
 static int add_state(json_t *root, const struct shown *shown)
 {
     char safe[512];
@@ -316,6 +374,11 @@ static int add_state(json_t *root, const struct shown *shown)
     if (shown->damage[0] != '\0')
         json_object_set_new(root, "damage",
                             json_string(text_safe(safe, sizeof safe, shown->damage)));
+    json_object_set_new(root, "pinned", json_boolean(shown->is_pinned));
+    if (shown->is_pinned)
+        json_object_set_new(root, "pin_note", note_json(shown->pin_note));
+    if (shown->num_skipped > 0)
+        json_object_set_new(root, "skipped", skipped_json(shown));
     return json_end() ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the checkpoint's state");
 }
 
@@ -362,15 +425,22 @@ static int show_store(const struct cli *cli)
 {
     struct storage *store = NULL;
     struct checkpoint checkpoint = {0};
+    struct pin pin = {0};
     int error = store_open(&store, cli);
     if (error == 0)
         error = checkpoint_open(&checkpoint, store, cli->args[0]);
+    if (error == 0)
+        error = read_pin(&pin, store, &checkpoint.manifest->summary);
     const struct shown shown = {.manifest = checkpoint.manifest,
                                 .text = checkpoint.text,
                                 .bytes = checkpoint.text_bytes,
                                 .durability =
                                     checkpoint.quarantine[0] != '\0' ? CLI_DAMAGED : CLI_STORED,
-                                .damage = checkpoint.quarantine};
+                                .damage = checkpoint.quarantine,
+                                .skipped = checkpoint.skipped,
+                                .num_skipped = checkpoint.num_skipped,
+                                .is_pinned = pin.is_there,
+                                .pin_note = pin.note};
     if (error == 0)
         error = print_shown(cli, &shown, read_stored, store);
     if (checkpoint.store != NULL)
@@ -392,11 +462,25 @@ static int read_served(void *user, struct manifest **out, const struct selection
     return error;
 }
 
+static int take_skipped(struct skipped **out, const Holdfast__V1__ShowReply *reply)
+{
+    *out = calloc(reply->n_skipped + 1, sizeof **out);
+    if (*out == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for what was passed over");
+    for (size_t i = 0; i < reply->n_skipped; i++) {
+        const Holdfast__V1__SkippedCheckpoint *from = reply->skipped[i];
+        (*out)[i] = (struct skipped){.step = from->step, .attempt = from->attempt};
+        snprintf((*out)[i].damage, sizeof(*out)[i].damage, "%s", from->damage);
+    }
+    return 0;
+}
+
 static int show_server(const struct cli *cli)
 {
     ProtobufCMessage *answer = NULL;
     struct selection selection;
     struct manifest *manifest = NULL;
+    struct skipped *skipped = NULL;
     int error = selection_parse(&selection, cli->args[0]);
     if (error == 0)
         error = server_show(&answer, cli, &selection);
@@ -405,13 +489,20 @@ static int show_server(const struct cli *cli)
     const Holdfast__V1__ShowReply *reply = (const Holdfast__V1__ShowReply *)answer;
     size_t bytes = strlen(reply->manifest_json);
     error = manifest_read(&manifest, reply->manifest_json, bytes);
+    if (error == 0)
+        error = take_skipped(&skipped, reply);
     const struct shown shown = {.manifest = manifest,
                                 .text = reply->manifest_json,
                                 .bytes = bytes,
                                 .durability = reply->durability,
-                                .damage = reply->damage};
+                                .damage = reply->damage,
+                                .skipped = skipped,
+                                .num_skipped = reply->n_skipped,
+                                .is_pinned = reply->pinned,
+                                .pin_note = reply->pin_note};
     if (error == 0)
         error = print_shown(cli, &shown, read_served, (void *)(uintptr_t)cli);
+    free(skipped);
     manifest_free(manifest);
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;

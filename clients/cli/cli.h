@@ -88,7 +88,8 @@ int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
 /* What Status says, an object; json_decref() it. As cli_call. */
 int cli_call_status(struct json_t **out, const struct cli *cli);
 struct selection;
-/* What Show says of the one that is meant, a ShowReply. As cli_call. */
+/* What Show says of the one that is meant, a ShowReply; newer ones that were passed over are told.
+ * As cli_call. */
 int server_show(ProtobufCMessage **out, const struct cli *cli, const struct selection *selection);
 /* Asks it where its store is and puts the path into cli->store; from then on the command is one on
  * a directory, with cli->server set. ERR_NOT_FOUND, ERR_DENIED: it cannot be reached from here. */
@@ -186,9 +187,19 @@ extern const struct storage_group_kind store_checkpoint_kind;
 
 #define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 
+/* A newer one that is damaged, when the newest that is whole was asked for. */
+struct skipped {
+    uint64_t step, attempt;
+    char damage[512];
+};
+/* Says so on stderr. */
+void skipped_tell(const char *run, uint64_t step, uint64_t attempt, const char *damage);
+
 /* An open checkpoint: its manifest and, once loaded, its shards. Nothing removes it meanwhile. */
 struct checkpoint {
     struct storage *store;
+    struct skipped *skipped; /* at most RPC_SKIPPED_MAX, the newest first */
+    uint32_t num_skipped, room_skipped;
     struct storage_hold *lease; /* NULL where none can be written */
     struct manifest *manifest;
     char *text; /* the manifest's bytes */
@@ -200,7 +211,7 @@ struct checkpoint {
     uint64_t clock; /* for the one of `opened` that was taken longest ago */
 };
 /* Finds, leases and reads it: the manifest, sha256 and all. Without a step the newest that is not
- * known to be damaged. ERR_NOT_FOUND, ERR_CORRUPT, ERR_VERSION. */
+ * known to be damaged, and newer ones are told. ERR_NOT_FOUND, ERR_CORRUPT, ERR_VERSION. */
 int checkpoint_open(struct checkpoint *out, struct storage *store, const char *text);
 void checkpoint_close(struct checkpoint *checkpoint);
 /* Does it belong into the output? --weights-only leaves the optimizer's out, --only what fits none

@@ -452,10 +452,11 @@ static int pin_store(const struct cli *cli, struct selection *selection, bool is
                               selection->attempt);
     if (error == 0)
         error = store_open_writable(&store, cli);
-    if (error != 0)
-        return error;
-    error = is_unpin ? storage_group_unnote(store, STORAGE_PIN, prefix)
-                     : storage_group_note(store, STORAGE_PIN, prefix, cli->note);
+    if (error == 0)
+        error = store_need_run(store, selection->run);
+    if (error == 0)
+        error = is_unpin ? storage_group_unnote(store, STORAGE_PIN, prefix)
+                         : storage_group_note(store, STORAGE_PIN, prefix, cli->note);
     storage_close(store);
     return error;
 }

@@ -103,8 +103,15 @@ int server_show(ProtobufCMessage **out, const struct cli *cli, const struct sele
     request.run = (char *)(uintptr_t)selection->run;
     request.step = selection->step;
     request.attempt = selection->attempt;
-    return cli_call(out, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
-                    &holdfast__v1__show_reply__descriptor, CLI_CALL_MS);
+    int error = cli_call(out, cli, "/holdfast.v1.Checkpoint/Show", &request.base,
+                         &holdfast__v1__show_reply__descriptor, CLI_CALL_MS);
+    if (error != 0 || selection->attempt != 0)
+        return error;
+    const Holdfast__V1__ShowReply *reply = (const Holdfast__V1__ShowReply *)*out;
+    for (size_t i = 0; i < reply->n_skipped; i++)
+        skipped_tell(selection->run, reply->skipped[i]->step, reply->skipped[i]->attempt,
+                     reply->skipped[i]->damage);
+    return 0;
 }
 
 /* ---- where its store is ---- */

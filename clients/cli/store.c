@@ -145,9 +145,9 @@ int selection_parse(struct selection *out, const char *text)
     uint64_t step = 0;
     memset(out, 0, sizeof *out);
     out->step = -1;
-    if (length == 0 || length >= sizeof out->run || memchr(text, '/', length) != NULL)
+    snprintf(out->run, sizeof out->run, "%.*s", (int)length, text);
+    if (length >= sizeof out->run || !shard_run_is_valid(out->run))
         return report_error(ERR_INVALID, hint, "'%s' does not name a run", text);
-    memcpy(out->run, text, length);
     if (at == NULL)
         return 0;
     int error = parse_number(&step, at + 1, &end);
@@ -360,13 +360,27 @@ static bool is_selected(const struct selection *selection, const struct catalog_
     const struct manifest_summary *summary = &entry->summary;
     if (selection->attempt != 0 && summary->attempt != selection->attempt)
         return false;
-    if (selection->step >= 0)
-        return summary->step == (uint64_t)selection->step;
-    if (entry->damage[0] != '\0')
-        log_warn("store", "%s@%llu-a%llu is damaged and passed over: %s", summary->run,
-                 (unsigned long long)summary->step, (unsigned long long)summary->attempt,
-                 entry->damage);
-    return entry->damage[0] == '\0';
+    return selection->step < 0 || summary->step == (uint64_t)selection->step;
+}
+
+static int skip_damaged(struct checkpoint *checkpoint, const struct catalog_entry *entry)
+{
+    uint32_t at = checkpoint->num_skipped;
+    if (at == RPC_SKIPPED_MAX)
+        return 0;
+    ERR_TRY(array_reserve(&checkpoint->skipped, &checkpoint->room_skipped, at,
+                          sizeof *checkpoint->skipped));
+    struct skipped *skipped = &checkpoint->skipped[checkpoint->num_skipped++];
+    skipped->step = entry->summary.step;
+    skipped->attempt = entry->summary.attempt;
+    memcpy(skipped->damage, entry->damage, sizeof skipped->damage);
+    return 0;
+}
+
+void skipped_tell(const char *run, uint64_t step, uint64_t attempt, const char *damage)
+{
+    log_warn("store", "%s@%llu-a%llu is damaged and passed over: %s", run, (unsigned long long)step,
+             (unsigned long long)attempt, damage);
 }
 
 static bool is_there(struct storage *store, const struct selection *selection)
@@ -380,42 +394,57 @@ static bool is_there(struct storage *store, const struct selection *selection)
     return storage_fetch(store, key, NULL, 0, &bytes) == 0;
 }
 
-/* Fills in step and attempt where the selection leaves them open. */
-static int find_selected(struct selection *selection, struct storage *store)
+/* ckptd says it in the same words (ckptd/server.c). */
+static int report_none(struct storage *store, const struct selection *selection, bool any_damaged,
+                       bool any_denied)
 {
-    struct catalog catalog;
-    if (selection->step >= 0 && selection->attempt != 0 && is_there(store, selection))
-        return 0;
-    int error = catalog_read(&catalog, store, selection->run);
-    if (error != 0)
-        return error;
-    bool any_run = catalog.count > 0, found = false, is_denied = false;
-    for (uint32_t i = 0; i < catalog.count && !found; i++) {
-        const struct manifest_summary *summary = &catalog.entries[i].summary;
-        found = is_selected(selection, &catalog.entries[i]);
-        is_denied = is_denied || catalog.entries[i].is_denied;
-        if (found) {
-            selection->step = (int64_t)summary->step;
-            selection->attempt = summary->attempt;
-        }
-    }
-    catalog_free(&catalog);
-    if (found)
-        return 0;
-    if (!any_run)
-        return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
-                            "the store has no checkpoint of run '%s'", selection->run);
-    if (selection->step < 0 && is_denied)
+    char step[32] = "";
+    ERR_TRY(store_need_run(store, selection->run));
+    if (selection->step < 0 && any_denied)
         return report_error(ERR_DENIED, "read it as its owner",
                             "no checkpoint of run '%s' may be read, or it is damaged",
                             selection->run);
-    if (selection->step < 0)
+    if (selection->step < 0 && any_damaged)
         return report_error(ERR_CORRUPT, "name a step to look at it all the same",
                             "every checkpoint of run '%s' is damaged", selection->run);
-    return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
-                        "run '%s' has no checkpoint of step %lld%s", selection->run,
-                        (long long)selection->step,
-                        selection->attempt != 0 ? " by that attempt" : "");
+    if (selection->step >= 0)
+        snprintf(step, sizeof step, " of step %lld", (long long)selection->step);
+    return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`", "run '%s' has no checkpoint%s%s",
+                        selection->run, step, selection->attempt != 0 ? " by that attempt" : "");
+}
+
+/* Fills in step and attempt where the selection leaves them open. */
+static int find_selected(struct selection *selection, struct checkpoint *out)
+{
+    struct catalog catalog;
+    if (selection->step >= 0 && selection->attempt != 0 && is_there(out->store, selection))
+        return 0;
+    int error = catalog_read(&catalog, out->store, selection->run);
+    if (error != 0)
+        return error;
+    const struct catalog_entry *found = NULL;
+    bool any_denied = false;
+    for (uint32_t i = 0; i < catalog.count && !found && error == 0; i++) {
+        const struct catalog_entry *entry = &catalog.entries[i];
+        if (!is_selected(selection, entry))
+            continue;
+        any_denied = any_denied || entry->is_denied;
+        if (selection->step < 0 && entry->damage[0] != '\0')
+            error = skip_damaged(out, entry);
+        else
+            found = entry;
+    }
+    if (found) {
+        selection->step = (int64_t)found->summary.step;
+        selection->attempt = found->summary.attempt;
+        for (uint32_t i = 0; i < out->num_skipped; i++)
+            skipped_tell(selection->run, out->skipped[i].step, out->skipped[i].attempt,
+                         out->skipped[i].damage);
+    }
+    catalog_free(&catalog);
+    return error != 0 || found
+               ? error
+               : report_none(out->store, selection, out->num_skipped > 0, any_denied);
 }
 
 /* Without the right to write, or room for a file, there is no lease: a prune may then remove what
@@ -477,7 +506,7 @@ int checkpoint_open(struct checkpoint *out, struct storage *store, const char *t
     out->store = store;
     int error = selection_parse(&selection, text);
     if (error == 0)
-        error = find_selected(&selection, store);
+        error = find_selected(&selection, out);
     if (error == 0)
         error = take_lease(out, &selection);
     if (error == 0)
@@ -532,6 +561,7 @@ void checkpoint_close(struct checkpoint *checkpoint)
     if (checkpoint->lease != NULL)
         storage_release(checkpoint->store, checkpoint->lease);
     free(checkpoint->text);
+    free(checkpoint->skipped);
     if (checkpoint->manifest != NULL)
         manifest_free(checkpoint->manifest);
     memset(checkpoint, 0, sizeof *checkpoint);

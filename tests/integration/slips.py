@@ -49,6 +49,20 @@ def names(world):
     test("none of them left an output", not os.path.exists(world.folder + "/out"))
 
 
+def no_names(world):
+    """What names no run, or nothing that is there, is told alike from both sides."""
+    one = f"{world.run}@1"
+    for words, code in ((["show", ".."], 2), (["list", ".."], 2), (["du", "a b"], 2),
+                        (["pin", "a/b"], 2), (["unpin", ""], 2), (["verify", "x" * 128], 2),
+                        (["prune", "..", "--keep-last", "1"], 2), (["show", "nobody"], 66),
+                        (["list", "nobody"], 66), (["pin", "nobody@1-a1"], 66),
+                        (["unpin", "nobody@1-a1"], 66), (["show", one + "-a9"], 66),
+                        (["pin", one + "-a9"], 66), (["show", f"{world.run}@77"], 66)):
+        said = [world.cli(*words, *where) for where in (("--store", world.store), world.where)]
+        test(f"{' '.join(words)[:30]} is code {code} and the same words from both sides",
+             said[0] == said[1] and said[0][0] == code and said[0][1] == "", said)
+
+
 def no_stores(world):
     """A directory that is none, which no command turns into one."""
     plain, copy, empty, new = (os.path.join(world.folder, name)
@@ -142,6 +156,90 @@ def damage(world):
          json.loads(out)["bytes"] > 0 and json.loads(out)["runs"][0]["error"], (code, out, err))
 
 
+def skipped(world):
+    """The newest that is whole is shown, and what was passed over for it is told."""
+    copy = os.path.join(world.folder, "skipping")
+    shutil.copytree(world.store, copy)
+    newest, middle, oldest = world.listed("--store", copy)
+
+    def quarantine(entry, reason):
+        folder = os.path.join(copy, world.run, "quarantine")
+        os.makedirs(folder, exist_ok=True)
+        name = f"step-{entry['step']:08d}-a{entry['attempt']:04d}"
+        with open(os.path.join(folder, name), "w") as note:
+            note.write(reason)
+
+    quarantine(newest, "a bit is wrong")
+    quarantine(middle, "another one is")
+    other = World(copy)
+    other.launch()
+    sides = (("--store", copy), other.where)
+
+    def said_by(*words):
+        """From both sides, without the times of the lines on stderr."""
+        said = [other.cli(*words, *where) for where in sides]
+        return [(code, out, [line.split(" ", 1)[1] for line in err.splitlines()])
+                for code, out, err in said]
+
+    said = said_by("show", world.run, "--json")
+    shown = json.loads(said[0][1])
+    test("show says what it passes over, alike from both sides", said[0] == said[1] and
+         [line.split(" is damaged and passed over: ")[1] for line in said[0][2]] ==
+         ["a bit is wrong", "another one is"], [err for _, _, err in said])
+    test("and its JSON too", shown["step"] == oldest["step"] and shown["skipped"] == [
+        {"step": newest["step"], "attempt": newest["attempt"], "damage": "a bit is wrong"},
+        {"step": middle["step"], "attempt": middle["attempt"], "damage": "another one is"}], shown)
+    said = said_by("show", f"{world.run}@{newest['step']}", "--json")
+    test("of a step that is named nothing is passed over", said[0] == said[1] and
+         "skipped" not in json.loads(said[0][1]) and said[0][2] == [], said)
+    said = said_by("unpin", world.run)
+    test("what else takes the newest says it as well", said[0][2][:2] == said[1][2][:2] and
+         [line.count("passed over") for line in said[0][2][:2]] == [1, 1], said)
+    other.stop()
+    quarantine(oldest, "and here")
+    other.launch()
+    said = said_by("show", world.run)
+    test("when all are damaged that is the error, alike from both sides", said[0] == said[1] and
+         said[0][0] == 1 and "every checkpoint" in said[0][2][0], said)
+    other.stop()
+    other.close()
+
+
+def pin_notes(world, copy, name):
+    """What a pin says is read where a pin is seen, from both sides."""
+    long = "x" * 30 + " \u00fc " + "y" * 30
+    entries = world.listed("--store", copy)
+    other = World(copy)
+    other.launch()
+    code, _, err = other.cli("pin", world.run, *other.where, "--note", long)
+    test("a pin through a server has a note", code == 0, err)
+    for where in (("--store", copy), other.where):
+        notes = [entry.get("pin_note") for entry in other.listed(*where)]
+        test(f"list --json tells the notes of pins, {where[0]}", notes ==
+             [long] + [None] * (len(entries) - 2) + ["the first"], notes)
+        out = other.cli("list", *where)[1]
+        test(f"and list the beginning of each, {where[0]}",
+             f"pinned ({'x' * 30} ?? {'y' * 6}...)\n" in out and
+             ", pinned (the first)\n" in out, out)
+        out = other.cli("show", name, *where)[1]
+        test(f"and show, {where[0]}", "\npinned       yes: the first\n" in out, out[:300])
+        shown = [json.loads(other.cli("show", one, *where, "--json")[1])
+                 for one in (world.run, name, f"{world.run}@{entries[1]['step']}")]
+        test(f"and show --json, {where[0]}", [(one["pinned"], one.get("pin_note"))
+             for one in shown] == [(True, long), (True, "the first"), (False, None)],
+             [(one["pinned"], one.get("pin_note")) for one in shown])
+    other.cli("unpin", world.run, "--store", copy)  # a pin on the directory, beside the server
+    other.cli("pin", world.run, "--store", copy, "--note", "by hand")
+    other.cli("prune", world.run, *other.where, "--keep-last", "9", "--dry-run")
+    notes = [entry.get("pin_note") for entry in other.listed(*other.where)]
+    test("a server that plans reads the notes anew", notes[0] == "by hand", notes)
+    other.cli("unpin", world.run, *other.where)
+    notes = [entry.get("pin_note") for entry in other.listed(*other.where)]
+    test("and forgets them with the pin", notes[0] is None, notes)
+    other.stop()
+    other.close()
+
+
 def pinned(world):
     """A pin outlives the manifest of what it is on."""
     copy = os.path.join(world.folder, "pinned")
@@ -151,6 +249,7 @@ def pinned(world):
     world.cli("pin", name, "--store", copy, "--note", "the first")
     code, out, _ = world.cli("pin", name, "--store", copy, "--note", "the second")
     test("a second pin says that the first note stays", code == 0 and "pinned before" in out, out)
+    pin_notes(world, copy, name)
     step = os.path.join(copy, entry["run"], f"step-{entry['step']:08d}-a{entry['attempt']:04d}")
     os.rename(step + "/manifest.json", copy + "/kept")
     code, out, err = world.cli("gc", "--store", copy)
@@ -202,9 +301,11 @@ def main():
         world.start()
         world.save([1, 2, 3])
         names(world)
+        no_names(world)
         no_stores(world)
         outputs(world)
         damage(world)
+        skipped(world)
         pinned(world)
         rights(world)
     finally:
