@@ -20,6 +20,7 @@ struct row {
     uint64_t step, attempt, bytes;
     uint32_t world_size;
     bool in_memory, is_pinned;
+    bool begins_run; /* the row before is of another run */
 };
 
 /* ---- list ---- */
@@ -86,23 +87,29 @@ static void print_row_text(const struct row *row, bool is_first)
     printf("\n");
 }
 
-/* RUN and RUN@STEP-aATTEMPT, each if it begins as what was typed. */
-static void print_row_names(const char *typed, const struct row *row)
+static void print_name(const struct cli *cli, const char *name)
 {
-    char names[2][200], safe[200];
-    snprintf(names[0], sizeof names[0], "%s", row->run);
-    snprintf(names[1], sizeof names[1], "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
+    char safe[200];
+    if (strncmp(name, cli->typed, strlen(cli->typed)) == 0)
+        printf("%s\n", text_safe(safe, sizeof safe, name));
+}
+
+/* RUN, once, and RUN@STEP-aATTEMPT, each if it begins as what was typed. */
+static void print_row_names(const struct cli *cli, const struct row *row)
+{
+    char name[200];
+    if (row->begins_run)
+        print_name(cli, row->run);
+    snprintf(name, sizeof name, "%s@%llu-a%llu", row->run, (unsigned long long)row->step,
              (unsigned long long)row->attempt);
-    for (size_t i = 0; i < (row->attempt == 0 ? 1u : 2u); i++) {
-        if (strncmp(names[i], typed, strlen(typed)) == 0)
-            printf("%s\n", text_safe(safe, sizeof safe, names[i]));
-    }
+    if (row->attempt != 0 && !cli->is_run_typed)
+        print_name(cli, name);
 }
 
 static void print_row(const struct cli *cli, const struct row *row, bool is_first)
 {
     if (cli->typed != NULL)
-        print_row_names(cli->typed, row);
+        print_row_names(cli, row);
     else
         (cli->is_json ? print_row_json : print_row_text)(row, is_first);
 }
@@ -152,17 +159,19 @@ static int list_store(const struct cli *cli)
         const struct manifest_summary *from = &catalog.entries[i].summary;
         struct pin pin;
         error = read_pin(&pin, store, from);
-        const struct row row = {.run = from->run,
-                                .nonce = from->nonce,
-                                .time = from->time,
-                                .durability = CLI_STORED,
-                                .damage = catalog.entries[i].damage,
-                                .step = from->step,
-                                .attempt = from->attempt,
-                                .bytes = from->bytes,
-                                .world_size = from->world_size,
-                                .is_pinned = pin.is_there,
-                                .pin_note = pin.note};
+        const struct row row = {
+            .run = from->run,
+            .nonce = from->nonce,
+            .time = from->time,
+            .durability = CLI_STORED,
+            .damage = catalog.entries[i].damage,
+            .step = from->step,
+            .attempt = from->attempt,
+            .bytes = from->bytes,
+            .world_size = from->world_size,
+            .is_pinned = pin.is_there,
+            .pin_note = pin.note,
+            .begins_run = i == 0 || strcmp(from->run, catalog.entries[i - 1].summary.run) != 0};
         if (error == 0)
             print_row(cli, &row, i == 0);
     }
@@ -178,18 +187,20 @@ static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *pag
 {
     for (size_t i = 0; i < page->n_checkpoints; i++) {
         const Holdfast__V1__CheckpointSummary *from = page->checkpoints[i];
-        const struct row row = {.run = from->run,
-                                .nonce = from->nonce,
-                                .time = from->time,
-                                .durability = from->durability,
-                                .damage = from->damage,
-                                .step = from->step,
-                                .attempt = from->attempt,
-                                .bytes = from->bytes,
-                                .world_size = from->world_size,
-                                .in_memory = from->in_memory,
-                                .is_pinned = from->pinned,
-                                .pin_note = from->pin_note};
+        const struct row row = {
+            .run = from->run,
+            .nonce = from->nonce,
+            .time = from->time,
+            .durability = from->durability,
+            .damage = from->damage,
+            .step = from->step,
+            .attempt = from->attempt,
+            .bytes = from->bytes,
+            .world_size = from->world_size,
+            .in_memory = from->in_memory,
+            .is_pinned = from->pinned,
+            .pin_note = from->pin_note,
+            .begins_run = i == 0 || strcmp(page->checkpoints[i - 1]->run, from->run) != 0};
         print_row(cli, &row, is_first && i == 0);
     }
 }

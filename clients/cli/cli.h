@@ -52,6 +52,7 @@ struct cli {
     const char *args[2];
     int num_args;
     const char *typed; /* list: only the names that begin so, for a shell; NULL: everything */
+    bool is_run_typed; /* of those the runs alone */
 };
 
 /* How durable what a store's directory holds is, in ckptd's words: it outlives a loss of power. */

@@ -49,7 +49,8 @@ enum setting {
 };
 #define BIT(setting) (1u << (setting))
 #define ON_FILES (1u << 31) /* works on the directory itself: a server tells where it is */
-_Static_assert(NUM_SETTINGS <= 31, "a mask has a bit per setting");
+#define OF_A_RUN (1u << 30) /* its argument is a run, and no step of it */
+_Static_assert(NUM_SETTINGS <= 30, "a mask has a bit per setting");
 #define ALWAYS (BIT(JSON) | BIT(HELP))
 #define WHERE (BIT(STORE) | BIT(SERVER))
 #define NAMES_FILE (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER)) /* so that a shell can help */
@@ -124,7 +125,8 @@ static const struct command {
     int (*run)(const struct cli *cli);
     const char *notes; /* for --help; "" for none */
 } commands[] = {
-    {"list", "[RUN]", "committed checkpoints by run, newest first", 0, 1, WHERE, cli_list, ""},
+    {"list", "[RUN]", "committed checkpoints by run, newest first", 0, 1, WHERE | OF_A_RUN,
+     cli_list, ""},
     {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1, WHERE, cli_show,
      "Its origin is told back to the first attempt, as far as the store still has a checkpoint of\n"
      "each. Without a step newer ones that are damaged are passed over, and named on stderr. With\n"
@@ -168,8 +170,8 @@ static const struct command {
      "a trainer would have written. It is committed only when every tensor has the digest that\n"
      "the source's manifest holds.\n" OUTPUT_NOTES},
     {"prune", "RUN --keep-...", "remove what no rule keeps; rules are OR-ed", 1, 1,
-     WHERE | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) | BIT(KEEP_BEST) | BIT(METRIC) |
-         BIT(BEST) | BIT(MOST) | BIT(DRY_RUN),
+     WHERE | OF_A_RUN | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) | BIT(KEEP_BEST) |
+         BIT(METRIC) | BIT(BEST) | BIT(MOST) | BIT(DRY_RUN),
      cli_prune,
      "Always stays: the last two that are whole, the last two that the scrub has read back, and "
      "what is\npinned, in use, or damaged.\n"},
@@ -399,15 +401,22 @@ static int find_valued(const char *word)
     return -1;
 }
 
-/* Of the store or server that the words before name. */
-static void offer_checkpoints(const struct options *options, struct cli *cli, char **words,
-                              int num_words)
+/* The next argument of the command: of the store or server that the words before name. */
+static void offer_argument(const struct command *command, const struct options *options,
+                           struct cli *cli, char **words, int num_words)
 {
     cli->typed = words[num_words - 1];
+    cli->is_run_typed = command->settings & OF_A_RUN;
     num_words--;
     if (options_defaults(options) != 0 ||
         options_read_args(options, &num_words, words, short_keys) != 0)
         return;
+    if (num_words - 1 >= command->args_max) /* the first is the command's name */
+        return;
+    if (command->run == cli_import) {
+        printf("%s\n", files);
+        return;
+    }
     set_default_server(cli);
     cli->is_json = false;
     cli_list(cli); /* what cannot be read cannot be offered */
@@ -417,7 +426,8 @@ static void offer_checkpoints(const struct options *options, struct cli *cli, ch
 static void complete(const struct options *options, struct cli *cli, char **words, int num_words)
 {
     const char *typed = num_words > 0 ? words[num_words - 1] : "";
-    for (size_t i = 0; i < NUM_COMMANDS && num_words <= 1; i++)
+    bool is_help = num_words == 2 && strcmp(words[0], "help") == 0;
+    for (size_t i = 0; i < NUM_COMMANDS && (num_words <= 1 || is_help); i++)
         offer(typed, "", commands[i].name, commands[i].summary);
     const struct command *command = num_words > 1 ? find_command(words[0]) : NULL;
     if (command == NULL)
@@ -430,10 +440,8 @@ static void complete(const struct options *options, struct cli *cli, char **word
             if ((command->settings | ALWAYS) & BIT(i))
                 offer(typed, "--", settings[i].key, settings[i].help);
         }
-    } else if (command->run == cli_import) {
-        printf("%s\n", files);
-    } else if (command->args_max > 0) {
-        offer_checkpoints(options, cli, words, num_words);
+    } else {
+        offer_argument(command, options, cli, words, num_words);
     }
 }
 

@@ -94,6 +94,28 @@ def no_stores(world):
          ("list", "gc")] == [(0, "no checkpoints\n"), (0, "0 files, 0 B removed\n")])
 
 
+def completions(world):
+    """A shell is told what the command takes, and no more."""
+    def offered(*words):
+        code, out, err = world.cli("--complete", *words)
+        return out.split("\n")[:-1] if (code, err) == (0, "") else (code, err)
+
+    run, steps = world.run, [f"{world.run}@{step}-a{step}" for step in (3, 2, 1)]
+    start = world.run[:2]
+    for where in (["--store", world.store], list(world.where)):
+        for words, want in ((["list", *where, start], [run]), (["prune", *where, run + "@"], []),
+                            (["show", *where, run + "@"], steps),
+                            (["du", *where, start], [run, *steps]),
+                            (["show", run, *where, start], []),
+                            (["diff", run, *where, steps[0]], [steps[0]]),
+                            (["gc", *where, start], [])):
+            test(f"{' '.join(words[:1])} is offered {len(want)} words, {where[0]}",
+                 offered(*words) == want, offered(*words))
+    test("a folder is offered once", offered("import", "x") == [":files"] and
+         offered("import", "x", "y") == [])
+    test("help is offered commands", offered("help", "unp")[0].split("\t")[0] == "unpin")
+
+
 def outputs(world):
     def export(path, *more):
         return world.cli("export", world.run, "--store", world.store, "--output", path, *more)
@@ -303,6 +325,7 @@ def main():
         names(world)
         no_names(world)
         no_stores(world)
+        completions(world)
         outputs(world)
         damage(world)
         skipped(world)
