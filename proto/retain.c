@@ -6,6 +6,7 @@
 #include "proto/report.h"
 #include "proto/shard.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -262,4 +263,47 @@ int64_t retain_time(const char *text)
     struct tm utc = {0};
     const char *end = strptime(text, "%Y-%m-%dT%H:%M:%SZ", &utc);
     return end != NULL && *end == '\0' ? (int64_t)timegm(&utc) : 0;
+}
+
+/* ---- the scrub's cursor ---- */
+
+void scrub_cursor_key(char *out, size_t size, const char *run, uint64_t number)
+{
+    snprintf(out, size, "%s/" SCRUB_FOLDER "/%020" PRIu64, run, number);
+}
+
+void scrub_cursor_find(uint64_t *newest, const char *name)
+{
+    char *end;
+    unsigned long long number = strtoull(name, &end, 10);
+    if (*end == '\0' && number > *newest && number < UINT64_MAX)
+        *newest = number;
+}
+
+void scrub_cursor_write(char out[SCRUB_CURSOR_BYTES_MAX], const struct scrub_cursor *cursor)
+{
+    snprintf(out, SCRUB_CURSOR_BYTES_MAX,
+             "1 %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRId64 " %" PRIu64
+             " %" PRIu64 "\n",
+             cursor->attempt, cursor->step, cursor->shard, cursor->block, cursor->begun,
+             cursor->ended, cursor->proven_attempt, cursor->proven_step);
+}
+
+bool scrub_cursor_read(struct scrub_cursor *out, const char *text)
+{
+    struct scrub_cursor found = {.number = out->number};
+    if (sscanf(text,
+               "1 %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNu64
+               " %" SCNu64,
+               &found.attempt, &found.step, &found.shard, &found.block, &found.begun, &found.ended,
+               &found.proven_attempt, &found.proven_step) < 6) /* the first version wrote six */
+        return false;
+    *out = found;
+    return true;
+}
+
+bool scrub_has_proven(const struct scrub_cursor *cursor, uint64_t step, uint64_t attempt)
+{
+    return attempt != cursor->proven_attempt ? attempt < cursor->proven_attempt
+                                             : step <= cursor->proven_step;
 }

@@ -27,14 +27,13 @@
 #include <string.h>
 #include <time.h>
 
-#define JOBS_PER_SECOND 16u  /* a job reads what the rate allows in this part of a second */
-#define IDLE_MS 60000        /* between two looks for a run that is due, or a period, */
-#define IDLE_MS_MIN 200      /* but not more often than this */
-#define YIELD_MS 200         /* between two looks whether the daemon is at rest */
-#define YIELD_MS_MAX 10000   /* then it goes on all the same */
-#define FAULT_MS 500         /* after an error: what is wrong may be so with all of them */
-#define CURSOR_MS 30000      /* what a crash makes it read again, at most */
-#define CURSOR_BYTES_MAX 256 /* of the object */
+#define JOBS_PER_SECOND 16u /* a job reads what the rate allows in this part of a second */
+#define IDLE_MS 60000       /* between two looks for a run that is due, or a period, */
+#define IDLE_MS_MIN 200     /* but not more often than this */
+#define YIELD_MS 200        /* between two looks whether the daemon is at rest */
+#define YIELD_MS_MAX 10000  /* then it goes on all the same */
+#define FAULT_MS 500        /* after an error: what is wrong may be so with all of them */
+#define CURSOR_MS 30000     /* what a crash makes it read again, at most */
 
 struct scrub {
     struct service *service;
@@ -149,43 +148,28 @@ static void work_read(struct job *job)
 
 /* ---- the cursor ---- */
 
-static int cursor_key(char out[STORAGE_KEY_MAX], const struct run *run, uint64_t number)
-{
-    snprintf(out, STORAGE_KEY_MAX, "%s/scrub/%020" PRIu64, run->name, number);
-    return 0;
-}
-
 static void work_save(struct job *job)
 {
     struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
     struct storage *storage = scrub->service->storage;
     struct run *run = scrub->run;
     const struct scrub_cursor *cursor = &run->scrubbed;
-    char key[STORAGE_KEY_MAX], text[CURSOR_BYTES_MAX];
-    int length =
-        snprintf(text, sizeof text,
-                 "1 %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRId64
-                 " %" PRIu64 " %" PRIu64 "\n",
-                 cursor->attempt, cursor->step, cursor->shard, cursor->block, cursor->begun,
-                 cursor->ended, cursor->proven_attempt, cursor->proven_step);
-    cursor_key(key, run, cursor->number + 1);
-    int error = storage_publish(storage, key, text, (size_t)length);
+    char key[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
+    scrub_cursor_write(text, cursor);
+    scrub_cursor_key(key, sizeof key, run->name, cursor->number + 1);
+    int error = storage_publish(storage, key, text, strlen(text));
     if (error != 0) {
         fault_take(&scrub->fault, error);
         return;
     }
-    cursor_key(key, run, cursor->number);
+    scrub_cursor_key(key, sizeof key, run->name, cursor->number);
     if (cursor->number > 0)
         storage_remove(storage, key); /* what stays is older, and not looked at */
 }
 
 static int visit_cursor(void *user, const struct storage_entry *entry)
 {
-    uint64_t *newest = user;
-    char *end;
-    unsigned long long number = strtoull(entry->name, &end, 10);
-    if (*end == '\0' && number > *newest && number < UINT64_MAX)
-        *newest = number;
+    scrub_cursor_find(user, entry->name);
     return 0;
 }
 
@@ -193,23 +177,16 @@ static int visit_cursor(void *user, const struct storage_entry *entry)
 static void read_cursor(struct run *run)
 {
     struct storage *storage = run->service->storage;
-    struct scrub_cursor found = {0};
-    char key[STORAGE_KEY_MAX], text[CURSOR_BYTES_MAX + 1] = "";
+    char key[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX + 1] = "";
     uint64_t bytes;
-    snprintf(key, sizeof key, "%s/scrub", run->name);
-    int error = storage_list(storage, key, visit_cursor, &found.number);
-    run->scrubbed = (struct scrub_cursor){.number = found.number};
-    if (error != 0 || found.number == 0)
+    snprintf(key, sizeof key, "%s/" SCRUB_FOLDER, run->name);
+    run->scrubbed = (struct scrub_cursor){0};
+    int error = storage_list(storage, key, visit_cursor, &run->scrubbed.number);
+    if (error != 0 || run->scrubbed.number == 0)
         return;
-    cursor_key(key, run, found.number);
-    if (storage_fetch(storage, key, text, CURSOR_BYTES_MAX, &bytes) == 0 &&
-        sscanf(text,
-               "1 %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNu64
-               " %" SCNu64,
-               &found.attempt, &found.step, &found.shard, &found.block, &found.begun, &found.ended,
-               &found.proven_attempt, &found.proven_step) >= 6)
-        run->scrubbed = found;
-    else
+    scrub_cursor_key(key, sizeof key, run->name, run->scrubbed.number);
+    if (storage_fetch(storage, key, text, SCRUB_CURSOR_BYTES_MAX, &bytes) != 0 ||
+        !scrub_cursor_read(&run->scrubbed, text))
         log_warn("scrub", "run %s: %s cannot be read, the scrub begins again", run->name, key);
 }
 
@@ -469,7 +446,7 @@ int scrub_open(struct service *service)
     for (struct run *run = service->runs; run; run = run->next) {
         read_cursor(run);
         for (struct checkpoint *c = run->checkpoints; c; c = c->next)
-            c->proven = is_older(c, run->scrubbed.proven_attempt, run->scrubbed.proven_step + 1);
+            c->proven = scrub_has_proven(&run->scrubbed, c->summary.step, c->summary.attempt);
     }
     wait_ms(scrub, service->config->scrub_start_ms);
     return 0;

@@ -3,22 +3,11 @@
 #ifndef HOLDFAST_CKPTD_SCRUB_H
 #define HOLDFAST_CKPTD_SCRUB_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "proto/retain.h"
 
 struct service;
 struct run;
 struct scrub;
-
-/* Where the pass over a run stands; durable as "<run>/scrub/<number>". */
-struct scrub_cursor {
-    uint64_t attempt, step; /* read next, or read on; older ones are done */
-    uint64_t shard, block;  /* of it */
-    int64_t begun, ended;   /* this pass, the last one; seconds since the epoch, 0: never */
-    /* The newest that was found whole: what is older and not damaged was, too. 0: none. */
-    uint64_t proven_attempt, proven_step;
-    uint64_t number; /* of the newest object that holds it; 0: none */
-};
 
 /* What it has done since ckptd started, and does. */
 struct scrub_state {

@@ -128,6 +128,43 @@ def on_a_directory(world):
     open(path, "wb").write(content)
 
 
+def read_back(world):
+    """What the scrub has read back stays also when no ckptd plans."""
+    def plan(*where):
+        code, out, err = world.cli("prune", world.run, *where, "--keep-last", 1, "--dry-run",
+                                   "--json")
+        return code, {e["step"]: e["plan"] for e in json.loads(out)["checkpoints"]}, err
+
+    world.launch()
+    world.save([1, 2, 3])
+    world.stop()
+    world.launch("--scrub.rate", "1GiB", "--scrub.start_ms", "0")
+    deadline = time.monotonic() + 60
+    while json.loads(world.cli("status", *world.where, "--json")[1])["scrub"]["passes"] < 1:
+        assert time.monotonic() < deadline, world.log()
+        time.sleep(0.02)
+    world.stop()
+    world.launch()
+    world.save(range(11, 15))
+    served, read_alone = plan(*world.where), plan("--store", world.store)
+    world.stop()
+    proven = [step for step, reasons in served[1].items() if "proven" in reasons]
+    test("of those that were read back the last two stay, by a server's plan", proven == [3, 2],
+         served)
+    test("and by one without a server", read_alone == served, (read_alone, served))
+    code, out, err = world.cli("prune", world.run, "--store", world.store, "--keep-last", 1,
+                               "--most")
+    test("which a prune obeys", code == 0 and world.steps() == [2, 3, 13, 14],
+         (out, err, world.steps()))
+    folder = os.path.join(world.store, world.run, "scrub")
+    for name in os.listdir(folder):
+        with open(os.path.join(folder, name), "w") as cursor:
+            cursor.write("2 nonsense")
+    code, plans, err = plan("--store", world.store)
+    test("where the scrub stood nobody can read it is said", code == 0 and
+         "cannot be read" in err and "proven" not in "".join(plans.values()), (plans, err))
+
+
 def train(world):
     """Twelve steps of a tiny Llama, each saved; what its loss file says: {step: (loss, norm)}."""
     lib_train.make_tokens(world.folder, lib_train.prose())
@@ -220,6 +257,11 @@ def main():
     world = World()
     try:
         best_by_a_metric(world)
+    finally:
+        world.close()
+    world = World()
+    try:
+        read_back(world)
     finally:
         world.close()
     end()
