@@ -76,12 +76,14 @@ static const char *last_part(const char *key)
 }
 
 /* The known key that is nearest; one with the same last part in another section counts as near. */
-static const char *find_nearest(const struct option *table, const char *key)
+static const char *find_nearest(const struct options *options, const char *key)
 {
     const char *nearest = NULL;
     uint32_t limit = (uint32_t)(strlen(key) / 3 + 2);
     uint32_t best = limit + 1;
-    for (; table->key; table++) {
+    for (const struct option *table = options->table; table->key; table++) {
+        if (options->is_offered && !options->is_offered[table - options->table])
+            continue;
         uint32_t distance = edit_distance(key, table->key);
         if (is_same_key(last_part(key), last_part(table->key)) && distance > 3)
             distance = 3;
@@ -264,7 +266,7 @@ static int fail_unknown(const struct options *options, const char *dashes, const
                         const char *where)
 {
     char hint[OPTION_KEY_MAX + 32];
-    const char *nearest = find_nearest(options->table, key);
+    const char *nearest = find_nearest(options, key);
     const char *word = dashes[0] != '\0' ? "option" : "key";
     if (nearest)
         snprintf(hint, sizeof(hint), "did you mean '%s%.*s'?", dashes[0] != '\0' ? "--" : "",

@@ -71,6 +71,8 @@ struct options {
     void *config;
     bool *is_set;
     bool quiet; /* no notes on aliases and ignored keys: of many equal processes one says them */
+    /* (optional) Per option: no others are named as the nearest to an unknown one. */
+    const bool *is_offered;
 };
 
 int options_defaults(const struct options *options);

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define HANDSHAKE_MS 2000 /* for a connection to come about, in whatever many calls */
@@ -43,8 +44,21 @@ int rpc_default_address(char *out, size_t size)
                         (unsigned)uid, (unsigned)info.st_uid);
 }
 
+/* gRPC would call it an internal error, at the first call. */
+static int check_target(const char *target)
+{
+    static const char scheme[] = "unix:";
+    size_t room = sizeof((struct sockaddr_un *)0)->sun_path, length = strlen(target);
+    if (strncmp(target, scheme, strlen(scheme)) != 0 || length < strlen(scheme) + room)
+        return 0;
+    return report_error(ERR_INVALID, "name a shorter path",
+                        "the path of a socket has at most %zu bytes, and %s has %zu", room - 1,
+                        target, length - strlen(scheme));
+}
+
 int rpc_client_open(struct rpc_client **out, const char *target)
 {
+    ERR_TRY(check_target(target));
     struct rpc_client *client = calloc(1, sizeof *client);
     if (!client)
         return report_error(ERR_MEMORY, NULL, "no memory for an RPC client");

@@ -149,7 +149,7 @@ static int parse_mesh(struct mesh_plan *out, const struct cli *cli)
         char *end = NULL;
         unsigned long long degree = at[length] == '=' ? strtoull(at + length + 1, &end, 10) : 0;
         if (degree < 1 || degree > SHARDS_MAX || at[length + 1] < '0' || at[length + 1] > '9' ||
-            (*end != '\0' && *end != ','))
+            (*end != '\0' && (*end != ',' || end[1] == '\0')))
             return report_error(ERR_INVALID, "dp_shard=4, or dp_replicate=2,dp_shard=4",
                                 "--mesh '%s' is not a list of axes and degrees", cli->mesh);
         int error = parse_axis(out, at, length, degree);

@@ -200,6 +200,11 @@ static const struct command {
 };
 #define NUM_COMMANDS (sizeof commands / sizeof *commands)
 
+static bool takes(const struct command *command, int setting)
+{
+    return ((command->settings | ALWAYS) & BIT(setting)) != 0;
+}
+
 static const char CHECKPOINT_NOTE[] =
     "CHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n";
 static const char EXIT_CODES[] =
@@ -243,7 +248,7 @@ static void print_command_help(const struct command *command)
     printf("usage: ckpt-cli %s %s%s[OPTIONS]\n%s\n\n", command->name, command->arguments,
            command->arguments[0] != '\0' ? " " : "", command->summary);
     for (int i = 0; i < NUM_SETTINGS; i++) {
-        if ((command->settings | ALWAYS) & BIT(i))
+        if (takes(command, i))
             print_setting(&settings[i]);
     }
     printf("\n%s%s%s", command->notes,
@@ -323,13 +328,17 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
     char hint[64];
     snprintf(hint, sizeof hint, "see `ckpt-cli %s --help`", command->name);
     for (int i = 0; i < NUM_SETTINGS; i++) {
-        if (is_set[i] && ((command->settings | ALWAYS) & BIT(i)) == 0)
+        if (is_set[i] && !takes(command, i))
             return report_error(ERR_INVALID, hint, "%s does not take --%s", command->name,
                                 settings[i].key);
     }
     ERR_TRY(refuse_empty(cli, is_set));
     if (is_set[SHARD_SIZE] && strcmp(cli->format, "hf") != 0)
         return report_error(ERR_INVALID, "add --format hf", "one safetensors file is not cut");
+    if ((is_set[METRIC] || is_set[BEST]) && !is_set[KEEP_BEST])
+        return report_error(ERR_INVALID, "add --keep-best N",
+                            "--%s is about which --keep-best keeps",
+                            settings[is_set[METRIC] ? METRIC : BEST].key);
     if (num_args < command->args_min || num_args > command->args_max)
         return report_error(ERR_INVALID, hint, "%s takes %s%s, not %d", command->name,
                             command->args_min < command->args_max ? "at most " : "",
@@ -352,8 +361,12 @@ static int fail_unknown(const char *word)
 }
 
 /* `help`, and `help COMMAND`. */
-static int tell_help(const char *name)
+static int tell_help(int num_names, char **names)
 {
+    const char *name = names[0]; /* NULL behind the last */
+    if (num_names > 1)
+        return report_error(ERR_INVALID, "see `ckpt-cli --help`",
+                            "help takes at most 1 argument, not %d", num_names);
     const struct command *command = name != NULL ? find_command(name) : NULL;
     if (name != NULL && command == NULL)
         return fail_unknown(name);
@@ -437,7 +450,7 @@ static void complete(const struct options *options, struct cli *cli, char **word
         offer_value(typed, valued);
     } else if (typed[0] == '-') {
         for (int i = 0; i < NUM_SETTINGS; i++) {
-            if ((command->settings | ALWAYS) & BIT(i))
+            if (takes(command, i))
                 offer(typed, "--", settings[i].key, settings[i].help);
         }
     } else {
@@ -448,8 +461,9 @@ static void complete(const struct options *options, struct cli *cli, char **word
 int main(int argc, char **argv)
 {
     static struct cli cli;
-    bool is_set[NUM_SETTINGS + 1] = {false};
-    const struct options options = {.table = settings, .config = &cli, .is_set = is_set};
+    bool is_set[NUM_SETTINGS + 1] = {false}, is_offered[NUM_SETTINGS + 1] = {false};
+    const struct options options = {
+        .table = settings, .config = &cli, .is_set = is_set, .is_offered = is_offered};
     if (argc > 1 && strcmp(argv[1], "--complete") == 0) {
         complete(&options, &cli, argv + 2, argc - 2);
         return CLI_FINE;
@@ -462,10 +476,12 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0)
-        return finish(tell_help(argv[2]));
+        return finish(tell_help(argc - 2, argv + 2));
     const struct command *command = find_command(argv[1]);
     if (command == NULL)
         return finish(fail_unknown(argv[1]));
+    for (int i = 0; i < NUM_SETTINGS; i++)
+        is_offered[i] = takes(command, i);
     int num_args = argc - 1;
     int error = options_defaults(&options);
     if (error == 0)

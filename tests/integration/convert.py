@@ -218,7 +218,8 @@ def a_resharded_checkpoint_has_the_same_bits_in_other_files(bed):
     for wrong in (["--shards", "0"], [], ["--mesh", "tp=2"], ["--mesh", "dp_shard"],
                   ["--mesh", "dp_shard=0"], ["--mesh", "dp_shard=-1"], ["--shards", "65537"],
                   ["--mesh", "dp_shard=2,dp_replicate=2", "--shards", "3"],
-                  ["--mesh", "dp_shard=2,dp_shard=4"], ["--mesh", "tp=1,tp=1"]):
+                  ["--mesh", "dp_shard=2,"], ["--mesh", "dp_shard=2,dp_shard=4"],
+                  ["--mesh", "tp=1,tp=1"]):
         cli("reshard", "trip", "--store", bed.store, "--output", target + "-5", *wrong, want=2)
     assert "already" in cli("reshard", "trip@1-a1", "--store", bed.store, "--output",
                             target + "-0", "--shards", "1", want=74)

@@ -32,6 +32,18 @@ def names(world):
     for server in ("localhost:1", world.folder + "/s", "unix:", "tcp:1"):
         refused(world, f"a server is a socket: {server.replace(world.folder, '')}", 2,
                 "is no socket", "list", "--server", server)
+    code, out, err = world.cli("health", "--server", "unix:/" + "x" * 120)
+    test("nor a path that is longer than one of a socket", code == 2 and "at most 107" in err and
+         err.startswith("ckpt-cli: the path") and err.count("\n") == 1, (code, out, err))
+    code, out, err = world.cli("list", "--forc")
+    test("an option that is unknown is held against those of the command", code == 2 and
+         "'--forc' is unknown" in err and "'--force'" not in err, err)
+    refused(world, "and one that is near is named", 2, "did you mean '--dry-run'?", "gc",
+            "--dry-rum")
+    refused(world, "what --keep-best goes by is no rule", 2, "about which --keep-best keeps",
+            "prune", world.run, *world.where, "--keep-last", "1", "--best", "highest")
+    refused(world, "help is of one command", 2, "help takes at most 1 argument", "help", "list",
+            "show")
     refused(world, "a span of time has a unit", 2, "not a span of time", "prune", world.run,
             *world.where, "--keep-within", "7")
     refused(world, "a pattern that fits no tensor is refused", 2, "fits no tensor", "export",

@@ -176,7 +176,10 @@ static void test_config__the_manual_names_every_key_with_its_default(void **stat
     fclose(from);
     fclose(to);
     bool is_set[sizeof table / sizeof table[0]] = {false};
-    assert_int_equal(options_read_toml(&(struct options){table, &manual, is_set, false}, path), 0);
+    assert_int_equal(
+        options_read_toml(&(struct options){.table = table, .config = &manual, .is_set = is_set},
+                          path),
+        0);
     for (size_t i = 0; table[i].key; i++)
         if (!is_set[i] && strcmp(table[i].key, "config") != 0)
             fail_msg("%s is not in it", table[i].key);
