@@ -170,6 +170,17 @@ static bool is_inside(const struct box *part, const struct box *box, uint32_t di
     return true;
 }
 
+void box_span(uint64_t *out_first, uint64_t *out_end, const struct box *box, const struct box *part,
+              uint32_t dims, uint32_t element_bytes)
+{
+    uint64_t last[LAYOUT_DIMS_MAX];
+    CHECK(box_elements(part, dims) > 0 && is_inside(part, box, dims));
+    for (uint32_t d = 0; d < dims; d++)
+        last[d] = part->offset[d] + part->extent[d] - 1;
+    *out_first = position_in(box, part->offset, dims) * element_bytes;
+    *out_end = (position_in(box, last, dims) + 1) * element_bytes;
+}
+
 /* Bytes from one row, plane, ... of the array that holds `box` to the next. */
 static void strides_of(uint64_t *out, const struct box *box, uint32_t dims, uint32_t element_bytes)
 {

@@ -72,6 +72,12 @@ bool box_equal(const struct box *a, const struct box *b, uint32_t dims);
 void box_copy(void *to_data, const struct box *to, const void *from_data, const struct box *from,
               const struct box *part, uint32_t dims, uint32_t element_bytes);
 
+/* Where in the row-major array that holds `box` the elements of `part` lie, which is not empty and
+ * inside: bytes [*out_first, *out_end), from the first of them to the last. Those of others may lie
+ * between. */
+void box_span(uint64_t *out_first, uint64_t *out_end, const struct box *box, const struct box *part,
+              uint32_t dims, uint32_t element_bytes);
+
 /* Elements [first, first + count) of a box, in its own row-major order, as runs that are
  * consecutive in the row-major order of the whole tensor too: `run` gets the place of a run's first
  * element there, the number of elements, and how many came before. */

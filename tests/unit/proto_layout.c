@@ -511,6 +511,40 @@ static void test_box__copy_moves_the_part_and_nothing_else(void **state)
     }
 }
 
+static void test_box__a_span_begins_and_ends_with_elements_of_the_part(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < 500; round++) {
+        struct box box, part;
+        uint32_t dims = (uint32_t)next_random(LAYOUT_DIMS_MAX + 1), width = 1u << next_random(4);
+        uint64_t first = UINT64_MAX, end = 0, found_first, found_end;
+        for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++) {
+            box.offset[d] = next_random(4);
+            box.extent[d] = 1 + next_random(4);
+            uint64_t skip = next_random(box.extent[d]);
+            part.offset[d] = box.offset[d] + skip;
+            part.extent[d] = 1 + next_random(box.extent[d] - skip);
+        }
+        for (uint64_t n = 0; n < box_elements(&box, dims); n++) {
+            uint64_t rest = n;
+            bool is_of_part = true;
+            for (uint32_t d = dims; d-- > 0;) {
+                uint64_t at = box.offset[d] + rest % box.extent[d];
+                rest /= box.extent[d];
+                is_of_part =
+                    is_of_part && at >= part.offset[d] && at < part.offset[d] + part.extent[d];
+            }
+            if (!is_of_part)
+                continue;
+            first = first == UINT64_MAX ? n * width : first;
+            end = (n + 1) * width;
+        }
+        box_span(&found_first, &found_end, &box, &part, dims, width);
+        assert_int_equal(found_first, first);
+        assert_int_equal(found_end, end);
+    }
+}
+
 /* ---- scale ---- */
 
 /* FSDP as PyTorch cuts: ceil(rows / ranks) rows each, the last ones shorter or empty. */
@@ -639,6 +673,7 @@ int main(void)
         cmocka_unit_test(test_layout__a_load_is_planned_as_if_every_shard_were_tried),
         cmocka_unit_test(test_layout__shard_bytes_equal_the_placed_tensors),
         cmocka_unit_test(test_box__copy_moves_the_part_and_nothing_else),
+        cmocka_unit_test(test_box__a_span_begins_and_ends_with_elements_of_the_part),
         cmocka_unit_test(test_layout_plan__sixteen_thousand_ranks_take_seconds),
         cmocka_unit_test(test_layout__every_failed_allocation_is_reported),
     };
