@@ -350,7 +350,7 @@ bool catalog_in_memory(const struct checkpoint *checkpoint)
     if (checkpoint->num_images < checkpoint->summary.shards)
         return false;
     for (uint32_t i = 0; i < checkpoint->summary.shards; i++)
-        if (checkpoint->images[i]->state != IMAGE_RESIDENT)
+        if (checkpoint->images[i]->state != IMAGE_RESIDENT || checkpoint->images[i]->num_missing)
             return false;
     return checkpoint->summary.shards > 0;
 }

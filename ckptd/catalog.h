@@ -78,7 +78,7 @@ struct checkpoint *catalog_newest(struct run *run);
 void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
 /* The image of a shard, or NULL. */
 struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard);
-bool catalog_in_memory(const struct checkpoint *checkpoint);
+bool catalog_in_memory(const struct checkpoint *checkpoint); /* all of it */
 /* A look at its files as at a start. ERR_NOT_FOUND; what is wrong with it. Blocks; any thread. */
 int catalog_look(struct manifest_summary *out, struct run *run, uint64_t step, uint64_t attempt);
 /* The whole manifest, proven; without a nonce in the summary any save's of that step and attempt.

@@ -107,7 +107,8 @@ struct chunk {
     uint32_t index;  /* in the file; a window's chunks take the next one when theirs is written */
     int error;       /* of its last step: 0 or a code; the errno is in `request` */
     bool is_written; /* PASS_STAGE: its bytes are in the file */
-    bool is_proven;  /* PASS_READ of a whole shard: its blocks are what the table says */
+    bool is_asked;   /* a READ or VERIFY is to take it, and has not yet */
+    bool is_proven;  /* PASS_READ: its bytes are in memory, and are what the table says */
     uint64_t unannounced; /* data bytes that the rank has yet to announce */
     struct job job;
     struct event reported;
@@ -148,6 +149,7 @@ struct image {
     uint64_t identity;    /* of the block checksums */
     uint64_t *sums;       /* per block */
     uint32_t num_chunks;  /* of the file */
+    uint32_t num_missing; /* of them, still to be read; not 0: those that are there are proven */
     struct chunk *chunks; /* by image_chunk() */
     uint32_t num_rooms;   /* chunks in memory at once */
     enum image_pass pass;
@@ -161,8 +163,9 @@ struct image {
 
     struct job job;             /* before and after a READ or VERIFY pass */
     struct shard_wait *waiting; /* for that pass; service thread */
-    /* PASS_READ: chunks [first_chunk, end_chunk) are proven and can be lent; of a part, when it is
-     * whole (restore/part.c). */
+    uint32_t num_asked;         /* chunks that are asked */
+    uint64_t asked_bytes;       /* since the pass began */
+    /* PASS_READ: what may be in memory; of a part only these chunks (restore/part.c). */
     uint32_t first_chunk, end_chunk;
     uint8_t *stored_table; /* as it is in the file, from a multiple of STORAGE_ALIGN */
 
@@ -201,6 +204,10 @@ bool image_chunk_is_tail(const struct image *image, uint32_t index); /* touches 
 /* Of a window only while the chunk is in it. */
 struct chunk *image_chunk(const struct image *image, uint32_t index);
 uint32_t image_tail_chunks(const struct service *service, const struct shard_geometry *geometry);
+/* Are its bytes in memory? Proven or not: of what a save left they always are. */
+bool image_has_chunk(const struct image *image, uint32_t index);
+/* Is what it has of the checksum table in that chunk the same as in `table`? */
+bool image_has_table(const struct image *image, uint32_t index, const uint8_t *table);
 /* Starts chunk `index` in the current pass; its report comes later. */
 void image_start_chunk(struct image *image, uint32_t index);
 /* Writes a chunk whose bytes are final, without hashing. */
@@ -210,7 +217,7 @@ void image_start_all(struct image *image, enum image_pass pass);
  * the manifest keeps. Worker or service thread, when every block was hashed. */
 int image_make_table(uint8_t **out, uint64_t *out_bytes, uint64_t *out_hash,
                      const struct image *image);
-/* After READ or VERIFY: do the sums equal the table in the image, and the table the manifest? */
+/* After VERIFY: do the sums equal the table in the image, and the table the manifest? */
 int image_check_table(const struct image *image, uint64_t table_hash);
 /* From now on it is the checkpoint's image of this shard. ERR_MEMORY. */
 int image_enter_checkpoint(struct image *image, struct checkpoint *checkpoint, uint32_t shard);
@@ -528,12 +535,14 @@ struct load {
     struct checkpoint *checkpoint;
     struct load_shard {
         struct image *held;
-        bool wanted; /* by its plan, and not released yet */
-    } * shards;      /* per shard of the checkpoint */
-    uint32_t *plan;  /* the shards that it wanted first, ascending */
+        bool wanted;                      /* by its plan, and not released yet */
+        uint32_t first_range, num_ranges; /* of it, in `ranges` */
+    } * shards;                           /* per shard of the checkpoint */
+    uint32_t *plan;                       /* the shards that it wanted first, ascending */
     uint32_t num_planned;
-    uint32_t next;      /* of the plan: what ahead.c looks at next */
-    struct timer timer; /* lease */
+    struct chunk_range *ranges; /* what it wanted of them; ascending and apart within a shard */
+    uint32_t next;              /* of the plan: what ahead.c looks at next */
+    struct timer timer;         /* lease */
 };
 
 int restore_open(struct service *service);

@@ -10,8 +10,10 @@
  *     VERIFY   worker: hash the blocks
  *
  * and each chunk ends in one event on the service thread, whatever happened. Every block is hashed
- * once over the very bytes that are written (or lent). A chunk that touches the checksum table can
- * be written only after all others were hashed; stage.c does that with image_write_chunk.
+ * once over the very bytes that are written (or lent). What is read comes chunk by chunk, as open
+ * loads need it: an image that was made for a READ may hold only some of its file. A chunk that
+ * touches the checksum table can be written only after all others were hashed; stage.c does that
+ * with image_write_chunk.
  *
  * An image may be a window: its segments and chunks are a ring over the file, and stage.c moves it.
  *
@@ -54,6 +56,14 @@ uint32_t image_tail_chunks(const struct service *service, const struct shard_geo
 struct chunk *image_chunk(const struct image *image, uint32_t index)
 {
     return &image->chunks[index % image->num_rooms];
+}
+
+bool image_has_chunk(const struct image *image, uint32_t index)
+{
+    if (image->num_missing == 0)
+        return true;
+    return index >= image->first_chunk && index < image->end_chunk &&
+           image_chunk(image, index)->is_proven;
 }
 
 uint32_t image_segments_needed(const struct service *service, uint64_t file_bytes)
@@ -288,6 +298,15 @@ int image_make_table(uint8_t **out, uint64_t *out_bytes, uint64_t *out_hash,
     *out = table;
     *out_bytes = bytes;
     return 0;
+}
+
+bool image_has_table(const struct image *image, uint32_t index, const uint8_t *table)
+{
+    uint64_t start, end, table_start = image->geometry.table_start;
+    image_chunk_range(image, index, &start, &end);
+    start = start > table_start ? start : table_start;
+    return start >= end ||
+           memcmp(address(image, start), table + (start - table_start), end - start) == 0;
 }
 
 /* The first block whose entry in the image differs from its sum. */

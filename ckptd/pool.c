@@ -24,7 +24,7 @@
  *
  * A segment remembers whose bytes it holds, too: one that goes from a load of one run to that of
  * another is zeroed. Bytes of one run are not zeroed between its saves: every byte of a shard is
- * written anew.
+ * written anew, or was not read and is no part of what is lent.
  *
  * Threads: a worker cleans segments (pool_clean, pool_renew), under a lock of each, two of which
  * may meet there; nobody uses one meanwhile. The marks that say it must be cleaned are set on the

@@ -143,8 +143,8 @@ static json_t *describe_scrub(const struct service *service)
                      "all_read_at", state.ended ? json_integer(state.ended) : json_null());
 }
 
-/* Images of committed checkpoints in memory, and how many of them are proven: a load takes those
- * without another look. */
+/* Images of committed checkpoints in memory, and how many of them are proven: a load takes what is
+ * there of those without another look. */
 static json_t *describe_images(const struct service *service)
 {
     int resident = 0, proven = 0;

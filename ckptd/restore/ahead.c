@@ -2,7 +2,7 @@
  *
  * A plan says which shards a load will ask for, so ckptd need not wait to be asked. Every client
  * walks through its plan in the order of the shard numbers, and so does ckptd, over the plans of
- * all open loads together: the lowest shard that an open load wants and that is not proven is next.
+ * all open loads together: the lowest shard of which an open load wants what is not proven is next.
  * Thus the ranks of a job that load together find the same shard in memory at the same time, and it
  * goes when the last of them has released it: a load through a pool much smaller than the
  * checkpoint still reads each byte once.
@@ -30,6 +30,12 @@ static bool is_unproven(const struct image *image)
            !image->session && !image->in_hand;
 }
 
+/* A pass that is under way takes what the load needs (join_passes). */
+static bool is_sparse(const struct image *image, const struct load *load)
+{
+    return image->state == IMAGE_RESIDENT && !image->in_pass && want_lacks(load, image);
+}
+
 /* The first shard of the load's plan that a pass would help. What is behind load->next was in
  * memory or under way when it was looked at: should it go, LoadShard gets it again. */
 static bool find_shard(uint32_t *out, struct load *load)
@@ -41,7 +47,7 @@ static bool find_shard(uint32_t *out, struct load *load)
         uint32_t shard = load->plan[load->next];
         const struct image *image = catalog_image(checkpoint, shard);
         *out = shard;
-        if (load->shards[shard].wanted && (!image || is_unproven(image)))
+        if (load->shards[shard].wanted && (!image || is_unproven(image) || is_sparse(image, load)))
             return true;
     }
     return false;
@@ -65,7 +71,7 @@ static bool start_wanted(struct service *service)
         return false;
     struct image *image = catalog_image(first->checkpoint, shard);
     if (image) {
-        pass_verify(image);
+        pass_begin(image);
         return true;
     }
     int error = pass_read(first->checkpoint, shard, NULL);
@@ -78,7 +84,7 @@ static bool start_left_behind(struct service *service)
     for (struct image *image = service->images; image; image = image->next) {
         if (!is_unproven(image) || image->checkpoint->damaged)
             continue;
-        pass_verify(image);
+        pass_begin(image);
         return true;
     }
     return false;

@@ -1,8 +1,8 @@
 /* file.c - the file of a committed shard, as whoever reads it needs it: opened, its checksum table
  * proven by the manifest, a block's checksum held against the table.
  *
- * Loads of parts and the scrub go through here; a load of a whole shard hashes it in memory and
- * compares the tables (image.c). All of it blocks; any thread. */
+ * What loads read and the scrub go through here; an image that a save left is hashed in memory and
+ * its table compared (image.c). All of it blocks; any thread. */
 #include "ckptd/ckptd.h"
 
 #include <stdio.h>

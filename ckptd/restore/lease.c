@@ -83,14 +83,20 @@ static void release_shard(struct load *load, uint32_t shard)
         load_settle(catalog_image(checkpoint, shard));
 }
 
+static void free_plan(struct load *load)
+{
+    free(load->shards);
+    free(load->plan);
+    free(load->ranges);
+}
+
 void load_end(struct load *load)
 {
     struct session *session = load->session;
     for (uint32_t i = 0; i < load->checkpoint->summary.shards; i++)
         release_shard(load, i);
     restore_wake(load->service);
-    free(load->shards);
-    free(load->plan);
+    free_plan(load);
     loop_timer_cancel(load->service->loop, &load->timer);
     lease_drop(load->checkpoint);
     load->number = 0;
@@ -144,8 +150,9 @@ static void lease_expired(struct timer *timer)
     load_end(load);
 }
 
-/* The distinct shards of the items, in their order. */
-static int note_plan(struct load *load, const struct load_item *items, uint32_t num_items)
+/* The distinct shards of the items, in their order, and what is needed of each. */
+static int note_plan(struct load *load, const struct load_item *items, uint32_t num_items,
+                     const struct slice *slices)
 {
     struct checkpoint *checkpoint = load->checkpoint;
     uint32_t shards = checkpoint->summary.shards;
@@ -155,6 +162,9 @@ static int note_plan(struct load *load, const struct load_item *items, uint32_t 
         checkpoint->wanted = calloc((size_t)shards + 1, sizeof *checkpoint->wanted);
     if (!load->shards || !load->plan || !checkpoint->wanted)
         return report_error(ERR_MEMORY, NULL, "no memory for a load");
+    int error = want_note(load, items, num_items, slices);
+    if (error != 0)
+        return error;
     for (uint32_t i = 0; i < num_items; i++) {
         uint32_t shard = items[i].shard;
         if (load->shards[shard].wanted)
@@ -166,8 +176,18 @@ static int note_plan(struct load *load, const struct load_item *items, uint32_t 
     return 0;
 }
 
+/* What is being read is read for this load, too: a READ that begins takes what all need. */
+static void join_passes(struct load *load)
+{
+    for (uint32_t i = 0; i < load->num_planned; i++) {
+        struct image *image = catalog_image(load->checkpoint, load->plan[i]);
+        if (image && image->state == IMAGE_READING)
+            want_ask(load, image);
+    }
+}
+
 int load_new(struct load **out, struct session *session, struct checkpoint *checkpoint,
-             const struct load_item *items, uint32_t num_items)
+             const struct load_item *items, uint32_t num_items, const struct slice *slices)
 {
     struct service *service = session->service;
     struct load *load = NULL;
@@ -178,10 +198,9 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
         return report_error(ERR_BUSY, "raise limits.loads", "all %lld loads are in use",
                             (long long)service->config->limit_loads);
     *load = (struct load){.service = service, .checkpoint = checkpoint, .timer.run = lease_expired};
-    int error = note_plan(load, items, num_items);
+    int error = note_plan(load, items, num_items, slices);
     if (error != 0) {
-        free(load->shards);
-        free(load->plan);
+        free_plan(load);
         return error;
     }
     load->number = ++service->next_load;
@@ -189,6 +208,7 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
     session->num_loads++;
     lease_take(checkpoint);
     loop_timer(service->loop, &load->timer, service->config->limit_lease_ms);
+    join_passes(load);
     *out = load;
     return 0;
 }

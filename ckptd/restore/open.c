@@ -207,7 +207,8 @@ static int finish_opening(struct opening *opening)
     }
     int error = session_of(&session, opening);
     if (error == 0)
-        error = load_new(&load, session, checkpoint, opening->items, opening->num_items);
+        error = load_new(&load, session, checkpoint, opening->items, opening->num_items,
+                         opening->slices);
     if (error == 0)
         error = reply_opened(opening, load);
     if (error != 0) {

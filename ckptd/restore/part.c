@@ -1,7 +1,7 @@
 /* part.c - LoadShard of a shard that is larger than the whole pool: part by part.
  *
- *   LoadShard(from) ──► worker: open the file, prove its checksum table ──► chunks of the part read
- *   and hashed ──► worker: each hash against the table ──► lent
+ *   LoadShard(from) ──► worker: open the file, prove its checksum table ──► chunks of the part that
+ *   the load needs read, hashed, proven by the table ──► worker: close the file ──► lent
  *
  * A part is an image that is a window, standing still at a place of the file: whole segments, on a
  * grid of PART_SHARE of the pool, so that several ranks have theirs at once. It belongs to the load
@@ -47,6 +47,7 @@ static void part_ended(struct event *event)
         fail_part(image, wait);
     else
         shard_lend(wait, image);
+    pass_drop_asked(image);
     image->readers--; /* the pass itself */
     image->checkpoint = NULL;
     image->state = IMAGE_ENDING; /* it lives as long as the load holds it */
@@ -59,15 +60,7 @@ static void part_ended(struct event *event)
 
 static void work_end_part(struct job *job)
 {
-    struct image *image = CONTAINER_OF(job, struct image, job);
-    if (image->object)
-        storage_object_close(image->service->storage, image->object);
-    image->object = NULL;
-    int error = 0;
-    if (image->fault.code == 0)
-        error = pass_check_chunks(image, image->first_chunk, image->end_chunk);
-    if (error != 0)
-        fault_take(&image->fault, error);
+    pass_close_file(CONTAINER_OF(job, struct image, job));
 }
 
 static void end_part(struct image *image)
@@ -78,10 +71,7 @@ static void end_part(struct image *image)
 
 static void chunk_advanced(struct image *image, struct chunk *chunk)
 {
-    uint64_t start, end;
-    image_chunk_range(image, chunk->index, &start, &end);
-    if (chunk->error == 0)
-        image->service->stats.bytes_read += end - start;
+    pass_take_chunk(image, chunk);
     if (image->busy == 0)
         end_part(image);
 }
@@ -97,15 +87,8 @@ static void work_open_part(struct job *job)
 static void part_opened(struct event *event)
 {
     struct image *image = CONTAINER_OF(event, struct image, job.done);
-    if (image->fault.code != 0) {
+    if (image->fault.code != 0 || !pass_start_asked(image))
         end_part(image);
-        return;
-    }
-    image->pass = PASS_READ;
-    for (uint32_t i = image->first_chunk; i < image->end_chunk; i++) {
-        image_chunk(image, i)->index = i;
-        image_start_chunk(image, i);
-    }
 }
 
 /* ---- the beginning ---- */
@@ -125,15 +108,26 @@ static int new_part(struct image **out, struct checkpoint *checkpoint,
     if (error != 0)
         return error;
     struct image *image = *out;
-    uint64_t chunk = wait->from_byte / (uint64_t)service->config->block_bytes;
-    image->first_chunk = (uint32_t)(chunk - chunk % image->num_rooms);
+    uint32_t chunk = want_chunk(service, wait->from_byte);
+    image->num_missing = image->num_chunks;
+    image->first_chunk = chunk - chunk % image->num_rooms;
     image->end_chunk = image->first_chunk + image->num_rooms;
     if (image->end_chunk > image->num_chunks)
         image->end_chunk = image->num_chunks;
+    for (uint32_t i = image->first_chunk; i < image->end_chunk; i++)
+        image_chunk(image, i)->index = i;
     error = image_take_segments(image, checkpoint->run);
     if (error != 0)
         image_free(image);
     return error;
+}
+
+struct image *part_held(const struct load *load, const struct shard_wait *wait)
+{
+    struct image *image = load->shards[wait->shard].held;
+    bool has = image && image->is_window &&
+               image_has_chunk(image, want_chunk(wait->service, wait->from_byte));
+    return has ? image : NULL;
 }
 
 int part_load(struct load *load, struct shard_wait *wait)
@@ -149,12 +143,16 @@ int part_load(struct load *load, struct shard_wait *wait)
     image->shard = wait->shard;
     image->waiting = wait;
     image->in_pass = true;
+    image->pass = PASS_READ;
+    image->read_until = load->number; /* never lent as from memory */
     image->readers++;
     image->advance = chunk_advanced;
     image->table_hash = checkpoint->manifest->shards[wait->shard].table_hash;
     image->identity =
         checksum_shard_identity(checkpoint->summary.nonce, wait->shard, checkpoint->summary.shards);
     lease_take(checkpoint);
+    want_ask(load, image);
+    want_ask_from(image, wait->from_byte);
     image->job = (struct job){.work = work_open_part, .done.run = part_opened};
     loop_work(wait->service->loop, &image->job);
     return 0;

@@ -1,7 +1,13 @@
-/* pass.c - proves an image: every block hashed, the table compared with the manifest's hash of it.
+/* pass.c - proves an image: every block hashed and held against the table that the manifest proves.
  *
- *   READ    worker: zero, open the file ──► chunks read and hashed ──► worker: table ──► proven
- *   VERIFY  chunks hashed where they lie in memory                 ──► worker: table ──► proven
+ *   READ    worker: clean, open file and table ──► chunks read, hashed, proven ──► worker: close
+ *   VERIFY  chunks hashed where they lie in memory ──► worker: the tables compared
+ *
+ * A READ takes the chunks that are asked for (want.c) and not there, each once: those of the open
+ * loads and waiting calls when it begins, and what is asked for until it ends. When that comes
+ * while the file is being closed, it is opened again. So an image may be sparse: resident and
+ * proven, with chunks missing; a load that needs one of them has another READ begin. Nobody writes
+ * to what was read: only images of saves, which are never sparse, are verified.
  *
  * A pass keeps its image and its checkpoint. What it proves holds until a writer may touch the
  * image again: an image whose writer was connected when the pass began is proven for the calls that
@@ -14,42 +20,61 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void open_file(struct image *image);
+
 /* ---- the end ---- */
+
+static void end_well(struct image *image)
+{
+    if (image->state == IMAGE_READING)
+        image->read_until = image->service->next_load;
+    image->state = IMAGE_RESIDENT;
+    image->verified = !image->had_writer;
+    shard_proven(image);
+    load_settle(image);
+}
 
 static void pass_ended(struct event *event)
 {
     struct image *image = CONTAINER_OF(event, struct image, job.done);
     struct checkpoint *checkpoint = image->checkpoint;
     struct service *service = image->service;
-    log_debug("restore", "run %s, step %llu: shard %u %s in %lld ms", checkpoint->run->name,
-              (unsigned long long)checkpoint->summary.step, image->shard,
+    if (image->fault.code == 0 && image->num_asked > 0) { /* since the last chunk came */
+        open_file(image);
+        return;
+    }
+    log_debug("restore", "run %s, step %llu: shard %u %s in %lld ms, %u of %u chunks are missing",
+              checkpoint->run->name, (unsigned long long)checkpoint->summary.step, image->shard,
               image->state == IMAGE_READING ? "read" : "verified",
-              (long long)(loop_now_ms() - image->pass_begun_ms));
+              (long long)(loop_now_ms() - image->pass_begun_ms), image->num_missing,
+              image->num_chunks);
+    pass_drop_asked(image);
     image->in_pass = false;
     image->readers--;
-    if (image->fault.code != 0) {
+    if (image->fault.code != 0)
         shard_failed(image);
-    } else {
-        if (image->state == IMAGE_READING)
-            image->read_until = service->next_load;
-        image->state = IMAGE_RESIDENT;
-        image->verified = !image->had_writer;
-        shard_proven(image);
-        load_settle(image);
-    }
+    else
+        end_well(image);
     lease_drop(checkpoint);
     restore_wake(service); /* nobody may want the image any more */
 }
 
-static void work_end_pass(struct job *job)
+void pass_close_file(struct image *image)
 {
-    struct image *image = CONTAINER_OF(job, struct image, job);
     if (image->object)
         storage_object_close(image->service->storage, image->object);
     image->object = NULL;
     free(image->stored_table);
     image->stored_table = NULL;
-    int error = image->fault.code == 0 ? image_check_table(image, image->table_hash) : 0;
+}
+
+static void work_end_pass(struct job *job)
+{
+    struct image *image = CONTAINER_OF(job, struct image, job);
+    pass_close_file(image);
+    int error = 0;
+    if (image->pass == PASS_VERIFY && image->fault.code == 0)
+        error = image_check_table(image, image->table_hash);
     if (error != 0)
         fault_take(&image->fault, error);
 }
@@ -60,53 +85,113 @@ static void end_pass(struct image *image)
     loop_work(image->service->loop, &image->job);
 }
 
-int pass_check_chunks(const struct image *image, uint32_t first, uint32_t end)
+/* ---- chunks ---- */
+
+/* The blocks of a chunk that was read and hashed, against the table of the file; and what it has of
+ * the table itself. ERR_CORRUPT names the first block that differs. */
+static int check_chunk(const struct image *image, uint32_t index)
 {
-    uint64_t per_chunk = (uint64_t)image->service->config->block_bytes / CHECKSUM_BLOCK_BYTES;
+    const struct shard_geometry *geometry = &image->geometry;
+    const uint8_t *table = image->stored_table + geometry->table_start % STORAGE_ALIGN;
+    uint64_t start, end;
     int error = 0;
-    for (uint64_t i = first * per_chunk;
-         i < image->geometry.num_blocks && i < end * per_chunk && error == 0; i++)
-        error = file_check_block(image->stored_table, &image->geometry, i, image->sums[i],
+    image_chunk_range(image, index, &start, &end);
+    end = end < geometry->table_start ? end : geometry->table_start;
+    for (uint64_t i = start / CHECKSUM_BLOCK_BYTES; i * CHECKSUM_BLOCK_BYTES < end && error == 0;
+         i++)
+        error = file_check_block(image->stored_table, geometry, i, image->sums[i],
                                  &image->checkpoint->summary, image->shard);
+    if (error == 0 && !image_has_table(image, index, table))
+        error = report_error(ERR_CORRUPT, NULL,
+                             "the checksum table of shard-%05u-of-%05u was read twice and differs",
+                             image->shard + 1, image->checkpoint->summary.shards);
     return error;
 }
 
-/* A chunk was read: what is proven may reach further. */
-static void prove_chunk(struct image *image, struct chunk *chunk)
+void pass_take_chunk(struct image *image, struct chunk *chunk)
 {
+    struct service *service = image->service;
     uint64_t start, end;
     image_chunk_range(image, chunk->index, &start, &end);
-    image->service->stats.bytes_read += end - start;
-    int error = pass_check_chunks(image, chunk->index, chunk->index + 1);
+    chunk->is_asked = false;
+    image->num_asked--;
+    if (--service->chunks_in_passes + 1 == ahead_chunks(service))
+        restore_wake(service);
+    if (image->pass != PASS_READ || chunk->error != 0)
+        return;
+    service->stats.bytes_read += end - start;
+    int error = check_chunk(image, chunk->index);
     if (error != 0 && image->fault.code == 0)
         fault_take(&image->fault, error);
     chunk->is_proven = error == 0;
-    while (image->end_chunk < image->num_chunks && image_chunk(image, image->end_chunk)->is_proven)
-        image->end_chunk++;
-    shard_grew(image);
+    image->num_missing -= chunk->is_proven;
 }
 
 static void chunk_advanced(struct image *image, struct chunk *chunk)
 {
-    struct service *service = image->service;
-    if (image->pass == PASS_READ && chunk->error == 0)
-        prove_chunk(image, chunk);
-    if (--service->chunks_in_passes + 1 == ahead_chunks(service))
-        restore_wake(service);
+    pass_take_chunk(image, chunk);
+    shard_grew(image);
     if (image->busy == 0)
         end_pass(image);
 }
 
+static void ask_chunk(struct image *image, struct chunk *chunk)
+{
+    chunk->is_asked = true;
+    image->num_asked++;
+    image->service->chunks_in_passes++;
+}
+
+void pass_ask(struct image *image, uint32_t first, uint32_t end)
+{
+    uint64_t start, stop, before, part = shard_lend_bytes(image->service);
+    first = first > image->first_chunk ? first : image->first_chunk;
+    end = end < image->end_chunk ? end : image->end_chunk;
+    for (uint32_t i = first; i < end; i++) {
+        struct chunk *chunk = image_chunk(image, i);
+        if (chunk->is_asked || image_has_chunk(image, i))
+            continue;
+        image_chunk_range(image, i, &start, &stop);
+        before = image->asked_bytes;
+        image->asked_bytes += stop - start;
+        /* The chunks with which another part can be lent wake the service thread. */
+        chunk->is_awaited = before / part != image->asked_bytes / part;
+        ask_chunk(image, chunk);
+        if (image->busy > 0) /* the file is open, and stays so until all have come */
+            image_start_chunk(image, i);
+    }
+}
+
+bool pass_start_asked(struct image *image)
+{
+    bool any = image->num_asked > 0;
+    uint32_t left = image->num_asked;
+    for (uint32_t i = 0; i < image->num_rooms && left > 0; i++) {
+        if (!image->chunks[i].is_asked)
+            continue;
+        left--;
+        image_start_chunk(image, image->chunks[i].index);
+    }
+    return any;
+}
+
+void pass_drop_asked(struct image *image)
+{
+    image->service->chunks_in_passes -= image->num_asked;
+    image->num_asked = 0;
+}
+
 /* ---- the beginning ---- */
 
-static void hold_for_pass(struct image *image)
+static void hold_for_pass(struct image *image, enum image_pass pass)
 {
+    image->pass = pass;
     image->in_pass = true;
     image->pass_begun_ms = loop_now_ms();
     image->had_writer = image->session != NULL || image->in_hand;
     image->readers++;
     lease_take(image->checkpoint);
-    image->service->chunks_in_passes += image->num_chunks;
+    image->asked_bytes = 0;
     image->advance = chunk_advanced;
     image->fault = (struct fault){0};
     atomic_store(&image->stopped, false);
@@ -139,22 +224,22 @@ static void work_open_file(struct job *job)
 static void file_opened(struct event *event)
 {
     struct image *image = CONTAINER_OF(event, struct image, job.done);
-    if (image->fault.code == 0) {
-        image_start_all(image, PASS_READ);
-        return;
-    }
-    image->service->chunks_in_passes -= image->num_chunks;
-    end_pass(image);
+    if (image->fault.code != 0 || !pass_start_asked(image))
+        end_pass(image);
 }
 
-/* The chunks with which another part can be lent wake the service thread. */
-static void await_parts(struct image *image)
+static void open_file(struct image *image)
 {
-    uint64_t start, end, part = shard_lend_bytes(image->service);
-    for (uint32_t i = 0; i < image->num_chunks; i++) {
-        image_chunk_range(image, i, &start, &end);
-        image_chunk(image, i)->is_awaited = start / part != end / part;
-    }
+    image->job = (struct job){.work = work_open_file, .done.run = file_opened};
+    loop_work(image->service->loop, &image->job);
+}
+
+static void begin_read(struct image *image)
+{
+    image->state = IMAGE_READING;
+    hold_for_pass(image, PASS_READ);
+    want_ask_all(image);
+    open_file(image);
 }
 
 int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting)
@@ -181,16 +266,24 @@ int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *
         return error;
     }
     image->table_hash = checkpoint->manifest->shards[shard].table_hash;
-    await_parts(image);
-    hold_for_pass(image);
-    image->job = (struct job){.work = work_open_file, .done.run = file_opened};
-    loop_work(service->loop, &image->job);
+    image->num_missing = image->end_chunk = image->num_chunks;
+    begin_read(image);
     return 0;
 }
 
-void pass_verify(struct image *image)
+static void begin_verify(struct image *image)
+{
+    hold_for_pass(image, PASS_VERIFY);
+    for (uint32_t i = 0; i < image->num_chunks; i++)
+        ask_chunk(image, &image->chunks[i]);
+    pass_start_asked(image);
+}
+
+void pass_begin(struct image *image)
 {
     CHECK(image->state == IMAGE_RESIDENT && !image->in_pass);
-    hold_for_pass(image);
-    image_start_all(image, PASS_VERIFY);
+    if (image->num_missing > 0)
+        begin_read(image);
+    else
+        begin_verify(image);
 }

@@ -3,8 +3,9 @@
  *   LoadShard ──► in memory and proven ──► lent at once
  *             └─► a pass over it is under way, or started now (pass.c) ──► lent
  *
- * A shard that comes from disk is lent as far as it is proven, LEND_BYTES or more at a time: the
- * ranks copy while the rest is read. What lies before the byte that is asked for is not lent again.
+ * A shard that comes from disk is lent as far as it is proven, LEND_BYTES or more at a time, or as
+ * much as comes in one piece: the ranks copy while the rest is read. What lies before the byte that
+ * is asked for is not lent, even where it shares a segment with it: it may not have been read.
  *
  * Nothing is lent whose every block was not hashed and compared, whatever tier it came from. An
  * image whose writer is still connected is verified for each LoadShard, because the writer may
@@ -34,20 +35,23 @@ uint64_t shard_lend_bytes(const struct service *service)
     return segment < LEND_BYTES ? segment : LEND_BYTES;
 }
 
-/* The bytes of the file that can be lent. */
-static void proven_range(uint64_t *out_start, uint64_t *out_end, const struct image *image)
+/* Moves wait->end_chunk on over the chunks that are there; returns the byte where they end. */
+static uint64_t lent_end(struct shard_wait *wait, const struct image *image)
 {
-    uint64_t chunk = (uint64_t)image->service->config->block_bytes;
-    *out_start = image->first_chunk * chunk;
-    *out_end = image->end_chunk * chunk;
-    if (image->state != IMAGE_READING || *out_end > image->geometry.file_bytes)
-        *out_end = image->geometry.file_bytes;
+    uint64_t start, end;
+    if (image->num_missing == 0)
+        return image->geometry.file_bytes;
+    while (wait->end_chunk < image->end_chunk && image_has_chunk(image, wait->end_chunk))
+        wait->end_chunk++;
+    image_chunk_range(image, wait->end_chunk - 1, &start, &end);
+    return end;
 }
 
 void shard_lend(struct shard_wait *wait, struct image *image)
 {
     Holdfast__V1__LoadShardReply reply = HOLDFAST__V1__LOAD_SHARD_REPLY__INIT;
-    uint64_t segment = pool_segment_bytes(wait->service->pool), start, end;
+    uint64_t segment = pool_segment_bytes(wait->service->pool);
+    uint64_t start = image->first_chunk * (uint64_t)wait->service->config->block_bytes;
     struct load *load;
     int error = load_find(&load, wait->service, wait->load);
     if (error != 0) {
@@ -56,11 +60,11 @@ void shard_lend(struct shard_wait *wait, struct image *image)
         return;
     }
     load_hold(load, wait->shard, image);
-    proven_range(&start, &end, image);
+    CHECK(image_has_chunk(image, want_chunk(wait->service, wait->from_byte)));
     uint64_t skip = (wait->from_byte - start) / segment;
     reply.segments = image->segments + skip;
     reply.part_start = start + skip * segment;
-    reply.part_bytes = end - reply.part_start;
+    reply.part_bytes = lent_end(wait, image) - reply.part_start;
     reply.n_segments = (reply.part_bytes + segment - 1) / segment;
     reply.bytes = image->geometry.file_bytes;
     /* From disk for all loads that were open when it was read, whoever asked first. */
@@ -87,14 +91,21 @@ void shard_proven(struct image *image)
     }
 }
 
+/* Is there as much as is lent at once, or all that comes in one piece? */
+static bool may_lend(struct shard_wait *wait, const struct image *image)
+{
+    if (!image_has_chunk(image, want_chunk(wait->service, wait->from_byte)))
+        return false;
+    return lent_end(wait, image) >= wait->from_byte + shard_lend_bytes(wait->service) ||
+           wait->end_chunk >= image->end_chunk || !image_chunk(image, wait->end_chunk)->is_asked;
+}
+
 void shard_grew(struct image *image)
 {
     struct shard_wait **at = &image->waiting;
-    uint64_t start, end, least = shard_lend_bytes(image->service);
-    proven_range(&start, &end, image);
     while (*at && image->state == IMAGE_READING && image->fault.code == 0) {
         struct shard_wait *wait = *at;
-        if (end < wait->from_byte + least) {
+        if (!may_lend(wait, image)) {
             at = &wait->next;
             continue;
         }
@@ -196,6 +207,26 @@ static void started(struct shard_wait *wait, int error)
         loop_timer_cancel(wait->service->loop, &wait->timer);
 }
 
+/* Lent at once, or when the pass is over that is under way or starts now. */
+static void lend_or_prove(struct shard_wait *wait, const struct load *load, struct image *image)
+{
+    bool has = image_has_chunk(image, want_chunk(wait->service, wait->from_byte));
+    loop_timer_cancel(wait->service->loop, &wait->timer);
+    if (!image->in_pass && has && (image->verified || load->shards[wait->shard].held == image)) {
+        shard_lend(wait, image);
+        return;
+    }
+    wait->next = image->waiting;
+    image->waiting = wait;
+    if (!image->in_pass) {
+        pass_begin(image);
+        return;
+    }
+    want_ask_from(image, wait->from_byte);
+    if (image->busy > 0) /* before and after that a worker has the fault */
+        shard_grew(image);
+}
+
 /* Finds out what the call needs, and starts it or waits for it. */
 static void begin_wait(struct shard_wait *wait)
 {
@@ -217,8 +248,13 @@ static void begin_wait(struct shard_wait *wait)
         return;
     }
     wait->next = NULL;
+    wait->end_chunk = want_chunk(wait->service, wait->from_byte);
     if (!image && part_is_needed(checkpoint, wait->shard)) {
-        started(wait, part_load(load, wait));
+        struct image *part = part_held(load, wait);
+        if (part)
+            lend_or_prove(wait, load, part);
+        else
+            started(wait, part_load(load, wait));
         return;
     }
     if (image && !image->in_pass &&
@@ -230,17 +266,7 @@ static void begin_wait(struct shard_wait *wait)
         started(wait, pass_read(checkpoint, wait->shard, wait));
         return;
     }
-    loop_timer_cancel(wait->service->loop, &wait->timer);
-    if (!image->in_pass && (image->verified || load->shards[wait->shard].held == image)) {
-        shard_lend(wait, image);
-        return;
-    }
-    wait->next = image->waiting;
-    image->waiting = wait;
-    if (!image->in_pass)
-        pass_verify(image);
-    else
-        shard_grew(image);
+    lend_or_prove(wait, load, image);
 }
 
 void restore_load_shard(struct service *service, struct rpc_call *call,

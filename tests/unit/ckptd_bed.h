@@ -555,16 +555,14 @@ struct loading {
     uint64_t part_start, part_bytes; /* what was lent last */
 };
 
-/* Opens a load whose plan is `count` rows of the matrix; none: it plans nothing. */
-static inline int load_open_rows(struct loading *out, struct bed *bed, int64_t step, uint64_t first,
-                                 uint64_t count)
+/* Opens a load whose plan is these slices; none: it plans nothing. */
+static inline int load_open_slices(struct loading *out, struct bed *bed, int64_t step,
+                                   Holdfast__V1__Slice **slices, size_t count)
 {
-    struct rows rows;
     Holdfast__V1__OpenLoadRequest request = HOLDFAST__V1__OPEN_LOAD_REQUEST__INIT;
     Holdfast__V1__OpenLoadReply *reply;
-    rows_init(&rows, first, count);
-    request.slices = rows.slices;
-    request.n_slices = count > 0;
+    request.slices = slices;
+    request.n_slices = count;
     memset(out, 0, sizeof *out);
     out->peer = (struct peer){.bed = bed, .socket = -1, .event_fd = -1};
     request.run = RUN;
@@ -581,6 +579,15 @@ static inline int load_open_rows(struct loading *out, struct bed *bed, int64_t s
     FREE_REPLY(reply);
     out->peer.socket = arena_connect(bed);
     return 0;
+}
+
+/* The same for `count` rows of the matrix. */
+static inline int load_open_rows(struct loading *out, struct bed *bed, int64_t step, uint64_t first,
+                                 uint64_t count)
+{
+    struct rows rows;
+    rows_init(&rows, first, count);
+    return load_open_slices(out, bed, step, rows.slices, count > 0);
 }
 
 static inline int load_open(struct loading *out, struct bed *bed, int64_t step)
