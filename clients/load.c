@@ -7,9 +7,10 @@
  * reads ahead in that order, so the next shard is there when the last is copied, and a shard may go
  * when the slowest rank is past it.
  *
- * ckptd lends of a shard what is proven so far, or, where its pool does not hold a shard, a part of
- * it at a time: whole blocks. The boxes are copied as far as the part goes, and LoadShard is asked
- * for what comes next.
+ * LoadShard is asked for the first byte of the shard that is needed: ckptd reads what the plan
+ * needs, and no more. It lends what is proven so far from there on in one piece, or, where its pool
+ * does not hold a shard, a part of it at a time: whole blocks. The boxes are copied as far as that
+ * goes, and LoadShard is asked for the next byte that is needed.
  *
  * What ckptd says is checked: every box must lie inside the saved slice, the wanted slice and the
  * shard, and in the end as many elements of each slice must have been copied as it has.
@@ -265,24 +266,50 @@ static void copy_item(struct load *load, const struct shard_view *view,
     }
 }
 
-/* Copies the items [first, end) of the plan, all of one shard, as far as the view goes. *out_next:
- * the first byte behind the view that is needed, or UINT64_MAX. */
+/* Of an item, the first byte of the shard from `from` on that is needed; UINT64_MAX: none. */
+static uint64_t next_of_item(const struct load *load, const struct load_item *item, uint64_t from)
+{
+    const struct tensor_meta *tensor = &load->tensors.slices[item->slice].tensor;
+    uint64_t first, end;
+    box_span(&first, &end, &item->saved, &item->part, tensor->dims, dtype_bytes(tensor->dtype));
+    if (item->data_byte + end <= from)
+        return UINT64_MAX;
+    return item->data_byte + first > from ? item->data_byte + first : from;
+}
+
+/* Of the items [first, end) of the plan, all of one shard, what the view holds is copied, and
+ * *out_next is the first byte behind it that is needed, or UINT64_MAX. */
 static int copy_items(uint64_t *out_next, struct load *load, const struct shard_view *view,
                       size_t first, size_t end, bool is_memory)
 {
-    uint64_t view_end = view->start + view->bytes;
     *out_next = UINT64_MAX;
     for (size_t i = first; i < end; i++) {
         struct load_item item;
         int error = take_item(&item, load, load->plan->items[i], view->length);
         if (error != 0)
             return error;
+        if (item.data_byte >= *out_next)
+            break; /* so are those behind it: they are sorted */
         copy_item(load, view, &item, is_memory);
-        const struct tensor_meta *tensor = &load->tensors.slices[item.slice].tensor;
-        uint64_t bytes = box_elements(&item.saved, tensor->dims) * dtype_bytes(tensor->dtype);
-        uint64_t next = item.data_byte > view_end ? item.data_byte : view_end;
-        if (item.data_byte + bytes > view_end && next < *out_next)
-            *out_next = next;
+        uint64_t next = next_of_item(load, &item, view->start + view->bytes);
+        *out_next = next < *out_next ? next : *out_next;
+    }
+    return 0;
+}
+
+/* The first byte of the shard that any of the items needs. */
+static int first_needed(uint64_t *out, const struct load *load, size_t first, size_t end)
+{
+    *out = UINT64_MAX;
+    for (size_t i = first; i < end; i++) {
+        struct load_item item;
+        int error = take_item(&item, load, load->plan->items[i], UINT64_MAX);
+        if (error != 0)
+            return error;
+        if (item.data_byte >= *out)
+            break;
+        uint64_t next = next_of_item(load, &item, 0);
+        *out = next < *out ? next : *out;
     }
     return 0;
 }
@@ -342,8 +369,8 @@ static int load_part(uint64_t *at, struct load *load, size_t first, size_t end)
 
 static int load_shard(struct load *load, size_t first, size_t end)
 {
-    uint64_t at = load->plan->items[first]->shard_byte;
-    int error = 0;
+    uint64_t at;
+    int error = first_needed(&at, load, first, end);
     while (at != UINT64_MAX && error == 0)
         error = load_part(&at, load, first, end);
     /* After an error CloseLoad releases all. */

@@ -4,10 +4,13 @@
  * from disk; damage is named and an older checkpoint takes its place; what went wrong is said with
  * the promised code. Method: random layouts, 1 to 5 ranks as threads, a ckptd of the test's own
  * (clients_bed.h). time limit: 240 s */
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/sanitized.h"
 
 #include <dirent.h>
+#include <jansson.h>
 #include <sys/resource.h>
 
 /* ---- round trips ---- */
@@ -42,6 +45,128 @@ static void test_ckpt__a_pool_smaller_than_the_checkpoint_loads_it(void **state)
     for (uint32_t world = 1; world <= 4; world++) {
         struct group group = load_step(bed, world, 70 + world, 1);
         assert_true(group.bytes_local > 0);
+    }
+}
+
+/* A reader of some boxes of some tensors. */
+struct reader {
+    const struct bed *bed;
+    uint64_t random, step;
+    uint64_t wrong; /* elements; or UINT64_MAX: it could not load */
+    pthread_t thread;
+};
+
+static struct ckpt_tensor draw_box(uint64_t *random, uint32_t index)
+{
+    struct ckpt_tensor out;
+    place(&out, index, 0, 0, 1);
+    for (uint32_t d = 0; d < out.dims; d++) {
+        if (draw(random, 3) == 0)
+            continue; /* all of this dimension */
+        out.offset[d] = draw(random, out.shape[d]);
+        out.extent[d] = 1 + draw(random, out.shape[d] - out.offset[d]);
+    }
+    out.data = malloc(tensor_elements(&out) * model[index].bytes);
+    return out;
+}
+
+static void *read_boxes(void *argument)
+{
+    struct reader *reader = argument;
+    struct ckpt_tensor tensors[TENSORS];
+    uint32_t indices[TENSORS], count = 0;
+    struct ckpt *ckpt = open_single(reader->bed, RUN);
+    struct ckpt_loaded *loaded = NULL;
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        if (i + 1 < TENSORS && draw(&reader->random, 2) == 0)
+            continue;
+        indices[count] = i;
+        tensors[count++] = draw_box(&reader->random, i);
+    }
+    if (ckpt_load(ckpt,
+                  &(struct ckpt_load_options){
+                      .step = (int64_t)reader->step, .tensors = tensors, .num_tensors = count},
+                  &loaded) != 0) {
+        fprintf(stderr, "# %s\n", ckpt_error());
+        reader->wrong = UINT64_MAX;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (loaded != NULL)
+            reader->wrong += values(&tensors[i], indices[i], reader->step, false);
+        free(tensors[i].data);
+    }
+    ckpt_loaded_free(loaded);
+    ckpt_close(ckpt);
+    return NULL;
+}
+
+/* By ckptd, from the device, since its start. */
+static uint64_t bytes_read(const struct bed *bed)
+{
+    Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    struct rpc_client *client = NULL;
+    assert_int_equal(rpc_client_open(&client, bed->server), 0);
+    assert_int_equal(rpc_client_call(client, "/holdfast.v1.Checkpoint/Status", &request.base,
+                                     &holdfast__v1__status_reply__descriptor, &answer, 20000),
+                     0);
+    json_t *status = json_loads(((Holdfast__V1__StatusReply *)answer)->json, 0, NULL);
+    const json_t *totals = json_object_get(status, "since_start");
+    uint64_t bytes = (uint64_t)json_integer_value(json_object_get(totals, "bytes_read"));
+    json_decref(status);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    rpc_client_close(client);
+    return bytes;
+}
+
+static void test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselves(void **state)
+{
+    struct bed *bed = *state;
+    struct ckpt_loaded *loaded = NULL;
+    struct ckpt_tensor tensor;
+    save_step(bed, 1, 1, 1); /* one shard of 7 MB */
+    restart_ckptd(bed, SIGTERM);
+    place(&tensor, 0, 0, 0, 1); /* in its middle, 2.7 MB of it */
+    tensor.offset[0] = 400;
+    tensor.extent[0] -= 400;
+    uint64_t bytes = tensor_elements(&tensor) * model[0].bytes;
+    tensor.data = malloc(bytes);
+    struct ckpt *ckpt = open_single(bed, RUN);
+    assert_int_equal(ckpt_load(ckpt,
+                               &(struct ckpt_load_options){
+                                   .step = CKPT_NEWEST, .tensors = &tensor, .num_tensors = 1},
+                               &loaded),
+                     0);
+    assert_int_equal(values(&tensor, 0, 1, false), 0);
+    assert_in_range(bytes_read(bed), bytes, bytes + (2u << 20)); /* blocks of 1 MiB */
+    free(tensor.data);
+    ckpt_loaded_free(loaded);
+    ckpt_close(ckpt);
+}
+
+/* With the pool that holds all, one that images of shards come and go in, and one that a shard has
+ * to be read through in parts. */
+static void test_ckpt__readers_of_any_boxes_together_get_what_was_saved(void **state)
+{
+    struct bed *bed = *state;
+    struct reader readers[4];
+    seed_random();
+    for (uint64_t step = 1; step <= 3; step++)
+        save_step(bed, (uint32_t)step, random_state + step, step);
+    for (int round = 0; round < 24; round++) {
+        if (round % 4 == 0) {
+            bed->pool = round < 8 ? "96MiB" : round < 16 ? "8MiB" : "3MiB";
+            restart_ckptd(bed, SIGTERM);
+        }
+        for (uint32_t i = 0; i < 4; i++) {
+            readers[i] = (struct reader){
+                .bed = bed, .random = next_random(UINT64_MAX), .step = 1 + next_random(3)};
+            pthread_create(&readers[i].thread, NULL, read_boxes, &readers[i]);
+        }
+        for (uint32_t i = 0; i < 4; i++)
+            pthread_join(readers[i].thread, NULL);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(readers[i].wrong, 0);
     }
 }
 
@@ -427,6 +552,8 @@ int main(int argc, char **argv)
 #define WITH_CKPTD(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
         WITH_CKPTD(test_ckpt__any_world_size_loads_what_any_other_saved),
         WITH_CKPTD(test_ckpt__a_pool_smaller_than_the_checkpoint_loads_it),
+        WITH_CKPTD(test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselves),
+        WITH_CKPTD(test_ckpt__readers_of_any_boxes_together_get_what_was_saved),
         WITH_CKPTD(test_ckpt__saves_follow_each_other_without_waiting_for_the_disk),
         WITH_CKPTD(test_ckpt__memory_that_a_load_had_is_the_ranks_own_again),
         WITH_CKPTD(test_ckpt__damage_is_named_and_the_older_checkpoint_loads),
