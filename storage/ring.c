@@ -6,6 +6,7 @@
 #include "storage/storage.h"
 
 #include <errno.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -68,6 +69,18 @@ bool ring_raise_memlock(void)
         return false;
     limit.rlim_cur = limit.rlim_max;
     return setrlimit(RLIMIT_MEMLOCK, &limit) == 0;
+}
+
+bool ring_may_lock(uint64_t bytes)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        limit.rlim_cur >= bytes)
+        return true;
+    return syscall(SYS_capget, &header, data) == 0 &&
+           (data[CAP_TO_INDEX(CAP_IPC_LOCK)].effective & CAP_TO_MASK(CAP_IPC_LOCK)) != 0;
 }
 
 int storage_forbid_rings(void)

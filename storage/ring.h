@@ -4,6 +4,7 @@
 
 #include <liburing.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* A ring that takes reads, writes and fsyncs, and lets buffers be registered; the kernel answers
  * EACCES to all else (IORING_SETUP_R_DISABLED, io_uring_register(2); Linux 5.10). Raises the limit
@@ -13,5 +14,9 @@ int ring_open(struct io_uring *out, unsigned entries);
 /* Raises the soft limit of locked memory, which rings and registered buffers count against, to the
  * hard one. True when that changed it. */
 bool ring_raise_memlock(void);
+
+/* Would that limit let this process have so many bytes registered? What the user's other processes
+ * have locked counts against it too, and is not known. */
+bool ring_may_lock(uint64_t bytes);
 
 #endif

@@ -110,7 +110,8 @@ struct storage_ops {
     int (*open)(struct storage **out, const char *where, const struct storage_options *options);
     void (*close)(struct storage *storage);
     /* (optional) Register memory for fixed-buffer requests, once; index i of a request's `buffer`
-     * is buffers[i]. Refusal by the system (RLIMIT_MEMLOCK) is not an error: requests then run
+     * is buffers[i]. One whose iov_base is NULL is a place for so many bytes, which replace_buffer
+     * puts there. Refusal by the system (RLIMIT_MEMLOCK) is not an error: requests then run
      * unregistered. */
     int (*register_buffers)(struct storage *storage, const struct iovec *buffers, uint32_t count);
     /* (optional) Lets go of the memory of a registered buffer, and puts `buffer` in its place;

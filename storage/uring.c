@@ -9,7 +9,8 @@
  *
  * Buffers registered with the kernel save it the pinning of pages per request. Registration may be
  * refused (RLIMIT_MEMLOCK): the limit is raised as far as the process may, else requests run
- * unregistered.
+ * unregistered. Places may be registered before there is memory for them; then the limit is asked
+ * whether it allows for all, so that no part of them takes what is left of it from others.
  *
  * The completion queue cannot overflow: it has twice as many places as there are entries, and
  * entries are the depth and the eventfd's read. */
@@ -42,7 +43,7 @@ struct uring_engine {
     atomic_bool stop;
     struct iovec *buffers; /* valid once `registered` is set */
     uint32_t num_buffers;
-    atomic_bool registered;
+    atomic_bool registered, told_refusal;
     /* The ring thread's own. */
     struct storage_request *waiting;
     struct storage_request **waiting_tail;
@@ -94,7 +95,7 @@ static bool is_fixed(struct uring_engine *engine, const struct storage_request *
     CHECK((uint32_t)request->buffer < engine->num_buffers);
     const struct iovec *buffer = &engine->buffers[request->buffer];
     if (buffer->iov_base == NULL)
-        return false; /* it was replaced, and the kernel did not take the new one */
+        return false; /* its memory came later, and the kernel did not take it */
     const char *start = buffer->iov_base, *data = request->data;
     CHECK(data >= start && data + request->bytes <= start + buffer->iov_len);
     return true;
@@ -259,6 +260,14 @@ static void uring_close(struct engine *base)
     free(engine);
 }
 
+/* 0 or a negative errno. */
+static int try_register(struct uring_engine *engine, uint64_t later_bytes)
+{
+    if (later_bytes > 0 && !ring_may_lock(later_bytes))
+        return -ENOMEM;
+    return io_uring_register_buffers(&engine->ring, engine->buffers, engine->num_buffers);
+}
+
 static int uring_register_buffers(struct engine *base, const struct iovec *buffers, uint32_t count)
 {
     struct uring_engine *engine = (struct uring_engine *)base;
@@ -274,18 +283,27 @@ static int uring_register_buffers(struct engine *base, const struct iovec *buffe
     engine->buffers = calloc(count, sizeof(*buffers));
     if (engine->buffers == NULL)
         return report_error(ERR_MEMORY, NULL, "could not allocate the table of buffers");
-    memcpy(engine->buffers, buffers, count * sizeof(*buffers));
+    uint64_t later_bytes = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        /* An empty place, to the kernel, has no length. */
+        if (buffers[i].iov_base != NULL)
+            engine->buffers[i] = buffers[i];
+        else
+            later_bytes += buffers[i].iov_len;
+    }
     engine->num_buffers = count;
-    int result = io_uring_register_buffers(&engine->ring, buffers, count);
+    int result = try_register(engine, later_bytes);
     if (result == -ENOMEM && ring_raise_memlock())
-        result = io_uring_register_buffers(&engine->ring, buffers, count);
+        result = try_register(engine, later_bytes);
     if (result == 0) {
         atomic_store_explicit(&engine->registered, true, memory_order_release);
         snprintf(engine->text, sizeof(engine->text), "io_uring, depth %u, %u fixed buffers",
                  engine->depth, count);
         return 0;
     }
-    if (result != -ENOMEM && result != -EPERM && result != -EOPNOTSUPP) {
+    /* EFAULT: a kernel before 5.13 knows no empty places. */
+    if (result != -ENOMEM && result != -EPERM && result != -EOPNOTSUPP &&
+        !(result == -EFAULT && later_bytes > 0)) {
         errno = -result;
         return report_errno(ERR_INVALID, "could not register the buffers", NULL);
     }
@@ -305,10 +323,12 @@ static void uring_replace_buffer(struct engine *base, uint32_t index, const stru
     engine->buffers[index] = none;
     if (!atomic_load_explicit(&engine->registered, memory_order_acquire))
         return;
-    if (io_uring_register_buffers_update_tag(&engine->ring, index, buffer ? buffer : &none, NULL,
-                                             1) == 1 &&
-        buffer != NULL)
+    int result = io_uring_register_buffers_update_tag(&engine->ring, index, buffer ? buffer : &none,
+                                                      NULL, 1);
+    if (result == 1 && buffer != NULL)
         engine->buffers[index] = *buffer;
+    if (result < 0 && buffer != NULL && !atomic_exchange(&engine->told_refusal, true))
+        log_warn("storage", "memory is used unregistered, at more CPU time: %s", strerror(-result));
 }
 
 static void uring_submit(struct engine *base, struct storage_request *request)

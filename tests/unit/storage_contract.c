@@ -530,17 +530,14 @@ static void test_storage__callback_of_a_refused_request_may_submit(void **state)
     free(chain.data);
 }
 
-static void test_storage__registered_buffers_write_and_read(void **state)
+/* What is in data[0] goes out from buffer 0 and comes back into buffer 1, data[1]. */
+static void write_and_read_registered(struct storage *storage, const char *name,
+                                      unsigned char *const data[2])
 {
-    struct storage *storage = storage_of(state);
     struct storage_object *object;
     struct bed_wait wait;
-    unsigned char *data[2] = {bed_buffer(BLOCK), bed_buffer(BLOCK)};
-    struct iovec buffers[2] = {{data[0], BLOCK}, {data[1], BLOCK}};
     bed_wait_init(&wait);
-    bed_fill(data[0], BLOCK, 6);
-    assert_int_equal(storage_register_buffers(storage, buffers, 2), 0);
-    assert_int_equal(storage_object_create(storage, &object, "fixed", BLOCK), 0);
+    assert_int_equal(storage_object_create(storage, &object, name, BLOCK), 0);
     struct storage_request request = bed_request(STORAGE_WRITE, object, 0, data[0], BLOCK, &wait);
     request.buffer = 0;
     storage_submit(storage, &request);
@@ -554,11 +551,46 @@ static void test_storage__registered_buffers_write_and_read(void **state)
     assert_memory_equal(data[0], data[1], BLOCK);
     storage_object_close(storage, object);
     bed_wait_deinit(&wait);
+}
+
+static void close_before_buffers_go(void **state)
+{
     struct bed *bed = *state;
-    storage_close(bed->storage); /* before its buffers go */
+    storage_close(bed->storage);
     bed->storage = NULL;
+}
+
+static void test_storage__registered_buffers_write_and_read(void **state)
+{
+    struct storage *storage = storage_of(state);
+    unsigned char *data[2] = {bed_buffer(BLOCK), bed_buffer(BLOCK)};
+    struct iovec buffers[2] = {{data[0], BLOCK}, {data[1], BLOCK}};
+    bed_fill(data[0], BLOCK, 6);
+    assert_int_equal(storage_register_buffers(storage, buffers, 2), 0);
+    write_and_read_registered(storage, "fixed", data);
+    close_before_buffers_go(state);
     free(data[0]);
     free(data[1]);
+}
+
+static void test_storage__places_are_filled_emptied_and_filled_again(void **state)
+{
+    struct storage *storage = storage_of(state);
+    const struct iovec places[2] = {{NULL, BLOCK}, {NULL, BLOCK}};
+    unsigned char *data[4] = {bed_buffer(BLOCK), bed_buffer(BLOCK), bed_buffer(BLOCK),
+                              bed_buffer(BLOCK)};
+    assert_int_equal(storage_register_buffers(storage, places, 2), 0);
+    for (uint32_t i = 0; i < 4; i += 2) {
+        bed_fill(data[i], BLOCK, 8 + i);
+        for (uint32_t place = 0; place < 2; place++) {
+            storage_replace_buffer(storage, place, NULL);
+            storage_replace_buffer(storage, place, &(struct iovec){data[i + place], BLOCK});
+        }
+        write_and_read_registered(storage, i == 0 ? "first" : "second", &data[i]);
+    }
+    close_before_buffers_go(state);
+    for (uint32_t i = 0; i < 4; i++)
+        free(data[i]);
 }
 
 static void test_storage__tells_its_space_and_itself(void **state)
@@ -602,6 +634,7 @@ static const struct {
     CASE(test_storage__callbacks_may_submit),
     CASE(test_storage__callback_of_a_refused_request_may_submit),
     CASE(test_storage__registered_buffers_write_and_read),
+    CASE(test_storage__places_are_filled_emptied_and_filled_again),
     CASE(test_storage__tells_its_space_and_itself),
 };
 

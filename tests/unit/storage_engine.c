@@ -244,10 +244,10 @@ static void test_engine_try_again__bounds_transfers_and_never_repeats_a_sync(voi
 /* ---- registration without the right to lock memory ---- */
 
 static void write_registered_without_privileges(struct bed *bed, struct rlimit locked,
-                                                const char *described)
+                                                const char *described, bool comes_later)
 {
     unsigned char *data = bed_buffer(BUFFER_BYTES);
-    struct iovec buffer = {data, BUFFER_BYTES};
+    struct iovec buffer = {data, BUFFER_BYTES}, place = {NULL, BUFFER_BYTES};
     struct engine *engine;
     open_file(bed, "file", BUFFER_BYTES);
     if (setrlimit(RLIMIT_MEMLOCK, &locked) != 0 || (geteuid() == 0 && setuid(65534) != 0))
@@ -256,12 +256,14 @@ static void write_registered_without_privileges(struct bed *bed, struct rlimit l
         fprintf(stderr, "# %s\n", report_line());
         _exit(3);
     }
-    if (engine->ops->register_buffers(engine, &buffer, 1) != 0)
+    if (engine->ops->register_buffers(engine, comes_later ? &place : &buffer, 1) != 0)
         _exit(4);
     if (strstr(engine->ops->describe(engine), described) == NULL) {
         fprintf(stderr, "# %s\n", engine->ops->describe(engine));
         _exit(5);
     }
+    if (comes_later)
+        engine->ops->replace_buffer(engine, 0, &buffer);
     struct storage_request request = request_of(bed, STORAGE_WRITE, 0, data, BUFFER_BYTES);
     request.buffer = 0;
     engine->ops->submit(engine, &request);
@@ -270,12 +272,13 @@ static void write_registered_without_privileges(struct bed *bed, struct rlimit l
 }
 
 /* The bed has no engine here: a process that forks should have no other threads. */
-static void expect_of_child(struct bed *bed, struct rlimit locked, const char *described)
+static void expect_of_child(struct bed *bed, struct rlimit locked, const char *described,
+                            bool comes_later)
 {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
-        write_registered_without_privileges(bed, locked, described);
+        write_registered_without_privileges(bed, locked, described, comes_later);
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
@@ -285,7 +288,9 @@ static void expect_of_child(struct bed *bed, struct rlimit locked, const char *d
 static void test_uring__works_unregistered_when_locking_memory_is_refused(void **state)
 {
     /* Enough for the ring, not for the buffer. */
-    expect_of_child(*state, (struct rlimit){BUFFER_BYTES / 4, BUFFER_BYTES / 4}, "unregistered");
+    for (int comes_later = 0; comes_later <= 1; comes_later++)
+        expect_of_child(*state, (struct rlimit){BUFFER_BYTES / 4, BUFFER_BYTES / 4}, "unregistered",
+                        comes_later);
 }
 
 static void test_uring__raises_the_soft_limit_of_locked_memory(void **state)
@@ -296,7 +301,9 @@ static void test_uring__raises_the_soft_limit_of_locked_memory(void **state)
         print_message("# skipped: the hard limit of locked memory is too low\n");
         skip();
     }
-    expect_of_child(*state, (struct rlimit){0, 2 * BUFFER_BYTES}, "1 fixed buffers");
+    for (int comes_later = 0; comes_later <= 1; comes_later++)
+        expect_of_child(*state, (struct rlimit){0, 2 * BUFFER_BYTES}, "1 fixed buffers",
+                        comes_later);
 }
 
 /* ---- what a ring may do ---- */
