@@ -46,7 +46,7 @@ PROGRAMS = $(addprefix $(BUILD)/,trainer tokenizer ckptd ckpt-cli)
 EXAMPLES = $(patsubst clients/examples/%.c,$(BUILD)/%,$(wildcard clients/examples/*.c))
 TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
 # What stands between a program and the system: preloaded, or run in front of it.
-SHIMS = $(addprefix $(BUILD)/shims/,clock.so kill_at.so no_uring)
+SHIMS = $(addprefix $(BUILD)/shims/,clock.so fill.so kill_at.so no_uring)
 INTEGRATION = $(filter-out tests/integration/lib%,$(wildcard tests/integration/*.sh tests/integration/*.py))
 INTEROP = $(filter-out tests/interop/lib%,$(wildcard tests/interop/*.py)) tests/integration/tokenizer_interop.py
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp')
@@ -211,6 +211,8 @@ WRAP_proto_layout = $(WRAP_MEMORY)
 WRAP_clients_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create protobuf_c_message_free_unpacked
 WRAP_ckptd_scrub = loop_now_ms
+WRAP_ckptd_pool = fallocate fopen
+WRAP_ckptd_fill = fallocate
 WRAP_ckptd_gc = storage_remove
 WRAP_ckptd_admit = storage_publish
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold

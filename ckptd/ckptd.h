@@ -463,12 +463,13 @@ struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
 
 /* ---- begin.c ---- */
 
-/* Gives a new session the images of its first saves while memory is free; appends their segments to
- * `out`, which has room for SLOTS_PER_RANK images, and returns how many. */
+/* Gives a new session the images of its first saves while memory is free and ready; appends their
+ * segments to `out`, which has room for SLOTS_PER_RANK images, and returns how many. */
 uint32_t save_lend_ahead(uint32_t *out, struct session *session);
-/* The ranks of that attempt have gone: free memory that they had is made anew, before somebody
- * waits for it. */
-void save_renew(struct service *service, struct pool_owner owner);
+/* Memory that is not ready is made so, before somebody waits for it: of the pool at the start; free
+ * memory that the ranks of an attempt had, when they have gone. */
+void save_renew(struct service *service);
+void save_disown(struct service *service, struct pool_owner owner);
 void save_begin(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__BeginSaveRequest *request);
 /* Memory came back, a save or a session ended: BeginSave calls that wait may go on. */
@@ -606,7 +607,8 @@ struct service {
     int64_t drain_until_ms, last_saves_until_ms;
     struct event drain_event;
     struct timer drain_timer;
-    char offline[512]; /* why nothing is saved any more; "" normally */
+    char offline[512];  /* why nothing is saved any more; "" normally */
+    struct fault fault; /* why it gave up */
     struct run *runs;
     uint32_t num_runs, num_checkpoints;
     struct session *sessions; /* config limit_sessions of them */
@@ -617,8 +619,9 @@ struct service {
     struct shard_wait *starved; /* LoadShard calls that wait for segments, oldest first */
     struct timer wake_timer;
     uint32_t chunks_in_passes; /* READ and VERIFY */
-    struct job renewal;        /* a segment at a time */
+    struct job renewal;        /* of the pool, a segment at a time */
     bool renews, renews_more;
+    struct fault renewal_fault;   /* the pool cannot be filled */
     struct beginning *beginnings; /* BeginSave calls that wait for an image, oldest first */
     struct timer begin_timer;
     struct connection *connections;
@@ -641,7 +644,8 @@ struct service {
 };
 
 int service_open(struct service **out, const struct config *config);
-void service_run(struct service *service);
+/* Until the end. ERR_MEMORY: it gave up, and has said why in the log. */
+int service_run(struct service *service);
 /* From any thread, also again: stop taking work, finish what runs within limits.drain_ms, end. */
 void service_drain(struct service *service);
 void service_close(struct service *service);
@@ -653,6 +657,8 @@ int service_check_last_saves(const struct service *service);
 int service_check_online(const struct service *service);
 void service_random(void *out, size_t bytes);
 void service_go_offline(struct service *service, const char *why);
+/* It cannot serve as it was told to: ends as by service_drain, and service_run says why. */
+void service_give_up(struct service *service, const struct fault *fault);
 
 /* ---- status.c ---- */
 

@@ -24,10 +24,11 @@
 #define OVERTIME_MS 10000
 
 static atomic_bool has_ended; /* the service thread; then it sends SIGUSR1 */
+static int ended_with;        /* its error, then; it is in the log */
 
 static void *run_service(void *argument)
 {
-    service_run(argument);
+    ended_with = service_run(argument);
     atomic_store(&has_ended, true);
     kill(getpid(), SIGUSR1); /* wakes main(), also when the loop ended by itself */
     return NULL;
@@ -53,10 +54,15 @@ static void notify(const char *state)
         close(fd);
 }
 
+static int exit_code_of(int error)
+{
+    return err_retry(error) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
+}
+
 static int fail(int error)
 {
     log_error("ckptd", "%s", report_line());
-    return err_retry(error) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
+    return exit_code_of(error);
 }
 
 /* Waits for the thread, at most so long, whatever the wall clock does and who sends SIGUSR1. */
@@ -97,7 +103,9 @@ static int serve(struct service *service, const struct config *config, const sig
         log_error("ckptd", "the disk does not answer; leaving without it");
         _exit(EXIT_RUN_AGAIN);
     }
-    return number == SIGUSR1 ? EXIT_RUN_AGAIN : EXIT_DONE;
+    if (number != SIGUSR1)
+        return EXIT_DONE;
+    return ended_with != 0 ? exit_code_of(ended_with) : EXIT_RUN_AGAIN;
 }
 
 int main(int argc, char **argv)

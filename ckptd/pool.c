@@ -1,9 +1,17 @@
-/* pool.c - the memory that images are made of: equal memfd segments, taken once at start.
+/* pool.c - the memory that images are made of: equal memfd segments, taken once.
  *
- * Each segment is created, sized, mapped once, backed (so that touching it later can never fail for
- * want of memory), sealed against SHRINK, GROW and SEAL (so that no holder of the descriptor can
- * make a touch fault), and registered with the storage as a fixed buffer. The index of a segment is
- * the index of its buffer.
+ * Each segment is created, sized, mapped once, sealed against SHRINK, GROW and SEAL (so that no
+ * holder of the descriptor can make a touch fault), backed (so that touching it later can never
+ * fail for want of memory), and registered with the storage as a fixed buffer. The index of a
+ * segment is the index of its buffer.
+ *
+ * Opening makes the files and maps them: what they need but memory, descriptors and addresses, is
+ * had or refused there, in microseconds a segment. A segment is bare until a worker has backed and
+ * registered it, which takes 0.2 to 2 s for 1 GiB: in the background (pool_renew), from the last
+ * one on, and before it is lent where somebody asks sooner (pool_clean), who finds those that are
+ * ready first, then bare ones from the first on. That the host has the memory is asked when the
+ * pool is opened and, for all that is still to be taken, before each segment: others take memory
+ * meanwhile. A pool that cannot be filled is no budget: whoever runs pool_renew ends (server.c).
  *
  * Backing: pages of 2 MiB as far as the kernel gives them (MADV_COLLAPSE, Linux 6.1, which needs no
  * permission in /sys), the rest by fallocate. Fewer pages make every copy into a fresh mapping
@@ -28,7 +36,8 @@
  *
  * Threads: a worker cleans segments (pool_clean, pool_renew), under a lock of each, two of which
  * may meet there; nobody uses one meanwhile. The marks that say it must be cleaned are set on the
- * service thread, when it is taken or its owner goes, and it is lent when they are off.
+ * service thread, when it is taken or its owner goes, and it is lent when they are off. A worker
+ * takes them off when all is done, `bare` last.
  *
  * Limit: the number of segments; pool_take is all or nothing and says ERR_BUSY. */
 #include "ckptd/ckptd.h"
@@ -59,6 +68,7 @@ struct segment {
     struct pool_owner owner;
     atomic_bool stale; /* somebody before that owner may hold it writable */
     atomic_bool dirty; /* it may hold bytes of a run before that one */
+    atomic_bool bare;  /* it has no memory yet; nobody ever had it */
     bool lent;
 };
 
@@ -68,7 +78,9 @@ struct pool {
     bool huge;
     struct storage *storage; /* NULL: nothing is registered */
     uint32_t count, num_free;
-    uint32_t next; /* where the search for a free one begins */
+    atomic_uint num_begun; /* segments whose memory was taken, or is being */
+    atomic_uint num_ready; /* those not bare */
+    uint32_t next;         /* where the search for a free one begins */
     struct segment *segments;
 };
 
@@ -93,9 +105,9 @@ static uint64_t collapse(const struct segment *segment, uint64_t bytes)
     return whole > 0 && madvise(segment->base, whole, MADV_COLLAPSE) == 0 ? whole : 0;
 }
 
-/* Makes the file of a segment; maps it at segment->base, or where there is room when that is NULL.
- */
-static int open_segment(struct segment *segment, uint64_t bytes, uint32_t index, bool huge)
+/* Makes the file of a segment, without memory; maps it at segment->base, or where there is room
+ * when that is NULL. */
+static int make_file(struct segment *segment, uint64_t bytes, uint32_t index)
 {
     char path[64];
     int error = arena_create(&segment->fd, "holdfast-segment", bytes);
@@ -104,9 +116,6 @@ static int open_segment(struct segment *segment, uint64_t bytes, uint32_t index,
                           PROT_READ | PROT_WRITE);
     if (error != 0)
         return error == ERR_MEMORY ? fail_backing(index, bytes) : error;
-    segment->huge_bytes = huge ? collapse(segment, bytes) : 0;
-    if (fallocate(segment->fd, 0, 0, (off_t)bytes) != 0)
-        return fail_backing(index, bytes);
     if (fchmod(segment->fd, S_IRUSR) != 0)
         return report_errno(ERR_MEMORY, "could not close a memory segment to writers", "fchmod");
     snprintf(path, sizeof path, "/proc/self/fd/%d", segment->fd);
@@ -114,6 +123,12 @@ static int open_segment(struct segment *segment, uint64_t bytes, uint32_t index,
     if (segment->fd_read_only < 0)
         return report_errno(ERR_MEMORY, "could not open a segment for reading", path);
     return 0;
+}
+
+static int take_memory(struct segment *segment, uint64_t bytes, uint32_t index, bool huge)
+{
+    segment->huge_bytes = huge ? collapse(segment, bytes) : 0;
+    return fallocate(segment->fd, 0, 0, (off_t)bytes) == 0 ? 0 : fail_backing(index, bytes);
 }
 
 static void close_files(const struct segment *segment)
@@ -124,20 +139,22 @@ static void close_files(const struct segment *segment)
         close(segment->fd_read_only);
 }
 
-static int register_segments(struct pool *pool, struct storage *storage)
+/* Places only: each is filled when its segment has memory, which is pinned then. */
+static int register_places(const struct pool *pool)
 {
-    struct iovec *buffers = calloc(pool->count, sizeof *buffers);
-    if (!buffers)
+    struct iovec *places = calloc(pool->count, sizeof *places);
+    if (!places)
         return report_error(ERR_MEMORY, NULL, "no memory for the list of segments");
     for (uint32_t i = 0; i < pool->count; i++)
-        buffers[i] = (struct iovec){pool->segments[i].base, pool->segment_bytes};
-    int error = storage_register_buffers(storage, buffers, pool->count);
-    free(buffers);
+        places[i].iov_len = pool->segment_bytes;
+    int error = storage_register_buffers(pool->storage, places, pool->count);
+    free(places);
     return error;
 }
 
-/* Taking more memory than the host has does not fail: it kills, us or somebody else. */
-static int check_available(uint64_t pool_bytes)
+/* Taking more memory than the host has does not fail: it kills, us or somebody else. `bytes` of the
+ * pool are still to be taken. */
+static int check_available(uint64_t pool_bytes, uint64_t bytes)
 {
     unsigned long long kib = 0;
     char line[128];
@@ -147,20 +164,20 @@ static int check_available(uint64_t pool_bytes)
         continue;
     if (file)
         fclose(file);
-    if (kib == 0 ||
-        (pool_bytes + ARENA_BESIDE_BYTES) / 1024 < kib) /* unknown: the system decides */
+    if (kib == 0 || (bytes + ARENA_BESIDE_BYTES) / 1024 < kib) /* unknown: the system decides */
         return 0;
     return report_error(ERR_MEMORY, "lower memory.pool_bytes",
-                        "a pool of %llu MiB does not fit into the memory of this host: %llu MiB "
-                        "are available",
-                        (unsigned long long)pool_bytes >> 20, kib >> 10);
+                        "a pool of %llu MiB, %llu of them still to be taken, does not fit into the "
+                        "memory of this host: %llu MiB are available",
+                        (unsigned long long)pool_bytes >> 20, (unsigned long long)bytes >> 20,
+                        kib >> 10);
 }
 
 int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes, bool huge,
               struct storage *storage)
 {
     CHECK(segment_bytes > 0 && pool_bytes % segment_bytes == 0);
-    int error = check_available(pool_bytes);
+    int error = check_available(pool_bytes, pool_bytes);
     if (error != 0)
         return error;
     struct pool *pool = calloc(1, sizeof *pool);
@@ -173,18 +190,13 @@ int pool_open(struct pool **out, uint64_t pool_bytes, uint64_t segment_bytes, bo
     error = pool->segments ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the pool");
     for (uint64_t i = 0; i < pool_bytes / segment_bytes && error == 0; i++) {
         struct segment *segment = &pool->segments[i];
-        *segment = (struct segment){.fd = -1, .fd_read_only = -1};
+        *segment = (struct segment){.fd = -1, .fd_read_only = -1, .bare = true};
         pthread_mutex_init(&segment->lock, NULL);
         pool->count++;
-        error = open_segment(segment, segment_bytes, (uint32_t)i, huge);
-        pool->huge_bytes += segment->huge_bytes;
+        error = make_file(segment, segment_bytes, (uint32_t)i);
     }
-    if (error == 0)
-        log_info("memory", "took %llu MiB in %u segments, %llu MiB of it in pages of 2 MiB",
-                 (unsigned long long)pool_bytes >> 20, pool->count,
-                 (unsigned long long)pool->huge_bytes >> 20);
     if (error == 0 && storage)
-        error = register_segments(pool, storage);
+        error = register_places(pool);
     if (error != 0) {
         pool_close(pool);
         return error;
@@ -214,6 +226,7 @@ static bool same_owner(struct pool_owner a, struct pool_owner b)
     return a.run == b.run && a.attempt == b.attempt;
 }
 
+/* `stale` first: see clean(). */
 static void change_owner(struct segment *segment, struct pool_owner owner)
 {
     if (segment->owner.attempt != 0 && !same_owner(segment->owner, owner))
@@ -228,7 +241,15 @@ static bool is_ready(const struct segment *segment, struct pool_owner owner)
 {
     struct segment would = {.owner = segment->owner};
     change_owner(&would, owner);
-    return !segment->stale && !segment->dirty && !would.stale && !would.dirty;
+    return !segment->bare && !segment->stale && !segment->dirty && !would.stale && !would.dirty;
+}
+
+uint32_t pool_ready_for(const struct pool *pool, struct pool_owner owner)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < pool->count; i++)
+        count += !pool->segments[i].lent && is_ready(&pool->segments[i], owner);
+    return count;
 }
 
 int pool_take(struct pool *pool, uint32_t *out_segments, uint32_t count, struct pool_owner owner)
@@ -265,30 +286,63 @@ bool pool_is_dirty(const struct pool *pool, const uint32_t *segments, uint32_t c
 {
     for (uint32_t i = 0; i < count; i++) {
         const struct segment *segment = &pool->segments[segments[i]];
-        if (segment->stale || segment->dirty)
+        if (segment->bare || segment->stale || segment->dirty)
             return true;
     }
     return false;
 }
 
+static uint32_t index_of(const struct pool *pool, const struct segment *segment)
+{
+    return (uint32_t)(segment - pool->segments);
+}
+
+static void register_segment(struct pool *pool, const struct segment *segment)
+{
+    if (pool->storage)
+        storage_replace_buffer(pool->storage, index_of(pool, segment),
+                               &(struct iovec){segment->base, pool->segment_bytes});
+}
+
+/* The memory of a bare one. The last says that the pool is full. */
+static int fill(struct pool *pool, struct segment *segment)
+{
+    uint32_t before = atomic_fetch_add(&pool->num_begun, 1);
+    int error = check_available(pool->count * pool->segment_bytes,
+                                (pool->count - before) * pool->segment_bytes);
+    if (error == 0)
+        error = take_memory(segment, pool->segment_bytes, index_of(pool, segment), pool->huge);
+    if (error != 0) {
+        atomic_fetch_sub(&pool->num_begun, 1);
+        return error;
+    }
+    register_segment(pool, segment);
+    pool->huge_bytes += segment->huge_bytes;
+    if (atomic_fetch_add(&pool->num_ready, 1) + 1 == pool->count)
+        log_info("memory", "took %llu MiB in %u segments, %llu MiB of it in pages of 2 MiB",
+                 (unsigned long long)(pool->count * pool->segment_bytes) >> 20, pool->count,
+                 (unsigned long long)pool->huge_bytes >> 20);
+    return 0;
+}
+
 /* A new file in the place of the old one, whose memory goes first: the pool is a budget. */
 static int renew(struct pool *pool, struct segment *segment)
 {
-    uint32_t index = (uint32_t)(segment - pool->segments);
+    uint32_t index = index_of(pool, segment);
     struct segment fresh = {.fd = -1, .fd_read_only = -1, .base = segment->base};
     if (pool->storage)
         storage_replace_buffer(pool->storage, index, NULL);
     if (fallocate(segment->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
                   (off_t)pool->segment_bytes) != 0)
         log_warn("memory", "a segment's memory stays with those who had it: %s", strerror(errno));
-    int error = open_segment(&fresh, pool->segment_bytes, index, pool->huge);
+    int error = make_file(&fresh, pool->segment_bytes, index);
+    if (error == 0)
+        error = take_memory(&fresh, pool->segment_bytes, index, pool->huge);
     if (error != 0) { /* stale as before, whichever file is mapped */
         close_files(&fresh);
         return error;
     }
-    if (pool->storage)
-        storage_replace_buffer(pool->storage, index,
-                               &(struct iovec){segment->base, pool->segment_bytes});
+    register_segment(pool, segment);
     close_files(segment);
     pool->huge_bytes += fresh.huge_bytes - segment->huge_bytes;
     segment->fd = fresh.fd;
@@ -298,24 +352,35 @@ static int renew(struct pool *pool, struct segment *segment)
     return 0;
 }
 
+/* Under its lock. As long as a mark is on nobody is lent it, so what is set meanwhile is void; a
+ * bare one was never lent, whatever its other marks say. The marks are read against the order in
+ * which change_owner() sets them, so that a dirty one is known to be stale, too. */
 static int clean(struct pool *pool, struct segment *segment)
 {
-    pthread_mutex_lock(&segment->lock);
-    bool stale = segment->stale;
-    int error = stale ? renew(pool, segment) : 0;
-    if (!stale && segment->dirty)
+    bool dirty = segment->dirty, stale = segment->stale, bare = segment->bare;
+    int error = 0;
+    if (!dirty && !stale && !bare)
+        return 0; /* another worker was faster; it may be in use already */
+    if (bare)
+        error = fill(pool, segment);
+    else if (stale)
+        error = renew(pool, segment);
+    else
         memset(segment->base, 0, pool->segment_bytes);
     if (error == 0)
-        segment->stale = segment->dirty = false;
-    pthread_mutex_unlock(&segment->lock);
+        segment->bare = segment->stale = segment->dirty = false; /* from right to left */
     return error;
 }
 
 int pool_clean(struct pool *pool, const uint32_t *segments, uint32_t count)
 {
     int error = 0;
-    for (uint32_t i = 0; i < count && error == 0; i++)
-        error = clean(pool, &pool->segments[segments[i]]);
+    for (uint32_t i = 0; i < count && error == 0; i++) {
+        struct segment *segment = &pool->segments[segments[i]];
+        pthread_mutex_lock(&segment->lock);
+        error = clean(pool, segment);
+        pthread_mutex_unlock(&segment->lock);
+    }
     return error;
 }
 
@@ -331,13 +396,36 @@ bool pool_disown(struct pool *pool, struct pool_owner owner)
     return any;
 }
 
-bool pool_renew(struct pool *pool)
+/* The last one that is bare or stale, locked: first of those that no other worker cleans, then
+ * after it, so that nothing is left when there is no more. */
+static struct segment *lock_unclean(struct pool *pool)
 {
-    uint32_t i = 0;
-    while (i < pool->count && !pool->segments[i].stale)
-        i++;
-    /* A failure ends it: whoever needs the segment tries again, and hears why not. */
-    return i < pool->count && clean(pool, &pool->segments[i]) == 0;
+    for (int round = 0; round < 2; round++)
+        for (uint32_t i = pool->count; i-- > 0;) {
+            struct segment *segment = &pool->segments[i];
+            if (!segment->bare && !segment->stale)
+                continue;
+            if (round > 0)
+                pthread_mutex_lock(&segment->lock);
+            else if (pthread_mutex_trylock(&segment->lock) != 0)
+                continue;
+            return segment;
+        }
+    return NULL;
+}
+
+int pool_renew(struct pool *pool, bool *out_more)
+{
+    struct segment *segment = lock_unclean(pool);
+    *out_more = false;
+    if (!segment)
+        return 0;
+    bool bare = segment->bare;
+    int error = clean(pool, segment);
+    pthread_mutex_unlock(&segment->lock);
+    *out_more = error == 0;
+    /* Where a stale one fails, whoever needs the segment tries again, and hears why not. */
+    return bare ? error : 0;
 }
 
 uint64_t pool_segment_bytes(const struct pool *pool)
@@ -353,6 +441,11 @@ uint64_t pool_huge_bytes(const struct pool *pool)
 uint32_t pool_size(const struct pool *pool)
 {
     return pool->count;
+}
+
+uint32_t pool_ready_count(const struct pool *pool)
+{
+    return pool->num_ready;
 }
 
 uint32_t pool_free_count(const struct pool *pool)

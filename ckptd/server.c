@@ -8,7 +8,11 @@
  * most limits.drain_ms; then saves that still wait for a rank are given up. Calls that wait are
  * answered ERR_UNAVAILABLE. Ranks that are connected may have been told to end as well, and save a
  * last time behind the step that they are in: as long as there are any, saves may begin for
- * limits.last_save_ms. What the others of such a save must do, they may until it is over. */
+ * limits.last_save_ms. What the others of such a save must do, they may until it is over.
+ *
+ * Calls are answered while the memory of the pool is still being taken. When it cannot be had, the
+ * end comes in the same way, and service_run() says why: the budget that all saves, loads and plans
+ * count on would be another than the one that was set. */
 #include "ckptd/keep/keep.h"
 
 #include <errno.h>
@@ -560,6 +564,7 @@ int service_open(struct service **out, const struct config *config)
         service_close(service);
         return error;
     }
+    save_renew(service);
     log_info("ckptd", "version %s ready on %s; store %s (%s); pool of %u segments of %llu bytes",
              report_version, config->listen, config->store, storage_describe(service->storage),
              pool_size(service->pool), (unsigned long long)pool_segment_bytes(service->pool));
@@ -567,9 +572,10 @@ int service_open(struct service **out, const struct config *config)
     return 0;
 }
 
-void service_run(struct service *service)
+int service_run(struct service *service)
 {
     loop_run(service->loop);
+    return fault_raise(&service->fault);
 }
 
 /* ---- draining ---- */
@@ -639,6 +645,15 @@ void service_drain(struct service *service)
 {
     if (!atomic_exchange(&service->drain_asked, true)) /* there is one event */
         loop_post(service->loop, &service->drain_event);
+}
+
+/* Not at once: saves in work can be finished in the memory that they have. */
+void service_give_up(struct service *service, const struct fault *fault)
+{
+    service->fault = *fault;
+    fault_raise(fault);
+    log_error("ckptd", "%s", report_line());
+    service_drain(service);
 }
 
 /* ---- closing ---- */

@@ -246,7 +246,7 @@ void session_end(struct session *session, const char *why)
         door_part(session->connection);
     bool was_rank = session->is_rank;
     if (was_rank && is_alone(session))
-        save_renew(service, (struct pool_owner){session->run->tag, session->attempt});
+        save_disown(service, (struct pool_owner){session->run->tag, session->attempt});
     session->token = 0;
     save_begin_wake(service); /* its own call may be among those that wait */
     if (was_rank && !service->draining)

@@ -69,12 +69,15 @@ static json_t *describe_unchanged(const struct service *service)
                      (json_int_t)before->step, "equals_attempt", (json_int_t)before->attempt);
 }
 
+/* What is not ready yet is being taken, in the background since the start. */
 static json_t *describe_pool(const struct service *service)
 {
     uint32_t size = pool_size(service->pool), left = pool_free_count(service->pool);
-    return json_pack("{s:I, s:i, s:i}", "segment_bytes",
-                     (json_int_t)pool_segment_bytes(service->pool), "segments", (int)size,
-                     "segments_used", (int)(size - left));
+    json_int_t bytes = (json_int_t)pool_segment_bytes(service->pool);
+    int ready = (int)pool_ready_count(service->pool);
+    return json_pack("{s:I, s:i, s:i, s:i, s:I, s:I}", "segment_bytes", bytes, "segments",
+                     (int)size, "segments_ready", ready, "segments_used", (int)(size - left),
+                     "bytes", bytes * size, "bytes_ready", bytes * ready);
 }
 
 static json_t *describe_sessions(const struct service *service)

@@ -2,7 +2,8 @@
  *
  *   the call ──► may this rank save this step? ──► an image: a spare one, free memory, or memory
  *      ▲                                    │      that nobody needs more ──► renewed where others
- *      └── parked until memory comes back ◄─┘      had it ──► the save, its stage, the answer
+ *      └── parked until memory comes back ◄─┘      had it or nobody ──► the save, its stage, the
+ *                                                  answer
  *
  * A rank says how long it is ready to wait for an image (busy_ms, 0: not at all). The call is then
  * parked, and taken up again from the top whenever memory comes back or a save ends, the oldest
@@ -65,7 +66,8 @@ static void cleaned(struct event *event)
     free(beginning);
 }
 
-/* Others had the memory, and may still hold it. GOES_ON when the call will be taken up again. */
+/* Others had the memory, and may still hold it, or it is not there yet. GOES_ON when the call will
+ * be taken up again. */
 static int clean_image(struct beginning *beginning, struct image *image)
 {
     struct service *service = image->service;
@@ -125,39 +127,48 @@ static int fill_slot(struct session *session, uint32_t slot)
 static void work_renew(struct job *job)
 {
     struct service *service = CONTAINER_OF(job, struct service, renewal);
-    service->renews_more = pool_renew(service->pool);
+    int error = pool_renew(service->pool, &service->renews_more);
+    if (error != 0)
+        fault_take(&service->renewal_fault, error);
 }
 
 static void renewed(struct event *event)
 {
     struct service *service = CONTAINER_OF(event, struct service, renewal.done);
-    service->renews = service->renews_more && !service->draining;
-    if (service->renews)
-        loop_work(service->loop, &service->renewal);
+    service->renews = false;
+    if (service->renewal_fault.code != 0)
+        service_give_up(service, &service->renewal_fault);
+    else if (service->renews_more)
+        save_renew(service);
 }
 
-void save_renew(struct service *service, struct pool_owner owner)
+void save_renew(struct service *service)
 {
-    if (!pool_disown(service->pool, owner) || service->renews || service->draining)
+    if (service->renews || service->draining)
         return;
     service->renews = true;
     service->renewal = (struct job){.work = work_renew, .done.run = renewed};
-    loop_work(service->loop, &service->renewal);
+    loop_work(service->loop, &service->renewal); /* behind all work that somebody waits for */
 }
 
-/* Never at the cost of another, and never what must be cleaned first: then the save sees to it. */
+void save_disown(struct service *service, struct pool_owner owner)
+{
+    if (pool_disown(service->pool, owner))
+        save_renew(service);
+}
+
+/* Never at the cost of another, and never what must be cleaned first: then the save sees to it, and
+ * what is clean stays as it is for who can use it, a load. */
 uint32_t save_lend_ahead(uint32_t *out, struct session *session)
 {
     struct service *service = session->service;
     uint32_t need = rank_of(session)->image_segments, count = 0;
+    struct pool_owner owner = {session->run->tag, session->attempt};
     for (uint32_t slot = 0; slot < num_slots(session); slot++) {
-        if (pool_free_count(service->pool) < need || fill_slot(session, slot) != 0)
+        if (pool_ready_for(service->pool, owner) < need || fill_slot(session, slot) != 0)
             return count;
-        struct image *image = session->slots[slot];
-        if (pool_is_dirty(service->pool, image->segments, image->num_segments)) {
-            image_free(image);
-            return count;
-        }
+        const struct image *image = session->slots[slot];
+        CHECK(!pool_is_dirty(service->pool, image->segments, image->num_segments));
         memcpy(out + count, image->segments, need * sizeof *out);
         count += need;
     }

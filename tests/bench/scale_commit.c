@@ -44,6 +44,8 @@ static void open_service(char *store)
     BENCH_TRY(loop_open(&service.loop, (uint32_t)config.threads_workers, 0), report_line());
     BENCH_TRY(storage_open(&service.storage, &storage_local, store, NULL), report_line());
     BENCH_TRY(pool_open(&service.pool, 1 << 20, 1 << 20, false, service.storage), report_line());
+    for (bool more = true; more;)
+        BENCH_TRY(pool_renew(service.pool, &more), report_line());
     BENCH_TRY(run_find(&run, &service, RUN, true), report_line());
 }
 

@@ -210,7 +210,7 @@ SMOKE = ["systemd starts it and hears that it is ready", "it runs as a user that
          "killed it is started again", "and has what it had",
          "systemctl stop ends it in order", "where a person must act it is not started again",
          "nothing of it is left outside of its store",
-         "its start may take as long as a large pool needs"]
+         "its start may take as long as a large store needs"]
 
 
 def uring_is_refused():

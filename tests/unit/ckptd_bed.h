@@ -42,6 +42,7 @@ struct bed {
     struct config config;
     struct service *service;
     int64_t started_ago_ms; /* as far as the service believes */
+    bool may_be_bare;       /* it is used while its pool is being filled */
     pthread_t thread;
     struct rpc_client *rpc;
     uint64_t attempt;
@@ -101,6 +102,16 @@ static inline void bed_stop(struct bed *bed)
     bed_close_service(bed);
 }
 
+/* So that no test depends on how far the pool was filled when it began. */
+static inline void bed_await_pool(const struct bed *bed)
+{
+    const struct pool *pool = bed->service->pool;
+    for (int ms = 0; pool_ready_count(pool) < pool_size(pool); ms++) {
+        assert_true(ms < 20000);
+        sleep_ms(1);
+    }
+}
+
 /* 0, or why the service does not open. */
 static inline int bed_start(struct bed *bed)
 {
@@ -109,6 +120,8 @@ static inline int bed_start(struct bed *bed)
         return error;
     bed->service->opened_ms -= bed->started_ago_ms;
     assert_int_equal(pthread_create(&bed->thread, NULL, bed_thread, bed->service), 0);
+    if (!bed->may_be_bare)
+        bed_await_pool(bed);
     error = rpc_client_open(&bed->rpc, bed->config.listen);
     if (error != 0)
         bed_stop(bed);

@@ -1,8 +1,10 @@
 /* ckptd_pool.c - the segments that images are made of.
  *
  * Goal: a segment cannot be resized, is backed by memory, is lent to one at a time, never shows one
- * run the bytes of another, and is out of reach of those who wrote into it before. Method: a pool
- * of four small segments, no storage. */
+ * run the bytes of another, and is out of reach of those who wrote into it before; a pool is filled
+ * behind its opening, whoever needs a segment sooner has it filled, and one that cannot be filled
+ * says so. Method: a pool of four small segments, no storage; the linker sends fallocate() and
+ * fopen() through this file, which refuses memory, and says how much the host has. */
 #include "ckptd/ckptd.h"
 
 #include <fcntl.h>
@@ -20,20 +22,74 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
+#include <pthread.h>
+
 #define SEGMENT (1u << 20)
 #define COUNT 4u
 #define LOAD_OF(run_tag) ((struct pool_owner){.run = (run_tag)})
 #define RANKS_OF(run_tag, number) ((struct pool_owner){.run = (run_tag), .attempt = (number)})
 
+/* ---- between the pool and the system ---- */
+
+static atomic_int refusal;            /* errno of fallocate(); 0: none */
+static atomic_uint num_backed;        /* calls of it */
+static atomic_ullong available_bytes; /* what /proc/meminfo says; 0: the truth */
+
+int __real_fallocate(int fd, int mode, off_t offset, off_t bytes);
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t bytes);
+int __wrap_fallocate(int fd, int mode, off_t offset, off_t bytes)
+{
+    num_backed++;
+    if (refusal == 0)
+        return __real_fallocate(fd, mode, offset, bytes);
+    errno = refusal;
+    return -1;
+}
+
+FILE *__real_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode);
+FILE *__wrap_fopen(const char *path, const char *mode)
+{
+    if (available_bytes == 0 || strcmp(path, "/proc/meminfo") != 0)
+        return __real_fopen(path, mode);
+    static char text[64];
+    int length = snprintf(text, sizeof text, "MemTotal: 1 kB\nMemAvailable: %llu kB\n",
+                          available_bytes >> 10);
+    return fmemopen(text, (size_t)length, "r");
+}
+
+/* ---- the bed ---- */
+
+static int set_up_bare(void **state)
+{
+    refusal = 0;
+    available_bytes = 0;
+    refusal = 0;
+    available_bytes = 0;
+    return pool_open((struct pool **)state, COUNT * SEGMENT, SEGMENT, true, NULL);
+}
+
 static int set_up(void **state)
 {
-    return pool_open((struct pool **)state, COUNT * SEGMENT, SEGMENT, true, NULL);
+    int error = set_up_bare(state);
+    for (bool more = error == 0; more && error == 0;)
+        error = pool_renew(*state, &more);
+    return error;
 }
 
 static int tear_down(void **state)
 {
     pool_close(*state);
     return 0;
+}
+
+/* Was there something to do? */
+static bool renews(struct pool *pool)
+{
+    bool more;
+    assert_int_equal(pool_renew(pool, &more), 0);
+    return more;
 }
 
 static void assert_zeros(const struct pool *pool)
@@ -188,6 +244,8 @@ static void test_pool__what_needs_no_cleaning_is_taken_first(void **state)
         pool_give(pool, first, 2);
         pool_give(pool, second, 2);
     }
+    assert_int_equal(pool_ready_for(pool, RANKS_OF(1, 1)), 2);
+    assert_int_equal(pool_ready_for(pool, RANKS_OF(1, 2)), 0);
     assert_int_equal(pool_take(pool, again, 2, RANKS_OF(1, 1)), 0);
     assert_false(pool_is_dirty(pool, again, 2)); /* its own, though the others were next */
     pool_give(pool, again, 2);
@@ -204,11 +262,11 @@ static void test_pool__what_ranks_left_is_renewed_before_somebody_asks(void **st
     assert_int_equal(pool_take(pool, given, 3, RANKS_OF(1, 1)), 0);
     int fd = pool_fd(pool, kept[0]);
     assert_false(pool_disown(pool, RANKS_OF(1, 1))); /* all are in use */
-    assert_false(pool_renew(pool));
+    assert_false(renews(pool));
     pool_give(pool, given, 3);
     assert_false(pool_disown(pool, RANKS_OF(1, 2)));
     assert_true(pool_disown(pool, RANKS_OF(1, 1)));
-    while (pool_renew(pool))
+    while (renews(pool))
         rounds++;
     assert_int_equal(rounds, 3);
     assert_int_equal(pool_fd(pool, kept[0]), fd); /* an image that stays in memory keeps its own */
@@ -218,6 +276,158 @@ static void test_pool__what_ranks_left_is_renewed_before_somebody_asks(void **st
     pool_give(pool, all, 3);
     pool_give(pool, kept, 1);
 }
+
+/* ---- filling ---- */
+
+static uint64_t bytes_taken(const struct pool *pool, uint32_t segment)
+{
+    struct stat info;
+    assert_int_equal(fstat(pool_fd(pool, segment), &info), 0);
+    return (uint64_t)info.st_blocks * 512;
+}
+
+static void test_pool__opening_takes_no_memory_and_renewing_takes_all(void **state)
+{
+    struct pool *pool = *state;
+    const uint32_t all[COUNT] = {0, 1, 2, 3};
+    uint32_t rounds = 0;
+    assert_int_equal(pool_free_count(pool), COUNT); /* nobody has to be told that it is busy */
+    assert_int_equal(pool_ready_count(pool), 0);
+    for (uint32_t i = 0; i < COUNT; i++) {
+        assert_true(pool_is_dirty(pool, &i, 1));
+        assert_int_equal(bytes_taken(pool, i), 0);
+    }
+    while (renews(pool))
+        assert_int_equal(pool_ready_count(pool), ++rounds);
+    assert_int_equal(rounds, COUNT);
+    assert_false(pool_is_dirty(pool, all, COUNT));
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_true(bytes_taken(pool, i) >= SEGMENT);
+    assert_zeros(pool);
+}
+
+static void test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other_end(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t ready[1], bare[2], last;
+    assert_int_equal(pool_ready_for(pool, LOAD_OF(1)), 0);
+    assert_true(renews(pool));
+    assert_int_equal(pool_ready_for(pool, LOAD_OF(1)), 1);
+    assert_int_equal(pool_take(pool, ready, 1, LOAD_OF(1)), 0);
+    assert_int_equal(pool_ready_for(pool, LOAD_OF(1)), 0);
+    assert_false(pool_is_dirty(pool, ready, 1));
+    assert_int_equal(ready[0], COUNT - 1);
+    assert_int_equal(pool_take(pool, bare, 2, LOAD_OF(1)), 0);
+    assert_true(pool_is_dirty(pool, &bare[0], 1) && pool_is_dirty(pool, &bare[1], 1));
+    assert_int_equal(bare[0] + bare[1], 0 + 1); /* where filling comes last */
+    assert_int_equal(pool_clean(pool, bare, 2), 0);
+    assert_false(pool_is_dirty(pool, bare, 2));
+    assert_int_equal(pool_ready_count(pool), 3);
+    assert_true(renews(pool)); /* the one that is left */
+    assert_false(renews(pool));
+    assert_int_equal(pool_ready_count(pool), COUNT);
+    assert_int_equal(pool_take(pool, &last, 1, LOAD_OF(1)), 0);
+    assert_false(pool_is_dirty(pool, &last, 1));
+}
+
+/* Owners that came and went before there was memory have left nothing in it. */
+static void test_pool__a_bare_segment_is_filled_once_whoever_had_it(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t segments[COUNT], generations[COUNT];
+    for (uint64_t attempt = 1; attempt <= 2; attempt++) {
+        assert_int_equal(pool_take(pool, segments, COUNT, RANKS_OF(1, attempt)), 0);
+        pool_give(pool, segments, COUNT);
+    }
+    pool_disown(pool, RANKS_OF(1, 2));
+    assert_int_equal(pool_take(pool, segments, COUNT, LOAD_OF(2)), 0);
+    num_backed = 0;
+    assert_int_equal(pool_clean(pool, segments, COUNT), 0);
+    assert_int_equal(num_backed, COUNT);
+    assert_false(pool_is_dirty(pool, segments, COUNT));
+    pool_generations(pool, generations, segments, COUNT);
+    for (uint32_t i = 0; i < COUNT; i++)
+        assert_int_equal(generations[i], 0);
+    assert_false(renews(pool));
+}
+
+static void test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t segments[2];
+    bool more = true;
+    assert_true(renews(pool));
+    refusal = ENOSPC;
+    assert_int_equal(pool_renew(pool, &more), ERR_MEMORY);
+    assert_false(more);
+    assert_non_null(strstr(report_hint(), "memory.pool_bytes"));
+    assert_int_equal(pool_take(pool, segments, 2, LOAD_OF(1)), 0);
+    assert_int_equal(pool_clean(pool, segments, 2), ERR_MEMORY);
+    assert_true(pool_is_dirty(pool, segments, 2));
+    assert_int_equal(pool_ready_count(pool), 1);
+    refusal = 0;
+    assert_int_equal(pool_clean(pool, segments, 2), 0);
+    while (renews(pool))
+        continue;
+    assert_int_equal(pool_ready_count(pool), COUNT);
+}
+
+static void test_pool__memory_that_others_took_meanwhile_is_not_taken(void **state)
+{
+    struct pool *pool = *state;
+    bool more;
+    assert_true(renews(pool));
+    num_backed = 0;
+    available_bytes = ARENA_BESIDE_BYTES + (COUNT - 1) * SEGMENT; /* just all that is left */
+    assert_int_equal(pool_renew(pool, &more), ERR_MEMORY);
+    assert_int_equal(num_backed, 0);
+    assert_non_null(strstr(report_message(), "4 MiB, 3 of them still to be taken"));
+    available_bytes += 1024;
+    for (uint32_t i = 1; i < COUNT; i++) {
+        assert_true(renews(pool));
+        available_bytes -= SEGMENT; /* as the host says, then */
+    }
+    available_bytes = 0;
+    assert_int_equal(pool_ready_count(pool), COUNT);
+}
+
+/* One of several that fill at once; all of them end when nothing is left. */
+static void *fill_main(void *pool)
+{
+    while (renews(pool))
+        continue;
+    return NULL;
+}
+
+/* And what is in use already is left alone by one that waited for it. */
+static void test_pool__filled_by_several_at_once_it_is_filled_once(void **state)
+{
+    (void)state;
+    for (uint32_t round = 0; round < 50; round++) {
+        struct pool *pool = NULL;
+        pthread_t fillers[3];
+        uint32_t taken[8];
+        assert_int_equal(pool_open(&pool, 16 * SEGMENT, SEGMENT, false, NULL), 0);
+        num_backed = 0;
+        for (uint32_t i = 0; i < 3; i++)
+            assert_int_equal(pthread_create(&fillers[i], NULL, fill_main, pool), 0);
+        assert_int_equal(pool_take(pool, taken, 8, RANKS_OF(1, 1)), 0);
+        for (uint32_t i = 0; i < 8; i++) {
+            assert_int_equal(pool_clean(pool, &taken[i], 1), 0);
+            assert_false(pool_is_dirty(pool, &taken[i], 1));
+            pool_base(pool, taken[i])[i] = 7;
+        }
+        for (uint32_t i = 0; i < 3; i++)
+            pthread_join(fillers[i], NULL);
+        assert_int_equal(pool_ready_count(pool), 16);
+        assert_int_equal(num_backed, 16);
+        for (uint32_t i = 0; i < 8; i++)
+            assert_int_equal(pool_base(pool, taken[i])[i], 7);
+        pool_close(pool);
+    }
+}
+
+/* ---- what others may do with it ---- */
 
 /* Can user `uid`, who got the descriptor, open it again for writing? 2: he can open nothing so. */
 static int open_again_as(uid_t uid, int fd)
@@ -271,6 +481,8 @@ static void test_pool__what_it_calls_huge_pages_are_huge_pages(void **state)
     uint64_t bytes = 3 * ARENA_HUGE_BYTES, mapped = 0;
     (void)state;
     assert_int_equal(pool_open(&pool, 2 * bytes, bytes, true, NULL), 0);
+    while (renews(pool))
+        continue;
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal((uintptr_t)pool_base(pool, i) % ARENA_HUGE_BYTES, 0);
         mapped += mapped_in_huge_pages(pool_base(pool, i));
@@ -281,6 +493,8 @@ static void test_pool__what_it_calls_huge_pages_are_huge_pages(void **state)
     pool_close(pool);
     assert_int_equal(mapped, said);
     assert_int_equal(pool_open(&pool, bytes, bytes, false, NULL), 0); /* not wanted: none */
+    while (renews(pool))
+        continue;
     mapped = mapped_in_huge_pages(pool_base(pool, 0));
     assert_int_equal(pool_huge_bytes(pool), 0);
     pool_close(pool);
@@ -303,6 +517,7 @@ static void test_pool__more_memory_than_there_is_is_refused_in_words(void **stat
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define BARE(name) cmocka_unit_test_setup_teardown(name, set_up_bare, tear_down)
     const struct CMUnitTest tests[] = {
         CASE(test_pool__all_or_nothing_is_taken),
         CASE(test_pool__a_segment_is_backed_and_sealed),
@@ -313,10 +528,17 @@ int main(void)
         CASE(test_pool__a_load_is_out_of_reach_of_the_ranks_before),
         CASE(test_pool__what_needs_no_cleaning_is_taken_first),
         CASE(test_pool__what_ranks_left_is_renewed_before_somebody_asks),
+        BARE(test_pool__opening_takes_no_memory_and_renewing_takes_all),
+        BARE(test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other_end),
+        BARE(test_pool__a_bare_segment_is_filled_once_whoever_had_it),
+        BARE(test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again),
+        BARE(test_pool__memory_that_others_took_meanwhile_is_not_taken),
+        cmocka_unit_test(test_pool__filled_by_several_at_once_it_is_filled_once),
         CASE(test_pool__another_user_cannot_open_for_writing_what_he_may_read),
         cmocka_unit_test(test_pool__what_it_calls_huge_pages_are_huge_pages),
         cmocka_unit_test(test_pool__more_memory_than_there_is_is_refused_in_words),
     };
 #undef CASE
+#undef BARE
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
