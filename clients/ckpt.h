@@ -30,7 +30,7 @@
  * the next tries again without back-off. So ranks may disagree about one save: those that began it
  * give it up (ckpt_save_abort) when another rank could not. A failed save never harms an older
  * checkpoint. A ckptd that is there and does not answer (stopped, or hanging) costs one save_begin
- * 1 s more than busy_ms (and 1 ms per MiB of the rank's image, at most 10 s), and one save_abort
+ * 1 s more than busy_ms (and 4 ms per MiB of the rank's image, at most 10 s), and one save_abort
  * 1 s; after that it counts as away. A save_copy that waits for ckptd to read what was announced
  * ends with CKPT_TIMEOUT after 10 s. One that waits for room in a window (below, at
  * ckpt_save_order), and so for a disk that may be slow, ends so when the disk stands still for 2 s,
