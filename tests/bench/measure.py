@@ -169,8 +169,9 @@ class Bench:
             fields = file.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def start_ckptd(self, name, *options):
-        """A ckptd of its own: (process, server address, store)."""
+    def start_ckptd(self, name, *options, full=True):
+        """A ckptd of its own: (process, server address, store). With its pool full, or it would be
+        measured while it takes memory beside what is measured."""
         server, store = f"unix:{self.tmp}/{name}.sock", os.path.join(self.tmp, name)
         command = [self.program("ckptd"), "--listen", server, "--store", store, *options]
         process = self.start(command, os.path.join(self.tmp, name + ".log"))
@@ -180,7 +181,16 @@ class Bench:
             if time.monotonic() > deadline or process.poll() is not None:
                 raise RuntimeError(f"ckptd does not answer on {server}")
             time.sleep(0.05)
+        while full and not self.is_full(server):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the pool of ckptd on {server} is not full")
+            time.sleep(0.05)
         return process, server, store
+
+    def is_full(self, server):
+        pool = json.loads(self.run(self.program("ckpt-cli"), "status", "--server", server,
+                                   "--json"))["pool"]
+        return pool["bytes_ready"] == pool["bytes"]
 
     def pairs(self, name, unit, ours, reference, pairs_max=PAIRS_MAX, pairs_min=PAIRS_MIN,
               **options):
