@@ -391,6 +391,7 @@ static void test_sparse__any_loads_read_the_union_of_their_chunks(void **state)
         struct model model = {.shards = next_random(2) == 0 ? 1 : 3};
         shell("rm -rf '%s/store/" RUN "'", bed->root);
         bed_stop(bed);
+        bed->config.segment_bytes = MIB << next_random(3); /* of 1 to 4 chunks */
         assert_int_equal(bed_start(bed), 0);
         begin(bed, model.shards);
         restart_slow(bed, next_random(1000), next_random(2) == 0 ? 0 : 2000);
