@@ -157,7 +157,8 @@ void pass_ask(struct image *image, uint32_t first, uint32_t end)
         /* The chunks with which another part can be lent wake the service thread. */
         chunk->is_awaited = before / part != image->asked_bytes / part;
         ask_chunk(image, chunk);
-        if (image->busy > 0) /* the file is open, and stays so until all have come */
+        /* The file is open, and stays so until all have come; one that fails takes no more. */
+        if (image->busy > 0 && image->fault.code == 0)
             image_start_chunk(image, i);
     }
 }

@@ -263,6 +263,9 @@ static void begin_wait(struct shard_wait *wait)
         image = NULL;
     }
     if (!image) {
+        /* What the load was lent before has left the checkpoint; its memory may be what is short.
+         */
+        load_hold(load, wait->shard, NULL);
         started(wait, pass_read(checkpoint, wait->shard, wait));
         return;
     }

@@ -401,6 +401,30 @@ static void test_sparse__any_loads_read_the_union_of_their_chunks(void **state)
     }
 }
 
+/* The file is opened a second time for what is missing, when the pool holds no second image. */
+static void test_sparse__a_read_that_could_not_begin_can_be_asked_for_again(void **state)
+{
+    struct bed *bed = *state;
+    char store[sizeof bed->config.store];
+    begin(bed, 1);
+    bed_stop(bed);
+    bed->config.pool_bytes = 6 * MIB;
+    bed->config.segment_bytes = 2 * MIB;
+    bed->config.limit_load_wait_ms = 2000;
+    memcpy(store, bed->config.store, sizeof store);
+    snprintf(bed->config.store, sizeof store,
+             "fault:seed=1,only=open,fail_at=2,errno=%d:local:%.300s", EMFILE, store);
+    assert_int_equal(bed_start(bed), 0);
+    struct wanting few = wants(bed, 0, 100);
+    assert_int_equal(load_shard_from(&few.loading, 0, DATA_START, NULL), 0);
+    assert_true(wait_number(bed, "images", "proven", 1));
+    assert_int_equal(load_shard_from(&few.loading, 0, 3 * MIB, NULL), ERR_BUSY);
+    assert_int_equal(load_shard_from(&few.loading, 0, 3 * MIB, NULL), 0);
+    assert_int_equal(load_shard_from(&few.loading, 0, DATA_START, NULL), 0);
+    load_close(&few.loading);
+    memcpy(bed->config.store, store, sizeof store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -411,6 +435,7 @@ int main(void)
         CASE(test_sparse__who_reads_on_from_the_first_byte_gets_the_whole_shard),
         CASE(test_sparse__damage_counts_when_somebody_needs_the_chunk),
         CASE(test_sparse__of_a_part_only_what_is_needed_is_read_and_once),
+        CASE(test_sparse__a_read_that_could_not_begin_can_be_asked_for_again),
         CASE(test_sparse__any_loads_read_the_union_of_their_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
