@@ -220,9 +220,9 @@ WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))
 # Without sanitizers: what they test is the program behind it.
-$(BUILD)/shims/%.so: tests/shims/%.c
+$(BUILD)/shims/%.so: tests/shims/%.c tests/shims/segment.h
 	$(call say,link)
-	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -O2 $(WARN) -fPIC -shared -o $@ $<
+	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -I. -O2 $(WARN) -fPIC -shared -o $@ $<
 $(BUILD)/shims/%: tests/shims/%.c
 	$(call say,link)
 	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -O2 $(WARN) -o $@ $<

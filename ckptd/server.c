@@ -11,8 +11,8 @@
  * limits.last_save_ms. What the others of such a save must do, they may until it is over.
  *
  * Calls are answered while the memory of the pool is still being taken. When it cannot be had, the
- * end comes in the same way, and service_run() says why: the budget that all saves, loads and plans
- * count on would be another than the one that was set. */
+ * end comes in the same way, and service_run() says why: saves, loads and plans count on the budget
+ * that was set. */
 #include "ckptd/keep/keep.h"
 
 #include <errno.h>

@@ -170,8 +170,8 @@ class Bench:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def start_ckptd(self, name, *options, full=True):
-        """A ckptd of its own: (process, server address, store). With its pool full, or it would be
-        measured while it takes memory beside what is measured."""
+        """A ckptd of its own: (process, server address, store). Its pool is full when this returns:
+        what takes the memory is no part of what is measured."""
         server, store = f"unix:{self.tmp}/{name}.sock", os.path.join(self.tmp, name)
         command = [self.program("ckptd"), "--listen", server, "--store", store, *options]
         process = self.start(command, os.path.join(self.tmp, name + ".log"))

@@ -5,6 +5,8 @@
  * The file holds two numbers of 8 bytes (host byte order): the how many-th segment of the pool, in
  * the order in which ckptd takes their memory, finds none, and whether it waits for it for ever
  * (1) or hears ENOSPC (0). */
+#include "tests/shims/segment.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -29,15 +31,6 @@ __attribute__((constructor)) static void read_order(void)
     close(fd);
     unlucky = order[0];
     waits = order[1];
-}
-
-static bool is_segment(int fd)
-{
-    char path[64], name[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(path, name, sizeof name - 1);
-    name[length > 0 ? length : 0] = '\0';
-    return strstr(name, "holdfast-segment") != NULL;
 }
 
 int fallocate(int fd, int mode, off_t offset, off_t bytes)

@@ -549,6 +549,22 @@ static inline void bed_open_world(struct bed *bed, struct peer *peers, uint32_t 
     assert_int_equal(peers_open(peers, bed, world_size), 0);
 }
 
+/* Another bit in byte `at` of the shard of a checkpoint of one rank, step 1. */
+static inline void bed_flip_byte(const struct bed *bed, uint64_t at)
+{
+    char path[300];
+    uint8_t byte;
+    snprintf(path, sizeof path,
+             "%s/store/" RUN "/step-00000001-a0001/shard-00001-of-00001.safetensors", bed->root);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+    assert_int_equal(fsync(fd), 0);
+    close(fd);
+}
+
 /* A new attempt saves the steps [first, last], and its ranks go. */
 static inline void bed_save_steps(struct bed *bed, struct peer *peers, uint32_t world_size,
                                   uint64_t first, uint64_t last)

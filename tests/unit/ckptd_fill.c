@@ -5,6 +5,7 @@
  * it with the reason. Method: the linker sends fallocate() through this file, which lets the memory
  * of one segment wait (the first, so that the background's work stands still with it) until the
  * test says so, or refuses one. */
+#include "tests/shims/segment.h"
 #include "tests/unit/ckptd_bed.h"
 
 #include <errno.h>
@@ -20,15 +21,6 @@ static struct {
     bool holds_first;   /* until it is false */
     uint32_t refuse_at; /* that one, counted from 1; 0: none */
 } filling = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-
-static bool is_segment(int fd)
-{
-    char path[64], name[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(path, name, sizeof name - 1);
-    name[length > 0 ? length : 0] = '\0';
-    return strstr(name, "holdfast-segment") != NULL;
-}
 
 int __real_fallocate(int fd, int mode, off_t offset, off_t bytes);
 int __wrap_fallocate(int fd, int mode, off_t offset, off_t bytes);

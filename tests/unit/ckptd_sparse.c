@@ -271,20 +271,6 @@ static void test_sparse__who_reads_on_from_the_first_byte_gets_the_whole_shard(v
 
 /* ---- damage ---- */
 
-static void flip_byte(const struct bed *bed, uint64_t offset)
-{
-    char path[256];
-    uint8_t byte;
-    snprintf(path, sizeof path,
-             "%s/store/" RUN "/step-00000001-a0001/shard-00001-of-00001.safetensors", bed->root);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    assert_true(fd >= 0);
-    assert_int_equal(pread(fd, &byte, 1, (off_t)offset), 1);
-    byte ^= 1;
-    assert_int_equal(pwrite(fd, &byte, 1, (off_t)offset), 1);
-    close(fd);
-}
-
 static void assert_durability(struct bed *bed, const char *want)
 {
     Holdfast__V1__ListReply *reply = bed_list(bed);
@@ -296,7 +282,7 @@ static void test_sparse__damage_counts_when_somebody_needs_the_chunk(void **stat
 {
     struct bed *bed = *state;
     begin(bed, 1);
-    flip_byte(bed, 2 * MIB + 12345);
+    bed_flip_byte(bed, 2 * MIB + 12345);
     struct wanting before = wants(bed, 0, 500), behind = wants(bed, 800, ROWS - 800);
     assert_int_equal(take_wanted(&before), 0);
     assert_int_equal(take_wanted(&behind), 0);

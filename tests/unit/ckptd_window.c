@@ -257,27 +257,12 @@ static void test_window__more_loads_than_segments_take_turns(void **state)
     load_close(&loadings[1]);
 }
 
-static void flip_byte(const struct bed *bed, uint64_t at)
-{
-    char path[240];
-    uint8_t byte;
-    snprintf(path, sizeof path,
-             "%s/store/" RUN "/step-00000001-a0001/shard-00001-of-00001.safetensors", bed->root);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    assert_true(fd >= 0);
-    assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
-    byte ^= 1;
-    assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
-    assert_int_equal(fsync(fd), 0);
-    close(fd);
-}
-
 static void test_window__damage_in_a_part_is_found_before_it_is_lent(void **state)
 {
     struct bed *bed = *state;
     struct loading loading;
     save_one(bed);
-    flip_byte(bed, 2 * MIB + 77);
+    bed_flip_byte(bed, 2 * MIB + 77);
     assert_int_equal(load_open(&loading, bed, 1), 0);
     assert_int_equal(load_shard_from(&loading, 0, 4096, NULL), 0); /* this part is whole */
     assert_int_equal(load_shard_from(&loading, 0, 2 * MIB, NULL), ERR_CORRUPT);
@@ -292,7 +277,7 @@ static void test_window__a_damaged_table_is_found_with_the_first_part(void **sta
     struct bed *bed = *state;
     struct loading loading;
     save_one(bed);
-    flip_byte(bed, DATA_START + 4 * MIB + 3);
+    bed_flip_byte(bed, DATA_START + 4 * MIB + 3);
     assert_int_equal(load_open(&loading, bed, 1), 0);
     assert_int_equal(load_shard_from(&loading, 0, 4096, NULL), ERR_CORRUPT);
     assert_non_null(strstr(report_message(), "checksum table"));
