@@ -213,6 +213,7 @@ WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create protobuf_c_message_
 WRAP_ckptd_scrub = loop_now_ms
 WRAP_ckptd_pool = fallocate fopen
 WRAP_ckptd_fill = fallocate
+WRAP_ckptd_sparse = storage_object_close want_ask_from
 WRAP_ckptd_gc = storage_remove
 WRAP_ckptd_admit = storage_publish
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold

@@ -688,6 +688,7 @@ void service_close(struct service *service)
     if (service->sessions && service->loads)
         session_table_close(service);
     restore_close(service);
+    CHECK(service->chunks_in_passes == 0); /* the loop ends when it is idle */
     while (service->images) {
         struct image *image = service->images;
         image_detach(image);

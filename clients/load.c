@@ -277,13 +277,14 @@ static uint64_t next_of_item(const struct load *load, const struct load_item *it
     return item->data_byte + first > from ? item->data_byte + first : from;
 }
 
-/* Of the items [first, end) of the plan, all of one shard, what the view holds is copied, and
- * *out_next is the first byte behind it that is needed, or UINT64_MAX. */
+/* Of the items [*first, end) of the plan, all of one shard, what the view holds is copied, and
+ * *out_next is the first byte behind it that is needed, or UINT64_MAX. *first moves on over the
+ * items that are done. */
 static int copy_items(uint64_t *out_next, struct load *load, const struct shard_view *view,
-                      size_t first, size_t end, bool is_memory)
+                      size_t *first, size_t end, bool is_memory)
 {
     *out_next = UINT64_MAX;
-    for (size_t i = first; i < end; i++) {
+    for (size_t i = *first; i < end; i++) {
         struct load_item item;
         int error = take_item(&item, load, load->plan->items[i], view->length);
         if (error != 0)
@@ -292,6 +293,7 @@ static int copy_items(uint64_t *out_next, struct load *load, const struct shard_
             break; /* so are those behind it: they are sorted */
         copy_item(load, view, &item, is_memory);
         uint64_t next = next_of_item(load, &item, view->start + view->bytes);
+        *first += *first == i && next == UINT64_MAX;
         *out_next = next < *out_next ? next : *out_next;
     }
     return 0;
@@ -344,10 +346,11 @@ static int call_release(struct load *load, uint32_t shard)
     return error;
 }
 
-/* One LoadShard: the shard, or the part of it around *at, which moves on. */
-static int load_part(uint64_t *at, struct load *load, size_t first, size_t end)
+/* One LoadShard: the shard, or the part of it around *at, which moves on, and so does *first over
+ * the items of the shard. */
+static int load_part(uint64_t *at, size_t *first, struct load *load, size_t end)
 {
-    uint32_t shard = load->plan->items[first]->shard;
+    uint32_t shard = load->plan->items[*first]->shard;
     Holdfast__V1__LoadShardReply *reply = NULL;
     struct shard_view view;
     uint64_t next = 0;
@@ -369,12 +372,13 @@ static int load_part(uint64_t *at, struct load *load, size_t first, size_t end)
 
 static int load_shard(struct load *load, size_t first, size_t end)
 {
+    uint32_t shard = load->plan->items[first]->shard;
     uint64_t at;
     int error = first_needed(&at, load, first, end);
     while (at != UINT64_MAX && error == 0)
-        error = load_part(&at, load, first, end);
+        error = load_part(&at, &first, load, end);
     /* After an error CloseLoad releases all. */
-    return error != 0 ? error : call_release(load, load->plan->items[first]->shard);
+    return error != 0 ? error : call_release(load, shard);
 }
 
 /* ---- all shards ---- */

@@ -76,14 +76,6 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
         end_part(image);
 }
 
-static void work_open_part(struct job *job)
-{
-    struct image *image = CONTAINER_OF(job, struct image, job);
-    int error = pass_open_file(image);
-    if (error != 0)
-        fault_take(&image->fault, error);
-}
-
 static void part_opened(struct event *event)
 {
     struct image *image = CONTAINER_OF(event, struct image, job.done);
@@ -153,7 +145,7 @@ int part_load(struct load *load, struct shard_wait *wait)
     lease_take(checkpoint);
     want_ask(load, image);
     want_ask_from(image, wait->from_byte);
-    image->job = (struct job){.work = work_open_part, .done.run = part_opened};
+    image->job = (struct job){.work = pass_work_open_file, .done.run = part_opened};
     loop_work(wait->service->loop, &image->job);
     return 0;
 }

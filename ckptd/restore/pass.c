@@ -6,8 +6,9 @@
  * A READ takes the chunks that are asked for (want.c) and not there, each once: those of the open
  * loads and waiting calls when it begins, and what is asked for until it ends. When that comes
  * while the file is being closed, it is opened again. So an image may be sparse: resident and
- * proven, with chunks missing; a load that needs one of them has another READ begin. Nobody writes
- * to what was read: only images of saves, which are never sparse, are verified.
+ * proven, with chunks missing; a load that needs one of them has another READ begin. Only its
+ * reading is sparse: it has the segments of the whole shard. Nobody writes to what was read: only
+ * images of saves, which are never sparse, are verified.
  *
  * A pass keeps its image and its checkpoint. What it proves holds until a writer may touch the
  * image again: an image whose writer was connected when the pass began is proven for the calls that
@@ -144,16 +145,16 @@ static void ask_chunk(struct image *image, struct chunk *chunk)
 
 void pass_ask(struct image *image, uint32_t first, uint32_t end)
 {
-    uint64_t start, stop, before, part = shard_lend_bytes(image->service);
+    uint64_t chunk_start, chunk_end, before, part = shard_lend_bytes(image->service);
     first = first > image->first_chunk ? first : image->first_chunk;
     end = end < image->end_chunk ? end : image->end_chunk;
     for (uint32_t i = first; i < end; i++) {
         struct chunk *chunk = image_chunk(image, i);
         if (chunk->is_asked || image_has_chunk(image, i))
             continue;
-        image_chunk_range(image, i, &start, &stop);
+        image_chunk_range(image, i, &chunk_start, &chunk_end);
         before = image->asked_bytes;
-        image->asked_bytes += stop - start;
+        image->asked_bytes += chunk_end - chunk_start;
         /* The chunks with which another part can be lent wake the service thread. */
         chunk->is_awaited = before / part != image->asked_bytes / part;
         ask_chunk(image, chunk);
@@ -200,7 +201,7 @@ static void hold_for_pass(struct image *image, enum image_pass pass)
                                               image->checkpoint->summary.shards);
 }
 
-int pass_open_file(struct image *image)
+static int open_and_prove_table(struct image *image)
 {
     const struct manifest_summary *summary = &image->checkpoint->summary;
     struct storage *storage = image->service->storage;
@@ -214,10 +215,10 @@ int pass_open_file(struct image *image)
     return error;
 }
 
-static void work_open_file(struct job *job)
+void pass_work_open_file(struct job *job)
 {
     struct image *image = CONTAINER_OF(job, struct image, job);
-    int error = pass_open_file(image);
+    int error = open_and_prove_table(image);
     if (error != 0)
         fault_take(&image->fault, error);
 }
@@ -231,7 +232,7 @@ static void file_opened(struct event *event)
 
 static void open_file(struct image *image)
 {
-    image->job = (struct job){.work = work_open_file, .done.run = file_opened};
+    image->job = (struct job){.work = pass_work_open_file, .done.run = file_opened};
     loop_work(image->service->loop, &image->job);
 }
 

@@ -45,11 +45,10 @@ int want_note(struct load *load, const struct load_item *items, uint32_t num_ite
               const struct slice *slices);
 /* The chunk in which a byte of a file lies. */
 uint32_t want_chunk(const struct service *service, uint64_t byte);
-/* These have pass_ask() take what is not there: what the load needs of the image; from this byte on
- * where nobody has asked for it; and all that open loads and the image's waiting calls need. */
-void want_ask(const struct load *load, struct image *image);
-void want_ask_from(struct image *image, uint64_t byte);
-void want_ask_all(struct image *image);
+/* These have pass_ask() take what is not there. */
+void want_ask(const struct load *load, struct image *image); /* what the load needs of the image */
+void want_ask_from(struct image *image, uint64_t byte); /* to the end, if nobody asked for it */
+void want_ask_all(struct image *image);                 /* for open loads and waiting calls */
 /* Is there less in memory than the load needs? */
 bool want_lacks(const struct load *load, const struct image *image);
 
@@ -66,9 +65,9 @@ void pass_ask(struct image *image, uint32_t first, uint32_t end);
 
 /* What parts need, too: */
 
-/* On a worker: cleans the segments where others had them, opens and measures the file, reads its
- * checksum table and proves it by the manifest. */
-int pass_open_file(struct image *image);
+/* The work of image->job: cleans the segments where others had them, opens and measures the file,
+ * reads its checksum table and proves it by the manifest. image->fault says what went wrong. */
+void pass_work_open_file(struct job *job);
 void pass_close_file(struct image *image); /* on a worker; NULL-safe */
 /* Starts what was asked for before the file was open. False: nothing was. */
 bool pass_start_asked(struct image *image);

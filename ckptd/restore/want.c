@@ -89,7 +89,7 @@ int want_note(struct load *load, const struct load_item *items, uint32_t num_ite
 /* ---- asked for ---- */
 
 /* Does every chunk with tensor data come, or is there? Then the others are to come, too. */
-static void complete(struct image *image)
+static void ask_rest_when_all_data(struct image *image)
 {
     uint32_t end = want_chunk(image->service, image->geometry.table_start - 1) + 1;
     if (image->is_window || image->num_asked >= image->num_missing)
@@ -107,7 +107,7 @@ void want_ask(const struct load *load, struct image *image)
         const struct chunk_range *range = &load->ranges[shard->first_range + i];
         pass_ask(image, range->first, range->end);
     }
-    complete(image);
+    ask_rest_when_all_data(image);
 }
 
 void want_ask_from(struct image *image, uint64_t byte)
@@ -115,7 +115,7 @@ void want_ask_from(struct image *image, uint64_t byte)
     uint32_t first = want_chunk(image->service, byte);
     if (!image_has_chunk(image, first) && !image_chunk(image, first)->is_asked)
         pass_ask(image, first, image->num_chunks);
-    complete(image);
+    ask_rest_when_all_data(image);
 }
 
 void want_ask_all(struct image *image)

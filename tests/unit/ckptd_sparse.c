@@ -5,7 +5,8 @@
  * found when it does; who reads a shard from its first byte on gets all of it. Method: a service in
  * this process and raw clients (ckptd_bed.h) that want ranges of rows and ask for what they need
  * next; a model of which chunks are in memory says to the byte what may be read. Rows are of 4 KiB
- * and lie in one chunk each; the table of a file that holds all of them has a chunk of its own. */
+ * and lie in one chunk each; the table of a file that holds all of them has a chunk of its own. The
+ * gate holds a worker where a race needs it. */
 #define ROWS 1023u
 #define COLUMNS 1024u
 #include "tests/unit/ckptd_bed.h"
@@ -19,6 +20,31 @@
 #define ROUNDS 25
 
 static struct peer peers[SHARDS_MAX_HERE];
+
+/* While it is shut, a worker that closes the file of a shard waits. */
+static struct {
+    atomic_bool is_shut;
+    atomic_uint closing; /* since it was shut */
+    atomic_uint asked;   /* calls that met a read under way, since it was shut */
+} gate;
+
+void __real_storage_object_close(struct storage *storage, struct storage_object *object);
+void __wrap_storage_object_close(struct storage *storage, struct storage_object *object);
+void __wrap_storage_object_close(struct storage *storage, struct storage_object *object)
+{
+    atomic_fetch_add(&gate.closing, 1);
+    while (atomic_load(&gate.is_shut))
+        sleep_ms(1);
+    __real_storage_object_close(storage, object);
+}
+
+void __real_want_ask_from(struct image *image, uint64_t byte);
+void __wrap_want_ask_from(struct image *image, uint64_t byte);
+void __wrap_want_ask_from(struct image *image, uint64_t byte)
+{
+    __real_want_ask_from(image, byte);
+    atomic_fetch_add(&gate.asked, 1);
+}
 
 struct range {
     uint64_t first, count; /* rows */
@@ -201,6 +227,7 @@ static void test_sparse__a_few_rows_cost_the_chunks_they_lie_in(void **state)
     assert_int_equal(take_wanted(&few), 0);
     load_close(&few.loading);
     struct wanting border = wants(bed, 254, 2); /* the last of chunk 0, the first of chunk 1 */
+    assert_true(has_read(bed, 2 * MIB));        /* chunk 0 ahead, too */
     assert_int_equal(take_wanted(&border), 0);
     load_close(&border.loading);
     assert_true(has_read(bed, 2 * MIB));
@@ -305,6 +332,7 @@ static void test_sparse__damage_counts_when_somebody_needs_the_chunk(void **stat
 static void test_sparse__of_a_part_only_what_is_needed_is_read_and_once(void **state)
 {
     struct bed *bed = *state;
+    char tier[16];
     begin(bed, 1);
     bed_stop(bed);
     bed->config.pool_bytes = bed->config.segment_bytes = 4 * MIB; /* the table does not fit in */
@@ -315,6 +343,11 @@ static void test_sparse__of_a_part_only_what_is_needed_is_read_and_once(void **s
     assert_true(has_read(bed, 2 * MIB));
     load_close(&ends.loading);
     struct wanting all = wants(bed, 0, ROWS);
+    for (int i = 0; i < 2;
+         i++) { /* the part is there; its bytes came from the disk for this load */
+        assert_int_equal(load_shard_from(&all.loading, 0, DATA_START, tier), 0);
+        assert_string_equal(tier, "local");
+    }
     assert_int_equal(take_wanted(&all), 0);
     assert_true(has_read(bed, 6 * MIB));
     load_close(&all.loading);
@@ -344,6 +377,42 @@ static void *take_thread(void *argument)
     struct taking *taking = argument;
     taking->error = take_wanted(&taking->wanting);
     return NULL;
+}
+
+static void wait_until(atomic_uint *count, unsigned least)
+{
+    for (int i = 0; i < 10000 && atomic_load(count) < least; i++)
+        sleep_ms(1);
+    assert_in_range(atomic_load(count), least, UINT32_MAX);
+}
+
+static void shut_gate(void)
+{
+    atomic_store(&gate.closing, 0);
+    atomic_store(&gate.asked, 0);
+    atomic_store(&gate.is_shut, true);
+}
+
+static void test_sparse__what_is_asked_for_while_the_file_is_closed_is_read(void **state)
+{
+    struct bed *bed = *state;
+    struct taking late = {.error = 1};
+    begin(bed, 1);
+    shut_gate();
+    struct wanting few = wants(bed, 300, 100); /* of chunk 1 */
+    wait_until(&gate.closing, 1);
+    late.wanting = wants(bed, 800, 10); /* of chunk 3 */
+    pthread_create(&late.thread, NULL, take_thread, &late);
+    wait_until(&gate.asked, 1);
+    atomic_store(&gate.is_shut, false);
+    pthread_join(late.thread, NULL);
+    assert_int_equal(late.error, 0);
+    assert_int_equal(take_wanted(&few), 0);
+    assert_true(has_read(bed, 2 * MIB));
+    assert_true(wait_number(bed, "images", "proven", 1));
+    assert_int_equal(atomic_load(&gate.closing), 2);
+    load_close(&few.loading);
+    load_close(&late.wanting.loading);
 }
 
 /* Up to LOADS_MAX loads of anything, opened and taken as it comes; then the model is held against
@@ -422,6 +491,7 @@ int main(void)
         CASE(test_sparse__damage_counts_when_somebody_needs_the_chunk),
         CASE(test_sparse__of_a_part_only_what_is_needed_is_read_and_once),
         CASE(test_sparse__a_read_that_could_not_begin_can_be_asked_for_again),
+        CASE(test_sparse__what_is_asked_for_while_the_file_is_closed_is_read),
         CASE(test_sparse__any_loads_read_the_union_of_their_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
