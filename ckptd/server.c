@@ -685,8 +685,7 @@ void service_close(struct service *service)
     if (service->loop)
         loop_run_pending(service->loop);
     door_close(service);
-    if (service->sessions && service->loads)
-        session_table_close(service);
+    session_table_close(service);
     restore_close(service);
     CHECK(service->chunks_in_passes == 0); /* the loop ends when it is idle */
     while (service->images) {
