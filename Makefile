@@ -200,7 +200,8 @@ $(EXAMPLES): $(BUILD)/%: $(OBJ)/clients/examples/%.o $(BUILD)/libckpt.a
 WRAP_CALLS = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat statx fstatvfs \
     unlinkat linkat fdopendir readdir getrandom renameat2 open fcntl syscall pread pwrite write \
     truncate rmdir openat
-WRAP_MEMORY = malloc calloc realloc aligned_alloc posix_memalign strdup strndup open_memstream free
+WRAP_MEMORY = malloc calloc realloc aligned_alloc posix_memalign strdup strndup open_memstream realpath \
+    free protobuf_c_message_free_unpacked
 WRAP_POWER = mkdirat openat unlinkat renameat2 fallocate ftruncate pwrite write fsync fdatasync
 WRAP_ckptd_power = $(WRAP_POWER)
 WRAP_storage_calls = $(WRAP_CALLS)
@@ -209,7 +210,7 @@ WRAP_clients_cli_calls = $(WRAP_CALLS) io_uring_queue_init
 WRAP_ckptd_memory = $(WRAP_MEMORY)
 WRAP_proto_layout = $(WRAP_MEMORY)
 WRAP_clients_memory = $(WRAP_MEMORY) mmap pthread_create
-WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create protobuf_c_message_free_unpacked
+WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_ckptd_scrub = loop_now_ms
 WRAP_ckptd_pool = fallocate fopen
 WRAP_ckptd_fill = fallocate

@@ -102,12 +102,13 @@ static inline bool story_save(struct bed *bed, uint64_t step)
 static inline void live_through(struct bed *bed, struct told *told)
 {
     load_all(bed, -1, NULL);
-    if (open_attempt(bed, RANKS) == 0 && peers_open(peers, bed, RANKS) == 0) {
-        for (uint64_t step = LAST_STEP - 1; step <= LAST_STEP; step++) {
+    if (open_attempt(bed, RANKS) == 0) {
+        bool are_open = peers_open(peers, bed, RANKS) == 0;
+        for (uint64_t step = LAST_STEP - 1; are_open && step <= LAST_STEP; step++) {
             told->saved[step] = story_save(bed, step);
             tell_observer(told);
         }
-        peers_close(peers, RANKS);
+        peers_close(peers, RANKS); /* one may have come further than the other */
     }
     if (told->saved[LAST_STEP - 1])
         told->pinned = bed_pin(bed, LAST_STEP - 1, false) == 0;

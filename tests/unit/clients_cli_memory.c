@@ -18,10 +18,8 @@
 
 #include <spawn.h>
 #include <sys/wait.h>
-#include <time.h>
 
-#define EVERY 16           /* ways to a place that has failed: one of them fails, too */
-#define PATIENCE_MS 10000u /* with a ckptd that starts, a connection that ends */
+#define EVERY 16 /* ways to a place that has failed: one of them fails, too */
 
 struct failure_at {
     uint64_t number; /* 0: none, places are noted */
@@ -46,47 +44,6 @@ static int run_with(const struct tool *tool, struct world *world, bool is_json,
     const struct between between = {arm, disarm, &at};
     prepare(tool, world);
     return run_tool(tool, world, is_json, false, &between);
-}
-
-/* The answers of a ckptd come from memory that is counted here, and go by protobuf-c. */
-static void free_counted(void *user, void *memory)
-{
-    (void)user;
-    free(memory);
-}
-
-static void *take_nothing(void *user, size_t bytes)
-{
-    (void)user, (void)bytes;
-    return NULL;
-}
-
-void __real_protobuf_c_message_free_unpacked(ProtobufCMessage *message, ProtobufCAllocator *with);
-void __wrap_protobuf_c_message_free_unpacked(ProtobufCMessage *message, ProtobufCAllocator *with);
-void __wrap_protobuf_c_message_free_unpacked(ProtobufCMessage *message, ProtobufCAllocator *with)
-{
-    ProtobufCAllocator counted = {take_nothing, free_counted, NULL};
-    assert_null(with);
-    __real_protobuf_c_message_free_unpacked(message, &counted);
-}
-
-static void wait_ms(unsigned ms)
-{
-    nanosleep(&(struct timespec){0, ms * 1000000l}, NULL);
-}
-
-/* gRPC closes a connection when the call that used it is over already: *least is the smallest
- * number of descriptors so far. */
-static bool is_let_go(long live, unsigned *least)
-{
-    for (unsigned waited = 0; waited < PATIENCE_MS; waited += 10, wait_ms(10)) {
-        unsigned now = count_descriptors();
-        if (failing.live == live && now <= *least) {
-            *least = now;
-            return true;
-        }
-    }
-    return false;
 }
 
 static bool names_memory(const char *text)

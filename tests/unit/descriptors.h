@@ -1,11 +1,14 @@
-/* descriptors.h - how many descriptors this process has, by a call that no test wraps. Behind
- * cmocka.h. */
+/* descriptors.h - how many descriptors this process has, by a call that no test wraps, and whether
+ * something has left one behind. Behind cmocka.h. */
 #ifndef HOLDFAST_TESTS_DESCRIPTORS_H
 #define HOLDFAST_TESTS_DESCRIPTORS_H
 
 #include <poll.h>
+#include <stdbool.h>
+#include <time.h>
 
 #define DESCRIPTORS_MAX 1024u /* counted; the usual soft limit, which poll keeps */
+#define PATIENCE_MS 10000u    /* with what ends soon: a ckptd that starts, a connection that ends */
 
 static inline unsigned count_descriptors(void)
 {
@@ -17,6 +20,25 @@ static inline unsigned count_descriptors(void)
     for (unsigned i = 0; i < DESCRIPTORS_MAX; i++)
         count += (all[i].revents & POLLNVAL) == 0;
     return count;
+}
+
+static inline void wait_ms(unsigned ms)
+{
+    nanosleep(&(struct timespec){0, ms * 1000000l}, NULL);
+}
+
+/* gRPC closes a connection when the call that used it is over already: *least is the smallest
+ * number of descriptors so far. */
+static inline bool are_closed(unsigned *least)
+{
+    for (unsigned waited = 0; waited < PATIENCE_MS; waited++, wait_ms(1)) {
+        unsigned now = count_descriptors();
+        if (now <= *least) {
+            *least = now;
+            return true;
+        }
+    }
+    return false;
 }
 
 #endif
