@@ -1,12 +1,12 @@
 /* ckptd_memory.c - each allocation of a daemon's life fails, once and for ever.
  *
  * Goal: out of memory is an answer, never an end: whatever allocation of start, load, save, pin,
- * prune, recovery, adoption, release or gc fails, an acknowledged checkpoint stays whole, nothing
- * leaks (under AddressSanitizer), and the next start finds a store on which all works. Method: the
- * story of ckptd_story.h, memory_bed.h between the daemon and the system. First tellings find all
- * places of allocations, then each fails where it is first met, once, and in another telling all
- * from there on. What tools ask of a daemon that serves (Adopt, Gc, Release) is told likewise, and
- * asked again of the same daemon afterwards.
+ * prune, recovery, adoption, release or gc fails, an acknowledged checkpoint stays whole, no
+ * telling leaves an allocation or a descriptor behind, and the next start finds a store on which
+ * all works. Method: the story of ckptd_story.h, memory_bed.h between the daemon and the system.
+ * First tellings find all places of allocations, then each fails where it is first met, once, and
+ * in another telling all from there on. What tools ask of a daemon that serves (Adopt, Gc, Release)
+ * is told likewise, and asked again of the same daemon afterwards.
  *
  * time limit: 300 s */
 #define ALLOCATIONS_ONLY /* the ranks of the story map memory and start threads */

@@ -2,9 +2,9 @@
  *
  * Goal: out of memory is an error of the call that needed it, told as such: the same call works
  * when there is memory again, a save that could not be begun or copied is nobody's trouble, what
- * was committed stays whole and loads to the bit, and nothing leaks (under AddressSanitizer).
- * Method: one rank opens, describes, saves, loads, loses its session and saves again, with
- * memory_bed.h between libckpt and the system; the first tellings note the places of
+ * was committed stays whole and loads to the bit, and no telling leaves an allocation or a
+ * descriptor behind. Method: one rank opens, describes, saves, loads, loses its session and saves
+ * again, with memory_bed.h between libckpt and the system; the first tellings note the places of
  * allocations, then each fails where it is first met, once, and in another telling all from there
  * on. Mappings and the process's other allocations for the calls are among them.
  *
