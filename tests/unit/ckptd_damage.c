@@ -1,6 +1,7 @@
 /* ckptd_damage.c - what ckptd does with a checkpoint whose bytes changed while nobody looked.
  *
- * Goal: a load is refused with ERR_CORRUPT and the checkpoint is called damaged, wherever a byte of
+ * Goal: a load is refused with ERR_CORRUPT, and the checkpoint is called damaged with the place,
+ * wherever a byte of
  * its manifest, header, checksum table or data changed, whatever was cut off, and when a block is
  * another one of the same file or was right in an older checkpoint; its neighbours load. Method:
  * the service and the raw client of ckptd_bed.h; a dozen checkpoints are damaged at a time, each
@@ -114,15 +115,38 @@ static void undo_damage(struct undo *undo, const struct bed *bed, uint64_t step,
     close(fd);
 }
 
-static uint32_t num_damaged(struct bed *bed)
+/* What the list has to say of it: the file, and of data and header the block. */
+static void name_damage(char out[100], const struct bed *bed, uint64_t step,
+                        const struct damage *damage)
+{
+    bool is_table = damage->kind == REPLACE || damage->at >= size_of(bed, step, SHARD) - PAGE;
+    if (strcmp(damage->file, SHARD) != 0)
+        snprintf(out, 100, "manifest");
+    else if (damage->kind == TRUNCATE)
+        snprintf(out, 100, "its shards have %lld bytes instead of ", (long long)damage->at);
+    else if (is_table)
+        snprintf(out, 100, "the checksum table of %.*s ", (int)strcspn(SHARD, "."), SHARD);
+    else
+        snprintf(out, 100, "block %lld of %.*s ", (long long)(damage->at / MIB),
+                 (int)strcspn(SHARD, "."), SHARD);
+}
+
+/* The first `count` steps are listed as damaged, each as its damage is, and no other. */
+static void expect_named(struct bed *bed, const struct damage *damages, uint32_t count)
 {
     Holdfast__V1__ListReply *reply = bed_list(bed);
-    uint32_t count = 0;
     assert_int_equal(reply->n_checkpoints, STEPS); /* kept, whatever it is */
-    for (size_t i = 0; i < reply->n_checkpoints; i++)
-        count += strcmp(reply->checkpoints[i]->durability, "damaged") == 0;
+    for (size_t i = 0; i < reply->n_checkpoints; i++) {
+        const Holdfast__V1__CheckpointSummary *listed = reply->checkpoints[i];
+        bool is_damaged = listed->step <= count;
+        char name[100] = "";
+        assert_int_equal(strcmp(listed->durability, "damaged") == 0, is_damaged);
+        if (is_damaged)
+            name_damage(name, bed, listed->step, &damages[listed->step - 1]);
+        if (strstr(listed->damage, name) == NULL || (listed->damage[0] != '\0') != is_damaged)
+            fail_msg("\"%s\" is called \"%s\"", name, listed->damage);
+    }
     FREE_REPLY(reply);
-    return count;
 }
 
 /* Damages the first `count` steps, one way each, and loads all. */
@@ -140,7 +164,7 @@ static void expect_refused(struct bed *bed, const struct damage *damages, uint32
             fail_msg("kind %d of %s at %lld: load said %d, %s", damages[i].kind, damages[i].file,
                      (long long)damages[i].at, error, report_line());
     }
-    assert_int_equal(num_damaged(bed), count);
+    expect_named(bed, damages, count);
     bed_stop(bed);
     for (uint32_t i = 0; i < count; i++)
         undo_damage(&undos[i], bed, i + 1, &damages[i]);
