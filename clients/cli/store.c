@@ -491,7 +491,7 @@ static int read_manifest(struct checkpoint *out, const struct selection *selecti
                                     (uint64_t)selection->step, selection->attempt))
         error = report_error(ERR_CORRUPT, "was the directory renamed or copied over another?",
                              "the manifest is of another checkpoint");
-    if (error != ERR_CORRUPT)
+    if (error != ERR_CORRUPT && error != ERR_VERSION)
         return error;
     char message[REPORT_TEXT_MAX];
     snprintf(message, sizeof message, "%s: %s", directory, report_message());
