@@ -120,13 +120,13 @@ static void free_object(struct fault *fault, struct fault_object *object)
     free(object);
 }
 
-/* Takes the objects that only wait for a crash, or all, off the list and frees them. */
-static void free_objects(struct fault *fault, bool all)
+/* Takes the objects that only wait for a crash off the list and frees them. */
+static void free_objects(struct fault *fault)
 {
     struct fault_object **link = &fault->objects;
     while (*link != NULL) {
         struct fault_object *object = *link;
-        if (!all && !object->closed) {
+        if (!object->closed) {
             link = &object->next;
             continue;
         }
@@ -143,7 +143,8 @@ static void fault_close(struct storage *storage)
     pthread_cond_signal(&fault->wake);
     pthread_mutex_unlock(&fault->mutex);
     pthread_join(fault->thread, NULL);
-    free_objects(fault, true);
+    free_objects(fault);
+    CHECK(fault->objects == NULL); /* who opened one has closed it */
     storage_close(fault->inner);
     fault_names_deinit(&fault->names);
     fault_free_requests(fault);
@@ -513,7 +514,7 @@ int storage_fault_crash(struct storage *storage)
         error = crash_holds(fault);
     if (error == 0)
         error = fault_names_crash(&fault->names, lose, fault);
-    free_objects(fault, false);
+    free_objects(fault);
     fault->crashing = false;
     pthread_mutex_unlock(&fault->mutex);
     pthread_mutex_unlock(&fault->names_mutex);
