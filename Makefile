@@ -202,7 +202,8 @@ WRAP_CALLS = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat sta
     truncate rmdir openat
 WRAP_MEMORY = malloc calloc realloc aligned_alloc posix_memalign strdup strndup open_memstream realpath \
     free protobuf_c_message_free_unpacked
-WRAP_POWER = mkdirat openat unlinkat renameat2 fallocate ftruncate pwrite write fsync fdatasync
+WRAP_POWER = mkdir mkdirat rmdir openat unlinkat renameat2 fallocate ftruncate truncate pwrite \
+    write fsync fdatasync
 WRAP_ckptd_power = $(WRAP_POWER)
 WRAP_storage_calls = $(WRAP_CALLS)
 WRAP_storage_uring = io_uring_submit_and_wait

@@ -29,7 +29,15 @@
 #define POWER_CHANGES_MAX 8192u
 #define POWER_NODES_MAX 2048u
 
-enum power_kind { POWER_LINK, POWER_MOVE, POWER_REMOVE, POWER_SIZE, POWER_DATA, POWER_SYNC };
+enum power_kind {
+    POWER_LINK,
+    POWER_MOVE,
+    POWER_REMOVE,
+    POWER_SIZE, /* at least so many bytes */
+    POWER_CUT,  /* as many */
+    POWER_DATA,
+    POWER_SYNC
+};
 
 /* One change of a directory's names, or of a file; or the end of a sync. */
 struct power_change {
@@ -209,6 +217,27 @@ static inline void power_stop(void)
         return result;                                              \
     }
 
+/* Opens the directory that holds `path`; *out_name is the last component. The caller closes it. */
+static inline int power_open_above(const char **out_name, const char *path)
+{
+    char above[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    snprintf(above, sizeof above, "%.*s", slash != NULL ? (int)(slash - path + 1) : 1,
+             slash != NULL ? path : ".");
+    int fd = open(above, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    power_must(fd >= 0, path);
+    *out_name = slash != NULL ? slash + 1 : path;
+    return fd;
+}
+
+static inline void power_keep_made_path(const char *path)
+{
+    const char *name;
+    int fd = power_open_above(&name, path);
+    power_add_made(fd, name);
+    close(fd);
+}
+
 static inline void power_keep_move(int fd, const char *from, const char *to)
 {
     struct stat status;
@@ -224,6 +253,23 @@ static inline void power_keep_move(int fd, const char *from, const char *to)
     snprintf(change->name, sizeof change->name, "%s", to);
 }
 
+/* Within one directory, as all moves are. */
+static inline void power_keep_move_at(int a, const char *from, int b, const char *to)
+{
+    const char *from_name = from, *to_name = to;
+    if (a != AT_FDCWD) {
+        power_must(a == b, "renameat2");
+        power_keep_move(a, from, to);
+        return;
+    }
+    a = power_open_above(&from_name, from);
+    b = power_open_above(&to_name, to);
+    power_must(power_find_node(a) == power_find_node(b), "renameat2");
+    power_keep_move(a, from_name, to_name);
+    close(a);
+    close(b);
+}
+
 static inline void power_keep_removal(int fd, const char *name)
 {
     int parent = power_find_node(fd);
@@ -231,11 +277,27 @@ static inline void power_keep_removal(int fd, const char *name)
         snprintf(power_add(POWER_REMOVE, parent)->name, sizeof power->changes[0].name, "%s", name);
 }
 
-static inline void power_keep_size(int fd, off_t bytes)
+static inline void power_keep_removed_path(const char *path)
+{
+    const char *name;
+    int fd = power_open_above(&name, path);
+    power_keep_removal(fd, name);
+    close(fd);
+}
+
+static inline void power_keep_size(int fd, enum power_kind kind, off_t bytes)
 {
     int node = power_find_node(fd);
     if (node >= 0)
-        power_add(POWER_SIZE, node)->bytes = (size_t)bytes;
+        power_add(kind, node)->bytes = (size_t)bytes;
+}
+
+static inline void power_keep_cut_path(const char *path, off_t bytes)
+{
+    int fd = open(path, O_PATH | O_CLOEXEC);
+    power_must(fd >= 0, path);
+    power_keep_size(fd, POWER_CUT, bytes);
+    close(fd);
 }
 
 static inline void power_keep_data(int fd, const void *data, ssize_t bytes, off_t at)
@@ -250,10 +312,16 @@ POWER_CALL(int, mkdirat, (int fd, const char *name, mode_t mode), (fd, name, mod
 POWER_CALL(int, unlinkat, (int fd, const char *name, int flags), (fd, name, flags), -1,
            power_keep_removal(fd, name))
 POWER_CALL(int, renameat2, (int a, const char *from, int b, const char *to, unsigned flags),
-           (a, from, b, to, flags), -1, power_keep_move(a, from, to))
+           (a, from, b, to, flags), -1, power_keep_move_at(a, from, b, to))
 POWER_CALL(int, fallocate, (int fd, int mode, off_t at, off_t bytes), (fd, mode, at, bytes), -1,
-           power_keep_size(fd, at + bytes))
-POWER_CALL(int, ftruncate, (int fd, off_t bytes), (fd, bytes), -1, power_keep_size(fd, bytes))
+           power_keep_size(fd, POWER_SIZE, at + bytes))
+POWER_CALL(int, ftruncate, (int fd, off_t bytes), (fd, bytes), -1,
+           power_keep_size(fd, POWER_CUT, bytes))
+POWER_CALL(int, truncate, (const char *path, off_t bytes), (path, bytes), -1,
+           power_keep_cut_path(path, bytes))
+POWER_CALL(int, mkdir, (const char *path, mode_t mode), (path, mode), -1,
+           power_keep_made_path(path))
+POWER_CALL(int, rmdir, (const char *path), (path), -1, power_keep_removed_path(path))
 POWER_CALL(ssize_t, pwrite, (int fd, const void *data, size_t bytes, off_t at),
            (fd, data, bytes, at), -1, power_keep_data(fd, data, result, at))
 POWER_CALL(ssize_t, write, (int fd, const void *data, size_t bytes), (fd, data, bytes), -1,
@@ -399,6 +467,10 @@ static inline void power_apply(struct power_tree *tree, const struct power_chang
         break;
     case POWER_SIZE:
         power_put_size(tree, change->owner, change->bytes);
+        break;
+    case POWER_CUT:
+        power_put_size(tree, change->owner, change->bytes);
+        tree->files[change->owner].bytes = change->bytes;
         break;
     case POWER_DATA:
         power_put_data(tree, change, fate);
