@@ -208,6 +208,7 @@ WRAP_ckptd_power = $(WRAP_POWER)
 WRAP_storage_calls = $(WRAP_CALLS)
 WRAP_storage_uring = io_uring_submit_and_wait
 WRAP_clients_cli_calls = $(WRAP_CALLS) io_uring_queue_init
+WRAP_clients_cli_power = $(WRAP_POWER) io_uring_queue_init
 WRAP_ckptd_memory = $(WRAP_MEMORY)
 WRAP_proto_layout = $(WRAP_MEMORY)
 WRAP_clients_memory = $(WRAP_MEMORY) mmap pthread_create

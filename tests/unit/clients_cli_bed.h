@@ -465,7 +465,7 @@ static bool is_there(const struct tool *tool, const struct world *world)
 }
 
 /* What nothing failed in is what the others are held against. */
-static void run_undisturbed(const struct tool *tool, struct world *world)
+static inline void run_undisturbed(const struct tool *tool, struct world *world)
 {
     for (int is_json = 0; is_json < 2; is_json++) {
         prepare(tool, world);
@@ -549,8 +549,8 @@ static void judge_failure(const struct tool *tool, struct world *world, bool is_
 }
 
 /* `error` was answered by a run_tool after prepare. */
-static void judge(const struct tool *tool, struct world *world, int error, bool is_json,
-                  bool may_leave)
+static inline void judge(const struct tool *tool, struct world *world, int error, bool is_json,
+                         bool may_leave)
 {
     if (error == tool->want)
         judge_success(tool, world, is_json);
@@ -563,7 +563,7 @@ static void judge(const struct tool *tool, struct world *world, int error, bool 
 }
 
 /* What a failure left is in nobody's way. */
-static void judge_again(const struct tool *tool, struct world *world)
+static inline void judge_again(const struct tool *tool, struct world *world)
 {
     char part[320];
     snprintf(part, sizeof part, "%s.part", world->out);
