@@ -757,11 +757,13 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
             rc = wait_pending(s);
         if (rc == ERR_STALE)
             return rc;
+        if (rc == ERR_EXISTS) /* ckptd began it once and failed: only a new attempt may */
+            break;
     }
     if (s->durable_step == p->step)
         return 0;
     bool is_late = now() >= s->deadline;
-    rc = report_error(rc, "start the run again when ckptd answers",
+    rc = report_error(err_retry(rc) ? rc : ERR_ABORTED, "start the run again when ckptd can save",
                       "the last checkpoint, of step %" PRId64 ", could not be saved%s", p->step,
                       is_late ? " within checkpoint.final_seconds" : "");
     if (!is_rank_0(s))
