@@ -20,7 +20,7 @@ import subprocess
 
 from lib_cli import (BYTES, CLI, EXAMPLE, MODEL, UNSIGNED, Bed, ancestors, as_double, bits_of,
                      checked_export, cli, main, read, rounded, test)
-from lib_store import change, sealed
+from lib_store import change, sealed, write_llama
 import numpy
 import safetensors
 
@@ -171,6 +171,76 @@ def diff_compares_other_world_sizes_by_digest_and_other_values_by_reading(bed):
             assert found[name]["largest"] == float(
                 numpy.max(numpy.abs(as_double(one, dtype) - as_double(two, dtype)))
             )
+
+
+def imported(bed, store, run, vocab, dice):
+    """A Llama of finite values, in a store of its own; its tensors as NumPy has them."""
+    folder, tensors = os.path.join(bed.folder, run), []
+
+    def data_of(size):
+        tensors.append(dice.standard_normal(size // 4, dtype=numpy.float32))
+        return tensors[-1].tobytes()
+
+    os.mkdir(folder)
+    write_llama(folder, 256, 320, vocab, data_of)
+    cli("import", folder, "--run", run, "--store", store)
+    return tensors
+
+
+@test
+def diff_tells_the_largest_difference_of_each_type_of_float(bed):
+    store = os.path.join(bed.folder, "floats")
+    os.makedirs(os.path.join(store, "one"))
+    open(os.path.join(store, ".holdfast.lock"), "w").close()
+    dice = numpy.random.default_rng(7)
+    one, two = (imported(bed, store, run, 96, dice) for run in ("one", "two"))
+    for option, dtype in ((None, "F32"), ("bf16", "BF16"), ("fp16", "F16")):
+        where, sides = store, [[tensor.astype(numpy.float64) for tensor in side]
+                               for side in (one, two)]
+        if option:
+            where = os.path.join(bed.folder, "floats-" + option)
+            for run in ("one", "two"):
+                cli("convert", run, "--store", store, "--output", where, "--dtype", option)
+            sides = [[rounded(tensor.view(numpy.uint32), "F32", option)[1] for tensor in side]
+                     for side in (one, two)]
+        found = json.loads(cli("diff", "one", "two", "--store", where, "--json", want=1))
+        shown = cli("diff", "one", "two", "--store", where, want=1)
+        assert found["different"] == len(one) == 12 and found["same"] == 0, found
+        want = [(float(numpy.max(numpy.abs(a - b))), int(numpy.sum(a != b)), a.size)
+                for a, b in zip(*sides)]  # rows change places on the way in: not what is told
+        got = [(t["largest"], t["differing"], t["elements"]) for t in found["tensors"]]
+        assert sorted(got) == sorted(want), (dtype, got, want)
+        for largest, differing, elements in want:
+            assert re.search(rf"differs in {differing} of {elements} elements, at most by "
+                             rf"{re.escape(f'{largest:.9g}')}\n", shown), (largest, shown)
+
+
+@test
+def diff_names_what_one_side_alone_has_and_what_has_another_shape_or_type(bed):
+    store, other = bed.copy("forms"), os.path.join(bed.folder, "other")
+    cli("convert", "trip@1-a3", "--store", store, "--output", other, "--dtype", "bf16",
+        "--only", "tok_embeddings.weight,layers.0.attention.wq.weight,mask")
+    shutil.rmtree(os.path.join(store, "trip", "step-00000001-a0003"))
+    shutil.copytree(os.path.join(other, "trip", "step-00000001-a0003"),
+                    os.path.join(store, "trip", "step-00000001-a0003"))
+    same = {"layers.0.attention.wq.weight", "mask"}  # stored so already
+    for pair, alone in ((("trip@1-a1", "trip@1-a3"), "only in the first"),
+                        (("trip@1-a3", "trip@1-a1"), "only in the second")):
+        states = {name: alone for name, _, _ in MODEL if name not in same}
+        states["tok_embeddings.weight"] = "shape or dtype differ"
+        found = json.loads(cli("diff", *pair, "--store", store, "--json", want=1))
+        assert {t["tensor"]: t["state"] for t in found["tensors"]} == states, found
+        assert all(set(t) == {"tensor", "state"} for t in found["tensors"]), found
+        assert found["same"] == len(same) and found["different"] == len(states), found
+        shown = cli("diff", *pair, "--store", store, want=1)
+        for name, state in states.items():
+            assert re.search(rf"^{re.escape(name)} +{state}$", shown, re.M), shown
+        assert f"differ in {len(states)} of {len(MODEL)} tensors" in shown, shown
+    for run, vocab in (("small", 96), ("large", 128)):
+        imported(bed, store, run, vocab, numpy.random.default_rng(8))
+    found = json.loads(cli("diff", "small", "large", "--store", store, "--json", want=1))
+    assert {t["tensor"] for t in found["tensors"] if t["state"] == "shape or dtype differ"} == {
+        "tok_embeddings.weight", "output.weight"}, found
 
 
 @test
