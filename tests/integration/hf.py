@@ -99,7 +99,12 @@ def the_limit_of_a_file_is_kept_and_the_index_is_true(bed):
     many = bits_of_folder(folder)
     assert one == many
     files = [name for name in os.listdir(folder) if name.endswith(".safetensors")]
-    assert len(files) > 3
+    count = len(files)
+    assert count > 3
+    names = [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
+    assert sorted(files) == names, files  # as stock programs look for them
+    index = json.loads(read(os.path.join(folder, "model.safetensors.index.json")))
+    assert sorted(set(index["weight_map"].values())) == names, index
     for name in files:
         part = bits_of_file(os.path.join(folder, name))
         assert len(part) == 1 or sum(len(data) for _, data, _ in part.values()) <= 64 << 10
