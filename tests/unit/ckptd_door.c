@@ -1,12 +1,12 @@
 /* ckptd_door.c - who comes to the two sockets of ckptd, and what is left of them.
  *
- * Goal: another user is turned away at either, also where the socket itself lets everybody in;
- * descriptors that a peer passes are not taken; too many connections are refused; a storm of them
- * leaves nothing open; metadata over the limit is refused, calls that are sent by half keep nobody
- * else out, who resets streams all the time is cut off, and messages without end take no more
- * memory than they may; ranks that are there save all the while. Method: the service and the raw
- * client of ckptd_bed.h, so descriptors and memory of the daemon are those of this process, and a
- * peer that makes its HTTP/2 frames by hand. */
+ * Goal: another user is turned away at either, also where the socket itself lets everybody in, and
+ * the log says who; descriptors that a peer passes are not taken; too many connections are refused;
+ * a storm of them leaves nothing open; metadata over the limit is refused, calls that are sent by
+ * half keep nobody else out, who resets streams all the time is cut off, and messages without end
+ * take no more memory than they may; ranks that are there save all the while. Method: the service
+ * and the raw client of ckptd_bed.h, so descriptors and memory of the daemon are those of this
+ * process, and a peer that makes its HTTP/2 frames by hand. */
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/descriptors.h"
 #include "tests/unit/http2_bed.h"
@@ -86,6 +86,83 @@ static void test_door__another_user_is_turned_away(void **state)
     }
     assert_true(save_step(peers, 1, 1));
     peers_close(peers, 1);
+}
+
+static unsigned door_mode(const struct bed *bed, const char *door)
+{
+    struct stat info;
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", bed->root, door);
+    assert_int_equal(lstat(path, &info), 0);
+    assert_true(S_ISSOCK(info.st_mode));
+    return (unsigned)info.st_mode & 07777;
+}
+
+/* Whatever the umask says; a directory that others may enter is no reason to open the sockets. */
+static void test_door__the_sockets_are_ours_alone_until_other_users_are_named(void **state)
+{
+    struct bed *bed = *state;
+    static const mode_t masks[] = {0, 0077};
+    for (int i = 0; i < 2; i++) {
+        for (int others = 0; others < 2; others++) {
+            bed_stop(bed);
+            snprintf(bed->config.access_uids, sizeof bed->config.access_uids, "%s",
+                     others ? "1234567" : "");
+            mode_t before = umask(masks[i]);
+            int error = bed_start(bed);
+            assert_int_equal(umask(before), masks[i]); /* left as it was */
+            assert_int_equal(error, 0);
+            for (int door = 0; door < DOORS; door++)
+                assert_int_equal(door_mode(bed, doors[door]), others ? 0666 : 0600);
+        }
+    }
+}
+
+/* Stderr goes into a file from here on; the result is what restores it. */
+static int divert_log(const char *path)
+{
+    int kept = dup(STDERR_FILENO);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(kept >= 0 && fd >= 0);
+    assert_int_equal(dup2(fd, STDERR_FILENO), STDERR_FILENO);
+    close(fd);
+    return kept;
+}
+
+static void restore_log(int kept)
+{
+    assert_int_equal(dup2(kept, STDERR_FILENO), STDERR_FILENO);
+    close(kept);
+}
+
+static void test_door__who_is_turned_away_is_in_the_log(void **state)
+{
+    struct bed *bed = *state;
+    char path[200], want[120], text[8192] = "";
+    if (geteuid() != 0) {
+        print_message("skipped: only root can become another user\n");
+        skip();
+    }
+    bed_stop(bed);
+    snprintf(bed->config.access_uids, sizeof bed->config.access_uids, "1234567");
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(chmod(bed->root, 0755), 0);
+    snprintf(path, sizeof path, "%s/log", bed->root);
+    int kept = divert_log(path), status;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(setuid(65534) != 0 ? 2 : !is_hung_up(connect_to(bed, doors[0])));
+    pid_t ended = waitpid(child, &status, 0); /* hung up after the line was written */
+    restore_log(kept);
+    assert_int_equal(ended, child);
+    assert_int_equal(status, 0);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    snprintf(want, sizeof want, "warn door: refused a connection: it is of user 65534, process %d",
+             (int)child);
+    assert_non_null(strstr(text, want));
 }
 
 /* What a peer sends, with `count` times the descriptor `passed`. */
@@ -455,6 +532,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, bed_set_up, bed_tear_down)
         CASE(test_door__another_user_is_turned_away),
+        CASE(test_door__the_sockets_are_ours_alone_until_other_users_are_named),
+        CASE(test_door__who_is_turned_away_is_in_the_log),
         CASE(test_door__descriptors_that_a_peer_passes_are_not_taken),
         CASE(test_door__nor_by_a_look_for_errors),
         CASE(test_door__nor_are_those_of_a_peer_that_is_gone),
