@@ -229,6 +229,38 @@ static void test_retain__the_configured_rules_hold_after_every_commit(void **sta
     assert_listed_loads(bed);
 }
 
+/* Saves ten steps with these losses, and waits for the checkpoints that are to stay. */
+static void check_best(struct bed *bed, const char *order, uint64_t want)
+{
+    static const int losses[] = {5, 2, 9, 1, 7, 8, 3, 6, 4, 10}; /* of the steps 1 to 10 */
+    char json[80];
+    bed_stop(bed);
+    bed->config.retain_best = 2;
+    snprintf(bed->config.retain_metric, sizeof bed->config.retain_metric, "loss");
+    snprintf(bed->config.retain_order, sizeof bed->config.retain_order, "%s", order);
+    assert_int_equal(bed_start(bed), 0);
+    bed_open_world(bed, peers, RANKS);
+    for (uint64_t step = 1; step <= 10; step++) {
+        snprintf(json, sizeof json, "{\"metrics\":{\"loss\":%d,\"other\":%d}}", losses[step - 1],
+                 -losses[step - 1]);
+        peers[0].state_json = json;
+        assert_true(save_step(peers, RANKS, step));
+    }
+    peers_close(peers, RANKS);
+    assert_true(wait_listed(bed, want | 1u << 9 | 1u << 10)); /* the last two good ones stay */
+    assert_listed_loads(bed);
+}
+
+static void test_retain__the_configured_number_of_best_ones_stays(void **state)
+{
+    check_best(*state, "lowest", 1u << 4 | 1u << 2); /* losses 1 and 2 */
+}
+
+static void test_retain__the_best_ones_can_be_the_highest(void **state)
+{
+    check_best(*state, "highest", 1u << 10 | 1u << 3); /* losses 10 and 9 */
+}
+
 /* Three checkpoints have room, of which the rules would keep two, were the first not pinned. */
 static void test_without_room(struct bed *bed, int refusal)
 {
@@ -304,6 +336,10 @@ int main(void)
                                         bed_tear_down),
         cmocka_unit_test_setup_teardown(test_retain__the_configured_rules_hold_after_every_commit,
                                         open_at_once, bed_tear_down),
+        cmocka_unit_test_setup_teardown(test_retain__the_configured_number_of_best_ones_stays,
+                                        open_at_once, bed_tear_down),
+        cmocka_unit_test_setup_teardown(test_retain__the_best_ones_can_be_the_highest, open_at_once,
+                                        bed_tear_down),
         cmocka_unit_test_setup_teardown(
             test_retain__a_save_that_does_not_fit_makes_the_rules_make_room, open_at_once,
             bed_tear_down),
