@@ -19,8 +19,8 @@ from lib_tap import end, test
 STEPS, INTERVAL = 12, 3
 SAVED = list(range(INTERVAL, STEPS + 1, INTERVAL))
 EXIT_RUN_AGAIN = 75
-# Each save creates a file, writes and syncs it; where the sync fails another file is tried, and when
-# that one's fails too the store is offline.
+# Each save creates a file, writes and syncs it; where the sync fails another file is tried, and
+# when that one's fails too the store is offline.
 FAULTS = (("a full disk, of the second save", "only=create,fail_at=2,errno=28", [3, 9, 12], 0,
            r"step 6 did not become durable.*No space left"),
           ("a full disk, from the second save on", "only=create,fail_from=2,errno=28", [3],
