@@ -17,10 +17,12 @@ import re
 import shutil
 import struct
 import subprocess
+import time
 
+import lib_train
 from lib_cli import (BYTES, CLI, EXAMPLE, MODEL, UNSIGNED, Bed, ancestors, as_double, bits_of,
                      checked_export, cli, main, read, rounded, test)
-from lib_store import change, sealed, write_llama
+from lib_store import World, change, sealed, write_llama
 import numpy
 import safetensors
 
@@ -548,6 +550,91 @@ def show_tells_what_came_before_to_the_first_as_far_as_it_is_there(bed):
     assert ancestors("--store", store, complete=False) == [
         {"step": 6, "attempt": 2, "state": "gone"}]
     assert "not known any more" in cli("show", "example", "--store", store)
+
+
+def trained(bed, steps, shards):
+    """The run "trained", so far; a step takes two samples."""
+    done = subprocess.run(lib_train.command(
+        bed.folder, bed.server, "trained", "--training.steps", steps, "--checkpoint.interval", 100,
+        "--comm.ranks", shards, "--parallelism.data_parallel_shard_degree", shards),
+        capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@test
+def show_tells_of_a_trained_run_where_it_stands_and_how_it_was_made(bed):
+    lib_train.make_tokens(bed.folder, lib_train.prose())
+    trained(bed, 4, 1)
+    trained(bed, 7, 2)
+    for name, steps, shards, before in (("trained@4", 4, 1, None), ("trained", 7, 2, (4, 1))):
+        shown = cli("show", name, "--store", bed.store)
+        assert shown == cli("show", name, "--server", bed.server)
+        found = dict(re.findall(r"^([a-z]+(?: [a-z]+)?) {2,}(\S.*)$", shown.split("\nTENSOR")[0],
+                                re.M))
+        assert found["checkpoint"] == f"trained@{steps}-a{shards}", shown
+        assert found["ranks"] == str(shards) and found["data at"] == f"sample {2 * steps}", shown
+        assert found["updates"] == str(steps), shown
+        assert json.loads(found["mesh"]) == {"pp": 1, "dp_replicate": 1, "dp_shard": shards,
+                                             "cp": 1, "tp": 1}, shown
+        assert json.loads(found["state"])["data"]["next_sample"] == 2 * steps, shown
+        whole = json.loads(cli("show", name, "--store", bed.store, "--json"))["config"]
+        assert whole["job"]["run"] == "trained" and whole["training"]["steps"] == steps, whole
+        config, end, _ = found["config"].partition("... (--json shows all)")
+        assert end or json.loads(config) == whole, shown
+        assert '"run":"trained"' in config and len(config) > 1000, shown
+        lines = re.findall(r"^resumed from +step (\d+) of attempt (\d+), 1 rank, 20\d\d-", shown,
+                           re.M)
+        assert lines == ([tuple(map(str, before))] if before else []), shown
+        assert ("resumed from" in shown) == (before is not None), shown
+
+
+def metrics_of_the_disk(path, after):
+    """As written after a time; a member that is null has no line."""
+    deadline = time.monotonic() + 30
+    while not os.path.exists(path) or os.stat(path).st_mtime_ns <= after:
+        assert time.monotonic() < deadline, path
+        time.sleep(0.02)
+    text = read(path).decode()
+    return {name: float(value) for name, value in
+            re.findall(r"^holdfast_disk_(\w+) (\S+)$", text, re.M)}
+
+
+@test
+def status_tells_of_the_disk_what_its_file_system_does(bed):
+    world, path = World(), os.path.join(bed.folder, "metrics.prom")
+    try:
+        world.launch("--storage.usable_fraction", "0.75", "--metrics.file", path,
+                     "--metrics.every_ms", "100")
+        world.save([1, 2])
+        disk = json.loads(cli("status", *world.where, "--json"))["disk"]
+        system, shown = os.statvfs(world.store), cli("status", *world.where)
+        total, free = disk["bytes_total"], system.f_bavail * system.f_frsize
+        used = (system.f_blocks - system.f_bfree) * system.f_frsize
+        for name, now in (("bytes_used", used), ("bytes_free", free), ("bytes_total", used + free)):
+            assert abs(disk[name] - now) < 1 << 30, (name, now, disk)  # others use the disk, too
+        assert abs(disk["inodes_total"] - system.f_files) <= 0.01 * system.f_files, disk
+        assert (disk["inodes_free"] > 0) == (system.f_favail > 0), disk
+        assert disk["inodes_free"] <= disk["inodes_total"], disk
+        assert disk["bytes_used"] + disk["bytes_free"] == total, disk
+        assert disk["usable_fraction"] == 0.75, disk
+        assert abs(disk["bytes_usable"] - 0.75 * total) <= 1, disk
+        assert disk["bytes_left"] == max(0, disk["bytes_usable"] - disk["bytes_used"]), disk
+        assert disk["bytes_promised"] == disk["inodes_promised"] == 0, disk  # nothing is in work
+        assert (disk["hours_to_full"] is None) == (disk["growth_bytes_per_hour"] <= 0), disk
+        if disk["hours_to_full"] is not None:
+            want = disk["bytes_left"] / disk["growth_bytes_per_hour"]
+            assert abs(disk["hours_to_full"] - want) <= 1e-6 * want, disk
+        lines = dict(re.findall(r"^disk\.(\w+) +(\S+)$", shown, re.M))
+        written = metrics_of_the_disk(path, time.time_ns())
+        assert set(lines) == set(disk), shown
+        assert set(written) | {"hours_to_full"} == set(disk), written
+        for name in ("usable_fraction", "bytes_promised", "inodes_promised"):
+            assert float(lines[name]) == written[name] == disk[name], (name, shown, written)
+        assert abs(written["bytes_usable"] - 0.75 * written["bytes_total"]) <= 1, written
+        assert abs(written["bytes_left"] - disk["bytes_left"]) < 1 << 30, (written, disk)
+        world.stop()
+    finally:
+        world.close()
 
 
 if __name__ == "__main__":
