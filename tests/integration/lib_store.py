@@ -36,9 +36,9 @@ class Clock:
         self.set(0)
         os.environ.update(LD_PRELOAD=os.path.join(BUILD, "shims/clock.so"), CLOCK_FILE=self.path)
 
-    def set(self, years):
+    def set(self, years, seconds=0):
         with open(self.path, "wb" if not os.path.exists(self.path) else "r+b") as file:
-            file.write(struct.pack("q", years * YEAR))
+            file.write(struct.pack("q", years * YEAR + seconds))
 
 
 def llama_shapes(dim, kv_dim, hidden, vocab):

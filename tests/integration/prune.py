@@ -4,7 +4,8 @@
 Goal: the plan and what is done agree; holds hold; a ckptd or a tool that is killed in the middle
 leaves nothing but whole checkpoints in the list, and the next prune ends what was begun.
 Method: a real ckptd; `clients_ckpt save` makes checkpoints; after each kill every listed one is
-verified, block by block. The seed is printed; SEED= repeats the moments of the kills.
+verified, block by block. The seed is printed; SEED= repeats the moments of the kills. Checkpoints
+of all ages are saved under a clock that is set back (build/shims/clock.so).
 time limit: 180 s
 """
 
@@ -16,8 +17,8 @@ import subprocess
 import time
 
 import lib_train
-from lib_store import CLI, World
-from lib_tap import end, test
+from lib_store import CLI, Clock, World, is_sanitized
+from lib_tap import end, skip, test
 
 KILLS, KILLS_MOST = 8, 24
 DIRECTORY = "{}/step-{:08d}-a{:04d}"  # of run, step and attempt
@@ -165,6 +166,54 @@ def read_back(world):
          "cannot be read" in err and "proven" not in "".join(plans.values()), (plans, err))
 
 
+HOUR, DAY = 3600, 86400
+AGES = {1: 20 * DAY, 2: 10 * DAY, 3: 5 * DAY // 2, 4: 5 * HOUR, 5: 2 * HOUR, 6: 2400, 7: 600, 8: 0}
+WITHIN = (("1200s", 7), ("20m", 7), ("3600s", 6), ("60m", 6), ("1h", 6), ("179m", 5), ("3h", 5),
+          ("23h", 4), ("1d", 4), ("71h", 3), ("3d", 3), ("7d", 3), ("1w", 3), ("336h", 2),
+          ("2w", 2), ("5w", 1))  # and the oldest step that it keeps
+
+
+def rows_of(text):
+    """{step: what is said of it} of a printed plan or result."""
+    return {int(step): said for step, said in
+            re.findall(r"^\S+@(\d+)-a\d+ +[0-9.]+ \w+  (.+)$", text, re.M)}
+
+
+def rows_within(oldest, gone):
+    always = {8: "kept: within, good", 7: "kept: within, good"}
+    return {step: always.get(step, "kept: within") if step >= oldest else gone for step in AGES}
+
+
+def by_age(world):
+    """Saved while the clock is set back so far; what the saves take is little beside the ages."""
+    clock = Clock(world.folder)
+    world.start()
+    for step, seconds in AGES.items():
+        clock.set(0, -seconds)
+        world.save([step])
+    for where in (("--store", world.store), ("--server", world.server)):
+        wrong = []
+        for span, oldest in WITHIN:
+            code, out, err = world.cli("prune", world.run, *where, "--keep-within", span,
+                                       "--dry-run")
+            if code != 0 or rows_of(out) != rows_within(oldest, "goes") or "PLAN" not in out:
+                wrong.append((span, oldest, code, out, err))
+        test(f"each span of time keeps what is younger, and the plan names each, {where[0]}",
+             not wrong, wrong)
+    for span, oldest, where in (("1w", 3, ("--server", world.server)),
+                                ("90m", 6, ("--store", world.store))):
+        if where[0] == "--store":
+            world.stop()
+        before = world.steps()
+        want = {step: said for step, said in rows_within(oldest, "removed").items()
+                if step in before}
+        code, out, err = world.cli("prune", world.run, *where, "--keep-within", span)
+        test(f"a prune names what went and what kept the others, {where[0]}",
+             code == 0 and rows_of(out) == want and "RESULT" in out and
+             f"\n{oldest - before[0]} of {len(before)} checkpoints, " in out and
+             world.steps() == list(range(oldest, 9)), (code, out, err))
+
+
 def train(world):
     """Twelve steps of a tiny Llama, each saved; what its loss file says: {step: (loss, norm)}."""
     lib_train.make_tokens(world.folder, lib_train.prose())
@@ -262,6 +311,14 @@ def main():
     world = World()
     try:
         read_back(world)
+    finally:
+        world.close()
+    world = World()
+    try:
+        if is_sanitized():
+            skip(["prunes by age"], "nothing can be loaded before a sanitizer")
+        else:
+            by_age(world)
     finally:
         world.close()
     end()
