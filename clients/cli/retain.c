@@ -522,7 +522,8 @@ static int pin_or_unpin(const struct cli *cli, bool is_unpin)
     if (error != 0 && !was_pinned)
         return error;
     if (cli->is_json)
-        printf("{\"run\": \"%s\", \"step\": %lld, \"attempt\": %llu, \"pinned\": %s}\n",
+        printf("{\"run\": \"%s\", \"step\": %lld, \"attempt\": %llu, \"pinned\": %s, "
+               "\"durability\": \"" CLI_STORED "\"}\n",
                selection.run, (long long)selection.step, (unsigned long long)selection.attempt,
                is_unpin ? "false" : "true");
     else

@@ -227,8 +227,10 @@ static void print_whole(const struct verify *verify)
 
 static void print_json_end(const struct verify *verify)
 {
+    bool is_damaged = verify->num_damages > 0 || verify->checkpoint.quarantine[0] != '\0';
     printf("%s], \"quarantine\": ", verify->num_damages > 0 ? "\n" : "");
     text_json(stdout, verify->checkpoint.quarantine);
+    printf(", \"durability\": \"%s\"", is_damaged ? CLI_DAMAGED : CLI_STORED);
     printf(", \"damages\": %llu, \"shards\": %u, \"blocks\": %llu, \"bytes\": %llu, "
            "\"tensors\": %u}\n",
            (unsigned long long)verify->num_damages, verify->checkpoint.manifest->summary.shards,

@@ -63,7 +63,8 @@ def pinned_on_a_server(world):
         code, out, err = world.cli("pin", *pinned)
         got = json.loads(out) if code == 0 else {}
         test(f"of {'a step' if '@' in name else 'a run'} the newest is pinned, and unpinned",
-             got == {"run": run, "step": step, "attempt": newest[step], "pinned": True} and
+             got == {"run": run, "step": step, "attempt": newest[step], "pinned": True,
+                     "durability": "local"} and
              world.cli("unpin", *pinned)[0] == 0 and
              [entry["step"] for entry in world.listed() if entry["pinned"]] == [2], (out, err))
     code, out, err = world.cli("pin", f"{run}@77", *server)

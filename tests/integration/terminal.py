@@ -23,7 +23,7 @@ import subprocess
 import termios
 import time
 
-from lib_store import CLI, PATIENCE, World, sealed, write_llama
+from lib_store import CLI, PATIENCE, World, change, sealed, write_llama
 from lib_tap import end, test
 
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
@@ -206,6 +206,22 @@ def durability(tools):
                          (command, code, out, err, stated))
     finally:
         target.close()
+    for side, where in (("a directory", store), ("a server", world.where)):
+        said = {}
+        for command in ("show", "verify", "pin", "unpin"):
+            code, out, err = world.cli(command, one, *where, "--json")
+            said[command] = json.loads(out).get("durability") if code == 0 else (code, err)
+        test(f"show, verify, pin and unpin say in JSON how durable it is, with {side}",
+             set(said.values()) == {"local"}, said)
+    damaged = tools.fresh()
+    shutil.copytree(world.store, damaged)
+    for folder, _, files in os.walk(damaged):
+        for name in files:
+            if name.startswith("shard-"):
+                change(os.path.join(folder, name), os.path.getsize(os.path.join(folder, name)) // 2)
+    code, out, err = world.cli("verify", one, "--store", damaged, "--json")
+    test("of one that it finds damaged verify says that",
+         code == 1 and json.loads(out)["durability"] == "damaged", (code, out, err))
 
 
 # ---- strangers
