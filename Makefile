@@ -82,7 +82,7 @@ torture: deps-now all $(TESTS) $(SHIMS) ## the tests of failures and kills, for 
 	@BUILD=$(BUILD) TEST_OPTIONS="$(TEST_OPTIONS)" tests/torture
 mutants: deps-now ## plant known bugs in a copy; each must be caught by the tests named for it
 	@BUILD=$(BUILD) tests/mutants $(TEST_OPTIONS)
-check: deps-now ## style, include arrows, both compilers, tests under sanitizers
+check: deps-now ## style, include arrows, both compilers, fuzzers; tests under sanitizers and without io_uring
 	@tests/check
 fuzz: deps-now ## libFuzzer on everything that is parsed, FUZZ_SECONDS=60 each
 	@tests/fuzz/run $(FUZZ_SECONDS)

@@ -1,5 +1,8 @@
 /* ckpt.h - save and load sharded state through ckptd. All that a program needs.
  *
+ * This is version 1 of the interface (symbols CKPT_1 of libckpt.so.1). It is frozen: a later
+ * version adds, and a program compiled against this one goes on working.
+ *
  * A program is a group of ranks. Each rank holds slices of named global tensors. The shortest life:
  *
  *     struct ckpt *ckpt;
@@ -56,18 +59,24 @@ extern "C" {
 #define CKPT_DIMS_MAX 4
 #define CKPT_NEWEST (-1)
 
-/* Error codes; the same numbers as proto/report.h. */
+/* Error codes. */
 enum {
-    CKPT_INVALID = -1,
-    CKPT_NOT_FOUND = -2,
-    CKPT_STALE = -4, /* a newer attempt of the run has taken over: stop */
-    CKPT_BUSY = -5,  /* every image is still being written: skip or try again */
-    CKPT_SPACE = -6, /* the checkpoint does not fit on ckptd's disk: this save failed */
-    CKPT_CORRUPT = -8,
+    CKPT_INVALID = -1,     /* an argument, or the order of calls */
+    CKPT_NOT_FOUND = -2,   /* no such run or checkpoint */
+    CKPT_EXISTS = -3,      /* the attempt has committed this step, or a later one */
+    CKPT_STALE = -4,       /* a newer attempt of the run has taken over: stop */
+    CKPT_BUSY = -5,        /* every image is still being written: skip or try again */
+    CKPT_SPACE = -6,       /* the checkpoint does not fit on ckptd's disk: this save failed */
+    CKPT_IO = -7,          /* the disk or a socket failed */
+    CKPT_CORRUPT = -8,     /* stored data is damaged, or an answer of ckptd impossible */
     CKPT_UNAVAILABLE = -9, /* ckptd cannot be reached */
     CKPT_TIMEOUT = -10,
-    CKPT_ABORTED = -13, /* the save failed or was aborted */
-    CKPT_MISMATCH = -14 /* tensors of the program and of the checkpoint differ */
+    CKPT_DENIED = -11,   /* ckptd does not serve this user, or its socket may be another's */
+    CKPT_MEMORY = -12,   /* this program or ckptd is out of memory */
+    CKPT_ABORTED = -13,  /* the save failed or was aborted */
+    CKPT_MISMATCH = -14, /* tensors of the program and of the checkpoint differ */
+    CKPT_VERSION = -15,  /* libckpt and ckptd, or ckptd and the store, do not know each other */
+    CKPT_INTERNAL = -16  /* a fault of libckpt or ckptd */
 };
 
 /* This rank's slice of one tensor. dtype is the safetensors name ("F32", "BF16"). offset and extent

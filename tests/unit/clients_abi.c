@@ -6,6 +6,7 @@
  * here once more. What is added later goes behind what there is (clients/libckpt.map says how) and
  * is added here; a line that is here is never changed. */
 #include "clients/ckpt.h"
+#include "proto/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,14 +48,22 @@ static void test_abi__constants_keep_their_numbers(void **state)
     assert_int_equal(CKPT_NEWEST, -1);
     assert_int_equal(CKPT_INVALID, -1);
     assert_int_equal(CKPT_NOT_FOUND, -2);
+    assert_int_equal(CKPT_EXISTS, -3);
     assert_int_equal(CKPT_STALE, -4);
     assert_int_equal(CKPT_BUSY, -5);
     assert_int_equal(CKPT_SPACE, -6);
+    assert_int_equal(CKPT_IO, -7);
     assert_int_equal(CKPT_CORRUPT, -8);
     assert_int_equal(CKPT_UNAVAILABLE, -9);
     assert_int_equal(CKPT_TIMEOUT, -10);
+    assert_int_equal(CKPT_DENIED, -11);
+    assert_int_equal(CKPT_MEMORY, -12);
     assert_int_equal(CKPT_ABORTED, -13);
     assert_int_equal(CKPT_MISMATCH, -14);
+    assert_int_equal(CKPT_VERSION, -15);
+    assert_int_equal(CKPT_INTERNAL, -16);
+#define EVERY_CODE(name, code, ...) | (1u << -(code))
+    assert_int_equal(0 ERR_MAP(EVERY_CODE), (1u << 17) - 2); /* those 16 and no other */
     assert_int_equal(CKPT_PHASE_BUSY, 1);
     assert_int_equal(CKPT_PHASE_QUIET, 2);
 }
@@ -144,13 +153,17 @@ static void test_abi__functions_keep_their_names(void **state)
     assert_non_null(file);
     map[fread(map, 1, sizeof map - 1, file)] = '\0';
     fclose(file);
-    const char *end = strstr(map, "local:");
-    assert_non_null(end);
+    const char *first = strstr(map, "CKPT_1 {"), *end = strstr(map, "local:");
+    size_t count = 0;
+    assert_true(first != NULL && end > first);
+    for (const char *at = strchr(first, ';'); at != NULL && at < end; at = strchr(at + 1, ';'))
+        count++;
+    assert_int_equal(count, sizeof names / sizeof *names); /* none was added to a closed version */
     assert_true(version_1.open == ckpt_open && version_1.phase == ckpt_phase);
     assert_int_equal(sizeof version_1 / sizeof version_1.error, sizeof names / sizeof *names);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(line, sizeof line, "    ckpt_%s;\n", names[i]);
-        const char *at = strstr(map, line);
+        const char *at = strstr(first, line);
         assert_true(at != NULL && at < end);
     }
 }
