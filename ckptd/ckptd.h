@@ -212,7 +212,8 @@ bool image_has_table(const struct image *image, uint32_t index, const uint8_t *t
 void image_start_chunk(struct image *image, uint32_t index);
 /* Writes a chunk whose bytes are final, without hashing. */
 void image_write_chunk(struct image *image, uint32_t index);
-void image_start_all(struct image *image, enum image_pass pass);
+/* Writes all chunks to a new file, without hashing. */
+void image_rewrite(struct image *image);
 /* The checksum table as it belongs into the file, in fresh memory (to be freed); *out_hash is what
  * the manifest keeps. Worker or service thread, when every block was hashed. */
 int image_make_table(uint8_t **out, uint64_t *out_bytes, uint64_t *out_hash,
@@ -648,6 +649,8 @@ int service_open(struct service **out, const struct config *config);
 int service_run(struct service *service);
 /* From any thread, also again: stop taking work, finish what runs within limits.drain_ms, end. */
 void service_drain(struct service *service);
+/* Was the end asked for, by service_drain or service_give_up? Any thread. */
+bool service_is_ending(const struct service *service);
 void service_close(struct service *service);
 /* Refuses with ERR_UNAVAILABLE while draining. */
 int service_check_open(const struct service *service);

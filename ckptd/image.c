@@ -275,10 +275,10 @@ void image_start_chunk(struct image *image, uint32_t index)
         loop_work(image->service->loop, &chunk->job);
 }
 
-void image_start_all(struct image *image, enum image_pass pass)
+void image_rewrite(struct image *image)
 {
     CHECK(image->busy == 0 && !image->is_window);
-    image->pass = pass;
+    image->pass = PASS_REWRITE;
     image->fault = (struct fault){0};
     for (uint32_t i = 0; i < image->num_chunks; i++)
         image_start_chunk(image, i);

@@ -2,9 +2,10 @@
  *
  * The service runs on a thread of its own; this one waits for signals. SIGTERM and SIGINT drain:
  * new work is refused, running saves, and the last ones of ranks that are connected, are finished
- * within limits.drain_ms, then the program ends with 0. A disk that does not answer cannot hold the
- * end up: after OVERTIME_MS more the process leaves as if it had been killed, which every state on
- * disk is made for (commit.c).
+ * within limits.drain_ms, then the program ends with 0. A service that cannot go on, because its
+ * pool cannot be filled, ends in the same way by itself, with the code of its error. A disk that
+ * does not answer cannot hold the end up: after OVERTIME_MS more the process leaves as if it had
+ * been killed, which every state on disk is made for (commit.c).
  *
  * A supervisor that gave us NOTIFY_SOCKET (sd_notify(3)) hears when calls are answered, and when
  * the end begins. */
@@ -87,14 +88,17 @@ static int serve(struct service *service, const struct config *config, const sig
 {
     pthread_t thread;
     siginfo_t who = {0};
+    const struct timespec look = {.tv_sec = 1}; /* for a service that gives up */
     int number = 0;
     if (pthread_create(&thread, NULL, run_service, service) != 0)
         return fail(report_error(ERR_MEMORY, NULL, "could not start the service thread"));
     do /* anybody may send SIGUSR1 */
-        number = sigwaitinfo(signals, &who);
-    while (number < 0 || (number == SIGUSR1 && !atomic_load(&has_ended)));
+        number = sigtimedwait(signals, &who, &look);
+    while ((number < 0 || number == SIGUSR1) && !atomic_load(&has_ended) &&
+           !service_is_ending(service));
+    bool is_told = number == SIGTERM || number == SIGINT;
     notify("STOPPING=1");
-    if (number != SIGUSR1) {
+    if (is_told) {
         log_info("ckptd", "told to end by user %u, process %d", (unsigned)who.si_uid,
                  (int)who.si_pid);
         service_drain(service);
@@ -103,9 +107,9 @@ static int serve(struct service *service, const struct config *config, const sig
         log_error("ckptd", "the disk does not answer; leaving without it");
         _exit(EXIT_RUN_AGAIN);
     }
-    if (number != SIGUSR1)
-        return EXIT_DONE;
-    return ended_with != 0 ? exit_code_of(ended_with) : EXIT_RUN_AGAIN;
+    if (ended_with != 0)
+        return exit_code_of(ended_with);
+    return is_told ? EXIT_DONE : EXIT_RUN_AGAIN;
 }
 
 int main(int argc, char **argv)

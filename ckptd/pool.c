@@ -367,9 +367,12 @@ static int clean(struct pool *pool, struct segment *segment)
         error = renew(pool, segment);
     else
         memset(segment->base, 0, pool->segment_bytes);
-    if (error == 0)
-        segment->bare = segment->stale = segment->dirty = false; /* from right to left */
-    return error;
+    if (error != 0)
+        return error;
+    segment->dirty = false;
+    segment->stale = false;
+    segment->bare = false;
+    return 0;
 }
 
 int pool_clean(struct pool *pool, const uint32_t *segments, uint32_t count)
@@ -396,14 +399,14 @@ bool pool_disown(struct pool *pool, struct pool_owner owner)
     return any;
 }
 
-/* The last one that is bare or stale, locked: first of those that no other worker cleans, then
+/* The last one that is bare, or stale, locked: first of those that no other worker cleans, then
  * after it, so that nothing is left when there is no more. */
-static struct segment *lock_unclean(struct pool *pool)
+static struct segment *lock_unclean(struct pool *pool, bool bare)
 {
     for (int round = 0; round < 2; round++)
         for (uint32_t i = pool->count; i-- > 0;) {
             struct segment *segment = &pool->segments[i];
-            if (!segment->bare && !segment->stale)
+            if (bare ? !segment->bare : !segment->stale)
                 continue;
             if (round > 0)
                 pthread_mutex_lock(&segment->lock);
@@ -416,7 +419,9 @@ static struct segment *lock_unclean(struct pool *pool)
 
 int pool_renew(struct pool *pool, bool *out_more)
 {
-    struct segment *segment = lock_unclean(pool);
+    struct segment *segment = lock_unclean(pool, true);
+    if (!segment)
+        segment = lock_unclean(pool, false);
     *out_more = false;
     if (!segment)
         return 0;

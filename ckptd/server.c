@@ -217,12 +217,9 @@ static void work_show(struct job *job)
     size_t bytes = 0;
     int error =
         storage_fetch_all(storage, showing->key, MANIFEST_BYTES_MAX, &showing->text, &bytes);
-    if (error == 0) {
-        error = storage_group_find_note(storage, STORAGE_PIN, showing->prefix, showing->pin_note,
-                                        sizeof showing->pin_note);
-        showing->is_pinned = error == 0;
-        error = error == ERR_NOT_FOUND ? 0 : error;
-    }
+    if (error == 0) /* a note that cannot be read hides no manifest */
+        storage_group_find_pin(storage, &showing->is_pinned, showing->prefix, showing->pin_note,
+                               sizeof showing->pin_note);
     if (error != 0)
         fault_take(&showing->fault, error);
 }
@@ -645,6 +642,11 @@ void service_drain(struct service *service)
 {
     if (!atomic_exchange(&service->drain_asked, true)) /* there is one event */
         loop_post(service->loop, &service->drain_event);
+}
+
+bool service_is_ending(const struct service *service)
+{
+    return atomic_load(&service->drain_asked);
 }
 
 /* Not at once: saves in work can be finished in the memory that they have. */

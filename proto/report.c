@@ -160,7 +160,14 @@ const char *report_hint(void)
     return last.text.hint;
 }
 
-/* (Overlong forms of more than two bytes pass: no decoder makes a control character of them.) */
+/* The second byte of a character that has no shorter form, is no surrogate and is below 0x110000.
+ */
+static bool is_second(unsigned char first, unsigned char second)
+{
+    return (first != 0xe0 || second >= 0xa0) && (first != 0xed || second < 0xa0) &&
+           (first != 0xf0 || second >= 0x90) && (first != 0xf4 || second < 0x90);
+}
+
 size_t report_printable(const char *text)
 {
     const unsigned char *c = (const unsigned char *)text;
@@ -175,10 +182,12 @@ size_t report_printable(const char *text)
         if ((c[i] & 0xc0) != 0x80)
             return 0;
     }
-    return c[0] == 0xc2 && c[1] < 0xa0 ? 0 : length;
+    if (length > 1 && ((c[0] == 0xc2 && c[1] < 0xa0) || !is_second(c[0], c[1])))
+        return 0;
+    return length;
 }
 
-static void make_printable(char *text)
+void report_make_printable(char *text)
 {
     for (size_t length; *text != '\0'; text += length) {
         length = report_printable(text);
@@ -195,7 +204,7 @@ const char *report_line(void)
     snprintf(last.line, sizeof(last.line), "%s%s%s%s%s%s", text->message,
              text->detail[0] ? ": " : "", text->detail, text->hint[0] ? " (" : "", text->hint,
              text->hint[0] ? ")" : "");
-    make_printable(last.line);
+    report_make_printable(last.line);
     return last.line;
 }
 
@@ -306,7 +315,7 @@ void log_print(enum log_level level, const char *area, const char *format, ...)
         length += (size_t)added;
     if (length > sizeof(line) - reserve - 1)
         length = sizeof(line) - reserve - 1;
-    make_printable(line + start);
+    report_make_printable(line + start);
     length += (size_t)snprintf(line + length, reserve, "%s\n", color ? "\033[0m" : "");
     write_all(line, length);
     errno = saved_errno;

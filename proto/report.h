@@ -85,6 +85,9 @@ const char *report_line(void);
 /* Bytes of the printable character of UTF-8 at `text`; 0: a control character, of C0 or C1, or no
  * UTF-8, which lines of errors and of the log have a '?' for. */
 size_t report_printable(const char *text);
+/* Puts a '?' for every byte that belongs to none: a text of somebody else's can go into a line, or
+ * into a string of protobuf, which others refuse to read when it is no UTF-8. */
+void report_make_printable(char *text);
 
 /* Log. One line per event on stderr: time, level, area, text. Areas are switched by a list such as
  * "commit,stage,-uring" ("all" for everything); info and above print always, debug only for areas

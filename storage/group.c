@@ -467,7 +467,17 @@ int storage_group_find_note(struct storage *storage, enum storage_note kind, con
         error = storage_fetch(storage, key, text, size > 0 ? size - 1 : 0, &bytes);
     if (size > 0)
         text[error != 0 ? 0 : bytes < size ? bytes : size - 1] = '\0';
+    if (size > 0)
+        report_make_printable(text);
     return error;
+}
+
+int storage_group_find_pin(struct storage *storage, bool *out_is_pinned, const char *prefix,
+                           char *note, size_t size)
+{
+    int error = storage_group_find_note(storage, STORAGE_PIN, prefix, note, size);
+    *out_is_pinned = error != ERR_NOT_FOUND;
+    return error == ERR_NOT_FOUND ? 0 : error;
 }
 
 int storage_groups_noted(struct storage *storage, enum storage_note kind, const char *parent,

@@ -276,9 +276,14 @@ int storage_group_note(struct storage *storage, enum storage_note kind, const ch
                        const char *text);
 /* ERR_NOT_FOUND: there was none. */
 int storage_group_unnote(struct storage *storage, enum storage_note kind, const char *prefix);
-/* 0: there is one; its text, cut to `size` and ended by a NUL, when `size` > 0. ERR_NOT_FOUND. */
+/* 0: there is one; its text, printable, cut to `size` and ended by a NUL, when `size` > 0.
+ * ERR_NOT_FOUND. */
 int storage_group_find_note(struct storage *storage, enum storage_note kind, const char *prefix,
                             char *text, size_t size);
+/* Is it pinned, and why? A pin that cannot be read, which is an error, holds all the same; its note
+ * is "" then. */
+int storage_group_find_pin(struct storage *storage, bool *out_is_pinned, const char *prefix,
+                           char *note, size_t size);
 /* storage_list of the notes below `parent`; an entry has the name of its group. */
 int storage_groups_noted(struct storage *storage, enum storage_note kind, const char *parent,
                          int (*visit)(void *user, const struct storage_entry *entry), void *user);

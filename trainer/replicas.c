@@ -10,6 +10,49 @@
 
 static const char *const part_names[PARTS] = {"", "exp_avg of ", "exp_avg_sq of "};
 
+struct replicas {
+    const struct mesh *mesh;
+    const struct state *state;
+    uint32_t num;           /* hashes of one replica */
+    uint64_t *all, *own;    /* of all replicas, one after the other; of this one */
+    size_t *bytes, *places; /* of each in `all` */
+};
+
+int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state)
+{
+    *out = NULL;
+    if (mesh->replicas == 1)
+        return 0;
+    uint32_t count = mesh->replicas, num = state->num_slices * PARTS;
+    struct replicas *replicas = calloc(1, sizeof(*replicas));
+    if (replicas == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to compare the replicas");
+    *replicas = (struct replicas){.mesh = mesh, .state = state, .num = num};
+    replicas->all = calloc((count + (size_t)1) * num, sizeof(*replicas->all));
+    replicas->bytes = calloc(2 * (size_t)count, sizeof(*replicas->bytes));
+    if (replicas->all == NULL || replicas->bytes == NULL) {
+        replicas_close(replicas);
+        return report_error(ERR_MEMORY, NULL, "no memory to compare the replicas");
+    }
+    replicas->own = replicas->all + (size_t)count * num;
+    replicas->places = replicas->bytes + count;
+    for (uint32_t r = 0; r < count; r++) {
+        replicas->bytes[r] = num * sizeof(*replicas->all);
+        replicas->places[r] = r * replicas->bytes[r];
+    }
+    *out = replicas;
+    return 0;
+}
+
+void replicas_close(struct replicas *replicas)
+{
+    if (replicas == NULL)
+        return;
+    free(replicas->all);
+    free(replicas->bytes);
+    free(replicas);
+}
+
 /* Hash [i * PARTS + part] is that of slice i. */
 static void hash_state(uint64_t *out, const struct state *state)
 {
@@ -21,24 +64,25 @@ static void hash_state(uint64_t *out, const struct state *state)
 }
 
 /* How many replicas have the hash that replica r has. */
-static uint32_t votes(const uint64_t *all, uint32_t num, uint32_t replicas, uint32_t at, uint32_t r)
+static uint32_t votes(const struct replicas *replicas, uint32_t at, uint32_t r)
 {
+    const uint64_t *all = replicas->all + at;
     uint32_t same = 0;
-    for (uint32_t other = 0; other < replicas; other++)
-        same += all[(size_t)other * num + at] == all[(size_t)r * num + at];
+    for (uint32_t other = 0; other < replicas->mesh->replicas; other++)
+        same += all[(size_t)other * replicas->num] == all[(size_t)r * replicas->num];
     return same;
 }
 
 /* Hash `at` is not the same on all. */
-static int fail(const struct mesh *mesh, const struct state *state, const uint64_t *all,
-                uint32_t num, uint32_t at)
+static int fail(const struct replicas *replicas, uint32_t at)
 {
+    const struct mesh *mesh = replicas->mesh;
     uint32_t most = 0, least = 0;
     for (uint32_t r = 1; r < mesh->replicas; r++) {
-        uint32_t count = votes(all, num, mesh->replicas, at, r);
-        if (count > votes(all, num, mesh->replicas, at, most))
+        uint32_t count = votes(replicas, at, r);
+        if (count > votes(replicas, at, most))
             most = r;
-        if (count <= votes(all, num, mesh->replicas, at, least))
+        if (count <= votes(replicas, at, least))
             least = r;
     }
     return report_error(
@@ -46,45 +90,26 @@ static int fail(const struct mesh *mesh, const struct state *state, const uint64
         "start the run again: it goes on from the last checkpoint; test the memory of these hosts",
         "replicas have come apart, nothing more is saved: %s%s is not the same on rank %u and rank "
         "%u; %u of %u replicas hold what rank %u has",
-        part_names[at % PARTS], state->slices[at / PARTS].tensor->name,
+        part_names[at % PARTS], replicas->state->slices[at / PARTS].tensor->name,
         most * mesh->shards + mesh->shard, least * mesh->shards + mesh->shard,
-        votes(all, num, mesh->replicas, at, most), mesh->replicas,
-        most * mesh->shards + mesh->shard);
+        votes(replicas, at, most), mesh->replicas, most * mesh->shards + mesh->shard);
 }
 
-static int compare_in_group(const struct mesh *mesh, const struct state *state, uint64_t *all,
-                            size_t *bytes, size_t *places)
+static int compare_in_group(const struct replicas *replicas)
 {
-    uint32_t num = state->num_slices * PARTS;
-    uint64_t *own = all + (size_t)mesh->replicas * num;
-    for (uint32_t r = 0; r < mesh->replicas; r++) {
-        bytes[r] = num * sizeof(*all);
-        places[r] = r * bytes[r];
-    }
-    hash_state(own, state);
-    ERR_TRY(mesh->replica_group->ops->all_gather_v(mesh->replica_group, own, num * sizeof(*own),
-                                                   all, bytes, places));
-    for (uint32_t i = 0; i < num; i++)
-        if (votes(all, num, mesh->replicas, i, 0) != mesh->replicas)
-            return fail(mesh, state, all, num, i);
+    struct comm *group = replicas->mesh->replica_group;
+    hash_state(replicas->own, replicas->state);
+    ERR_TRY(group->ops->all_gather_v(group, replicas->own, replicas->num * sizeof(*replicas->own),
+                                     replicas->all, replicas->bytes, replicas->places));
+    for (uint32_t i = 0; i < replicas->num; i++)
+        if (votes(replicas, i, 0) != replicas->mesh->replicas)
+            return fail(replicas, i);
     return 0;
 }
 
-int replicas_compare(const struct mesh *mesh, const struct state *state)
+int replicas_compare(struct replicas *replicas)
 {
-    if (mesh->replicas == 1)
+    if (replicas == NULL)
         return 0;
-    size_t num = (size_t)state->num_slices * PARTS;
-    uint64_t *all = calloc((mesh->replicas + 1) * num, sizeof(*all)); /* of all, then our own */
-    size_t *lists = calloc(2 * (size_t)mesh->replicas, sizeof(*lists));
-    int rc = all != NULL && lists != NULL
-                 ? 0
-                 : report_error(ERR_MEMORY, NULL, "no memory to compare the replicas");
-    rc = parallel_agree(mesh->world, rc);
-    if (rc == 0)
-        rc = parallel_agree(mesh->world,
-                            compare_in_group(mesh, state, all, lists, lists + mesh->replicas));
-    free(all);
-    free(lists);
-    return rc;
+    return parallel_agree(replicas->mesh->world, compare_in_group(replicas));
 }

@@ -8,9 +8,15 @@
 
 #include "trainer/parallel.h"
 
+struct replicas;
+
+/* Room for the hashes of all, so that no comparison lacks it. With one replica *out is NULL, which
+ * the others take. Both arguments are borrowed. ERR_MEMORY. */
+int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state);
+void replicas_close(struct replicas *replicas);
 /* Compares hashes of parameters and moments, tensor by tensor. ERR_ABORTED names the first tensor
- * that differs, and where: on all ranks the same code, the text on one. Reads the whole state once;
- * with one replica it does nothing. Collective. */
-int replicas_compare(const struct mesh *mesh, const struct state *state);
+ * that differs, and where: on all ranks the same code, the text on one. Reads the whole state once.
+ * Collective. */
+int replicas_compare(struct replicas *replicas);
 
 #endif

@@ -71,9 +71,10 @@ struct snapshot {
     struct ckpt_tensor *tensors; /* STATE_PARTS per slice: first all parameters */
     uint32_t num_tensors;
     char (*names)[NAME_BYTES];
-    uint64_t bytes;      /* of this rank's slices */
-    uint32_t *order;     /* tensors as they are copied */
-    uint32_t *copied_at; /* per slice: so many of them must be copied before it may change */
+    uint64_t bytes;            /* of this rank's slices */
+    uint32_t *order;           /* tensors as they are copied */
+    uint32_t *copied_at;       /* per slice: so many of them must be copied before it may change */
+    struct replicas *replicas; /* NULL: there is nothing to compare */
     struct copier *copier;
     struct ckpt_save *save; /* the copy thread's, while copying_step >= 0 */
     int64_t copying_step;   /* begun, not known to be copied; -1: none */
@@ -268,6 +269,8 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
         rc = identity_write(&s->identity_json, &s->data_json, &s->of);
         if (rc == 0)
             rc = describe_tensors(s);
+        if (rc == 0 && s->config->compare_replicas)
+            rc = replicas_open(&s->replicas, s->mesh, s->state);
         rc = parallel_agree(s->mesh->world, rc);
         if (rc == 0)
             rc = open_session(s);
@@ -289,6 +292,7 @@ void snapshot_close(struct snapshot *s)
     copier_close(s->copier); /* the last user of the handle */
     if (s->ckpt != NULL)
         ckpt_close(s->ckpt);
+    replicas_close(s->replicas);
     free(s->order);
     free(s->copied_at);
     free(s->tensors);
@@ -652,7 +656,7 @@ static int begin(struct snapshot *s, struct ckpt_save **out, const struct progre
  * that fails this ends training. */
 static int compare_replicas(const struct snapshot *s)
 {
-    return s->config->compare_replicas ? replicas_compare(s->mesh, s->state) : 0;
+    return replicas_compare(s->replicas);
 }
 
 /* All ranks begin, and their copy threads start; or none does. Training waits since `start`. */

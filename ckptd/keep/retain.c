@@ -64,12 +64,13 @@ static void free_pruning(struct pruning *pruning)
 /* NULL: nothing, or nobody can read it, and the pin holds all the same. ERR_MEMORY. */
 static int read_note(char **out, const struct run *run, uint64_t step, uint64_t attempt)
 {
-    char prefix[STORAGE_KEY_MAX], text[PIN_NOTE_MAX];
+    char prefix[STORAGE_KEY_MAX], text[PIN_NOTE_MAX] = "";
+    bool is_pinned;
     *out = NULL;
     int error = shard_dir_key(prefix, sizeof prefix, run->name, step, attempt);
     if (error == 0)
         error =
-            storage_group_find_note(run->service->storage, STORAGE_PIN, prefix, text, sizeof text);
+            storage_group_find_pin(run->service->storage, &is_pinned, prefix, text, sizeof text);
     if (error != 0 || !text[0])
         return error == ERR_MEMORY ? error : 0;
     *out = strdup(text);
@@ -575,6 +576,7 @@ void retain_pin(struct service *service, struct rpc_call *call,
         pinning->call = call;
         pinning->is_unpin = request->unpin;
         snprintf(pinning->note, sizeof pinning->note, "%s", request->note);
+        report_make_printable(pinning->note); /* it may have been cut, or be no UTF-8 */
         error = find_pinned(pinning, request);
     }
     if (error != 0) {

@@ -275,6 +275,7 @@ int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *
 
 static void begin_verify(struct image *image)
 {
+    CHECK(!image->is_window);
     hold_for_pass(image, PASS_VERIFY);
     for (uint32_t i = 0; i < image->num_chunks; i++)
         ask_chunk(image, &image->chunks[i]);

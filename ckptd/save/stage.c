@@ -240,7 +240,7 @@ static void replaced(struct event *event)
     if (!stage)
         return;
     stage->unwritten = stage->image->num_chunks;
-    image_start_all(stage->image, PASS_REWRITE);
+    image_rewrite(stage->image);
 }
 
 /* On a thread of the storage. */

@@ -138,10 +138,9 @@ static int read_pin(struct pin *out, struct storage *store, const struct manifes
     char prefix[STORAGE_KEY_MAX];
     out->note[0] = '\0';
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
-    if (error == 0)
-        error = storage_group_find_note(store, STORAGE_PIN, prefix, out->note, sizeof out->note);
-    out->is_there = error == 0;
-    return error == ERR_NOT_FOUND ? 0 : error;
+    if (error != 0)
+        return error;
+    return storage_group_find_pin(store, &out->is_there, prefix, out->note, sizeof out->note);
 }
 
 static int list_store(const struct cli *cli)
@@ -183,7 +182,9 @@ static int list_store(const struct cli *cli)
     return error;
 }
 
-static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *page, bool is_first)
+/* `run_before`: of the row before the page, or "". */
+static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *page,
+                       const char *run_before)
 {
     for (size_t i = 0; i < page->n_checkpoints; i++) {
         const Holdfast__V1__CheckpointSummary *from = page->checkpoints[i];
@@ -200,8 +201,9 @@ static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *pag
             .in_memory = from->in_memory,
             .is_pinned = from->pinned,
             .pin_note = from->pin_note,
-            .begins_run = i == 0 || strcmp(page->checkpoints[i - 1]->run, from->run) != 0};
-        print_row(cli, &row, is_first && i == 0);
+            .begins_run =
+                strcmp(i == 0 ? run_before : page->checkpoints[i - 1]->run, from->run) != 0};
+        print_row(cli, &row, i == 0 && run_before[0] == '\0');
     }
 }
 
@@ -209,7 +211,7 @@ static int list_server(const struct cli *cli)
 {
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
-    char page[STORAGE_KEY_MAX] = "";
+    char page[STORAGE_KEY_MAX] = "", run_before[STORAGE_KEY_MAX] = "";
     size_t count = 0;
     bool more = true;
     request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
@@ -222,8 +224,11 @@ static int list_server(const struct cli *cli)
         const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
         if (count == 0)
             print_rows_begin(cli);
-        print_page(cli, reply, count == 0);
+        print_page(cli, reply, run_before);
         count += reply->n_checkpoints;
+        if (reply->n_checkpoints > 0)
+            snprintf(run_before, sizeof run_before, "%s",
+                     reply->checkpoints[reply->n_checkpoints - 1]->run);
         more = reply->next[0] != '\0' && reply->n_checkpoints > 0;
         snprintf(page, sizeof page, "%s", reply->next);
         protobuf_c_message_free_unpacked(answer, NULL);
@@ -355,13 +360,6 @@ static int print_document(const json_t *root)
 }
 
 /* Of what is no UTF-8 the printable part. */
-static json_t *note_json(const char *note)
-{
-    char safe[256];
-    json_t *text = json_string(note);
-    return text != NULL ? text : json_string(text_safe(safe, sizeof safe, note));
-}
-
 /* An array as of list, of the same run. */
 static json_t *skipped_json(const struct shown *shown)
 {
@@ -387,7 +385,7 @@ static int add_state(json_t *root, const struct shown *shown)
                             json_string(text_safe(safe, sizeof safe, shown->damage)));
     json_object_set_new(root, "pinned", json_boolean(shown->is_pinned));
     if (shown->is_pinned)
-        json_object_set_new(root, "pin_note", note_json(shown->pin_note));
+        json_object_set_new(root, "pin_note", json_string(shown->pin_note));
     if (shown->num_skipped > 0)
         json_object_set_new(root, "skipped", skipped_json(shown));
     return json_end() ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the checkpoint's state");

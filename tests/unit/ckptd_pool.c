@@ -7,7 +7,9 @@
  * fopen() through this file, which refuses memory, and says how much the host has. */
 #include "ckptd/ckptd.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,9 +23,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-#include <errno.h>
-#include <pthread.h>
 
 #define SEGMENT (1u << 20)
 #define COUNT 4u
@@ -63,8 +62,6 @@ FILE *__wrap_fopen(const char *path, const char *mode)
 
 static int set_up_bare(void **state)
 {
-    refusal = 0;
-    available_bytes = 0;
     refusal = 0;
     available_bytes = 0;
     return pool_open((struct pool **)state, COUNT * SEGMENT, SEGMENT, true, NULL);
@@ -351,6 +348,26 @@ static void test_pool__a_bare_segment_is_filled_once_whoever_had_it(void **state
     assert_false(renews(pool));
 }
 
+/* Renewing may fail and be left; filling goes on whatever happens. */
+static void test_pool__it_is_filled_before_anything_is_renewed(void **state)
+{
+    struct pool *pool = *state;
+    uint32_t left, generation;
+    assert_true(renews(pool));
+    assert_int_equal(pool_take(pool, &left, 1, RANKS_OF(1, 1)), 0);
+    assert_false(pool_is_dirty(pool, &left, 1));
+    pool_give(pool, &left, 1);
+    assert_true(pool_disown(pool, RANKS_OF(1, 1)));
+    for (uint32_t i = 1; i < COUNT; i++) {
+        assert_true(renews(pool));
+        assert_int_equal(pool_ready_count(pool), i + 1);
+    }
+    assert_true(renews(pool));
+    pool_generations(pool, &generation, &left, 1);
+    assert_int_equal(generation, 1);
+    assert_false(renews(pool));
+}
+
 static void test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again(void **state)
 {
     struct pool *pool = *state;
@@ -394,9 +411,18 @@ static void test_pool__memory_that_others_took_meanwhile_is_not_taken(void **sta
 /* One of several that fill at once; all of them end when nothing is left. */
 static void *fill_main(void *pool)
 {
-    while (renews(pool))
-        continue;
-    return NULL;
+    bool more = true;
+    int error = 0;
+    while (more && error == 0)
+        error = pool_renew(pool, &more);
+    return (void *)(intptr_t)error;
+}
+
+static void join_well(pthread_t filler)
+{
+    void *error;
+    pthread_join(filler, &error);
+    assert_null(error);
 }
 
 /* And what is in use already is left alone by one that waited for it. */
@@ -418,7 +444,7 @@ static void test_pool__filled_by_several_at_once_it_is_filled_once(void **state)
             pool_base(pool, taken[i])[i] = 7;
         }
         for (uint32_t i = 0; i < 3; i++)
-            pthread_join(fillers[i], NULL);
+            join_well(fillers[i]);
         assert_int_equal(pool_ready_count(pool), 16);
         assert_int_equal(num_backed, 16);
         for (uint32_t i = 0; i < 8; i++)
@@ -531,6 +557,7 @@ int main(void)
         BARE(test_pool__opening_takes_no_memory_and_renewing_takes_all),
         BARE(test_pool__what_is_ready_is_taken_first_and_the_rest_from_the_other_end),
         BARE(test_pool__a_bare_segment_is_filled_once_whoever_had_it),
+        BARE(test_pool__it_is_filled_before_anything_is_renewed),
         BARE(test_pool__memory_that_is_refused_is_told_and_may_be_asked_for_again),
         BARE(test_pool__memory_that_others_took_meanwhile_is_not_taken),
         cmocka_unit_test(test_pool__filled_by_several_at_once_it_is_filled_once),

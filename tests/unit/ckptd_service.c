@@ -599,18 +599,36 @@ static void test_service__a_save_given_up_holds_no_room(void **state)
     peers_close(peers, 2);
 }
 
+static void start_on(struct bed *bed, const char *faults)
+{
+    bed_stop(bed);
+    snprintf(bed->config.store, sizeof bed->config.store, "%s%s/store", faults, bed->root);
+    assert_int_equal(bed_start(bed), 0);
+    bed_open_world(bed, peers, 1);
+}
+
+/* The kernel may have dropped what the failed sync was to write. */
+static void test_service__a_shard_whose_sync_failed_is_written_once_more(void **state)
+{
+    struct bed *bed = *state;
+    start_on(bed, "fault:only=sync,fail_at=1:local:");
+    assert_true(save_step(peers, 1, 1));
+    assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    assert_true(save_step(peers, 1, 2)); /* the store is not offline */
+    assert_int_equal(wait_save(bed, 2, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED);
+    peers_close(peers, 1);
+    start_on(bed, "");
+    assert_int_equal(load_all(bed, 1, NULL), 0); /* from disk */
+    peers_close(peers, 1);
+}
+
 /* Nobody can tell whether a manifest is durable whose publish failed at its end. */
 static void test_service__an_unsure_manifest_takes_the_store_offline_until_a_restart(void **state)
 {
     struct bed *bed = *state;
-    char reason[512], plain[sizeof bed->config.store];
-    bed_stop(bed);
-    memcpy(plain, bed->config.store, sizeof plain);
+    char reason[512];
     /* Behind an attempt and the directory of tombstones. */
-    snprintf(bed->config.store, sizeof bed->config.store,
-             "fault:late=1,only=publish,fail_at=3:local:%s/store", bed->root);
-    assert_int_equal(bed_start(bed), 0);
-    bed_open_world(bed, peers, 1);
+    start_on(bed, "fault:late=1,only=publish,fail_at=3:local:");
     assert_false(save_step(peers, 1, 1));
     assert_int_equal(wait_save(bed, 1, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
     assert_int_equal(peer_begin(&peers[0], 2), ERR_IO);
@@ -619,10 +637,7 @@ static void test_service__an_unsure_manifest_takes_the_store_offline_until_a_res
     assert_string_equal(json_string_value(json_object_get(status, "offline")), reason);
     json_decref(status);
     peers_close(peers, 1);
-    bed_stop(bed);
-    memcpy(bed->config.store, plain, sizeof plain);
-    assert_int_equal(bed_start(bed), 0);
-    bed_open_world(bed, peers, 1);
+    start_on(bed, "");
     assert_true(save_step(peers, 1, 2));
     assert_int_equal(load_all(bed, -1, NULL), 0);
     peers_close(peers, 1);
@@ -670,6 +685,7 @@ int main(void)
         CASE(test_service__a_load_waits_for_memory_and_then_says_busy),
         CASE(test_service__a_full_disk_is_a_save_refused_with_the_numbers),
         CASE(test_service__a_save_given_up_holds_no_room),
+        CASE(test_service__a_shard_whose_sync_failed_is_written_once_more),
         CASE(test_service__an_unsure_manifest_takes_the_store_offline_until_a_restart),
         CASE(test_service__a_second_daemon_on_the_store_is_refused),
     };

@@ -197,8 +197,8 @@ static void test_window__a_new_attempt_gets_the_window_of_the_one_before(void **
     uint64_t attempt = bed->attempt;
     struct peer first = peers[0];
     memset(&peers[0], 0, sizeof peers[0]);
-    bed_open_world(bed, peers,
-                   1); /* a new attempt: the session of the first ends, its window is free */
+    /* A new attempt: the session of the first ends, its window is free. */
+    bed_open_world(bed, peers, 1);
     assert_true(bed->attempt > attempt);
     assert_int_equal(save_through(bed, 1, 2, NULL), COMMITTED);
     peer_close(&first);

@@ -506,20 +506,23 @@ static int come_apart(struct comm *world, void *user)
     struct kernels *kernels = NULL;
     struct model_table *table = NULL;
     struct parallel *p = NULL;
+    struct replicas *replicas = NULL;
     uint32_t me = world->rank;
     ERR_TRY(new_kernels(&kernels, 1));
     ERR_TRY(model_table_new(&table, "llama3", "tiny", VOCAB));
     ERR_TRY(parallel_apply(&p, &(struct parallel_options){&apart->config, table, kernels, world}));
     parallel_init_state(p, 3);
     struct state *state = parallel_state(p);
-    apart->before[me] = replicas_compare(parallel_mesh_of(p), state);
+    ERR_TRY(replicas_open(&replicas, parallel_mesh_of(p), state));
+    apart->before[me] = replicas_compare(replicas);
     const struct state_slice *slice = &state->slices[4];
     float *const parts[PARTS] = {state->param, state->exp_avg, state->exp_avg_sq};
     if (me == 3) /* replica 1, shard 1: the last of its rows */
         ((unsigned char *)(parts[apart->part] + slice->at + slice->count - 1))[0] ^= 1;
     report_clear();
-    apart->after[me] = replicas_compare(parallel_mesh_of(p), state);
+    apart->after[me] = replicas_compare(replicas);
     snprintf(apart->text[me], sizeof(apart->text[me]), "%s", report_message());
+    replicas_close(replicas);
     parallel_free(p);
     model_table_free(table);
     kernels_free(kernels);
