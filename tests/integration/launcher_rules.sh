@@ -6,7 +6,7 @@
 # says.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 37
+plan 39
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -14,6 +14,10 @@ cat >"$bin/ckpt-cli" <<'END'
 #!/bin/sh
 # Stand-in: ckptd answers, but for one that is to be started, which says itself when. None of them
 # can save, which is no reason to wait.
+if [ "$1" = status ]; then
+    printf '{"pool": {\n"segments": 4,\n"segments_ready": %d\n}}\n' "$(cat "$RULES/ready")"
+    exit 0
+fi
 if [ -e "$RULES/ckptd" ]; then
     echo asked >>"$RULES/asked"
     [ -e "$RULES/ckptd-answers" ] || exit 69
@@ -66,6 +70,7 @@ export HOLDFAST_BIN=$bin RULES=$tmp
 
 scenario() { # LINES
     printf '%s\n' "$1" >"$tmp/plan"
+    echo 4 >"$tmp/ready"
     rm -f "$tmp"/{starts,here.*,waits.*,saved,ckptd,ckptd-answers,asked}
 }
 launch() { # RANKS SCENARIO OPTION...: prints "status: ranks of each start"
@@ -165,6 +170,19 @@ check_equal "SIGTERM to every process of the job does the same" "$end" "75: 0 1,
 check_equal "a ckptd that ended for it was started again for the last save" \
     "$(grep -c 'starting it again' "$tmp/every.log")" 1
 check_equal "nothing of it is left" "$(pgrep -fc "$tmp/every|$bin/ckptd")" 0
+
+scenario "1 all wait"
+echo "serve 1" >"$tmp/ckptd"
+echo 3 >"$tmp/ready"
+in_background filling 2
+wait_for 20 grep -q "waiting for ckptd" "$tmp/filling.log"
+check "no rank starts before the pool of the ckptd that was started is full" \
+    test ! -e "$tmp/starts"
+echo 4 >"$tmp/ready"
+ranks_wait filling
+kill -TERM "$launcher"
+ended
+check_equal "then they do" "$end" "75: 0 1, 1 starts"
 
 scenario $'1 0 wait\n1 1 wait'
 in_background lost 2
