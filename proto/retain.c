@@ -267,19 +267,6 @@ int64_t retain_time(const char *text)
 
 /* ---- the scrub's cursor ---- */
 
-void scrub_cursor_key(char *out, size_t size, const char *run, uint64_t number)
-{
-    snprintf(out, size, "%s/" SCRUB_FOLDER "/%020" PRIu64, run, number);
-}
-
-void scrub_cursor_find(uint64_t *newest, const char *name)
-{
-    char *end;
-    unsigned long long number = strtoull(name, &end, 10);
-    if (*end == '\0' && number > *newest && number < UINT64_MAX)
-        *newest = number;
-}
-
 void scrub_cursor_write(char out[SCRUB_CURSOR_BYTES_MAX], const struct scrub_cursor *cursor)
 {
     snprintf(out, SCRUB_CURSOR_BYTES_MAX,
@@ -289,10 +276,12 @@ void scrub_cursor_write(char out[SCRUB_CURSOR_BYTES_MAX], const struct scrub_cur
              cursor->ended, cursor->proven_attempt, cursor->proven_step);
 }
 
-bool scrub_cursor_read(struct scrub_cursor *out, const char *text)
+bool scrub_cursor_read(struct scrub_cursor *out, uint64_t number, const char *text)
 {
-    struct scrub_cursor found = {.number = out->number};
-    if (sscanf(text,
+    struct scrub_cursor found = {.number = number};
+    *out = found;
+    if (number != 0 &&
+        sscanf(text,
                "1 %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNu64
                " %" SCNu64,
                &found.attempt, &found.step, &found.shard, &found.block, &found.begun, &found.ended,

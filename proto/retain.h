@@ -81,26 +81,23 @@ int retain_metric(struct retain_item *item, const char *state_json, const char *
 
 /* ---- what the scrub has read back ---- */
 
-/* Where its pass over a run stands. Durable as "<run>/scrub/<number>", of which the newest counts:
- * so who plans without a ckptd knows what that would know. */
+/* Where its pass over a run stands. Durable as the numbered object (storage.h) of "<run>/scrub": so
+ * who looks without a ckptd knows what that would know. */
 struct scrub_cursor {
     uint64_t attempt, step; /* read next, or read on; older ones are done */
     uint64_t shard, block;  /* of it */
     int64_t begun, ended;   /* this pass, the last one; seconds since the epoch, 0: never */
     /* The newest that was found whole: what is older and not damaged was, too. 0: none. */
     uint64_t proven_attempt, proven_step;
-    uint64_t number; /* of the newest object that holds it; 0: none */
+    uint64_t number; /* of the object that holds it; 0: none */
 };
 #define SCRUB_FOLDER "scrub"
-#define SCRUB_CURSOR_BYTES_MAX 256u /* of the object */
-/* The key of the object of that number. */
-void scrub_cursor_key(char *out, size_t size, const char *run, uint64_t number);
-/* *newest becomes the number in the object's name when that is higher. */
-void scrub_cursor_find(uint64_t *newest, const char *name);
-/* What the object holds, ended by a NUL: all but the number. False: not what we write, and nothing
- * was read. */
+#define SCRUB_CURSOR_BYTES_MAX 256u /* of the object, with a NUL */
+/* What the object holds: all but the number. */
 void scrub_cursor_write(char out[SCRUB_CURSOR_BYTES_MAX], const struct scrub_cursor *cursor);
-bool scrub_cursor_read(struct scrub_cursor *out, const char *text);
+/* Of the object of that number. Without one, and of a text that we do not write, which is false: a
+ * pass that begins, and nothing was read back. */
+bool scrub_cursor_read(struct scrub_cursor *out, uint64_t number, const char *text);
 /* Was it read back, if it is not damaged? */
 bool scrub_has_proven(const struct scrub_cursor *cursor, uint64_t step, uint64_t attempt);
 

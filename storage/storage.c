@@ -3,9 +3,10 @@
  *
  * Keys are checked here, once, so every back-end may trust them: no "..", no absolute path, nothing
  * but plain characters. Also here: what is made of the table's functions alone (storage_transfer,
- * storage_fetch_all) and the translation of errno. */
+ * storage_fetch_all, numbered objects) and the translation of errno. */
 #include "storage/engine.h"
 
+#include <inttypes.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 
 #define COMPONENT_MAX 255u /* of one name, as on every file system in use */
 #define RESERVED_PREFIX ".holdfast"
+#define NUMBERED_TRIES 4u /* to find one that is being replaced all the time */
 
 static const struct storage_options default_options;
 
@@ -319,6 +321,60 @@ int storage_fetch_all(struct storage *storage, const char *key, size_t max, void
     data[bytes] = '\0';
     *out = data;
     *out_bytes = bytes;
+    return 0;
+}
+
+static void numbered_key(char out[STORAGE_KEY_MAX + 1], const char *folder, uint64_t number)
+{
+    CHECK(snprintf(out, STORAGE_KEY_MAX + 1, "%s/%020" PRIu64, folder, number) <= STORAGE_KEY_MAX);
+}
+
+static int visit_number(void *user, const struct storage_entry *entry)
+{
+    uint64_t *newest = user;
+    char *end;
+    unsigned long long number = strtoull(entry->name, &end, 10);
+    if (*end == '\0' && number > *newest && number < UINT64_MAX)
+        *newest = number;
+    return 0;
+}
+
+int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t *out_number,
+                           char *text, size_t size)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    uint64_t bytes = 0;
+    int error = 0;
+    CHECK(size > 0);
+    /* While one is replaced it may be gone by the time of the fetch, and a list may miss both. */
+    for (uint32_t i = 0; i < NUMBERED_TRIES; i++) {
+        *out_number = 0;
+        text[0] = '\0';
+        error = storage_list(storage, folder, visit_number, out_number);
+        if (error == 0 && *out_number > 0) {
+            numbered_key(key, folder, *out_number);
+            error = storage_fetch(storage, key, text, size - 1, &bytes);
+            text[error != 0 ? 0 : bytes < size ? bytes : size - 1] = '\0';
+            if (error == 0)
+                return 0;
+        }
+        if (error != 0 && error != ERR_NOT_FOUND)
+            return error;
+    }
+    return error;
+}
+
+int storage_publish_numbered(struct storage *storage, const char *folder, uint64_t number,
+                             const char *text)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    numbered_key(key, folder, number + 1);
+    int error = storage_publish(storage, key, text, strlen(text));
+    if (error != 0)
+        return error;
+    numbered_key(key, folder, number);
+    if (number > 0)
+        storage_remove(storage, key); /* what stays is older, and not looked at */
     return 0;
 }
 

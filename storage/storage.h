@@ -235,6 +235,15 @@ int storage_forbid_rings(void);
 int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
                      uint64_t offset, void *data, uint32_t bytes);
 
+/* A state that changes: small objects in `folder` with numbers for names, of which the highest
+ * counts. The next is published, then the one before removed; so there is always a whole one. */
+/* The one that counts, as a text, cut to `size` with its NUL; number 0 and "": there is none. */
+int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t *out_number,
+                           char *text, size_t size);
+/* As the one after `number`. ERR_EXISTS: somebody else has published that. */
+int storage_publish_numbered(struct storage *storage, const char *folder, uint64_t number,
+                             const char *text);
+
 /* A group is a directory of objects that exists for its readers while one small object in it, the
  * marker, does. Notes on it lie beside it: "pins/<its name>" and "quarantine/<its name>" keep it
  * from being removed, "tombstones/<its name>" says that it is being removed, and

@@ -153,41 +153,27 @@ static void work_save(struct job *job)
     struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
     struct storage *storage = scrub->service->storage;
     struct run *run = scrub->run;
-    const struct scrub_cursor *cursor = &run->scrubbed;
-    char key[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
-    scrub_cursor_write(text, cursor);
-    scrub_cursor_key(key, sizeof key, run->name, cursor->number + 1);
-    int error = storage_publish(storage, key, text, strlen(text));
-    if (error != 0) {
+    char folder[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
+    snprintf(folder, sizeof folder, "%s/" SCRUB_FOLDER, run->name);
+    scrub_cursor_write(text, &run->scrubbed);
+    int error = storage_publish_numbered(storage, folder, run->scrubbed.number, text);
+    if (error != 0)
         fault_take(&scrub->fault, error);
-        return;
-    }
-    scrub_cursor_key(key, sizeof key, run->name, cursor->number);
-    if (cursor->number > 0)
-        storage_remove(storage, key); /* what stays is older, and not looked at */
 }
 
-static int visit_cursor(void *user, const struct storage_entry *entry)
+/* Without one that can be read the pass begins again. ERR_MEMORY. */
+static int read_cursor(struct run *run)
 {
-    scrub_cursor_find(user, entry->name);
+    char folder[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
+    uint64_t number;
+    snprintf(folder, sizeof folder, "%s/" SCRUB_FOLDER, run->name);
+    int error = storage_fetch_numbered(run->service->storage, folder, &number, text, sizeof text);
+    if (error == ERR_MEMORY)
+        return error;
+    if (!scrub_cursor_read(&run->scrubbed, number, text) || error != 0)
+        log_warn("scrub", "run %s: the cursor in %s cannot be read, the scrub begins again",
+                 run->name, folder);
     return 0;
-}
-
-/* Without one that can be read the pass begins again. */
-static void read_cursor(struct run *run)
-{
-    struct storage *storage = run->service->storage;
-    char key[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX + 1] = "";
-    uint64_t bytes;
-    snprintf(key, sizeof key, "%s/" SCRUB_FOLDER, run->name);
-    run->scrubbed = (struct scrub_cursor){0};
-    int error = storage_list(storage, key, visit_cursor, &run->scrubbed.number);
-    if (error != 0 || run->scrubbed.number == 0)
-        return;
-    scrub_cursor_key(key, sizeof key, run->name, run->scrubbed.number);
-    if (storage_fetch(storage, key, text, SCRUB_CURSOR_BYTES_MAX, &bytes) != 0 ||
-        !scrub_cursor_read(&run->scrubbed, text))
-        log_warn("scrub", "run %s: %s cannot be read, the scrub begins again", run->name, key);
 }
 
 /* ---- what is next ---- */
@@ -444,7 +430,7 @@ int scrub_open(struct service *service)
     scrub->timer.run = go_on;
     service->scrub = scrub;
     for (struct run *run = service->runs; run; run = run->next) {
-        read_cursor(run);
+        ERR_TRY(read_cursor(run)); /* scrub_close frees the rest */
         for (struct checkpoint *c = run->checkpoints; c; c = c->next)
             c->proven = scrub_has_proven(&run->scrubbed, c->summary.step, c->summary.attempt);
     }

@@ -182,6 +182,10 @@ int store_need_run(struct storage *store, const char *run);
 /* Reads the summaries of one run, or of all with run "". */
 int catalog_read(struct catalog *out, struct storage *store, const char *run);
 void catalog_free(struct catalog *catalog);
+struct scrub_cursor;
+/* What the scrub of a ckptd has read back of a run, as that reads it at its start: nothing, where
+ * nobody can read it, which is told. ERR_MEMORY. */
+int store_read_cursor(struct scrub_cursor *out, struct storage *store, const char *run);
 
 /* A checkpoint's directory as storage sees it. */
 extern const struct storage_group_kind store_checkpoint_kind;

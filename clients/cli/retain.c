@@ -203,34 +203,6 @@ static void remove_one(struct outcome *outcome, struct storage *store, const cha
         snprintf(outcome->error, sizeof outcome->error, "%s", report_line());
 }
 
-static int visit_cursor(void *user, const struct storage_entry *entry)
-{
-    scrub_cursor_find(user, entry->name);
-    return 0;
-}
-
-/* As ckptd reads it at its start: without one that can be read nothing was read back. ERR_MEMORY.
- */
-static int read_cursor(struct scrub_cursor *out, struct storage *store, const char *run)
-{
-    char key[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX + 1] = "";
-    uint64_t bytes;
-    *out = (struct scrub_cursor){0};
-    snprintf(key, sizeof key, "%s/" SCRUB_FOLDER, run);
-    int error = storage_list(store, key, visit_cursor, &out->number);
-    if (error == 0 && out->number == 0)
-        return 0;
-    if (error == 0) {
-        scrub_cursor_key(key, sizeof key, run, out->number);
-        error = storage_fetch(store, key, text, SCRUB_CURSOR_BYTES_MAX, &bytes);
-    }
-    if (error == 0 && scrub_cursor_read(out, text))
-        return 0;
-    if (error != ERR_MEMORY)
-        log_warn("store", "%s cannot be read: nobody knows what the scrub has read back", key);
-    return error == ERR_MEMORY ? error : 0;
-}
-
 struct leasing {
     struct retain_item *items;
     uint32_t count;
@@ -253,8 +225,9 @@ static int fill_items(struct retain_item *items, struct storage *store, const st
 {
     struct progress progress;
     struct scrub_cursor scrubbed = {0};
-    int error =
-        catalog->count > 0 ? read_cursor(&scrubbed, store, catalog->entries[0].summary.run) : 0;
+    int error = catalog->count > 0
+                    ? store_read_cursor(&scrubbed, store, catalog->entries[0].summary.run)
+                    : 0;
     progress_begin(&progress, cli, "prune", catalog->count);
     progress.unit = "checkpoint";
     for (uint32_t i = 0; i < catalog->count && error == 0; i++) {

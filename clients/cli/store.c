@@ -347,6 +347,19 @@ int catalog_read(struct catalog *out, struct storage *store, const char *run)
     return error;
 }
 
+int store_read_cursor(struct scrub_cursor *out, struct storage *store, const char *run)
+{
+    char folder[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
+    uint64_t number;
+    snprintf(folder, sizeof folder, "%s/" SCRUB_FOLDER, run);
+    int error = storage_fetch_numbered(store, folder, &number, text, sizeof text);
+    if (error == ERR_MEMORY)
+        return error;
+    if (!scrub_cursor_read(out, number, text) || error != 0)
+        log_warn("store", "%s cannot be read: nobody knows what the scrub has read back", folder);
+    return 0;
+}
+
 void catalog_free(struct catalog *catalog)
 {
     free(catalog->entries);

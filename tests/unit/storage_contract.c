@@ -7,6 +7,7 @@
 #define BLOCK (64u << 10)
 #define NUM_BLOCKS 16u
 #define NUM_THREADS 8u
+#define NUM_NUMBERS 100u
 #define REQUESTS_PER_THREAD 64u
 
 struct backend {
@@ -244,6 +245,46 @@ static void test_storage__fetch_reads_a_start_and_tells_the_whole_size(void **st
     free(all);
     assert_int_equal(storage_fetch_all(storage, "a", 9, &all, &all_bytes), ERR_CORRUPT);
     assert_int_equal(storage_fetch_all(storage, "b", 9, &all, &all_bytes), ERR_NOT_FOUND);
+}
+
+static void test_storage__of_numbered_objects_the_highest_counts(void **state)
+{
+    struct storage *storage = storage_of(state);
+    char text[8] = "nothing";
+    uint64_t number = 9;
+    assert_int_equal(storage_fetch_numbered(storage, "run/n", &number, text, sizeof text), 0);
+    assert_true(number == 0 && text[0] == '\0');
+    assert_int_equal(storage_publish_numbered(storage, "run/n", 0, "first"), 0);
+    assert_int_equal(storage_publish_numbered(storage, "run/n", 0, "second"), ERR_EXISTS);
+    assert_int_equal(storage_publish_numbered(storage, "run/n", 1, "second and more"), 0);
+    assert_int_equal(storage_publish(storage, "run/n/99-and-more", "x", 1), 0);
+    assert_int_equal(storage_publish(storage, "run/n/00000000000000000001", "old", 3), 0);
+    assert_int_equal(storage_fetch_numbered(storage, "run/n", &number, text, sizeof text), 0);
+    assert_true(number == 2);
+    assert_string_equal(text, "second ");
+}
+
+static void *publish_numbers(void *storage)
+{
+    for (uint64_t number = 0; number < NUM_NUMBERS; number++)
+        assert_int_equal(storage_publish_numbered(storage, "run/m", number, "text"), 0);
+    return NULL;
+}
+
+static void test_storage__a_numbered_object_is_replaced_under_its_reader(void **state)
+{
+    pthread_t writer;
+    char text[8];
+    uint64_t number = 0, before = 0;
+    assert_int_equal(pthread_create(&writer, NULL, publish_numbers, storage_of(state)), 0);
+    while (number < NUM_NUMBERS) {
+        assert_int_equal(
+            storage_fetch_numbered(storage_of(state), "run/m", &number, text, sizeof text), 0);
+        assert_true(number >= before);
+        assert_string_equal(text, number > 0 ? "text" : "");
+        before = number;
+    }
+    pthread_join(writer, NULL);
 }
 
 struct seen {
@@ -624,6 +665,8 @@ static const struct {
     CASE(test_storage__publish_may_be_empty),
     CASE(test_storage__one_of_many_publishers_wins),
     CASE(test_storage__fetch_reads_a_start_and_tells_the_whole_size),
+    CASE(test_storage__of_numbered_objects_the_highest_counts),
+    CASE(test_storage__a_numbered_object_is_replaced_under_its_reader),
     CASE(test_storage__list_shows_what_is_directly_below),
     CASE(test_storage__list_may_remove_what_it_visits),
     CASE(test_storage__remove_takes_objects_and_empty_directories),
