@@ -370,6 +370,7 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->pinned = checkpoint->pinned;
     out->pin_note = checkpoint->pin_note ? checkpoint->pin_note : "";
     out->damage = checkpoint->damage;
+    out->read_back = scrub_has_read(checkpoint);
 }
 
 int catalog_read_manifest(struct manifest **out, struct storage *storage,

@@ -29,7 +29,6 @@ struct checkpoint {
     struct run *run;
     struct manifest_summary summary;
     bool pinned;  /* as last seen */
-    bool proven;  /* the scrub has read it whole */
     bool damaged; /* quarantined: reported, never deleted, never served */
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
     char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */

@@ -202,6 +202,7 @@ struct showing {
     struct rpc_call *call;
     char key[STORAGE_KEY_MAX + 1], prefix[STORAGE_KEY_MAX + 1];
     const char *durability; /* static */
+    bool is_read_back;
     char pin_note[PIN_NOTE_MAX];
     bool is_pinned;
     char damage[sizeof((struct checkpoint *)0)->damage];
@@ -241,6 +242,7 @@ static void shown(struct event *event)
     reply.damage = showing->damage;
     reply.pinned = showing->is_pinned;
     reply.pin_note = showing->pin_note;
+    reply.read_back = showing->is_read_back;
     reply.skipped = showing->pointers;
     reply.n_skipped = showing->num_skipped;
     if (showing->fault.code == 0)
@@ -325,6 +327,7 @@ static void do_show(struct service *service, struct rpc_call *call,
     }
     catalog_summary(&summary, checkpoint);
     showing->durability = summary.durability;
+    showing->is_read_back = summary.read_back;
     snprintf(showing->damage, sizeof showing->damage, "%s", summary.damage);
     showing->service = service;
     showing->call = call;

@@ -370,7 +370,7 @@ static void fill_items(struct pruning *pruning)
                                                  .time = retain_time(c->summary.time),
                                                  .is_leased = catalog_in_use(c),
                                                  .is_damaged = c->damaged,
-                                                 .is_proven = c->proven};
+                                                 .is_proven = scrub_has_read(c)};
     }
 }
 

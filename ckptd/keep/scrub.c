@@ -292,7 +292,7 @@ static void judge(struct scrub *scrub)
         catalog_damage(checkpoint, fault);
 }
 
-/* Every block was as its checksum says: retention may count on it. */
+/* Every block was as its checksum says: retention may count on it, and List says so. */
 static void note_proven(struct scrub *scrub)
 {
     struct scrub_cursor *cursor = &scrub->run->scrubbed;
@@ -300,7 +300,6 @@ static void note_proven(struct scrub *scrub)
     struct checkpoint *checkpoint = catalog_find(scrub->run, summary->step, summary->attempt);
     if (!checkpoint || strcmp(checkpoint->summary.nonce, summary->nonce) != 0)
         return;
-    checkpoint->proven = true;
     if (!is_older(checkpoint, cursor->proven_attempt, cursor->proven_step)) {
         cursor->proven_attempt = summary->attempt;
         cursor->proven_step = summary->step;
@@ -418,6 +417,8 @@ static void go_on(struct timer *timer)
 int scrub_open(struct service *service)
 {
     void *buffer = NULL;
+    for (struct run *run = service->runs; run; run = run->next)
+        ERR_TRY(read_cursor(run));
     if (service->config->scrub_rate == 0)
         return 0;
     struct scrub *scrub = calloc(1, sizeof *scrub);
@@ -429,11 +430,6 @@ int scrub_open(struct service *service)
     scrub->buffer = buffer;
     scrub->timer.run = go_on;
     service->scrub = scrub;
-    for (struct run *run = service->runs; run; run = run->next) {
-        ERR_TRY(read_cursor(run)); /* scrub_close frees the rest */
-        for (struct checkpoint *c = run->checkpoints; c; c = c->next)
-            c->proven = scrub_has_proven(&run->scrubbed, c->summary.step, c->summary.attempt);
-    }
     wait_ms(scrub, service->config->scrub_start_ms);
     return 0;
 }
@@ -447,6 +443,13 @@ void scrub_close(struct service *service)
     free(scrub->buffer);
     free(scrub);
     service->scrub = NULL;
+}
+
+bool scrub_has_read(const struct checkpoint *checkpoint)
+{
+    return !checkpoint->damaged &&
+           scrub_has_proven(&checkpoint->run->scrubbed, checkpoint->summary.step,
+                            checkpoint->summary.attempt);
 }
 
 void scrub_state(struct scrub_state *out, const struct service *service)

@@ -6,7 +6,7 @@
 #include "proto/retain.h"
 
 struct service;
-struct run;
+struct checkpoint;
 struct scrub;
 
 /* What it has done since ckptd started, and does. */
@@ -17,10 +17,12 @@ struct scrub_state {
     int64_t ended;          /* the oldest end of a pass over a run; 0: one was never read whole */
 };
 
-/* Behind catalog_open: reads the cursors. Blocks. */
+/* Behind catalog_open: reads the cursors, also where the scrub is off. Blocks. */
 int scrub_open(struct service *service);
 /* Behind loop_close, before the storage is closed. */
 void scrub_close(struct service *service);
+/* Was it read back whole since it was committed, and is not known to be damaged? */
+bool scrub_has_read(const struct checkpoint *checkpoint);
 void scrub_state(struct scrub_state *out, const struct service *service);
 
 #endif

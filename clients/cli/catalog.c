@@ -1,12 +1,14 @@
 /* catalog.c - list, show, status, health: what a store or a running ckptd knows. Reads only.
  *
  * list and show give the same answer from a directory (--store) and from a server (--server), which
- * adds what only it knows: how durable a checkpoint is and whether it lies in memory. A manifest
- * from a server is proved by its SHA-256 like one from a disk. */
+ * adds what only it knows: whether a checkpoint lies in memory. What was read back since it was
+ * committed the cursor tells that ckptd's scrub leaves in the run. A manifest from a server is
+ * proved by its SHA-256 like one from a disk. */
 #include "clients/cli/cli.h"
 
 #include "proto/ckpt.pb-c.h"
 #include "proto/json.h"
+#include "proto/retain.h"
 #include "proto/rpc.h"
 
 #include <stdlib.h>
@@ -19,7 +21,7 @@ struct row {
     const char *run, *nonce, *time, *durability, *damage, *pin_note;
     uint64_t step, attempt, bytes;
     uint32_t world_size;
-    bool in_memory, is_pinned;
+    bool in_memory, is_pinned, is_read_back;
     bool begins_run; /* the row before is of another run */
 };
 
@@ -44,7 +46,8 @@ static void print_row_json(const struct row *row, bool is_first)
     text_json(stdout, row->time);
     printf(", \"durability\": ");
     text_json(stdout, row->durability);
-    printf(", \"in_memory\": %s, \"pinned\": %s", row->in_memory ? "true" : "false",
+    printf(", \"in_memory\": %s, \"read_back\": %s, \"pinned\": %s",
+           row->in_memory ? "true" : "false", row->is_read_back ? "true" : "false",
            row->is_pinned ? "true" : "false");
     if (row->is_pinned) {
         printf(", \"pin_note\": ");
@@ -80,9 +83,9 @@ static void print_row_text(const struct row *row, bool is_first)
         printf("%-32s DAMAGED: %s\n", safe, text);
         return;
     }
-    printf("%-32s %6u  %11s  %-20s  %s%s", safe, row->world_size,
+    printf("%-32s %6u  %11s  %-20s  %s%s%s", safe, row->world_size,
            text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time), text,
-           row->in_memory ? ", in memory" : "");
+           row->is_read_back ? "" : ", not read back", row->in_memory ? ", in memory" : "");
     print_pin(row);
     printf("\n");
 }
@@ -143,6 +146,41 @@ static int read_pin(struct pin *out, struct storage *store, const struct manifes
     return storage_group_find_pin(store, &out->is_there, prefix, out->note, sizeof out->note);
 }
 
+/* The rows of a catalog. */
+static int print_catalog(const struct cli *cli, struct storage *store,
+                         const struct catalog *catalog)
+{
+    struct scrub_cursor scrubbed = {0}; /* of the row's run */
+    int error = 0;
+    for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
+        const struct manifest_summary *from = &catalog->entries[i].summary;
+        struct pin pin;
+        bool begins_run = i == 0 || strcmp(from->run, catalog->entries[i - 1].summary.run) != 0;
+        if (begins_run)
+            error = store_read_cursor(&scrubbed, store, from->run);
+        if (error == 0)
+            error = read_pin(&pin, store, from);
+        if (error != 0)
+            break;
+        const struct row row = {.run = from->run,
+                                .nonce = from->nonce,
+                                .time = from->time,
+                                .durability = CLI_STORED,
+                                .damage = catalog->entries[i].damage,
+                                .step = from->step,
+                                .attempt = from->attempt,
+                                .bytes = from->bytes,
+                                .world_size = from->world_size,
+                                .is_read_back =
+                                    scrub_has_proven(&scrubbed, from->step, from->attempt),
+                                .is_pinned = pin.is_there,
+                                .pin_note = pin.note,
+                                .begins_run = begins_run};
+        print_row(cli, &row, i == 0);
+    }
+    return error;
+}
+
 static int list_store(const struct cli *cli)
 {
     struct storage *store = NULL;
@@ -154,26 +192,8 @@ static int list_store(const struct cli *cli)
         error = catalog_read(&catalog, store, cli->num_args > 0 ? cli->args[0] : "");
     if (error == 0)
         print_rows_begin(cli);
-    for (uint32_t i = 0; i < catalog.count && error == 0; i++) {
-        const struct manifest_summary *from = &catalog.entries[i].summary;
-        struct pin pin;
-        error = read_pin(&pin, store, from);
-        const struct row row = {
-            .run = from->run,
-            .nonce = from->nonce,
-            .time = from->time,
-            .durability = CLI_STORED,
-            .damage = catalog.entries[i].damage,
-            .step = from->step,
-            .attempt = from->attempt,
-            .bytes = from->bytes,
-            .world_size = from->world_size,
-            .is_pinned = pin.is_there,
-            .pin_note = pin.note,
-            .begins_run = i == 0 || strcmp(from->run, catalog.entries[i - 1].summary.run) != 0};
-        if (error == 0)
-            print_row(cli, &row, i == 0);
-    }
+    if (error == 0)
+        error = print_catalog(cli, store, &catalog);
     if (error == 0)
         print_rows_end(cli, catalog.count);
     catalog_free(&catalog);
@@ -199,6 +219,7 @@ static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *pag
             .bytes = from->bytes,
             .world_size = from->world_size,
             .in_memory = from->in_memory,
+            .is_read_back = from->read_back,
             .is_pinned = from->pinned,
             .pin_note = from->pin_note,
             .begins_run =
@@ -304,7 +325,7 @@ struct shown {
     const char *durability, *damage; /* as of list */
     const struct skipped *skipped;
     size_t num_skipped;
-    bool is_pinned;
+    bool is_read_back, is_pinned;
     const char *pin_note;
 };
 
@@ -321,6 +342,7 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
            text_count(summary->shards, "shard").text);
     printf("%-12s %u\n", "ranks", summary->world_size);
     printf("%-12s %s\n", "durability", text_safe(text, sizeof text, shown->durability));
+    printf("%-12s %s\n", "read back", shown->is_read_back ? "yes" : "not yet");
     if (shown->is_pinned)
         printf("%-12s yes%s%s\n", "pinned", shown->pin_note[0] != '\0' ? ": " : "",
                text_safe(text, sizeof text, shown->pin_note));
@@ -383,6 +405,7 @@ static int add_state(json_t *root, const struct shown *shown)
     if (shown->damage[0] != '\0')
         json_object_set_new(root, "damage",
                             json_string(text_safe(safe, sizeof safe, shown->damage)));
+    json_object_set_new(root, "read_back", json_boolean(shown->is_read_back));
     json_object_set_new(root, "pinned", json_boolean(shown->is_pinned));
     if (shown->is_pinned)
         json_object_set_new(root, "pin_note", json_string(shown->pin_note));
@@ -430,16 +453,30 @@ static int read_stored(void *user, struct manifest **out, const struct selection
     return checkpoint_manifest(out, user, selection);
 }
 
+/* In quarantine it is not, whatever was read before. */
+static int find_read_back(bool *out, struct storage *store, const struct checkpoint *checkpoint)
+{
+    const struct manifest_summary *summary = &checkpoint->manifest->summary;
+    struct scrub_cursor scrubbed;
+    int error = store_read_cursor(&scrubbed, store, summary->run);
+    *out = error == 0 && checkpoint->quarantine[0] == '\0' &&
+           scrub_has_proven(&scrubbed, summary->step, summary->attempt);
+    return error;
+}
+
 static int show_store(const struct cli *cli)
 {
     struct storage *store = NULL;
     struct checkpoint checkpoint = {0};
     struct pin pin = {0};
+    bool is_read_back = false;
     int error = store_open(&store, cli);
     if (error == 0)
         error = checkpoint_open(&checkpoint, store, cli->args[0]);
     if (error == 0)
         error = read_pin(&pin, store, &checkpoint.manifest->summary);
+    if (error == 0)
+        error = find_read_back(&is_read_back, store, &checkpoint);
     const struct shown shown = {.manifest = checkpoint.manifest,
                                 .text = checkpoint.text,
                                 .bytes = checkpoint.text_bytes,
@@ -448,6 +485,7 @@ static int show_store(const struct cli *cli)
                                 .damage = checkpoint.quarantine,
                                 .skipped = checkpoint.skipped,
                                 .num_skipped = checkpoint.num_skipped,
+                                .is_read_back = is_read_back,
                                 .is_pinned = pin.is_there,
                                 .pin_note = pin.note};
     if (error == 0)
@@ -507,6 +545,7 @@ static int show_server(const struct cli *cli)
                                 .damage = reply->damage,
                                 .skipped = skipped,
                                 .num_skipped = reply->n_skipped,
+                                .is_read_back = reply->read_back,
                                 .is_pinned = reply->pinned,
                                 .pin_note = reply->pin_note};
     if (error == 0)

@@ -126,13 +126,15 @@ static const struct command {
     const char *notes; /* for --help; "" for none */
 } commands[] = {
     {"list", "[RUN]", "committed checkpoints by run, newest first", 0, 1, WHERE | OF_A_RUN,
-     cli_list, ""},
+     cli_list,
+     "not read back: it was written and synced, but the scrub of its ckptd has not read it whole\n"
+     "from the disk since then; verify reads it now. With --json: read_back.\n"},
     {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1, WHERE, cli_show,
      "Its origin is told back to the first attempt, as far as the store still has a checkpoint of\n"
      "each. Without a step newer ones that are damaged are passed over, and named on stderr. With\n"
-     "--json: the manifest, its durability, whether it is pinned, the pin's note; of one in\n"
-     "quarantine its damage; of one that was resumed its ancestors, the latest first, and\n"
-     "ancestors_complete; where some were passed over, skipped.\n"},
+     "--json: the manifest, its durability, read_back as of list, whether it is pinned, the pin's\n"
+     "note; of one in quarantine its damage; of one that was resumed its ancestors, the latest\n"
+     "first, and ancestors_complete; where some were passed over, skipped.\n"},
     {"verify", "CHECKPOINT", "re-read everything; name every damaged block", 1, 1,
      WHERE | ON_FILES | BIT(QUICK) | BIT(RELEASE), cli_verify,
      "--quick reads no data. It proves that every file is there in its size, belongs to this\n"

@@ -68,7 +68,7 @@ def the_manifest_ends_with_the_sha256_of_all_before_it(bed):
     text = read(os.path.join(bed.step_folder(1, 1), "manifest.json"))
     at = text.rindex(b'"sha256"')
     assert json.loads(text)["sha256"] == hashlib.sha256(text[:at]).hexdigest()
-    shown = json.loads(text) | {"durability": "local", "pinned": False}
+    shown = json.loads(text) | {"durability": "local", "pinned": False, "read_back": False}
     for where in (["--store", bed.store], ["--server", bed.server]):
         assert json.loads(cli("show", "trip@1-a1", *where, "--json")) == shown
         assert "\ndurability   local\n" in cli("show", "trip@1-a1", *where)

@@ -130,6 +130,28 @@ def on_a_directory(world):
     open(path, "wb").write(content)
 
 
+def told(world):
+    """list and show say what was read back: steps 1 to 3."""
+    said = {}
+    for where in (world.where, ("--store", world.store)):
+        listed = world.listed(*where)
+        shown, lines = {}, set()
+        for entry in listed:
+            name = f"{world.run}@{entry['step']}"
+            shown[entry["step"]] = json.loads(
+                world.cli("show", name, *where, "--json")[1])["read_back"]
+            lines |= {(entry["step"], line) for line in
+                      world.cli("show", name, *where)[1].splitlines() if line[:9] == "read back"}
+        rows = world.cli("list", world.run, *where)[1].splitlines()[1:]
+        said[where[0]] = ({e["step"]: e["read_back"] for e in listed}, shown, lines,
+                          [re.sub("^.*Z +|, in memory", "", row) for row in rows])
+    read = {step: step < 10 for step in (14, 13, 12, 11, 3, 2, 1)}
+    lines = {(step, f"read back    {'yes' if read[step] else 'not yet'}") for step in read}
+    test("what was not read back since its commit is told, by a server and of a directory",
+         all(one == (read, read, lines, ["local, not read back"] * 4 + ["local"] * 3)
+             for one in said.values()), said)
+
+
 def read_back(world):
     """What the scrub has read back stays also when no ckptd plans."""
     def plan(*where):
@@ -149,6 +171,7 @@ def read_back(world):
     world.launch()
     world.save(range(11, 15))
     served, read_alone = plan(*world.where), plan("--store", world.store)
+    told(world)
     world.stop()
     proven = [step for step, reasons in served[1].items() if "proven" in reasons]
     test("of those that were read back the last two stay, by a server's plan", proven == [3, 2],
@@ -165,6 +188,9 @@ def read_back(world):
     code, plans, err = plan("--store", world.store)
     test("where the scrub stood nobody can read it is said", code == 0 and
          "cannot be read" in err and "proven" not in "".join(plans.values()), (plans, err))
+    code, out, err = world.cli("list", "--store", world.store, "--json")
+    test("and then nothing counts as read back", code == 0 and "cannot be read" in err and
+         [entry["read_back"] for entry in json.loads(out)] == [False] * 4, (out, err))
 
 
 HOUR, DAY = 3600, 86400

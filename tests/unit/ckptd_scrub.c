@@ -1,7 +1,8 @@
 /* ckptd_scrub.c - the scrub of the daemon.
  *
  * Goal: damage that nobody loads is found, named and kept through restarts; a pass goes on where a
- * restart cut it short, keeps its rate, gives way to loads, and comes once a period. Method: the
+ * restart cut it short, keeps its rate, gives way to loads, and comes once a period; List and Show
+ * say of each checkpoint whether it was read back. Method: the
  * service of ckptd_bed.h over a few checkpoints of 4 MiB, bytes changed on the disk; the numbers of
  * Status. time limit: 120 s */
 #include "tests/unit/ckptd_bed.h"
@@ -219,6 +220,110 @@ static void test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seco
     wait_until(bed, "passes", 1);
 }
 
+static bool is_shown_as_read(struct bed *bed, uint64_t step)
+{
+    Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
+    Holdfast__V1__ShowReply *reply;
+    request.run = RUN;
+    request.step = (int64_t)step;
+    assert_int_equal(
+        call(bed, "Show", &request.base, &holdfast__v1__show_reply__descriptor, &reply), 0);
+    bool is_read = reply->read_back;
+    FREE_REPLY(reply);
+    return is_read;
+}
+
+/* What ckpt-cli prints of the directory. */
+static json_t *ask_directory(const struct bed *bed, const char *command)
+{
+    const char *build = getenv("BUILD");
+    char path[300];
+    snprintf(path, sizeof path, "%s/said", bed->root);
+    shell("'%s/ckpt-cli' %s --store '%s/store' --json >'%s'", build ? build : "build", command,
+          bed->root, path);
+    json_t *said = json_load_file(path, 0, NULL);
+    assert_non_null(said);
+    return said;
+}
+
+/* As expect_read; all bits while list and show do not agree. */
+static uint64_t read_on_directory(const struct bed *bed)
+{
+    json_t *list = ask_directory(bed, "list " RUN), *entry;
+    uint64_t listed = 0, shown_too = 0;
+    size_t i;
+    json_array_foreach(list, i, entry)
+    {
+        uint64_t step = (uint64_t)json_integer_value(json_object_get(entry, "step"));
+        char command[64];
+        snprintf(command, sizeof command, "show " RUN "@%llu", (unsigned long long)step);
+        json_t *shown = ask_directory(bed, command);
+        listed |= (uint64_t)json_is_true(json_object_get(entry, "read_back")) << step;
+        shown_too |= (uint64_t)json_is_true(json_object_get(shown, "read_back")) << step;
+        json_decref(shown);
+    }
+    json_decref(list);
+    return listed == shown_too ? listed : UINT64_MAX;
+}
+
+/* List and Show say so of these steps: a bit each. So does ckpt-cli on the directory, when the
+ * cursor has been written. */
+static void expect_read(struct bed *bed, uint64_t want)
+{
+    Holdfast__V1__ListReply *reply = bed_list(bed);
+    uint64_t listed = 0, shown = 0;
+    for (int ms = 0; ms < BED_PATIENCE_MS && read_on_directory(bed) != want; ms += 100)
+        sleep_ms(100);
+    assert_int_equal(read_on_directory(bed), want);
+    for (size_t i = 0; i < reply->n_checkpoints; i++) {
+        uint64_t step = reply->checkpoints[i]->step;
+        listed |= (uint64_t)reply->checkpoints[i]->read_back << step;
+        shown |= (uint64_t)is_shown_as_read(bed, step) << step;
+    }
+    FREE_REPLY(reply);
+    assert_int_equal(listed, want);
+    assert_int_equal(shown, want);
+}
+#define ALL_STEPS (((1ull << STEPS) - 1) << 1)
+
+static void test_scrub__what_was_not_read_back_since_its_commit_is_told(void **state)
+{
+    struct bed *bed = *state;
+    bed->config.scrub_start_ms = 3600000;
+    assert_int_equal(bed_start(bed), 0);
+    expect_read(bed, 0);
+    bed_stop(bed);
+    bed->config.scrub_start_ms = 0;
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    expect_read(bed, ALL_STEPS);
+    bed_save_steps(bed, peers, RANKS, STEPS + 1, STEPS + 1);
+    expect_read(bed, ALL_STEPS);
+    bed_stop(bed);
+    bed->config.scrub_rate = 0; /* it has read them all the same */
+    assert_int_equal(bed_start(bed), 0);
+    expect_read(bed, ALL_STEPS);
+    bed_stop(bed);
+    bed->config.scrub_rate = 1ll << 30;
+    bed->config.scrub_period = 0;
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    expect_read(bed, ALL_STEPS | 1ull << (STEPS + 1));
+}
+
+static void test_scrub__what_is_damaged_is_not_read_back(void **state)
+{
+    struct bed *bed = *state;
+    change_byte(bed, 2, "shard-00002-of-00002.safetensors", MIB + 77);
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    expect_read(bed, ALL_STEPS & ~(1ull << 2));
+    bed_stop(bed);
+    bed->config.scrub_rate = 0;
+    assert_int_equal(bed_start(bed), 0);
+    expect_read(bed, ALL_STEPS & ~(1ull << 2));
+}
+
 /* Each checkpoint is there for two saves, less than its reading takes. */
 static void
 test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back(void **state)
@@ -253,6 +358,8 @@ int main(void)
         CASE(test_scrub__what_is_saved_during_a_pass_waits_for_the_next),
         CASE(test_scrub__it_stands_still_while_somebody_loads_or_saves),
         CASE(test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds),
+        CASE(test_scrub__what_was_not_read_back_since_its_commit_is_told),
+        CASE(test_scrub__what_is_damaged_is_not_read_back),
         CASE(test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back),
     };
 #undef CASE
