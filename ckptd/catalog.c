@@ -276,10 +276,11 @@ struct checkpoint *catalog_newest(struct run *run)
 
 /* ---- quarantine ---- */
 
-static void quarantine(struct checkpoint *checkpoint, const char *text)
+static void quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven)
 {
     snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);
     checkpoint->damaged = true;
+    checkpoint->damage_is_proven = is_proven;
     log_error("catalog", "run %s, step %llu, attempt %llu is damaged and quarantined: %s",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
               (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
@@ -328,7 +329,7 @@ void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault)
     struct service *service = checkpoint->run->service;
     char text[sizeof checkpoint->damage];
     damage_text(text, sizeof text, fault);
-    quarantine(checkpoint, text);
+    quarantine(checkpoint, text, is_proof(fault));
     struct noting *noting = is_proof(fault) ? calloc(1, sizeof *noting) : NULL;
     if (!noting)
         return;
@@ -542,7 +543,7 @@ static int add_checkpoint(struct scan *scan, struct step *step)
         return error;
     char dir[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
     damage_text(text, sizeof text, step->fault);
-    quarantine(checkpoint, text);
+    quarantine(checkpoint, text, is_proof(step->fault));
     if (is_proof(step->fault) && step_dir(dir, sizeof dir, scan, step) == 0)
         write_note(scan->service->storage, dir, text);
     return 0;
@@ -662,7 +663,7 @@ static int keep_quarantined(struct checkpoint *checkpoint)
         return error == ERR_MEMORY ? error : 0;
     if (error != 0)
         snprintf(text, sizeof text, "the reason cannot be read: %.400s", report_line());
-    quarantine(checkpoint, text[0] ? text : "no reason was noted");
+    quarantine(checkpoint, text[0] ? text : "no reason was noted", true);
     return 0;
 }
 

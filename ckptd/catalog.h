@@ -30,6 +30,7 @@ struct checkpoint {
     struct manifest_summary summary;
     bool pinned;  /* as last seen */
     bool damaged; /* quarantined: reported, never deleted, never served */
+    bool damage_is_proven;
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
     char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */
     struct repeat repeat;              /* since ckptd started */

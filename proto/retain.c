@@ -271,28 +271,59 @@ void scrub_cursor_write(char out[SCRUB_CURSOR_BYTES_MAX], const struct scrub_cur
 {
     snprintf(out, SCRUB_CURSOR_BYTES_MAX,
              "1 %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRId64 " %" PRId64 " %" PRIu64
-             " %" PRIu64 "\n",
+             " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
              cursor->attempt, cursor->step, cursor->shard, cursor->block, cursor->begun,
-             cursor->ended, cursor->proven_attempt, cursor->proven_step);
+             cursor->ended, cursor->proven_attempt, cursor->proven_step, cursor->unread_attempt,
+             cursor->unread_step, cursor->last_unread_attempt, cursor->last_unread_step,
+             cursor->missed);
 }
 
 bool scrub_cursor_read(struct scrub_cursor *out, uint64_t number, const char *text)
 {
     struct scrub_cursor found = {.number = number};
     *out = found;
+    /* The first version wrote six, the next one eight. */
     if (number != 0 &&
         sscanf(text,
                "1 %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNu64
-               " %" SCNu64,
+               " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
                &found.attempt, &found.step, &found.shard, &found.block, &found.begun, &found.ended,
-               &found.proven_attempt, &found.proven_step) < 6) /* the first version wrote six */
+               &found.proven_attempt, &found.proven_step, &found.unread_attempt, &found.unread_step,
+               &found.last_unread_attempt, &found.last_unread_step, &found.missed) < 6)
         return false;
     *out = found;
     return true;
 }
 
+static bool is_before(uint64_t step, uint64_t attempt, uint64_t other_step, uint64_t other_attempt)
+{
+    return attempt != other_attempt ? attempt < other_attempt : step < other_step;
+}
+
+void scrub_cursor_except(struct scrub_cursor *cursor, uint64_t step, uint64_t attempt)
+{
+    bool is_first = cursor->last_unread_attempt == 0;
+    if (is_first || is_before(step, attempt, cursor->unread_step, cursor->unread_attempt)) {
+        cursor->unread_attempt = attempt;
+        cursor->unread_step = step;
+    }
+    if (is_first ||
+        is_before(cursor->last_unread_step, cursor->last_unread_attempt, step, attempt)) {
+        cursor->last_unread_attempt = attempt;
+        cursor->last_unread_step = step;
+    }
+}
+
+void scrub_cursor_brought(struct scrub_cursor *cursor, uint64_t step, uint64_t attempt)
+{
+    scrub_cursor_except(cursor, step, attempt);
+    if (cursor->begun != 0 && is_before(step, attempt, cursor->step, cursor->attempt))
+        cursor->missed = 1;
+}
+
 bool scrub_has_proven(const struct scrub_cursor *cursor, uint64_t step, uint64_t attempt)
 {
-    return attempt != cursor->proven_attempt ? attempt < cursor->proven_attempt
-                                             : step <= cursor->proven_step;
+    return !is_before(cursor->proven_step, cursor->proven_attempt, step, attempt) &&
+           (is_before(step, attempt, cursor->unread_step, cursor->unread_attempt) ||
+            is_before(cursor->last_unread_step, cursor->last_unread_attempt, step, attempt));
 }

@@ -87,17 +87,25 @@ struct scrub_cursor {
     uint64_t attempt, step; /* read next, or read on; older ones are done */
     uint64_t shard, block;  /* of it */
     int64_t begun, ended;   /* this pass, the last one; seconds since the epoch, 0: never */
-    /* The newest that was found whole: what is older and not damaged was, too. 0: none. */
+    /* The newest that was found whole: what is older and not damaged was, too, 0: none; */
     uint64_t proven_attempt, proven_step;
+    /* but for some between these, the oldest and the newest: the disk did not answer, or they came
+     * when the pass was beyond them. 0: none. */
+    uint64_t unread_attempt, unread_step, last_unread_attempt, last_unread_step;
+    uint64_t missed; /* 1: some of them this pass will not read */
     uint64_t number; /* of the object that holds it; 0: none */
 };
 #define SCRUB_FOLDER "scrub"
-#define SCRUB_CURSOR_BYTES_MAX 256u /* of the object, with a NUL */
+#define SCRUB_CURSOR_BYTES_MAX 320u /* of the object, with a NUL */
 /* What the object holds: all but the number. */
 void scrub_cursor_write(char out[SCRUB_CURSOR_BYTES_MAX], const struct scrub_cursor *cursor);
 /* Of the object of that number. Without one, and of a text that we do not write, which is false: a
  * pass that begins, and nothing was read back. */
 bool scrub_cursor_read(struct scrub_cursor *out, uint64_t number, const char *text);
+/* It was not read, whatever newer one was. */
+void scrub_cursor_except(struct scrub_cursor *cursor, uint64_t step, uint64_t attempt);
+/* Likewise: a tool brings it, and this pass may be beyond it. */
+void scrub_cursor_brought(struct scrub_cursor *cursor, uint64_t step, uint64_t attempt);
 /* Was it read back, if it is not damaged? */
 bool scrub_has_proven(const struct scrub_cursor *cursor, uint64_t step, uint64_t attempt);
 

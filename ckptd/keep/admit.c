@@ -26,7 +26,8 @@
  *
  * The directory is hostile: a link is nobody's directory, a file with a second name or of another
  * user can change later without our doing, so it is refused. The data are not read: whoever loads
- * or scrubs them proves them, as always.
+ * or scrubs them proves them, as always. Where newer ones were read back, the scrub's cursor is
+ * told before the commit that this one was not.
  *
  * Release. The tool has read the data; we look at what a start looks at, take the note away, and
  * put the checkpoint into the list anew. */
@@ -49,7 +50,8 @@ struct admission {
     struct manifest_summary summary;
     struct checkpoint *checkpoint; /* of Adopt: its entry in the catalog, until it is there */
     char prefix[STORAGE_KEY_MAX];  /* the directory */
-    bool begins_run;
+    struct scrub_note note;        /* of Adopt, if there is one: it was not read back */
+    bool begins_run, has_note;
     bool is_unknown; /* nobody can tell whether the manifest is durable */
     struct fault fault;
     struct job job;
@@ -236,6 +238,8 @@ static int adopt(struct admission *admission)
         error = check_files(admission);
     if (error == 0)
         error = check_shards(admission);
+    if (error == 0 && admission->has_note)
+        error = scrub_keep(storage, &admission->note);
     if (error == 0)
         error = publish(admission);
     storage_release(storage, lease);
@@ -259,6 +263,7 @@ static void enter_catalog(struct admission *admission)
         commit_init(&run->machine, summary->attempt);
     }
     catalog_enter(admission->checkpoint, summary);
+    scrub_brought(run, summary);
     admission->checkpoint = NULL;
     ledger_note(&admission->service->ledger, loop_now_ms(), (int64_t)summary->bytes);
     log_info("catalog", "run %s, step %llu, attempt %llu: adopted, %llu bytes in %u shards",
@@ -365,6 +370,7 @@ void admit_adopt(struct service *service, struct rpc_call *call,
     }
     if (error == 0 && !is_there) {
         admission->run->adopting = admission->summary.attempt;
+        admission->has_note = scrub_expect(&admission->note, admission->run, &admission->summary);
         admission->job = (struct job){.work = work_adopt, .done.run = adopted};
         loop_work(service->loop, &admission->job);
         return;

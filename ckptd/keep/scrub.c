@@ -16,6 +16,11 @@
  * one before, and reads what was there then; of several runs that which has waited longest is next.
  * A clock that jumps can only delay that, by one period at most.
  *
+ * The cursor also tells what was read back since it was committed: what is not newer than the
+ * newest that was found whole, but for a stretch of which the disk did not give all, or in which a
+ * tool has brought a checkpoint (scrub_expect). Who looks may not know of that damage: an error of
+ * a read leaves no note. The stretch goes with the first pass that misses nothing.
+ *
  * What is read stays until it is read whole: neither retention nor a prune takes it. A run that
  * saves and removes faster than this reads would otherwise never have one that was read back, and
  * the rule that keeps the last of those would keep nothing. */
@@ -46,7 +51,8 @@ struct scrub {
     uint64_t last_attempt, last_step;
     int64_t yielded_ms, saved_ms;
     bool must_save;
-    uint8_t *buffer; /* a block */
+    struct scrub_note note; /* the cursor that is being kept */
+    uint8_t *buffer;        /* a block */
     struct scrub_state state;
     /* The checkpoint and the shard that are open. The worker's while it has the job. */
     struct manifest_summary summary;
@@ -148,15 +154,26 @@ static void work_read(struct job *job)
 
 /* ---- the cursor ---- */
 
+/* The next number is the note's, whatever becomes of it. What a tool is bringing now this pass may
+ * have passed by the time that it is there. */
+static void take_note(struct scrub_note *out, struct run *run)
+{
+    struct scrub_cursor cursor = run->scrubbed;
+    cursor.missed |= run->adopting != 0 && run->service->scrub;
+    snprintf(out->folder, sizeof out->folder, "%s/" SCRUB_FOLDER, run->name);
+    scrub_cursor_write(out->text, &cursor);
+    out->number = run->scrubbed.number++;
+}
+
+int scrub_keep(struct storage *storage, const struct scrub_note *note)
+{
+    return storage_publish_numbered(storage, note->folder, note->number, note->text);
+}
+
 static void work_save(struct job *job)
 {
     struct scrub *scrub = CONTAINER_OF(job, struct scrub, job);
-    struct storage *storage = scrub->service->storage;
-    struct run *run = scrub->run;
-    char folder[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
-    snprintf(folder, sizeof folder, "%s/" SCRUB_FOLDER, run->name);
-    scrub_cursor_write(text, &run->scrubbed);
-    int error = storage_publish_numbered(storage, folder, run->scrubbed.number, text);
+    int error = scrub_keep(scrub->service->storage, &scrub->note);
     if (error != 0)
         fault_take(&scrub->fault, error);
 }
@@ -230,13 +247,36 @@ static void hold(struct scrub *scrub, struct checkpoint *checkpoint)
         checkpoint->is_scrubbed = true;
 }
 
+/* It was not read, and this pass will not come to it again. */
+static void except(struct run *run, const struct manifest_summary *summary)
+{
+    scrub_cursor_except(&run->scrubbed, summary->step, summary->attempt);
+    run->scrubbed.missed = 1;
+}
+
+/* A later start does not know that these are damaged: there was an error and no proof. */
+static void except_doubtful(struct run *run)
+{
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
+        if (c->damaged && !c->damage_is_proven)
+            except(run, &c->summary);
+}
+
 static void end_pass(struct scrub *scrub)
 {
     struct scrub_cursor *cursor = &scrub->run->scrubbed;
-    *cursor = (struct scrub_cursor){.ended = time(NULL),
-                                    .proven_attempt = cursor->proven_attempt,
-                                    .proven_step = cursor->proven_step,
-                                    .number = cursor->number};
+    except_doubtful(scrub->run);
+    struct scrub_cursor next = {.ended = time(NULL),
+                                .proven_attempt = cursor->proven_attempt,
+                                .proven_step = cursor->proven_step,
+                                .number = cursor->number};
+    if (cursor->missed || scrub->run->adopting != 0) {
+        next.unread_attempt = cursor->unread_attempt;
+        next.unread_step = cursor->unread_step;
+        next.last_unread_attempt = cursor->last_unread_attempt;
+        next.last_unread_step = cursor->last_unread_step;
+    }
+    *cursor = next;
     scrub->state.passes++;
     scrub->must_save = true;
     log_info("scrub",
@@ -255,9 +295,7 @@ static void wait_ms(struct scrub *scrub, int64_t ms)
 static void saved(struct event *event)
 {
     struct scrub *scrub = CONTAINER_OF(event, struct scrub, job.done);
-    if (scrub->fault.code == 0)
-        scrub->run->scrubbed.number++;
-    else
+    if (scrub->fault.code != 0)
         log_warn("scrub", "run %s: where the scrub stands could not be kept: %s", scrub->run->name,
                  scrub->fault.message);
     scrub->saved_ms = loop_now_ms();
@@ -285,6 +323,7 @@ static void judge(struct scrub *scrub)
     if (fault->code != ERR_CORRUPT && fault->code != ERR_NOT_FOUND && fault->code != ERR_IO) {
         log_warn("scrub", "run %s, step %" PRIu64 " was not read: %s", scrub->run->name,
                  scrub->summary.step, fault->message);
+        except(scrub->run, &scrub->summary);
         return;
     }
     scrub->state.damaged++;
@@ -300,6 +339,7 @@ static void note_proven(struct scrub *scrub)
     struct checkpoint *checkpoint = catalog_find(scrub->run, summary->step, summary->attempt);
     if (!checkpoint || strcmp(checkpoint->summary.nonce, summary->nonce) != 0)
         return;
+    except_doubtful(scrub->run);
     if (!is_older(checkpoint, cursor->proven_attempt, cursor->proven_step)) {
         cursor->proven_attempt = summary->attempt;
         cursor->proven_step = summary->step;
@@ -389,6 +429,7 @@ static void go_on(struct timer *timer)
         return;
     }
     if (scrub->must_save) {
+        take_note(&scrub->note, scrub->run);
         start_job(scrub, work_save, saved);
         return;
     }
@@ -443,6 +484,23 @@ void scrub_close(struct service *service)
     free(scrub->buffer);
     free(scrub);
     service->scrub = NULL;
+}
+
+bool scrub_expect(struct scrub_note *out, struct run *run, const struct manifest_summary *summary)
+{
+    CHECK(run->adopting != 0);
+    if (run->checkpoints || run->scrubbed.number != 0)
+        scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
+    if (run->scrubbed.number == 0)
+        return false; /* nothing on the disk says that anything was read back */
+    take_note(out, run);
+    return true;
+}
+
+void scrub_brought(struct run *run, const struct manifest_summary *summary)
+{
+    if (run->scrubbed.last_unread_attempt != 0)
+        scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
 }
 
 bool scrub_has_read(const struct checkpoint *checkpoint)

@@ -4,8 +4,10 @@
 #define HOLDFAST_CKPTD_SCRUB_H
 
 #include "proto/retain.h"
+#include "storage/storage.h"
 
 struct service;
+struct run;
 struct checkpoint;
 struct scrub;
 
@@ -17,10 +19,23 @@ struct scrub_state {
     int64_t ended;          /* the oldest end of a pass over a run; 0: one was never read whole */
 };
 
+/* A cursor on its way to the disk. */
+struct scrub_note {
+    char folder[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
+    uint64_t number; /* of the one before */
+};
+
 /* Behind catalog_open: reads the cursors, also where the scrub is off. Blocks. */
 int scrub_open(struct service *service);
 /* Behind loop_close, before the storage is closed. */
 void scrub_close(struct service *service);
+/* A tool brings a checkpoint, run->adopting, and nobody must take it for one that was read back:
+ * true, and a note that is to be kept before it is committed. */
+bool scrub_expect(struct scrub_note *out, struct run *run, const struct manifest_summary *summary);
+/* Blocks; any thread. Of two, that with the higher number counts. */
+int scrub_keep(struct storage *storage, const struct scrub_note *note);
+/* It is there. */
+void scrub_brought(struct run *run, const struct manifest_summary *summary);
 /* Was it read back whole since it was committed, and is not known to be damaged? */
 bool scrub_has_read(const struct checkpoint *checkpoint);
 void scrub_state(struct scrub_state *out, const struct service *service);

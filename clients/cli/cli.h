@@ -186,6 +186,9 @@ struct scrub_cursor;
 /* What the scrub of a ckptd has read back of a run, as that reads it at its start: nothing, where
  * nobody can read it, which is told. ERR_MEMORY. */
 int store_read_cursor(struct scrub_cursor *out, struct storage *store, const char *run);
+/* Before a checkpoint is committed: it was not read back, though newer ones may have been. Under
+ * the store's lock. */
+int store_note_unread(struct storage *store, const struct manifest_summary *summary);
 
 /* A checkpoint's directory as storage sees it. */
 extern const struct storage_group_kind store_checkpoint_kind;

@@ -360,6 +360,19 @@ int store_read_cursor(struct scrub_cursor *out, struct storage *store, const cha
     return 0;
 }
 
+int store_note_unread(struct storage *store, const struct manifest_summary *summary)
+{
+    struct scrub_cursor cursor;
+    char folder[STORAGE_KEY_MAX], text[SCRUB_CURSOR_BYTES_MAX];
+    ERR_TRY(store_read_cursor(&cursor, store, summary->run));
+    if (cursor.number == 0)
+        return 0;
+    scrub_cursor_brought(&cursor, summary->step, summary->attempt);
+    scrub_cursor_write(text, &cursor);
+    snprintf(folder, sizeof folder, "%s/" SCRUB_FOLDER, summary->run);
+    return storage_publish_numbered(store, folder, cursor.number, text);
+}
+
 void catalog_free(struct catalog *catalog)
 {
     free(catalog->entries);

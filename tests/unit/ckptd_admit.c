@@ -551,6 +551,53 @@ static void test_admit__what_was_put_right_is_served_again(void **state)
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
+/* Step 2 was read back, step 1 was not. */
+static void expect_newer_read(struct bed *bed)
+{
+    Holdfast__V1__ListReply *reply = bed_list(bed);
+    assert_int_equal(reply->n_checkpoints, 2);
+    assert_true(reply->checkpoints[0]->step == 2 && reply->checkpoints[0]->read_back);
+    assert_true(reply->checkpoints[1]->step == 1 && !reply->checkpoints[1]->read_back);
+    FREE_REPLY(reply);
+}
+
+static void test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_read_back(void **state)
+{
+    struct bed *bed = *state;
+    struct adopting adopting;
+    for (int attempt = 1; attempt <= 2; attempt++)
+        assert_int_equal(open_attempt(bed, RANKS), 0);
+    assert_int_equal(peers_open(peers, bed, RANKS), 0);
+    assert_true(save_step(peers, RANKS, 2));
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    bed->config.scrub_rate = 1ll << 30;
+    bed->config.scrub_start_ms = 1000;
+    assert_int_equal(bed_start(bed), 0);
+    add_shards(bed, "step-00000001-a0001");
+    begin_adopting(&adopting, bed);
+    assert_true(status_number(bed, "scrub", "passes") == 0);
+    assert_true(wait_number(bed, "scrub", "passes", 1));
+    end_adopting(&adopting);
+    expect_newer_read(bed);
+    bed_stop(bed);
+    bed->config.scrub_rate = 0;
+    assert_int_equal(bed_start(bed), 0);
+    expect_newer_read(bed);
+    bed_stop(bed);
+    bed->config.scrub_rate = 1ll << 30;
+    bed->config.scrub_period = bed->config.scrub_start_ms = 0;
+    assert_int_equal(bed_start(bed), 0); /* in the first pass it is read, the next knows that */
+    bool is_read = false;
+    for (int ms = 0; ms < BED_PATIENCE_MS && !is_read; ms += 50) {
+        Holdfast__V1__ListReply *reply = bed_list(bed);
+        is_read = reply->checkpoints[1]->read_back;
+        FREE_REPLY(reply);
+        sleep_ms(50);
+    }
+    assert_true(is_read);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_made, close_with_made)
@@ -560,6 +607,7 @@ int main(void)
         CASE(test_admit__a_run_that_was_begun_is_not_adopted),
         CASE(test_admit__a_step_of_an_attempt_that_is_over_comes_beside_a_trainer),
         CASE(test_admit__a_later_attempt_is_the_newest_where_nobody_trains),
+        WAIT(test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_read_back),
         WAIT(test_admit__an_attempt_of_a_run_that_is_being_adopted_waits),
         WAIT(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted),
         WAIT(test_admit__an_attempt_is_opened_beside_an_adoption),

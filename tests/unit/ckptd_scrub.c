@@ -2,14 +2,15 @@
  *
  * Goal: damage that nobody loads is found, named and kept through restarts; a pass goes on where a
  * restart cut it short, keeps its rate, gives way to loads, and comes once a period; List and Show
- * say of each checkpoint whether it was read back. Method: the
- * service of ckptd_bed.h over a few checkpoints of 4 MiB, bytes changed on the disk; the numbers of
- * Status. time limit: 120 s */
+ * say of each checkpoint whether it was read back, and so does ckpt-cli on the directory. Method:
+ * the service of ckptd_bed.h over a few checkpoints of 4 MiB, bytes changed on the disk, files
+ * moved away; the numbers of Status. time limit: 240 s */
 #include "tests/unit/ckptd_bed.h"
 
 #define STEPS 4u
-#define SAVES_MAX 100u      /* before the scrub has read two */
-#define TABLE_START 2101248 /* in each of the two shards: a header of 4 KiB, 2 MiB of data */
+#define CURSOR_PATIENCE_MS 3000 /* until it has been written */
+#define SAVES_MAX 100u          /* before the scrub has read two */
+#define TABLE_START 2101248     /* in each of the two shards: a header of 4 KiB, 2 MiB of data */
 
 static struct peer peers[RANKS];
 
@@ -272,7 +273,7 @@ static void expect_read(struct bed *bed, uint64_t want)
 {
     Holdfast__V1__ListReply *reply = bed_list(bed);
     uint64_t listed = 0, shown = 0;
-    for (int ms = 0; ms < BED_PATIENCE_MS && read_on_directory(bed) != want; ms += 100)
+    for (int ms = 0; ms < CURSOR_PATIENCE_MS && read_on_directory(bed) != want; ms += 100)
         sleep_ms(100);
     assert_int_equal(read_on_directory(bed), want);
     for (size_t i = 0; i < reply->n_checkpoints; i++) {
@@ -324,6 +325,87 @@ static void test_scrub__what_is_damaged_is_not_read_back(void **state)
     expect_read(bed, ALL_STEPS & ~(1ull << 2));
 }
 
+#define SHARD_OF "'%s/store/" RUN "/step-%08d-a0001/shard-00001-of-00002.safetensors'"
+
+/* What proves no damage is not known to the next start, which then does not see that it is. */
+static void test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start(void **state)
+{
+    struct bed *bed = *state;
+    bed->config.scrub_start_ms = 1000;
+    assert_int_equal(bed_start(bed), 0);
+    shell("f=" SHARD_OF "; mv $f $f.away; ln -s $(basename $f).away $f", bed->root, 2);
+    shell("f=" SHARD_OF "; mv $f $f.away", bed->root, 3);
+    wait_until(bed, "passes", 1);
+    assert_true(scrubbed(bed, "damaged") == 1);
+    assert_true(scrubbed(bed, "checkpoints_read") == STEPS - 2);
+    expect_read(bed, 1 << 1 | 1 << 4);
+    bed_stop(bed);
+    for (int step = 2; step <= 3; step++)
+        shell("f=" SHARD_OF "; mv -T $f.away $f", bed->root, step);
+    bed->config.scrub_rate = 0;
+    assert_int_equal(bed_start(bed), 0);
+    expect_damage(bed, 3, "");
+    expect_read(bed, 1 << 1 | 1 << 4);
+    bed_stop(bed);
+    bed->config.scrub_rate = 1ll << 30;
+    bed->config.scrub_period = 0;
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    expect_read(bed, ALL_STEPS);
+}
+
+static void test_scrub__nor_for_a_start_in_the_middle_of_the_pass(void **state)
+{
+    struct bed *bed = *state;
+    bed->config.scrub_start_ms = 1000;
+    bed->config.scrub_rate = 16 * MIB;
+    assert_int_equal(bed_start(bed), 0);
+    shell("f=" SHARD_OF "; mv $f $f.away", bed->root, 1);
+    wait_until(bed, "checkpoints_read", 1);
+    bed_stop(bed);
+    shell("f=" SHARD_OF "; mv $f.away $f", bed->root, 1);
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    expect_read(bed, ALL_STEPS & ~(1ull << 1));
+}
+
+/* From a copy of the store, into the store or a ckptd that serves it. */
+static void bring(const struct bed *bed, int step, const char *into)
+{
+    const char *build = getenv("BUILD");
+    shell("'%s/ckpt-cli' reshard " RUN "@%d --shards 3 --store '%s/copy' --output '%s' >/dev/null",
+          build ? build : "build", step, bed->root, into);
+}
+
+static void test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back(void **state)
+{
+    struct bed *bed = *state;
+    char store[200];
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    expect_read(bed, ALL_STEPS);
+    bed_stop(bed);
+    shell("cp -r '%s' '%s/copy'; rm -r '%s/" RUN "/step-00000001-a0001'", store, bed->root, store);
+    shell("rm -r '%s/" RUN "/step-00000003-a0001'", store);
+    bring(bed, 1, store);
+    bed->config.scrub_rate = 0;
+    for (int life = 0; life < 2; life++) {
+        assert_int_equal(bed_start(bed), 0);
+        if (life == 0) {
+            expect_read(bed, 1 << 2 | 1 << 4);
+            bring(bed, 3, bed->config.listen);
+        }
+        expect_read(bed, 1 << 4);
+        bed_stop(bed);
+    }
+    bed->config.scrub_rate = 1ll << 30;
+    bed->config.scrub_period = 0;
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    expect_read(bed, ALL_STEPS);
+}
+
 /* Each checkpoint is there for two saves, less than its reading takes. */
 static void
 test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back(void **state)
@@ -360,6 +442,9 @@ int main(void)
         CASE(test_scrub__a_load_that_stays_open_lets_a_job_through_every_ten_seconds),
         CASE(test_scrub__what_was_not_read_back_since_its_commit_is_told),
         CASE(test_scrub__what_is_damaged_is_not_read_back),
+        CASE(test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_start),
+        CASE(test_scrub__nor_for_a_start_in_the_middle_of_the_pass),
+        CASE(test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back),
         CASE(test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back),
     };
 #undef CASE

@@ -331,11 +331,16 @@ static void test_retain__no_rules_remove_what_must_stay(void **state)
 static void test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written(void **state)
 {
     (void)state;
-    struct scrub_cursor written = {9, 8, 7, 6, 5, -4, 3, 2, 11}, read;
+    struct scrub_cursor written = {9, 8, 7, 6, 5, -4, 3, 2, 1, 12, 13, 14, 1, 11}, read;
     char text[SCRUB_CURSOR_BYTES_MAX];
     scrub_cursor_write(text, &written);
     assert_true(scrub_cursor_read(&read, 11, text));
     assert_memory_equal(&read, &written, sizeof read);
+    memset(text, '9', sizeof text); /* the longest one fits */
+    memset(&read, 0xff, sizeof read);
+    scrub_cursor_write(text, &read);
+    assert_true(scrub_cursor_read(&read, 1, text) && read.missed == UINT64_MAX);
+    assert_true(scrub_cursor_read(&read, 11, "1 9 8 7 6 5 4 3 2\n")); /* of an earlier version */
     assert_true(scrub_has_proven(&read, 2, 3) && scrub_has_proven(&read, 99, 2));
     assert_false(scrub_has_proven(&read, 3, 3) || scrub_has_proven(&read, 0, 4));
     assert_true(scrub_cursor_read(&read, 11, "1 9 8 7 6 5 4\n")); /* nothing was proven */
@@ -349,6 +354,29 @@ static void test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written(void **
         assert_true(read.attempt == 0 && read.number == 12); /* the next is not hidden by it */
         assert_false(scrub_has_proven(&read, 0, 1));
     }
+}
+
+static void test_retain__what_was_missed_was_not_read_back_whatever_is_newer(void **state)
+{
+    (void)state;
+    struct scrub_cursor cursor = {.begun = 1, .attempt = 2, .step = 50};
+    cursor.proven_attempt = 2;
+    cursor.proven_step = 40;
+    assert_true(scrub_has_proven(&cursor, 0, 1) && scrub_has_proven(&cursor, 40, 2));
+    scrub_cursor_except(&cursor, 20, 2);
+    assert_true(scrub_has_proven(&cursor, 19, 2) && scrub_has_proven(&cursor, 21, 2));
+    assert_false(scrub_has_proven(&cursor, 20, 2));
+    assert_true(scrub_has_proven(&cursor, 20, 1)); /* of another attempt */
+    scrub_cursor_except(&cursor, 90, 1);           /* and what lies between nobody knows of */
+    assert_true(scrub_has_proven(&cursor, 89, 1) && scrub_has_proven(&cursor, 21, 2));
+    assert_false(scrub_has_proven(&cursor, 90, 1) || scrub_has_proven(&cursor, 19, 2));
+    scrub_cursor_brought(&cursor, 50, 2); /* which the pass comes to */
+    assert_true(cursor.missed == 0 && !scrub_has_proven(&cursor, 40, 2));
+    scrub_cursor_brought(&cursor, 49, 2);
+    assert_true(cursor.missed == 1);
+    cursor = (struct scrub_cursor){.attempt = 2, .step = 50};
+    scrub_cursor_brought(&cursor, 1, 1); /* between two passes */
+    assert_true(cursor.missed == 0);
 }
 
 int main(void)
@@ -368,6 +396,7 @@ int main(void)
         cmocka_unit_test(test_retain__a_metric_is_a_number_of_that_name),
         cmocka_unit_test(test_retain__no_rules_remove_what_must_stay),
         cmocka_unit_test(test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written),
+        cmocka_unit_test(test_retain__what_was_missed_was_not_read_back_whatever_is_newer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

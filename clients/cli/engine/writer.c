@@ -681,8 +681,10 @@ static int commit(struct writer *writer, const char *text, size_t bytes)
     char key[STORAGE_KEY_MAX + 32];
     uint64_t size;
     snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
-    if (writer->served == NULL)
-        return storage_publish(writer->store, key, text, bytes);
+    if (writer->served == NULL) {
+        int error = store_note_unread(writer->store, &writer->manifest.summary);
+        return error != 0 ? error : storage_publish(writer->store, key, text, bytes);
+    }
     struct failure failure = {0};
     failure_keep(&failure, server_adopt(writer->served, text, bytes, writer->begins_run));
     if (is_refusal(failure.error) &&
