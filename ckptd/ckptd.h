@@ -44,7 +44,7 @@ struct config {
     char listen[128]; /* "unix:/path" */
     char store[512];
     char log[256];
-    char access_uids[256];
+    char access_uids[256], access_operators[256];
     int64_t pool_bytes, segment_bytes;
     char huge_pages[16];
     int64_t queue_depth, block_bytes, storage_threads;
@@ -72,7 +72,9 @@ int config_load(struct config *out, int argc, char **argv, bool *out_help);
 void config_print_help(void);
 /* Keeps this thread, and those that it starts from now on, on pace.cpu_affinity. ERR_INVALID. */
 int config_pin(const struct config *config);
-bool config_allows_uid(const struct config *config, uid_t uid); /* is it one of access.uids? */
+/* Is it one of access.uids or access.operators? Of the latter? */
+bool config_allows_uid(const struct config *config, uid_t uid);
+bool config_is_operator(const struct config *config, uid_t uid);
 
 /* ---- image.c ---- */
 
@@ -582,6 +584,8 @@ int door_open(struct service *service);
 /* recvmsg.c. A sanitizer has a recvmsg, too: the linker takes ours for this call's sake. */
 void recvmsg_take_over(void);
 void door_close(struct service *service);
+/* May that user, who has come in, remove, free and add checkpoints? */
+bool door_is_operator(const struct service *service, uid_t uid);
 void door_drop(struct connection *connection);
 /* We end the session, not the peer: the connection stays until the peer hangs up when it holds
  * images in `left`. */

@@ -31,6 +31,8 @@ static const struct option table[] = {
                   "or all"),
     OPTION_STRING(struct config, access_uids, "access.uids", "",
                   "further user ids that may connect, comma separated"),
+    OPTION_STRING(struct config, access_operators, "access.operators", "",
+                  "further user ids that may connect, and remove, free and add checkpoints"),
     OPTION_BYTES(struct config, pool_bytes, "memory.pool_bytes", "4GiB", MIB, 64 * TIB,
                  "memory for images, taken at start"),
     OPTION_BYTES(struct config, segment_bytes, "memory.segment_bytes", "256MiB", MIB, GIB,
@@ -175,10 +177,10 @@ static const char *read_uid(const char *list, uid_t *out)
     return *end == ',' ? end + 1 : *end == '\0' ? end : NULL;
 }
 
-bool config_allows_uid(const struct config *config, uid_t uid)
+static bool names_uid(const char *list, uid_t uid)
 {
     uid_t one = uid;
-    for (const char *at = config->access_uids; at != NULL && *at != '\0';) {
+    for (const char *at = list; at != NULL && *at != '\0';) {
         at = read_uid(at, &one);
         if (at != NULL && one == uid)
             return true;
@@ -186,16 +188,31 @@ bool config_allows_uid(const struct config *config, uid_t uid)
     return false;
 }
 
-static int check_access(const struct config *config)
+bool config_allows_uid(const struct config *config, uid_t uid)
+{
+    return names_uid(config->access_uids, uid) || config_is_operator(config, uid);
+}
+
+bool config_is_operator(const struct config *config, uid_t uid)
+{
+    return names_uid(config->access_operators, uid);
+}
+
+static int check_uids(const char *key, const char *list)
 {
     uid_t one;
-    const char *at = config->access_uids;
+    const char *at = list;
     while (at != NULL && *at != '\0')
         at = read_uid(at, &one);
     return at != NULL ? 0
                       : report_error(ERR_INVALID, "write user ids as numbers, as 1000,1001",
-                                     "access.uids = \"%s\" is not a list of user ids",
-                                     config->access_uids);
+                                     "%s = \"%s\" is not a list of user ids", key, list);
+}
+
+static int check_access(const struct config *config)
+{
+    int error = check_uids("access.uids", config->access_uids);
+    return error == 0 ? check_uids("access.operators", config->access_operators) : error;
 }
 
 /* ---- relations ---- */

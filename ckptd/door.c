@@ -3,8 +3,8 @@
  * Two unix sockets: the configured one speaks gRPC, "<path>.arena" speaks struct arena_request.
  * Both are ours to accept: the peer's uid is checked with SO_PEERCRED (gRPC's own local credentials
  * check nobody), and only then the gRPC connection is handed over. Allowed are our own user, root,
- * and the users of access.uids; with such users the sockets are writable by all, and the check
- * alone decides.
+ * and the users of access.uids and access.operators; with such users the sockets are writable by
+ * all, and the check alone decides. What only operators may is said in the table of server.c.
  *
  * An arena connection names its session with its first request and is that session's life line:
  * when it ends, the rank is gone (session.c). ckptd sends descriptors and accepts none: it receives
@@ -66,13 +66,23 @@ static void log_refused(struct service *service, const char *why)
     door->num_refused = 0;
 }
 
+static bool is_own(uid_t uid)
+{
+    return uid == geteuid() || uid == 0;
+}
+
+bool door_is_operator(const struct service *service, uid_t uid)
+{
+    return is_own(uid) || config_is_operator(service->config, uid);
+}
+
 static bool peer_allowed(struct service *service, int fd)
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
         return false;
-    if (peer.uid == geteuid() || peer.uid == 0 || config_allows_uid(service->config, peer.uid))
+    if (is_own(peer.uid) || config_allows_uid(service->config, peer.uid))
         return true;
     char who[64];
     snprintf(who, sizeof who, "it is of user %u, process %d", (unsigned)peer.uid, (int)peer.pid);
@@ -338,7 +348,8 @@ static int open_listener(struct listener *listener, struct service *service)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return report_errno(ERR_IO, "could not make a socket", "socket");
-    mode_t mode = service->config->access_uids[0] ? 0666 : 0600;
+    bool for_others = service->config->access_uids[0] || service->config->access_operators[0];
+    mode_t mode = for_others ? 0666 : 0600;
     mode_t old = umask(0777 & ~mode);
     int bound = bind(fd, (const struct sockaddr *)&address, sizeof address);
     umask(old);

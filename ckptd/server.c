@@ -1,4 +1,5 @@
-/* server.c - the service as a whole: what it is made of, the methods it answers, how it ends.
+/* server.c - the service as a whole: what it is made of, the methods it answers and to whom, how it
+ * ends.
  *
  * A call arrives on an RPC thread, which does nothing but post it; the service thread hands it to
  * the file that knows (table at the end). Every handler answers its call exactly once, now or
@@ -401,48 +402,66 @@ static size_t put_field(char *out, size_t size, const ProtobufCFieldDescriptor *
     return (size_t)bytes < size ? (size_t)bytes : size - 1;
 }
 
-/* Who asks for something that changes the store, and for what; the files of keep/ tell what came
- * of it. */
-static void log_asked(const char *method, struct rpc_call *call, const ProtobufCMessage *message)
+/* May who asks for something that changes the store have it? The log says who it was, and what was
+ * asked for, also when it is refused; the files of keep/ tell what came of it. */
+static bool is_granted(struct service *service, struct rpc_call *call, const char *method,
+                       const ProtobufCMessage *message, bool for_operators)
 {
     char who[RPC_WHO_MAX], what[1024] = "";
     size_t used = 0;
+    uid_t uid;
     for (unsigned i = 0; i < message->descriptor->n_fields; i++)
         used +=
             put_field(what + used, sizeof what - used, &message->descriptor->fields[i], message);
-    rpc_call_who(call, who);
-    log_info("ckptd", "%s asked for by %s%s", method, who, what);
+    bool is_known = rpc_call_who(call, &uid, who);
+    if (!for_operators || (is_known && door_is_operator(service, uid))) {
+        log_info("ckptd", "%s asked for by %s%s", method, who, what);
+        return true;
+    }
+    log_warn("ckptd", "%s refused to %s, who is no operator%s", method, who, what);
+    rpc_call_fail(call, report_error(ERR_DENIED,
+                                     "come as ckptd's user or root, or be one of access.operators",
+                                     "only operators may remove, free or add checkpoints, and "
+                                     "%s is none",
+                                     who));
+    return false;
 }
 
-/* X(method, message type, descriptor prefix, handler, is it logged who asks?) */
-#define METHODS(X)                                                                    \
-    X(Hello, HelloRequest, hello, do_hello, false)                                    \
-    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, true)              \
-    X(Describe, DescribeRequest, describe, session_describe, false)                   \
-    X(BeginSave, BeginSaveRequest, begin_save, save_begin, false)                     \
-    X(WaitSave, WaitSaveRequest, wait_save, save_wait, false)                         \
-    X(AbortSave, AbortSaveRequest, abort_save, save_abort, true)                      \
-    X(OpenLoad, OpenLoadRequest, open_load, restore_open_load, false)                 \
-    X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, false)             \
-    X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, false) \
-    X(CloseLoad, CloseLoadRequest, close_load, restore_close_load, false)             \
-    X(List, ListRequest, list, do_list, false)                                        \
-    X(Show, ShowRequest, show, do_show, false)                                        \
-    X(Prune, PruneRequest, prune, retain_prune, true)                                 \
-    X(Pin, PinRequest, pin, retain_pin, true)                                         \
-    X(Release, ReleaseRequest, release, admit_release, true)                          \
-    X(Adopt, AdoptRequest, adopt, admit_adopt, true)                                  \
-    X(Gc, GcRequest, gc, gc_collect, true)                                            \
-    X(Status, StatusRequest, status, do_status, false)
+/* Who may come in may save, load, look, and protect with a pin. What removes checkpoints or other
+ * files, takes a protection away, or adds what no rank saved, is for operators; a dry run does
+ * none of that. The request is at hand where the last column is asked.
+ *
+ * X(method, message type, descriptor prefix, handler, is it logged who asks?, for operators?) */
+#define METHODS(X)                                                                           \
+    X(Hello, HelloRequest, hello, do_hello, false, false)                                    \
+    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, true, false)              \
+    X(Describe, DescribeRequest, describe, session_describe, false, false)                   \
+    X(BeginSave, BeginSaveRequest, begin_save, save_begin, false, false)                     \
+    X(WaitSave, WaitSaveRequest, wait_save, save_wait, false, false)                         \
+    X(AbortSave, AbortSaveRequest, abort_save, save_abort, true, false)                      \
+    X(OpenLoad, OpenLoadRequest, open_load, restore_open_load, false, false)                 \
+    X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, false, false)             \
+    X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, false, false) \
+    X(CloseLoad, CloseLoadRequest, close_load, restore_close_load, false, false)             \
+    X(List, ListRequest, list, do_list, false, false)                                        \
+    X(Show, ShowRequest, show, do_show, false, false)                                        \
+    X(Prune, PruneRequest, prune, retain_prune, true, !request->dry_run)                     \
+    X(Pin, PinRequest, pin, retain_pin, true, request->unpin)                                \
+    X(Release, ReleaseRequest, release, admit_release, true, true)                           \
+    X(Adopt, AdoptRequest, adopt, admit_adopt, true, true)                                   \
+    X(Gc, GcRequest, gc, gc_collect, true, !request->dry_run)                                \
+    X(Status, StatusRequest, status, do_status, false, false)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */
-#define X(method, type, prefix, function, is_logged)                                              \
+#define X(method, type, prefix, function, is_logged, for_operators)                               \
     static void run_##prefix(struct service *service, struct rpc_call *call,                      \
                              const ProtobufCMessage *message)                                     \
     {                                                                                             \
-        if (is_logged)                                                                            \
-            log_asked(#method, call, message);                                                    \
-        function(service, call, (const Holdfast__V1__##type *)message);                           \
+        const Holdfast__V1__##type *request = (const Holdfast__V1__##type *)message;              \
+        bool asks_much = (for_operators);                                                         \
+        if ((is_logged || asks_much) && !is_granted(service, call, #method, message, asks_much))  \
+            return;                                                                               \
+        function(service, call, request);                                                         \
     }                                                                                             \
     static void take_##prefix(void *user, struct rpc_call *call, const ProtobufCMessage *message) \
     {                                                                                             \
@@ -452,7 +471,7 @@ METHODS(X)
 #undef X
 
 static const struct rpc_method methods[] = {
-#define X(method, type, prefix, function, is_logged)                                    \
+#define X(method, type, prefix, function, is_logged, for_operators)                     \
     {"/holdfast.v1.Checkpoint/" #method, &holdfast__v1__##prefix##_request__descriptor, \
      &holdfast__v1__##prefix##_reply__descriptor, take_##prefix},
     METHODS(X)

@@ -267,14 +267,17 @@ static void call_answer(struct rpc_call *call, grpc_byte_buffer *reply, grpc_sta
     call_free_unlock(call);
 }
 
-void rpc_call_who(struct rpc_call *call, char out[RPC_WHO_MAX])
+bool rpc_call_who(struct rpc_call *call, uid_t *out_uid, char out[RPC_WHO_MAX])
 {
     struct rpc_server *server = call->server;
-    struct rpc_peer peer;
-    if (rpc_peers_find(&server->peers, &peer, call->connection) == 0)
+    struct rpc_peer peer = {.uid = (uid_t)-1};
+    bool is_known = rpc_peers_find(&server->peers, &peer, call->connection) == 0;
+    if (is_known)
         snprintf(out, RPC_WHO_MAX, "user %u, process %d", (unsigned)peer.uid, (int)peer.pid);
     else
         snprintf(out, RPC_WHO_MAX, "somebody who has gone");
+    *out_uid = peer.uid;
+    return is_known;
 }
 
 void rpc_call_fail(struct rpc_call *call, int error)

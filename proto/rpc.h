@@ -17,6 +17,7 @@
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define RPC_MESSAGE_BYTES_MAX (4u << 20)
 #define RPC_PROTOCOL 2u
@@ -51,8 +52,9 @@ void rpc_server_set_able(struct rpc_server *server, bool able);
 void rpc_server_close(struct rpc_server *server, uint32_t grace_ms);
 
 #define RPC_WHO_MAX 64u
-/* Who asks, for a log: "user 1000, process 4711". To be called before the answer. */
-void rpc_call_who(struct rpc_call *call, char out[RPC_WHO_MAX]);
+/* Who asks, by the kernel's word on the connection, and in a log's words: "user 1000, process
+ * 4711". False: nobody knows any more, and *out_uid is nobody's. To be called before the answer. */
+bool rpc_call_who(struct rpc_call *call, uid_t *out_uid, char out[RPC_WHO_MAX]);
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
 /* Answers with `error` and this thread's last error text. */
 void rpc_call_fail(struct rpc_call *call, int error);

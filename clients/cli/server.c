@@ -52,8 +52,9 @@ static int say_why(const struct cli *cli)
     if (fd >= 0)
         close(fd);
     if (is_denied)
-        return report_error(ERR_DENIED, "come as ckptd's user, or as one of its access.uids",
-                            "user %u may not come in at %s", (unsigned)geteuid(), cli->server);
+        return report_error(
+            ERR_DENIED, "come as ckptd's user, or as one of its access.uids or access.operators",
+            "user %u may not come in at %s", (unsigned)geteuid(), cli->server);
     return report_error(ERR_UNAVAILABLE, "start ckptd, or name its socket with --server unix:/PATH",
                         "no ckptd answered at %s", cli->server);
 }

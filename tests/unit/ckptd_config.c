@@ -84,6 +84,9 @@ static void test_config__only_numbers_are_users(void **state)
         assert_int_equal(load(&config, "--store", "/x", "--access.uids", bad[i], NULL),
                          ERR_INVALID);
         assert_non_null(strstr(report_message(), "access.uids"));
+        assert_int_equal(load(&config, "--store", "/x", "--access.operators", bad[i], NULL),
+                         ERR_INVALID);
+        assert_non_null(strstr(report_message(), "access.operators"));
     }
     assert_int_equal(load(&config, "--store", "/x", "--access.uids", "", NULL), 0);
     assert_false(config_allows_uid(&config, 0));
@@ -93,6 +96,22 @@ static void test_config__only_numbers_are_users(void **state)
     assert_true(config_allows_uid(&config, 12));
     assert_false(config_allows_uid(&config, 1));
     assert_false(config_allows_uid(&config, 0));
+}
+
+static void test_config__operators_are_let_in_and_no_others_are_operators(void **state)
+{
+    struct config config;
+    (void)state;
+    assert_int_equal(load(&config, "--store", "/x", "--access.uids", "10,11", "--access.operators",
+                          "11,12", NULL),
+                     0);
+    for (uid_t uid = 9; uid <= 13; uid++) {
+        assert_int_equal(config_allows_uid(&config, uid), uid >= 10 && uid <= 12);
+        assert_int_equal(config_is_operator(&config, uid), uid == 11 || uid == 12);
+    }
+    assert_int_equal(load(&config, "--store", "/x", "--access.uids", "10", NULL), 0);
+    assert_false(config_is_operator(&config, 10));
+    assert_false(config_is_operator(&config, 0)); /* root needs no setting; door.c */
 }
 
 static void test_config__manners_that_mean_nothing_are_refused_by_name(void **state)
@@ -202,6 +221,7 @@ int main(void)
         cmocka_unit_test(test_config__sizes_that_do_not_fit_each_other_are_refused),
         cmocka_unit_test(test_config__a_socket_path_must_be_absolute_and_short),
         cmocka_unit_test(test_config__only_numbers_are_users),
+        cmocka_unit_test(test_config__operators_are_let_in_and_no_others_are_operators),
         cmocka_unit_test(test_config__manners_that_mean_nothing_are_refused_by_name),
         cmocka_unit_test(test_config__an_unknown_key_or_word_is_refused),
         cmocka_unit_test(test_config__arguments_win_over_the_file),
