@@ -7,7 +7,8 @@ the next prune ends what was begun. Method: a real ckptd; a trainer that saves a
 two `ckpt-cli prune`, a reader of what is about to go, `ckpt-cli verify` of it on the directory, and
 one who pins and unpins, all at the same time. When all of them were served, build/shims/kill_at.so
 kills ckptd before the n-th step of the next removal, for n = 1, 2, ... to past its end; then a
-prune of the directory, the same way. SEED= repeats what is drawn, ROUNDS= bounds n.
+prune of the directory, the same way. SEED= repeats what is drawn; ROUNDS= kills so often, at each
+step again and again.
 time limit: 300 s
 """
 
@@ -252,7 +253,7 @@ def main():
         start(world, killer)
         world.save([1])
         world.stop()
-        steps = list(range(1, ROUNDS + 1))
+        steps = [1 + i % ROUNDS_ALL for i in range(ROUNDS)]
         chance.shuffle(steps)
         for step in steps:
             at, wrong = killed_beside_a_crowd(world, killer, step, pins, counts)

@@ -760,7 +760,7 @@ static void test_commit__the_same_seed_gives_the_same_world(void **state)
 {
     (void)state;
     static struct world first, second;
-    for (uint64_t seed = 1; seed <= 20; seed++) {
+    for (uint64_t seed = 1; seed <= 100; seed++) {
         run_world(&first, seed);
         run_world(&second, seed);
         assert_memory_equal(&first.machine, &second.machine, sizeof first.machine);

@@ -2,9 +2,9 @@
  *
  * Goal: what is written is read back equal, text sections to the byte; the summary is the first
  * 4096 bytes; and no damaged or hostile manifest is taken. Method: a manifest over real plans is
- * written and read. Then every byte of it is changed and it is cut at every length; and, with its
- * hashes made right again, it is changed at random and by a list of lies. The seed is printed;
- * SEED= repeats a run. */
+ * written and read. Then every bit of it is flipped, it is changed at random (FLIPS= times) and cut
+ * at every length; and, with its hashes made right again, it is changed at random and by a list of
+ * lies. The seed is printed; SEED= repeats a run. */
 #include "proto/manifest.h"
 #include "proto/report.h"
 #include "tests/unit/random.h"
@@ -305,19 +305,37 @@ static void test_manifest__write_refuses_what_could_not_be_read(void **state)
 
 /* ---- damage ---- */
 
-static void test_manifest__read_refuses_every_changed_byte(void **state)
+static void test_manifest__read_refuses_every_flipped_bit(void **state)
 {
     (void)state;
     char *copy = malloc(text_bytes);
     struct manifest *read = NULL;
     memcpy(copy, text, text_bytes);
-    for (size_t i = 0; i < text_bytes; i++) {
-        char kept = copy[i];
-        copy[i] ^= (char)(1 + next_random(255));
+    for (size_t bit = 0; bit < 8 * text_bytes; bit++) {
+        copy[bit / 8] ^= (char)(1u << bit % 8);
         int error = manifest_read(&read, copy, text_bytes);
-        copy[i] = kept;
-        if (error != ERR_CORRUPT && !(error == ERR_VERSION && is_version_digit(i)))
-            fail_msg("byte %zu: %s", i, err_name(error));
+        copy[bit / 8] ^= (char)(1u << bit % 8);
+        if (error != ERR_CORRUPT && !(error == ERR_VERSION && is_version_digit(bit / 8)))
+            fail_msg("bit %zu of byte %zu: %s", bit % 8, bit / 8, err_name(error));
+    }
+    free(copy);
+}
+
+static void test_manifest__read_refuses_any_changes(void **state)
+{
+    (void)state;
+    char *copy = malloc(text_bytes);
+    struct manifest *read = NULL;
+    uint64_t rounds = random_rounds("FLIPS", 100000);
+    for (uint64_t round = 0; round < rounds; round++) {
+        memcpy(copy, text, text_bytes);
+        for (uint64_t changes = 1 + next_random(16); changes > 0; changes--)
+            copy[next_random(text_bytes)] ^= (char)(1 + next_random(255));
+        if (memcmp(copy, text, text_bytes) == 0)
+            continue; /* back and forth */
+        int error = manifest_read(&read, copy, text_bytes);
+        if (error != ERR_CORRUPT && error != ERR_VERSION)
+            fail_msg("round %" PRIu64 ": %s", round, err_name(error));
     }
     free(copy);
 }
@@ -587,7 +605,8 @@ int main(void)
         cmocka_unit_test(test_manifest__is_one_json_document_with_the_summary_first),
         cmocka_unit_test(test_manifest__summary_is_read_from_the_first_page_alone),
         cmocka_unit_test(test_manifest__write_refuses_what_could_not_be_read),
-        cmocka_unit_test(test_manifest__read_refuses_every_changed_byte),
+        cmocka_unit_test(test_manifest__read_refuses_every_flipped_bit),
+        cmocka_unit_test(test_manifest__read_refuses_any_changes),
         cmocka_unit_test(test_manifest__read_refuses_every_truncation),
         cmocka_unit_test(test_manifest__read_refuses_more_than_its_limit),
         cmocka_unit_test(test_manifest__read_refuses_lies_under_right_hashes),

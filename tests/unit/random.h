@@ -24,6 +24,13 @@ static inline uint64_t next_random(uint64_t below)
     return splitmix64(&random_state) % below;
 }
 
+/* How often something random is done: the number of that name in the environment, or `usual`. */
+static inline uint64_t random_rounds(const char *name, uint64_t usual)
+{
+    const char *given = getenv(name);
+    return given != NULL ? strtoull(given, NULL, 10) : usual;
+}
+
 static inline void seed_random(void)
 {
     const char *given = getenv("SEED");
