@@ -119,7 +119,7 @@ def for_all(world):
 
 
 def for_operators(world):
-    """Commands, the method that each needs, and what it prints; in an order in which all succeed."""
+    """Commands, the method that each needs, what it prints; in an order in which all succeed."""
     return ((["verify", world.name(DAMAGED), "--release"], "Release"),
             (["unpin", world.name(PINNED)], "Pin"),
             (["prune", world.run, "--keep-last", "3"], "Prune"),

@@ -1,14 +1,13 @@
 /* ckptd_damage.c - what ckptd does with a checkpoint whose bytes changed while nobody looked.
  *
  * Goal: a load is refused with ERR_CORRUPT, and the checkpoint is called damaged with the place,
- * wherever a byte of
- * its manifest, header, checksum table or data changed, whatever was cut off, and when a block is
- * another one of the same file or was right in an older checkpoint; its neighbours load. Method:
- * the service and the raw client of ckptd_bed.h; a dozen checkpoints are damaged at a time, each
- * elsewhere, and after a restart all are loaded. The places are every STRIDE-th byte of manifest,
- * header and table and one byte in every STRIDE-th 4 KiB of data, from a start that differs from
- * run to run: SEED= repeats it, STRIDE=1 looks at all. clients_damage.c goes through every byte
- * with the offline tool, on the same formats. */
+ * wherever a byte of its manifest, header, checksum table or data changed, whatever was cut off,
+ * and when a block is another one of the same file or was right in an older checkpoint; its
+ * neighbours load. Method: the service and the raw client of ckptd_bed.h; a dozen checkpoints are
+ * damaged at a time, each elsewhere, and after a restart all are loaded. The places are every
+ * STRIDE-th byte of manifest, header and table and one byte in every STRIDE-th 4 KiB of data, from
+ * a start that differs from run to run: SEED= repeats it, STRIDE=1 looks at all. clients_damage.c
+ * goes through every byte with the offline tool, on the same formats. */
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/random.h"
 
