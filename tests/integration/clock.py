@@ -165,7 +165,8 @@ def monotonic(world):
             os.kill(int(children.read()), signal.SIGTERM)
         code = world.process.wait(30)
         test(name.format(when), pruned and code == 0 and not world.all_verify() and
-             world.steps() == [*read_back, step, step + 1], (pruned, code, world.steps(), world.log()))
+             world.steps() == [*read_back, step, step + 1],
+             (pruned, code, world.steps(), world.log()))
 
 
 def main():
