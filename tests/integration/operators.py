@@ -136,8 +136,8 @@ def refused(world):
              f" warn ckptd: {method} refused to {asked.who}, who is no operator" in asked.lines[0],
              asked)
     asked = world.ask(USER, "import", world.model, "--run", "theirs")
-    test("may not import, as the files would be another user's", asked.code == 74 and
-         "as that user" in asked.err and not asked.lines, asked)
+    test("is refused an import by the command itself, and told as which user to come",
+         asked.code == 74 and "as that user" in asked.err and not asked.lines, asked)
     test("nothing of that changed anything", world.state() == before and before[1],
          (before, world.state()))
 

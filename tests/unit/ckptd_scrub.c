@@ -247,6 +247,8 @@ static json_t *ask_directory(const struct bed *bed, const char *command)
     return said;
 }
 
+#define ALL_STEPS (((1ull << STEPS) - 1) << 1)
+
 /* As expect_read; all bits while list and show do not agree. */
 static uint64_t read_on_directory(const struct bed *bed)
 {
@@ -285,7 +287,16 @@ static void expect_read(struct bed *bed, uint64_t want)
     assert_int_equal(listed, want);
     assert_int_equal(shown, want);
 }
-#define ALL_STEPS (((1ull << STEPS) - 1) << 1)
+
+/* Started anew, and with nothing in its way. */
+static void expect_read_by_a_new_pass(struct bed *bed)
+{
+    bed->config.scrub_rate = 1ll << 30;
+    bed->config.scrub_period = 0;
+    assert_int_equal(bed_start(bed), 0);
+    wait_until(bed, "passes", 1);
+    expect_read(bed, ALL_STEPS);
+}
 
 static void test_scrub__what_was_not_read_back_since_its_commit_is_told(void **state)
 {
@@ -347,11 +358,7 @@ static void test_scrub__what_could_not_be_read_is_not_read_back_for_a_later_star
     expect_damage(bed, 3, "");
     expect_read(bed, 1 << 1 | 1 << 4);
     bed_stop(bed);
-    bed->config.scrub_rate = 1ll << 30;
-    bed->config.scrub_period = 0;
-    assert_int_equal(bed_start(bed), 0);
-    wait_until(bed, "passes", 1);
-    expect_read(bed, ALL_STEPS);
+    expect_read_by_a_new_pass(bed);
 }
 
 static void test_scrub__nor_for_a_start_in_the_middle_of_the_pass(void **state)
@@ -399,11 +406,7 @@ static void test_scrub__what_a_tool_brings_behind_the_cursor_is_not_read_back(vo
         expect_read(bed, 1 << 4);
         bed_stop(bed);
     }
-    bed->config.scrub_rate = 1ll << 30;
-    bed->config.scrub_period = 0;
-    assert_int_equal(bed_start(bed), 0);
-    wait_until(bed, "passes", 1);
-    expect_read(bed, ALL_STEPS);
+    expect_read_by_a_new_pass(bed);
 }
 
 /* Each checkpoint is there for two saves, less than its reading takes. */

@@ -15,6 +15,7 @@
 
 #include "tests/unit/clients_cli_bed.h"
 #include "tests/unit/in_memory.h"
+#include "tests/unit/no_ring.h"
 
 #define FUNCTIONS_MAX 40u
 
@@ -22,15 +23,6 @@
 static const int numbers[] = {EIO,    ENOSPC, EDQUOT, EROFS,  EACCES, EPERM,
                               EMFILE, ENFILE, ENOMEM, ESTALE, 0};
 #define NUM_ERRNOS (sizeof numbers / sizeof *numbers - 1)
-
-/* Of io_uring_queue_init: as where a seccomp filter denies it. */
-struct io_uring;
-int __wrap_io_uring_queue_init(unsigned entries, struct io_uring *ring, unsigned flags);
-int __wrap_io_uring_queue_init(unsigned entries, struct io_uring *ring, unsigned flags)
-{
-    (void)entries, (void)ring, (void)flags;
-    return -EPERM;
-}
 
 struct failure_at {
     unsigned first; /* 0: none, calls are counted */

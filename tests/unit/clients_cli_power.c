@@ -14,21 +14,13 @@
  * time limit: 300 s */
 #include "tests/unit/clients_cli_bed.h"
 #include "tests/unit/in_memory.h"
+#include "tests/unit/no_ring.h"
 #include "tests/unit/power_walk.h"
 
 #define STATES 40u   /* of a command, in make test; and those in which all is lost */
 #define CUT_AGAIN 5u /* of so many times that a command runs again one is cut as well */
 #define LISTED_MAX 16u
 #define NUM_STORES 3u
-
-/* Of io_uring_queue_init: as where a seccomp filter denies it. */
-struct io_uring;
-int __wrap_io_uring_queue_init(unsigned entries, struct io_uring *ring, unsigned flags);
-int __wrap_io_uring_queue_init(unsigned entries, struct io_uring *ring, unsigned flags)
-{
-    (void)entries, (void)ring, (void)flags;
-    return -EPERM;
-}
 
 /* ---- the commands ---- */
 
