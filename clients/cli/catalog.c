@@ -1,4 +1,4 @@
-/* catalog.c - list, show, status, health: what a store or a running ckptd knows. Reads only.
+/* catalog.c - list and show: which checkpoints a store or a running ckptd has. Reads only.
  *
  * list and show give the same answer from a directory (--store) and from a server (--server), which
  * adds what only it knows: whether a checkpoint lies in memory. What was read back since it was
@@ -154,11 +154,12 @@ static int print_catalog(const struct cli *cli, struct storage *store,
     int error = 0;
     for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
         const struct manifest_summary *from = &catalog->entries[i].summary;
-        struct pin pin;
+        struct pin pin = {0};
         bool begins_run = i == 0 || strcmp(from->run, catalog->entries[i - 1].summary.run) != 0;
-        if (begins_run)
+        bool is_run = from->attempt == 0; /* that could not be read */
+        if (begins_run && !is_run)
             error = store_read_cursor(&scrubbed, store, from->run);
-        if (error == 0)
+        if (error == 0 && !is_run)
             error = read_pin(&pin, store, from);
         if (error != 0)
             break;
@@ -370,18 +371,6 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     return 0;
 }
 
-/* A document on stdout, or an error and perhaps a part of it. */
-static int print_document(const json_t *root)
-{
-    json_begin();
-    int error = text_json_value(stdout, root, JSON_INDENT(2));
-    if (!json_end())
-        return report_error(ERR_MEMORY, NULL, "no memory to write the output");
-    printf("\n");
-    return error;
-}
-
-/* Of what is no UTF-8 the printable part. */
 /* An array as of list, of the same run. */
 static json_t *skipped_json(const struct shown *shown)
 {
@@ -428,7 +417,7 @@ static int print_manifest_json(const struct shown *shown, const struct lineage *
     if (error == 0)
         error = add_state(root, shown);
     if (error == 0)
-        error = print_document(root);
+        error = text_document(root);
     json_decref(root);
     return error;
 }
@@ -559,99 +548,4 @@ static int show_server(const struct cli *cli)
 int cli_show(const struct cli *cli)
 {
     return cli->store[0] != '\0' ? show_store(cli) : show_server(cli);
-}
-
-/* ---- status, health ---- */
-
-/* Members of nested objects as dotted names; arrays by their length and then their items. */
-static void print_value(const char *name, const json_t *value, int depth)
-{
-    char text[160], inner[256];
-    const char *key;
-    json_t *member;
-    size_t index;
-    if (json_is_object(value) && depth < 4) {
-        json_object_foreach((json_t *)value, key, member)
-        {
-            snprintf(inner, sizeof inner, "%s%s%s", name, name[0] != '\0' ? "." : "", key);
-            print_value(inner, member, depth + 1);
-        }
-    } else if (json_is_array(value) && depth < 4) {
-        json_array_foreach(value, index, member)
-        {
-            snprintf(inner, sizeof inner, "%s[%zu]", name, index);
-            print_value(inner, member, depth + 1);
-        }
-    } else {
-        char *dump = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
-        printf("%-36s %s\n", text_safe(inner, sizeof inner, name),
-               text_safe(text, sizeof text, dump != NULL ? dump : "?"));
-        free(dump);
-    }
-}
-
-int cli_status(const struct cli *cli)
-{
-    json_t *root;
-    int error = cli_call_status(&root, cli);
-    if (error != 0)
-        return error;
-    if (cli->is_json) {
-        error = print_document(root);
-    } else {
-        json_begin();
-        print_value("", root, 0);
-        if (!json_end())
-            error = report_error(ERR_MEMORY, NULL, "no memory to print the status");
-    }
-    json_decref(root);
-    return error;
-}
-
-/* The standard health service. Its two messages have the wire form of ours: a request whose one
- * field, number 1, is a string, and an answer whose one field, number 1, is a small integer (1:
- * SERVING). */
-static int ask_health(bool *out, const struct cli *cli, const char *service)
-{
-    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
-    ProtobufCMessage *answer = NULL;
-    request.run = (char *)(uintptr_t)service;
-    int error = cli_call(&answer, cli, "/grpc.health.v1.Health/Check", &request.base,
-                         &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS);
-    *out = error == 0 && ((const Holdfast__V1__HelloReply *)answer)->protocol == 1;
-    if (error == 0)
-        protobuf_c_message_free_unpacked(answer, NULL);
-    return error;
-}
-
-/* Why a ckptd that answers saves nothing. */
-static int report_unable(const struct cli *cli)
-{
-    json_t *status = NULL;
-    char safe[512];
-    int error = cli_call_status(&status, cli);
-    if (error != 0)
-        return error;
-    const char *why = json_string_value(json_object_get(status, "offline"));
-    error = report_error(ERR_UNAVAILABLE, "replace the disk, then restart ckptd",
-                         "ckptd at %s saves nothing: the store is offline: %s", cli->server,
-                         text_safe(safe, sizeof safe, why != NULL ? why : "?"));
-    json_decref(status);
-    return error;
-}
-
-int cli_health(const struct cli *cli)
-{
-    bool serving = false, saving = false;
-    int error = ask_health(&serving, cli, "");
-    if (error == 0)
-        error = ask_health(&saving, cli, "holdfast.v1.Checkpoint");
-    if (error != 0)
-        return error;
-    printf(cli->is_json ? "{\"serving\": %s, \"saving\": %s}\n" : "serving: %s\nsaving: %s\n",
-           serving ? "true" : "false", saving ? "true" : "false");
-    if (serving)
-        return saving ? 0 : report_unable(cli);
-    return report_error(ERR_UNAVAILABLE, "it is starting or being drained",
-                        "ckptd at %s is not serving", cli->server);
 }

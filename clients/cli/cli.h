@@ -110,6 +110,8 @@ int server_release(const struct cli *cli, const struct manifest_summary *summary
 void text_json(FILE *out, const char *text);
 /* The value in ASCII, with all control characters escaped; `flags` are jansson's. ERR_IO. */
 int text_json_value(FILE *out, const struct json_t *value, size_t flags);
+/* A document on stdout, or an error and perhaps a part of it. */
+int text_document(const struct json_t *root);
 /* Replaces what is not printable ASCII by '?', cuts to `size`. */
 const char *text_safe(char *out, size_t size, const char *text);
 /* "3.21 GiB". */
@@ -163,9 +165,10 @@ struct selection {
 int selection_parse(struct selection *out, const char *text);
 
 struct catalog_entry {
-    struct manifest_summary summary; /* run, step and attempt are those of the directory's name */
+    struct manifest_summary summary; /* run, step and attempt are those of the directory's name;
+                                        attempt 0: the run itself, which could not be read */
     char damage[512]; /* what is wrong with the manifest, or its quarantine's reason; "": nothing */
-    bool is_denied;   /* nobody knows: this user may not read it, `damage` says */
+    bool is_denied;   /* nobody knows: it could not be read, `damage` says why */
 };
 struct catalog {
     struct catalog_entry *entries; /* by run; newest first */
@@ -179,9 +182,12 @@ int store_open_writable(struct storage **out, const struct cli *cli);
 int store_lock(struct storage *store, const char *option);
 /* ERR_NOT_FOUND: the store has no run of that name. */
 int store_need_run(struct storage *store, const char *run);
-/* Reads the summaries of one run, or of all with run "". */
+/* Reads the summaries of one run, or of all with run "", where one that cannot be read has an entry
+ * of its own and keeps nobody from the others. */
 int catalog_read(struct catalog *out, struct storage *store, const char *run);
 void catalog_free(struct catalog *catalog);
+/* Has it one of that name? */
+bool catalog_has(const struct catalog *catalog, const struct manifest_summary *summary);
 struct scrub_cursor;
 /* What the scrub of a ckptd has read back of a run, as that reads it at its start: nothing, where
  * nobody can read it, which is told. ERR_MEMORY. */
@@ -232,6 +238,16 @@ int tensors_check_wanted(const struct layout_table *table, const struct cli *cli
  * can be read. Errors as of checkpoint_open(). */
 int checkpoint_manifest(struct manifest **out, struct storage *store,
                         const struct selection *selection);
+
+/* ---- status.c: of a store without a ckptd ---- */
+
+/* What the looks of a watch have seen; zero before the first. */
+struct store_looks {
+    struct catalog before;          /* of the last one; catalog_free() */
+    uint64_t count, commits, bytes; /* committed since the first */
+};
+/* An object as of cli_call_status, of what files tell; json_decref() it. NULL: it is one look. */
+int status_of_store(struct json_t **out, const struct cli *cli, struct store_looks *looks);
 
 /* ---- lineage.c: what it was resumed from ---- */
 

@@ -194,9 +194,13 @@ static const struct command {
      "stays, and so does what could not be looked into or removed: it is named, the rest goes,\n"
      "and the exit code is 74.\n"},
     {"watch", "", "saves in work, the newest checkpoint, rates, again and again", 0, 0,
-     BIT(SERVER) | BIT(INTERVAL) | BIT(COUNT), cli_watch,
-     "--json prints an object per line. A ckptd that goes away is waited for.\n"},
-    {"status", "", "what a running ckptd is doing", 0, 0, BIT(SERVER), cli_status, ""},
+     WHERE | BIT(INTERVAL) | BIT(COUNT), cli_watch,
+     "--json prints an object per line. A ckptd that goes away is waited for. On a directory\n"
+     "nobody tells how far a save is, nor what is read: there it is unfinished, or committed.\n"},
+    {"status", "", "what a running ckptd is doing, or what a directory holds", 0, 0, WHERE,
+     cli_status,
+     "On a directory: the disk, how many checkpoints there are, the newest, saves that are not\n"
+     "committed, and in_use: has somebody the writer's lock? Else those saves are rubbish (gc).\n"},
     {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0, BIT(SERVER),
      cli_health, "0 when both are so, else 69 and the reason.\n"},
 };

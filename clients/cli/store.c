@@ -290,6 +290,19 @@ static int read_run(struct visit *visit)
                       : error;
 }
 
+/* Nobody knows which checkpoints it has: of those that were found none is told. */
+static int note_unread_run(struct catalog *catalog, uint32_t count_before, const char *run)
+{
+    struct report_text why;
+    struct catalog_entry *entry;
+    report_keep(&why);
+    catalog->count = count_before;
+    ERR_TRY(add_entry(catalog, &entry));
+    entry->is_denied = true;
+    note_damage(entry, run, 0, 0, "the run could not be read: %s: %s", why.message, why.detail);
+    return 0;
+}
+
 static int visit_run(void *user, const struct storage_entry *found)
 {
     struct visit *outer = user;
@@ -298,7 +311,9 @@ static int visit_run(void *user, const struct storage_entry *found)
         return 0;
     strcpy(run, found->name); /* borrowed only for this call; the inner list uses its own */
     struct visit inner = {outer->catalog, outer->store, run};
-    return read_run(&inner);
+    uint32_t before = outer->catalog->count;
+    int error = read_run(&inner);
+    return error == 0 || error == ERR_MEMORY ? error : note_unread_run(outer->catalog, before, run);
 }
 
 /* By run; then the newest attempt first, since a younger attempt may have gone back to an older
@@ -312,6 +327,13 @@ static int compare_entries(const void *left, const void *right)
                ? order
                : retain_newest_first(&(struct retain_item){.step = a->step, .attempt = a->attempt},
                                      &(struct retain_item){.step = b->step, .attempt = b->attempt});
+}
+
+bool catalog_has(const struct catalog *catalog, const struct manifest_summary *summary)
+{
+    return catalog->count > 0 &&
+           bsearch(&(struct catalog_entry){.summary = *summary}, catalog->entries, catalog->count,
+                   sizeof *catalog->entries, compare_entries) != NULL;
 }
 
 struct sought {

@@ -54,6 +54,16 @@ int text_json_value(FILE *out, const json_t *value, size_t flags)
                : report_error(ERR_IO, NULL, "could not write the output");
 }
 
+int text_document(const json_t *root)
+{
+    json_begin();
+    int error = text_json_value(stdout, root, JSON_INDENT(2));
+    if (!json_end())
+        return report_error(ERR_MEMORY, NULL, "no memory to write the output");
+    printf("\n");
+    return error;
+}
+
 const char *text_safe(char *out, size_t size, const char *text)
 {
     size_t length = 0;

@@ -1,9 +1,9 @@
-/* watch.c - what a running ckptd does, again and again: saves in work, the newest checkpoint,
- * rates.
+/* watch.c - what a running ckptd does, or what becomes of a directory, again and again: saves that
+ * are not committed, the newest checkpoint, rates.
  *
- * Each look is one Status call; rates are differences between two looks. A line per look, or a JSON
- * object per line with --json. A ckptd that goes away is said and waited for: it may be restarted
- * under load. */
+ * Each look is one Status call, or one look at the files; rates are differences between two looks.
+ * A line per look, or a JSON object per line with --json. A ckptd that goes away is said and waited
+ * for: it may be restarted under load. */
 #include "clients/cli/cli.h"
 #include "proto/json.h"
 
@@ -47,16 +47,19 @@ static uint64_t rate(uint64_t before, uint64_t after, double seconds)
     return after >= before && seconds > 0 ? (uint64_t)((double)(after - before) / seconds) : 0;
 }
 
-static int print_json(const json_t *status, uint64_t write_rate, uint64_t read_rate)
+/* What was read only a ckptd knows. */
+static int print_json(const struct cli *cli, const json_t *status, uint64_t write_rate,
+                      uint64_t read_rate)
 {
     char when[32];
     manifest_now(when);
     json_begin();
-    json_t *line = json_pack("{ss sI sI sO sO sO}", "time", when, "committed_bytes_per_second",
-                             (json_int_t)write_rate, "read_bytes_per_second", (json_int_t)read_rate,
-                             "saves", json_object_get(status, "saves"), "last_commit",
-                             json_object_get(status, "last_commit"), "since_start",
+    json_t *line = json_pack("{ss sI sO sO sO}", "time", when, "committed_bytes_per_second",
+                             (json_int_t)write_rate, "saves", json_object_get(status, "saves"),
+                             "last_commit", json_object_get(status, "last_commit"), "since_start",
                              json_object_get(status, "since_start"));
+    if (cli->store[0] == '\0')
+        json_object_set_new(line, "read_bytes_per_second", json_integer((json_int_t)read_rate));
     if (line != NULL)
         text_json_value(stdout, line, JSON_COMPACT);
     json_decref(line);
@@ -66,54 +69,79 @@ static int print_json(const json_t *status, uint64_t write_rate, uint64_t read_r
     return 0;
 }
 
+/* As a ckptd knows it, and as a directory shows it. */
 static void print_save(const json_t *save)
 {
     char run[128], size[32];
     const char *name = json_string_value(json_object_get(save, "run"));
-    printf("  saving %s@%llu-a%llu  %s  %llu of %s began, %llu copied, %llu durable%s\n",
+    bool is_served = json_object_get(save, "ranks") != NULL;
+    text_bytes(size, sizeof size, number_in(save, "bytes"));
+    printf("  %s %s@%llu-a%llu  %s", is_served ? "saving" : "unfinished",
            text_safe(run, sizeof run, name != NULL ? name : "?"),
            (unsigned long long)number_in(save, "step"),
-           (unsigned long long)number_in(save, "attempt"),
-           text_bytes(size, sizeof size, number_in(save, "bytes")),
-           (unsigned long long)number_in(save, "ranks_begun"),
-           text_count(number_in(save, "ranks"), "rank").text,
-           (unsigned long long)number_in(save, "ranks_ended"),
-           (unsigned long long)number_in(save, "ranks_durable"),
-           json_is_true(json_object_get(save, "failing")) ? "  FAILING" : "");
+           (unsigned long long)number_in(save, "attempt"), size);
+    if (is_served)
+        printf("  %llu of %s began, %llu copied, %llu durable%s\n",
+               (unsigned long long)number_in(save, "ranks_begun"),
+               text_count(number_in(save, "ranks"), "rank").text,
+               (unsigned long long)number_in(save, "ranks_ended"),
+               (unsigned long long)number_in(save, "ranks_durable"),
+               json_is_true(json_object_get(save, "failing")) ? "  FAILING" : "");
+    else
+        printf(" in %s\n", text_count(number_in(save, "files"), "file").text);
 }
 
-static int print_text(const json_t *status, uint64_t write_rate, uint64_t read_rate)
+/* " in 0.52 s", or " of 2026-11-20T10:00:00Z"; "" before the first. */
+static void print_newest(const struct cli *cli, const json_t *newest)
+{
+    const char *run = json_string_value(json_object_get(newest, "run"));
+    const char *time = json_string_value(json_object_get(newest, "time"));
+    char safe[128];
+    if (run == NULL) {
+        printf("newest: none%s", cli->store[0] == '\0' ? " since its start" : "");
+        return;
+    }
+    printf("newest: %s@%llu-a%llu", text_safe(safe, sizeof safe, run),
+           (unsigned long long)number_in(newest, "step"),
+           (unsigned long long)number_in(newest, "attempt"));
+    if (time != NULL)
+        printf(" of %s", text_safe(safe, sizeof safe, time));
+    else
+        printf(" in %.2f s", json_number_value(json_object_get(newest, "seconds")));
+}
+
+static int print_text(const struct cli *cli, const json_t *status, uint64_t write_rate,
+                      uint64_t read_rate)
 {
     const json_t *saves = json_object_get(status, "saves");
-    const json_t *newest = json_object_get(status, "last_commit");
-    const char *run = json_string_value(json_object_get(newest, "run"));
-    char when[32], name[200] = "none since its start", safe[128], size[2][32];
+    char when[32], size[32];
     size_t index;
     json_t *save;
     manifest_now(when);
-    if (run != NULL)
-        snprintf(name, sizeof name, "%s@%llu-a%llu in %.2f s", text_safe(safe, sizeof safe, run),
-                 (unsigned long long)number_in(newest, "step"),
-                 (unsigned long long)number_in(newest, "attempt"),
-                 json_number_value(json_object_get(newest, "seconds")));
-    printf("%s  newest: %s  %s in work  committed %s/s  read %s/s\n", when, name,
-           text_count(json_array_size(saves), "save").text, text_bytes(size[0], 32, write_rate),
-           text_bytes(size[1], 32, read_rate));
+    printf("%s  ", when);
+    print_newest(cli, json_object_get(status, "last_commit"));
+    printf("  %s %s  committed %s/s", text_count(json_array_size(saves), "save").text,
+           cli->store[0] == '\0' ? "in work" : "unfinished",
+           text_bytes(size, sizeof size, write_rate));
+    if (cli->store[0] == '\0')
+        printf("  read %s/s", text_bytes(size, sizeof size, read_rate));
+    printf("\n");
     json_array_foreach(saves, index, save) print_save(save);
     return 0;
 }
 
 /* One look. ERR_UNAVAILABLE is an answer too once ckptd has been seen. */
-static int look_again(struct look *last, const struct cli *cli)
+static int look_again(struct look *last, struct store_looks *looks, const struct cli *cli)
 {
     json_t *status = NULL;
-    int error = cli_call_status(&status, cli);
+    int error = cli->store[0] != '\0' ? status_of_store(&status, cli, looks)
+                                      : cli_call_status(&status, cli);
     if (error == 0) {
         struct look look = look_of(status);
         double seconds = last->seconds > 0 ? look.seconds - last->seconds : 0;
         uint64_t write_rate = rate(last->committed, look.committed, seconds);
         uint64_t read_rate = rate(last->read, look.read, seconds);
-        error = (cli->is_json ? print_json : print_text)(status, write_rate, read_rate);
+        error = (cli->is_json ? print_json : print_text)(cli, status, write_rate, read_rate);
         *last = look;
     } else if ((error == ERR_UNAVAILABLE || error == ERR_TIMEOUT) && last->seconds > 0) {
         if (last->is_there && cli->is_json)
@@ -131,13 +159,15 @@ static int look_again(struct look *last, const struct cli *cli)
 int cli_watch(const struct cli *cli)
 {
     struct look last = {0};
+    struct store_looks looks = {0};
     const struct timespec pause = {
         .tv_sec = (time_t)cli->interval,
         .tv_nsec = (long)((cli->interval - (double)(time_t)cli->interval) * 1e9)};
-    int error = look_again(&last, cli);
+    int error = look_again(&last, &looks, cli);
     for (int64_t count = 1; error == 0 && !ferror(stdout) && count != cli->count; count++) {
         nanosleep(&pause, NULL);
-        error = look_again(&last, cli);
+        error = look_again(&last, &looks, cli);
     }
+    catalog_free(&looks.before);
     return error;
 }

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""space - ckpt-cli du, gc and watch: what takes the space, what of it is rubbish, what goes on.
+"""space - ckpt-cli du, gc, watch, status: what takes the space, what is rubbish, what goes on.
 
 Goal: du's sums are those of the files, told apart by run, checkpoint and kind of tensor; gc removes
 what a crash leaves and nothing else, not while somebody has the store, and killed anywhere it
-harms nothing; watch tells saves and rates, and goes on when ckptd comes back.
+harms nothing; watch tells saves and rates, and goes on when ckptd comes back; of a directory it and
+status tell what its files do.
 Method: a real ckptd and real saves (lib_cli.py); what a crash would leave is made by hand in
 copies of the store, byte counts are taken with os.walk.
 time limit: 120 s
@@ -13,6 +14,7 @@ import fcntl
 import json
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -235,47 +237,122 @@ def gc_killed_anywhere_leaves_every_checkpoint_whole(bed):
     assert cut > 0, "every gc was killed before its first removal or after its last"
 
 
+class Watch:
+    """A watch whose lines are collected while it runs."""
+
+    def __init__(self, *words):
+        self.seen, self.arrived = [], threading.Condition()
+        self.process = subprocess.Popen([CLI, "watch", "--json", "--interval", "0.05", *words],
+                                        stdout=subprocess.PIPE, text=True)
+        self.thread = threading.Thread(target=self.collect)
+        self.thread.start()
+
+    def collect(self):
+        for line in self.process.stdout:
+            with self.arrived:
+                self.seen.append(json.loads(line))
+                self.arrived.notify()
+
+    def wait_for(self, what, start=0):
+        with self.arrived:
+            assert self.arrived.wait_for(lambda: any(map(what, self.seen[start:])), 30), \
+                self.seen[-3:]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.thread.join()
+
+
 @test
 def watch_tells_commits_and_rates_and_goes_on_after_a_restart(bed):
     lines = cli("watch", "--server", bed.server, "--count", 2, "--interval", 0.1).splitlines()
     assert len(lines) == 2 and all("newest: trip@" in line for line in lines), lines
     assert "start ckptd" in cli("watch", "--server", f"unix:{bed.folder}/nobody", want=69)
-    cli("watch", "--store", bed.store, want=2)
+    cli("watch", "--store", bed.store, "--server", bed.server, want=2)
     cli("watch", "--server", bed.server, "--interval", 0, want=2)
-    process = subprocess.Popen([CLI, "watch", "--server", bed.server, "--json", "--interval",
-                                "0.05"], stdout=subprocess.PIPE, text=True)
-    seen, arrived = [], threading.Condition()
-
-    def collect():
-        for line in process.stdout:
-            with arrived:
-                seen.append(json.loads(line))
-                arrived.notify()
-
-    thread = threading.Thread(target=collect)
-    thread.start()
-
-    def wait_for(what):
-        with arrived:
-            assert arrived.wait_for(lambda: any(map(what, seen)), 30), seen[-3:]
-
-    try:
-        wait_for(lambda line: "saves" in line)
+    with Watch("--server", bed.server) as watch:
+        watch.wait_for(lambda line: "saves" in line)
         bed.save_one(50, ranks=2, seed=50)
-        wait_for(lambda line: line["last_commit"]["step"] == 50)
-        wait_for(lambda line: line["committed_bytes_per_second"] > 0)
+        watch.wait_for(lambda line: line["last_commit"]["step"] == 50)
+        watch.wait_for(lambda line: line["committed_bytes_per_second"] > 0)
         bed.stop()
-        wait_for(lambda line: "unavailable" in line)
+        watch.wait_for(lambda line: "unavailable" in line)
         bed.launch()
-        count = len(seen)
-        with arrived:
-            assert arrived.wait_for(lambda: any("saves" in line for line in seen[count:]), 30)
-    finally:
-        process.kill()
-        process.wait()
-        thread.join()
+        watch.wait_for(lambda line: "saves" in line, len(watch.seen))
     assert all(set(line) >= {"time", "saves", "last_commit", "since_start"}
-               for line in seen if "unavailable" not in line)
+               for line in watch.seen if "unavailable" not in line)
+
+
+@test
+def watch_on_a_directory_tells_what_is_committed_in_it(bed):
+    with Watch("--store", bed.store) as watch:
+        watch.wait_for(lambda line: line["since_start"]["commits"] == 0)
+        bed.save_one(60, ranks=2, seed=60)
+        watch.wait_for(lambda line: line["last_commit"]["step"] == 60)
+        watch.wait_for(lambda line: line["committed_bytes_per_second"] > 0)
+    (saved,) = (e for e in json.loads(cli("list", "--store", bed.store, "--json"))
+                if e["step"] == 60)
+    assert watch.seen[-1]["since_start"] == {"commits": 1, "bytes_committed": saved["bytes"]}
+    assert not any("read_bytes_per_second" in line for line in watch.seen)
+    (line,) = cli("watch", "--store", bed.store, "--count", 1).splitlines()
+    assert f"newest: trip@60-a{saved['attempt']} of {saved['time']}  0 saves" in line, line
+    cli("watch", "--store", bed.folder + "/nothing", want=66)
+
+
+@test
+def status_of_a_directory_tells_what_its_files_do(bed):
+    store = bed.copy("looked-at")
+    listed = json.loads(cli("list", "--store", store, "--json"))
+    status = json.loads(cli("status", "--store", store, "--json"))
+    newest = max(listed, key=lambda entry: entry["time"])
+    assert {key: newest[key] for key in ("run", "step", "attempt", "bytes", "time", "durability")} \
+        == status["last_commit"], (newest, status)
+    assert status["catalog"] == {
+        "runs": 1, "checkpoints": len(listed), "damaged": 0, "unreadable": [],
+        "bytes": sum(entry["bytes"] for entry in listed)}, status
+    assert status["store"] == store and status["saves"] == [], status
+    assert [json.loads(cli("status", "--store", where, "--json"))["in_use"]
+            for where in (store, bed.store)] == [False, True], status
+    disk, system = status["disk"], os.statvfs(store)
+    assert disk["bytes_used"] + disk["bytes_free"] == disk["bytes_total"], disk
+    assert abs(disk["bytes_free"] - system.f_bavail * system.f_frsize) < 1 << 30, disk
+    assert re.search(rf"^catalog.checkpoints +{len(listed)}$", cli("status", "--store", store),
+                     re.M)
+    # One that is not committed, one that is damaged.
+    os.unlink(os.path.join(store, "trip", STEP, "manifest.json"))
+    shards = [size for name, size in tree(store).items() if f"/{STEP}/" in name]
+    change(os.path.join(store, "trip", "step-00000002-a0002", "manifest.json"), 20)
+    status = json.loads(cli("status", "--store", store, "--json"))
+    assert status["saves"] == [{"run": "trip", "step": 1, "attempt": 1, "bytes": sum(shards),
+                                "files": len(shards), "durability": "accepted"}], status
+    assert status["catalog"]["damaged"] == 1, status
+    assert status["catalog"]["checkpoints"] == len(listed) - 1, status
+    text = cli("watch", "--store", store, "--count", 1)
+    assert "  unfinished trip@1-a1  " in text and f" in {len(shards)} files\n" in text, text
+
+
+@test
+def a_run_that_cannot_be_read_is_named_and_the_others_are_told(bed):
+    store = bed.copy("unreadable")
+    shutil.copytree(os.path.join(store, "trip"), os.path.join(store, "trap"))
+    os.makedirs(os.path.join(store, "trap", "elsewhere"))
+    shutil.rmtree(os.path.join(store, "trap", "quarantine"), ignore_errors=True)
+    os.symlink("elsewhere", os.path.join(store, "trap", "quarantine"))  # no link is followed
+    before = json.loads(cli("list", "trip", "--store", store, "--json"))
+    bad, *good = json.loads(cli("list", "--store", store, "--json"))
+    assert bad["run"] == "trap" and bad["attempt"] == 0 and good == before, (bad, good)
+    assert bad["damage"].startswith("the run could not be read: "), bad
+    lines = cli("list", "--store", store).splitlines()
+    assert lines[1].startswith("trap ") and "DAMAGED: the run could not be read" in lines[1], lines
+    assert len(lines) == 2 + len(before), lines
+    catalog = json.loads(cli("status", "--store", store, "--json"))["catalog"]
+    assert [run["run"] for run in catalog["unreadable"]] == ["trap"], catalog
+    assert (catalog["runs"], catalog["checkpoints"]) == (2, len(before)), catalog
+    cli("list", "trap", "--store", store, want=74)
 
 
 if __name__ == "__main__":

@@ -281,6 +281,7 @@ def hostile_manifests(tools):
         with open(path, "wb") as file:
             file.write(manifest_of(good, changed))
         for command in (["list"], ["show", name], ["verify", name, "--quick"], ["du", name],
+                        ["status"], ["watch", "--count", "1"],
                         ["diff", name, tools.names[0]],
                         ["export", name, "--force", "--output", tools.path("hostile-export")]):
             for form in ([], ["--json"]):
@@ -313,7 +314,8 @@ def hostile_names(tools):
     for command in (["list"], ["list", "run" + EVIL], ["show", name], ["show", "run" + EVIL],
                     ["verify", name], ["du"], ["du", name], ["gc", "--dry-run"], ["gc"],
                     ["prune", world.run, "--keep-last", "2", "--dry-run"], ["pin", name],
-                    ["unpin", name], ["prune", "run" + EVIL, "--keep-last", "2"],
+                    ["unpin", name], ["prune", "run" + EVIL, "--keep-last", "2"], ["status"],
+                    ["watch", "--count", "1"],
                     ["show", name + EVIL], ["-" + EVIL], ["list", "--" + EVIL], ["cmd" + EVIL],
                     ["verify", name, "--dtype" + EVIL], ["list", "--server", "unix:/" + EVIL]):
         for form in ([], ["--json"]):

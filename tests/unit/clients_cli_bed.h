@@ -307,6 +307,12 @@ static void set_release(struct cli *cli, const struct world *world)
     cli->is_released = true;
 }
 
+static void set_watch(struct cli *cli, const struct world *world)
+{
+    set_store(cli, world);
+    cli->count = 1;
+}
+
 static const struct tool tools[] = {
     {"list", cli_list, set_store, READS, 0, NULL},
     {"show", cli_show, set_llama, READS, 0, NULL},
@@ -324,6 +330,8 @@ static const struct tool tools[] = {
     {"unpin", cli_unpin, set_unpin, CHANGES, 0, NULL},
     {"verify --release", cli_verify, set_release, CHANGES, 0, NULL},
     {"du", cli_du, set_store, READS, 0, NULL},
+    {"status", cli_status, set_store, TELLS, 0, NULL},
+    {"watch", cli_watch, set_watch, TELLS, 0, NULL},
 };
 #define NUM_TOOLS (sizeof tools / sizeof *tools)
 

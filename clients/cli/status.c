@@ -1,0 +1,298 @@
+/* status.c - status and health: how a running ckptd is, or a store without one.
+ *
+ * A ckptd tells its own status. Of a directory is told what its files tell, by the same names: the
+ * disk, how many checkpoints there are, the newest, the saves that are not committed, and whether
+ * somebody has the writer's lock (`in_use`): without one those saves are rubbish, for gc. */
+#include "clients/cli/cli.h"
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/json.h"
+#include "proto/retain.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- of a directory ---- */
+
+/* What the files of a store tell, as far as they could be read. */
+struct survey {
+    struct storage *store;
+    struct catalog catalog;
+    struct storage_rubbish_list rubbish;
+    struct storage_space space;
+    bool is_in_use;
+    json_int_t num_runs;
+};
+
+static int visit_run(void *user, const struct storage_entry *entry)
+{
+    struct survey *survey = user;
+    char run[128]; /* the name is borrowed, and lists follow */
+    if (!entry->is_dir || !shard_run_is_valid(entry->name) || strlen(entry->name) >= sizeof run)
+        return 0;
+    strcpy(run, entry->name);
+    survey->num_runs++;
+    return storage_rubbish_find(&survey->rubbish, survey->store, &store_checkpoint_kind, run);
+}
+
+static int survey_open(struct survey *out, const struct cli *cli)
+{
+    *out = (struct survey){0};
+    int error = store_open(&out->store, cli);
+    if (error == 0)
+        error = storage_space(out->store, &out->space);
+    if (error == 0)
+        error = storage_find_holder(out->store, NULL);
+    out->is_in_use = error == 0;
+    if (error == ERR_NOT_FOUND && out->store != NULL)
+        error = 0;
+    if (error == 0)
+        error = catalog_read(&out->catalog, out->store, "");
+    if (error == 0)
+        error = storage_list(out->store, "", visit_run, out);
+    return error;
+}
+
+static void survey_close(struct survey *survey)
+{
+    storage_rubbish_free(&survey->rubbish);
+    catalog_free(&survey->catalog);
+    if (survey->store != NULL)
+        storage_close(survey->store);
+}
+
+static json_t *describe_disk(const struct survey *survey)
+{
+    const struct storage_space *space = &survey->space;
+    return json_pack("{sI sI sI sI sI}", "bytes_total", (json_int_t)space->bytes_total,
+                     "bytes_used", (json_int_t)(space->bytes_total - space->bytes_free),
+                     "bytes_free", (json_int_t)space->bytes_free, "inodes_total",
+                     (json_int_t)space->inodes_total, "inodes_free",
+                     (json_int_t)space->inodes_free);
+}
+
+/* Once per run. `key` is it, or something in it. */
+static void add_unreadable(json_t *list, const char *key, const char *reason)
+{
+    char run[STORAGE_KEY_MAX + 1], safe[512];
+    size_t index;
+    json_t *item;
+    snprintf(run, sizeof run, "%.*s", (int)strcspn(key, "/"), key);
+    json_array_foreach(list, index, item)
+    {
+        if (strcmp(run, json_string_value(json_object_get(item, "run"))) == 0)
+            return;
+    }
+    json_array_append_new(
+        list, json_pack("{ss ss}", "run", run, "reason", text_safe(safe, sizeof safe, reason)));
+}
+
+static json_t *describe_unreadable(const struct survey *survey)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < survey->catalog.count; i++) {
+        const struct catalog_entry *entry = &survey->catalog.entries[i];
+        if (entry->summary.attempt == 0)
+            add_unreadable(list, entry->summary.run, entry->damage);
+    }
+    for (size_t i = 0; i < survey->rubbish.count; i++) {
+        const struct storage_rubbish *item = &survey->rubbish.items[i];
+        if (item->error != 0)
+            add_unreadable(list, item->key, storage_rubbish_reason(item));
+    }
+    return list;
+}
+
+static json_t *describe_catalog(const struct survey *survey)
+{
+    json_int_t checkpoints = 0, damaged = 0, bytes = 0;
+    for (uint32_t i = 0; i < survey->catalog.count; i++) {
+        const struct catalog_entry *entry = &survey->catalog.entries[i];
+        checkpoints += entry->summary.attempt != 0;
+        damaged += entry->summary.attempt != 0 && entry->damage[0] != '\0';
+        bytes += (json_int_t)entry->summary.bytes;
+    }
+    return json_pack("{sI sI sI sI so}", "runs", survey->num_runs, "checkpoints", checkpoints,
+                     "damaged", damaged, "bytes", bytes, "unreadable", describe_unreadable(survey));
+}
+
+/* What there is of checkpoints without a manifest, but for those that a tool writes. */
+static json_t *describe_saves(const struct survey *survey)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < survey->rubbish.count; i++) {
+        const struct storage_rubbish *item = &survey->rubbish.items[i];
+        uint64_t step, attempt;
+        size_t length = strcspn(item->key, "/");
+        if (item->what == STORAGE_UNFINISHED && item->key[length] == '/' &&
+            retain_parse(item->key + length + 1, &step, &attempt))
+            json_array_append_new(
+                list, json_pack("{ss% sI sI sI sI ss}", "run", item->key, length, "step",
+                                (json_int_t)step, "attempt", (json_int_t)attempt, "bytes",
+                                (json_int_t)item->bytes, "files", (json_int_t)item->files,
+                                "durability", "accepted"));
+    }
+    return list;
+}
+
+/* The last that was committed, in whichever run. */
+static json_t *describe_newest(const struct survey *survey)
+{
+    const struct manifest_summary *newest = NULL;
+    for (uint32_t i = 0; i < survey->catalog.count; i++) {
+        const struct catalog_entry *entry = &survey->catalog.entries[i];
+        if (entry->damage[0] == '\0' &&
+            (newest == NULL || strcmp(entry->summary.time, newest->time) > 0))
+            newest = &entry->summary;
+    }
+    if (newest == NULL)
+        return json_null();
+    return json_pack("{ss sI sI sI ss ss}", "run", newest->run, "step", (json_int_t)newest->step,
+                     "attempt", (json_int_t)newest->attempt, "bytes", (json_int_t)newest->bytes,
+                     "time", newest->time, "durability", CLI_STORED);
+}
+
+/* Adds what came since the look before, and keeps what is there for the next. */
+static void compare_looks(struct store_looks *looks, struct catalog *catalog)
+{
+    for (uint32_t i = 0; i < catalog->count && looks->count > 0; i++) {
+        const struct catalog_entry *entry = &catalog->entries[i];
+        if (entry->damage[0] != '\0' || catalog_has(&looks->before, &entry->summary))
+            continue;
+        looks->commits++;
+        looks->bytes += entry->summary.bytes;
+    }
+    catalog_free(&looks->before);
+    looks->before = *catalog;
+    looks->count++;
+    *catalog = (struct catalog){0};
+}
+
+int status_of_store(json_t **out, const struct cli *cli, struct store_looks *looks)
+{
+    struct survey survey;
+    *out = NULL;
+    int error = survey_open(&survey, cli);
+    if (error == 0) {
+        json_begin();
+        *out = json_pack("{ss ss sb so so so so}", "version", report_version, "store", cli->store,
+                         "in_use", (int)survey.is_in_use, "disk", describe_disk(&survey), "catalog",
+                         describe_catalog(&survey), "saves", describe_saves(&survey), "last_commit",
+                         describe_newest(&survey));
+        if (looks != NULL)
+            compare_looks(looks, &survey.catalog);
+        if (looks != NULL)
+            json_object_set_new(*out, "since_start",
+                                json_pack("{sI sI}", "commits", (json_int_t)looks->commits,
+                                          "bytes_committed", (json_int_t)looks->bytes));
+        if (!json_end())
+            error = report_error(ERR_MEMORY, NULL, "no memory for the status");
+        else if (*out == NULL)
+            error = report_error(ERR_INVALID, "use a name in UTF-8",
+                                 "the name of the store is no text: %s", cli->store);
+    }
+    if (error != 0) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    survey_close(&survey);
+    return error;
+}
+
+/* ---- status ---- */
+
+/* Members of nested objects as dotted names; arrays by their length and then their items. */
+static void print_value(const char *name, const json_t *value, int depth)
+{
+    char text[160], inner[256];
+    const char *key;
+    json_t *member;
+    size_t index;
+    if (json_is_object(value) && depth < 4) {
+        json_object_foreach((json_t *)value, key, member)
+        {
+            snprintf(inner, sizeof inner, "%s%s%s", name, name[0] != '\0' ? "." : "", key);
+            print_value(inner, member, depth + 1);
+        }
+    } else if (json_is_array(value) && depth < 4) {
+        json_array_foreach(value, index, member)
+        {
+            snprintf(inner, sizeof inner, "%s[%zu]", name, index);
+            print_value(inner, member, depth + 1);
+        }
+    } else {
+        char *dump = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+        printf("%-36s %s\n", text_safe(inner, sizeof inner, name),
+               text_safe(text, sizeof text, dump != NULL ? dump : "?"));
+        free(dump);
+    }
+}
+
+int cli_status(const struct cli *cli)
+{
+    json_t *root;
+    int error =
+        cli->store[0] != '\0' ? status_of_store(&root, cli, NULL) : cli_call_status(&root, cli);
+    if (error != 0)
+        return error;
+    if (cli->is_json) {
+        error = text_document(root);
+    } else {
+        json_begin();
+        print_value("", root, 0);
+        if (!json_end())
+            error = report_error(ERR_MEMORY, NULL, "no memory to print the status");
+    }
+    json_decref(root);
+    return error;
+}
+
+/* ---- health ---- */
+
+/* The standard health service. Its two messages have the wire form of ours: a request whose one
+ * field, number 1, is a string, and an answer whose one field, number 1, is a small integer (1:
+ * SERVING). */
+static int ask_health(bool *out, const struct cli *cli, const char *service)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = (char *)(uintptr_t)service;
+    int error = cli_call(&answer, cli, "/grpc.health.v1.Health/Check", &request.base,
+                         &holdfast__v1__hello_reply__descriptor, CLI_CALL_MS);
+    *out = error == 0 && ((const Holdfast__V1__HelloReply *)answer)->protocol == 1;
+    if (error == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+/* Why a ckptd that answers saves nothing. */
+static int report_unable(const struct cli *cli)
+{
+    json_t *status = NULL;
+    char safe[512];
+    int error = cli_call_status(&status, cli);
+    if (error != 0)
+        return error;
+    const char *why = json_string_value(json_object_get(status, "offline"));
+    error = report_error(ERR_UNAVAILABLE, "replace the disk, then restart ckptd",
+                         "ckptd at %s saves nothing: the store is offline: %s", cli->server,
+                         text_safe(safe, sizeof safe, why != NULL ? why : "?"));
+    json_decref(status);
+    return error;
+}
+
+int cli_health(const struct cli *cli)
+{
+    bool serving = false, saving = false;
+    int error = ask_health(&serving, cli, "");
+    if (error == 0)
+        error = ask_health(&saving, cli, "holdfast.v1.Checkpoint");
+    if (error != 0)
+        return error;
+    printf(cli->is_json ? "{\"serving\": %s, \"saving\": %s}\n" : "serving: %s\nsaving: %s\n",
+           serving ? "true" : "false", saving ? "true" : "false");
+    if (serving)
+        return saving ? 0 : report_unable(cli);
+    return report_error(ERR_UNAVAILABLE, "it is starting or being drained",
+                        "ckptd at %s is not serving", cli->server);
+}
