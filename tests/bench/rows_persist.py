@@ -68,7 +68,7 @@ def persist(bench, name, mib, ranks, goal, layout="rows", repeat=1):
             [fio(bench, "write", bytes_saved >> 20, files=ranks)["rate"] / 1e9
              for _ in range(repeat)])
 
-    yield bench.pairs(name, "GB/s", ours, reference, pairs_min=11, goal=goal,
+    yield bench.pairs(name, "GB/s", ours, reference, pairs_min=25, goal=goal,
                       note=f"{bytes_saved >> 20} MiB by {ranks} ranks, one file each")
     saver.close()
 
