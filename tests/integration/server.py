@@ -529,11 +529,15 @@ def beside_gc(world):
 
 
 def judge(world, name, bad):
-    """Whole or gone, the rest is rubbish that gc takes, and the name is free again."""
+    """Whole or gone, the rest is rubbish that gc takes, and the name is free again. What the tool
+    asked for before it was killed ckptd may still be doing."""
+    def is_settled():
+        return world.is_listed(name) or (world.gc() and not world.shards(name))
+
+    world.wait_until(is_settled)
     listed = world.is_listed(name)
     if listed and world.verifies(name) is not True:
         bad.append((name, world.verifies(name)))
-    world.gc()
     left = world.gc()
     if left["rubbish"] or (not listed and world.shards(name)):
         bad.append((name, left, world.shards(name)))
