@@ -36,7 +36,6 @@ struct engine_file {
 struct engine;
 
 struct engine_ops {
-    const char *name;
     /* Refusal by the system is an error here; the caller takes the next engine. */
     int (*open)(struct engine **out, const struct storage_options *options);
     /* Waits for every request that was submitted. */

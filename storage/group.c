@@ -329,6 +329,15 @@ static int refuse_held(struct storage *storage, const char *prefix)
     return error == 0 ? refuse_lease(storage, prefix) : error;
 }
 
+/* A group without a marker, and what it holds is known: who writes one leases it before its first
+ * object, and a note was made on one that had its marker. Where a removal took that away, these
+ * came too late. */
+static int refuse_rest(struct storage *storage, const char *prefix)
+{
+    int error = find_note(storage, tombstones, prefix);
+    return error == ERR_NOT_FOUND ? refuse_held(storage, prefix) : error;
+}
+
 static int make_tombstone(struct storage *storage, const char *prefix, bool *out_is_spent)
 {
     char reserve[STORAGE_KEY_MAX + 1];
@@ -371,6 +380,8 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
     struct members members = {.kind = kind};
     bool is_spent = false;
     int error = storage_list(storage, prefix, visit_member, &members);
+    if (error == 0 && !members.has_marker)
+        error = refuse_rest(storage, prefix);
     if (error == 0 && members.has_marker && is_new)
         error = remove_marker(storage, prefix, kind->marker, &is_spent);
     if (error == 0 && (!members.has_marker || is_new))
@@ -394,13 +405,7 @@ int storage_group_remove(struct storage *storage, const struct storage_group_kin
 int storage_group_clear(struct storage *storage, const struct storage_group_kind *kind,
                         const char *prefix)
 {
-    int error = find_note(storage, tombstones, prefix);
-    if (error == ERR_NOT_FOUND) {
-        error = refuse_note(storage, folders[STORAGE_PIN], prefix, ERR_DENIED);
-        if (error == 0)
-            error = refuse_lease(storage, prefix);
-    }
-    return error == 0 ? remove_group(storage, kind, prefix, false) : error;
+    return remove_group(storage, kind, prefix, false);
 }
 
 static int visit_tombstone(void *user, const struct storage_entry *entry)
@@ -424,18 +429,24 @@ int storage_groups_recover(struct storage *storage, const struct storage_group_k
                            const char *parent)
 {
     struct names names = {0};
+    struct report_text text = {0};
     char key[STORAGE_KEY_MAX + 1];
     int error = key_in(key, parent, tombstones);
     if (error == 0)
         error = storage_list(storage, key, visit_tombstone, &names);
+    if (error != 0)
+        report_keep(&text);
     for (size_t i = 0; i < names.count; i++) {
         int failed = key_in(key, parent, names.list[i]);
         if (failed == 0)
             failed = storage_group_clear(storage, kind, key);
-        error = failed != 0 ? failed : error; /* one that stays holds up no other */
+        if (failed == 0)
+            continue;
+        error = failed; /* one that stays holds up no other */
+        report_keep(&text);
     }
     free_names(&names);
-    return error;
+    return error == 0 ? 0 : report_restore(&text, error);
 }
 
 /* ---- notes ---- */
@@ -445,9 +456,11 @@ int storage_group_note(struct storage *storage, enum storage_note kind, const ch
 {
     const char *folder = folders[kind];
     int error = publish_note(storage, folder, prefix, text);
-    return error != 0 ? error
-                      : give_way(storage, folder, prefix,
-                                 refuse_note(storage, tombstones, prefix, ERR_NOT_FOUND));
+    if (error == ERR_EXISTS && find_note(storage, folder, prefix) == ERR_NOT_FOUND)
+        return report_error(ERR_IO, "try again, and if it stays so remove what lies there",
+                            "%s/%s cannot be made: something has its name that is no note", folder,
+                            prefix + name_in(prefix));
+    return error != 0 ? error : give_way(storage, folder, prefix, refuse_removal(storage, prefix));
 }
 
 int storage_group_unnote(struct storage *storage, enum storage_note kind, const char *prefix)

@@ -177,6 +177,8 @@ static int make_root(const char *where)
         return report_error(ERR_INVALID, "name the store's directory",
                             "the path of the store is empty or too long");
     snprintf(path, sizeof(path), "%s", where);
+    for (size_t last = strlen(path) - 1; last > 0 && path[last] == '/'; last--)
+        path[last] = '\0'; /* the last component is the root */
     for (char *p = path + 1;; p++) {
         char end = *p;
         if (end != '/' && end != '\0')

@@ -51,12 +51,14 @@ static int report_holder(int fd)
                         "the store is in use by process %s", pid[0] ? pid : "(unknown)");
 }
 
-static int check_format(int fd)
+/* *out_is_new: it says nothing yet, as that of a store that is being made. */
+static int check_format(int fd, bool *out_is_new)
 {
     char text[64] = "";
     if (pread(fd, text, sizeof(text) - 1, 0) < 0)
         return local_fail("could not read the lock file", STORAGE_LOCK_NAME);
     const char *line = strstr(text, "format ");
+    *out_is_new = line == NULL;
     if (line == NULL || strncmp(line, FORMAT_LINE, strlen(FORMAT_LINE)) == 0)
         return 0;
     return report_error(ERR_VERSION, "use the version that wrote it, or a later one",
@@ -67,6 +69,7 @@ static int check_format(int fd)
 int local_lock(struct storage *storage)
 {
     struct local *local = local_of(storage);
+    bool is_new = false;
     CHECK(local->lock_fd < 0);
     int error = local_refuse_read_only(local);
     if (error != 0)
@@ -77,7 +80,7 @@ int local_lock(struct storage *storage)
     if (fd < 0)
         return local_fail("could not open the lock file", STORAGE_LOCK_NAME);
     if (local_lock_file(fd) == 0)
-        error = check_format(fd);
+        error = check_format(fd, &is_new);
     else if (errno == EAGAIN || errno == EACCES)
         error = report_holder(fd);
     else
@@ -91,6 +94,8 @@ int local_lock(struct storage *storage)
     int length = snprintf(text, sizeof(text), "%-20ld\n" FORMAT_LINE, (long)getpid());
     if (pwrite(fd, text, (size_t)length, 0) != length)
         log_warn("storage", "could not write the pid into the lock file: %s", strerror(errno));
+    if (is_new && (fsync(fd) != 0 || fsync(local->root_fd) != 0))
+        log_warn("storage", "could not make the lock file durable: %s", strerror(errno));
     local->lock_fd = fd;
     return 0;
 }

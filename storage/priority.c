@@ -73,11 +73,11 @@ void engine_priority_describe(char *out, size_t size, int fd, uint16_t priority)
 {
     char scheduler[32];
     struct stat status;
-    bool is_known =
-        fstat(fd, &status) == 0 && read_scheduler(scheduler, sizeof(scheduler), status.st_dev);
     out[0] = '\0';
     if (priority == 0)
         return;
+    bool is_known =
+        fstat(fd, &status) == 0 && read_scheduler(scheduler, sizeof(scheduler), status.st_dev);
     if (!is_known)
         snprintf(out, size, ", writes with an I/O priority (whether it matters is not known here)");
     else

@@ -93,7 +93,6 @@ static const char *pwrite_describe(struct engine *base)
 }
 
 const struct engine_ops engine_pwrite = {
-    .name = "pwrite",
     .open = pwrite_open,
     .close = pwrite_close,
     .register_buffers = pwrite_register_buffers,

@@ -15,6 +15,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define X32_BIT 0x40000000u /* x86-64: in the numbers of the calls of its x32 programs */
+
 static struct io_uring_restriction of_entry(unsigned char op)
 {
     return (struct io_uring_restriction){.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = op};
@@ -46,6 +48,8 @@ static int restrict_and_enable(struct io_uring *ring)
     };
     unsigned count = sizeof(allowed) / sizeof(allowed[0]);
     int result = call_register(ring, IORING_REGISTER_RESTRICTIONS, allowed, count);
+    if (result == -EINVAL) /* before Linux 5.13 the last one is unknown, and nothing was set */
+        result = call_register(ring, IORING_REGISTER_RESTRICTIONS, allowed, count - 1);
     return result < 0 ? result : call_register(ring, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
 }
 
@@ -88,6 +92,7 @@ int storage_forbid_rings(void)
     /* Its number is the same on every architecture but alpha and mips. */
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, ~X32_BIT),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),

@@ -1,10 +1,10 @@
 /* rubbish.c - what crashes left beside whole groups: found first, removed afterwards.
  *
  * Found: groups without a marker that nobody leases (who writes one without the store's lock leases
- * it before its first object, see group.c), but for those that are pinned, which are named and
- * stay; removals that were cut short; notes on groups that are gone; leases that nobody holds;
- * temporary files of publications, when they are so old that nobody can still be about to rename
- * them: notes and leases are published without the lock.
+ * it before its first object, see group.c), but for those that are pinned or in quarantine, which
+ * are named and stay; removals that were cut short; notes on groups that are gone; leases that
+ * nobody holds; temporary files of publications, when they are so old that nobody can still be
+ * about to rename them: notes and leases are published without the lock.
  *
  * A finding is true when it is made. Between that and its removal the caller says which ones still
  * are: who has the store's lock and writes nothing meanwhile takes all of them; a service leaves
@@ -112,13 +112,18 @@ static int find_lease(struct storage *storage, const char *parent, const char *n
     return storage_groups_leased(storage, parent, see_lease, (void *)(uintptr_t)name);
 }
 
-/* It had a marker when it was pinned. */
-static int refuse_pinned(struct storage *storage, const char *prefix)
+/* It had a marker when the note was made: this is no unfinished group. */
+static int refuse_noted(struct storage *storage, const char *prefix)
 {
     int error = storage_group_find_note(storage, STORAGE_PIN, prefix, NULL, 0);
     if (error == 0)
         return report_error(ERR_CORRUPT, "bring it back from a copy, or take the pin away",
                             "%s is pinned, and its marker is lost", prefix);
+    if (error == ERR_NOT_FOUND)
+        error = storage_group_find_note(storage, STORAGE_QUARANTINE, prefix, NULL, 0);
+    if (error == 0)
+        return report_error(ERR_CORRUPT, "bring it back from a copy, or remove it by hand",
+                            "%s is in quarantine, and its marker is lost", prefix);
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
@@ -128,8 +133,8 @@ static int see_object(void *user, const struct storage_entry *entry)
     return IS_THERE;
 }
 
-/* IS_THERE: whatever a pin is on is gone only when its objects are. */
-static int find_pinned(struct storage *storage, const char *group)
+/* IS_THERE: what a note is on is gone only when its objects are. */
+static int find_noted(struct storage *storage, const char *group)
 {
     int error = storage_list(storage, group, see_object, NULL);
     return error == 0 ? ERR_NOT_FOUND : error;
@@ -144,7 +149,7 @@ static int look_at_rest(struct search *search, const char *prefix, const char *n
     int error = find_object(search->storage, tombstone);
     enum storage_rubbish_what what = error == 0 ? STORAGE_CUT_SHORT : STORAGE_UNFINISHED;
     if (error == ERR_NOT_FOUND)
-        error = refuse_pinned(search->storage, prefix);
+        error = refuse_noted(search->storage, prefix);
     if (error == 0 && what == STORAGE_UNFINISHED)
         error = find_lease(search->storage, search->parent, name);
     if (error == IS_LEASED) /* it is being written */
@@ -190,8 +195,7 @@ static int look_at_note(void *user, const struct storage_entry *entry)
                    ? 0
                    : add_found(search->out, STORAGE_CUT_SHORT, key, 1, 0);
     int error = strcmp(search->folder, "leases") == 0 ? storage_find_holder(search->storage, key)
-                : strcmp(search->folder, "pins") == 0 ? find_pinned(search->storage, group)
-                                                      : find_object(search->storage, marker);
+                                                      : find_noted(search->storage, group);
     if (error == IS_THERE)
         return 0;
     return error == ERR_NOT_FOUND ? add_found(search->out, STORAGE_STALE, key, 1, 0)

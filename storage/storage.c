@@ -274,8 +274,10 @@ int storage_find_holder(struct storage *storage, const char *key)
 {
     const struct storage_ops *ops = ops_of(storage);
     int error = key != NULL ? check_key(key) : 0;
-    if (error == 0 && !ops->find_holder)
+    if (error == 0 && !ops->find_holder && key != NULL)
         return report_error(ERR_NOT_FOUND, NULL, "nobody else can reach the store");
+    if (error == 0 && !ops->find_holder)
+        return 0; /* this process is the only one that writes */
     return error == 0 ? ops->find_holder(storage, key) : error;
 }
 
@@ -364,18 +366,34 @@ int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t
     return error;
 }
 
+struct numbered {
+    struct storage *storage;
+    const char *folder;
+    uint64_t number; /* the one that counts */
+};
+
+static int remove_older(void *user, const struct storage_entry *entry)
+{
+    const struct numbered *numbered = user;
+    char key[STORAGE_KEY_MAX + 1];
+    uint64_t number = 0;
+    visit_number(&number, entry);
+    numbered_key(key, numbered->folder, number);
+    if (number > 0 && number < numbered->number)
+        storage_remove(numbered->storage, key);
+    return 0;
+}
+
 int storage_publish_numbered(struct storage *storage, const char *folder, uint64_t number,
                              const char *text)
 {
     char key[STORAGE_KEY_MAX + 1];
     numbered_key(key, folder, number + 1);
     int error = storage_publish(storage, key, text, strlen(text));
-    if (error != 0)
-        return error;
-    numbered_key(key, folder, number);
-    if (number > 0)
-        storage_remove(storage, key); /* what stays is older, and not looked at */
-    return 0;
+    if (error == 0) /* what stays is not looked at: the next one removes it */
+        storage_list(storage, folder, remove_older,
+                     &(struct numbered){storage, folder, number + 1});
+    return error;
 }
 
 static void post_done(struct storage_request *request)

@@ -23,7 +23,8 @@
  * storage function). Requests and their buffers belong to the caller and must not be touched until
  * the callback. The back-end does not order requests: a SYNC covers the writes whose callbacks ran
  * before it was submitted. Close objects when their requests are done, and the storage last.
- * Errors: ERR_IO, ERR_SPACE, ERR_NOT_FOUND, ERR_EXISTS, ERR_BUSY (store locked), ERR_DENIED. */
+ * Errors: ERR_IO, ERR_SPACE, ERR_NOT_FOUND, ERR_EXISTS, ERR_BUSY (the store is locked, or there are
+ * no descriptors left), ERR_DENIED, ERR_INVALID, ERR_MEMORY, ERR_CORRUPT (of a read). */
 #ifndef HOLDFAST_STORAGE_H
 #define HOLDFAST_STORAGE_H
 
@@ -106,7 +107,7 @@ struct storage_ops {
     uint32_t version;
     uint32_t flags;
     /* `where`: `local`: the directory, created when missing. `memory`: the most bytes it may hold,
-     * "" for 1 GiB. `options` may be NULL for the defaults. */
+     * "" for 1 GiB. `options` is never NULL. */
     int (*open)(struct storage **out, const char *where, const struct storage_options *options);
     void (*close)(struct storage *storage);
     /* (optional) Register memory for fixed-buffer requests, once; index i of a request's `buffer`
@@ -157,7 +158,7 @@ struct storage_ops {
                 const void *data, size_t bytes);
     void (*release)(struct storage *storage, struct storage_hold *hold);
     /* 0: somebody, here or elsewhere, holds it; ERR_NOT_FOUND: nobody, or it is not there. `key`
-     * NULL: the store's writer lock. */
+     * NULL: the store's writer lock, which a store within one process always has. */
     int (*find_holder)(struct storage *storage, const char *key);
     /* (optional; without: there are none) Looks for temporary files directly below `prefix`. */
     int (*sweep)(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
@@ -197,6 +198,7 @@ struct storage_base {
  * ignore it, and so do most disks' schedulers: storage_describe says what is true. ERR_INVALID. */
 int storage_io_priority_parse(uint16_t *out, const char *text);
 
+/* `options` NULL: the defaults. */
 int storage_open(struct storage **out, const struct storage_ops *ops, const char *where,
                  const struct storage_options *options);
 void storage_close(struct storage *storage);
@@ -236,11 +238,11 @@ int storage_transfer(struct storage *storage, enum storage_op op, struct storage
                      uint64_t offset, void *data, uint32_t bytes);
 
 /* A state that changes: small objects in `folder` with numbers for names, of which the highest
- * counts. The next is published, then the one before removed; so there is always a whole one. */
+ * counts. The next is published, then those before removed; so there is always a whole one. */
 /* The one that counts, as a text, cut to `size` with its NUL; number 0 and "": there is none. */
 int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t *out_number,
                            char *text, size_t size);
-/* As the one after `number`. ERR_EXISTS: somebody else has published that. */
+/* As the one after `number`; what is older goes. ERR_EXISTS: somebody else has published that. */
 int storage_publish_numbered(struct storage *storage, const char *folder, uint64_t number,
                              const char *text);
 
@@ -270,17 +272,17 @@ int storage_group_remove(struct storage *storage, const struct storage_group_kin
  * removal then needs neither a block nor an inode. */
 int storage_groups_prepare(struct storage *storage, const char *parent);
 /* Removes what there is of a group without a marker, and a tombstone on it; of one that has a
- * marker the tombstone alone. ERR_DENIED: somebody leases it, who is writing it; or it is pinned.
- */
+ * marker the tombstone alone. ERR_DENIED: somebody leases it, who is writing it; or a note says
+ * that it had its marker. */
 int storage_group_clear(struct storage *storage, const struct storage_group_kind *kind,
                         const char *prefix);
 /* What became of removals below `parent` that were cut short: ended where the marker is gone, else
  * taken back. */
 int storage_groups_recover(struct storage *storage, const struct storage_group_kind *kind,
                            const char *parent);
-/* Makes a note, durably, with a text. Then it looks for a tombstone, so of a note and a removal at
- * the same time one sees the other. ERR_NOT_FOUND: it is being removed; ERR_EXISTS: it was there.
- */
+/* Makes a note, durably, with a text. Then it looks for a removal under way, so of a note and a
+ * removal at the same time one sees the other. ERR_NOT_FOUND: it is being removed; ERR_EXISTS: it
+ * was there. */
 int storage_group_note(struct storage *storage, enum storage_note kind, const char *prefix,
                        const char *text);
 /* ERR_NOT_FOUND: there was none. */

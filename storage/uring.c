@@ -351,7 +351,6 @@ static const char *uring_describe(struct engine *base)
 }
 
 const struct engine_ops engine_uring = {
-    .name = "io_uring",
     .open = uring_open,
     .close = uring_close,
     .register_buffers = uring_register_buffers,

@@ -174,7 +174,7 @@ static void test_group__a_pin_sees_the_removal_under_way(void **state)
     assert_int_equal(make_group(storage), 0);
     assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
     assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "too late"), ERR_NOT_FOUND);
-    assert_non_null(strstr(report_line(), "tombstones"));
+    assert_non_null(strstr(report_line(), "is being removed"));
     assert_int_equal(count_names(storage, "run/pins"), 0);
     assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
     storage_close(storage);
@@ -287,6 +287,48 @@ static void test_group__a_lease_lasts_as_long_as_its_holder(void **state)
     assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
     assert_int_equal(count_names(storage, "run/step-1"), 0);
     assert_int_equal(count_names(storage, "run/leases"), 0);
+    storage_close(storage);
+    bed_remove_directory(path);
+}
+
+/* Nobody has the lock, so the tombstone is of a removal that was cut short: that is no obstacle to
+ * a pin, and the pin is one to the removal. */
+static void test_group__a_pin_outlives_a_tombstone_that_a_crash_left(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    bed_make_directory(path);
+    struct storage *storage = open_local(path, false), *remover = open_local(path, false);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
+    assert_int_equal(storage_lock(remover), 0);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "late"), ERR_NOT_FOUND);
+    storage_close(remover);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "in time"), 0);
+    remover = open_local(path, false);
+    assert_int_equal(storage_lock(remover), 0);
+    assert_int_equal(storage_group_remove(remover, &kind, GROUP), ERR_DENIED);
+    assert_int_equal(storage_groups_recover(remover, &kind, "run"), 0);
+    assert_true(is_whole(storage));
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    assert_int_equal(count_names(storage, "run/pins"), 1);
+    storage_close(remover);
+    storage_close(storage);
+    bed_remove_directory(path);
+}
+
+/* A directory has the name of the note: that is none, and nobody is told that there is one. */
+static void test_group__what_has_the_name_of_a_pin_is_none(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    bed_make_directory(path);
+    struct storage *storage = open_local(path, false);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_publish(storage, "run/pins/step-1/x", "", 0), 0);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep it"), ERR_IO);
+    assert_non_null(strstr(report_line(), "pins/step-1 cannot be made"));
+    assert_int_equal(storage_group_find_note(storage, STORAGE_PIN, GROUP, NULL, 0), ERR_NOT_FOUND);
     storage_close(storage);
     bed_remove_directory(path);
 }
@@ -420,33 +462,64 @@ static void test_group__a_lease_is_seen_or_refused_whatever_fails(void **state)
     assert_int_equal(at, 3); /* hold, tombstone */
 }
 
-/* Its manifest was lost after it was pinned: what is left of it is no rubbish, nor is the pin. */
-static void test_group__what_is_pinned_stays_without_its_marker(void **state)
+static void check_without_marker(enum storage_note note, const char *said)
 {
-    (void)state;
     struct storage *storage = open_fault("lost=1:memory:");
     struct storage_rubbish_list list = {0};
     assert_int_equal(make_group(storage), 0);
-    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep it"), 0);
+    assert_int_equal(storage_group_note(storage, note, GROUP, "keep it"), 0);
     assert_int_equal(storage_remove(storage, GROUP "/manifest"), 0);
     assert_int_equal(storage_group_clear(storage, &kind, GROUP), ERR_DENIED);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
     assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
     assert_int_equal(list.count, 1);
     assert_int_equal(list.items[0].what, STORAGE_UNKNOWN);
-    assert_non_null(strstr(storage_rubbish_reason(&list.items[0]), "pinned"));
+    assert_non_null(strstr(storage_rubbish_reason(&list.items[0]), said));
     assert_int_equal(storage_rubbish_remove(storage, &kind, &list.items[0]), ERR_CORRUPT);
     assert_int_equal(count_names(storage, GROUP), SHARDS);
     storage_rubbish_free(&list);
-    assert_int_equal(storage_group_unnote(storage, STORAGE_PIN, GROUP), 0);
+    assert_int_equal(storage_group_unnote(storage, note, GROUP), 0);
     assert_int_equal(storage_group_clear(storage, &kind, GROUP), 0);
     assert_int_equal(count_names(storage, GROUP), 0);
-    /* A pin on nothing at all goes. */
-    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep it"), 0);
+    /* A note on nothing at all goes. */
+    assert_int_equal(storage_group_note(storage, note, GROUP, "keep it"), 0);
     assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
     assert_int_equal(list.count, 1);
     assert_int_equal(list.items[0].what, STORAGE_STALE);
     storage_rubbish_free(&list);
     storage_close(storage);
+}
+
+/* Its manifest was lost after the note was made: what is left of it is no rubbish, nor is that. */
+static void test_group__what_is_noted_stays_without_its_marker(void **state)
+{
+    (void)state;
+    check_without_marker(STORAGE_PIN, "pinned");
+    check_without_marker(STORAGE_QUARANTINE, "quarantine");
+}
+
+/* Of two removals that were cut short one cannot be ended: the error is that of it. */
+static void test_group__recovery_tells_of_the_one_that_stays(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES], where[BED_PATH_BYTES + 64];
+    bed_make_directory(path);
+    snprintf(where, sizeof(where), "only=remove,fail_at=1:local:%s", path);
+    struct storage *storage = open_fault(where);
+    for (int i = 1; i <= 2; i++) { /* each with a lease that nobody holds any more */
+        char key[64];
+        snprintf(key, sizeof(key), "run/tombstones/step-%d", i);
+        assert_int_equal(storage_publish(storage, key, "", 0), 0);
+        snprintf(key, sizeof(key), "run/leases/step-%d.0123456789abcdef", i);
+        assert_int_equal(storage_publish(storage, key, "", 0), 0);
+        snprintf(key, sizeof(key), "run/step-%d/shard-1", i);
+        assert_int_equal(storage_publish(storage, key, "", 0), 0);
+    }
+    assert_int_equal(storage_groups_recover(storage, &kind, "run"), ERR_IO);
+    assert_non_null(strstr(report_line(), "injected fault"));
+    assert_int_equal(count_names(storage, "run/tombstones"), 1);
+    storage_close(storage);
+    bed_remove_directory(path);
 }
 
 /* A group without a marker, notes and a lease on none, and what a publication left. */
@@ -601,13 +674,16 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_group__goes_whole_and_leaves_nothing),
         cmocka_unit_test(test_group__what_is_pinned_stays_until_it_is_unpinned),
         cmocka_unit_test(test_group__a_pin_sees_the_removal_under_way),
+        cmocka_unit_test(test_group__a_pin_outlives_a_tombstone_that_a_crash_left),
+        cmocka_unit_test(test_group__what_has_the_name_of_a_pin_is_none),
         cmocka_unit_test(test_group__what_is_in_quarantine_stays_with_the_reason),
         cmocka_unit_test(test_group__a_lease_lasts_as_long_as_its_holder),
         cmocka_unit_test(test_group__a_lease_is_refused_while_a_removal_is_under_way),
         cmocka_unit_test(test_group__one_without_a_marker_goes_when_nobody_leases_it),
         cmocka_unit_test(test_group__what_is_leased_stays_whatever_fails),
         cmocka_unit_test(test_group__a_lease_is_seen_or_refused_whatever_fails),
-        cmocka_unit_test(test_group__what_is_pinned_stays_without_its_marker),
+        cmocka_unit_test(test_group__what_is_noted_stays_without_its_marker),
+        cmocka_unit_test(test_group__recovery_tells_of_the_one_that_stays),
         cmocka_unit_test(test_group__rubbish_goes_after_a_power_cut_anywhere_in_its_removal),
         cmocka_unit_test(test_group__what_is_not_ours_stays_with_its_directory),
         cmocka_unit_test(test_group__recovery_takes_back_what_is_whole_and_ends_the_rest),
