@@ -232,8 +232,9 @@ bool retain_parse(const char *name, uint64_t *out_step, uint64_t *out_attempt)
 {
     unsigned long long step, attempt;
     char key[64];
-    if (sscanf(name, "step-%llu-a%llu", &step, &attempt) != 2 ||
-        shard_dir_key(key, sizeof key, "r", step, attempt) != 0 || strcmp(key + 2, name) != 0)
+    if (sscanf(name, "step-%llu-a%llu", &step, &attempt) != 2 || attempt == 0 || step > INT64_MAX ||
+        attempt > INT64_MAX || shard_dir_key(key, sizeof key, "r", step, attempt) != 0 ||
+        strcmp(key + 2, name) != 0)
         return false;
     *out_step = step;
     *out_attempt = attempt;

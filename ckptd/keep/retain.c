@@ -172,10 +172,11 @@ static void work_plan(struct job *job)
     for (uint32_t i = 0; i < pruning->count && error == 0 && pruning->rules.keep_best > 0; i++)
         if (!pruning->items[i].is_damaged)
             error = read_metric(pruning, i);
-    if (error == 0)
+    if (error == 0) {
         error = retain_plan(pruning->items, pruning->count, &pruning->rules, &removed);
-    if (error == ERR_DENIED && pruning->is_dry) /* a dry run shows a refused plan too */
-        error = 0;
+        if (error == ERR_DENIED && pruning->is_dry) /* which shows a refused plan too */
+            error = 0;
+    }
     if (error != 0)
         fault_take(&pruning->fault, error);
 }

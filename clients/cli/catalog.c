@@ -136,14 +136,18 @@ struct pin {
     char note[256];
 };
 
+/* One that cannot be read holds all the same. ERR_MEMORY. */
 static int read_pin(struct pin *out, struct storage *store, const struct manifest_summary *summary)
 {
     char prefix[STORAGE_KEY_MAX];
     out->note[0] = '\0';
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
-    if (error != 0)
+    if (error == 0)
+        error = storage_group_find_pin(store, &out->is_there, prefix, out->note, sizeof out->note);
+    if (error == 0 || error == ERR_MEMORY)
         return error;
-    return storage_group_find_pin(store, &out->is_there, prefix, out->note, sizeof out->note);
+    snprintf(out->note, sizeof out->note, "its note could not be read");
+    return 0;
 }
 
 /* The rows of a catalog. */

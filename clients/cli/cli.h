@@ -182,6 +182,8 @@ int store_open_writable(struct storage **out, const struct cli *cli);
 int store_lock(struct storage *store, const char *option);
 /* ERR_NOT_FOUND: the store has no run of that name. */
 int store_need_run(struct storage *store, const char *run);
+/* ERR_NOT_FOUND: the run has none of that step and attempt, which are both named. */
+int store_need_checkpoint(struct storage *store, const struct selection *selection);
 /* Reads the summaries of one run, or of all with run "", where one that cannot be read has an entry
  * of its own and keeps nobody from the others. */
 int catalog_read(struct catalog *out, struct storage *store, const char *run);

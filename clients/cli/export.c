@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <libgen.h>
 #include <stdlib.h>
 #include <string.h>
@@ -273,12 +274,32 @@ static int remove_file(void *user, const struct storage_entry *entry)
     return storage_remove(user, entry->name);
 }
 
+/* Is all of it what an export leaves? */
+static int visit_beside(void *user, const struct storage_entry *entry)
+{
+    static const char *const names[] = {HF_CONFIG, HF_INDEX, "model*.safetensors", HF_TOKENIZER,
+                                        HF_TOKENIZER_CONFIG};
+    const struct export *export = user;
+    bool is_ours = entry->is_dir && strcmp(entry->name, HF_ORIGINAL) == 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        is_ours = is_ours || (!entry->is_dir && fnmatch(names[i], entry->name, 0) == 0);
+    return is_ours ? 0
+                   : report_error(ERR_EXISTS, "name another folder",
+                                  "%s is no unfinished export: it holds %s", export->beside,
+                                  entry->name);
+}
+
 /* The folder that an earlier export left; what is not a plain file in it keeps it. */
 static int remove_beside(struct export *export)
 {
     static const struct storage_options options = {.is_quiet = true};
     struct storage *folder = NULL;
+    struct stat status;
+    if (lstat(export->beside, &status) != 0 || !S_ISDIR(status.st_mode))
+        return report_error(ERR_EXISTS, "name another folder", "%s is no folder", export->beside);
     int error = storage_open(&folder, &storage_local, export->beside, &options);
+    if (error == 0)
+        error = storage_list(folder, "", visit_beside, export);
     if (error == 0) {
         error = storage_remove(folder, HF_TOKENIZER_FILE); /* then its folder is empty */
         if (error == 0 || error == ERR_NOT_FOUND)
@@ -301,7 +322,7 @@ static int open_hf_folder(struct export *export)
     if (lstat(export->cli->output, &status) == 0)
         return report_error(ERR_EXISTS, "name another folder", "%s exists already",
                             export->cli->output);
-    if (access(export->beside, F_OK) == 0) {
+    if (lstat(export->beside, &status) == 0) {
         int error = export->cli->is_forced
                         ? remove_beside(export)
                         : report_error(ERR_EXISTS,

@@ -560,7 +560,7 @@ static int check_new(struct import *import)
 static void print_result(const struct import *import)
 {
     const struct manifest *manifest = &import->writer.manifest;
-    char size[32];
+    char size[32], safe[sizeof import->cli->store];
     if (import->cli->is_json)
         printf("{\"checkpoint\": \"%s@0-a1\", \"nonce\": \"%s\", \"shards\": %u, \"tensors\": %u, "
                "\"bytes\": %llu, \"durability\": \"" CLI_STORED "\"}\n",
@@ -570,7 +570,8 @@ static void print_result(const struct import *import)
         printf("%s@0-a1: %s in %s, %s, committed in %s, " CLI_STORED "\n", manifest->summary.run,
                text_count(manifest->table->num_tensors, "tensor").text,
                text_count(manifest->summary.shards, "shard").text,
-               text_bytes(size, sizeof size, manifest->summary.bytes), import->cli->store);
+               text_bytes(size, sizeof size, manifest->summary.bytes),
+               text_safe(safe, sizeof safe, import->cli->store));
 }
 
 static void deinit(struct import *import)

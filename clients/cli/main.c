@@ -1,11 +1,12 @@
 /* main.c - ckpt-cli: look at checkpoints, prove them, compare them, export and convert them. One
  * table of commands.
  *
- * With --store a command works on a directory: without a lock, under a lease, and changing nothing
- * in it but for prune, pin, unpin and verify --release. With --server it asks a running ckptd.
- * Which of the two a command takes is in the table, from which help is printed and shells are told
- * what a word can become (--complete). Errors are one line on stderr with a hint; exit codes are
- * those of enum cli_exit. With --json stdout is one JSON document. */
+ * With --store a command works on a directory: what only looks takes no lock but a lease, and
+ * changes nothing; prune, gc and what makes a checkpoint take the store's lock. With --server it
+ * asks a running ckptd, for its answer or for where its directory is. Which of these a command does
+ * is in the table, from which help is printed and shells are told what a word can become
+ * (--complete). Errors are one line on stderr with a hint; exit codes are those of enum cli_exit.
+ * With --json stdout is one JSON document, of watch one per look. */
 #include "clients/cli/cli.h"
 
 #include "proto/options.h"

@@ -270,10 +270,11 @@ static int prune_catalog(struct outcomes *out, struct storage *store, const stru
     if (error == 0)
         error = storage_groups_leased(store, run, visit_lease,
                                       &(struct leasing){items, catalog->count});
-    if (error == 0)
+    if (error == 0) {
         error = retain_plan(items, catalog->count, rules, &removed);
-    if (error == ERR_DENIED && cli->is_dry_run)
-        error = 0;
+        if (error == ERR_DENIED && cli->is_dry_run) /* which shows a refused plan too */
+            error = 0;
+    }
     for (uint32_t i = 0; i < catalog->count && error == 0; i++)
         out->list[i] = (struct outcome){.step = items[i].step,
                                         .attempt = items[i].attempt,
@@ -451,7 +452,8 @@ static int pin_store(const struct cli *cli, struct selection *selection, bool is
 {
     struct storage *store = NULL;
     char prefix[STORAGE_KEY_MAX];
-    int error = is_unpin && selection->attempt != 0 ? 0 : find_stored(selection, cli);
+    bool is_named = selection->attempt != 0; /* one that is damaged, or to be unpinned gone, too */
+    int error = is_named ? 0 : find_stored(selection, cli);
     if (error == 0)
         error = shard_dir_key(prefix, sizeof prefix, selection->run, (uint64_t)selection->step,
                               selection->attempt);
@@ -459,6 +461,8 @@ static int pin_store(const struct cli *cli, struct selection *selection, bool is
         error = store_open_writable(&store, cli);
     if (error == 0)
         error = store_need_run(store, selection->run);
+    if (error == 0 && is_named && !is_unpin)
+        error = store_need_checkpoint(store, selection);
     if (error == 0)
         error = is_unpin ? storage_group_unnote(store, STORAGE_PIN, prefix)
                          : storage_group_note(store, STORAGE_PIN, prefix, cli->note);

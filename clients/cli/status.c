@@ -97,7 +97,7 @@ static json_t *describe_unreadable(const struct survey *survey)
     }
     for (size_t i = 0; i < survey->rubbish.count; i++) {
         const struct storage_rubbish *item = &survey->rubbish.items[i];
-        if (item->error != 0)
+        if (item->error != 0 && item->error != ERR_CORRUPT) /* that was read, and makes no sense */
             add_unreadable(list, item->key, storage_rubbish_reason(item));
     }
     return list;
@@ -152,12 +152,21 @@ static json_t *describe_newest(const struct survey *survey)
                      "time", newest->time, "durability", CLI_STORED);
 }
 
+/* Nobody knows which ones were there at the look before. */
+static bool is_of_unread(const struct catalog *before, const struct catalog_entry *entry)
+{
+    struct manifest_summary run = {0};
+    memcpy(run.run, entry->summary.run, sizeof run.run);
+    return catalog_has(before, &run);
+}
+
 /* Adds what came since the look before, and keeps what is there for the next. */
 static void compare_looks(struct store_looks *looks, struct catalog *catalog)
 {
     for (uint32_t i = 0; i < catalog->count && looks->count > 0; i++) {
         const struct catalog_entry *entry = &catalog->entries[i];
-        if (entry->damage[0] != '\0' || catalog_has(&looks->before, &entry->summary))
+        if (entry->damage[0] != '\0' || catalog_has(&looks->before, &entry->summary) ||
+            is_of_unread(&looks->before, entry))
             continue;
         looks->commits++;
         looks->bytes += entry->summary.bytes;
@@ -201,7 +210,7 @@ int status_of_store(json_t **out, const struct cli *cli, struct store_looks *loo
 
 /* ---- status ---- */
 
-/* Members of nested objects as dotted names; arrays by their length and then their items. */
+/* Members of nested objects as dotted names, items of arrays by their numbers. */
 static void print_value(const char *name, const json_t *value, int depth)
 {
     char text[160], inner[256];
@@ -214,7 +223,7 @@ static void print_value(const char *name, const json_t *value, int depth)
             snprintf(inner, sizeof inner, "%s%s%s", name, name[0] != '\0' ? "." : "", key);
             print_value(inner, member, depth + 1);
         }
-    } else if (json_is_array(value) && depth < 4) {
+    } else if (json_array_size(value) > 0 && depth < 4) {
         json_array_foreach(value, index, member)
         {
             snprintf(inner, sizeof inner, "%s[%zu]", name, index);

@@ -128,9 +128,10 @@ static int parse_number(uint64_t *out, const char *text, const char **out_end)
     uint64_t value = 0;
     const char *c = text;
     for (; *c >= '0' && *c <= '9'; c++) {
-        if (value > (INT64_MAX - 9) / 10)
+        uint64_t digit = (uint64_t)(*c - '0');
+        if (value > (INT64_MAX - digit) / 10)
             return ERR_INVALID;
-        value = value * 10 + (uint64_t)(*c - '0');
+        value = value * 10 + digit;
     }
     *out = value;
     *out_end = c;
@@ -243,7 +244,8 @@ static int visit_step(void *user, const struct storage_entry *found)
     if (error == 0)
         entry->is_denied = is_denied;
     if (error == 0 && is_denied)
-        note_damage(entry, visit->run, step, attempt, "%s: %s", why.message, why.detail);
+        note_damage(entry, visit->run, step, attempt, "%s%s%s", why.message,
+                    why.detail[0] != '\0' ? ": " : "", why.detail);
     else if (error == 0)
         error = read_summary(entry, text, size < room ? size : room, visit->run, step, attempt);
     return error;
@@ -278,7 +280,8 @@ static int visit_quarantine(void *user, const struct storage_entry *found)
     if (entry == NULL || shard_dir_key(prefix, sizeof prefix, visit->run, entry->summary.step,
                                        entry->summary.attempt) != 0)
         return 0;
-    return fetch_reason(entry->damage, sizeof entry->damage, visit->store, prefix);
+    int error = fetch_reason(entry->damage, sizeof entry->damage, visit->store, prefix);
+    return error == ERR_NOT_FOUND ? 0 : error; /* it was released meanwhile */
 }
 
 /* The checkpoints of one run, and which of them are in quarantine. */
@@ -299,7 +302,8 @@ static int note_unread_run(struct catalog *catalog, uint32_t count_before, const
     catalog->count = count_before;
     ERR_TRY(add_entry(catalog, &entry));
     entry->is_denied = true;
-    note_damage(entry, run, 0, 0, "the run could not be read: %s: %s", why.message, why.detail);
+    note_damage(entry, run, 0, 0, "the run could not be read: %s%s%s", why.message,
+                why.detail[0] != '\0' ? ": " : "", why.detail);
     return 0;
 }
 
@@ -313,7 +317,8 @@ static int visit_run(void *user, const struct storage_entry *found)
     struct visit inner = {outer->catalog, outer->store, run};
     uint32_t before = outer->catalog->count;
     int error = read_run(&inner);
-    return error == 0 || error == ERR_MEMORY ? error : note_unread_run(outer->catalog, before, run);
+    bool is_of_all = error == ERR_MEMORY || error == ERR_BUSY; /* no more of them can be read */
+    return error == 0 || is_of_all ? error : note_unread_run(outer->catalog, before, run);
 }
 
 /* By run; then the newest attempt first, since a younger attempt may have gone back to an older
@@ -431,15 +436,15 @@ void skipped_tell(const char *run, uint64_t step, uint64_t attempt, const char *
              (unsigned long long)attempt, damage);
 }
 
-static bool is_there(struct storage *store, const struct selection *selection)
+/* 0: it has a manifest, whatever that says. ERR_NOT_FOUND: it has none. */
+static int find_manifest(struct storage *store, const struct selection *selection)
 {
     char directory[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
     uint64_t bytes;
-    if (shard_dir_key(directory, sizeof directory, selection->run, (uint64_t)selection->step,
-                      selection->attempt) != 0)
-        return false;
+    ERR_TRY(shard_dir_key(directory, sizeof directory, selection->run, (uint64_t)selection->step,
+                          selection->attempt));
     snprintf(key, sizeof key, "%s/%s", directory, MANIFEST_NAME);
-    return storage_fetch(store, key, NULL, 0, &bytes) == 0;
+    return storage_fetch(store, key, NULL, 0, &bytes);
 }
 
 /* ckptd says it in the same words (ckptd/server.c). */
@@ -461,11 +466,18 @@ static int report_none(struct storage *store, const struct selection *selection,
                         selection->run, step, selection->attempt != 0 ? " by that attempt" : "");
 }
 
+int store_need_checkpoint(struct storage *store, const struct selection *selection)
+{
+    int error = find_manifest(store, selection);
+    return error == ERR_NOT_FOUND ? report_none(store, selection, false, false) : error;
+}
+
 /* Fills in step and attempt where the selection leaves them open. */
 static int find_selected(struct selection *selection, struct checkpoint *out)
 {
     struct catalog catalog;
-    if (selection->step >= 0 && selection->attempt != 0 && is_there(out->store, selection))
+    if (selection->step >= 0 && selection->attempt != 0 &&
+        find_manifest(out->store, selection) == 0)
         return 0;
     int error = catalog_read(&catalog, out->store, selection->run);
     if (error != 0)

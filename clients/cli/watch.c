@@ -48,25 +48,41 @@ static uint64_t rate(uint64_t before, uint64_t after, double seconds)
 }
 
 /* What was read only a ckptd knows. */
-static int print_json(const struct cli *cli, const json_t *status, uint64_t write_rate,
-                      uint64_t read_rate)
+static int describe_look(json_t **out, const struct cli *cli, const json_t *status,
+                         uint64_t write_rate, uint64_t read_rate)
 {
     char when[32];
     manifest_now(when);
     json_begin();
-    json_t *line = json_pack("{ss sI sO sO sO}", "time", when, "committed_bytes_per_second",
-                             (json_int_t)write_rate, "saves", json_object_get(status, "saves"),
-                             "last_commit", json_object_get(status, "last_commit"), "since_start",
-                             json_object_get(status, "since_start"));
+    *out = json_pack("{ss sI sO sO sO}", "time", when, "committed_bytes_per_second",
+                     (json_int_t)write_rate, "saves", json_object_get(status, "saves"),
+                     "last_commit", json_object_get(status, "last_commit"), "since_start",
+                     json_object_get(status, "since_start"));
     if (cli->store[0] == '\0')
-        json_object_set_new(line, "read_bytes_per_second", json_integer((json_int_t)read_rate));
-    if (line != NULL)
-        text_json_value(stdout, line, JSON_COMPACT);
-    json_decref(line);
+        json_object_set_new(*out, "read_bytes_per_second", json_integer((json_int_t)read_rate));
     if (!json_end())
-        return report_error(ERR_MEMORY, NULL, "no memory to print a look");
-    printf("\n");
-    return 0;
+        return report_error(ERR_MEMORY, NULL, "no memory for a look");
+    return *out != NULL
+               ? 0
+               : report_error(ERR_VERSION, "use the ckpt-cli of its version",
+                              "the ckptd at %s does not tell what is watched", cli->server);
+}
+
+static int print_json(const struct cli *cli, const json_t *status, uint64_t write_rate,
+                      uint64_t read_rate)
+{
+    json_t *line;
+    int error = describe_look(&line, cli, status, write_rate, read_rate);
+    if (error == 0) {
+        json_begin();
+        error = text_json_value(stdout, line, JSON_COMPACT);
+        if (!json_end())
+            error = report_error(ERR_MEMORY, NULL, "no memory to print a look");
+    }
+    if (error == 0)
+        printf("\n");
+    json_decref(line);
+    return error;
 }
 
 /* As a ckptd knows it, and as a directory shows it. */
@@ -91,7 +107,7 @@ static void print_save(const json_t *save)
         printf(" in %s\n", text_count(number_in(save, "files"), "file").text);
 }
 
-/* " in 0.52 s", or " of 2026-11-20T10:00:00Z"; "" before the first. */
+/* How long it took as a ckptd knows it, and of when it is as its manifest says. */
 static void print_newest(const struct cli *cli, const json_t *newest)
 {
     const char *run = json_string_value(json_object_get(newest, "run"));

@@ -141,6 +141,24 @@ def an_export_replaces_no_folder_and_leaves_none_when_it_fails(bed):
 
 
 @test
+def force_removes_what_an_export_left_and_nothing_else(bed):
+    folder, theirs = bed.fresh("forced"), bed.fresh("theirs")
+    arguments = ("export", "run", "--store", bed.store, "--output", folder, "--format", "hf",
+                 "--force")
+    os.mkdir(theirs)
+    write(theirs + "/model.safetensors", b"theirs")
+    os.symlink(theirs, folder + ".part")
+    assert "no folder" in cli(*arguments, want=74)
+    os.unlink(folder + ".part")
+    os.mkdir(folder + ".part")
+    for name in ("notes.txt", "model.safetensors"):
+        write(os.path.join(folder + ".part", name), b"theirs")
+    assert "it holds notes.txt" in cli(*arguments, want=74)
+    assert len(os.listdir(folder + ".part")) == 2
+    assert read(theirs + "/model.safetensors") == b"theirs"
+
+
+@test
 def what_is_exported_and_imported_is_the_same_to_the_bit(bed):
     want = weights_of(bed, bed.store, "run")
     for number, (size, shards) in enumerate((("5GiB", 1), ("64KiB", 3), ("300KiB", 5))):

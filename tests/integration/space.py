@@ -355,5 +355,76 @@ def a_run_that_cannot_be_read_is_named_and_the_others_are_told(bed):
     cli("list", "trap", "--store", store, want=74)
 
 
+def unreadable(path):
+    """In place of a folder a link, which nothing follows; `path` is put back by os.rename."""
+    os.makedirs(path, exist_ok=True)
+    os.rename(path, path + ".away")
+    os.symlink(os.path.basename(path) + ".away", path)
+    return path
+
+
+def readable(path):
+    os.unlink(path)
+    os.rename(path + ".away", path)
+
+
+@test
+def pins_that_cannot_be_read_hide_no_checkpoint_and_make_no_plan(bed):
+    store = bed.copy("pinned")
+    before = json.loads(cli("list", "--store", store, "--json"))
+    pins = unreadable(os.path.join(store, "trip", "pins"))
+    for entry in before:
+        entry.update(pinned=True, pin_note="its note could not be read")
+    entries = json.loads(cli("list", "--store", store, "--json"))
+    assert entries == before, entries
+    assert json.loads(cli("show", "trip", "--store", store, "--json"))["pinned"]
+    said = cli("prune", "trip", "--keep-last", 1, "--dry-run", "--store", store, want=74)
+    assert "pins" in said and "goes" not in said, said
+    readable(pins)
+    said = cli("prune", "trip", "--keep-last", 1, "--dry-run", "--store", store)
+    assert "nothing was touched" in said, said
+    # One whose manifest is lost is no unfinished save, and its run is readable.
+    cli("pin", "trip@1-a1", "--store", store)
+    os.unlink(os.path.join(store, "trip", STEP, "manifest.json"))
+    status = json.loads(cli("status", "--store", store, "--json"))
+    assert status["saves"] == [] and status["catalog"]["unreadable"] == [], status
+
+
+@test
+def a_damaged_checkpoint_that_is_named_whole_is_pinned_from_both_sides(bed):
+    store = bed.copy("damaged-pin")
+    change(os.path.join(store, "trip", STEP, "manifest.json"), 20)
+    cli("pin", "trip@1-a1", "--store", store)
+    cli("pin", "trip@1-a9", "--store", store, want=66)
+    assert os.path.exists(os.path.join(store, "trip", "pins", STEP))
+
+
+@test
+def names_that_no_checkpoint_has_are_not_ours(bed):
+    store = bed.copy("odd")
+    before = json.loads(cli("list", "--store", store, "--json"))
+    odd = ("step-00000007-a0000", "step-9999999999999999999-a0001")
+    for name in odd:
+        shutil.copytree(os.path.join(store, "trip", STEP), os.path.join(store, "trip", name))
+    assert json.loads(cli("list", "--store", store, "--json")) == before
+    report = json.loads(cli("du", "--store", store, "--json"))
+    assert len(report["runs"][0]["checkpoints"]) == len(before), report
+    assert json.loads(cli("gc", "--store", store, "--json"))["rubbish"] == []
+    assert all(os.path.exists(os.path.join(store, "trip", name, "manifest.json")) for name in odd)
+
+
+@test
+def a_look_that_fails_makes_no_commits(bed):
+    store = bed.copy("looked")
+    quarantine = os.path.join(store, "trip", "quarantine")
+    with Watch("--store", store) as watch:
+        watch.wait_for(lambda line: line["last_commit"] is not None)
+        unreadable(quarantine)
+        watch.wait_for(lambda line: line["last_commit"] is None)
+        readable(quarantine)
+        watch.wait_for(lambda line: line["last_commit"] is not None, len(watch.seen))
+    assert all(line["since_start"]["commits"] == 0 for line in watch.seen), watch.seen[-3:]
+
+
 if __name__ == "__main__":
     main()

@@ -208,8 +208,11 @@ static void test_retain__only_names_that_we_write_parse(void **state)
     assert_true(retain_parse("step-00001000-a0003", &step, &attempt));
     assert_int_equal(step, 1000);
     assert_int_equal(attempt, 3);
-    assert_true(retain_parse("step-18446744073709551615-a18446744073709551615", &step, &attempt));
-    assert_true(step == UINT64_MAX && attempt == UINT64_MAX);
+    assert_true(retain_parse("step-9223372036854775807-a9223372036854775807", &step, &attempt));
+    assert_true(step == INT64_MAX && attempt == INT64_MAX); /* the most that a manifest takes */
+    assert_false(retain_parse("step-9223372036854775808-a0001", &step, &attempt));
+    assert_false(retain_parse("step-00001000-a9223372036854775808", &step, &attempt));
+    assert_false(retain_parse("step-00001000-a0000", &step, &attempt));
     assert_false(retain_parse("step-1000-a0003", &step, &attempt)); /* not as we write it */
     assert_false(retain_parse("step-00001000-a0003.tmp", &step, &attempt));
     assert_false(retain_parse("notes", &step, &attempt));

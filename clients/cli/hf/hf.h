@@ -21,7 +21,8 @@
 #define HF_TOKENIZER_CONFIG "tokenizer_config.json"
 /* Where Meta keeps tiktoken's file: beside the others programs would take it for SentencePiece's.
  */
-#define HF_TOKENIZER_FILE "original/tokenizer.model"
+#define HF_ORIGINAL "original"
+#define HF_TOKENIZER_FILE HF_ORIGINAL "/tokenizer.model"
 
 struct json_t; /* jansson's */
 
