@@ -366,7 +366,7 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->bytes = checkpoint->summary.bytes;
     out->time = checkpoint->summary.time;
     out->world_size = checkpoint->summary.world_size;
-    out->durability = checkpoint->damaged ? "damaged" : "local";
+    out->durability = checkpoint->damaged ? "damaged" : DURABILITY_LOCAL;
     out->in_memory = catalog_in_memory(checkpoint);
     out->pinned = checkpoint->pinned;
     out->pin_note = checkpoint->pin_note ? checkpoint->pin_note : "";

@@ -661,6 +661,8 @@ int service_check_open(const struct service *service);
 /* The same for the save of a rank that is connected, which may be its last. */
 int service_check_last_saves(const struct service *service);
 /* Refuses with ERR_IO while the store is offline. */
+/* How durable what an answer tells is: on the store's disk and synced. */
+#define DURABILITY_LOCAL "local"
 int service_check_online(const struct service *service);
 void service_random(void *out, size_t bytes);
 void service_go_offline(struct service *service, const char *why);

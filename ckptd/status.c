@@ -38,7 +38,7 @@ static json_t *describe_commit(const struct service *service)
                      "seconds", service->stats.seconds, "staging_seconds",
                      service->stats.staging_seconds, "sync_seconds", service->stats.sync_seconds,
                      "names_seconds", service->stats.names_seconds, "manifest_seconds",
-                     service->stats.manifest_seconds, "durability", "local");
+                     service->stats.manifest_seconds, "durability", DURABILITY_LOCAL);
 }
 
 /* What is set, and what it did: seconds since the start in which a chunk was held back. */

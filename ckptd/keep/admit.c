@@ -275,6 +275,7 @@ static void adopted(struct event *event)
 {
     struct admission *admission = CONTAINER_OF(event, struct admission, job.done);
     Holdfast__V1__AdoptReply reply = HOLDFAST__V1__ADOPT_REPLY__INIT;
+    reply.durability = DURABILITY_LOCAL;
     admission->run->adopting = 0;
     if (admission->is_unknown)
         service_go_offline(admission->service, admission->fault.message);
@@ -376,6 +377,7 @@ void admit_adopt(struct service *service, struct rpc_call *call,
         return;
     }
     free_admission(admission);
+    reply.durability = DURABILITY_LOCAL;
     if (error == 0)
         rpc_call_reply(call, &reply.base);
     else
@@ -422,6 +424,7 @@ static void released(struct event *event)
 {
     struct admission *admission = CONTAINER_OF(event, struct admission, job.done);
     Holdfast__V1__ReleaseReply reply = HOLDFAST__V1__RELEASE_REPLY__INIT;
+    reply.durability = DURABILITY_LOCAL;
     int error = fault_raise(&admission->fault);
     if (error == 0)
         error = list_again(admission);

@@ -204,6 +204,7 @@ static void answer(struct pruning *pruning)
         fill_entry(&entries[i], pruning, i);
         pointers[i] = &entries[i];
     }
+    reply.durability = DURABILITY_LOCAL;
     reply.entries = pointers;
     reply.n_entries = pruning->count;
     if (entries && pointers)
@@ -534,6 +535,7 @@ static void pinned(struct event *event)
     Holdfast__V1__PinReply reply = HOLDFAST__V1__PIN_REPLY__INIT;
     struct checkpoint *checkpoint = catalog_find(pinning->run, pinning->step, pinning->attempt);
     bool is_done = pinning->fault.code == 0 || pinning->fault.code == ERR_EXISTS;
+    reply.durability = DURABILITY_LOCAL;
     if (checkpoint && is_done)
         set_pin(checkpoint, !pinning->is_unpin,
                 !pinning->is_unpin && pinning->note[0] ? strdup(pinning->note) : NULL);

@@ -47,7 +47,7 @@ static void answer_wait(struct rpc_call *call, Holdfast__V1__SaveState state, co
 {
     Holdfast__V1__WaitSaveReply reply = HOLDFAST__V1__WAIT_SAVE_REPLY__INIT;
     reply.state = state;
-    reply.durability = state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED ? "local"
+    reply.durability = state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED ? DURABILITY_LOCAL
                        : state == HOLDFAST__V1__SAVE_STATE__SAVE_STAGING ? "accepted"
                                                                          : "";
     reply.reason = (char *)(uintptr_t)reason;

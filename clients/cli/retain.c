@@ -337,7 +337,7 @@ static void print_json(const struct cli *cli, const char *run, const struct outc
         text_json(stdout, outcome->error);
         printf("}");
     }
-    printf("\n]}\n");
+    printf("\n], \"durability\": \"" CLI_STORED "\"}\n");
 }
 
 static void print_plan(const struct cli *cli, const char *run, const struct outcomes *outcomes)
@@ -364,7 +364,7 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
     }
     printf("%zu of %s, %s, %s\n", count, text_count(outcomes->count, "checkpoint").text,
            text_bytes(size, sizeof size, bytes),
-           cli->is_dry_run ? "to be removed; nothing was touched" : "removed");
+           cli->is_dry_run ? "to be removed; nothing was touched" : "removed, " CLI_STORED);
     if (needs_most(cli, outcomes))
         printf("more than half: without --most nothing will be removed\n");
 }
@@ -506,9 +506,9 @@ static int pin_or_unpin(const struct cli *cli, bool is_unpin)
     else
         printf("%s@%lld-a%llu: %s\n", selection.run, (long long)selection.step,
                (unsigned long long)selection.attempt,
-               is_unpin     ? "no longer pinned"
-               : was_pinned ? "pinned before; its note is the one from then"
-                            : "pinned; nothing removes it");
+               is_unpin     ? "no longer pinned, " CLI_STORED
+               : was_pinned ? "pinned before, " CLI_STORED "; its note is the one from then"
+                            : "pinned, " CLI_STORED "; nothing removes it");
     return 0;
 }
 

@@ -215,11 +215,12 @@ static void print_whole(const struct verify *verify)
     char size[32];
     text_bytes(size, sizeof size, verify->bytes);
     if (verify->cli->is_quick)
-        printf("%s: files in order. %s, %s: manifest, sizes, headers and checksum tables "
+        printf("%s: files in order, " CLI_STORED
+               ". %s, %s: manifest, sizes, headers and checksum tables "
                "match. The data were NOT read; `verify` without --quick proves them.\n",
                verify->checkpoint.name, text_count(manifest->summary.shards, "shard").text, size);
     else
-        printf("%s: whole. %s, %s, %s, %s: all match.\n", verify->checkpoint.name,
+        printf("%s: whole, " CLI_STORED ". %s, %s, %s, %s: all match.\n", verify->checkpoint.name,
                text_count(manifest->summary.shards, "shard").text,
                text_count(verify->blocks, "block").text, size,
                text_count(manifest->table->num_tensors, "tensor digest").text);

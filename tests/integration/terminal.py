@@ -172,6 +172,22 @@ def no_bars(tools):
          (plural, said))
 
 
+def pruned(tools):
+    """Of a store of its own, which is pruned twice."""
+    world, said = World(), []
+    try:
+        world.launch()
+        world.save([1, 2, 3, 4])
+        world.stop()
+        for keep, form in ((3, []), (2, ["--json"])):
+            said.append(world.cli("prune", world.run, "--keep-last", keep, "--store", world.store,
+                                  *form))
+    finally:
+        world.close()
+    return ([code for code, _, _ in said] == [0, 0] and ", removed, local\n" in said[0][1] and
+            json.loads(said[1][1])["durability"] == "local"), said
+
+
 def durability(tools):
     """Of each command an answer for people and one in JSON; a server's list says the same."""
     world = tools.world
@@ -208,11 +224,18 @@ def durability(tools):
         target.close()
     for side, where in (("a directory", store), ("a server", world.where)):
         said = {}
-        for command in ("show", "verify", "pin", "unpin"):
-            code, out, err = world.cli(command, one, *where, "--json")
-            said[command] = json.loads(out).get("durability") if code == 0 else (code, err)
-        test(f"show, verify, pin and unpin say in JSON how durable it is, with {side}",
-             set(said.values()) == {"local"}, said)
+        for words in (["show", one], ["verify", one], ["verify", one, "--quick"], ["pin", one],
+                      ["pin", one], ["unpin", one]):
+            for form in ([], ["--json"]):
+                if words[0] == "unpin" and form:
+                    world.cli("pin", one, *where)
+                code, out, err = world.cli(*words, *where, *form)
+                said[" ".join([*words, *form])] = code == 0 and (
+                    json.loads(out)["durability"] == "local" if form else
+                    "local" in re.split(r"[ ,.;\n]+", out))
+        test(f"show, verify, pin and unpin say how durable it is, with {side}",
+             all(said.values()), said)
+    test("and so does a prune", *pruned(tools))
     damaged = tools.fresh()
     shutil.copytree(world.store, damaged)
     for folder, _, files in os.walk(damaged):
