@@ -74,8 +74,9 @@ all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) ## build e
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
 tests-built: $(TESTS) $(SHIMS) $(FUZZERS) $(BENCHES)
+BOTH ?= --both
 test: deps-now all tests-built ## unit and integration tests; ends with "N passed, N failed"
-	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
+	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(BOTH) $(TESTS) $(INTEGRATION)
 test-no-uring: deps-now all tests-built ## the same where the system refuses io_uring
 	@BUILD=$(BUILD) $(BUILD)/shims/no_uring tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
 torture: deps-now all $(TESTS) $(SHIMS) ## the tests of failures and kills, for hours; SEED=, KILLS=5000, SECONDS= bound it

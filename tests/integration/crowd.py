@@ -9,7 +9,7 @@ one who pins and unpins, all at the same time. When all of them were served, bui
 kills ckptd before the n-th step of the next removal, for n = 1, 2, ... to past its end; then a
 prune of the directory, the same way. SEED= repeats what is drawn; ROUNDS= kills so often, at each
 step again and again.
-time limit: 300 s
+time limit: 300 s; also without io_uring
 """
 
 import json

@@ -5,7 +5,7 @@ Goal: what is damaged is noted durably, listed with the reason, passed over by w
 step, never removed, and given free only by a proof; what a tool reads is not removed by a ckptd
 nor by another tool, and goes when its reader is gone, killed too.
 Method: a real ckptd and store; a byte changed in a shard; readers stopped by SIGSTOP while they
-read. time limit: 60 s
+read. time limit: 60 s; also without io_uring
 """
 
 import contextlib

@@ -6,7 +6,7 @@ names, on a checkpoint that is several times as large. Method: a Llama of half a
 mostly a hole, is imported; another of the same shapes, so that each tensor is read to be compared;
 and the first is given later steps, by hard links, for a prune. Each command runs on them, and the
 system tells its peak of resident memory (never less than this script takes, which starts it).
-time limit: 120 s
+time limit: 120 s; also without io_uring
 """
 
 import ctypes

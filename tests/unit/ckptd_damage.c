@@ -7,7 +7,9 @@
  * damaged at a time, each elsewhere, and after a restart all are loaded. The places are every
  * STRIDE-th byte of manifest, header and table and one byte in every STRIDE-th 4 KiB of data, from
  * a start that differs from run to run: SEED= repeats it, STRIDE=1 looks at all. clients_damage.c
- * goes through every byte with the offline tool, on the same formats. */
+ * goes through every byte with the offline tool, on the same formats.
+ * also without io_uring
+ */
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/random.h"
 

@@ -4,7 +4,9 @@
  * what is ready; it ends when told to, without filling the rest; a pool that cannot be filled ends
  * it with the reason. Method: the linker sends fallocate() through this file, which lets the memory
  * of one segment wait (the first, so that the background's work stands still with it) until the
- * test says so, or refuses one. */
+ * test says so, or refuses one.
+ * also without io_uring
+ */
 #include "tests/shims/segment.h"
 #include "tests/unit/ckptd_bed.h"
 

@@ -4,7 +4,9 @@
  * the ranks are; memory is taken from nobody who still wants it; what a writer left behind is
  * proven at once, and what it changed on the way out is found. Method: a service in this process
  * and raw clients (ckptd_bed.h) that go through their plans step by step; Status tells what is in
- * memory, what is proven and what was read. */
+ * memory, what is proven and what was read.
+ * also without io_uring
+ */
 #include "tests/unit/ckptd_bed.h"
 
 #define SHARDS 8u /* of 512 KiB and a header: one segment each */

@@ -3,7 +3,9 @@
  * Goal: breaches fail one save and nothing else; the dead, the late and the stale are told apart;
  * damage in memory and on disk never reaches a reader. Method: a service in
  * this process, a raw client (ckptd_bed.h). ckptd_faults.c has the operations of the store that
- * fail. */
+ * fail.
+ * also without io_uring
+ */
 #include "tests/unit/ckptd_bed.h"
 
 #include <sys/stat.h>

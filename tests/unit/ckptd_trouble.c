@@ -3,7 +3,9 @@
  * Goal: short memory, descriptors or time cost a call its answer, never a checkpoint its place and
  * never the daemon its life.
  * Method: a service in this process (ckptd_bed.h). fsync is ours here: it can be slowed down, so
- * that something else happens meanwhile, and it remembers which directories it made durable. */
+ * that something else happens meanwhile, and it remembers which directories it made durable.
+ * also without io_uring
+ */
 #include "tests/unit/ckptd_bed.h"
 
 #include <poll.h>

@@ -5,7 +5,9 @@
  * this process (ckptd_bed.h) whose pool is smaller than its images, so that a window passes over a
  * file several times; raw clients which keep the rules of the window, or break them; and a store in
  * which each operation fails once. What was saved is read back part by part, and by a service with
- * a larger pool. */
+ * a larger pool.
+ * also without io_uring
+ */
 #include "tests/unit/ckptd_bed.h"
 
 #define WAIT_MS 10000

@@ -8,7 +8,7 @@
  * with just that limit and no swap, where the system lets us make one: what exceeds it is killed,
  * and the test sees it. Everywhere its peak of resident memory is compared with the limit when all
  * is over. Not under a sanitizer, whose own memory is many times as much: then only the bytes are
- * checked. time limit: 180 s */
+ * checked. time limit: 180 s; also without io_uring */
 #include "proto/arena.h"
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/sanitized.h"

@@ -4,7 +4,9 @@
  * ranks, and the largest plan they take fits in little memory. Method: random tensors, ranks and
  * replicas, planned in both ways and compared; then 65,536 shards of 1,000 tensors in a process
  * that may not have more than a gigabyte of addresses, where the slices of all ranks would take 19.
- * (A sanitizer needs more addresses than that; there only the plan is made.) */
+ * (A sanitizer needs more addresses than that; there only the plan is made.)
+ * also without io_uring
+ */
 #include "clients/cli/engine/writer.h"
 #include "tests/unit/random.h"
 #include "tests/unit/sanitized.h"

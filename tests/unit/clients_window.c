@@ -3,7 +3,9 @@
  * Goal: worlds of any size save through windows and load in parts what others saved, every element
  * right, with a pool that holds a part of one shard; a rank that copies in another order than the
  * image's is told which call gives the order; whatever ends the wait for room is told as what it
- * is. Method: a real ckptd with 3 MiB for a model of 7 MiB (clients_bed.h). */
+ * is. Method: a real ckptd with 3 MiB for a model of 7 MiB (clients_bed.h).
+ * also without io_uring
+ */
 #include "tests/unit/clients_bed.h"
 
 /* A ckptd that does not answer yet would not end well when it is told to. */

@@ -4,7 +4,9 @@
  * being read is not removed; a removal that was cut short can be made again. Method: every
  * operation of a removal fails once, and the power is lost after each, with all, half or nothing of
  * what was not synced; leases are held, and dropped by a kill, in a process of their own. What
- * leases and rubbish ask of the storage fails and is cut likewise. */
+ * leases and rubbish ask of the storage fails and is cut likewise.
+ * also without io_uring
+ */
 #include "tests/unit/in_memory.h"
 #include "tests/unit/storage_bed.h"
 
