@@ -118,6 +118,27 @@ def the_limit_of_a_file_is_kept_and_the_index_is_true(bed):
 
 
 @test
+def weights_alone_are_a_folder_unless_another_format_or_only_some_are_asked_for(bed):
+    want, whole = bits_of_folder(bed.path("one")), weights_of(bed, bed.store, "run")
+
+    def exported(*options):
+        path = bed.path("default")
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        cli("export", "run", "--store", bed.store, "--output", path, "--force", *options)
+        return bits_of_folder(path) if os.path.isdir(path) else bits_of_file(path)
+
+    for options in (["--weights-only"], ["--weights-only", "--format", "auto"],
+                    ["--weights-only", "--shard-size", "64KiB"], ["--format", "hf"]):
+        assert exported(*options) == want, options
+    assert exported("--weights-only", "--format", "safetensors") == whole
+    some = exported("--weights-only", "--only", "layers.0.*")
+    assert some == {name: bits for name, bits in whole.items() if name.startswith("layers.0.")}
+    every = exported()
+    assert len(every) > len(whole) and every == every | whole, sorted(every)
+
+
+@test
 def an_export_replaces_no_folder_and_leaves_none_when_it_fails(bed):
     folder = export(bed, bed.store, "run", "kept")
     before = sorted(os.listdir(folder))
