@@ -3,7 +3,8 @@
  * Two formats. "safetensors" is one file with our names. "hf" is a folder as Hugging Face has it:
  * config.json, the weights in files of at most --shard-size under its names and in its order of
  * rows (hf.h), their index; when a tokenizer is named, its tokenizer.json and
- * tokenizer_config.json, and the file itself.
+ * tokenizer_config.json, and the file itself; when none is though the checkpoint names one, that is
+ * told.
  *
  * Every place in the output follows from the manifest. Files are put together block by block
  * (assembly.c), elements converted on the way, and written with O_DIRECT beside the final name,
@@ -606,25 +607,45 @@ static void print_result(const struct export *export)
     }
 }
 
-/* The tokens that the model knows are those of the file that was named, or it is refused. */
-static int read_tokenizer(struct export *export)
+/* The tokens that the model knows are those of the file that was named, or it is refused. `sha256`:
+ * of the run's own; NULL: nobody knows. */
+static int read_tokenizer(struct export *export, const char *sha256)
 {
-    const char *data_json = export->checkpoint.manifest->data_json;
     struct hf_tokenizer *tokenizer = &export->tokenizer;
-    json_error_t reason;
-    json_t *data;
-    data_json = data_json != NULL ? data_json : "{}";
-    if (json_read(&data, data_json, strlen(data_json), &reason) == ERR_MEMORY)
-        return ERR_MEMORY; /* it may name another tokenizer */
-    int error = hf_tokenizer_open(tokenizer, export->cli->tokenizer,
-                                  json_string_value(json_object_get(data, "tokenizer")));
-    json_decref(data);
+    int error = hf_tokenizer_open(tokenizer, export->cli->tokenizer, sha256);
     if (error == 0 && tokenizer->vocab.num_tokens + VOCAB_NUM_SPECIAL > export->model.vocab)
         error =
             report_error(ERR_MISMATCH, "name the tokenizer that the run was trained with",
                          "%s has %s and %u special ones, the model only %u", export->cli->tokenizer,
                          text_count(tokenizer->vocab.num_tokens, "token").text, VOCAB_NUM_SPECIAL,
                          export->model.vocab);
+    return error;
+}
+
+/* Not an error: the weights are whole, and some programs have a tokenizer of their own. `config`:
+ * of the run, which may say where its tokenizer was. */
+static void warn_no_tokenizer(const json_t *config, const char *sha256)
+{
+    const json_t *model = json_object_get(config, "model");
+    const char *path = json_string_value(json_object_get(model, "hf_assets_path"));
+    log_warn("export", "the folder gets no tokenizer: add --tokenizer %s, whose SHA-256 is %s",
+             path != NULL && path[0] != '\0' ? path : "FILE", sha256);
+}
+
+static int plan_tokenizer(struct export *export)
+{
+    const struct manifest *manifest = export->checkpoint.manifest;
+    json_t *data = NULL, *config = NULL;
+    int error = hf_section(&data, manifest->data_json);
+    if (error == 0)
+        error = hf_section(&config, manifest->config_json);
+    const char *sha256 = json_string_value(json_object_get(data, "tokenizer"));
+    if (error == 0 && export->cli->tokenizer[0] != '\0')
+        error = read_tokenizer(export, sha256);
+    else if (error == 0 && sha256 != NULL)
+        warn_no_tokenizer(config, sha256);
+    json_decref(data);
+    json_decref(config);
     return error;
 }
 
@@ -636,8 +657,8 @@ static int plan(struct export *export)
         error = tensors_check_wanted(table, export->cli);
     if (error == 0 && export->is_hf)
         error = hf_model_of(&export->model, export->checkpoint.manifest);
-    if (error == 0 && export->cli->tokenizer[0] != '\0')
-        error = read_tokenizer(export);
+    if (error == 0 && export->is_hf)
+        error = plan_tokenizer(export);
     if (error == 0)
         error = export->is_hf ? plan_hf(export) : plan_file(export);
     return error != 0 ? error : plan_parts(export);

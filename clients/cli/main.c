@@ -60,8 +60,8 @@ static const struct option settings[] = {
     [STORE] = OPTION_STRING(struct cli, store, "store", "", "directory of the store"),
     [SERVER] = OPTION_STRING(struct cli, server, "server", "", "ckptd's socket, unix:/PATH"),
     [OUTPUT] = OPTION_STRING(struct cli, output, "output", "",
-                             "the file to write; of convert and reshard: another store, its "
-                             "directory or unix:/PATH of the ckptd that serves it"),
+                             "the file or folder to write; of convert and reshard: another "
+                             "store, its directory or unix:/PATH of the ckptd that serves it"),
     [DTYPE] = OPTION_CHOICE(struct cli, dtype, "dtype", "keep", "keep,fp32,bf16,fp16",
                             "floating-point type of the output, rounded to nearest even"),
     [WEIGHTS_ONLY] = OPTION_BOOL(struct cli, is_weights_only, "weights-only", "false",
@@ -98,8 +98,9 @@ static const struct option settings[] = {
                              "other types by name: '*norm*=fp32,output.weight=keep'"),
     [ONLY] = OPTION_STRING(struct cli, only, "only", "",
                            "these tensors alone, by name: 'layers.0.*,norm.weight'"),
-    [FORMAT] = OPTION_CHOICE(struct cli, format, "format", "safetensors", "safetensors,hf",
-                             "one file, or a folder as Hugging Face has it (weights alone)"),
+    [FORMAT] = OPTION_CHOICE(struct cli, format, "format", "auto", "auto,safetensors,hf",
+                             "one file, or a folder of the weights as Hugging Face has them; auto: "
+                             "the folder with --weights-only and without --only"),
     [SHARD_SIZE] = OPTION_BYTES(struct cli, shard_size, "shard-size", "5GiB", 1 << 12, 1ll << 60,
                                 "most bytes of a file of --format hf"),
     [TOKENIZER] = OPTION_STRING(struct cli, tokenizer, "tokenizer", "",
@@ -150,8 +151,9 @@ static const struct command {
      "--format safetensors leaves one file with every tensor under its own name. --format hf\n"
      "leaves a folder that other programs load: config.json, the weights under Hugging Face's\n"
      "names and in its order of rows, their index, and with --tokenizer what loaders read of it:\n"
-     "tokenizer.json, tokenizer_config.json. Patterns of --except are held against our names in\n"
-     "both; --only is for one file, as such a folder has all weights.\n"},
+     "tokenizer.json, tokenizer_config.json. It is what --weights-only alone leaves. Patterns of\n"
+     "--except are held against our names in both; --only is for one file, as such a folder has\n"
+     "all weights.\n"},
     {"import", "FOLDER --run NAME", "a checkpoint of step 0 from a folder of Hugging Face", 1, 1,
      WHERE | ON_FILES | BIT(RUN) | BIT(SHARDS) | BIT(FORCE), cli_import,
      "FOLDER holds config.json of a Llama and its weights in fp32, bf16 or fp16, which become\n"
@@ -328,6 +330,14 @@ static int set_default_server(struct cli *cli)
                : 0;
 }
 
+/* Weights alone go out as other programs load them, unless they are only some. */
+static void choose_format(struct cli *cli)
+{
+    bool is_hf = cli->is_weights_only && cli->only[0] == '\0';
+    if (strcmp(cli->format, "auto") == 0)
+        strcpy(cli->format, is_hf ? "hf" : "safetensors");
+}
+
 /* The rules that the option table cannot say. */
 static int check_usage(const struct command *command, struct cli *cli, const bool *is_set,
                        int num_args)
@@ -340,6 +350,7 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
                                 settings[i].key);
     }
     ERR_TRY(refuse_empty(cli, is_set));
+    choose_format(cli);
     if (is_set[SHARD_SIZE] && strcmp(cli->format, "hf") != 0)
         return report_error(ERR_INVALID, "add --format hf", "one safetensors file is not cut");
     if ((is_set[METRIC] || is_set[BEST]) && !is_set[KEEP_BEST])

@@ -98,7 +98,8 @@ def row_convert(bench):
         if os.path.exists(output):
             os.unlink(output)
         os.sync()
-        seconds, _, peak = stored.run("export", "--output", output, "--weights-only")
+        seconds, _, peak = stored.run("export", "--output", output, "--weights-only",
+                                       "--format", "safetensors")
         peaks.append(peak)
         return stored.bytes / seconds / 1e9
 

@@ -85,7 +85,8 @@ def an_export_holds_whole_tensors_bit_for_bit(bed):
 @test
 def an_export_rounds_as_numpy_does_and_leaves_the_optimizer_out_when_told(bed):
     for option, dtype in (("fp16", "F16"), ("fp32", "F32"), ("bf16", "BF16")):
-        out = checked_export(bed, "--dtype", option, "--weights-only")
+        out = checked_export(bed, "--dtype", option, "--weights-only",
+                             "--format", "safetensors")
         assert set(out) == {name for name, _, _ in MODEL if not name.startswith("optimizer.")}
         for index, (name, stored, _) in enumerate(MODEL):
             if name not in out:
@@ -108,6 +109,13 @@ def an_export_has_the_tensors_that_only_names(bed):
         assert numpy.array_equal(out[MODEL[index][0]][1], bits_of(index, 1))
     out = checked_export(bed, "--only", "*tok_embeddings.weight", "--weights-only")
     assert set(out) == {"tok_embeddings.weight"}
+
+
+@test
+def weights_alone_of_what_is_no_model_are_refused_with_the_format_that_has_a_place_for_them(bed):
+    out = os.path.join(bed.folder, "alone")
+    said = cli("export", "trip", "--store", bed.store, "--output", out, "--weights-only", want=2)
+    assert "--format safetensors" in said and not os.path.exists(out), said
 
 
 @test

@@ -13,6 +13,7 @@ seed that was trained directly.
 time limit: 240 s; also without io_uring
 """
 
+import hashlib
 import json
 import os
 import random
@@ -118,6 +119,27 @@ def the_limit_of_a_file_is_kept_and_the_index_is_true(bed):
 
 
 @test
+def weights_alone_are_a_folder_unless_another_format_or_only_some_are_asked_for(bed):
+    want, whole = bits_of_folder(bed.path("one")), weights_of(bed, bed.store, "run")
+
+    def exported(*options):
+        path = bed.path("default")
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        cli("export", "run", "--store", bed.store, "--output", path, "--force", *options)
+        return bits_of_folder(path) if os.path.isdir(path) else bits_of_file(path)
+
+    for options in (["--weights-only"], ["--weights-only", "--format", "auto"],
+                    ["--weights-only", "--shard-size", "64KiB"], ["--format", "hf"]):
+        assert exported(*options) == want, options
+    assert exported("--weights-only", "--format", "safetensors") == whole
+    some = exported("--weights-only", "--only", "layers.0.*")
+    assert some == {name: bits for name, bits in whole.items() if name.startswith("layers.0.")}
+    every = exported()
+    assert len(every) > len(whole) and every == every | whole, sorted(every)
+
+
+@test
 def an_export_replaces_no_folder_and_leaves_none_when_it_fails(bed):
     folder = export(bed, bed.store, "run", "kept")
     before = sorted(os.listdir(folder))
@@ -135,6 +157,31 @@ def an_export_replaces_no_folder_and_leaves_none_when_it_fails(bed):
     assert "--force" in cli(*arguments, gone, want=74)
     cli(*arguments, gone, "--force")
     assert bits_of_folder(gone) == bits_of_folder(folder)
+
+
+@test
+def a_folder_without_the_tokenizer_that_the_checkpoint_names_says_which_to_pass(bed):
+    tok, sha256 = bed.path("tok"), hashlib.sha256(read(bed.path("tok"))).hexdigest()
+    bed.train(bed.store, "named", 1, "--checkpoint.create_seed_checkpoint",
+              "--model.hf_assets_path", tok)
+
+    def said(store, checkpoint, *options):
+        done = subprocess.run([CLI, "export", checkpoint, "--store", store, "--json", "--output",
+                               bed.fresh("told"), *options], capture_output=True, text=True)
+        assert done.returncode == 0 and set(json.loads(done.stdout)) == {
+            "checkpoint", "output", "tensors", "files", "bytes", "durability"}, done
+        return done.stderr
+
+    for checkpoint, where in (("named", tok), ("run", "FILE")):
+        told = said(bed.store, checkpoint, "--weights-only")
+        assert told.count("\n") == 1 and " warn export: " in told, told
+        assert f"no tokenizer: add --tokenizer {where}, whose SHA-256 is {sha256}\n" in told, told
+    assert said(bed.store, "named", "--weights-only", "--tokenizer", tok) == ""
+    assert said(bed.store, "named") == ""  # one file has no place for it
+    os.remove(bed.path("told"))
+    store = bed.fresh("nameless.store")
+    cli("import", bed.path("out"), "--run", "nameless", "--store", store)
+    assert said(store, "nameless", "--weights-only") == ""
 
 
 # ---- and in

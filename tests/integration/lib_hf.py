@@ -161,7 +161,8 @@ def export(bed, store, checkpoint, name, *options):
 
 def weights_of(bed, store, checkpoint):
     path = bed.path("whole")
-    cli("export", checkpoint, "--store", store, "--output", path, "--force", "--weights-only")
+    cli("export", checkpoint, "--store", store, "--output", path, "--force", "--weights-only",
+        "--format", "safetensors")
     return bits_of_file(path)
 
 

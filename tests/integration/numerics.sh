@@ -18,7 +18,8 @@ start_ckptd
 train() { "$BUILD/trainer" --job.config_file "$tiny" --ckptd.address "$server" \
     --job.dump_folder "$tmp" "$@"; }
 export_weights() { # RUN@STEP FILE
-    "$BUILD/ckpt-cli" export "$1" --store "$store" --weights-only --output "$2"
+    "$BUILD/ckpt-cli" export "$1" --store "$store" --weights-only \
+        --format safetensors --output "$2"
 }
 # The numbers of `reference.py ... --compare`, each below its bound.
 compare() { # NAME STEPS-OR-EMPTY BOUND COMMAND...

@@ -93,7 +93,8 @@ def same_answers(world):
                     ["diff", one, two], ["du"], ["du", world.run], ["du", one],
                     ["gc", "--dry-run"],
                     ["export", one, "--output", output],
-                    ["export", one, "--output", output, "--dtype", "bf16", "--weights-only"],
+                    ["export", one, "--output", output, "--dtype", "bf16", "--weights-only",
+                     "--format", "safetensors"],
                     ["convert", one, "--output", output, "--dtype", "bf16"],
                     ["reshard", one, "--output", output, "--shards", "3"]):
         answers, files = [], []

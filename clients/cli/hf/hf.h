@@ -40,6 +40,8 @@ int hf_model_read(struct hf_model *out, const struct json_t *config);
 /* From a manifest as the trainer and an import write it. ERR_INVALID: it names no model. */
 int hf_model_of(struct hf_model *out, const struct manifest *manifest);
 void hf_model_free(struct hf_model *model);
+/* A free section of a manifest, to be freed with json_decref; NULL: there is none. ERR_MEMORY. */
+int hf_section(struct json_t **out, const char *text);
 /* *out is freed with json_decref. ERR_MEMORY: then it is NULL, and never a part of the document. */
 int hf_model_identity(struct json_t **out, const struct hf_model *model);
 /* `tokenizer` may be NULL: then it names no special tokens. */

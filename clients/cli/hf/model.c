@@ -179,8 +179,7 @@ int hf_model_identity(json_t **out, const struct hf_model *model)
     return hf_hand_out(out, root, json_end());
 }
 
-/* A free section of a manifest; NULL where there is none. */
-static int read_section(json_t **out, const char *text)
+int hf_section(json_t **out, const char *text)
 {
     json_error_t reason;
     *out = NULL;
@@ -222,11 +221,11 @@ int hf_model_of(struct hf_model *out, const struct manifest *manifest)
 {
     json_t *identity = NULL, *config = NULL, *data = NULL;
     memset(out, 0, sizeof *out);
-    int error = read_section(&identity, manifest->identity_json);
+    int error = hf_section(&identity, manifest->identity_json);
     if (error == 0)
-        error = read_section(&config, manifest->config_json);
+        error = hf_section(&config, manifest->config_json);
     if (error == 0)
-        error = read_section(&data, manifest->data_json);
+        error = hf_section(&data, manifest->data_json);
     if (error == 0)
         error = take_identity(out, identity);
     out->positions = positions_of(config, data);
