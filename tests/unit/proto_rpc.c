@@ -9,6 +9,7 @@
 #include "proto/grpc/reflection.pb-c.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
+#include "proto/rpc_text.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -239,6 +240,26 @@ static void test_rpc__an_error_crosses_with_all_parts_of_its_text(void **state)
     assert_string_equal(report_message(), "block 3 | of 7 was damaged");
     assert_string_equal(report_detail(), "100% of shard-1");
     assert_string_equal(report_hint(), "restore it");
+}
+
+/* But FAILED_PRECONDITION, which stands for several codes that each say more than it does. */
+static void test_rpc__the_status_of_a_stock_peer_is_the_code_that_has_that_status(void **state)
+{
+    static const int errors[] = {
+#define X(name, value, grpc, retry, text) name,
+        ERR_MAP(X)
+#undef X
+    };
+    enum { FAILED_PRECONDITION = 9 };
+    (void)state;
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        int status = err_grpc_status(errors[i]), read = rpc_text_read("gone", status, HELLO);
+        if (status == FAILED_PRECONDITION)
+            assert_int_equal(read, ERR_INTERNAL);
+        else
+            assert_int_equal(err_grpc_status(read), status);
+        assert_non_null(strstr(report_detail(), "gone"));
+    }
 }
 
 static void *answer_later(void *argument)
@@ -598,6 +619,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rpc__a_call_gets_its_reply, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__an_error_crosses_with_all_parts_of_its_text,
                                         set_up, tear_down),
+        cmocka_unit_test(test_rpc__the_status_of_a_stock_peer_is_the_code_that_has_that_status),
         cmocka_unit_test_setup_teardown(test_rpc__a_call_can_be_answered_later_from_another_thread,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__the_deadline_ends_an_unanswered_call, set_up,
