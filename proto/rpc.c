@@ -32,6 +32,7 @@
 #include <grpc/grpc_posix.h>
 #include <grpc/status.h>
 #include <grpc/support/alloc.h>
+#include <grpc/support/time.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +50,8 @@
 #define METADATA_BYTES_MAX 8192  /* a stock client sends some hundred bytes */
 #define BUFFER_BYTES_MAX (256u << 20)
 #define STREAMS_MAX 16u
-#define REQUESTED_CALLS 16u /* calls that gRPC may hand us without waiting */
+#define REQUESTED_CALLS 16u   /* calls that gRPC may hand us without waiting */
+#define REQUEST_AGAIN_MS 500u /* where there was no memory to ask for as many */
 #define THREADS_MAX 64u
 #define CLOSE_FLUSH_MS 200u /* for the last answers to reach slow clients */
 
@@ -114,6 +116,8 @@ struct rpc_server {
     pthread_cond_t changed;
     /* Guarded by mutex. */
     bool closing, shut_down;
+    bool lacks_memory;      /* for the next call, as the log was told */
+    uint32_t num_requested; /* calls that gRPC has yet to hand us */
     struct rpc_call *calls;
     uint32_t num_calls;
     uint32_t num_open;    /* of the calls, those that gRPC still works on */
@@ -166,30 +170,41 @@ static void call_unlink(struct rpc_call *call)
     server->num_calls--;
 }
 
-/* Asks gRPC for one more call. Without memory there is one slot less; the others go on. */
-static void call_request(struct rpc_server *server)
+/* Asks gRPC for one more call. False: it is refused, or there is no memory. Mutex held. */
+static bool request_call(struct rpc_server *server)
 {
     struct rpc_call *call = calloc(1, sizeof *call);
-    if (!call) {
-        log_warn("rpc", "out of memory: one call less can be accepted at a time");
-        return;
-    }
+    if (!call)
+        return false;
     call->server = server;
     grpc_call_details_init(&call->details);
     grpc_metadata_array_init(&call->metadata);
-    pthread_mutex_lock(&server->mutex);
+    handover_out();
+    if (grpc_server_request_call(server->grpc, &call->call, &call->details, &call->metadata,
+                                 server->queue, server->queue, call) != GRPC_CALL_OK) {
+        grpc_call_details_destroy(&call->details);
+        grpc_metadata_array_destroy(&call->metadata);
+        free(call);
+        return false;
+    }
     server->num_refs++;
-    grpc_call_error error = GRPC_CALL_ERROR;
-    if (!server->closing) {
-        handover_out();
-        error = grpc_server_request_call(server->grpc, &call->call, &call->details, &call->metadata,
-                                         server->queue, server->queue, call);
-    }
-    if (error != GRPC_CALL_OK) {
-        call_free_unlock(call);
-        return;
-    }
+    server->num_requested++;
+    return true;
+}
+
+/* Asks gRPC for calls until REQUESTED_CALLS are asked for. False: there are fewer. */
+static bool request_calls(struct rpc_server *server)
+{
+    bool enough = true;
+    pthread_mutex_lock(&server->mutex);
+    while (enough && !server->closing && server->num_requested < REQUESTED_CALLS)
+        enough = request_call(server);
+    if (!enough && !server->lacks_memory)
+        log_warn("rpc", "out of memory: fewer calls than %u can be accepted at a time",
+                 REQUESTED_CALLS);
+    server->lacks_memory = !enough;
     pthread_mutex_unlock(&server->mutex);
+    return enough;
 }
 
 /* From here on the call belongs to the thread that takes its next event. */
@@ -441,7 +456,6 @@ static bool has_room(const struct rpc_server *server, int connection)
 static void call_arrived(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
-    call_request(server);
     call->connection = connection_of(call->call);
     pthread_mutex_lock(&server->mutex);
     call->stage = STAGE_RECEIVING;
@@ -534,6 +548,8 @@ static void call_step(struct rpc_call *call, bool success)
     handover_in();
     pthread_mutex_lock(&call->server->mutex);
     enum stage stage = call->stage;
+    if (stage == STAGE_REQUESTED)
+        call->server->num_requested--;
     if (stage == STAGE_REQUESTED && !success) { /* the server is closing */
         call_free_unlock(call);
         return;
@@ -549,12 +565,22 @@ static void call_step(struct rpc_call *call, bool success)
         call_sent(call);
 }
 
+/* The next event. Calls are asked for first, in the place of those that came; where that fails, an
+ * event may never come, so that the wait is short. */
+static grpc_event next_event(struct rpc_server *server)
+{
+    gpr_timespec until = gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    if (!request_calls(server))
+        until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                             gpr_time_from_millis(REQUEST_AGAIN_MS, GPR_TIMESPAN));
+    return grpc_completion_queue_next(server->queue, until, NULL);
+}
+
 static void *server_thread(void *argument)
 {
     struct rpc_server *server = argument;
     for (;;) {
-        grpc_event event =
-            grpc_completion_queue_next(server->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+        grpc_event event = next_event(server);
         if (event.type == GRPC_QUEUE_SHUTDOWN)
             return NULL;
         if (event.type != GRPC_OP_COMPLETE)
@@ -681,17 +707,16 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     server->queue = grpc_completion_queue_create_for_next(NULL);
     grpc_server_register_completion_queue(server->grpc, server->queue, NULL);
     grpc_server_start(server->grpc);
-    for (uint32_t i = 0; i < REQUESTED_CALLS; i++)
-        call_request(server);
     for (uint32_t i = 0; i < options->num_threads; i++) {
         if (pthread_create(&server->threads[i], NULL, server_thread, server) != 0)
             break;
         server->num_threads++;
     }
     if (server->num_threads == 0) {
+        server->closing = true;
         grpc_server_shutdown_and_notify(server->grpc, server->queue, server);
         grpc_completion_queue_shutdown(server->queue);
-        server_thread(server); /* drains what is requested, here */
+        server_thread(server); /* drains the queue, here */
         server_end(server);
         return report_error(ERR_MEMORY, NULL, "no thread of the RPC server could be started");
     }

@@ -10,6 +10,7 @@
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "proto/rpc_text.h"
+#include "tests/unit/wrap.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -40,6 +41,16 @@
 #define CONNECTIONS 24
 #define REQUEST(kind) GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##kind
 #define RESPONSE(kind) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##kind
+
+static atomic_bool no_memory; /* for what the tree asks of calloc() */
+
+static bool fails(const char *name)
+{
+    (void)name;
+    return atomic_load(&no_memory);
+}
+
+WRAP(void *, calloc, (size_t count, size_t bytes), (count, bytes), NULL)
 
 struct bed {
     struct rpc_server *server;
@@ -294,6 +305,19 @@ static void test_rpc__the_deadline_ends_an_unanswered_call(void **state)
     report_set(ERR_ABORTED, "too late", "", "");
     rpc_call_fail(wait_kept(bed, 0), ERR_ABORTED);
     assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+}
+
+static void test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_has(void **state)
+{
+    struct bed *bed = *state;
+    int error = call_hello(bed->client, CALL_MS), answered = 0;
+    atomic_store(&no_memory, true);
+    for (; error == 0 && answered < KEPT_MAX; answered++) /* those that were asked for before */
+        error = call_hello(bed->client, 500);
+    atomic_store(&no_memory, false);
+    assert_int_equal(error, ERR_TIMEOUT);
+    for (int i = 0; i < KEPT_MAX; i++)
+        assert_int_equal(call_hello(bed->client, CALL_MS), 0);
 }
 
 static void test_rpc__an_unknown_method_is_a_version_error(void **state)
@@ -624,6 +648,9 @@ int main(void)
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__the_deadline_ends_an_unanswered_call, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_has, set_up,
+            tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__an_unknown_method_is_a_version_error, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__an_oversized_request_is_refused_before_it_is_sent,
