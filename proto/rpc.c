@@ -15,8 +15,9 @@
  * CONNECTION_CALLS_SURE, whatever the others do), of them STREAMS_MAX streams, and
  * CONNECTION_CALLS_MAX of one connection (gRPC's clients wait; another's connection is closed);
  * METADATA_BYTES_MAX of a call (it is cancelled); BUFFER_BYTES_MAX of what is on its way in and out
- * (beyond, gRPC resets streams, by turns); RPC_BROKEN_MAX requests that one connection did not
- * finish (it is shut down); connections, see rpc.h; of messages, see rpc_wire.h.
+ * (beyond, gRPC resets streams, by turns); RPC_HELD_BYTES_MAX of requests that are unpacked and not
+ * yet answered (ERR_BUSY); RPC_BROKEN_MAX requests that one connection did not finish (it is shut
+ * down); connections, see rpc.h; of messages, see rpc_wire.h.
  *
  * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
  * atomic of ours (handover_out, handover_in), which orders our own memory in their eyes. */
@@ -93,7 +94,8 @@ struct rpc_call {
     grpc_byte_buffer *payload;
     const struct rpc_method *method; /* NULL for the health check */
     ProtobufCMessage *request;
-    int connection; /* its number, see rpc_peers.h */
+    struct rpc_share share; /* the request's, of server->held */
+    int connection;         /* its number, see rpc_peers.h */
     int cancelled;
     bool stream;  /* of reflection, and counted */
     bool greeted; /* a stream's initial metadata was sent */
@@ -111,6 +113,7 @@ struct rpc_server {
     pthread_t threads[THREADS_MAX];
     uint32_t num_threads;
     atomic_bool serving, able;
+    atomic_size_t held; /* bytes of requests */
     struct rpc_peers peers;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -255,14 +258,21 @@ static void call_refuse(struct rpc_call *call, grpc_status_code status, int erro
     pthread_mutex_unlock(&call->server->mutex);
 }
 
+static void free_request(struct rpc_call *call)
+{
+    if (!call->request)
+        return;
+    protobuf_c_message_free_unpacked(call->request, NULL);
+    rpc_share_return(&call->share);
+    call->request = NULL;
+}
+
 /* The owner's answer; its share of the call ends here. */
 static void call_answer(struct rpc_call *call, grpc_byte_buffer *reply, grpc_status_code status,
                         const char *text)
 {
     struct rpc_server *server = call->server;
-    if (call->request)
-        protobuf_c_message_free_unpacked(call->request, NULL);
-    call->request = NULL;
+    free_request(call);
     pthread_mutex_lock(&server->mutex);
     CHECK(call->owned);
     call->owned = false;
@@ -494,15 +504,20 @@ static void call_received(struct rpc_call *call)
     }
     /* Once it is answered, another thread may free the call: the payload goes before. */
     enum health asked = call->method ? HEALTH_UNKNOWN : health_asked(call);
-    int error = call->method ? rpc_unpack(&call->request, call->payload, call->method->request) : 0;
+    int error = 0;
+    call->share.held = &server->held;
+    if (call->method)
+        error = rpc_unpack(&call->request, &call->share, call->payload, call->method->request);
     grpc_byte_buffer_destroy(call->payload);
     call->payload = NULL;
     if (!call->method) {
         call_health(call, asked);
         return;
     }
-    if (error == ERR_MEMORY) {
-        call_refuse(call, GRPC_STATUS_RESOURCE_EXHAUSTED, error, "no memory for the request");
+    if (error == ERR_MEMORY || error == ERR_BUSY) {
+        call_refuse(call, GRPC_STATUS_RESOURCE_EXHAUSTED, error,
+                    error == ERR_MEMORY ? "no memory for the request"
+                                        : "the requests in work took all memory that is for them");
         return;
     }
     if (error != 0) {
@@ -521,8 +536,7 @@ static void call_received(struct rpc_call *call)
         call->method->handle(server->user, call, call->request);
         return;
     }
-    protobuf_c_message_free_unpacked(call->request, NULL);
-    call->request = NULL;
+    free_request(call);
     call_refuse(call, GRPC_STATUS_UNAVAILABLE, ERR_UNAVAILABLE, "the server is closing");
 }
 

@@ -10,6 +10,7 @@
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "proto/rpc_text.h"
+#include "proto/rpc_wire.h"
 #include "tests/unit/wrap.h"
 
 #include <errno.h>
@@ -32,6 +33,7 @@
 
 #include <cmocka.h>
 
+#define DESCRIBE "/holdfast.v1.Checkpoint/Describe"
 #define HELLO "/holdfast.v1.Checkpoint/Hello"
 #define LIST "/holdfast.v1.Checkpoint/List"
 #define SHOW "/holdfast.v1.Checkpoint/Show"
@@ -61,8 +63,9 @@ struct bed {
     pthread_t acceptor;
     atomic_bool stop;
     pthread_mutex_t mutex;
-    struct rpc_call *kept[KEPT_MAX]; /* calls of SHOW that nobody answered yet */
+    struct rpc_call *kept[KEPT_MAX]; /* calls of SHOW, DESCRIBE that nobody answered yet */
     int num_kept;
+    atomic_int num_refused; /* of DESCRIBE */
 };
 
 static void sleep_ms(long ms)
@@ -113,16 +116,18 @@ static void handle_status(void *user, struct rpc_call *call, const ProtobufCMess
     free(text);
 }
 
-static const struct rpc_method methods[] = {{HELLO, &holdfast__v1__hello_request__descriptor,
-                                             &holdfast__v1__hello_reply__descriptor, handle_hello},
-                                            {LIST, &holdfast__v1__list_request__descriptor,
-                                             &holdfast__v1__list_reply__descriptor, handle_list},
-                                            {SHOW, &holdfast__v1__show_request__descriptor,
-                                             &holdfast__v1__show_reply__descriptor, handle_show},
-                                            {STATUS, &holdfast__v1__status_request__descriptor,
-                                             &holdfast__v1__status_reply__descriptor,
-                                             handle_status},
-                                            {NULL, NULL, NULL, NULL}};
+static const struct rpc_method methods[] = {
+    {HELLO, &holdfast__v1__hello_request__descriptor, &holdfast__v1__hello_reply__descriptor,
+     handle_hello},
+    {LIST, &holdfast__v1__list_request__descriptor, &holdfast__v1__list_reply__descriptor,
+     handle_list},
+    {SHOW, &holdfast__v1__show_request__descriptor, &holdfast__v1__show_reply__descriptor,
+     handle_show},
+    {DESCRIBE, &holdfast__v1__describe_request__descriptor,
+     &holdfast__v1__describe_reply__descriptor, handle_show},
+    {STATUS, &holdfast__v1__status_request__descriptor, &holdfast__v1__status_reply__descriptor,
+     handle_status},
+    {NULL, NULL, NULL, NULL}};
 
 static void *accept_all(void *argument)
 {
@@ -415,6 +420,60 @@ static void test_rpc__closing_the_server_answers_calls_in_flight(void **state)
         rpc_call_fail(bed->kept[i], ERR_ABORTED);
 }
 
+/* Small numbers take a byte on the wire, and eight in memory. */
+enum { SHAPE_NUMBERS = 4000000, DESCRIBERS = 20 };
+
+static void *describe_at_length(void *argument)
+{
+    struct caller *caller = argument;
+    Holdfast__V1__DescribeRequest request = HOLDFAST__V1__DESCRIBE_REQUEST__INIT;
+    Holdfast__V1__Slice slice = HOLDFAST__V1__SLICE__INIT, *slices[] = {&slice};
+    ProtobufCMessage *message = NULL;
+    slice.n_shape = SHAPE_NUMBERS;
+    slice.shape = calloc(SHAPE_NUMBERS, sizeof *slice.shape);
+    request.n_slices = 1;
+    request.slices = slices;
+    caller->error =
+        rpc_client_call(caller->bed->client, DESCRIBE, &request.base,
+                        &holdfast__v1__describe_reply__descriptor, &message, 6 * CALL_MS);
+    free(slice.shape);
+    caller->bed->num_refused += caller->error == ERR_BUSY;
+    return NULL;
+}
+
+/* Lets `count` describe, and answers those that are kept when all others were refused; returns how
+ * many of them there were. */
+static int describe_together(struct bed *bed, int count)
+{
+    struct caller callers[DESCRIBERS];
+    int kept = 0;
+    bed->num_kept = bed->num_refused = 0;
+    for (int i = 0; i < count; i++) {
+        callers[i] = (struct caller){.bed = bed};
+        assert_int_equal(pthread_create(&callers[i].thread, NULL, describe_at_length, &callers[i]),
+                         0);
+    }
+    while (kept + bed->num_refused < count) {
+        sleep_ms(10);
+        pthread_mutex_lock(&bed->mutex);
+        kept = bed->num_kept;
+        pthread_mutex_unlock(&bed->mutex);
+    }
+    for (int i = 0; i < kept; i++)
+        rpc_call_fail(bed->kept[i], ERR_ABORTED);
+    for (int i = 0; i < count; i++)
+        pthread_join(callers[i].thread, NULL);
+    return bed->num_refused;
+}
+
+static void test_rpc__unanswered_requests_take_so_much_memory_and_no_more(void **state)
+{
+    uint64_t each = SHAPE_NUMBERS * sizeof(uint64_t), room = RPC_HELD_BYTES_MAX / each;
+    assert_in_range(describe_together(*state, DESCRIBERS), DESCRIBERS - room, DESCRIBERS - 1);
+    assert_int_equal(describe_together(*state, 1), 0); /* it was all given back */
+    assert_in_range(describe_together(*state, DESCRIBERS), DESCRIBERS - room, DESCRIBERS - 1);
+}
+
 static int call_health(struct bed *bed, const char *service)
 {
     /* HealthCheckRequest has one string as its field 1, as ListRequest has; HealthCheckResponse an
@@ -662,6 +721,8 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__closing_the_server_answers_calls_in_flight,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_rpc__unanswered_requests_take_so_much_memory_and_no_more, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__the_health_service_tells_serving_and_not, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__reflection_lists_every_service_once, set_up,
