@@ -313,17 +313,23 @@ void rpc_call_fail(struct rpc_call *call, int error)
     call_answer(call, NULL, (grpc_status_code)err_grpc_status(error), text);
 }
 
-void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
+int rpc_call_check_reply(const struct rpc_call *call, const ProtobufCMessage *reply)
 {
     CHECK(reply->descriptor == call->method->reply);
-    grpc_byte_buffer *buffer = rpc_pack(reply);
-    if (!buffer) {
-        rpc_call_fail(call, report_error(ERR_INTERNAL, "ask for less at once",
-                                         "the reply of %s was larger than %u bytes",
-                                         call->method->name, RPC_MESSAGE_BYTES_MAX));
-        return;
-    }
-    call_answer(call, buffer, GRPC_STATUS_OK, NULL);
+    if (protobuf_c_message_get_packed_size(reply) <= RPC_MESSAGE_BYTES_MAX)
+        return 0;
+    return report_error(ERR_INVALID, "ask for less at once",
+                        "the reply of %s was larger than %u bytes", call->method->name,
+                        RPC_MESSAGE_BYTES_MAX);
+}
+
+void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
+{
+    int error = rpc_call_check_reply(call, reply);
+    if (error != 0)
+        rpc_call_fail(call, error);
+    else
+        call_answer(call, rpc_pack(reply), GRPC_STATUS_OK, NULL);
 }
 
 /* Is `name` of `bytes` the service of one of the server's methods ("/service/Method")? */

@@ -153,6 +153,7 @@ static void fill_item(Holdfast__V1__LoadItem *out, struct load_item *item,
     out->n_saved_offset = out->n_saved_extent = out->n_offset = out->n_extent = dims;
 }
 
+/* Not answered after an error: nobody would know the number of the load. */
 static int reply_opened(struct opening *opening, struct load *load)
 {
     const struct manifest *manifest = opening->checkpoint->manifest;
@@ -182,10 +183,12 @@ static int reply_opened(struct opening *opening, struct load *load)
     reply.n_skipped = opening->num_skipped;
     reply.session = load->session->token;
     reply.segment_bytes = pool_segment_bytes(opening->service->pool);
-    rpc_call_reply(opening->call, &reply.base);
+    int error = rpc_call_check_reply(opening->call, &reply.base);
+    if (error == 0)
+        rpc_call_reply(opening->call, &reply.base);
     free(items);
     free(pointers);
-    return 0;
+    return error;
 }
 
 /* The session of the request, or a new one. */

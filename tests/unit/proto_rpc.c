@@ -358,7 +358,7 @@ static void test_rpc__an_oversized_reply_becomes_an_error(void **state)
     ProtobufCMessage *message = NULL;
     assert_int_equal(rpc_client_call(bed->client, STATUS, &request.base,
                                      &holdfast__v1__status_reply__descriptor, &message, CALL_MS),
-                     ERR_INTERNAL);
+                     ERR_INVALID);
     assert_non_null(strstr(report_message(), "larger than"));
 }
 
