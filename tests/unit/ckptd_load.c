@@ -70,6 +70,8 @@ static void test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing(
     peers_close(peers, SHARDS);
     assert_int_equal(open_many(&loading, bed, 200000 / SHARDS), ERR_INVALID);
     assert_non_null(strstr(report_line(), "larger than"));
+    assert_int_equal(open_many(&loading, bed, 400000 / SHARDS), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "boxes"));
     assert_int_equal(status(bed, "sessions", "loads"), 0);
     assert_int_equal(open_many(&loading, bed, 20000 / SHARDS), 0);
     assert_int_equal(status(bed, "sessions", "loads"), 1);
