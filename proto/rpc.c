@@ -16,8 +16,8 @@
  * CONNECTION_CALLS_MAX of one connection (gRPC's clients wait; another's connection is closed);
  * METADATA_BYTES_MAX of a call (it is cancelled); BUFFER_BYTES_MAX of what is on its way in and out
  * (beyond, gRPC resets streams, by turns); RPC_HELD_BYTES_MAX of requests that are unpacked and not
- * yet answered (ERR_BUSY); RPC_BROKEN_MAX requests that one connection did not finish (it is shut
- * down); connections, see rpc.h; of messages, see rpc_wire.h.
+ * yet answered (ERR_BUSY; but each may have RPC_SHARE_BYTES_SURE); RPC_BROKEN_MAX requests that one
+ * connection did not finish (it is shut down); connections, see rpc.h; of messages, see rpc_wire.h.
  *
  * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
  * atomic of ours (handover_out, handover_in), which orders our own memory in their eyes. */

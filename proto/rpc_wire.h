@@ -17,7 +17,8 @@
 #include <stdatomic.h>
 
 #define RPC_UNPACKED_BYTES_MAX (256u << 20)
-#define RPC_HELD_BYTES_MAX (512u << 20) /* two million slices */
+#define RPC_HELD_BYTES_MAX (512u << 20)  /* two million slices */
+#define RPC_SHARE_BYTES_SURE (64u << 10) /* which each may have, whatever the others take */
 
 /* What one unpacked message takes of the memory for all, with what malloc takes beside it. */
 struct rpc_share {

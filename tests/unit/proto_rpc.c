@@ -389,6 +389,7 @@ static void test_rpc__a_client_finds_a_server_that_came_back(void **state)
 struct caller {
     pthread_t thread;
     struct bed *bed;
+    uint32_t numbers; /* in a request of DESCRIBE */
     int error;
 };
 
@@ -420,17 +421,14 @@ static void test_rpc__closing_the_server_answers_calls_in_flight(void **state)
         rpc_call_fail(bed->kept[i], ERR_ABORTED);
 }
 
-/* Small numbers take a byte on the wire, and eight in memory. */
-enum { SHAPE_NUMBERS = 4000000, DESCRIBERS = 20 };
-
 static void *describe_at_length(void *argument)
 {
     struct caller *caller = argument;
     Holdfast__V1__DescribeRequest request = HOLDFAST__V1__DESCRIBE_REQUEST__INIT;
     Holdfast__V1__Slice slice = HOLDFAST__V1__SLICE__INIT, *slices[] = {&slice};
     ProtobufCMessage *message = NULL;
-    slice.n_shape = SHAPE_NUMBERS;
-    slice.shape = calloc(SHAPE_NUMBERS, sizeof *slice.shape);
+    slice.n_shape = caller->numbers;
+    slice.shape = calloc(caller->numbers, sizeof *slice.shape);
     request.n_slices = 1;
     request.slices = slices;
     caller->error =
@@ -441,37 +439,46 @@ static void *describe_at_length(void *argument)
     return NULL;
 }
 
-/* Lets `count` describe, and answers those that are kept when all others were refused; returns how
- * many of them there were. */
-static int describe_together(struct bed *bed, int count)
+static int count_kept(struct bed *bed)
 {
-    struct caller callers[DESCRIBERS];
-    int kept = 0;
-    bed->num_kept = bed->num_refused = 0;
-    for (int i = 0; i < count; i++) {
-        callers[i] = (struct caller){.bed = bed};
-        assert_int_equal(pthread_create(&callers[i].thread, NULL, describe_at_length, &callers[i]),
-                         0);
-    }
-    while (kept + bed->num_refused < count) {
-        sleep_ms(10);
-        pthread_mutex_lock(&bed->mutex);
-        kept = bed->num_kept;
-        pthread_mutex_unlock(&bed->mutex);
-    }
-    for (int i = 0; i < kept; i++)
-        rpc_call_fail(bed->kept[i], ERR_ABORTED);
-    for (int i = 0; i < count; i++)
-        pthread_join(callers[i].thread, NULL);
-    return bed->num_refused;
+    pthread_mutex_lock(&bed->mutex);
+    int count = bed->num_kept;
+    pthread_mutex_unlock(&bed->mutex);
+    return count;
+}
+
+/* A request of so many small numbers, which take a byte each on the wire, and eight in memory. Is
+ * it kept? Else it was refused. */
+static bool is_kept(struct bed *bed, struct caller *caller, uint32_t numbers)
+{
+    int kept = count_kept(bed), refused = bed->num_refused;
+    *caller = (struct caller){.bed = bed, .numbers = numbers};
+    assert_int_equal(pthread_create(&caller->thread, NULL, describe_at_length, caller), 0);
+    while (count_kept(bed) == kept && bed->num_refused == refused)
+        sleep_ms(1);
+    return count_kept(bed) > kept;
 }
 
 static void test_rpc__unanswered_requests_take_so_much_memory_and_no_more(void **state)
 {
-    uint64_t each = SHAPE_NUMBERS * sizeof(uint64_t), room = RPC_HELD_BYTES_MAX / each;
-    assert_in_range(describe_together(*state, DESCRIBERS), DESCRIBERS - room, DESCRIBERS - 1);
-    assert_int_equal(describe_together(*state, 1), 0); /* it was all given back */
-    assert_in_range(describe_together(*state, DESCRIBERS), DESCRIBERS - room, DESCRIBERS - 1);
+    enum { MOST = 4000000, SMALL = RPC_SHARE_BYTES_SURE / sizeof(uint64_t) / 2, SMALL_ONES = 16 };
+    struct bed *bed = *state;
+    struct caller callers[KEPT_MAX];
+    for (int round = 0; round < 2; round++) { /* what was answered gives its memory back */
+        uint64_t bytes = 0;
+        int count = 0;
+        for (uint32_t numbers = MOST; numbers > 2 * SMALL; numbers /= 2)
+            while (is_kept(bed, &callers[count++], numbers))
+                bytes += numbers * sizeof(uint64_t);
+        assert_in_range(bytes, RPC_HELD_BYTES_MAX - (1u << 20), RPC_HELD_BYTES_MAX);
+        for (int i = 0; i < SMALL_ONES; i++)
+            assert_true(is_kept(bed, &callers[count++], SMALL));
+        for (int i = 0; i < bed->num_kept; i++)
+            rpc_call_fail(bed->kept[i], ERR_ABORTED);
+        for (int i = 0; i < count; i++)
+            pthread_join(callers[i].thread, NULL);
+        bed->num_kept = 0;
+    }
 }
 
 static int call_health(struct bed *bed, const char *service)
