@@ -165,8 +165,14 @@ struct load_item {
     struct box saved;
     struct box part;
 };
-/* ERR_NOT_FOUND when the checkpoint lacks a tensor, ERR_MISMATCH when shape or dtype differ. */
+struct load_wish {
+    const struct slice *slices; /* the same part of a tensor any number of times */
+    uint32_t num_slices;
+    uint32_t items_max; /* of its plan */
+};
+/* ERR_NOT_FOUND when the checkpoint lacks a tensor, ERR_MISMATCH when shape or dtype differ,
+ * ERR_INVALID when the plan has more than items_max, before memory is taken for them. */
 int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
-                     const struct slice *wanted, uint32_t num_wanted);
+                     const struct load_wish *wish);
 
 #endif

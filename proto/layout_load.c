@@ -230,9 +230,10 @@ struct piece {
 struct load_plan {
     const struct layout_table *table;
     const struct layout_index *index;
-    const struct slice *wanted;
+    const struct load_wish *wish;
     struct want *wants; /* sorted */
     uint32_t num_wants;
+    uint64_t num_pieces;
     uint64_t *first; /* shard s has pieces[first[s] .. first[s + 1]) */
     struct piece *pieces;
 };
@@ -322,18 +323,27 @@ static int compare_wants(const void *a, const void *b)
 
 /* In a shard the places of tensors ascend with their positions: in this order the pieces of a shard
  * are found in the order of their places. */
-static int find_wants(struct load_plan *plan, uint32_t num_wanted)
+static int find_wants(struct load_plan *plan)
 {
-    plan->wants = malloc(((size_t)num_wanted + 1) * sizeof(*plan->wants));
+    const struct load_wish *wish = plan->wish;
+    plan->wants = malloc(((size_t)wish->num_slices + 1) * sizeof(*plan->wants));
     if (!plan->wants)
         return fail_load_memory();
-    for (uint32_t i = 0; i < num_wanted; i++) {
+    for (uint32_t i = 0; i < wish->num_slices; i++) {
         uint32_t tensor = 0;
-        int error = find_wanted(&tensor, plan->table, &plan->wanted[i]);
+        int error = find_wanted(&tensor, plan->table, &wish->slices[i]);
         if (error)
             return error;
-        if (box_elements(&plan->wanted[i].box, plan->wanted[i].tensor.dims) > 0)
-            plan->wants[plan->num_wants++] = (struct want){plan->index->position[tensor], i};
+        if (box_elements(&wish->slices[i].box, wish->slices[i].tensor.dims) == 0)
+            continue;
+        struct walk walk;
+        plan->wants[plan->num_wants++] = (struct want){plan->index->position[tensor], i};
+        start_walk(&walk, &plan->table->layouts[plan->table->layout_of[tensor]],
+                   &wish->slices[i].box);
+        plan->num_pieces += box_elements(&walk.range, walk.layout->dims);
+        if (plan->num_pieces > wish->items_max)
+            return report_error(ERR_INVALID, "ask for less at once",
+                                "what was wanted lies in more than %u boxes", wish->items_max);
     }
     qsort(plan->wants, plan->num_wants, sizeof(*plan->wants), compare_wants);
     return 0;
@@ -355,19 +365,19 @@ static int find_pieces(struct load_plan *plan)
     if (!plan->first)
         return fail_load_memory();
     for (uint32_t w = 0; w < plan->num_wants; w++) {
-        start_walk(&walk, layout_of_want(plan, w), &plan->wanted[plan->wants[w].slice].box);
+        start_walk(&walk, layout_of_want(plan, w), &plan->wish->slices[plan->wants[w].slice].box);
         do
             plan->first[walk.layout->owners[walk_cell(&walk)] + 2]++;
         while (walk_on(&walk));
     }
     for (uint32_t s = 0; s < num_shards; s++)
         plan->first[s + 2] += plan->first[s + 1];
-    uint64_t count = plan->first[num_shards + 1];
-    plan->pieces = count <= UINT32_MAX ? malloc((count + 1) * sizeof(*plan->pieces)) : NULL;
+    CHECK(plan->first[num_shards + 1] == plan->num_pieces);
+    plan->pieces = malloc((plan->num_pieces + 1) * sizeof(*plan->pieces));
     if (!plan->pieces)
         return fail_load_memory();
     for (uint32_t w = 0; w < plan->num_wants; w++) {
-        start_walk(&walk, layout_of_want(plan, w), &plan->wanted[plan->wants[w].slice].box);
+        start_walk(&walk, layout_of_want(plan, w), &plan->wish->slices[plan->wants[w].slice].box);
         do {
             uint64_t cell = walk_cell(&walk);
             plan->pieces[plan->first[walk.layout->owners[cell] + 1]++] =
@@ -398,28 +408,26 @@ static int make_items(struct load_item *items, const struct load_plan *plan, uin
         item->shard = shard;
         item->data_byte = tensors[at].data_byte;
         layout_cell_box(&item->saved, layout, plan->pieces[i].cell);
-        CHECK(
-            box_intersect(&item->part, &item->saved, &plan->wanted[want->slice].box, layout->dims));
+        CHECK(box_intersect(&item->part, &item->saved, &plan->wish->slices[want->slice].box,
+                            layout->dims));
     }
     free(tensors);
     return 0;
 }
 
 int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct layout_table *table,
-                     const struct slice *wanted, uint32_t num_wanted)
+                     const struct load_wish *wish)
 {
-    struct load_plan plan = {.table = table, .wanted = wanted};
+    struct load_plan plan = {.table = table, .wish = wish};
     struct layout_index *own = NULL;
     struct load_item *items = NULL;
-    uint64_t count = 0;
     int error = find_index(&plan.index, &own, table);
     if (!error)
-        error = find_wants(&plan, num_wanted);
+        error = find_wants(&plan);
     if (!error)
         error = find_pieces(&plan);
     if (!error) {
-        count = plan.first[plan.index->num_shards];
-        items = malloc((count + 1) * sizeof(*items));
+        items = malloc((plan.num_pieces + 1) * sizeof(*items));
         error = items ? 0 : fail_load_memory();
     }
     for (uint32_t shard = 0; !error && shard < plan.index->num_shards; shard++)
@@ -434,6 +442,6 @@ int layout_plan_load(struct load_item **out, uint32_t *out_count, const struct l
         return error;
     }
     *out = items;
-    *out_count = (uint32_t)count;
+    *out_count = (uint32_t)plan.num_pieces;
     return 0;
 }

@@ -15,8 +15,9 @@
  * CONNECTION_CALLS_SURE, whatever the others do), of them STREAMS_MAX streams, and
  * CONNECTION_CALLS_MAX of one connection (gRPC's clients wait; another's connection is closed);
  * METADATA_BYTES_MAX of a call (it is cancelled); BUFFER_BYTES_MAX of what is on its way in and out
- * (beyond, gRPC resets streams, by turns); RPC_BROKEN_MAX requests that one connection did not
- * finish (it is shut down); connections, see rpc.h; of messages, see rpc_wire.h.
+ * (beyond, gRPC resets streams, by turns); RPC_HELD_BYTES_MAX of requests that are unpacked and not
+ * yet answered (ERR_BUSY; but each may have RPC_SHARE_BYTES_SURE); RPC_BROKEN_MAX requests that one
+ * connection did not finish (it is shut down); connections, see rpc.h; of messages, see rpc_wire.h.
  *
  * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
  * atomic of ours (handover_out, handover_in), which orders our own memory in their eyes. */
@@ -32,6 +33,7 @@
 #include <grpc/grpc_posix.h>
 #include <grpc/status.h>
 #include <grpc/support/alloc.h>
+#include <grpc/support/time.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,7 +51,8 @@
 #define METADATA_BYTES_MAX 8192  /* a stock client sends some hundred bytes */
 #define BUFFER_BYTES_MAX (256u << 20)
 #define STREAMS_MAX 16u
-#define REQUESTED_CALLS 16u /* calls that gRPC may hand us without waiting */
+#define REQUESTED_CALLS 16u   /* calls that gRPC may hand us without waiting */
+#define REQUEST_AGAIN_MS 500u /* where there was no memory to ask for as many */
 #define THREADS_MAX 64u
 #define CLOSE_FLUSH_MS 200u /* for the last answers to reach slow clients */
 
@@ -91,7 +94,8 @@ struct rpc_call {
     grpc_byte_buffer *payload;
     const struct rpc_method *method; /* NULL for the health check */
     ProtobufCMessage *request;
-    int connection; /* its number, see rpc_peers.h */
+    struct rpc_share share; /* the request's, of server->held */
+    int connection;         /* its number, see rpc_peers.h */
     int cancelled;
     bool stream;  /* of reflection, and counted */
     bool greeted; /* a stream's initial metadata was sent */
@@ -109,11 +113,14 @@ struct rpc_server {
     pthread_t threads[THREADS_MAX];
     uint32_t num_threads;
     atomic_bool serving, able;
+    atomic_size_t held; /* bytes of requests */
     struct rpc_peers peers;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     /* Guarded by mutex. */
     bool closing, shut_down;
+    bool lacks_memory;      /* for the next call, as the log was told */
+    uint32_t num_requested; /* calls that gRPC has yet to hand us */
     struct rpc_call *calls;
     uint32_t num_calls;
     uint32_t num_open;    /* of the calls, those that gRPC still works on */
@@ -166,30 +173,41 @@ static void call_unlink(struct rpc_call *call)
     server->num_calls--;
 }
 
-/* Asks gRPC for one more call. Without memory there is one slot less; the others go on. */
-static void call_request(struct rpc_server *server)
+/* Asks gRPC for one more call. False: it is refused, or there is no memory. Mutex held. */
+static bool request_call(struct rpc_server *server)
 {
     struct rpc_call *call = calloc(1, sizeof *call);
-    if (!call) {
-        log_warn("rpc", "out of memory: one call less can be accepted at a time");
-        return;
-    }
+    if (!call)
+        return false;
     call->server = server;
     grpc_call_details_init(&call->details);
     grpc_metadata_array_init(&call->metadata);
-    pthread_mutex_lock(&server->mutex);
+    handover_out();
+    if (grpc_server_request_call(server->grpc, &call->call, &call->details, &call->metadata,
+                                 server->queue, server->queue, call) != GRPC_CALL_OK) {
+        grpc_call_details_destroy(&call->details);
+        grpc_metadata_array_destroy(&call->metadata);
+        free(call);
+        return false;
+    }
     server->num_refs++;
-    grpc_call_error error = GRPC_CALL_ERROR;
-    if (!server->closing) {
-        handover_out();
-        error = grpc_server_request_call(server->grpc, &call->call, &call->details, &call->metadata,
-                                         server->queue, server->queue, call);
-    }
-    if (error != GRPC_CALL_OK) {
-        call_free_unlock(call);
-        return;
-    }
+    server->num_requested++;
+    return true;
+}
+
+/* Asks gRPC for calls until REQUESTED_CALLS are asked for. False: there are fewer. */
+static bool request_calls(struct rpc_server *server)
+{
+    bool enough = true;
+    pthread_mutex_lock(&server->mutex);
+    while (enough && !server->closing && server->num_requested < REQUESTED_CALLS)
+        enough = request_call(server);
+    if (!enough && !server->lacks_memory)
+        log_warn("rpc", "out of memory: fewer calls than %u can be accepted at a time",
+                 REQUESTED_CALLS);
+    server->lacks_memory = !enough;
     pthread_mutex_unlock(&server->mutex);
+    return enough;
 }
 
 /* From here on the call belongs to the thread that takes its next event. */
@@ -240,14 +258,21 @@ static void call_refuse(struct rpc_call *call, grpc_status_code status, int erro
     pthread_mutex_unlock(&call->server->mutex);
 }
 
+static void free_request(struct rpc_call *call)
+{
+    if (!call->request)
+        return;
+    protobuf_c_message_free_unpacked(call->request, NULL);
+    rpc_share_return(&call->share);
+    call->request = NULL;
+}
+
 /* The owner's answer; its share of the call ends here. */
 static void call_answer(struct rpc_call *call, grpc_byte_buffer *reply, grpc_status_code status,
                         const char *text)
 {
     struct rpc_server *server = call->server;
-    if (call->request)
-        protobuf_c_message_free_unpacked(call->request, NULL);
-    call->request = NULL;
+    free_request(call);
     pthread_mutex_lock(&server->mutex);
     CHECK(call->owned);
     call->owned = false;
@@ -288,17 +313,23 @@ void rpc_call_fail(struct rpc_call *call, int error)
     call_answer(call, NULL, (grpc_status_code)err_grpc_status(error), text);
 }
 
-void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
+int rpc_call_check_reply(const struct rpc_call *call, const ProtobufCMessage *reply)
 {
     CHECK(reply->descriptor == call->method->reply);
-    grpc_byte_buffer *buffer = rpc_pack(reply);
-    if (!buffer) {
-        rpc_call_fail(call, report_error(ERR_INTERNAL, "ask for less at once",
-                                         "the reply of %s was larger than %u bytes",
-                                         call->method->name, RPC_MESSAGE_BYTES_MAX));
-        return;
-    }
-    call_answer(call, buffer, GRPC_STATUS_OK, NULL);
+    if (protobuf_c_message_get_packed_size(reply) <= RPC_MESSAGE_BYTES_MAX)
+        return 0;
+    return report_error(ERR_INVALID, "ask for less at once",
+                        "the reply of %s was larger than %u bytes", call->method->name,
+                        RPC_MESSAGE_BYTES_MAX);
+}
+
+void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
+{
+    int error = rpc_call_check_reply(call, reply);
+    if (error != 0)
+        rpc_call_fail(call, error);
+    else
+        call_answer(call, rpc_pack(reply), GRPC_STATUS_OK, NULL);
 }
 
 /* Is `name` of `bytes` the service of one of the server's methods ("/service/Method")? */
@@ -441,7 +472,6 @@ static bool has_room(const struct rpc_server *server, int connection)
 static void call_arrived(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
-    call_request(server);
     call->connection = connection_of(call->call);
     pthread_mutex_lock(&server->mutex);
     call->stage = STAGE_RECEIVING;
@@ -480,15 +510,20 @@ static void call_received(struct rpc_call *call)
     }
     /* Once it is answered, another thread may free the call: the payload goes before. */
     enum health asked = call->method ? HEALTH_UNKNOWN : health_asked(call);
-    int error = call->method ? rpc_unpack(&call->request, call->payload, call->method->request) : 0;
+    int error = 0;
+    call->share.held = &server->held;
+    if (call->method)
+        error = rpc_unpack(&call->request, &call->share, call->payload, call->method->request);
     grpc_byte_buffer_destroy(call->payload);
     call->payload = NULL;
     if (!call->method) {
         call_health(call, asked);
         return;
     }
-    if (error == ERR_MEMORY) {
-        call_refuse(call, GRPC_STATUS_RESOURCE_EXHAUSTED, error, "no memory for the request");
+    if (error == ERR_MEMORY || error == ERR_BUSY) {
+        call_refuse(call, GRPC_STATUS_RESOURCE_EXHAUSTED, error,
+                    error == ERR_MEMORY ? "no memory for the request"
+                                        : "the requests in work took all memory that is for them");
         return;
     }
     if (error != 0) {
@@ -507,8 +542,7 @@ static void call_received(struct rpc_call *call)
         call->method->handle(server->user, call, call->request);
         return;
     }
-    protobuf_c_message_free_unpacked(call->request, NULL);
-    call->request = NULL;
+    free_request(call);
     call_refuse(call, GRPC_STATUS_UNAVAILABLE, ERR_UNAVAILABLE, "the server is closing");
 }
 
@@ -534,6 +568,8 @@ static void call_step(struct rpc_call *call, bool success)
     handover_in();
     pthread_mutex_lock(&call->server->mutex);
     enum stage stage = call->stage;
+    if (stage == STAGE_REQUESTED)
+        call->server->num_requested--;
     if (stage == STAGE_REQUESTED && !success) { /* the server is closing */
         call_free_unlock(call);
         return;
@@ -549,12 +585,22 @@ static void call_step(struct rpc_call *call, bool success)
         call_sent(call);
 }
 
+/* The next event. Calls are asked for first, in the place of those that came; where that fails, an
+ * event may never come, so that the wait is short. */
+static grpc_event next_event(struct rpc_server *server)
+{
+    gpr_timespec until = gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    if (!request_calls(server))
+        until = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                             gpr_time_from_millis(REQUEST_AGAIN_MS, GPR_TIMESPAN));
+    return grpc_completion_queue_next(server->queue, until, NULL);
+}
+
 static void *server_thread(void *argument)
 {
     struct rpc_server *server = argument;
     for (;;) {
-        grpc_event event =
-            grpc_completion_queue_next(server->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+        grpc_event event = next_event(server);
         if (event.type == GRPC_QUEUE_SHUTDOWN)
             return NULL;
         if (event.type != GRPC_OP_COMPLETE)
@@ -681,17 +727,16 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     server->queue = grpc_completion_queue_create_for_next(NULL);
     grpc_server_register_completion_queue(server->grpc, server->queue, NULL);
     grpc_server_start(server->grpc);
-    for (uint32_t i = 0; i < REQUESTED_CALLS; i++)
-        call_request(server);
     for (uint32_t i = 0; i < options->num_threads; i++) {
         if (pthread_create(&server->threads[i], NULL, server_thread, server) != 0)
             break;
         server->num_threads++;
     }
     if (server->num_threads == 0) {
+        server->closing = true;
         grpc_server_shutdown_and_notify(server->grpc, server->queue, server);
         grpc_completion_queue_shutdown(server->queue);
-        server_thread(server); /* drains what is requested, here */
+        server_thread(server); /* drains the queue, here */
         server_end(server);
         return report_error(ERR_MEMORY, NULL, "no thread of the RPC server could be started");
     }

@@ -182,7 +182,7 @@ int rpc_client_call(struct rpc_client *client, const char *method, const Protobu
         error = rpc_text_read(details, (int)answer.status, method);
         gpr_free(details);
     } else if (error == 0) {
-        error = answer.reply ? rpc_unpack(out_reply, answer.reply, reply_type) : ERR_CORRUPT;
+        error = answer.reply ? rpc_unpack(out_reply, NULL, answer.reply, reply_type) : ERR_CORRUPT;
         if (error == ERR_MEMORY)
             error = report_error(error, NULL, "no memory for the reply of %s", method);
         else if (error != 0)

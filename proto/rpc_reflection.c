@@ -252,7 +252,7 @@ static grpc_byte_buffer *answer_file(Grpc__Reflection__V1__ServerReflectionRespo
 grpc_byte_buffer *rpc_reflection_answer(grpc_byte_buffer *buffer, const struct rpc_method *methods)
 {
     ProtobufCMessage *message;
-    if (rpc_unpack(&message, buffer,
+    if (rpc_unpack(&message, NULL, buffer,
                    &grpc__reflection__v1__server_reflection_request__descriptor) != 0)
         return NULL;
     Grpc__Reflection__V1__ServerReflectionRequest *request =

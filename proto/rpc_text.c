@@ -61,7 +61,8 @@ static int error_by_name(const char *name)
     return 0;
 }
 
-/* Numbers of grpc/status.h. */
+/* Numbers of grpc/status.h. Where several codes have one, the code that says the least; of 9,
+ * FAILED_PRECONDITION, each of ours says more than a stranger's status does. */
 static int error_by_status(int status)
 {
     switch (status) {
@@ -74,6 +75,8 @@ static int error_by_status(int status)
         return ERR_TIMEOUT;
     case 5: /* NOT_FOUND */
         return ERR_NOT_FOUND;
+    case 6: /* ALREADY_EXISTS */
+        return ERR_EXISTS;
     case 7:  /* PERMISSION_DENIED */
     case 16: /* UNAUTHENTICATED */
         return ERR_DENIED;
@@ -83,6 +86,8 @@ static int error_by_status(int status)
         return ERR_VERSION;
     case 14: /* UNAVAILABLE */
         return ERR_UNAVAILABLE;
+    case 15: /* DATA_LOSS */
+        return ERR_CORRUPT;
     default:
         return ERR_INTERNAL;
     }

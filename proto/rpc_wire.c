@@ -6,6 +6,7 @@
 
 #include <grpc/byte_buffer_reader.h>
 
+#include <malloc.h>
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -22,8 +23,32 @@ const char *__tsan_default_suppressions(void)
 /* A protobuf-c allocator that stops at a number of bytes. What it returns is freed by free(). */
 struct bounded {
     size_t left;
-    bool lacked_memory;
+    struct rpc_share *share; /* or NULL */
+    bool lacked_memory, found_full;
 };
+
+/* What an allocation takes of the heap. */
+static size_t heap_bytes(void *memory)
+{
+    return malloc_usable_size(memory) + sizeof(size_t);
+}
+
+static bool share_take(struct rpc_share *share, size_t bytes)
+{
+    size_t held = atomic_fetch_add(share->held, bytes) + bytes;
+    if (held > RPC_HELD_BYTES_MAX && share->bytes + bytes > RPC_SHARE_BYTES_SURE) {
+        atomic_fetch_sub(share->held, bytes);
+        return false;
+    }
+    share->bytes += bytes;
+    return true;
+}
+
+void rpc_share_return(struct rpc_share *share)
+{
+    atomic_fetch_sub(share->held, share->bytes);
+    share->bytes = 0;
+}
 
 static void *bounded_alloc(void *user, size_t size)
 {
@@ -33,16 +58,25 @@ static void *bounded_alloc(void *user, size_t size)
     bounded->left -= size;
     void *memory = malloc(size);
     bounded->lacked_memory = bounded->lacked_memory || memory == NULL;
-    return memory;
+    if (!memory || !bounded->share || share_take(bounded->share, heap_bytes(memory)))
+        return memory;
+    bounded->found_full = true;
+    free(memory);
+    return NULL;
 }
 
 static void bounded_free(void *user, void *pointer)
 {
-    (void)user;
+    struct bounded *bounded = user;
+    if (pointer && bounded->share) {
+        size_t bytes = heap_bytes(pointer);
+        bounded->share->bytes -= bytes;
+        atomic_fetch_sub(bounded->share->held, bytes);
+    }
     free(pointer);
 }
 
-int rpc_unpack(ProtobufCMessage **out, grpc_byte_buffer *buffer,
+int rpc_unpack(ProtobufCMessage **out, struct rpc_share *share, grpc_byte_buffer *buffer,
                const ProtobufCMessageDescriptor *type)
 {
     grpc_byte_buffer_reader reader;
@@ -51,7 +85,7 @@ int rpc_unpack(ProtobufCMessage **out, grpc_byte_buffer *buffer,
         return ERR_CORRUPT;
     grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
     grpc_byte_buffer_reader_destroy(&reader);
-    struct bounded bounded = {.left = RPC_UNPACKED_BYTES_MAX};
+    struct bounded bounded = {.left = RPC_UNPACKED_BYTES_MAX, .share = share};
     ProtobufCAllocator allocator = {bounded_alloc, bounded_free, &bounded};
     if (GRPC_SLICE_LENGTH(all) <= RPC_MESSAGE_BYTES_MAX)
         *out = protobuf_c_message_unpack(type, &allocator, GRPC_SLICE_LENGTH(all),
@@ -59,7 +93,7 @@ int rpc_unpack(ProtobufCMessage **out, grpc_byte_buffer *buffer,
     grpc_slice_unref(all);
     if (*out != NULL)
         return 0;
-    return bounded.lacked_memory ? ERR_MEMORY : ERR_CORRUPT;
+    return bounded.lacked_memory ? ERR_MEMORY : bounded.found_full ? ERR_BUSY : ERR_CORRUPT;
 }
 
 grpc_byte_buffer *rpc_buffer(const void *data, size_t bytes)

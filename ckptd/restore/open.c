@@ -3,7 +3,8 @@
  *   OpenLoad ──► newest whole checkpoint, or the one asked for ──► worker: manifest, plan ──► load
  *
  * A load of "the newest" passes over what is damaged when its manifest tells, quarantines it, and
- * says so in `skipped` (the first SKIPPED_MAX). The daemon's own lack of memory, descriptors or
+ * says so in `skipped` (the first SKIPPED_MAX). A plan that is too large for its answer, by its
+ * bytes or by BOXES_MAX, is refused (ERR_INVALID). The daemon's own lack of memory, descriptors or
  * rights says nothing about a checkpoint. */
 #include "ckptd/restore/restore.h"
 
@@ -12,6 +13,9 @@
 #include <string.h>
 
 #define SKIPPED_MAX 16u
+/* Of a plan. A box takes 16 bytes of an answer at least, but that of a tensor without dimensions,
+ * which is one box for each that is wanted. */
+#define BOXES_MAX (RPC_MESSAGE_BYTES_MAX / 16)
 
 /* An OpenLoad on its way. */
 struct opening {
@@ -114,8 +118,9 @@ static void work_open(struct job *job)
         error != 0 && error != ERR_MEMORY && error != ERR_BUSY && error != ERR_DENIED;
     const struct manifest *manifest = opening->cached ? opening->cached : opening->manifest;
     if (error == 0)
-        error = layout_plan_load(&opening->items, &opening->num_items, manifest->table,
-                                 opening->slices, (uint32_t)opening->request->n_slices);
+        error = layout_plan_load(
+            &opening->items, &opening->num_items, manifest->table,
+            &(struct load_wish){opening->slices, (uint32_t)opening->request->n_slices, BOXES_MAX});
     if (error != 0)
         fault_take(&opening->fault, error);
 }
@@ -153,6 +158,7 @@ static void fill_item(Holdfast__V1__LoadItem *out, struct load_item *item,
     out->n_saved_offset = out->n_saved_extent = out->n_offset = out->n_extent = dims;
 }
 
+/* Not answered after an error: nobody would know the number of the load. */
 static int reply_opened(struct opening *opening, struct load *load)
 {
     const struct manifest *manifest = opening->checkpoint->manifest;
@@ -182,10 +188,12 @@ static int reply_opened(struct opening *opening, struct load *load)
     reply.n_skipped = opening->num_skipped;
     reply.session = load->session->token;
     reply.segment_bytes = pool_segment_bytes(opening->service->pool);
-    rpc_call_reply(opening->call, &reply.base);
+    int error = rpc_call_check_reply(opening->call, &reply.base);
+    if (error == 0)
+        rpc_call_reply(opening->call, &reply.base);
     free(items);
     free(pointers);
-    return 0;
+    return error;
 }
 
 /* The session of the request, or a new one. */

@@ -111,7 +111,9 @@ static struct plan plan_load(const struct slice *wanted, uint32_t count)
     struct load_item *items = NULL;
     struct plan plan = {0};
     double start = bench_clock(CLOCK_THREAD_CPUTIME_ID);
-    BENCH_TRY(layout_plan_load(&items, &plan.boxes, saved->table, wanted, count), report_line());
+    BENCH_TRY(layout_plan_load(&items, &plan.boxes, saved->table,
+                               &(struct load_wish){wanted, count, UINT32_MAX}),
+              report_line());
     plan.seconds = bench_clock(CLOCK_THREAD_CPUTIME_ID) - start;
     for (uint32_t i = 0; i < plan.boxes; i++)
         plan.shards += i == 0 || items[i].shard != items[i - 1].shard;

@@ -74,7 +74,7 @@ static void try_message(size_t kind, const uint8_t *data, size_t bytes)
 {
     grpc_byte_buffer *buffer = rpc_buffer(data, bytes);
     ProtobufCMessage *message;
-    int error = rpc_unpack(&message, buffer, types[kind]);
+    int error = rpc_unpack(&message, NULL, buffer, types[kind]);
     grpc_byte_buffer_destroy(buffer);
     if (error != 0)
         return;

@@ -51,6 +51,35 @@ static void step_through(struct loading *loading, uint32_t shard)
     assert_int_equal(load_release(loading, shard), 0);
 }
 
+/* Wants the whole matrix `count` times. */
+static int open_many(struct loading *out, struct bed *bed, size_t count)
+{
+    struct rows rows;
+    rows_init(&rows, 0, ROWS);
+    Holdfast__V1__Slice **slices = malloc(count * sizeof *slices);
+    for (size_t i = 0; i < count; i++)
+        slices[i] = rows.slices[0];
+    int error = load_open_slices(out, bed, -1, slices, count);
+    free(slices);
+    return error;
+}
+
+static void test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    save_steps(bed, 1);
+    peers_close(peers, SHARDS);
+    assert_int_equal(open_many(&loading, bed, 200000 / SHARDS), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "larger than"));
+    assert_int_equal(open_many(&loading, bed, 400000 / SHARDS), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "boxes"));
+    assert_int_equal(status(bed, "sessions", "loads"), 0);
+    assert_int_equal(open_many(&loading, bed, 20000 / SHARDS), 0);
+    assert_int_equal(status(bed, "sessions", "loads"), 1);
+    load_close(&loading);
+}
+
 static void test_load__through_a_small_pool_ranks_read_each_byte_once(void **state)
 {
     struct bed *bed = *state;
@@ -242,6 +271,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define CASE(test) cmocka_unit_test_setup_teardown(test, bed_set_up, bed_tear_down)
+        CASE(test_load__whose_plan_no_answer_holds_is_refused_and_leaves_nothing),
         CASE(test_load__through_a_small_pool_ranks_read_each_byte_once),
         CASE(test_load__a_rank_that_comes_late_gets_its_shards_too),
         CASE(test_load__a_plan_is_read_before_it_is_asked_for_and_nothing_else),

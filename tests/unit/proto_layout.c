@@ -325,7 +325,8 @@ static void test_layout__any_slice_is_read_back_element_by_element(void **state)
             wanted[i] = want_slice(&world, &tensor_of[i]);
             data[i] = calloc(1, count_bytes(&wanted[i].box, &wanted[i].tensor) + 1);
         }
-        assert_int_equal(layout_plan_load(&items, &num_items, world.table, wanted, WANTED), 0);
+        const struct load_wish wish = {wanted, WANTED, UINT32_MAX};
+        assert_int_equal(layout_plan_load(&items, &num_items, world.table, &wish), 0);
         for (uint32_t i = 0; i < num_items; i++) {
             const struct load_item *item = &items[i];
             const struct slice *slice = &wanted[item->slice];
@@ -439,14 +440,15 @@ static void test_layout__a_load_is_planned_as_if_every_shard_were_tried(void **s
             for (uint32_t i = 0; i < WANTED; i++)
                 num_tried += try_shard(&tried[num_tried], world.table, shard, &wanted[i], i);
         qsort(tried, num_tried, sizeof(tried[0]), compare_items);
-        assert_int_equal(layout_plan_load(&items, &count, world.table, wanted, WANTED), 0);
+        const struct load_wish wish = {wanted, WANTED, UINT32_MAX};
+        assert_int_equal(layout_plan_load(&items, &count, world.table, &wish), 0);
         assert_int_equal(count, num_tried);
         assert_same_items(items, tried, count, wanted);
         /* A table that nobody has indexed gives the same answer. */
         struct layout_index *index = world.table->index;
         assert_non_null(index);
         world.table->index = NULL;
-        assert_int_equal(layout_plan_load(&again, &count, world.table, wanted, WANTED), 0);
+        assert_int_equal(layout_plan_load(&again, &count, world.table, &wish), 0);
         world.table->index = index;
         assert_int_equal(count, num_tried);
         assert_same_items(again, tried, count, wanted);
@@ -601,7 +603,8 @@ static void test_layout_plan__sixteen_thousand_ranks_take_seconds(void **state)
         whole[t] = list[0][t];
         whole[t].box = whole_box(&whole[t].tensor);
     }
-    assert_int_equal(layout_plan_load(&reads, &count, table, whole, TENSORS), 0);
+    const struct load_wish wish = {whole, TENSORS, UINT32_MAX};
+    assert_int_equal(layout_plan_load(&reads, &count, table, &wish), 0);
     assert_int_equal(count, RANKS * TENSORS);
     double loaded = now();
     assert_int_equal(table->num_layouts, 3);
@@ -650,7 +653,8 @@ static void test_layout__every_failed_allocation_is_reported(void **state)
         if (!error)
             error = layout_save_items(&items, &count, table, 0, world.slices[0], world.counts[0]);
         if (!error)
-            error = layout_plan_load(&reads, &count, table, &wanted, 1);
+            error = layout_plan_load(&reads, &count, table,
+                                     &(struct load_wish){&wanted, 1, UINT32_MAX});
         memory_disarm();
         has_failed = failing.has_failed;
         assert_int_equal(error, has_failed ? ERR_MEMORY : 0);

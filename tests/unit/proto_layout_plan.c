@@ -158,7 +158,8 @@ static void test_layout_plan__tensor_without_elements_has_no_cell(void **state)
     assert_int_equal(bytes, 0);
     free(tensors);
     struct load_item *items = NULL;
-    assert_int_equal(layout_plan_load(&items, &count, table, &slices[0], 1), 0);
+    const struct load_wish wish = {&slices[0], 1, UINT32_MAX};
+    assert_int_equal(layout_plan_load(&items, &count, table, &wish), 0);
     assert_int_equal(count, 0);
     free(items);
     layout_table_free(table);
@@ -322,19 +323,45 @@ static void test_layout_load__refuses_what_the_checkpoint_does_not_hold(void **s
     struct load_item *items = NULL;
     uint32_t count = 0;
     struct slice wanted = make_slice("v", DTYPE_F32, 2, (uint64_t[]){4, 6});
-    assert_int_equal(layout_plan_load(&items, &count, table, &wanted, 1), ERR_NOT_FOUND);
+    const struct load_wish wish = {&wanted, 1, UINT32_MAX};
+    assert_int_equal(layout_plan_load(&items, &count, table, &wish), ERR_NOT_FOUND);
     assert_line_has("no tensor 'v'");
     wanted = make_slice("w", DTYPE_BF16, 2, (uint64_t[]){4, 6});
-    assert_int_equal(layout_plan_load(&items, &count, table, &wanted, 1), ERR_MISMATCH);
+    assert_int_equal(layout_plan_load(&items, &count, table, &wish), ERR_MISMATCH);
     assert_line_has("tensor 'w' was saved as F32 but is wanted as BF16");
     wanted = make_slice("w", DTYPE_F32, 2, (uint64_t[]){4, 7});
-    assert_int_equal(layout_plan_load(&items, &count, table, &wanted, 1), ERR_MISMATCH);
+    assert_int_equal(layout_plan_load(&items, &count, table, &wish), ERR_MISMATCH);
     assert_line_has("shape of tensor 'w'");
     wanted = make_slice("w", DTYPE_F32, 1, (uint64_t[]){24});
-    assert_int_equal(layout_plan_load(&items, &count, table, &wanted, 1), ERR_MISMATCH);
+    assert_int_equal(layout_plan_load(&items, &count, table, &wish), ERR_MISMATCH);
     wanted = slice;
     wanted.box.extent[0] = 5;
-    assert_int_equal(layout_plan_load(&items, &count, table, &wanted, 1), ERR_INVALID);
+    assert_int_equal(layout_plan_load(&items, &count, table, &wish), ERR_INVALID);
+    layout_table_free(table);
+}
+
+static void test_layout_load__refuses_a_plan_of_more_items_than_there_may_be(void **state)
+{
+    enum { TIMES = 1000 };
+    (void)state;
+    struct slice halves[2], wanted[TIMES];
+    for (uint32_t i = 0; i < 2; i++) {
+        halves[i] = make_slice("w", DTYPE_F32, 2, (uint64_t[]){4, 6});
+        halves[i].box.offset[1] = 3 * i;
+        halves[i].box.extent[1] = 3;
+    }
+    for (uint32_t i = 0; i < TIMES; i++)
+        wanted[i] = make_slice("w", DTYPE_F32, 2, (uint64_t[]){4, 6});
+    struct layout_table *table = plan(halves, 2, 0);
+    struct load_item *items = NULL;
+    uint32_t count = 0;
+    struct load_wish wish = {wanted, TIMES, 2 * TIMES - 1};
+    assert_int_equal(layout_plan_load(&items, &count, table, &wish), ERR_INVALID);
+    assert_line_has("more than 1999 boxes");
+    wish.items_max = 2 * TIMES;
+    assert_int_equal(layout_plan_load(&items, &count, table, &wish), 0);
+    assert_int_equal(count, 2 * TIMES);
+    free(items);
     layout_table_free(table);
 }
 
@@ -428,6 +455,7 @@ int main(void)
         cmocka_unit_test(test_layout_plan__refuses_ranks_that_disagree),
         cmocka_unit_test(test_layout_plan__refuses_slices_that_make_no_sense),
         cmocka_unit_test(test_layout_load__refuses_what_the_checkpoint_does_not_hold),
+        cmocka_unit_test(test_layout_load__refuses_a_plan_of_more_items_than_there_may_be),
         cmocka_unit_test(test_layout_items__refuse_slices_that_are_not_the_planned_ones),
         cmocka_unit_test(test_layout_check__refuses_every_broken_invariant),
         cmocka_unit_test(test_dtype__names_and_sizes_are_those_of_safetensors),

@@ -9,6 +9,9 @@
 #include "proto/grpc/reflection.pb-c.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
+#include "proto/rpc_text.h"
+#include "proto/rpc_wire.h"
+#include "tests/unit/wrap.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -30,6 +33,7 @@
 
 #include <cmocka.h>
 
+#define DESCRIBE "/holdfast.v1.Checkpoint/Describe"
 #define HELLO "/holdfast.v1.Checkpoint/Hello"
 #define LIST "/holdfast.v1.Checkpoint/List"
 #define SHOW "/holdfast.v1.Checkpoint/Show"
@@ -40,6 +44,16 @@
 #define REQUEST(kind) GRPC__REFLECTION__V1__SERVER_REFLECTION_REQUEST__MESSAGE_REQUEST_##kind
 #define RESPONSE(kind) GRPC__REFLECTION__V1__SERVER_REFLECTION_RESPONSE__MESSAGE_RESPONSE_##kind
 
+static atomic_bool no_memory; /* for what the tree asks of calloc() */
+
+static bool fails(const char *name)
+{
+    (void)name;
+    return atomic_load(&no_memory);
+}
+
+WRAP(void *, calloc, (size_t count, size_t bytes), (count, bytes), NULL)
+
 struct bed {
     struct rpc_server *server;
     struct rpc_client *client;
@@ -49,8 +63,9 @@ struct bed {
     pthread_t acceptor;
     atomic_bool stop;
     pthread_mutex_t mutex;
-    struct rpc_call *kept[KEPT_MAX]; /* calls of SHOW that nobody answered yet */
+    struct rpc_call *kept[KEPT_MAX]; /* calls of SHOW, DESCRIBE that nobody answered yet */
     int num_kept;
+    atomic_int num_refused; /* of DESCRIBE */
 };
 
 static void sleep_ms(long ms)
@@ -101,16 +116,18 @@ static void handle_status(void *user, struct rpc_call *call, const ProtobufCMess
     free(text);
 }
 
-static const struct rpc_method methods[] = {{HELLO, &holdfast__v1__hello_request__descriptor,
-                                             &holdfast__v1__hello_reply__descriptor, handle_hello},
-                                            {LIST, &holdfast__v1__list_request__descriptor,
-                                             &holdfast__v1__list_reply__descriptor, handle_list},
-                                            {SHOW, &holdfast__v1__show_request__descriptor,
-                                             &holdfast__v1__show_reply__descriptor, handle_show},
-                                            {STATUS, &holdfast__v1__status_request__descriptor,
-                                             &holdfast__v1__status_reply__descriptor,
-                                             handle_status},
-                                            {NULL, NULL, NULL, NULL}};
+static const struct rpc_method methods[] = {
+    {HELLO, &holdfast__v1__hello_request__descriptor, &holdfast__v1__hello_reply__descriptor,
+     handle_hello},
+    {LIST, &holdfast__v1__list_request__descriptor, &holdfast__v1__list_reply__descriptor,
+     handle_list},
+    {SHOW, &holdfast__v1__show_request__descriptor, &holdfast__v1__show_reply__descriptor,
+     handle_show},
+    {DESCRIBE, &holdfast__v1__describe_request__descriptor,
+     &holdfast__v1__describe_reply__descriptor, handle_show},
+    {STATUS, &holdfast__v1__status_request__descriptor, &holdfast__v1__status_reply__descriptor,
+     handle_status},
+    {NULL, NULL, NULL, NULL}};
 
 static void *accept_all(void *argument)
 {
@@ -241,6 +258,26 @@ static void test_rpc__an_error_crosses_with_all_parts_of_its_text(void **state)
     assert_string_equal(report_hint(), "restore it");
 }
 
+/* But FAILED_PRECONDITION, which stands for several codes that each say more than it does. */
+static void test_rpc__the_status_of_a_stock_peer_is_the_code_that_has_that_status(void **state)
+{
+    static const int errors[] = {
+#define X(name, value, grpc, retry, text) name,
+        ERR_MAP(X)
+#undef X
+    };
+    enum { FAILED_PRECONDITION = 9 };
+    (void)state;
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        int status = err_grpc_status(errors[i]), read = rpc_text_read("gone", status, HELLO);
+        if (status == FAILED_PRECONDITION)
+            assert_int_equal(read, ERR_INTERNAL);
+        else
+            assert_int_equal(err_grpc_status(read), status);
+        assert_non_null(strstr(report_detail(), "gone"));
+    }
+}
+
 static void *answer_later(void *argument)
 {
     struct bed *bed = argument;
@@ -273,6 +310,19 @@ static void test_rpc__the_deadline_ends_an_unanswered_call(void **state)
     report_set(ERR_ABORTED, "too late", "", "");
     rpc_call_fail(wait_kept(bed, 0), ERR_ABORTED);
     assert_int_equal(call_hello(bed->client, CALL_MS), 0);
+}
+
+static void test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_has(void **state)
+{
+    struct bed *bed = *state;
+    int error = call_hello(bed->client, CALL_MS), answered = 0;
+    atomic_store(&no_memory, true);
+    for (; error == 0 && answered < KEPT_MAX; answered++) /* those that were asked for before */
+        error = call_hello(bed->client, 500);
+    atomic_store(&no_memory, false);
+    assert_int_equal(error, ERR_TIMEOUT);
+    for (int i = 0; i < KEPT_MAX; i++)
+        assert_int_equal(call_hello(bed->client, CALL_MS), 0);
 }
 
 static void test_rpc__an_unknown_method_is_a_version_error(void **state)
@@ -308,7 +358,7 @@ static void test_rpc__an_oversized_reply_becomes_an_error(void **state)
     ProtobufCMessage *message = NULL;
     assert_int_equal(rpc_client_call(bed->client, STATUS, &request.base,
                                      &holdfast__v1__status_reply__descriptor, &message, CALL_MS),
-                     ERR_INTERNAL);
+                     ERR_INVALID);
     assert_non_null(strstr(report_message(), "larger than"));
 }
 
@@ -339,6 +389,7 @@ static void test_rpc__a_client_finds_a_server_that_came_back(void **state)
 struct caller {
     pthread_t thread;
     struct bed *bed;
+    uint32_t numbers; /* in a request of DESCRIBE */
     int error;
 };
 
@@ -368,6 +419,66 @@ static void test_rpc__closing_the_server_answers_calls_in_flight(void **state)
     /* The owners learn nothing of it; their answers free what is left. */
     for (int i = 0; i < CALLERS; i++)
         rpc_call_fail(bed->kept[i], ERR_ABORTED);
+}
+
+static void *describe_at_length(void *argument)
+{
+    struct caller *caller = argument;
+    Holdfast__V1__DescribeRequest request = HOLDFAST__V1__DESCRIBE_REQUEST__INIT;
+    Holdfast__V1__Slice slice = HOLDFAST__V1__SLICE__INIT, *slices[] = {&slice};
+    ProtobufCMessage *message = NULL;
+    slice.n_shape = caller->numbers;
+    slice.shape = calloc(caller->numbers, sizeof *slice.shape);
+    request.n_slices = 1;
+    request.slices = slices;
+    caller->error =
+        rpc_client_call(caller->bed->client, DESCRIBE, &request.base,
+                        &holdfast__v1__describe_reply__descriptor, &message, 6 * CALL_MS);
+    free(slice.shape);
+    caller->bed->num_refused += caller->error == ERR_BUSY;
+    return NULL;
+}
+
+static int count_kept(struct bed *bed)
+{
+    pthread_mutex_lock(&bed->mutex);
+    int count = bed->num_kept;
+    pthread_mutex_unlock(&bed->mutex);
+    return count;
+}
+
+/* A request of so many small numbers, which take a byte each on the wire, and eight in memory. Is
+ * it kept? Else it was refused. */
+static bool is_kept(struct bed *bed, struct caller *caller, uint32_t numbers)
+{
+    int kept = count_kept(bed), refused = bed->num_refused;
+    *caller = (struct caller){.bed = bed, .numbers = numbers};
+    assert_int_equal(pthread_create(&caller->thread, NULL, describe_at_length, caller), 0);
+    while (count_kept(bed) == kept && bed->num_refused == refused)
+        sleep_ms(1);
+    return count_kept(bed) > kept;
+}
+
+static void test_rpc__unanswered_requests_take_so_much_memory_and_no_more(void **state)
+{
+    enum { MOST = 4000000, SMALL = RPC_SHARE_BYTES_SURE / sizeof(uint64_t) / 2, SMALL_ONES = 16 };
+    struct bed *bed = *state;
+    struct caller callers[KEPT_MAX];
+    for (int round = 0; round < 2; round++) { /* what was answered gives its memory back */
+        uint64_t bytes = 0;
+        int count = 0;
+        for (uint32_t numbers = MOST; numbers > 2 * SMALL; numbers /= 2)
+            while (is_kept(bed, &callers[count++], numbers))
+                bytes += numbers * sizeof(uint64_t);
+        assert_in_range(bytes, RPC_HELD_BYTES_MAX - (1u << 20), RPC_HELD_BYTES_MAX);
+        for (int i = 0; i < SMALL_ONES; i++)
+            assert_true(is_kept(bed, &callers[count++], SMALL));
+        for (int i = 0; i < bed->num_kept; i++)
+            rpc_call_fail(bed->kept[i], ERR_ABORTED);
+        for (int i = 0; i < count; i++)
+            pthread_join(callers[i].thread, NULL);
+        bed->num_kept = 0;
+    }
 }
 
 static int call_health(struct bed *bed, const char *service)
@@ -598,10 +709,14 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_rpc__a_call_gets_its_reply, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__an_error_crosses_with_all_parts_of_its_text,
                                         set_up, tear_down),
+        cmocka_unit_test(test_rpc__the_status_of_a_stock_peer_is_the_code_that_has_that_status),
         cmocka_unit_test_setup_teardown(test_rpc__a_call_can_be_answered_later_from_another_thread,
                                         set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__the_deadline_ends_an_unanswered_call, set_up,
                                         tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_rpc__a_server_that_had_no_memory_for_calls_takes_them_when_it_has, set_up,
+            tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__an_unknown_method_is_a_version_error, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__an_oversized_request_is_refused_before_it_is_sent,
@@ -613,6 +728,8 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__closing_the_server_answers_calls_in_flight,
                                         set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_rpc__unanswered_requests_take_so_much_memory_and_no_more, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__the_health_service_tells_serving_and_not, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(test_rpc__reflection_lists_every_service_once, set_up,
