@@ -4,7 +4,9 @@
  * damage in memory and on disk never reaches a reader. Method: a service in
  * this process, a raw client (ckptd_bed.h). ckptd_faults.c has the operations of the store that
  * fail. */
+#include "proto/json.h"
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/nested.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -370,6 +372,30 @@ static void test_service__both_images_in_work_are_busy(void **state)
     peers_close(peers, RANKS);
 }
 
+/* A manifest with more would be committed, and nobody could read it. */
+static void test_service__state_and_config_are_refused_beyond_their_depth(void **state)
+{
+    struct bed *bed = *state;
+    char nested[NESTED_BYTES_MAX];
+    Holdfast__V1__OpenAttemptRequest request = HOLDFAST__V1__OPEN_ATTEMPT_REQUEST__INIT;
+    Holdfast__V1__OpenAttemptReply *reply;
+    bed_open_world(bed, peers, 1);
+    peers[0].state_json = nested_write(nested, NESTED_LEVELS_MAX - 1);
+    assert_int_equal(peer_begin(&peers[0], 1), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "state_json has more than"));
+    nested_write(nested, JSON_DEPTH_MAX);
+    assert_true(save_step(peers, 1, 1));
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    peers_close(peers, 1);
+    request.run = RUN;
+    request.world_size = 1;
+    request.config_json = nested_write(nested, JSON_DEPTH_MAX + 1);
+    assert_int_equal(call(bed, "OpenAttempt", &request.base,
+                          &holdfast__v1__open_attempt_reply__descriptor, &reply),
+                     ERR_INVALID);
+    assert_non_null(strstr(report_line(), "config_json has more than"));
+}
+
 /* ---- descriptors ---- */
 
 static void test_service__a_session_gets_only_what_is_lent_to_it(void **state)
@@ -676,6 +702,7 @@ int main(void)
         CASE(test_service__the_first_saves_get_what_was_lent_with_the_description),
         CASE(test_service__what_is_lent_ahead_is_at_nobodys_cost),
         CASE(test_service__both_images_in_work_are_busy),
+        CASE(test_service__state_and_config_are_refused_beyond_their_depth),
         CASE(test_service__a_session_gets_only_what_is_lent_to_it),
         CASE(test_service__nonsense_on_the_arena_socket_ends_only_that_connection),
         CASE(test_service__a_broken_ring_ends_the_session),
