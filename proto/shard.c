@@ -26,6 +26,10 @@
 #define HASH_SUFFIX "\"}}"
 #define NUM_FIXED_METADATA 10 /* members of __metadata__ that are not slices */
 #define TENSOR_BYTES_MAX (1ull << 62)
+/* So many its reader takes: a tensor has three objects and arrays, the table too, and two are
+ * around them. It has at most eight commas. */
+#define NUM_TENSORS_MAX ((SAFETENSORS_CONTAINERS_MAX - 2) / 3 - 1)
+_Static_assert(10 * NUM_TENSORS_MAX < SAFETENSORS_COMMAS_MAX, "a reader takes the commas, too");
 
 /* ---- names ---- */
 
@@ -250,6 +254,12 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
     int error = layout_shard_tensors(&tensors, &count, &tensor_bytes, table, shard);
     if (error)
         return error;
+    if (count > NUM_TENSORS_MAX) {
+        free(tensors);
+        return report_error(ERR_INVALID, "describe fewer tensors per rank",
+                            "shard %" PRIu32 " would hold %" PRIu32 " tensors, more than %u", shard,
+                            count, NUM_TENSORS_MAX);
+    }
     struct shard_identity widest = {
         .step = UINT64_MAX, .attempt = UINT64_MAX, .shard = shard, .shards = shards};
     snprintf(widest.run, sizeof(widest.run), "%s", run);
