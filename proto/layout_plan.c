@@ -187,6 +187,23 @@ static int number_tensors(struct planner *planner)
     return error;
 }
 
+/* Every byte lies in one shard: what holds for all of them holds for each shard. */
+static int check_bytes(const struct planner *planner)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < planner->num_entries; i++) {
+        const struct tensor_meta *meta = planner->entries[i].meta;
+        uint64_t bytes = dtype_bytes(meta->dtype);
+        for (uint32_t d = 0; d < meta->dims; d++)
+            bytes *= meta->shape[d];
+        sum += bytes;
+        if (sum > LAYOUT_BYTES_MAX)
+            return report_error(ERR_INVALID, NULL, "the tensors together pass %llu bytes",
+                                LAYOUT_BYTES_MAX);
+    }
+    return 0;
+}
+
 /* ---- step 2: classes of equally cut tensors ---- */
 
 static int compare_classes(const void *a, const void *b, void *user)
@@ -608,6 +625,8 @@ int layout_plan_save(struct layout_table **out, const struct slice *const *slice
     struct planner planner = {.slices = slices, .counts = counts, .num_ranks = num_ranks};
     CHECK(num_ranks > 0 && num_ranks < NONE);
     int error = number_tensors(&planner);
+    if (!error)
+        error = check_bytes(&planner);
     if (!error)
         error = build_classes(&planner);
     if (!error)

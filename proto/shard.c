@@ -25,7 +25,6 @@
 #define HASH_DIGITS 16
 #define HASH_SUFFIX "\"}}"
 #define NUM_FIXED_METADATA 10 /* members of __metadata__ that are not slices */
-#define TENSOR_BYTES_MAX (1ull << 62)
 /* So many its reader takes: a tensor has three objects and arrays, the table too, and two are
  * around them. It has at most eight commas. */
 #define NUM_TENSORS_MAX ((SAFETENSORS_CONTAINERS_MAX - 2) / 3 - 1)
@@ -98,7 +97,7 @@ int shard_geometry_derive(struct shard_geometry *out, uint64_t data_start, uint6
     if (data_start == 0 || data_start % SHARD_ALIGN != 0 || data_start > SHARD_HEADER_BYTES_MAX)
         return report_error(ERR_CORRUPT, NULL, "data_start %" PRIu64 " of a shard is not possible",
                             data_start);
-    if (tensor_bytes > TENSOR_BYTES_MAX)
+    if (tensor_bytes > LAYOUT_BYTES_MAX)
         return report_error(ERR_CORRUPT, NULL, "a shard of %" PRIu64 " bytes is not possible",
                             tensor_bytes);
     out->data_start = data_start;
