@@ -1,8 +1,9 @@
 /* shard.c - names, geometry and header of a shard file (format in shard.h).
  *
- * Writing: the header is measured with every number at its widest to learn how much room it may
- * ever need; rounded up to 4 KiB that is data_start, which therefore depends on tensors, run and
- * rank count only. The same code then writes the real header, padded with spaces.
+ * Writing: the header is measured as that of the largest shard, step and attempt, where each number
+ * that is not known yet is at its widest; rounded up to 4 KiB that is data_start, which therefore
+ * depends on tensors, run and rank count only. The same code then writes the real header, padded
+ * with spaces.
  *
  * Reading trusts nothing: the hash at the header's end is checked first, then jansson parses
  * the text, then each member is taken by name and nothing may be left over. The result is accepted
@@ -263,8 +264,9 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
         .step = UINT64_MAX, .attempt = UINT64_MAX, .shard = shard, .shards = shards};
     snprintf(widest.run, sizeof(widest.run), "%s", run);
     memset(widest.nonce, 'f', sizeof(widest.nonce) - 1);
-    struct shard_geometry wide = {.data_start = SHARD_HEADER_BYTES_MAX, .table_start = UINT64_MAX};
+    struct shard_geometry wide;
     struct text measured = {0};
+    CHECK(shard_geometry_derive(&wide, SHARD_HEADER_BYTES_MAX, LAYOUT_BYTES_MAX) == 0);
     put_header(&measured, &wide, table, tensors, count, &widest);
     free(tensors);
     uint64_t data_start =
