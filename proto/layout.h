@@ -11,8 +11,9 @@
  * work. Loading: a wanted slice is intersected with the saved grid by binary search in the cuts.
  *
  * Errors: ERR_MISMATCH when slices overlap, leave a hole or disagree on shape or dtype: the message
- * names the tensor. ERR_MEMORY. Results are owned by the caller and freed by the *_free functions.
- */
+ * names the tensor. ERR_INVALID: no tensor or slice is like that, or they are over a limit.
+ * ERR_BUSY: the distinct ones alone are 2^32 slices. ERR_MEMORY. Results are owned by the caller
+ * and freed by the *_free functions. */
 #ifndef HOLDFAST_LAYOUT_H
 #define HOLDFAST_LAYOUT_H
 

@@ -321,15 +321,9 @@ int shard_header_write(void *out, const struct shard_geometry *geometry,
 
 /* ---- reading ---- */
 
-/* `name`: the member or tensor that is wrong, or NULL. */
 static int fail_header(const char *what, const char *name)
 {
-    char detail[LAYOUT_NAME_MAX + 128];
-    if (name)
-        snprintf(detail, sizeof(detail), "%s '%.200s'", what, name);
-    else
-        snprintf(detail, sizeof(detail), "%s", what);
-    return report_set(ERR_CORRUPT, "the header of a shard is damaged", detail, NULL);
+    return safetensors_fail("the header of a shard is damaged", what, name);
 }
 
 /* Decimal digits as snprintf writes them: no sign, no leading zero. Moves *text behind them. */
