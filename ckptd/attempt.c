@@ -44,15 +44,9 @@ void attempt_free(struct attempt *attempt)
 /* A JSON object of a request, "" for {}. ERR_INVALID names the field. */
 static int parse_object(json_t **out, const char *text, const char *field)
 {
-    json_error_t where;
     if (strlen(text) > JSON_BYTES_MAX)
         return report_error(ERR_INVALID, NULL, "%s is larger than %u bytes", field, JSON_BYTES_MAX);
-    int error = json_read(out, *text ? text : "{}", *text ? strlen(text) : 2, &where);
-    if (error == ERR_MEMORY || json_is_object(*out))
-        return error;
-    json_decref(*out);
-    *out = NULL;
-    return report_error(ERR_INVALID, NULL, "%s is not a JSON object", field);
+    return json_read_object(out, *text ? text : "{}", field);
 }
 
 /* The text of "<run>/attempts/<number>". To be freed. */

@@ -180,7 +180,8 @@ struct image {
     struct digest *digests; /* per tensor; guarded by mutex while chunks are under way */
 };
 
-/* Arrays and chunks for a file of this geometry; no segments. ERR_MEMORY. */
+/* Arrays and chunks for a file of this geometry; no segments. ERR_MEMORY; ERR_SPACE: it has 2^32
+ * chunks or more. */
 int image_new(struct image **out, struct service *service, const struct shard_geometry *geometry);
 /* The same with at most `max_segments` at once: a window where the file needs more. */
 int image_new_window(struct image **out, struct service *service,

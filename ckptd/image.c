@@ -69,7 +69,8 @@ bool image_has_chunk(const struct image *image, uint32_t index)
 uint32_t image_segments_needed(const struct service *service, uint64_t file_bytes)
 {
     uint64_t segment = pool_segment_bytes(service->pool);
-    return (uint32_t)((file_bytes + segment - 1) / segment);
+    uint64_t needed = (file_bytes + segment - 1) / segment;
+    return needed < UINT32_MAX ? (uint32_t)needed : UINT32_MAX; /* no pool has so many */
 }
 
 /* The pool segment in which a byte of the file lies, or, of a window, has its turn. */
@@ -360,13 +361,18 @@ int image_new_window(struct image **out, struct service *service,
 {
     uint64_t chunk_bytes = (uint64_t)service->config->block_bytes;
     uint32_t needed = image_segments_needed(service, geometry->file_bytes);
+    uint64_t num_chunks = (geometry->file_bytes + chunk_bytes - 1) / chunk_bytes;
+    if (num_chunks > UINT32_MAX)
+        return report_error(ERR_SPACE, "raise storage.block_bytes",
+                            "a file of %llu bytes has more blocks than are counted",
+                            (unsigned long long)geometry->file_bytes);
     struct image *image = calloc(1, sizeof *image);
     if (!image)
         return report_error(ERR_MEMORY, NULL, "no memory for an image");
     pthread_mutex_init(&image->mutex, NULL);
     image->service = service;
     image->geometry = *geometry;
-    image->num_chunks = (uint32_t)((geometry->file_bytes + chunk_bytes - 1) / chunk_bytes);
+    image->num_chunks = (uint32_t)num_chunks;
     image->is_window = max_segments < needed;
     image->max_segments = image->is_window ? max_segments : needed;
     image->num_rooms = image->num_chunks;

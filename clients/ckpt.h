@@ -100,7 +100,8 @@ struct ckpt_options {
     uint32_t busy_ms;     /* how long ckpt_save_begin may wait for an image; 0: not at all */
 };
 
-/* What the manifest says about the run, given by rank 0. JSON objects; NULL for {}. */
+/* What the manifest says about the run, given by rank 0. JSON objects of at most 1 MiB and 100
+ * levels, or CKPT_INVALID, as the state of a save is; NULL for {}. */
 struct ckpt_attempt_options {
     const char *config_json, *identity_json, *mesh_json, *data_json, *code_version;
 };

@@ -140,7 +140,9 @@ int arena_map(void **out, void *at, int fd, uint64_t bytes, int protection)
 void arena_window_set(struct arena_control *control, uint64_t save, uint64_t end)
 {
     __atomic_store_n(&control->window_end, end, __ATOMIC_RELAXED);
-    __atomic_store_n(&control->window_save, save, __ATOMIC_RELAXED);
+    /* Who sees the save sees its end, also when the change is not to be seen yet: the end of the
+     * save before may lie beyond. */
+    __atomic_store_n(&control->window_save, save, __ATOMIC_RELEASE);
     __atomic_add_fetch(&control->window_changes, 1, __ATOMIC_RELEASE);
     syscall(SYS_futex, &control->window_changes, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }

@@ -36,12 +36,17 @@ uint64_t checksum_shard_identity(const char *nonce, uint32_t shard, uint32_t sha
 
 uint64_t checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block_index)
 {
-    return XXH3_64bits_withSeed(data, bytes, identity + (block_index + 1) * GOLDEN);
+    return checksum_seeded(data, bytes, identity + (block_index + 1) * GOLDEN);
 }
 
 uint64_t checksum_bytes(const void *data, size_t bytes)
 {
     return XXH3_64bits(data, bytes);
+}
+
+uint64_t checksum_seeded(const void *data, size_t bytes, uint64_t seed)
+{
+    return XXH3_64bits_withSeed(data, bytes, seed);
 }
 
 void checksum_sha256_hex(char out[CHECKSUM_SHA256_HEX], const void *data, size_t bytes)

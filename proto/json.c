@@ -99,6 +99,23 @@ int json_read(json_t **out, const char *text, size_t bytes, json_error_t *out_re
     return report_error(ERR_MEMORY, NULL, "no memory to read a text of %zu bytes", bytes);
 }
 
+int json_read_object(json_t **out, const char *text, const char *name)
+{
+    json_error_t reason;
+    size_t bytes = strlen(text);
+    char message[64];
+    *out = NULL;
+    if (json_count(text, bytes).depth > JSON_DEPTH_MAX)
+        return report_error(ERR_INVALID, NULL, "%s has more than %u levels", name, JSON_DEPTH_MAX);
+    int error = json_read(out, text, bytes, &reason);
+    if (error == ERR_MEMORY || json_is_object(*out))
+        return error;
+    json_decref(*out);
+    *out = NULL;
+    snprintf(message, sizeof(message), "%s is not a JSON object", name);
+    return report_set(ERR_INVALID, message, error != 0 ? reason.text : NULL, NULL);
+}
+
 /* ---- how much there is ---- */
 
 size_t json_skip_string(const char *text, size_t at, size_t end)
@@ -110,13 +127,20 @@ size_t json_skip_string(const char *text, size_t at, size_t end)
 
 struct json_count json_count(const char *text, size_t bytes)
 {
-    struct json_count count = {0, 0};
+    struct json_count count = {0};
+    size_t depth = 0;
     for (size_t at = 0; at < bytes;) {
         if (text[at] == '"') {
             at = json_skip_string(text, at, bytes);
             continue;
         }
-        count.containers += text[at] == '{' || text[at] == '[';
+        if (text[at] == '{' || text[at] == '[') {
+            count.containers++;
+            depth++;
+        }
+        if (depth > count.depth)
+            count.depth = depth;
+        depth -= depth > 0 && (text[at] == '}' || text[at] == ']');
         count.commas += text[at] == ',';
         at++;
     }

@@ -13,11 +13,17 @@
 /* 0; ERR_CORRUPT, with the reason in `out_reason` and no text set; ERR_MEMORY. Duplicate keys are
  * refused. *out is NULL after an error. */
 int json_read(json_t **out, const char *text, size_t bytes, json_error_t *out_reason);
+/* What a manifest keeps of other people's JSON: an object of at most JSON_DEPTH_MAX levels, itself
+ * the first. jansson reads 2048, but each text around it takes one of them (a manifest, an attempt,
+ * an answer of ckpt-cli): what came in at the limit could not be read any more. So every door asks
+ * here, and so does who writes. ERR_INVALID names `name`; ERR_MEMORY. */
+#define JSON_DEPTH_MAX 100u
+int json_read_object(json_t **out, const char *text, const char *name);
 /* Objects and arrays of a text, and commas outside of its strings: a short text can have millions
  * of them and would take the host's memory, so they are counted before anything is built. jansson
- * takes some 220 bytes for "{}" and some 50 for a number. */
+ * takes some 220 bytes for "{}" and some 50 for a number. `depth`: how many lie in one another. */
 struct json_count {
-    size_t containers, commas;
+    size_t containers, commas, depth;
 };
 struct json_count json_count(const char *text, size_t bytes);
 /* `at` is the opening quote of a string; returns the place behind the closing one. */

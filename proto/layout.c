@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHARD_BYTES_MAX (1ull << 62)
-
 /* ---- element types ---- */
 
 static const struct {
@@ -422,7 +420,7 @@ int layout_shard_bytes(uint64_t *out, const struct layout_table *table, uint32_t
             uint64_t *sum = &out[layout->owners[cell]];
             layout_cell_box(&box, layout, cell);
             if (__builtin_mul_overflow(box_elements(&box, layout->dims), weight[i], &bytes) ||
-                __builtin_add_overflow(*sum, bytes, sum) || *sum > SHARD_BYTES_MAX)
+                __builtin_add_overflow(*sum, bytes, sum) || *sum > LAYOUT_BYTES_MAX)
                 error = report_error(ERR_CORRUPT, NULL, "a shard would pass 2^62 bytes");
         }
     }

@@ -11,8 +11,9 @@
  * work. Loading: a wanted slice is intersected with the saved grid by binary search in the cuts.
  *
  * Errors: ERR_MISMATCH when slices overlap, leave a hole or disagree on shape or dtype: the message
- * names the tensor. ERR_MEMORY. Results are owned by the caller and freed by the *_free functions.
- */
+ * names the tensor. ERR_INVALID: no tensor or slice is like that, or they are over a limit.
+ * ERR_BUSY: the distinct ones alone are 2^32 slices. ERR_MEMORY. Results are owned by the caller
+ * and freed by the *_free functions. */
 #ifndef HOLDFAST_LAYOUT_H
 #define HOLDFAST_LAYOUT_H
 
@@ -23,8 +24,8 @@
 
 #define LAYOUT_DIMS_MAX 4
 #define LAYOUT_NAME_MAX 192
-#define LAYOUT_TENSOR_BYTES_MAX \
-    (1ull << 56) /* of one global tensor; keeps all sums within 64 bits */
+#define LAYOUT_TENSOR_BYTES_MAX (1ull << 56) /* of one global tensor */
+#define LAYOUT_BYTES_MAX (1ull << 62) /* of all that are saved: keeps all sums within 64 bits */
 
 enum dtype {
     DTYPE_U8,
@@ -115,7 +116,7 @@ int layout_table_check(const struct layout_table *table, uint32_t shards);
  * answers, each in the time of a pass over the whole table. ERR_MEMORY. */
 int layout_table_index(struct layout_table *table);
 /* Bytes of tensor data of every shard: out[0..shards). The table must have passed the check.
- * ERR_CORRUPT when a sum passes 2^62. */
+ * ERR_CORRUPT when a sum passes LAYOUT_BYTES_MAX. */
 int layout_shard_bytes(uint64_t *out, const struct layout_table *table, uint32_t shards);
 uint64_t layout_cells(const struct layout *layout);
 /* The last index i with cuts[i] <= value, which is that of the cell that it lies in. */
@@ -142,7 +143,7 @@ uint32_t layout_tensor_at(const struct shard_tensor *tensors, uint32_t count, ui
 /* Plan of a save from the slices of every rank (rank r holds slices[r][0..counts[r])); rank r
  * writes shard r. A tensor may appear once per rank. A band of the grid along dimension 0 is cut
  * into as many pieces as it has rows and every cell of it has replicas; the lowest ranks write one
- * each. */
+ * each. ERR_INVALID, too, when all tensors together pass LAYOUT_BYTES_MAX. */
 int layout_plan_save(struct layout_table **out, const struct slice *const *slices,
                      const uint32_t *counts, uint32_t num_ranks);
 

@@ -7,7 +7,8 @@
  * wanted slices is sorted.
  *
  * Places inside a shard are never stored: they are prefix sums over the shard's tensors in file
- * order (layout_shard_tensors), the same on every side. */
+ * order (layout_shard_tensors), the same on every side. No sum wraps: whoever makes a table, the
+ * plan of a save or the reader of a manifest (layout_shard_bytes), holds it to LAYOUT_BYTES_MAX. */
 #include "proto/layout_private.h"
 
 #include "proto/report.h"

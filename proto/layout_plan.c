@@ -11,7 +11,9 @@
  * distinct ones must be exactly the cells of the grid that their own edges span. That proves
  * neither hole nor overlap.
  *  4. Each band of cells along dimension 0 is cut again among the replicas. Equal layouts are
- * merged. Cost: O(n) in the number of slices plus O(m log m) in those of the class heads. */
+ * merged, by a hash table again. Cost: O(n) in the number of slices plus O(m log m) in those of the
+ * class heads, whatever the names and the cuts: both hash tables have a seed of the plan. The plan
+ * itself does not depend on it. */
 #include "proto/layout.h"
 
 #include "proto/checksum.h"
@@ -21,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define NONE UINT32_MAX
 
@@ -46,8 +49,9 @@ struct planner {
     uint32_t **tensor_of; /* entry of each slice, per rank, in one block */
     struct tensor_entry *entries;
     uint32_t num_entries, entries_capacity;
-    uint32_t *buckets; /* open addressing: entry number or NONE */
+    uint32_t *buckets; /* open addressing: entry number or NONE; in step 4 layout number */
     uint32_t num_buckets;
+    uint64_t seed;          /* of both */
     struct member *members; /* of the heads */
     struct layout_table *table;
 };
@@ -67,11 +71,17 @@ static void *alloc_array(uint64_t count, size_t size)
 static uint32_t *find_bucket(const struct planner *planner, const char *name)
 {
     uint32_t mask = planner->num_buckets - 1;
-    uint32_t at = (uint32_t)checksum_bytes(name, strlen(name)) & mask;
+    uint32_t at = (uint32_t)checksum_seeded(name, strlen(name), planner->seed) & mask;
     while (planner->buckets[at] != NONE &&
            strcmp(planner->entries[planner->buckets[at]].meta->name, name) != 0)
         at = (at + 1) & mask;
     return &planner->buckets[at];
+}
+
+static void clear_buckets(struct planner *planner)
+{
+    for (uint32_t i = 0; i < planner->num_buckets; i++)
+        planner->buckets[i] = NONE;
 }
 
 static int grow_entries(struct planner *planner)
@@ -90,7 +100,7 @@ static int grow_entries(struct planner *planner)
     planner->buckets = buckets;
     planner->num_buckets = 2 * capacity;
     planner->entries_capacity = capacity;
-    memset(buckets, 0xff, planner->num_buckets * sizeof(*buckets));
+    clear_buckets(planner);
     for (uint32_t i = 0; i < planner->num_entries; i++)
         *find_bucket(planner, entries[i].meta->name) = i;
     return 0;
@@ -185,6 +195,23 @@ static int number_tensors(struct planner *planner)
         }
     }
     return error;
+}
+
+/* Every byte lies in one shard: what holds for all of them holds for each shard. */
+static int check_bytes(const struct planner *planner)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < planner->num_entries; i++) {
+        const struct tensor_meta *meta = planner->entries[i].meta;
+        uint64_t bytes = dtype_bytes(meta->dtype);
+        for (uint32_t d = 0; d < meta->dims; d++)
+            bytes *= meta->shape[d];
+        sum += bytes;
+        if (sum > LAYOUT_BYTES_MAX)
+            return report_error(ERR_INVALID, NULL, "the tensors together pass %llu bytes",
+                                LAYOUT_BYTES_MAX);
+    }
+    return 0;
 }
 
 /* ---- step 2: classes of equally cut tensors ---- */
@@ -524,33 +551,41 @@ static bool is_same_layout(const struct layout *a, const struct layout *b)
     return same && memcmp(a->owners, b->owners, layout_cells(a) * sizeof(uint32_t)) == 0;
 }
 
-static uint64_t hash_layout(const struct layout *layout)
+static uint64_t hash_layout(const struct layout *layout, uint64_t seed)
 {
     uint64_t words[LAYOUT_DIMS_MAX + 1] = {0};
     for (uint32_t d = 0; d < layout->dims; d++)
-        words[d] = checksum_bytes(layout->cuts[d], layout->num_cuts[d] * sizeof(uint64_t));
+        words[d] = checksum_seeded(layout->cuts[d], layout->num_cuts[d] * sizeof(uint64_t), seed);
     words[LAYOUT_DIMS_MAX] =
-        checksum_bytes(layout->owners, layout_cells(layout) * sizeof(uint32_t));
-    return checksum_bytes(words, sizeof(words));
+        checksum_seeded(layout->owners, layout_cells(layout) * sizeof(uint32_t), seed);
+    return checksum_seeded(words, sizeof(words), seed);
+}
+
+static uint32_t *find_layout_bucket(const struct planner *planner, const struct layout *layout)
+{
+    const struct layout *layouts = planner->table->layouts;
+    uint32_t mask = planner->num_buckets - 1;
+    uint32_t at = (uint32_t)hash_layout(layout, planner->seed) & mask;
+    while (planner->buckets[at] != NONE && !is_same_layout(&layouts[planner->buckets[at]], layout))
+        at = (at + 1) & mask;
+    return &planner->buckets[at];
 }
 
 /* The number of a layout equal to the last one of the table, which is dropped; or the last one's.
  */
-static uint32_t merge_layout(struct layout_table *table, uint64_t *hashes)
+static uint32_t merge_layout(struct planner *planner)
 {
-    uint32_t last = table->num_layouts - 1;
-    hashes[last] = hash_layout(&table->layouts[last]);
-    for (uint32_t i = 0; i < last; i++) {
-        if (hashes[i] != hashes[last] || !is_same_layout(&table->layouts[i], &table->layouts[last]))
-            continue;
-        for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
-            free(table->layouts[last].cuts[d]);
-        free(table->layouts[last].owners);
-        memset(&table->layouts[last], 0, sizeof(table->layouts[last]));
-        table->num_layouts--;
-        return i;
-    }
-    return last;
+    struct layout_table *table = planner->table;
+    struct layout *last = &table->layouts[table->num_layouts - 1];
+    uint32_t *bucket = find_layout_bucket(planner, last);
+    if (*bucket == NONE)
+        return *bucket = table->num_layouts - 1;
+    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
+        free(last->cuts[d]);
+    free(last->owners);
+    memset(last, 0, sizeof(*last));
+    table->num_layouts--;
+    return *bucket;
 }
 
 static int compare_names(const void *a, const void *b, void *user)
@@ -567,13 +602,12 @@ static int build_table(struct planner *planner)
     int error = 0;
     struct layout_table *table = planner->table = calloc(1, sizeof(*table));
     uint32_t *order = alloc_array(count, sizeof(*order));
-    uint64_t *hashes = alloc_array(count, sizeof(*hashes));
     if (table) {
         table->tensors = alloc_array(count, sizeof(*table->tensors));
         table->layout_of = alloc_array(count, sizeof(*table->layout_of));
         table->layouts = alloc_array(count, sizeof(*table->layouts));
     }
-    if (!order || !hashes || !table || !table->tensors || !table->layout_of || !table->layouts) {
+    if (!order || !table || !table->tensors || !table->layout_of || !table->layouts) {
         error = fail_memory();
         goto out;
     }
@@ -582,12 +616,13 @@ static int build_table(struct planner *planner)
         planner->entries[i].layout = NONE;
     }
     qsort_r(order, count, sizeof(*order), compare_names, planner->entries);
+    clear_buckets(planner);
     for (uint32_t i = 0; !error && i < count; i++) {
         struct tensor_entry *entry = &planner->entries[order[i]];
         struct tensor_entry *head = &planner->entries[entry->head];
         if (head->layout == NONE) {
             error = plan_class(&table->layouts[table->num_layouts++], planner, head);
-            head->layout = error ? 0 : merge_layout(table, hashes);
+            head->layout = error ? 0 : merge_layout(planner);
         }
         struct tensor_meta *meta = &table->tensors[i];
         *meta = *entry->meta;
@@ -598,7 +633,6 @@ static int build_table(struct planner *planner)
     }
 out:
     free(order);
-    free(hashes);
     return error;
 }
 
@@ -607,7 +641,11 @@ int layout_plan_save(struct layout_table **out, const struct slice *const *slice
 {
     struct planner planner = {.slices = slices, .counts = counts, .num_ranks = num_ranks};
     CHECK(num_ranks > 0 && num_ranks < NONE);
+    if (getrandom(&planner.seed, sizeof(planner.seed), 0) != sizeof(planner.seed))
+        planner.seed = (uintptr_t)slices; /* then a stranger's names may cost time, no more */
     int error = number_tensors(&planner);
+    if (!error)
+        error = check_bytes(&planner);
     if (!error)
         error = build_classes(&planner);
     if (!error)

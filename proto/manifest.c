@@ -316,18 +316,12 @@ static void print_shards(FILE *out, const struct manifest *manifest)
 
 static int check_section(const char *text, const char *name)
 {
-    json_error_t reason;
     json_t *root;
-    if (json_read(&root, text, strlen(text), &reason) == ERR_MEMORY)
-        return ERR_MEMORY;
-    bool is_object = json_is_object(root);
-    const char *detail = root ? NULL : reason.text;
+    char whose[64];
+    snprintf(whose, sizeof(whose), "'%s' of a manifest", name);
+    int error = json_read_object(&root, text, whose);
     json_decref(root);
-    if (is_object)
-        return 0;
-    char message[64];
-    snprintf(message, sizeof(message), "'%s' of a manifest is not a JSON object", name);
-    return report_set(ERR_INVALID, message, detail, NULL);
+    return error;
 }
 
 /* What belongs together: sizes of shards against the layouts, their sum against the summary. */

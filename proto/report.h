@@ -62,7 +62,8 @@ bool err_retry(int error);       /* may the same call succeed later? */
 int report_error(int error, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 int report_errno(int error, const char *message, const char *detail);
-/* Replaces the last error whole; used by the RPC layer to carry a peer's error across. */
+/* The same with parts that are there as they are: another's error that is passed on, or told in
+ * other words. */
 int report_set(int error, const char *message, const char *detail, const char *hint);
 void report_clear(void);
 

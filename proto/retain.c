@@ -282,15 +282,25 @@ void scrub_cursor_write(char out[SCRUB_CURSOR_BYTES_MAX], const struct scrub_cur
 bool scrub_cursor_read(struct scrub_cursor *out, uint64_t number, const char *text)
 {
     struct scrub_cursor found = {.number = number};
+    char again[SCRUB_CURSOR_BYTES_MAX];
     *out = found;
-    /* The first version wrote six, the next one eight. */
-    if (number != 0 &&
+    if (number == 0)
+        return true;
+    int count =
         sscanf(text,
                "1 %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNu64
                " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
                &found.attempt, &found.step, &found.shard, &found.block, &found.begun, &found.ended,
                &found.proven_attempt, &found.proven_step, &found.unread_attempt, &found.unread_step,
-               &found.last_unread_attempt, &found.last_unread_step, &found.missed) < 6)
+               &found.last_unread_attempt, &found.last_unread_step, &found.missed);
+    /* The first version wrote six, the next one eight: a line that ends between two numbers. What
+     * sscanf was lenient with would be written in another way. */
+    if (count != 6 && count != 8 && count != 13)
+        return false;
+    size_t end = strlen(text) - 1;
+    scrub_cursor_write(again, &found);
+    if (text[end] != '\n' || strncmp(text, again, end) != 0 ||
+        (again[end] != ' ' && again[end] != '\n'))
         return false;
     *out = found;
     return true;

@@ -8,14 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int fail_header(const char *what, const char *name)
+int safetensors_fail(const char *message, const char *what, const char *name)
 {
     char detail[LAYOUT_NAME_MAX + 128];
     if (name != NULL)
         snprintf(detail, sizeof(detail), "%s '%.200s'", what, name);
     else
         snprintf(detail, sizeof(detail), "%s", what);
-    return report_set(ERR_CORRUPT, "the header of a safetensors file is damaged", detail, NULL);
+    return report_set(ERR_CORRUPT, message, detail, NULL);
+}
+
+static int fail_header(const char *what, const char *name)
+{
+    return safetensors_fail("the header of a safetensors file is damaged", what, name);
 }
 
 int safetensors_length(uint64_t *out, const void *first, uint64_t file_bytes)

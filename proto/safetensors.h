@@ -47,6 +47,8 @@ void safetensors_free(struct safetensors *header);
  * no text is set. ERR_MEMORY. */
 int safetensors_read_json(struct json_t **out, const char *text, size_t bytes,
                           const char **out_why);
+/* Returns ERR_CORRUPT. `name`: the member or tensor that is wrong, or NULL. */
+int safetensors_fail(const char *message, const char *what, const char *name);
 /* One member of a header: dtype, extents and data_offsets, and nothing else. */
 bool safetensors_entry(enum dtype *out_dtype, uint64_t out_extent[LAYOUT_DIMS_MAX],
                        uint32_t *out_dims, uint64_t out_range[2], const struct json_t *entry);

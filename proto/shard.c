@@ -1,8 +1,9 @@
 /* shard.c - names, geometry and header of a shard file (format in shard.h).
  *
- * Writing: the header is measured with every number at its widest to learn how much room it may
- * ever need; rounded up to 4 KiB that is data_start, which therefore depends on tensors, run and
- * rank count only. The same code then writes the real header, padded with spaces.
+ * Writing: the header is measured as that of the largest shard, step and attempt, where each number
+ * that is not known yet is at its widest; rounded up to 4 KiB that is data_start, which therefore
+ * depends on tensors, run and rank count only. The same code then writes the real header, padded
+ * with spaces.
  *
  * Reading trusts nothing: the hash at the header's end is checked first, then jansson parses
  * the text, then each member is taken by name and nothing may be left over. The result is accepted
@@ -25,7 +26,10 @@
 #define HASH_DIGITS 16
 #define HASH_SUFFIX "\"}}"
 #define NUM_FIXED_METADATA 10 /* members of __metadata__ that are not slices */
-#define TENSOR_BYTES_MAX (1ull << 62)
+/* So many its reader takes: a tensor has three objects and arrays, the table too, and two are
+ * around them. It has at most eight commas. */
+#define NUM_TENSORS_MAX ((SAFETENSORS_CONTAINERS_MAX - 2) / 3 - 1)
+_Static_assert(10 * NUM_TENSORS_MAX < SAFETENSORS_COMMAS_MAX, "a reader takes the commas, too");
 
 /* ---- names ---- */
 
@@ -94,7 +98,7 @@ int shard_geometry_derive(struct shard_geometry *out, uint64_t data_start, uint6
     if (data_start == 0 || data_start % SHARD_ALIGN != 0 || data_start > SHARD_HEADER_BYTES_MAX)
         return report_error(ERR_CORRUPT, NULL, "data_start %" PRIu64 " of a shard is not possible",
                             data_start);
-    if (tensor_bytes > TENSOR_BYTES_MAX)
+    if (tensor_bytes > LAYOUT_BYTES_MAX)
         return report_error(ERR_CORRUPT, NULL, "a shard of %" PRIu64 " bytes is not possible",
                             tensor_bytes);
     out->data_start = data_start;
@@ -250,12 +254,19 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
     int error = layout_shard_tensors(&tensors, &count, &tensor_bytes, table, shard);
     if (error)
         return error;
+    if (count > NUM_TENSORS_MAX) {
+        free(tensors);
+        return report_error(ERR_INVALID, "describe fewer tensors per rank",
+                            "shard %" PRIu32 " would hold %" PRIu32 " tensors, more than %u", shard,
+                            count, NUM_TENSORS_MAX);
+    }
     struct shard_identity widest = {
         .step = UINT64_MAX, .attempt = UINT64_MAX, .shard = shard, .shards = shards};
     snprintf(widest.run, sizeof(widest.run), "%s", run);
     memset(widest.nonce, 'f', sizeof(widest.nonce) - 1);
-    struct shard_geometry wide = {.data_start = SHARD_HEADER_BYTES_MAX, .table_start = UINT64_MAX};
+    struct shard_geometry wide;
     struct text measured = {0};
+    CHECK(shard_geometry_derive(&wide, SHARD_HEADER_BYTES_MAX, LAYOUT_BYTES_MAX) == 0);
     put_header(&measured, &wide, table, tensors, count, &widest);
     free(tensors);
     uint64_t data_start =
@@ -310,15 +321,9 @@ int shard_header_write(void *out, const struct shard_geometry *geometry,
 
 /* ---- reading ---- */
 
-/* `name`: the member or tensor that is wrong, or NULL. */
 static int fail_header(const char *what, const char *name)
 {
-    char detail[LAYOUT_NAME_MAX + 128];
-    if (name)
-        snprintf(detail, sizeof(detail), "%s '%.200s'", what, name);
-    else
-        snprintf(detail, sizeof(detail), "%s", what);
-    return report_set(ERR_CORRUPT, "the header of a shard is damaged", detail, NULL);
+    return safetensors_fail("the header of a shard is damaged", what, name);
 }
 
 /* Decimal digits as snprintf writes them: no sign, no leading zero. Moves *text behind them. */

@@ -204,18 +204,15 @@ static int choose_slot(uint32_t *out_slot, struct session *session)
 
 static int check_state_json(const char *text)
 {
-    json_error_t detail;
+    json_t *json;
     if (!text || !*text)
         return 0;
     if (strlen(text) > JSON_BYTES_MAX)
         return report_error(ERR_INVALID, NULL, "state_json is larger than %u bytes",
                             JSON_BYTES_MAX);
-    json_t *json;
-    if (json_read(&json, text, strlen(text), &detail) == ERR_MEMORY)
-        return ERR_MEMORY;
-    bool object = json_is_object(json);
+    int error = json_read_object(&json, text, "state_json");
     json_decref(json);
-    return object ? 0 : report_error(ERR_INVALID, NULL, "state_json is not a JSON object");
+    return error;
 }
 
 /* Space for all shards, the manifest and the directory. A question to a mounted file system's

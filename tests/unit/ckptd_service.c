@@ -6,7 +6,9 @@
  * fail.
  * also without io_uring
  */
+#include "proto/json.h"
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/nested.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -372,6 +374,55 @@ static void test_service__both_images_in_work_are_busy(void **state)
     peers_close(peers, RANKS);
 }
 
+/* A file of 2^32 segments and one: for one of them everybody has room. */
+static void test_service__a_rank_whose_segments_cannot_be_counted_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    struct rows rows;
+    Holdfast__V1__DescribeRequest request = HOLDFAST__V1__DESCRIBE_REQUEST__INIT;
+    Holdfast__V1__DescribeReply *reply;
+    rows_init(&rows, 0, 1);
+    assert_int_equal(bed->config.segment_bytes, 1 << 20);
+    /* So much less than 2^52 as the table of its checksums takes. */
+    rows.shape[0] = rows.extent[0] = (1ull << 52) - (1ull << 35) + (1ull << 18);
+    rows.slice.dtype = "U8";
+    rows.slice.n_shape = rows.slice.n_offset = rows.slice.n_extent = 1;
+    request.run = RUN;
+    request.world_size = 1;
+    request.slices = rows.slices;
+    request.n_slices = 1;
+    assert_int_equal(open_attempt(bed, 1), 0);
+    request.attempt = bed->attempt;
+    assert_int_equal(
+        call(bed, "Describe", &request.base, &holdfast__v1__describe_reply__descriptor, &reply),
+        ERR_SPACE);
+    assert_non_null(strstr(report_line(), "for rank 0 even to save its 4503599627"));
+}
+
+/* A manifest with more would be committed, and nobody could read it. */
+static void test_service__state_and_config_are_refused_beyond_their_depth(void **state)
+{
+    struct bed *bed = *state;
+    char nested[NESTED_BYTES_MAX];
+    Holdfast__V1__OpenAttemptRequest request = HOLDFAST__V1__OPEN_ATTEMPT_REQUEST__INIT;
+    Holdfast__V1__OpenAttemptReply *reply;
+    bed_open_world(bed, peers, 1);
+    peers[0].state_json = nested_write(nested, NESTED_LEVELS_MAX - 1);
+    assert_int_equal(peer_begin(&peers[0], 1), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "state_json has more than"));
+    nested_write(nested, JSON_DEPTH_MAX);
+    assert_true(save_step(peers, 1, 1));
+    assert_int_equal(load_all(bed, 1, NULL), 0);
+    peers_close(peers, 1);
+    request.run = RUN;
+    request.world_size = 1;
+    request.config_json = nested_write(nested, JSON_DEPTH_MAX + 1);
+    assert_int_equal(call(bed, "OpenAttempt", &request.base,
+                          &holdfast__v1__open_attempt_reply__descriptor, &reply),
+                     ERR_INVALID);
+    assert_non_null(strstr(report_line(), "config_json has more than"));
+}
+
 /* ---- descriptors ---- */
 
 static void test_service__a_session_gets_only_what_is_lent_to_it(void **state)
@@ -678,6 +729,8 @@ int main(void)
         CASE(test_service__the_first_saves_get_what_was_lent_with_the_description),
         CASE(test_service__what_is_lent_ahead_is_at_nobodys_cost),
         CASE(test_service__both_images_in_work_are_busy),
+        CASE(test_service__a_rank_whose_segments_cannot_be_counted_is_refused),
+        CASE(test_service__state_and_config_are_refused_beyond_their_depth),
         CASE(test_service__a_session_gets_only_what_is_lent_to_it),
         CASE(test_service__nonsense_on_the_arena_socket_ends_only_that_connection),
         CASE(test_service__a_broken_ring_ends_the_session),

@@ -628,6 +628,60 @@ static void test_layout_plan__sixteen_thousand_ranks_take_seconds(void **state)
     free(counts);
 }
 
+/* The plan of one rank's list, and the seconds that it took. */
+static struct layout_table *plan_alone(double *out_seconds, const struct slice *slices,
+                                       uint32_t count)
+{
+    struct layout_table *table = NULL;
+    double start = now();
+    assert_int_equal(layout_plan_save(&table, &slices, &count, 1), 0);
+    *out_seconds = now() - start;
+    return table;
+}
+
+/* Each layout compared with all before it would take 11 seconds. */
+static void test_layout_plan__as_many_cuts_as_tensors_take_no_longer(void **state)
+{
+    (void)state;
+    enum { TENSORS = 200000 };
+    const char *scale = getenv("TEST_TIME_SCALE");
+    struct slice *slices = malloc(TENSORS * sizeof(*slices));
+    double seconds;
+    char name[32];
+    for (uint32_t i = 0; i < TENSORS; i++) {
+        snprintf(name, sizeof(name), "w%06u", i); /* in the order of the table */
+        slices[i] = make_slice(name, DTYPE_F32, 1, (uint64_t[]){1 + i});
+    }
+    struct layout_table *table = plan_alone(&seconds, slices, TENSORS);
+    assert_int_equal(table->num_layouts, TENSORS);
+    for (uint32_t i = 0; i < TENSORS; i++)
+        assert_int_equal(table->layout_of[i], i); /* numbered in the order of the names */
+    print_message("# %u layouts in %.2f s\n", table->num_layouts, seconds);
+    layout_table_free(table);
+    free(slices);
+    assert_true(seconds < 3 * (scale ? atof(scale) : 1));
+}
+
+/* Names whose plain hash is that of one place in 64 would all stand behind one another there. */
+static void test_layout_plan__names_that_were_chosen_to_meet_take_no_longer(void **state)
+{
+    (void)state;
+    enum { TENSORS = 100000, BUCKETS = 1 << 18 };
+    const char *scale = getenv("TEST_TIME_SCALE");
+    struct slice *slices = malloc(TENSORS * sizeof(*slices));
+    double seconds;
+    char name[32];
+    for (uint32_t i = 0, n = 0; i < TENSORS; n++) {
+        int length = snprintf(name, sizeof(name), "w%u", n);
+        if ((checksum_bytes(name, (size_t)length) & (BUCKETS - 1)) < BUCKETS / 64)
+            slices[i++] = make_slice(name, DTYPE_F32, 0, NULL);
+    }
+    layout_table_free(plan_alone(&seconds, slices, TENSORS));
+    free(slices);
+    print_message("# %u tensors in %.2f s\n", TENSORS, seconds);
+    assert_true(seconds < 3 * (scale ? atof(scale) : 1));
+}
+
 /* ---- allocation failures ---- */
 
 static void test_layout__every_failed_allocation_is_reported(void **state)
@@ -679,6 +733,8 @@ int main(void)
         cmocka_unit_test(test_box__copy_moves_the_part_and_nothing_else),
         cmocka_unit_test(test_box__a_span_begins_and_ends_with_elements_of_the_part),
         cmocka_unit_test(test_layout_plan__sixteen_thousand_ranks_take_seconds),
+        cmocka_unit_test(test_layout_plan__as_many_cuts_as_tensors_take_no_longer),
+        cmocka_unit_test(test_layout_plan__names_that_were_chosen_to_meet_take_no_longer),
         cmocka_unit_test(test_layout__every_failed_allocation_is_reported),
     };
     return cmocka_run_group_tests(tests, print_seed, NULL);

@@ -315,6 +315,33 @@ static void test_layout_plan__refuses_slices_that_make_no_sense(void **state)
     assert_line_has("rank 0 described tensor 'w' twice");
 }
 
+static void test_layout_plan__refuses_tensors_whose_sum_would_wrap(void **state)
+{
+    (void)state;
+    struct slice slices[256];
+    const struct slice *list = slices;
+    struct layout_table *table = NULL;
+    struct shard_tensor *tensors = NULL;
+    uint32_t count = 64, num_tensors = 0;
+    uint64_t bytes = 0, sum = 0;
+    char name[8];
+    for (uint32_t i = 0; i < 256; i++) {
+        snprintf(name, sizeof(name), "w%03u", i);
+        slices[i] = make_slice(name, DTYPE_U8, 1, (uint64_t[]){LAYOUT_TENSOR_BYTES_MAX});
+    }
+    assert_int_equal(layout_plan_save(&table, &list, &count, 1), 0);
+    assert_int_equal(layout_shard_tensors(&tensors, &num_tensors, &bytes, table, 0), 0);
+    assert_int_equal(layout_shard_bytes(&sum, table, 1), 0);
+    assert_true(bytes == LAYOUT_BYTES_MAX && sum == bytes);
+    free(tensors);
+    layout_table_free(table);
+    count = 65;
+    assert_int_equal(layout_plan_save(&table, &list, &count, 1), ERR_INVALID);
+    assert_line_has("together pass 4611686018427387904 bytes");
+    count = 256; /* which is 0 in 64 bits */
+    assert_int_equal(layout_plan_save(&table, &list, &count, 1), ERR_INVALID);
+}
+
 static void test_layout_load__refuses_what_the_checkpoint_does_not_hold(void **state)
 {
     (void)state;
@@ -454,6 +481,7 @@ int main(void)
         cmocka_unit_test(test_layout_plan__refuses_a_tiling_that_is_no_grid),
         cmocka_unit_test(test_layout_plan__refuses_ranks_that_disagree),
         cmocka_unit_test(test_layout_plan__refuses_slices_that_make_no_sense),
+        cmocka_unit_test(test_layout_plan__refuses_tensors_whose_sum_would_wrap),
         cmocka_unit_test(test_layout_load__refuses_what_the_checkpoint_does_not_hold),
         cmocka_unit_test(test_layout_load__refuses_a_plan_of_more_items_than_there_may_be),
         cmocka_unit_test(test_layout_items__refuse_slices_that_are_not_the_planned_ones),

@@ -5,8 +5,10 @@
  * written and read. Then every bit of it is flipped, it is changed at random (FLIPS= times) and cut
  * at every length; and, with its hashes made right again, it is changed at random and by a list of
  * lies. The seed is printed; SEED= repeats a run. */
+#include "proto/json.h"
 #include "proto/manifest.h"
 #include "proto/report.h"
+#include "tests/unit/nested.h"
 #include "tests/unit/random.h"
 
 #include <inttypes.h>
@@ -301,6 +303,33 @@ static void test_manifest__write_refuses_what_could_not_be_read(void **state)
     REFUSES(bad.state_json = "{\"a\":18446744073709551615}", ERR_INVALID);
     REFUSES(strcpy(bad.code_version, "\xff"), ERR_INVALID);
 #undef REFUSES
+}
+
+/* jansson reads 2048 levels, of which a manifest takes one, and a text that holds it another. */
+static void test_manifest__write_takes_no_section_deeper_than_its_limit(void **state)
+{
+    (void)state;
+    char nested[NESTED_BYTES_MAX], *out = NULL;
+    size_t bytes = 0;
+    struct manifest deep = manifest, *read = NULL;
+    deep.state_json = nested_write(nested, JSON_DEPTH_MAX);
+    assert_int_equal(manifest_write(&out, &bytes, &deep), 0);
+    assert_int_equal(read_copy(&read, out, bytes), 0);
+    assert_string_equal(read->state_json, nested);
+    manifest_free(read);
+    free(out);
+    static const uint32_t too_deep[] = {JSON_DEPTH_MAX + 1, NESTED_LEVELS_MAX - 1};
+    for (uint32_t i = 0; i < sizeof(too_deep) / sizeof(too_deep[0]); i++) {
+        nested_write(nested, too_deep[i]);
+        assert_int_equal(manifest_write(&out, &bytes, &deep), ERR_INVALID);
+        assert_non_null(strstr(report_line(), "'state'"));
+    }
+    char wide[4 * JSON_DEPTH_MAX] = "{\"a\":[\"[[[[\""; /* neither strings nor neighbours count */
+    for (uint32_t i = 0; i < JSON_DEPTH_MAX; i++)
+        strcat(wide, ",[]");
+    deep.state_json = strcat(wide, "]}");
+    assert_int_equal(manifest_write(&out, &bytes, &deep), 0);
+    free(out);
 }
 
 /* ---- damage ---- */
@@ -605,6 +634,7 @@ int main(void)
         cmocka_unit_test(test_manifest__is_one_json_document_with_the_summary_first),
         cmocka_unit_test(test_manifest__summary_is_read_from_the_first_page_alone),
         cmocka_unit_test(test_manifest__write_refuses_what_could_not_be_read),
+        cmocka_unit_test(test_manifest__write_takes_no_section_deeper_than_its_limit),
         cmocka_unit_test(test_manifest__read_refuses_every_flipped_bit),
         cmocka_unit_test(test_manifest__read_refuses_any_changes),
         cmocka_unit_test(test_manifest__read_refuses_every_truncation),

@@ -359,6 +359,40 @@ static void test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written(void **
     }
 }
 
+/* A shorter one would know of nothing that was not read. */
+static void test_retain__a_cursor_that_we_never_wrote_has_read_nothing_back(void **state)
+{
+    (void)state;
+    struct scrub_cursor written = {9, 8, 7, 6, 5, 4, 30, 20, 10, 12, 13, 14, 1, 11}, read;
+    char text[SCRUB_CURSOR_BYTES_MAX], cut[SCRUB_CURSOR_BYTES_MAX];
+    scrub_cursor_write(text, &written);
+    assert_true(scrub_cursor_read(&read, 1, text) && scrub_has_proven(&read, 1, 1));
+    for (size_t length = 0; length < strlen(text); length++) {
+        snprintf(cut, sizeof cut, "%.*s", (int)length, text);
+        assert_false(scrub_cursor_read(&read, 1, cut));
+        assert_false(scrub_has_proven(&read, 1, 1));
+    }
+    strcat(text, "\n");
+    assert_false(scrub_cursor_read(&read, 1, text));
+    static const char *const others[] = {
+        "1 9 8 7 6 5 4 3\n",                      /* seven numbers */
+        "1 9 8 7 6 5 4 3 2 1 1\n",                /* ten */
+        "1 9 8 7 6 5 4 3 2 1 1 1 1 1 1\n",        /* fourteen */
+        "1 9 8 7 6 5 4 3 2\n\n",                  /* more behind them */
+        "1 9 8 7 6 5 4 3 2 x\n",                  /* no number */
+        "1 9 8 7 6 5 4 3 -2\n",                   /* a sign */
+        "1 9 8 7 6 5 4 3 +2\n",                   /* another */
+        "1 9 8 7 6 5 4 3 02\n",                   /* a zero before it */
+        "1 9 8 7 6 5 4 3  2\n",                   /* two blanks */
+        "1 9 8 7 6 5 4 3 18446744073709551616\n", /* 2^64 */
+        "1 9 8 7 6 9223372036854775808 4 3 2\n",  /* 2^63 */
+        "19 8 7 6 5 4 3 2 1\n",                   /* the version is a part of one */
+    };
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (scrub_cursor_read(&read, 1, others[i]) || scrub_has_proven(&read, 0, 1))
+            fail_msg("%s was read", others[i]);
+}
+
 static void test_retain__what_was_missed_was_not_read_back_whatever_is_newer(void **state)
 {
     (void)state;
@@ -399,6 +433,7 @@ int main(void)
         cmocka_unit_test(test_retain__a_metric_is_a_number_of_that_name),
         cmocka_unit_test(test_retain__no_rules_remove_what_must_stay),
         cmocka_unit_test(test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written),
+        cmocka_unit_test(test_retain__a_cursor_that_we_never_wrote_has_read_nothing_back),
         cmocka_unit_test(test_retain__what_was_missed_was_not_read_back_whatever_is_newer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -177,6 +177,77 @@ static void test_shard__geometry_is_aligned_and_adds_up(void **state)
     assert_int_equal(shard_geometry_derive(&geometry, 4096, UINT64_MAX), ERR_CORRUPT);
 }
 
+/* One rank's table of so many numbers without dimensions. */
+static struct layout_table *plan_scalars(uint32_t count)
+{
+    struct slice *slices = calloc(count, sizeof(*slices));
+    const struct slice *list = slices;
+    struct layout_table *table = NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        describe(&slices[i], "", DTYPE_U8, 0, 1, 1, 0);
+        snprintf(slices[i].tensor.name, sizeof(slices[i].tensor.name), "s%" PRIu32, i);
+    }
+    assert_int_equal(layout_plan_save(&table, &list, &count, 1), 0);
+    free(slices);
+    return table;
+}
+
+static void test_shard__as_many_tensors_as_are_planned_are_read_back(void **state)
+{
+    (void)state;
+    const uint32_t most = 174761;
+    struct shard_identity identity = bed.identity;
+    struct shard_geometry geometry;
+    struct shard_header parsed;
+    uint64_t need = 0;
+    identity.shard = 0;
+    identity.shards = 1;
+    struct layout_table *table = plan_scalars(most + 1);
+    assert_int_equal(shard_geometry(&geometry, table, 0, identity.run, 1), ERR_INVALID);
+    assert_line_has("shard 0 would hold 174762 tensors, more than 174761");
+    layout_table_free(table);
+    table = plan_scalars(most);
+    assert_int_equal(shard_geometry(&geometry, table, 0, identity.run, 1), 0);
+    uint8_t *header = malloc(geometry.data_start);
+    assert_int_equal(shard_header_write(header, &geometry, table, &identity), 0);
+    assert_int_equal(parse(&parsed, &need, header, geometry.data_start, geometry.file_bytes), 0);
+    assert_int_equal(parsed.num_tensors, most);
+    shard_header_free(&parsed);
+    free(header);
+    layout_table_free(table);
+}
+
+/* Over all lengths of the names that matter: one of them ends where a header's pages end. */
+static void test_shard__the_largest_header_fits_where_it_was_measured(void **state)
+{
+    (void)state;
+    enum { TENSORS_OF_ALL = LAYOUT_BYTES_MAX / LAYOUT_TENSOR_BYTES_MAX };
+    static struct slice slices[TENSORS_OF_ALL];
+    const struct slice *list = slices;
+    const uint32_t count = TENSORS_OF_ALL;
+    struct shard_identity identity = bed.identity;
+    identity.step = identity.attempt = UINT64_MAX;
+    identity.shard = 0;
+    identity.shards = 1;
+    for (uint32_t longer = 0; longer < SHARD_ALIGN; longer++) {
+        struct layout_table *table = NULL;
+        struct shard_geometry geometry;
+        for (uint32_t i = 0; i < count; i++) {
+            char *name = slices[i].tensor.name;
+            int more = (int)(longer + i) / TENSORS_OF_ALL;
+            describe(&slices[i], "", DTYPE_U8, 1, LAYOUT_TENSOR_BYTES_MAX, 1, 0);
+            slices[i].box.extent[0] = LAYOUT_TENSOR_BYTES_MAX;
+            snprintf(name, sizeof(slices[i].tensor.name), "w%02" PRIu32 ".%0*u", i, more, 0u);
+        }
+        assert_int_equal(layout_plan_save(&table, &list, &count, 1), 0);
+        assert_int_equal(shard_geometry(&geometry, table, 0, identity.run, 1), 0);
+        uint8_t *header = malloc(geometry.data_start);
+        assert_int_equal(shard_header_write(header, &geometry, table, &identity), 0);
+        free(header);
+        layout_table_free(table);
+    }
+}
+
 static void test_shard__data_start_does_not_depend_on_the_step(void **state)
 {
     (void)state;
@@ -559,6 +630,8 @@ int main(void)
         cmocka_unit_test(test_shard__keys_have_the_documented_form),
         cmocka_unit_test(test_shard__run_names_are_one_component_of_a_key),
         cmocka_unit_test(test_shard__geometry_is_aligned_and_adds_up),
+        cmocka_unit_test(test_shard__as_many_tensors_as_are_planned_are_read_back),
+        cmocka_unit_test(test_shard__the_largest_header_fits_where_it_was_measured),
         cmocka_unit_test(test_shard__data_start_does_not_depend_on_the_step),
         cmocka_unit_test(test_shard__write_refuses_bad_identities),
         cmocka_unit_test(test_shard__a_table_holds_every_sum_in_little_endian_and_zeros),
