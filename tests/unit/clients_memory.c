@@ -108,8 +108,14 @@ static int call_lose(struct rank *rank)
 /* True when it worked; once there is memory again it has to. */
 static bool try_call(struct rank *rank, const char *name, int (*call)(struct rank *rank))
 {
+    bool has_all = failing.has_failed && !rank->is_for_ever; /* memory, from here on */
     uint64_t began = now_ns();
     int error = call(rank);
+    if (error == ERR_UNAVAILABLE && has_all &&
+        now_ns() - began >= SESSION_HELLO_AGAIN_MS * 1000000ull) { /* a busy machine, no more */
+        sleep_ms(SESSION_BACKOFF_MS_MIN);
+        error = call(rank);
+    }
     bool is_memory = error == ERR_MEMORY && (strstr(ckpt_error(), "memory") != NULL ||
                                              strstr(ckpt_error(), "allocate") != NULL);
     if ((error != 0 && !is_memory) || now_ns() - began > CALL_SECONDS_MAX * 1000000000ull)
