@@ -6,16 +6,20 @@ what was acknowledged and what is pinned is there, nobody who reads meanwhile ge
 the next prune ends what was begun. Method: a real ckptd; a trainer that saves as fast as it can;
 two `ckpt-cli prune`, a reader of what is about to go, `ckpt-cli verify` of it on the directory, and
 one who pins and unpins, all at the same time. When all of them were served, build/shims/kill_at.so
-kills ckptd before the n-th step of the next removal, for n = 1, 2, ... to past its end; then a
-prune of the directory, the same way. SEED= repeats what is drawn; ROUNDS= kills so often, at each
-step again and again.
+kills ckptd before the n-th step of the next removal, for n = 1, 2, ... to past its end, and a prune
+of the directory as it lies there then. A prune of a directory that nobody serves is killed likewise
+at each of its steps, beside one who pins and unpins and `ckpt-cli verify`, which need no lock; the
+next prune ends it, sometimes (with ROUNDS= each time) after a ckptd that loads everything. SEED=
+repeats what is drawn; ROUNDS= kills so often, at each step again and again.
 time limit: 300 s; also without io_uring
 """
 
+import itertools
 import json
 import os
 import random
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -32,7 +36,12 @@ PATIENCE = 60
 SERVED_SECONDS = 3  # in which each of the crowd should have been served
 ROUNDS_ALL = 20     # steps of the removal of two shards, and of the next one's beginning
 ROUNDS = int(os.environ.get("ROUNDS") or ROUNDS_ALL)
+ALONE_SAVED = 6  # checkpoints that a prune finds where nobody serves
+ALONE_STEPS = 40  # at most; of a prune of the four oldest, where nobody holds one
+ALONE_TRIES = 20  # to come to a step: what is pinned or read takes none
+ALONE_LOADS = 1 if "ROUNDS" in os.environ else 8  # of so many kills one is followed by loads
 EVERYBODY = {"prune", "read", "verify", "pin", "unpin"}
+ALONE = {"verify", "pin", "unpin"}
 PRUNE = ("--keep-last", "2", "--most")
 # What a step works on, of those that each have to be met.
 STEPS = ("renameat2 .*/tombstones ", "unlinkat .* manifest", "unlinkat .* shard-",
@@ -60,6 +69,11 @@ class Killer:
     def environment(self):
         return dict(os.environ, LD_PRELOAD=SHIM, KILL_FILE=self.path)
 
+    def left(self):
+        """How many more steps there would have been to take; below 1: it has killed."""
+        with open(self.path, "rb") as file:
+            return struct.unpack("q", file.read(8))[0]
+
     def last(self):
         """The step that was not taken."""
         with open(self.path, "rb") as file:
@@ -69,26 +83,36 @@ class Killer:
 
 
 class Crowd:
-    """All who are at work while ckptd is alive; what they saw that must not be."""
+    """All who are at work until it is over; what they saw that must not be."""
 
-    def __init__(self, world, pins):
+    def __init__(self, world, pins, where, is_over):
         self.world, self.pins, self.bad, self.counts = world, pins, [], {}
-        self.where = ("--server", world.server)
+        self.where, self.is_over = where, is_over
+        served = (self.prune, self.prune, self.read) if "--server" in where else ()
         self.threads = [threading.Thread(target=self.work, args=(one,)) for one in
-                        (self.prune, self.prune, self.read, self.verify, self.pin)]
+                        (*served, self.verify, self.pin)]
         for thread in self.threads:
             thread.start()
 
+    def wait(self, everybody):
+        """Until all of them were served, for a while."""
+        until = time.monotonic() + SERVED_SECONDS
+        while self.served() != everybody and time.monotonic() < until and not self.bad:
+            time.sleep(0.02)
+
     def work(self, one):
-        while self.world.process.poll() is None and not self.bad:
+        while not self.is_over() and not self.bad:
             try:
                 one()
             except Exception as error:  # else the thread would end unheard
                 self.bad.append(f"{one.__name__}: {error!r}")
 
-    def end(self):
+    def end(self, counts):
+        """What they saw; adds to `counts` how often each was answered what."""
         for thread in self.threads:
             thread.join()
+        for key, count in self.counts.items():
+            counts[key] = counts.get(key, 0) + count
         return self.bad
 
     def served(self):
@@ -214,10 +238,9 @@ def removal_beside_a_crowd(world, killer, step, pins, counts):
     until = time.monotonic() + PATIENCE
     while len(world.listed()) < SAVED_FIRST + len(pins) and time.monotonic() < until:
         time.sleep(0.02)
-    crowd = Crowd(world, pins)
-    served_until = time.monotonic() + SERVED_SECONDS
-    while crowd.served() != EVERYBODY and time.monotonic() < served_until and not crowd.bad:
-        time.sleep(0.02)
+    crowd = Crowd(world, pins, ("--server", world.server),
+                  lambda: world.process.poll() is not None)
+    crowd.wait(EVERYBODY)
     killer.set(step)
     while world.process.poll() is None and time.monotonic() < until and not crowd.bad:
         time.sleep(0.02)
@@ -226,20 +249,93 @@ def removal_beside_a_crowd(world, killer, step, pins, counts):
         world.process.kill()
         bad.append("the removal did not come so far")
     world.process.wait()
-    bad += crowd.end()
-    for key, count in crowd.counts.items():
-        counts[key] = counts.get(key, 0) + count
-    return bad
+    return bad + crowd.end(counts)
+
+
+def prune_to_kill(world, killer, step):
+    killer.set(step)
+    return subprocess.run([CLI, "prune", world.run, "--store", world.store, *PRUNE],
+                          env=killer.environment(), capture_output=True, timeout=PATIENCE)
 
 
 def killed_on_the_directory(world, killer, step, pins):
     """A tool that begins where ckptd was stopped, killed or not; what is wrong then."""
-    killer.set(step)
-    done = subprocess.run([CLI, "prune", world.run, "--store", world.store, *PRUNE],
-                          env=killer.environment(), capture_output=True, timeout=PATIENCE)
+    done = prune_to_kill(world, killer, step)
     bad = look(world, pins, 0)
     killer.last()
     return bad if done.returncode in (0, -9) else bad + [f"prune: {done}"]
+
+
+def prune_again(world):
+    """What of it the next prune did not end."""
+    code, out, err = world.cli("prune", world.run, "--store", world.store, *PRUNE)
+    left = [name_of(entry) for entry in world.listed()[2:] if not entry["pinned"]]
+    return [(code, out, err, left, world.tombstones())] if (
+        code != 0 or left or world.tombstones()) else []
+
+
+# ---- where nobody serves ----
+
+
+def killed_alone(world, killer, step, counts):
+    """(was it killed, what is wrong)"""
+    pins, over = {f"{world.run}@1-a1": True}, threading.Event()
+    crowd = Crowd(world, pins, ("--store", world.store), over.is_set)
+    try:
+        crowd.wait(ALONE)
+        done = prune_to_kill(world, killer, step)
+    finally:
+        over.set()
+        bad = crowd.end(counts)
+    if done.returncode not in (0, 74, -9):  # 74: one is held
+        bad.append(f"prune: {done}")
+    return done.returncode == -9, bad + look(world, pins, 0)
+
+
+def loads_alone(world):
+    world.launch()
+    bad = all_load(world)
+    world.stop()
+    return bad
+
+
+def each_step_alone(killer, counts):
+    """(what is wrong, how many kills there were to be, the steps that no prune came to)"""
+    world, bad, ended = World(), [], []
+    kept = os.path.join(world.folder, "kept")
+
+    def place():
+        shutil.rmtree(world.store, ignore_errors=True)
+        shutil.copytree(kept, world.store)
+
+    def try_step(step):
+        place()
+        is_killed, wrong = killed_alone(world, killer, step, counts)
+        if chance.randrange(ALONE_LOADS) == 0:
+            wrong += loads_alone(world)
+        wrong += [f"the next prune: {what}" for what in prune_again(world)]
+        at = killer.last()
+        bad.extend(f"alone, step {step}, {at}: {what}" for what in wrong)
+        return is_killed or wrong
+
+    try:
+        world.launch()
+        world.save(range(1, ALONE_SAVED + 1))
+        world.stop()
+        os.rename(world.store, kept)
+        place()
+        prune_to_kill(world, killer, 1000)
+        count = min(ALONE_STEPS, 1000 - killer.left())
+        world.cli("pin", f"{world.run}@1-a1", "--store", kept)
+        rounds = count * max(1, ROUNDS // ROUNDS_ALL) if ROUNDS >= ROUNDS_ALL else ROUNDS
+        for step in itertools.islice(itertools.cycle(range(1, count + 1)), rounds):
+            if not any(try_step(step) for _ in range(ALONE_TRIES)):
+                ended.append(step)
+            if bad:
+                break
+        return bad, rounds, ended
+    finally:
+        world.close()
 
 
 def main():
@@ -262,10 +358,7 @@ def main():
             bad += [f"step {step}, {at}: {what}" for what in wrong]
             if wrong:
                 break
-            code, out, err = world.cli("prune", world.run, "--store", world.store, *PRUNE)
-            left = [name_of(entry) for entry in world.listed()[2:] if not entry["pinned"]]
-            if code != 0 or left or world.tombstones():
-                unfinished.append((step, code, out, err, left, world.tombstones()))
+            unfinished += [(step, *what) for what in prune_again(world)]
         start(world, killer)
         bad += all_load(world)
         print(f"# {counts}")
@@ -279,6 +372,13 @@ def main():
             test(name, not missed, missed)
         test("and all who were there were also served",
              {what for what, code in counts if code == 0} == EVERYBODY, counts)
+        alone = {}
+        bad, rounds, ended = each_step_alone(killer, alone)
+        test(f"{rounds} kills at the steps of a prune on a directory beside pins and verify: the "
+             "same, and the next prune ends it", not bad, "\n".join(bad))
+        test("a prune came to each of those steps", not ended, ended)
+        test("and those beside it were served",
+             {what for what, code in alone if code == 0} == ALONE, alone)
     finally:
         world.close()
     end()

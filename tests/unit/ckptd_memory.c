@@ -5,8 +5,10 @@
  * telling leaves an allocation or a descriptor behind, and the next start finds a store on which
  * all works. Method: the story of ckptd_story.h, memory_bed.h between the daemon and the system.
  * First tellings find all places of allocations, then each fails where it is first met, once, and
- * in another telling all from there on. What tools ask of a daemon that serves (Adopt, Gc, Release)
- * is told likewise, and asked again of the same daemon afterwards.
+ * in another telling all from there on; and once where it is met again, which time is by chance.
+ * SEED= repeats that; with TORTURE=1 each allocation fails by its number, too. What tools ask of a
+ * daemon that serves (Adopt, Gc, Release) is told likewise, and asked again of the same daemon
+ * afterwards.
  *
  * time limit: 300 s */
 #define ALLOCATIONS_ONLY /* the ranks of the story map memory and start threads */
@@ -25,7 +27,7 @@ static void check_listed(struct bed *bed, const struct told *told)
         assert_true(!told->saved[step] || steps >> step & 1);
 }
 
-static void tell_story(void *user, uint64_t place, bool for_ever)
+static void tell_story(void *user, const struct lack *lack)
 {
     struct bed *bed = user;
     char plain[160];
@@ -35,11 +37,11 @@ static void tell_story(void *user, uint64_t place, bool for_ever)
     shell("cp -r '%s/store' '%s'", bed->root, plain);
     snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
     tool_lease_take(&reader, plain, LEASED_STEP);
-    memory_arm(place, 0, for_ever);
+    memory_arm(lack);
     if (bed_start(bed) == 0)
         live_through(bed, &told);
     memory_disarm();
-    if (bed->service && !for_ever) /* else it may have lost the memory that it takes calls with */
+    if (bed->service && !lack->for_ever) /* or it may have none left to take calls with */
         check_listed(bed, &told);
     bed_stop(bed);
     check_leased(plain, LEASED_STEP);
@@ -58,13 +60,13 @@ struct asking {
     void (*check)(struct bed *bed);
 };
 
-static void ask_with(const struct asking *asking, struct bed *bed, uint64_t place, bool for_ever)
+static void ask_with(const struct asking *asking, struct bed *bed, const struct lack *lack)
 {
     char plain[160];
     snprintf(plain, sizeof plain, "%s/told", bed->root);
     snprintf(bed->config.store, sizeof bed->config.store, "%s", plain);
     asking->prepare(bed, plain);
-    memory_arm(place, 0, for_ever);
+    memory_arm(lack);
     asking->ask(bed);
     memory_disarm();
     asking->check(bed);
@@ -91,10 +93,10 @@ static void check_adoption(struct bed *bed)
     assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
-static void tell_adoption(void *user, uint64_t place, bool for_ever)
+static void tell_adoption(void *user, const struct lack *lack)
 {
     const struct asking asking = {prepare_adoption, ask_to_adopt, check_adoption};
-    ask_with(&asking, user, place, for_ever);
+    ask_with(&asking, user, lack);
 }
 
 static void prepare_rubbish(struct bed *bed, const char *plain)
@@ -104,10 +106,10 @@ static void prepare_rubbish(struct bed *bed, const char *plain)
     put_rubbish(plain);
 }
 
-static void tell_cleaning(void *user, uint64_t place, bool for_ever)
+static void tell_cleaning(void *user, const struct lack *lack)
 {
     const struct asking asking = {prepare_rubbish, ask_to_clean, check_cleaned};
-    ask_with(&asking, user, place, for_ever);
+    ask_with(&asking, user, lack);
 }
 
 static void test_memory__an_allocation_that_fails_is_an_error_and_no_more(void **state)

@@ -4,19 +4,22 @@
  * Goal: whatever a file system leaves of a start on a store with rubbish, of saves, a pin and a
  * prune, of a removal of rubbish, of an adoption: the next start finds every acknowledged
  * checkpoint whole, lists nothing torn, and all works again; and so does the start after it when
- * that was cut as well. Method: the stories of ckptd_story.h on the real directory back-end, whose
- * calls power_bed.h keeps; each state of power_walk.h is made as a directory, and a daemon starts
- * on it. (ckptd_faults.c cuts the power too, by operations of storage.h; the calls below that are
+ * that was cut as well, anywhere. Method: the stories of ckptd_story.h on the real directory
+ * back-end, whose calls power_bed.h keeps; each state of power_walk.h is made as a directory, and a
+ * daemon starts on it. Of some that start is kept, too: it is cut after a change by chance, with
+ * any part of what it did not sync, and after each of its changes, with all of that and with
+ * nothing. (ckptd_faults.c cuts the power too, by operations of storage.h; the calls below that are
  * here.)
  *
- * In make test STATES of them, drawn so that every call has its turn; TORTURE=1 takes all. SEED=
- * repeats a run.
+ * In make test STATES of them, drawn so that every call has its turn; TORTURE=1 takes all, cuts the
+ * start on each, and in another turn the one after that, too. SEED= repeats a run.
  * time limit: 300 s */
 #include "tests/unit/ckptd_stories.h"
 #include "tests/unit/power_walk.h"
 
 #define STATES 400u  /* of a story, in make test */
-#define CUT_AGAIN 5u /* of so many starts one is cut as well */
+#define CUT_AGAIN 5u /* of so many starts one is cut as well; with TORTURE=1 all, and twice */
+#define WALKED 2u    /* of so many of these one is cut after each of its changes */
 #define TOLD_MAX 16u
 
 /* ---- what an observer had heard by then ---- */
@@ -47,25 +50,74 @@ static unsigned count_told(unsigned num_changes)
 struct telling {
     struct bed *bed;
     const struct story *story;
+    bool is_torture;
+    char cut[160];    /* where a state is made */
+    struct told told; /* by the state that is looked at */
+    unsigned num_cut;
+    unsigned num_walked, num_ends; /* starts cut after each change; looked at after such cuts */
 };
 
-/* The start on `path` is cut as well, anywhere: what it leaves is there then. */
-static void cut_start(struct bed *bed, const char *path)
+/* A start on `path`, in the log of that number. */
+static void record_start(struct bed *bed, const char *path, unsigned log)
 {
-    static struct power_state state;
-    static struct walk walk;
-    uint64_t chances = random_state; /* those of the walk stay as they are */
-    power = &power_logs[1];
+    power = &power_logs[log];
     power_record(path);
     assert_int_equal(bed_start(bed), 0);
     bed_stop(bed);
     power_stop();
+}
+
+/* The start that the log has is cut anywhere: what it leaves is at `path` then. */
+static void cut_start(const char *path)
+{
+    struct power_state state;
+    static struct walk walk;
     begin_state(&walk, &state,
                 power->num_placed +
                     (unsigned)next_random(power->num_changes - power->num_placed + 1));
     draw_pending(&walk, &state);
     shell("rm -rf '%s'", path);
     power_make(&state, path);
+}
+
+/* The start after the one that the log has. */
+static void look_again(struct walk *walk, const struct power_state *state, bool is_first)
+{
+    struct telling *telling = walk->user;
+    (void)is_first;
+    print_message("# %s: and after %u changes of the start, %u not synced\n", telling->story->name,
+                  state->num_changes - power->num_placed, walk->num_pending);
+    power_make(state, telling->cut);
+    telling->story->check(telling->bed, telling->cut, &telling->told);
+    shell("rm -rf '%s'", telling->cut);
+}
+
+/* The start that the log has is cut after each of its changes. */
+static void walk_start(struct telling *telling)
+{
+    static struct walk walk;
+    telling->num_walked++;
+    shell("rm -rf '%s'", telling->cut);
+    walk = (struct walk){
+        .visit = look_again, .count_told = promises_nothing, .user = telling, .is_short = true};
+    walk_states(&walk, 0);
+    telling->num_ends += walk.count;
+}
+
+/* The state is made, a start on it cut so many times, each time the one after the last cut; then
+ * it is judged. */
+static void look_at(struct telling *telling, const struct power_state *state, unsigned num_cuts)
+{
+    uint64_t chances = random_state; /* those of the walk stay as they are */
+    power_make(state, telling->cut);
+    for (unsigned i = 1; i <= num_cuts; i++) {
+        record_start(telling->bed, telling->cut, i);
+        cut_start(telling->cut);
+    }
+    telling->story->check(telling->bed, telling->cut, &telling->told);
+    shell("rm -rf '%s'", telling->cut);
+    if (num_cuts == 1 && telling->num_cut++ % WALKED == 0)
+        walk_start(telling);
     power = &power_logs[0];
     random_state = chances;
 }
@@ -74,22 +126,20 @@ static void look(struct walk *walk, const struct power_state *state, bool is_fir
 {
     struct telling *telling = walk->user;
     struct bed *bed = telling->bed;
-    char cut[160];
     unsigned times_told = count_told(state->num_changes);
-    struct told told = times_told > 0 ? heard.told[times_told - 1] : (struct told){0};
     if (!is_first && walk->count % walk->stride != 0)
         return;
-    snprintf(cut, sizeof cut, "%s/cut", bed->root);
-    snprintf(bed->config.store, sizeof bed->config.store, "%s", cut);
-    power_make(state, cut);
+    telling->told = times_told > 0 ? heard.told[times_told - 1] : (struct told){0};
+    snprintf(telling->cut, sizeof telling->cut, "%s/cut", bed->root);
+    snprintf(bed->config.store, sizeof bed->config.store, "%s", telling->cut);
     bool is_cut_again = walk->visited++ % CUT_AGAIN == 0;
-    print_message("# %s: state %u, after %u changes, %u not synced%s\n", telling->story->name,
-                  walk->count, state->num_changes - power->num_placed, walk->num_pending,
-                  is_cut_again ? "; cut again" : "");
-    if (is_cut_again)
-        cut_start(bed, cut);
-    telling->story->check(bed, cut, &told);
-    shell("rm -rf '%s'", cut);
+    unsigned least = is_cut_again && !telling->is_torture, most = telling->is_torture ? 2 : least;
+    for (unsigned num_cuts = least; num_cuts <= most; num_cuts++) {
+        print_message("# %s: state %u, after %u changes, %u not synced, cut %u more times\n",
+                      telling->story->name, walk->count, state->num_changes - power->num_placed,
+                      walk->num_pending, num_cuts);
+        look_at(telling, state, num_cuts);
+    }
 }
 
 /* Lives through the story while its changes are kept. */
@@ -127,7 +177,7 @@ static void test_power__whatever_it_leaves_nothing_acknowledged_is_lost(void **s
     when_told = hear;
     for (size_t i = 0; i < NUM_STORIES; i++) {
         static struct walk walk;
-        struct telling telling = {*state, &stories[i]};
+        struct telling telling = {*state, &stories[i], .is_torture = is_torture};
         walk = (struct walk){.visit = count_only, .count_told = count_told, .user = &telling};
         record_story(&stories[i], *state);
         uint64_t seed = random_state;
@@ -138,7 +188,9 @@ static void test_power__whatever_it_leaves_nothing_acknowledged_is_lost(void **s
         assert_true(walk.count > stories[i].operations_least);
         walk.visit = look;
         walk_states(&walk, seed);
-        print_message("# %s: %u looked at\n", stories[i].name, walk.visited);
+        print_message("# %s: %u looked at; %u starts cut after each change, %u times in all\n",
+                      stories[i].name, walk.visited, telling.num_walked, telling.num_ends);
+        assert_true(telling.num_ends > telling.num_walked);
     }
 }
 

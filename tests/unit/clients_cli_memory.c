@@ -21,15 +21,9 @@
 
 #define EVERY 16 /* ways to a place that has failed: one of them fails, too */
 
-struct failure_at {
-    uint64_t number; /* 0: none, places are noted */
-    bool for_ever;
-};
-
 static void arm(void *user)
 {
-    const struct failure_at *at = user;
-    memory_arm(0, at->number, at->for_ever);
+    memory_arm(user);
 }
 
 static void disarm(void *user)
@@ -38,8 +32,7 @@ static void disarm(void *user)
     memory_disarm();
 }
 
-static int run_with(const struct tool *tool, struct world *world, bool is_json,
-                    struct failure_at at)
+static int run_with(const struct tool *tool, struct world *world, bool is_json, struct lack at)
 {
     const struct between between = {arm, disarm, &at};
     prepare(tool, world);
@@ -51,8 +44,8 @@ static bool names_memory(const char *text)
     return strstr(text, "memory") != NULL || strstr(text, "allocate") != NULL;
 }
 
-static void try_one(const struct tool *tool, struct world *world, bool is_json,
-                    struct failure_at at, unsigned *least)
+static void try_one(const struct tool *tool, struct world *world, bool is_json, struct lack at,
+                    unsigned *least)
 {
     long live = failing.live;
     snprintf(world->what, sizeof world->what, "%s, allocation %llu fails %s", tool->name,
@@ -90,7 +83,7 @@ static void try_tool(const struct tool *tool, struct world *world, bool is_json)
     uint64_t start = next_random(EVERY);
     unsigned runs = 0;
     failing.num_seen = 0;
-    assert_int_equal(run_with(tool, world, is_json, (struct failure_at){0, false}), tool->want);
+    assert_int_equal(run_with(tool, world, is_json, (struct lack){0}), tool->want);
     uint64_t allocations = failing.allocations;
     uint32_t places = failing.num_seen;
     unsigned least = count_descriptors();
@@ -98,15 +91,16 @@ static void try_tool(const struct tool *tool, struct world *world, bool is_json)
         bool is_first = is_new(failing.seen[i].near), for_ever = next_random(2) == 0;
         if (!is_first && i % EVERY != start)
             continue;
-        const struct failure_at at = {failing.seen[i].number, for_ever};
+        const struct lack at = {.number = failing.seen[i].number, .for_ever = for_ever};
         try_one(tool, world, is_json, at, &least);
         if (is_first)
-            try_one(tool, world, is_json, (struct failure_at){at.number, !for_ever}, &least);
+            try_one(tool, world, is_json, (struct lack){.number = at.number, .for_ever = !for_ever},
+                    &least);
         runs += 1 + is_first;
     }
     for (uint64_t number = 1; number <= allocations && is_torture; number++, runs += 2) {
-        try_one(tool, world, is_json, (struct failure_at){number, false}, &least);
-        try_one(tool, world, is_json, (struct failure_at){number, true}, &least);
+        try_one(tool, world, is_json, (struct lack){.number = number, .for_ever = false}, &least);
+        try_one(tool, world, is_json, (struct lack){.number = number, .for_ever = true}, &least);
     }
     print_message("# %s%s: %llu allocations at %u places, %u runs\n", tool->name,
                   is_json ? " --json" : "", (unsigned long long)allocations, places, runs);

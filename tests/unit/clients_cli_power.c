@@ -7,18 +7,20 @@
  * does gc, also when the power went in that run too. Once a command has answered, all states have
  * its result. Method: each command runs once below a folder whose calls power_bed.h keeps; each
  * state of power_walk.h is made as a folder, and the tools look at it: list, verify of all that is
- * listed, the command, gc, list and verify. io_uring makes its calls in the kernel and is refused.
+ * listed, the command, gc, list and verify. Of some the command and gc are kept, too, and cut:
+ * after a change by chance, and of a few after each of its changes, with all that was not
+ * synced and with nothing of it. io_uring makes its calls in the kernel and is refused.
  *
- * In make test STATES of them, drawn so that every call has its turn; TORTURE=1 takes all. SEED=
- * repeats a run, TOOL= takes one command alone.
- * time limit: 300 s */
+ * In make test STATES of them, drawn so that every call has its turn; TORTURE=1 takes all, cuts
+ * what follows each, and in another turn what follows that, too. SEED= repeats a run, TOOL= takes
+ * one command alone. time limit: 300 s */
 #include "tests/unit/clients_cli_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/no_ring.h"
 #include "tests/unit/power_walk.h"
 
 #define STATES 40u   /* of a command, in make test; and those in which all is lost */
-#define CUT_AGAIN 5u /* of so many times that a command runs again one is cut as well */
+#define CUT_AGAIN 5u /* of so many times that a command runs again; TORTURE=1: all, and twice */
 #define LISTED_MAX 16u
 #define NUM_STORES 3u
 
@@ -204,6 +206,10 @@ struct trial {
     char from[300];             /* the store that all is copied from */
     struct found before, after; /* the command, when no power goes */
     uint64_t left;              /* the sizes of what it changes, then */
+    bool is_torture;
+    unsigned num_walked; /* states after which what follows was cut after each change */
+    char cut[300];       /* where a state is made */
+    bool is_done;        /* the command had answered by then */
 };
 
 /* Its folders are those below `folder`. */
@@ -289,53 +295,103 @@ static void remove_rubbish(struct world *world, const struct scene *scene)
     }
 }
 
-/* The power goes in what follows the first loss of it as well. */
-static void cut_again(const struct trial *trial, const char *path)
+/* What follows a loss of power, in the log of that number; `path` holds what it left. */
+static void record_again(const struct trial *trial, const char *path, unsigned log)
 {
-    static struct power_state state;
-    static struct walk walk;
-    uint64_t chances = random_state; /* those of the walk stay as they are */
-    power = &power_logs[1];
+    power = &power_logs[log];
     power_record(path);
     run_again(trial);
     remove_rubbish(trial->world, trial->scene);
     power_stop();
+    remove_tree(path);
+}
+
+/* The power goes anywhere in what the log has: that is at `path` then. */
+static void cut_again(const char *path)
+{
+    struct power_state state;
+    static struct walk walk;
     begin_state(&walk, &state,
                 power->num_placed +
                     (unsigned)next_random(power->num_changes - power->num_placed + 1));
     draw_pending(&walk, &state);
-    remove_tree(path);
     power_make(&state, path);
+}
+
+/* Nothing is lost at `path`, all works again, and nothing is left of the first time; takes it. */
+static void judge_and_run(const struct trial *trial, const char *path, bool is_done)
+{
+    judge_found(trial, is_done);
+    run_again(trial);
+    remove_rubbish(trial->world, trial->scene);
+    judge_found(trial, true);
+    expect(trial->world, survey_of(path, BY_SIZE) == trial->left, "something else is left");
+    remove_tree(path);
+}
+
+static void look_again(struct walk *walk, const struct power_state *state, bool is_first)
+{
+    const struct trial *trial = walk->user;
+    (void)is_first;
+    snprintf(trial->world->what, sizeof trial->world->what,
+             "%s: again, cut after %u changes, %u not synced", trial->scene->tool.name,
+             state->num_changes - power->num_placed, walk->num_pending);
+    power_make(state, trial->cut);
+    judge_and_run(trial, trial->cut, trial->is_done);
+}
+
+/* What the log has is cut after each of its changes. */
+static void walk_again(const struct trial *trial)
+{
+    static struct walk walk;
+    walk = (struct walk){.visit = look_again,
+                         .count_told = promises_nothing,
+                         .user = (void *)(uintptr_t)trial,
+                         .is_short = true};
+    walk_states(&walk, 0);
+    print_message("# %s: again, %u changes, %u looked at\n", trial->scene->tool.name,
+                  power->num_changes - power->num_placed, walk.count);
+}
+
+/* The state is made, and what follows cut so many times, each time what follows the last cut; then,
+ * `is_walked`, what followed first after each of its changes. */
+static void look_at(struct trial *trial, const struct power_state *state, unsigned num_cuts,
+                    bool is_walked)
+{
+    uint64_t chances = random_state; /* those of the walk stay as they are */
+    power_make(state, trial->cut);
+    for (unsigned i = 1; i <= num_cuts; i++) {
+        judge_found(trial, trial->is_done);
+        record_again(trial, trial->cut, i);
+        cut_again(trial->cut);
+    }
+    judge_and_run(trial, trial->cut, trial->is_done);
+    if (num_cuts == 1 && is_walked)
+        walk_again(trial);
     power = &power_logs[0];
     random_state = chances;
 }
 
 static void look(struct walk *walk, const struct power_state *state, bool is_first)
 {
-    const struct trial *trial = walk->user;
+    struct trial *trial = walk->user;
     struct world *world = trial->world;
-    bool is_done = has_answered(state->num_changes);
-    char cut[300];
     if (!is_first && walk->count % walk->stride != 0)
         return;
-    bool is_cut_again = walk->visited++ % CUT_AGAIN == 0;
-    snprintf(world->what, sizeof world->what, "%s: state %u, after %u changes%s, %u not synced%s",
-             trial->scene->tool.name, walk->count, state->num_changes - power->num_placed,
-             is_done ? " and the answer" : "", walk->num_pending,
-             is_cut_again ? "; cut again" : "");
-    snprintf(cut, sizeof cut, "%s/cut", trial->root);
-    power_make(state, cut);
+    snprintf(trial->cut, sizeof trial->cut, "%s/cut", trial->root);
     move_world(trial, "cut");
-    judge_found(trial, is_done);
-    if (is_cut_again) {
-        cut_again(trial, cut);
-        judge_found(trial, is_done);
+    trial->is_done = has_answered(state->num_changes);
+    bool is_walked = walk->visited % STATES == STATES / 2;
+    bool is_cut_again = walk->visited++ % CUT_AGAIN == 0;
+    trial->num_walked += is_walked;
+    unsigned least = is_cut_again && !trial->is_torture, most = trial->is_torture ? 2 : least;
+    for (unsigned num_cuts = least; num_cuts <= most; num_cuts++) {
+        snprintf(world->what, sizeof world->what,
+                 "%s: state %u, after %u changes%s, %u not synced, cut %u more times",
+                 trial->scene->tool.name, walk->count, state->num_changes - power->num_placed,
+                 trial->is_done ? " and the answer" : "", walk->num_pending, num_cuts);
+        look_at(trial, state, num_cuts, is_walked);
     }
-    run_again(trial);
-    remove_rubbish(world, trial->scene);
-    judge_found(trial, true);
-    expect(world, survey_of(cut, BY_SIZE) == trial->left, "something else is left");
-    remove_tree(cut);
 }
 
 /* Runs the command while its changes are kept. */
@@ -363,16 +419,18 @@ static void record(struct trial *trial)
 static void try_scene(struct trial *trial)
 {
     static struct walk walk;
-    bool is_torture = getenv("TORTURE") != NULL;
+    trial->is_torture = getenv("TORTURE") != NULL;
+    trial->num_walked = 0;
     walk = (struct walk){.visit = count_only, .count_told = has_answered, .user = trial};
     record(trial);
     uint64_t seed = random_state;
     walk_states(&walk, seed);
-    walk.stride = is_torture || walk.count < STATES ? 1 : walk.count / STATES;
+    walk.stride = trial->is_torture || walk.count < STATES ? 1 : walk.count / STATES;
     unsigned states = walk.count;
     assert_true(states > 10);
     walk.visit = look;
     walk_states(&walk, seed);
+    assert_true(trial->num_walked > 0);
     print_message("# %s: %u changes, %u states, %u looked at\n", trial->scene->tool.name,
                   power->num_changes - power->num_placed, states, walk.visited);
 }

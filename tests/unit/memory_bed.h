@@ -4,14 +4,15 @@
  * WRAP_MEMORY in the Makefile); those of jansson come by proto/json.c. What gRPC, protobuf-c and
  * liburing allocate is theirs. A place is the chain of callers of an allocation. Armed with place
  * and number 0 it notes the places, and the number of the allocation that each was first met with;
- * then the allocation at a place, or of a number, fails when it is first met: once, or with all
- * from there on. Mappings and threads that the system refuses are a lack of memory too, but for a
- * test that makes some itself meanwhile (ALLOCATIONS_ONLY). What was allocated and not freed is
- * counted. */
+ * then the allocation at a place fails when it is first met, or met again, or that of a number:
+ * once, or with all from there on. Mappings and threads that the system refuses are a lack of
+ * memory too, but for a test that makes some itself meanwhile (ALLOCATIONS_ONLY). What was
+ * allocated and not freed is counted. */
 #ifndef HOLDFAST_TESTS_MEMORY_BED_H
 #define HOLDFAST_TESTS_MEMORY_BED_H
 
 #include "proto/rpc.h"
+#include "tests/unit/random.h"
 #include "tests/unit/wrap.h"
 
 #include <setjmp.h>
@@ -39,27 +40,35 @@
 #define CALLERS NEAR_CALLERS /* of an allocation that tell a place from another */
 #endif
 
+/* Which allocation fails: at a place, or by its number since it was armed; with both 0 none does,
+ * and places are noted. */
+struct lack {
+    uint64_t place, number;
+    uint64_t encounter; /* with the place; 0: the first */
+    bool for_ever;      /* and all that follow */
+};
+
 static struct {
     pthread_mutex_t lock;
-    bool is_armed, for_ever, has_failed;
-    uint64_t place, number; /* of what fails; 0: not by this */
-    uint64_t allocations;   /* since it was armed */
+    bool is_armed, has_failed;
+    struct lack lack;
+    uint64_t encounters, allocations; /* with the place; of all; since it was armed */
     uint32_t num_seen;
     struct {
         uint64_t place, number;
-        uint64_t near; /* the place by NEAR_CALLERS alone, which others may share */
+        uint64_t near;       /* the place by NEAR_CALLERS alone, which others may share */
+        uint64_t encounters; /* since it was armed */
     } seen[PLACES_MAX];
     atomic_long live; /* allocations that were not freed */
 } failing = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Arms: the allocation at `place`, or of `number`, fails; with both 0 they are noted. */
-static inline void memory_arm(uint64_t place, uint64_t number, bool for_ever)
+static inline void memory_arm(const struct lack *lack)
 {
-    failing.place = place;
-    failing.number = number;
-    failing.for_ever = for_ever;
+    failing.lack = *lack;
     failing.has_failed = false;
-    failing.allocations = 0;
+    failing.encounters = failing.allocations = 0;
+    for (uint32_t i = 0; i < failing.num_seen && lack->place == 0 && lack->number == 0; i++)
+        failing.seen[i].encounters = 0;
     __atomic_store_n(&failing.is_armed, true, __ATOMIC_RELEASE);
 }
 
@@ -91,13 +100,18 @@ static __attribute__((noinline)) uint64_t place_of_caller(uint64_t *out_near)
 
 static void note_place(uint64_t place, uint64_t near)
 {
-    for (uint32_t i = 0; i < failing.num_seen; i++)
-        if (failing.seen[i].place == place)
-            return;
-    assert_true(failing.num_seen < PLACES_MAX);
-    failing.seen[failing.num_seen].place = place;
-    failing.seen[failing.num_seen].near = near;
-    failing.seen[failing.num_seen++].number = failing.allocations;
+    uint32_t i = 0;
+    while (i < failing.num_seen && failing.seen[i].place != place)
+        i++;
+    assert_true(i < PLACES_MAX);
+    if (i == failing.num_seen) {
+        failing.seen[i].place = place;
+        failing.seen[i].near = near;
+        failing.seen[i].number = failing.allocations;
+        failing.seen[i].encounters = 0;
+        failing.num_seen++;
+    }
+    failing.seen[i].encounters++;
 }
 
 static __attribute__((noinline)) bool fails(const char *name)
@@ -105,16 +119,17 @@ static __attribute__((noinline)) bool fails(const char *name)
     (void)name;
     if (!__atomic_load_n(&failing.is_armed, __ATOMIC_ACQUIRE))
         return false;
-    uint64_t near = 0, place = failing.number == 0 ? place_of_caller(&near) : 0;
+    const struct lack *lack = &failing.lack;
+    uint64_t near = 0, place = lack->number == 0 ? place_of_caller(&near) : 0;
     pthread_mutex_lock(&failing.lock);
     bool now = false;
     failing.allocations++;
     if (failing.has_failed)
-        now = failing.for_ever;
-    else if (failing.place != 0)
-        now = place == failing.place;
-    else if (failing.number != 0)
-        now = failing.allocations == failing.number;
+        now = lack->for_ever;
+    else if (lack->place != 0)
+        now = place == lack->place && failing.encounters++ == lack->encounter;
+    else if (lack->number != 0)
+        now = failing.allocations == lack->number;
     else
         note_place(place, near);
     failing.has_failed = failing.has_failed || now;
@@ -216,45 +231,122 @@ static inline bool is_let_go(long live, unsigned *least)
 
 /* ---- a story with one failure ---- */
 
-#define TRIES_MAX 8 /* to meet a place that only some orders of events come to */
+#define TRIES_MAX 8       /* to meet a place that only some orders of events come to */
+#define TRIES_LATER 2     /* to meet it so often, which chance decides too */
+#define NUMBERS_MAX 3000u /* by which allocations fail; of more every so manieth */
 
-typedef void tell_function(void *user, uint64_t place, bool for_ever);
+typedef void tell_function(void *user, const struct lack *lack);
 
-/* Until the place is met; true when it was. No telling leaves anything behind: *least is the
- * smallest number of descriptors so far. Not inlined, and called from one line, as the callers of
- * an allocation may reach up to here. */
-static __attribute__((noinline, unused)) bool
-fail_place(void *user, tell_function *tell, uint64_t place, bool for_ever, unsigned *least)
+static inline bool is_noting(const struct lack *lack)
 {
-    for (int i = 0; i < TRIES_MAX; i++) {
+    return lack->place == 0 && lack->number == 0;
+}
+
+/* How often it is told until it fails. */
+static __attribute__((noinline, unused)) int tries_of(const struct lack *lack)
+{
+    if (lack->number != 0)
+        return 1;
+    return lack->encounter > 0 ? TRIES_LATER : TRIES_MAX;
+}
+
+/* Until it has failed; true when it has. No telling leaves anything behind: *least is the smallest
+ * number of descriptors so far. Not inlined, and called from one line for all places, as the
+ * callers of an allocation may reach up to here and to there; so neither has a branch of which the
+ * compiler could make two. */
+static __attribute__((noinline, unused)) bool fail_one(void *user, tell_function *tell,
+                                                       const struct lack *lack, unsigned *least)
+{
+    unsigned pause_ms = is_noting(lack) ? 0 : 50; /* as for memory that ckptd makes anew */
+    for (int i = 0, tries = tries_of(lack); i < tries; i++) {
         long live = failing.live;
-        tell(user, place, for_ever);
+        tell(user, lack);
         if (!is_let_go(live, least))
             fail_msg("%ld allocations left, and %u descriptors in place of %u", failing.live - live,
                      count_descriptors(), *least);
         if (failing.has_failed)
             return true;
-        wait_ms(place != 0 ? 50u << i / 2 : 0); /* as for memory that ckptd makes anew */
+        wait_ms(pause_ms << i / 2);
     }
     return false;
 }
 
-/* Tells it with every place failing, once and for ever; returns how many there are. Place 0, which
- * no telling meets, notes them: those too that only some tellings come to. */
+struct turns {
+    uint64_t next, allocations; /* of a telling without a failure, the longest */
+    uint32_t unmet, later, unmet_later;
+};
+
+/* What fails in turn: nothing, twice; each place, once and for ever; those that are met again then,
+ * once. False: all had their turn. */
+static __attribute__((noinline, unused)) bool take_turn(struct turns *turns, struct lack *out)
+{
+    uint64_t seen = failing.num_seen, turn = turns->next++, first_later = 2 * (1 + seen);
+    *out = (struct lack){.for_ever = turn % 2 == 1};
+    if (turn < first_later) {
+        out->place = turn < 2 ? 0 : failing.seen[turn / 2 - 1].place;
+    } else {
+        while (turn - first_later < seen && failing.seen[turn - first_later].encounters < 2)
+            turn++;
+        turns->next = turn + 1;
+        if (turn - first_later == seen)
+            return false;
+        out->for_ever = false;
+        out->place = failing.seen[turn - first_later].place;
+        out->encounter = 1 + next_random(failing.seen[turn - first_later].encounters - 1);
+    }
+    print_message("# turn %" PRIu64 " of %" PRIu64 " places, encounter %" PRIu64 "\n", turn, seen,
+                  1 + out->encounter);
+    return true;
+}
+
+static __attribute__((noinline, unused)) void end_turn(struct turns *turns, const struct lack *lack,
+                                                       bool is_met)
+{
+    if (is_noting(lack) && failing.allocations > turns->allocations)
+        turns->allocations = failing.allocations;
+    turns->later += lack->encounter > 0;
+    turns->unmet_later += lack->encounter > 0 && !is_met;
+    turns->unmet += !is_noting(lack) && lack->encounter == 0 && !is_met;
+}
+
+/* So many allocations, or every so manieth of them, by number. */
+static inline void fail_each_number(void *user, tell_function *tell, uint64_t allocations,
+                                    unsigned *least)
+{
+    uint64_t stride = 1 + allocations / NUMBERS_MAX, met = 0, told = 0;
+    print_message("# %" PRIu64 " allocations, every %" PRIu64 "th of them fails\n", allocations,
+                  stride);
+    for (uint64_t number = 1 + next_random(stride); number <= allocations; number += stride)
+        for (int for_ever = 0; for_ever < 2; for_ever++, told++) {
+            print_message("# allocation %" PRIu64 " %s\n", number, for_ever ? "for ever" : "once");
+            met += fail_one(user, tell, &(struct lack){.number = number, .for_ever = for_ever == 1},
+                            least);
+        }
+    print_message("# %" PRIu64 " of %" PRIu64 " were met\n", met, told);
+    assert_true(met > told / 2);
+}
+
+/* Tells it with every place failing, once and for ever, and with one of its later encounters
+ * failing once; where TORTURE is set with every allocation by its number, too. Returns how many
+ * places there are. Tellings that lack nothing note them: those too that only some come to. */
 static inline uint32_t fail_each_place(void *user, tell_function *tell)
 {
-    tell(user, 0, false); /* what comes once is there */
+    struct lack lack = {0};
+    struct turns turns = {0};
+    seed_random();
+    tell(user, &lack); /* what comes once is there */
     unsigned least = count_descriptors();
-    uint32_t unmet = 0;
     failing.num_seen = 0;
-    for (uint32_t i = 0; i < 2 * (1 + failing.num_seen); i++) {
-        uint64_t place = i < 2 ? 0 : failing.seen[i / 2 - 1].place;
-        print_message("# place %u of %u\n", i / 2, failing.num_seen);
-        unmet += !fail_place(user, tell, place, i % 2 == 1, &least) && place != 0;
+    while (take_turn(&turns, &lack)) {
+        bool is_met = fail_one(user, tell, &lack, &least);
+        end_turn(&turns, &lack, is_met);
     }
-    print_message("# %u places, once and for ever; %u times one was not met\n", failing.num_seen,
-                  unmet);
-    assert_int_equal(unmet, 0);
+    print_message("# %u places, once and for ever, %u again; %u and %u times one was not met\n",
+                  failing.num_seen, turns.later, turns.unmet, turns.unmet_later);
+    assert_int_equal(turns.unmet, 0);
+    assert_true(turns.unmet_later <= turns.later / 2);
+    if (getenv("TORTURE") != NULL)
+        fail_each_number(user, tell, turns.allocations, &least);
     return failing.num_seen;
 }
 

@@ -63,7 +63,7 @@ struct power_log {
         bool is_dir;
     } nodes[POWER_NODES_MAX];
 };
-static struct power_log power_logs[2];
+static struct power_log power_logs[3]; /* what is told; what follows a loss of power; a second */
 static struct power_log *power = power_logs; /* that is kept, and of which states are made */
 static pthread_mutex_t power_mutex = PTHREAD_MUTEX_INITIALIZER;
 

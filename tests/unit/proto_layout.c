@@ -700,7 +700,7 @@ static void test_layout__every_failed_allocation_is_reported(void **state)
         struct load_item *reads = NULL;
         uint32_t count = 0;
         int64_t live = failing.live;
-        memory_arm(0, n, false);
+        memory_arm(&(struct lack){.number = n});
         int error = layout_plan_save(&table, world.list, world.counts, world.num_ranks);
         if (!error)
             error = layout_table_check(table, world.num_ranks);
