@@ -60,10 +60,14 @@ static int print_json(const struct cli *cli, const json_t *status, uint64_t writ
                              json_object_get(status, "since_start"));
     if (cli->store[0] == '\0')
         json_object_set_new(line, "read_bytes_per_second", json_integer((json_int_t)read_rate));
-    if (line != NULL)
+    bool is_whole = json_end();
+    if (is_whole) {
+        json_begin();
         text_json_value(stdout, line, JSON_COMPACT);
+        is_whole = json_end();
+    }
     json_decref(line);
-    if (!json_end())
+    if (!is_whole)
         return report_error(ERR_MEMORY, NULL, "no memory to print a look");
     printf("\n");
     return 0;
