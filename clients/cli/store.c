@@ -16,6 +16,7 @@
 #include "proto/array.h"
 #include "proto/retain.h"
 
+#include <errno.h>
 #include <fnmatch.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -60,19 +61,25 @@ static int visit_top(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-static bool has_lock_file(const char *path)
+/* Where nobody can tell, the failure is kept, for when nothing else shows that it is a store. */
+static bool has_lock_file(struct search *search, const char *path)
 {
     char name[sizeof((struct cli *)0)->store + sizeof STORAGE_LOCK_NAME + 1];
     struct stat status;
     snprintf(name, sizeof name, "%s/%s", path, STORAGE_LOCK_NAME);
-    return lstat(name, &status) == 0 && S_ISREG(status.st_mode);
+    if (lstat(name, &status) == 0)
+        return S_ISREG(status.st_mode);
+    if (errno != ENOENT)
+        failure_keep(&search->failure,
+                     report_errno(ERR_IO, "could not look for the lock file of a store", name));
+    return false;
 }
 
 /* Whoever writes into a store leaves its lock file. A copy may be without: then its runs tell. */
 static int check_is_store(struct storage *storage, const char *path)
 {
     struct search search = {.storage = storage};
-    if (has_lock_file(path))
+    if (has_lock_file(&search, path))
         return 0;
     int error = storage_list(storage, "", visit_top, &search);
     if (error != 0 || search.is_store)
