@@ -200,7 +200,7 @@ $(EXAMPLES): $(BUILD)/%: $(OBJ)/clients/examples/%.o $(BUILD)/libckpt.a
 # Some tests stand between the tree and the system: --wrap sends these calls through them.
 WRAP_CALLS = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat statx fstatvfs \
     unlinkat linkat fdopendir readdir getrandom renameat2 open fcntl syscall pread pwrite write \
-    truncate rmdir openat
+    truncate rmdir openat fchown close stat lstat access
 WRAP_MEMORY = malloc calloc realloc aligned_alloc posix_memalign strdup strndup open_memstream realpath \
     free protobuf_c_message_free_unpacked
 WRAP_POWER = mkdir mkdirat rmdir openat unlinkat renameat2 fallocate ftruncate truncate pwrite \

@@ -44,6 +44,7 @@ int storage_code_of_errno(int number)
         return ERR_EXISTS;
     case ENOSPC:
     case EDQUOT:
+    case EFBIG: /* the limit of a process, or of the file system */
         return ERR_SPACE;
     case EACCES:
     case EPERM:
@@ -58,7 +59,6 @@ int storage_code_of_errno(int number)
     case ENAMETOOLONG:
     case ENOTDIR:
     case EXDEV:
-    case EFBIG:
         return ERR_INVALID;
     default:
         return ERR_IO;

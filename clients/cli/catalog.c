@@ -157,7 +157,8 @@ static int print_catalog(const struct cli *cli, struct storage *store,
     struct scrub_cursor scrubbed = {0}; /* of the row's run */
     int error = 0;
     for (uint32_t i = 0; i < catalog->count && error == 0; i++) {
-        const struct manifest_summary *from = &catalog->entries[i].summary;
+        const struct catalog_entry *entry = &catalog->entries[i];
+        const struct manifest_summary *from = &entry->summary;
         struct pin pin = {0};
         bool begins_run = i == 0 || strcmp(from->run, catalog->entries[i - 1].summary.run) != 0;
         bool is_run = from->attempt == 0; /* that could not be read */
@@ -171,7 +172,7 @@ static int print_catalog(const struct cli *cli, struct storage *store,
                                 .nonce = from->nonce,
                                 .time = from->time,
                                 .durability = CLI_STORED,
-                                .damage = catalog->entries[i].damage,
+                                .damage = entry->damage != NULL ? entry->damage : "",
                                 .step = from->step,
                                 .attempt = from->attempt,
                                 .bytes = from->bytes,

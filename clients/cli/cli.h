@@ -167,8 +167,8 @@ int selection_parse(struct selection *out, const char *text);
 struct catalog_entry {
     struct manifest_summary summary; /* run, step and attempt are those of the directory's name;
                                         attempt 0: the run itself, which could not be read */
-    char damage[512]; /* what is wrong with the manifest, or its quarantine's reason; "": nothing */
-    bool is_denied;   /* nobody knows: it could not be read, `damage` says why */
+    char *damage;   /* what is wrong with the manifest, or its quarantine's reason; NULL: nothing */
+    bool is_denied; /* nobody knows: it could not be read, `damage` says why */
 };
 struct catalog {
     struct catalog_entry *entries; /* by run; newest first */
@@ -203,10 +203,12 @@ extern const struct storage_group_kind store_checkpoint_kind;
 
 #define DAMAGE_HINT "run `ckpt-cli verify`, or take an older checkpoint"
 
+#define DAMAGE_BYTES 512u /* of a text that says what it is */
+
 /* A newer one that is damaged, when the newest that is whole was asked for. */
 struct skipped {
     uint64_t step, attempt;
-    char damage[512];
+    char damage[DAMAGE_BYTES];
 };
 /* Says so on stderr. */
 void skipped_tell(const char *run, uint64_t step, uint64_t attempt, const char *damage);
@@ -220,9 +222,9 @@ struct checkpoint {
     struct manifest *manifest;
     char *text; /* the manifest's bytes */
     size_t text_bytes;
-    char name[200];            /* "run@1000-a3" */
-    char quarantine[512];      /* why it is there; "": it is not */
-    struct shard_file *shards; /* of checkpoint_load(), one per shard */
+    char name[200];                /* "run@1000-a3" */
+    char quarantine[DAMAGE_BYTES]; /* why it is there; "": it is not */
+    struct shard_file *shards;     /* of checkpoint_load(), one per shard */
     struct shard_file **opened;
     uint64_t clock; /* for the one of `opened` that was taken longest ago */
 };

@@ -11,6 +11,7 @@
  * only when every tensor has the digest that the source's manifest holds. */
 #include "clients/cli/engine/writer.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -214,8 +215,12 @@ static int find_target(struct convert *convert)
             return error;
     }
     convert->writer.option = "--output";
-    if (stat(cli->store, &source) == 0 && stat(target->store, &status) == 0 &&
-        source.st_dev == status.st_dev && source.st_ino == status.st_ino)
+    if (stat(cli->store, &source) != 0)
+        return report_errno(ERR_IO, "could not look at the store of the source", cli->store);
+    bool exists = stat(target->store, &status) == 0;
+    if (!exists && errno != ENOENT)
+        return report_errno(ERR_IO, "could not look at the store of the output", target->store);
+    if (exists && source.st_dev == status.st_dev && source.st_ino == status.st_ino)
         return report_error(ERR_INVALID, "name another store", "%s is the store of the source",
                             cli->output);
     return 0;

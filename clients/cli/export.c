@@ -295,9 +295,6 @@ static int remove_beside(struct export *export)
 {
     static const struct storage_options options = {.is_quiet = true};
     struct storage *folder = NULL;
-    struct stat status;
-    if (lstat(export->beside, &status) != 0 || !S_ISDIR(status.st_mode))
-        return report_error(ERR_EXISTS, "name another folder", "%s is no folder", export->beside);
     int error = storage_open(&folder, &storage_local, export->beside, &options);
     if (error == 0)
         error = storage_list(folder, "", visit_beside, export);
@@ -315,23 +312,33 @@ static int remove_beside(struct export *export)
     return error;
 }
 
+/* Is there something of that name? What cannot be looked at is an error, and not nothing. */
+static int look_for(bool *out_exists, struct stat *out, const char *path)
+{
+    *out_exists = lstat(path, out) == 0;
+    return *out_exists || errno == ENOENT
+               ? 0
+               : report_errno(ERR_IO, "could not look at the place of the output", path);
+}
+
 static int open_hf_folder(struct export *export)
 {
     static const struct storage_options options = {.is_quiet = true};
     snprintf(export->beside, sizeof export->beside, "%s.part", export->cli->output);
     struct stat status;
-    if (lstat(export->cli->output, &status) == 0)
+    bool exists;
+    ERR_TRY(look_for(&exists, &status, export->cli->output));
+    if (exists)
         return report_error(ERR_EXISTS, "name another folder", "%s exists already",
                             export->cli->output);
-    if (lstat(export->beside, &status) == 0) {
-        int error = export->cli->is_forced
-                        ? remove_beside(export)
-                        : report_error(ERR_EXISTS,
-                                       "add --force to replace it when no other export is running",
-                                       "%s exists already", export->beside);
-        if (error != 0)
-            return error;
-    }
+    ERR_TRY(look_for(&exists, &status, export->beside));
+    if (exists && !S_ISDIR(status.st_mode))
+        return report_error(ERR_EXISTS, "name another folder", "%s is no folder", export->beside);
+    if (exists && !export->cli->is_forced)
+        return report_error(ERR_EXISTS, "add --force to replace it when no other export is running",
+                            "%s exists already", export->beside);
+    if (exists)
+        ERR_TRY(remove_beside(export));
     if (mkdir(export->beside, 0777) != 0)
         return report_errno(ERR_IO, "could not create the output", export->beside);
     export->is_folder_ours = true;
@@ -343,12 +350,14 @@ static int check_path(const struct export *export)
 {
     const char *path = export->cli->output;
     char manifest[sizeof export->parent + sizeof MANIFEST_NAME + 1];
-    struct stat status;
-    bool exists = lstat(path, &status) == 0;
+    struct stat status, other;
+    bool exists, is_checkpoint;
+    ERR_TRY(look_for(&exists, &status, path));
     if (path[strlen(path) - 1] == '/' || (exists && !S_ISREG(status.st_mode)))
         return report_error(ERR_EXISTS, "name a file", "%s is not a plain file", path);
     snprintf(manifest, sizeof manifest, "%s/" MANIFEST_NAME, export->parent);
-    if (access(manifest, F_OK) == 0)
+    ERR_TRY(look_for(&is_checkpoint, &other, manifest));
+    if (is_checkpoint)
         return report_error(ERR_DENIED, "name a file elsewhere", "%s lies in a checkpoint", path);
     return exists && !export->cli->is_forced
                ? report_error(ERR_EXISTS, "name another file, or add --force", "%s exists already",

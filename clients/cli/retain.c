@@ -146,7 +146,7 @@ static int look_at_files(bool *out_whole, struct storage *store, const struct ca
 {
     struct files files = {0};
     int error = storage_list(store, prefix, visit_file, &files);
-    *out_whole = error == 0 && entry->damage[0] == '\0' && files.count == entry->summary.shards &&
+    *out_whole = error == 0 && entry->damage == NULL && files.count == entry->summary.shards &&
                  files.bytes == entry->summary.bytes;
     return error == ERR_MEMORY ? error : 0;
 }

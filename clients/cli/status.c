@@ -109,7 +109,7 @@ static json_t *describe_catalog(const struct survey *survey)
     for (uint32_t i = 0; i < survey->catalog.count; i++) {
         const struct catalog_entry *entry = &survey->catalog.entries[i];
         checkpoints += entry->summary.attempt != 0;
-        damaged += entry->summary.attempt != 0 && entry->damage[0] != '\0';
+        damaged += entry->summary.attempt != 0 && entry->damage != NULL;
         bytes += (json_int_t)entry->summary.bytes;
     }
     return json_pack("{sI sI sI sI so}", "runs", survey->num_runs, "checkpoints", checkpoints,
@@ -141,7 +141,7 @@ static json_t *describe_newest(const struct survey *survey)
     const struct manifest_summary *newest = NULL;
     for (uint32_t i = 0; i < survey->catalog.count; i++) {
         const struct catalog_entry *entry = &survey->catalog.entries[i];
-        if (entry->damage[0] == '\0' &&
+        if (entry->damage == NULL &&
             (newest == NULL || strcmp(entry->summary.time, newest->time) > 0))
             newest = &entry->summary;
     }
@@ -165,7 +165,7 @@ static void compare_looks(struct store_looks *looks, struct catalog *catalog)
 {
     for (uint32_t i = 0; i < catalog->count && looks->count > 0; i++) {
         const struct catalog_entry *entry = &catalog->entries[i];
-        if (entry->damage[0] != '\0' || catalog_has(&looks->before, &entry->summary) ||
+        if (entry->damage != NULL || catalog_has(&looks->before, &entry->summary) ||
             is_of_unread(&looks->before, entry))
             continue;
         looks->commits++;

@@ -16,6 +16,7 @@
 #include "proto/array.h"
 #include "proto/retain.h"
 
+#include <errno.h>
 #include <fnmatch.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -60,19 +61,25 @@ static int visit_top(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-static bool has_lock_file(const char *path)
+/* Where nobody can tell, the failure is kept, for when nothing else shows that it is a store. */
+static bool has_lock_file(struct search *search, const char *path)
 {
     char name[sizeof((struct cli *)0)->store + sizeof STORAGE_LOCK_NAME + 1];
     struct stat status;
     snprintf(name, sizeof name, "%s/%s", path, STORAGE_LOCK_NAME);
-    return lstat(name, &status) == 0 && S_ISREG(status.st_mode);
+    if (lstat(name, &status) == 0)
+        return S_ISREG(status.st_mode);
+    if (errno != ENOENT)
+        failure_keep(&search->failure,
+                     report_errno(ERR_IO, "could not look for the lock file of a store", name));
+    return false;
 }
 
 /* Whoever writes into a store leaves its lock file. A copy may be without: then its runs tell. */
 static int check_is_store(struct storage *storage, const char *path)
 {
     struct search search = {.storage = storage};
-    if (has_lock_file(path))
+    if (has_lock_file(&search, path))
         return 0;
     int error = storage_list(storage, "", visit_top, &search);
     if (error != 0 || search.is_store)
@@ -190,20 +197,30 @@ static bool summary_fits(const struct manifest_summary *summary, const char *run
     return strcmp(summary->run, run) == 0 && summary->step == step && summary->attempt == attempt;
 }
 
-/* It has the place in the list that its directory's name says. */
-__attribute__((format(printf, 5, 6))) static void note_damage(struct catalog_entry *entry,
-                                                              const char *run, uint64_t step,
-                                                              uint64_t attempt, const char *format,
-                                                              ...)
+static int keep_damage(struct catalog_entry *entry, const char *text)
 {
+    free(entry->damage);
+    entry->damage = strdup(text);
+    return entry->damage != NULL ? 0
+                                 : report_error(ERR_MEMORY, NULL, "no memory for what is damaged");
+}
+
+/* It has the place in the list that its directory's name says. ERR_MEMORY. */
+__attribute__((format(printf, 5, 6))) static int note_damage(struct catalog_entry *entry,
+                                                             const char *run, uint64_t step,
+                                                             uint64_t attempt, const char *format,
+                                                             ...)
+{
+    char text[DAMAGE_BYTES];
     va_list list;
     va_start(list, format);
-    vsnprintf(entry->damage, sizeof entry->damage, format, list);
+    vsnprintf(text, sizeof text, format, list);
     va_end(list);
     memset(&entry->summary, 0, sizeof entry->summary);
     snprintf(entry->summary.run, sizeof entry->summary.run, "%s", run);
     entry->summary.step = step;
     entry->summary.attempt = attempt;
+    return keep_damage(entry, text);
 }
 
 /* What is wrong with it is noted; ERR_MEMORY: nobody knows. */
@@ -214,9 +231,9 @@ static int read_summary(struct catalog_entry *entry, const void *text, size_t by
     if (error == ERR_MEMORY)
         return error;
     if (error != 0)
-        note_damage(entry, run, step, attempt, "%s", report_message());
-    else if (!summary_fits(&entry->summary, run, step, attempt))
-        note_damage(entry, run, step, attempt, "the manifest is of another checkpoint");
+        return note_damage(entry, run, step, attempt, "%s", report_message());
+    if (!summary_fits(&entry->summary, run, step, attempt))
+        return note_damage(entry, run, step, attempt, "the manifest is of another checkpoint");
     return 0;
 }
 
@@ -244,8 +261,8 @@ static int visit_step(void *user, const struct storage_entry *found)
     if (error == 0)
         entry->is_denied = is_denied;
     if (error == 0 && is_denied)
-        note_damage(entry, visit->run, step, attempt, "%s%s%s", why.message,
-                    why.detail[0] != '\0' ? ": " : "", why.detail);
+        error = note_damage(entry, visit->run, step, attempt, "%s%s%s", why.message,
+                            why.detail[0] != '\0' ? ": " : "", why.detail);
     else if (error == 0)
         error = read_summary(entry, text, size < room ? size : room, visit->run, step, attempt);
     return error;
@@ -275,13 +292,15 @@ static int fetch_reason(char *out, size_t size, struct storage *store, const cha
 static int visit_quarantine(void *user, const struct storage_entry *found)
 {
     struct visit *visit = user;
-    char prefix[STORAGE_KEY_MAX];
+    char prefix[STORAGE_KEY_MAX], reason[DAMAGE_BYTES];
     struct catalog_entry *entry = find_entry(visit->catalog, visit->run, found->name);
     if (entry == NULL || shard_dir_key(prefix, sizeof prefix, visit->run, entry->summary.step,
                                        entry->summary.attempt) != 0)
         return 0;
-    int error = fetch_reason(entry->damage, sizeof entry->damage, visit->store, prefix);
-    return error == ERR_NOT_FOUND ? 0 : error; /* it was released meanwhile */
+    int error = fetch_reason(reason, sizeof reason, visit->store, prefix);
+    if (error == ERR_NOT_FOUND) /* it was released meanwhile */
+        return 0;
+    return error == 0 ? keep_damage(entry, reason) : error;
 }
 
 /* The checkpoints of one run, and which of them are in quarantine. */
@@ -293,18 +312,24 @@ static int read_run(struct visit *visit)
                       : error;
 }
 
+/* Leaves the first `count`. */
+static void cut_catalog(struct catalog *catalog, uint32_t count)
+{
+    while (catalog->count > count)
+        free(catalog->entries[--catalog->count].damage);
+}
+
 /* Nobody knows which checkpoints it has: of those that were found none is told. */
 static int note_unread_run(struct catalog *catalog, uint32_t count_before, const char *run)
 {
     struct report_text why;
     struct catalog_entry *entry;
     report_keep(&why);
-    catalog->count = count_before;
+    cut_catalog(catalog, count_before);
     ERR_TRY(add_entry(catalog, &entry));
     entry->is_denied = true;
-    note_damage(entry, run, 0, 0, "the run could not be read: %s%s%s", why.message,
-                why.detail[0] != '\0' ? ": " : "", why.detail);
-    return 0;
+    return note_damage(entry, run, 0, 0, "the run could not be read: %s%s%s", why.message,
+                       why.detail[0] != '\0' ? ": " : "", why.detail);
 }
 
 static int visit_run(void *user, const struct storage_entry *found)
@@ -402,6 +427,7 @@ int store_note_unread(struct storage *store, const struct manifest_summary *summ
 
 void catalog_free(struct catalog *catalog)
 {
+    cut_catalog(catalog, 0);
     free(catalog->entries);
     memset(catalog, 0, sizeof *catalog);
 }
@@ -426,7 +452,7 @@ static int skip_damaged(struct checkpoint *checkpoint, const struct catalog_entr
     struct skipped *skipped = &checkpoint->skipped[checkpoint->num_skipped++];
     skipped->step = entry->summary.step;
     skipped->attempt = entry->summary.attempt;
-    memcpy(skipped->damage, entry->damage, sizeof skipped->damage);
+    snprintf(skipped->damage, sizeof skipped->damage, "%s", entry->damage);
     return 0;
 }
 
@@ -489,7 +515,7 @@ static int find_selected(struct selection *selection, struct checkpoint *out)
         if (!is_selected(selection, entry))
             continue;
         any_denied = any_denied || entry->is_denied;
-        if (selection->step < 0 && entry->damage[0] != '\0')
+        if (selection->step < 0 && entry->damage != NULL)
             error = skip_damaged(out, entry);
         else
             found = entry;
@@ -605,7 +631,7 @@ int checkpoint_manifest(struct manifest **out, struct storage *store,
     int error = catalog_read(&catalog, store, one.run), unread = ERR_NOT_FOUND;
     for (uint32_t i = 0; error == 0 && i < catalog.count && unread != 0; i++) {
         const struct catalog_entry *entry = &catalog.entries[i];
-        if (entry->summary.attempt != one.attempt || entry->damage[0] != '\0')
+        if (entry->summary.attempt != one.attempt || entry->damage != NULL)
             continue;
         one.step = (int64_t)entry->summary.step;
         unread = read_manifest_alone(out, store, &one);

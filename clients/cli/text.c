@@ -51,7 +51,7 @@ int text_json_value(FILE *out, const json_t *value, size_t flags)
 {
     return json_dump_callback(value, write_json, out, flags | JSON_ENSURE_ASCII) == 0
                ? 0
-               : report_error(ERR_IO, NULL, "could not write the output");
+               : report_errno(ERR_IO, "could not write the output", "stdout");
 }
 
 int text_document(const json_t *root)

@@ -2,10 +2,12 @@
 """memory - what ckpt-cli takes of memory does not grow with the checkpoint.
 
 Goal: every command that reads or writes tensors stays within the buffers that clients/cli/README.md
-names, on a checkpoint that is several times as large. Method: a Llama of half a GB, whose file is
-mostly a hole, is imported; another of the same shapes, so that each tensor is read to be compared;
-and the first is given later steps, by hard links, for a prune. Each command runs on them, and the
-system tells its peak of resident memory (never less than this script takes, which starts it).
+names, on a checkpoint that is several times as large; and on a store, or a ckptd, of 10,000 a
+command takes at most EACH bytes more for each than on one of two, and a prune PLANNED. Method: a
+Llama of half a GB, whose file is mostly a hole, is imported; another of the same shapes, so that
+each tensor is read to be compared; and the first is given later steps, by hard links, for a prune.
+Of a small one there are 10,000 in the same way. Each command runs on them, and the system tells its
+peak of resident memory.
 time limit: 120 s; also without io_uring
 """
 
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-from lib_store import CLI, is_sanitized, sealed, write_llama
+from lib_store import CLI, World, is_sanitized, sealed, write_llama
 from lib_tap import end, test
 
 MIB = 1 << 20
@@ -27,16 +29,22 @@ READS, ASSEMBLES = 40 + PROGRAM, 168 + PROGRAM
 LLAMA = 2048, 8192, 16000  # dim, hidden, vocab
 SUMMARY = 4096  # bytes of a manifest's
 STEPS = 6
+MANY = 10000
+SMALL = 256, 64, 64
+EACH, PLANNED = 512, 1024  # bytes of a checkpoint in a catalog, and in the plan of a prune with it
+NOISE = 1  # MiB, from run to run
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def peak_of(*arguments):
-    """(exit code, what it said, MiB)"""
+    """(exit code, what it said, MiB). A program's peak begins with that of the one that starts it:
+    here a shell, which leaves it to this script to wait for."""
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen([CLI, *arguments], stdout=subprocess.DEVNULL, stderr=said)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        shell = subprocess.run(["sh", "-c", '"$@" >/dev/null & echo $!', "sh", CLI, *arguments],
+                               stdout=subprocess.PIPE, stderr=said, text=True, check=True)
+        _, status, usage = os.wait4(int(shell.stdout), 0)
         said.seek(0)
-        return process.returncode, said.read(), usage.ru_maxrss / 1024
+        return os.waitstatus_to_exitcode(status), said.read(), usage.ru_maxrss / 1024
 
 
 def add_step(store, step):
@@ -58,10 +66,55 @@ def add_step(store, step):
         file.write(sealed(head.ljust(SUMMARY - 1) + b"\n" + rest))
 
 
+def peaks_of(where):
+    """Of the commands that look at every checkpoint, or find one among them: {name: MiB}."""
+    peaks = {}
+    for command in ("list", "list --json", "status", "watch --count 1", "du", "gc --dry-run",
+                    "prune big --keep-last 3 --dry-run", "prune big --keep-best 3 --dry-run",
+                    "show big", "pin big", "unpin big"):
+        code, said, peaks[command] = peak_of(*command.split(), *where)
+        if code != 0:
+            test(f"{command} ends well", False, (where[0], code, said))
+    return peaks
+
+
+def compare(where, of_two):
+    for command, peak in peaks_of(where).items():
+        most = PLANNED if command.startswith("prune") else EACH
+        more = peak - of_two[command]
+        print(f"# {command}: {peak:.1f} MiB, {more * MIB / MANY:.0f} bytes for each")
+        test(f"{command} {where[0]} takes at most {most} bytes for each of {MANY}",
+             more <= most * MANY / MIB + NOISE, (peak, of_two[command]))
+
+
+def many(folder):
+    world = World(os.path.join(folder, "many"))
+    where = ("--store", world.store)
+    try:
+        os.mkdir(os.path.join(folder, "small"))
+        write_llama(os.path.join(folder, "small"), *SMALL, lambda size: b"")
+        code, said, _ = peak_of("import", os.path.join(folder, "small"), "--run", "big", *where)
+        test("there is a checkpoint", code == 0, said)
+        add_step(world.store, 1)
+        of_two = peaks_of(where)
+        world.launch()
+        of_two_served = peaks_of(world.where)
+        world.stop()
+        for step in range(2, MANY):
+            add_step(world.store, step)
+        compare(where, of_two)
+        world.launch()
+        compare(world.where, of_two_served)
+        world.stop()
+    finally:
+        world.close()
+
+
 def main():
     if is_sanitized("ckpt-cli"):
         print("sanitizers take memory of their own")
         sys.exit(77)
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     folder = tempfile.mkdtemp(prefix="me-")
     store, output, other = (os.path.join(folder, name) for name in ("store", "output", "other"))
     where = ("--store", store)
@@ -102,6 +155,7 @@ def main():
         test("the prune has removed what no rule keeps",
              [name for name in left if name.startswith("step-")] ==
              [f"step-{step:08}-a0001" for step in (1, STEPS - 2, STEPS - 1)], left)
+        many(folder)
     finally:
         shutil.rmtree(folder)
     end()

@@ -161,6 +161,27 @@ def outputs(world):
          os.path.getsize(file) > 4096, (code, err))
 
 
+def full_outputs(world):
+    """An answer that could not be written is an error, whatever its length and its place."""
+    run, one = world.run, f"{world.run}@1"
+    sides = ("--store", world.store), world.where
+    for words in (["list"], ["show", run], ["status"], ["du"], ["gc", "--dry-run"], ["verify", run],
+                  ["prune", run, "--keep-last", "9", "--dry-run"], ["diff", run, one],
+                  ["watch", "--count", "1"], ["watch", "--interval", "0.1"], ["health"],
+                  ["pin", run], ["help"], ["help", "list"], ["list", "--help"], ["--version"]):
+        is_of_none = "elp" in "".join(words) or words == ["--version"]
+        for how in [[]] if is_of_none else [[*where, *json] for json in ([], ["--json"])
+                                            for where in sides[words[0] == "health":]]:
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([CLI, *words, *how], stdout=full, stderr=subprocess.PIPE,
+                                      text=True, timeout=60)
+            test(f"{' '.join(words[:1] + words[2:] + how[::2])} into a full disk is code 74",
+                 done.returncode == 74 and done.stderr ==
+                 "ckpt-cli: could not write the output: stdout: No space left on device\n",
+                 (done.returncode, done.stderr))
+    world.cli("unpin", run, *world.where)
+
+
 def damage(world):
     """In a copy of the store."""
     copy = os.path.join(world.folder, "copy")
@@ -339,6 +360,7 @@ def main():
         no_stores(world)
         completions(world)
         outputs(world)
+        full_outputs(world)
         damage(world)
         skipped(world)
         pinned(world)

@@ -89,6 +89,23 @@ int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned fl
     return result;
 }
 
+WRAP(int, fchown, (int fd, uid_t user, gid_t group), (fd, user, group), -1)
+WRAP(int, stat, (const char *path, struct stat *out), (path, out), -1)
+WRAP(int, lstat, (const char *path, struct stat *out), (path, out), -1)
+WRAP(int, access, (const char *path, int mode), (path, mode), -1)
+
+/* The descriptor is gone either way, as Linux has it. */
+int __real_close(int fd);
+int __wrap_close(int fd);
+int __wrap_close(int fd)
+{
+    bool has_failed = fails("close");
+    int number = errno, result = __real_close(fd);
+    if (has_failed)
+        errno = number;
+    return has_failed ? -1 : result;
+}
+
 WRAP(int, truncate, (const char *path, off_t bytes), (path, bytes), -1)
 WRAP(int, rmdir, (const char *path), (path), -1)
 

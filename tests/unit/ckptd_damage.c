@@ -2,33 +2,39 @@
  *
  * Goal: a load is refused with ERR_CORRUPT, and the checkpoint is called damaged with the place,
  * wherever a byte of its manifest, header, checksum table or data changed, whatever was cut off,
- * and when a block is another one of the same file or was right in an older checkpoint; its
- * neighbours load. Method: the service and the raw client of ckptd_bed.h; a dozen checkpoints are
- * damaged at a time, each elsewhere, and after a restart all are loaded. The places are every
- * STRIDE-th byte of manifest, header and table and one byte in every STRIDE-th 4 KiB of data, from
- * a start that differs from run to run: SEED= repeats it, STRIDE=1 looks at all. clients_damage.c
- * goes through every byte with the offline tool, on the same formats.
- * also without io_uring
- */
+ * and when a block is another one of the same file, one of another rank's, or was right in an older
+ * checkpoint; its neighbours load. Method: the service and the raw client of ckptd_bed.h; STEPS
+ * checkpoints are damaged at a time, each elsewhere, and after a restart, in a small pool and with
+ * nothing in memory, all are loaded. The places are every byte of manifest, header and table and
+ * one byte in every 4 KiB of data; which bit, and which byte there, differs from run to run: SEED=
+ * repeats it. STRIDE=N takes every N-th, as with sanitizers. clients_damage.c goes through every
+ * byte with the offline tool, on the same formats. time limit: 300 s */
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/in_memory.h"
 #include "tests/unit/random.h"
+#include "tests/unit/sanitized.h"
 
 #include <sys/stat.h>
 
-#define STEPS 12u
-#define STRIDE 13u /* a prime: it meets every place of a page sooner or later */
+#define STEPS 36u
+#define STRIDE (IS_SANITIZED ? 13u : 1u) /* a prime meets every place sooner or later */
 #define SHARD "shard-00001-of-00001.safetensors"
+#define SHARD_1 "shard-00001-of-00002.safetensors"
+#define SHARD_2 "shard-00002-of-00002.safetensors"
+#define MANIFEST "manifest.json"
 #define PAGE 4096u
+#define POOL_BYTES (8 * MIB) /* every start fills it */
 
-static struct peer peers[1];
+static struct peer peers[2];
 
 /* How one checkpoint is damaged. */
 struct damage {
     enum { FLIP, TRUNCATE, COPY, REPLACE } kind;
     const char *file; /* of the checkpoint's directory */
     off_t at;
-    off_t from;         /* COPY: a block of step `from_step` */
-    uint64_t from_step; /* 0: the same step; REPLACE: all of the file */
+    off_t from;            /* COPY: a block of step `from_step` */
+    uint64_t from_step;    /* 0: the same step; REPLACE: all of the file */
+    const char *from_file; /* NULL: the same */
 };
 
 static void file_path(char out[300], const struct bed *bed, uint64_t step, const char *name)
@@ -73,10 +79,12 @@ static void do_damage(struct undo *undo, const struct bed *bed, uint64_t step,
 {
     int fd = open_file(bed, step, damage->file);
     uint8_t *block = malloc(MIB), byte;
+    uint64_t from_step = damage->from_step != 0 ? damage->from_step : step;
+    const char *from_file = damage->from_file != NULL ? damage->from_file : damage->file;
     switch (damage->kind) {
     case FLIP:
         keep(undo, fd, damage->at, 1);
-        byte = undo->bytes[0] ^ (uint8_t)(1u << damage->at % 8);
+        byte = undo->bytes[0] ^ (uint8_t)(1u << next_random(8));
         assert_int_equal(pwrite(fd, &byte, 1, damage->at), 1);
         break;
     case TRUNCATE:
@@ -84,9 +92,9 @@ static void do_damage(struct undo *undo, const struct bed *bed, uint64_t step,
         assert_int_equal(ftruncate(fd, damage->at), 0);
         break;
     case REPLACE: {
-        int from = open_file(bed, damage->from_step, damage->file);
+        int from = open_file(bed, from_step, from_file);
         size_t bytes = (size_t)size_of(bed, step, damage->file);
-        assert_int_equal(size_of(bed, damage->from_step, damage->file), bytes);
+        assert_int_equal(size_of(bed, from_step, from_file), bytes);
         keep(undo, fd, 0, bytes);
         block = realloc(block, bytes);
         assert_int_equal(pread(from, block, bytes, 0), bytes);
@@ -95,7 +103,7 @@ static void do_damage(struct undo *undo, const struct bed *bed, uint64_t step,
         break;
     }
     case COPY: {
-        int from = open_file(bed, damage->from_step ? damage->from_step : step, damage->file);
+        int from = open_file(bed, from_step, from_file);
         keep(undo, fd, damage->at, MIB);
         assert_int_equal(pread(from, block, MIB, damage->from), MIB);
         assert_int_equal(pwrite(fd, block, MIB, damage->at), MIB);
@@ -120,16 +128,17 @@ static void undo_damage(struct undo *undo, const struct bed *bed, uint64_t step,
 static void name_damage(char out[100], const struct bed *bed, uint64_t step,
                         const struct damage *damage)
 {
-    bool is_table = damage->kind == REPLACE || damage->at >= size_of(bed, step, SHARD) - PAGE;
-    if (strcmp(damage->file, SHARD) != 0)
+    const char *file = damage->file;
+    bool is_table = damage->kind == REPLACE || damage->at >= size_of(bed, step, file) - PAGE;
+    if (strcmp(file, MANIFEST) == 0)
         snprintf(out, 100, "manifest");
     else if (damage->kind == TRUNCATE)
         snprintf(out, 100, "its shards have %lld bytes instead of ", (long long)damage->at);
     else if (is_table)
-        snprintf(out, 100, "the checksum table of %.*s ", (int)strcspn(SHARD, "."), SHARD);
+        snprintf(out, 100, "the checksum table of %.*s ", (int)strcspn(file, "."), file);
     else
         snprintf(out, 100, "block %lld of %.*s ", (long long)(damage->at / MIB),
-                 (int)strcspn(SHARD, "."), SHARD);
+                 (int)strcspn(file, "."), file);
 }
 
 /* The first `count` steps are listed as damaged, each as its damage is, and no other. */
@@ -203,16 +212,27 @@ static off_t draw_start(void)
     return (off_t)next_random(stride);
 }
 
-static int open_with_steps(void **state)
+static int open_saved_by(void **state, uint32_t ranks)
 {
     struct bed *bed = bed_new();
     *state = bed;
+    bed->config.pool_bytes = POOL_BYTES;
     const char *given = getenv("STRIDE");
     stride = given ? (uint32_t)strtoul(given, NULL, 10) : STRIDE;
     seed_random();
     assert_int_equal(bed_start(bed), 0);
-    bed_save_steps(bed, peers, 1, 1, STEPS);
+    bed_save_steps(bed, peers, ranks, 1, STEPS);
     return 0;
+}
+
+static int open_with_steps(void **state)
+{
+    return open_saved_by(state, 1);
+}
+
+static int open_with_two_shards(void **state)
+{
+    return open_saved_by(state, 2);
 }
 
 static void flip_range(struct batch *batch, const char *file, off_t begin, off_t end)
@@ -226,11 +246,11 @@ static void test_damage__a_flipped_byte_is_never_loaded(void **state)
 {
     struct batch batch = {.bed = *state};
     off_t shard = size_of(batch.bed, 1, SHARD), table = shard - PAGE;
-    flip_range(&batch, "manifest.json", 0, size_of(batch.bed, 1, "manifest.json"));
+    flip_range(&batch, MANIFEST, 0, size_of(batch.bed, 1, MANIFEST));
     flip_range(&batch, SHARD, 0, PAGE); /* the header */
     flip_range(&batch, SHARD, table, shard);
     for (off_t page = PAGE * (1 + draw_start()); page < table; page += (off_t)stride * PAGE)
-        add(&batch, (struct damage){.kind = FLIP, .file = SHARD, .at = page + draw_start() % PAGE});
+        add(&batch, (struct damage){.kind = FLIP, .file = SHARD, .at = page + next_random(PAGE)});
     flush(&batch);
     print_message("# %u places\n", batch.total);
 }
@@ -238,9 +258,9 @@ static void test_damage__a_flipped_byte_is_never_loaded(void **state)
 static void test_damage__a_truncated_file_is_never_loaded(void **state)
 {
     struct batch batch = {.bed = *state};
-    off_t shard = size_of(batch.bed, 1, SHARD), manifest = size_of(batch.bed, 1, "manifest.json");
+    off_t shard = size_of(batch.bed, 1, SHARD), manifest = size_of(batch.bed, 1, MANIFEST);
     for (off_t at = draw_start(); at < manifest; at += stride)
-        add(&batch, (struct damage){.kind = TRUNCATE, .file = "manifest.json", .at = at});
+        add(&batch, (struct damage){.kind = TRUNCATE, .file = MANIFEST, .at = at});
     for (off_t at = PAGE * draw_start(); at < shard; at += (off_t)stride * PAGE)
         add(&batch, (struct damage){.kind = TRUNCATE, .file = SHARD, .at = at});
     for (off_t at = shard - PAGE + draw_start(); at < shard; at += stride)
@@ -272,15 +292,48 @@ static void test_damage__blocks_of_another_place_or_time_are_never_loaded(void *
     print_message("# %u exchanges\n", batch.total);
 }
 
+/* Blocks and files of the other rank, of this step and of another. */
+static void test_damage__nor_are_those_of_another_shard(void **state)
+{
+    static const char *const files[] = {SHARD_1, SHARD_2};
+    struct batch batch = {.bed = *state};
+    for (int file = 0; file < 2; file++) {
+        off_t blocks = size_of(batch.bed, 1, files[file]) / MIB;
+        assert_true(blocks >= 2);
+        struct damage damage = {.kind = COPY, .file = files[file], .from_file = files[1 - file]};
+        for (off_t a = 0; a < blocks; a++) {
+            for (off_t b = 0; b < blocks; b++) {
+                damage.at = a * MIB;
+                damage.from = b * MIB;
+                damage.from_step = 0;
+                add(&batch, damage);
+                damage.from_step = batch.count + 1 == STEPS ? 1 : STEPS;
+                add(&batch, damage);
+            }
+        }
+        damage =
+            (struct damage){.kind = REPLACE, .file = files[file], .from_file = files[1 - file]};
+        add(&batch, damage);
+        damage.from_step = STEPS;
+        add(&batch, damage);
+        damage.from_file = files[file];
+        add(&batch, damage);
+    }
+    flush(&batch);
+    print_message("# %u exchanges\n", batch.total);
+}
+
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, open_with_steps, bed_tear_down)
+#define CASE(name, open) cmocka_unit_test_setup_teardown(name, open, bed_tear_down)
     const struct CMUnitTest tests[] = {
-        CASE(test_damage__a_flipped_byte_is_never_loaded),
-        CASE(test_damage__a_truncated_file_is_never_loaded),
-        CASE(test_damage__blocks_of_another_place_or_time_are_never_loaded),
+        CASE(test_damage__a_flipped_byte_is_never_loaded, open_with_steps),
+        CASE(test_damage__a_truncated_file_is_never_loaded, open_with_steps),
+        CASE(test_damage__blocks_of_another_place_or_time_are_never_loaded, open_with_steps),
+        CASE(test_damage__nor_are_those_of_another_shard, open_with_two_shards),
     };
 #undef CASE
+    tell_in_memory();
     log_setup("ckptd_damage", NULL);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,7 +26,8 @@
 #define COME_BACKS 8u /* power losses after each publish; in half of them the name is back */
 
 /* Not ENOENT, which is no failure but an answer: a removal that hears it goes on. */
-static const unsigned errnos[] = {EIO, ENOSPC, EACCES, EMFILE, ENOMEM, EROFS, EDQUOT, ESTALE};
+static const unsigned errnos[] = {EIO,   ENOSPC, EACCES, EMFILE, ENOMEM,
+                                  EROFS, EDQUOT, ESTALE, EFBIG,  ETIMEDOUT};
 #define NUM_ERRNOS (sizeof errnos / sizeof errnos[0])
 
 /* Ends the daemon as if the machine had lost its power. */

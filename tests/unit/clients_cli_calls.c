@@ -7,10 +7,10 @@
  * Method: the commands and the judge of clients_cli_bed.h, calls_bed.h between them and the system.
  * io_uring makes its calls in the kernel and is refused here, so all is pread and pwrite.
  *
- * In make test every call fails once and for ever, each time with the next errno, so that every
- * function of the system meets each errno both ways; every transfer is short, once or for ever.
- * Where the errnos begin changes: SEED= repeats, TORTURE=1 takes every call with every errno, TOOL=
- * one command alone. time limit: 300 s */
+ * In make test every call, of close() one in CLOSES_APART, fails once and for ever, each time with
+ * the next errno, so that every function of the system meets each both ways; every transfer is
+ * short, once or for ever. Where the errnos begin changes: SEED= repeats, TORTURE=1 takes every
+ * call with every errno, TOOL= one command alone. time limit: 300 s */
 #include "tests/unit/calls_bed.h"
 
 #include "tests/unit/clients_cli_bed.h"
@@ -18,10 +18,11 @@
 #include "tests/unit/no_ring.h"
 
 #define FUNCTIONS_MAX 40u
+#define CLOSES_APART 4u /* there are many, and they are alike: one in so many fails */
 
 /* A short transfer is the last of them. */
-static const int numbers[] = {EIO,    ENOSPC, EDQUOT, EROFS,  EACCES, EPERM,
-                              EMFILE, ENFILE, ENOMEM, ESTALE, 0};
+static const int numbers[] = {EIO,    ENOSPC, EDQUOT, EROFS, EACCES,     EPERM,     EMFILE, ENFILE,
+                              ENOMEM, ESTALE, EINVAL, EFBIG, EOPNOTSUPP, ETIMEDOUT, EINTR,  0};
 #define NUM_ERRNOS (sizeof numbers / sizeof *numbers - 1)
 
 struct failure_at {
@@ -30,11 +31,12 @@ struct failure_at {
     bool for_ever;
 };
 
+/* Who is interrupted tries again, for as long as that is so: it happens once. */
 static void arm(void *user)
 {
     const struct failure_at *at = user;
     failing.number = at->number;
-    failing.for_ever = at->for_ever;
+    failing.for_ever = at->for_ever && at->number != EINTR;
     failing.is_short = at->number == 0;
     failing.calls = 0;
     failing.first = at->first;
@@ -137,6 +139,8 @@ static unsigned try_call(const struct tool *tool, struct world *world, unsigned 
     unsigned runs = 0;
     function->tool = tool;
     function->call = call;
+    if (strcmp(name, "close") == 0 && next_random(CLOSES_APART) != 0 && !is_torture)
+        return 0;
     if (is_transfer(name) && !is_torture)
         try_one(tool, world, (struct failure_at){call, 0, call % 2 == 0});
     for (int for_ever = 0; for_ever < 2; for_ever++) {
@@ -175,10 +179,92 @@ static void test_calls__a_command_says_what_failed_and_leaves_nothing(void **sta
     print_message("# %zu functions, %u runs more\n", num_functions, runs);
 }
 
+/* ---- what is refused ---- */
+
+static void set_onto_fifo(struct cli *cli, const struct world *world)
+{
+    set_run(cli, world);
+    cli->is_forced = true;
+    snprintf(cli->output, sizeof cli->output, "%s/fifo", world->work);
+}
+
+static void set_into_checkpoint(struct cli *cli, const struct world *world)
+{
+    set_onto_fifo(cli, world);
+    snprintf(cli->output, sizeof cli->output, "%s/run/step-00000001-a0001/out", world->work);
+}
+
+static void set_onto_folder(struct cli *cli, const struct world *world)
+{
+    set_export_hf(cli, world);
+    strcpy(cli->output, world->model);
+}
+
+static void set_onto_itself(struct cli *cli, const struct world *world)
+{
+    set_work(cli, world);
+    set_argument(cli, "run@2");
+    strcpy(cli->dtype, "bf16");
+    strcpy(cli->output, world->work);
+}
+
+/* A store without a checkpoint: its lock file alone shows that it is one. */
+static void set_empty(struct cli *cli, const struct world *world)
+{
+    snprintf(cli->store, sizeof cli->store, "%s/empty", world->work);
+}
+
+static const struct refused {
+    struct tool tool;
+    int want;
+} refusals[] = {
+    {{"export onto a pipe", cli_export, set_onto_fifo, CHANGES, 0, NULL}, ERR_EXISTS},
+    {{"export into a checkpoint", cli_export, set_into_checkpoint, CHANGES, 0, NULL}, ERR_DENIED},
+    {{"export onto a folder", cli_export, set_onto_folder, CHANGES, 0, NULL}, ERR_EXISTS},
+    {{"convert onto itself", cli_convert, set_onto_itself, CHANGES, 0, NULL}, ERR_INVALID},
+    {{"list of a store without runs", cli_list, set_empty, CHANGES, 0, NULL}, 0},
+};
+
+/* How many calls it made. */
+static unsigned refuse_once(const struct refused *refused, struct world *world,
+                            struct failure_at at)
+{
+    static struct cli cli; /* too large for a stack */
+    const struct between between = {arm, disarm, &at};
+    snprintf(world->what, sizeof world->what, "%s, call %u fails %s", refused->tool.name, at.first,
+             at.for_ever ? "for ever" : "once");
+    prepare(&refused->tool, world);
+    shell("mkfifo '%s/fifo' && mkdir '%s/empty' && : >'%s/empty/.holdfast.lock'", world->work,
+          world->work, world->work);
+    uint64_t work = survey_of(world->work, BY_IDENTITY);
+    set_defaults(&cli);
+    refused->tool.set(&cli, world);
+    int error = run_quietly(world, refused->tool.run, &cli, &between);
+    unsigned calls = failing.calls;
+    expect(world, error == refused->want || (at.first != 0 && error == ERR_IO), report_line());
+    expect(world, survey_of(world->work, BY_IDENTITY) == work, "something was changed");
+    expect(world, survey_of(world->fixture.root, BY_IDENTITY) == world->store,
+           "the store is another one");
+    return calls;
+}
+
+static void test_calls__what_is_refused_stays_so_when_nobody_can_look(void **state)
+{
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        unsigned calls = refuse_once(&refusals[i], *state, (struct failure_at){0});
+        for (unsigned first = 1; first <= calls; first++)
+            for (int for_ever = 0; for_ever < 2; for_ever++)
+                refuse_once(&refusals[i], *state, (struct failure_at){first, EIO, for_ever == 1});
+        print_message("# %s: %u calls\n", refusals[i].tool.name, calls);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_calls__a_command_says_what_failed_and_leaves_nothing,
+                                        world_open, world_close),
+        cmocka_unit_test_setup_teardown(test_calls__what_is_refused_stays_so_when_nobody_can_look,
                                         world_open, world_close),
     };
     tell_in_memory();

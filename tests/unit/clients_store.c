@@ -62,7 +62,7 @@ test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all(voi
     assert_int_equal(catalog.entries[2].summary.attempt, 2);
     /* The copy under another name says so. */
     assert_int_equal(catalog.entries[3].summary.step, 300);
-    assert_true(catalog.entries[3].damage[0] != '\0');
+    assert_non_null(catalog.entries[3].damage);
     catalog_free(&catalog);
     assert_int_equal(checkpoint_open(&checkpoint, store, "run"), 0);
     assert_string_equal(checkpoint.name, "run@150-a2");

@@ -272,8 +272,8 @@ static unsigned run_case(int (*use)(void), unsigned first, int number, bool for_
 
 static void run_all(int (*use)(void))
 {
-    static const int numbers[] = {EIO,   ENOSPC, EDQUOT, EROFS,  EACCES,
-                                  EPERM, EMFILE, ENFILE, ENOMEM, ESTALE};
+    static const int numbers[] = {EIO,    ENOSPC, EDQUOT, EROFS,  EACCES, EPERM,      EMFILE,
+                                  ENFILE, ENOMEM, ESTALE, EINVAL, EFBIG,  EOPNOTSUPP, ETIMEDOUT};
     unsigned runs = 0, calls = run_case(use, 0, 0, false, false);
     assert_true(calls > 2 && calls < CALLS_MAX);
     for (unsigned first = 1; first <= calls; first++) {

@@ -270,7 +270,8 @@ static void test_uring__an_errno_is_reported_with_its_code_and_once(void **state
     static const struct {
         int number, code;
     } errors[] = {{EIO, ERR_IO},       {ENOSPC, ERR_SPACE}, {EDQUOT, ERR_SPACE},
-                  {EROFS, ERR_DENIED}, {ECANCELED, ERR_IO}, {ENOMEM, ERR_MEMORY}};
+                  {EROFS, ERR_DENIED}, {ECANCELED, ERR_IO}, {ENOMEM, ERR_MEMORY},
+                  {ETIMEDOUT, ERR_IO}, {EOPNOTSUPP, ERR_IO}};
     static const enum storage_op ops[] = {STORAGE_READ, STORAGE_WRITE, STORAGE_SYNC};
     struct bed *bed = *state;
     uint32_t runs = 0;
