@@ -539,6 +539,7 @@ def judge(world, name, bad):
     listed = world.is_listed(name)
     if listed and world.verifies(name) is not True:
         bad.append((name, world.verifies(name)))
+    world.gc()
     left = world.gc()
     if left["rubbish"] or (not listed and world.shards(name)):
         bad.append((name, left, world.shards(name)))
