@@ -538,6 +538,21 @@ static int publish_hf(struct export *export)
 
 /* ---- from begin to end ---- */
 
+/* As storage does, where a file system knows no flags of a rename, as NFS: a link takes the place
+ * of nothing, nor does a folder, but of an empty one. 0, or -1 with errno. */
+static int place(const char *from, const char *path, bool is_folder, bool may_replace)
+{
+    int result = renameat2(AT_FDCWD, from, AT_FDCWD, path, may_replace ? 0 : RENAME_NOREPLACE);
+    if (result == 0 || may_replace || (errno != EINVAL && errno != ENOSYS))
+        return result;
+    if (is_folder)
+        return rename(from, path);
+    if (linkat(AT_FDCWD, from, AT_FDCWD, path, 0) != 0)
+        return -1;
+    unlinkat(AT_FDCWD, from, 0);
+    return 0;
+}
+
 /* Gives the output its name, durably. */
 static int name_output(struct export *export)
 {
@@ -548,7 +563,7 @@ static int name_output(struct export *export)
         from = part_path;
     }
     bool may_replace = export->cli->is_forced && !export->is_hf;
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, path, may_replace ? 0 : RENAME_NOREPLACE) != 0)
+    if (place(from, path, export->is_hf, may_replace) != 0)
         return report_errno(errno == EEXIST ? ERR_EXISTS : ERR_IO, "could not name the export",
                             path);
     export->num_created = 0;
