@@ -1,9 +1,7 @@
 /* storage_contract.c - what every back-end must do, on every back-end and both engines.
  *
  * Goal: callers need not know which back-end they have. Method: one list of cases, run once for
- * each row of a table of back-ends on a fresh store; the name of a case carries the row's name.
- * also without io_uring
- */
+ * each row of a table of back-ends on a fresh store; the name of a case carries the row's name. */
 #include "tests/unit/storage_bed.h"
 
 #define BLOCK (64u << 10)

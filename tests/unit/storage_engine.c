@@ -4,9 +4,7 @@
  * io_uring's refusals are met. Method: each case runs on both engines over plain descriptors:
  * /dev/null takes at most 2 GiB - 4 KiB at a time, which gives real short transfers; /dev/null
  * refuses fsync, which gives a real sync error; what a privileged process is never refused is tried
- * in a child without privileges.
- * also without io_uring
- */
+ * in a child without privileges. */
 #include "tests/unit/storage_bed.h"
 
 #include "storage/engine.h"
