@@ -3,7 +3,8 @@
 
 Goal: what is damaged is noted durably, listed with the reason, passed over by whoever names no
 step, never removed, and given free only by a proof; what a tool reads is not removed by a ckptd
-nor by another tool, and goes when its reader is gone, killed too.
+nor by another tool, and goes when its reader is gone, killed too; where pins cannot be read a prune
+has no plan.
 Method: a real ckptd and store; a byte changed in a shard; readers stopped by SIGSTOP while they
 read. time limit: 60 s; also without io_uring
 """
@@ -137,7 +138,9 @@ def leases(world):
         test("ckptd does not remove what a tool reads",
              code == 0 and plan_of(out, 11)["plan"] == "leased" and 11 in world.steps() and
              12 not in world.steps(), (code, out, err))
+        no_plan(world, "a server", server)
         world.stop()
+        no_plan(world, "a directory", store)
         code, out, err = world.cli(*prune, *store)
         test("nor does another tool", code == 0 and plan_of(out, 11)["plan"] == "leased" and
              11 in world.steps(), (code, out, err))
@@ -153,6 +156,19 @@ def leases(world):
     test("and leaves nothing", os.listdir(folder) == [], os.listdir(folder))
     bad = [line for line in world.all_verify() if not line.startswith(f"{run}@4-")]
     test("what is listed is whole", not bad, bad)
+
+
+def no_plan(world, side, where):
+    """Where pins cannot be read nobody knows what goes: that is no plan for a dry run to show."""
+    pins = os.path.join(world.store, world.run, "pins")
+    os.makedirs(pins, exist_ok=True)
+    os.rename(pins, pins + ".away")
+    os.symlink("pins.away", pins)  # which is not followed
+    code, out, err = world.cli("prune", world.run, *where, "--keep-last", 1, "--dry-run")
+    test(f"without its pins a dry run shows no plan, on {side}",
+         code == 74 and out == "" and "pins" in err, (code, out, err))
+    os.unlink(pins)
+    os.rename(pins + ".away", pins)
 
 
 def main():
