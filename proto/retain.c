@@ -293,8 +293,8 @@ bool scrub_cursor_read(struct scrub_cursor *out, uint64_t number, const char *te
                &found.attempt, &found.step, &found.shard, &found.block, &found.begun, &found.ended,
                &found.proven_attempt, &found.proven_step, &found.unread_attempt, &found.unread_step,
                &found.last_unread_attempt, &found.last_unread_step, &found.missed);
-    /* The first version wrote six, the next one eight: a line that ends between two numbers. What
-     * sscanf was lenient with would be written in another way. */
+    /* The first version wrote six, the next one eight: a line that ends between two numbers. sscanf
+     * takes signs and spaces that we never write: a text is ours when it is what we write. */
     if (count != 6 && count != 8 && count != 13)
         return false;
     size_t end = strlen(text) - 1;

@@ -55,8 +55,8 @@ void rpc_server_close(struct rpc_server *server, uint32_t grace_ms);
 /* Who asks, by the kernel's word on the connection, and in a log's words: "user 1000, process
  * 4711". False: nobody knows any more, and *out_uid is nobody's. To be called before the answer. */
 bool rpc_call_who(struct rpc_call *call, uid_t *out_uid, char out[RPC_WHO_MAX]);
-/* ERR_INVALID: the reply is over RPC_MESSAGE_BYTES_MAX, and would be answered with this error. To
- * be asked by who could not let what the reply tells of stand then. */
+/* ERR_INVALID: the reply is over RPC_MESSAGE_BYTES_MAX, and rpc_call_reply answers with this error
+ * instead. A handler that undoes its work when the client is not told of it asks here first. */
 int rpc_call_check_reply(const struct rpc_call *call, const ProtobufCMessage *reply);
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
 /* Answers with `error` and this thread's last error text. */

@@ -158,7 +158,7 @@ static void fill_item(Holdfast__V1__LoadItem *out, struct load_item *item,
     out->n_saved_offset = out->n_saved_extent = out->n_offset = out->n_extent = dims;
 }
 
-/* Not answered after an error: nobody would know the number of the load. */
+/* An error is returned, not answered: the caller ends the load, whose number nobody has. */
 static int reply_opened(struct opening *opening, struct load *load)
 {
     const struct manifest *manifest = opening->checkpoint->manifest;

@@ -70,7 +70,7 @@ class Killer:
         return dict(os.environ, LD_PRELOAD=SHIM, KILL_FILE=self.path)
 
     def left(self):
-        """How many more steps there would have been to take; below 1: it has killed."""
+        """How many steps are left of those it counts to the kill; below 1: it has killed."""
         with open(self.path, "rb") as file:
             return struct.unpack("q", file.read(8))[0]
 

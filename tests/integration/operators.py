@@ -91,7 +91,7 @@ class Shared(World):
         self.give_to_owner(self.rubbish, shard)
 
     def state(self):
-        """What the refused would have changed."""
+        """What is as it was when all of them were refused."""
         served = self.listed(*self.where)
         return ([(entry["step"], entry.get("pinned"), entry.get("damage")) for entry in served],
                 os.path.exists(self.rubbish))

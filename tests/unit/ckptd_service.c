@@ -399,7 +399,7 @@ static void test_service__a_rank_whose_segments_cannot_be_counted_is_refused(voi
     assert_non_null(strstr(report_line(), "for rank 0 even to save its 4503599627"));
 }
 
-/* A manifest with more would be committed, and nobody could read it. */
+/* jansson reads no manifest beyond its limit of levels: what is deeper is refused at the door. */
 static void test_service__state_and_config_are_refused_beyond_their_depth(void **state)
 {
     struct bed *bed = *state;

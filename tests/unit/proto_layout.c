@@ -639,7 +639,7 @@ static struct layout_table *plan_alone(double *out_seconds, const struct slice *
     return table;
 }
 
-/* Each layout compared with all before it would take 11 seconds. */
+/* Comparing each layout with all before it takes 11 seconds. */
 static void test_layout_plan__as_many_cuts_as_tensors_take_no_longer(void **state)
 {
     (void)state;
@@ -662,7 +662,7 @@ static void test_layout_plan__as_many_cuts_as_tensors_take_no_longer(void **stat
     assert_true(seconds < 3 * (scale ? atof(scale) : 1));
 }
 
-/* Names whose plain hash is that of one place in 64 would all stand behind one another there. */
+/* Names whose plain hashes all fall on one place in 64: without a seed they form one queue. */
 static void test_layout_plan__names_that_were_chosen_to_meet_take_no_longer(void **state)
 {
     (void)state;

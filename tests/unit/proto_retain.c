@@ -359,7 +359,7 @@ static void test_retain__a_cursor_of_the_scrub_is_read_as_it_was_written(void **
     }
 }
 
-/* A shorter one would know of nothing that was not read. */
+/* A shorter one knows nothing of what was not read. */
 static void test_retain__a_cursor_that_we_never_wrote_has_read_nothing_back(void **state)
 {
     (void)state;
