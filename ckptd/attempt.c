@@ -41,8 +41,7 @@ void attempt_free(struct attempt *attempt)
     free(attempt);
 }
 
-/* A JSON object of a request, "" for {}. ERR_INVALID names the field. */
-static int parse_object(json_t **out, const char *text, const char *field)
+int attempt_read_object(json_t **out, const char *text, const char *field)
 {
     if (strlen(text) > JSON_BYTES_MAX)
         return report_error(ERR_INVALID, NULL, "%s is larger than %u bytes", field, JSON_BYTES_MAX);
@@ -69,7 +68,7 @@ static int write_attempt(char **out, const struct run *run, uint64_t number,
     json_object_set_new(root, "world_size", json_integer(request->world_size));
     json_object_set_new(root, "code_version", json_string(request->code_version));
     for (size_t i = 0; i < sizeof parts / sizeof parts[0] && error == 0; i++) {
-        error = parse_object(&part, parts[i].text, parts[i].name);
+        error = attempt_read_object(&part, parts[i].text, parts[i].name);
         if (error == 0)
             json_object_set_new(root, parts[i].name, part);
     }
@@ -407,7 +406,7 @@ static int check_open(struct service *service, const Holdfast__V1__OpenAttemptRe
         error = report_error(ERR_INVALID, NULL, "code_version is longer than 63 bytes");
     for (size_t i = 0; i < sizeof texts / sizeof texts[0] && error == 0; i++) {
         json_t *object = NULL;
-        error = parse_object(&object, texts[i], names[i]);
+        error = attempt_read_object(&object, texts[i], names[i]);
         json_decref(object);
     }
     return error;

@@ -35,6 +35,7 @@
 #include <stdint.h>
 
 #define SLOTS_PER_RANK 2u /* images of a session; when both are written, BeginSave is ERR_BUSY */
+#define DURABILITY_LOCAL "local"  /* in answers: it is on the store's disk and synced */
 #define JSON_BYTES_MAX (1u << 20) /* of each JSON field of a request; longer ones are refused */
 
 /* ---- config.c ---- */
@@ -363,6 +364,9 @@ void run_perform(struct run *run, const struct commit_actions *actions);
 void attempt_set_parent(struct run *run, uint64_t step, uint64_t attempt);
 void attempt_keep_parent(struct run *run);
 void attempt_free(struct attempt *attempt);
+/* A JSON object of a request, "" for {}; json_decref() it. ERR_INVALID names the field. */
+struct json_t;
+int attempt_read_object(struct json_t **out, const char *text, const char *field);
 
 /* ---- stage.c ---- */
 
@@ -662,8 +666,6 @@ int service_check_open(const struct service *service);
 /* The same for the save of a rank that is connected, which may be its last. */
 int service_check_last_saves(const struct service *service);
 /* Refuses with ERR_IO while the store is offline. */
-/* How durable what an answer tells is: on the store's disk and synced. */
-#define DURABILITY_LOCAL "local"
 int service_check_online(const struct service *service);
 void service_random(void *out, size_t bytes);
 void service_go_offline(struct service *service, const char *why);

@@ -466,9 +466,7 @@ static int local_sync_names(struct storage *storage, const char *prefix)
     }
 }
 
-/* Renames without replacing; a link and an unlink do the same where the file system lacks that
- * rename. */
-int local_place(int parent, const char *temporary, const char *name)
+int storage_place(int parent, const char *temporary, const char *name)
 {
     if (renameat2(parent, temporary, parent, name, RENAME_NOREPLACE) == 0)
         return 0;
@@ -518,7 +516,7 @@ static int publish_in(struct local *local, int parent, const char *name, const c
     int error = 0;
     if (local_write_all(fd, data, bytes) != 0 || fsync(fd) != 0)
         error = local_fail("could not write a small object", key);
-    else if (local_place(parent, temporary, name) != 0)
+    else if (storage_place(parent, temporary, name) != 0)
         error = local_fail("could not publish a small object", key);
     close(fd);
     if (error != 0) {

@@ -35,8 +35,6 @@ int local_open_parent(const struct local *local, const char *key, bool make, con
 int local_create_temporary(char out[TEMPORARY_BYTES], int parent);
 /* 0, or -1 with errno. */
 int local_write_all(int fd, const char *data, size_t bytes);
-/* Renames without replacing. 0, or -1 with errno. */
-int local_place(int parent, const char *temporary, const char *name);
 
 /* locks.c: the lock of an open file, until it is closed. 0, or -1 with errno. */
 int local_lock_file(int fd);

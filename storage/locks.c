@@ -113,7 +113,7 @@ static int hold_in(int fd, int parent, const char *temporary, const char *name, 
 {
     return local_lock_file(fd) != 0 || local_write_all(fd, data, bytes) != 0
                ? -1
-               : local_place(parent, temporary, name);
+               : storage_place(parent, temporary, name);
 }
 
 int local_hold(struct storage *storage, struct storage_hold **out, const char *key,

@@ -184,11 +184,10 @@ static int look_at_note(void *user, const struct storage_entry *entry)
 {
     struct search *search = user;
     char folder[STORAGE_KEY_MAX + 1], key[STORAGE_KEY_MAX + 1], group[STORAGE_KEY_MAX + 1];
-    char name[STORAGE_KEY_MAX + 1], marker[STORAGE_KEY_MAX + 1];
+    char name[STORAGE_KEY_MAX + 1];
     snprintf(name, sizeof(name), "%.*s", (int)strcspn(entry->name, "."), entry->name);
     if (entry->is_dir || name[0] == '\0' || !storage_join(folder, search->parent, search->folder) ||
-        !storage_join(key, folder, entry->name) || !storage_join(group, search->parent, name) ||
-        !storage_join(marker, group, search->kind->marker))
+        !storage_join(key, folder, entry->name) || !storage_join(group, search->parent, name))
         return 0;
     if (strcmp(search->folder, "tombstones") == 0)
         return strcmp(entry->name, STORAGE_RESERVE) == 0

@@ -233,6 +233,9 @@ const char *storage_describe(struct storage *storage);
  * it has go on. What it starts inherits that and gains no rights (no_new_privs). A `local` that is
  * opened later takes threads. ERR_DENIED: the kernel has no such filters. */
 int storage_forbid_rings(void);
+/* For files beside a store, too: renames one in the open directory, or AT_FDCWD, and replaces none;
+ * where the file system lacks that rename, as NFS, by a link and an unlink. 0, or -1 with errno. */
+int storage_place(int parent, const char *temporary, const char *name);
 /* One request, waited for. Not for the hot path. */
 int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
                      uint64_t offset, void *data, uint32_t bytes);

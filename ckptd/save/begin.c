@@ -204,13 +204,8 @@ static int choose_slot(uint32_t *out_slot, struct session *session)
 
 static int check_state_json(const char *text)
 {
-    json_t *json;
-    if (!text || !*text)
-        return 0;
-    if (strlen(text) > JSON_BYTES_MAX)
-        return report_error(ERR_INVALID, NULL, "state_json is larger than %u bytes",
-                            JSON_BYTES_MAX);
-    int error = json_read_object(&json, text, "state_json");
+    json_t *json = NULL;
+    int error = attempt_read_object(&json, text, "state_json");
     json_decref(json);
     return error;
 }

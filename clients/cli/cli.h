@@ -180,6 +180,8 @@ int store_open(struct storage **out, const struct cli *cli);
 int store_open_writable(struct storage **out, const struct cli *cli);
 /* For the only one that writes. ERR_BUSY: `option` names the ckptd that may do the work. */
 int store_lock(struct storage *store, const char *option);
+/* Calls look for every directory that may be a run, in no order; what is not 0 stops. */
+int store_for_runs(struct storage *store, int (*look)(void *user, const char *run), void *user);
 /* ERR_NOT_FOUND: the store has no run of that name. */
 int store_need_run(struct storage *store, const char *run);
 /* ERR_NOT_FOUND: the run has none of that step and attempt, which are both named. */

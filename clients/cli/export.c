@@ -538,19 +538,15 @@ static int publish_hf(struct export *export)
 
 /* ---- from begin to end ---- */
 
-/* As storage does, where a file system knows no flags of a rename, as NFS: a link takes the place
- * of nothing, nor does a folder, but of an empty one. 0, or -1 with errno. */
+/* Where a file system knows no flags of a rename, as NFS, a folder takes the place of nothing but
+ * an empty one. 0, or -1 with errno. */
 static int place(const char *from, const char *path, bool is_folder, bool may_replace)
 {
-    int result = renameat2(AT_FDCWD, from, AT_FDCWD, path, may_replace ? 0 : RENAME_NOREPLACE);
-    if (result == 0 || may_replace || (errno != EINVAL && errno != ENOSYS))
-        return result;
-    if (is_folder)
-        return rename(from, path);
-    if (linkat(AT_FDCWD, from, AT_FDCWD, path, 0) != 0)
-        return -1;
-    unlinkat(AT_FDCWD, from, 0);
-    return 0;
+    if (!is_folder && !may_replace)
+        return storage_place(AT_FDCWD, from, path);
+    int result = renameat2(AT_FDCWD, from, AT_FDCWD, path, is_folder ? RENAME_NOREPLACE : 0);
+    bool lacks_flags = result != 0 && (errno == EINVAL || errno == ENOSYS);
+    return is_folder && lacks_flags ? rename(from, path) : result;
 }
 
 /* Gives the output its name, durably. */

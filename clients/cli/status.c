@@ -24,13 +24,9 @@ struct survey {
     json_int_t num_runs;
 };
 
-static int visit_run(void *user, const struct storage_entry *entry)
+static int look_at_run(void *user, const char *run)
 {
     struct survey *survey = user;
-    char run[128]; /* the name is borrowed, and lists follow */
-    if (!entry->is_dir || !shard_run_is_valid(entry->name) || strlen(entry->name) >= sizeof run)
-        return 0;
-    strcpy(run, entry->name);
     survey->num_runs++;
     return storage_rubbish_find(&survey->rubbish, survey->store, &store_checkpoint_kind, run);
 }
@@ -49,7 +45,7 @@ static int survey_open(struct survey *out, const struct cli *cli)
     if (error == 0)
         error = catalog_read(&out->catalog, out->store, "");
     if (error == 0)
-        error = storage_list(out->store, "", visit_run, out);
+        error = store_for_runs(out->store, look_at_run, out);
     return error;
 }
 

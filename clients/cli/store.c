@@ -223,6 +223,15 @@ __attribute__((format(printf, 5, 6))) static int note_damage(struct catalog_entr
     return keep_damage(entry, text);
 }
 
+/* Nobody knows what is in it, and why. ERR_MEMORY. */
+static int note_unread(struct catalog_entry *entry, const char *run, uint64_t step,
+                       uint64_t attempt, const char *what, const struct report_text *why)
+{
+    entry->is_denied = true;
+    return note_damage(entry, run, step, attempt, "%s%s%s%s", what, why->message,
+                       why->detail[0] != '\0' ? ": " : "", why->detail);
+}
+
 /* What is wrong with it is noted; ERR_MEMORY: nobody knows. */
 static int read_summary(struct catalog_entry *entry, const void *text, size_t bytes,
                         const char *run, uint64_t step, uint64_t attempt)
@@ -258,11 +267,8 @@ static int visit_step(void *user, const struct storage_entry *found)
     bool is_denied = error == ERR_DENIED; /* which keeps nobody from the rest */
     if (error == 0 || is_denied)
         error = add_entry(visit->catalog, &entry);
-    if (error == 0)
-        entry->is_denied = is_denied;
     if (error == 0 && is_denied)
-        error = note_damage(entry, visit->run, step, attempt, "%s%s%s", why.message,
-                            why.detail[0] != '\0' ? ": " : "", why.detail);
+        error = note_unread(entry, visit->run, step, attempt, "", &why);
     else if (error == 0)
         error = read_summary(entry, text, size < room ? size : room, visit->run, step, attempt);
     return error;
@@ -327,18 +333,32 @@ static int note_unread_run(struct catalog *catalog, uint32_t count_before, const
     report_keep(&why);
     cut_catalog(catalog, count_before);
     ERR_TRY(add_entry(catalog, &entry));
-    entry->is_denied = true;
-    return note_damage(entry, run, 0, 0, "the run could not be read: %s%s%s", why.message,
-                       why.detail[0] != '\0' ? ": " : "", why.detail);
+    return note_unread(entry, run, 0, 0, "the run could not be read: ", &why);
 }
+
+struct runs {
+    int (*look)(void *user, const char *run);
+    void *user;
+};
 
 static int visit_run(void *user, const struct storage_entry *found)
 {
-    struct visit *outer = user;
-    char run[128];
+    const struct runs *runs = user;
+    char run[128]; /* the name is borrowed, and lists follow */
     if (!found->is_dir || strlen(found->name) >= sizeof run || found->name[0] == '.')
         return 0;
-    strcpy(run, found->name); /* borrowed only for this call; the inner list uses its own */
+    strcpy(run, found->name);
+    return runs->look(runs->user, run);
+}
+
+int store_for_runs(struct storage *store, int (*look)(void *user, const char *run), void *user)
+{
+    return storage_list(store, "", visit_run, &(struct runs){look, user});
+}
+
+static int add_run(void *user, const char *run)
+{
+    struct visit *outer = user;
     struct visit inner = {outer->catalog, outer->store, run};
     uint32_t before = outer->catalog->count;
     int error = read_run(&inner);
@@ -391,7 +411,7 @@ int catalog_read(struct catalog *out, struct storage *store, const char *run)
 {
     struct visit visit = {out, store, run};
     memset(out, 0, sizeof *out);
-    int error = run[0] != '\0' ? read_run(&visit) : storage_list(store, "", visit_run, &visit);
+    int error = run[0] != '\0' ? read_run(&visit) : store_for_runs(store, add_run, &visit);
     if (error != 0)
         catalog_free(out);
     else if (out->count > 0)
