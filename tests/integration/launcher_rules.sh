@@ -6,7 +6,7 @@
 # says.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 39
+plan 42
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -60,6 +60,7 @@ wait)
     touch "$RULES/waits.$rank"
     for i in $(seq 200); do sleep 0.05; done
     ;;
+late75) sleep 4 && exit 75 ;;
 exit*) exit "${action#exit}" ;;
 end) exit 0 ;;
 esac
@@ -104,6 +105,20 @@ check_equal "one that is unreadable at the first start is refused with 78" \
     "$(launch 4 "" --ranks-file "$tmp/places")" "78: "
 check_equal "after --restarts-max failed starts it gives up with 75" \
     "$(launch 2 $'1 all exit75\n2 all exit75\n3 all exit75' --restarts-max 2)" "75: 2 2 2"
+
+# Starts 1 to 5 fail early; the 6th does so after it was healthy; the 7th early again.
+check_equal "failures in a row, and one after a healthy start, are followed by starts" \
+    "$(launch 1 "$(printf '%s 0 exit75\n' 1 2 3 4 5 7 && echo "6 0 late75")" \
+        --healthy 4 --backoff-max 0.15 --dir "$tmp/waits")" "0: 1 1 1 1 1 1 1 1"
+awk '/; starting again/ { print / in .* s$/ ? $(NF - 1) : 0 }' "$tmp/launch.log" >"$tmp/said"
+check_equal "the first failure waits for nothing, the next ones doubling up to --backoff-max" \
+    "$(paste -sd' ' "$tmp/said")" "0 0.05 0.1 0.15 0.15 0 0.05"
+waited() { # as long as was said, by the times of the events; those have milliseconds
+    awk 'NR == FNR { said[FNR] = $1; next } $2 == "ended" { ended[$3] = $1 }
+        $2 == "start" && $3 > 1 && $1 - ended[$3 - 1] < said[$3 - 1] - 0.001 { exit failed = 1 }
+        END { exit failed }' "$tmp/said" "$tmp/waits/events"
+}
+check "it waits as long as it says" waited
 
 # In front of the real one; under its name to the end.
 cat >"$bin/mpirun" <<END
@@ -246,7 +261,7 @@ status=0
 wait "$launcher" || status=$?
 check_equal "SIGTERM before the ranks are there reaches them all the same" "$status" 75
 
-scenario "1 all exit75"
+scenario $'1 all exit75\n2 all exit75'
 deploy/launch --config "$tmp/config.toml" --ranks 2 --dir "$tmp/pause" --backoff 300 \
     >"$tmp/pause.log" 2>&1 &
 launcher=$!
@@ -256,4 +271,5 @@ kill -TERM "$launcher"
 check "SIGTERM breaks off the wait between two starts" wait_gone "$launcher" 5
 status=0
 wait "$launcher" || status=$?
-check_equal "it ends with 75 then" "$status" 75
+check_equal "it ends with 75 then, and the failure before was not waited for" \
+    "$status: $(wc -l <"$tmp/starts") starts" "75: 2 starts"
