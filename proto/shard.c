@@ -146,14 +146,15 @@ struct text {
     size_t room, length;
 };
 
-static void put(struct text *out, const char *text, size_t length)
+static inline void put(struct text *out, const char *text, size_t length)
 {
     if (out->length + length <= out->room)
         memcpy(out->at + out->length, text, length);
     out->length += length;
 }
 
-static void put_text(struct text *out, const char *text)
+/* Inline, so that the length of a literal is known when this is compiled. */
+static inline void put_text(struct text *out, const char *text)
 {
     put(out, text, strlen(text));
 }
@@ -290,6 +291,26 @@ static int check_identity(const struct shard_identity *identity)
     return 0;
 }
 
+/* The whole header; false: it needs more room than data_start leaves. */
+static bool write_header(char *out, const struct shard_geometry *geometry,
+                         const struct layout_table *table, const struct shard_tensor *tensors,
+                         uint32_t count, const struct shard_identity *identity)
+{
+    uint64_t header_bytes = geometry->data_start - sizeof(uint64_t);
+    struct text text = {.at = out + sizeof(header_bytes), .room = header_bytes};
+    put_header(&text, geometry, table, tensors, count, identity);
+    if (text.length + HASH_DIGITS + strlen(HASH_SUFFIX) > header_bytes)
+        return false;
+    memcpy(out, &header_bytes, sizeof(header_bytes));
+    size_t length = sizeof(header_bytes) + text.length;
+    char tail[HASH_DIGITS + sizeof(HASH_SUFFIX)];
+    snprintf(tail, sizeof(tail), "%016" PRIx64 HASH_SUFFIX, checksum_bytes(out, length));
+    memcpy(out + length, tail, sizeof(tail) - 1);
+    length += sizeof(tail) - 1;
+    memset(out + length, ' ', geometry->data_start - length);
+    return true;
+}
+
 int shard_header_write(void *out, const struct shard_geometry *geometry,
                        const struct layout_table *table, const struct shard_identity *identity)
 {
@@ -303,20 +324,18 @@ int shard_header_write(void *out, const struct shard_geometry *geometry,
     if (error)
         return error;
     CHECK(geometry->table_start - geometry->data_start == tensor_bytes);
-    uint64_t header_bytes = geometry->data_start - sizeof(uint64_t);
-    char *bytes = out;
-    struct text text = {.at = bytes + sizeof(header_bytes), .room = header_bytes};
-    put_header(&text, geometry, table, tensors, count, identity);
+    bool fits = write_header(out, geometry, table, tensors, count, identity);
     free(tensors);
-    CHECK(text.length + HASH_DIGITS + strlen(HASH_SUFFIX) <= header_bytes);
-    memcpy(bytes, &header_bytes, sizeof(header_bytes));
-    size_t length = sizeof(header_bytes) + text.length;
-    char tail[HASH_DIGITS + sizeof(HASH_SUFFIX)];
-    snprintf(tail, sizeof(tail), "%016" PRIx64 HASH_SUFFIX, checksum_bytes(bytes, length));
-    memcpy(bytes + length, tail, sizeof(tail) - 1);
-    length += sizeof(tail) - 1;
-    memset(bytes + length, ' ', geometry->data_start - length);
+    CHECK(fits);
     return 0;
+}
+
+bool shard_header_is(const void *bytes, void *room, const struct shard_geometry *geometry,
+                     const struct layout_table *table, const struct shard_tensor *tensors,
+                     uint32_t count, const struct shard_identity *identity)
+{
+    return write_header(room, geometry, table, tensors, count, identity) &&
+           memcmp(bytes, room, geometry->data_start) == 0;
 }
 
 /* ---- reading ---- */

@@ -12,11 +12,15 @@
  * order, and is answered when the checkpoint is committed: CPU seconds of the whole process (and of
  * the service thread alone), seconds by the clock, bytes of the manifest. Making the images of the
  * next save is not counted; setting free those of the one before, which ckptd does then, is.
- * "plan" answers what was spent before: planning, and the places of every rank. */
+ * "plan" answers what was spent before: planning, and the places of every rank. "shards" makes the
+ * files of the newest checkpoint: header and checksum table as every reader wants them, and a hole
+ * where the data is, which is read as nought and has no right checksum. So all that can be proved
+ * without reading the data is there. */
 #include "ckptd/ckptd.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/scale_model.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,6 +33,7 @@ static struct service service;
 static struct model_mesh mesh;
 static struct run *run;
 static struct group group;
+static uint64_t *table_hashes; /* by rank */
 static double plan_seconds, place_seconds;
 
 /* ---- the world before the first save ---- */
@@ -101,6 +106,27 @@ static void plan_group(void)
     run->group = &group;
 }
 
+/* The checksum table of every block of a shard, all of them nought; `rank` owns nothing of it. */
+static uint8_t *make_table(uint64_t *out_bytes, uint64_t *out_hash, uint32_t rank)
+{
+    const struct shard_geometry *geometry = &group.ranks[rank].geometry;
+    uint64_t *sums = bench_allocate(geometry->num_blocks, sizeof *sums);
+    *out_bytes = geometry->file_bytes - geometry->table_start;
+    uint8_t *table = bench_allocate(1, *out_bytes);
+    *out_hash = shard_table_write(table, geometry, sums);
+    free(sums);
+    return table;
+}
+
+static void hash_tables(void)
+{
+    table_hashes = bench_allocate(group.world_size, sizeof *table_hashes);
+    for (uint32_t i = 0; i < group.world_size; i++) {
+        uint64_t bytes;
+        free(make_table(&bytes, &table_hashes[i], i));
+    }
+}
+
 /* ---- one save ---- */
 
 /* The image of a rank whose shard is hashed and written; `step` makes its digests differ. */
@@ -160,7 +186,7 @@ static void begin_rank(struct save *save, uint32_t rank)
     stage->rank = rank;
     stage->ended = true;
     stage->durable = true;
-    stage->table_hash = save->step + rank;
+    stage->table_hash = table_hashes[rank];
     stage->image->stage = stage;
     save->num_begun++;
 }
@@ -175,10 +201,9 @@ static uint64_t manifest_bytes(uint64_t step)
     return (uint64_t)status.st_size;
 }
 
-static void run_commit(void)
+static void run_commit(uint64_t step)
 {
-    static uint64_t step;
-    struct save *save = make_save(++step);
+    struct save *save = make_save(step);
     uint32_t ranks = save->world_size;
     for (uint32_t i = 0; i < ranks; i++)
         save->stages[i].image = make_image(i, step);
@@ -203,18 +228,59 @@ static void run_commit(void)
            ranks, all, own, clock, manifest_bytes(step));
 }
 
+/* ---- the files of a save ---- */
+
+static uint64_t make_shard(uint64_t step, uint32_t rank)
+{
+    const struct group_rank *from = &group.ranks[rank];
+    const struct shard_geometry *geometry = &from->geometry;
+    struct shard_identity identity = {
+        .step = step, .attempt = 1, .shard = rank, .shards = group.world_size};
+    char key[STORAGE_KEY_MAX], path[2 * STORAGE_KEY_MAX + 64];
+    snprintf(identity.run, sizeof identity.run, RUN);
+    snprintf(identity.nonce, sizeof identity.nonce, "%032" PRIx64, step);
+    BENCH_TRY(shard_key(key, sizeof key, &identity), report_line());
+    snprintf(path, sizeof path, "%s/%s", config.store, key);
+    uint8_t *header = bench_allocate(1, geometry->data_start);
+    BENCH_TRY(shard_header_write(header, geometry, group.table, &identity), report_line());
+    uint64_t table_bytes, hash;
+    uint8_t *table = make_table(&table_bytes, &hash, rank);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    BENCH_TRY(fd < 0, path);
+    BENCH_TRY(pwrite(fd, header, geometry->data_start, 0) != (ssize_t)geometry->data_start, path);
+    BENCH_TRY(pwrite(fd, table, table_bytes, (off_t)geometry->table_start) != (ssize_t)table_bytes,
+              path);
+    close(fd);
+    free(header);
+    free(table);
+    return geometry->data_start + table_bytes;
+}
+
+static void make_shards(uint64_t step)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < group.world_size; i++)
+        bytes += make_shard(step, i);
+    sync();
+    printf("{\"ranks\": %u, \"bytes\": %" PRIu64 "}\n", group.world_size, bytes);
+}
+
 int main(int argc, char **argv)
 {
     char line[64];
+    uint64_t step = 0;
     BENCH_TRY(argc != 5, "use: scale_commit STORE PP DP TP");
     mesh = (struct model_mesh){(uint32_t)atoi(argv[2]), (uint32_t)atoi(argv[3]),
                                (uint32_t)atoi(argv[4])};
     open_service(argv[1]);
     open_attempt();
     plan_group();
+    hash_tables();
     while (fgets(line, sizeof line, stdin)) {
         if (strcmp(line, "commit\n") == 0)
-            run_commit();
+            run_commit(++step);
+        else if (strcmp(line, "shards\n") == 0 && step != 0)
+            make_shards(step);
         else if (strcmp(line, "plan\n") == 0)
             printf("{\"ranks\": %u, \"plan_seconds\": %.6f, \"place_seconds\": %.6f}\n",
                    group.world_size, plan_seconds, place_seconds);

@@ -145,24 +145,38 @@ static bool header_fits(const struct shard_header *header, const struct manifest
     return fits;
 }
 
-static int check_header(const struct shard_file *file, const struct checkpoint *checkpoint)
+/* What is wrong with a header that is not the one which the manifest lets expect; 0: it only looks
+ * different. */
+static int explain_header(const unsigned char *bytes, const struct shard_file *file,
+                          const struct manifest *manifest)
 {
     const struct shard_geometry *geometry = &file->geometry;
     struct shard_header header;
     uint64_t need = 0;
-    unsigned char *bytes = malloc(geometry->data_start);
+    int error =
+        shard_header_parse(&header, &need, bytes, geometry->data_start, geometry->file_bytes);
+    if (error != 0 && need > geometry->data_start)
+        error = report_error(ERR_CORRUPT, NULL, "the header is longer than the manifest says");
+    else if (error == 0 && !header_fits(&header, manifest, file))
+        error = report_error(ERR_CORRUPT, NULL, "the header does not agree with the manifest");
+    shard_header_free(&header);
+    return error;
+}
+
+static int check_header(const struct shard_file *file, const struct checkpoint *checkpoint)
+{
+    const struct manifest *manifest = checkpoint->manifest;
+    const struct shard_geometry *geometry = &file->geometry;
+    struct shard_identity identity;
+    manifest_identity(&identity, &manifest->summary, file->shard);
+    unsigned char *bytes = malloc(2 * geometry->data_start);
     if (bytes == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a header");
     int error = read_bytes(bytes, checkpoint->store, file->object, 0, geometry->data_start);
-    if (error == 0) {
-        error =
-            shard_header_parse(&header, &need, bytes, geometry->data_start, geometry->file_bytes);
-        if (error != 0 && need > geometry->data_start)
-            error = report_error(ERR_CORRUPT, NULL, "the header is longer than the manifest says");
-        else if (error == 0 && !header_fits(&header, checkpoint->manifest, file))
-            error = report_error(ERR_CORRUPT, NULL, "the header does not agree with the manifest");
-        shard_header_free(&header);
-    }
+    if (error == 0 &&
+        !shard_header_is(bytes, bytes + geometry->data_start, geometry, manifest->table,
+                         file->tensors, file->num_tensors, &identity))
+        error = explain_header(bytes, file, manifest);
     free(bytes);
     return error;
 }
