@@ -70,12 +70,11 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
  * number. */
 int shard_header_write(void *out, const struct shard_geometry *geometry,
                        const struct layout_table *table, const struct shard_identity *identity);
-/* Are these geometry->data_start bytes the header that shard_header_write() writes? Far cheaper
- * than parsing it, and says no more than that. `tensors` are of layout_shard_tensors(); `room` has
- * as many bytes as the header and is written over. */
-bool shard_header_is(const void *bytes, void *room, const struct shard_geometry *geometry,
-                     const struct layout_table *table, const struct shard_tensor *tensors,
-                     uint32_t count, const struct shard_identity *identity);
+/* The same for tensors of layout_shard_tensors() and an identity that were checked before; false:
+ * data_start leaves too little room. For readers: comparing is far cheaper than parsing. */
+bool shard_header_expect(void *out, const struct shard_geometry *geometry,
+                         const struct layout_table *table, const struct shard_tensor *tensors,
+                         uint32_t count, const struct shard_identity *identity);
 
 /* A parsed header. Free with shard_header_free. */
 struct shard_header {

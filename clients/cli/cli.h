@@ -294,9 +294,13 @@ struct shard_file {
     atomic_uint users;
 };
 
+/* How much of each header is read. By its hash: that it was written with this identity and layout;
+ * whether its bytes still are what was written, only when it is read whole. */
+enum headers { HEADERS_NONE, HEADERS_HASH, HEADERS_WHOLE };
+
 /* Reads every shard's size, checksum table and, if told, header, and holds them against the
  * manifest. Damage is left in `shards`; returns what kept it from looking. Once. */
-int checkpoint_load(struct checkpoint *checkpoint, bool with_headers);
+int checkpoint_load(struct checkpoint *checkpoint, enum headers headers);
 void checkpoint_unload(struct checkpoint *checkpoint);
 /* ERR_CORRUPT when a shard is damaged so that it cannot be read. */
 int checkpoint_need_whole(const struct checkpoint *checkpoint);

@@ -69,7 +69,7 @@ static const struct option settings[] = {
     [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false",
                           "replace what was left unfinished; of export also a file that exists"),
     [QUICK] = OPTION_BOOL(struct cli, is_quick, "quick", "false",
-                          "manifest, sizes, headers and checksum tables only, no data"),
+                          "manifest, sizes, hashes of headers and checksum tables only"),
     [RELEASE] = OPTION_BOOL(struct cli, is_released, "release", "false",
                             "take it out of quarantine when all of it matches"),
     [KEEP_LAST] =

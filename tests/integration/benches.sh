@@ -4,7 +4,7 @@
 # Goal: a change of these structures that breaks a bench is found here, not when somebody measures.
 # Method: each on a world that takes milliseconds; what it answers, and what it left. No figures.
 . "$(dirname "$0")/lib.sh"
-plan 3
+plan 5
 
 answers() { # WORD...: tmp/out has one line for each word, with a number of that name
     local line
@@ -14,8 +14,19 @@ answers() { # WORD...: tmp/out has one line for each word, with a number of that
     done <"$tmp/out"
     [ $# = 0 ]
 }
-printf 'commit\ncommit\n' | "$BUILD/bench/scale_commit" "$tmp/commit" 2 2 2 >"$tmp/out" 2>"$tmp/log"
-check "commits of simulated ranks" answers cpu_seconds bytes
+printf 'commit\ncommit\nshards\n' | "$BUILD/bench/scale_commit" "$tmp/commit" 2 2 2 >"$tmp/out" 2>"$tmp/log"
+check "commits of simulated ranks" answers cpu_seconds bytes ranks
+quick=("$BUILD/ckpt-cli" verify scale --quick --store "$tmp/commit")
+"${quick[@]}" >"$tmp/out"
+check_equal "the headers and tables of 4.9 TB are the ones that verify --quick expects" $? 0
+# Headers of megabytes, alike but for a number and the hash: they are told apart by their ends.
+cd "$tmp"/commit/scale/step-*2-a0001 || exit 1
+mv shard-00006-of-00008.safetensors other
+mv shard-00007-of-00008.safetensors shard-00006-of-00008.safetensors
+mv other shard-00007-of-00008.safetensors
+cd - >/dev/null || exit 1
+check_equal "two exchanged shards of one size are both named" \
+    "$("${quick[@]}" | grep -c '^DAMAGED .*the header does not agree with the manifest')" 2
 printf 'save 2 2 2\nrank 1 2 2 4\n' | "$BUILD/bench/scale_plan" >"$tmp/out" 2>"$tmp/log"
 check "plans of thousands of ranks" answers parse_seconds boxes_max
 "$BUILD/bench/scale_store" "$tmp/store" 160 >"$tmp/log" 2>&1

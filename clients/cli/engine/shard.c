@@ -1,9 +1,10 @@
 /* shard.c - the shard files of an open checkpoint, against its manifest.
  *
  * checkpoint_load proves what the rest rests on, many shards at a time: every file's size, its
- * checksum table by the hash that the manifest holds, and, for verify, that its header says what
- * the layout says. After that a block that is read can be proved by its entry of the table
- * (shard_block_is_good). Damage is kept per shard as text; nothing stops at it.
+ * checksum table by the hash that the manifest holds, and, for verify, that its header is the one
+ * that the layout lets expect: whole, or by its hash alone, which its last bytes hold. After that a
+ * block that is read can be proved by its entry of the table (shard_block_is_good). Damage is kept
+ * per shard as text; nothing stops at it.
  *
  * A file is open while somebody has taken it, and for as long after as there is room: at most
  * SHARDS_OPEN_MAX. Only one thread takes, any thread drops.
@@ -16,7 +17,8 @@
 #include <string.h>
 
 #define SHARDS_OPEN_MAX 64u
-#define LOADERS_MAX 16u              /* threads that load shards: reads on the device at a time */
+#define LOADERS_MAX 32u              /* threads that load shards: reads on the device at a time */
+#define HEADER_HASH_BYTES 64u        /* of a header's text hold its hash, at the end */
 #define TABLE_BYTES_MAX (1ull << 28) /* of one shard's checksums: a shard of 32 TiB */
 
 static uint64_t align_up(uint64_t value)
@@ -163,21 +165,40 @@ static int explain_header(const unsigned char *bytes, const struct shard_file *f
     return error;
 }
 
-static int check_header(const struct shard_file *file, const struct checkpoint *checkpoint)
+/* Where the pages begin and end that hold the end of a header's text, and with it the hash of all;
+ * *end is that of the header before. */
+static uint64_t hash_start(uint64_t *end, const unsigned char *header)
+{
+    while (*end > HEADER_HASH_BYTES && header[*end - 1] == ' ')
+        --*end;
+    uint64_t start = (*end - HEADER_HASH_BYTES) / SHARD_ALIGN * SHARD_ALIGN;
+    *end = align_up(*end);
+    return start;
+}
+
+static int check_header(const struct shard_file *file, const struct checkpoint *checkpoint,
+                        enum headers headers)
 {
     const struct manifest *manifest = checkpoint->manifest;
-    const struct shard_geometry *geometry = &file->geometry;
+    uint64_t bytes = file->geometry.data_start, start = 0, end = bytes;
     struct shard_identity identity;
     manifest_identity(&identity, &manifest->summary, file->shard);
-    unsigned char *bytes = malloc(2 * geometry->data_start);
-    if (bytes == NULL)
+    unsigned char *header = malloc(2 * bytes);
+    if (header == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a header");
-    int error = read_bytes(bytes, checkpoint->store, file->object, 0, geometry->data_start);
-    if (error == 0 &&
-        !shard_header_is(bytes, bytes + geometry->data_start, geometry, manifest->table,
-                         file->tensors, file->num_tensors, &identity))
-        error = explain_header(bytes, file, manifest);
-    free(bytes);
+    unsigned char *expected = header + bytes;
+    bool is_expected = shard_header_expect(expected, &file->geometry, manifest->table,
+                                           file->tensors, file->num_tensors, &identity);
+    if (headers == HEADERS_HASH && is_expected)
+        start = hash_start(&end, expected);
+    int error = read_bytes(header + start, checkpoint->store, file->object, start, end - start);
+    is_expected =
+        is_expected && error == 0 && memcmp(header + start, expected + start, end - start) == 0;
+    if (error == 0 && !is_expected)
+        error = read_bytes(header, checkpoint->store, file->object, 0, bytes);
+    if (error == 0 && !is_expected)
+        error = explain_header(header, file, manifest);
+    free(header);
     return error;
 }
 
@@ -191,7 +212,7 @@ static int keep_damage(char **out, int error)
 }
 
 static int load_shard(struct shard_file *file, const struct checkpoint *checkpoint,
-                      bool with_header)
+                      enum headers headers)
 {
     const struct manifest *manifest = checkpoint->manifest;
     uint64_t bytes = 0;
@@ -204,8 +225,8 @@ static int load_shard(struct shard_file *file, const struct checkpoint *checkpoi
     if (error == 0) {
         error = keep_damage(&file->damage, read_table(file, checkpoint->store,
                                                       manifest->shards[file->shard].table_hash));
-        if (error == 0 && with_header)
-            error = keep_damage(&file->header_damage, check_header(file, checkpoint));
+        if (error == 0 && headers != HEADERS_NONE)
+            error = keep_damage(&file->header_damage, check_header(file, checkpoint, headers));
     } else {
         error = keep_damage(&file->damage, error);
     }
@@ -215,7 +236,7 @@ static int load_shard(struct shard_file *file, const struct checkpoint *checkpoi
 
 struct loading {
     struct checkpoint *checkpoint;
-    bool with_headers;
+    enum headers headers;
     pthread_mutex_t lock; /* guards what follows */
     uint32_t next;
     struct failure failure;
@@ -229,7 +250,7 @@ static void *run_loader(void *argument)
     while (loading->next < checkpoint->manifest->summary.shards && loading->failure.error == 0) {
         struct shard_file *file = &checkpoint->shards[loading->next++];
         pthread_mutex_unlock(&loading->lock);
-        int error = load_shard(file, checkpoint, loading->with_headers);
+        int error = load_shard(file, checkpoint, loading->headers);
         if (error != 0)
             error = checkpoint_fail(checkpoint, file->shard, error);
         pthread_mutex_lock(&loading->lock);
@@ -239,11 +260,11 @@ static void *run_loader(void *argument)
     return NULL;
 }
 
-int checkpoint_load(struct checkpoint *checkpoint, bool with_headers)
+int checkpoint_load(struct checkpoint *checkpoint, enum headers headers)
 {
     const struct manifest *manifest = checkpoint->manifest;
     uint32_t shards = manifest->summary.shards, started = 0;
-    struct loading loading = {.checkpoint = checkpoint, .with_headers = with_headers};
+    struct loading loading = {.checkpoint = checkpoint, .headers = headers};
     pthread_t threads[LOADERS_MAX];
     checkpoint->shards = calloc(shards, sizeof *checkpoint->shards);
     checkpoint->opened = calloc(SHARDS_OPEN_MAX, sizeof *checkpoint->opened);
