@@ -2,7 +2,8 @@
 
 The files lie in the folder of the bench, on the same file system as the stores of its ckptds. A
 write makes new files, reserved first as ckptd reserves its own, and ends with fsync. A read reads
-what an earlier write of as many files left; O_DIRECT passes the page cache by.
+what an earlier write of as many files left, one after the other as ckptd does; a write turns
+from file to file as many writers do. O_DIRECT passes the page cache by.
 
 fio's clock runs from its first block until the fsync of the last file has returned (its rate is the
 bytes over that time); making and reserving the files come before. Ours includes them.
@@ -21,7 +22,8 @@ def fio(bench, mode, mib, files=1, block=BLOCK, depth=DEPTH, name="fio"):
     paths = [os.path.join(bench.tmp, f"{name}.{i}") for i in range(files)]
     options = ["--name=x", "--filename=" + ":".join(paths), f"--rw={mode}", f"--bs={block}",
                f"--iodepth={depth}", f"--size={mib}m", f"--nrfiles={files}", "--ioengine=io_uring",
-               "--fixedbufs=1", "--direct=1", "--fallocate=posix", "--output-format=json"]
+               "--fixedbufs=1", "--direct=1", "--fallocate=posix", "--output-format=json",
+               "--file_service_type=" + ("sequential" if mode == "read" else "roundrobin")]
     if mode == "write":
         options += ["--end_fsync=1"]
         for path in paths:
@@ -38,7 +40,7 @@ def fio(bench, mode, mib, files=1, block=BLOCK, depth=DEPTH, name="fio"):
 def fio_copy(bench, read_mib, read_files, write_mib=0, write_files=0, name="read"):
     """Reads what an earlier write left under `name`, and if told writes new files at the same time,
     each at its own depth and one file after the other, as a tool does (in turns block by block fio
-    reads a third slower): {"seconds": until the later of the two has ended}."""
+    reads a third slower beside its writes): {"seconds": until the later of the two has ended}."""
     reads = [os.path.join(bench.tmp, f"{name}.{i}") for i in range(read_files)]
     writes = [os.path.join(bench.tmp, f"{name}.copy.{i}") for i in range(write_files)]
     options = [f"--bs={BLOCK}", f"--iodepth={DEPTH}", "--ioengine=io_uring", "--fixedbufs=1",

@@ -1,9 +1,9 @@
-"""rows_manners.py - what saves cost the computing beside them, with ckptd's manners and without.
+"""rows_manners.py - what a save costs the computing beside it, with ckptd's manners and without.
 
 A loop on all cores (manners.c) is timed alone and while checkpoints of 1 GiB are saved back to
-back; the quotient is the slowdown. A row is the slowdown beside a ckptd with manners over the
-slowdown beside one without. Manners make saves longer, so in the same time fewer are made: the
-note says how many, and what one costs: the seconds lost over the saves made. No goals are set.
+back. A row is the seconds that the loop loses per save beside a ckptd with manners, and beside one
+without. Manners make saves longer, so in the same time fewer are made: that they slow the loop
+less at any moment is not what is compared; the note tells it. No goals are set.
 """
 import glob
 import os
@@ -11,7 +11,7 @@ import shutil
 import statistics
 
 from fio import fio
-from measure import Program, Row
+from measure import Program
 
 MIB, STEPS = 1024, 30
 PARTS = ("memory", "compute")
@@ -25,22 +25,24 @@ class Loop:
         self.server, address, self.store = bench.start_ckptd(name, *POOL, *options)
         self.program = Program(bench.program("bench/manners"), address, "loop", str(MIB),
                                str(os.cpu_count()))
-        self.slowdown = {part: [] for part in PARTS}
-        self.lost, self.saves = 0.0, 0.0
+        self.slowdown, self.saves = {part: [] for part in PARTS}, []
 
     def sample(self):
+        """Seconds lost per save."""
         alone, saving = (self.program.ask(f"{word} {STEPS}") for word in ("alone", "saving"))
+        if saving["saves"] == 0:
+            raise RuntimeError("no save has ended beside the loop")
         for part in PARTS:
             self.slowdown[part].append(saving[part] / alone[part])
-            self.lost += saving[part] - alone[part]
-        self.saves += saving["saves"]
+        self.saves.append(saving["saves"])
         for path in glob.glob(os.path.join(self.store, "loop", "step-*")):
             shutil.rmtree(path)
-        return self.slowdown[PARTS[0]][-1]
+        return sum(saving[part] - alone[part] for part in PARTS) / saving["saves"]
 
     def note(self):
-        each = f"{self.lost / self.saves:.2f} s lost a save" if self.saves else "none ended in time"
-        return f"{self.saves / len(self.slowdown[PARTS[0]]):.1f} saves a sample, {each}"
+        slower = ", ".join(f"{part}-bound parts {statistics.median(values):.2f} times as long"
+                           for part, values in self.slowdown.items())
+        return f"{statistics.median(self.saves):.1f} saves a sample, {slower}"
 
     def close(self, bench):
         self.program.close()
@@ -51,24 +53,26 @@ def compare(bench, name, what, *options):
     plain, mannered = Loop(bench, f"{name}-off"), Loop(bench, f"{name}-on", *options)
     for loop in (plain, mannered):
         loop.sample()  # the first touches fresh memory
-        loop.__dict__.update(slowdown={part: [] for part in PARTS}, lost=0.0, saves=0.0)
-    row = bench.pairs(f"interference_{name}_memory", "x", mannered.sample, plain.sample,
-                      pairs_max=9, direction="lower",
-                      note="slowdown of memory-bound work, " + what)
-    other = Row(f"interference_{name}_compute", "x", mannered.slowdown["compute"],
-                plain.slowdown["compute"], direction="lower",
-                note="slowdown of compute-bound work, " + what)
-    for each in (row, other):
-        each.note += f"; with manners {mannered.note()}; without {plain.note()}"
+        loop.slowdown, loop.saves = {part: [] for part in PARTS}, []
+    row = bench.pairs(f"interference_{name}", "s", mannered.sample, plain.sample,
+                      pairs_max=11, direction="lower")
+    row.note = (f"lost per save of {MIB} MiB, {what}; with manners {mannered.note()}; "
+                f"without {plain.note()}")
     plain.close(bench)
     mannered.close(bench)
-    return row, other
+    yield row
 
 
 def row_interference_priority(bench):
     """saves with pace.cpu_nice 19 and pace.io_priority idle, beside saves without manners"""
     yield from compare(bench, "priority", "nice 19 and idle I/O", "--pace.cpu_nice", "19",
                        "--pace.io_priority", "idle")
+
+
+def row_interference_affinity(bench):
+    """saves with pace.cpu_affinity on one core, beside saves without manners"""
+    core = str(max(os.sched_getaffinity(0)))
+    yield from compare(bench, "affinity", f"ckptd on core {core}", "--pace.cpu_affinity", core)
 
 
 def row_interference_rate(bench):

@@ -11,7 +11,7 @@ import statistics
 import time
 
 from fio import fio
-from measure import Program
+from measure import Program, Row
 
 SEGMENT_MIB = 64  # an image takes whole segments: small ones waste little of the pool
 
@@ -103,19 +103,35 @@ def row_persist_mix(bench):
     yield from persist(bench, "persist_mix", 4096, 8, 0.90, layout="mesh")
 
 
+class CpuCost:
+    """The job of row persist_cpu: CPU seconds per GB that a save takes of ckptd and of its client.
+    """
+
+    def __init__(self, bench, name="persist_cpu"):
+        self.bench, self.saver = bench, Saver(bench, name, 2048, 4)
+        self.gigabytes = self.saver.save()["bytes"] / 1e9
+
+    def sample(self):
+        before = self.bench.cpu_of(self.saver.ckptd)
+        client = self.saver.save()["cpu"]
+        ckptd = self.bench.cpu_of(self.saver.ckptd) - before
+        return ckptd / self.gigabytes, client / self.gigabytes
+
+    def close(self):
+        self.saver.close()
+
+
 def row_persist_cpu(bench):
     """CPU of ckptd and its client, beside memcpy, XXH3 and fio moving the same bytes"""
-    saver = Saver(bench, "persist_cpu", 2048, 4)
-    gigabytes = saver.save()["bytes"] / 1e9
+    cost = CpuCost(bench)
+    saver, gigabytes = cost.saver, cost.gigabytes
     parts = {"ckptd": [], "client": [], "memcpy": [], "hash": [], "fio": []}
 
     def ours():
-        before = bench.cpu_of(saver.ckptd)
-        client = saver.save()["cpu"]
-        ckptd = bench.cpu_of(saver.ckptd) - before
-        parts["ckptd"].append(ckptd / gigabytes)
-        parts["client"].append(client / gigabytes)
-        return (ckptd + client) / gigabytes
+        ckptd, client = cost.sample()
+        parts["ckptd"].append(ckptd)
+        parts["client"].append(client)
+        return ckptd + client
 
     def reference():
         moved = {"memcpy": saver.program.ask("memcpy")["cpu"],
@@ -130,34 +146,39 @@ def row_persist_cpu(bench):
     row.note = "2 GiB by 4 ranks; " + ", ".join(
         f"{part} {statistics.median(values):.3f}" for part, values in parts.items())
     yield row
-    saver.close()
+    cost.close()
 
 
 FIRST_REPEAT = 5
-# Before a save that is timed: what the last one or the job before left ckptd to do is over, as it
-# is in a run, whose first save comes a step after its start.
+# Before a save that is timed: what the last one or the start left ckptd to do is over, as it is in
+# a run, whose first save comes a step after its start.
 FIRST_PAUSE = 0.5
 
 
 def row_first_save(bench):
-    """how long the first save of a process holds training up, beside later ones"""
-    saver = Saver(bench, "first_save", 512, 1, images=4)
-    later = []
+    """the first save of a new process through a new ckptd, beside later ones of the same"""
+    durable = []
 
     def first():
-        """Mean of a few; the later saves of the same processes come with them."""
+        """Means of a few; the later saves of the same processes come with them."""
         pairs = []
         for _ in range(FIRST_REPEAT):
-            saver.join()
+            saver = Saver(bench, "first_save", 512, 1, images=4)
             time.sleep(FIRST_PAUSE)
-            copied = saver.save()["copied"]
+            first = saver.save()
             saver.save()  # the second image's turn
             time.sleep(FIRST_PAUSE)
-            pairs.append((copied, saver.save()["copied"]))
-        later.append(statistics.mean(pair[1] for pair in pairs))
-        return statistics.mean(pair[0] for pair in pairs)
+            pairs.append((first, saver.save()))
+            saver.close()
+        means = {key: [statistics.mean(pair[i][key] for pair in pairs) for i in (0, 1)]
+                 for key in ("copied", "committed")}
+        durable.append(means["committed"])
+        later.append(means["copied"][1])
+        return means["copied"][0]
 
+    later = []
+    note = f"512 MiB, one rank; means of {FIRST_REPEAT} processes"
     yield bench.pairs("first_save", "s", first, lambda: later[-1], pairs_min=11,
-                      direction="lower", goal=1.1,
-                      note=f"512 MiB, one rank; means of {FIRST_REPEAT} processes")
-    saver.close()
+                      direction="lower", goal=1.1, note=note + "; how long training is held up")
+    yield Row("first_save_durable", "s", *zip(*durable), direction="lower", goal=1.1,
+              note=note + "; until it is committed")

@@ -10,6 +10,7 @@ import subprocess
 import time
 
 from measure import ROOT, Program, Row
+from rows_persist import CpuCost
 
 MODEL = {"dim": 256, "hidden": 768, "kv": 64, "layers": 10, "vocab": 4096}  # debugmodel
 SEQ, LEAVES = 256, 12  # of deploy/main-job.toml
@@ -75,7 +76,9 @@ def train(bench, run, *options):
 # the speed wandered between the two, as many micro-steps behind them in both. To it comes what the
 # update waited for the copy.
 LOST_MICRO_STEPS = 32
-LOST = ["--training.seq_len", "256", "--canonical.micro_batches", str(LOST_MICRO_STEPS),
+LOST = ["--training.seq_len", "256", "--training.local_batch_size", "1",
+        "--canonical.micro_batches", str(LOST_MICRO_STEPS),
+        "--training.mixed_precision_param", "bfloat16",
         "--comm.ranks", "1", "--checkpoint.async_mode", "async_with_pinned_mem",
         "--checkpoint.interval", "2", "--lr_scheduler.warmup_steps", "1000"]
 LOST_POOL = ["--memory.pool_bytes", "3GiB"]
@@ -152,6 +155,9 @@ class SavedSteps:
                 if step == last:
                     trainer.terminate()  # the last step's save is no part of it
 
+    def seconds(self, step):
+        return self.ends[step] - self.marks[step][0]
+
     def overlapped(self, step):
         """How many micro-steps the save of the step before overlaps."""
         return sum(1 for mark in self.marks[step] if mark < self.commits[step - 1][0])
@@ -172,8 +178,8 @@ class SavedSteps:
 
 
 def lost_pairs(bench, threads, pairs):
-    """(seconds lost, seconds of a step without a save, CPU seconds of the save) per save; and a
-    note."""
+    """(seconds lost, seconds of a step without a save, CPU seconds of both) per save; the bytes of
+    a save; and a note."""
     pairs = 3 if bench.quick else pairs
     run = SavedSteps(bench, threads, pairs)
     with_save = range(LOST_WARM_UP + 1, LOST_WARM_UP + 2 * pairs, 2)
@@ -181,31 +187,40 @@ def lost_pairs(bench, threads, pairs):
               run.cpu[step + 1] - run.cpu[step - 1]) for step in with_save]
     middle = lambda values: statistics.median(list(values))
     overlapped = middle(run.overlapped(step) for step in with_save)
+    whole = middle(run.seconds(step) - run.seconds(step + 1) for step in with_save)
+    size = run.commits[with_save[0] - 1][1]
     note = (f"110M, 8192 tokens a step, {threads} of {os.cpu_count()} cores train; "
-            f"{run.commits[with_save[0] - 1][1] / 1e9:.2f} GB a save, "
+            f"{size / 1e9:.2f} GB a save, "
             f"copied in {middle(run.copies[s - 1][0] for s in with_save) * 1e3:.0f} ms, "
             f"training waited {middle(run.copies[s - 1][1] for s in with_save) * 1e3:.1f} ms, "
             f"durable in {middle(run.commits[s - 1][2] for s in with_save):.2f} s; "
             f"lost {middle(f[0] for f in found) * 1e3:.0f} ms, "
-            f"measured over {overlapped:.0f} of {LOST_MICRO_STEPS} micro-steps; "
-            f"CPU {middle(f[2] for f in found):.3f} s (ckptd and copy thread)")
-    return found, note
+            f"measured over {overlapped:.0f} of {LOST_MICRO_STEPS} micro-steps; whole steps with a "
+            f"save take {whole * 1e3:+.0f} ms; "
+            f"CPU {middle(f[2] for f in found):.3f} s (ckptd and copy thread, in both steps)")
+    return found, size, note
 
 
 def row_lost_save(bench):
     """lost time per save (slowed step and stall) as a share of one step; a core is free"""
-    found, note = lost_pairs(bench, os.cpu_count() - 1, LOST_PAIRS)
+    found, _, note = lost_pairs(bench, os.cpu_count() - 1, LOST_PAIRS)
     yield Share("lost_save", "s", [lost for lost, _, _ in found], [step for _, step, _ in found],
                 direction="lower", goal=0.01, note=note)
 
 
-def row_lost_full(bench):
-    """the same where every core trains: lost time beside the CPU seconds of the save"""
-    found, note = lost_pairs(bench, os.cpu_count(), LOST_FULL_PAIRS)
+def row_lost_save_full(bench):
+    """the same where every core trains, beside the CPU seconds of as many bytes in persist_cpu"""
+    half = lambda: [sum(cost.sample()) for _ in range((LOST_FULL_PAIRS + 1) // 2)]
+    cost = CpuCost(bench, "lost_cpu")
+    before = half()
+    found, size, note = lost_pairs(bench, os.cpu_count(), LOST_FULL_PAIRS)
+    costs = [per_gb * size / 1e9 for per_gb in before + half()]
+    cost.close()
     share = statistics.median(lost / step for lost, step, _ in found)
-    yield Share("lost_save_full", "s", [lost for lost, _, _ in found],
-                [cpu for _, _, cpu in found], direction="lower", goal=1.0,
-                note=note + f"; {share:.4f} of a step")
+    yield Share("lost_save_full", "s", [lost for lost, _, _ in found], costs[:len(found)],
+                direction="lower", goal=1.0,
+                note=f"{note}; {share:.4f} of a step; by persist_cpu "
+                     f"{statistics.median(costs):.3f} CPU s")
 
 
 # ---- restart ----

@@ -14,7 +14,8 @@ answers() { # WORD...: tmp/out has one line for each word, with a number of that
     done <"$tmp/out"
     [ $# = 0 ]
 }
-printf 'commit\ncommit\nshards\n' | "$BUILD/bench/scale_commit" "$tmp/commit" 2 2 2 >"$tmp/out" 2>"$tmp/log"
+printf 'commit\ncommit\nshards\n' |
+    "$BUILD/bench/scale_commit" "$tmp/commit" 2 2 2 >"$tmp/out" 2>"$tmp/log"
 check "commits of simulated ranks" answers cpu_seconds bytes ranks
 quick=("$BUILD/ckpt-cli" verify scale --quick --store "$tmp/commit")
 "${quick[@]}" >"$tmp/out"
