@@ -5,6 +5,7 @@ saved, loaded and trained on; a row's two sides differ in the saver alone. All f
 folder of the bench, on one file system. README.md tells the method and the peers' settings.
 """
 import ctypes
+import glob
 import json
 import mmap
 import os
@@ -13,7 +14,7 @@ import statistics
 import time
 
 from fio import fio
-from measure import ROOT, Program
+from measure import ROOT, Program, Row
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = os.path.join(os.environ.get("PEERS_VENV", os.path.join(ROOT, "build/peers-venv")),
@@ -23,18 +24,21 @@ TRAIN_MIB = MIB // 2
 # A segment of the size of a tensor's part, so that an image wastes little; two images per rank.
 CKPTD = ("--memory.segment_bytes", "64MiB", "--storage.usable_fraction", "1.0")
 PERSIST_GOAL, LOAD_GOAL, LOAD_FIO_GOAL, LOST_GOAL = 5, 3, 0.9, 0.1
-OURS, LEAST = "holdfast", "least"
+LOAD_PAIRS, LOST_PAIRS = 17, 11
+LOST_MIN = 1e-3  # seconds: what is less cannot be told from nought, and no ratio to it is a ratio
+OURS, LEAST, UNCOPIED = "holdfast", "least", "uncopied"
 
 
 class Job:
-    """`world` ranks of worker.py. `with Job(...)`; leaving it ends them."""
+    """`world` ranks of worker.py beside a ckptd with `store`. `with Job(...)`; leaving it ends
+    them."""
 
-    def __init__(self, bench, name, world, mib, server, run):
+    def __init__(self, bench, name, world, mib, server, store, run):
         if not os.path.exists(PYTHON):
             raise RuntimeError(f"{PYTHON} is missing: PyTorch is installed by `make bench-peers`")
         self.bench, self.name, self.mib = bench, name, mib
         self.gb = mib * 2**20 / 1e9
-        self.count, self.paths = 0, {}
+        self.count, self.paths, self.ours = 0, {}, os.path.join(store, run)
         rendezvous = os.path.join(bench.tmp, name + ".rendezvous")
         self.ranks = [Program(PYTHON, os.path.join(HERE, "worker.py"), str(rank), str(world),
                               rendezvous, str(mib), bench.program("bench/peers/libckpt.so"),
@@ -74,10 +78,13 @@ class Job:
         return self.answers()
 
     def new_path(self, saver):
-        """A folder that does not exist; the saver's older one is removed, and the disk quiet."""
-        if saver in self.paths:
-            shutil.rmtree(self.paths[saver], ignore_errors=True)
-            os.sync()
+        """A folder that does not exist; the saver's older one is removed, of ours what is older
+        than the newest, and the disk is quiet."""
+        old = sorted(glob.glob(os.path.join(self.ours, "step-*")))[:-1] if saver == OURS else \
+            [self.paths[saver]] if saver in self.paths else []
+        for path in old:
+            shutil.rmtree(path, ignore_errors=True)
+        os.sync()
         self.count += 1
         self.paths[saver] = os.path.join(self.bench.tmp, f"{self.name}-{saver}-{self.count}")
         return self.paths[saver]
@@ -141,19 +148,21 @@ def resident_pages(descriptor):
 
 # ---- choosing a peer's settings ----
 
-def best(measure, candidates, rounds=2):
-    """The settings with the shortest time, each tried `rounds` times in turns."""
+def best(measure, candidates, rounds=3):
+    """The settings with the shortest median time, each tried `rounds` times in turns."""
     times = [[] for _ in candidates]
     for _ in range(rounds):
         for seconds, settings in zip(times, candidates):
             seconds.append(measure(settings))
-    tried = [", ".join(f"{key}={value}" for key, value in settings.items()) +
-             f": {min(seconds):.2f} s" for settings, seconds in zip(candidates, times)]
-    chosen = min(range(len(times)), key=lambda i: min(times[i]))
+    middles = [statistics.median(seconds) for seconds in times]
+    tried = [", ".join(f"{key}={value}" for key, value in settings.items()) + f": {seconds:.2f} s"
+             for settings, seconds in zip(candidates, middles)]
+    chosen = middles.index(min(middles))
     return candidates[chosen], f"; {tried.pop(chosen)} (others: {'; '.join(tried)})"
 
 
-SAVE_CANDIDATES = {"dcp": [{"threads": 1}, {"threads": 2}, {"threads": 4}]}
+SAVE_CANDIDATES = {peer: [{"threads": 1}, {"threads": 2}, {"threads": 4}]
+                   for peer in ("dcp", "dcp_async_thread", "dcp_async_process")}
 LOAD_CANDIDATES = {"torch_save": [{"mmap": False}, {"mmap": True}]}
 
 
@@ -174,8 +183,8 @@ def versions(job):
 
 
 def persist_row(bench, peer):
-    _, server, _ = bench.start_ckptd("persist", "--memory.pool_bytes", "3GiB", *CKPTD)
-    with Job(bench, "persist", RANKS, MIB, server, peer) as job:
+    _, server, store = bench.start_ckptd("persist", "--memory.pool_bytes", "3GiB", *CKPTD)
+    with Job(bench, "persist", RANKS, MIB, server, store, peer) as job:
         job.save(OURS)  # the first of each makes memory and plans
         job.save(peer)
         settings, tried = {}, ""
@@ -197,6 +206,16 @@ def persist_row(bench, peer):
 def row_peer_persist_dcp(bench):
     """GB/s until a save is durable, beside PyTorch's DCP save"""
     yield persist_row(bench, "dcp")
+
+
+def row_peer_persist_dcp_async_thread(bench):
+    """GB/s until a save is durable, beside DCP async_save by a thread"""
+    yield persist_row(bench, "dcp_async_thread")
+
+
+def row_peer_persist_dcp_async_process(bench):
+    """GB/s until a save is durable, beside DCP async_save by a process"""
+    yield persist_row(bench, "dcp_async_process")
 
 
 def row_peer_persist_torch_save(bench):
@@ -228,8 +247,10 @@ class Reader:
 
 
 def load_row(bench, name, reader, job, run, peer, path):
-    """Ours and the peer's load of the same state by the ranks of `job`, and the disk beside."""
-    settings, tried, disk, ours, files = {}, "", [], [], len(job.ranks)
+    """Ours and the peer's load of the same state by the ranks of `job`, and the disk beside. The
+    reference of a pair is what the goal asks for: the less of LOAD_GOAL times the peer's rate and
+    LOAD_FIO_GOAL of fio's."""
+    settings, tried, disk, theirs, files = {}, "", [], [], len(job.ranks)
     if peer in LOAD_CANDIDATES:
         settings, tried = best(lambda s: job.load(peer, path, **s), LOAD_CANDIDATES[peer])
     fio(bench, "write", MIB, files=files, name="cold")
@@ -238,80 +259,84 @@ def load_row(bench, name, reader, job, run, peer, path):
     job.load(peer, path, **settings)
     job.check()
 
-    def our_rate():
-        ours.append(middle(lambda: job.gb / reader.load(job, run)))
-        return ours[-1]
-
-    def their_rate():
+    def asked_rate():
         disk.append(middle(
             lambda: fio(bench, "read", MIB, files=files, name="cold")["rate"] / 1e9))
-        return middle(lambda: job.gb / job.load(peer, path, **settings))
+        theirs.append(middle(lambda: job.gb / job.load(peer, path, **settings)))
+        return min(LOAD_GOAL * theirs[-1], LOAD_FIO_GOAL * disk[-1])
 
-    row = bench.pairs(name, "GB/s", our_rate, their_rate,
-                      direction="higher", goal=LOAD_GOAL)
-    row.goal = round(min(LOAD_GOAL, limit(disk, row.reference, LOAD_FIO_GOAL)), 2)
-    row.note = (f"{MIB} MiB, {files} ranks, cold{tried}; fio reads {statistics.median(disk):.2f} "
-                f"GB/s, ours is {statistics.median(a / b for a, b in zip(ours, disk)):.2f} of it; "
-                f"{versions(job)}")
-    return row
+    row = bench.pairs(name, "GB/s", lambda: middle(lambda: job.gb / reader.load(job, run)),
+                      asked_rate, pairs_max=LOAD_PAIRS, direction="higher", goal=1)
+    row.note = (f"beside the less of {LOAD_GOAL} times the peer and {LOAD_FIO_GOAL} of fio; "
+                f"{MIB} MiB, {files} ranks, cold{tried}; {versions(job)}")
+    yield row
+    yield Row(name + "_peer", "GB/s", row.ours, theirs, note="beside the peer itself")
+    yield Row(name + "_disk", "GB/s", row.ours, disk, note="beside fio")
 
 
 def same_ranks(bench, peer):
     reader = Reader(bench, "load")
-    with Job(bench, "load", RANKS, MIB, reader.server, "load") as job:
+    with Job(bench, "load", RANKS, MIB, reader.server, reader.store, "load") as job:
         job.save(OURS)
         job.save(peer)
-        return load_row(bench, f"peer_load_{peer}", reader, job, "load", peer, job.paths[peer])
+        yield from load_row(bench, f"peer_load_{peer}", reader, job, "load", peer,
+                            job.paths[peer])
 
 
 def row_peer_load_dcp(bench):
     """GB/s of a load by the same ranks, page cache cold, beside DCP load"""
-    yield same_ranks(bench, "dcp")
+    yield from same_ranks(bench, "dcp")
 
 
 def row_peer_load_torch_save(bench):
     """GB/s of a load by the same ranks, page cache cold, beside torch.load"""
-    yield same_ranks(bench, "torch_save")
+    yield from same_ranks(bench, "torch_save")
 
 
 def row_peer_load_safetensors(bench):
     """GB/s of a load by the same ranks, page cache cold, beside safetensors"""
-    yield same_ranks(bench, "safetensors")
+    yield from same_ranks(bench, "safetensors")
 
 
 def row_peer_reshard_dcp(bench):
     """GB/s of a load by other ranks, 4 to 2 and 2 to 4, page cache cold, beside DCP load"""
     reader = Reader(bench, "reshard")
-    with Job(bench, "four", 4, MIB, reader.server, "four") as four, \
-            Job(bench, "two", 2, MIB, reader.server, "two") as two:
+    with Job(bench, "four", 4, MIB, reader.server, reader.store, "four") as four, \
+            Job(bench, "two", 2, MIB, reader.server, reader.store, "two") as two:
         for job in four, two:
             job.save(OURS)
             job.save("dcp")
         two.ask("reopen", run="four")
-        yield load_row(bench, "peer_reshard_dcp_4to2", reader, two, "four", "dcp",
-                       four.paths["dcp"])
-        yield load_row(bench, "peer_reshard_dcp_2to4", reader, four, "two", "dcp",
-                       two.paths["dcp"])
+        yield from load_row(bench, "peer_reshard_dcp_4to2", reader, two, "four", "dcp",
+                            four.paths["dcp"])
+        yield from load_row(bench, "peer_reshard_dcp_2to4", reader, four, "two", "dcp",
+                            two.paths["dcp"])
 
 
 def lost_row(bench, peer):
-    _, server, _ = bench.start_ckptd("lost", "--memory.pool_bytes", "2GiB", *CKPTD)
-    with Job(bench, "lost", 1, TRAIN_MIB, server, "lost") as job:
-        for saver in OURS, peer, LEAST:  # the first makes memory, plans and helper processes
+    _, server, store = bench.start_ckptd("lost", "--memory.pool_bytes", "2GiB", *CKPTD)
+    with Job(bench, "lost", 1, TRAIN_MIB, server, store, "lost") as job:
+        for saver in OURS, peer, LEAST, UNCOPIED:  # the first makes memory, plans, processes
             job.lost(saver)
-        least = []
+        settings, tried = {}, ""
+        if peer in SAVE_CANDIDATES:
+            settings, tried = best(lambda s: job.lost(peer, **s), SAVE_CANDIDATES[peer])
+        bounds = {LEAST: [], UNCOPIED: []}
 
         def theirs():
-            least.append(job.lost(LEAST))
-            return job.lost(peer)
+            for saver, lost in bounds.items():
+                lost.append(job.lost(saver))
+            return max(middle(lambda: job.lost(peer, **settings)), LOST_MIN)
 
-        row = bench.pairs(f"peer_lost_{peer}", "s", lambda: job.lost(OURS), theirs,
-                          direction="lower", goal=LOST_GOAL)
+        row = bench.pairs(f"peer_lost_{peer}", "s", lambda: middle(lambda: job.lost(OURS)), theirs,
+                          pairs_min=LOST_PAIRS, pairs_max=LOST_PAIRS, direction="lower",
+                          goal=LOST_GOAL)
         pinned = "" if job.versions["cuda"] else "no CUDA: no pinned staging; "
-        row.note = (f"{TRAIN_MIB} MiB, one rank of one thread, {os.cpu_count() - 1} cores free; "
-                    f"a bare copy and write lose {statistics.median(least):.3f} s, "
-                    f"{limit(least, row.reference):.2f} of the peer's; "
-                    f"{pinned}{versions(job)}")
+        copied, uncopied = (f"{statistics.median(lost):.3f} s, {limit(lost, row.reference):.2f} of "
+                            "the peer's" for lost in bounds.values())
+        row.note = (f"{TRAIN_MIB} MiB, one rank of one thread, {os.cpu_count() - 1} cores "
+                    f"free{tried}; a bare copy and write lose {copied}; a bare write, for which "
+                    f"the update waits, {uncopied}; {pinned}{versions(job)}")
         return row
 
 
@@ -333,3 +358,8 @@ def row_peer_lost_dcp(bench):
 def row_peer_lost_torch_save(bench):
     """seconds that training loses per save, beside torch.save and fsync"""
     yield lost_row(bench, "torch_save")
+
+
+def row_peer_lost_safetensors(bench):
+    """seconds that training loses per save, beside safetensors and fsync"""
+    yield lost_row(bench, "safetensors")

@@ -30,6 +30,12 @@ TENSOR_MIB = ROWS * COLUMNS * 4 >> 20
 PENDING = -10  # CKPT_TIMEOUT of clients/ckpt.h
 
 
+def on_pages(tensor):
+    """A copy of the tensor that begins on a page, as O_DIRECT wants it."""
+    copy = torch.frombuffer(mmap.mmap(-1, tensor.nbytes), dtype=tensor.dtype).view_as(tensor)
+    return copy.copy_(tensor)
+
+
 class State:
     """The tensors of the job: `local` are this rank's rows, `tensors` the same memory as DTensors
     that know the whole."""
@@ -38,7 +44,8 @@ class State:
         mesh = init_device_mesh("cpu", (world,))
         self.rank, self.world = rank, world
         self.num_rows = ROWS // world
-        self.local = {f"layers.{i}.weight": self.values(i) for i in range(mib // TENSOR_MIB)}
+        self.local = {f"layers.{i}.weight": on_pages(self.values(i))
+                      for i in range(mib // TENSOR_MIB)}
         self.tensors = {name: DTensor.from_local(tensor, mesh, [Shard(0)], run_check=False)
                         for name, tensor in self.local.items()}
 
@@ -142,9 +149,7 @@ class Least:
 
     def __init__(self, state):
         self.state = state
-        self.memory = [mmap.mmap(-1, tensor.nbytes) for tensor in state.local.values()]
-        self.kept = [torch.frombuffer(memory, dtype=torch.float32).view_as(tensor)
-                     for memory, tensor in zip(self.memory, state.local.values())]
+        self.kept = [on_pages(tensor) for tensor in state.local.values()]
         self.save_thread = ThreadPoolExecutor(max_workers=1)
         self.writers = ThreadPoolExecutor(max_workers=4)
 
@@ -154,15 +159,27 @@ class Least:
 
     def write(self, path):
         file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o600)
-        parts = [(memory, offset * len(memory)) for offset, memory in enumerate(self.memory)]
-        os.posix_fallocate(file, 0, sum(map(len, self.memory)))
+        parts = [(tensor.numpy().data, i * tensor.nbytes) for i, tensor in enumerate(self.kept)]
+        os.posix_fallocate(file, 0, sum(tensor.nbytes for tensor in self.kept))
         for written in self.writers.map(lambda part: os.pwrite(file, *part), parts):
-            assert written == len(self.memory[0])
+            assert written == self.kept[0].nbytes
         os.fsync(file)
         os.close(file)
 
     def begin(self, path):
         return self.save_thread.submit(self.copy), self.save_thread.submit(self.write, path)
+
+
+class Uncopied(Least):
+    """The write alone, from where the state lies: the update waits until all of it is on disk."""
+
+    def __init__(self, state):
+        super().__init__(state)
+        self.kept = list(state.local.values())
+
+    def begin(self, path):
+        written = self.save_thread.submit(self.write, path)
+        return written, written
 
 
 class TorchSave(Blocking):

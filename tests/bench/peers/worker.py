@@ -18,8 +18,8 @@ each answered with one on stdout; those of all ranks must agree:
 "settings" beside "with" are the arguments of the saver's constructor; a saver is made at its first
 use and kept. Times are of CLOCK_MONOTONIC, which all processes of a machine share.
 
-A training step is BATCHES micro-batches of PRODUCTS matrix products on one thread, then an update
-of every tensor, which waits until the saver has its copy.
+A training step is BATCHES micro-batches of PRODUCTS matrix products on one thread, then an update,
+which waits until the saver has its copy of all.
 """
 import datetime
 import json
@@ -51,8 +51,8 @@ class Worker:
         self.savers = {}
         self.makers = {
             "holdfast": lambda _state: self.holdfast,
-            "least": savers.Least, "dcp": savers.Dcp, "torch_save": savers.TorchSave,
-            "safetensors": savers.Safetensors,
+            "least": savers.Least, "uncopied": savers.Uncopied, "dcp": savers.Dcp,
+            "torch_save": savers.TorchSave, "safetensors": savers.Safetensors,
             "dcp_async_thread": lambda state, **more: savers.DcpAsync(state, "thread", **more),
             "dcp_async_process": lambda state, **more: savers.DcpAsync(state, "process", **more)}
         self.left, self.right = torch.rand(EDGE, EDGE), torch.rand(EDGE, EDGE)
