@@ -5,10 +5,11 @@
  * whole shards and in parts, proofs of what a killed job left behind, thousands of tensors. A
  * client takes its own state and the pool that it maps, and little else. Method: jobs are processes
  * of their own (this program run again), whose ranks are threads. ckptd runs in a memory cgroup
- * with just that limit and no swap, where the system lets us make one: what exceeds it is killed,
- * and the test sees it. Everywhere its peak of resident memory is compared with the limit when all
- * is over. Not under a sanitizer, whose own memory is many times as much: then only the bytes are
- * checked. time limit: 180 s; also without io_uring */
+ * with just that limit and no swap: what exceeds it is killed, and the test sees it. Its peak of
+ * resident memory is compared with the limit, too; that alone proves less (it does not know of
+ * memory that nobody maps), so where the system lets us make no cgroup the story is told and the
+ * test skipped. So it is under a sanitizer, whose own memory is many times as much: there only the
+ * bytes are checked. time limit: 180 s; also without io_uring */
 #include "proto/arena.h"
 #include "tests/unit/clients_bed.h"
 #include "tests/unit/sanitized.h"
@@ -309,8 +310,7 @@ static void check_budget(const struct bed *bed, const char *after)
     uint64_t limit_kib = pool_kib + ARENA_BESIDE_BYTES / 1024;
     print_message("# %s: ckptd took at most %.1f MiB beside its pool of %u MiB (%s)\n", after,
                   ((double)peak_kib - (double)pool_kib) / 1024.0, POOL_MIB,
-                  cgroup_path[0] ? "limited by a cgroup"
-                                 : "no cgroup could be made: measured only");
+                  cgroup_path[0] ? "limited by a cgroup" : "measured only");
     if (IS_SANITIZED)
         return;
     assert_in_range(peak_kib, pool_kib, limit_kib); /* the pool is all there, and counted */
@@ -358,6 +358,12 @@ static void test_budget__ckptd_stays_within_its_pool_and_a_named_amount(void **s
     many.world = 3;
     run_job(bed, &many);
     check_budget(bed, "3000 tensors");
+    if (cgroup_path[0] == '\0') { /* a finding above is one all the same */
+        print_message("# %s: nothing held ckptd to its limit\n",
+                      IS_SANITIZED ? "a sanitizer takes memory of its own"
+                                   : "the system lets us make no memory cgroup");
+        skip();
+    }
 }
 
 int main(int argc, char **argv)
