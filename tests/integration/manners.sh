@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # Goal: what the [pace] section says about threads is true of the running ckptd, and what it cannot
-# mean is refused. Method: a ckptd with each kind of engine; its threads are read from /proc, their
-# I/O priority with ionice, after a save has made them write. (Rates and phases: unit/ckptd_gate.c.)
+# mean is refused; a trainer's updates hold saves back, and nothing else of a step does. Method: a
+# ckptd with each kind of engine; its threads are read from /proc, their I/O priority with ionice,
+# after a save has made them write. A trainer copies slowly, so that an update waits in its busy
+# phase for the copy of a save, and debug.pause_at_step holds it where it is not busy. (Rates and
+# phases: unit/ckptd_gate.c.)
 . "$(dirname "$0")/lib.sh"
-plan 16
+. tests/integration/lib_tiny.sh
+plan 22
 command -v ionice >/dev/null || skip_all "ionice (util-linux) is not installed"
 
 # Threads of libraries come and go: what all have is read in one pass.
@@ -20,6 +24,7 @@ priorities_of() { # NAME: distinct I/O priorities of the threads with that name
     done | sort -u
 }
 status() { "$BUILD/ckpt-cli" status --server "$server"; }
+pace() { status | sed -nE "s/^pace\.$1 +//p"; } # NAME: its number
 refused() { # NAME PATTERN OPTION...
     local name=$1 pattern=$2
     shift 2
@@ -49,6 +54,25 @@ stop_ckptd
 
 start_ckptd --pace.quiet --pace.write_rate 100MiB
 check "a save is committed with a rate and phases" "$BUILD/ckpt_example" "$server"
+check_equal "who announces no phase is not held back by one" "$(pace held_by_phases_seconds)" 0.0
+stop_ckptd
+
+# Nobody waits for a save before the pause. The copies take 2 s each: that of step 1 goes on in the
+# update of step 2, that of step 2 in the pause. What phases hold would stay so for ten minutes.
+make_tiny
+start_ckptd --pace.quiet --pace.quiet_wait_ms 600000
+in_background phases --comm.ranks 1 --checkpoint.interval 1 --debug.pause_at_step 3 \
+    --checkpoint.async_mode async_with_pinned_mem --debug.slow_copy_us 30000
+paused phases 3
+check_equal "a trainer is not busy while it computes a step" "$(pace ranks_busy)" 0
+check "an update held the save back that was copied meanwhile" \
+    awk "BEGIN { exit !($(pace held_by_phases_seconds) > 0) }"
+check "what is copied while a step is computed is saved at once" \
+    wait_for 20 "$BUILD/ckpt-cli" verify phases@2 --store "$store"
+check_equal "nothing was written during an update" "$(pace chunks_in_busy_phases)" 0
+kill_ours TERM "$pid"
+ended
+check_equal "that trainer ends with 75" "$status" 75
 
 refused "an unknown priority is refused" 'pace.io_priority.*"realtime"' \
     --pace.io_priority realtime

@@ -2,8 +2,8 @@
  *
  * Goal: what any number of ranks saved, with any layout, any other number loads, from memory and
  * from disk; damage is named and an older checkpoint takes its place; what went wrong is said with
- * the promised code. Method: random layouts, 1 to 5 ranks as threads, a ckptd of the test's own
- * (clients_bed.h). time limit: 240 s; also without io_uring */
+ * the promised code; ckptd hears in which phase a rank is. Method: random layouts, 1 to 5 ranks as
+ * threads, a ckptd of the test's own (clients_bed.h). time limit: 240 s; also without io_uring */
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
 #include "tests/unit/clients_bed.h"
@@ -101,7 +101,7 @@ static void *read_boxes(void *argument)
 }
 
 /* A number of ckptd's status. */
-static uint64_t status_number(const struct bed *bed, const char *part, const char *name)
+static double status_real(const struct bed *bed, const char *part, const char *name)
 {
     Holdfast__V1__StatusRequest request = HOLDFAST__V1__STATUS_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -112,12 +112,26 @@ static uint64_t status_number(const struct bed *bed, const char *part, const cha
                      0);
     json_t *status = json_loads(((Holdfast__V1__StatusReply *)answer)->json, 0, NULL);
     const json_t *number = json_object_get(json_object_get(status, part), name);
-    assert_true(json_is_integer(number));
-    uint64_t value = (uint64_t)json_integer_value(number);
+    assert_true(json_is_number(number));
+    double value = json_number_value(number);
     json_decref(status);
     protobuf_c_message_free_unpacked(answer, NULL);
     rpc_client_close(client);
     return value;
+}
+
+static uint64_t status_number(const struct bed *bed, const char *part, const char *name)
+{
+    return (uint64_t)status_real(bed, part, name);
+}
+
+/* Waits until the number is as large as that. */
+static void await_number(const struct bed *bed, const char *part, const char *name, uint64_t least)
+{
+    for (uint64_t end = now_ns() + 20000000000ull; status_number(bed, part, name) < least;) {
+        assert_true(now_ns() < end);
+        sleep_ms(10);
+    }
 }
 
 static void test_ckpt__the_last_rows_of_a_tensor_cost_little_more_than_themselves(void **state)
@@ -436,6 +450,53 @@ static void test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning(vo
     ckpt_close(ckpt);
 }
 
+/* A rank that describes `data`, and a ckptd which by itself would look only after a minute whether
+ * the rank is still busy. */
+static struct ckpt *open_with_phases(struct bed *bed, float data[4])
+{
+    struct ckpt_tensor tensor = small_tensor(data);
+    uint64_t attempt;
+    configure_ckptd(bed, "[pace]\nquiet = true\nquiet_wait_ms = 60000\n");
+    struct ckpt *ckpt = open_single(bed, RUN);
+    ckpt_phase(ckpt, CKPT_PHASE_BUSY); /* nobody hears it yet */
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
+    assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), 0);
+    assert_int_equal(status_number(bed, "pace", "ranks_busy"), 0);
+    return ckpt;
+}
+
+/* A save that comes in a busy phase and is held back by it. */
+static void save_while_busy(const struct bed *bed, struct ckpt *ckpt, uint64_t step)
+{
+    struct ckpt_save *save;
+    ckpt_phase(ckpt, CKPT_PHASE_BUSY);
+    assert_int_equal(status_number(bed, "pace", "ranks_busy"), 1);
+    assert_int_equal(ckpt_save_begin(ckpt, &save, step, "{}"), 0);
+    assert_int_equal(ckpt_save_copy(save, 0), 0);
+    assert_int_equal(ckpt_save_end(save), 0);
+    await_number(bed, "pace", "chunks_held", 1);
+    assert_int_equal(ckpt_save_wait(ckpt, step, 0), CKPT_TIMEOUT); /* no reason to hurry */
+    sleep_ms(100);
+    assert_int_equal(status_number(bed, "since_start", "commits"), step - 1);
+}
+
+static void test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy(void **state)
+{
+    struct bed *bed = *state;
+    float data[4] = {1, 2, 3, 4};
+    struct ckpt *ckpt = open_with_phases(bed, data);
+    for (uint64_t step = 1; step <= 2; step++) {
+        data[0] = (float)step;
+        save_while_busy(bed, ckpt, step);
+        ckpt_phase(ckpt, CKPT_PHASE_QUIET); /* wakes ckptd */
+        await_number(bed, "since_start", "commits", step);
+        assert_int_equal(status_number(bed, "pace", "ranks_busy"), 0);
+        assert_true(status_real(bed, "pace", "held_by_phases_seconds") > 0.09 * (double)step);
+    }
+    assert_int_equal(status_number(bed, "pace", "chunks_in_busy_phases"), 0);
+    ckpt_close(ckpt);
+}
+
 static long count_faults(void)
 {
     struct rusage usage;
@@ -570,6 +631,7 @@ int main(int argc, char **argv)
         WITH_CKPTD(test_ckpt__an_older_attempt_is_told_to_stop),
         WITH_CKPTD(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is),
         WITH_CKPTD(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning),
+        WITH_CKPTD(test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy),
         WITH_CKPTD(test_ckpt__the_first_saves_map_no_memory_in_the_step),
         WITH_CKPTD(test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked),
         cmocka_unit_test(test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for),
