@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 69
+plan 72
 make_tiny
 start_ckptd
 
@@ -96,6 +96,13 @@ check_equal "without checkpoints it ends with 0" \
 check_equal "it warns once that nothing is saved" \
     "$(grep -c 'warn.*checkpoint.enable is off: nothing is saved' "$tmp/unsaved.log")" 1
 check_equal "a run with checkpoints does not" "$(grep -c 'enable is off' "$tmp/right.log")" 0
+# So strict a limit makes every gradient zero, and the moments with it.
+check_equal "a run whose optimizer stands still ends with 0" "$(status_of train still \
+    --training.steps 10 --training.max_norm 1e-60 --optimizer.weight_decay 0)" 0
+check "its second save raises an alarm" says still \
+    " error checkpoint: step 10: every tensor equals the checkpoint of step 5, attempt 1"
+check_equal "a run that trains raises none" \
+    "$(grep -c 'every tensor equals' "$tmp/right.log")" 0
 lines=$(wc -l <"$tmp/right.loss")
 check_equal "a finished run started again ends with 0" "$(status_of train right)" 0
 check "it says so" says right "the run is finished: step $steps of $steps is saved"

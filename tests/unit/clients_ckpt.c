@@ -421,6 +421,20 @@ static void test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is(vo
     ckpt_close(ckpt);
 }
 
+/* How many lines of ckptd's log hold the text. */
+static int count_logged(const struct bed *bed, const char *text)
+{
+    char path[260], line[2048];
+    int count = 0;
+    snprintf(path, sizeof path, "%s/ckptd.log", bed->root);
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL)
+        count += strstr(line, text) != NULL;
+    fclose(file);
+    return count;
+}
+
 static void test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning(void **state)
 {
     struct bed *bed = *state;
@@ -444,7 +458,11 @@ static void test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning(vo
         bool warned = strstr(ckpt_save_warning(ckpt), "every tensor equals") != NULL;
         assert_int_equal(warned, step == 2);
         assert_true(warned || ckpt_save_warning(ckpt)[0] == '\0');
+        assert_int_equal(count_logged(bed, "every tensor equals"), step >= 2); /* said once */
     }
+    assert_int_equal(count_logged(bed, "error commit: run " RUN ", step 2, attempt 1: every tensor "
+                                       "equals the checkpoint of step 1, attempt 1"),
+                     1);
     assert_int_equal(ckpt_save_wait(ckpt, 17, 0), CKPT_ABORTED); /* there was no such save */
     assert_string_equal(ckpt_save_durability(ckpt), "");
     ckpt_close(ckpt);
