@@ -180,10 +180,11 @@ int ckpt_save_copy(struct ckpt_save *save, uint32_t index);
 /* All copied: ckptd may commit. The handle is gone afterwards, also on error. */
 int ckpt_save_end(struct ckpt_save *save);
 void ckpt_save_abort(struct ckpt_save *save);
-/* Until the save of `step` is committed. CKPT_ABORTED with the reason when it failed.
+/* Until the save of `step` is committed. CKPT_ABORTED with the reason when it failed. A save that
+ * somebody waits for does not wait for ckptd's manners (its settings pace.*).
  * A timeout of 0 asks only: CKPT_TIMEOUT when it is not committed yet, or ckptd does not answer
  * within 0.1 s; then a timeout of 0 does not ask again for 1 s, doubling to 60 s, until ckptd has
- * answered something. */
+ * answered something. One of 1 to 10 ms gives ckptd those 0.1 s, too, but is a wait. */
 int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms);
 /* What is wrong with the save that the last ckpt_save_wait found committed: one line, "" for
  * nothing. That every tensor equals the checkpoint before it, to the bit: the optimizer stands

@@ -33,8 +33,9 @@
 #define BEGIN_CALL_MS 1000u
 #define BEGIN_CALL_BYTES_PER_MS (1u << 18)
 #define ABORT_CALL_MS 1000u
-/* A wait of zero asks for so long; after one in vain it does not ask for 1 s, doubling to the max.
- */
+/* A wait of up to PROBE_MS asks for so long; after one in vain a wait of zero does not ask for 1 s,
+ * doubling to the max. */
+#define PROBE_MS 10u
 #define PROBE_CALL_MS 100u
 #define PROBE_PAUSE_S_MAX 60u
 
@@ -306,11 +307,11 @@ int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
     for (;;) {
         ProtobufCMessage *answer = NULL;
         uint64_t now = session_clock_ns();
-        uint64_t left_ms = now < end ? (end - now) / 1000000u : 0;
+        uint64_t left_ms = now < end ? (end - now + 999999u) / 1000000u : 0; /* 0: no wait */
         request.timeout_ms = left_ms < WAIT_CALL_MS ? (uint32_t)left_ms : WAIT_CALL_MS;
         int error = session_call(
             ckpt, &answer, "WaitSave", &request.base, &holdfast__v1__wait_save_reply__descriptor,
-            timeout_ms == 0 ? PROBE_CALL_MS : request.timeout_ms + SESSION_CALL_MS);
+            timeout_ms <= PROBE_MS ? PROBE_CALL_MS : request.timeout_ms + SESSION_CALL_MS);
         if (error == ERR_TIMEOUT && timeout_ms == 0)
             put_off_questions(ckpt);
         if (error != 0)

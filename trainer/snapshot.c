@@ -44,7 +44,8 @@
 
 #define DURABLE_SECONDS 600.0  /* for one save; then it counts as failed */
 #define ASK_MS 1000u           /* of a question that waits for the end of a save */
-#define PAUSE_SECONDS_MIN 0.01 /* between two that do not, doubling */
+#define HURRY_MS 1u            /* of one that comes back at once, and tells that somebody waits */
+#define PAUSE_SECONDS_MIN 0.01 /* between two of those, doubling */
 #define PAUSE_SECONDS_MAX 0.05
 #define POLL_SECONDS 1.0 /* between two questions for a pending save */
 #define FINAL_TRIES 10
@@ -569,13 +570,14 @@ static void sleep_for(double seconds)
 
 /* Rank 0, until the oldest pending save has ended or its time is over. A question that waits learns
  * of the end at once, but where ckptd itself hangs it comes back late, and without a look at who
- * asks to stop. So only the first one waits, and none in the end. */
+ * asks to stop. So only the first one waits, and none in the end; but for a moment, without which
+ * ckptd would keep to its manners (pace.write_rate) for a save that all of training waits for. */
 static void await_oldest(struct snapshot *s)
 {
     double start = now(), left = seconds_left(s, start), pause = PAUSE_SECONDS_MIN;
     double said = INFINITY; /* the deadline that was said */
-    int rc = ask_oldest(s, s->deadline == 0 ? ASK_MS : 0);
-    for (; rc == ERR_TIMEOUT && left > 0; rc = ask_oldest(s, 0)) {
+    int rc = ask_oldest(s, s->deadline == 0 ? ASK_MS : HURRY_MS);
+    for (; rc == ERR_TIMEOUT && left > 0; rc = ask_oldest(s, HURRY_MS)) {
         left = seconds_left(s, start);
         if (said != s->deadline && now() - start >= DURABLE_SECONDS_SAID) {
             log_info("checkpoint", "waiting for step %" PRId64 " to become durable, at most %.0f s",

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Goal: what the [pace] section says about threads is true of the running ckptd, and what it cannot
-# mean is refused; a trainer's updates hold saves back, and nothing else of a step does. Method: a
-# ckptd with each kind of engine; its threads are read from /proc, their I/O priority with ionice,
-# after a save has made them write. A trainer copies slowly, so that an update waits in its busy
-# phase for the copy of a save, and debug.pause_at_step holds it where it is not busy. (Rates and
-# phases: unit/ckptd_gate.c.)
+# mean is refused; a trainer's updates hold saves back, and nothing else of a step does; its last
+# save does not wait for manners. Method: a ckptd with each kind of engine; its threads are read
+# from /proc, their I/O priority with ionice, after a save has made them write. A trainer copies
+# slowly, so that an update waits in its busy phase for the copy of a save, and debug.pause_at_step
+# holds it where it is not busy. (Rates and phases: unit/ckptd_gate.c.)
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 22
+plan 23
 command -v ionice >/dev/null || skip_all "ionice (util-linux) is not installed"
 
 # Threads of libraries come and go: what all have is read in one pass.
@@ -73,6 +73,13 @@ check_equal "nothing was written during an update" "$(pace chunks_in_busy_phases
 kill_ours TERM "$pid"
 ended
 check_equal "that trainer ends with 75" "$status" 75
+stop_ckptd
+# About 90 MiB, which the rate alone would write in a minute and a half.
+start_ckptd --pace.write_rate 1MiB
+in_background big --comm.ranks 1 --model.flavor debugmodel --canonical.micro_batches 1 \
+    --training.steps 1 --checkpoint.final_seconds 30
+ended
+check_equal "a trainer that waits for its last save does not wait for the rate" "$status" 0
 
 refused "an unknown priority is refused" 'pace.io_priority.*"realtime"' \
     --pace.io_priority realtime

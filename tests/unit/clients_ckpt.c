@@ -515,6 +515,20 @@ static void test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy(voi
     ckpt_close(ckpt);
 }
 
+static void test_ckpt__the_shortest_wait_ends_what_holds_a_save_back(void **state)
+{
+    struct bed *bed = *state;
+    float data[4] = {1, 2, 3, 4};
+    struct ckpt *ckpt = open_with_phases(bed, data);
+    save_while_busy(bed, ckpt, 1);
+    uint64_t end = now_ns() + 20000000000ull;
+    while (ckpt_save_wait(ckpt, 1, 1) == CKPT_TIMEOUT)
+        assert_true(now_ns() < end);
+    assert_string_equal(ckpt_save_durability(ckpt), "local");
+    assert_int_equal(status_number(bed, "pace", "ranks_busy"), 1);
+    ckpt_close(ckpt);
+}
+
 static long count_faults(void)
 {
     struct rusage usage;
@@ -650,6 +664,7 @@ int main(int argc, char **argv)
         WITH_CKPTD(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is),
         WITH_CKPTD(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning),
         WITH_CKPTD(test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy),
+        WITH_CKPTD(test_ckpt__the_shortest_wait_ends_what_holds_a_save_back),
         WITH_CKPTD(test_ckpt__the_first_saves_map_no_memory_in_the_step),
         WITH_CKPTD(test_ckpt__a_rank_that_never_comes_is_waited_for_no_longer_than_asked),
         cmocka_unit_test(test_ckpt__an_absent_server_is_reported_after_the_wait_asked_for),
