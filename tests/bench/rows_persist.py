@@ -2,8 +2,9 @@
 
 Ours: from the call that begins the save to the answer that the checkpoint is committed: copy,
 checksums, reserving and writing the files, their sync, names and manifest. Beside it fio writes as
-many bytes to as many files, with the same block size and depth, until they are synced. Both write
-new files; what older ones left is removed, and that is on disk, before the clock runs.
+many bytes to as many files, with the same block size and depth, until they are synced (fsync; ckptd
+ends with fdatasync, as sizes are final, and syncs the names, too). Both write new files; what older
+ones left is removed, and that is on disk, before the clock runs.
 """
 import os
 import shutil
