@@ -1,9 +1,9 @@
-"""rows_manners.py - what a save costs the computing beside it, with ckptd's manners and without.
+"""rows_manners.py - what saves cost the computing beside them, with ckptd's manners and without.
 
 A loop on all cores (manners.c) is timed alone and while checkpoints of 1 GiB are saved back to
-back. A row is the seconds that the loop loses per save beside a ckptd with manners, and beside one
-without. Manners make saves longer, so in the same time fewer are made: that they slow the loop
-less at any moment is not what is compared; the note tells it. No goals are set.
+back. Rows _memory and _compute: the slowdown (the quotient of the two times) of the loop's parts
+beside a ckptd with manners, and beside one without. Manners make saves longer, so in the same time
+fewer are made: row _save is the seconds that the loop loses for one. No goals are set.
 """
 import glob
 import os
@@ -11,10 +11,11 @@ import shutil
 import statistics
 
 from fio import fio
-from measure import Program
+from measure import Program, Row
 
 MIB, STEPS = 1024, 30
 PARTS = ("memory", "compute")
+LOST_MIN = 1e-3  # seconds: less is noise, of either sign
 POOL = ("--memory.pool_bytes", "1280MiB", "--memory.segment_bytes", "64MiB")
 
 
@@ -25,24 +26,23 @@ class Loop:
         self.server, address, self.store = bench.start_ckptd(name, *POOL, *options)
         self.program = Program(bench.program("bench/manners"), address, "loop", str(MIB),
                                str(os.cpu_count()))
-        self.slowdown, self.saves = {part: [] for part in PARTS}, []
+        self.forget()
 
     def sample(self):
-        """Seconds lost per save."""
         alone, saving = (self.program.ask(f"{word} {STEPS}") for word in ("alone", "saving"))
         if saving["saves"] == 0:
             raise RuntimeError("no save has ended beside the loop")
         for part in PARTS:
             self.slowdown[part].append(saving[part] / alone[part])
+        lost = sum(saving[part] - alone[part] for part in PARTS) / saving["saves"]
+        self.lost.append(max(lost, LOST_MIN))
         self.saves.append(saving["saves"])
         for path in glob.glob(os.path.join(self.store, "loop", "step-*")):
             shutil.rmtree(path)
-        return sum(saving[part] - alone[part] for part in PARTS) / saving["saves"]
+        return self.slowdown[PARTS[0]][-1]
 
-    def note(self):
-        slower = ", ".join(f"{part}-bound parts {statistics.median(values):.2f} times as long"
-                           for part, values in self.slowdown.items())
-        return f"{statistics.median(self.saves):.1f} saves a sample, {slower}"
+    def forget(self):
+        self.slowdown, self.lost, self.saves = {part: [] for part in PARTS}, [], []
 
     def close(self, bench):
         self.program.close()
@@ -53,14 +53,20 @@ def compare(bench, name, what, *options):
     plain, mannered = Loop(bench, f"{name}-off"), Loop(bench, f"{name}-on", *options)
     for loop in (plain, mannered):
         loop.sample()  # the first touches fresh memory
-        loop.slowdown, loop.saves = {part: [] for part in PARTS}, []
-    row = bench.pairs(f"interference_{name}", "s", mannered.sample, plain.sample,
+        loop.forget()
+    row = bench.pairs(f"interference_{name}_memory", "x", mannered.sample, plain.sample,
                       pairs_max=11, direction="lower")
-    row.note = (f"lost per save of {MIB} MiB, {what}; with manners {mannered.note()}; "
-                f"without {plain.note()}")
+    row.note = f"slowdown of memory-bound work, {what}"
+    yield row
+    yield Row(f"interference_{name}_compute", "x", mannered.slowdown["compute"],
+              plain.slowdown["compute"], direction="lower",
+              note=f"slowdown of compute-bound work, {what}")
+    yield Row(f"interference_{name}_save", "s", mannered.lost, plain.lost, direction="lower",
+              note=f"lost for one save of {MIB} MiB, {what}; saves in a sample: "
+                   f"{statistics.median(mannered.saves):.1f} with manners, "
+                   f"{statistics.median(plain.saves):.1f} without")
     plain.close(bench)
     mannered.close(bench)
-    yield row
 
 
 def row_interference_priority(bench):
