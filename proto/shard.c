@@ -163,12 +163,14 @@ static inline void put_text(struct text *out, const char *text)
  * checkpoint. */
 static void put_number(struct text *out, uint64_t number)
 {
+    static const char pairs[] = "00010203040506070809101112131415161718192021222324"
+                                "25262728293031323334353637383940414243444546474849"
+                                "50515253545556575859606162636465666768697071727374"
+                                "75767778798081828384858687888990919293949596979899";
     char digits[20]; /* of UINT64_MAX */
     size_t first = sizeof(digits);
-    for (; number >= 10; number /= 100) {
-        digits[--first] = (char)('0' + number % 10);
-        digits[--first] = (char)('0' + number / 10 % 10);
-    }
+    for (; number >= 10; number /= 100)
+        memcpy(digits + (first -= 2), pairs + number % 100 * 2, 2);
     if (number > 0 || first == sizeof(digits))
         digits[--first] = (char)('0' + number);
     put(out, digits + first, sizeof(digits) - first);

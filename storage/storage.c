@@ -7,7 +7,6 @@
 #include "storage/engine.h"
 
 #include <inttypes.h>
-#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -401,17 +400,11 @@ static void post_done(struct storage_request *request)
     sem_post(request->user);
 }
 
-int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
-                     uint64_t offset, void *data, uint32_t bytes)
+void storage_begin(struct storage_transfer *transfer, struct storage *storage, enum storage_op op,
+                   struct storage_object *object, uint64_t offset, void *data, uint32_t bytes)
 {
-    static const char *const messages[] = {
-        [STORAGE_READ] = "could not read from storage",
-        [STORAGE_WRITE] = "could not write to storage",
-        [STORAGE_SYNC] = "could not make an object durable",
-    };
-    sem_t done;
-    CHECK(sem_init(&done, 0, 0) == 0);
-    struct storage_request request = {
+    CHECK(sem_init(&transfer->done, 0, 0) == 0);
+    transfer->request = (struct storage_request){
         .op = op,
         .object = object,
         .offset = offset,
@@ -419,15 +412,34 @@ int storage_transfer(struct storage *storage, enum storage_op op, struct storage
         .bytes = bytes,
         .buffer = -1,
         .done = post_done,
-        .user = &done,
+        .user = &transfer->done,
     };
-    storage_submit(storage, &request);
-    while (sem_wait(&done) != 0)
+    storage_submit(storage, &transfer->request);
+}
+
+int storage_end(struct storage_transfer *transfer)
+{
+    static const char *const messages[] = {
+        [STORAGE_READ] = "could not read from storage",
+        [STORAGE_WRITE] = "could not write to storage",
+        [STORAGE_SYNC] = "could not make an object durable",
+    };
+    const struct storage_request *request = &transfer->request;
+    while (sem_wait(&transfer->done) != 0)
         CHECK(errno == EINTR);
-    sem_destroy(&done);
-    if (request.error == 0)
+    sem_destroy(&transfer->done);
+    if (request->error == 0)
         return 0;
-    return report_error(
-        request.error, NULL, "%s at offset %llu: %s", messages[op], (unsigned long long)offset,
-        request.error_number ? strerror(request.error_number) : err_text(request.error));
+    return report_error(request->error, NULL, "%s at offset %llu: %s", messages[request->op],
+                        (unsigned long long)request->offset,
+                        request->error_number ? strerror(request->error_number)
+                                              : err_text(request->error));
+}
+
+int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
+                     uint64_t offset, void *data, uint32_t bytes)
+{
+    struct storage_transfer transfer;
+    storage_begin(&transfer, storage, op, object, offset, data, bytes);
+    return storage_end(&transfer);
 }

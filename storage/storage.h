@@ -30,6 +30,7 @@
 
 #include "proto/report.h"
 
+#include <semaphore.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -236,7 +237,16 @@ int storage_forbid_rings(void);
 /* For files beside a store, too: renames one in the open directory, or AT_FDCWD, and replaces none;
  * where the file system lacks that rename, as NFS, by a link and an unlink. 0, or -1 with errno. */
 int storage_place(int parent, const char *temporary, const char *name);
-/* One request, waited for. Not for the hot path. */
+/* One request that is under way while the caller does something else, until storage_end() waits for
+ * it: exactly once, on any thread. Lies still meanwhile. */
+struct storage_transfer {
+    struct storage_request request;
+    sem_t done;
+};
+void storage_begin(struct storage_transfer *transfer, struct storage *storage, enum storage_op op,
+                   struct storage_object *object, uint64_t offset, void *data, uint32_t bytes);
+int storage_end(struct storage_transfer *transfer);
+/* Both at once. Not for the hot path. */
 int storage_transfer(struct storage *storage, enum storage_op op, struct storage_object *object,
                      uint64_t offset, void *data, uint32_t bytes);
 

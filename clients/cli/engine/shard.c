@@ -41,27 +41,67 @@ static int manifest_geometry(struct shard_geometry *out, const struct manifest *
     return error;
 }
 
-/* Reads [start, start + bytes) of a file through an aligned detour, in parts. */
+/* A read of [start, start + bytes) of a file, in parts of whole pages, of which the first is under
+ * way: a shard needs two, and the device has the one while the other is prepared. */
+struct reading {
+    struct storage *store;
+    struct storage_object *object;
+    uint64_t start, bytes;
+    unsigned char *room; /* NULL: it could not begin */
+    uint64_t room_bytes;
+    struct storage_transfer first;
+};
+
+/* The part that begins with byte `done`: where, in *from, and how many bytes of the file. */
+static uint32_t part_of(uint64_t *from, const struct reading *reading, uint64_t done)
+{
+    uint64_t start = reading->start + done;
+    *from = start / SHARD_ALIGN * SHARD_ALIGN;
+    uint64_t length = align_up(start - *from + reading->bytes - done);
+    return (uint32_t)(length < reading->room_bytes ? length : reading->room_bytes);
+}
+
+static void begin_read(struct reading *reading, struct storage *store,
+                       struct storage_object *object, uint64_t start, uint64_t bytes)
+{
+    uint64_t room_bytes = align_up(start % SHARD_ALIGN + bytes), from;
+    *reading = (struct reading){.store = store, .object = object, .start = start, .bytes = bytes};
+    reading->room_bytes = room_bytes < CHECKSUM_BLOCK_BYTES ? room_bytes : CHECKSUM_BLOCK_BYTES;
+    reading->room = aligned_alloc(SHARD_ALIGN, reading->room_bytes);
+    if (reading->room == NULL)
+        return;
+    uint32_t length = part_of(&from, reading, 0);
+    storage_begin(&reading->first, store, STORAGE_READ, object, from, reading->room, length);
+}
+
+/* Waits for it; `out` NULL: whatever it brings. */
+static int end_read(void *out, struct reading *reading)
+{
+    if (reading->room == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a block");
+    int error = storage_end(&reading->first);
+    for (uint64_t done = 0; done < reading->bytes && error == 0 && out != NULL;) {
+        uint64_t from, rest = reading->bytes - done;
+        uint32_t length = part_of(&from, reading, done);
+        uint64_t inside = reading->start + done - from;
+        uint64_t got = length - inside < rest ? length - inside : rest;
+        if (done > 0)
+            error = storage_transfer(reading->store, STORAGE_READ, reading->object, from,
+                                     reading->room, length);
+        if (error == 0)
+            memcpy((unsigned char *)out + done, reading->room + inside, got);
+        done += got;
+    }
+    free(reading->room);
+    return error;
+}
+
 static int read_bytes(void *out, struct storage *store, struct storage_object *object,
                       uint64_t start, uint64_t bytes)
 {
-    uint64_t room_bytes = align_up(start % SHARD_ALIGN + bytes);
-    room_bytes = room_bytes < CHECKSUM_BLOCK_BYTES ? room_bytes : CHECKSUM_BLOCK_BYTES;
-    unsigned char *room = aligned_alloc(SHARD_ALIGN, room_bytes);
-    int error = room != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a block");
-    for (uint64_t done = 0; done < bytes && error == 0;) {
-        uint64_t from = (start + done) / SHARD_ALIGN * SHARD_ALIGN, inside = start + done - from;
-        uint64_t length = align_up(inside + bytes - done);
-        if (length > room_bytes)
-            length = room_bytes;
-        error = storage_transfer(store, STORAGE_READ, object, from, room, (uint32_t)length);
-        uint64_t got = length - inside < bytes - done ? length - inside : bytes - done;
-        if (error == 0)
-            memcpy((unsigned char *)out + done, room + inside, got);
-        done += got;
-    }
-    free(room);
-    return error;
+    struct reading reading;
+    begin_read(&reading, store, object, start, bytes);
+    return end_read(out, &reading);
 }
 
 static int open_object(struct shard_file *file, const struct checkpoint *checkpoint)
@@ -99,14 +139,14 @@ bool shard_block_is_good(const struct shard_file *file, uint64_t block, const vo
 
 /* ---- loading ---- */
 
-/* The checksum table, proved by the manifest's hash of it. */
-static int read_table(struct shard_file *file, struct storage *store, uint64_t want)
+/* The checksum table, proved by the manifest's hash of it. `reading`: of the table; it is ended. */
+static int read_table(struct shard_file *file, struct reading *reading, uint64_t want)
 {
-    uint64_t bytes = file->geometry.file_bytes - file->geometry.table_start;
+    uint64_t bytes = reading->bytes;
     uint64_t *hashes = malloc(bytes);
+    int error = end_read(hashes, reading);
     if (hashes == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a checksum table");
-    int error = read_bytes(hashes, store, file->object, file->geometry.table_start, bytes);
     if (error == 0 && checksum_bytes(hashes, bytes) != want)
         error =
             report_error(ERR_CORRUPT, NULL, "the checksum table (bytes %llu to %llu) is damaged",
@@ -211,6 +251,28 @@ static int keep_damage(char **out, int error)
     return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a message");
 }
 
+/* Header and table of an open file. */
+static int prove_shard(struct shard_file *file, const struct checkpoint *checkpoint,
+                       enum headers headers)
+{
+    const struct shard_geometry *geometry = &file->geometry;
+    struct reading table;
+    int error = 0;
+    begin_read(&table, checkpoint->store, file->object, geometry->table_start,
+               geometry->file_bytes - geometry->table_start);
+    if (headers != HEADERS_NONE)
+        error = keep_damage(&file->header_damage, check_header(file, checkpoint, headers));
+    if (error != 0) {
+        struct failure failure = {0};
+        failure_keep(&failure, error);
+        end_read(NULL, &table);
+        return failure_report(&failure);
+    }
+    return keep_damage(
+        &file->damage,
+        read_table(file, &table, checkpoint->manifest->shards[file->shard].table_hash));
+}
+
 static int load_shard(struct shard_file *file, const struct checkpoint *checkpoint,
                       enum headers headers)
 {
@@ -222,14 +284,10 @@ static int load_shard(struct shard_file *file, const struct checkpoint *checkpoi
         error = manifest_geometry(&file->geometry, manifest, file->shard, bytes);
     if (error == 0)
         error = open_object(file, checkpoint);
-    if (error == 0) {
-        error = keep_damage(&file->damage, read_table(file, checkpoint->store,
-                                                      manifest->shards[file->shard].table_hash));
-        if (error == 0 && headers != HEADERS_NONE)
-            error = keep_damage(&file->header_damage, check_header(file, checkpoint, headers));
-    } else {
+    if (error == 0)
+        error = prove_shard(file, checkpoint, headers);
+    else
         error = keep_damage(&file->damage, error);
-    }
     close_file(file, checkpoint->store);
     return error;
 }
