@@ -13,7 +13,10 @@
 
 #define COMPONENT_MAX 255u /* of one name, as on every file system in use */
 #define RESERVED_PREFIX ".holdfast"
-#define NUMBERED_TRIES 4u /* to find one that is being replaced all the time */
+/* Looks for one that is being replaced all the time: those that find none, as where there is none,
+ * and those whose find was gone by the time of the fetch. */
+#define NUMBERED_NONE_MAX 4u
+#define NUMBERED_GONE_MAX 1000u
 
 static const struct storage_options default_options;
 
@@ -348,7 +351,7 @@ int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t
     int error = 0;
     CHECK(size > 0);
     /* While one is replaced it may be gone by the time of the fetch, and a list may miss both. */
-    for (uint32_t i = 0; i < NUMBERED_TRIES; i++) {
+    for (uint32_t none = 0, gone = 0; none < NUMBERED_NONE_MAX && gone < NUMBERED_GONE_MAX;) {
         *out_number = 0;
         text[0] = '\0';
         error = storage_list(storage, folder, visit_number, out_number);
@@ -361,6 +364,10 @@ int storage_fetch_numbered(struct storage *storage, const char *folder, uint64_t
         }
         if (error != 0 && error != ERR_NOT_FOUND)
             return error;
+        if (*out_number > 0)
+            gone++;
+        else
+            none++;
     }
     return error;
 }

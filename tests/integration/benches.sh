@@ -20,7 +20,7 @@ check "commits of simulated ranks" answers cpu_seconds bytes ranks
 quick=("$BUILD/ckpt-cli" verify scale --quick --store "$tmp/commit")
 "${quick[@]}" >"$tmp/out"
 check_equal "the headers and tables of 4.9 TB are the ones that verify --quick expects" $? 0
-# Headers of megabytes, alike but for a number and the hash: they are told apart by their ends.
+# Headers of many pages, alike but for a number and the hash: they are told apart by their ends.
 cd "$tmp"/commit/scale/step-*2-a0001 || exit 1
 mv shard-00006-of-00008.safetensors other
 mv shard-00007-of-00008.safetensors shard-00006-of-00008.safetensors

@@ -60,7 +60,7 @@ wait)
     touch "$RULES/waits.$rank"
     for i in $(seq 200); do sleep 0.05; done
     ;;
-late75) sleep 4 && exit 75 ;;
+late75) sleep 11 && exit 75 ;;
 exit*) exit "${action#exit}" ;;
 end) exit 0 ;;
 esac
@@ -109,7 +109,7 @@ check_equal "after --restarts-max failed starts it gives up with 75" \
 # Starts 1 to 5 fail early; the 6th does so after it was healthy; the 7th early again.
 check_equal "failures in a row, and one after a healthy start, are followed by starts" \
     "$(launch 1 "$(printf '%s 0 exit75\n' 1 2 3 4 5 7 && echo "6 0 late75")" \
-        --healthy 4 --backoff-max 0.15 --dir "$tmp/waits")" "0: 1 1 1 1 1 1 1 1"
+        --healthy 10 --backoff-max 0.15 --dir "$tmp/waits")" "0: 1 1 1 1 1 1 1 1"
 awk '/; starting again/ { print / in .* s$/ ? $(NF - 1) : 0 }' "$tmp/launch.log" >"$tmp/said"
 check_equal "the first failure waits for nothing, the next ones doubling up to --backoff-max" \
     "$(paste -sd' ' "$tmp/said")" "0 0.05 0.1 0.15 0.15 0 0.05"

@@ -83,7 +83,7 @@ class Job:
         old = sorted(glob.glob(os.path.join(self.ours, "step-*")))[:-1] if saver == OURS else \
             [self.paths[saver]] if saver in self.paths else []
         for path in old:
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
         os.sync()
         self.count += 1
         self.paths[saver] = os.path.join(self.bench.tmp, f"{self.name}-{saver}-{self.count}")
@@ -155,7 +155,7 @@ def best(measure, candidates, rounds=3):
         for seconds, settings in zip(times, candidates):
             seconds.append(measure(settings))
     middles = [statistics.median(seconds) for seconds in times]
-    tried = [", ".join(f"{key}={value}" for key, value in settings.items()) + f": {seconds:.2f} s"
+    tried = [", ".join(f"{key}={value}" for key, value in settings.items()) + f": {seconds:.3f} s"
              for settings, seconds in zip(candidates, middles)]
     chosen = middles.index(min(middles))
     return candidates[chosen], f"; {tried.pop(chosen)} (others: {'; '.join(tried)})"
@@ -168,9 +168,9 @@ LOAD_CANDIDATES = {"torch_save": [{"mmap": False}, {"mmap": True}]}
 
 # ---- rows ----
 
-def limit(bounds, theirs, share=1.0):
-    """What the machine allows, as a multiple of the peer's: `share` of fio's rate, say."""
-    return share * statistics.median(bounds) / statistics.median(theirs)
+def limit(bounds, theirs):
+    """What the machine allows, as a multiple of the peer's."""
+    return statistics.median(bounds) / statistics.median(theirs)
 
 
 def middle(measure, rounds=3):
@@ -186,7 +186,7 @@ def persist_row(bench, peer):
     _, server, store = bench.start_ckptd("persist", "--memory.pool_bytes", "3GiB", *CKPTD)
     with Job(bench, "persist", RANKS, MIB, server, store, peer) as job:
         job.save(OURS)  # the first of each makes memory and plans
-        job.save(peer)
+        job.save(peer, **SAVE_CANDIDATES.get(peer, [{}])[0])
         settings, tried = {}, ""
         if peer in SAVE_CANDIDATES:
             settings, tried = best(lambda s: job.save(peer, **s), SAVE_CANDIDATES[peer])
@@ -316,8 +316,9 @@ def row_peer_reshard_dcp(bench):
 def lost_row(bench, peer):
     _, server, store = bench.start_ckptd("lost", "--memory.pool_bytes", "2GiB", *CKPTD)
     with Job(bench, "lost", 1, TRAIN_MIB, server, store, "lost") as job:
-        for saver in OURS, peer, LEAST, UNCOPIED:  # the first makes memory, plans, processes
+        for saver in OURS, LEAST, UNCOPIED:  # the first makes memory and plans
             job.lost(saver)
+        job.lost(peer, **SAVE_CANDIDATES.get(peer, [{}])[0])
         settings, tried = {}, ""
         if peer in SAVE_CANDIDATES:
             settings, tried = best(lambda s: job.lost(peer, **s), SAVE_CANDIDATES[peer])
