@@ -70,11 +70,6 @@ int bench_wait(uint64_t step)
     return ckpt_save_wait(self.ckpt, step, WAIT_MS);
 }
 
-int bench_is_committed(uint64_t step)
-{
-    return ckpt_save_wait(self.ckpt, step, 0);
-}
-
 /* The newest checkpoint into the tensors; the bytes that came out of ckptd's memory. */
 int bench_load(uint64_t *out_bytes_memory)
 {

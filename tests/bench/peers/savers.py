@@ -27,7 +27,6 @@ from torch.distributed.tensor import DTensor, Shard
 
 ROWS = COLUMNS = 4096  # of a tensor: 64 MiB of F32, as in tests/bench/ranks.c
 TENSOR_MIB = ROWS * COLUMNS * 4 >> 20
-PENDING = -10  # CKPT_TIMEOUT of clients/ckpt.h
 
 
 def on_pages(tensor):
@@ -233,7 +232,7 @@ class Safetensors(Blocking):
 
 class Holdfast:
     """libckpt, through holdfast.c. The copy runs in a thread beside the step, as in the trainer
-    with async_with_pinned_mem; ckptd does the rest."""
+    with async_with_pinned_mem, which then waits for ckptd, that does the rest."""
 
     def __init__(self, state, libckpt, server, run):
         self.state, self.server = state, server
@@ -247,11 +246,9 @@ class Holdfast:
                       ctypes.c_uint64(state.num_rows), ctypes.c_void_p(tensor.data_ptr()))
         self.open(run)
 
-    def call(self, name, *arguments, ok=(0,)):
-        code = getattr(self.libckpt, "bench_" + name)(*arguments)
-        if code not in ok:
+    def call(self, name, *arguments):
+        if getattr(self.libckpt, "bench_" + name)(*arguments) != 0:
             raise RuntimeError(f"ckpt {name}: {self.libckpt.bench_error().decode()}")
-        return code
 
     def open(self, run):
         self.call("open", self.server.encode(), run.encode(), self.state.rank, self.state.world)
@@ -273,19 +270,15 @@ class Holdfast:
 
     def begin(self, _path):
         self.step += 1
-        return self.copier.submit(self.call, "copy", ctypes.c_uint64(self.step)), self
+        step = ctypes.c_uint64(self.step)
+        return (self.copier.submit(self.call, "copy", step),
+                self.copier.submit(self.call, "wait", step))
 
     def save(self, _path):
         self.step += 1
         self.call("copy", ctypes.c_uint64(self.step))
         if self.state.rank == 0:
-            self.result()
-
-    def done(self):
-        return self.call("is_committed", ctypes.c_uint64(self.step), ok=(0, PENDING)) == 0
-
-    def result(self):
-        self.call("wait", ctypes.c_uint64(self.step))
+            self.call("wait", ctypes.c_uint64(self.step))
 
     def load(self, _path):
         from_memory = ctypes.c_uint64()
