@@ -20,6 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 PAIRS_MIN, PAIRS_MAX = 7, 40
 SURE = 6  # the range of fewer samples holds their median with less than 95 %
 RESOLVED = 0.05
+LOST_MIN = 1e-3  # seconds: what is less cannot be told from nought, and no ratio to it is a ratio
 # Pairs are added by halves of what is there: who looks after each pair sees a narrow interval by
 # chance far more often.
 MORE = 0.5

@@ -11,11 +11,10 @@ import shutil
 import statistics
 
 from fio import fio
-from measure import Program, Row
+from measure import LOST_MIN, Program, Row
 
 MIB, STEPS = 1024, 30
 PARTS = ("memory", "compute")
-LOST_MIN = 1e-3  # seconds: less is noise, of either sign
 POOL = ("--memory.pool_bytes", "1280MiB", "--memory.segment_bytes", "64MiB")
 
 

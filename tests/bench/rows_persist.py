@@ -29,17 +29,10 @@ class Saver:
     """A ckptd and a job of `ranks` that saves through it; only the newest checkpoint is kept."""
 
     def __init__(self, bench, name, mib, ranks, layout="rows", images=1):
-        self.bench, self.name, self.mib, self.ranks, self.layout = bench, name, mib, ranks, layout
-        self.ckptd, self.server, self.store = bench.start_ckptd(name, *pool_for(mib, ranks, images))
-        self.program = None
-        self.join()
-
-    def join(self):
-        """Starts a job; one that ran has ended."""
-        if self.program:
-            self.program.close()
-        self.program = Program(self.bench.program("bench/ranks"), self.server, self.name,
-                               str(self.ranks), str(self.mib), self.layout)
+        self.bench, self.name = bench, name
+        self.ckptd, server, self.store = bench.start_ckptd(name, *pool_for(mib, ranks, images))
+        self.program = Program(bench.program("bench/ranks"), server, name, str(ranks), str(mib),
+                               layout)
 
     def save(self):
         run = os.path.join(self.store, self.name)
@@ -158,7 +151,7 @@ FIRST_PAUSE = 0.5
 
 def row_first_save(bench):
     """the first save of a new process through a new ckptd, beside later ones of the same"""
-    durable = []
+    found = []  # seconds of the first and of a later save, by what ends them
 
     def first():
         """Means of a few; the later saves of the same processes come with them."""
@@ -171,15 +164,13 @@ def row_first_save(bench):
             time.sleep(FIRST_PAUSE)
             pairs.append((first, saver.save()))
             saver.close()
-        means = {key: [statistics.mean(pair[i][key] for pair in pairs) for i in (0, 1)]
-                 for key in ("copied", "committed")}
-        durable.append(means["committed"])
-        later.append(means["copied"][1])
-        return means["copied"][0]
+        found.append({end: [statistics.mean(pair[i][end] for pair in pairs) for i in (0, 1)]
+                      for end in ("copied", "committed")})
+        return found[-1]["copied"][0]
 
-    later = []
     note = f"512 MiB, one rank; means of {FIRST_REPEAT} processes"
-    yield bench.pairs("first_save", "s", first, lambda: later[-1], pairs_min=11,
+    yield bench.pairs("first_save", "s", first, lambda: found[-1]["copied"][1], pairs_min=11,
                       direction="lower", goal=1.1, note=note + "; how long training is held up")
-    yield Row("first_save_durable", "s", *zip(*durable), direction="lower", goal=1.1,
+    yield Row("first_save_durable", "s", *zip(*(ends["committed"] for ends in found)),
+              direction="lower", goal=1.1,
               note=note + "; until it is committed")

@@ -106,7 +106,7 @@ static void plan_group(void)
     run->group = &group;
 }
 
-/* The checksum table of every block of a shard, all of them nought; `rank` owns nothing of it. */
+/* The checksum table of a shard, every checksum nought; the caller frees it. */
 static uint8_t *make_table(uint64_t *out_bytes, uint64_t *out_hash, uint32_t rank)
 {
     const struct shard_geometry *geometry = &group.ranks[rank].geometry;

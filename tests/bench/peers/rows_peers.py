@@ -14,7 +14,7 @@ import statistics
 import time
 
 from fio import fio
-from measure import ROOT, Program, Row
+from measure import LOST_MIN, ROOT, Program, Row
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = os.path.join(os.environ.get("PEERS_VENV", os.path.join(ROOT, "build/peers-venv")),
@@ -25,7 +25,6 @@ TRAIN_MIB = MIB // 2
 CKPTD = ("--memory.segment_bytes", "64MiB", "--storage.usable_fraction", "1.0")
 PERSIST_GOAL, LOAD_GOAL, LOAD_FIO_GOAL, LOST_GOAL = 5, 3, 0.9, 0.1
 LOAD_PAIRS, LOST_PAIRS = 17, 11
-LOST_MIN = 1e-3  # seconds: what is less cannot be told from nought, and no ratio to it is a ratio
 OURS, LEAST, UNCOPIED = "holdfast", "least", "uncopied"
 
 
