@@ -1,11 +1,11 @@
 /* main.c - the program: arguments, signals, exit code.
  *
- * The service runs on a thread of its own; this one waits for signals. SIGTERM and SIGINT drain:
- * new work is refused, running saves, and the last ones of ranks that are connected, are finished
- * within limits.drain_ms, then the program ends with 0. A service that cannot go on, because its
- * pool cannot be filled, ends in the same way by itself, with the code of its error. A disk that
- * does not answer cannot hold the end up: after OVERTIME_MS more the process leaves as if it had
- * been killed, which every state on disk is made for (commit.c).
+ * The service runs on a thread of its own; this one waits for signals. SIGTERM, SIGINT and SIGHUP
+ * drain: new work is refused, running saves, and the last ones of ranks that are connected, are
+ * finished within limits.drain_ms, then the program ends with 0. A service that cannot go on,
+ * because its pool cannot be filled, ends in the same way by itself, with the code of its error. A
+ * disk that does not answer cannot hold the end up: after OVERTIME_MS more the process leaves as if
+ * it had been killed, which every state on disk is made for (commit.c).
  *
  * A supervisor that gave us NOTIFY_SOCKET (sd_notify(3)) hears when calls are answered, and when
  * the end begins. */
@@ -66,6 +66,19 @@ static int fail(int error)
     return exit_code_of(error);
 }
 
+/* What ends ckptd in order. A closed terminal does not end one that was told to outlive it (nohup):
+ * sigwait would take the signal all the same. */
+static void fill_signals(sigset_t *signals)
+{
+    struct sigaction before;
+    sigemptyset(signals);
+    sigaddset(signals, SIGTERM);
+    sigaddset(signals, SIGINT);
+    sigaddset(signals, SIGUSR1);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaddset(signals, SIGHUP);
+}
+
 /* Waits for the thread, at most so long, whatever the wall clock does and who sends SIGUSR1. */
 static bool join_within(pthread_t thread, int64_t ms)
 {
@@ -96,7 +109,7 @@ static int serve(struct service *service, const struct config *config, const sig
         number = sigtimedwait(signals, &who, &look);
     while ((number < 0 || number == SIGUSR1) && !atomic_load(&has_ended) &&
            !service_is_ending(service));
-    bool is_told = number == SIGTERM || number == SIGINT;
+    bool is_told = number == SIGTERM || number == SIGINT || number == SIGHUP;
     notify("STOPPING=1");
     if (is_told) {
         log_info("ckptd", "told to end by user %u, process %d", (unsigned)who.si_uid,
@@ -130,10 +143,7 @@ int main(int argc, char **argv)
     }
     log_setup("ckptd", config.log);
     /* Before any thread starts: all inherit the mask, so only sigwait sees these. */
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    sigaddset(&signals, SIGUSR1);
+    fill_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     signal(SIGPIPE, SIG_IGN); /* a peer that went, a file over the limit: the call says so */
     signal(SIGXFSZ, SIG_IGN);

@@ -2,8 +2,8 @@
  *
  * One process per rank under mpirun (comm.backend mpi), or one thread per rank (comm.backend
  * local). Exit codes: 0 done; 75 stopped early, start it again (a signal, a lost peer, no ckptd);
- * 78 a person must act (configuration, data, another model). SIGTERM and SIGUSR1 save and end: the
- * step in progress is finished when its last micro-step has begun, otherwise dropped. */
+ * 78 a person must act (configuration, data, another model). SIGTERM, SIGHUP and SIGUSR1 save and
+ * end: the step in progress is finished when its last micro-step has begun, otherwise dropped. */
 #include "proto/report.h"
 #include "trainer/optimizer.h"
 #include "trainer/rank.h"
@@ -20,6 +20,16 @@ static void on_signal(int number)
 {
     (void)number;
     stop_requested = 1;
+}
+
+/* What asks a rank to stop. A closed terminal asks nobody who was told to outlive it (nohup). */
+static void handle_signals(void)
+{
+    struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
+    sigaction(SIGTERM, &stop, NULL);
+    sigaction(SIGUSR1, &stop, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &stop, NULL);
 }
 
 /* One optimizer update. The progress counts it only when it is made: not when the step is dropped
@@ -112,7 +122,6 @@ static int work(struct rank *r, int *out_exit)
 int main(int argc, char **argv)
 {
     static struct config config;
-    struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     if (report_print_version("trainer", argc, argv))
         return EXIT_DONE;
     log_setup("trainer", getenv("HOLDFAST_LOG"));
@@ -129,7 +138,6 @@ int main(int argc, char **argv)
         log_error("train", "%s", report_line());
     if (rc != 0 || config.estimate)
         return rc == 0 ? EXIT_DONE : EXIT_DO_NOT_RETRY;
-    sigaction(SIGTERM, &stop, NULL);
-    sigaction(SIGUSR1, &stop, NULL);
+    handle_signals();
     return rank_run_all(&config, work);
 }

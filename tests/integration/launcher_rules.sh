@@ -6,7 +6,7 @@
 # says.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 42
+plan 43
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -135,6 +135,8 @@ check_equal "no such mpirun is left" "$(pgrep -fc "$bin/mpirun")" 0
 rm "$bin/mpirun"
 
 check_equal "an unknown option is refused with 78" "$(launch 2 "" --no-such)" "78: "
+check_equal "so is a number that the shell would read otherwise" \
+    "$(launch 2 "" --grace 08; launch 2 "" --ranks 010)" $'78: \n78: '
 
 # In a group of its own, with the signals of a shell at a terminal: a background job ignores SIGINT,
 # what runs below nohup SIGHUP, and so does the launcher then.

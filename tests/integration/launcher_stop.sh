@@ -3,23 +3,24 @@
 # the launcher, its process group (Ctrl-C, a closed terminal), or every process of the job (systemd,
 # batch systems). Method: the real programs, two ranks and a ckptd of the launcher's own, in a group
 # of their own. No save is due by the interval. When some steps are made the signal is sent; then
-# the store must hold the step after which the ranks say that they stopped. At last the launcher is
-# killed, and its ranks must be gone. time limit: 180 s
+# the store must hold the last step whose loss was written. Once what the launcher says goes to a
+# reader which ends for the same signal, as `tee` does for Ctrl-C. At last the launcher is killed,
+# and its ranks must be gone. time limit: 180 s
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 13
+plan 19
 make_tiny
 export HOLDFAST_BIN=$BUILD
 server=unix:$tmp/s store=$tmp/store
 printf '[memory]\npool_bytes = "256MiB"\nsegment_bytes = "4MiB"\n' >"$tmp/ckptd.conf"
 
-start_run() { # RUN: returns when it has made some steps; process id in $launcher
+start_run() { # RUN [LOG]: returns when it has made some steps; process id in $launcher
     env --default-signal=INT,HUP setsid deploy/launch --config "$tiny" --ranks 2 \
         --server "$server" --store "$store" --ckptd-config "$tmp/ckptd.conf" \
         --dir "$tmp/$1.dir" -- --job.run "$1" \
         --metrics.loss_file "$tmp/$1.loss" --training.steps 1000000 \
-        --checkpoint.interval 1000000 >"$tmp/$1.log" 2>&1 &
+        --checkpoint.interval 1000000 >"${2:-$tmp/$1.log}" 2>&1 &
     launcher=$!
     started_pids+=("$launcher")
     wait_for 40 has_steps "$tmp/$1.loss" || give_up "$1 does not train" "$tmp/$1.log"
@@ -33,7 +34,7 @@ ended() { # $status
 }
 saved_last() { # RUN: the step after which it stopped is there, whole
     local step
-    step=$(sed -nE 's/.*stopped after step ([0-9]+).*/\1/p' "$tmp/$1.log")
+    step=$(tail -n 1 "$tmp/$1.loss" | cut -d ' ' -f 1)
     [ -n "$step" ] && "$BUILD/ckpt-cli" verify --store "$store" "$1@$step"
 }
 check_stop() { # RUN WHAT
@@ -59,6 +60,20 @@ start_run every
 mapfile -t pids < <(job)
 kill -TERM "${pids[@]}"
 check_stop every "SIGTERM to every process"
+
+start_run hung_up
+mapfile -t pids < <(job)
+kill -HUP "${pids[@]}"
+check_stop hung_up "SIGHUP to every process"
+
+mkfifo "$tmp/said"
+cat "$tmp/said" >"$tmp/piped.log" &
+reader=$!
+started_pids+=("$reader")
+start_run piped "$tmp/said"
+kill_ours KILL "$reader"
+kill -INT -- "-$launcher"
+check_stop piped "SIGINT to its process group and the reader of its log"
 
 start_run killed
 kill_ours KILL "$launcher"
