@@ -17,6 +17,7 @@
  * and those whose find was gone by the time of the fetch. */
 #define NUMBERED_NONE_MAX 4u
 #define NUMBERED_GONE_MAX 1000u
+#define NUMBER_DIGITS 20 /* of their names */
 
 static const struct storage_options default_options;
 
@@ -330,15 +331,19 @@ int storage_fetch_all(struct storage *storage, const char *key, size_t max, void
 
 static void numbered_key(char out[STORAGE_KEY_MAX + 1], const char *folder, uint64_t number)
 {
-    CHECK(snprintf(out, STORAGE_KEY_MAX + 1, "%s/%020" PRIu64, folder, number) <= STORAGE_KEY_MAX);
+    CHECK(snprintf(out, STORAGE_KEY_MAX + 1, "%s/%0*" PRIu64, folder, NUMBER_DIGITS, number) <=
+          STORAGE_KEY_MAX);
 }
 
+/* Other names are nobody's number: what is found can be fetched, or was replaced. */
 static int visit_number(void *user, const struct storage_entry *entry)
 {
-    uint64_t *newest = user;
-    char *end;
-    unsigned long long number = strtoull(entry->name, &end, 10);
-    if (*end == '\0' && number > *newest && number < UINT64_MAX)
+    uint64_t *newest = user, number = 0;
+    const char *digit = entry->name;
+    for (; *digit >= '0' && *digit <= '9' && number <= UINT64_MAX / 10 - 1; digit++)
+        number = number * 10 + (uint64_t)(*digit - '0');
+    if (!entry->is_dir && *digit == '\0' && digit - entry->name == NUMBER_DIGITS &&
+        number > *newest)
         *newest = number;
     return 0;
 }

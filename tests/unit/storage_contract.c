@@ -257,7 +257,13 @@ static void test_storage__of_numbered_objects_the_highest_counts(void **state)
     assert_int_equal(storage_publish_numbered(storage, "run/n", 0, "first"), 0);
     assert_int_equal(storage_publish_numbered(storage, "run/n", 0, "second"), ERR_EXISTS);
     assert_int_equal(storage_publish_numbered(storage, "run/n", 1, "second and more"), 0);
+    /* Names of others: not our digits, too many, a directory. */
     assert_int_equal(storage_publish(storage, "run/n/99-and-more", "x", 1), 0);
+    assert_int_equal(storage_publish(storage, "run/n/99", "x", 1), 0);
+    assert_int_equal(storage_publish(storage, "run/n/-0000000000000000005", "x", 1), 0);
+    assert_int_equal(storage_publish(storage, "run/n/000000000000000000099", "x", 1), 0);
+    assert_int_equal(storage_publish(storage, "run/n/99999999999999999999", "x", 1), 0);
+    assert_int_equal(storage_publish(storage, "run/n/00000000000000000099/x", "x", 1), 0);
     assert_int_equal(storage_publish(storage, "run/n/00000000000000000001", "old", 3), 0);
     assert_int_equal(storage_fetch_numbered(storage, "run/n", &number, text, sizeof text), 0);
     assert_true(number == 2);
@@ -266,7 +272,7 @@ static void test_storage__of_numbered_objects_the_highest_counts(void **state)
     assert_int_equal(storage_publish_numbered(storage, "run/n", 2, "third"), 0);
     assert_true(!bed_exists(storage, "run/n/00000000000000000001") &&
                 !bed_exists(storage, "run/n/00000000000000000002"));
-    assert_true(bed_exists(storage, "run/n/99-and-more"));
+    assert_true(bed_exists(storage, "run/n/99-and-more") && bed_exists(storage, "run/n/99"));
 }
 
 static void *publish_numbers(void *storage)
