@@ -243,7 +243,8 @@ void ckpt_save_abort(struct ckpt_save *save)
     request.save = save->id;
     request.reason = "given up by the rank";
     save->is_open = false;
-    /* Best effort: ckptd aborts by itself what never ends. The caller's error text is kept. */
+    /* Best effort: what ckptd does not hear of it gives up when this rank begins the next save, or
+     * hangs up. The caller's error text is kept. */
     struct report_text text;
     report_keep(&text);
     if (session_alive(ckpt) &&

@@ -285,6 +285,7 @@ struct shard_file {
     struct shard_geometry geometry;
     uint64_t *hashes;             /* per block; NULL when damaged */
     char *damage, *header_damage; /* NULL: none. With `damage` no block can be proved. */
+    int damage_error;             /* ERR_IO: it could not be read, which proves nothing */
     uint32_t *read_for;           /* assembly.c's, per block */
     /* While the file is open. */
     struct storage_object *object;
@@ -302,7 +303,7 @@ enum headers { HEADERS_NONE, HEADERS_HASH, HEADERS_WHOLE };
  * manifest. Damage is left in `shards`; returns what kept it from looking. Once. */
 int checkpoint_load(struct checkpoint *checkpoint, enum headers headers);
 void checkpoint_unload(struct checkpoint *checkpoint);
-/* ERR_CORRUPT when a shard is damaged so that it cannot be read. */
+/* ERR_CORRUPT or ERR_IO when a shard is damaged so that it cannot be read. */
 int checkpoint_need_whole(const struct checkpoint *checkpoint);
 /* Puts the names of checkpoint and shard before this thread's last error. */
 int checkpoint_fail(const struct checkpoint *checkpoint, uint32_t shard, int error);

@@ -212,15 +212,19 @@ static void print_begin(const struct verify *verify)
 static void print_whole(const struct verify *verify)
 {
     const struct manifest *manifest = verify->checkpoint.manifest;
+    /* With --release it is about to leave. */
+    const char *where = verify->checkpoint.quarantine[0] == '\0' || verify->cli->is_released
+                            ? CLI_STORED
+                            : "in quarantine until `verify --release`";
     char size[32];
     text_bytes(size, sizeof size, verify->bytes);
     if (verify->cli->is_quick)
-        printf("%s: files in order, " CLI_STORED
-               ". %s, %s: manifest, sizes, hashes of headers and checksum "
+        printf("%s: files in order, %s. %s, %s: manifest, sizes, hashes of headers and checksum "
                "tables match. The data were NOT read; `verify` without --quick proves them.\n",
-               verify->checkpoint.name, text_count(manifest->summary.shards, "shard").text, size);
+               verify->checkpoint.name, where, text_count(manifest->summary.shards, "shard").text,
+               size);
     else
-        printf("%s: whole, " CLI_STORED ". %s, %s, %s, %s: all match.\n", verify->checkpoint.name,
+        printf("%s: whole, %s. %s, %s, %s, %s: all match.\n", verify->checkpoint.name, where,
                text_count(manifest->summary.shards, "shard").text,
                text_count(verify->blocks, "block").text, size,
                text_count(manifest->table->num_tensors, "tensor digest").text);

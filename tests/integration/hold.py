@@ -92,6 +92,11 @@ def released(world, told):
     test("it is not released while it is damaged", code == 1 and damage_of(world.listed(), 5))
     change(shard_of(world, 5), 300000)
     test("nor by being put right alone", damage_of(world.listed(), 5))
+    for quick in ([], ["--quick"]):
+        code, out, err = world.cli("verify", f"{run}@5", *store, *quick)
+        test(f"verify {' '.join(quick)} finds nothing then, and says why it is not served",
+             code == 0 and "in quarantine until `verify --release`" in out and ", local" not in out,
+             (code, out, err))
     code, out, err = world.cli("verify", f"{run}@5", *store, "--release")
     test("but when all of it was read again", code == 0 and "out of quarantine" in out and
          not damage_of(world.listed(), 5), (code, out, err))

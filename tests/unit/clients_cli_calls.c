@@ -179,6 +179,44 @@ static void test_calls__a_command_says_what_failed_and_leaves_nothing(void **sta
     print_message("# %zu functions, %u runs more\n", num_functions, runs);
 }
 
+/* ---- what cannot be read ---- */
+
+/* A sector of a header, a table or a block is the matter of one shard: verify goes on and lists it.
+ * Without the manifest there is nothing to verify; who holds a lease matters to nobody here. */
+static void test_calls__verify_lists_every_read_that_fails(void **state)
+{
+    struct world *world = *state;
+    struct failure_at none = {0};
+    const struct between counted = {arm, disarm, &none};
+    static const char *names[CALLS_NAMED_MAX];
+    unsigned listed = 0;
+    for (size_t i = 0; i < NUM_TOOLS; i++) {
+        const struct tool *tool = &tools[i];
+        if (tool->run != cli_verify)
+            continue;
+        prepare(tool, world);
+        assert_int_equal(run_tool(tool, world, true, false, &counted), tool->want);
+        unsigned calls = failing.calls;
+        memcpy(names, failing.names, sizeof names);
+        for (unsigned call = 1; call <= calls; call++) {
+            struct failure_at at = {.first = call, .number = EIO};
+            const struct between between = {arm, disarm, &at};
+            if (strcmp(names[call], "pread") != 0)
+                continue;
+            snprintf(world->what, sizeof world->what, "%s, call %u", tool->name, call);
+            prepare(tool, world);
+            int error = run_tool(tool, world, true, false, &between);
+            listed += error == CLI_DIFFERS;
+            expect(world,
+                   error == CLI_DIFFERS || error == tool->want ||
+                       strstr(report_line(), "small object") != NULL,
+                   report_line());
+        }
+    }
+    print_message("# %u reads were listed\n", listed);
+    assert_true(listed > 10);
+}
+
 /* ---- what is refused ---- */
 
 static void set_onto_fifo(struct cli *cli, const struct world *world)
@@ -264,6 +302,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_calls__a_command_says_what_failed_and_leaves_nothing,
                                         world_open, world_close),
+        cmocka_unit_test_setup_teardown(test_calls__verify_lists_every_read_that_fails, world_open,
+                                        world_close),
         cmocka_unit_test_setup_teardown(test_calls__what_is_refused_stays_so_when_nobody_can_look,
                                         world_open, world_close),
     };

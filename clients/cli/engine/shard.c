@@ -243,13 +243,20 @@ static int check_header(const struct shard_file *file, const struct checkpoint *
     return error;
 }
 
-/* Damage becomes text, and no error; ERR_VERSION is a header's and counts as damage too. */
+/* Damage becomes text, and no error; ERR_VERSION is a header's and counts as damage too, as does a
+ * read that failed: it is the matter of one shard. */
 static int keep_damage(char **out, int error)
 {
-    if (error != ERR_CORRUPT && error != ERR_VERSION)
+    if (error != ERR_CORRUPT && error != ERR_VERSION && error != ERR_IO)
         return error;
     *out = strdup(report_message());
     return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a message");
+}
+
+static int keep_file_damage(struct shard_file *file, int error)
+{
+    file->damage_error = error == ERR_IO ? ERR_IO : ERR_CORRUPT;
+    return keep_damage(&file->damage, error);
 }
 
 /* Header and table of an open file. */
@@ -269,9 +276,8 @@ static int prove_shard(struct shard_file *file, const struct checkpoint *checkpo
         end_read(NULL, &table);
         return failure_report(&failure);
     }
-    return keep_damage(
-        &file->damage,
-        read_table(file, &table, checkpoint->manifest->shards[file->shard].table_hash));
+    return keep_file_damage(
+        file, read_table(file, &table, checkpoint->manifest->shards[file->shard].table_hash));
 }
 
 static int load_shard(struct shard_file *file, const struct checkpoint *checkpoint,
@@ -288,7 +294,7 @@ static int load_shard(struct shard_file *file, const struct checkpoint *checkpoi
     if (error == 0)
         error = prove_shard(file, checkpoint, headers);
     else
-        error = keep_damage(&file->damage, error);
+        error = keep_file_damage(file, error);
     close_file(file, checkpoint->store);
     return error;
 }
@@ -372,8 +378,8 @@ int checkpoint_need_whole(const struct checkpoint *checkpoint)
 {
     for (uint32_t i = 0; i < checkpoint->manifest->summary.shards; i++) {
         if (checkpoint->shards[i].damage != NULL)
-            return report_error(ERR_CORRUPT, DAMAGE_HINT, "%s: shard %u: %s", checkpoint->name,
-                                i + 1, checkpoint->shards[i].damage);
+            return report_error(checkpoint->shards[i].damage_error, DAMAGE_HINT, "%s: shard %u: %s",
+                                checkpoint->name, i + 1, checkpoint->shards[i].damage);
     }
     return 0;
 }
