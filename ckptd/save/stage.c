@@ -22,8 +22,8 @@
  * beyond the window is a breach; ckptd goes by its own numbers, never by the page.
  *
  * A sync that fails is final for that file: the shard is written once more to a new file, from the
- * image, and if that fails too the store goes offline: nothing more is saved until a person acts.
- * A window does not hold the shard any more: then the save fails.
+ * image, and if the disk fails that too the store goes offline: nothing more is saved until a
+ * person acts. A window does not hold the shard any more: then the save fails.
  *
  * Stopping waits for what is under way, then removes the file, then reports. */
 #include "ckptd/ckptd.h"
@@ -36,11 +36,21 @@
 
 static void advance_stage(struct stage *stage);
 
+/* Every failure of a stage goes through here, with its fault. One of the disk after a failed sync
+ * is the disk's second; a full one, or a lack of memory, says nothing about it. */
+static void stage_failed(struct stage *stage, const char *reason)
+{
+    if (stage->rewritten && (stage->fault.code == ERR_IO || stage->fault.code == ERR_DENIED))
+        service_go_offline(stage->save->service,
+                           "the sync of a shard failed, and so did writing it to a new file");
+    save_stage_failed(stage, reason);
+}
+
 static void fail_stage(struct stage *stage, int code, const char *reason)
 {
     if (stage->fault.code == 0)
         fault_take(&stage->fault, code);
-    save_stage_failed(stage, reason);
+    stage_failed(stage, reason);
 }
 
 /* ---- the window ---- */
@@ -153,7 +163,7 @@ static struct stage *end_job(struct event *event, const char *reason)
     if (stage->job_fault.code != 0) {
         if (stage->fault.code == 0)
             stage->fault = stage->job_fault;
-        save_stage_failed(stage, reason);
+        stage_failed(stage, reason);
         return NULL;
     }
     return stage;
@@ -253,7 +263,6 @@ static void sync_done(struct storage_request *request)
 static void synced(struct event *event)
 {
     struct stage *stage = CONTAINER_OF(event, struct stage, synced);
-    struct service *service = stage->save->service;
     stage->syncing = false;
     if (stage->stopping) {
         advance_stage(stage);
@@ -272,17 +281,13 @@ static void synced(struct event *event)
         start_job(stage, work_replace, replaced);
         return;
     }
-    if (stage->image->is_window) {
+    if (stage->image->is_window)
         report_error(stage->sync.error,
-                     "the next save writes a new file; if it fails too, replace "
-                     "the disk",
+                     "the next save writes a new file; if it fails too, replace the disk",
                      "the sync of shard %u failed, and its bytes have left memory", stage->rank);
-        fail_stage(stage, stage->sync.error, "its file could not be synced");
-        return;
-    }
-    service_go_offline(service, "two syncs of a shard failed, the second on a new file");
-    report_error(stage->sync.error, "replace the disk, then restart ckptd",
-                 "two syncs of shard %u failed", stage->rank);
+    else
+        report_error(stage->sync.error, "replace the disk, then restart ckptd",
+                     "two syncs of shard %u failed", stage->rank);
     fail_stage(stage, stage->sync.error, "its file could not be synced");
 }
 
@@ -362,7 +367,7 @@ static void chunk_advanced(struct image *image, struct chunk *chunk)
     if (image->fault.code != 0) {
         if (stage->fault.code == 0)
             stage->fault = image->fault;
-        save_stage_failed(stage, "its file could not be written");
+        stage_failed(stage, "its file could not be written");
         return;
     }
     if (!stage->tabled && image_chunk_is_tail(image, chunk->index)) {

@@ -675,6 +675,47 @@ static void test_service__a_shard_whose_sync_failed_is_written_once_more(void **
     peers_close(peers, 1);
 }
 
+/* The disk is gone from some operation on: where that is a sync, what follows fails as well. */
+static bool is_offline_after(struct bed *bed, uint64_t operation, char reason[512])
+{
+    bed_stop(bed);
+    snprintf(bed->config.store, sizeof bed->config.store,
+             "fault:fail_from=%llu,errno=%d:memory:", (unsigned long long)operation, EROFS);
+    reason[0] = '\0';
+    if (bed_start(bed) != 0)
+        return false;
+    if (open_attempt(bed, 1) == 0 && peers_open(peers, bed, 1) == 0 && !save_step(peers, 1, 1))
+        wait_save(bed, 1, reason);
+    json_t *status = bed_status(bed);
+    bool is_offline = json_string_value(json_object_get(status, "offline"))[0] != '\0';
+    json_decref(status);
+    peers_close(peers, 1);
+    return is_offline;
+}
+
+static void
+test_service__a_disk_that_fails_a_sync_and_the_new_file_takes_the_store_offline(void **state)
+{
+    struct bed *bed = *state;
+    uint32_t num_replaced = 0, num_others = 0;
+    char reason[512];
+    for (uint64_t operation = 1; operation <= 40; operation++) {
+        bool is_offline = is_offline_after(bed, operation, reason);
+        if (strstr(reason, "could not be replaced after a failed sync") != NULL) {
+            num_replaced++;
+            assert_true(is_offline);
+        } else if (strstr(reason, "could not be created") != NULL ||
+                   strstr(reason, "could not be written") != NULL) {
+            num_others++; /* there was no failed sync before it */
+            assert_false(is_offline);
+        }
+    }
+    assert_true(num_replaced > 0 && num_others > 0);
+    bed_stop(bed);
+    start_on(bed, "");
+    peers_close(peers, 1);
+}
+
 /* Nobody can tell whether a manifest is durable whose publish failed at its end. */
 static void test_service__an_unsure_manifest_takes_the_store_offline_until_a_restart(void **state)
 {
@@ -741,6 +782,7 @@ int main(void)
         CASE(test_service__a_full_disk_is_a_save_refused_with_the_numbers),
         CASE(test_service__a_save_given_up_holds_no_room),
         CASE(test_service__a_shard_whose_sync_failed_is_written_once_more),
+        CASE(test_service__a_disk_that_fails_a_sync_and_the_new_file_takes_the_store_offline),
         CASE(test_service__an_unsure_manifest_takes_the_store_offline_until_a_restart),
         CASE(test_service__a_second_daemon_on_the_store_is_refused),
     };
