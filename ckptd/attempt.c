@@ -164,7 +164,7 @@ static void parent_kept(struct event *event)
 
 void attempt_set_parent(struct run *run, uint64_t step, uint64_t attempt)
 {
-    if (!run->attempt || run->attempt->parent_kept)
+    if (!run->attempt || run->attempt->parent_is_final)
         return;
     run->attempt->parent_step = step;
     run->attempt->parent_attempt = attempt;
@@ -174,6 +174,7 @@ void attempt_keep_parent(struct run *run)
 {
     struct attempt *attempt = run->attempt;
     struct attempt_work *work = &run->parent;
+    attempt->parent_is_final = true; /* from here on workers read it, for manifests */
     if (attempt->parent_kept || attempt->parent_attempt == 0 || work->busy)
         return;
     char text[128];
@@ -204,7 +205,7 @@ static void read_parent(struct attempt *attempt, const struct run *run)
     json_read(&root, text, bytes, &reason);
     attempt->parent_step = (uint64_t)json_integer_value(json_object_get(root, "step"));
     attempt->parent_attempt = (uint64_t)json_integer_value(json_object_get(root, "attempt"));
-    attempt->parent_kept = true;
+    attempt->parent_is_final = attempt->parent_kept = true;
     json_decref(root);
 }
 

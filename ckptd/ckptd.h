@@ -275,7 +275,8 @@ struct attempt {
     char *config_json, *identity_json, *mesh_json, *data_json;
     char code_version[64];
     uint64_t parent_step, parent_attempt; /* what it loaded; attempt 0: nothing */
-    bool parent_kept;                     /* that is durable */
+    bool parent_is_final;                 /* a save has begun: what is loaded later is no parent */
+    bool parent_kept;                     /* it is durable */
 };
 
 /* Blocking work on an attempt's files; one at a time per run. */
@@ -323,7 +324,8 @@ struct session {
     /* Ranks only. */
     int control_fd, event_fd;
     struct arena_control *control;
-    struct watch watch; /* event_fd */
+    struct watch watch;  /* event_fd */
+    uint64_t num_begins; /* BeginSaves: the newest is the one that counts */
     struct image *slots[SLOTS_PER_RANK];
     struct save *slot_saves[SLOTS_PER_RANK]; /* the save a STAGING image belongs to */
     uint64_t slot_ids[SLOTS_PER_RANK]; /* the save that began there last, also when it is over */

@@ -129,7 +129,11 @@ void shard_failed(struct image *image)
     struct fault fault = image->fault;
     struct shard_wait *wait = take_waiting(image);
     bool from_disk = image->state == IMAGE_READING;
-    if (!from_disk)
+    if (!from_disk && fault.code == ERR_MEMORY) /* which says nothing about the image */
+        log_warn("restore", "run %s, step %llu: shard %u is read from disk: %s",
+                 checkpoint->run->name, (unsigned long long)checkpoint->summary.step, image->shard,
+                 fault.message);
+    else if (!from_disk)
         log_error("restore",
                   "run %s, step %llu: shard %u was changed in memory after the save; it "
                   "is read from disk: %s",

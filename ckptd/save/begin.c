@@ -16,8 +16,8 @@
  * since without a commit nothing else would make it.
  *
  * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
- * or after the wait, which limits.wait_ms bounds. One call of a session waits; another takes its
- * place. */
+ * or after the wait, which limits.wait_ms bounds. A session has one call on its way; another takes
+ * its place. */
 #include "ckptd/keep/keep.h"
 #include "proto/json.h"
 
@@ -35,6 +35,7 @@ struct beginning {
     const Holdfast__V1__BeginSaveRequest *request; /* lives as long as the call */
     struct timer timer;                            /* armed while parked */
     int64_t until_ms;
+    uint64_t number;     /* of this call of its session */
     struct image *image; /* whose segments are being cleaned */
     struct job job;
     struct fault fault; /* of that */
@@ -56,14 +57,16 @@ static void work_clean(struct job *job)
 static void cleaned(struct event *event)
 {
     struct beginning *beginning = CONTAINER_OF(event, struct beginning, job.done);
+    struct service *service = beginning->service;
     beginning->image->readers--;
     image_settle(beginning->image);
     if (beginning->fault.code == 0) {
         advance(beginning);
-        return;
+    } else {
+        rpc_call_fail(beginning->call, fault_raise(&beginning->fault));
+        free(beginning);
     }
-    rpc_call_fail(beginning->call, fault_raise(&beginning->fault));
-    free(beginning);
+    restore_wake(service); /* where the call has not used it, others may */
 }
 
 /* Others had the memory, and may still hold it, or it is not there yet. GOES_ON when the call will
@@ -327,6 +330,15 @@ static void reply_begun(struct rpc_call *call, const struct save *save,
     rpc_call_reply(call, &reply.base);
 }
 
+/* A rank has one save at a time. One that it left without an end may hold its only image. */
+static void leave_earlier(struct session *session, uint64_t step)
+{
+    struct commit_actions actions = {0};
+    session_let_go(session, 0);
+    commit_leave(&session->run->machine, &actions, session->rank, step);
+    run_perform(session->run, &actions);
+}
+
 /* 0 when the call is answered, or GOES_ON. */
 static int begin(struct session *session, struct beginning *beginning)
 {
@@ -335,8 +347,10 @@ static int begin(struct session *session, struct beginning *beginning)
     struct commit_actions actions = {0};
     uint32_t slot = 0;
     int error = check_begin(session, beginning);
-    if (error == 0)
+    if (error == 0) {
+        leave_earlier(session, request->step);
         error = choose_slot(&slot, session);
+    }
     if (error == ERR_BUSY)
         gate_hurry_all(session->service);
     if (error == 0)
@@ -411,9 +425,10 @@ static void advance(struct beginning *beginning)
     int error = session_find(&session, beginning->service, beginning->request->session);
     if (error == 0 && !session->is_rank)
         error = report_error(ERR_NOT_FOUND, "describe first", "the session is not a rank's");
+    if (error == 0 && beginning->number != session->num_begins)
+        error = report_error(ERR_ABORTED, NULL, "the rank asked again");
     if (error == 0) {
-        session_drain(session);     /* the end of the save before may still be in the ring */
-        session_let_go(session, 0); /* a rank has one save at a time */
+        session_drain(session); /* the end of the save before may still be in the ring */
         error = begin(session, beginning);
     }
     if (error == GOES_ON)
@@ -427,29 +442,11 @@ static void advance(struct beginning *beginning)
     free(beginning);
 }
 
-static void give_up(struct beginning *beginning, int error)
-{
-    unpark(beginning);
-    rpc_call_fail(beginning->call, error);
-    free(beginning);
-}
-
-/* The call of this session that is parked, or NULL. */
-static struct beginning *find_parked(const struct service *service, uint64_t token)
-{
-    struct beginning *beginning = service->beginnings;
-    while (beginning && beginning->request->session != token)
-        beginning = beginning->next;
-    return beginning;
-}
-
 void save_begin(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__BeginSaveRequest *request)
 {
-    struct beginning *former = find_parked(service, request->session);
     struct beginning *beginning = calloc(1, sizeof *beginning);
-    if (former)
-        give_up(former, report_error(ERR_ABORTED, NULL, "the rank asked again"));
+    struct session *session;
     if (!beginning) {
         rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to begin a save"));
         return;
@@ -459,7 +456,10 @@ void save_begin(struct service *service, struct rpc_call *call,
                           : service->config->limit_wait_ms;
     *beginning = (struct beginning){
         .service = service, .call = call, .request = request, .until_ms = loop_now_ms() + wait_ms};
+    if (session_find(&session, service, request->session) == 0)
+        beginning->number = ++session->num_begins;
     advance(beginning);
+    save_begin_wake(service); /* a former call of the session hears that */
 }
 
 static void begin_again(struct timer *timer)
@@ -485,6 +485,10 @@ void save_begin_wake(struct service *service)
 
 void save_begin_close(struct service *service)
 {
-    while (service->beginnings)
-        give_up(service->beginnings, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
+    while (service->beginnings) {
+        struct beginning *beginning = service->beginnings;
+        unpark(beginning);
+        rpc_call_fail(beginning->call, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
+        free(beginning);
+    }
 }

@@ -21,6 +21,7 @@
  * Each rank within a save: ABSENT ─begin─► BEGUN ─ended─► ENDED ─durable─► DURABLE, never back.
  *
  * The run: CLOSED ─open─► SETTLING ─no save in work─► TAKING ─taken─► OPEN ─open─► SETTLING ...
+ *                                                            └─failed─► CLOSED
  * A restart begins CLOSED with the newest durable attempt; CLOSED ─resume─► OPEN.
  *
  * Invariants (cited in the code and checked by tests/unit/ckptd_commit.c):
@@ -264,6 +265,10 @@ int commit_check(const struct commit *commit, uint64_t attempt)
 {
     if (commit->state == RUN_OPEN && attempt == commit->attempt)
         return 0;
+    if (attempt == commit->attempt)
+        return report_error(ERR_STALE, "this process belongs to an older start of the run: end it",
+                            "attempt %llu is over: another start of the run has come",
+                            (unsigned long long)attempt);
     return report_error(ERR_STALE, "this process belongs to an older start of the run: end it",
                         "attempt %llu is not the open one (the newest is %llu)",
                         (unsigned long long)attempt, (unsigned long long)commit->attempt);
@@ -301,6 +306,16 @@ int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t ran
     return 0;
 }
 
+void commit_leave(struct commit *commit, struct commit_actions *actions, uint32_t rank,
+                  uint64_t step)
+{
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
+        if (skipped_by(&commit->saves[i], rank, step))
+            discard(&commit->saves[i], actions, rank, ERR_ABORTED,
+                    "a rank went on to a later save");
+    name_next(commit, actions);
+}
+
 int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t *out_save,
                  uint64_t attempt, uint32_t rank, uint64_t step)
 {
@@ -308,13 +323,10 @@ int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t
     if (error != 0)
         return error;
     struct commit_save *save = NULL;
-    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
-        struct commit_save *other = &commit->saves[i];
-        if (skipped_by(other, rank, step))
-            discard(other, actions, rank, ERR_ABORTED, "a rank went on to a later save");
-        else if (other->state == COMMIT_FREE && !save)
-            save = other;
-    }
+    commit_leave(commit, actions, rank, step);
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX && !save; i++)
+        if (commit->saves[i].state == COMMIT_FREE)
+            save = &commit->saves[i];
     const struct commit_save *known = commit_find_step(commit, step);
     if (known)
         save = find(commit, known->id);
@@ -334,7 +346,6 @@ int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t
     if (commit->latest_max < step + 1)
         commit->latest_max = step + 1;
     *out_save = save->id;
-    name_next(commit, actions);
     return 0;
 }
 

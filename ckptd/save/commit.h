@@ -105,7 +105,11 @@ int commit_check(const struct commit *commit, uint64_t attempt);
 
 /* Would commit_begin succeed? Same refusals, nothing changes. */
 int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t rank, uint64_t step);
-/* A rank begins the save of `step`. Saves of earlier steps that it has not ended are given up.
+/* The rank goes on to `step`: saves of earlier steps that it has not ended are given up. Before
+ * commit_begin where those hold what it needs for that. */
+void commit_leave(struct commit *commit, struct commit_actions *actions, uint32_t rank,
+                  uint64_t step);
+/* A rank begins the save of `step`, and leaves the earlier ones.
  * ERR_STALE; ERR_EXISTS: this rank began this step or a later one before; ERR_ABORTED: the save of
  * this step is over already; ERR_BUSY: too many saves in work. */
 int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t *out_save,

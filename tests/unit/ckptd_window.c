@@ -329,6 +329,30 @@ static void test_window__who_waits_hears_that_the_save_was_given_up(void **state
     assert_int_equal(wait_save(bed, 1, NULL), FAILED);
 }
 
+/* No end and no AbortSave: what it left holds its only image, a window or a whole one. */
+static void test_window__a_rank_that_left_a_save_begins_the_next_one(void **state)
+{
+    const int64_t pools[] = {SMALL_POOL, 6 * MIB};
+    struct bed *bed = *state;
+    char reason[512];
+    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
+        restart(bed, pools[i]);
+        bed_open_world(bed, peers, 2);
+        assert_int_equal(begin(&peers[0], 1), 0);
+        assert_int_equal(begin(&peers[1], 1), 0);
+        peer_fill_part(&peers[0], 1, 0, peers[0].bytes / 8);
+        peer_announce(&peers[0], ARENA_ENTRY_RANGE, peers[0].data_byte, peers[0].bytes / 8);
+        for (uint32_t rank = 0; rank < 2; rank++)
+            assert_int_equal(begin(&peers[rank], 2), 0);
+        for (uint32_t rank = 0; rank < 2; rank++)
+            pools[i] == SMALL_POOL ? finish(&peers[rank], 2) : peer_finish(&peers[rank], 2);
+        assert_int_equal(wait_save(bed, 2, NULL), COMMITTED);
+        assert_int_equal(wait_save(bed, 1, reason), FAILED);
+        assert_non_null(strstr(reason, "a rank went on to a later save"));
+        peers_close(peers, 2);
+    }
+}
+
 static void test_window__a_save_that_every_rank_ended_outlives_its_ranks(void **state)
 {
     struct bed *bed = *state;
@@ -416,6 +440,7 @@ int main(void)
         CASE(test_window__an_announcement_beyond_it_fails_the_save),
         CASE(test_window__what_the_rank_writes_into_the_page_is_not_believed),
         CASE(test_window__who_waits_hears_that_the_save_was_given_up),
+        CASE(test_window__a_rank_that_left_a_save_begins_the_next_one),
         CASE(test_window__a_save_that_every_rank_ended_outlives_its_ranks),
         CASE(test_window__no_single_failed_operation_loses_an_acknowledged_checkpoint),
     };
