@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -24,15 +25,18 @@
 static struct {
     atomic_uint calls; /* made since the plan began */
     unsigned first;    /* that fails; 0: none */
+    const char *only;  /* count and fail calls of this name alone; NULL: all */
     bool for_ever, is_short;
     int number;                         /* errno */
     atomic_bool was_named;              /* a rename was made: something has its name */
     const char *names[CALLS_NAMED_MAX]; /* of the calls by number, when none fails */
 } failing;
 
-/* The number of this call. */
+/* The number of this call, from 1; 0: it is none of those that count. */
 static inline unsigned count_call(const char *name)
 {
+    if (failing.only != NULL && strcmp(failing.only, name) != 0)
+        return 0;
     unsigned call = ++failing.calls;
     if (failing.first == 0 && call < CALLS_NAMED_MAX)
         failing.names[call] = name;
