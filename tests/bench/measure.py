@@ -105,6 +105,15 @@ class Row:
         return line + (f" ({self.note})" if self.note else "")
 
 
+class Share(Row):
+    """A figure that is nought at best, where a width relative to it says nothing: it is resolved
+    when its interval is narrower than the goal."""
+
+    def resolved(self):
+        low, high = self.interval()
+        return high - low <= self.goal
+
+
 class Program:
     """A measuring program that answers commands on stdin with JSON lines (tests/bench/bench.h)."""
 

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import time
 
-from measure import ROOT, Program, Row
+from measure import ROOT, Program, Row, Share
 from rows_persist import CpuCost
 
 MODEL = {"dim": 256, "hidden": 768, "kv": 64, "layers": 10, "vocab": 4096}  # debugmodel
@@ -87,15 +87,6 @@ LOST_PAIRS = 12
 LOST_FULL_COSTS = 7  # samples of persist_cpu on each side of it
 LOST_FULL_PAIRS = 24  # where no core is free a save is not a small part of what is noise
 MICRO_STEP = re.compile(STAMP + r"micro-step \d+ of \d+ of step (\d+) is done")
-
-
-class Share(Row):
-    """A figure that is nought at best, where a width relative to it says nothing: it is resolved
-    when its interval is narrower than the goal."""
-
-    def resolved(self):
-        low, high = self.interval()
-        return high - low <= self.goal
 
 
 def cpu_seconds(path):

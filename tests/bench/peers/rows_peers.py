@@ -14,7 +14,7 @@ import statistics
 import time
 
 from fio import fio
-from measure import LOST_MIN, ROOT, Program, Row
+from measure import LOST_MIN, ROOT, Program, Row, Share
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PYTHON = os.path.join(os.environ.get("PEERS_VENV", os.path.join(ROOT, "build/peers-venv")),
@@ -334,10 +334,10 @@ def lost_row(bench, peer):
         pinned = "" if job.versions["cuda"] else "no CUDA: no pinned staging; "
         copied, uncopied = (f"{statistics.median(lost):.3f} s, {limit(lost, row.reference):.2f} of "
                             "the peer's" for lost in bounds.values())
-        row.note = (f"{TRAIN_MIB} MiB, one rank of one thread, {os.cpu_count() - 1} cores "
-                    f"free{tried}; a bare copy and write lose {copied}; a bare write, for which "
-                    f"the update waits, {uncopied}; {pinned}{versions(job)}")
-        return row
+        note = (f"{TRAIN_MIB} MiB, one rank of one thread, {os.cpu_count() - 1} cores "
+                f"free{tried}; a bare copy and write lose {copied}; a bare write, for which "
+                f"the update waits, {uncopied}; {pinned}{versions(job)}")
+        return Share(row.name, row.unit, row.ours, row.reference, row.direction, row.goal, note)
 
 
 def row_peer_lost_dcp_async_process(bench):
