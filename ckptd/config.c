@@ -302,7 +302,8 @@ void config_print_help(void)
     struct options options = {.table = table, .config = &defaults};
     printf("ckptd - keeps the checkpoints of training runs\n\n"
            "    ckptd --store DIRECTORY [--config FILE] [--key value ...]\n\n"
-           "SIGTERM, SIGINT, SIGHUP: finish running saves and the last of connected ranks, end.\n"
+           "SIGTERM, SIGINT, SIGHUP: finish running saves and the last ones of connected ranks,\n"
+           "then end.\n"
            "Exit codes: 0 ended as told, 75 start it again, 78 a person must act.\n\n");
     if (options_defaults(&options) == 0)
         options_print_help(&options, stdout);
