@@ -442,9 +442,19 @@ static void advance(struct beginning *beginning)
     free(beginning);
 }
 
+/* The call of this session that is parked, or NULL. */
+static struct beginning *find_parked(const struct service *service, uint64_t token)
+{
+    struct beginning *beginning = service->beginnings;
+    while (beginning && beginning->request->session != token)
+        beginning = beginning->next;
+    return beginning;
+}
+
 void save_begin(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__BeginSaveRequest *request)
 {
+    struct beginning *former = find_parked(service, request->session);
     struct beginning *beginning = calloc(1, sizeof *beginning);
     struct session *session;
     if (!beginning) {
@@ -458,8 +468,11 @@ void save_begin(struct service *service, struct rpc_call *call,
         .service = service, .call = call, .request = request, .until_ms = loop_now_ms() + wait_ms};
     if (session_find(&session, service, request->session) == 0)
         beginning->number = ++session->num_begins;
+    if (former) {
+        unpark(former);
+        advance(former); /* it hears that there is a newer one */
+    }
     advance(beginning);
-    save_begin_wake(service); /* a former call of the session hears that */
 }
 
 static void begin_again(struct timer *timer)
