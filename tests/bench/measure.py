@@ -211,10 +211,10 @@ class Bench:
         return pool["bytes_ready"] == pool["bytes"]
 
     def pairs(self, name, unit, ours, reference, pairs_max=PAIRS_MAX, pairs_min=PAIRS_MIN,
-              **options):
+              kind=Row, **options):
         """Runs ours() and reference() in turns, at least `pairs_min` times, until the interval is
         narrow."""
-        row = Row(name, unit, [], [], **options)
+        row = kind(name, unit, [], [], **options)
         wanted = 3 if self.quick else pairs_min
         while len(row.ours) < wanted:
             row.ours.append(ours())

@@ -172,5 +172,4 @@ def row_first_save(bench):
     yield bench.pairs("first_save", "s", first, lambda: found[-1]["copied"][1], pairs_min=11,
                       direction="lower", goal=1.1, note=note + "; how long training is held up")
     yield Row("first_save_durable", "s", *zip(*(ends["committed"] for ends in found)),
-              direction="lower", goal=1.1,
-              note=note + "; until it is committed")
+              direction="lower", goal=1.1, note=note + "; until it is committed")

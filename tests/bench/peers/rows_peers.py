@@ -329,15 +329,15 @@ def lost_row(bench, peer):
             return max(middle(lambda: job.lost(peer, **settings)), LOST_MIN)
 
         row = bench.pairs(f"peer_lost_{peer}", "s", lambda: middle(lambda: job.lost(OURS)), theirs,
-                          pairs_min=LOST_PAIRS, pairs_max=LOST_PAIRS, direction="lower",
-                          goal=LOST_GOAL)
+                          pairs_min=LOST_PAIRS, pairs_max=LOST_PAIRS, kind=Share,
+                          direction="lower", goal=LOST_GOAL)
         pinned = "" if job.versions["cuda"] else "no CUDA: no pinned staging; "
         copied, uncopied = (f"{statistics.median(lost):.3f} s, {limit(lost, row.reference):.2f} of "
                             "the peer's" for lost in bounds.values())
-        note = (f"{TRAIN_MIB} MiB, one rank of one thread, {os.cpu_count() - 1} cores "
-                f"free{tried}; a bare copy and write lose {copied}; a bare write, for which "
-                f"the update waits, {uncopied}; {pinned}{versions(job)}")
-        return Share(row.name, row.unit, row.ours, row.reference, row.direction, row.goal, note)
+        row.note = (f"{TRAIN_MIB} MiB, one rank of one thread, {os.cpu_count() - 1} cores "
+                    f"free{tried}; a bare copy and write lose {copied}; a bare write, for which "
+                    f"the update waits, {uncopied}; {pinned}{versions(job)}")
+        return row
 
 
 def row_peer_lost_dcp_async_process(bench):
