@@ -165,6 +165,20 @@ def notified(world):
     world.launch()
 
 
+def hung_up(world):
+    """A closed terminal, with and without nohup."""
+    world.stop()
+    world.launch(before=("env", "--default-signal=HUP"))
+    world.process.send_signal(signal.SIGHUP)
+    test("SIGHUP ends ckptd in order", world.process.wait(30) == 0, world.log())
+    world.launch(before=("env", "--ignore-signal=HUP"))
+    world.process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    serves = world.cli("health", *world.where)[0] == 0
+    test("but not one that is to outlive its terminal", serves and world.end() == 0, world.log())
+    world.launch()
+
+
 def without_rules(world):
     """What the log says at a start about retention."""
     def said_by_a_start(*options):
@@ -641,6 +655,7 @@ def main():
         partly_collected(world)
         who_asked(world)
         notified(world)
+        hung_up(world)
         without_rules(world)
         made_of_another_store(world)
         killed_conversions(world)

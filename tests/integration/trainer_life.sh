@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 72
+plan 74
 make_tiny
 start_ckptd
 
@@ -66,6 +66,17 @@ ended
 check_equal "asked to stop in the first step it ends with 75" "$status" 75
 check_equal "nothing of it is saved: there is nothing" \
     "$("$BUILD/ckpt-cli" list --store "$store" | grep -c early@)" 0
+
+trap '' HUP # inherited, as below nohup
+in_background nohup --debug.pause_at_step 8
+trap - HUP
+paused nohup 8
+kill_ours HUP "$pid"
+sleep 0.3
+check "a trainer that is to outlive its terminal does not leave its step for SIGHUP" kill -0 "$pid"
+kill_ours TERM "$pid"
+ended
+check_equal "and can be asked to stop" "$status" 75
 
 # ---- asked to stop together with ckptd, as when a node goes down ----
 in_background down --debug.pause_at_step 8
