@@ -71,8 +71,8 @@ void snapshot_watch_stop(struct snapshot *snapshot, const volatile sig_atomic_t 
 int snapshot_save_final(struct snapshot *snapshot, const struct progress *progress);
 /* Tells ckptd whether what comes now suffers from its work. Not collective. */
 void snapshot_phase(struct snapshot *snapshot, bool is_busy);
-/* Says, now and then, when a pending save has become durable or has failed. Rank 0 asks, cheaply.
- */
+/* Logs when a pending save has become durable or has failed. Rank 0 asks ckptd, at most once a
+ * second; the others do nothing. */
 void snapshot_poll(struct snapshot *snapshot);
 
 #endif

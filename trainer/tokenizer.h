@@ -17,7 +17,7 @@
 
 struct tokenizer;
 
-/* Called now and then during long work, from the working thread; may be NULL. */
+/* Called several times during long work, from the working thread; may be NULL. */
 struct tokenizer_progress {
     void (*report)(void *user, const char *what, uint64_t done, uint64_t total);
     void *user;
