@@ -14,7 +14,8 @@ SAN = $(if $(SANITIZER),-fsanitize=$(SANITIZER) -fno-sanitize-recover=all -fno-o
 # which see nobody's bytes but ours. (FORTIFY needs an optimizing compiler; some distributions set it already.)
 HARDEN = $(if $(SANITIZER)$(filter -O0,$(OPT)),,-fstack-protector-strong -fstack-clash-protection $(CET) \
     -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3)
-CET := $(if $(filter x86_64-%,$(shell $(CC) -dumpmachine)),-fcf-protection)
+# Asked for by every command: when make starts on a bare machine there is no compiler yet.
+CET = $(if $(filter x86_64-%,$(shell $(CC) -dumpmachine)),-fcf-protection)
 HARDEN_LINK = -Wl,-z,relro,-z,now
 # No contraction: the bits of the numerics must not depend on what the compiler fuses.
 CFLAGS_ALL = -std=c17 -D_GNU_SOURCE -I. -I$(OBJ)/gen $(OPT) $(WARN) -ffp-contract=off -fPIC -pthread -MMD -MP $(SAN) $(CFLAGS)
