@@ -6,7 +6,7 @@
 # says.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 43
+plan 45
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -55,6 +55,7 @@ action=$(awk -v s="$start" -v r="$rank" '$1 == s && ($2 == r || $2 == "all") { p
 case ${action:-end} in
 kill) kill -KILL $$ ;;
 kill-all) (kill -KILL "${all[@]}") ;; # a subshell outlives them; wrappers wait 0.1 s
+kill-wrapper) kill -KILL "$PPID" $$ ;;
 wait)
     trap 'sleep 0.3; echo $rank >>"$RULES/saved"; exit 75' TERM
     touch "$RULES/waits.$rank"
@@ -131,12 +132,15 @@ check_equal "an mpirun that hangs at its end is killed, and a lost rank left out
     "$(PATH=$bin:$PATH launch 3 $'1 1 kill\n1 0 wait\n1 2 wait')" "0: 3 2"
 check_equal "all that ended with 75 before it hung are started again" \
     "$(PATH=$bin:$PATH launch 3 "1 all exit75")" "0: 3 3"
+check_equal "so are those whose wrappers were killed with them; one counts as lost" \
+    "$(PATH=$bin:$PATH launch 3 "1 all kill-wrapper")" "0: 3 2"
 check_equal "no such mpirun is left" "$(pgrep -fc "$bin/mpirun")" 0
 rm "$bin/mpirun"
 
 check_equal "an unknown option is refused with 78" "$(launch 2 "" --no-such)" "78: "
 check_equal "so is a number that the shell would read otherwise" \
     "$(launch 2 "" --grace 08; launch 2 "" --ranks 010)" $'78: \n78: '
+check_equal "or could not hold" "$(launch 2 "" --restarts-max 9223372036854775808)" "78: "
 
 # In a group of its own, with the signals of a shell at a terminal: a background job ignores SIGINT,
 # what runs below nohup SIGHUP, and so does the launcher then.
