@@ -219,6 +219,7 @@ WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_ckptd_scrub = loop_now_ms
 WRAP_ckptd_pool = fallocate fopen
 WRAP_ckptd_fill = fallocate
+WRAP_ckptd_busy = pool_clean
 WRAP_ckptd_sparse = storage_object_close want_ask_from
 WRAP_ckptd_gc = storage_remove
 WRAP_ckptd_admit = storage_publish

@@ -45,6 +45,7 @@ struct bed {
     bool may_be_bare;       /* it is used while its pool is being filled */
     pthread_t thread;
     struct rpc_client *rpc;
+    const char *run; /* whose attempt is opened; RUN unless a test says so */
     uint64_t attempt;
 };
 
@@ -132,6 +133,7 @@ static inline int bed_start(struct bed *bed)
 static inline struct bed *bed_new(void)
 {
     struct bed *bed = calloc(1, sizeof *bed);
+    bed->run = RUN;
     const char *parent = getenv("TMPDIR");
     snprintf(bed->root, sizeof bed->root, "%s/ckptd-XXXXXX", parent ? parent : "/var/tmp");
     assert_non_null(mkdtemp(bed->root));
@@ -257,7 +259,7 @@ static inline int open_attempt(struct bed *bed, uint32_t world_size)
 {
     Holdfast__V1__OpenAttemptRequest request = HOLDFAST__V1__OPEN_ATTEMPT_REQUEST__INIT;
     Holdfast__V1__OpenAttemptReply *reply;
-    request.run = RUN;
+    request.run = (char *)(uintptr_t)bed->run;
     request.world_size = world_size;
     request.config_json = "{\"training\":{\"steps\":3}}";
     int error = call(bed, "OpenAttempt", &request.base,
@@ -343,7 +345,7 @@ static inline void *describe_thread(void *argument)
     Holdfast__V1__DescribeRequest request = HOLDFAST__V1__DESCRIBE_REQUEST__INIT;
     Holdfast__V1__DescribeReply *reply;
     rows_init(&rows, peer->rank * each, each);
-    request.run = RUN;
+    request.run = (char *)(uintptr_t)peer->bed->run;
     request.attempt = peer->bed->attempt;
     request.rank = peer->rank;
     request.world_size = describing->world_size;
@@ -512,7 +514,7 @@ static inline Holdfast__V1__SaveState ask_save(struct bed *bed, uint64_t step, u
 {
     Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
     Holdfast__V1__WaitSaveReply *reply;
-    request.run = RUN;
+    request.run = (char *)(uintptr_t)bed->run;
     request.step = step;
     request.attempt = bed->attempt;
     request.timeout_ms = timeout_ms;

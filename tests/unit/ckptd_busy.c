@@ -8,6 +8,8 @@
  * often on disk first. */
 #include "tests/unit/ckptd_bed.h"
 
+#include <stdatomic.h>
+
 #define DELAY_US 60000 /* of each request of the store, at most */
 
 static struct peer peers[RANKS];
@@ -90,6 +92,21 @@ static uint64_t num_commits(struct bed *bed)
     uint64_t count = reply->n_checkpoints;
     FREE_REPLY(reply);
     return count;
+}
+
+/* While this is locked no memory is made clean for a save. */
+static pthread_mutex_t cleaning = PTHREAD_MUTEX_INITIALIZER;
+static atomic_bool has_asked_to_clean;
+
+int __real_pool_clean(struct pool *pool, const uint32_t *segments, uint32_t count);
+int __wrap_pool_clean(struct pool *pool, const uint32_t *segments, uint32_t count);
+int __wrap_pool_clean(struct pool *pool, const uint32_t *segments, uint32_t count)
+{
+    atomic_store(&has_asked_to_clean, true);
+    pthread_mutex_lock(&cleaning);
+    int error = __real_pool_clean(pool, segments, count);
+    pthread_mutex_unlock(&cleaning);
+    return error;
 }
 
 /* ---- the order of commits, in the state machine ---- */
@@ -252,6 +269,37 @@ static void test_busy__a_second_call_takes_the_place_of_the_one_that_waits(void 
     assert_int_equal(waiting.error, ERR_ABORTED);
 }
 
+/* A rank with one window, whose memory another run had. */
+static void test_busy__a_second_call_gets_the_memory_that_is_made_for_the_first(void **state)
+{
+    struct bed *bed = *state;
+    struct waiting first, second;
+    peers_close(peers, RANKS);
+    bed_stop(bed);
+    bed->config.pool_bytes = 2 * MIB;
+    assert_int_equal(bed_start(bed), 0);
+    bed_open_world(bed, peers, 1);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    peer_close(&peers[0]);
+    bed->run = "other";
+    bed_open_world(bed, peers, 1);
+    peers[1] = peers[0]; /* the same session */
+    atomic_store(&has_asked_to_clean, false);
+    pthread_mutex_lock(&cleaning);
+    begin_on_thread(&first, 0, 1, 15000);
+    while (!atomic_load(&has_asked_to_clean))
+        sleep_ms(1);
+    begin_on_thread(&second, 1, 1, 15000);
+    sleep_ms(50); /* until that call has come */
+    pthread_mutex_unlock(&cleaning);
+    pthread_join(first.thread, NULL);
+    pthread_join(second.thread, NULL);
+    assert_int_equal(first.error, ERR_ABORTED);
+    assert_int_equal(second.error, 0);
+    assert_true(second.waited_ms < 10000); /* it was woken */
+    peers[0] = (struct peer){.socket = -1, .event_fd = -1};
+}
+
 static void test_busy__a_wait_ends_with_the_daemon(void **state)
 {
     struct bed *bed = *state;
@@ -277,6 +325,7 @@ int main(void)
         CASE(test_busy__a_wait_ends_with_the_step_it_is_for),
         CASE(test_busy__a_wait_ends_with_its_rank),
         CASE(test_busy__a_second_call_takes_the_place_of_the_one_that_waits),
+        CASE(test_busy__a_second_call_gets_the_memory_that_is_made_for_the_first),
         CASE(test_busy__a_wait_ends_with_the_daemon),
     };
 #undef CASE
