@@ -39,6 +39,11 @@ def median_interval(values):
     return values[rank], values[n - 1 - rank]
 
 
+def rate_of(rates):
+    """The rate of runs of equal size, all taken as one."""
+    return statistics.harmonic_mean(rates) if len(rates) > 1 else rates[0]
+
+
 class Row:
     """One figure. direction: "higher" or "lower" says which ratio is better."""
 
@@ -60,11 +65,17 @@ class Row:
         pairs = [a / b for a, b in zip(self.reference, self.reference[1:])]
         return median_interval(pairs) if pairs else None
 
-    def narrow(self):
+    def narrow(self, width=RESOLVED):
         if not self.ratios:
             return True
         low, high = self.interval()
-        return (high - low) / 2 <= RESOLVED * self.ratio()
+        return (high - low) / 2 <= width * self.ratio()
+
+    def width(self):
+        """The width until which pairs are added: one as wide as the way from the goal to par would
+        miss the goal by noise, though ours is at par."""
+        near = abs(1 - self.goal) / 2 if self.goal else RESOLVED
+        return min(near, RESOLVED) or RESOLVED
 
     def resolved(self):
         """Narrow, or farther from the goal than the interval is wide: noise does not decide it."""
@@ -211,16 +222,22 @@ class Bench:
         return pool["bytes_ready"] == pool["bytes"]
 
     def pairs(self, name, unit, ours, reference, pairs_max=PAIRS_MAX, pairs_min=PAIRS_MIN,
-              kind=Row, **options):
+              repeat=1, kind=Row, **options):
         """Runs ours() and reference() in turns, at least `pairs_min` times, until the interval is
-        narrow."""
+        narrow. With `repeat` a sample is the rate of so many runs, and who begins alternates, so
+        that a drift of the machine is no side's."""
         row = kind(name, unit, [], [], **options)
         wanted = 3 if self.quick else pairs_min
         while len(row.ours) < wanted:
-            row.ours.append(ours())
-            row.reference.append(reference())
+            found = {ours: [], reference: []}
+            for turn in range(repeat):
+                first_is_ours = repeat == 1 or (len(row.ours) * repeat + turn) % 2 == 0
+                for side in (ours, reference) if first_is_ours else (reference, ours):
+                    found[side].append(side())
+            row.ours.append(rate_of(found[ours]))
+            row.reference.append(rate_of(found[reference]))
             row.ratios.append(row.ours[-1] / row.reference[-1])
-            if len(row.ours) == wanted and not self.quick and not row.narrow():
+            if len(row.ours) == wanted and not self.quick and not row.narrow(row.width()):
                 wanted = min(wanted + math.ceil(MORE * wanted), pairs_max)
         return row
 
