@@ -220,6 +220,7 @@ WRAP_ckptd_scrub = loop_now_ms
 WRAP_ckptd_pool = fallocate fopen
 WRAP_ckptd_fill = fallocate
 WRAP_ckptd_busy = pool_clean
+WRAP_ckptd_load = storage_object_open
 WRAP_ckptd_sparse = storage_object_close want_ask_from
 WRAP_ckptd_gc = storage_remove
 WRAP_ckptd_admit = storage_publish

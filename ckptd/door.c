@@ -12,8 +12,8 @@
  *
  * A socket that a dead daemon left behind is replaced; one that somebody answers on is ERR_BUSY.
  * Limits: limits.sessions arena connections, and RPC_CONNECTIONS_BESIDE more of gRPC (further ones
- * are closed), HELLO_MS until an arena connection has named its session. Out of descriptors, a door
- * stays shut for PAUSE_MS; who waits, waits. */
+ * are closed), limits.connect_ms until an arena connection has named its session. Out of
+ * descriptors, a door stays shut for PAUSE_MS; who waits, waits. */
 #include "ckptd/ckptd.h"
 
 #include <errno.h>
@@ -27,7 +27,6 @@
 #include <unistd.h>
 
 #define BACKLOG 256
-#define HELLO_MS 10000
 #define REFUSED_LOG_MS 1000 /* between two lines about those who were refused */
 #define PAUSE_MS 500        /* of a listener when the process is out of descriptors */
 
@@ -195,6 +194,8 @@ static int collect_fds(int *fds, uint32_t *count, struct connection *connection)
     int error = bind_session(&session, connection);
     if (error != 0)
         return error;
+    if (request->kind == ARENA_REQUEST_HELLO)
+        return 0;
     if (request->kind == ARENA_REQUEST_CONTROL) {
         if (!session->is_rank)
             return report_error(ERR_INVALID, NULL, "a session that only loads has no ring");
@@ -284,7 +285,7 @@ static void adopt_arena(struct service *service, int fd)
     connection->next = service->connections;
     service->connections = connection;
     service->door->num_connections++;
-    loop_timer(service->loop, &connection->timer, HELLO_MS);
+    loop_timer(service->loop, &connection->timer, service->config->limit_connect_ms);
 }
 
 /* ---- listeners ---- */

@@ -47,29 +47,6 @@ int session_call(struct ckpt *ckpt, ProtobufCMessage **out_reply, const char *me
 
 /* ---- the arena socket ---- */
 
-int session_link_open(struct session_link *out, const char *arena_path, uint64_t token)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct timeval limit = {.tv_sec = SESSION_ARENA_MS / 1000};
-    *out = (struct session_link){-1, token};
-    if (strlen(arena_path) >= sizeof address.sun_path)
-        return report_error(ERR_INVALID, "use a shorter listen path",
-                            "the arena path is too long: %s", arena_path);
-    strcpy(address.sun_path, arena_path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return report_errno(ERR_IO, "could not make a socket", arena_path);
-    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
-        connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
-        int error = report_errno(ERR_UNAVAILABLE, "could not connect to ckptd's arena", arena_path);
-        close(fd);
-        return error;
-    }
-    out->socket = fd;
-    return 0;
-}
-
 void session_link_close(struct session_link *link)
 {
     if (link->socket >= 0)
@@ -115,6 +92,33 @@ static struct arena_request make_request(uint32_t kind, uint64_t token)
 {
     return (struct arena_request){
         .magic = ARENA_MAGIC, .version = ARENA_VERSION, .kind = kind, .session = token};
+}
+
+int session_link_open(struct session_link *out, const char *arena_path, uint64_t token)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval limit = {.tv_sec = SESSION_ARENA_MS / 1000};
+    *out = (struct session_link){-1, token};
+    if (strlen(arena_path) >= sizeof address.sun_path)
+        return report_error(ERR_INVALID, "use a shorter listen path",
+                            "the arena path is too long: %s", arena_path);
+    strcpy(address.sun_path, arena_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return report_errno(ERR_IO, "could not make a socket", arena_path);
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) != 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) != 0 ||
+        connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        int error = report_errno(ERR_UNAVAILABLE, "could not connect to ckptd's arena", arena_path);
+        close(fd);
+        return error;
+    }
+    out->socket = fd;
+    struct arena_request request = make_request(ARENA_REQUEST_HELLO, token);
+    int error = session_link_fetch(out, NULL, &request, 0);
+    if (error != 0)
+        session_link_close(out);
+    return error;
 }
 
 /* Maps `bytes` of a descriptor and closes it; of them the first `used` are made present, so that no

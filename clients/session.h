@@ -133,7 +133,7 @@ void session_forget(struct ckpt *ckpt);
 int session_map_writable(struct ckpt *ckpt, unsigned char **out, const uint32_t *segments,
                          const uint32_t *generations, uint32_t count);
 
-/* Connects to the arena socket; the token is sent with each request. */
+/* Connects to the arena socket and says whose connection it is; each request repeats the token. */
 int session_link_open(struct session_link *out, const char *arena_path, uint64_t token);
 void session_link_close(struct session_link *link);
 /* One exchange; `count` <= ARENA_FDS_MAX descriptors, owned by the caller. ERR_CORRUPT when the

@@ -14,8 +14,10 @@
  *
  * Descriptors travel over a second unix socket, the arena socket, named by HelloReply. The client
  * connects, sends struct arena_request with its session token, gets struct arena_reply with the
- * descriptors as SCM_RIGHTS. The connection stays open while the session lives: its end tells ckptd
- * at once that the rank is gone. ckptd never accepts a descriptor.
+ * descriptors as SCM_RIGHTS. The first request names the session, at once: a connection without one
+ * and a session without one end after a while, and what a reader maps first may be long in coming.
+ * The connection stays open while the session lives: its end tells ckptd at once that the rank is
+ * gone. ckptd never accepts a descriptor.
  *
  * All integers are in the host's byte order (both ends are on one host). */
 #ifndef HOLDFAST_ARENA_H
@@ -25,7 +27,7 @@
 #include <stdint.h>
 
 #define ARENA_MAGIC 0x31616e657261666cull
-#define ARENA_VERSION 1u
+#define ARENA_VERSION 2u
 #define ARENA_RING_ENTRIES 4096u /* power of two */
 /* Memory that ckptd takes beside the pool, at most; deploy/ckptd.conf says what comes on top for
  * very large pools and jobs, tests/unit/clients_budget.c runs it under this limit. */
@@ -96,8 +98,9 @@ bool arena_set_phase(struct arena_control *control, enum arena_phase phase);
 bool arena_is_busy(struct arena_control *control);
 
 enum arena_request_kind {
-    ARENA_REQUEST_CONTROL = 1, /* reply carries: control memfd, eventfd to write after pushing */
-    ARENA_REQUEST_SEGMENTS = 2 /* reply carries the descriptors of the segments asked for */
+    ARENA_REQUEST_CONTROL = 1,  /* reply carries: control memfd, eventfd to write after pushing */
+    ARENA_REQUEST_SEGMENTS = 2, /* reply carries the descriptors of the segments asked for */
+    ARENA_REQUEST_HELLO = 3 /* reply carries none: whose connection it is, is all that is said */
 };
 struct arena_request {
     uint64_t magic;

@@ -127,8 +127,10 @@ class Share(Row):
 
 class Program:
     """A measuring program that answers commands on stdin with JSON lines (tests/bench/bench.h)."""
+    running = []
 
     def __init__(self, *command):
+        self.running.append(self)
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
 
@@ -141,6 +143,7 @@ class Program:
         return json.loads(answer)
 
     def close(self):
+        self.running.remove(self)
         self.process.stdin.close()
         self.process.wait(60)
 
@@ -161,6 +164,9 @@ class Bench:
 
     def clear(self):
         """Ends what a row started and removes what it wrote: stores fill the disk."""
+        for program in Program.running:
+            self.end(program.process)
+        Program.running.clear()
         for process in reversed(self.started):
             self.end(process)
         self.started.clear()

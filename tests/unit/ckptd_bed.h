@@ -610,7 +610,7 @@ static inline int load_open_slices(struct loading *out, struct bed *bed, int64_t
     out->peer.token = reply->session;
     FREE_REPLY(reply);
     out->peer.socket = arena_connect(bed);
-    return 0;
+    return arena_ask(&out->peer, &(struct arena_request){.kind = ARENA_REQUEST_HELLO}, NULL);
 }
 
 /* The same for `count` rows of the matrix. */

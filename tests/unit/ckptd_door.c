@@ -322,6 +322,23 @@ static void test_door__one_more_than_the_limit_is_refused(void **state)
     peers_close(peers, 1);
 }
 
+static void test_door__who_does_not_say_who_it_is_has_to_go(void **state)
+{
+    struct bed *bed = *state;
+    bed_stop(bed);
+    bed->config.limit_connect_ms = 200;
+    assert_int_equal(bed_start(bed), 0);
+    bed_open_world(bed, peers, 1);
+    int silent = connect_to(bed, "s.arena"), halting = connect_to(bed, "s.arena");
+    assert_int_equal(send(halting, "noise", 5, MSG_NOSIGNAL), 5);
+    assert_true(is_hung_up(silent));
+    assert_true(is_hung_up(halting));
+    assert_true(save_step(peers, 1, 1)); /* who has said it stays */
+    close(silent);
+    close(halting);
+    peers_close(peers, 1);
+}
+
 static void test_door__a_storm_of_connections_leaves_nothing(void **state)
 {
     struct bed *bed = *state;
@@ -538,6 +555,7 @@ int main(void)
         CASE(test_door__nor_by_a_look_for_errors),
         CASE(test_door__nor_are_those_of_a_peer_that_is_gone),
         CASE(test_door__one_more_than_the_limit_is_refused),
+        CASE(test_door__who_does_not_say_who_it_is_has_to_go),
         CASE(test_door__a_storm_of_connections_leaves_nothing),
         CASE(test_door__more_grpc_connections_than_the_limit_are_refused),
         CASE(test_door__long_metadata_is_refused),

@@ -2,16 +2,28 @@
  *
  * Goal: the shards of a plan are read ahead, once, however small the pool is and however far apart
  * the ranks are; memory is taken from nobody who still wants it; what a writer left behind is
- * proven at once, and what it changed on the way out is found. Method: a service in this process
- * and raw clients (ckptd_bed.h) that go through their plans step by step; Status tells what is in
- * memory, what is proven and what was read.
- * also without io_uring
+ * proven at once, and what it changed on the way out is found; a reader may wait for its first
+ * shard for as long as that takes, and one that goes meanwhile is noticed. Method: a service in
+ * this process and raw clients (ckptd_bed.h) that go through their plans step by step; Status tells
+ * what is in memory, what is proven and what was read. also without io_uring
  */
 #include "tests/unit/ckptd_bed.h"
 
 #define SHARDS 8u /* of 512 KiB and a header: one segment each */
 
 static struct peer peers[SHARDS];
+static atomic_long slow_ms; /* what opening the file of a shard takes, on top */
+
+int __real_storage_object_open(struct storage *storage, struct storage_object **out,
+                               const char *key, uint64_t *out_bytes);
+int __wrap_storage_object_open(struct storage *storage, struct storage_object **out,
+                               const char *key, uint64_t *out_bytes);
+int __wrap_storage_object_open(struct storage *storage, struct storage_object **out,
+                               const char *key, uint64_t *out_bytes)
+{
+    sleep_ms(atomic_load(&slow_ms));
+    return __real_storage_object_open(storage, out, key, out_bytes);
+}
 
 static json_int_t status(struct bed *bed, const char *object, const char *key)
 {
@@ -267,6 +279,42 @@ static void test_load__damage_further_on_ends_a_load_that_has_begun(void **state
     assert_true(early > 0);
 }
 
+static void test_load__the_first_shard_may_take_longer_than_a_reader_may_to_connect(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    save_steps(bed, 1);
+    peers_close(peers, SHARDS);
+    bed->config.limit_connect_ms = 100;
+    restart(bed, SHARDS);
+    atomic_store(&slow_ms, 400);
+    assert_int_equal(load_open_rows(&loading, bed, -1, 0, ROWS), 0);
+    step_through(&loading, 0);
+    atomic_store(&slow_ms, 0);
+    for (uint32_t shard = 1; shard < SHARDS; shard++)
+        step_through(&loading, shard);
+    load_close(&loading);
+}
+
+/* It has mapped nothing yet. */
+static void test_load__a_reader_that_goes_while_it_waits_leaves_nothing(void **state)
+{
+    struct bed *bed = *state;
+    struct loading loading;
+    save_steps(bed, 1);
+    peers_close(peers, SHARDS);
+    restart(bed, SHARDS);
+    atomic_store(&slow_ms, 400);
+    assert_int_equal(load_open_rows(&loading, bed, -1, 0, ROWS), 0);
+    assert_int_equal(status(bed, "sessions", "loads"), 1);
+    peer_close(&loading.peer);
+    for (int ms = 0; status(bed, "sessions", "loads") > 0; ms += 10) {
+        assert_true(ms < 10000);
+        sleep_ms(10);
+    }
+    atomic_store(&slow_ms, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +328,8 @@ int main(void)
         CASE(test_load__what_a_writer_changed_before_it_went_is_dropped_and_read),
         CASE(test_load__a_shard_is_lent_as_far_as_it_is_proven),
         CASE(test_load__damage_further_on_ends_a_load_that_has_begun),
+        CASE(test_load__the_first_shard_may_take_longer_than_a_reader_may_to_connect),
+        CASE(test_load__a_reader_that_goes_while_it_waits_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

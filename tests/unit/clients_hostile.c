@@ -51,6 +51,9 @@ struct fake {
     pthread_t thread;
     atomic_bool stop;
     atomic_int num_aborts; /* AbortSave calls */
+    atomic_bool is_named;  /* the connection has said whose it is */
+    atomic_int num_shards; /* LoadShard calls */
+    atomic_int num_early;  /* of them before that */
     struct arena_control *control;
     int control_fd, event_fd, segment_fds[2];
     unsigned char *segments[2];
@@ -137,8 +140,11 @@ static void on_open_load(void *user, struct rpc_call *call, const ProtobufCMessa
 static void on_load_shard(void *user, struct rpc_call *call, const ProtobufCMessage *message)
 {
     struct answers live = answers_of(user);
+    struct fake *fake = user;
     Holdfast__V1__LoadShardReply reply = HOLDFAST__V1__LOAD_SHARD_REPLY__INIT;
     (void)message;
+    atomic_fetch_add(&fake->num_shards, 1);
+    atomic_fetch_add(&fake->num_early, !atomic_load(&fake->is_named));
     reply.n_segments = live.num_segments;
     reply.segments = live.segment_numbers;
     reply.bytes = live.shard_bytes;
@@ -194,8 +200,10 @@ static void answer_arena(struct fake *fake)
     if (got != sizeof request) {
         close(fake->connection);
         fake->connection = -1;
+        atomic_store(&fake->is_named, false);
         return;
     }
+    atomic_store(&fake->is_named, request.session == TOKEN);
     reply.error = live.arena_error;
     if (reply.error == 0 && request.kind == ARENA_REQUEST_CONTROL) {
         fds[reply.num_fds++] = fake->control_fd;
@@ -417,6 +425,30 @@ static void test_hostile__an_honest_fake_serves_a_save_and_a_load(void **state)
     assert_int_equal(try_load(fake), 0);
 }
 
+/* A reader has described nothing: its first shard may take ckptd longer than a connection may be
+ * without a name. */
+static void test_hostile__a_reader_says_who_it_is_before_it_asks_for_a_shard(void **state)
+{
+    struct fake *fake = *state;
+    float data[ROWS * COLUMNS];
+    struct ckpt_tensor tensor = whole(data);
+    struct ckpt *ckpt;
+    struct ckpt_loaded *loaded;
+    fake->live = fake->say;
+    assert_int_equal(ckpt_open(&ckpt, &(struct ckpt_options){.server = fake->target,
+                                                             .run = "run",
+                                                             .world_size = 1,
+                                                             .connect_ms = 2000}),
+                     0);
+    const struct ckpt_load_options options = {
+        .step = CKPT_NEWEST, .tensors = &tensor, .num_tensors = 1};
+    assert_int_equal(ckpt_load(ckpt, &options, &loaded), 0);
+    assert_int_equal(atomic_load(&fake->num_shards), 1);
+    assert_int_equal(atomic_load(&fake->num_early), 0);
+    ckpt_loaded_free(loaded);
+    ckpt_close(ckpt);
+}
+
 static void test_hostile__places_outside_image_or_tensor_are_refused(void **state)
 {
     struct fake *fake = *state;
@@ -592,6 +624,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define WITH_FAKE(test) cmocka_unit_test_setup_teardown(test, fake_open, fake_close)
         WITH_FAKE(test_hostile__an_honest_fake_serves_a_save_and_a_load),
+        WITH_FAKE(test_hostile__a_reader_says_who_it_is_before_it_asks_for_a_shard),
         WITH_FAKE(test_hostile__places_outside_image_or_tensor_are_refused),
         WITH_FAKE(test_hostile__impossible_segments_are_refused),
         WITH_FAKE(test_hostile__parts_of_a_shard_that_cut_an_element_are_refused),
