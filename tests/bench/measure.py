@@ -20,10 +20,28 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 PAIRS_MIN, PAIRS_MAX = 7, 40
 SURE = 6  # the range of fewer samples holds their median with less than 95 %
 RESOLVED = 0.05
+STOLEN_TOLD = 0.01
 LOST_MIN = 1e-3  # seconds: what is less cannot be told from nought, and no ratio to it is a ratio
 # Pairs are added by halves of what is there: who looks after each pair sees a narrow interval by
 # chance far more often.
 MORE = 0.5
+
+
+class Stolen:
+    """Of a virtual machine, what its host took from it since the last look (proc(5), steal)."""
+
+    def __init__(self):
+        self.last = self.look()
+
+    def look(self):
+        with open("/proc/stat") as file:
+            steal = int(file.readline().split()[8]) / os.sysconf("SC_CLK_TCK")
+        return time.monotonic() * os.cpu_count(), steal
+
+    def share(self):
+        """Of the time of all processors, that for which there was work here, spent elsewhere."""
+        before, self.last = self.last, self.look()
+        return (self.last[1] - before[1]) / (self.last[0] - before[0])
 
 
 def median_interval(values):
@@ -52,6 +70,7 @@ class Row:
         self.direction, self.goal = direction, goal
         self.ours, self.reference = list(ours), list(reference)
         self.ratios = [a / b for a, b in zip(self.ours, self.reference)]
+        self.stolen = None  # share of the processors that the host gave to others meanwhile
 
     def ratio(self):
         return statistics.median(self.ratios) if self.ratios else None
@@ -95,7 +114,7 @@ class Row:
     def as_dict(self):
         return {"name": self.name, "unit": self.unit, "ours": self.ours,
                 "reference": self.reference, "ratio": self.ratio(), "interval": self.interval(),
-                "noise": self.noise(),
+                "noise": self.noise(), "stolen": self.stolen,
                 "resolved": self.resolved(), "goal": self.goal, "direction": self.direction,
                 "pass": self.passed(), "note": self.note}
 
@@ -113,6 +132,8 @@ class Row:
             line += f", {low:.4g} to {high:.4g} in {len(self.ours)} samples"
         if self.goal is not None:
             line += "; pass" if self.passed() else f"; FAIL, goal {self.goal:g}"
+        if self.stolen is not None and self.stolen > STOLEN_TOLD:
+            line += f"; the host gave {self.stolen:.0%} of the processors to others"
         return line + (f" ({self.note})" if self.note else "")
 
 
