@@ -587,6 +587,8 @@ struct loading {
     uint64_t part_start, part_bytes; /* what was lent last */
 };
 
+static inline void load_close(struct loading *loading);
+
 /* Opens a load whose plan is these slices; none: it plans nothing. */
 static inline int load_open_slices(struct loading *out, struct bed *bed, int64_t step,
                                    Holdfast__V1__Slice **slices, size_t count)
@@ -610,7 +612,10 @@ static inline int load_open_slices(struct loading *out, struct bed *bed, int64_t
     out->peer.token = reply->session;
     FREE_REPLY(reply);
     out->peer.socket = arena_connect(bed);
-    return arena_ask(&out->peer, &(struct arena_request){.kind = ARENA_REQUEST_HELLO}, NULL);
+    error = arena_ask(&out->peer, &(struct arena_request){.kind = ARENA_REQUEST_HELLO}, NULL);
+    if (error != 0)
+        load_close(out);
+    return error;
 }
 
 /* The same for `count` rows of the matrix. */
