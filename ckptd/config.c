@@ -62,7 +62,7 @@ static const struct option table[] = {
     OPTION_INT(struct config, limit_describe_ms, "limits.describe_ms", 60000, 1, 86400000,
                "wait of the first rank for the last, in describe"),
     OPTION_INT(struct config, limit_connect_ms, "limits.connect_ms", 60000, 1, 86400000,
-               "of a session without arena connection, or one without session"),
+               "for a session to get its arena connection, and one its session"),
     OPTION_INT(struct config, limit_load_wait_ms, "limits.load_wait_ms", 30000, 0, 86400000,
                "wait of a load for memory"),
     OPTION_INT(struct config, limit_lease_ms, "limits.lease_ms", 600000, 1000, 86400000,

@@ -194,7 +194,7 @@ static int collect_fds(int *fds, uint32_t *count, struct connection *connection)
     int error = bind_session(&session, connection);
     if (error != 0)
         return error;
-    if (request->kind == ARENA_REQUEST_HELLO)
+    if (request->kind == ARENA_REQUEST_BIND)
         return 0;
     if (request->kind == ARENA_REQUEST_CONTROL) {
         if (!session->is_rank)

@@ -114,7 +114,7 @@ int session_link_open(struct session_link *out, const char *arena_path, uint64_t
         return error;
     }
     out->socket = fd;
-    struct arena_request request = make_request(ARENA_REQUEST_HELLO, token);
+    struct arena_request request = make_request(ARENA_REQUEST_BIND, token);
     int error = session_link_fetch(out, NULL, &request, 0);
     if (error != 0)
         session_link_close(out);

@@ -100,7 +100,7 @@ bool arena_is_busy(struct arena_control *control);
 enum arena_request_kind {
     ARENA_REQUEST_CONTROL = 1,  /* reply carries: control memfd, eventfd to write after pushing */
     ARENA_REQUEST_SEGMENTS = 2, /* reply carries the descriptors of the segments asked for */
-    ARENA_REQUEST_HELLO = 3 /* reply carries none: whose connection it is, is all that is said */
+    ARENA_REQUEST_BIND = 3      /* reply carries none: the session has its connection now */
 };
 struct arena_request {
     uint64_t magic;

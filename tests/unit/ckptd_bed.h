@@ -587,7 +587,16 @@ struct loading {
     uint64_t part_start, part_bytes; /* what was lent last */
 };
 
-static inline void load_close(struct loading *loading);
+static inline void load_close(struct loading *loading)
+{
+    Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
+    Holdfast__V1__CloseLoadReply *reply;
+    request.load = loading->load;
+    if (call(loading->peer.bed, "CloseLoad", &request.base,
+             &holdfast__v1__close_load_reply__descriptor, &reply) == 0)
+        FREE_REPLY(reply);
+    peer_close(&loading->peer);
+}
 
 /* Opens a load whose plan is these slices; none: it plans nothing. */
 static inline int load_open_slices(struct loading *out, struct bed *bed, int64_t step,
@@ -612,7 +621,7 @@ static inline int load_open_slices(struct loading *out, struct bed *bed, int64_t
     out->peer.token = reply->session;
     FREE_REPLY(reply);
     out->peer.socket = arena_connect(bed);
-    error = arena_ask(&out->peer, &(struct arena_request){.kind = ARENA_REQUEST_HELLO}, NULL);
+    error = arena_ask(&out->peer, &(struct arena_request){.kind = ARENA_REQUEST_BIND}, NULL);
     if (error != 0)
         load_close(out);
     return error;
@@ -679,17 +688,6 @@ static inline int load_shard(struct loading *loading, uint32_t shard, char tier[
          at = loading->part_start + loading->part_bytes)
         error = load_shard_from(loading, shard, at, tier);
     return in_parts && error == 0 ? load_shard_from(loading, shard, 0, tier) : error;
-}
-
-static inline void load_close(struct loading *loading)
-{
-    Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
-    Holdfast__V1__CloseLoadReply *reply;
-    request.load = loading->load;
-    if (call(loading->peer.bed, "CloseLoad", &request.base,
-             &holdfast__v1__close_load_reply__descriptor, &reply) == 0)
-        FREE_REPLY(reply);
-    peer_close(&loading->peer);
 }
 
 /* Does the shard in the peer's hands hold the matrix of `step`? */
