@@ -6,7 +6,7 @@
 # floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no differing tensor.
 # A step has 7 micro-batches: most meshes have ranks without one at its end, 1x8 one in every step.
 # Then one run visits all meshes in a ring, a stretch on each, and ten random pairs (SEED,
-# printed) each move a run once, after a random step. time limit: 420 s; also without io_uring
+# printed) each move a run once, after a random step. also without io_uring
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 

@@ -7,7 +7,6 @@ files, leases, the schedule of the scrub (the end of ckptd: stuck_disk.py). Meth
 build/shims/clock.so between the programs and the system, whose offset this script writes while they
 run; the times of files stay those of the system. The monotonic clock is moved by a time namespace
 where one can be had.
-time limit: 120 s
 """
 
 import fcntl

@@ -4,7 +4,7 @@
 Goal: every element has the value that NumPy's rounding gives, or the bits it had; a program goes on
 from it; nothing is replaced unasked, and what was damaged or killed leaves nothing that counts as a
 checkpoint. Method: as cli.py; what is made is opened by the stock library.
-time limit: 120 s; also without io_uring
+also without io_uring
 """
 
 import json

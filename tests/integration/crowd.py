@@ -11,7 +11,7 @@ of the directory as it lies there then. A prune of a directory that nobody serve
 at each of its steps, beside one who pins and unpins and `ckpt-cli verify`, which need no lock; the
 next prune ends it, sometimes (with ROUNDS= each time) after a ckptd that loads everything. SEED=
 repeats what is drawn; ROUNDS= kills so often, at each step again and again.
-time limit: 300 s; also without io_uring
+also without io_uring
 """
 
 import itertools

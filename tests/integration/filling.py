@@ -5,7 +5,6 @@ Goal: list, status, saves and loads are answered before the pool is full, and st
 is; memory that is not there after all ends ckptd as at its start, with an exit code and words that
 name what to change, and harms nothing. Method: the real program; build/shims/fill.so lets one
 segment wait for its memory for ever, which is where the filling then stands, or refuses it.
-time limit: 60 s
 """
 
 import json

@@ -3,7 +3,7 @@
 #
 # Goal: nothing that comes from a disk, a socket or a user makes a parser crash or read outside of
 # its bytes; what once did never does again. Method: each fuzz target, linked with replay.c, over
-# its corpus; under `make check` with sanitizers. time limit: 180 s
+# its corpus; under `make check` with sanitizers.
 set -u
 build=${BUILD:-build}
 cd "$(dirname "$0")/../fuzz" || exit 1

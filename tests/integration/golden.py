@@ -5,7 +5,6 @@ Goal: what version 1 of the formats left on disks stays readable, by the tools a
 bit, and training goes on from it. Method: tests/golden holds a store per version of the formats,
 written once by a build of that time (ckpt_example: after step s every weight is s) and never made
 anew: a format that changes gets another number, and another store.
-time limit: 60 s
 """
 
 import glob

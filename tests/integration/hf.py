@@ -10,7 +10,7 @@ Method: a tiny Llama is trained by the real trainer; its logits are computed aga
 folder by a forward in NumPy that turns halves as Hugging Face does. Folders are then written by
 hand, byte by byte. A seed checkpoint that is exported, imported and trained has the losses of the
 seed that was trained directly.
-time limit: 240 s; also without io_uring
+also without io_uring
 """
 
 import hashlib

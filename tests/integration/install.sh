@@ -4,7 +4,6 @@
 # Goal: a program compiles against the installed header and libraries alone, shared and static, as C
 # and as C++, saves and loads; the shared library exports ckpt.h's functions with a version, and
 # nothing else. Method: an installation into a fresh folder; the example of the documentation.
-# time limit: 180 s
 . "$(dirname "$0")/lib.sh"
 plan 27
 root=$tmp/root

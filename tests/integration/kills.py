@@ -10,7 +10,7 @@ block by block, and the next trainer must load that step or a later one.
 
     KILLS=200 SECONDS= SEED=     so many kills, or as many as fit into so many seconds (0: no limit)
 
-time limit: 900 s; also without io_uring
+also without io_uring
 """
 
 import os

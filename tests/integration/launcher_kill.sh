@@ -6,7 +6,7 @@
 # Before each shot the committed checkpoints are noted. At the end: every run ended with 0, every
 # line of every loss file equals the undisturbed run's, every noted checkpoint is still there, and
 # all verify. The random numbers come from SEED (printed; give it again to repeat the waits and
-# targets). time limit: 300 s
+# targets).
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 command -v mpirun >/dev/null || skip_all "mpirun is missing"

@@ -5,7 +5,7 @@ threads.
 Goal: too little to start is refused in words that name what to change, with an exit code, never a
 signal; too little later fails what needs it and nothing else. Method: the real programs under
 prlimit, as another user where root would pass over the limit.
-time limit: 60 s; also without io_uring
+also without io_uring
 """
 
 import json

@@ -5,7 +5,6 @@ Goal: on threads they do all that they do on io_uring: save, load, verify, prune
 SIGKILL; and they say which it is and why. Method: this script runs itself behind a seccomp filter
 (build/shims/no_uring), which everything that it starts inherits. `make test-no-uring` runs the
 whole suite so.
-time limit: 60 s
 """
 
 import json

@@ -7,7 +7,7 @@ user of access.operators may do these things, and ckptd's own user always.
 Method: a real ckptd of root's, and one of another user's; copies of ckpt-cli and of `clients_ckpt
 save` that run as other users. One checkpoint is in quarantine by a note alone, so releasing it has
 nothing to repair; a file without a checkpoint is there for gc.
-time limit: 60 s; also without io_uring
+also without io_uring
 """
 
 import os

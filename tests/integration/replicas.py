@@ -7,7 +7,6 @@ to which nothing happened. Method: two replicas train a tiny Llama; one is held 
 (debug.pause_at_step), a bit of a moment is changed in its memory (/proc/PID/mem; found by the bytes
 that the checkpoint before has), and it is let go by SIGTERM, so that it ends the step and saves.
 With checkpoint.compare_replicas off the same change is saved: so it was in the state that counts.
-time limit: 120 s
 """
 
 import json

@@ -6,7 +6,6 @@ limits.drain_ms, as if it had been killed, whatever signals arrive meanwhile and
 clock goes; what was committed before is there at the next start. Method: a real ckptd over the
 back-end that delays every request by minutes; `clients_ckpt save` saves into it; SIGTERM, and then
 SIGUSR1 and another year (build/shims/clock.so) several times a second.
-time limit: 60 s
 """
 
 import json

@@ -9,7 +9,6 @@ systemd of our own, the first process of namespaces in which nothing else runs (
 network, control groups). It has the installed unit, as it is but for the file of its messages, and
 of its own units no more than that one needs. The client comes from outside of the unit.
 Needs root, systemd, namespaces and a control group of version 2, else skipped.
-time limit: 60 s
 """
 
 import ctypes

@@ -6,7 +6,6 @@ with --json or elsewhere; what is counted has its plural; what makes a checkpoin
 how durable it is; no control character of a manifest, a name or a model reaches the terminal.
 Method: a real store and a model of random bits; stderr is a pseudo-terminal, or standard output
 too; manifests are changed text by text and sealed again.
-time limit: 120 s
 """
 
 import copy

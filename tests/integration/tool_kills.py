@@ -10,8 +10,6 @@ part of that time, at times twice in a row. (A prune is killed by kills.py and c
 works through a ckptd by server.py.)
 
     KILLS=40 SECONDS=12 SEED=    so many kills, or as many as fit into so many seconds (0: no limit)
-
-time limit: 120 s
 """
 
 import collections

@@ -9,7 +9,6 @@ folder. Tolerances, relative to the largest logit: fp32 1e-5 (sums in another or
 bits, and the two round at other places: 2e-2; and the root mean square distance of ours from the
 fp32 logits is at most 1.5 times that of PyTorch's. That the comparison sees an error is shown with
 query rows in another order.
-time limit: 300 s
 """
 import json
 import os

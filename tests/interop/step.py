@@ -14,7 +14,6 @@ in the last place: 1e-5 where PyTorch's AdamW is given our gradients; 1e-3 where
 and the clipped gradient is nought or above 1e-6. AdamW's first step is g / (|g| + eps): of a
 gradient of a few eps it follows the last bits of a sum, so the smaller ones, at most 1 % of all,
 are left to the first rule.
-time limit: 300 s
 """
 import copy
 import json

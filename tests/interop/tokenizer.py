@@ -5,7 +5,6 @@ Goal: AutoTokenizer, given nothing but the folder of an export, makes our tokens
 text and of random Unicode, puts the special token where our trainer has it, and gives the text
 back; what save_pretrained writes does so, too. Method: a tokenizer is trained on that text and
 exported with a model that was never trained.
-time limit: 300 s
 """
 import os
 import sys

@@ -8,7 +8,7 @@
  * what a tool writes, and the manifest goes into the call. Then one thing is made wrong at a time,
  * also in manifests whose hashes were made right again; and each storage operation fails once, or
  * with the power. An adoption lasts as long as a test wants (storage_publish, --wrap, see
- * WRAP_ckptd_admit in the Makefile). time limit: 60 s */
+ * WRAP_ckptd_admit in the Makefile). */
 #define ROWS 64u
 #define COLUMNS 256u /* 64 KiB in all: a shard is a header, a block and a table */
 #include "tests/unit/ckptd_tools_bed.h"

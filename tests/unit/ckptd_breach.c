@@ -4,8 +4,7 @@
  * nothing that was committed is served changed, and above all nobody else's save is touched: what
  * other ranks save afterwards is whole on disk, also while the offender goes on from its old
  * mappings. Method: a raw client; a pool so small that the next attempt gets the same segments; a
- * restart, so that loads come from the disk and not from memory. SEED=<n> and ROUNDS=<n>.
- * time limit: 120 s */
+ * restart, so that loads come from the disk and not from memory. SEED=<n> and ROUNDS=<n>. */
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/random.h"
 

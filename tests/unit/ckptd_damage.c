@@ -8,7 +8,7 @@
  * nothing in memory, all are loaded. The places are every byte of manifest, header and table and
  * one byte in every 4 KiB of data; which bit, and which byte there, differs from run to run: SEED=
  * repeats it. STRIDE=N takes every N-th, as with sanitizers. clients_damage.c goes through every
- * byte with the offline tool, on the same formats. time limit: 300 s */
+ * byte with the offline tool, on the same formats. */
 #include "tests/unit/ckptd_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/random.h"

@@ -8,9 +8,7 @@
  * in another telling all from there on; and once where it is met again, which time is by chance.
  * SEED= repeats that; with TORTURE=1 each allocation fails by its number, too. What tools ask of a
  * daemon that serves (Adopt, Gc, Release) is told likewise, and asked again of the same daemon
- * afterwards.
- *
- * time limit: 300 s */
+ * afterwards. */
 #define ALLOCATIONS_ONLY /* the ranks of the story map memory and start threads */
 #include "tests/unit/ckptd_story.h"
 #include "tests/unit/memory_bed.h"

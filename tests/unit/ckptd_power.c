@@ -12,8 +12,7 @@
  * here.)
  *
  * In make test STATES of them, drawn so that every call has its turn; TORTURE=1 takes all, cuts the
- * start on each, and in another turn the one after that, too. SEED= repeats a run.
- * time limit: 300 s */
+ * start on each, and in another turn the one after that, too. SEED= repeats a run. */
 #include "tests/unit/ckptd_stories.h"
 #include "tests/unit/power_walk.h"
 

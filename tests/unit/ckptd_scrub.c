@@ -4,7 +4,7 @@
  * restart cut it short, keeps its rate, gives way to loads, and comes once a period; List and Show
  * say of each checkpoint whether it was read back, and so does ckpt-cli on the directory. Method:
  * the service of ckptd_bed.h over a few checkpoints of 4 MiB, bytes changed on the disk, files
- * moved away; the numbers of Status. time limit: 240 s */
+ * moved away; the numbers of Status. */
 #include "tests/unit/ckptd_bed.h"
 
 #define STEPS 4u

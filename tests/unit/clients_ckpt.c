@@ -3,7 +3,7 @@
  * Goal: what any number of ranks saved, with any layout, any other number loads, from memory and
  * from disk; damage is named and an older checkpoint takes its place; what went wrong is said with
  * the promised code; ckptd hears in which phase a rank is. Method: random layouts, 1 to 5 ranks as
- * threads, a ckptd of the test's own (clients_bed.h). time limit: 240 s; also without io_uring */
+ * threads, a ckptd of the test's own (clients_bed.h). also without io_uring */
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
 #include "tests/unit/clients_bed.h"

@@ -10,7 +10,7 @@
  * In make test every call, of close() one in CLOSES_APART, fails once and for ever, each time with
  * the next errno, so that every function of the system meets each both ways; every transfer is
  * short, once or for ever. Where the errnos begin changes: SEED= repeats, TORTURE=1 takes every
- * call with every errno, TOOL= one command alone. time limit: 300 s */
+ * call with every errno, TOOL= one command alone. */
 #include "tests/unit/calls_bed.h"
 
 #include "tests/unit/clients_cli_bed.h"

@@ -9,7 +9,7 @@
  * In make test every place fails once and for ever in the first command that comes to it; a place
  * is five callers, as most of them are code that commands share. Of the ways by which the others
  * come to it (twelve callers) every so manieth fails, which ones changes: SEED= repeats, TORTURE=1
- * takes every allocation by its number, TOOL= one command alone. time limit: 300 s */
+ * takes every allocation by its number, TOOL= one command alone. */
 #define CALLERS 12
 #include "tests/unit/clients_cli_bed.h"
 #include "tests/unit/in_memory.h"

@@ -13,7 +13,7 @@
  *
  * In make test STATES of them, drawn so that every call has its turn; TORTURE=1 takes all, cuts
  * what follows each, and in another turn what follows that, too. SEED= repeats a run, TOOL= takes
- * one command alone. time limit: 300 s */
+ * one command alone. */
 #include "tests/unit/clients_cli_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/no_ring.h"

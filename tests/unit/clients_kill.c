@@ -4,7 +4,7 @@
  * that is killed costs saves, but neither a checkpoint nor the training: ranks are not held up, and
  * when it is back they save again. Method: this program runs itself as the victim and kills it with
  * SIGKILL at random moments; ckptd is killed under ranks that save in lockstep (clients_bed.h).
- * time limit: 240 s; also without io_uring */
+ * also without io_uring */
 #include "tests/unit/clients_bed.h"
 
 #include <poll.h>

@@ -6,7 +6,7 @@
  * name was there says ERR_IO, for a power loss may bring it back. Short transfers change nothing.
  * Method: calls_bed.h between storage/ and the system; each case is a short use of a store on the
  * pwrite engine, repeated with its n-th call failing until it has no such call. The io_uring engine
- * makes its calls in the kernel: storage_uring.c has those. time limit: 240 s */
+ * makes its calls in the kernel: storage_uring.c has those. */
 #include "tests/unit/calls_bed.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/storage_bed.h"

@@ -7,7 +7,7 @@
  * model for a few steps on a text made by a seeded generator, the shards are put together to whole
  * tensors and compared byte by byte.
  *
- * HOLDFAST_TEST_KERNELS=reference takes the plain C kernels (thread sanitizer). time limit: 300 s
+ * HOLDFAST_TEST_KERNELS=reference takes the plain C kernels (thread sanitizer).
  */
 #include "proto/report.h"
 #include "tests/unit/trainer_bed.h"
