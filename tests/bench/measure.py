@@ -13,6 +13,7 @@ import platform
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -60,6 +61,17 @@ def median_interval(values):
 def rate_of(rates):
     """The rate of runs of equal size, all taken as one."""
     return statistics.harmonic_mean(rates) if len(rates) > 1 else rates[0]
+
+
+def show_progress(text):
+    """On a terminal, in a line that what is said next replaces: a row may take minutes."""
+    if sys.stdout.isatty():
+        print(f"\r\033[K{text}", end="", flush=True)
+
+
+def say(line):
+    show_progress("")
+    print(line, flush=True)
 
 
 class Row:
@@ -256,6 +268,8 @@ class Bench:
         row = kind(name, unit, [], [], **options)
         wanted = 3 if self.quick else pairs_min
         while len(row.ours) < wanted:
+            show_progress(f"    {name}: pair {len(row.ours) + 1} of {wanted}" +
+                          (f", ratio {row.ratio():.3f} so far" if row.ours else ""))
             found = {ours: [], reference: []}
             for turn in range(repeat):
                 first_is_ours = repeat == 1 or (len(row.ours) * repeat + turn) % 2 == 0

@@ -113,11 +113,12 @@ class World:
         self.run = None
 
     def spawn(self, *options, before=(), **popen):
-        """A ckptd; `before`: a command that gives it other limits."""
+        """A ckptd that scrubs only when told to; `before`: a command that gives it other limits."""
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self.process = subprocess.Popen(
                 [*before, self.ckptd, "--listen", self.server, "--store", self.store,
-                 "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB", *options],
+                 "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
+                 "--scrub.start_ms", "86400000", *options],
                 stderr=log, **popen)
 
     def launch(self, *options, before=(), **popen):
