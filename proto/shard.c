@@ -159,21 +159,33 @@ static inline void put_text(struct text *out, const char *text)
     put(out, text, strlen(text));
 }
 
-/* Two digits at a time: headers are mostly numbers, and 16,384 of them are written to verify one
- * checkpoint. */
+#define DIGITS_MAX 20 /* of UINT64_MAX */
+
+static inline uint32_t count_digits(uint64_t number)
+{
+    uint32_t digits = 1;
+    for (uint64_t power = 10; number >= power && digits < DIGITS_MAX; power *= 10)
+        digits++;
+    return digits;
+}
+
+/* Two digits at a time, to where they stay: headers are mostly numbers, and 16,384 of them are
+ * written to verify one checkpoint. */
 static void put_number(struct text *out, uint64_t number)
 {
     static const char pairs[] = "00010203040506070809101112131415161718192021222324"
                                 "25262728293031323334353637383940414243444546474849"
                                 "50515253545556575859606162636465666768697071727374"
                                 "75767778798081828384858687888990919293949596979899";
-    char digits[20]; /* of UINT64_MAX */
-    size_t first = sizeof(digits);
+    uint32_t digits = count_digits(number);
+    out->length += digits;
+    if (out->length > out->room)
+        return;
+    char *end = out->at + out->length;
     for (; number >= 10; number /= 100)
-        memcpy(digits + (first -= 2), pairs + number % 100 * 2, 2);
-    if (number > 0 || first == sizeof(digits))
-        digits[--first] = (char)('0' + number);
-    put(out, digits + first, sizeof(digits) - first);
+        memcpy(end -= 2, pairs + number % 100 * 2, 2);
+    if (digits % 2 == 1)
+        *--end = (char)('0' + number);
 }
 
 static void put_list(struct text *out, const uint64_t *values, uint32_t count)

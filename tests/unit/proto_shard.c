@@ -248,26 +248,38 @@ static void test_shard__the_largest_header_fits_where_it_was_measured(void **sta
     }
 }
 
-static void test_shard__data_start_does_not_depend_on_the_step(void **state)
+/* A header with these numbers, after which a canary stands, and what is read from it. */
+static void check_numbers(uint8_t *header, uint64_t step, uint64_t attempt)
+{
+    struct shard_identity identity = bed.identity;
+    struct shard_header parsed;
+    uint64_t need = 0;
+    char expected[80];
+    identity.step = step;
+    identity.attempt = attempt;
+    header[bed.geometry.data_start] = 0xa5;
+    assert_int_equal(shard_header_write(header, &bed.geometry, bed.table, &identity), 0);
+    assert_int_equal(header[bed.geometry.data_start], 0xa5);
+    int length = snprintf(expected, sizeof(expected),
+                          "\"step\":\"%" PRIu64 "\",\"attempt\":\"%" PRIu64 "\",", step, attempt);
+    assert_non_null(memmem(header, bed.geometry.data_start, expected, (size_t)length));
+    assert_int_equal(
+        parse(&parsed, &need, header, bed.geometry.data_start, bed.geometry.file_bytes), 0);
+    assert_true(parsed.identity.step == step && parsed.identity.attempt == attempt);
+    assert_int_equal(parsed.geometry.data_start, bed.geometry.data_start);
+    shard_header_free(&parsed);
+}
+
+static void
+test_shard__data_start_does_not_depend_on_numbers_and_each_is_as_printf_has_it(void **state)
 {
     (void)state;
-    static const uint64_t numbers[] = {0, 9, 10, 99999999, 100000000, UINT64_MAX};
     uint8_t *header = malloc(bed.geometry.data_start + 1);
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
-        struct shard_identity identity = bed.identity;
-        struct shard_header parsed;
-        uint64_t need = 0;
-        identity.step = numbers[i];
-        identity.attempt = numbers[sizeof(numbers) / sizeof(numbers[0]) - 1 - i];
-        header[bed.geometry.data_start] = 0xa5;
-        assert_int_equal(shard_header_write(header, &bed.geometry, bed.table, &identity), 0);
-        assert_int_equal(header[bed.geometry.data_start], 0xa5);
-        assert_int_equal(
-            parse(&parsed, &need, header, bed.geometry.data_start, bed.geometry.file_bytes), 0);
-        assert_true(parsed.identity.step == identity.step);
-        assert_true(parsed.identity.attempt == identity.attempt);
-        assert_int_equal(parsed.geometry.data_start, bed.geometry.data_start);
-        shard_header_free(&parsed);
+    check_numbers(header, 0, UINT64_MAX);
+    check_numbers(header, UINT64_MAX, 0);
+    for (uint64_t power = 1; power != 0; power = power < UINT64_MAX / 10 ? 10 * power : 0) {
+        check_numbers(header, power - 1, power + 1);
+        check_numbers(header, power, power / 9 * 8);
     }
     free(header);
 }
@@ -657,7 +669,8 @@ int main(void)
         cmocka_unit_test(test_shard__geometry_is_aligned_and_adds_up),
         cmocka_unit_test(test_shard__as_many_tensors_as_are_planned_are_read_back),
         cmocka_unit_test(test_shard__the_largest_header_fits_where_it_was_measured),
-        cmocka_unit_test(test_shard__data_start_does_not_depend_on_the_step),
+        cmocka_unit_test(
+            test_shard__data_start_does_not_depend_on_numbers_and_each_is_as_printf_has_it),
         cmocka_unit_test(test_shard__write_refuses_bad_identities),
         cmocka_unit_test(test_shard__a_table_holds_every_sum_in_little_endian_and_zeros),
         cmocka_unit_test(test_shard__parse_gives_back_what_was_written),
