@@ -11,7 +11,7 @@ import shutil
 import statistics
 import time
 
-from fio import fio
+from fio import RUNS, fio
 from measure import Program, Row
 
 SEGMENT_MIB = 64  # an image takes whole segments: small ones waste little of the pool
@@ -49,9 +49,8 @@ class Saver:
         shutil.rmtree(self.store)
 
 
-def persist(bench, name, mib, ranks, goal, layout="rows", repeat=2):
-    """`repeat` saves, and as many runs of fio, make one sample: the disk's rate changes from run to
-    run by more than the goal leaves."""
+def persist(bench, name, mib, ranks, goal, layout="rows", repeat=RUNS):
+    """`repeat` saves, and as many runs of fio, make one sample."""
     saver = Saver(bench, name, mib, ranks, layout)
     bytes_saved = saver.save()["bytes"]  # the first save touches fresh memory: row first_save
 

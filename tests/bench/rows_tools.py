@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 
-from fio import fio, fio_copy
+from fio import RUNS, fio, fio_copy
 from measure import Program, Row
 
 MIB, RANKS, LAYOUT = 2048, 4, "mesh"
@@ -65,7 +65,7 @@ def row_verify(bench):
     yield bench.pairs(
         "verify", "GB/s", ours,
         lambda: stored.bytes / fio_copy(bench, stored.mib, stored.files)["seconds"] / 1e9,
-        goal=0.95, note=f"{stored.mib} MiB in {stored.files} shards, {LAYOUT}")
+        repeat=RUNS, goal=0.95, note=f"{stored.mib} MiB in {stored.files} shards, {LAYOUT}")
     stored.end()
 
 
@@ -98,14 +98,15 @@ def row_convert_bf16_and_export(bench):
                                                written_files)["seconds"] / 1e9
 
     yield bench.pairs("convert_bf16", "GB/s", convert, reference(stored.mib // 2, stored.files),
-                      goal=0.85,
+                      repeat=RUNS, goal=0.85,
                       note=f"bytes read; {stored.mib} MiB read and half as much written, "
                            f"{stored.files} shards, {LAYOUT}")
     bench.run(bench.program("ckpt-cli"), "verify", stored.name, "--store", target)
     shutil.rmtree(target)
     yield bench.pairs("export", "GB/s", export, reference(stored.mib, 1),
-                      goal=0.85, note=f"bytes read; {stored.mib} MiB read and written to one file, "
-                                      f"{stored.files} shards, {LAYOUT}")
+                      repeat=RUNS, goal=0.85,
+                      note=f"bytes read; {stored.mib} MiB read and written to one file, "
+                           f"{stored.files} shards, {LAYOUT}")
     if os.path.getsize(output) < stored.bytes - stored.files * 2**20:
         raise RuntimeError("the export is shorter than the checkpoint")
     for command, peak in peaks.items():
