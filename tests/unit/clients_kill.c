@@ -227,6 +227,18 @@ static bool stop_ckptd(void)
 #define ASK_WAIT_NS 80000000ull /* a call that took so long has asked */
 #define ASK_WAITS_MAX 4         /* after 0, 1, 3 s, and one that the machine held up */
 
+#define GOES_ON_NS 20000000000ull
+#define ASK_AGAIN_NS 1000000000ull /* less than a pause; on a busy machine it takes several */
+
+static int ask_until_told(struct ckpt *ckpt, uint64_t most_ns)
+{
+    uint64_t began = now_ns();
+    int error;
+    while ((error = ckpt_save_wait(ckpt, 1, 0)) == CKPT_TIMEOUT && now_ns() - began < most_ns)
+        sleep_ms(20);
+    return error;
+}
+
 /* Saves once, then asks for it while ckptd is stopped and when it goes on. */
 static int ask_while_stopped(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
                              uint32_t rank)
@@ -250,12 +262,9 @@ static int ask_while_stopped(struct group *group, struct ckpt *ckpt, struct ckpt
     if (waits == 0 || waits > ASK_WAITS_MAX)
         rank_failed(group, "how often a stopped ckptd is asked", rank);
     kill(kill_plan.bed->ckptd, SIGCONT);
-    for (error = CKPT_TIMEOUT; error == CKPT_TIMEOUT && now_ns() - after < 20000000000ull;) {
-        error = ckpt_save_wait(ckpt, 1, 0);
-        sleep_ms(20);
-    }
+    error = ask_until_told(ckpt, GOES_ON_NS);
     if (error == 0) /* it has answered: the next question is one again */
-        error = ckpt_save_wait(ckpt, 1, 0);
+        error = ask_until_told(ckpt, ASK_AGAIN_NS);
     return error == 0 ? 0 : rank_failed(group, "a question to a ckptd that goes on", rank);
 }
 
