@@ -12,9 +12,6 @@ import json
 import os
 
 BLOCK, DEPTH = "1m", 32  # ckptd's defaults
-# Runs of each side in a sample: the rate of a disk that others use changes from run to run by more
-# than the goals leave.
-RUNS = 2
 # Its buffers in huge pages, as ckptd's are: 1 MiB of small ones takes more pieces than a virtio
 # disk accepts in one request (254), which costs fio a fifth of its rate and a third of its CPU.
 HUGE_PAGES = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"

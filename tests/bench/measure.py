@@ -19,6 +19,9 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PAIRS_MIN, PAIRS_MAX = 7, 40
+# Runs of each side in a sample beside the disk: the rate of one that others use changes from run to
+# run by more than the goals leave.
+DISK_REPEAT = 2
 SURE = 6  # the range of fewer samples holds their median with less than 95 %
 RESOLVED = 0.05
 STOLEN_TOLD = 0.01

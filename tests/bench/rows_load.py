@@ -10,8 +10,8 @@ headers and tables.
 """
 import json
 
-from fio import RUNS, fio
-from measure import Program, Row
+from fio import fio
+from measure import DISK_REPEAT, Program, Row
 
 MIB, RESHARD_MIB, MEMORY_MIB = 4096, 2048, 2048
 READ_MAX = 1.01  # bytes that a load may read from the device, over those of the checkpoint
@@ -95,7 +95,7 @@ def row_load_same(bench):
     fio(bench, "write", MIB, files=8)
     yield bench.pairs("load_same", "GB/s", lambda: cold.load(program),
                       lambda: fio(bench, "read", MIB, files=8)["rate"] / 1e9,
-                      repeat=RUNS, goal=0.9, note=f"{MIB} MiB, 8 shards, 8 ranks, from disk")
+                      repeat=DISK_REPEAT, goal=0.9, note=f"{MIB} MiB, 8 shards, 8 ranks, from disk")
     program.close()
     cold.close()
 
@@ -105,7 +105,7 @@ def reshard(bench, name, saved, loaded):
     same, other = cold.program(saved), cold.program(loaded)
     cold.checked(other)
     row = bench.pairs(name, "GB/s", lambda: cold.load(other), lambda: cold.load(same),
-                      repeat=RUNS, goal=0.9,
+                      repeat=DISK_REPEAT, goal=0.9,
                       note=f"{RESHARD_MIB} MiB, {saved[0]} ranks by {saved[1]} to {loaded[0]} by "
                            f"{loaded[1]}, from disk; reference: the mesh that saved it")
     same.close()

@@ -11,8 +11,8 @@ import shutil
 import statistics
 import time
 
-from fio import RUNS, fio
-from measure import Program, Row
+from fio import fio
+from measure import DISK_REPEAT, Program, Row
 
 SEGMENT_MIB = 64  # an image takes whole segments: small ones waste little of the pool
 
@@ -49,7 +49,7 @@ class Saver:
         shutil.rmtree(self.store)
 
 
-def persist(bench, name, mib, ranks, goal, layout="rows", repeat=RUNS):
+def persist(bench, name, mib, ranks, goal, layout="rows", repeat=DISK_REPEAT):
     """`repeat` saves, and as many runs of fio, make one sample."""
     saver = Saver(bench, name, mib, ranks, layout)
     bytes_saved = saver.save()["bytes"]  # the first save touches fresh memory: row first_save

@@ -11,8 +11,8 @@ import shutil
 import subprocess
 import time
 
-from fio import RUNS, fio, fio_copy
-from measure import Program, Row
+from fio import fio, fio_copy
+from measure import DISK_REPEAT, Program, Row
 
 MIB, RANKS, LAYOUT = 2048, 4, "mesh"
 POOL = ("--memory.pool_bytes", "3GiB")
@@ -65,7 +65,7 @@ def row_verify(bench):
     yield bench.pairs(
         "verify", "GB/s", ours,
         lambda: stored.bytes / fio_copy(bench, stored.mib, stored.files)["seconds"] / 1e9,
-        repeat=RUNS, goal=0.95, note=f"{stored.mib} MiB in {stored.files} shards, {LAYOUT}")
+        repeat=DISK_REPEAT, goal=0.95, note=f"{stored.mib} MiB in {stored.files} shards, {LAYOUT}")
     stored.end()
 
 
@@ -98,13 +98,13 @@ def row_convert_bf16_and_export(bench):
                                                written_files)["seconds"] / 1e9
 
     yield bench.pairs("convert_bf16", "GB/s", convert, reference(stored.mib // 2, stored.files),
-                      repeat=RUNS, goal=0.85,
+                      repeat=DISK_REPEAT, goal=0.85,
                       note=f"bytes read; {stored.mib} MiB read and half as much written, "
                            f"{stored.files} shards, {LAYOUT}")
     bench.run(bench.program("ckpt-cli"), "verify", stored.name, "--store", target)
     shutil.rmtree(target)
     yield bench.pairs("export", "GB/s", export, reference(stored.mib, 1),
-                      repeat=RUNS, goal=0.85,
+                      repeat=DISK_REPEAT, goal=0.85,
                       note=f"bytes read; {stored.mib} MiB read and written to one file, "
                            f"{stored.files} shards, {LAYOUT}")
     if os.path.getsize(output) < stored.bytes - stored.files * 2**20:
