@@ -261,8 +261,7 @@ static int ask_while_stopped(struct group *group, struct ckpt *ckpt, struct ckpt
         rank_failed(group, "how often a stopped ckptd is asked", rank);
     kill(kill_plan.bed->ckptd, SIGCONT);
     error = ask_until_told(ckpt, GOES_ON_NS);
-    if (error ==
-        0) /* it has answered: the next question is one again; a busy machine may miss it */
+    if (error == 0) /* it has answered: the next is asked at once, or after what a miss costs */
         error = ask_until_told(ckpt, ASK_NS);
     return error == 0 ? 0 : rank_failed(group, "a question to a ckptd that goes on", rank);
 }
