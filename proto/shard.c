@@ -15,6 +15,7 @@
 #include "proto/report.h"
 #include "proto/safetensors.h"
 
+#include <endian.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,127 +132,155 @@ uint64_t shard_table_write(void *out, const struct shard_geometry *geometry, con
 
 uint64_t shard_table_entry(const void *table, uint64_t block)
 {
-    const uint8_t *entry = (const uint8_t *)table + sizeof(uint64_t) * block;
-    uint64_t sum = 0;
-    for (uint32_t b = sizeof(sum); b-- > 0;)
-        sum = sum << 8 | entry[b];
-    return sum;
+    uint64_t sum;
+    memcpy(&sum, (const uint8_t *)table + sizeof(sum) * block, sizeof(sum));
+    return le64toh(sum);
 }
 
 /* ---- writing ---- */
 
-/* Text that is measured, and kept as far as there is room for it. */
+/* Text that is measured, and kept as far as there is room for it. It is made of pieces of less than
+ * PIECE_MAX characters: within one nothing is counted, so that its parts stay in registers. Headers
+ * are long, and 16,384 of them are written to verify one checkpoint. */
+#define PIECE_MAX 1024
+#define DIGITS_MAX 20 /* of UINT64_MAX */
+_Static_assert(LAYOUT_NAME_MAX + (2 * LAYOUT_DIMS_MAX + 5) * (DIGITS_MAX + 1) < PIECE_MAX / 2 &&
+                   sizeof(struct shard_identity) < PIECE_MAX / 2,
+               "a piece has room for its numbers, names and literals");
+
 struct text {
     char *at; /* room for `room` characters */
     size_t room, length;
+    char spare[PIECE_MAX]; /* for a piece that may have no room */
 };
 
-static inline void put(struct text *out, const char *text, size_t length)
+/* Where the next piece is written; keep_piece() is told its end. */
+static char *next_piece(struct text *out)
 {
-    if (out->length + length <= out->room)
-        memcpy(out->at + out->length, text, length);
+    return out->length + PIECE_MAX <= out->room ? out->at + out->length : out->spare;
+}
+
+static void keep_piece(struct text *out, const char *end)
+{
+    const char *piece = next_piece(out);
+    size_t length = (size_t)(end - piece);
+    if (piece == out->spare && out->length + length <= out->room)
+        memcpy(out->at + out->length, piece, length);
     out->length += length;
 }
 
-/* Inline, so that the length of a literal is known when this is compiled. */
-static inline void put_text(struct text *out, const char *text)
+/* What follows writes at `at` and returns its end. Inline, so that the length of a literal is known
+ * when this is compiled. */
+static inline char *put_text(char *at, const char *text)
 {
-    put(out, text, strlen(text));
+    size_t length = strlen(text);
+    memcpy(at, text, length);
+    return at + length;
 }
-
-#define DIGITS_MAX 20 /* of UINT64_MAX */
 
 static inline uint32_t count_digits(uint64_t number)
 {
-    uint32_t digits = 1;
-    for (uint64_t power = 10; number >= power && digits < DIGITS_MAX; power *= 10)
-        digits++;
-    return digits;
+    static const uint64_t powers[DIGITS_MAX] = {0,
+                                                10,
+                                                100,
+                                                1000,
+                                                10000,
+                                                100000,
+                                                1000000,
+                                                10000000,
+                                                100000000,
+                                                1000000000,
+                                                10000000000,
+                                                100000000000,
+                                                1000000000000,
+                                                10000000000000,
+                                                100000000000000,
+                                                1000000000000000,
+                                                10000000000000000,
+                                                100000000000000000,
+                                                1000000000000000000,
+                                                10000000000000000000u};
+    uint32_t bits = 64 - (uint32_t)__builtin_clzll(number | 1);
+    uint32_t digits = bits * 1233 >> 12; /* log10(2), right for 64 bits: these, or one more */
+    return digits + (number >= powers[digits]);
 }
 
-/* Two digits at a time, to where they stay: headers are mostly numbers, and 16,384 of them are
- * written to verify one checkpoint. */
-static void put_number(struct text *out, uint64_t number)
+/* Two digits at a time, to where they stay. */
+static char *put_number(char *at, uint64_t number)
 {
     static const char pairs[] = "00010203040506070809101112131415161718192021222324"
                                 "25262728293031323334353637383940414243444546474849"
                                 "50515253545556575859606162636465666768697071727374"
                                 "75767778798081828384858687888990919293949596979899";
     uint32_t digits = count_digits(number);
-    out->length += digits;
-    if (out->length > out->room)
-        return;
-    char *end = out->at + out->length;
-    for (; number >= 10; number /= 100)
-        memcpy(end -= 2, pairs + number % 100 * 2, 2);
+    char *end = at + digits;
+    for (char *pair = end; number >= 10; number /= 100)
+        memcpy(pair -= 2, pairs + number % 100 * 2, 2);
     if (digits % 2 == 1)
-        *--end = (char)('0' + number);
+        *at = (char)('0' + number);
+    return end;
 }
 
-static void put_list(struct text *out, const uint64_t *values, uint32_t count)
+static char *put_list(char *at, const uint64_t *values, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (i > 0)
-            put_text(out, ",");
-        put_number(out, values[i]);
+            *at++ = ',';
+        at = put_number(at, values[i]);
     }
+    return at;
 }
 
 /* `"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},` */
 static void put_tensor(struct text *out, const char *name, const char *dtype, const uint64_t *shape,
                        uint32_t dims, const uint64_t offsets[2])
 {
-    put_text(out, "\"");
-    put_text(out, name);
-    put_text(out, "\":{\"dtype\":\"");
-    put_text(out, dtype);
-    put_text(out, "\",\"shape\":[");
-    put_list(out, shape, dims);
-    put_text(out, "],\"data_offsets\":[");
-    put_list(out, offsets, 2);
-    put_text(out, "]},");
+    char *at = put_text(next_piece(out), "\"");
+    at = stpcpy(at, name);
+    at = put_text(at, "\":{\"dtype\":\"");
+    at = stpcpy(at, dtype);
+    at = put_text(at, "\",\"shape\":[");
+    at = put_list(at, shape, dims);
+    at = put_text(at, "],\"data_offsets\":[");
+    at = put_list(at, offsets, 2);
+    keep_piece(out, put_text(at, "]},"));
 }
 
-static void put_metadata(struct text *out, const struct layout_table *table,
-                         const struct shard_tensor *tensors, uint32_t count,
-                         const struct shard_identity *identity, uint64_t data_start)
+/* `"slice.name":"0,4;2,8",` */
+static void put_slice(struct text *out, const struct tensor_meta *meta, const uint64_t *offset)
 {
-    put_text(out, "\"__metadata__\":{\"format\":\"" FORMAT_NAME "\",\"version\":\"" FORMAT_VERSION
-                  "\",\"run\":\"");
-    put_text(out, identity->run);
-    put_text(out, "\",\"step\":\"");
-    put_number(out, identity->step);
-    put_text(out, "\",\"attempt\":\"");
-    put_number(out, identity->attempt);
-    put_text(out, "\",\"nonce\":\"");
-    put_text(out, identity->nonce);
-    put_text(out, "\",\"shard\":\"");
-    put_number(out, identity->shard);
-    put_text(out, "\",\"shards\":\"");
-    put_number(out, identity->shards);
-    put_text(out, "\",\"data_start\":\"");
-    put_number(out, data_start);
-    put_text(out, "\",");
-    for (uint32_t i = 0; i < count; i++) {
-        const struct tensor_meta *meta = &table->tensors[tensors[i].tensor];
-        put_text(out, "\"slice.");
-        put_text(out, meta->name);
-        put_text(out, "\":\"");
-        put_list(out, tensors[i].box.offset, meta->dims);
-        put_text(out, ";");
-        put_list(out, meta->shape, meta->dims);
-        put_text(out, "\",");
-    }
+    char *at = put_text(next_piece(out), "\"slice.");
+    at = stpcpy(at, meta->name);
+    at = put_text(at, "\":\"");
+    at = put_list(at, offset, meta->dims);
+    at = put_text(at, ";");
+    at = put_list(at, meta->shape, meta->dims);
+    keep_piece(out, put_text(at, "\","));
 }
 
-/* The header's text from its '{' up to the digits of the hash. */
-static void put_header(struct text *out, const struct shard_geometry *geometry,
-                       const struct layout_table *table, const struct shard_tensor *tensors,
-                       uint32_t count, const struct shard_identity *identity)
+static void put_identity(struct text *out, const struct shard_identity *identity,
+                         uint64_t data_start)
+{
+    char *at = put_text(next_piece(out), "\"__metadata__\":{\"format\":\"" FORMAT_NAME
+                                         "\",\"version\":\"" FORMAT_VERSION "\",\"run\":\"");
+    at = stpcpy(at, identity->run);
+    at = put_number(put_text(at, "\",\"step\":\""), identity->step);
+    at = put_number(put_text(at, "\",\"attempt\":\""), identity->attempt);
+    at = stpcpy(put_text(at, "\",\"nonce\":\""), identity->nonce);
+    at = put_number(put_text(at, "\",\"shard\":\""), identity->shard);
+    at = put_number(put_text(at, "\",\"shards\":\""), identity->shards);
+    at = put_number(put_text(at, "\",\"data_start\":\""), data_start);
+    keep_piece(out, put_text(at, "\","));
+}
+
+/* The header's text from its '{' to the last tensor: alike in all shards that are cut alike. */
+static void put_tensors(struct text *out, const struct shard_geometry *geometry,
+                        const struct layout_table *table, const struct shard_tensor *tensors,
+                        uint32_t count)
 {
     uint64_t table_bytes = geometry->file_bytes - geometry->table_start;
     uint64_t tensor_bytes = geometry->table_start - geometry->data_start;
-    put_text(out, "{");
+    keep_piece(out, put_text(next_piece(out), "{"));
     for (uint32_t i = 0; i < count; i++) {
         const struct tensor_meta *meta = &table->tensors[tensors[i].tensor];
         put_tensor(out, meta->name, dtype_name(meta->dtype), tensors[i].box.extent, meta->dims,
@@ -259,8 +288,17 @@ static void put_header(struct text *out, const struct shard_geometry *geometry,
     }
     put_tensor(out, SHARD_TABLE_NAME, "U8", &table_bytes, 1,
                (uint64_t[]){tensor_bytes, tensor_bytes + table_bytes});
-    put_metadata(out, table, tensors, count, identity, geometry->data_start);
-    put_text(out, HASH_PREFIX);
+}
+
+/* The rest, up to the digits of the hash. */
+static void put_metadata(struct text *out, const struct shard_geometry *geometry,
+                         const struct layout_table *table, const struct shard_tensor *tensors,
+                         uint32_t count, const struct shard_identity *identity)
+{
+    put_identity(out, identity, geometry->data_start);
+    for (uint32_t i = 0; i < count; i++)
+        put_slice(out, &table->tensors[tensors[i].tensor], tensors[i].box.offset);
+    keep_piece(out, put_text(next_piece(out), HASH_PREFIX));
 }
 
 int shard_geometry(struct shard_geometry *out, const struct layout_table *table, uint32_t shard,
@@ -287,7 +325,8 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
     struct shard_geometry wide;
     struct text measured = {0};
     CHECK(shard_geometry_derive(&wide, SHARD_HEADER_BYTES_MAX, LAYOUT_BYTES_MAX) == 0);
-    put_header(&measured, &wide, table, tensors, count, &widest);
+    put_tensors(&measured, &wide, table, tensors, count);
+    put_metadata(&measured, &wide, table, tensors, count, &widest);
     free(tensors);
     uint64_t data_start =
         round_up(sizeof(uint64_t) + measured.length + HASH_DIGITS + strlen(HASH_SUFFIX));
@@ -310,23 +349,27 @@ static int check_identity(const struct shard_identity *identity)
     return 0;
 }
 
-bool shard_header_expect(void *bytes, const struct shard_geometry *geometry,
-                         const struct layout_table *table, const struct shard_tensor *tensors,
-                         uint32_t count, const struct shard_identity *identity)
+/* Where the text of a header begins that will be at `bytes`, behind its length. */
+static struct text header_text(void *bytes, const struct shard_geometry *geometry)
 {
-    char *out = bytes;
     uint64_t header_bytes = geometry->data_start - sizeof(uint64_t);
-    struct text text = {.at = out + sizeof(header_bytes), .room = header_bytes};
-    put_header(&text, geometry, table, tensors, count, identity);
-    if (text.length + HASH_DIGITS + strlen(HASH_SUFFIX) > header_bytes)
+    return (struct text){.at = (char *)bytes + sizeof(uint64_t), .room = header_bytes};
+}
+
+/* Around the text: length, hash, padding. False: there is too little room. */
+static bool finish_header(const struct text *text)
+{
+    uint64_t header_bytes = text->room;
+    if (text->length + HASH_DIGITS + strlen(HASH_SUFFIX) > text->room)
         return false;
-    memcpy(out, &header_bytes, sizeof(header_bytes));
-    size_t length = sizeof(header_bytes) + text.length;
+    char *bytes = text->at - sizeof(header_bytes), *end = text->at + text->length;
+    memcpy(bytes, &header_bytes, sizeof(header_bytes));
     char tail[HASH_DIGITS + sizeof(HASH_SUFFIX)];
-    snprintf(tail, sizeof(tail), "%016" PRIx64 HASH_SUFFIX, checksum_bytes(out, length));
-    memcpy(out + length, tail, sizeof(tail) - 1);
-    length += sizeof(tail) - 1;
-    memset(out + length, ' ', geometry->data_start - length);
+    snprintf(tail, sizeof(tail), "%016" PRIx64 HASH_SUFFIX,
+             checksum_bytes(bytes, (size_t)(end - bytes)));
+    memcpy(end, tail, sizeof(tail) - 1);
+    end += sizeof(tail) - 1;
+    memset(end, ' ', (size_t)(text->at + text->room - end));
     return true;
 }
 
@@ -343,10 +386,72 @@ int shard_header_write(void *out, const struct shard_geometry *geometry,
     if (error)
         return error;
     CHECK(geometry->table_start - geometry->data_start == tensor_bytes);
-    bool fits = shard_header_expect(out, geometry, table, tensors, count, identity);
+    struct text text = header_text(out, geometry);
+    put_tensors(&text, geometry, table, tensors, count);
+    put_metadata(&text, geometry, table, tensors, count, identity);
     free(tensors);
-    CHECK(fits);
+    CHECK(finish_header(&text));
     return 0;
+}
+
+static bool same_tensors(const struct shard_expected *expected,
+                         const struct shard_geometry *geometry, const struct shard_tensor *tensors,
+                         uint32_t count)
+{
+    bool is_same = expected->tensors != NULL && expected->num_tensors == count &&
+                   memcmp(&expected->geometry, geometry, sizeof(*geometry)) == 0;
+    for (uint32_t i = 0; i < count && is_same; i++)
+        is_same = expected->tensors[i].tensor == tensors[i].tensor &&
+                  memcmp(expected->tensors[i].box.extent, tensors[i].box.extent,
+                         sizeof(tensors[i].box.extent)) == 0;
+    return is_same;
+}
+
+/* Room for another header than the one that is there. */
+static int begin_expected(struct shard_expected *expected, const struct shard_geometry *geometry,
+                          const struct shard_tensor *tensors, uint32_t count)
+{
+    shard_expected_free(expected);
+    expected->header = malloc(geometry->data_start);
+    expected->tensors = malloc(((size_t)count + 1) * sizeof(*tensors));
+    if (!expected->header || !expected->tensors) {
+        shard_expected_free(expected);
+        return report_error(ERR_MEMORY, NULL, "no memory for a header");
+    }
+    expected->geometry = *geometry;
+    expected->num_tensors = count;
+    for (uint32_t i = 0; i < count; i++)
+        expected->tensors[i] = tensors[i];
+    return 0;
+}
+
+int shard_header_expect(struct shard_expected *expected, const struct shard_geometry *geometry,
+                        const struct layout_table *table, const struct shard_tensor *tensors,
+                        uint32_t count, const struct shard_identity *identity)
+{
+    bool is_same = same_tensors(expected, geometry, tensors, count);
+    int error = is_same ? 0 : begin_expected(expected, geometry, tensors, count);
+    if (error)
+        return error;
+    struct text text = header_text(expected->header, geometry);
+    if (is_same)
+        text.length = expected->tensors_length;
+    else
+        put_tensors(&text, geometry, table, tensors, count);
+    expected->tensors_length = text.length;
+    put_metadata(&text, geometry, table, tensors, count, identity);
+    if (finish_header(&text))
+        return 0;
+    shard_expected_free(expected); /* what is there is not whole */
+    return report_error(ERR_CORRUPT, NULL, "a header does not fit data_start %" PRIu64,
+                        geometry->data_start);
+}
+
+void shard_expected_free(struct shard_expected *expected)
+{
+    free(expected->header);
+    free(expected->tensors);
+    memset(expected, 0, sizeof(*expected));
 }
 
 /* ---- reading ---- */

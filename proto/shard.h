@@ -70,11 +70,23 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
  * number. */
 int shard_header_write(void *out, const struct shard_geometry *geometry,
                        const struct layout_table *table, const struct shard_identity *identity);
-/* The same for tensors of layout_shard_tensors() and an identity that were checked before; false:
- * data_start leaves too little room. For readers: comparing is far cheaper than parsing. */
-bool shard_header_expect(void *out, const struct shard_geometry *geometry,
-                         const struct layout_table *table, const struct shard_tensor *tensors,
-                         uint32_t count, const struct shard_identity *identity);
+
+/* The header that a file has to have, for readers: comparing is far cheaper than parsing. Of the
+ * shards of one table, one after another, into the same place: what two of them have in common,
+ * the tensors, is written once. Zeroed before the first call; free with shard_expected_free. */
+struct shard_expected {
+    unsigned char *header; /* data_start bytes, of the last call */
+    struct shard_geometry geometry;
+    struct shard_tensor *tensors;
+    uint32_t num_tensors;
+    uint64_t tensors_length; /* of the text up to the last tensor */
+};
+/* `tensors`: of layout_shard_tensors(); the identity was checked before. ERR_CORRUPT: data_start
+ * leaves too little room. ERR_MEMORY. */
+int shard_header_expect(struct shard_expected *expected, const struct shard_geometry *geometry,
+                        const struct layout_table *table, const struct shard_tensor *tensors,
+                        uint32_t count, const struct shard_identity *identity);
+void shard_expected_free(struct shard_expected *expected);
 
 /* A parsed header. Free with shard_header_free. */
 struct shard_header {

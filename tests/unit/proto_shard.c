@@ -387,29 +387,57 @@ static void test_shard__parse_refuses_every_flipped_bit(void **state)
     free(header);
 }
 
+/* Expects the headers of `table` in random order, of one shard after another into one place, also
+ * where a manifest claims less room than the tensors need, or more. */
+static void expect_headers(const struct layout_table *table, uint32_t shards)
+{
+    struct shard_expected expected = {0};
+    struct shard_identity identity = bed.identity;
+    identity.shards = shards;
+    for (uint32_t i = 0; i < 40; i++) {
+        struct shard_geometry geometry;
+        struct shard_tensor *tensors = NULL;
+        uint32_t count = 0;
+        uint64_t bytes = 0;
+        identity.shard = (uint32_t)next_random(shards);
+        identity.step = next_random(1000);
+        assert_int_equal(layout_shard_tensors(&tensors, &count, &bytes, table, identity.shard), 0);
+        assert_int_equal(shard_geometry(&geometry, table, identity.shard, identity.run, shards), 0);
+        uint8_t *header = malloc(geometry.data_start);
+        assert_int_equal(shard_header_write(header, &geometry, table, &identity), 0);
+        assert_int_equal(
+            shard_header_expect(&expected, &geometry, table, tensors, count, &identity), 0);
+        assert_memory_equal(expected.header, header, geometry.data_start);
+        geometry.data_start = i % 4 == 0 ? 128 : geometry.data_start + SHARD_ALIGN;
+        if (i % 2 == 0)
+            assert_int_equal(
+                shard_header_expect(&expected, &geometry, table, tensors, count, &identity),
+                i % 4 == 0 ? ERR_CORRUPT : 0);
+        free(tensors);
+        free(header);
+    }
+    shard_expected_free(&expected);
+}
+
 /* What verify compares a file's header with. */
 static void test_shard__what_a_reader_expects_is_what_was_written(void **state)
 {
     (void)state;
-    uint64_t length = bed.geometry.data_start, tensor_bytes = 0;
-    struct shard_tensor *tensors = NULL;
-    uint32_t count = 0;
-    uint8_t *header = malloc(length);
-    assert_int_equal(layout_shard_tensors(&tensors, &count, &tensor_bytes, bed.table, 1), 0);
-    memset(header, 0xff, length);
-    assert_true(
-        shard_header_expect(header, &bed.geometry, bed.table, tensors, count, &bed.identity));
-    assert_memory_equal(header, bed.header, length);
-    struct shard_identity other = bed.identity;
-    other.step++;
-    assert_true(shard_header_expect(header, &bed.geometry, bed.table, tensors, count, &other));
-    assert_memory_not_equal(header, bed.header, length);
-    /* A manifest may claim less room than the tensors need. */
-    struct shard_geometry small = bed.geometry;
-    small.data_start = 128;
-    assert_false(shard_header_expect(header, &small, bed.table, tensors, count, &bed.identity));
-    free(tensors);
-    free(header);
+    expect_headers(bed.table, RANKS);
+    /* As many bytes in each of two shards, cut otherwise. */
+    struct slice slices[2][2];
+    struct layout_table *table;
+    for (uint32_t r = 0; r < 2; r++)
+        for (uint32_t t = 0; t < 2; t++) {
+            describe(&slices[r][t], t == 0 ? "a" : "b", DTYPE_F32, 2, 30, 7, 0);
+            slices[r][t].box.offset[0] = r * (t == 0 ? 20 : 10);
+            slices[r][t].box.extent[0] = r == t ? 20 : 10;
+        }
+    assert_int_equal(layout_plan_save(&table, (const struct slice *[]){slices[0], slices[1]},
+                                      (uint32_t[]){2, 2}, 2),
+                     0);
+    expect_headers(table, 2);
+    layout_table_free(table);
 }
 
 static void test_shard__parse_refuses_any_changes(void **state)

@@ -217,24 +217,27 @@ static uint64_t hash_start(uint64_t *end, const unsigned char *header)
     return start;
 }
 
+/* `expected`: of the loader that calls. */
 static int check_header(const struct shard_file *file, const struct checkpoint *checkpoint,
-                        enum headers headers)
+                        enum headers headers, struct shard_expected *expected)
 {
     const struct manifest *manifest = checkpoint->manifest;
     uint64_t bytes = file->geometry.data_start, start = 0, end = bytes;
     struct shard_identity identity;
     manifest_identity(&identity, &manifest->summary, file->shard);
-    unsigned char *header = malloc(2 * bytes);
+    int error = shard_header_expect(expected, &file->geometry, manifest->table, file->tensors,
+                                    file->num_tensors, &identity);
+    if (error == ERR_MEMORY)
+        return error;
+    bool is_expected = error == 0;
+    unsigned char *header = malloc(bytes);
     if (header == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a header");
-    unsigned char *expected = header + bytes;
-    bool is_expected = shard_header_expect(expected, &file->geometry, manifest->table,
-                                           file->tensors, file->num_tensors, &identity);
     if (headers == HEADERS_HASH && is_expected)
-        start = hash_start(&end, expected);
-    int error = read_bytes(header + start, checkpoint->store, file->object, start, end - start);
-    is_expected =
-        is_expected && error == 0 && memcmp(header + start, expected + start, end - start) == 0;
+        start = hash_start(&end, expected->header);
+    error = read_bytes(header + start, checkpoint->store, file->object, start, end - start);
+    is_expected = is_expected && error == 0 &&
+                  memcmp(header + start, expected->header + start, end - start) == 0;
     if (error == 0 && !is_expected && end - start < bytes) /* what was read is what is judged */
         error = read_bytes(header, checkpoint->store, file->object, 0, bytes);
     if (error == 0 && !is_expected)
@@ -261,7 +264,7 @@ static int keep_file_damage(struct shard_file *file, int error)
 
 /* Header and table of an open file. */
 static int prove_shard(struct shard_file *file, const struct checkpoint *checkpoint,
-                       enum headers headers)
+                       enum headers headers, struct shard_expected *expected)
 {
     const struct shard_geometry *geometry = &file->geometry;
     struct reading table;
@@ -269,7 +272,8 @@ static int prove_shard(struct shard_file *file, const struct checkpoint *checkpo
     begin_read(&table, checkpoint->store, file->object, geometry->table_start,
                geometry->file_bytes - geometry->table_start);
     if (headers != HEADERS_NONE)
-        error = keep_damage(&file->header_damage, check_header(file, checkpoint, headers));
+        error =
+            keep_damage(&file->header_damage, check_header(file, checkpoint, headers, expected));
     if (error != 0) {
         struct failure failure = {0};
         failure_keep(&failure, error);
@@ -281,7 +285,7 @@ static int prove_shard(struct shard_file *file, const struct checkpoint *checkpo
 }
 
 static int load_shard(struct shard_file *file, const struct checkpoint *checkpoint,
-                      enum headers headers)
+                      enum headers headers, struct shard_expected *expected)
 {
     const struct manifest *manifest = checkpoint->manifest;
     uint64_t bytes = 0;
@@ -292,7 +296,7 @@ static int load_shard(struct shard_file *file, const struct checkpoint *checkpoi
     if (error == 0)
         error = open_object(file, checkpoint);
     if (error == 0)
-        error = prove_shard(file, checkpoint, headers);
+        error = prove_shard(file, checkpoint, headers, expected);
     else
         error = keep_file_damage(file, error);
     close_file(file, checkpoint->store);
@@ -311,17 +315,19 @@ static void *run_loader(void *argument)
 {
     struct loading *loading = argument;
     struct checkpoint *checkpoint = loading->checkpoint;
+    struct shard_expected expected = {0};
     pthread_mutex_lock(&loading->lock);
     while (loading->next < checkpoint->manifest->summary.shards && loading->failure.error == 0) {
         struct shard_file *file = &checkpoint->shards[loading->next++];
         pthread_mutex_unlock(&loading->lock);
-        int error = load_shard(file, checkpoint, loading->headers);
+        int error = load_shard(file, checkpoint, loading->headers, &expected);
         if (error != 0)
             error = checkpoint_fail(checkpoint, file->shard, error);
         pthread_mutex_lock(&loading->lock);
         failure_keep(&loading->failure, error);
     }
     pthread_mutex_unlock(&loading->lock);
+    shard_expected_free(&expected);
     return NULL;
 }
 
