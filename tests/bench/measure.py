@@ -87,6 +87,19 @@ class Row:
         self.ratios = [a / b for a, b in zip(self.ours, self.reference)]
         self.stolen = None  # share of the processors that the host gave to others meanwhile
 
+    def add(self, ours, reference):
+        self.ours.append(ours)
+        self.reference.append(reference)
+        self.ratios.append(ours / reference)
+
+    def merge(self):
+        """Half as many samples, of twice as many runs."""
+        twos = [(rate_of(self.ours[i:i + 2]), rate_of(self.reference[i:i + 2]))
+                for i in range(0, len(self.ours) - 1, 2)]
+        self.ours, self.reference, self.ratios = [], [], []
+        for ours, reference in twos:
+            self.add(ours, reference)
+
     def ratio(self):
         return statistics.median(self.ratios) if self.ratios else None
 
@@ -267,9 +280,10 @@ class Bench:
               repeat=1, kind=Row, **options):
         """Runs ours() and reference() in turns, at least `pairs_min` times, until the interval is
         narrow. With `repeat` a sample is the rate of so many runs, and who begins alternates, so
-        that a drift of the machine is no side's."""
+        that a drift of the machine is no side's; where the most pairs are not enough, once of twice
+        as many runs."""
         row = kind(name, unit, [], [], **options)
-        wanted = 3 if self.quick else pairs_min
+        wanted, repeat_max = 3 if self.quick else pairs_min, 2 * repeat
         while len(row.ours) < wanted:
             show_progress(f"    {name}: pair {len(row.ours) + 1} of {wanted}" +
                           (f", ratio {row.ratio():.3f} so far" if row.ours else ""))
@@ -278,11 +292,12 @@ class Bench:
                 first_is_ours = repeat == 1 or (len(row.ours) * repeat + turn) % 2 == 0
                 for side in (ours, reference) if first_is_ours else (reference, ours):
                     found[side].append(side())
-            row.ours.append(rate_of(found[ours]))
-            row.reference.append(rate_of(found[reference]))
-            row.ratios.append(row.ours[-1] / row.reference[-1])
+            row.add(rate_of(found[ours]), rate_of(found[reference]))
             if len(row.ours) == wanted and not self.quick and not row.narrow(row.width()):
-                wanted = min(wanted + math.ceil(MORE * wanted), pairs_max)
+                if wanted == pairs_max and 1 < repeat < repeat_max:
+                    row.merge()
+                    repeat *= 2
+                wanted = min(len(row.ours) + math.ceil(MORE * len(row.ours)), pairs_max)
         return row
 
     def machine(self):
