@@ -164,7 +164,9 @@ static void reap(struct uring_engine *engine)
         int result = cqe->res;
         io_uring_cqe_seen(&engine->ring, cqe);
         if (data == &engine->wake_value) {
-            CHECK(result == sizeof(uint64_t) || result == -EINTR || result == -EAGAIN);
+            /* Without memory the kernel may give the read up: it is asked for again. */
+            CHECK(result == sizeof(uint64_t) || result == -EINTR || result == -EAGAIN ||
+                  result == -ENOMEM || result == -ECANCELED);
             engine->wake_armed = false;
         } else {
             complete(engine, data, result);
