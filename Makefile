@@ -203,7 +203,7 @@ WRAP_CALLS = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat sta
     unlinkat linkat fdopendir readdir getrandom renameat2 open fcntl syscall pread pwrite write \
     truncate rmdir openat fchown close stat lstat access
 WRAP_MEMORY = malloc calloc realloc aligned_alloc posix_memalign strdup strndup open_memstream realpath \
-    free protobuf_c_message_free_unpacked
+    free protobuf_c_message_free_unpacked EVP_Digest
 WRAP_POWER = mkdir mkdirat rmdir openat unlinkat renameat2 fallocate ftruncate truncate pwrite \
     write fsync fdatasync
 WRAP_ckptd_power = $(WRAP_POWER)

@@ -387,7 +387,7 @@ int catalog_read_manifest(struct manifest **out, struct storage *storage,
     if (error == 0)
         error = manifest_read(out, text, bytes);
     free(text);
-    if (error == 0 && summary->nonce[0] && strcmp((*out)->summary.nonce, summary->nonce) != 0)
+    if (error == 0 && summary->nonce[0] && !manifest_summary_equal(&(*out)->summary, summary))
         error = report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since ckptd started");
     if (error != 0) {
         manifest_free(*out);

@@ -49,13 +49,16 @@ uint64_t checksum_seeded(const void *data, size_t bytes, uint64_t seed)
     return XXH3_64bits_withSeed(data, bytes, seed);
 }
 
-void checksum_sha256_hex(char out[CHECKSUM_SHA256_HEX], const void *data, size_t bytes)
+int checksum_sha256_hex(char out[CHECKSUM_SHA256_HEX], const void *data, size_t bytes)
 {
     unsigned char hash[EVP_MAX_MD_SIZE];
     unsigned int length = 0;
-    CHECK(EVP_Digest(data, bytes, hash, &length, EVP_sha256(), NULL) == 1 && length == 32);
+    out[0] = '\0';
+    if (EVP_Digest(data, bytes, hash, &length, EVP_sha256(), NULL) != 1)
+        return report_error(ERR_MEMORY, NULL, "OpenSSL has no memory for a SHA-256");
     for (unsigned int i = 0; i < length; i++)
         snprintf(out + 2 * i, 3, "%02x", hash[i]);
+    return 0;
 }
 
 /* ---- digest ---- */

@@ -30,7 +30,8 @@ uint64_t checksum_block(const void *data, size_t bytes, uint64_t identity, uint6
 uint64_t checksum_bytes(const void *data, size_t bytes); /* plain XXH3-64 */
 /* XXH3-64 with a seed: who does not know it cannot choose data that meet in a hash table. */
 uint64_t checksum_seeded(const void *data, size_t bytes, uint64_t seed);
-void checksum_sha256_hex(char out[CHECKSUM_SHA256_HEX], const void *data, size_t bytes);
+/* ERR_MEMORY, and "": OpenSSL could not. */
+int checksum_sha256_hex(char out[CHECKSUM_SHA256_HEX], const void *data, size_t bytes);
 
 struct digest {
     uint64_t sum[2];

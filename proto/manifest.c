@@ -198,6 +198,13 @@ int manifest_read_summary(struct manifest_summary *out, const void *text, size_t
     return memcmp(copy, text, sizeof(copy)) == 0 ? 0 : fail_member("summary_hash");
 }
 
+bool manifest_summary_equal(const struct manifest_summary *a, const struct manifest_summary *b)
+{
+    return strcmp(a->nonce, b->nonce) == 0 && strcmp(a->run, b->run) == 0 && a->step == b->step &&
+           a->attempt == b->attempt && a->bytes == b->bytes && a->shards == b->shards &&
+           a->world_size == b->world_size;
+}
+
 int manifest_new_nonce(char out[33])
 {
     unsigned char random[16];
@@ -337,6 +344,7 @@ static int check_sizes(const struct manifest *manifest)
         struct shard_geometry geometry;
         error = shard_geometry_derive(&geometry, manifest->shards[i].data_start, tensor_bytes[i]);
         if (!error && (geometry.file_bytes != manifest->shards[i].bytes ||
+                       geometry.file_bytes - geometry.table_start > SHARD_TABLE_BYTES_MAX ||
                        __builtin_add_overflow(sum, geometry.file_bytes, &sum)))
             error = fail_member("shard_table");
     }
@@ -419,7 +427,7 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
     error = print_body(file, manifest);
     fflush(file);
     if (!error && !ferror(file))
-        checksum_sha256_hex(sha, text, length);
+        error = checksum_sha256_hex(sha, text, length);
     if (!error && !ferror(file))
         fprintf(file, SHA_KEY "%s" SHA_TAIL, sha);
     bool failed = ferror(file);
@@ -662,7 +670,9 @@ static int check_sha(const char *text, size_t bytes)
         return fail_member("sha256");
     const char *key = text + bytes - SHA_BYTES;
     const char *digits = key + sizeof(SHA_KEY) - 1;
-    checksum_sha256_hex(sha, text, bytes - SHA_BYTES);
+    int error = checksum_sha256_hex(sha, text, bytes - SHA_BYTES);
+    if (error)
+        return error;
     if (memcmp(key, SHA_KEY, sizeof(SHA_KEY) - 1) != 0 ||
         memcmp(digits, sha, CHECKSUM_SHA256_HEX - 1) != 0 ||
         memcmp(digits + CHECKSUM_SHA256_HEX - 1, SHA_TAIL, sizeof(SHA_TAIL) - 1) != 0)

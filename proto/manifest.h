@@ -66,6 +66,8 @@ void manifest_now(char out[32]);
 int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifest);
 int manifest_read(struct manifest **out, const void *text, size_t bytes);
 int manifest_read_summary(struct manifest_summary *out, const void *text, size_t bytes);
+/* Is one the manifest that the other was read of, as far as a summary says it? */
+bool manifest_summary_equal(const struct manifest_summary *a, const struct manifest_summary *b);
 void manifest_free(struct manifest *manifest);
 /* Of one of its shards. */
 void manifest_identity(struct shard_identity *out, const struct manifest_summary *summary,

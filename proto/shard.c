@@ -140,8 +140,8 @@ uint64_t shard_table_entry(const void *table, uint64_t block)
 /* ---- writing ---- */
 
 /* Text that is measured, and kept as far as there is room for it. It is made of pieces of less than
- * PIECE_MAX characters: within one nothing is counted, so that its parts stay in registers. Headers
- * are long, and 16,384 of them are written to verify one checkpoint. */
+ * PIECE_MAX characters: nothing is counted within one, so that the place stays in a register.
+ * Headers are long, and 16,384 of them are written to verify one checkpoint. */
 #define PIECE_MAX 1024
 #define DIGITS_MAX 20 /* of UINT64_MAX */
 _Static_assert(LAYOUT_NAME_MAX + (2 * LAYOUT_DIMS_MAX + 5) * (DIGITS_MAX + 1) < PIECE_MAX / 2 &&
@@ -169,8 +169,8 @@ static void keep_piece(struct text *out, const char *end)
     out->length += length;
 }
 
-/* What follows writes at `at` and returns its end. Inline, so that the length of a literal is known
- * when this is compiled. */
+/* put_text, put_number and put_list write at `at` and return the end of what they wrote. This one
+ * is inline, so that the length of a literal is known when it is compiled. */
 static inline char *put_text(char *at, const char *text)
 {
     size_t length = strlen(text);
@@ -200,8 +200,10 @@ static inline uint32_t count_digits(uint64_t number)
                                                 100000000000000000,
                                                 1000000000000000000,
                                                 10000000000000000000u};
+    /* log10(2) is 1233 / 4096, near enough up to 64 bits. So many digits has the least number of
+     * that many bits, less one; powers[0] gives 0 its one. */
     uint32_t bits = 64 - (uint32_t)__builtin_clzll(number | 1);
-    uint32_t digits = bits * 1233 >> 12; /* log10(2), right for 64 bits: these, or one more */
+    uint32_t digits = bits * 1233 >> 12;
     return digits + (number >= powers[digits]);
 }
 
@@ -349,19 +351,19 @@ static int check_identity(const struct shard_identity *identity)
     return 0;
 }
 
-/* Where the text of a header begins that will be at `bytes`, behind its length. */
+/* Of a header that will be at `bytes`: its text begins behind its length. */
 static struct text header_text(void *bytes, const struct shard_geometry *geometry)
 {
     uint64_t header_bytes = geometry->data_start - sizeof(uint64_t);
     return (struct text){.at = (char *)bytes + sizeof(uint64_t), .room = header_bytes};
 }
 
-/* Around the text: length, hash, padding. False: there is too little room. */
-static bool finish_header(const struct text *text)
+/* Around the text: length, hash, padding. */
+static int finish_header(const struct text *text)
 {
     uint64_t header_bytes = text->room;
     if (text->length + HASH_DIGITS + strlen(HASH_SUFFIX) > text->room)
-        return false;
+        return report_error(ERR_CORRUPT, NULL, "the header of a shard does not fit its data_start");
     char *bytes = text->at - sizeof(header_bytes), *end = text->at + text->length;
     memcpy(bytes, &header_bytes, sizeof(header_bytes));
     char tail[HASH_DIGITS + sizeof(HASH_SUFFIX)];
@@ -370,7 +372,7 @@ static bool finish_header(const struct text *text)
     memcpy(end, tail, sizeof(tail) - 1);
     end += sizeof(tail) - 1;
     memset(end, ' ', (size_t)(text->at + text->room - end));
-    return true;
+    return 0;
 }
 
 int shard_header_write(void *out, const struct shard_geometry *geometry,
@@ -390,8 +392,7 @@ int shard_header_write(void *out, const struct shard_geometry *geometry,
     put_tensors(&text, geometry, table, tensors, count);
     put_metadata(&text, geometry, table, tensors, count, identity);
     free(tensors);
-    CHECK(finish_header(&text));
-    return 0;
+    return finish_header(&text);
 }
 
 static bool same_tensors(const struct shard_expected *expected,
@@ -440,11 +441,10 @@ int shard_header_expect(struct shard_expected *expected, const struct shard_geom
         put_tensors(&text, geometry, table, tensors, count);
     expected->tensors_length = text.length;
     put_metadata(&text, geometry, table, tensors, count, identity);
-    if (finish_header(&text))
-        return 0;
-    shard_expected_free(expected); /* what is there is not whole */
-    return report_error(ERR_CORRUPT, NULL, "a header does not fit data_start %" PRIu64,
-                        geometry->data_start);
+    error = finish_header(&text);
+    if (error)
+        shard_expected_free(expected); /* what is there is not whole */
+    return error;
 }
 
 void shard_expected_free(struct shard_expected *expected)

@@ -28,6 +28,7 @@
 #define SHARD_ALIGN 4096u
 #define SHARD_TABLE_NAME "__block_checksums__"
 #define SHARD_HEADER_BYTES_MAX (16u << 20)
+#define SHARD_TABLE_BYTES_MAX (256u << 20) /* of one shard's checksums: a shard of 32 TiB */
 
 struct shard_identity {
     char run[128];
@@ -67,22 +68,23 @@ bool shard_is_file_name(const char *name);
 int shard_geometry(struct shard_geometry *out, const struct layout_table *table, uint32_t shard,
                    const char *run, uint32_t shards);
 /* Writes exactly geometry->data_start bytes to `out`. ERR_INVALID: a bad run, nonce or shard
- * number. */
+ * number. ERR_CORRUPT: data_start, which may come from a manifest, leaves too little room. */
 int shard_header_write(void *out, const struct shard_geometry *geometry,
                        const struct layout_table *table, const struct shard_identity *identity);
 
-/* The header that a file has to have, for readers: comparing is far cheaper than parsing. Of the
- * shards of one table, one after another, into the same place: what two of them have in common,
- * the tensors, is written once. Zeroed before the first call; free with shard_expected_free. */
+/* The header that a file has to have, for readers: comparing is far cheaper than parsing. Shards
+ * follow one another in the same place, and the text of the tensors is written again only where it
+ * differs from that of the shard before. Zeroed before the first call, one unchanged table in all
+ * of them; free with shard_expected_free. */
 struct shard_expected {
-    unsigned char *header; /* data_start bytes, of the last call */
+    unsigned char *header; /* data_start bytes, of the last call; NULL: that had an error */
     struct shard_geometry geometry;
     struct shard_tensor *tensors;
     uint32_t num_tensors;
     uint64_t tensors_length; /* of the text up to the last tensor */
 };
-/* `tensors`: of layout_shard_tensors(); the identity was checked before. ERR_CORRUPT: data_start
- * leaves too little room. ERR_MEMORY. */
+/* `tensors`: of layout_shard_tensors(); the identity was checked before. ERR_MEMORY, and
+ * ERR_CORRUPT as above. */
 int shard_header_expect(struct shard_expected *expected, const struct shard_geometry *geometry,
                         const struct layout_table *table, const struct shard_tensor *tensors,
                         uint32_t count, const struct shard_identity *identity);

@@ -134,8 +134,8 @@ static void hash_content(char out[CHECKSUM_SHA256_HEX], const struct layout_tabl
         memcpy(text + bytes + length, &digests[i], sizeof digests[i]);
         bytes += length + sizeof digests[i];
     }
-    if (bytes > 0)
-        checksum_sha256_hex(out, text, bytes);
+    if (bytes > 0 && checksum_sha256_hex(out, text, bytes) != 0)
+        log_warn("commit", "content is not compared: %s", report_line());
     free(text);
 }
 

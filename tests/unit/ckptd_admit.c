@@ -73,6 +73,51 @@ static char *other_nonce(void)
     return text;
 }
 
+/* The manifest of the same checkpoint, as it says, but of other tensors, each of one byte, in so
+ * many files: it fits itself. Their names need more than the page of a header that it tells of. */
+static char *manifest_of_scalars(uint64_t *out_file_bytes, uint32_t shards)
+{
+    enum { SHARDS_MAX = 8, SCALARS = 20 };
+    static struct slice slices[SHARDS_MAX][SCALARS];
+    const struct slice *lists[SHARDS_MAX];
+    uint32_t counts[SHARDS_MAX];
+    struct manifest_shard files[SHARDS_MAX];
+    struct digest digests[SHARDS_MAX * SCALARS];
+    struct shard_geometry geometry;
+    struct manifest *read;
+    assert_true(shards <= SHARDS_MAX);
+    memset(slices, 0, sizeof slices);
+    memset(digests, 0, sizeof digests);
+    assert_int_equal(manifest_read(&read, manifest, strlen(manifest)), 0);
+    assert_int_equal(shard_geometry_derive(&geometry, SHARD_ALIGN, SCALARS), 0);
+    for (uint32_t r = 0; r < shards; r++) {
+        lists[r] = slices[r];
+        counts[r] = SCALARS;
+        files[r] = (struct manifest_shard){geometry.file_bytes, geometry.data_start, 0};
+        for (uint32_t i = 0; i < SCALARS; i++) {
+            struct slice *slice = &slices[r][i];
+            slice->tensor.dtype = DTYPE_U8;
+            for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++)
+                slice->tensor.shape[d] = slice->box.extent[d] = 1;
+            snprintf(slice->tensor.name, LAYOUT_NAME_MAX, "%0*u", LAYOUT_NAME_MAX - 2,
+                     r * SCALARS + i);
+        }
+    }
+    struct manifest made = *read;
+    made.summary.shards = made.summary.world_size = shards;
+    made.summary.bytes = shards * geometry.file_bytes;
+    made.digests = digests;
+    made.shards = files;
+    assert_int_equal(layout_plan_save(&made.table, lists, counts, shards), 0);
+    char *text = NULL;
+    size_t bytes = 0;
+    assert_int_equal(manifest_write(&text, &bytes, &made), 0);
+    layout_table_free(made.table);
+    manifest_free(read);
+    *out_file_bytes = geometry.file_bytes;
+    return text;
+}
+
 /* ---- what fits ---- */
 
 /* The run's next attempt saves, and all of it outlives a restart. */
@@ -328,6 +373,30 @@ static void test_admit__an_attempt_is_opened_beside_an_adoption(void **state)
     }
 }
 
+/* What a load is planned with was read when ckptd started; of more shards it is not that any more.
+ */
+static void test_admit__a_manifest_exchanged_since_the_start_is_not_loaded(void **state)
+{
+    struct bed *bed = *state;
+    char path[300];
+    uint64_t file_bytes, step;
+    snprintf(path, sizeof path, "%s/store", bed->root);
+    put_shards(bed, path);
+    assert_int_equal(adopt(bed, manifest), 0);
+    assert_int_equal(load_all(bed, -1, &step), 0);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    char *text = manifest_of_scalars(&file_bytes, 8);
+    snprintf(path, sizeof path, "%s/store/" STEP_DIR "/" MANIFEST_NAME, bed->root);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
+    assert_int_equal(fclose(file), 0);
+    free(text);
+    assert_int_equal(load_all(bed, 1, &step), ERR_CORRUPT);
+    assert_non_null(strstr(report_line(), "exchanged"));
+}
+
 /* ---- what does not ---- */
 
 static void assert_refused(struct bed *bed, const char *text, const char *what)
@@ -376,6 +445,20 @@ static void test_admit__a_manifest_that_lies_is_refused(void **state)
     assert_refused(bed, text, "a summary and no more");
     free(text);
     assert_int_equal(adopt(bed, manifest), 0);
+}
+
+/* Its manifest fits itself and the file's size; the names alone need more than one page. */
+static void test_admit__a_header_without_the_room_for_its_tensors_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    uint64_t file_bytes = 0;
+    char *text = manifest_of_scalars(&file_bytes, 1);
+    shell("mkdir -p '%s/store/" STEP_DIR "' && truncate -s %llu '%s/store/" STEP_DIR
+          "/shard-00001-of-00001.safetensors'",
+          bed->root, (unsigned long long)file_bytes, bed->root);
+    assert_refused(bed, text, "a header without room");
+    assert_non_null(strstr(report_line(), "data_start"));
+    free(text);
 }
 
 /* Shell commands in the directory of the step; after each it is made anew. */
@@ -611,7 +694,9 @@ int main(void)
         WAIT(test_admit__an_attempt_of_a_run_that_is_being_adopted_waits),
         WAIT(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted),
         WAIT(test_admit__an_attempt_is_opened_beside_an_adoption),
+        CASE(test_admit__a_manifest_exchanged_since_the_start_is_not_loaded),
         CASE(test_admit__a_manifest_that_lies_is_refused),
+        CASE(test_admit__a_header_without_the_room_for_its_tensors_is_refused),
         CASE(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused),
         CASE(test_admit__files_of_another_user_are_refused),
         CASE(test_admit__what_was_refused_takes_no_run_from_others),

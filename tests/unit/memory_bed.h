@@ -1,13 +1,13 @@
 /* memory_bed.h - allocations that fail when a test says so.
  *
  * The linker sends the allocations of this tree through the functions below (--wrap, see
- * WRAP_MEMORY in the Makefile); those of jansson come by proto/json.c. What gRPC, protobuf-c and
- * liburing allocate is theirs. A place is the chain of callers of an allocation. Armed with place
- * and number 0 it notes the places, and the number of the allocation that each was first met with;
- * then the allocation at a place fails when it is first met, or met again, or that of a number:
- * once, or with all from there on. Mappings and threads that the system refuses are a lack of
- * memory too, but for a test that makes some itself meanwhile (ALLOCATIONS_ONLY). What was
- * allocated and not freed is counted. */
+ * WRAP_MEMORY in the Makefile); those of jansson come by proto/json.c, and a digest of OpenSSL
+ * counts as one. What gRPC, protobuf-c and liburing allocate is theirs. A place is the chain of
+ * callers of an allocation. Armed with place and number 0 it notes the places, and the number of
+ * the allocation that each was first met with; then the allocation at a place fails when it is
+ * first met, or met again, or that of a number: once, or with all from there on. Mappings and
+ * threads that the system refuses are a lack of memory too, but for a test that makes some itself
+ * meanwhile (ALLOCATIONS_ONLY). What was allocated and not freed is counted. */
 #ifndef HOLDFAST_TESTS_MEMORY_BED_H
 #define HOLDFAST_TESTS_MEMORY_BED_H
 
@@ -26,6 +26,7 @@
 
 #include <errno.h>
 #include <execinfo.h>
+#include <openssl/evp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -195,6 +196,16 @@ void __wrap_free(void *memory)
 {
     failing.live -= memory != NULL;
     __real_free(memory);
+}
+
+int __real_EVP_Digest(const void *data, size_t bytes, unsigned char *out, unsigned *out_bytes,
+                      const EVP_MD *type, ENGINE *engine);
+int __wrap_EVP_Digest(const void *data, size_t bytes, unsigned char *out, unsigned *out_bytes,
+                      const EVP_MD *type, ENGINE *engine);
+int __wrap_EVP_Digest(const void *data, size_t bytes, unsigned char *out, unsigned *out_bytes,
+                      const EVP_MD *type, ENGINE *engine)
+{
+    return fails("EVP_Digest") ? 0 : __real_EVP_Digest(data, bytes, out, out_bytes, type, engine);
 }
 
 /* What rpc_unpack made of a message is counted, and goes by protobuf-c. */

@@ -305,6 +305,32 @@ static void test_manifest__write_refuses_what_could_not_be_read(void **state)
 #undef REFUSES
 }
 
+/* A shard of 32 TiB of tensors and header has a table as long as one may be. */
+static void test_manifest__a_longer_table_of_checksums_than_is_read_is_refused(void **state)
+{
+    (void)state;
+    struct slice slice;
+    const struct slice *list = &slice;
+    for (uint32_t more = 0; more < 2; more++) {
+        struct manifest one = manifest;
+        struct shard_geometry geometry;
+        char *out = NULL;
+        size_t bytes = 0;
+        describe(&slice, "huge", DTYPE_U8, 1, (32ull << 40) - SHARD_ALIGN + more, 0);
+        slice.box.extent[0] = slice.tensor.shape[0];
+        assert_int_equal(layout_plan_save(&one.table, &list, (uint32_t[]){1}, 1), 0);
+        assert_int_equal(shard_geometry(&geometry, one.table, 0, "first", 1), 0);
+        assert_int_equal(geometry.data_start, SHARD_ALIGN);
+        struct manifest_shard shard = {geometry.file_bytes, geometry.data_start, 0};
+        one.shards = &shard;
+        one.summary.shards = one.summary.world_size = 1;
+        one.summary.bytes = geometry.file_bytes;
+        assert_int_equal(manifest_write(&out, &bytes, &one), more == 0 ? 0 : ERR_CORRUPT);
+        free(out);
+        layout_table_free(one.table);
+    }
+}
+
 /* jansson reads 2048 levels, of which a manifest takes one, and a text that holds it another. */
 static void test_manifest__write_takes_no_section_deeper_than_its_limit(void **state)
 {
@@ -634,6 +660,7 @@ int main(void)
         cmocka_unit_test(test_manifest__is_one_json_document_with_the_summary_first),
         cmocka_unit_test(test_manifest__summary_is_read_from_the_first_page_alone),
         cmocka_unit_test(test_manifest__write_refuses_what_could_not_be_read),
+        cmocka_unit_test(test_manifest__a_longer_table_of_checksums_than_is_read_is_refused),
         cmocka_unit_test(test_manifest__write_takes_no_section_deeper_than_its_limit),
         cmocka_unit_test(test_manifest__read_refuses_every_flipped_bit),
         cmocka_unit_test(test_manifest__read_refuses_any_changes),

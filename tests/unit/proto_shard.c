@@ -243,6 +243,12 @@ static void test_shard__the_largest_header_fits_where_it_was_measured(void **sta
         assert_int_equal(shard_geometry(&geometry, table, 0, identity.run, 1), 0);
         uint8_t *header = malloc(geometry.data_start);
         assert_int_equal(shard_header_write(header, &geometry, table, &identity), 0);
+        struct shard_header parsed;
+        uint64_t need = 0;
+        assert_int_equal(parse(&parsed, &need, header, geometry.data_start, geometry.file_bytes),
+                         0);
+        assert_int_equal(parsed.num_tensors, count);
+        shard_header_free(&parsed);
         free(header);
         layout_table_free(table);
     }
@@ -387,34 +393,53 @@ static void test_shard__parse_refuses_every_flipped_bit(void **state)
     free(header);
 }
 
-/* Expects the headers of `table` in random order, of one shard after another into one place, also
- * where a manifest claims less room than the tensors need, or more. */
+static void expect_header(struct shard_expected *expected, const struct shard_geometry *geometry,
+                          const struct layout_table *table, const struct shard_tensor *tensors,
+                          uint32_t count, const struct shard_identity *identity)
+{
+    uint8_t *header = malloc(geometry->data_start);
+    assert_int_equal(shard_header_write(header, geometry, table, identity), 0);
+    assert_int_equal(shard_header_expect(expected, geometry, table, tensors, count, identity), 0);
+    assert_memory_equal(expected->header, header, geometry->data_start);
+    free(header);
+}
+
+/* A data_start that leaves too little room, for the tensors too or for what follows them. */
+static void expect_no_header(struct shard_expected *expected, struct shard_geometry geometry,
+                             const struct layout_table *table, const struct shard_tensor *tensors,
+                             uint32_t count, const struct shard_identity *identity)
+{
+    uint64_t tensor_bytes = geometry.table_start - geometry.data_start;
+    geometry.data_start = expected->tensors_length + (next_random(2) ? 20 : 0);
+    geometry.table_start = geometry.data_start + tensor_bytes;
+    uint8_t *header = malloc(geometry.data_start);
+    assert_int_equal(shard_header_write(header, &geometry, table, identity), ERR_CORRUPT);
+    assert_int_equal(shard_header_expect(expected, &geometry, table, tensors, count, identity),
+                     ERR_CORRUPT);
+    assert_null(expected->header);
+    free(header);
+}
+
+/* The headers of `table` in random order, of one shard after another into one place, some of them
+ * longer than they have to be. */
 static void expect_headers(const struct layout_table *table, uint32_t shards)
 {
     struct shard_expected expected = {0};
     struct shard_identity identity = bed.identity;
     identity.shards = shards;
-    for (uint32_t i = 0; i < 40; i++) {
+    for (uint32_t i = 0; i < 60; i++) {
         struct shard_geometry geometry;
         struct shard_tensor *tensors = NULL;
         uint32_t count = 0;
-        uint64_t bytes = 0;
+        uint64_t bytes = 0, data_start = SHARD_ALIGN * (1 + next_random(8) / 7);
         identity.shard = (uint32_t)next_random(shards);
         identity.step = next_random(1000);
         assert_int_equal(layout_shard_tensors(&tensors, &count, &bytes, table, identity.shard), 0);
-        assert_int_equal(shard_geometry(&geometry, table, identity.shard, identity.run, shards), 0);
-        uint8_t *header = malloc(geometry.data_start);
-        assert_int_equal(shard_header_write(header, &geometry, table, &identity), 0);
-        assert_int_equal(
-            shard_header_expect(&expected, &geometry, table, tensors, count, &identity), 0);
-        assert_memory_equal(expected.header, header, geometry.data_start);
-        geometry.data_start = i % 4 == 0 ? 128 : geometry.data_start + SHARD_ALIGN;
-        if (i % 2 == 0)
-            assert_int_equal(
-                shard_header_expect(&expected, &geometry, table, tensors, count, &identity),
-                i % 4 == 0 ? ERR_CORRUPT : 0);
+        assert_int_equal(shard_geometry_derive(&geometry, data_start, bytes), 0);
+        expect_header(&expected, &geometry, table, tensors, count, &identity);
+        if (next_random(4) == 0)
+            expect_no_header(&expected, geometry, table, tensors, count, &identity);
         free(tensors);
-        free(header);
     }
     shard_expected_free(&expected);
 }

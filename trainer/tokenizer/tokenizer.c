@@ -69,7 +69,8 @@ static int read_vocab(struct tokenizer *tokenizer, const char *path)
     struct text text;
     ERR_TRY(text_open(&text, path));
     int result = vocab_parse(&tokenizer->vocab, path, text.data, text.bytes);
-    checksum_sha256_hex(tokenizer->hash, text.data, text.bytes);
+    if (result == 0)
+        result = checksum_sha256_hex(tokenizer->hash, text.data, text.bytes);
     text_close(&text);
     return result;
 }

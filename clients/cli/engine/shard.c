@@ -10,7 +10,7 @@
  * SHARDS_OPEN_MAX. Only one thread takes, any thread drops.
  *
  * Memory: 8 bytes per MiB of the checkpoint for the tables; the tensors of the open shards; while
- * they are loaded two headers and two blocks for each thread. */
+ * they are loaded two headers, two blocks and the tensors of two shards for each thread. */
 #include "clients/cli/cli.h"
 
 #include <pthread.h>
@@ -18,9 +18,8 @@
 #include <string.h>
 
 #define SHARDS_OPEN_MAX 64u
-#define LOADERS_MAX 16u              /* threads that load shards, each with two reads at a time */
-#define HEADER_HASH_BYTES 64u        /* of a header's text hold its hash, at the end */
-#define TABLE_BYTES_MAX (1ull << 28) /* of one shard's checksums: a shard of 32 TiB */
+#define LOADERS_MAX 16u       /* threads that load shards, each with two reads at a time */
+#define HEADER_HASH_BYTES 64u /* of a header's text hold its hash, at the end */
 
 static uint64_t align_up(uint64_t value)
 {
@@ -28,19 +27,6 @@ static uint64_t align_up(uint64_t value)
 }
 
 /* ---- one file ---- */
-
-/* Where things lie, from the manifest; ERR_CORRUPT when its numbers contradict each other. */
-static int manifest_geometry(struct shard_geometry *out, const struct manifest *manifest,
-                             uint32_t shard, uint64_t tensor_bytes)
-{
-    const struct manifest_shard *entry = &manifest->shards[shard];
-    int error = shard_geometry_derive(out, entry->data_start, tensor_bytes);
-    if (error == 0 &&
-        (out->file_bytes != entry->bytes || out->file_bytes - out->table_start > TABLE_BYTES_MAX))
-        error = report_error(ERR_CORRUPT, NULL,
-                             "the manifest's size of shard %u does not fit its tensors", shard);
-    return error;
-}
 
 /* A read of [start, start + bytes) of a file, in parts of whole pages, of which the first is under
  * way: a shard needs two, and the device has the one while the other is prepared. */
@@ -292,7 +278,8 @@ static int load_shard(struct shard_file *file, const struct checkpoint *checkpoi
     int error = layout_shard_tensors(&file->tensors, &file->num_tensors, &bytes, manifest->table,
                                      file->shard);
     if (error == 0)
-        error = manifest_geometry(&file->geometry, manifest, file->shard, bytes);
+        error =
+            shard_geometry_derive(&file->geometry, manifest->shards[file->shard].data_start, bytes);
     if (error == 0)
         error = open_object(file, checkpoint);
     if (error == 0)

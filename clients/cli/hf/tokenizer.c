@@ -40,7 +40,7 @@ int hf_tokenizer_open(struct hf_tokenizer *out, const char *path, const char *sh
             error = report_errno(ERR_IO, "could not read the tokenizer", path);
     }
     if (error == 0)
-        checksum_sha256_hex(have, out->text, out->bytes);
+        error = checksum_sha256_hex(have, out->text, out->bytes);
     if (error == 0 && sha256 != NULL && strcmp(sha256, have) != 0)
         error = report_error(ERR_MISMATCH, "name the tokenizer that the run was trained with",
                              "%s is not the tokenizer that the checkpoint names", path);
