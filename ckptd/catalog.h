@@ -37,6 +37,7 @@ struct checkpoint {
     struct image **images;             /* per shard, or NULL; NULL while there is none */
     uint32_t num_images;               /* entered and not left yet */
     struct manifest *manifest;         /* cached while leased */
+    uint64_t manifest_hash;            /* of its text, once it was written or loaded; else 0 */
     uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
     uint32_t leases;  /* loads, their opening, and passes for them */
     bool is_scrubbed; /* the scrub is reading it */

@@ -55,7 +55,7 @@ int checksum_sha256_hex(char out[CHECKSUM_SHA256_HEX], const void *data, size_t 
     unsigned int length = 0;
     out[0] = '\0';
     if (EVP_Digest(data, bytes, hash, &length, EVP_sha256(), NULL) != 1)
-        return report_error(ERR_MEMORY, NULL, "OpenSSL has no memory for a SHA-256");
+        return report_error(ERR_MEMORY, NULL, "no memory for a SHA-256, or an OpenSSL without it");
     for (unsigned int i = 0; i < length; i++)
         snprintf(out + 2 * i, 3, "%02x", hash[i]);
     return 0;

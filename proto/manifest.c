@@ -731,6 +731,7 @@ int manifest_read(struct manifest **out, const void *text, size_t bytes)
         error = check_sha(text, bytes);
     if (!error)
         error = read_body(manifest, text, bytes);
+    manifest->text_hash = checksum_bytes(text, bytes);
     if (error) {
         manifest_free(manifest);
         return error;

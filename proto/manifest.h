@@ -55,6 +55,7 @@ struct manifest {
     struct layout_table *table; /* owned */
     struct digest *digests;     /* per tensor of the table, owned */
     struct manifest_shard *shards;
+    uint64_t text_hash; /* checksum_bytes() of the text that it was read of */
 };
 
 /* What every new checkpoint is given: 32 hex digits of the system's random numbers (ERR_IO: it has
@@ -66,7 +67,7 @@ void manifest_now(char out[32]);
 int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifest);
 int manifest_read(struct manifest **out, const void *text, size_t bytes);
 int manifest_read_summary(struct manifest_summary *out, const void *text, size_t bytes);
-/* Is one the manifest that the other was read of, as far as a summary says it? */
+/* All but the time. */
 bool manifest_summary_equal(const struct manifest_summary *a, const struct manifest_summary *b);
 void manifest_free(struct manifest *manifest);
 /* Of one of its shards. */

@@ -200,8 +200,8 @@ static inline uint32_t count_digits(uint64_t number)
                                                 100000000000000000,
                                                 1000000000000000000,
                                                 10000000000000000000u};
-    /* log10(2) is 1233 / 4096, near enough up to 64 bits. So many digits has the least number of
-     * that many bits, less one; powers[0] gives 0 its one. */
+    /* log10(2) is 1233 / 4096, near enough up to 64 bits: as many digits as the greatest number of
+     * that many bits has, less one. powers[0] gives 0 its one. */
     uint32_t bits = 64 - (uint32_t)__builtin_clzll(number | 1);
     uint32_t digits = bits * 1233 >> 12;
     return digits + (number >= powers[digits]);
@@ -336,7 +336,11 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
         return report_error(ERR_INVALID, "describe fewer tensors per rank",
                             "the header of shard %" PRIu32 " would pass %u bytes", shard,
                             SHARD_HEADER_BYTES_MAX);
-    return shard_geometry_derive(out, data_start, tensor_bytes);
+    error = shard_geometry_derive(out, data_start, tensor_bytes);
+    if (!error && out->file_bytes - out->table_start > SHARD_TABLE_BYTES_MAX)
+        error = report_error(ERR_INVALID, "use more ranks",
+                             "shard %" PRIu32 " would hold more than 32 TiB", shard);
+    return error;
 }
 
 static int check_identity(const struct shard_identity *identity)

@@ -64,7 +64,8 @@ bool shard_is_file_name(const char *name);
 
 /* Upper bound of the header's size that depends on the tensors only, so that data_start is the same
  * for every step: numbers in the header are space-padded by the final padding. ERR_INVALID: a bad
- * run, or more tensors than a reader takes, by their number or by the header's length. */
+ * run, or more than a reader takes: tensors, by their number or by the header's length, or data, by
+ * the length of their checksum table. */
 int shard_geometry(struct shard_geometry *out, const struct layout_table *table, uint32_t shard,
                    const char *run, uint32_t shards);
 /* Writes exactly geometry->data_start bytes to `out`. ERR_INVALID: a bad run, nonce or shard

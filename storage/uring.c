@@ -156,6 +156,12 @@ static void complete(struct uring_engine *engine, struct storage_request *reques
     request->done(request);
 }
 
+/* What the kernel cannot do now for want of memory it is asked for again, a little later. */
+static void pause_for_memory(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
 static void reap(struct uring_engine *engine)
 {
     struct io_uring_cqe *cqe;
@@ -164,10 +170,11 @@ static void reap(struct uring_engine *engine)
         int result = cqe->res;
         io_uring_cqe_seen(&engine->ring, cqe);
         if (data == &engine->wake_value) {
-            /* Without memory the kernel may give the read up: it is asked for again. */
             CHECK(result == sizeof(uint64_t) || result == -EINTR || result == -EAGAIN ||
                   result == -ENOMEM || result == -ECANCELED);
             engine->wake_armed = false;
+            if (result < 0)
+                pause_for_memory();
         } else {
             complete(engine, data, result);
         }
@@ -182,7 +189,7 @@ static void submit_and_wait(struct uring_engine *engine)
     if (result >= 0 || result == -EINTR)
         return;
     CHECK(result == -EAGAIN || result == -EBUSY || result == -ENOMEM);
-    nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    pause_for_memory();
 }
 
 /* Callbacks of refused requests may submit without a wake-up: looks again until nothing is left. */

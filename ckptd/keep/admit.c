@@ -37,7 +37,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 /* A call on its way through a worker. */
 struct admission {
     struct service *service;
@@ -334,7 +333,7 @@ static int begin_adoption(struct admission *admission, bool *out_is_there)
         return error;
     if (run_find(run, service, summary->run, false) == 0) {
         const struct checkpoint *there = catalog_find(*run, summary->step, summary->attempt);
-        *out_is_there = there && strcmp(there->summary.nonce, summary->nonce) == 0;
+        *out_is_there = there && manifest_summary_equal(&there->summary, summary);
         error = *out_is_there ? 0 : check_run(admission);
     } else {
         error = run_find(run, service, summary->run, true);

@@ -47,7 +47,9 @@ static bool find_shard(uint32_t *out, struct load *load)
         uint32_t shard = load->plan[load->next];
         const struct image *image = catalog_image(checkpoint, shard);
         *out = shard;
-        if (load->shards[shard].wanted && (!image || is_unproven(image) || is_sparse(image, load)))
+        bool is_missing = !image && !part_is_needed(checkpoint, shard);
+        if (load->shards[shard].wanted &&
+            (is_missing || (image && (is_unproven(image) || is_sparse(image, load)))))
             return true;
     }
     return false;

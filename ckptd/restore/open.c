@@ -237,10 +237,27 @@ static int finish_opening(struct opening *opening)
     return 0;
 }
 
+/* What is in memory, and the plans of loads that are open, rest on what was read first. */
+static int check_manifest(const struct opening *opening)
+{
+    struct checkpoint *checkpoint = opening->checkpoint;
+    if (!opening->manifest)
+        return 0;
+    if (checkpoint->manifest_hash == 0)
+        checkpoint->manifest_hash = opening->manifest->text_hash;
+    return checkpoint->manifest_hash == opening->manifest->text_hash
+               ? 0
+               : report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since ckptd read it");
+}
+
 static void opened(struct event *event)
 {
     struct opening *opening = CONTAINER_OF(event, struct opening, job.done);
     struct checkpoint *checkpoint = opening->checkpoint;
+    if (opening->fault.code == 0 && check_manifest(opening) != 0) {
+        opening->is_damage = true;
+        fault_take(&opening->fault, ERR_CORRUPT);
+    }
     if (opening->fault.code == 0) {
         int error = finish_opening(opening);
         lease_drop(checkpoint);
@@ -258,7 +275,9 @@ static void opened(struct event *event)
     if (!checkpoint->damaged)
         catalog_damage(checkpoint, &opening->fault);
     manifest_free(opening->manifest);
+    free(opening->items);
     opening->manifest = NULL;
+    opening->items = NULL;
     start_opening(opening); /* the next one, or the error that says why there is none */
 }
 

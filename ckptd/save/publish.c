@@ -111,6 +111,7 @@ static int write_manifest(struct save *save)
     if (error == 0) {
         error = storage_publish(save->service->storage, key, text, bytes);
         save->outcome = judge_publish(error);
+        save->manifest_hash = checksum_bytes(text, bytes);
     }
     free(text);
     free(manifest.shards);

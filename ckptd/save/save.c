@@ -288,6 +288,7 @@ static void perform_done(struct save *save)
     compare_content(save);
     save->checkpoint = NULL;
     catalog_enter(checkpoint, &save->summary);
+    checkpoint->manifest_hash = save->manifest_hash;
     memcpy(checkpoint->content, save->content, sizeof checkpoint->content);
     checkpoint->repeat = save->repeat;
     enter_memory(save, checkpoint);

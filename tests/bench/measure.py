@@ -86,6 +86,7 @@ class Row:
         self.ours, self.reference = list(ours), list(reference)
         self.ratios = [a / b for a, b in zip(self.ours, self.reference)]
         self.stolen = None  # share of the processors that the host gave to others meanwhile
+        self.runs = 1  # of each side in a sample
 
     def add(self, ours, reference):
         self.ours.append(ours)
@@ -99,6 +100,7 @@ class Row:
         self.ours, self.reference, self.ratios = [], [], []
         for ours, reference in twos:
             self.add(ours, reference)
+        self.runs *= 2
 
     def ratio(self):
         return statistics.median(self.ratios) if self.ratios else None
@@ -142,7 +144,7 @@ class Row:
     def as_dict(self):
         return {"name": self.name, "unit": self.unit, "ours": self.ours,
                 "reference": self.reference, "ratio": self.ratio(), "interval": self.interval(),
-                "noise": self.noise(), "stolen": self.stolen,
+                "noise": self.noise(), "stolen": self.stolen, "runs": self.runs,
                 "resolved": self.resolved(), "goal": self.goal, "direction": self.direction,
                 "pass": self.passed(), "note": self.note}
 
@@ -152,6 +154,7 @@ class Row:
             low, high = self.interval()
             line += (f", reference {statistics.median(self.reference):.4g}; "
                      f"ratio {self.ratio():.3f} [{low:.3f}, {high:.3f}], {len(self.ratios)} pairs")
+            line += f" of {self.runs} runs" if self.runs > 1 else ""
             if self.noise():
                 line += f", reference against itself [{self.noise()[0]:.3f}, {self.noise()[1]:.3f}]"
             line += "" if self.resolved() else "; not resolved"
@@ -283,20 +286,20 @@ class Bench:
         that a drift of the machine is no side's; where the most pairs are not enough, once of twice
         as many runs."""
         row = kind(name, unit, [], [], **options)
-        wanted, repeat_max = 3 if self.quick else pairs_min, 2 * repeat
+        row.runs = repeat
+        wanted = 3 if self.quick else pairs_min
         while len(row.ours) < wanted:
             show_progress(f"    {name}: pair {len(row.ours) + 1} of {wanted}" +
                           (f", ratio {row.ratio():.3f} so far" if row.ours else ""))
             found = {ours: [], reference: []}
-            for turn in range(repeat):
-                first_is_ours = repeat == 1 or (len(row.ours) * repeat + turn) % 2 == 0
+            for turn in range(row.runs):
+                first_is_ours = repeat == 1 or (len(row.ours) * row.runs + turn) % 2 == 0
                 for side in (ours, reference) if first_is_ours else (reference, ours):
                     found[side].append(side())
             row.add(rate_of(found[ours]), rate_of(found[reference]))
             if len(row.ours) == wanted and not self.quick and not row.narrow(row.width()):
-                if wanted == pairs_max and 1 < repeat < repeat_max:
+                if wanted == pairs_max and 1 < repeat == row.runs:
                     row.merge()
-                    repeat *= 2
                 wanted = min(len(row.ours) + math.ceil(MORE * len(row.ours)), pairs_max)
         return row
 

@@ -373,6 +373,47 @@ static void test_admit__an_attempt_is_opened_beside_an_adoption(void **state)
     }
 }
 
+/* Another digest: the summary is the same. */
+static void exchange_manifest(const struct bed *bed, const char *step)
+{
+    static const char key[] = "\"digest\":[\"";
+    char folder[200], path[300];
+    snprintf(folder, sizeof folder, "%s/store/" RUN "/%s", bed->root, step);
+    snprintf(path, sizeof path, "%s/" MANIFEST_NAME, folder);
+    char *text = read_text(folder, MANIFEST_NAME), *at = strstr(text, key) + strlen(key);
+    *at = *at == '0' ? '1' : '0';
+    hash_again(text);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
+    assert_int_equal(fclose(file), 0);
+    free(text);
+}
+
+/* What is in memory and what loads are planned with rests on it: saved here, or loaded before. */
+static void test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded(void **state)
+{
+    struct bed *bed = *state;
+    char store[200];
+    uint64_t step;
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    put_shards(bed, store);
+    assert_int_equal(adopt(bed, manifest), 0);
+    assert_int_equal(load_all(bed, 1, &step), 0);
+    assert_int_equal(load_all(bed, 1, &step), 0);
+    exchange_manifest(bed, "step-00000001-a0001");
+    assert_int_equal(load_all(bed, 1, &step), ERR_CORRUPT);
+    assert_non_null(strstr(report_line(), "exchanged"));
+    bed_open_world(bed, peers, RANKS);
+    assert_true(save_step(peers, RANKS, 2));
+    assert_true(save_step(peers, RANKS, 3));
+    exchange_manifest(bed, "step-00000003-a0002");
+    assert_int_equal(load_all(bed, 3, &step), ERR_CORRUPT);
+    assert_int_equal(load_all(bed, -1, &step), 0);
+    assert_int_equal(step, 2);
+    peers_close(peers, RANKS);
+}
+
 /* What a load is planned with was read when ckptd started; of more shards it is not that any more.
  */
 static void test_admit__a_manifest_exchanged_since_the_start_is_not_loaded(void **state)
@@ -695,6 +736,7 @@ int main(void)
         WAIT(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted),
         WAIT(test_admit__an_attempt_is_opened_beside_an_adoption),
         CASE(test_admit__a_manifest_exchanged_since_the_start_is_not_loaded),
+        CASE(test_admit__a_manifest_exchanged_since_it_was_read_is_not_loaded),
         CASE(test_admit__a_manifest_that_lies_is_refused),
         CASE(test_admit__a_header_without_the_room_for_its_tensors_is_refused),
         CASE(test_admit__files_that_do_not_fit_or_are_not_ours_are_refused),

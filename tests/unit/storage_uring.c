@@ -2,10 +2,10 @@
  *
  * Goal: an errno of a read, a write or a sync is reported with its code, once; EINTR and EAGAIN of
  * a transfer are tried again, so many times, and those of a sync never; what was moved in part is
- * moved whole; a kernel that takes nothing for a while loses nothing. Method: the linker sends
- * io_uring_submit_and_wait, the one place where the engine sleeps, through this file. It lets the
- * kernel finish all requests, then gives some completions another result and spoils what these say
- * was not moved: who does not move it again has the wrong data. */
+ * moved whole; a kernel that takes nothing for a while, or gives a wake-up up, loses nothing.
+ * Method: the linker sends io_uring_submit_and_wait, the one place where the engine sleeps, through
+ * this file. It lets the kernel finish all requests, then gives some completions another result and
+ * spoils what these say was not moved: who does not move it again has the wrong data. */
 #include "storage/engine.h"
 #include "tests/unit/random.h"
 #include "tests/unit/storage_bed.h"
@@ -33,13 +33,13 @@ struct plan {
 };
 static pthread_mutex_t plan_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct plan plan;
-static uint32_t num_completions, num_altered, num_refused; /* since the plan was made */
+static uint32_t num_completions, num_altered, num_refused, num_wakes; /* since the plan was made */
 
 static void set_plan(struct plan next)
 {
     pthread_mutex_lock(&plan_mutex);
     plan = next;
-    num_completions = num_altered = num_refused = 0;
+    num_completions = num_altered = num_refused = num_wakes = 0;
     pthread_mutex_unlock(&plan_mutex);
 }
 
@@ -100,6 +100,13 @@ static int next_refusal(void)
     return plan.by_chance ? numbers[next_random(4)] : plan.refusal;
 }
 
+/* Every other one, while calls are refused. */
+static bool gives_up_wake(void)
+{
+    num_wakes++;
+    return plan.refused != 0 && num_wakes % 2 == 1;
+}
+
 static uint32_t count_prepared(const struct io_uring *ring)
 {
     uint32_t count = 0;
@@ -143,6 +150,8 @@ int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count)
     {
         if (is_request(completion->user_data))
             alter(completion);
+        else if (gives_up_wake())
+            completion->res = -ENOMEM; /* it woke all the same */
     }
     pthread_mutex_unlock(&plan_mutex);
     return result;
