@@ -432,7 +432,7 @@ struct save {
     struct fault fault;
     enum commit_outcome outcome;
     struct manifest_summary summary;
-    uint64_t manifest_hash;
+    uint64_t manifest_hash;        /* of the text that was published */
     struct checkpoint *checkpoint; /* its entry in the catalog, until it is committed */
     struct digest *digests;
     char content[CHECKSUM_SHA256_HEX]; /* one hash of the names and digests of all tensors */

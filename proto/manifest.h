@@ -67,7 +67,7 @@ void manifest_now(char out[32]);
 int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifest);
 int manifest_read(struct manifest **out, const void *text, size_t bytes);
 int manifest_read_summary(struct manifest_summary *out, const void *text, size_t bytes);
-/* All but the time. */
+/* Do both tell of the same checkpoint? The time is not looked at. */
 bool manifest_summary_equal(const struct manifest_summary *a, const struct manifest_summary *b);
 void manifest_free(struct manifest *manifest);
 /* Of one of its shards. */

@@ -173,7 +173,7 @@ static void reap(struct uring_engine *engine)
             CHECK(result == sizeof(uint64_t) || result == -EINTR || result == -EAGAIN ||
                   result == -ENOMEM || result == -ECANCELED);
             engine->wake_armed = false;
-            if (result < 0)
+            if (result == -ENOMEM || result == -ECANCELED)
                 pause_for_memory();
         } else {
             complete(engine, data, result);

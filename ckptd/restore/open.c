@@ -237,8 +237,9 @@ static int finish_opening(struct opening *opening)
     return 0;
 }
 
-/* What is in memory, and the plans of loads that are open, rest on what was read first. */
-static int check_manifest(const struct opening *opening)
+/* What is in memory, and the plans of loads that are open, rest on the manifest that was saved or
+ * read first: ERR_CORRUPT of any other. */
+static int hold_to_first_manifest(const struct opening *opening)
 {
     struct checkpoint *checkpoint = opening->checkpoint;
     if (!opening->manifest)
@@ -254,7 +255,7 @@ static void opened(struct event *event)
 {
     struct opening *opening = CONTAINER_OF(event, struct opening, job.done);
     struct checkpoint *checkpoint = opening->checkpoint;
-    if (opening->fault.code == 0 && check_manifest(opening) != 0) {
+    if (opening->fault.code == 0 && hold_to_first_manifest(opening) != 0) {
         opening->is_damage = true;
         fault_take(&opening->fault, ERR_CORRUPT);
     }
