@@ -77,7 +77,7 @@ static const struct option table[] = {
                   "of writes: none, idle, best-effort:0 (first) to best-effort:7 (last)"),
     OPTION_STRING(struct config, pace_cpu_affinity, "pace.cpu_affinity", "",
                   "CPUs of all threads, as \"0-3,7\"; empty: all"),
-    OPTION_INT(struct config, pace_cpu_nice, "pace.cpu_nice", 0, 0, 19,
+    OPTION_INT(struct config, pace_cpu_nice, "pace.cpu_nice", 10, 0, 19,
                "niceness of the threads that hash"),
     OPTION_BYTES(struct config, pace_write_rate, "pace.write_rate", "0", 0,
                  (double)PACE_RATE_MAX, "bytes per second of saves; 0: no limit"),

@@ -210,8 +210,9 @@ void loop_work(struct loop *loop, struct job *job)
 static void *run_worker(void *argument)
 {
     struct loop *loop = argument;
-    /* Linux keeps it per thread. Nobody may lower it again without a privilege, so it stays. */
-    if (loop->worker_nice > 0 &&
+    /* Linux keeps it per thread. Nobody may lower it again without a privilege, so it stays; a
+     * ckptd that was started nicer stays as it is. */
+    if (loop->worker_nice > getpriority(PRIO_PROCESS, 0) &&
         setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), loop->worker_nice) != 0)
         log_warn("loop", "could not lower the priority of a worker: %s", strerror(errno));
     for (;;) {

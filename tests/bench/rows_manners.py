@@ -48,7 +48,8 @@ class Loop:
 
 
 def compare(bench, name, what, *options):
-    plain, mannered = Loop(bench, f"{name}-off"), Loop(bench, f"{name}-on", *options)
+    plain = Loop(bench, f"{name}-off", "--pace.cpu_nice", "0")
+    mannered = Loop(bench, f"{name}-on", *options)
     for loop in (plain, mannered):
         loop.sample()  # the first touches fresh memory
         loop.forget()

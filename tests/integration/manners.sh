@@ -7,7 +7,7 @@
 # holds it where it is not busy. (Rates and phases: unit/ckptd_gate.c.)
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 23
+plan 25
 command -v ionice >/dev/null || skip_all "ionice (util-linux) is not installed"
 
 # Threads of libraries come and go: what all have is read in one pass.
@@ -49,7 +49,10 @@ check "a save is committed with a priority" "$BUILD/ckpt_example" "$server"
 status >"$tmp/status"
 by_io_uring='^storage +"(io_uring,|[0-9]+ pwrite threads \(the system refused io_uring)'
 check "by io_uring, where the system has it" grep -Eq "$by_io_uring" "$tmp/status"
-check_equal "no thread is nice unless told" "$(niceness | sort -u)" "$(nice)"
+check_equal "the workers are nice unless told otherwise" "$(niceness | sort -un | tail -n 1)" 10
+stop_ckptd
+start_ckptd --pace.cpu_nice 0
+check_equal "none is when told so" "$(niceness | sort -u)" "$(nice)"
 stop_ckptd
 
 start_ckptd --pace.quiet --pace.write_rate 100MiB
@@ -85,3 +88,8 @@ refused "an unknown priority is refused" 'pace.io_priority.*"realtime"' \
     --pace.io_priority realtime
 refused "a list of CPUs that is none is refused" 'pace.cpu_affinity.*"0-"' --pace.cpu_affinity 0-
 refused "a rate that is next to nothing is refused" 'pace.write_rate' --pace.write_rate 10
+
+stop_ckptd
+renice -n 15 -p $$ >/dev/null # no way back, so at the end
+start_ckptd
+check_equal "a ckptd that was started nicer stays as it is" "$(niceness | sort -u)" 15
