@@ -70,7 +70,8 @@ uint32_t image_segments_needed(const struct service *service, uint64_t file_byte
 {
     uint64_t segment = pool_segment_bytes(service->pool);
     uint64_t needed = (file_bytes + segment - 1) / segment;
-    return needed < UINT32_MAX ? (uint32_t)needed : UINT32_MAX; /* no pool has so many */
+    CHECK(needed < UINT32_MAX); /* SHARD_TABLE_BYTES_MAX, and a segment has 1 MiB or more */
+    return (uint32_t)needed;
 }
 
 /* The pool segment in which a byte of the file lies, or, of a window, has its turn. */

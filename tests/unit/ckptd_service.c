@@ -374,17 +374,14 @@ static void test_service__both_images_in_work_are_busy(void **state)
     peers_close(peers, RANKS);
 }
 
-/* A file of 2^32 segments and one: for one of them everybody has room. */
-static void test_service__a_rank_whose_segments_cannot_be_counted_is_refused(void **state)
+/* Of a world of one rank, which has one tensor of so many bytes. */
+static int describe_one(struct bed *bed, uint64_t bytes)
 {
-    struct bed *bed = *state;
     struct rows rows;
     Holdfast__V1__DescribeRequest request = HOLDFAST__V1__DESCRIBE_REQUEST__INIT;
     Holdfast__V1__DescribeReply *reply;
     rows_init(&rows, 0, 1);
-    assert_int_equal(bed->config.segment_bytes, 1 << 20);
-    /* So much less than 2^52 as the table of its checksums takes. */
-    rows.shape[0] = rows.extent[0] = (1ull << 52) - (1ull << 35) + (1ull << 18);
+    rows.shape[0] = rows.extent[0] = bytes;
     rows.slice.dtype = "U8";
     rows.slice.n_shape = rows.slice.n_offset = rows.slice.n_extent = 1;
     request.run = RUN;
@@ -393,10 +390,18 @@ static void test_service__a_rank_whose_segments_cannot_be_counted_is_refused(voi
     request.n_slices = 1;
     assert_int_equal(open_attempt(bed, 1), 0);
     request.attempt = bed->attempt;
-    assert_int_equal(
-        call(bed, "Describe", &request.base, &holdfast__v1__describe_reply__descriptor, &reply),
-        ERR_SPACE);
-    assert_non_null(strstr(report_line(), "for rank 0 even to save its 4503599627"));
+    return call(bed, "Describe", &request.base, &holdfast__v1__describe_reply__descriptor, &reply);
+}
+
+/* The largest shard finds no room in a small pool; a larger one is no shard. */
+static void test_service__a_rank_whose_shard_is_too_large_is_refused(void **state)
+{
+    struct bed *bed = *state;
+    const uint64_t largest = (32ull << 40) - SHARD_ALIGN; /* a header, and what it is of */
+    assert_int_equal(describe_one(bed, largest), ERR_SPACE);
+    assert_non_null(strstr(report_line(), "for rank 0 even to save its 35184640524288 bytes"));
+    assert_int_equal(describe_one(bed, largest + 1), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "shard 0 would hold more than 32 TiB"));
 }
 
 /* jansson reads no manifest beyond its limit of levels: what is deeper is refused at the door. */
@@ -770,7 +775,7 @@ int main(void)
         CASE(test_service__the_first_saves_get_what_was_lent_with_the_description),
         CASE(test_service__what_is_lent_ahead_is_at_nobodys_cost),
         CASE(test_service__both_images_in_work_are_busy),
-        CASE(test_service__a_rank_whose_segments_cannot_be_counted_is_refused),
+        CASE(test_service__a_rank_whose_shard_is_too_large_is_refused),
         CASE(test_service__state_and_config_are_refused_beyond_their_depth),
         CASE(test_service__a_session_gets_only_what_is_lent_to_it),
         CASE(test_service__nonsense_on_the_arena_socket_ends_only_that_connection),
