@@ -418,13 +418,38 @@ static void test_manifest__read_refuses_more_than_its_limit(void **state)
 
 /* ---- lies with right hashes ---- */
 
+struct lie {
+    const char *from, *to, *says;
+    int error;
+};
+
+static void assert_refused(const struct lie *lies, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct manifest *read = NULL;
+        char *at = memmem(text, text_bytes, lies[i].from, strlen(lies[i].from));
+        if (!at)
+            fail_msg("the manifest has no %s", lies[i].from);
+        size_t before = (size_t)(at - text), after = text_bytes - before - strlen(lies[i].from);
+        size_t bytes = before + strlen(lies[i].to) + after;
+        char *changed = malloc(bytes);
+        memcpy(changed, text, before);
+        memcpy(changed + before, lies[i].to, strlen(lies[i].to));
+        memcpy(changed + before + strlen(lies[i].to), text + text_bytes - after, after);
+        seal(changed, bytes);
+        int error = manifest_read(&read, changed, bytes);
+        free(changed);
+        if (error != lies[i].error || (error && !strstr(report_line(), lies[i].says)))
+            fail_msg("%s: %s %s", lies[i].to, err_name(error), report_line());
+        if (!error)
+            manifest_free(read);
+    }
+}
+
 static void test_manifest__read_refuses_lies_under_right_hashes(void **state)
 {
     (void)state;
-    static const struct {
-        const char *from, *to, *says;
-        int error;
-    } lies[] = {
+    static const struct lie lies[] = {
         {"\"version\":1", "\"version\":9", "manifest version 9 is unknown", ERR_VERSION},
         {"\"run\":\"first\"", "\"run\":\"fir/t\"", "'run'", ERR_CORRUPT},
         {"\"attempt\":2}", "\"attempt\":-2}", "'lineage'", ERR_CORRUPT},
@@ -469,25 +494,36 @@ static void test_manifest__read_refuses_lies_under_right_hashes(void **state)
         {"\"data_start\":4096", "\"data_start\":0", "not possible", ERR_CORRUPT},
         {"\"table_hash\":\"8", "\"table_hash\":\"x", "'shard_table'", ERR_CORRUPT},
     };
-    for (size_t i = 0; i < sizeof(lies) / sizeof(lies[0]); i++) {
-        struct manifest *read = NULL;
-        char *at = memmem(text, text_bytes, lies[i].from, strlen(lies[i].from));
-        if (!at)
-            fail_msg("the manifest has no %s", lies[i].from);
-        size_t before = (size_t)(at - text), after = text_bytes - before - strlen(lies[i].from);
-        size_t bytes = before + strlen(lies[i].to) + after;
-        char *changed = malloc(bytes);
-        memcpy(changed, text, before);
-        memcpy(changed + before, lies[i].to, strlen(lies[i].to));
-        memcpy(changed + before + strlen(lies[i].to), text + text_bytes - after, after);
-        seal(changed, bytes);
-        int error = manifest_read(&read, changed, bytes);
-        free(changed);
-        if (error != lies[i].error || (error && !strstr(report_line(), lies[i].says)))
-            fail_msg("%s: %s %s", lies[i].to, err_name(error), report_line());
-        if (!error)
-            manifest_free(read);
-    }
+    assert_refused(lies, sizeof(lies) / sizeof(lies[0]));
+}
+
+static void test_manifest__tables_are_read_as_they_are_written_and_no_other_way(void **state)
+{
+    (void)state;
+    static const struct lie lies[] = {
+        {"\"layouts\":[", "\"layouts\": [", "'layouts'", ERR_CORRUPT},
+        {"\"layouts\":[", "\"layout\":[", "'of the top level'", ERR_CORRUPT},
+        {"\"owners\":[0,1,2]", "\"owners\":[0, 1,2]", "'layouts'", ERR_CORRUPT},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,02]", "'layouts'", ERR_CORRUPT},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,-2]", "'layouts'", ERR_CORRUPT},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,]", "'layouts'", ERR_CORRUPT},
+        {"\"owners\":[0,1,2]", "\"owners\":[0,1,2,]", "'layouts'", ERR_CORRUPT},
+        {"\"owners\":[0,1,2]}", "\"owners\":[0,1,2],\"more\":1}", "'layouts'", ERR_CORRUPT},
+        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,3,6,9223372036854775808],[0,6]]", "'layouts'",
+         ERR_CORRUPT},
+        {"\"cuts\":[[0,3,6,10],[0,6]]", "\"cuts\":[[0,3,6,10],[0,6],[0,1],[0,1],[0,1]]",
+         "'layouts'", ERR_CORRUPT},
+        {"\"name\":\"w\"", "\"name\":\"\\u0077\"", "'tensors'", ERR_CORRUPT},
+        {"\"name\":\"w\"", "\"name\":\"w\n\"", "'tensors'", ERR_CORRUPT},
+        {"\"name\":\"w\"", "\"name\":\"w\x80\"", "not valid", ERR_CORRUPT},
+        {"\"layout\":0", "\"layout\":", "'tensors'", ERR_CORRUPT},
+        {"\"shape\":[10,6]", "\"shape\":[10,6,]", "'tensors'", ERR_CORRUPT},
+        {"\"data_start\":4096", "\"data_start\":4096.0", "'shard_table'", ERR_CORRUPT},
+        {"8000000000000002\"}],", "8000000000000002\"}],\n\"more\":1,", "'of the top level'",
+         ERR_CORRUPT},
+        {"8000000000000002\"}],", "8000000000000002\"}]", "'shard_table'", ERR_CORRUPT},
+    };
+    assert_refused(lies, sizeof(lies) / sizeof(lies[0]));
 }
 
 static void test_manifest__read_survives_random_texts_under_right_hashes(void **state)
@@ -624,9 +660,13 @@ static void test_manifest__huge_counts_are_refused_soon(void **state)
     free(cuts);
     /* Empty objects to the limit of the file, which jansson would need gigabytes for. */
     size_t room = MANIFEST_BYTES_MAX - text_bytes - 64;
-    char *objects = repeat(&bytes, "\"tensors\":[{}", ",{}", room / 3, ",");
-    assert_refused_soon("\"tensors\":[", objects, bytes, "objects and arrays");
+    char *objects = repeat(&bytes, "\"data\":{\"a\":[{}", ",{}", room / 3, "]}");
+    assert_refused_soon("\"data\":{}", objects, bytes, "objects and arrays");
     free(objects);
+    /* Lines to the limit of the file, for which tensors would take gigabytes. */
+    char *lines = repeat(&bytes, "\"tensors\":[", "\n{", room / 2, "");
+    assert_refused_soon("\"tensors\":[", lines, bytes, "'tensors'");
+    free(lines);
 }
 
 static void test_manifest__a_new_nonce_is_valid_and_no_two_are_equal(void **state)
@@ -668,6 +708,7 @@ int main(void)
         cmocka_unit_test(test_manifest__read_refuses_every_truncation),
         cmocka_unit_test(test_manifest__read_refuses_more_than_its_limit),
         cmocka_unit_test(test_manifest__read_refuses_lies_under_right_hashes),
+        cmocka_unit_test(test_manifest__tables_are_read_as_they_are_written_and_no_other_way),
         cmocka_unit_test(test_manifest__read_survives_random_texts_under_right_hashes),
         cmocka_unit_test(test_manifest__deep_nesting_is_refused),
         cmocka_unit_test(test_manifest__huge_counts_are_refused_soon),
