@@ -145,6 +145,12 @@ static uint32_t count_shard_tensors(const struct layout_index *index, uint32_t s
     return count;
 }
 
+/* The cell that a shard has of a layout. */
+struct cell_box {
+    struct box box;
+    uint64_t elements;
+};
+
 /* The tensors of one shard in file order: a bit for each position, then the bits from the lowest
  * on. So nothing is sorted, and other shards are not looked at. */
 static int list_shard(struct shard_tensor **out, uint32_t *out_count, uint64_t *out_bytes,
@@ -154,7 +160,7 @@ static int list_shard(struct shard_tensor **out, uint32_t *out_count, uint64_t *
     uint32_t count = shard < index->num_shards ? count_shard_tensors(index, shard) : 0;
     uint32_t num_words = count ? table->num_tensors / 64 + 1 : 0, placed = 0;
     uint64_t *bits = calloc((size_t)num_words + 1, sizeof(*bits));
-    uint32_t *cell_of = malloc(((size_t)table->num_layouts + 1) * sizeof(*cell_of));
+    struct cell_box *cell_of = malloc(((size_t)table->num_layouts + 1) * sizeof(*cell_of));
     struct shard_tensor *tensors = malloc(((size_t)count + 1) * sizeof(*tensors));
     if (!bits || !cell_of || !tensors) {
         free(bits);
@@ -165,7 +171,9 @@ static int list_shard(struct shard_tensor **out, uint32_t *out_count, uint64_t *
     for (uint64_t c = count ? index->first_cell[shard] : 0;
          count && c < index->first_cell[shard + 1]; c++) {
         uint32_t layout = index->cells[c].layout;
-        cell_of[layout] = index->cells[c].cell;
+        struct cell_box *cell = &cell_of[layout];
+        layout_cell_box(&cell->box, &table->layouts[layout], index->cells[c].cell);
+        cell->elements = box_elements(&cell->box, table->layouts[layout].dims);
         for (uint32_t m = index->first_member[layout]; m < index->first_member[layout + 1]; m++)
             bits[index->members[m] / 64] |= 1ull << (index->members[m] % 64);
     }
@@ -173,14 +181,11 @@ static int list_shard(struct shard_tensor **out, uint32_t *out_count, uint64_t *
     for (uint32_t w = 0; w < num_words; w++) {
         for (; bits[w]; bits[w] &= bits[w] - 1) {
             uint32_t t = index->order[64 * w + (uint32_t)__builtin_ctzll(bits[w])];
-            const struct layout *layout = &table->layouts[table->layout_of[t]];
-            struct shard_tensor *tensor = &tensors[placed++];
-            tensor->tensor = t;
-            layout_cell_box(&tensor->box, layout, cell_of[table->layout_of[t]]);
-            tensor->data_byte = *out_bytes;
-            tensor->bytes =
-                box_elements(&tensor->box, layout->dims) * dtype_bytes(table->tensors[t].dtype);
-            *out_bytes += tensor->bytes;
+            const struct cell_box *cell = &cell_of[table->layout_of[t]];
+            uint64_t bytes = cell->elements * dtype_bytes(table->tensors[t].dtype);
+            tensors[placed++] = (struct shard_tensor){
+                .tensor = t, .box = cell->box, .data_byte = *out_bytes, .bytes = bytes};
+            *out_bytes += bytes;
         }
     }
     CHECK(placed == count);

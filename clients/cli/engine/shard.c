@@ -203,6 +203,17 @@ static uint64_t hash_start(uint64_t *end, const unsigned char *header)
     return start;
 }
 
+/* [start, end) of it, in place of what *header is of. */
+static int read_header(unsigned char **header, struct storage *store, struct storage_object *object,
+                       uint64_t start, uint64_t end)
+{
+    free(*header);
+    *header = malloc(end - start);
+    if (*header == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a header");
+    return read_bytes(*header, store, object, start, end - start);
+}
+
 /* `expected`: of the loader that calls. */
 static int check_header(const struct shard_file *file, const struct checkpoint *checkpoint,
                         enum headers headers, struct shard_expected *expected)
@@ -216,16 +227,14 @@ static int check_header(const struct shard_file *file, const struct checkpoint *
     if (error == ERR_MEMORY)
         return error;
     bool is_expected = error == 0;
-    unsigned char *header = malloc(bytes);
-    if (header == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for a header");
     if (headers == HEADERS_HASH && is_expected)
         start = hash_start(&end, expected->header);
-    error = read_bytes(header + start, checkpoint->store, file->object, start, end - start);
-    is_expected = is_expected && error == 0 &&
-                  memcmp(header + start, expected->header + start, end - start) == 0;
+    unsigned char *header = NULL;
+    error = read_header(&header, checkpoint->store, file->object, start, end);
+    is_expected =
+        is_expected && error == 0 && memcmp(header, expected->header + start, end - start) == 0;
     if (error == 0 && !is_expected && end - start < bytes) /* what was read is what is judged */
-        error = read_bytes(header, checkpoint->store, file->object, 0, bytes);
+        error = read_header(&header, checkpoint->store, file->object, 0, bytes);
     if (error == 0 && !is_expected)
         error = explain_header(header, file, manifest);
     free(header);
