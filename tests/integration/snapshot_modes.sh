@@ -84,7 +84,7 @@ check "killed: the update had waited for the copy of step 5" \
     holds "$(accepted killed 5)" "ms[2] > ms[1] / 2"
 
 in_mid_copy stopped
-sleep 1
+sleep 2
 kill_ours TERM "$pid"
 ended
 check_equal "SIGTERM: it ends with 75" "$status" 75
