@@ -213,6 +213,7 @@ WRAP_clients_cli_calls = $(WRAP_CALLS) io_uring_queue_init
 WRAP_clients_cli_power = $(WRAP_POWER) io_uring_queue_init
 WRAP_ckptd_memory = $(WRAP_MEMORY)
 WRAP_proto_layout = $(WRAP_MEMORY)
+WRAP_proto_manifest = malloc calloc
 WRAP_proto_rpc = calloc
 WRAP_clients_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create

@@ -387,6 +387,23 @@ static int check_tensor(const struct layout_table *table, uint32_t index)
     return 0;
 }
 
+/* Each layout is some tensor's: there are no more of them than tensors. */
+static int check_use(const struct layout_table *table)
+{
+    bool *is_used = calloc((size_t)table->num_layouts + 1, sizeof(*is_used));
+    if (!is_used)
+        return report_error(ERR_MEMORY, NULL, "no memory to check the layouts");
+    for (uint32_t i = 0; i < table->num_tensors; i++)
+        is_used[table->layout_of[i]] = true;
+    uint32_t layout = 0;
+    while (layout < table->num_layouts && is_used[layout])
+        layout++;
+    free(is_used);
+    if (layout == table->num_layouts)
+        return 0;
+    return report_error(ERR_CORRUPT, NULL, "layout %" PRIu32 " is no tensor's", layout);
+}
+
 int layout_table_check(const struct layout_table *table, uint32_t shards)
 {
     int error = 0;
@@ -398,7 +415,7 @@ int layout_table_check(const struct layout_table *table, uint32_t shards)
     for (uint32_t i = 0; !error && i < table->num_tensors; i++)
         error = check_tensor(table, i);
     free(seen);
-    return error;
+    return error ? error : check_use(table);
 }
 
 int layout_shard_bytes(uint64_t *out, const struct layout_table *table, uint32_t shards)

@@ -27,9 +27,10 @@
 #define SHA_TAIL "\"}\n"
 #define SHA_BYTES (sizeof(SHA_KEY) - 1 + CHECKSUM_SHA256_HEX - 1 + sizeof(SHA_TAIL) - 1)
 #define NUM_MEMBERS 18 /* of the top level, before the tables */
-/* Objects and arrays before the tables: as many as five free sections of 1 MiB may have. jansson
- * takes 220 bytes for "{}". */
+/* Objects and arrays before the tables, and commas: as many as five free sections of 1 MiB may
+ * have. jansson takes 220 bytes for "{}", and up to 90 for what has a comma behind it. */
 #define CONTAINERS_MAX (2u << 20)
+#define COMMAS_MAX (3u << 20)
 
 /* The free sections, in the order of the text. */
 #define NUM_SECTIONS 5
@@ -133,13 +134,15 @@ static size_t find_tables(const char *text, size_t bytes)
     return bytes;
 }
 
-static int check_containers(const char *text, size_t bytes)
+/* `bytes`: up to the tables. */
+static int check_count(const char *text, size_t bytes)
 {
-    size_t count = json_count(text, bytes).containers;
-    if (count <= CONTAINERS_MAX)
+    struct json_count count = json_count(text, bytes);
+    if (count.containers <= CONTAINERS_MAX && count.commas <= COMMAS_MAX)
         return 0;
     return report_error(ERR_CORRUPT, NULL,
-                        "a manifest has %zu objects and arrays beside its tables", count);
+                        "a manifest has %zu objects and arrays and %zu commas before its tables",
+                        count.containers, count.commas);
 }
 
 /* ---- the summary ---- */
@@ -449,7 +452,7 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
     if (!error && length > MANIFEST_BYTES_MAX)
         error = report_error(ERR_INVALID, "with fewer shards it is smaller",
                              "a manifest would pass %u bytes", MANIFEST_BYTES_MAX);
-    if (!error && check_containers(text, find_tables(text, length)) != 0) /* no reader takes it */
+    if (!error && check_count(text, find_tables(text, length)) != 0) /* no reader takes it */
         error = ERR_INVALID;
     if (error) {
         free(text);
@@ -523,7 +526,7 @@ static bool read_lineage(struct manifest *out, const json_t *lineage)
 /* What lies before the tables. */
 static int read_head(struct manifest *out, const char *text, size_t bytes)
 {
-    int error = check_containers(text, bytes);
+    int error = check_count(text, bytes);
     if (error)
         return error;
     json_error_t reason;

@@ -5,8 +5,10 @@
  * padded with spaces; list and start-up read only those. summary_hash is the XXH3-64 of the bytes
  * before its digits. Then: lineage, mesh, identity, config, code_version, data, state, layouts,
  * tensors (name, dtype, shape, layout, digest), shard table (file, bytes, data_start, table_hash).
- * Last member: "sha256" of all bytes before its key's opening quote. Offsets inside shards are
- * derived with layout_shard_tensors(). u64 hashes and digests are 16 hex digits each.
+ * From "layouts" on every byte is fixed: an entry a line, no spaces, no escapes, see
+ * manifest_tables.c. Last member: "sha256" of all bytes before its key's opening quote. Offsets
+ * inside shards are derived with layout_shard_tensors(). u64 hashes and digests are 16 hex digits
+ * each.
  *
  * Reading is safe on hostile input: at most 64 MiB, every number range-checked, ERR_CORRUPT with
  * the member's name. An unknown version is ERR_VERSION. */

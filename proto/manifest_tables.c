@@ -19,7 +19,11 @@
 #include <string.h>
 
 #define HASH_DIGITS 16
-#define ENTRY_BYTES_MIN 24   /* {"cuts":[],"owners":[0]} */
+/* Memory is taken for as many entries as there are lines, but not more than the text has room for:
+ * of the shortest ones, {"cuts":[],"owners":[0]} and a tensor of no dimensions. */
+#define LAYOUT_TEXT_MIN 24
+#define TENSOR_TEXT_MIN 88
+#define SHARD_TEXT_MIN 64
 #define NUMBER_DIGITS_MAX 19 /* of INT64_MAX; as many nines fit uint64_t */
 
 /* "shard-00001-of-00008.safetensors" */
@@ -169,6 +173,8 @@ static bool take_numbers(struct cursor *cursor, uint64_t **out, uint32_t *out_co
     uint32_t count = cursor->at < end;
     for (const char *at = cursor->at; at < end; at++)
         count += *at == ',';
+    if (count > (end - cursor->at + 1) / 2) /* a digit for each, and a comma between two */
+        return false;
     *out = malloc((count ? count : 1) * sizeof(**out));
     cursor->lacks_memory = !*out;
     for (uint32_t i = 0; *out && i < count; i++) {
@@ -179,11 +185,10 @@ static bool take_numbers(struct cursor *cursor, uint64_t **out, uint32_t *out_co
     return *out && take(cursor, "]");
 }
 
-/* The entries of a table are its lines. Of lines that are too short for one it counts no more than
- * there could be entries: memory is taken for so many. */
-static uint32_t count_entries(const struct cursor *cursor)
+/* The entries of a table are its lines, of at least so many bytes. */
+static uint32_t count_entries(const struct cursor *cursor, uint32_t text_min)
 {
-    uint32_t count = 0, max = (uint32_t)((cursor->end - cursor->at) / ENTRY_BYTES_MIN);
+    uint32_t count = 0, max = (uint32_t)((cursor->end - cursor->at) / text_min);
     const char *at = cursor->at, *end = cursor->end;
     while (count < max && (at = memchr(at, '\n', (size_t)(end - at))) && ++at < end && *at == '{')
         count++;
@@ -297,7 +302,7 @@ static int read_layouts(struct cursor *cursor, struct manifest *manifest)
     struct layout_table *table = manifest->table;
     if (!take(cursor, "\"layouts\":["))
         return manifest_fail_member("layouts");
-    table->num_layouts = count_entries(cursor);
+    table->num_layouts = count_entries(cursor, LAYOUT_TEXT_MIN);
     table->layouts = calloc(table->num_layouts + 1, sizeof(*table->layouts));
     if (!table->layouts)
         return manifest_fail_memory();
@@ -309,7 +314,7 @@ static int read_tensors(struct cursor *cursor, struct manifest *manifest)
     struct layout_table *table = manifest->table;
     if (!take(cursor, "\"tensors\":["))
         return manifest_fail_member("tensors");
-    table->num_tensors = count_entries(cursor);
+    table->num_tensors = count_entries(cursor, TENSOR_TEXT_MIN);
     table->tensors = calloc(table->num_tensors + 1, sizeof(*table->tensors));
     table->layout_of = calloc(table->num_tensors + 1, sizeof(*table->layout_of));
     manifest->digests = calloc(table->num_tensors + 1, sizeof(*manifest->digests));
@@ -321,7 +326,7 @@ static int read_tensors(struct cursor *cursor, struct manifest *manifest)
 static int read_shards(struct cursor *cursor, struct manifest *manifest)
 {
     uint32_t count = manifest->summary.shards;
-    if (!take(cursor, "\"shard_table\":[") || count_entries(cursor) != count)
+    if (!take(cursor, "\"shard_table\":[") || count_entries(cursor, SHARD_TEXT_MIN) != count)
         return manifest_fail_member("shard_table");
     manifest->shards = calloc(count, sizeof(*manifest->shards));
     if (!manifest->shards)

@@ -29,6 +29,7 @@ seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
 chance = random.Random(seed)
 SHORT = {"list", "show", "pin", "unpin", "watch", "status", "health"}  # which have no bar
 SUMMARY_BYTES = 4096  # MANIFEST_SUMMARY_BYTES
+TABLES = ("layouts", "tensors", "shard_table")  # read as they are written, behind all others
 FREE = ("mesh", "identity", "config", "state", "data")  # where a trainer puts what it likes
 AT_WORK = ["is at work"]  # ckptd does not say how far it is
 CLEARED = "\r\x1b[K"
@@ -260,6 +261,10 @@ def leaves(value, path=()):
         yield path
 
 
+def compact(value):
+    return json.dumps(value, separators=(",", ":"))
+
+
 def manifest_of(good, document):
     """A manifest of these members; those of the summary do not fit its hash any more."""
     summary = good[:SUMMARY_BYTES]
@@ -268,8 +273,11 @@ def manifest_of(good, document):
         if document[key] != value:
             summary = summary.replace(json.dumps(value).encode(),
                                       json.dumps(document[key]).encode())[:SUMMARY_BYTES]
-    rest = {key: value for key, value in document.items() if key not in known and key != "sha256"}
-    text = summary + json.dumps(rest, separators=(",", ":"))[1:-1].encode() + b","
+    head = {key: value for key, value in document.items() if key not in {*known, *TABLES, "sha256"}}
+    text = summary + compact(head)[1:-1].encode() + b","
+    for name in TABLES:
+        entries = ",".join("\n" + compact(entry) for entry in document[name])
+        text += f'"{name}":[{entries}],\n'.encode()
     return sealed(text + b'"sha256"')
 
 

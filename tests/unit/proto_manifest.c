@@ -522,8 +522,49 @@ static void test_manifest__tables_are_read_as_they_are_written_and_no_other_way(
         {"8000000000000002\"}],", "8000000000000002\"}],\n\"more\":1,", "'of the top level'",
          ERR_CORRUPT},
         {"8000000000000002\"}],", "8000000000000002\"}]", "'shard_table'", ERR_CORRUPT},
+        {"8000000000000002\"}]", "8000000000000002\"},]", "'shard_table'", ERR_CORRUPT},
+        {"8000000000000002\"}],\n", "8000000000000002\"}],", "'shard_table'", ERR_CORRUPT},
+        {"},\n{\"file\":\"shard-00002", "},{\"file\":\"shard-00002", "'shard_table'", ERR_CORRUPT},
+        {"},\n{\"name\":\"w\"", "},{\"name\":\"w\"", "'tensors'", ERR_CORRUPT},
+        {"],\n\"tensors\"", "],\"tensors\"", "'layouts'", ERR_CORRUPT},
+        {"],\n\"tensors\":[", "],\n\"layouts\":[],\n\"tensors\":[", "'tensors'", ERR_CORRUPT},
+        {"],\n\"tensors\":[", ",\n{\"cuts\":[],\"owners\":[0]}],\n\"tensors\":[", "is no tensor's",
+         ERR_CORRUPT},
+        {"\"layouts\":[", "\"tensors\":[],\n\"layouts\":[", "'of the top level'", ERR_CORRUPT},
+        {"\"layout\":0", "\"layout\":00000000000000000000", "'tensors'", ERR_CORRUPT},
     };
     assert_refused(lies, sizeof(lies) / sizeof(lies[0]));
+}
+
+/* A name ends where its quote is, and nowhere before. */
+static void test_manifest__a_name_with_a_nul_is_refused(void **state)
+{
+    (void)state;
+    struct manifest *read = NULL;
+    char *changed = malloc(text_bytes);
+    memcpy(changed, text, text_bytes);
+    char *name = memmem(changed, text_bytes, "\"counter\"", strlen("\"counter\""));
+    assert_non_null(name);
+    name[strlen("\"count")] = '\0';
+    seal(changed, text_bytes);
+    assert_int_equal(manifest_read(&read, changed, text_bytes), ERR_CORRUPT);
+    assert_non_null(strstr(report_line(), "'tensors'"));
+    free(changed);
+}
+
+static void test_manifest__a_section_may_have_what_looks_like_the_tables(void **state)
+{
+    (void)state;
+    struct manifest like = manifest, *read = NULL;
+    char *out = NULL;
+    size_t bytes = 0;
+    like.data_json = "{\"layouts\":[\n{}],\"x\":\",\\\"layouts\\\":[\",\"tensors\":[]}";
+    assert_int_equal(manifest_write(&out, &bytes, &like), 0);
+    assert_int_equal(read_copy(&read, out, bytes), 0);
+    assert_string_equal(read->data_json, like.data_json);
+    assert_same_table(read->table, manifest.table);
+    manifest_free(read);
+    free(out);
 }
 
 static void test_manifest__read_survives_random_texts_under_right_hashes(void **state)
@@ -595,7 +636,27 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* The manifest with the first `from` replaced by `to`, sealed; must be refused, and soon. */
+/* The most bytes that were asked for at once. */
+static size_t largest;
+void *__real_malloc(size_t bytes);
+void *__real_calloc(size_t count, size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+
+void *__wrap_malloc(size_t bytes)
+{
+    largest = bytes > largest ? bytes : largest;
+    return __real_malloc(bytes);
+}
+
+void *__wrap_calloc(size_t count, size_t bytes)
+{
+    largest = count * bytes > largest ? count * bytes : largest;
+    return __real_calloc(count, bytes);
+}
+
+/* The manifest with the first `from` replaced by `to`, sealed; must be refused, and soon, and ask
+ * for no absurd memory. */
 static void assert_refused_soon(const char *from, const char *to, size_t to_bytes, const char *says)
 {
     struct manifest *read = NULL;
@@ -609,10 +670,13 @@ static void assert_refused_soon(const char *from, const char *to, size_t to_byte
     memcpy(changed + before + to_bytes, text + text_bytes - after, after);
     seal(changed, bytes);
     double start = now();
+    largest = 0;
     int error = manifest_read(&read, changed, bytes);
     double seconds = now() - start;
     free(changed);
-    print_message("# %zu bytes, %.3f s: %s\n", bytes, seconds, report_line());
+    print_message("# %zu bytes, %.3f s, %zu bytes at once: %s\n", bytes, seconds, largest,
+                  report_line());
+    assert_in_range(largest, 0, 4 * bytes);
     assert_int_equal(error, ERR_CORRUPT);
     assert_non_null(strstr(report_line(), says));
     assert_true(seconds < 2 * time_scale());
@@ -663,10 +727,16 @@ static void test_manifest__huge_counts_are_refused_soon(void **state)
     char *objects = repeat(&bytes, "\"data\":{\"a\":[{}", ",{}", room / 3, "]}");
     assert_refused_soon("\"data\":{}", objects, bytes, "objects and arrays");
     free(objects);
-    /* Lines to the limit of the file, for which tensors would take gigabytes. */
+    char *strings = repeat(&bytes, "\"data\":{\"a\":[\"\"", ",\"\"", room / 3, "]}");
+    assert_refused_soon("\"data\":{}", strings, bytes, "commas");
+    free(strings);
+    /* Lines and commas to the limit of the file, for which tables would take gigabytes. */
     char *lines = repeat(&bytes, "\"tensors\":[", "\n{", room / 2, "");
     assert_refused_soon("\"tensors\":[", lines, bytes, "'tensors'");
     free(lines);
+    char *commas = repeat(&bytes, "\"owners\":[", ",", room, "");
+    assert_refused_soon("\"owners\":[", commas, bytes, "'layouts'");
+    free(commas);
 }
 
 static void test_manifest__a_new_nonce_is_valid_and_no_two_are_equal(void **state)
@@ -709,6 +779,8 @@ int main(void)
         cmocka_unit_test(test_manifest__read_refuses_more_than_its_limit),
         cmocka_unit_test(test_manifest__read_refuses_lies_under_right_hashes),
         cmocka_unit_test(test_manifest__tables_are_read_as_they_are_written_and_no_other_way),
+        cmocka_unit_test(test_manifest__a_name_with_a_nul_is_refused),
+        cmocka_unit_test(test_manifest__a_section_may_have_what_looks_like_the_tables),
         cmocka_unit_test(test_manifest__read_survives_random_texts_under_right_hashes),
         cmocka_unit_test(test_manifest__deep_nesting_is_refused),
         cmocka_unit_test(test_manifest__huge_counts_are_refused_soon),
