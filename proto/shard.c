@@ -248,18 +248,6 @@ static void put_tensor(struct text *out, const char *name, const char *dtype, co
     keep_piece(out, put_text(at, "]},"));
 }
 
-/* `"slice.name":"0,4;2,8",` */
-static void put_slice(struct text *out, const struct tensor_meta *meta, const uint64_t *offset)
-{
-    char *at = put_text(next_piece(out), "\"slice.");
-    at = stpcpy(at, meta->name);
-    at = put_text(at, "\":\"");
-    at = put_list(at, offset, meta->dims);
-    at = put_text(at, ";");
-    at = put_list(at, meta->shape, meta->dims);
-    keep_piece(out, put_text(at, "\","));
-}
-
 static void put_identity(struct text *out, const struct shard_identity *identity,
                          uint64_t data_start)
 {
@@ -292,14 +280,53 @@ static void put_tensors(struct text *out, const struct shard_geometry *geometry,
                (uint64_t[]){tensor_bytes, tensor_bytes + table_bytes});
 }
 
+/* What follows the name of a slice, alike for all tensors of a layout: a shard has one cell of it,
+ * and their shape is where its cuts end. */
+#define SLICE_TAILS 16
+struct slice_tail {
+    uint32_t layout;
+    size_t length; /* 0: of none yet */
+    char text[2 * LAYOUT_DIMS_MAX * (DIGITS_MAX + 1) + sizeof("\":\";\",")];
+};
+
+static void write_tail(struct slice_tail *tail, uint32_t layout, const struct tensor_meta *meta,
+                       const uint64_t *offset)
+{
+    char *at = put_text(tail->text, "\":\"");
+    at = put_list(at, offset, meta->dims);
+    at = put_text(at, ";");
+    at = put_list(at, meta->shape, meta->dims);
+    at = put_text(at, "\",");
+    tail->layout = layout;
+    tail->length = (size_t)(at - tail->text);
+}
+
+/* `"slice.name":"0,4;2,8",` for each tensor. */
+static void put_slices(struct text *out, const struct layout_table *table,
+                       const struct shard_tensor *tensors, uint32_t count)
+{
+    struct slice_tail tails[SLICE_TAILS];
+    for (uint32_t i = 0; i < SLICE_TAILS; i++)
+        tails[i].length = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct tensor_meta *meta = &table->tensors[tensors[i].tensor];
+        uint32_t layout = table->layout_of[tensors[i].tensor];
+        struct slice_tail *tail = &tails[layout % SLICE_TAILS];
+        if (tail->length == 0 || tail->layout != layout)
+            write_tail(tail, layout, meta, tensors[i].box.offset);
+        char *at = stpcpy(put_text(next_piece(out), "\"slice."), meta->name);
+        memcpy(at, tail->text, tail->length);
+        keep_piece(out, at + tail->length);
+    }
+}
+
 /* The rest, up to the digits of the hash. */
 static void put_metadata(struct text *out, const struct shard_geometry *geometry,
                          const struct layout_table *table, const struct shard_tensor *tensors,
                          uint32_t count, const struct shard_identity *identity)
 {
     put_identity(out, identity, geometry->data_start);
-    for (uint32_t i = 0; i < count; i++)
-        put_slice(out, &table->tensors[tensors[i].tensor], tensors[i].box.offset);
+    put_slices(out, table, tensors, count);
     keep_piece(out, put_text(next_piece(out), HASH_PREFIX));
 }
 
@@ -445,6 +472,7 @@ int shard_header_expect(struct shard_expected *expected, const struct shard_geom
         put_tensors(&text, geometry, table, tensors, count);
     expected->tensors_length = text.length;
     put_metadata(&text, geometry, table, tensors, count, identity);
+    expected->text_end = sizeof(uint64_t) + text.length + HASH_DIGITS + strlen(HASH_SUFFIX);
     error = finish_header(&text);
     if (error)
         shard_expected_free(expected); /* what is there is not whole */

@@ -83,6 +83,7 @@ struct shard_expected {
     struct shard_tensor *tensors;
     uint32_t num_tensors;
     uint64_t tensors_length; /* of the text up to the last tensor */
+    uint64_t text_end;       /* place in the header behind its text, which ends with its hash */
 };
 /* `tensors`: of layout_shard_tensors(); the identity was checked before. ERR_MEMORY, and
  * ERR_CORRUPT as above. */

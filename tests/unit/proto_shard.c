@@ -402,6 +402,10 @@ static void expect_header(struct shard_expected *expected, const struct shard_ge
     assert_int_equal(shard_header_write(header, geometry, table, identity), 0);
     assert_int_equal(shard_header_expect(expected, geometry, table, tensors, count, identity), 0);
     assert_memory_equal(expected->header, header, geometry->data_start);
+    uint64_t end = geometry->data_start;
+    while (header[end - 1] == ' ')
+        end--;
+    assert_int_equal(expected->text_end, end);
     free(header);
 }
 
@@ -443,6 +447,42 @@ static void expect_headers(const struct layout_table *table, uint32_t shards)
         free(tensors);
     }
     shard_expected_free(&expected);
+}
+
+/* Each tensor has the place and the shape of its own layout, of however many. */
+static void test_shard__tensors_of_many_layouts_lie_where_theirs_do(void **state)
+{
+    (void)state;
+    enum { MANY = 80 };
+    static struct slice slices[RANKS][MANY];
+    const struct slice *list[RANKS] = {slices[0], slices[1], slices[2], slices[3]};
+    uint32_t counts[RANKS] = {MANY, MANY, MANY, MANY};
+    struct layout_table *table = NULL;
+    _Static_assert(RANKS == 4, "as many slices as there are ranks");
+    for (uint32_t r = 0; r < RANKS; r++)
+        for (uint32_t t = 0; t < MANY; t++) {
+            char name[32];
+            snprintf(name, sizeof(name), "t%03" PRIu32, t);
+            describe(&slices[r][t], name, DTYPE_F32, 2, 100 + t / 2, 3, r); /* two of each */
+        }
+    assert_int_equal(layout_plan_save(&table, list, counts, RANKS), 0);
+    assert_int_equal(table->num_layouts, MANY / 2);
+    struct shard_geometry geometry;
+    struct shard_header parsed;
+    uint64_t need = 0;
+    assert_int_equal(shard_geometry(&geometry, table, 1, bed.identity.run, RANKS), 0);
+    uint8_t *header = malloc(geometry.data_start);
+    assert_int_equal(shard_header_write(header, &geometry, table, &bed.identity), 0);
+    assert_int_equal(parse(&parsed, &need, header, geometry.data_start, geometry.file_bytes), 0);
+    assert_int_equal(parsed.num_tensors, MANY);
+    for (uint32_t t = 0; t < MANY; t++) {
+        assert_string_equal(parsed.tensors[t].tensor.name, slices[1][t].tensor.name);
+        assert_true(box_equal(&parsed.tensors[t].box, &slices[1][t].box, 2));
+        assert_int_equal(parsed.tensors[t].tensor.shape[0], slices[1][t].tensor.shape[0]);
+    }
+    shard_header_free(&parsed);
+    free(header);
+    layout_table_free(table);
 }
 
 /* What verify compares a file's header with. */
@@ -729,6 +769,7 @@ int main(void)
         cmocka_unit_test(test_shard__a_table_holds_every_sum_in_little_endian_and_zeros),
         cmocka_unit_test(test_shard__parse_gives_back_what_was_written),
         cmocka_unit_test(test_shard__parse_refuses_every_flipped_bit),
+        cmocka_unit_test(test_shard__tensors_of_many_layouts_lie_where_theirs_do),
         cmocka_unit_test(test_shard__what_a_reader_expects_is_what_was_written),
         cmocka_unit_test(test_shard__parse_refuses_any_changes),
         cmocka_unit_test(test_shard__parse_refuses_or_asks_at_every_truncation),

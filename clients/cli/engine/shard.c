@@ -192,17 +192,6 @@ static int explain_header(const unsigned char *bytes, const struct shard_file *f
     return error;
 }
 
-/* Where the pages begin and end that hold the end of a header's text, and with it the hash of all;
- * *end is that of the header before. */
-static uint64_t hash_start(uint64_t *end, const unsigned char *header)
-{
-    while (*end > HEADER_HASH_BYTES && header[*end - 1] == ' ')
-        --*end;
-    uint64_t start = (*end - HEADER_HASH_BYTES) / SHARD_ALIGN * SHARD_ALIGN;
-    *end = align_up(*end);
-    return start;
-}
-
 /* [start, end) of it, in place of what *header is of. */
 static int read_header(unsigned char **header, struct storage *store, struct storage_object *object,
                        uint64_t start, uint64_t end)
@@ -227,8 +216,10 @@ static int check_header(const struct shard_file *file, const struct checkpoint *
     if (error == ERR_MEMORY)
         return error;
     bool is_expected = error == 0;
-    if (headers == HEADERS_HASH && is_expected)
-        start = hash_start(&end, expected->header);
+    if (headers == HEADERS_HASH && is_expected) { /* the pages with the end of the text */
+        start = (expected->text_end - HEADER_HASH_BYTES) / SHARD_ALIGN * SHARD_ALIGN;
+        end = align_up(expected->text_end);
+    }
     unsigned char *header = NULL;
     error = read_header(&header, checkpoint->store, file->object, start, end);
     is_expected =
