@@ -283,7 +283,7 @@ struct shard_file {
     uint32_t shard;
     uint64_t identity;
     struct shard_geometry geometry;
-    uint64_t *hashes;             /* per block; NULL when damaged */
+    uint64_t *hashes;             /* per block; NULL when damaged, or not kept */
     char *damage, *header_damage; /* NULL: none. With `damage` no block can be proved. */
     int damage_error;             /* ERR_IO: it could not be read, which proves nothing */
     uint32_t *read_for;           /* assembly.c's, per block */
@@ -296,7 +296,8 @@ struct shard_file {
 };
 
 /* How much of each header is read. By its hash: that it was written with this identity and layout;
- * whether its bytes still are what was written, only when it is read whole. */
+ * whether its bytes still are what was written, only when it is read whole. With the hash the
+ * tables are proved and not kept: no block can be proved then. */
 enum headers { HEADERS_NONE, HEADERS_HASH, HEADERS_WHOLE };
 
 /* Reads every shard's size, checksum table and, if told, header, and holds them against the

@@ -9,16 +9,20 @@
  * A file is open while somebody has taken it, and for as long after as there is room: at most
  * SHARDS_OPEN_MAX. Only one thread takes, any thread drops.
  *
- * Memory: 8 bytes per MiB of the checkpoint for the tables; the tensors of the open shards; while
- * they are loaded two headers, two blocks and the tensors of two shards for each thread. */
+ * Memory: 8 bytes per MiB of the checkpoint for the tables, if kept; the tensors of the open
+ * shards; while they are loaded two headers, two blocks and the tensors of two shards for each
+ * thread. */
 #include "clients/cli/cli.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #define SHARDS_OPEN_MAX 64u
 #define LOADERS_MAX 16u       /* threads that load shards, each with two reads at a time */
+#define LOADER_NICE 10        /* beside whoever started this */
 #define HEADER_HASH_BYTES 64u /* of a header's text hold its hash, at the end */
 
 static uint64_t align_up(uint64_t value)
@@ -127,7 +131,7 @@ bool shard_block_is_good(const struct shard_file *file, uint64_t block, const vo
 /* ---- loading ---- */
 
 /* The checksum table, proved by the manifest's hash of it. `reading`: of the table; it is ended. */
-static int read_table(struct shard_file *file, struct reading *reading, uint64_t want)
+static int read_table(struct shard_file *file, struct reading *reading, uint64_t want, bool is_kept)
 {
     uint64_t bytes = reading->bytes;
     uint64_t *hashes = malloc(bytes);
@@ -139,7 +143,7 @@ static int read_table(struct shard_file *file, struct reading *reading, uint64_t
             report_error(ERR_CORRUPT, NULL, "the checksum table (bytes %llu to %llu) is damaged",
                          (unsigned long long)file->geometry.table_start,
                          (unsigned long long)file->geometry.file_bytes);
-    if (error != 0) {
+    if (error != 0 || !is_kept) {
         free(hashes);
         return error;
     }
@@ -266,8 +270,8 @@ static int prove_shard(struct shard_file *file, const struct checkpoint *checkpo
         end_read(NULL, &table);
         return failure_report(&failure);
     }
-    return keep_file_damage(
-        file, read_table(file, &table, checkpoint->manifest->shards[file->shard].table_hash));
+    uint64_t want = checkpoint->manifest->shards[file->shard].table_hash;
+    return keep_file_damage(file, read_table(file, &table, want, headers != HEADERS_HASH));
 }
 
 static int load_shard(struct shard_file *file, const struct checkpoint *checkpoint,
@@ -318,6 +322,14 @@ static void *run_loader(void *argument)
     return NULL;
 }
 
+/* Who submits the reads goes first: where the loaders have all processors, the device would wait
+ * for the next read until one of them has had its time slice. */
+static void *run_behind(void *argument)
+{
+    setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + LOADER_NICE);
+    return run_loader(argument);
+}
+
 int checkpoint_load(struct checkpoint *checkpoint, enum headers headers)
 {
     const struct manifest *manifest = checkpoint->manifest;
@@ -334,10 +346,11 @@ int checkpoint_load(struct checkpoint *checkpoint, enum headers headers)
             checksum_shard_identity(manifest->summary.nonce, i, shards);
     }
     pthread_mutex_init(&loading.lock, NULL);
-    while (started < LOADERS_MAX && started + 1 < shards &&
-           pthread_create(&threads[started], NULL, run_loader, &loading) == 0)
+    while (started < LOADERS_MAX && started < shards &&
+           pthread_create(&threads[started], NULL, run_behind, &loading) == 0)
         started++;
-    run_loader(&loading);
+    if (started == 0)
+        run_loader(&loading);
     for (uint32_t i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
     pthread_mutex_destroy(&loading.lock);
