@@ -20,7 +20,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -210,10 +209,10 @@ void loop_work(struct loop *loop, struct job *job)
 static void *run_worker(void *argument)
 {
     struct loop *loop = argument;
-    /* Linux keeps it per thread. Nobody may lower it again without a privilege, so it stays; a
-     * ckptd that was started nicer stays as it is. */
+    /* Linux keeps it per thread, 0 is this one. Nobody may lower it again without a privilege, so
+     * it stays; a ckptd that was started nicer stays as it is. */
     if (loop->worker_nice > getpriority(PRIO_PROCESS, 0) &&
-        setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), loop->worker_nice) != 0)
+        setpriority(PRIO_PROCESS, 0, loop->worker_nice) != 0)
         log_warn("loop", "could not lower the priority of a worker: %s", strerror(errno));
     for (;;) {
         pthread_mutex_lock(&loop->job_mutex);

@@ -281,7 +281,7 @@ static void put_tensors(struct text *out, const struct shard_geometry *geometry,
 }
 
 /* What follows the name of a slice, alike for all tensors of a layout: a shard has one cell of it,
- * and their shape is where its cuts end. */
+ * and their shape is where its cuts end. Where two layouts share a place it is written again. */
 #define SLICE_TAILS 16
 struct slice_tail {
     uint32_t layout;

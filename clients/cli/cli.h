@@ -295,14 +295,14 @@ struct shard_file {
     atomic_uint users;
 };
 
-/* How much of each header is read. By its hash: that it was written with this identity and layout;
- * whether its bytes still are what was written, only when it is read whole. With the hash the
- * tables are proved and not kept: no block can be proved then. */
-enum headers { HEADERS_NONE, HEADERS_HASH, HEADERS_WHOLE };
+/* What is held against the manifest of each shard: its size and its checksum table; its header too,
+ * byte by byte; or, quick, the header by its hash alone, which says that it was written with this
+ * identity and layout and not whether its bytes still are what was written. A quick load keeps no
+ * table: no block can be proved then. */
+enum load { LOAD_TABLES, LOAD_HEADERS, LOAD_QUICK };
 
-/* Reads every shard's size, checksum table and, if told, header, and holds them against the
- * manifest. Damage is left in `shards`; returns what kept it from looking. Once. */
-int checkpoint_load(struct checkpoint *checkpoint, enum headers headers);
+/* Damage is left in `shards`; returns what kept it from looking. Once. */
+int checkpoint_load(struct checkpoint *checkpoint, enum load load);
 void checkpoint_unload(struct checkpoint *checkpoint);
 /* ERR_CORRUPT or ERR_IO when a shard is damaged so that it cannot be read. */
 int checkpoint_need_whole(const struct checkpoint *checkpoint);

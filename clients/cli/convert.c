@@ -244,7 +244,7 @@ static int write_shards(struct convert *convert)
                                          .open = writer_shard,
                                          .complete = writer_complete,
                                          .progress = &convert->progress};
-    int error = checkpoint_load(&convert->checkpoint, HEADERS_NONE);
+    int error = checkpoint_load(&convert->checkpoint, LOAD_TABLES);
     if (error == 0)
         error = checkpoint_need_whole(&convert->checkpoint);
     if (error != 0)

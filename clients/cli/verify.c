@@ -266,7 +266,7 @@ static int verify_all(struct verify *verify)
     uint64_t to_read = 0;
     char name[64];
     int error =
-        checkpoint_load(&verify->checkpoint, verify->cli->is_quick ? HEADERS_HASH : HEADERS_WHOLE);
+        checkpoint_load(&verify->checkpoint, verify->cli->is_quick ? LOAD_QUICK : LOAD_HEADERS);
     if (error != 0)
         return error;
     print_begin(verify);

@@ -208,7 +208,7 @@ static void assert_shard_is_refused(const struct victim *victim, uint32_t shard,
 {
     struct checkpoint checkpoint;
     assert_int_equal(checkpoint_open(&checkpoint, victim->store, NAME), 0);
-    assert_int_equal(checkpoint_load(&checkpoint, HEADERS_WHOLE), 0);
+    assert_int_equal(checkpoint_load(&checkpoint, LOAD_HEADERS), 0);
     for (uint32_t i = 0; i < SHARDS; i++) {
         const struct shard_file *file = &checkpoint.shards[i];
         assert_int_equal(file->damage != NULL, i == shard && !is_header);

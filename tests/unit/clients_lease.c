@@ -80,7 +80,7 @@ static void check_outcome(int error, int number, bool is_told, struct checkpoint
     }
     assert_int_equal(checkpoint->lease == NULL, is_told);
     assert_true(!is_told || goes_on);
-    assert_int_equal(checkpoint_load(checkpoint, HEADERS_WHOLE), 0);
+    assert_int_equal(checkpoint_load(checkpoint, LOAD_HEADERS), 0);
     assert_int_equal(checkpoint_need_whole(checkpoint), 0);
     checkpoint_close(checkpoint);
 }
@@ -141,7 +141,7 @@ static void test_lease__without_one_a_prune_ends_the_read_with_an_error(void **s
     assert_int_equal(storage_open(&pruner, &storage_local, fixture.root, NULL), 0);
     assert_int_equal(storage_group_remove(pruner, &kind, "run/step-00000007-a0001"), 0);
     storage_close(pruner);
-    int error = checkpoint_load(&checkpoint, HEADERS_WHOLE);
+    int error = checkpoint_load(&checkpoint, LOAD_HEADERS);
     assert_true(error != 0 || checkpoint_need_whole(&checkpoint) == ERR_CORRUPT);
     checkpoint_close(&checkpoint);
     storage_close(store);

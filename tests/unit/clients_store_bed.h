@@ -229,7 +229,7 @@ static inline void open_loaded(struct checkpoint *checkpoint, struct storage *st
                                const char *name)
 {
     assert_int_equal(checkpoint_open(checkpoint, store, name), 0);
-    assert_int_equal(checkpoint_load(checkpoint, HEADERS_WHOLE), 0);
+    assert_int_equal(checkpoint_load(checkpoint, LOAD_HEADERS), 0);
 }
 
 static inline void flip(const struct fixture *fixture, uint32_t shard, uint64_t byte)

@@ -423,20 +423,29 @@ struct lie {
     int error;
 };
 
+/* The manifest with the first `from` replaced by `to`, sealed, to be freed. *bytes: of `to`, then
+ * of the whole. */
+static char *replace(size_t *bytes, const char *from, const char *to)
+{
+    char *at = memmem(text, text_bytes, from, strlen(from));
+    if (!at)
+        fail_msg("the manifest has no %s", from);
+    size_t before = (size_t)(at - text), after = text_bytes - before - strlen(from), now = *bytes;
+    char *changed = malloc(before + now + after);
+    memcpy(changed, text, before);
+    memcpy(changed + before, to, now);
+    memcpy(changed + before + now, text + text_bytes - after, after);
+    *bytes = before + now + after;
+    seal(changed, *bytes);
+    return changed;
+}
+
 static void assert_refused(const struct lie *lies, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         struct manifest *read = NULL;
-        char *at = memmem(text, text_bytes, lies[i].from, strlen(lies[i].from));
-        if (!at)
-            fail_msg("the manifest has no %s", lies[i].from);
-        size_t before = (size_t)(at - text), after = text_bytes - before - strlen(lies[i].from);
-        size_t bytes = before + strlen(lies[i].to) + after;
-        char *changed = malloc(bytes);
-        memcpy(changed, text, before);
-        memcpy(changed + before, lies[i].to, strlen(lies[i].to));
-        memcpy(changed + before + strlen(lies[i].to), text + text_bytes - after, after);
-        seal(changed, bytes);
+        size_t bytes = strlen(lies[i].to);
+        char *changed = replace(&bytes, lies[i].from, lies[i].to);
         int error = manifest_read(&read, changed, bytes);
         free(changed);
         if (error != lies[i].error || (error && !strstr(report_line(), lies[i].says)))
@@ -655,20 +664,12 @@ void *__wrap_calloc(size_t count, size_t bytes)
     return __real_calloc(count, bytes);
 }
 
-/* The manifest with the first `from` replaced by `to`, sealed; must be refused, and soon, and ask
- * for no absurd memory. */
+/* `to` in place of `from` must be refused, and soon, and ask for no absurd memory. */
 static void assert_refused_soon(const char *from, const char *to, size_t to_bytes, const char *says)
 {
     struct manifest *read = NULL;
-    char *at = memmem(text, text_bytes, from, strlen(from));
-    assert_non_null(at);
-    size_t before = (size_t)(at - text), after = text_bytes - before - strlen(from);
-    size_t bytes = before + to_bytes + after;
-    char *changed = malloc(bytes);
-    memcpy(changed, text, before);
-    memcpy(changed + before, to, to_bytes);
-    memcpy(changed + before + to_bytes, text + text_bytes - after, after);
-    seal(changed, bytes);
+    size_t bytes = to_bytes;
+    char *changed = replace(&bytes, from, to);
     double start = now();
     largest = 0;
     int error = manifest_read(&read, changed, bytes);

@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #define SHARDS_OPEN_MAX 64u
 #define LOADERS_MAX 16u       /* threads that load shards, each with two reads at a time */
@@ -209,7 +208,7 @@ static int read_header(unsigned char **header, struct storage *store, struct sto
 
 /* `expected`: of the loader that calls. */
 static int check_header(const struct shard_file *file, const struct checkpoint *checkpoint,
-                        enum headers headers, struct shard_expected *expected)
+                        enum load load, struct shard_expected *expected)
 {
     const struct manifest *manifest = checkpoint->manifest;
     uint64_t bytes = file->geometry.data_start, start = 0, end = bytes;
@@ -220,7 +219,7 @@ static int check_header(const struct shard_file *file, const struct checkpoint *
     if (error == ERR_MEMORY)
         return error;
     bool is_expected = error == 0;
-    if (headers == HEADERS_HASH && is_expected) { /* the pages with the end of the text */
+    if (load == LOAD_QUICK && is_expected) { /* the pages with the end of the text */
         start = (expected->text_end - HEADER_HASH_BYTES) / SHARD_ALIGN * SHARD_ALIGN;
         end = align_up(expected->text_end);
     }
@@ -253,17 +252,16 @@ static int keep_file_damage(struct shard_file *file, int error)
 }
 
 /* Header and table of an open file. */
-static int prove_shard(struct shard_file *file, const struct checkpoint *checkpoint,
-                       enum headers headers, struct shard_expected *expected)
+static int prove_shard(struct shard_file *file, const struct checkpoint *checkpoint, enum load load,
+                       struct shard_expected *expected)
 {
     const struct shard_geometry *geometry = &file->geometry;
     struct reading table;
     int error = 0;
     begin_read(&table, checkpoint->store, file->object, geometry->table_start,
                geometry->file_bytes - geometry->table_start);
-    if (headers != HEADERS_NONE)
-        error =
-            keep_damage(&file->header_damage, check_header(file, checkpoint, headers, expected));
+    if (load != LOAD_TABLES)
+        error = keep_damage(&file->header_damage, check_header(file, checkpoint, load, expected));
     if (error != 0) {
         struct failure failure = {0};
         failure_keep(&failure, error);
@@ -271,11 +269,11 @@ static int prove_shard(struct shard_file *file, const struct checkpoint *checkpo
         return failure_report(&failure);
     }
     uint64_t want = checkpoint->manifest->shards[file->shard].table_hash;
-    return keep_file_damage(file, read_table(file, &table, want, headers != HEADERS_HASH));
+    return keep_file_damage(file, read_table(file, &table, want, load != LOAD_QUICK));
 }
 
-static int load_shard(struct shard_file *file, const struct checkpoint *checkpoint,
-                      enum headers headers, struct shard_expected *expected)
+static int load_shard(struct shard_file *file, const struct checkpoint *checkpoint, enum load load,
+                      struct shard_expected *expected)
 {
     const struct manifest *manifest = checkpoint->manifest;
     uint64_t bytes = 0;
@@ -287,7 +285,7 @@ static int load_shard(struct shard_file *file, const struct checkpoint *checkpoi
     if (error == 0)
         error = open_object(file, checkpoint);
     if (error == 0)
-        error = prove_shard(file, checkpoint, headers, expected);
+        error = prove_shard(file, checkpoint, load, expected);
     else
         error = keep_file_damage(file, error);
     close_file(file, checkpoint->store);
@@ -296,7 +294,7 @@ static int load_shard(struct shard_file *file, const struct checkpoint *checkpoi
 
 struct loading {
     struct checkpoint *checkpoint;
-    enum headers headers;
+    enum load load;
     pthread_mutex_t lock; /* guards what follows */
     uint32_t next;
     struct failure failure;
@@ -311,7 +309,7 @@ static void *run_loader(void *argument)
     while (loading->next < checkpoint->manifest->summary.shards && loading->failure.error == 0) {
         struct shard_file *file = &checkpoint->shards[loading->next++];
         pthread_mutex_unlock(&loading->lock);
-        int error = load_shard(file, checkpoint, loading->headers, &expected);
+        int error = load_shard(file, checkpoint, loading->load, &expected);
         if (error != 0)
             error = checkpoint_fail(checkpoint, file->shard, error);
         pthread_mutex_lock(&loading->lock);
@@ -326,15 +324,15 @@ static void *run_loader(void *argument)
  * for the next read until one of them has had its time slice. */
 static void *run_behind(void *argument)
 {
-    setpriority(PRIO_PROCESS, (id_t)gettid(), getpriority(PRIO_PROCESS, 0) + LOADER_NICE);
+    setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + LOADER_NICE); /* of this thread */
     return run_loader(argument);
 }
 
-int checkpoint_load(struct checkpoint *checkpoint, enum headers headers)
+int checkpoint_load(struct checkpoint *checkpoint, enum load load)
 {
     const struct manifest *manifest = checkpoint->manifest;
     uint32_t shards = manifest->summary.shards, started = 0;
-    struct loading loading = {.checkpoint = checkpoint, .headers = headers};
+    struct loading loading = {.checkpoint = checkpoint, .load = load};
     pthread_t threads[LOADERS_MAX];
     checkpoint->shards = calloc(shards, sizeof *checkpoint->shards);
     checkpoint->opened = calloc(SHARDS_OPEN_MAX, sizeof *checkpoint->opened);
