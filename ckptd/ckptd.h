@@ -107,11 +107,13 @@ struct image;
  * of the pool. */
 struct chunk {
     struct image *image;
-    uint32_t index;  /* in the file; a window's chunks take the next one when theirs is written */
-    int error;       /* of its last step: 0 or a code; the errno is in `request` */
-    bool is_written; /* PASS_STAGE: its bytes are in the file */
-    bool is_asked;   /* a READ or VERIFY is to take it, and has not yet */
-    bool is_proven;  /* PASS_READ: its bytes are in memory, and are what the table says */
+    uint32_t index;    /* in the file; a window's chunks take the next one when theirs is written */
+    atomic_uint steps; /* under way; the one that ends last reports the chunk */
+    bool is_dropped;   /* the image was stopped before it was hashed */
+    int error;         /* of its steps, once reported: 0 or a code; the errno is in `request` */
+    bool is_written;   /* PASS_STAGE: its bytes are in the file */
+    bool is_asked;     /* a READ or VERIFY is to take it, and has not yet */
+    bool is_proven;    /* PASS_READ: its bytes are in memory, and are what the table says */
     uint64_t unannounced; /* data bytes that the rank has yet to announce */
     struct job job;
     struct event reported;

@@ -4,16 +4,15 @@
  * checksum blocks, and lies in one segment, so each transfer is one request from one fixed buffer.
  * A pass takes chunks through their steps:
  *
- *     STAGE    worker: hash the blocks, add the digests; then, unless it touches the table: write
- *     REWRITE  write
- *     READ     read; then worker: hash the blocks
- *     VERIFY   worker: hash the blocks
+ *     STAGE    worker: hash the blocks, add the digests; beside it, unless it touches the table:
+ * write REWRITE  write READ     read; then worker: hash the blocks VERIFY   worker: hash the blocks
  *
  * and each chunk ends in one event on the service thread, whatever happened. Every block is hashed
- * once over the very bytes that are written (or lent). What is read comes chunk by chunk, as open
- * loads need it: an image that was made for a READ may hold only some of its file. A chunk that
- * touches the checksum table can be written only after all others were hashed; stage.c does that
- * with image_write_chunk.
+ * once over the very bytes that are written (or lent). The device does not wait for the hashing,
+ * which has little of the processors while ranks copy: only the table does. What is read comes
+ * chunk by chunk, as open loads need it: an image that was made for a READ may hold only some of
+ * its file. A chunk that touches the checksum table can be written only after all others were
+ * hashed; stage.c does that with image_write_chunk.
  *
  * An image may be a window: its segments and chunks are a ring over the file, and stage.c moves it.
  *
@@ -168,11 +167,17 @@ static void hash_chunk(struct chunk *chunk)
 
 /* ---- the steps of a chunk ---- */
 
-/* What comes after a pass can begin when its last chunk has come; a failure stops it at once, a
- * window moves on with each chunk, and some are awaited at the gate. */
-static void report_chunk(struct chunk *chunk)
+/* A step ended; the last one reports the chunk. What comes after a pass can begin when its last
+ * chunk has come; a failure stops it at once, a window moves on with each chunk, and some are
+ * awaited at the gate. */
+static void end_step(struct chunk *chunk)
 {
     struct image *image = chunk->image;
+    if (atomic_fetch_sub(&chunk->steps, 1) > 1)
+        return;
+    chunk->error = chunk->request.error;
+    if (chunk->error == 0 && chunk->is_dropped)
+        chunk->error = ERR_ABORTED;
     loop_post_counted(image->service->loop, &chunk->reported, &image->unfinished,
                       chunk->error != 0 || image->is_window || chunk->is_awaited);
 }
@@ -206,12 +211,10 @@ static void chunk_reported(struct event *event)
 static void chunk_transferred(struct storage_request *request)
 {
     struct chunk *chunk = CONTAINER_OF(request, struct chunk, request);
-    chunk->error = request->error;
-    if (request->error == 0 && request->op == STORAGE_READ) {
-        loop_work(chunk->image->service->loop, &chunk->job);
-        return;
-    }
-    report_chunk(chunk);
+    if (request->error == 0 && request->op == STORAGE_READ)
+        loop_work(chunk->image->service->loop, &chunk->job); /* its step goes on there */
+    else
+        end_step(chunk);
 }
 
 static void transfer_chunk(struct chunk *chunk, enum storage_op op)
@@ -235,26 +238,21 @@ static void transfer_chunk(struct chunk *chunk, enum storage_op op)
 static void work_chunk(struct job *job)
 {
     struct chunk *chunk = CONTAINER_OF(job, struct chunk, job);
-    struct image *image = chunk->image;
-    if (atomic_load(&image->stopped)) {
-        chunk->error = ERR_ABORTED;
-        report_chunk(chunk);
-        return;
-    }
-    hash_chunk(chunk);
-    if (image->pass == PASS_STAGE && !image_chunk_is_tail(image, chunk->index))
-        transfer_chunk(chunk, STORAGE_WRITE);
+    if (atomic_load(&chunk->image->stopped))
+        chunk->is_dropped = true;
     else
-        report_chunk(chunk);
+        hash_chunk(chunk);
+    end_step(chunk);
 }
 
-/* The chunk, about to take a step. */
-static struct chunk *take_chunk(struct image *image, uint32_t index)
+/* The chunk, about to take so many steps. */
+static struct chunk *take_chunk(struct image *image, uint32_t index, uint32_t steps)
 {
     struct chunk *chunk = image_chunk(image, index);
     CHECK(chunk->index == index);
-    chunk->error = 0;
+    chunk->is_dropped = false;
     chunk->request.error = 0;
+    atomic_store(&chunk->steps, steps);
     image->busy++;
     atomic_fetch_add(&image->unfinished, 1);
     return chunk;
@@ -262,18 +260,19 @@ static struct chunk *take_chunk(struct image *image, uint32_t index)
 
 void image_write_chunk(struct image *image, uint32_t index)
 {
-    struct chunk *chunk = take_chunk(image, index);
-    transfer_chunk(chunk, STORAGE_WRITE);
+    transfer_chunk(take_chunk(image, index, 1), STORAGE_WRITE);
 }
 
 void image_start_chunk(struct image *image, uint32_t index)
 {
-    struct chunk *chunk = take_chunk(image, index);
-    if (image->pass == PASS_READ)
-        transfer_chunk(chunk, STORAGE_READ);
-    else if (image->pass == PASS_REWRITE)
-        transfer_chunk(chunk, STORAGE_WRITE);
-    else
+    bool reads = image->pass == PASS_READ;
+    bool writes = image->pass == PASS_REWRITE ||
+                  (image->pass == PASS_STAGE && !image_chunk_is_tail(image, index));
+    bool hashes = image->pass == PASS_STAGE || image->pass == PASS_VERIFY;
+    struct chunk *chunk = take_chunk(image, index, (uint32_t)reads + writes + hashes);
+    if (reads || writes)
+        transfer_chunk(chunk, reads ? STORAGE_READ : STORAGE_WRITE);
+    if (hashes)
         loop_work(image->service->loop, &chunk->job);
 }
 
