@@ -48,55 +48,85 @@ int attempt_read_object(json_t **out, const char *text, const char *field)
     return json_read_object(out, *text ? text : "{}", field);
 }
 
-/* The text of "<run>/attempts/<number>". To be freed. */
-static int write_attempt(char **out, const struct run *run, uint64_t number,
-                         const Holdfast__V1__OpenAttemptRequest *request)
+/* ---- the file ---- */
+
+#define NUM_SECTIONS 4
+static const char *const section_names[NUM_SECTIONS] = {"config", "identity", "mesh", "data"};
+
+/* The members but the sections; the text without its closing brace. To be freed. */
+static int write_head(char **out, const struct run *run, uint64_t number,
+                      const Holdfast__V1__OpenAttemptRequest *request)
 {
     json_begin();
-    json_t *root = json_object(), *part = NULL;
-    const struct {
-        const char *name, *text;
-    } parts[] = {{"config", request->config_json},
-                 {"identity", request->identity_json},
-                 {"mesh", request->mesh_json},
-                 {"data", request->data_json}};
-    int error = 0;
+    json_t *root = json_object();
     json_object_set_new(root, "format", json_string(ATTEMPT_FORMAT));
     json_object_set_new(root, "version", json_integer(ATTEMPT_VERSION));
     json_object_set_new(root, "run", json_string(run->name));
     json_object_set_new(root, "attempt", json_integer((json_int_t)number));
     json_object_set_new(root, "world_size", json_integer(request->world_size));
-    json_object_set_new(root, "code_version", json_string(request->code_version));
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0] && error == 0; i++) {
-        error = attempt_read_object(&part, parts[i].text, parts[i].name);
-        if (error == 0)
-            json_object_set_new(root, parts[i].name, part);
-    }
-    *out = error == 0 ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    bool is_text =
+        json_object_set_new(root, "code_version", json_string(request->code_version)) == 0;
+    *out = is_text ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
-    if (error == 0 && !json_end()) {
+    if (!json_end()) {
         free(*out);
-        *out = NULL;
         return report_error(ERR_MEMORY, NULL, "no memory to write an attempt");
     }
-    if (error == 0 && !*out)
-        error = report_error(ERR_INVALID, "all texts must be UTF-8",
-                             "the attempt could not be written as JSON");
-    return error;
+    if (!*out)
+        return report_error(ERR_INVALID, "all texts must be UTF-8",
+                            "the attempt could not be written as JSON");
+    (*out)[strlen(*out) - 1] = '\0';
+    return 0;
 }
 
-static char *dump_member(const json_t *root, const char *name)
+/* The text of "<run>/attempts/<number>", its sections as the request has them. To be freed. */
+static int write_attempt(char **out, const struct run *run, uint64_t number,
+                         const Holdfast__V1__OpenAttemptRequest *request)
 {
-    const json_t *part = json_object_get(root, name);
-    return json_is_object(part) ? json_dumps(part, JSON_COMPACT) : NULL;
+    const char *sections[NUM_SECTIONS] = {request->config_json, request->identity_json,
+                                          request->mesh_json, request->data_json};
+    char *head;
+    size_t bytes;
+    int error = write_head(&head, run, number, request);
+    if (error != 0)
+        return error;
+    FILE *file = open_memstream(out, &bytes);
+    bool failed = !file;
+    if (file) {
+        fputs(head, file);
+        for (int i = 0; i < NUM_SECTIONS; i++)
+            fprintf(file, ",\n\"%s\":%s", section_names[i], *sections[i] ? sections[i] : "{}");
+        fputs("}\n", file);
+        failed = ferror(file) != 0;
+        failed = fclose(file) != 0 || failed;
+        if (failed)
+            free(*out);
+    }
+    free(head);
+    return failed ? report_error(ERR_MEMORY, NULL, "no memory to write an attempt") : 0;
 }
 
-static bool has_members(const json_t *root)
+/* Every manifest repeats them as they were sent. */
+static int keep_sections(struct attempt *attempt, const char *text, size_t bytes, const char *key)
 {
-    return json_is_object(json_object_get(root, "config")) &&
-           json_is_object(json_object_get(root, "identity")) &&
-           json_is_object(json_object_get(root, "mesh")) &&
-           json_is_object(json_object_get(root, "data"));
+    char **const sections[NUM_SECTIONS] = {&attempt->config_json, &attempt->identity_json,
+                                           &attempt->mesh_json, &attempt->data_json};
+    struct json_member member;
+    size_t at = json_first_member(text, bytes);
+    int found = 0;
+    while (json_next_member(&member, text, &at, bytes)) {
+        for (int i = 0; i < NUM_SECTIONS; i++) {
+            if (!json_member_is(&member, section_names[i]) || member.value[0] != '{')
+                continue;
+            *sections[i] = strndup(member.value, member.value_bytes);
+            if (!*sections[i])
+                return report_error(ERR_MEMORY, NULL, "no memory for an attempt");
+            found++;
+        }
+    }
+    return found == NUM_SECTIONS
+               ? 0
+               : report_error(ERR_CORRUPT, "open a new attempt", "%s lacks a member", key);
 }
 
 static int read_attempt(struct attempt **out, const char *text, size_t bytes, const char *key)
@@ -113,23 +143,18 @@ static int read_attempt(struct attempt **out, const char *text, size_t bytes, co
         free(attempt);
         return report_error(ERR_MEMORY, NULL, "no memory for an attempt");
     }
-    error = 0; /* what is no JSON is no attempt, below */
     attempt->number = (uint64_t)json_integer_value(json_object_get(root, "attempt"));
     attempt->world_size = (uint32_t)world;
-    attempt->config_json = dump_member(root, "config");
-    attempt->identity_json = dump_member(root, "identity");
-    attempt->mesh_json = dump_member(root, "mesh");
-    attempt->data_json = dump_member(root, "data");
     snprintf(attempt->code_version, sizeof attempt->code_version, "%s", code ? code : "");
+    /* What is no JSON has no format either. */
     if (!format || strcmp(format, ATTEMPT_FORMAT) != 0)
         error = report_error(ERR_CORRUPT, "open a new attempt", "%s is not an attempt", key);
     else if (json_integer_value(json_object_get(root, "version")) != ATTEMPT_VERSION)
         error = report_error(ERR_VERSION, "use a newer ckptd", "%s is of another version", key);
-    else if (world < 1 || world > (json_int_t)COMMIT_RANKS_MAX || !has_members(root))
+    else if (world < 1 || world > (json_int_t)COMMIT_RANKS_MAX)
         error = report_error(ERR_CORRUPT, "open a new attempt", "%s lacks a member", key);
-    else if (!attempt->config_json || !attempt->identity_json || !attempt->mesh_json ||
-             !attempt->data_json)
-        error = report_error(ERR_MEMORY, NULL, "no memory for an attempt");
+    else
+        error = keep_sections(attempt, text, bytes, key);
     json_decref(root);
     if (error != 0)
         attempt_free(attempt);

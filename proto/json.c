@@ -146,3 +146,60 @@ struct json_count json_count(const char *text, size_t bytes)
     }
     return count;
 }
+
+/* ---- members, as they are written ---- */
+
+static size_t skip_space(const char *text, size_t at, size_t end)
+{
+    while (at < end &&
+           (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r'))
+        at++;
+    return at;
+}
+
+/* The place behind the value that begins at `at`. */
+static size_t skip_value(const char *text, size_t at, size_t end)
+{
+    size_t depth = 0;
+    while (at < end) {
+        char c = text[at];
+        if (depth == 0 && (c == ',' || c == '}' || c == ']'))
+            return at;
+        if (c == '"') {
+            at = json_skip_string(text, at, end);
+            continue;
+        }
+        depth += c == '{' || c == '[';
+        depth -= c == '}' || c == ']';
+        at++;
+        if (depth == 0 && (c == '}' || c == ']'))
+            return at;
+    }
+    return at;
+}
+
+bool json_next_member(struct json_member *out, const char *text, size_t *at, size_t bytes)
+{
+    size_t key = skip_space(text, *at, bytes);
+    if (key >= bytes || text[key] != '"')
+        return false;
+    size_t key_end = json_skip_string(text, key, bytes);
+    size_t colon = skip_space(text, key_end, bytes);
+    if (colon >= bytes || text[colon] != ':')
+        return false;
+    size_t value = skip_space(text, colon + 1, bytes);
+    size_t value_end = skip_value(text, value, bytes);
+    *out = (struct json_member){text + key + 1, text + value, key_end - key - 2, value_end - value};
+    *at = skip_space(text, value_end, bytes) + 1;
+    return true;
+}
+
+size_t json_first_member(const char *text, size_t bytes)
+{
+    return skip_space(text, 0, bytes) + 1; /* behind the opening brace */
+}
+
+bool json_member_is(const struct json_member *member, const char *name)
+{
+    return strlen(name) == member->key_bytes && memcmp(name, member->key, member->key_bytes) == 0;
+}

@@ -28,6 +28,17 @@ struct json_count {
 struct json_count json_count(const char *text, size_t bytes);
 /* `at` is the opening quote of a string; returns the place behind the closing one. */
 size_t json_skip_string(const char *text, size_t at, size_t end);
+/* The members of the object that `text` is, as they are written: what jansson has read it prints in
+ * another form, 0.1 as 0.10000000000000001. Keys are without their quotes. */
+struct json_member {
+    const char *key, *value;
+    size_t key_bytes, value_bytes;
+};
+size_t json_first_member(const char *text, size_t bytes);
+/* The member at *at, which moves behind its comma. False: there is none. Of a text that is no JSON
+ * the places may be any within it. */
+bool json_next_member(struct json_member *out, const char *text, size_t *at, size_t bytes);
+bool json_member_is(const struct json_member *member, const char *name);
 /* Around other uses of jansson by this thread: false when memory was short in between. */
 void json_begin(void);
 bool json_end(void);

@@ -60,75 +60,13 @@ int manifest_fail_memory(void)
 
 /* ---- the members of the top level ---- */
 
-static size_t skip_space(const char *text, size_t at, size_t end)
-{
-    while (at < end &&
-           (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r'))
-        at++;
-    return at;
-}
-
-/* The place behind the value that begins at `at`. */
-static size_t skip_value(const char *text, size_t at, size_t end)
-{
-    uint32_t depth = 0;
-    while (at < end) {
-        char c = text[at];
-        if (depth == 0 && (c == ',' || c == '}' || c == ']'))
-            return at;
-        if (c == '"') {
-            at = json_skip_string(text, at, end);
-            continue;
-        }
-        depth += c == '{' || c == '[';
-        depth -= c == '}' || c == ']';
-        at++;
-        if (depth == 0 && (c == '}' || c == ']'))
-            return at;
-    }
-    return at;
-}
-
-struct member {
-    const char *key, *value;
-    size_t key_bytes, value_bytes;
-};
-
-/* The member at *at, which moves behind its comma. False: there is none. Of a text that is no JSON
- * the places may be any within it. */
-static bool next_member(struct member *out, const char *text, size_t *at, size_t bytes)
-{
-    size_t key = skip_space(text, *at, bytes);
-    if (key >= bytes || text[key] != '"')
-        return false;
-    size_t key_end = json_skip_string(text, key, bytes);
-    size_t colon = skip_space(text, key_end, bytes);
-    if (colon >= bytes || text[colon] != ':')
-        return false;
-    size_t value = skip_space(text, colon + 1, bytes);
-    size_t value_end = skip_value(text, value, bytes);
-    *out = (struct member){text + key + 1, text + value, key_end - key - 2, value_end - value};
-    *at = skip_space(text, value_end, bytes) + 1;
-    return true;
-}
-
-static size_t first_member(const char *text, size_t bytes)
-{
-    return skip_space(text, 0, bytes) + 1; /* behind the opening brace */
-}
-
-static bool is_member(const struct member *member, const char *name)
-{
-    return strlen(name) == member->key_bytes && memcmp(name, member->key, member->key_bytes) == 0;
-}
-
 /* Where the tables begin, or `bytes`. */
 static size_t find_tables(const char *text, size_t bytes)
 {
-    struct member member;
-    size_t at = first_member(text, bytes);
-    while (next_member(&member, text, &at, bytes)) {
-        if (is_member(&member, "layouts"))
+    struct json_member member;
+    size_t at = json_first_member(text, bytes);
+    while (json_next_member(&member, text, &at, bytes)) {
+        if (json_member_is(&member, "layouts"))
             return (size_t)(member.key - 1 - text);
     }
     return bytes;
@@ -465,10 +403,10 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
 
 /* ---- reading: the free sections ---- */
 
-static int keep_section(struct manifest *out, const struct member *member)
+static int keep_section(struct manifest *out, const struct json_member *member)
 {
     for (int i = 0; i < NUM_SECTIONS; i++) {
-        if (!is_member(member, section_names[i]))
+        if (!json_member_is(member, section_names[i]))
             continue;
         char **section = section_of(out, i);
         if (member->value_bytes == 0 || member->value[0] != '{' || *section)
@@ -481,10 +419,10 @@ static int keep_section(struct manifest *out, const struct member *member)
 
 static int read_sections(struct manifest *out, const char *text, size_t bytes)
 {
-    struct member member;
-    size_t at = first_member(text, bytes);
+    struct json_member member;
+    size_t at = json_first_member(text, bytes);
     int error = 0;
-    while (!error && next_member(&member, text, &at, bytes))
+    while (!error && json_next_member(&member, text, &at, bytes))
         error = keep_section(out, &member);
     for (int i = 0; !error && i < NUM_SECTIONS; i++) {
         if (!*section_of(out, i))

@@ -421,6 +421,44 @@ static void test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is(vo
     ckpt_close(ckpt);
 }
 
+/* Also where the attempt goes on after a restart, when ckptd has them of its file. */
+static void test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent(void **state)
+{
+    struct bed *bed = *state;
+    const struct ckpt_attempt_options said = {
+        .config_json = "{ \"lr\" : 0.1, \"eps\":1E-8,\n\"decay\":0.10 }",
+        .identity_json = "{\"text\":\"}],{\\\"\\\\\",\"config\":{\"lr\":2}}",
+        .data_json = "{\"seed\": 12345678901234567}"};
+    float data[4] = {1, 2, 3, 4};
+    struct ckpt_tensor tensor = small_tensor(data);
+    struct ckpt *ckpt = open_single(bed, RUN);
+    struct ckpt_save *save;
+    uint64_t attempt;
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, &said), 0);
+    for (uint64_t step = 1; step <= 2; step++) {
+        if (step == 2) {
+            ckpt_close(ckpt);
+            restart_ckptd(bed, SIGKILL);
+            ckpt = open_single(bed, RUN);
+        }
+        assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), 0);
+        assert_int_equal(ckpt_save_begin(ckpt, &save, step, NULL), 0);
+        assert_int_equal(ckpt_save_copy(save, 0), 0);
+        assert_int_equal(ckpt_save_end(save), 0);
+        assert_int_equal(ckpt_save_wait(ckpt, step, 20000), 0);
+        struct ckpt_loaded *loaded;
+        struct ckpt_load_options options = {
+            .step = CKPT_NEWEST, .tensors = &tensor, .num_tensors = 1};
+        assert_int_equal(ckpt_load(ckpt, &options, &loaded), 0);
+        assert_int_equal(loaded->info.step, step);
+        assert_string_equal(loaded->config_json, said.config_json);
+        assert_string_equal(loaded->identity_json, said.identity_json);
+        assert_string_equal(loaded->data_json, said.data_json);
+        ckpt_loaded_free(loaded);
+    }
+    ckpt_close(ckpt);
+}
+
 /* How many lines of ckptd's log hold the text. */
 static int count_logged(const struct bed *bed, const char *text)
 {
@@ -662,6 +700,7 @@ int main(int argc, char **argv)
         WITH_CKPTD(test_ckpt__a_load_that_cannot_fit_says_why),
         WITH_CKPTD(test_ckpt__an_older_attempt_is_told_to_stop),
         WITH_CKPTD(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is),
+        WITH_CKPTD(test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent),
         WITH_CKPTD(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning),
         WITH_CKPTD(test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy),
         WITH_CKPTD(test_ckpt__the_shortest_wait_ends_what_holds_a_save_back),
