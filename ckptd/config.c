@@ -27,8 +27,8 @@ static const struct option table[] = {
     OPTION_STRING(struct config, store, "store", "",
                   "directory of the checkpoints (or memory:<bytes>, fault:<settings>:...)"),
     OPTION_STRING(struct config, log, "log", "",
-                  "debug lines of these areas: disk, door, memory, restore, retain, session; "
-                  "or all"),
+                  "debug lines of these areas: disk, door, memory, restore, retain, session, "
+                  "storage; or all"),
     OPTION_STRING(struct config, access_uids, "access.uids", "",
                   "further user ids that may connect, comma separated"),
     OPTION_STRING(struct config, access_operators, "access.operators", "",

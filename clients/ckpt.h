@@ -93,7 +93,7 @@ struct ckpt_tensor {
 
 struct ckpt_options {
     const char *server; /* "unix:/path" */
-    const char *run;    /* [A-Za-z0-9._-], at most 100 bytes */
+    const char *run;    /* [A-Za-z0-9._-], not '.' first, at most 100 bytes */
     uint32_t rank, world_size;
     uint32_t connect_ms;  /* first connection; 0: 10,000 */
     uint32_t describe_ms; /* wait for the other ranks in describe; 0: 60,000 */

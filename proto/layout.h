@@ -108,8 +108,8 @@ struct layout_table {
 };
 void layout_table_free(struct layout_table *table);
 /* Every invariant above, for `shards` shards: sorted names, cuts that end at the shapes, owners in
- * range, at most one cell per shard. ERR_CORRUPT names the tensor or the layout. Writers and
- * readers both call it. */
+ * range, at most one cell per shard, no layout that no tensor has. ERR_CORRUPT names the tensor or
+ * the layout; ERR_MEMORY. Writers and readers both call it. */
 int layout_table_check(const struct layout_table *table, uint32_t shards);
 /* Makes the index from shards to their cells, once, after the check; the table must not change
  * any more. What plans and reads a table does so; without it the functions below give the same

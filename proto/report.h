@@ -91,8 +91,8 @@ size_t report_printable(const char *text);
 void report_make_printable(char *text);
 
 /* Log. One line per event on stderr: time, level, area, text. Areas are switched by a list such as
- * "commit,stage,-uring" ("all" for everything); info and above print always, debug only for areas
- * that are on. Colour only on terminals and when NO_COLOR is unset. */
+ * "memory,restore,-storage" ("all" for everything); info and above print always, debug only for
+ * areas that are on. Colour only on terminals and when NO_COLOR is unset. */
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 void log_setup(const char *program, const char *areas); /* areas may be NULL */
 void log_print(enum log_level level, const char *area, const char *format, ...)

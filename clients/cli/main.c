@@ -150,17 +150,17 @@ static const struct command {
      cli_export,
      "--format safetensors leaves one file with every tensor under its own name. --format hf\n"
      "leaves a folder that other programs load: config.json, the weights under Hugging Face's\n"
-     "names and in its order of rows, their index, and with --tokenizer what loaders read of it:\n"
-     "tokenizer.json, tokenizer_config.json. It is what --weights-only alone leaves. Patterns of\n"
-     "--except are held against our names in both; --only is for one file, as such a folder has\n"
-     "all weights.\n"},
+     "names and in its order of rows, an index of several files, and with --tokenizer what\n"
+     "loaders read of it: tokenizer.json, tokenizer_config.json. It is what --weights-only alone\n"
+     "leaves. Patterns of --except are held against our names in both; --only is for one file, as\n"
+     "such a folder has all weights.\n"},
     {"import", "FOLDER --run NAME", "a checkpoint of step 0 from a folder of Hugging Face", 1, 1,
      WHERE | ON_FILES | BIT(RUN) | BIT(SHARDS) | BIT(FORCE), cli_import,
      "FOLDER holds config.json of a Llama and its weights in fp32, bf16 or fp16, which become\n"
      "fp32 exactly. A trainer with job.run = NAME starts from it: position 0 of its data, moments\n"
      "zero. With --store the store is locked meanwhile. With --server its ckptd goes on: files of\n"
      "its own user (root gives them away) are written beside what it serves, and it takes\n"
-     "them over at the end, or they are rubbish; --force is not needed then.\n"},
+     "them over at the end, or they are rubbish; gc removes those, --force does not.\n"},
     {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
      1, 1,
      WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
@@ -217,8 +217,9 @@ static bool takes(const struct command *command, int setting)
 static const char CHECKPOINT_NOTE[] =
     "CHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n";
 static const char EXIT_CODES[] =
-    "Exit codes: 0 fine; 1 damage or difference found; 2 wrong command line; 65 unknown format\n"
-    "version; 66 no such store, run, checkpoint or pin; 69 server unavailable, or it cannot save\n"
+    "Exit codes: 0 fine; 1 damage or difference found, or a model whose files contradict each\n"
+    "other; 2 wrong command line, or a model of another kind; 65 unknown format version; 66 no\n"
+    "such store, run, checkpoint, file or pin; 69 server unavailable, or it cannot save\n"
     "(health); 70 out of memory or a bug; 74 reading or writing failed or was refused\n"
     "(permissions, a full disk, a store in use, an output that exists, a prune of more than\n"
     "half).\n";

@@ -15,6 +15,7 @@ from measure import LOST_MIN, Program, Row
 
 MIB, STEPS = 1024, 30
 PARTS = ("memory", "compute")
+NO_MANNERS = ("--pace.cpu_nice", "0")  # the only one that is on by default
 POOL = ("--memory.pool_bytes", "1280MiB", "--memory.segment_bytes", "64MiB")
 
 
@@ -48,7 +49,7 @@ class Loop:
 
 
 def compare(bench, name, what, *options):
-    plain = Loop(bench, f"{name}-off", "--pace.cpu_nice", "0")
+    plain = Loop(bench, f"{name}-off", *NO_MANNERS)
     mannered = Loop(bench, f"{name}-on", *options)
     for loop in (plain, mannered):
         loop.sample()  # the first touches fresh memory
@@ -78,16 +79,18 @@ def row_interference_priority(bench):
 def row_interference_affinity(bench):
     """saves with pace.cpu_affinity on one core, beside saves without manners"""
     core = str(max(os.sched_getaffinity(0)))
-    yield from compare(bench, "affinity", f"ckptd on core {core}", "--pace.cpu_affinity", core)
+    yield from compare(bench, "affinity", f"ckptd on core {core}", *NO_MANNERS,
+                       "--pace.cpu_affinity", core)
 
 
 def row_interference_rate(bench):
     """saves with pace.write_rate half of what the disk does, beside saves without manners"""
     rate = statistics.median(fio(bench, "write", 512)["rate"] for _ in range(3)) / 2
-    yield from compare(bench, "rate", f"at most {rate / 1e9:.2f} GB/s", "--pace.write_rate",
-                       str(int(rate)))
+    yield from compare(bench, "rate", f"at most {rate / 1e9:.2f} GB/s", *NO_MANNERS,
+                       "--pace.write_rate", str(int(rate)))
 
 
 def row_interference_phases(bench):
     """saves with pace.quiet, the memory-bound part announced as busy, beside saves without"""
-    yield from compare(bench, "phases", "memory-bound parts announced as busy", "--pace.quiet")
+    yield from compare(bench, "phases", "memory-bound parts announced as busy", *NO_MANNERS,
+                       "--pace.quiet")
