@@ -73,8 +73,8 @@ def train(bench, run, *options):
 # A machine's speed wanders by more than a save costs. So what is compared is short: the micro-steps
 # that a save overlaps, from the end of the step before to the first one that ends after the
 # commit, beside the same ones of the next step, which no save overlaps; and, as the measure of how
-# the speed wandered between the two, as many micro-steps behind them in both. To it comes what the
-# update waited for the copy.
+# the speed wandered between the two, LOST_BEHIND times as many micro-steps behind them in both. To
+# it comes what the update waited for the copy.
 LOST_MICRO_STEPS = 32
 LOST = ["--training.seq_len", "256", "--training.local_batch_size", "1",
         "--canonical.micro_batches", str(LOST_MICRO_STEPS),
@@ -83,9 +83,9 @@ LOST = ["--training.seq_len", "256", "--training.local_batch_size", "1",
         "--checkpoint.interval", "2", "--lr_scheduler.warmup_steps", "1000"]
 LOST_POOL = ["--memory.pool_bytes", "3GiB"]
 LOST_WARM_UP = 2  # steps: the first touches of memory, of both images too
-LOST_PAIRS = 12
+LOST_BEHIND = 3
 LOST_FULL_COSTS = 7  # samples of persist_cpu on each side of it
-LOST_FULL_PAIRS = 24  # where no core is free a save is not a small part of what is noise
+LOST_PAIRS = 24  # micro-steps differ by more than a save costs
 MICRO_STEP = re.compile(STAMP + r"micro-step \d+ of \d+ of step (\d+) is done")
 
 
@@ -157,7 +157,7 @@ class SavedSteps:
     def lost(self, step):
         """Seconds that the save at the beginning of `step` cost, beside the step behind it."""
         saved = self.overlapped(step)
-        behind = min(saved, LOST_MICRO_STEPS - saved)
+        behind = min(LOST_BEHIND * saved, LOST_MICRO_STEPS - saved)
         if behind < 1:
             raise RuntimeError(f"the save beside step {step} took all of it")
 
@@ -169,10 +169,10 @@ class SavedSteps:
         return excess(step) - excess(step + 1) + self.copies[step - 1][1]
 
 
-def lost_pairs(bench, threads, pairs):
+def lost_pairs(bench, threads):
     """(seconds lost, seconds of a step without a save, CPU seconds of both) per save; the bytes of
     a save; and a note."""
-    pairs = 3 if bench.quick else pairs
+    pairs = 3 if bench.quick else LOST_PAIRS
     run = SavedSteps(bench, threads, pairs)
     with_save = range(LOST_WARM_UP + 1, LOST_WARM_UP + 2 * pairs, 2)
     found = [(run.lost(step), run.ends[step + 1] - run.ends[step],
@@ -195,7 +195,7 @@ def lost_pairs(bench, threads, pairs):
 
 def row_lost_save(bench):
     """lost time per save (slowed step and stall) as a share of one step; a core is free"""
-    found, _, note = lost_pairs(bench, os.cpu_count() - 1, LOST_PAIRS)
+    found, _, note = lost_pairs(bench, os.cpu_count() - 1)
     yield Share("lost_save", "s", [lost for lost, _, _ in found], [step for _, step, _ in found],
                 direction="lower", goal=0.01, note=note)
 
@@ -204,7 +204,7 @@ def row_lost_save_full(bench):
     """the same where every core trains, beside the CPU seconds of as many bytes in persist_cpu"""
     cost = CpuCost(bench, "lost_cpu")
     per_gb = [sum(cost.sample()) for _ in range(LOST_FULL_COSTS)]
-    found, size, note = lost_pairs(bench, os.cpu_count(), LOST_FULL_PAIRS)
+    found, size, note = lost_pairs(bench, os.cpu_count())
     per_gb += [sum(cost.sample()) for _ in range(LOST_FULL_COSTS)]
     cost.close()
     asked = statistics.median(per_gb) * size / 1e9
