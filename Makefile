@@ -202,22 +202,25 @@ $(EXAMPLES): $(BUILD)/%: $(OBJ)/clients/examples/%.o $(BUILD)/libckpt.a
 WRAP_CALLS = mkdir mkdirat fsync fdatasync fallocate ftruncate fstat fstatat statx fstatvfs \
     unlinkat linkat fdopendir readdir getrandom renameat2 open fcntl syscall pread pwrite write \
     truncate rmdir openat fchown close stat lstat access
-WRAP_MEMORY = malloc calloc realloc aligned_alloc posix_memalign strdup strndup open_memstream realpath \
-    free protobuf_c_message_free_unpacked EVP_Digest
+WRAP_MEMORY = malloc calloc realloc aligned_alloc posix_memalign strdup strndup open_memstream fopencookie \
+    realpath free protobuf_c_message_free_unpacked EVP_Digest
 WRAP_POWER = mkdir mkdirat rmdir openat unlinkat renameat2 fallocate ftruncate truncate pwrite \
     write fsync fdatasync
 WRAP_ckptd_power = $(WRAP_POWER)
 WRAP_storage_calls = $(WRAP_CALLS)
-WRAP_storage_uring = io_uring_submit_and_wait
+WRAP_storage_uring = io_uring_submit_and_wait io_uring_submit
 WRAP_clients_cli_calls = $(WRAP_CALLS) io_uring_queue_init
 WRAP_clients_cli_power = $(WRAP_POWER) io_uring_queue_init
 WRAP_ckptd_memory = $(WRAP_MEMORY)
 WRAP_proto_layout = $(WRAP_MEMORY)
 WRAP_proto_manifest = malloc calloc
+WRAP_proto_memfile = realloc
 WRAP_proto_rpc = calloc
 WRAP_clients_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_clients_cli_memory = $(WRAP_MEMORY) mmap pthread_create
 WRAP_ckptd_scrub = loop_now_ms
+WRAP_ckptd_stage = checksum_block storage_submit
+WRAP_ckptd_window = checksum_block
 WRAP_ckptd_pool = fallocate fopen
 WRAP_ckptd_fill = fallocate
 WRAP_ckptd_busy = pool_clean

@@ -12,6 +12,7 @@
 #include "ckptd/ckptd.h"
 #include "ckptd/keep/keep.h"
 #include "proto/json.h"
+#include "proto/memfile.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,6 +71,7 @@ static int write_head(char **out, const struct run *run, uint64_t number,
     json_decref(root);
     if (!json_end()) {
         free(*out);
+        *out = NULL;
         return report_error(ERR_MEMORY, NULL, "no memory to write an attempt");
     }
     if (!*out)
@@ -90,20 +92,19 @@ static int write_attempt(char **out, const struct run *run, uint64_t number,
     int error = write_head(&head, run, number, request);
     if (error != 0)
         return error;
-    FILE *file = open_memstream(out, &bytes);
-    bool failed = !file;
+    FILE *file = memfile_open(out, &bytes);
     if (file) {
         fputs(head, file);
         for (int i = 0; i < NUM_SECTIONS; i++)
             fprintf(file, ",\n\"%s\":%s", section_names[i], *sections[i] ? sections[i] : "{}");
         fputs("}\n", file);
-        failed = ferror(file) != 0;
-        failed = fclose(file) != 0 || failed;
-        if (failed)
-            free(*out);
     }
     free(head);
-    return failed ? report_error(ERR_MEMORY, NULL, "no memory to write an attempt") : 0;
+    if (file && memfile_close(file))
+        return 0;
+    free(*out);
+    *out = NULL;
+    return report_error(ERR_MEMORY, NULL, "no memory to write an attempt");
 }
 
 /* Every manifest repeats them as they were sent. */

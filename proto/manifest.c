@@ -13,6 +13,7 @@
  * digit for digit. */
 #include "proto/json.h"
 #include "proto/manifest_private.h"
+#include "proto/memfile.h"
 #include "proto/report.h"
 
 #include <inttypes.h>
@@ -370,7 +371,7 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
         return error;
     char *text = NULL;
     size_t length = 0;
-    FILE *file = open_memstream(&text, &length);
+    FILE *file = memfile_open(&text, &length);
     if (!file)
         return manifest_fail_memory();
     char summary[MANIFEST_SUMMARY_BYTES];
@@ -383,9 +384,7 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
         error = checksum_sha256_hex(sha, text, length);
     if (!error && !ferror(file))
         fprintf(file, SHA_KEY "%s" SHA_TAIL, sha);
-    bool failed = ferror(file);
-    failed = fclose(file) != 0 || failed;
-    if (!error && failed)
+    if (!memfile_close(file) && !error)
         error = manifest_fail_memory();
     if (!error && length > MANIFEST_BYTES_MAX)
         error = report_error(ERR_INVALID, "with fewer shards it is smaller",

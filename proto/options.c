@@ -5,6 +5,7 @@
  * given is kept in is_set, so callers can tell a default from a choice. */
 #include "proto/options.h"
 
+#include "proto/memfile.h"
 #include "proto/report.h"
 #include "proto/toml.h"
 
@@ -533,17 +534,16 @@ char *options_to_json(const struct options *options)
 {
     char *text = NULL;
     size_t length = 0;
-    FILE *out = open_memstream(&text, &length);
+    FILE *out = memfile_open(&text, &length);
     if (!out)
         return NULL;
     fputc('{', out);
     print_members(out, options, "");
     fputc('}', out);
-    if (fclose(out) != 0) {
-        free(text);
-        return NULL;
-    }
-    return text;
+    if (memfile_close(out))
+        return text;
+    free(text);
+    return NULL;
 }
 
 static const char *type_name(const struct option *option)

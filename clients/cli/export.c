@@ -17,6 +17,7 @@
 #include "clients/cli/engine/scan.h"
 #include "clients/cli/hf/hf.h"
 #include "proto/json.h"
+#include "proto/memfile.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -192,15 +193,15 @@ static void print_header(FILE *out, const struct export *export, const struct it
 static int make_header(const struct export *export, struct part *part, const struct item *items)
 {
     size_t bytes = 0;
-    FILE *out = open_memstream(&part->header, &bytes);
+    FILE *out = memfile_open(&part->header, &bytes);
     if (out == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the header");
     fwrite("\0\0\0\0\0\0\0", 1, 8, out);
     print_header(out, export, items, &part->file);
-    for (long at = ftell(out); at % SHARD_ALIGN != 0; at++)
+    fflush(out);
+    for (size_t at = bytes; at % SHARD_ALIGN != 0; at++)
         fputc(' ', out);
-    bool has_failed = ferror(out) != 0;
-    if (fclose(out) != 0 || has_failed)
+    if (!memfile_close(out))
         return report_error(ERR_MEMORY, NULL, "no memory for the header");
     uint64_t length = bytes - 8;
     if (length > HEADER_BYTES_MAX)

@@ -161,6 +161,13 @@ WRAP_COUNTED(char *, strdup, (const char *text), (text))
 WRAP_COUNTED(char *, strndup, (const char *text, size_t bytes), (text, bytes))
 WRAP_COUNTED(FILE *, open_memstream, (char **out, size_t *bytes), (out, bytes)) /* its text */
 
+FILE *__real_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions);
+FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions);
+FILE *__wrap_fopencookie(void *cookie, const char *mode, cookie_io_functions_t functions)
+{
+    return fails("fopencookie") ? NULL : __real_fopencookie(cookie, mode, functions);
+}
+
 char *__real_realpath(const char *path, char *out);
 char *__wrap_realpath(const char *path, char *out);
 char *__wrap_realpath(const char *path, char *out)

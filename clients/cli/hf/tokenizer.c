@@ -11,6 +11,7 @@
 #include "clients/cli/cli.h"
 #include "clients/cli/hf/hf.h"
 #include "proto/json.h"
+#include "proto/memfile.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -194,7 +195,7 @@ static void print_frame(FILE *out, uint32_t begin)
 int hf_tokenizer_json(char **out, size_t *out_bytes, const struct hf_tokenizer *tokenizer)
 {
     struct printer printer = {.vocab = &tokenizer->vocab};
-    printer.out = open_memstream(out, out_bytes);
+    printer.out = memfile_open(out, out_bytes);
     if (printer.out == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %s", HF_TOKENIZER);
     make_alphabet(printer.characters);
@@ -207,8 +208,7 @@ int hf_tokenizer_json(char **out, size_t *out_bytes, const struct hf_tokenizer *
     fputs(",\n\"merges\": ", printer.out);
     print_merges(&printer);
     fputs("}}\n", printer.out);
-    bool has_failed = ferror(printer.out) != 0;
-    if (fclose(printer.out) == 0 && !has_failed)
+    if (memfile_close(printer.out))
         return 0;
     free(*out);
     *out = NULL;

@@ -1,0 +1,93 @@
+/* proto_memfile.c - a stream into memory.
+ *
+ * Goal: what is printed is there, whatever its size; a lack of memory is told, whenever it comes,
+ * and leaves nothing but what is to be freed. Method: the linker sends realloc through this file.
+ * Run it with SANITIZER=address: leaks. */
+#include "proto/memfile.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static uint32_t reallocs_left = UINT32_MAX;
+
+void *__real_realloc(void *old, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes)
+{
+    if (reallocs_left == 0)
+        return NULL;
+    reallocs_left -= reallocs_left != UINT32_MAX;
+    return __real_realloc(old, bytes);
+}
+
+#define LINES 20000u
+
+/* Lines of different lengths. */
+static void print_lines(FILE *file)
+{
+    for (uint32_t i = 0; i < LINES; i++)
+        fprintf(file, "%u %.*s\n", i, (int)(i % 50),
+                "..................................................");
+}
+
+static void test_memfile__what_is_printed_is_there(void **state)
+{
+    char *text = NULL, line[80];
+    size_t bytes = 1, at = 0;
+    (void)state;
+    FILE *file = memfile_open(&text, &bytes);
+    assert_non_null(file);
+    fflush(file);
+    assert_int_equal(bytes, 0);
+    assert_string_equal(text, "");
+    print_lines(file);
+    fflush(file);
+    size_t before = bytes;
+    fputc('x', file);
+    assert_true(memfile_close(file));
+    assert_int_equal(bytes, before + 1);
+    assert_int_equal(strlen(text), bytes);
+    for (uint32_t i = 0; i < LINES; i++, at += strlen(line)) {
+        snprintf(line, sizeof line, "%u %.*s\n", i, (int)(i % 50),
+                 "..................................................");
+        assert_memory_equal(text + at, line, strlen(line));
+    }
+    assert_string_equal(text + at, "x");
+    free(text);
+}
+
+static void test_memfile__a_lack_of_memory_is_told(void **state)
+{
+    (void)state;
+    uint32_t failed = 0;
+    for (uint32_t most = 0; most < 20; most++) {
+        char *text = NULL;
+        size_t bytes = 0;
+        FILE *file = memfile_open(&text, &bytes);
+        assert_non_null(file);
+        reallocs_left = most;
+        print_lines(file);
+        reallocs_left = UINT32_MAX;
+        fputs("there is memory again", file);
+        bool is_whole = memfile_close(file);
+        failed += !is_whole;
+        assert_int_equal(is_whole, most >= failed);
+        free(text);
+    }
+    assert_in_range(failed, 5, 15);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memfile__what_is_printed_is_there),
+        cmocka_unit_test(test_memfile__a_lack_of_memory_is_told),
+    };
+    return cmocka_run_group_tests_name("proto_memfile", tests, NULL, NULL);
+}
