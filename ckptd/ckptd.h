@@ -96,7 +96,7 @@ enum image_state {
 
 /* What a pass over the chunks of an image does with each. */
 enum image_pass {
-    PASS_STAGE,   /* hash what the rank announced, add the digests, write */
+    PASS_STAGE,   /* hash what the rank announced, add the digests; beside it, write */
     PASS_REWRITE, /* write again what was hashed before */
     PASS_READ,    /* read, then hash */
     PASS_VERIFY   /* hash what is in memory */
@@ -107,13 +107,11 @@ struct image;
  * of the pool. */
 struct chunk {
     struct image *image;
-    uint32_t index;    /* in the file; a window's chunks take the next one when theirs is written */
-    atomic_uint steps; /* under way; the one that ends last reports the chunk */
-    bool is_dropped;   /* the image was stopped before it was hashed */
-    int error;         /* of its steps, once reported: 0 or a code; the errno is in `request` */
-    bool is_written;   /* PASS_STAGE: its bytes are in the file */
-    bool is_asked;     /* a READ or VERIFY is to take it, and has not yet */
-    bool is_proven;    /* PASS_READ: its bytes are in memory, and are what the table says */
+    uint32_t index;       /* in the file; a window's chunks take the next one when theirs is done */
+    atomic_uint steps;    /* under way; the one that ends last reports the chunk */
+    bool is_written;      /* PASS_STAGE: its bytes are in the file */
+    bool is_asked;        /* a READ or VERIFY is to take it, and has not yet */
+    bool is_proven;       /* PASS_READ: its bytes are in memory, and are what the table says */
     uint64_t unannounced; /* data bytes that the rank has yet to announce */
     struct job job;
     struct event reported;
@@ -161,7 +159,7 @@ struct image {
     struct storage_object *object;
     uint32_t busy;          /* chunks under way; service thread */
     atomic_uint unfinished; /* of them, not yet reported */
-    atomic_bool stopped;    /* chunks that have not begun are skipped */
+    atomic_bool stopped;    /* what has not begun is skipped: hashing, and transfers */
     struct fault fault;     /* first of the pass */
     /* After every report of a chunk, on the service thread. */
     void (*advance)(struct image *image, struct chunk *chunk);

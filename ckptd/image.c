@@ -4,15 +4,17 @@
  * checksum blocks, and lies in one segment, so each transfer is one request from one fixed buffer.
  * A pass takes chunks through their steps:
  *
- *     STAGE    worker: hash the blocks, add the digests; beside it, unless it touches the table:
- * write REWRITE  write READ     read; then worker: hash the blocks VERIFY   worker: hash the blocks
+ *     STAGE    write; beside it worker: hash the blocks, add the digests
+ *     REWRITE  write
+ *     READ     read; then worker: hash the blocks
+ *     VERIFY   worker: hash the blocks
  *
  * and each chunk ends in one event on the service thread, whatever happened. Every block is hashed
- * once over the very bytes that are written (or lent). The device does not wait for the hashing,
- * which has little of the processors while ranks copy: only the table does. What is read comes
- * chunk by chunk, as open loads need it: an image that was made for a READ may hold only some of
- * its file. A chunk that touches the checksum table can be written only after all others were
- * hashed; stage.c does that with image_write_chunk.
+ * once, in the memory that is written (or lent). The device does not wait for the hashing of a
+ * STAGE, which has little of the processors while ranks copy: only the table does. So a chunk that
+ * touches the table is only hashed, and written after all others were hashed; stage.c does that
+ * with image_write_chunk. What is read comes chunk by chunk, as open loads need it: an image that
+ * was made for a READ may hold only some of its file.
  *
  * An image may be a window: its segments and chunks are a ring over the file, and stage.c moves it.
  *
@@ -168,27 +170,22 @@ static void hash_chunk(struct chunk *chunk)
 /* ---- the steps of a chunk ---- */
 
 /* A step ended; the last one reports the chunk. What comes after a pass can begin when its last
- * chunk has come; a failure stops it at once, a window moves on with each chunk, and some are
+ * chunk has come; a failure stops it sooner, a window moves on with each chunk, and some are
  * awaited at the gate. */
 static void end_step(struct chunk *chunk)
 {
     struct image *image = chunk->image;
     if (atomic_fetch_sub(&chunk->steps, 1) > 1)
         return;
-    chunk->error = chunk->request.error;
-    if (chunk->error == 0 && chunk->is_dropped)
-        chunk->error = ERR_ABORTED;
     loop_post_counted(image->service->loop, &chunk->reported, &image->unfinished,
-                      chunk->error != 0 || image->is_window || chunk->is_awaited);
+                      chunk->request.error != 0 || image->is_window || chunk->is_awaited);
 }
 
 /* The failure of a chunk's transfer, in words. */
 static void explain_chunk(struct fault *out, const struct chunk *chunk)
 {
     const struct storage_request *request = &chunk->request;
-    out->code = chunk->error;
-    if (request->error == 0)
-        return; /* it was stopped */
+    out->code = request->error;
     snprintf(out->message, sizeof out->message, "a block could not be %s",
              request->op == STORAGE_READ ? "read" : "written");
     snprintf(out->detail, sizeof out->detail, "byte %llu of shard %u: %s",
@@ -202,7 +199,7 @@ static void chunk_reported(struct event *event)
     struct chunk *chunk = CONTAINER_OF(event, struct chunk, reported);
     struct image *image = chunk->image;
     image->busy--;
-    if (chunk->error != 0 && image->fault.code == 0)
+    if (chunk->request.error != 0 && image->fault.code == 0)
         explain_chunk(&image->fault, chunk);
     image->advance(image, chunk);
 }
@@ -229,6 +226,7 @@ static void transfer_chunk(struct chunk *chunk, enum storage_op op)
         .data = address(image, start),
         .bytes = (uint32_t)(end - start),
         .buffer = (int32_t)segment_of(image, start),
+        .given_up = &image->stopped,
         .done = chunk_transferred,
     };
     storage_submit(image->service->storage, &chunk->request);
@@ -238,9 +236,7 @@ static void transfer_chunk(struct chunk *chunk, enum storage_op op)
 static void work_chunk(struct job *job)
 {
     struct chunk *chunk = CONTAINER_OF(job, struct chunk, job);
-    if (atomic_load(&chunk->image->stopped))
-        chunk->is_dropped = true;
-    else
+    if (!atomic_load(&chunk->image->stopped))
         hash_chunk(chunk);
     end_step(chunk);
 }
@@ -250,7 +246,6 @@ static struct chunk *take_chunk(struct image *image, uint32_t index, uint32_t st
 {
     struct chunk *chunk = image_chunk(image, index);
     CHECK(chunk->index == index);
-    chunk->is_dropped = false;
     chunk->request.error = 0;
     atomic_store(&chunk->steps, steps);
     image->busy++;

@@ -89,9 +89,20 @@ static inline void engine_set_errno(struct storage_request *request, int number)
     request->error_number = number;
 }
 
-/* Refuses, with the error set, a write past what the object reserved. */
+/* Refuses, with the error set, what was given up before it began. */
+static inline bool engine_is_wanted(struct storage_request *request)
+{
+    if (request->given_up == NULL || !atomic_load(request->given_up))
+        return true;
+    request->error = ERR_ABORTED;
+    return false;
+}
+
+/* Refuses also a write past what the object reserved. */
 static inline bool engine_accept(struct storage_request *request)
 {
+    if (!engine_is_wanted(request))
+        return false;
     const struct engine_file *file = engine_file_of(request);
     if (request->op != STORAGE_WRITE || request->offset + request->bytes <= file->bytes)
         return true;

@@ -144,6 +144,8 @@ static void perform_locked(struct storage_request *request)
     struct memory_object *object = (struct memory_object *)request->object;
     struct entry *entry = object->entry;
     bool inside = request->offset + request->bytes <= entry->bytes;
+    if (!engine_is_wanted(request))
+        return;
     if (request->op == STORAGE_WRITE && !object->writable) {
         engine_set_errno(request, EBADF);
     } else if (request->op == STORAGE_WRITE && !inside) {

@@ -31,6 +31,7 @@
 #include "proto/report.h"
 
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -56,6 +57,8 @@ struct storage_request {
     void *data;      /* aligned to STORAGE_ALIGN; NULL for SYNC */
     uint32_t bytes;  /* multiple of STORAGE_ALIGN */
     int32_t buffer;  /* index of the registered buffer that holds `data`, or -1 */
+    /* NULL, or: a transfer that has not begun when this is true ends with ERR_ABORTED. */
+    const atomic_bool *given_up;
     void (*done)(struct storage_request *request); /* runs once, on the engine's thread */
     void *user;
     /* Result, valid in done(): 0 or an error code; the errno behind it. A request is complete or

@@ -118,7 +118,7 @@ void pass_take_chunk(struct image *image, struct chunk *chunk)
     image->num_asked--;
     if (--service->chunks_in_passes + 1 == ahead_chunks(service))
         restore_wake(service);
-    if (image->pass != PASS_READ || chunk->error != 0)
+    if (image->pass != PASS_READ || chunk->request.error != 0)
         return;
     service->stats.bytes_read += end - start;
     int error = check_chunk(image, chunk->index);

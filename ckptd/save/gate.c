@@ -1,6 +1,6 @@
 /* gate.c - the chunks of saves that wait for their time, and what lets them go.
  *
- *   stage.c: a chunk is ready ──► gate ──pace.c says when──► hashed, written ──► ended
+ *   stage.c: a chunk is ready ──► gate ──pace.c says when──► hashed + written ──► ended
  *                                  │ ▲
  *                                  │ └── a timer, a chunk that ended, a rank that became quiet
  *                                  └──── nobody may wait for manners: at once
@@ -16,7 +16,9 @@
  * but ARENA_PHASE_BUSY means that it is not busy. One busy rank holds back the chunks of all: what
  * is disturbed, memory and disk, belongs to the node.
  *
- * With neither a rate nor quiet phases configured nothing is counted and nothing waits here. */
+ * A chunk is under way until it is hashed and written: with manners the disk does wait for hashes
+ * that have fallen behind by the depth of its queue. With neither a rate nor quiet phases
+ * configured nothing is counted and nothing waits here. */
 #include "ckptd/ckptd.h"
 
 #define WINDOW_CHUNKS_MIN 4u

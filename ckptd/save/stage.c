@@ -3,7 +3,7 @@
  *   begin ──► create (worker: file reserved, header into the image)
  *     │           │
  *     │ ranges    ▼
- *     └──► a chunk whose every byte is announced ──gate──► hashed, written
+ *     └──► a chunk whose every byte is announced ──gate──► hashed + written
  *                                                        │ all
  *                                                        ▼
  *                          table (worker: checksums into the image) ──► last chunks written
@@ -355,7 +355,7 @@ static void advance_stage(struct stage *stage)
         start_sync(stage);
 }
 
-/* A chunk ended: hashed (one that touches the table, the first time) or written. */
+/* A chunk ended: hashed (one that touches the table, the first time), or written, also hashed. */
 static void chunk_advanced(struct image *image, struct chunk *chunk)
 {
     struct stage *stage = image->stage;

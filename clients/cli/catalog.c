@@ -280,13 +280,33 @@ int cli_list(const struct cli *cli)
 
 /* ---- show ---- */
 
+/* Sections are as their writers laid them out: without the space between their parts, as far as
+ * there is room. False: there is more. */
+static bool lay_flat(char *out, size_t size, const char *json)
+{
+    size_t at = 0, bytes = strlen(json), used = 0;
+    while (at < bytes) {
+        size_t next = json[at] == '"' ? json_skip_string(json, at, bytes) : at + 1;
+        if (strchr(" \n\t\r", json[at]) == NULL) {
+            if (next - at >= size - used)
+                break;
+            memcpy(out + used, json + at, next - at);
+            used += next - at;
+        }
+        at = next;
+    }
+    out[used] = '\0';
+    return at == bytes;
+}
+
 static void print_member(const char *name, const char *json)
 {
-    char safe[2048];
-    bool is_long = json != NULL && strlen(json) >= sizeof safe;
-    if (json != NULL && strcmp(json, "{}") != 0)
-        printf("%-12s %s%s\n", name, text_safe(safe, sizeof safe, json),
-               is_long ? "... (--json shows all)" : "");
+    char flat[2048], safe[sizeof flat];
+    if (json == NULL || strcmp(json, "{}") == 0)
+        return;
+    bool is_whole = lay_flat(flat, sizeof flat, json);
+    printf("%-12s %s%s\n", name, text_safe(safe, sizeof safe, flat),
+           is_whole ? "" : "... (--json shows all)");
 }
 
 static void print_tensors(const struct manifest *manifest)

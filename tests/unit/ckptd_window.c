@@ -47,6 +47,17 @@ static void restart(struct bed *bed, int64_t pool_bytes)
     restart_with(bed, pool_bytes, bed->config.limit_load_wait_ms);
 }
 
+/* ---- hashing that is late ---- */
+
+static atomic_int hash_ms;
+uint64_t __real_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
+uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
+uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block)
+{
+    sleep_ms(atomic_load(&hash_ms));
+    return __real_checksum_block(data, bytes, identity, block);
+}
+
 /* ---- a rank that keeps the rules ---- */
 
 /* How far the window goes, at least past `at`; 0 when it is not this save's any more. */
@@ -149,6 +160,18 @@ static void test_window__what_is_saved_through_a_window_is_right(void **state)
     restart(bed, LARGE_POOL);
     for (int64_t step = 1; step <= 6; step++)
         assert_int_equal(load_all(bed, step, NULL), 0);
+}
+
+/* There is no room for what comes next where something was written, and is still to be hashed. */
+static void test_window__it_waits_for_hashes_as_for_writes(void **state)
+{
+    struct bed *bed = *state;
+    bed_open_world(bed, peers, 1);
+    atomic_store(&hash_ms, 30);
+    assert_int_equal(save_through(bed, 1, 1, NULL), COMMITTED);
+    atomic_store(&hash_ms, 0);
+    restart(bed, LARGE_POOL);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
 static void test_window__one_segment_suffices(void **state)
@@ -429,6 +452,7 @@ int main(void)
         CASE(test_window__images_are_whole_while_one_of_each_rank_fits),
         CASE(test_window__a_pool_without_a_segment_for_each_rank_is_refused),
         CASE(test_window__what_is_saved_through_a_window_is_right),
+        CASE(test_window__it_waits_for_hashes_as_for_writes),
         CASE(test_window__one_segment_suffices),
         CASE(test_window__nothing_stays_in_memory),
         CASE(test_window__it_stands_still_until_the_bytes_before_are_announced),

@@ -459,6 +459,52 @@ static void test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent(void 
     ckpt_close(ckpt);
 }
 
+/* `to` in place of `from` in the file of the run's first attempt. */
+static void change_attempt(const struct bed *bed, const char *from, const char *to)
+{
+    char path[300], text[8192] = "";
+    snprintf(path, sizeof path, "%s/store/" RUN "/attempts/0001", bed->root);
+    FILE *file = fopen(path, "r+e");
+    assert_non_null(file);
+    size_t bytes = fread(text, 1, sizeof text - 1, file);
+    char *at = strstr(text, from);
+    assert_non_null(at);
+    rewind(file);
+    assert_int_equal(ftruncate(fileno(file), 0), 0);
+    fwrite(text, 1, (size_t)(at - text), file);
+    fprintf(file, "%s%s", to, at + strlen(from));
+    assert_true(bytes > 0 && fclose(file) == 0);
+}
+
+/* As an older ckptd laid it out, and as nobody did. */
+static void test_ckpt__an_attempt_is_gone_on_with_whatever_its_layout(void **state)
+{
+    struct bed *bed = *state;
+    const struct ckpt_attempt_options said = {.config_json = "{\"lr\": 1}"};
+    float data[4] = {1, 2, 3, 4};
+    struct ckpt_tensor tensor = small_tensor(data);
+    struct ckpt *ckpt = open_single(bed, RUN);
+    uint64_t attempt;
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, &said), 0);
+    ckpt_close(ckpt);
+    static const struct {
+        const char *from, *to;
+        int error;
+    } changes[] = {{"\"config\":{\"lr\": 1}", "\n \"config\" : {\n  \"lr\": 1\n }", 0},
+                   {"\"data\":{}", "\"data\":[]", CKPT_CORRUPT},
+                   {"\"data\":[]", "\"date\":{}", CKPT_CORRUPT}};
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        end_process(&bed->ckptd, SIGKILL);
+        change_attempt(bed, changes[i].from, changes[i].to);
+        start_ckptd(bed);
+        ckpt = open_single(bed, RUN);
+        assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), changes[i].error);
+        if (changes[i].error != 0)
+            assert_non_null(strstr(ckpt_error(), "lacks a member"));
+        ckpt_close(ckpt);
+    }
+}
+
 /* How many lines of ckptd's log hold the text. */
 static int count_logged(const struct bed *bed, const char *text)
 {
@@ -701,6 +747,7 @@ int main(int argc, char **argv)
         WITH_CKPTD(test_ckpt__an_older_attempt_is_told_to_stop),
         WITH_CKPTD(test_ckpt__an_aborted_save_is_never_committed_and_the_next_one_is),
         WITH_CKPTD(test_ckpt__what_a_run_says_of_itself_comes_back_as_it_was_sent),
+        WITH_CKPTD(test_ckpt__an_attempt_is_gone_on_with_whatever_its_layout),
         WITH_CKPTD(test_ckpt__a_save_that_equals_the_one_before_comes_with_a_warning),
         WITH_CKPTD(test_ckpt__a_save_is_held_back_while_a_rank_says_that_it_is_busy),
         WITH_CKPTD(test_ckpt__the_shortest_wait_ends_what_holds_a_save_back),

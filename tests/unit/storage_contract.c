@@ -187,6 +187,32 @@ static void test_storage__write_past_the_reserved_size_is_refused(void **state)
     free(data);
 }
 
+static void test_storage__what_was_given_up_is_not_carried_out(void **state)
+{
+    struct storage *storage = storage_of(state);
+    struct storage_object *object;
+    struct bed_wait wait;
+    unsigned char *data = bed_buffer(BLOCK), *found = bed_buffer(BLOCK);
+    bed_wait_init(&wait);
+    bed_put(storage, &object, "kept", BLOCK, 1);
+    bed_fill(data, BLOCK, 2);
+    for (int is_given_up = 1; is_given_up >= 0; is_given_up--) {
+        atomic_bool given_up = is_given_up;
+        struct storage_request request = bed_request(STORAGE_WRITE, object, 0, data, BLOCK, &wait);
+        request.given_up = &given_up;
+        uint32_t before = wait.num_done;
+        storage_submit(storage, &request);
+        bed_wait_for(&wait, before + 1);
+        assert_int_equal(request.error, is_given_up ? ERR_ABORTED : 0);
+        assert_int_equal(storage_transfer(storage, STORAGE_READ, object, 0, found, BLOCK), 0);
+        assert_int_equal(memcmp(found, data, BLOCK) == 0, !is_given_up);
+    }
+    storage_object_close(storage, object);
+    bed_wait_deinit(&wait);
+    free(data);
+    free(found);
+}
+
 static void test_storage__publish_is_exclusive(void **state)
 {
     struct storage *storage = storage_of(state);
@@ -672,6 +698,7 @@ static const struct {
     CASE(test_storage__open_finds_objects_only),
     CASE(test_storage__read_past_the_end_is_damage),
     CASE(test_storage__write_past_the_reserved_size_is_refused),
+    CASE(test_storage__what_was_given_up_is_not_carried_out),
     CASE(test_storage__publish_is_exclusive),
     CASE(test_storage__publish_may_be_empty),
     CASE(test_storage__one_of_many_publishers_wins),

@@ -3,9 +3,10 @@
  * Goal: an errno of a read, a write or a sync is reported with its code, once; EINTR and EAGAIN of
  * a transfer are tried again, so many times, and those of a sync never; what was moved in part is
  * moved whole; a kernel that takes nothing for a while, or gives a wake-up up, loses nothing.
- * Method: the linker sends io_uring_submit_and_wait, the one place where the engine sleeps, through
- * this file. It lets the kernel finish all requests, then gives some completions another result and
- * spoils what these say was not moved: who does not move it again has the wrong data. */
+ * Method: the linker sends io_uring_submit_and_wait, the one place where the engine sleeps, and
+ * io_uring_submit, by which blocks go one by one, through this file. It lets the kernel finish all
+ * requests, then gives some completions another result and spoils what these say was not moved: who
+ * does not move it again has the wrong data. */
 #include "storage/engine.h"
 #include "tests/unit/random.h"
 #include "tests/unit/storage_bed.h"
@@ -16,6 +17,9 @@
 #define BYTES (8 * STORAGE_ALIGN)
 #define MANY 300u
 #define MANY_BYTES (3 * STORAGE_ALIGN) /* of each of them */
+#define BLOCKS 48u
+#define BLOCK_BYTES (256u << 10) /* from this size on requests go one by one */
+#define DATA_BYTES (BLOCKS * BLOCK_BYTES)
 #define DEPTH 4u
 #define FOR_EVER UINT32_MAX
 
@@ -33,13 +37,15 @@ struct plan {
 };
 static pthread_mutex_t plan_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct plan plan;
-static uint32_t num_completions, num_altered, num_refused, num_wakes; /* since the plan was made */
+/* Since the plan was made; num_early: calls that do not wait. */
+static uint32_t num_completions, num_altered, num_refused, num_wakes, num_early;
+static unsigned looked_until; /* of the ring's completions */
 
 static void set_plan(struct plan next)
 {
     pthread_mutex_lock(&plan_mutex);
     plan = next;
-    num_completions = num_altered = num_refused = num_wakes = 0;
+    num_completions = num_altered = num_refused = num_wakes = num_early = 0;
     pthread_mutex_unlock(&plan_mutex);
 }
 
@@ -61,7 +67,7 @@ static bool is_request(uint64_t user_data)
 /* Of the bytes that were moved those behind `kept` are no longer what they were to be. */
 static void spoil(const struct storage_request *request, uint32_t kept, uint32_t moved)
 {
-    static const unsigned char zeros[BYTES];
+    static const unsigned char zeros[BLOCK_BYTES];
     uint32_t at = request->bytes_done + kept;
     if (request->op == STORAGE_READ)
         memset((char *)request->data + at, 0, moved - kept);
@@ -127,34 +133,58 @@ static uint32_t count_completed(struct io_uring *ring)
     return count;
 }
 
-int __real_io_uring_submit_and_wait(struct io_uring *ring, unsigned count);
-int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count);
-int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count)
+/* Those that were not looked at before. */
+static void alter_completions(struct io_uring *ring)
 {
     struct io_uring_cqe *completion;
     unsigned at;
     pthread_mutex_lock(&plan_mutex);
-    int refusal = next_refusal();
-    pthread_mutex_unlock(&plan_mutex);
-    if (refusal != 0)
-        return -refusal;
-    /* The call before left none in the kernel: the engine reaps unaltered what completes between
-     * calls. */
-    uint32_t prepared = count_prepared(ring);
-    int result = __real_io_uring_submit_and_wait(ring, count);
-    unsigned ready = io_uring_cq_ready(ring); /* before the count: what comes then ends a wait */
-    for (; count_completed(ring) < prepared; ready = io_uring_cq_ready(ring))
-        __real_io_uring_submit_and_wait(ring, ready + 1);
-    pthread_mutex_lock(&plan_mutex);
     io_uring_for_each_cqe(ring, at, completion)
     {
+        if ((int)(at - looked_until) < 0)
+            continue;
+        looked_until = at + 1;
         if (is_request(completion->user_data))
             alter(completion);
         else if (gives_up_wake())
             completion->res = -ENOMEM; /* it woke all the same */
     }
     pthread_mutex_unlock(&plan_mutex);
+}
+
+int __real_io_uring_submit_and_wait(struct io_uring *ring, unsigned count);
+int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count);
+int __real_io_uring_submit(struct io_uring *ring);
+int __wrap_io_uring_submit(struct io_uring *ring);
+
+/* What is given to the kernel is finished before the engine hears of it: it would reap unaltered
+ * what completes later. So the call before left none in the kernel. */
+static int submit_to_kernel(struct io_uring *ring, unsigned count)
+{
+    pthread_mutex_lock(&plan_mutex);
+    int refusal = next_refusal();
+    num_early += count == 0;
+    pthread_mutex_unlock(&plan_mutex);
+    if (refusal != 0)
+        return -refusal;
+    uint32_t wanted = count_completed(ring) + count_prepared(ring);
+    int result =
+        count > 0 ? __real_io_uring_submit_and_wait(ring, count) : __real_io_uring_submit(ring);
+    unsigned ready = io_uring_cq_ready(ring); /* before the count: what comes then ends a wait */
+    for (; count_completed(ring) < wanted; ready = io_uring_cq_ready(ring))
+        __real_io_uring_submit_and_wait(ring, ready + 1);
+    alter_completions(ring);
     return result;
+}
+
+int __wrap_io_uring_submit_and_wait(struct io_uring *ring, unsigned count)
+{
+    return submit_to_kernel(ring, count);
+}
+
+int __wrap_io_uring_submit(struct io_uring *ring)
+{
+    return submit_to_kernel(ring, 0);
 }
 
 /* ---- the bed ---- */
@@ -172,20 +202,21 @@ static int setup(void **state)
     struct bed *bed = calloc(1, sizeof *bed);
     char path[2 * BED_PATH_BYTES];
     set_plan((struct plan){0});
+    looked_until = 0;
     bed_make_directory(bed->directory);
     bed_wait_init(&bed->wait);
     snprintf(path, sizeof path, "%s/file", bed->directory);
     bed->file.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_true(bed->file.fd >= 0);
-    bed->file.bytes = (uint64_t)MANY * MANY_BYTES;
-    bed->data = bed_buffer(MANY * MANY_BYTES);
-    bed->want = bed_buffer(MANY * MANY_BYTES);
-    bed_fill(bed->want, MANY * MANY_BYTES, 3);
+    bed->file.bytes = DATA_BYTES;
+    bed->data = bed_buffer(DATA_BYTES);
+    bed->want = bed_buffer(DATA_BYTES);
+    bed_fill(bed->want, DATA_BYTES, 3);
     *state = bed;
     int error = engine_uring.open(&bed->engine, &(struct storage_options){.queue_depth = DEPTH});
     if (error != 0)
         return error;
-    const struct iovec buffer = {bed->data, MANY * MANY_BYTES};
+    const struct iovec buffer = {bed->data, DATA_BYTES};
     return engine_uring.register_buffers(bed->engine, &buffer, 1);
 }
 
@@ -384,32 +415,46 @@ static void test_uring__no_progress_is_the_end_of_the_file_or_an_error(void **st
 
 /* ---- many at once ---- */
 
-/* All are written, then read, with the same plan. */
-static void run_many(struct bed *bed, struct plan next)
+/* Small ones; or blocks, and between them small ones. */
+static uint32_t bytes_of(uint32_t index, bool are_blocks)
 {
+    return !are_blocks ? MANY_BYTES : index % 4 == 3 ? STORAGE_ALIGN : BLOCK_BYTES;
+}
+
+/* All are written, then read, with the same plan. */
+static void run_many(struct bed *bed, bool are_blocks, struct plan next)
+{
+    const uint32_t count = are_blocks ? BLOCKS : MANY;
     for (int is_read = 0; is_read < 2; is_read++) {
         enum storage_op op = is_read ? STORAGE_READ : STORAGE_WRITE;
-        uint32_t before = bed->wait.num_done;
-        prepare_data(bed, op, MANY * MANY_BYTES);
+        uint32_t before = bed->wait.num_done, at = 0;
+        for (uint32_t i = 0; i < count; i++)
+            at += bytes_of(i, are_blocks);
+        prepare_data(bed, op, at);
         set_plan(next);
-        for (uint32_t i = 0; i < MANY; i++)
-            submit(bed, i, op, i * MANY_BYTES, MANY_BYTES, i % 2 == 0);
-        bed_wait_for(&bed->wait, before + MANY);
-        for (uint32_t i = 0; i < MANY; i++)
+        at = 0;
+        for (uint32_t i = 0; i < count; at += bytes_of(i++, are_blocks))
+            submit(bed, i, op, at, bytes_of(i, are_blocks), i % 2 == 0);
+        bed_wait_for(&bed->wait, before + count);
+        for (uint32_t i = 0; i < count; i++)
             assert_int_equal(requests[i].error, 0);
-        expect_data(bed, op, MANY * MANY_BYTES);
+        expect_data(bed, op, at);
+        assert_true(are_blocks || read_count(&num_early) == 0);
     }
 }
 
 static void test_uring__what_ends_anyhow_is_whole_in_the_end(void **state)
 {
     struct bed *bed = *state;
+    const struct plan plans = {.by_chance = true, .part = STORAGE_ALIGN, .times = FOR_EVER};
     for (int direct = 0; direct < 2; direct++) {
         bed->file.direct = direct == 1;
-        run_many(bed, (struct plan){.by_chance = true, .part = STORAGE_ALIGN, .times = FOR_EVER});
+        run_many(bed, false, plans);
         assert_true(read_count(&num_altered) > MANY / 2);
+        run_many(bed, true, plans);
+        assert_true(read_count(&num_altered) > BLOCKS / 2);
     }
-    expect_done(bed, 4 * MANY);
+    expect_done(bed, 4 * (MANY + BLOCKS));
 }
 
 /* ---- a kernel that takes nothing ---- */
@@ -425,9 +470,27 @@ static void test_uring__a_kernel_that_takes_nothing_for_a_while_loses_nothing(vo
         expect_success(bed, run(bed, STORAGE_READ, true, refusing));
         expect_success(bed, run(bed, STORAGE_SYNC, true, refusing));
     }
-    run_many(bed, (struct plan){.by_chance = true, .refused = FOR_EVER});
-    assert_true(read_count(&num_refused) > 0);
-    expect_done(bed, 12 + 2 * MANY);
+    for (int are_blocks = 0; are_blocks < 2; are_blocks++) {
+        run_many(bed, are_blocks, (struct plan){.by_chance = true, .refused = FOR_EVER});
+        assert_true(read_count(&num_refused) > 0);
+    }
+    run_many(bed, true,
+             (struct plan){
+                 .by_chance = true, .part = STORAGE_ALIGN, .times = FOR_EVER, .refused = FOR_EVER});
+    expect_done(bed, 12 + 2 * MANY + 4 * BLOCKS);
+}
+
+/* Where the engine finds several at once; whether it does is up to the scheduler. */
+static void test_uring__blocks_go_one_by_one(void **state)
+{
+    struct bed *bed = *state;
+    uint32_t runs = 0;
+    do {
+        run_many(bed, true, (struct plan){0});
+        runs++;
+    } while (read_count(&num_early) == 0 && runs < 1000);
+    assert_true(read_count(&num_early) > 0);
+    expect_done(bed, runs * 2 * BLOCKS);
 }
 
 static void test_uring__what_was_submitted_to_such_a_kernel_is_waited_for_at_the_close(void **state)
@@ -453,6 +516,7 @@ int main(void)
         CASE(no_progress_is_the_end_of_the_file_or_an_error),
         CASE(what_ends_anyhow_is_whole_in_the_end),
         CASE(a_kernel_that_takes_nothing_for_a_while_loses_nothing),
+        CASE(blocks_go_one_by_one),
         CASE(what_was_submitted_to_such_a_kernel_is_waited_for_at_the_close),
     };
 #undef CASE

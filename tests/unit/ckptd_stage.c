@@ -1,0 +1,209 @@
+/* ckptd_stage.c - a chunk of a save is hashed and written side by side, in whichever order.
+ *
+ * Goal: the table waits for the last hash and the sync for the last write; what is given up is not
+ * written any more; a write that fails while its chunk still waits to be hashed fails that save
+ * alone. Method: a service in this process (ckptd_bed.h); the linker sends checksum_block and
+ * storage_submit through this file, which holds hashes or ends of writes back, or fails a write.
+ * What was committed is read from the disk by a new service. */
+#include "tests/unit/ckptd_bed.h"
+
+#include "proto/checksum.h"
+#include "storage/storage.h"
+
+#define LATE_MS 60
+#define COMMITTED HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED
+#define FAILED HOLDFAST__V1__SAVE_STATE__SAVE_FAILED
+
+static struct peer peers[RANKS];
+
+/* ---- between the daemon, its hashes and its disk ---- */
+
+static atomic_int hash_ms, write_ms; /* by which each is late */
+static atomic_int writes_to_fail;
+/* Since the last forget(). */
+static atomic_int hashes, writes, writes_given_up; /* that ended */
+static atomic_int hashes_at_write,
+    writes_at_hash; /* the most of one when the first of the other ended */
+static atomic_int writes_under_way, under_way_at_sync;
+
+static void forget(int late_hash_ms, int late_write_ms)
+{
+    atomic_store(&hash_ms, late_hash_ms);
+    atomic_store(&write_ms, late_write_ms);
+    atomic_store(&hashes, 0);
+    atomic_store(&writes, 0);
+    atomic_store(&writes_given_up, 0);
+    atomic_store(&hashes_at_write, 0);
+    atomic_store(&writes_at_hash, 0);
+    atomic_store(&under_way_at_sync, 0);
+}
+
+uint64_t __real_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
+uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
+uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block)
+{
+    sleep_ms(atomic_load(&hash_ms));
+    if (atomic_fetch_add(&hashes, 1) == 0)
+        atomic_store(&writes_at_hash, atomic_load(&writes));
+    return __real_checksum_block(data, bytes, identity, block);
+}
+
+/* On the engine's thread. What the daemon is to hear lies in `user`, which it does not use. */
+static void write_done(struct storage_request *request)
+{
+    void (*done)(struct storage_request *);
+    memcpy(&done, &request->user, sizeof done);
+    if (request->error == ERR_ABORTED)
+        atomic_fetch_add(&writes_given_up, 1);
+    else
+        sleep_ms(atomic_load(&write_ms));
+    if (request->error == 0 && atomic_load(&writes_to_fail) > 0) {
+        atomic_fetch_sub(&writes_to_fail, 1);
+        request->error = ERR_IO;
+        request->error_number = EIO;
+    }
+    if (atomic_fetch_add(&writes, 1) == 0)
+        atomic_store(&hashes_at_write, atomic_load(&hashes));
+    atomic_fetch_sub(&writes_under_way, 1);
+    done(request);
+}
+
+void __real_storage_submit(struct storage *storage, struct storage_request *request);
+void __wrap_storage_submit(struct storage *storage, struct storage_request *request);
+void __wrap_storage_submit(struct storage *storage, struct storage_request *request)
+{
+    if (request->op == STORAGE_WRITE) {
+        memcpy(&request->user, &request->done, sizeof request->user);
+        request->done = write_done;
+        atomic_fetch_add(&writes_under_way, 1);
+    }
+    int under_way = atomic_load(&writes_under_way);
+    if (request->op == STORAGE_SYNC && under_way > atomic_load(&under_way_at_sync))
+        atomic_store(&under_way_at_sync, under_way);
+    __real_storage_submit(storage, request);
+}
+
+/* ---- the bed ---- */
+
+static int set_up(void **state)
+{
+    forget(0, 0);
+    atomic_store(&writes_to_fail, 0);
+    *state = bed_new();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    forget(0, 0);
+    peers_close(peers, RANKS);
+    return bed_tear_down(state);
+}
+
+static struct bed *start(void **state, int64_t queue_depth)
+{
+    struct bed *bed = *state;
+    bed->config.queue_depth = queue_depth;
+    assert_int_equal(bed_start(bed), 0);
+    bed_open_world(bed, peers, 1);
+    return bed;
+}
+
+static void expect_on_disk(struct bed *bed, int64_t step)
+{
+    forget(0, 0);
+    peers_close(peers, 1);
+    bed_stop(bed);
+    assert_int_equal(bed_start(bed), 0);
+    assert_int_equal(load_all(bed, step, NULL), 0);
+}
+
+/* ---- the orders ---- */
+
+static void test_stage__the_disk_does_not_wait_for_hashes_and_the_table_does(void **state)
+{
+    struct bed *bed = start(state, 32);
+    forget(LATE_MS, 0);
+    assert_true(save_step(peers, 1, 1));
+    assert_int_equal(atomic_load(&hashes_at_write), 0);
+    assert_true(atomic_load(&writes_at_hash) > 0);
+    assert_int_equal(atomic_load(&under_way_at_sync), 0);
+    expect_on_disk(bed, 1);
+}
+
+static void test_stage__hashes_do_not_wait_for_the_disk_and_the_sync_does(void **state)
+{
+    struct bed *bed = start(state, 32);
+    forget(0, LATE_MS);
+    assert_true(save_step(peers, 1, 1));
+    assert_int_equal(atomic_load(&writes_at_hash), 0);
+    assert_true(atomic_load(&hashes_at_write) > 0);
+    assert_int_equal(atomic_load(&under_way_at_sync), 0);
+    expect_on_disk(bed, 1);
+}
+
+/* ---- what goes wrong on the way ---- */
+
+static void abort_save(struct bed *bed)
+{
+    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
+    Holdfast__V1__AbortSaveReply *reply;
+    request.session = peers[0].token;
+    request.save = peers[0].save;
+    request.reason = "changed its mind";
+    assert_int_equal(
+        call(bed, "AbortSave", &request.base, &holdfast__v1__abort_save_reply__descriptor, &reply),
+        0);
+    FREE_REPLY(reply);
+}
+
+static void test_stage__what_is_given_up_is_not_written_any_more(void **state)
+{
+    struct bed *bed = start(state, 1);
+    forget(0, LATE_MS);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    peer_fill(&peers[0], 1);
+    peer_announce(&peers[0], ARENA_ENTRY_RANGE, peers[0].data_byte, peers[0].bytes);
+    for (int ms = 0; ms < BED_PATIENCE_MS && atomic_load(&writes_under_way) == 0; ms++)
+        sleep_ms(1);
+    abort_save(bed);
+    assert_int_equal(wait_save(bed, 1, NULL), FAILED);
+    for (uint64_t step = 2; step <= 3; step++) { /* in the other memory, and in the same */
+        assert_int_equal(peer_begin_within(&peers[0], step, CALL_MS), 0);
+        peer_finish(&peers[0], step);
+        assert_int_equal(wait_save(bed, step, NULL), COMMITTED);
+    }
+    assert_true(atomic_load(&writes_given_up) > 0);
+    expect_on_disk(bed, 3);
+    assert_int_equal(load_all(bed, 2, NULL), 0);
+    assert_int_equal(load_all(bed, 1, NULL), ERR_NOT_FOUND);
+}
+
+static void test_stage__a_write_that_fails_before_its_hash_fails_that_save_alone(void **state)
+{
+    char reason[512];
+    struct bed *bed = start(state, 32);
+    forget(LATE_MS, 0);
+    atomic_store(&writes_to_fail, 1);
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    peer_finish(&peers[0], 1);
+    assert_int_equal(wait_save(bed, 1, reason), FAILED);
+    assert_non_null(strstr(reason, "could not be written"));
+    assert_int_equal(peer_begin_within(&peers[0], 2, CALL_MS), 0);
+    peer_finish(&peers[0], 2);
+    assert_int_equal(wait_save(bed, 2, NULL), COMMITTED);
+    expect_on_disk(bed, 2);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(test_stage__##name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        CASE(the_disk_does_not_wait_for_hashes_and_the_table_does),
+        CASE(hashes_do_not_wait_for_the_disk_and_the_sync_does),
+        CASE(what_is_given_up_is_not_written_any_more),
+        CASE(a_write_that_fails_before_its_hash_fails_that_save_alone),
+    };
+#undef CASE
+    return cmocka_run_group_tests_name("ckptd_stage", tests, NULL, NULL);
+}
