@@ -9,9 +9,9 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* What is printed comes to *out, with a NUL behind its *out_bytes; both are true after fflush and
- * after the close. *out is the caller's to free, also where printing or closing failed. It cannot
- * seek. NULL: no memory; then *out is NULL, too. */
+/* What is printed comes to *out, with a NUL behind its *out_bytes; both are true after an fflush
+ * that did not fail, and after the close. *out is the caller's to free, also where printing or
+ * closing failed. It cannot seek. NULL: no memory; then *out is NULL, too. */
 FILE *memfile_open(char **out, size_t *out_bytes);
 /* False: there was no memory for all of it. */
 bool memfile_close(FILE *file);

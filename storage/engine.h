@@ -89,10 +89,10 @@ static inline void engine_set_errno(struct storage_request *request, int number)
     request->error_number = number;
 }
 
-/* Refuses, with the error set, what was given up before it began. */
+/* Refuses, with the error set, a transfer that was given up before it began. */
 static inline bool engine_is_wanted(struct storage_request *request)
 {
-    if (request->given_up == NULL || !atomic_load(request->given_up))
+    if (request->op == STORAGE_SYNC || !request->given_up || !atomic_load(request->given_up))
         return true;
     request->error = ERR_ABORTED;
     return false;

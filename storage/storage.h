@@ -24,7 +24,8 @@
  * the callback. The back-end does not order requests: a SYNC covers the writes whose callbacks ran
  * before it was submitted. Close objects when their requests are done, and the storage last.
  * Errors: ERR_IO, ERR_SPACE, ERR_NOT_FOUND, ERR_EXISTS, ERR_BUSY (the store is locked, or there are
- * no descriptors left), ERR_DENIED, ERR_INVALID, ERR_MEMORY, ERR_CORRUPT (of a read). */
+ * no descriptors left), ERR_DENIED, ERR_INVALID, ERR_MEMORY, ERR_CORRUPT (of a read), ERR_ABORTED
+ * (of a request that was given up). */
 #ifndef HOLDFAST_STORAGE_H
 #define HOLDFAST_STORAGE_H
 
@@ -57,7 +58,8 @@ struct storage_request {
     void *data;      /* aligned to STORAGE_ALIGN; NULL for SYNC */
     uint32_t bytes;  /* multiple of STORAGE_ALIGN */
     int32_t buffer;  /* index of the registered buffer that holds `data`, or -1 */
-    /* NULL, or: a transfer that has not begun when this is true ends with ERR_ABORTED. */
+    /* NULL, or: a transfer that has not begun when this is true ends with ERR_ABORTED. One that has
+     * begun is finished. It is looked at until done(); a SYNC does not look at it. */
     const atomic_bool *given_up;
     void (*done)(struct storage_request *request); /* runs once, on the engine's thread */
     void *user;

@@ -288,10 +288,11 @@ static bool lay_flat(char *out, size_t size, const char *json)
     while (at < bytes) {
         size_t next = json[at] == '"' ? json_skip_string(json, at, bytes) : at + 1;
         if (strchr(" \n\t\r", json[at]) == NULL) {
-            if (next - at >= size - used)
+            size_t now = next - at < size - 1 - used ? next - at : size - 1 - used;
+            memcpy(out + used, json + at, now);
+            used += now;
+            if (at + now < next)
                 break;
-            memcpy(out + used, json + at, next - at);
-            used += next - at;
         }
         at = next;
     }

@@ -153,6 +153,7 @@ static bool continue_io(struct fault *fault, struct fault_io *io)
         io->is_finished = true;
         return false;
     }
+    inner->given_up = NULL; /* it has begun */
     inner->data = (char *)inner->data + inner->bytes;
     inner->offset = end;
     inner->bytes = (uint32_t)(outer->offset + outer->bytes - end);

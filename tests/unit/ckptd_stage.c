@@ -4,51 +4,66 @@
  * written any more; a write that fails while its chunk still waits to be hashed fails that save
  * alone. Method: a service in this process (ckptd_bed.h); the linker sends checksum_block and
  * storage_submit through this file, which holds hashes or ends of writes back, or fails a write.
- * What was committed is read from the disk by a new service. */
+ * What was committed is read from the disk by a new service.
+ * also without io_uring
+ */
 #include "tests/unit/ckptd_bed.h"
 
 #include "proto/checksum.h"
 #include "storage/storage.h"
 
-#define LATE_MS 60
 #define COMMITTED HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED
 #define FAILED HOLDFAST__V1__SAVE_STATE__SAVE_FAILED
 
-static struct peer peers[RANKS];
+static struct peer peers[1];
 
 /* ---- between the daemon, its hashes and its disk ---- */
 
-static atomic_int hash_ms, write_ms; /* by which each is late */
-static atomic_int writes_to_fail;
-/* Since the last forget(). */
-static atomic_int hashes, writes, writes_given_up; /* that ended */
-static atomic_int hashes_at_write,
-    writes_at_hash; /* the most of one when the first of the other ended */
-static atomic_int writes_under_way, under_way_at_sync;
+/* What is held back, until `opened` is true; by patience if it never is. */
+enum held { NOTHING, HASHES, WRITES };
+static atomic_int held, writes_to_fail;
+static atomic_bool opened;
+/* Since the last hold(): what ended, and of writes what had begun. */
+static atomic_int hashes, writes, writes_given_up, writes_under_way, under_way_at_sync;
 
-static void forget(int late_hash_ms, int late_write_ms)
+static void hold(enum held what)
 {
-    atomic_store(&hash_ms, late_hash_ms);
-    atomic_store(&write_ms, late_write_ms);
+    atomic_store(&opened, what == NOTHING);
+    atomic_store(&held, what);
     atomic_store(&hashes, 0);
     atomic_store(&writes, 0);
     atomic_store(&writes_given_up, 0);
-    atomic_store(&hashes_at_write, 0);
-    atomic_store(&writes_at_hash, 0);
     atomic_store(&under_way_at_sync, 0);
+}
+
+static void await(enum held what)
+{
+    for (int ms = 0; ms < BED_PATIENCE_MS; ms++) {
+        if ((int)what != atomic_load(&held) || atomic_load(&opened))
+            return;
+        sleep_ms(1);
+    }
+}
+
+/* False: patience is over. */
+static bool await_count(const atomic_int *count)
+{
+    for (int ms = 0; ms < BED_PATIENCE_MS && atomic_load(count) == 0; ms++)
+        sleep_ms(1);
+    return atomic_load(count) > 0;
 }
 
 uint64_t __real_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
 uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
 uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block)
 {
-    sleep_ms(atomic_load(&hash_ms));
-    if (atomic_fetch_add(&hashes, 1) == 0)
-        atomic_store(&writes_at_hash, atomic_load(&writes));
-    return __real_checksum_block(data, bytes, identity, block);
+    await(HASHES);
+    uint64_t hash = __real_checksum_block(data, bytes, identity, block);
+    atomic_fetch_add(&hashes, 1);
+    return hash;
 }
 
-/* On the engine's thread. What the daemon is to hear lies in `user`, which it does not use. */
+/* On a thread of the engine. What the daemon is to hear lies in `user`, which it does not use. */
 static void write_done(struct storage_request *request)
 {
     void (*done)(struct storage_request *);
@@ -56,14 +71,13 @@ static void write_done(struct storage_request *request)
     if (request->error == ERR_ABORTED)
         atomic_fetch_add(&writes_given_up, 1);
     else
-        sleep_ms(atomic_load(&write_ms));
+        await(WRITES);
     if (request->error == 0 && atomic_load(&writes_to_fail) > 0) {
         atomic_fetch_sub(&writes_to_fail, 1);
         request->error = ERR_IO;
         request->error_number = EIO;
     }
-    if (atomic_fetch_add(&writes, 1) == 0)
-        atomic_store(&hashes_at_write, atomic_load(&hashes));
+    atomic_fetch_add(&writes, 1);
     atomic_fetch_sub(&writes_under_way, 1);
     done(request);
 }
@@ -87,7 +101,7 @@ void __wrap_storage_submit(struct storage *storage, struct storage_request *requ
 
 static int set_up(void **state)
 {
-    forget(0, 0);
+    hold(NOTHING);
     atomic_store(&writes_to_fail, 0);
     *state = bed_new();
     return 0;
@@ -95,23 +109,30 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    forget(0, 0);
-    peers_close(peers, RANKS);
+    hold(NOTHING);
+    peers_close(peers, 1);
     return bed_tear_down(state);
 }
 
-static struct bed *start(void **state, int64_t queue_depth)
+/* At most `depth` writes have begun and not ended. */
+static struct bed *start(void **state, int64_t depth)
 {
     struct bed *bed = *state;
-    bed->config.queue_depth = queue_depth;
+    bed->config.queue_depth = bed->config.storage_threads = depth;
     assert_int_equal(bed_start(bed), 0);
     bed_open_world(bed, peers, 1);
     return bed;
 }
 
+static void begin(uint64_t step)
+{
+    assert_int_equal(peer_begin_within(&peers[0], step, CALL_MS), 0);
+    peer_finish(&peers[0], step);
+}
+
 static void expect_on_disk(struct bed *bed, int64_t step)
 {
-    forget(0, 0);
+    hold(NOTHING);
     peers_close(peers, 1);
     bed_stop(bed);
     assert_int_equal(bed_start(bed), 0);
@@ -122,22 +143,26 @@ static void expect_on_disk(struct bed *bed, int64_t step)
 
 static void test_stage__the_disk_does_not_wait_for_hashes_and_the_table_does(void **state)
 {
-    struct bed *bed = start(state, 32);
-    forget(LATE_MS, 0);
-    assert_true(save_step(peers, 1, 1));
-    assert_int_equal(atomic_load(&hashes_at_write), 0);
-    assert_true(atomic_load(&writes_at_hash) > 0);
+    struct bed *bed = start(state, 8);
+    hold(HASHES);
+    begin(1);
+    assert_true(await_count(&writes));
+    assert_int_equal(atomic_load(&hashes), 0);
+    atomic_store(&opened, true);
+    assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
     assert_int_equal(atomic_load(&under_way_at_sync), 0);
     expect_on_disk(bed, 1);
 }
 
 static void test_stage__hashes_do_not_wait_for_the_disk_and_the_sync_does(void **state)
 {
-    struct bed *bed = start(state, 32);
-    forget(0, LATE_MS);
-    assert_true(save_step(peers, 1, 1));
-    assert_int_equal(atomic_load(&writes_at_hash), 0);
-    assert_true(atomic_load(&hashes_at_write) > 0);
+    struct bed *bed = start(state, 8);
+    hold(WRITES);
+    begin(1);
+    assert_true(await_count(&hashes));
+    assert_int_equal(atomic_load(&writes), 0);
+    atomic_store(&opened, true);
+    assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
     assert_int_equal(atomic_load(&under_way_at_sync), 0);
     expect_on_disk(bed, 1);
 }
@@ -160,17 +185,16 @@ static void abort_save(struct bed *bed)
 static void test_stage__what_is_given_up_is_not_written_any_more(void **state)
 {
     struct bed *bed = start(state, 1);
-    forget(0, LATE_MS);
+    hold(WRITES);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
     peer_fill(&peers[0], 1);
     peer_announce(&peers[0], ARENA_ENTRY_RANGE, peers[0].data_byte, peers[0].bytes);
-    for (int ms = 0; ms < BED_PATIENCE_MS && atomic_load(&writes_under_way) == 0; ms++)
-        sleep_ms(1);
+    assert_true(await_count(&writes_under_way));
     abort_save(bed);
+    atomic_store(&opened, true);
     assert_int_equal(wait_save(bed, 1, NULL), FAILED);
     for (uint64_t step = 2; step <= 3; step++) { /* in the other memory, and in the same */
-        assert_int_equal(peer_begin_within(&peers[0], step, CALL_MS), 0);
-        peer_finish(&peers[0], step);
+        begin(step);
         assert_int_equal(wait_save(bed, step, NULL), COMMITTED);
     }
     assert_true(atomic_load(&writes_given_up) > 0);
@@ -182,15 +206,16 @@ static void test_stage__what_is_given_up_is_not_written_any_more(void **state)
 static void test_stage__a_write_that_fails_before_its_hash_fails_that_save_alone(void **state)
 {
     char reason[512];
-    struct bed *bed = start(state, 32);
-    forget(LATE_MS, 0);
+    struct bed *bed = start(state, 8);
+    hold(HASHES);
     atomic_store(&writes_to_fail, 1);
-    assert_int_equal(peer_begin(&peers[0], 1), 0);
-    peer_finish(&peers[0], 1);
+    begin(1);
+    assert_true(await_count(&writes));
+    assert_int_equal(atomic_load(&hashes), 0);
+    atomic_store(&opened, true);
     assert_int_equal(wait_save(bed, 1, reason), FAILED);
     assert_non_null(strstr(reason, "could not be written"));
-    assert_int_equal(peer_begin_within(&peers[0], 2, CALL_MS), 0);
-    peer_finish(&peers[0], 2);
+    begin(2);
     assert_int_equal(wait_save(bed, 2, NULL), COMMITTED);
     expect_on_disk(bed, 2);
 }

@@ -17,6 +17,17 @@
 
 static struct peer peers[RANKS];
 
+/* ---- hashing that is late ---- */
+
+static atomic_int hash_ms;
+uint64_t __real_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
+uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
+uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block)
+{
+    sleep_ms(atomic_load(&hash_ms));
+    return __real_checksum_block(data, bytes, identity, block);
+}
+
 /* ---- the bed ---- */
 
 static int set_up(void **state)
@@ -29,6 +40,7 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
+    atomic_store(&hash_ms, 0);
     peers_close(peers, RANKS);
     return bed_tear_down(state);
 }
@@ -45,17 +57,6 @@ static void restart_with(struct bed *bed, int64_t pool_bytes, int64_t load_wait_
 static void restart(struct bed *bed, int64_t pool_bytes)
 {
     restart_with(bed, pool_bytes, bed->config.limit_load_wait_ms);
-}
-
-/* ---- hashing that is late ---- */
-
-static atomic_int hash_ms;
-uint64_t __real_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
-uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
-uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block)
-{
-    sleep_ms(atomic_load(&hash_ms));
-    return __real_checksum_block(data, bytes, identity, block);
 }
 
 /* ---- a rank that keeps the rules ---- */

@@ -259,7 +259,8 @@ static inline int work_save(struct group *group, struct ckpt *ckpt, struct ckpt_
                             uint32_t rank)
 {
     struct ckpt_save *save;
-    if (ckpt_save_begin(ckpt, &save, group->step, rank == 0 ? "{\"mark\":1}" : NULL) != 0)
+    const char *state = "{\n \"mark\" : 1,\n \"said\": \"a  \\\"b\" }"; /* of any layout */
+    if (ckpt_save_begin(ckpt, &save, group->step, rank == 0 ? state : NULL) != 0)
         return rank_failed(group, "begin", rank);
     if (copy_all(save, tensors, group->step) != 0)
         return rank_failed(group, "end", rank);

@@ -1,9 +1,11 @@
 /* proto_memfile.c - a stream into memory.
  *
  * Goal: what is printed is there, whatever its size; a lack of memory is told, whenever it comes,
- * and leaves nothing but what is to be freed. Method: the linker sends realloc through this file.
- * Run it with SANITIZER=address: leaks. */
+ * and leaves nothing but what is to be freed; no manifest has a hole. Method: the linker sends
+ * realloc through this file. Run it with SANITIZER=address: leaks. */
+#include "proto/manifest.h"
 #include "proto/memfile.h"
+#include "proto/report.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -83,11 +85,50 @@ static void test_memfile__a_lack_of_memory_is_told(void **state)
     assert_in_range(failed, 5, 15);
 }
 
+/* What is printed behind the place where memory was short may be there. */
+static void test_memfile__a_manifest_with_a_hole_is_not_handed_out(void **state)
+{
+    struct layout_table table = {0};
+    struct shard_geometry geometry;
+    char section[100000], *text;
+    size_t bytes;
+    uint32_t most = 0;
+    (void)state;
+    snprintf(section, sizeof section, "{\"text\":\"%090000d\"}", 0);
+    assert_int_equal(shard_geometry(&geometry, &table, 0, "run", 1), 0);
+    struct manifest_shard shard = {geometry.file_bytes, geometry.data_start, 1};
+    struct manifest manifest = {.summary = {.version = MANIFEST_VERSION,
+                                            .run = "run",
+                                            .step = 1,
+                                            .attempt = 1,
+                                            .bytes = geometry.file_bytes,
+                                            .world_size = 1,
+                                            .shards = 1},
+                                .config_json = section,
+                                .table = &table,
+                                .shards = &shard};
+    assert_int_equal(manifest_new_nonce(manifest.summary.nonce), 0);
+    manifest_now(manifest.summary.time);
+    for (int error = ERR_MEMORY; error != 0; most++) {
+        reallocs_left = most;
+        error = manifest_write(&text, &bytes, &manifest);
+        reallocs_left = UINT32_MAX;
+        assert_true(error == 0 || error == ERR_MEMORY);
+    }
+    assert_in_range(most, 2, 20);
+    struct manifest *read;
+    assert_int_equal(manifest_read(&read, text, bytes), 0);
+    assert_string_equal(read->config_json, section);
+    manifest_free(read);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memfile__what_is_printed_is_there),
         cmocka_unit_test(test_memfile__a_lack_of_memory_is_told),
+        cmocka_unit_test(test_memfile__a_manifest_with_a_hole_is_not_handed_out),
     };
     return cmocka_run_group_tests_name("proto_memfile", tests, NULL, NULL);
 }

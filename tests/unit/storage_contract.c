@@ -204,6 +204,18 @@ static void test_storage__what_was_given_up_is_not_carried_out(void **state)
         storage_submit(storage, &request);
         bed_wait_for(&wait, before + 1);
         assert_int_equal(request.error, is_given_up ? ERR_ABORTED : 0);
+        memset(found, 0, BLOCK);
+        request = bed_request(STORAGE_READ, object, 0, found, BLOCK, &wait);
+        request.given_up = &given_up;
+        storage_submit(storage, &request);
+        bed_wait_for(&wait, before + 2);
+        assert_int_equal(request.error, is_given_up ? ERR_ABORTED : 0);
+        assert_int_equal(memcmp(found, data, BLOCK) == 0, !is_given_up);
+        request = bed_request(STORAGE_SYNC, object, 0, NULL, 0, &wait);
+        request.given_up = &given_up;
+        storage_submit(storage, &request);
+        bed_wait_for(&wait, before + 3);
+        assert_int_equal(request.error, 0);
         assert_int_equal(storage_transfer(storage, STORAGE_READ, object, 0, found, BLOCK), 0);
         assert_int_equal(memcmp(found, data, BLOCK) == 0, !is_given_up);
     }

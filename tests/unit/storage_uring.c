@@ -39,13 +39,14 @@ static pthread_mutex_t plan_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct plan plan;
 /* Since the plan was made; num_early: calls that do not wait. */
 static uint32_t num_completions, num_altered, num_refused, num_wakes, num_early;
+static uint32_t most_blocks;  /* given to the kernel by one call */
 static unsigned looked_until; /* of the ring's completions */
 
 static void set_plan(struct plan next)
 {
     pthread_mutex_lock(&plan_mutex);
     plan = next;
-    num_completions = num_altered = num_refused = num_wakes = num_early = 0;
+    num_completions = num_altered = num_refused = num_wakes = num_early = most_blocks = 0;
     pthread_mutex_unlock(&plan_mutex);
 }
 
@@ -113,11 +114,14 @@ static bool gives_up_wake(void)
     return plan.refused != 0 && num_wakes % 2 == 1;
 }
 
-static uint32_t count_prepared(const struct io_uring *ring)
+/* Requests of so many bytes or more. */
+static uint32_t count_prepared(const struct io_uring *ring, uint32_t bytes)
 {
     uint32_t count = 0;
-    for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++)
-        count += is_request(ring->sq.sqes[i & ring->sq.ring_mask].user_data);
+    for (unsigned i = ring->sq.sqe_head; i != ring->sq.sqe_tail; i++) {
+        const struct io_uring_sqe *entry = &ring->sq.sqes[i & ring->sq.ring_mask];
+        count += is_request(entry->user_data) && entry->len >= bytes;
+    }
     return count;
 }
 
@@ -132,6 +136,9 @@ static uint32_t count_completed(struct io_uring *ring)
     }
     return count;
 }
+
+/* By a caller of the engine, of all requests; and as soon as one of them has begun. */
+static atomic_bool give_up, gives_up_begun;
 
 /* Those that were not looked at before. */
 static void alter_completions(struct io_uring *ring)
@@ -167,12 +174,18 @@ static int submit_to_kernel(struct io_uring *ring, unsigned count)
     pthread_mutex_unlock(&plan_mutex);
     if (refusal != 0)
         return -refusal;
-    uint32_t wanted = count_completed(ring) + count_prepared(ring);
+    uint32_t wanted = count_completed(ring) + count_prepared(ring, 0);
+    uint32_t blocks = count_prepared(ring, BLOCK_BYTES);
+    pthread_mutex_lock(&plan_mutex);
+    most_blocks = blocks > most_blocks ? blocks : most_blocks;
+    pthread_mutex_unlock(&plan_mutex);
     int result =
         count > 0 ? __real_io_uring_submit_and_wait(ring, count) : __real_io_uring_submit(ring);
     unsigned ready = io_uring_cq_ready(ring); /* before the count: what comes then ends a wait */
     for (; count_completed(ring) < wanted; ready = io_uring_cq_ready(ring))
         __real_io_uring_submit_and_wait(ring, ready + 1);
+    if (wanted > 0 && atomic_load(&gives_up_begun))
+        atomic_store(&give_up, true);
     alter_completions(ring);
     return result;
 }
@@ -203,6 +216,8 @@ static int setup(void **state)
     char path[2 * BED_PATH_BYTES];
     set_plan((struct plan){0});
     looked_until = 0;
+    atomic_store(&give_up, false);
+    atomic_store(&gives_up_begun, false);
     bed_make_directory(bed->directory);
     bed_wait_init(&bed->wait);
     snprintf(path, sizeof path, "%s/file", bed->directory);
@@ -271,6 +286,7 @@ static void submit(struct bed *bed, uint32_t index, enum storage_op op, uint64_t
                           : bed_request(op, object, offset, bed->data + offset, bytes, &bed->wait);
     if (is_fixed && op != STORAGE_SYNC)
         requests[index].buffer = 0;
+    requests[index].given_up = &give_up;
     engine_uring.submit(bed->engine, &requests[index]);
 }
 
@@ -365,6 +381,26 @@ static void test_uring__no_error_of_a_sync_is_passing(void **state)
         assert_int_equal(request->error, ERR_IO);
         assert_int_equal(request->error_number, numbers[i]);
         assert_int_equal(read_count(&num_completions), 1);
+    }
+    expect_done(bed, 2);
+}
+
+/* The flag is set when it was given to the kernel. */
+static void test_uring__what_has_begun_is_finished_though_it_is_given_up(void **state)
+{
+    struct bed *bed = *state;
+    const struct plan plans[] = {{.number = EAGAIN, .times = 3},
+                                 {.part = STORAGE_ALIGN, .times = 3}};
+    for (size_t i = 0; i < 2; i++) {
+        prepare_data(bed, STORAGE_WRITE, BYTES);
+        set_plan(plans[i]);
+        atomic_store(&give_up, false);
+        atomic_store(&gives_up_begun, true);
+        submit(bed, 0, STORAGE_WRITE, 0, BYTES, true);
+        bed_wait_for(&bed->wait, (uint32_t)i + 1);
+        atomic_store(&gives_up_begun, false);
+        assert_true(atomic_load(&give_up));
+        expect_success(bed, &requests[0]);
     }
     expect_done(bed, 2);
 }
@@ -488,6 +524,7 @@ static void test_uring__blocks_go_one_by_one(void **state)
     do {
         run_many(bed, true, (struct plan){0});
         runs++;
+        assert_int_equal(read_count(&most_blocks), 1);
     } while (read_count(&num_early) == 0 && runs < 1000);
     assert_true(read_count(&num_early) > 0);
     expect_done(bed, runs * 2 * BLOCKS);
@@ -512,6 +549,7 @@ int main(void)
         CASE(an_errno_is_reported_with_its_code_and_once),
         CASE(a_passing_error_of_a_transfer_is_tried_again_so_many_times),
         CASE(no_error_of_a_sync_is_passing),
+        CASE(what_has_begun_is_finished_though_it_is_given_up),
         CASE(what_was_moved_in_part_is_moved_whole),
         CASE(no_progress_is_the_end_of_the_file_or_an_error),
         CASE(what_ends_anyhow_is_whole_in_the_end),
