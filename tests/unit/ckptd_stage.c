@@ -20,7 +20,7 @@ static struct peer peers[1];
 /* ---- between the daemon, its hashes and its disk ---- */
 
 /* What is held back, until `opened` is true; by patience if it never is. */
-enum held { NOTHING, HASHES, WRITES };
+enum held { NOTHING, HASHES, FIRST_HASH, WRITES };
 static atomic_int held, writes_to_fail;
 static atomic_bool opened;
 /* Since the last hold(): what ended, and of writes what had begun. */
@@ -58,6 +58,8 @@ uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity
 uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block)
 {
     await(HASHES);
+    if (block == 0)
+        await(FIRST_HASH);
     uint64_t hash = __real_checksum_block(data, bytes, identity, block);
     atomic_fetch_add(&hashes, 1);
     return hash;
@@ -154,6 +156,21 @@ static void test_stage__the_disk_does_not_wait_for_hashes_and_the_table_does(voi
     expect_on_disk(bed, 1);
 }
 
+/* All others are hashed, also the last chunk, which waits for the table. */
+static void test_stage__the_table_waits_for_the_hash_that_comes_last(void **state)
+{
+    struct bed *bed = start(state, 8);
+    hold(FIRST_HASH);
+    begin(1);
+    assert_true(await_count(&writes));
+    assert_true(await_count(&hashes));
+    sleep_ms(300);
+    assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
+    atomic_store(&opened, true);
+    assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
+    expect_on_disk(bed, 1);
+}
+
 static void test_stage__hashes_do_not_wait_for_the_disk_and_the_sync_does(void **state)
 {
     struct bed *bed = start(state, 8);
@@ -225,6 +242,7 @@ int main(void)
 #define CASE(name) cmocka_unit_test_setup_teardown(test_stage__##name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
         CASE(the_disk_does_not_wait_for_hashes_and_the_table_does),
+        CASE(the_table_waits_for_the_hash_that_comes_last),
         CASE(hashes_do_not_wait_for_the_disk_and_the_sync_does),
         CASE(what_is_given_up_is_not_written_any_more),
         CASE(a_write_that_fails_before_its_hash_fails_that_save_alone),
