@@ -49,8 +49,8 @@ struct manifest {
     /* Lineage too: the nonce of the checkpoint that `ckpt-cli convert` or `reshard` made this one
      * of, which then is a third member, "converted_from"; "": none. */
     char converted_from[33];
-    /* JSON objects, owned, kept as text: what was written comes back byte for byte. NULL is
-     * written as {}. Integers must fit int64. */
+    /* JSON objects, owned, kept as text: what was written comes back byte for byte, but for
+     * space around it. NULL is written as {}. Integers must fit int64. */
     char *mesh_json, *identity_json, *config_json, *data_json, *state_json;
     char code_version[64];
     struct layout_table *table; /* owned */

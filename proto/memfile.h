@@ -1,7 +1,7 @@
 /* memfile.h - open_memstream, with a lack of memory that is told.
  *
- * What glibc's has no room for it drops, and neither ferror nor fclose says so (2.36): a text with
- * a hole would be taken for a whole one. */
+ * glibc's drops what it has no room for, and neither ferror nor fclose says so (2.36): nobody
+ * learns that a part of the text is missing. */
 #ifndef HOLDFAST_PROTO_MEMFILE_H
 #define HOLDFAST_PROTO_MEMFILE_H
 

@@ -508,6 +508,20 @@ static inline void peer_finish(struct peer *peer, uint64_t step)
     peer_announce(peer, ARENA_ENTRY_END, 0, 0);
 }
 
+/* Gives up the save in work. */
+static inline void peer_abort(struct peer *peer)
+{
+    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
+    Holdfast__V1__AbortSaveReply *reply;
+    request.session = peer->token;
+    request.save = peer->save;
+    request.reason = "changed its mind";
+    assert_int_equal(call(peer->bed, "AbortSave", &request.base,
+                          &holdfast__v1__abort_save_reply__descriptor, &reply),
+                     0);
+    FREE_REPLY(reply);
+}
+
 /* How the save is doing, at most so long later; `reason` may be NULL. */
 static inline Holdfast__V1__SaveState ask_save(struct bed *bed, uint64_t step, uint32_t timeout_ms,
                                                char reason[512])

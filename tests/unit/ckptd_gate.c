@@ -236,17 +236,9 @@ static void test_gate__a_window_is_not_held_back(void **state)
 static void test_gate__a_save_that_is_given_up_leaves_nothing_behind(void **state)
 {
     struct bed *bed = start_with_rate(state, RATE_SLOW, 1);
-    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
-    Holdfast__V1__AbortSaveReply *reply;
     begin_all(1, 1);
     await_held(bed);
-    request.session = peers[0].token;
-    request.save = peers[0].save;
-    request.reason = "changed its mind";
-    assert_int_equal(
-        call(bed, "AbortSave", &request.base, &holdfast__v1__abort_save_reply__descriptor, &reply),
-        0);
-    FREE_REPLY(reply);
+    peer_abort(&peers[0]);
     assert_int_equal(wait_save(bed, 1, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
     assert_true(number_of(bed, "chunks_held") == 0);
     begin_all(1, 2);

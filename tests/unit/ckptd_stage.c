@@ -143,61 +143,49 @@ static void expect_on_disk(struct bed *bed, int64_t step)
 
 /* ---- the orders ---- */
 
-static void test_stage__the_disk_does_not_wait_for_hashes_and_the_table_does(void **state)
+/* A save of which something is held back, until one of `ended` has come. */
+static struct bed *begin_held(void **state, enum held what, const atomic_int *ended)
 {
     struct bed *bed = start(state, 8);
-    hold(HASHES);
+    hold(what);
     begin(1);
-    assert_true(await_count(&writes));
-    assert_int_equal(atomic_load(&hashes), 0);
+    assert_true(await_count(ended));
+    return bed;
+}
+
+/* What was held back is let go. */
+static void expect_committed(struct bed *bed)
+{
     atomic_store(&opened, true);
     assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
     assert_int_equal(atomic_load(&under_way_at_sync), 0);
     expect_on_disk(bed, 1);
+}
+
+static void test_stage__the_disk_does_not_wait_for_hashes_and_the_table_does(void **state)
+{
+    struct bed *bed = begin_held(state, HASHES, &writes);
+    assert_int_equal(atomic_load(&hashes), 0);
+    expect_committed(bed);
+}
+
+static void test_stage__hashes_do_not_wait_for_the_disk_and_the_sync_does(void **state)
+{
+    struct bed *bed = begin_held(state, WRITES, &hashes);
+    assert_int_equal(atomic_load(&writes), 0);
+    expect_committed(bed);
 }
 
 /* All others are hashed, also the last chunk, which waits for the table. */
 static void test_stage__the_table_waits_for_the_hash_that_comes_last(void **state)
 {
-    struct bed *bed = start(state, 8);
-    hold(FIRST_HASH);
-    begin(1);
-    assert_true(await_count(&writes));
-    assert_true(await_count(&hashes));
+    struct bed *bed = begin_held(state, FIRST_HASH, &hashes);
     sleep_ms(300);
     assert_int_equal(ask_save(bed, 1, 0, NULL), HOLDFAST__V1__SAVE_STATE__SAVE_STAGING);
-    atomic_store(&opened, true);
-    assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
-    expect_on_disk(bed, 1);
-}
-
-static void test_stage__hashes_do_not_wait_for_the_disk_and_the_sync_does(void **state)
-{
-    struct bed *bed = start(state, 8);
-    hold(WRITES);
-    begin(1);
-    assert_true(await_count(&hashes));
-    assert_int_equal(atomic_load(&writes), 0);
-    atomic_store(&opened, true);
-    assert_int_equal(wait_save(bed, 1, NULL), COMMITTED);
-    assert_int_equal(atomic_load(&under_way_at_sync), 0);
-    expect_on_disk(bed, 1);
+    expect_committed(bed);
 }
 
 /* ---- what goes wrong on the way ---- */
-
-static void abort_save(struct bed *bed)
-{
-    Holdfast__V1__AbortSaveRequest request = HOLDFAST__V1__ABORT_SAVE_REQUEST__INIT;
-    Holdfast__V1__AbortSaveReply *reply;
-    request.session = peers[0].token;
-    request.save = peers[0].save;
-    request.reason = "changed its mind";
-    assert_int_equal(
-        call(bed, "AbortSave", &request.base, &holdfast__v1__abort_save_reply__descriptor, &reply),
-        0);
-    FREE_REPLY(reply);
-}
 
 static void test_stage__what_is_given_up_is_not_written_any_more(void **state)
 {
@@ -207,7 +195,7 @@ static void test_stage__what_is_given_up_is_not_written_any_more(void **state)
     peer_fill(&peers[0], 1);
     peer_announce(&peers[0], ARENA_ENTRY_RANGE, peers[0].data_byte, peers[0].bytes);
     assert_true(await_count(&writes_under_way));
-    abort_save(bed);
+    peer_abort(&peers[0]);
     atomic_store(&opened, true);
     assert_int_equal(wait_save(bed, 1, NULL), FAILED);
     for (uint64_t step = 2; step <= 3; step++) { /* in the other memory, and in the same */
@@ -223,11 +211,8 @@ static void test_stage__what_is_given_up_is_not_written_any_more(void **state)
 static void test_stage__a_write_that_fails_before_its_hash_fails_that_save_alone(void **state)
 {
     char reason[512];
-    struct bed *bed = start(state, 8);
-    hold(HASHES);
     atomic_store(&writes_to_fail, 1);
-    begin(1);
-    assert_true(await_count(&writes));
+    struct bed *bed = begin_held(state, HASHES, &writes);
     assert_int_equal(atomic_load(&hashes), 0);
     atomic_store(&opened, true);
     assert_int_equal(wait_save(bed, 1, reason), FAILED);
