@@ -112,22 +112,13 @@ static int keep_sections(struct attempt *attempt, const char *text, size_t bytes
 {
     char **const sections[NUM_SECTIONS] = {&attempt->config_json, &attempt->identity_json,
                                            &attempt->mesh_json, &attempt->data_json};
-    struct json_member member;
-    size_t at = json_first_member(text, bytes);
-    int found = 0;
-    while (json_next_member(&member, text, &at, bytes)) {
-        for (int i = 0; i < NUM_SECTIONS; i++) {
-            if (!json_member_is(&member, section_names[i]) || member.value[0] != '{')
-                continue;
-            *sections[i] = strndup(member.value, member.value_bytes);
-            if (!*sections[i])
-                return report_error(ERR_MEMORY, NULL, "no memory for an attempt");
-            found++;
-        }
-    }
-    return found == NUM_SECTIONS
-               ? 0
-               : report_error(ERR_CORRUPT, "open a new attempt", "%s lacks a member", key);
+    const char *bad;
+    int error = json_copy_objects(sections, section_names, NUM_SECTIONS, text, bytes, &bad);
+    if (error == ERR_MEMORY)
+        return report_error(error, NULL, "no memory for an attempt");
+    if (error == ERR_CORRUPT)
+        return report_error(error, "open a new attempt", "%s lacks the member '%s'", key, bad);
+    return 0;
 }
 
 static int read_attempt(struct attempt **out, const char *text, size_t bytes, const char *key)
@@ -153,7 +144,8 @@ static int read_attempt(struct attempt **out, const char *text, size_t bytes, co
     else if (json_integer_value(json_object_get(root, "version")) != ATTEMPT_VERSION)
         error = report_error(ERR_VERSION, "use a newer ckptd", "%s is of another version", key);
     else if (world < 1 || world > (json_int_t)COMMIT_RANKS_MAX)
-        error = report_error(ERR_CORRUPT, "open a new attempt", "%s lacks a member", key);
+        error = report_error(ERR_CORRUPT, "open a new attempt", "%s lacks the member 'world_size'",
+                             key);
     else
         error = keep_sections(attempt, text, bytes, key);
     json_decref(root);

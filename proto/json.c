@@ -203,3 +203,34 @@ bool json_member_is(const struct json_member *member, const char *name)
 {
     return strlen(name) == member->key_bytes && memcmp(name, member->key, member->key_bytes) == 0;
 }
+
+static int copy_object(char **out, const struct json_member *member)
+{
+    if (member->value_bytes == 0 || member->value[0] != '{' || *out)
+        return ERR_CORRUPT;
+    *out = strndup(member->value, member->value_bytes);
+    return *out ? 0 : ERR_MEMORY;
+}
+
+int json_copy_objects(char **const outs[], const char *const names[], int count, const char *text,
+                      size_t bytes, const char **out_bad)
+{
+    struct json_member member;
+    size_t at = json_first_member(text, bytes);
+    int error = 0;
+    while (!error && json_next_member(&member, text, &at, bytes)) {
+        for (int i = 0; !error && i < count; i++) {
+            if (json_member_is(&member, names[i]))
+                error = copy_object(outs[i], &member);
+            if (error)
+                *out_bad = names[i];
+        }
+    }
+    for (int i = 0; !error && i < count; i++) {
+        if (*outs[i])
+            continue;
+        *out_bad = names[i];
+        error = ERR_CORRUPT;
+    }
+    return error;
+}

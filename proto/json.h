@@ -39,6 +39,11 @@ size_t json_first_member(const char *text, size_t bytes);
  * the places may be any within it. */
 bool json_next_member(struct json_member *out, const char *text, size_t *at, size_t bytes);
 bool json_member_is(const struct json_member *member, const char *name);
+/* Copies of the objects that so many members are, to be freed by the caller, also after an error:
+ * *outs[i], NULL before, of the member names[i]. ERR_CORRUPT: *out_bad names one that is missing,
+ * no object, or there twice; ERR_MEMORY. Both without a report. */
+int json_copy_objects(char **const outs[], const char *const names[], int count, const char *text,
+                      size_t bytes, const char **out_bad);
 /* Around other uses of jansson by this thread: false when memory was short in between. */
 void json_begin(void);
 bool json_end(void);

@@ -402,32 +402,16 @@ int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifes
 
 /* ---- reading: the free sections ---- */
 
-static int keep_section(struct manifest *out, const struct json_member *member)
-{
-    for (int i = 0; i < NUM_SECTIONS; i++) {
-        if (!json_member_is(member, section_names[i]))
-            continue;
-        char **section = section_of(out, i);
-        if (member->value_bytes == 0 || member->value[0] != '{' || *section)
-            return manifest_fail_member(section_names[i]);
-        *section = strndup(member->value, member->value_bytes);
-        return *section ? 0 : manifest_fail_memory();
-    }
-    return 0;
-}
-
 static int read_sections(struct manifest *out, const char *text, size_t bytes)
 {
-    struct json_member member;
-    size_t at = json_first_member(text, bytes);
-    int error = 0;
-    while (!error && json_next_member(&member, text, &at, bytes))
-        error = keep_section(out, &member);
-    for (int i = 0; !error && i < NUM_SECTIONS; i++) {
-        if (!*section_of(out, i))
-            error = manifest_fail_member(section_names[i]);
-    }
-    return error;
+    char **sections[NUM_SECTIONS];
+    const char *bad;
+    for (int i = 0; i < NUM_SECTIONS; i++)
+        sections[i] = section_of(out, i);
+    int error = json_copy_objects(sections, section_names, NUM_SECTIONS, text, bytes, &bad);
+    if (error == ERR_MEMORY)
+        return manifest_fail_memory();
+    return error ? manifest_fail_member(bad) : 0;
 }
 
 /* ---- reading ---- */

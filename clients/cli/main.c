@@ -114,11 +114,12 @@ static const struct option settings[] = {
     [NUM_SETTINGS] = OPTION_END,
 };
 
-#define OUTPUT_NOTES                                                                            \
-    "A STORE that is a directory is locked meanwhile. That of a running ckptd is named by\n"    \
-    "its socket, unix:/PATH: as with import the files are written beside what it serves, and\n" \
-    "it takes them over at the end. It refuses a step that could be a trainer's own: of the\n"  \
-    "newest attempt of a run that is being trained there.\n"
+#define OUTPUT_NOTES                                                                             \
+    "A STORE that is a directory is locked meanwhile. That of a running ckptd is named by\n"     \
+    "its socket, unix:/PATH: as with import the files are written beside what it serves, and\n"  \
+    "it takes them over at the end. It refuses a step that could be a trainer's own: of the\n"   \
+    "newest attempt of a run that is being trained there. What was left there by one that was\n" \
+    "killed gc removes, --force does not.\n"
 
 static const struct command {
     const char *name, *arguments, *summary;

@@ -500,7 +500,7 @@ static void test_ckpt__an_attempt_is_gone_on_with_whatever_its_layout(void **sta
         ckpt = open_single(bed, RUN);
         assert_int_equal(ckpt_describe(ckpt, attempt, &tensor, 1), changes[i].error);
         if (changes[i].error != 0)
-            assert_non_null(strstr(ckpt_error(), "lacks a member"));
+            assert_non_null(strstr(ckpt_error(), "lacks the member 'data'"));
         ckpt_close(ckpt);
     }
 }
