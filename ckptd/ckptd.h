@@ -390,10 +390,10 @@ struct stage {
     uint32_t num_tail, unhashed; /* chunks that touch the table; of them, with data to be hashed */
     uint32_t released;           /* of a window: leading chunks that are written and have left it */
     bool ended, created, tabling, tabled, syncing, durable, rewritten, stopping, removing;
-    bool has_job; /* `job` is under way; there is one at a time */
-    uint64_t table_hash;
-    struct fault fault;     /* the first */
-    struct fault job_fault; /* of the job, set by the worker */
+    bool has_job;                     /* `job` is under way; there is one at a time */
+    uint64_t header_hash, table_hash; /* as the manifest has them */
+    struct fault fault;               /* the first */
+    struct fault job_fault;           /* of the job, set by the worker */
     struct job job;
     struct storage_request sync;
     struct event synced;

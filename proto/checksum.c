@@ -44,6 +44,19 @@ uint64_t checksum_bytes(const void *data, size_t bytes)
     return XXH3_64bits(data, bytes);
 }
 
+bool checksum_parse(uint64_t *out, const char *digits)
+{
+    static const char values[] = "0123456789abcdef";
+    *out = 0;
+    for (int i = 0; i < CHECKSUM_DIGITS; i++) {
+        const char *digit = memchr(values, digits[i], sizeof(values) - 1);
+        if (!digit)
+            return false;
+        *out = *out << 4 | (uint64_t)(digit - values);
+    }
+    return true;
+}
+
 uint64_t checksum_seeded(const void *data, size_t bytes, uint64_t seed)
 {
     return XXH3_64bits_withSeed(data, bytes, seed);

@@ -18,16 +18,20 @@
 #ifndef HOLDFAST_CHECKSUM_H
 #define HOLDFAST_CHECKSUM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define CHECKSUM_BLOCK_BYTES (1u << 20)
 #define CHECKSUM_SHA256_HEX 65 /* 64 digits and the terminator */
+#define CHECKSUM_DIGITS 16     /* of a u64 in a text: "%016" PRIx64 */
 
 /* Identity of a shard: XXH3-64 of "<nonce>/<shard index>/<shards>". */
 uint64_t checksum_shard_identity(const char *nonce, uint32_t shard, uint32_t shards);
 uint64_t checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block_index);
 uint64_t checksum_bytes(const void *data, size_t bytes); /* plain XXH3-64 */
+/* Of its CHECKSUM_DIGITS; false: there is another character among them. */
+bool checksum_parse(uint64_t *out, const char *digits);
 /* XXH3-64 with a seed: who does not know it cannot choose data that meet in a hash table. */
 uint64_t checksum_seeded(const void *data, size_t bytes, uint64_t seed);
 /* ERR_MEMORY, and "": OpenSSL could not. */

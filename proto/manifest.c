@@ -164,7 +164,9 @@ static int parse_summary(struct manifest_summary *out, const json_t *root)
     if (!get_u32(&out->version, root, "version"))
         return manifest_fail_member("version");
     if (out->version != MANIFEST_VERSION)
-        return report_error(ERR_VERSION, "read it with a newer Holdfast",
+        return report_error(ERR_VERSION,
+                            out->version > MANIFEST_VERSION ? "read it with a newer Holdfast"
+                                                            : "read it with an older Holdfast",
                             "manifest version %" PRIu32 " is unknown", out->version);
     if (!get_string(out->run, sizeof(out->run), root, "run"))
         return manifest_fail_member("run");

@@ -4,14 +4,14 @@
  * format, version, run, step, attempt, nonce, bytes, time, world_size, shards, summary_hash),
  * padded with spaces; list and start-up read only those. summary_hash is the XXH3-64 of the bytes
  * before its digits. Then: lineage, mesh, identity, config, code_version, data, state, layouts,
- * tensors (name, dtype, shape, layout, digest), shard table (file, bytes, data_start, table_hash).
- * From "layouts" on every byte is fixed: an entry a line, no spaces, no escapes, see
+ * tensors (name, dtype, shape, layout, digest), shard table (file, bytes, data_start, header_hash,
+ * table_hash). From "layouts" on every byte is fixed: an entry a line, no spaces, no escapes, see
  * manifest_tables.c. Last member: "sha256" of all bytes before its key's opening quote. Offsets
  * inside shards are derived with layout_shard_tensors(). u64 hashes and digests are 16 hex digits
  * each.
  *
  * Reading is safe on hostile input: at most 64 MiB, every number range-checked, ERR_CORRUPT with
- * the member's name. An unknown version is ERR_VERSION. */
+ * the member's name. Another version is ERR_VERSION; 1 had no header_hash. */
 #ifndef HOLDFAST_MANIFEST_H
 #define HOLDFAST_MANIFEST_H
 
@@ -19,7 +19,7 @@
 #include "proto/layout.h"
 #include "proto/shard.h"
 
-#define MANIFEST_VERSION 1
+#define MANIFEST_VERSION 2
 #define MANIFEST_SUMMARY_BYTES 4096u
 #define MANIFEST_BYTES_MAX (64u << 20)
 #define MANIFEST_NAME "manifest.json"
@@ -39,7 +39,8 @@ struct manifest_summary {
 struct manifest_shard {
     uint64_t bytes;
     uint64_t data_start;
-    uint64_t table_hash; /* checksum_bytes() of the checksum table tensor */
+    uint64_t header_hash; /* what the header ends with: shard_header_hash() */
+    uint64_t table_hash;  /* checksum_bytes() of the checksum table tensor */
 };
 
 struct manifest {

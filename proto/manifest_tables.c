@@ -5,7 +5,7 @@
  *   "tensors":[
  *   {"name":"w","dtype":"F32","shape":[10,6],"layout":0,"digest":["<16 digits>","<16 digits>"]}],
  *   "shard_table":[
- *   {"file":"shard-00000-of-00002...","bytes":8192,"data_start":4096,"table_hash":"<16 digits>"},
+ *   {"file":"<name>","bytes":8192,"data_start":4096,"header_hash":"<16>","table_hash":"<16>"},
  *   ...],
  *
  * They grow with the world, to megabytes, and every load and every verify reads them: a JSON
@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HASH_DIGITS 16
 /* Memory is taken for as many entries as there are lines, but not more than the text has room for:
  * of the shortest ones, {"cuts":[],"owners":[0]} and a tensor of no dimensions. */
 #define LAYOUT_TEXT_MIN 24
@@ -95,8 +94,9 @@ static void print_shards(FILE *out, const struct manifest *manifest)
         CHECK(get_file_name(name, sizeof(name), &manifest->summary, i) == 0);
         fprintf(out,
                 "%s\n{\"file\":\"%s\",\"bytes\":%" PRIu64 ",\"data_start\":%" PRIu64
-                ",\"table_hash\":\"%016" PRIx64 "\"}",
-                i ? "," : "", name, shard->bytes, shard->data_start, shard->table_hash);
+                ",\"header_hash\":\"%016" PRIx64 "\",\"table_hash\":\"%016" PRIx64 "\"}",
+                i ? "," : "", name, shard->bytes, shard->data_start, shard->header_hash,
+                shard->table_hash);
     }
     fprintf(out, "],\n");
 }
@@ -138,16 +138,9 @@ static bool take_number(struct cursor *cursor, uint64_t *out, uint64_t max)
 
 static bool take_hash(struct cursor *cursor, uint64_t *out)
 {
-    *out = 0;
-    if (cursor->end - cursor->at < HASH_DIGITS)
+    if (cursor->end - cursor->at < CHECKSUM_DIGITS || !checksum_parse(out, cursor->at))
         return false;
-    for (int i = 0; i < HASH_DIGITS; i++) {
-        static const char digits[] = "0123456789abcdef";
-        const char *digit = memchr(digits, *cursor->at++, sizeof(digits) - 1);
-        if (!digit)
-            return false;
-        *out = *out << 4 | (uint64_t)(digit - digits);
-    }
+    cursor->at += CHECKSUM_DIGITS;
     return true;
 }
 
@@ -277,7 +270,8 @@ static bool take_shard(struct cursor *cursor, struct manifest *manifest, uint32_
            take(cursor, "{\"file\":\"") && take(cursor, file) && take(cursor, "\",\"bytes\":") &&
            take_number(cursor, &shard->bytes, INT64_MAX) && take(cursor, ",\"data_start\":") &&
            take_number(cursor, &shard->data_start, INT64_MAX) &&
-           take(cursor, ",\"table_hash\":\"") && take_hash(cursor, &shard->table_hash) &&
+           take(cursor, ",\"header_hash\":\"") && take_hash(cursor, &shard->header_hash) &&
+           take(cursor, "\",\"table_hash\":\"") && take_hash(cursor, &shard->table_hash) &&
            take(cursor, "\"}");
 }
 

@@ -24,7 +24,6 @@
 #define FORMAT_NAME "holdfast-shard"
 #define FORMAT_VERSION "1"
 #define HASH_PREFIX "\"header_hash\":\""
-#define HASH_DIGITS 16
 #define HASH_SUFFIX "\"}}"
 #define NUM_FIXED_METADATA 10 /* members of __metadata__ that are not slices */
 /* So many its reader takes: a tensor has three objects and arrays, the table too, and two are
@@ -358,7 +357,7 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
     put_metadata(&measured, &wide, table, tensors, count, &widest);
     free(tensors);
     uint64_t data_start =
-        round_up(sizeof(uint64_t) + measured.length + HASH_DIGITS + strlen(HASH_SUFFIX));
+        round_up(sizeof(uint64_t) + measured.length + CHECKSUM_DIGITS + strlen(HASH_SUFFIX));
     if (data_start > SHARD_HEADER_BYTES_MAX)
         return report_error(ERR_INVALID, "describe fewer tensors per rank",
                             "the header of shard %" PRIu32 " would pass %u bytes", shard,
@@ -393,11 +392,11 @@ static struct text header_text(void *bytes, const struct shard_geometry *geometr
 static int finish_header(const struct text *text)
 {
     uint64_t header_bytes = text->room;
-    if (text->length + HASH_DIGITS + strlen(HASH_SUFFIX) > text->room)
+    if (text->length + CHECKSUM_DIGITS + strlen(HASH_SUFFIX) > text->room)
         return report_error(ERR_CORRUPT, NULL, "the header of a shard does not fit its data_start");
     char *bytes = text->at - sizeof(header_bytes), *end = text->at + text->length;
     memcpy(bytes, &header_bytes, sizeof(header_bytes));
-    char tail[HASH_DIGITS + sizeof(HASH_SUFFIX)];
+    char tail[CHECKSUM_DIGITS + sizeof(HASH_SUFFIX)];
     snprintf(tail, sizeof(tail), "%016" PRIx64 HASH_SUFFIX,
              checksum_bytes(bytes, (size_t)(end - bytes)));
     memcpy(end, tail, sizeof(tail) - 1);
@@ -472,7 +471,6 @@ int shard_header_expect(struct shard_expected *expected, const struct shard_geom
         put_tensors(&text, geometry, table, tensors, count);
     expected->tensors_length = text.length;
     put_metadata(&text, geometry, table, tensors, count, identity);
-    expected->text_end = sizeof(uint64_t) + text.length + HASH_DIGITS + strlen(HASH_SUFFIX);
     error = finish_header(&text);
     if (error)
         shard_expected_free(expected); /* what is there is not whole */
@@ -672,25 +670,40 @@ static int parse_members(struct shard_header *out, const json_t *root, uint64_t 
     return error ? error : check_table(&out->geometry, table);
 }
 
+/* The digits of the hash at the end of a header, which is the end of `bytes`; NULL: of no header.
+ */
+static const char *find_hash(const char *bytes, uint64_t num_bytes)
+{
+    static const size_t tail_bytes = CHECKSUM_DIGITS + sizeof(HASH_SUFFIX) - 1;
+    uint64_t end = num_bytes;
+    while (end > 0 && bytes[end - 1] == ' ')
+        end--;
+    if (end < strlen(HASH_PREFIX) + tail_bytes)
+        return NULL;
+    const char *digits = bytes + end - tail_bytes;
+    if (memcmp(digits - strlen(HASH_PREFIX), HASH_PREFIX, strlen(HASH_PREFIX)) != 0 ||
+        memcmp(digits + CHECKSUM_DIGITS, HASH_SUFFIX, strlen(HASH_SUFFIX)) != 0)
+        return NULL;
+    return digits;
+}
+
+bool shard_header_hash(uint64_t *out, const void *bytes, uint64_t num_bytes)
+{
+    const char *digits = find_hash(bytes, num_bytes);
+    return digits != NULL && checksum_parse(out, digits);
+}
+
 /* *out_length: of the JSON text without its padding. */
 static int check_hash(size_t *out_length, const char *bytes, uint64_t data_start)
 {
-    static const size_t tail_bytes = HASH_DIGITS + sizeof(HASH_SUFFIX) - 1;
-    uint64_t end = data_start;
-    while (end > sizeof(uint64_t) && bytes[end - 1] == ' ')
-        end--;
-    if (end < sizeof(uint64_t) + strlen(HASH_PREFIX) + tail_bytes)
+    const char *text = bytes + sizeof(uint64_t);
+    const char *digits = find_hash(text, data_start - sizeof(uint64_t));
+    uint64_t hash;
+    if (!digits)
         return report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast shard");
-    const char *digits = bytes + end - tail_bytes;
-    if (memcmp(digits - strlen(HASH_PREFIX), HASH_PREFIX, strlen(HASH_PREFIX)) != 0 ||
-        memcmp(digits + HASH_DIGITS, HASH_SUFFIX, strlen(HASH_SUFFIX)) != 0)
-        return report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast shard");
-    char expected[HASH_DIGITS + 1];
-    snprintf(expected, sizeof(expected), "%016" PRIx64,
-             checksum_bytes(bytes, (size_t)(digits - bytes)));
-    if (memcmp(digits, expected, HASH_DIGITS) != 0)
+    if (!checksum_parse(&hash, digits) || checksum_bytes(bytes, (size_t)(digits - bytes)) != hash)
         return fail_header("header_hash does not match", NULL);
-    *out_length = (size_t)(end - sizeof(uint64_t));
+    *out_length = (size_t)(digits - text) + CHECKSUM_DIGITS + strlen(HASH_SUFFIX);
     return 0;
 }
 

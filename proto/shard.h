@@ -8,7 +8,8 @@
  *
  * A block is 1 MiB of the file, header included; the last block ends at table_start. An entry is
  * checksum_block() with the shard's identity. The table covers all before it; the manifest holds
- * the plain XXH3-64 of the table. Format of safetensors: its README (huggingface/safetensors).
+ * the plain XXH3-64 of the table, and the header's own hash. Format of safetensors: its README
+ * (huggingface/safetensors).
  *
  * __metadata__ (all strings): "format"="holdfast-shard", "version"="1", "run", "step", "attempt",
  * "nonce", "shard" ("0"-based index), "shards", "data_start", per tensor "slice.<name>" =
@@ -72,6 +73,10 @@ int shard_geometry(struct shard_geometry *out, const struct layout_table *table,
  * number. ERR_CORRUPT: data_start, which may come from a manifest, leaves too little room. */
 int shard_header_write(void *out, const struct shard_geometry *geometry,
                        const struct layout_table *table, const struct shard_identity *identity);
+/* The hash that a header ends with, as it stands there. `bytes`: the last `num_bytes` of the
+ * header; its text ends in the last page of what shard_geometry() gives, or in the one before.
+ * False: no header of ours ends there. */
+bool shard_header_hash(uint64_t *out, const void *bytes, uint64_t num_bytes);
 
 /* The header that a file has to have, for readers: comparing is far cheaper than parsing. Shards
  * follow one another in the same place, and the text of the tensors is written again only where it
@@ -83,7 +88,6 @@ struct shard_expected {
     struct shard_tensor *tensors;
     uint32_t num_tensors;
     uint64_t tensors_length; /* of the text up to the last tensor */
-    uint64_t text_end;       /* place in the header behind its text, which ends with its hash */
 };
 /* `tensors`: of layout_shard_tensors(); the identity was checked before. ERR_MEMORY, and
  * ERR_CORRUPT as above. */

@@ -102,9 +102,9 @@ static int write_manifest(struct save *save)
     memcpy(manifest.code_version, attempt->code_version, sizeof manifest.code_version);
     for (uint32_t i = 0; i < save->world_size; i++) {
         const struct stage *stage = &save->stages[i];
-        manifest.shards[i] =
-            (struct manifest_shard){stage->image->geometry.file_bytes,
-                                    stage->image->geometry.data_start, stage->table_hash};
+        manifest.shards[i] = (struct manifest_shard){stage->image->geometry.file_bytes,
+                                                     stage->image->geometry.data_start,
+                                                     stage->header_hash, stage->table_hash};
     }
     int error = manifest_write(&text, &bytes, &manifest);
     snprintf(key, sizeof key, "%s/%s", save->dir, MANIFEST_NAME);

@@ -112,8 +112,10 @@ static int put_header(struct stage *stage, const struct shard_identity *identity
         return report_error(ERR_MEMORY, NULL, "no memory for a header of %llu bytes",
                             (unsigned long long)bytes);
     int error = shard_header_write(header, &image->geometry, stage->save->group->table, identity);
-    if (error == 0)
+    if (error == 0) {
+        CHECK(shard_header_hash(&stage->header_hash, header, bytes));
         image_put(image, 0, header, bytes);
+    }
     free(header);
     return error;
 }

@@ -129,6 +129,14 @@ static void hash_tables(void)
 
 /* ---- one save ---- */
 
+static void make_identity(struct shard_identity *out, uint64_t step, uint32_t rank)
+{
+    *out = (struct shard_identity){
+        .step = step, .attempt = 1, .shard = rank, .shards = group.world_size};
+    snprintf(out->run, sizeof out->run, RUN);
+    snprintf(out->nonce, sizeof out->nonce, "%032" PRIx64, step);
+}
+
 /* The image of a rank whose shard is hashed and written; `step` makes its digests differ. */
 static struct image *make_image(uint32_t rank, uint64_t step)
 {
@@ -176,6 +184,24 @@ static struct save *make_save(uint64_t step)
     return save;
 }
 
+/* The header of a shard; the caller frees it. */
+static uint8_t *make_header(uint64_t *out_hash, const struct shard_identity *identity)
+{
+    const struct shard_geometry *geometry = &group.ranks[identity->shard].geometry;
+    uint8_t *header = bench_allocate(1, geometry->data_start);
+    BENCH_TRY(shard_header_write(header, geometry, group.table, identity), report_line());
+    BENCH_TRY(!shard_header_hash(out_hash, header, geometry->data_start), "a header has no hash");
+    return header;
+}
+
+/* As a stage does when its file is created. */
+static void put_header(struct save *save, uint32_t rank)
+{
+    struct shard_identity identity;
+    make_identity(&identity, save->step, rank);
+    free(make_header(&save->stages[rank].header_hash, &identity));
+}
+
 static void begin_rank(struct save *save, uint32_t rank)
 {
     struct commit_actions actions = {0};
@@ -205,8 +231,10 @@ static void run_commit(uint64_t step)
 {
     struct save *save = make_save(step);
     uint32_t ranks = save->world_size;
-    for (uint32_t i = 0; i < ranks; i++)
+    for (uint32_t i = 0; i < ranks; i++) {
         save->stages[i].image = make_image(i, step);
+        put_header(save, i);
+    }
     double clock = bench_seconds();
     double all = bench_clock(CLOCK_PROCESS_CPUTIME_ID), own = bench_clock(CLOCK_THREAD_CPUTIME_ID);
     for (uint32_t i = 0; i < ranks; i++)
@@ -234,16 +262,13 @@ static uint64_t make_shard(uint64_t step, uint32_t rank)
 {
     const struct group_rank *from = &group.ranks[rank];
     const struct shard_geometry *geometry = &from->geometry;
-    struct shard_identity identity = {
-        .step = step, .attempt = 1, .shard = rank, .shards = group.world_size};
+    struct shard_identity identity;
     char key[STORAGE_KEY_MAX], path[2 * STORAGE_KEY_MAX + 64];
-    snprintf(identity.run, sizeof identity.run, RUN);
-    snprintf(identity.nonce, sizeof identity.nonce, "%032" PRIx64, step);
+    make_identity(&identity, step, rank);
     BENCH_TRY(shard_key(key, sizeof key, &identity), report_line());
     snprintf(path, sizeof path, "%s/%s", config.store, key);
-    uint8_t *header = bench_allocate(1, geometry->data_start);
-    BENCH_TRY(shard_header_write(header, geometry, group.table, &identity), report_line());
     uint64_t table_bytes, hash;
+    uint8_t *header = make_header(&hash, &identity);
     uint8_t *table = make_table(&table_bytes, &hash, rank);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
     BENCH_TRY(fd < 0, path);

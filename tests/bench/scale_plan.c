@@ -73,7 +73,7 @@ static void write_manifest(char **out, size_t *out_bytes, struct layout_table *t
         BENCH_TRY(shard_geometry_derive(&geometry, 16 * SHARD_ALIGN, tensor_bytes[i]),
                   report_line());
         manifest.shards[i] =
-            (struct manifest_shard){geometry.file_bytes, geometry.data_start, UINT64_MAX - i};
+            (struct manifest_shard){geometry.file_bytes, geometry.data_start, i, UINT64_MAX - i};
         manifest.summary.bytes += geometry.file_bytes;
     }
     BENCH_TRY(manifest_write(out, out_bytes, &manifest), report_line());

@@ -96,8 +96,10 @@ static void write_shard(const char *root, const struct shard_identity *identity,
     static uint8_t data[SHARD_BYTES_MAX];
     const struct shard_geometry *shape = &geometry[identity->shard];
     char key[512];
+    uint64_t header_hash;
     memset(data, 0, shape->file_bytes);
     BENCH_TRY(shard_header_write(data, shape, table, identity), report_line());
+    BENCH_TRY(!shard_header_hash(&header_hash, data, shape->data_start), "a header has no hash");
     for (uint32_t i = 0; i < num_tensors[identity->shard]; i++) {
         const struct shard_tensor *tensor = &tensors[identity->shard][i];
         uint64_t first = tensor->box.offset[0] * tensor->box.extent[1]; /* whole rows */
@@ -117,7 +119,7 @@ static void write_shard(const char *root, const struct shard_identity *identity,
         memcpy(data + shape->table_start + block * sizeof sum, &sum, sizeof sum);
     }
     *out = (struct manifest_shard){
-        shape->file_bytes, shape->data_start,
+        shape->file_bytes, shape->data_start, header_hash,
         checksum_bytes(data + shape->table_start, shape->file_bytes - shape->table_start)};
     BENCH_TRY(shard_key(key, sizeof key, identity), report_line());
     write_file(root, key, data, shape->file_bytes);

@@ -64,9 +64,9 @@ static char *forged(const char *from, const char *to)
     return text;
 }
 
-static char *other_nonce(void)
+/* The manifest with another first digit behind the first such key. */
+static char *other_digit(const char *key)
 {
-    static const char key[] = "\"nonce\":\"";
     char *text = strdup(manifest), *at = strstr(text, key) + strlen(key);
     *at = *at == '0' ? '1' : '0';
     hash_again(text);
@@ -93,7 +93,7 @@ static char *manifest_of_scalars(uint64_t *out_file_bytes, uint32_t shards)
     for (uint32_t r = 0; r < shards; r++) {
         lists[r] = slices[r];
         counts[r] = SCALARS;
-        files[r] = (struct manifest_shard){geometry.file_bytes, geometry.data_start, 0};
+        files[r] = (struct manifest_shard){geometry.file_bytes, geometry.data_start, 0, 0};
         for (uint32_t i = 0; i < SCALARS; i++) {
             struct slice *slice = &slices[r][i];
             slice->tensor.dtype = DTYPE_U8;
@@ -168,7 +168,7 @@ static void test_admit__a_run_that_was_begun_is_not_adopted(void **state)
     assert_int_equal(num_listed(bed), 0);
     put_shards(bed, store);
     assert_int_equal(adopt_as(bed, manifest, true), 0);
-    char *other = other_nonce();
+    char *other = other_digit("\"nonce\":\"");
     assert_int_equal(adopt(bed, other), ERR_EXISTS);
     assert_int_equal(adopt_as(bed, other, true), ERR_EXISTS);
     free(other);
@@ -474,9 +474,13 @@ static void test_admit__a_manifest_that_lies_is_refused(void **state)
         assert_refused(bed, text, lies[i].to);
         free(text);
     }
-    char *text = other_nonce();
-    assert_refused(bed, text, "another nonce");
-    strcpy(text, manifest);
+    static const char *const keys[] = {"\"nonce\":\"", "\"header_hash\":\"", "\"table_hash\":\""};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        char *text = other_digit(keys[i]);
+        assert_refused(bed, text, keys[i]);
+        free(text);
+    }
+    char *text = strdup(manifest);
     text[strlen(text) / 2] ^= 1;
     assert_refused(bed, text, "a flipped bit");
     assert_refused(bed, "", "nothing");

@@ -23,7 +23,9 @@
 
 #include <cmocka.h>
 
+#ifndef TENSORS
 #define TENSORS 6
+#endif
 #define RANKS_MAX 5
 #ifndef LARGE_WIDTH
 #define LARGE_WIDTH 600000u /* at least, of the rows of a tensor: several blocks per shard */
@@ -36,7 +38,9 @@ struct fixture {
     uint64_t elements[TENSORS];
     uint32_t ranks;
     uint64_t random;
-    uint64_t parent_step, parent_attempt; /* of the checkpoints that are written from now on */
+    /* Of the checkpoints that are written from now on. */
+    uint64_t parent_step, parent_attempt;
+    uint64_t more_header_bytes; /* than the headers need */
 };
 
 static uint64_t draw(struct fixture *fixture, uint64_t below)
@@ -128,14 +132,18 @@ static void write_shard(const struct fixture *fixture, struct manifest *manifest
     struct shard_geometry geometry;
     struct shard_tensor *tensors;
     uint32_t count;
-    uint64_t bytes, start, length;
+    uint64_t bytes, start, length, header_hash;
     char key[STORAGE_KEY_MAX];
     manifest_identity(&identity, &manifest->summary, shard);
     assert_int_equal(shard_geometry(&geometry, fixture->table, shard, identity.run, fixture->ranks),
                      0);
     assert_int_equal(layout_shard_tensors(&tensors, &count, &bytes, fixture->table, shard), 0);
+    assert_int_equal(
+        shard_geometry_derive(&geometry, geometry.data_start + fixture->more_header_bytes, bytes),
+        0);
     unsigned char *file = calloc(1, geometry.file_bytes);
     assert_int_equal(shard_header_write(file, &geometry, fixture->table, &identity), 0);
+    assert_true(shard_header_hash(&header_hash, file, geometry.data_start));
     for (uint32_t i = 0; i < count; i++) {
         const struct tensor_meta *meta = &fixture->table->tensors[tensors[i].tensor];
         struct box whole = {.offset = {0}};
@@ -151,7 +159,7 @@ static void write_shard(const struct fixture *fixture, struct manifest *manifest
         memcpy(file + geometry.table_start + 8 * block, &sum, 8);
     }
     manifest->shards[shard] = (struct manifest_shard){
-        geometry.file_bytes, geometry.data_start,
+        geometry.file_bytes, geometry.data_start, header_hash,
         checksum_bytes(file + geometry.table_start, geometry.file_bytes - geometry.table_start)};
     manifest->summary.bytes += geometry.file_bytes;
     assert_int_equal(shard_key(key, sizeof key, &identity), 0);

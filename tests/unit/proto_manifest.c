@@ -101,7 +101,7 @@ static int open_manifest(void **state)
         struct shard_geometry geometry;
         assert_int_equal(shard_geometry(&geometry, manifest.table, r, "first", RANKS), 0);
         shards[r] = (struct manifest_shard){geometry.file_bytes, geometry.data_start,
-                                            0x8000000000000000ull + r};
+                                            0x9000000000000000ull + r, 0x8000000000000000ull + r};
         manifest.summary.bytes += geometry.file_bytes;
     }
     int error = manifest_write(&text, &text_bytes, &manifest);
@@ -292,7 +292,7 @@ static void test_manifest__write_refuses_what_could_not_be_read(void **state)
     REFUSES(bad.summary.nonce[31] = 'g', ERR_INVALID);
     REFUSES(bad.summary.time[0] = '"', ERR_INVALID);
     REFUSES(bad.summary.step = 1ull << 63, ERR_INVALID);
-    REFUSES(bad.summary.version = 2, ERR_INVALID);
+    REFUSES(bad.summary.version = 1, ERR_INVALID);
     REFUSES(bad.summary.shards = 0, ERR_INVALID);
     REFUSES(bad.summary.shards = 2, ERR_CORRUPT);
     REFUSES(bad.summary.bytes += 4096, ERR_CORRUPT);
@@ -322,7 +322,7 @@ static void test_manifest__a_longer_table_of_checksums_than_is_read_is_refused(v
         assert_int_equal(shard_geometry(&geometry, one.table, 0, "first", 1),
                          more == 0 ? 0 : ERR_INVALID);
         assert_int_equal(geometry.data_start, SHARD_ALIGN);
-        struct manifest_shard shard = {geometry.file_bytes, geometry.data_start, 0};
+        struct manifest_shard shard = {geometry.file_bytes, geometry.data_start, 0, 0};
         one.shards = &shard;
         one.summary.shards = one.summary.world_size = 1;
         one.summary.bytes = geometry.file_bytes;
@@ -459,7 +459,8 @@ static void test_manifest__read_refuses_lies_under_right_hashes(void **state)
 {
     (void)state;
     static const struct lie lies[] = {
-        {"\"version\":1", "\"version\":9", "manifest version 9 is unknown", ERR_VERSION},
+        {"\"version\":2", "\"version\":9", "version 9 is unknown (read it with a n", ERR_VERSION},
+        {"\"version\":2", "\"version\":1", "version 1 is unknown (read it with an o", ERR_VERSION},
         {"\"run\":\"first\"", "\"run\":\"fir/t\"", "'run'", ERR_CORRUPT},
         {"\"attempt\":2}", "\"attempt\":-2}", "'lineage'", ERR_CORRUPT},
         {"\"attempt\":2}", "\"attempt\":2.0}", "'lineage'", ERR_CORRUPT},
@@ -501,6 +502,7 @@ static void test_manifest__read_refuses_lies_under_right_hashes(void **state)
         {"\"data_start\":4096", "\"data_start\":8192", "'shard_table'", ERR_CORRUPT},
         {"\"data_start\":4096", "\"data_start\":4097", "not possible", ERR_CORRUPT},
         {"\"data_start\":4096", "\"data_start\":0", "not possible", ERR_CORRUPT},
+        {"\"header_hash\":\"9", "\"header_hash\":\"x", "'shard_table'", ERR_CORRUPT},
         {"\"table_hash\":\"8", "\"table_hash\":\"x", "'shard_table'", ERR_CORRUPT},
     };
     assert_refused(lies, sizeof(lies) / sizeof(lies[0]));

@@ -96,7 +96,7 @@ static void test_memfile__a_manifest_with_a_hole_is_not_handed_out(void **state)
     (void)state;
     snprintf(section, sizeof section, "{\"text\":\"%090000d\"}", 0);
     assert_int_equal(shard_geometry(&geometry, &table, 0, "run", 1), 0);
-    struct manifest_shard shard = {geometry.file_bytes, geometry.data_start, 1};
+    struct manifest_shard shard = {geometry.file_bytes, geometry.data_start, 1, 1};
     struct manifest manifest = {.summary = {.version = MANIFEST_VERSION,
                                             .run = "run",
                                             .step = 1,

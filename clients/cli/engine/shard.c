@@ -1,10 +1,10 @@
 /* shard.c - the shard files of an open checkpoint, against its manifest.
  *
  * checkpoint_load proves what the rest rests on, many shards at a time: every file's size, its
- * checksum table by the hash that the manifest holds, and, for verify, that its header is the one
- * that the layout lets expect: whole, or by its hash alone, which its last bytes hold. After that a
- * block that is read can be proved by its entry of the table (shard_block_is_good). Damage is kept
- * per shard as text; nothing stops at it.
+ * checksum table by the hash that the manifest holds, and, for verify, its header: that it is the
+ * one which the layout lets expect, or, quick, that it ends with the hash that the manifest holds;
+ * what does not is judged as a whole. After that a block that is read can be proved by its entry of
+ * the table (shard_block_is_good). Damage is kept per shard as text; nothing stops at it.
  *
  * A file is open while somebody has taken it, and for as long after as there is room: at most
  * SHARDS_OPEN_MAX. Only one thread takes, any thread drops.
@@ -20,9 +20,9 @@
 #include <sys/resource.h>
 
 #define SHARDS_OPEN_MAX 64u
-#define LOADERS_MAX 16u       /* threads that load shards, each with two reads at a time */
-#define LOADER_NICE 10        /* beside whoever started this */
-#define HEADER_HASH_BYTES 64u /* of a header's text hold its hash, at the end */
+#define LOADERS_MAX 16u     /* threads that load shards, each with two reads at a time */
+#define LOADER_NICE 10      /* beside whoever started this */
+#define HEADER_END_PAGES 2u /* in which the text of a header ends: shard_header_hash() */
 
 static uint64_t align_up(uint64_t value)
 {
@@ -195,44 +195,59 @@ static int explain_header(const unsigned char *bytes, const struct shard_file *f
     return error;
 }
 
-/* [start, end) of it, in place of what *header is of. */
-static int read_header(unsigned char **header, struct storage *store, struct storage_object *object,
-                       uint64_t start, uint64_t end)
-{
-    free(*header);
-    *header = malloc(end - start);
-    if (*header == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for a header");
-    return read_bytes(*header, store, object, start, end - start);
-}
-
-/* `expected`: of the loader that calls. */
-static int check_header(const struct shard_file *file, const struct checkpoint *checkpoint,
-                        enum load load, struct shard_expected *expected)
+/* Is the header the one that the layout lets expect, and the one that was committed? `expected`: of
+ * the loader that calls. */
+static int check_whole_header(struct shard_file *file, const struct checkpoint *checkpoint,
+                              struct shard_expected *expected)
 {
     const struct manifest *manifest = checkpoint->manifest;
-    uint64_t bytes = file->geometry.data_start, start = 0, end = bytes;
+    uint64_t bytes = file->geometry.data_start, tensor_bytes, hash;
     struct shard_identity identity;
     manifest_identity(&identity, &manifest->summary, file->shard);
+    ERR_TRY(layout_shard_tensors(&file->tensors, &file->num_tensors, &tensor_bytes, manifest->table,
+                                 file->shard));
     int error = shard_header_expect(expected, &file->geometry, manifest->table, file->tensors,
                                     file->num_tensors, &identity);
     if (error == ERR_MEMORY)
         return error;
     bool is_expected = error == 0;
-    if (load == LOAD_QUICK && is_expected) { /* the pages with the end of the text */
-        start = (expected->text_end - HEADER_HASH_BYTES) / SHARD_ALIGN * SHARD_ALIGN;
-        end = align_up(expected->text_end);
-    }
-    unsigned char *header = NULL;
-    error = read_header(&header, checkpoint->store, file->object, start, end);
-    is_expected =
-        is_expected && error == 0 && memcmp(header, expected->header + start, end - start) == 0;
-    if (error == 0 && !is_expected && end - start < bytes) /* what was read is what is judged */
-        error = read_header(&header, checkpoint->store, file->object, 0, bytes);
-    if (error == 0 && !is_expected)
+    unsigned char *header = malloc(bytes);
+    if (header == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for a header");
+    error = read_bytes(header, checkpoint->store, file->object, 0, bytes);
+    if (error == 0 && !(is_expected && memcmp(header, expected->header, bytes) == 0))
         error = explain_header(header, file, manifest);
+    if (error == 0 && !(shard_header_hash(&hash, header, bytes) &&
+                        hash == manifest->shards[file->shard].header_hash))
+        error = report_error(ERR_CORRUPT, NULL, "the manifest has another hash of the header");
     free(header);
     return error;
+}
+
+/* Does a header of more pages than these end with the hash that was committed? Where its last page
+ * is not the one with the end of its text, the one before is. */
+static int check_header_end(bool *is_the_one, const struct shard_file *file,
+                            const struct checkpoint *checkpoint)
+{
+    unsigned char pages[HEADER_END_PAGES * SHARD_ALIGN];
+    uint64_t end = file->geometry.data_start, hash = 0;
+    bool is_found = false;
+    for (uint64_t bytes = SHARD_ALIGN; !is_found && bytes <= sizeof pages; bytes += SHARD_ALIGN) {
+        ERR_TRY(read_bytes(pages, checkpoint->store, file->object, end - bytes, bytes));
+        is_found = shard_header_hash(&hash, pages, bytes);
+    }
+    *is_the_one = is_found && hash == checkpoint->manifest->shards[file->shard].header_hash;
+    return 0;
+}
+
+/* A short header is read whole also by who is in a hurry. */
+static int check_header(struct shard_file *file, const struct checkpoint *checkpoint,
+                        enum load load, struct shard_expected *expected)
+{
+    bool is_the_one = load == LOAD_TABLES; /* then nobody asks */
+    if (load == LOAD_QUICK && file->geometry.data_start > HEADER_END_PAGES * SHARD_ALIGN)
+        ERR_TRY(check_header_end(&is_the_one, file, checkpoint));
+    return is_the_one ? 0 : check_whole_header(file, checkpoint, expected);
 }
 
 /* Damage becomes text, and no error; ERR_VERSION is a header's and counts as damage too, as does a
@@ -257,11 +272,9 @@ static int prove_shard(struct shard_file *file, const struct checkpoint *checkpo
 {
     const struct shard_geometry *geometry = &file->geometry;
     struct reading table;
-    int error = 0;
     begin_read(&table, checkpoint->store, file->object, geometry->table_start,
                geometry->file_bytes - geometry->table_start);
-    if (load != LOAD_TABLES)
-        error = keep_damage(&file->header_damage, check_header(file, checkpoint, load, expected));
+    int error = keep_damage(&file->header_damage, check_header(file, checkpoint, load, expected));
     if (error != 0) {
         struct failure failure = {0};
         failure_keep(&failure, error);
@@ -275,15 +288,7 @@ static int prove_shard(struct shard_file *file, const struct checkpoint *checkpo
 static int load_shard(struct shard_file *file, const struct checkpoint *checkpoint, enum load load,
                       struct shard_expected *expected)
 {
-    const struct manifest *manifest = checkpoint->manifest;
-    uint64_t bytes = 0;
-    int error = layout_shard_tensors(&file->tensors, &file->num_tensors, &bytes, manifest->table,
-                                     file->shard);
-    if (error == 0)
-        error =
-            shard_geometry_derive(&file->geometry, manifest->shards[file->shard].data_start, bytes);
-    if (error == 0)
-        error = open_object(file, checkpoint);
+    int error = open_object(file, checkpoint);
     if (error == 0)
         error = prove_shard(file, checkpoint, load, expected);
     else
@@ -328,21 +333,37 @@ static void *run_behind(void *argument)
     return run_loader(argument);
 }
 
-int checkpoint_load(struct checkpoint *checkpoint, enum load load)
+/* What the manifest tells of each. */
+static int init_shards(struct checkpoint *checkpoint)
 {
     const struct manifest *manifest = checkpoint->manifest;
-    uint32_t shards = manifest->summary.shards, started = 0;
-    struct loading loading = {.checkpoint = checkpoint, .load = load};
-    pthread_t threads[LOADERS_MAX];
+    uint32_t shards = manifest->summary.shards;
+    uint64_t *tensor_bytes = calloc(shards, sizeof *tensor_bytes);
     checkpoint->shards = calloc(shards, sizeof *checkpoint->shards);
     checkpoint->opened = calloc(SHARDS_OPEN_MAX, sizeof *checkpoint->opened);
-    if (checkpoint->shards == NULL || checkpoint->opened == NULL)
-        return report_error(ERR_MEMORY, NULL, "no memory for %s", text_count(shards, "shard").text);
-    for (uint32_t i = 0; i < shards; i++) {
-        checkpoint->shards[i].shard = i;
-        checkpoint->shards[i].identity =
-            checksum_shard_identity(manifest->summary.nonce, i, shards);
+    int error = 0;
+    if (tensor_bytes == NULL || checkpoint->shards == NULL || checkpoint->opened == NULL)
+        error =
+            report_error(ERR_MEMORY, NULL, "no memory for %s", text_count(shards, "shard").text);
+    if (error == 0)
+        error = layout_shard_bytes(tensor_bytes, manifest->table, shards);
+    for (uint32_t i = 0; i < shards && error == 0; i++) {
+        struct shard_file *file = &checkpoint->shards[i];
+        file->shard = i;
+        file->identity = checksum_shard_identity(manifest->summary.nonce, i, shards);
+        error =
+            shard_geometry_derive(&file->geometry, manifest->shards[i].data_start, tensor_bytes[i]);
     }
+    free(tensor_bytes);
+    return error;
+}
+
+int checkpoint_load(struct checkpoint *checkpoint, enum load load)
+{
+    uint32_t shards = checkpoint->manifest->summary.shards, started = 0;
+    struct loading loading = {.checkpoint = checkpoint, .load = load};
+    pthread_t threads[LOADERS_MAX];
+    ERR_TRY(init_shards(checkpoint));
     pthread_mutex_init(&loading.lock, NULL);
     while (started < LOADERS_MAX && started < shards &&
            pthread_create(&threads[started], NULL, run_behind, &loading) == 0)

@@ -403,7 +403,11 @@ static int plan_target(struct target *target)
     file->head = target->head;
     file->head_bytes = target->geometry.data_start;
     file->user = target;
-    return shard_header_write(target->head, &target->geometry, manifest->table, &identity);
+    error = shard_header_write(target->head, &target->geometry, manifest->table, &identity);
+    if (error == 0)
+        CHECK(shard_header_hash(&writer->manifest.shards[target->shard].header_hash, target->head,
+                                target->geometry.data_start));
+    return error;
 }
 
 /* Closes shards that are durable; keeps the hash of their table. */

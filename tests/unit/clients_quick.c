@@ -1,0 +1,183 @@
+/* clients_quick.c - what `ckpt-cli verify --quick` reads of a header of many pages.
+ *
+ * Goal: the hash at a header's end is held against the one that was committed, wherever in the last
+ * two pages the text ends; an older header and another manifest are damage, and what is reported
+ * broken is judged by the whole header. Method: checkpoints of clients_store_bed.h with so many
+ * tensors that their headers have more pages than are read; bytes of the ends flipped one by one,
+ * an older header in their place, a manifest rewritten under right hashes. */
+#define TENSORS 200
+#define LARGE_WIDTH 16u
+#include "tests/unit/clients_store_bed.h"
+
+#define NAME "run@7-a1"
+#define SHARDS 2u
+#define SEED 23u
+
+static uint64_t load_headers(struct checkpoint *out, struct storage *store, enum load load)
+{
+    uint64_t found = 0;
+    assert_int_equal(checkpoint_open(out, store, NAME), 0);
+    assert_int_equal(checkpoint_load(out, load), 0);
+    for (uint32_t i = 0; i < SHARDS; i++) {
+        assert_null(out->shards[i].damage);
+        found |= (uint64_t)(out->shards[i].header_damage != NULL) << i;
+    }
+    return found;
+}
+
+/* Bit s: the header of shard s is damaged. */
+static uint64_t damaged(struct storage *store, enum load load)
+{
+    struct checkpoint checkpoint;
+    uint64_t found = load_headers(&checkpoint, store, load);
+    checkpoint_close(&checkpoint);
+    return found;
+}
+
+static void shard_path(char *out, size_t size, const struct fixture *fixture, uint64_t step,
+                       uint32_t shard)
+{
+    snprintf(out, size, "%s/run/step-%08llu-a0001/shard-%05u-of-%05u.safetensors", fixture->root,
+             (unsigned long long)step, shard + 1, SHARDS);
+}
+
+/* The header of an older save of the same shard, in place of this one's. */
+static void put_older_header(const struct fixture *fixture, uint32_t shard, uint64_t bytes)
+{
+    char path[600];
+    unsigned char *header = malloc(bytes);
+    shard_path(path, sizeof path, fixture, 6, shard);
+    int fd = open(path, O_RDONLY);
+    assert_int_equal(pread(fd, header, bytes, 0), bytes);
+    close(fd);
+    shard_path(path, sizeof path, fixture, 7, shard);
+    fd = open(path, O_WRONLY);
+    assert_int_equal(pwrite(fd, header, bytes, 0), bytes);
+    close(fd);
+    free(header);
+}
+
+static uint64_t header_bytes(struct storage *store, uint32_t shard)
+{
+    struct checkpoint checkpoint;
+    load_headers(&checkpoint, store, LOAD_TABLES);
+    uint64_t bytes = checkpoint.shards[shard].geometry.data_start;
+    checkpoint_close(&checkpoint);
+    return bytes;
+}
+
+/* Where the text of the header ends. */
+static uint64_t text_end(const struct fixture *fixture, uint32_t shard, uint64_t bytes)
+{
+    char path[600], *header = malloc(bytes);
+    shard_path(path, sizeof path, fixture, 7, shard);
+    int fd = open(path, O_RDONLY);
+    assert_int_equal(pread(fd, header, bytes, 0), bytes);
+    close(fd);
+    while (header[bytes - 1] == ' ')
+        bytes--;
+    free(header);
+    return bytes;
+}
+
+/* A checkpoint whose headers are so much longer than they have to be. */
+static struct storage *open_long(struct fixture *fixture, uint64_t more)
+{
+    fixture_open(fixture, SHARDS, SEED);
+    fixture->more_header_bytes = more;
+    write_checkpoint(fixture, "run", 6, 1);
+    write_checkpoint(fixture, "run", 7, 1);
+    return open_store(fixture);
+}
+
+/* Only the end is read, and every byte of it counts. `pages`: of the end, which it may lie in. */
+static void assert_end_counts(const struct fixture *fixture, struct storage *store, uint64_t pages)
+{
+    uint64_t bytes = header_bytes(store, 1), end = text_end(fixture, 1, bytes);
+    assert_true(bytes > 3 * SHARD_ALIGN);
+    assert_true(end > bytes - pages * SHARD_ALIGN && end <= bytes - (pages - 1) * SHARD_ALIGN);
+    assert_int_equal(damaged(store, LOAD_QUICK), 0);
+    for (uint64_t at = end - 34; at < bytes; at += at < end + 8 ? 1 : 97) {
+        flip(fixture, 1, at);
+        assert_int_equal(damaged(store, LOAD_QUICK), 2);
+        flip(fixture, 1, at);
+    }
+    flip(fixture, 1, 100); /* for who reads all */
+    assert_int_equal(damaged(store, LOAD_QUICK), 0);
+    assert_int_equal(damaged(store, LOAD_HEADERS), 2);
+    flip(fixture, 1, 100);
+    assert_int_equal(damaged(store, LOAD_HEADERS), 0);
+}
+
+static void test_quick__every_byte_of_the_end_of_a_header_counts(void **state)
+{
+    (void)state;
+    for (uint64_t more = 0; more < 2; more++) {
+        struct fixture fixture;
+        struct storage *store = open_long(&fixture, more * SHARD_ALIGN);
+        assert_end_counts(&fixture, store, 1 + more);
+        storage_close(store);
+        fixture_close(&fixture);
+    }
+}
+
+/* An end that is farther from the data than any of ours is found by reading the whole header. */
+static void test_quick__a_header_with_more_room_than_ours_is_read_whole(void **state)
+{
+    struct fixture fixture;
+    (void)state;
+    struct storage *store = open_long(&fixture, 4 * SHARD_ALIGN);
+    assert_int_equal(damaged(store, LOAD_QUICK), 0);
+    flip(&fixture, 1, 100);
+    assert_int_equal(damaged(store, LOAD_QUICK), 2);
+    storage_close(store);
+    fixture_close(&fixture);
+}
+
+static void test_quick__the_header_of_an_older_save_is_named(void **state)
+{
+    struct fixture fixture;
+    (void)state;
+    struct storage *store = open_long(&fixture, 0);
+    put_older_header(&fixture, 1, header_bytes(store, 1));
+    assert_int_equal(damaged(store, LOAD_QUICK), 2);
+    storage_close(store);
+    fixture_close(&fixture);
+}
+
+/* Under right hashes, as if it had been committed so. */
+static void test_quick__a_manifest_with_another_hash_of_a_header_is_named(void **state)
+{
+    struct fixture fixture;
+    struct checkpoint checkpoint;
+    struct manifest *manifest;
+    char *text;
+    size_t bytes;
+    (void)state;
+    struct storage *store = open_long(&fixture, 0);
+    load_headers(&checkpoint, store, LOAD_TABLES);
+    manifest = checkpoint.manifest;
+    manifest->shards[0].header_hash ^= 1;
+    assert_int_equal(manifest_write(&text, &bytes, manifest), 0);
+    write_file(&fixture, "run/step-00000007-a0001/" MANIFEST_NAME, text, bytes);
+    free(text);
+    checkpoint_close(&checkpoint);
+    for (enum load load = LOAD_HEADERS; load <= LOAD_QUICK; load++) {
+        assert_int_equal(load_headers(&checkpoint, store, load), 1);
+        assert_non_null(strstr(checkpoint.shards[0].header_damage, "another hash of the header"));
+        checkpoint_close(&checkpoint);
+    }
+    storage_close(store);
+    fixture_close(&fixture);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quick__every_byte_of_the_end_of_a_header_counts),
+        cmocka_unit_test(test_quick__a_header_with_more_room_than_ours_is_read_whole),
+        cmocka_unit_test(test_quick__the_header_of_an_older_save_is_named),
+        cmocka_unit_test(test_quick__a_manifest_with_another_hash_of_a_header_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
