@@ -30,7 +30,8 @@
 uint64_t checksum_shard_identity(const char *nonce, uint32_t shard, uint32_t shards);
 uint64_t checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block_index);
 uint64_t checksum_bytes(const void *data, size_t bytes); /* plain XXH3-64 */
-/* Of its CHECKSUM_DIGITS; false: there is another character among them. */
+/* A u64 of its CHECKSUM_DIGITS, without a terminator. False, and *out of no use: one is no digit.
+ */
 bool checksum_parse(uint64_t *out, const char *digits);
 /* XXH3-64 with a seed: who does not know it cannot choose data that meet in a hash table. */
 uint64_t checksum_seeded(const void *data, size_t bytes, uint64_t seed);

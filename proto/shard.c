@@ -670,8 +670,7 @@ static int parse_members(struct shard_header *out, const json_t *root, uint64_t 
     return error ? error : check_table(&out->geometry, table);
 }
 
-/* The digits of the hash at the end of a header, which is the end of `bytes`; NULL: of no header.
- */
+/* The digits of the hash that ends a header, at the end of `bytes`; NULL: there is none. */
 static const char *find_hash(const char *bytes, uint64_t num_bytes)
 {
     static const size_t tail_bytes = CHECKSUM_DIGITS + sizeof(HASH_SUFFIX) - 1;

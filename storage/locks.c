@@ -3,7 +3,7 @@
  *
  * The lock is an open-file-description lock on ".holdfast.lock", so it ends with the process
  * however that ends, and a second open in the same process is refused too. In the file is the
- * owner's pid, and the format of the store: who would take a later one for rubbish is no writer of
+ * owner's pid, and the format of the store: who would take another one for rubbish is no writer of
  * it. Holds are files that their holder keeps locked likewise; a rename makes them appear.
  */
 #include "storage/local.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FORMAT_LINE "format 1\n"
+#define FORMAT_LINE "format 2\n" /* MANIFEST_VERSION: what is in the store */
 
 int local_lock_file(int fd)
 {
@@ -61,7 +61,7 @@ static int check_format(int fd, bool *out_is_new)
     *out_is_new = line == NULL;
     if (line == NULL || strncmp(line, FORMAT_LINE, strlen(FORMAT_LINE)) == 0)
         return 0;
-    return report_error(ERR_VERSION, "use the version that wrote it, or a later one",
+    return report_error(ERR_VERSION, "use the version that wrote it, or another store",
                         "the store has \"%.*s\", this program writes \"%.8s\"",
                         (int)strcspn(line, "\n"), line, FORMAT_LINE);
 }

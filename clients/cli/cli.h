@@ -296,9 +296,9 @@ struct shard_file {
 };
 
 /* What is held against the manifest of each shard: its size and its checksum table; its header too,
- * byte by byte; or, quick, the header by the hash at its end alone, which says that it was written
- * for this shard of this save and not whether its bytes still are what was written. A quick load
- * keeps no table: no block can be proved then. */
+ * byte by byte; or, quick, a header of more than two pages by the hash at its end alone, which says
+ * that it was written for this shard of this save and not whether its bytes still are that. A quick
+ * load keeps no table: no block can be proved then. */
 enum load { LOAD_TABLES, LOAD_HEADERS, LOAD_QUICK };
 
 /* Damage is left in `shards`; returns what kept it from looking. Once. */

@@ -1,10 +1,10 @@
 /* verify.c - proves that a stored checkpoint is whole, or says exactly where it is not.
  *
  * In this order: the manifest against its SHA-256 (checkpoint_open); every shard's size, its
- * checksum table against the manifest, its header against the layout (checkpoint_load); every block
- * against the table; and, from the same pass over the bytes, the layout-free digest of every tensor
- * against the manifest. Damage does not stop it: all of it is reported, up to DAMAGE_MAX places;
- * the rest is counted.
+ * checksum table against the manifest, its header against the layout and the manifest
+ * (checkpoint_load); every block against the table; and, from the same pass over the bytes, the
+ * layout-free digest of every tensor against the manifest. Damage does not stop it: all of it is
+ * reported, up to DAMAGE_MAX places; the rest is counted.
  *
  * --release takes a checkpoint that turned out to be whole out of quarantine: its files were put
  * right from a copy, or the disk read badly once. Through a server that serves it again at once.

@@ -2,8 +2,8 @@
 
 The files lie in the folder of the bench, on the same file system as the stores of its ckptds. A
 write makes new files, reserved first as ckptd reserves its own, and ends with fsync. A read reads
-what an earlier write of as many files left, one after the other as ckptd does; a write turns
-from file to file as many writers do. O_DIRECT passes the page cache by.
+what an earlier write of as many files left, one after the other as ckptd does, or, `randread`, in
+any order; a write turns from file to file as many writers do. O_DIRECT passes the page cache by.
 
 fio's clock runs from its first block until the fsync of the last file has returned (its rate is the
 bytes over that time); making and reserving the files come before. Ours includes them.
@@ -33,7 +33,7 @@ def fio(bench, mode, mib, files=1, block=BLOCK, depth=DEPTH, name="fio"):
     output = bench.run("env", HUGE_PAGES, "fio", *options)
     job = json.loads(output[output.index("{"):])["jobs"][0]
     seconds = job["job_runtime"] / 1e3
-    return {"rate": job[mode]["bw_bytes"], "seconds": seconds,
+    return {"rate": job["write" if mode == "write" else "read"]["bw_bytes"], "seconds": seconds,
             "cpu": (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds}
 
 

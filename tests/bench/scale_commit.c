@@ -267,9 +267,9 @@ static uint64_t make_shard(uint64_t step, uint32_t rank)
     make_identity(&identity, step, rank);
     BENCH_TRY(shard_key(key, sizeof key, &identity), report_line());
     snprintf(path, sizeof path, "%s/%s", config.store, key);
-    uint64_t table_bytes, hash;
-    uint8_t *header = make_header(&hash, &identity);
-    uint8_t *table = make_table(&table_bytes, &hash, rank);
+    uint64_t table_bytes, header_hash, table_hash; /* both are in the manifest already */
+    uint8_t *header = make_header(&header_hash, &identity);
+    uint8_t *table = make_table(&table_bytes, &table_hash, rank);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
     BENCH_TRY(fd < 0, path);
     BENCH_TRY(pwrite(fd, header, geometry->data_start, 0) != (ssize_t)geometry->data_start, path);

@@ -226,7 +226,7 @@ static int check_whole_header(struct shard_file *file, const struct checkpoint *
 
 /* Does a header of more pages than these end with the hash that was committed? Where its last page
  * is not the one with the end of its text, the one before is. */
-static int check_header_end(bool *is_the_one, const struct shard_file *file,
+static int check_header_end(bool *out_proved, const struct shard_file *file,
                             const struct checkpoint *checkpoint)
 {
     unsigned char pages[HEADER_END_PAGES * SHARD_ALIGN];
@@ -236,7 +236,7 @@ static int check_header_end(bool *is_the_one, const struct shard_file *file,
         ERR_TRY(read_bytes(pages, checkpoint->store, file->object, end - bytes, bytes));
         is_found = shard_header_hash(&hash, pages, bytes);
     }
-    *is_the_one = is_found && hash == checkpoint->manifest->shards[file->shard].header_hash;
+    *out_proved = is_found && hash == checkpoint->manifest->shards[file->shard].header_hash;
     return 0;
 }
 
@@ -244,10 +244,10 @@ static int check_header_end(bool *is_the_one, const struct shard_file *file,
 static int check_header(struct shard_file *file, const struct checkpoint *checkpoint,
                         enum load load, struct shard_expected *expected)
 {
-    bool is_the_one = load == LOAD_TABLES; /* then nobody asks */
+    bool is_proved = load == LOAD_TABLES; /* where headers do not matter */
     if (load == LOAD_QUICK && file->geometry.data_start > HEADER_END_PAGES * SHARD_ALIGN)
-        ERR_TRY(check_header_end(&is_the_one, file, checkpoint));
-    return is_the_one ? 0 : check_whole_header(file, checkpoint, expected);
+        ERR_TRY(check_header_end(&is_proved, file, checkpoint));
+    return is_proved ? 0 : check_whole_header(file, checkpoint, expected);
 }
 
 /* Damage becomes text, and no error; ERR_VERSION is a header's and counts as damage too, as does a
