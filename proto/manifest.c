@@ -23,6 +23,8 @@
 #include <sys/random.h>
 #include <time.h>
 
+#define VERSION_MIN 1 /* that is read */
+#define VERSION_OF_HEADER_HASHES 2
 #define FORMAT_NAME "holdfast-manifest"
 #define SHA_KEY "\"sha256\":\""
 #define SHA_TAIL "\"}\n"
@@ -163,10 +165,8 @@ static int parse_summary(struct manifest_summary *out, const json_t *root)
         return report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast manifest");
     if (!get_u32(&out->version, root, "version"))
         return manifest_fail_member("version");
-    if (out->version != MANIFEST_VERSION)
-        return report_error(ERR_VERSION,
-                            out->version > MANIFEST_VERSION ? "read it with a newer Holdfast"
-                                                            : "read it with an older Holdfast",
+    if (out->version < VERSION_MIN || out->version > MANIFEST_VERSION)
+        return report_error(ERR_VERSION, "read it with a newer Holdfast",
                             "manifest version %" PRIu32 " is unknown", out->version);
     if (!get_string(out->run, sizeof(out->run), root, "run"))
         return manifest_fail_member("run");
@@ -227,6 +227,11 @@ int manifest_read_summary(struct manifest_summary *out, const void *text, size_t
         return error;
     format_summary(again, out);
     return memcmp(again, text, sizeof(again)) == 0 ? 0 : manifest_fail_member("summary_hash");
+}
+
+bool manifest_has_header_hashes(const struct manifest *manifest)
+{
+    return manifest->summary.version >= VERSION_OF_HEADER_HASHES;
 }
 
 bool manifest_summary_equal(const struct manifest_summary *a, const struct manifest_summary *b)

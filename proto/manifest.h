@@ -11,7 +11,8 @@
  * each.
  *
  * Reading is safe on hostile input: at most 64 MiB, every number range-checked, ERR_CORRUPT with
- * the member's name. Another version is ERR_VERSION; 1 had no header_hash. */
+ * the member's name. A later version is ERR_VERSION. Version 1, which had no header_hash, is read
+ * and no longer written. */
 #ifndef HOLDFAST_MANIFEST_H
 #define HOLDFAST_MANIFEST_H
 
@@ -69,6 +70,8 @@ void manifest_now(char out[32]);
 int manifest_write(char **out, size_t *out_bytes, const struct manifest *manifest);
 int manifest_read(struct manifest **out, const void *text, size_t bytes);
 int manifest_read_summary(struct manifest_summary *out, const void *text, size_t bytes);
+/* Not those of version 1. */
+bool manifest_has_header_hashes(const struct manifest *manifest);
 /* Do both tell of the same checkpoint? The time is not looked at. */
 bool manifest_summary_equal(const struct manifest_summary *a, const struct manifest_summary *b);
 void manifest_free(struct manifest *manifest);

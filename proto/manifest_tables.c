@@ -8,6 +8,8 @@
  *   {"file":"<name>","bytes":8192,"data_start":4096,"header_hash":"<16>","table_hash":"<16>"},
  *   ...],
  *
+ * Version 1 had no header_hash.
+ *
  * They grow with the world, to megabytes, and every load and every verify reads them: a JSON
  * library would take some 50 bytes of memory for each number. So they are read as they are written,
  * in one pass: whatever lies between two values is demanded to the byte. */
@@ -262,6 +264,12 @@ static bool take_tensor(struct cursor *cursor, struct manifest *manifest, uint32
     return ok;
 }
 
+static bool take_header_hash(struct cursor *cursor, struct manifest_shard *out)
+{
+    return take(cursor, ",\"header_hash\":\"") && take_hash(cursor, &out->header_hash) &&
+           take(cursor, "\"");
+}
+
 static bool take_shard(struct cursor *cursor, struct manifest *manifest, uint32_t index)
 {
     char file[64];
@@ -270,8 +278,8 @@ static bool take_shard(struct cursor *cursor, struct manifest *manifest, uint32_
            take(cursor, "{\"file\":\"") && take(cursor, file) && take(cursor, "\",\"bytes\":") &&
            take_number(cursor, &shard->bytes, INT64_MAX) && take(cursor, ",\"data_start\":") &&
            take_number(cursor, &shard->data_start, INT64_MAX) &&
-           take(cursor, ",\"header_hash\":\"") && take_hash(cursor, &shard->header_hash) &&
-           take(cursor, "\",\"table_hash\":\"") && take_hash(cursor, &shard->table_hash) &&
+           (!manifest_has_header_hashes(manifest) || take_header_hash(cursor, shard)) &&
+           take(cursor, ",\"table_hash\":\"") && take_hash(cursor, &shard->table_hash) &&
            take(cursor, "\"}");
 }
 

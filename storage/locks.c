@@ -3,7 +3,7 @@
  *
  * The lock is an open-file-description lock on ".holdfast.lock", so it ends with the process
  * however that ends, and a second open in the same process is refused too. In the file is the
- * owner's pid, and the format of the store: who would take another one for rubbish is no writer of
+ * owner's pid, and the format of the store: who would take a later one for rubbish is no writer of
  * it. Holds are files that their holder keeps locked likewise; a rename makes them appear.
  */
 #include "storage/local.h"
@@ -14,7 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FORMAT_LINE "format 2\n" /* MANIFEST_VERSION: what is in the store */
+#define FORMAT_LINE "format 2\n"   /* what is written into the store from now on */
+#define FORMER_FORMAT "format 1\n" /* manifests of version 1; everything of it is read */
 
 int local_lock_file(int fd)
 {
@@ -51,17 +52,18 @@ static int report_holder(int fd)
                         "the store is in use by process %s", pid[0] ? pid : "(unknown)");
 }
 
-/* *out_is_new: it says nothing yet, as that of a store that is being made. */
-static int check_format(int fd, bool *out_is_new)
+/* *out_changes: it says nothing yet, as that of a store that is being made, or the former format.
+ */
+static int check_format(int fd, bool *out_changes)
 {
     char text[64] = "";
     if (pread(fd, text, sizeof(text) - 1, 0) < 0)
         return local_fail("could not read the lock file", STORAGE_LOCK_NAME);
     const char *line = strstr(text, "format ");
-    *out_is_new = line == NULL;
-    if (line == NULL || strncmp(line, FORMAT_LINE, strlen(FORMAT_LINE)) == 0)
+    *out_changes = line == NULL || strncmp(line, FORMAT_LINE, strlen(FORMAT_LINE)) != 0;
+    if (!*out_changes || line == NULL || strncmp(line, FORMER_FORMAT, strlen(FORMER_FORMAT)) == 0)
         return 0;
-    return report_error(ERR_VERSION, "use the version that wrote it, or another store",
+    return report_error(ERR_VERSION, "use the version that wrote it, or a later one",
                         "the store has \"%.*s\", this program writes \"%.8s\"",
                         (int)strcspn(line, "\n"), line, FORMAT_LINE);
 }
@@ -69,7 +71,7 @@ static int check_format(int fd, bool *out_is_new)
 int local_lock(struct storage *storage)
 {
     struct local *local = local_of(storage);
-    bool is_new = false;
+    bool changes = false;
     CHECK(local->lock_fd < 0);
     int error = local_refuse_read_only(local);
     if (error != 0)
@@ -80,7 +82,7 @@ int local_lock(struct storage *storage)
     if (fd < 0)
         return local_fail("could not open the lock file", STORAGE_LOCK_NAME);
     if (local_lock_file(fd) == 0)
-        error = check_format(fd, &is_new);
+        error = check_format(fd, &changes);
     else if (errno == EAGAIN || errno == EACCES)
         error = report_holder(fd);
     else
@@ -94,7 +96,7 @@ int local_lock(struct storage *storage)
     int length = snprintf(text, sizeof(text), "%-20ld\n" FORMAT_LINE, (long)getpid());
     if (pwrite(fd, text, (size_t)length, 0) != length)
         log_warn("storage", "could not write the pid into the lock file: %s", strerror(errno));
-    if (is_new && (fsync(fd) != 0 || fsync(local->root_fd) != 0))
+    if (changes && (fsync(fd) != 0 || fsync(local->root_fd) != 0))
         log_warn("storage", "could not make the lock file durable: %s", strerror(errno));
     local->lock_fd = fd;
     return 0;

@@ -154,7 +154,7 @@ struct storage_ops {
      * ERR_EXISTS when the directory is not empty. */
     int (*remove)(struct storage *storage, const char *key);
     /* (optional) Take the store's one writer lock until close; once, before threads share the
-     * store. ERR_BUSY names the holder's pid. ERR_VERSION: it has another format. */
+     * store. ERR_BUSY names the holder's pid. ERR_VERSION: it was written by a later version. */
     int (*lock)(struct storage *storage);
     int (*space)(struct storage *storage, struct storage_space *out);
     /* (optional; all three or none; without: the store is within one process) A small object that

@@ -167,8 +167,9 @@ static int check_header(struct storage *storage, struct storage_object *object,
         error = storage_transfer(storage, STORAGE_READ, object, 0, found,
                                  (uint32_t)geometry->data_start);
     if (error == 0 && (memcmp(found, want, geometry->data_start) != 0 ||
-                       !shard_header_hash(&hash, want, geometry->data_start) ||
-                       hash != manifest->shards[shard].header_hash))
+                       (manifest_has_header_hashes(manifest) &&
+                        (!shard_header_hash(&hash, want, geometry->data_start) ||
+                         hash != manifest->shards[shard].header_hash))))
         error = report_error(ERR_CORRUPT, NULL,
                              "the header of shard-%05u-of-%05u does not fit the manifest",
                              shard + 1, manifest->summary.shards);

@@ -21,9 +21,11 @@ static void make_hashes_right(char *text, size_t bytes)
     }
 }
 
-/* What can be read can be written, and is then read as the same. */
+/* What can be read can be written, and is then read as the same; but for former versions. */
 static void try_again(const struct manifest *manifest)
 {
+    if (manifest->summary.version != MANIFEST_VERSION)
+        return;
     struct manifest *second = NULL;
     char *again = NULL, *third = NULL;
     size_t again_bytes, third_bytes;

@@ -548,26 +548,29 @@ static void test_local__failed_sync_of_data_is_reported(void **state)
     in_child(check_failing_fdatasync, ((struct bed *)*state)->where);
 }
 
-static void test_local__a_store_of_another_format_has_no_writer_here(void **state)
+static void test_local__a_store_of_a_later_format_has_no_writer_here(void **state)
 {
     struct bed *bed = *state;
-    static const char *const other[] = {
-        "1                   \nformat 1\n", "1                   \nformat 3\n",
+    static const char *const later[] = {
+        "1                   \nformat 3\n", "1                   \nformat 10\n",
         "1                   \nformat 20\n", "1                   \nformat ?"};
     char path[BED_PATH_BYTES + 32], text[64] = "";
     snprintf(path, sizeof(path), "%s/.holdfast.lock", bed->where);
-    for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+    for (size_t i = 0; i < sizeof(later) / sizeof(later[0]); i++) {
         struct storage *storage = open_store(bed->where);
         FILE *file = fopen(path, "we");
-        assert_true(file != NULL && fputs(other[i], file) >= 0 && fclose(file) == 0);
+        assert_true(file != NULL && fputs(later[i], file) >= 0 && fclose(file) == 0);
         assert_int_equal(storage_lock(storage), ERR_VERSION);
         storage_close(storage);
     }
     assert_int_equal(unlink(path), 0);
-    for (int life = 0; life < 2; life++) { /* made, then found */
+    for (int life = 0; life < 3; life++) { /* made, then found, then made by the version before */
         struct storage *storage = open_store(bed->where);
+        FILE *file = life == 2 ? fopen(path, "we") : NULL;
+        if (file != NULL)
+            assert_true(fputs("1                   \nformat 1\n", file) >= 0 && fclose(file) == 0);
         assert_int_equal(storage_lock(storage), 0);
-        FILE *file = fopen(path, "re");
+        file = fopen(path, "re");
         assert_true(file != NULL && fread(text, 1, sizeof(text) - 1, file) == 30);
         assert_string_equal(text + 20, "\nformat 2\n");
         fclose(file);
@@ -681,7 +684,7 @@ int main(void)
         CASE(test_local__takes_threads_where_io_uring_is_refused_and_says_why),
         CASE(test_local__failed_sync_of_data_is_reported),
         CASE(test_local__the_name_of_a_root_that_was_there_is_synced_too),
-        CASE(test_local__a_store_of_another_format_has_no_writer_here),
+        CASE(test_local__a_store_of_a_later_format_has_no_writer_here),
         CASE(test_local__a_root_below_a_directory_that_it_may_not_read_is_opened),
 #ifdef __x86_64__
         CASE(test_local__each_fsync_of_a_publish_fails_once_and_leaves_nothing),

@@ -217,8 +217,9 @@ static int check_whole_header(struct shard_file *file, const struct checkpoint *
     error = read_bytes(header, checkpoint->store, file->object, 0, bytes);
     if (error == 0 && !(is_expected && memcmp(header, expected->header, bytes) == 0))
         error = explain_header(header, file, manifest);
-    if (error == 0 && !(shard_header_hash(&hash, header, bytes) &&
-                        hash == manifest->shards[file->shard].header_hash))
+    if (error == 0 && manifest_has_header_hashes(manifest) &&
+        !(shard_header_hash(&hash, header, bytes) &&
+          hash == manifest->shards[file->shard].header_hash))
         error = report_error(ERR_CORRUPT, NULL, "the manifest has another hash of the header");
     free(header);
     return error;
@@ -240,12 +241,13 @@ static int check_header_end(bool *out_proved, const struct shard_file *file,
     return 0;
 }
 
-/* A short header is read whole also by who is in a hurry. */
+/* A short header is read whole also by who is in a hurry, and one of whose end nothing is known. */
 static int check_header(struct shard_file *file, const struct checkpoint *checkpoint,
                         enum load load, struct shard_expected *expected)
 {
     bool is_proved = load == LOAD_TABLES; /* where headers do not matter */
-    if (load == LOAD_QUICK && file->geometry.data_start > HEADER_END_PAGES * SHARD_ALIGN)
+    if (load == LOAD_QUICK && manifest_has_header_hashes(checkpoint->manifest) &&
+        file->geometry.data_start > HEADER_END_PAGES * SHARD_ALIGN)
         ERR_TRY(check_header_end(&is_proved, file, checkpoint));
     return is_proved ? 0 : check_whole_header(file, checkpoint, expected);
 }
