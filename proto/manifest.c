@@ -234,6 +234,14 @@ bool manifest_has_header_hashes(const struct manifest *manifest)
     return manifest->summary.version >= VERSION_OF_HEADER_HASHES;
 }
 
+bool manifest_header_fits(const struct manifest *manifest, uint32_t shard, const void *bytes,
+                          uint64_t num_bytes)
+{
+    uint64_t hash;
+    return !manifest_has_header_hashes(manifest) || (shard_header_hash(&hash, bytes, num_bytes) &&
+                                                     hash == manifest->shards[shard].header_hash);
+}
+
 bool manifest_summary_equal(const struct manifest_summary *a, const struct manifest_summary *b)
 {
     return strcmp(a->nonce, b->nonce) == 0 && strcmp(a->run, b->run) == 0 && a->step == b->step &&

@@ -72,6 +72,10 @@ int manifest_read(struct manifest **out, const void *text, size_t bytes);
 int manifest_read_summary(struct manifest_summary *out, const void *text, size_t bytes);
 /* Not those of version 1. */
 bool manifest_has_header_hashes(const struct manifest *manifest);
+/* Does the header of a shard, of which these are the last bytes, end with the hash that was
+ * committed? Of version 1 nothing is known, so it does. */
+bool manifest_header_fits(const struct manifest *manifest, uint32_t shard, const void *bytes,
+                          uint64_t num_bytes);
 /* Do both tell of the same checkpoint? The time is not looked at. */
 bool manifest_summary_equal(const struct manifest_summary *a, const struct manifest_summary *b);
 void manifest_free(struct manifest *manifest);

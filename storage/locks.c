@@ -52,16 +52,20 @@ static int report_holder(int fd)
                         "the store is in use by process %s", pid[0] ? pid : "(unknown)");
 }
 
-/* *out_changes: it says nothing yet, as that of a store that is being made, or the former format.
- */
+static bool says(const char *line, const char *format)
+{
+    return strncmp(line, format, strlen(format)) == 0;
+}
+
+/* *out_changes: it tells the former format, or nothing yet, as that of a store being made. */
 static int check_format(int fd, bool *out_changes)
 {
     char text[64] = "";
     if (pread(fd, text, sizeof(text) - 1, 0) < 0)
         return local_fail("could not read the lock file", STORAGE_LOCK_NAME);
     const char *line = strstr(text, "format ");
-    *out_changes = line == NULL || strncmp(line, FORMAT_LINE, strlen(FORMAT_LINE)) != 0;
-    if (!*out_changes || line == NULL || strncmp(line, FORMER_FORMAT, strlen(FORMER_FORMAT)) == 0)
+    *out_changes = line == NULL || says(line, FORMER_FORMAT);
+    if (*out_changes || says(line, FORMAT_LINE))
         return 0;
     return report_error(ERR_VERSION, "use the version that wrote it, or a later one",
                         "the store has \"%.*s\", this program writes \"%.8s\"",

@@ -155,7 +155,6 @@ static int check_header(struct storage *storage, struct storage_object *object,
                         uint32_t shard)
 {
     struct shard_identity identity;
-    uint64_t hash = 0;
     void *found = NULL, *want = malloc(geometry->data_start);
     int error = want && posix_memalign(&found, STORAGE_ALIGN, geometry->data_start) == 0
                     ? 0
@@ -167,9 +166,7 @@ static int check_header(struct storage *storage, struct storage_object *object,
         error = storage_transfer(storage, STORAGE_READ, object, 0, found,
                                  (uint32_t)geometry->data_start);
     if (error == 0 && (memcmp(found, want, geometry->data_start) != 0 ||
-                       (manifest_has_header_hashes(manifest) &&
-                        (!shard_header_hash(&hash, want, geometry->data_start) ||
-                         hash != manifest->shards[shard].header_hash))))
+                       !manifest_header_fits(manifest, shard, want, geometry->data_start)))
         error = report_error(ERR_CORRUPT, NULL,
                              "the header of shard-%05u-of-%05u does not fit the manifest",
                              shard + 1, manifest->summary.shards);

@@ -33,7 +33,7 @@ def fio(bench, mode, mib, files=1, block=BLOCK, depth=DEPTH, name="fio"):
     output = bench.run("env", HUGE_PAGES, "fio", *options)
     job = json.loads(output[output.index("{"):])["jobs"][0]
     seconds = job["job_runtime"] / 1e3
-    return {"rate": job["write" if mode == "write" else "read"]["bw_bytes"], "seconds": seconds,
+    return {"rate": job[mode.removeprefix("rand")]["bw_bytes"], "seconds": seconds,
             "cpu": (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds}
 
 
