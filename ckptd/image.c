@@ -147,8 +147,20 @@ static void add_digests(struct image *image, const uint8_t *data, uint64_t start
     }
 }
 
-/* Digests first: they compute longer than memory takes to deliver, and leave each block in the
- * cache for its checksum. */
+struct block_at {
+    struct image *image;
+    uint64_t start; /* of the block in the file */
+};
+
+static void add_piece(void *user, size_t at, size_t bytes)
+{
+    const struct block_at *block = user;
+    uint64_t start = block->start + at;
+    add_digests(block->image, address(block->image, start), start, start + bytes);
+}
+
+/* Digests come before the checksum, piece by piece: they compute for longer than memory takes to
+ * deliver. */
 static void hash_chunk(struct chunk *chunk)
 {
     struct image *image = chunk->image;
@@ -160,9 +172,12 @@ static void hash_chunk(struct chunk *chunk)
         uint64_t block = at / CHECKSUM_BLOCK_BYTES, block_start, bytes;
         shard_block(&block_start, &bytes, &image->geometry, block);
         CHECK(block_start == at && at + bytes <= end);
-        if (image->pass == PASS_STAGE)
-            add_digests(image, address(image, at), at, at + bytes);
-        image->sums[block] = checksum_block(address(image, at), bytes, image->identity, block);
+        const uint8_t *data = address(image, at);
+        struct block_at here = {image, at};
+        image->sums[block] =
+            image->pass == PASS_STAGE
+                ? checksum_block_beside(data, bytes, image->identity, block, add_piece, &here)
+                : checksum_block(data, bytes, image->identity, block);
         at += bytes;
     }
 }

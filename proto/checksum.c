@@ -12,6 +12,7 @@
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
+#define XXH_STATIC_LINKING_ONLY /* a hash in pieces has its state on the stack */
 #if defined(__x86_64__)
 #include <xxh_x86dispatch.h>
 #else
@@ -34,9 +35,28 @@ uint64_t checksum_shard_identity(const char *nonce, uint32_t shard, uint32_t sha
     return checksum_bytes(text, (size_t)length);
 }
 
+static uint64_t block_seed(uint64_t identity, uint64_t block_index)
+{
+    return identity + (block_index + 1) * GOLDEN;
+}
+
 uint64_t checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block_index)
 {
-    return checksum_seeded(data, bytes, identity + (block_index + 1) * GOLDEN);
+    return checksum_seeded(data, bytes, block_seed(identity, block_index));
+}
+
+uint64_t checksum_block_beside(const void *data, size_t bytes, uint64_t identity,
+                               uint64_t block_index, checksum_piece_fn *piece, void *user)
+{
+    XXH3_state_t state;
+    XXH3_INITSTATE(&state);
+    CHECK(XXH3_64bits_reset_withSeed(&state, block_seed(identity, block_index)) == XXH_OK);
+    for (size_t at = 0; at < bytes; at += CHECKSUM_PIECE_BYTES) {
+        size_t now = bytes - at < CHECKSUM_PIECE_BYTES ? bytes - at : CHECKSUM_PIECE_BYTES;
+        piece(user, at, now);
+        CHECK(XXH3_64bits_update(&state, (const uint8_t *)data + at, now) == XXH_OK);
+    }
+    return XXH3_64bits_digest(&state);
 }
 
 uint64_t checksum_bytes(const void *data, size_t bytes)
@@ -78,6 +98,10 @@ int checksum_sha256_hex(char out[CHECKSUM_SHA256_HEX], const void *data, size_t 
 
 #define LANES 8
 #define TURN (8 * LANES) /* elements of one turn of a loop, whatever their width */
+#define LINE 64          /* bytes of a line of the cache */
+/* So many bytes ahead are asked for early, past the ends of pages too, where the processor's own
+ * prefetcher stops. Of 1, 2, 4 and 8 KiB, 2 were best: 0.109 -> 0.102 CPU seconds per GB. */
+#define AHEAD 2048
 typedef uint64_t lanes __attribute__((vector_size(8 * LANES)));
 
 static void add_scalar(struct digest *digest, const uint8_t *data, uint64_t count, uint32_t bytes,
@@ -125,6 +149,8 @@ static void add_scalar(struct digest *digest, const uint8_t *data, uint64_t coun
         uint64_t done = 0;                                                                  \
         for (; done + TURN <= count; done += TURN) {                                        \
             const uint8_t *from = data + done * (width);                                    \
+            for (uint32_t line = 0; line < TURN * (width); line += LINE)                    \
+                __builtin_prefetch(from + AHEAD + line);                                    \
             ADD_GROUP(0, width, from, index, even_0, even_1);                               \
             ADD_GROUP(1, width, from, index, odd_0, odd_1);                                 \
             ADD_GROUP(2, width, from, index, even_0, even_1);                               \

@@ -29,6 +29,15 @@
 /* Identity of a shard: XXH3-64 of "<nonce>/<shard index>/<shards>". */
 uint64_t checksum_shard_identity(const char *nonce, uint32_t shard, uint32_t shards);
 uint64_t checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block_index);
+/* The same of a block that something else has to read too: `piece` is told of each piece, in order,
+ * just before it is hashed, and so brings it into the cache for both. Pieces are of
+ * CHECKSUM_PIECE_BYTES, the last one may be shorter. Digest and checksum of a GB took 0.127 CPU
+ * seconds with pieces of 32 KiB, 0.130 with 128 KiB, 0.161 with 512 KiB and more, where both read
+ * from memory (2 MiB of second-level cache). */
+#define CHECKSUM_PIECE_BYTES (128u << 10)
+typedef void checksum_piece_fn(void *user, size_t at, size_t bytes);
+uint64_t checksum_block_beside(const void *data, size_t bytes, uint64_t identity,
+                               uint64_t block_index, checksum_piece_fn *piece, void *user);
 uint64_t checksum_bytes(const void *data, size_t bytes); /* plain XXH3-64 */
 /* A u64 of its CHECKSUM_DIGITS, without a terminator. False, and *out of no use: one is no digit.
  */

@@ -2,9 +2,9 @@
  *
  * Goal: the table waits for the last hash and the sync for the last write; what is given up is not
  * written any more; a write that fails while its chunk still waits to be hashed fails that save
- * alone. Method: a service in this process (ckptd_bed.h); the linker sends checksum_block and
- * storage_submit through this file, which holds hashes or ends of writes back, or fails a write.
- * What was committed is read from the disk by a new service.
+ * alone. Method: a service in this process (ckptd_bed.h); the linker sends checksum_block_beside
+ * and storage_submit through this file, which holds hashes or ends of writes back, or fails a
+ * write. What was committed is read from the disk by a new service.
  * also without io_uring
  */
 #include "tests/unit/ckptd_bed.h"
@@ -53,14 +53,15 @@ static bool await_count(const atomic_int *count)
     return atomic_load(count) > 0;
 }
 
-uint64_t __real_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
-uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
-uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block)
+typedef uint64_t beside_fn(const void *, size_t, uint64_t, uint64_t, checksum_piece_fn *, void *);
+beside_fn __real_checksum_block_beside, __wrap_checksum_block_beside;
+uint64_t __wrap_checksum_block_beside(const void *data, size_t bytes, uint64_t identity,
+                                      uint64_t block, checksum_piece_fn *piece, void *user)
 {
     await(HASHES);
     if (block == 0)
         await(FIRST_HASH);
-    uint64_t hash = __real_checksum_block(data, bytes, identity, block);
+    uint64_t hash = __real_checksum_block_beside(data, bytes, identity, block, piece, user);
     atomic_fetch_add(&hashes, 1);
     return hash;
 }

@@ -10,6 +10,8 @@
  */
 #include "tests/unit/ckptd_bed.h"
 
+#include "proto/checksum.h"
+
 #define WAIT_MS 10000
 #define UNTOUCHED_ROW 5u
 #define SMALL_POOL (2 * MIB) /* an image of one rank takes 5 segments, of two ranks 3 each */
@@ -20,12 +22,13 @@ static struct peer peers[RANKS];
 /* ---- hashing that is late ---- */
 
 static atomic_int hash_ms;
-uint64_t __real_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
-uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block);
-uint64_t __wrap_checksum_block(const void *data, size_t bytes, uint64_t identity, uint64_t block)
+typedef uint64_t beside_fn(const void *, size_t, uint64_t, uint64_t, checksum_piece_fn *, void *);
+beside_fn __real_checksum_block_beside, __wrap_checksum_block_beside;
+uint64_t __wrap_checksum_block_beside(const void *data, size_t bytes, uint64_t identity,
+                                      uint64_t block, checksum_piece_fn *piece, void *user)
 {
     sleep_ms(atomic_load(&hash_ms));
-    return __real_checksum_block(data, bytes, identity, block);
+    return __real_checksum_block_beside(data, bytes, identity, block, piece, user);
 }
 
 /* ---- the bed ---- */

@@ -98,6 +98,55 @@ static void test_checksum__block_hash_knows_its_place_and_its_shard(void **state
     }
 }
 
+struct seen {
+    const uint8_t *data;
+    size_t end; /* of the pieces so far */
+    uint32_t pieces;
+    struct digest digest;
+};
+
+static void see_piece(void *user, size_t at, size_t bytes)
+{
+    struct seen *seen = user;
+    assert_true(at == seen->end && at == seen->pieces * (size_t)CHECKSUM_PIECE_BYTES);
+    assert_true(bytes > 0 && bytes <= CHECKSUM_PIECE_BYTES);
+    digest_add(&seen->digest, seen->data + at, bytes, 1, at);
+    seen->end += bytes;
+    seen->pieces++;
+}
+
+static void test_checksum__pieces_give_the_hash_of_the_block(void **state)
+{
+    (void)state;
+    static uint8_t block[CHECKSUM_BLOCK_BYTES];
+    const size_t piece = CHECKSUM_PIECE_BYTES;
+    const size_t sizes[] = {1,
+                            16,
+                            17,
+                            240,
+                            241,
+                            4096,
+                            piece - 1,
+                            piece + 1,
+                            piece,
+                            3 * piece,
+                            2 * piece + 240,
+                            sizeof(block) - 8,
+                            sizeof(block)};
+    for (size_t i = 0; i < sizeof(block); i++)
+        block[i] = (uint8_t)next_random(256);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct seen seen = {.data = block};
+        struct digest whole = {{0, 0}};
+        uint64_t identity = next_random(UINT64_MAX), index = next_random(1u << 20);
+        uint64_t hash = checksum_block_beside(block, sizes[i], identity, index, see_piece, &seen);
+        assert_true(hash == checksum_block(block, sizes[i], identity, index));
+        assert_true(seen.end == sizes[i]);
+        digest_add(&whole, block, sizes[i], 1, 0);
+        assert_memory_equal(&seen.digest, &whole, sizeof(whole));
+    }
+}
+
 static void test_digest__golden_values_are_kept(void **state)
 {
     (void)state;
@@ -239,6 +288,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checksum__golden_hashes_are_kept),
         cmocka_unit_test(test_checksum__block_hash_knows_its_place_and_its_shard),
+        cmocka_unit_test(test_checksum__pieces_give_the_hash_of_the_block),
         cmocka_unit_test(test_digest__golden_values_are_kept),
         cmocka_unit_test(test_digest__fast_loops_equal_the_plain_formula),
         cmocka_unit_test(test_digest__every_isa_level_gives_the_same_sums),

@@ -534,20 +534,27 @@ static void write_tail(struct target *target)
     submit(target, &target->tail_request);
 }
 
-static void add_digests(struct writer *writer, uint32_t worker, const struct output_block *block)
+struct hashed_block {
+    const struct output_block *block;
+    uint32_t worker;
+};
+
+static void add_digests(void *user, size_t at, size_t bytes)
 {
+    const struct hashed_block *hashed = user;
+    const struct output_block *block = hashed->block;
     const struct target *target = block->file->user;
-    uint64_t block_end = block->start + block->bytes;
-    for (uint32_t i = output_tensor_behind(block->file, block->start); i < block->file->num_tensors;
-         i++) {
+    struct writer *writer = target->writer;
+    uint64_t piece = block->start + at, piece_end = piece + bytes;
+    for (uint32_t i = output_tensor_behind(block->file, piece); i < block->file->num_tensors; i++) {
         const struct output_tensor *tensor = &block->file->tensors[i];
-        uint64_t from = tensor->start > block->start ? tensor->start : block->start;
+        uint64_t from = tensor->start > piece ? tensor->start : piece;
         uint64_t end = tensor->start + tensor->bytes;
         uint32_t size = dtype_bytes(tensor->dtype), index = target->tensors[i].tensor;
-        end = end < block_end ? end : block_end;
+        end = end < piece_end ? end : piece_end;
         if (from >= end)
             break;
-        box_digest(&writer->digests[worker][index], &target->tensors[i].box,
+        box_digest(&writer->digests[hashed->worker][index], &target->tensors[i].box,
                    &writer->manifest.table->tensors[index], (from - tensor->start) / size,
                    (end - from) / size, block->data[0] + (from - block->start));
     }
@@ -557,9 +564,9 @@ static void add_digests(struct writer *writer, uint32_t worker, const struct out
  * tail. */
 static bool take_block(struct target *target, uint32_t worker, const struct output_block *block)
 {
-    add_digests(target->writer, worker, block);
-    target->hashes[block->index] =
-        checksum_block(block->data[0], block->bytes, target->identity, block->index);
+    struct hashed_block hashed = {block, worker};
+    target->hashes[block->index] = checksum_block_beside(
+        block->data[0], block->bytes, target->identity, block->index, add_digests, &hashed);
     if (block->start != target->tail_start)
         return true;
     memcpy(target->tail, block->data[0], block->bytes);
