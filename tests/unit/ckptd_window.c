@@ -22,8 +22,7 @@ static struct peer peers[RANKS];
 /* ---- hashing that is late ---- */
 
 static atomic_int hash_ms;
-typedef uint64_t beside_fn(const void *, size_t, uint64_t, uint64_t, checksum_piece_fn *, void *);
-beside_fn __real_checksum_block_beside, __wrap_checksum_block_beside;
+__typeof__(checksum_block_beside) __real_checksum_block_beside, __wrap_checksum_block_beside;
 uint64_t __wrap_checksum_block_beside(const void *data, size_t bytes, uint64_t identity,
                                       uint64_t block, checksum_piece_fn *piece, void *user)
 {
