@@ -10,7 +10,7 @@ headers and tables.
 """
 import json
 
-from fio import fio
+from fio import fio_read, shards
 from measure import DISK_REPEAT, Program, Row
 
 MIB, RESHARD_MIB, MEMORY_MIB = 4096, 2048, 2048
@@ -42,7 +42,7 @@ class Cold:
         # Shards have a little more than a whole number of MiB: small segments waste less.
         self.options = ("--memory.pool_bytes", f"{mib * 5 // 4}MiB",
                         "--memory.segment_bytes", "32MiB")
-        self.process, self.server, _ = bench.start_ckptd(name, *self.options)
+        self.process, self.server, self.store = bench.start_ckptd(name, *self.options)
         program = self.program(saved)
         program.ask("save")
         program.close()
@@ -88,13 +88,13 @@ class Cold:
 
 
 def row_load_same(bench):
-    """8 ranks, each its own shard, cold, beside fio reading as many files"""
+    """8 ranks, each its own shard, cold, beside fio reading the same files"""
     cold = Cold(bench, "load_same", MIB, (8, "rows"))
     program = cold.program((8, "rows"))
     cold.checked(program)
-    fio(bench, "write", MIB, files=8)
+    files = shards(cold.store, "load_same")
     yield bench.pairs("load_same", "GB/s", lambda: cold.load(program),
-                      lambda: fio(bench, "read", MIB, files=8)["rate"] / 1e9,
+                      lambda: fio_read(bench, files)["rate"] / 1e9,
                       repeat=DISK_REPEAT, goal=0.9, note=f"{MIB} MiB, 8 shards, 8 ranks, from disk")
     program.close()
     cold.close()

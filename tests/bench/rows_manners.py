@@ -10,7 +10,7 @@ import os
 import shutil
 import statistics
 
-from fio import fio
+from fio import fio_write
 from measure import LOST_MIN, Program, Row
 
 MIB, STEPS = 1024, 30
@@ -85,7 +85,7 @@ def row_interference_affinity(bench):
 
 def row_interference_rate(bench):
     """saves with pace.write_rate half of what the disk does, beside saves without manners"""
-    rate = statistics.median(fio(bench, "write", 512)["rate"] for _ in range(3)) / 2
+    rate = statistics.median(fio_write(bench, 512)["rate"] for _ in range(3)) / 2
     yield from compare(bench, "rate", f"at most {rate / 1e9:.2f} GB/s", *NO_MANNERS,
                        "--pace.write_rate", str(int(rate)))
 

@@ -11,7 +11,7 @@ import shutil
 import statistics
 import time
 
-from fio import fio
+from fio import fio_write
 from measure import DISK_REPEAT, Program, Row
 
 SEGMENT_MIB = 64  # an image takes whole segments: small ones waste little of the pool
@@ -58,7 +58,7 @@ def persist(bench, name, mib, ranks, goal, layout="rows", repeat=DISK_REPEAT):
         return bytes_saved / 1e9 / saver.save()["committed"]
 
     def reference():
-        return fio(bench, "write", bytes_saved >> 20, files=ranks)["rate"] / 1e9
+        return fio_write(bench, bytes_saved >> 20, ranks)["rate"] / 1e9
 
     yield bench.pairs(name, "GB/s", ours, reference, pairs_min=11, repeat=repeat, goal=goal,
                       note=f"{bytes_saved >> 20} MiB by {ranks} ranks, one file each")
@@ -128,7 +128,7 @@ def row_persist_cpu(bench):
     def reference():
         moved = {"memcpy": saver.program.ask("memcpy")["cpu"],
                  "hash": saver.program.ask("hash")["cpu"],
-                 "fio": fio(bench, "write", 2048, files=4)["cpu"]}
+                 "fio": fio_write(bench, 2048, 4)["cpu"]}
         for part, seconds in moved.items():
             parts[part].append(seconds / gigabytes)
         return sum(moved.values()) / gigabytes

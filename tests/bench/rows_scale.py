@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import time
 
-from fio import fio
+from fio import fio_read, fio_write, new_files
 from measure import Program, Row
 
 MESH, RANKS = "16 128 8", 16384      # pp dp_shard tp
@@ -101,8 +101,9 @@ def drop_caches():
 def read_pages(bench, shards):
     """Seconds that fio needs for two reads of 4 KiB for each shard, in any order."""
     mib = 2 * shards * 4 // 1024
-    fio(bench, "write", mib, name="pages")
-    seconds = [fio(bench, "randread", mib, block="4k", name="pages")["seconds"] for _ in range(3)]
+    fio_write(bench, mib)
+    seconds = [fio_read(bench, new_files(bench, 1), mode="randread", block="4k")["seconds"]
+               for _ in range(3)]
     return statistics.median(seconds)
 
 

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 
-from fio import fio, fio_copy
+from fio import fio_copy, shards
 from measure import DISK_REPEAT, Program, Row
 
 MIB, RANKS, LAYOUT = 2048, 4, "mesh"
@@ -27,7 +27,8 @@ class Stored:
         program.ask("save")
         program.close()
         bench.end(process)
-        self.bench, self.name, self.files = bench, name, ranks
+        self.bench, self.name = bench, name
+        self.files = shards(self.store, name)
         listed = json.loads(self.run("list")[1])
         self.bytes = listed[0]["bytes"]
         self.mib = round(self.bytes / 2**20)
@@ -52,29 +53,29 @@ class Stored:
 
 
 def row_verify(bench):
-    """every block and tensor of a cold checkpoint proved, beside fio reading as many files"""
+    """every block and tensor of a cold checkpoint proved, beside fio reading the same files"""
     stored = Stored(bench, "verified")
-    fio(bench, "write", stored.mib, files=stored.files, name="read")
+    count = len(stored.files)
 
     def ours():
         seconds, text, _ = stored.run("verify")
-        if json.loads(text)["blocks"] < stored.mib - stored.files:
+        if json.loads(text)["blocks"] < stored.mib - count:
             raise RuntimeError("verify did not read everything")
         return stored.bytes / seconds / 1e9
 
     yield bench.pairs(
         "verify", "GB/s", ours,
-        lambda: stored.bytes / fio_copy(bench, stored.mib, stored.files)["seconds"] / 1e9,
-        repeat=DISK_REPEAT, goal=0.95, note=f"{stored.mib} MiB in {stored.files} shards, {LAYOUT}")
+        lambda: stored.bytes / fio_copy(bench, stored.files)["seconds"] / 1e9,
+        repeat=DISK_REPEAT, goal=0.95, note=f"{stored.mib} MiB in {count} shards, {LAYOUT}")
     stored.end()
 
 
 def row_convert_bf16_and_export(bench):
     """a checkpoint of F32 to BF16 and to one file, beside fio reading and writing at once"""
     stored = Stored(bench, "source")
+    count = len(stored.files)
     target = os.path.join(bench.tmp, "target")
     output = os.path.join(bench.tmp, "out.safetensors")
-    fio(bench, "write", stored.mib, files=stored.files, name="read")
     peaks = {"convert": [], "export": []}
 
     def convert():
@@ -94,20 +95,20 @@ def row_convert_bf16_and_export(bench):
         return stored.bytes / seconds / 1e9
 
     def reference(written_mib, written_files):
-        return lambda: stored.bytes / fio_copy(bench, stored.mib, stored.files, written_mib,
+        return lambda: stored.bytes / fio_copy(bench, stored.files, written_mib,
                                                written_files)["seconds"] / 1e9
 
-    yield bench.pairs("convert_bf16", "GB/s", convert, reference(stored.mib // 2, stored.files),
+    yield bench.pairs("convert_bf16", "GB/s", convert, reference(stored.mib // 2, count),
                       repeat=DISK_REPEAT, goal=0.85,
                       note=f"bytes read; {stored.mib} MiB read and half as much written, "
-                           f"{stored.files} shards, {LAYOUT}")
+                           f"{count} shards, {LAYOUT}")
     bench.run(bench.program("ckpt-cli"), "verify", stored.name, "--store", target)
     shutil.rmtree(target)
     yield bench.pairs("export", "GB/s", export, reference(stored.mib, 1),
                       repeat=DISK_REPEAT, goal=0.85,
                       note=f"bytes read; {stored.mib} MiB read and written to one file, "
-                           f"{stored.files} shards, {LAYOUT}")
-    if os.path.getsize(output) < stored.bytes - stored.files * 2**20:
+                           f"{count} shards, {LAYOUT}")
+    if os.path.getsize(output) < stored.bytes - count * 2**20:
         raise RuntimeError("the export is shorter than the checkpoint")
     for command, peak in peaks.items():
         yield Row(f"{command}_memory", "MiB", peak, direction="lower", goal=256,

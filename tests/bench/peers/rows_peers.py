@@ -13,7 +13,7 @@ import shutil
 import statistics
 import time
 
-from fio import fio
+from fio import fio_read, fio_write, shards
 from measure import LOST_MIN, ROOT, Program, Row, Share
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -192,7 +192,7 @@ def persist_row(bench, peer):
         disk = []
 
         def theirs():
-            disk.append(fio(bench, "write", MIB, files=RANKS)["rate"] / 1e9)
+            disk.append(fio_write(bench, MIB, RANKS)["rate"] / 1e9)
             return job.gb / job.save(peer, **settings)
 
         row = bench.pairs(f"peer_persist_{peer}", "GB/s", lambda: job.gb / job.save(OURS), theirs,
@@ -249,25 +249,24 @@ def load_row(bench, name, reader, job, run, peer, path):
     """Ours and the peer's load of the same state by the ranks of `job`, and the disk beside. The
     reference of a pair is what the goal asks for: the less of LOAD_GOAL times the peer's rate and
     LOAD_FIO_GOAL of fio's."""
-    settings, tried, disk, theirs, files = {}, "", [], [], len(job.ranks)
+    settings, tried, disk, theirs = {}, "", [], []
     if peer in LOAD_CANDIDATES:
         settings, tried = best(lambda s: job.load(peer, path, **s), LOAD_CANDIDATES[peer])
-    fio(bench, "write", MIB, files=files, name="cold")
+    files = shards(reader.store, run)
     reader.load(job, run)
     job.check()
     job.load(peer, path, **settings)
     job.check()
 
     def asked_rate():
-        disk.append(middle(
-            lambda: fio(bench, "read", MIB, files=files, name="cold")["rate"] / 1e9))
+        disk.append(middle(lambda: fio_read(bench, files)["rate"] / 1e9))
         theirs.append(middle(lambda: job.gb / job.load(peer, path, **settings)))
         return min(LOAD_GOAL * theirs[-1], LOAD_FIO_GOAL * disk[-1])
 
     row = bench.pairs(name, "GB/s", lambda: middle(lambda: job.gb / reader.load(job, run)),
                       asked_rate, direction="higher", goal=1)
     row.note = (f"beside the less of {LOAD_GOAL} times the peer and {LOAD_FIO_GOAL} of fio; "
-                f"{MIB} MiB, {files} ranks, cold{tried}; {versions(job)}")
+                f"{MIB} MiB, {len(job.ranks)} ranks, cold{tried}; {versions(job)}")
     yield row
     yield Row(name + "_peer", "GB/s", row.ours, theirs, note="beside the peer itself")
     yield Row(name + "_disk", "GB/s", row.ours, disk, note="beside fio")
