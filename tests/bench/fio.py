@@ -26,13 +26,13 @@ def shards(store, run):
                                          "shard-*")))
 
 
-def new_files(bench, count, name="fio"):
-    return [os.path.join(bench.tmp, f"{name}.{i}") for i in range(count)]
+def new_files(bench, count):
+    return [os.path.join(bench.tmp, f"fio.{i}") for i in range(count)]
 
 
-def reading(paths, mode="read", block=BLOCK, depth=DEPTH):
+def reading(paths, mode="read", block=BLOCK):
     """A job of fio's that reads these files from end to end."""
-    return [f"--name={mode}", f"--rw={mode}", f"--bs={block}", f"--iodepth={depth}",
+    return [f"--name={mode}", f"--rw={mode}", f"--bs={block}", f"--iodepth={DEPTH}",
             "--filename=" + ":".join(paths), f"--nrfiles={len(paths)}",
             *(["--file_service_type=sequential"] if mode == "read" else [])]
 
@@ -44,8 +44,10 @@ def writing(paths, mib, service="roundrobin"):
             f"--file_service_type={service}", "--end_fsync=1"]
 
 
-def run_jobs(bench, jobs, written=()):
-    """What fio tells of each job. All run at once, on files of which `written` are made anew."""
+def run_jobs(bench, jobs, read=(), written=()):
+    """What fio tells of each job. All run at once, each file once from end to end; those in
+    `written` are made anew."""
+    paths = [*read, *written]
     for path in written:
         if os.path.exists(path):
             os.unlink(path)
@@ -54,7 +56,13 @@ def run_jobs(bench, jobs, written=()):
                        "--direct=1", "--fallocate=posix", "--output-format=json",
                        *(["--readonly"] if not written else []),
                        *(option for job in jobs for option in job))
-    return json.loads(output[output.index("{"):])["jobs"]
+    done = json.loads(output[output.index("{"):])["jobs"]
+    files = sum(os.path.getsize(path) for path in paths)
+    moved = sum(job[way]["io_bytes"] for job in done for way in ("read", "write"))
+    # It leaves out what is less than a block at a file's end.
+    if not files - len(paths) * 2**20 < moved <= files:
+        raise RuntimeError(f"fio moved {moved} bytes of files of {files}")
+    return done
 
 
 def figures(job, direction):
@@ -63,21 +71,22 @@ def figures(job, direction):
             "cpu": (job["usr_cpu"] + job["sys_cpu"]) / 100 * seconds}
 
 
-def fio_write(bench, mib, files=1, name="fio"):
+def fio_write(bench, mib, files=1):
     """One pass over `mib` MiB in `files` new files: {"rate": bytes/s, "cpu": s, "seconds": s}."""
-    paths = new_files(bench, files, name)
-    return figures(run_jobs(bench, [writing(paths, mib)], paths)[0], "write")
+    paths = new_files(bench, files)
+    return figures(run_jobs(bench, [writing(paths, mib)], written=paths)[0], "write")
 
 
 def fio_read(bench, paths, **options):
     """One pass over whole files: as fio_write."""
-    return figures(run_jobs(bench, [reading(paths, **options)])[0], "read")
+    return figures(run_jobs(bench, [reading(paths, **options)], read=paths)[0], "read")
 
 
-def fio_copy(bench, read, write_mib=0, write_files=0):
-    """Reads the files `read`, and if told writes new ones at the same time, each at its own depth
-    and one file after the other, as a tool does (in turns block by block fio reads a third slower
-    beside its writes): {"seconds": until the later of the two has ended}."""
-    written = new_files(bench, write_files, "copy")
-    jobs = [reading(read)] + ([writing(written, write_mib, "sequential")] if written else [])
-    return {"seconds": max(job["job_runtime"] for job in run_jobs(bench, jobs, written)) / 1e3}
+def fio_copy(bench, read, write_mib, write_files):
+    """Reads the files `read` and writes new ones at the same time, each at its own depth and one
+    file after the other, as a tool does (in turns block by block fio reads a third slower beside
+    its writes): {"seconds": until the later of the two has ended}."""
+    written = new_files(bench, write_files)
+    jobs = run_jobs(bench, [reading(read), writing(written, write_mib, "sequential")], read,
+                    written)
+    return {"seconds": max(job["job_runtime"] for job in jobs) / 1e3}

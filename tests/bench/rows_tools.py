@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 
-from fio import fio_copy, shards
+from fio import fio_copy, fio_read, shards
 from measure import DISK_REPEAT, Program, Row
 
 MIB, RANKS, LAYOUT = 2048, 4, "mesh"
@@ -65,7 +65,7 @@ def row_verify(bench):
 
     yield bench.pairs(
         "verify", "GB/s", ours,
-        lambda: stored.bytes / fio_copy(bench, stored.files)["seconds"] / 1e9,
+        lambda: fio_read(bench, stored.files)["rate"] / 1e9,
         repeat=DISK_REPEAT, goal=0.95, note=f"{stored.mib} MiB in {count} shards, {LAYOUT}")
     stored.end()
 
