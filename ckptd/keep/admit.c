@@ -14,7 +14,7 @@
  *    ▼
  *   in the catalog
  *
- * So the commit is that of a save (save/commit.c): shards durable, names durable, manifest.
+ * So the commit is that of a save (run/commit.c): shards durable, names durable, manifest.
  * Whatever is killed, and whenever: there is a manifest and all it needs, or rubbish. The same
  * Adopt again finds the checkpoint in the catalog and says yes: whoever did not hear the answer may
  * ask again.

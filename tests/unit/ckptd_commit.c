@@ -7,7 +7,7 @@
  * starts from what its disk shows. After every event the world is checked: no acknowledged
  * checkpoint is lost, and nothing with a manifest lacks a file. At the end the faults stop and
  * everything must settle. Replay one world with SIM_SEED=<seed>; SIM_WORLDS=<n> sets how many. */
-#include "ckptd/save/commit.h"
+#include "ckptd/run/commit.h"
 #include "proto/report.h"
 #include "tests/unit/random.h"
 

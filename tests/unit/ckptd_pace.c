@@ -1,11 +1,11 @@
-/* ckptd_pace.c - when chunks may begin (ckptd/save/pace.c).
+/* ckptd_pace.c - when chunks may begin (ckptd/node/pace.c).
  *
  * Goal: a rate is held within 1 % and never exceeded over any stretch of time, a save ends whatever
  * a trainer announces, and no counter overflows.
  * Method: the module is pure, so time is a number here. A small world has chunks that wait, a timer
  * that comes late, a disk that takes its time, and a trainer with phases; it writes down when each
  * chunk began. Random worlds are seeded (SEED=). */
-#include "ckptd/save/pace.h"
+#include "ckptd/node/pace.h"
 #include "tests/unit/random.h"
 
 #include <setjmp.h>

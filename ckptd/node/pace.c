@@ -17,7 +17,7 @@
  * Counters are 64 bits of milliseconds and of milli-bytes; a step of time is clipped to STEP_MS_MAX
  * before it is multiplied, and what is counted saturates nowhere within a million years. A clock
  * that goes back counts as one that stands still. */
-#include "ckptd/save/pace.h"
+#include "ckptd/node/pace.h"
 #include "proto/report.h"
 
 #include <string.h>

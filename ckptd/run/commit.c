@@ -39,7 +39,7 @@
  * What a crash finds. The machine is memory only: after a restart there are no saves, whatever
  * their state was. Without a manifest the files are rubbish (catalog.c removes them); with one the
  * checkpoint is whole by I1. So every arrow above may be cut at any point. */
-#include "ckptd/save/commit.h"
+#include "ckptd/run/commit.h"
 
 #include "proto/report.h"
 
