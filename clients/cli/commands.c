@@ -1,0 +1,151 @@
+/* commands.c - the commands of ckpt-cli and their options, as data. main.c reads the command line
+ * by these tables, prints help from them and offers their words to shells. */
+#include "clients/cli/commands.h"
+
+const struct option command_settings[] = {
+    [STORE] = OPTION_STRING(struct cli, store, "store", "", "directory of the store"),
+    [SERVER] = OPTION_STRING(struct cli, server, "server", "", "ckptd's socket, unix:/PATH"),
+    [OUTPUT] = OPTION_STRING(struct cli, output, "output", "",
+                             "the file or folder to write; of convert and reshard: another "
+                             "store, its directory or unix:/PATH of the ckptd that serves it"),
+    [DTYPE] = OPTION_CHOICE(struct cli, dtype, "dtype", "keep", "keep,fp32,bf16,fp16",
+                            "floating-point type of the output, rounded to nearest even"),
+    [WEIGHTS_ONLY] = OPTION_BOOL(struct cli, is_weights_only, "weights-only", "false",
+                                 "leave the optimizer's tensors out"),
+    [FORCE] = OPTION_BOOL(struct cli, is_forced, "force", "false",
+                          "replace what was left unfinished; of export also a file that exists"),
+    [QUICK] = OPTION_BOOL(struct cli, is_quick, "quick", "false",
+                          "manifest, sizes, hashes of headers and checksum tables only"),
+    [RELEASE] = OPTION_BOOL(struct cli, is_released, "release", "false",
+                            "take it out of quarantine when all of it matches"),
+    [KEEP_LAST] =
+        OPTION_INT(struct cli, keep_last, "keep-last", 0, 0, 1 << 24, "keep the newest so many"),
+    [KEEP_EVERY] = OPTION_INT(struct cli, keep_every, "keep-every", 0, 0, 1ll << 40,
+                              "keep the steps that are multiples of it"),
+    [KEEP_WITHIN] =
+        OPTION_STRING(struct cli, keep_within, "keep-within", "",
+                      "keep what is younger, counted back from the newest: 30m, 12h, 7d, 2w"),
+    [KEEP_BEST] = OPTION_INT(struct cli, keep_best, "keep-best", 0, 0, 1 << 24,
+                             "keep so many with the best metric"),
+    [METRIC] = OPTION_STRING(struct cli, metric, "metric", "loss",
+                             "which of the saved metrics --keep-best goes by"),
+    [BEST] = OPTION_CHOICE(struct cli, best, "best", "lowest", "lowest,highest",
+                           "which value of the metric is best"),
+    [MOST] = OPTION_BOOL(struct cli, may_remove_most, "most", "false",
+                         "let more than half of the run go"),
+    [DRY_RUN] = OPTION_BOOL(struct cli, is_dry_run, "dry-run", "false",
+                            "print the plan and remove nothing"),
+    [NOTE] = OPTION_STRING(struct cli, note, "note", "", "who and why; kept with the pin"),
+    [SHARDS] =
+        OPTION_INT(struct cli, shards, "shards", 0, 0, 65536, "how many files to cut it into"),
+    [MESH] = OPTION_STRING(struct cli, mesh, "mesh", "",
+                           "what its ranks are: dp_shard=4, or dp_replicate=2,dp_shard=4"),
+    [EXCEPT] = OPTION_STRING(struct cli, exceptions, "except", "",
+                             "other types by name: '*norm*=fp32,output.weight=keep'"),
+    [ONLY] = OPTION_STRING(struct cli, only, "only", "",
+                           "these tensors alone, by name: 'layers.0.*,norm.weight'"),
+    [FORMAT] = OPTION_CHOICE(struct cli, format, "format", "auto", "auto,safetensors,hf",
+                             "one file, or a folder of the weights as Hugging Face has them; auto: "
+                             "the folder with --weights-only and without --only"),
+    [SHARD_SIZE] = OPTION_BYTES(struct cli, shard_size, "shard-size", "5GiB", 1 << 12, 1ll << 60,
+                                "most bytes of a file of --format hf"),
+    [TOKENIZER] = OPTION_STRING(struct cli, tokenizer, "tokenizer", "",
+                                "the run's tokenizer file, to go with a folder of --format hf"),
+    [RUN] = OPTION_STRING(struct cli, run, "run", "", "name of the new run"),
+    [INTERVAL] =
+        OPTION_DOUBLE(struct cli, interval, "interval", 2, 0.01, 86400, "seconds between looks"),
+    [COUNT] = OPTION_INT(struct cli, count, "count", 0, 0, 1ll << 40, "looks, then end; 0: no end"),
+    [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
+    [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
+    [NUM_SETTINGS] = OPTION_END,
+};
+
+#define OUTPUT_NOTES                                                                             \
+    "A STORE that is a directory is locked meanwhile. That of a running ckptd is named by\n"     \
+    "its socket, unix:/PATH: as with import the files are written beside what it serves, and\n"  \
+    "it takes them over at the end. It refuses a step that could be a trainer's own: of the\n"   \
+    "newest attempt of a run that is being trained there. What was left there by one that was\n" \
+    "killed gc removes, --force does not.\n"
+
+const struct command commands[] = {
+    {"list", "[RUN]", "committed checkpoints by run, newest first", 0, 1, WHERE | OF_A_RUN,
+     cli_list,
+     "not read back: it was written and synced, but the scrub of its ckptd has not read it whole\n"
+     "from the disk since then; verify reads it now. With --json: read_back.\n"},
+    {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1, WHERE, cli_show,
+     "Its origin is told back to the first attempt, as far as the store still has a checkpoint of\n"
+     "each. Without a step newer ones that are damaged are passed over, and named on stderr. With\n"
+     "--json: the manifest, its durability, read_back as of list, whether it is pinned, the pin's\n"
+     "note; of one in quarantine its damage; of one that was resumed its ancestors, the latest\n"
+     "first, and ancestors_complete; where some were passed over, skipped.\n"},
+    {"verify", "CHECKPOINT", "re-read everything; name every damaged block", 1, 1,
+     WHERE | ON_FILES | BIT(QUICK) | BIT(RELEASE), cli_verify,
+     "--quick reads no data. It proves that every file is there in its size, belongs to this\n"
+     "checkpoint, and has the checksum table that was committed. It does not prove that the data\n"
+     "still match those checksums: a flipped bit on the disk is found without --quick only.\n"},
+    {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, whatever their world sizes", 2, 2,
+     WHERE | ON_FILES, cli_diff, ""},
+    {"export", "CHECKPOINT --output PATH", "whole tensors in safetensors files", 1, 1,
+     WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
+         BIT(FORMAT) | BIT(SHARD_SIZE) | BIT(TOKENIZER) | BIT(FORCE),
+     cli_export,
+     "--format safetensors leaves one file with every tensor under its own name. --format hf\n"
+     "leaves a folder that other programs load: config.json, the weights under Hugging Face's\n"
+     "names and in its order of rows, an index of several files, and with --tokenizer what\n"
+     "loaders read of it: tokenizer.json, tokenizer_config.json. It is what --weights-only alone\n"
+     "leaves. Patterns of --except are held against our names in both; --only is for one file, as\n"
+     "such a folder has all weights.\n"},
+    {"import", "FOLDER --run NAME", "a checkpoint of step 0 from a folder of Hugging Face", 1, 1,
+     WHERE | ON_FILES | BIT(RUN) | BIT(SHARDS) | BIT(FORCE), cli_import,
+     "FOLDER holds config.json of a Llama and its weights in fp32, bf16 or fp16, which become\n"
+     "fp32 exactly. A trainer with job.run = NAME starts from it: position 0 of its data, moments\n"
+     "zero. With --store the store is locked meanwhile. With --server its ckptd goes on: files of\n"
+     "its own user (root gives them away) are written beside what it serves, and it takes\n"
+     "them over at the end, or they are rubbish; gc removes those, --force does not.\n"},
+    {"convert", "CHECKPOINT --output STORE", "the checkpoint with another dtype, in another store",
+     1, 1,
+     WHERE | ON_FILES | BIT(OUTPUT) | BIT(DTYPE) | BIT(EXCEPT) | BIT(ONLY) | BIT(WEIGHTS_ONLY) |
+         BIT(FORCE),
+     cli_convert,
+     "The new checkpoint has the same run, step, attempt and cut, and a nonce and checksums of "
+     "its\n"
+     "own; every command reads it. Integers keep their type.\n" OUTPUT_NOTES},
+    {"reshard", "CHECKPOINT --output STORE", "the same bits in another number of shards", 1, 1,
+     WHERE | ON_FILES | BIT(OUTPUT) | BIT(SHARDS) | BIT(MESH) | BIT(FORCE), cli_reshard,
+     "The new checkpoint has the same run, step and attempt, and the files that so many ranks of\n"
+     "a trainer would have written. It is committed only when every tensor has the digest that\n"
+     "the source's manifest holds.\n" OUTPUT_NOTES},
+    {"prune", "RUN --keep-...", "remove what no rule keeps; rules are OR-ed", 1, 1,
+     WHERE | OF_A_RUN | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) | BIT(KEEP_BEST) |
+         BIT(METRIC) | BIT(BEST) | BIT(MOST) | BIT(DRY_RUN),
+     cli_prune,
+     "Always stays: the last two that are whole, the last two that the scrub has read back, and "
+     "what is\npinned, in use, or damaged.\n"},
+    {"pin", "CHECKPOINT", "keep it for good, whatever the rules say", 1, 1, WHERE | BIT(NOTE),
+     cli_pin, ""},
+    {"unpin", "CHECKPOINT", "take the pin away", 1, 1, WHERE, cli_unpin,
+     "One that is not pinned is an error, with exit code 66. With step and attempt it takes away\n"
+     "also the pin of a checkpoint that is gone.\n"},
+    {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1,
+     WHERE | ON_FILES, cli_du,
+     "Beside them the bytes of rubbish (see gc), of files that are not ours, and of files that\n"
+     "are shared: that have another name, so that removing them frees nothing.\n"},
+    {"gc", "", "remove what belongs to no checkpoint", 0, 0, WHERE | BIT(DRY_RUN), cli_gc,
+     "That is what a crash leaves: shards of a save that was never committed, removals that were\n"
+     "cut short, notes on checkpoints that are gone, leases whose holder died, temporary files.\n"
+     "With --store the store is locked meanwhile. A ckptd leaves out what it saves or removes and\n"
+     "what a tool holds; when it starts it removes unfinished saves by itself. What is not ours\n"
+     "stays, and so does what could not be looked into or removed: it is named, the rest goes,\n"
+     "and the exit code is 74.\n"},
+    {"watch", "", "saves in work, the newest checkpoint, rates, again and again", 0, 0,
+     WHERE | BIT(INTERVAL) | BIT(COUNT), cli_watch,
+     "--json prints an object per line. A ckptd that goes away is waited for. On a directory\n"
+     "nobody tells how far a save is, nor what is read: there it is unfinished, or committed.\n"},
+    {"status", "", "what a running ckptd is doing, or what a directory holds", 0, 0, WHERE,
+     cli_status,
+     "On a directory: the disk, how many checkpoints there are, the newest, saves that are not\n"
+     "committed, and in_use: has somebody the writer's lock? Else those saves are rubbish (gc).\n"},
+    {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0, BIT(SERVER),
+     cli_health, "0 when both are so, else 69 and the reason.\n"},
+};
+const size_t num_commands = sizeof commands / sizeof *commands;

@@ -1,0 +1,64 @@
+/* commands.h - the table of commands and that of their options. Private to main.c and commands.c.
+ */
+#ifndef HOLDFAST_CLIENTS_COMMANDS_H
+#define HOLDFAST_CLIENTS_COMMANDS_H
+
+#include "clients/cli/cli.h"
+#include "proto/options.h"
+
+/* Places in `command_settings`, for is_set[] and the masks below. */
+enum setting {
+    STORE,
+    SERVER,
+    OUTPUT,
+    DTYPE,
+    WEIGHTS_ONLY,
+    FORCE,
+    QUICK,
+    RELEASE,
+    KEEP_LAST,
+    KEEP_EVERY,
+    KEEP_WITHIN,
+    KEEP_BEST,
+    METRIC,
+    BEST,
+    MOST,
+    DRY_RUN,
+    NOTE,
+    SHARDS,
+    MESH,
+    EXCEPT,
+    ONLY,
+    FORMAT,
+    SHARD_SIZE,
+    TOKENIZER,
+    RUN,
+    INTERVAL,
+    COUNT,
+    JSON,
+    HELP,
+    NUM_SETTINGS
+};
+#define BIT(setting) (UINT64_C(1) << (setting))
+#define ON_FILES (UINT64_C(1) << 63) /* works on the directory itself: a server tells where it is \
+                                      */
+#define OF_A_RUN (UINT64_C(1) << 62) /* its argument is a run, and no step of it */
+_Static_assert(NUM_SETTINGS <= 62, "a mask has a bit per setting");
+#define ALWAYS (BIT(JSON) | BIT(HELP))
+#define WHERE (BIT(STORE) | BIT(SERVER))
+#define NAMES_FILE (BIT(STORE) | BIT(OUTPUT) | BIT(TOKENIZER)) /* so that a shell can help */
+
+extern const struct option command_settings[];
+
+/* One command: how it is called, what it takes, what it does. */
+struct command {
+    const char *name, *arguments, *summary;
+    int args_min, args_max;
+    uint64_t settings; /* that it takes beside ALWAYS */
+    int (*run)(const struct cli *cli);
+    const char *notes; /* for --help; "" for none */
+};
+extern const struct command commands[];
+extern const size_t num_commands;
+
+#endif
