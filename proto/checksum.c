@@ -64,6 +64,28 @@ uint64_t checksum_bytes(const void *data, size_t bytes)
     return XXH3_64bits(data, bytes);
 }
 
+struct checksum_stream *checksum_stream_begin(void)
+{
+    XXH3_state_t *state = XXH3_createState();
+    CHECK(state == NULL || XXH3_64bits_reset(state) == XXH_OK);
+    return (struct checksum_stream *)state;
+}
+
+void checksum_stream_add(struct checksum_stream *stream, const void *data, size_t bytes)
+{
+    CHECK(XXH3_64bits_update((XXH3_state_t *)stream, data, bytes) == XXH_OK);
+}
+
+uint64_t checksum_stream_value(const struct checksum_stream *stream)
+{
+    return XXH3_64bits_digest((const XXH3_state_t *)stream);
+}
+
+void checksum_stream_end(struct checksum_stream *stream)
+{
+    XXH3_freeState((XXH3_state_t *)stream);
+}
+
 bool checksum_parse(uint64_t *out, const char *digits)
 {
     static const char values[] = "0123456789abcdef";

@@ -39,6 +39,13 @@ typedef void checksum_piece_fn(void *user, size_t at, size_t bytes);
 uint64_t checksum_block_beside(const void *data, size_t bytes, uint64_t identity,
                                uint64_t block_index, checksum_piece_fn *piece, void *user);
 uint64_t checksum_bytes(const void *data, size_t bytes); /* plain XXH3-64 */
+/* The same of bytes that come in pieces. begin: NULL when there is no memory; end frees the state.
+ */
+struct checksum_stream;
+struct checksum_stream *checksum_stream_begin(void);
+void checksum_stream_add(struct checksum_stream *stream, const void *data, size_t bytes);
+uint64_t checksum_stream_value(const struct checksum_stream *stream);
+void checksum_stream_end(struct checksum_stream *stream);
 /* A u64 of its CHECKSUM_DIGITS, without a terminator. False, and *out of no use: one is no digit.
  */
 bool checksum_parse(uint64_t *out, const char *digits);
