@@ -30,7 +30,6 @@ static void protect(struct retain_item **sorted, uint32_t count)
     uint32_t good = 0, proven = 0;
     for (uint32_t i = 0; i < count; i++) {
         struct retain_item *item = sorted[i];
-        item->reasons = 0;
         if (item->is_pinned)
             item->reasons |= RETAIN_PINNED;
         if (item->is_leased)
@@ -182,6 +181,23 @@ int retain_check(const struct retain_rules *rules)
                               "no rule says which checkpoints to keep");
 }
 
+/* Of those that are there, at least one. */
+static int apply_rules(struct retain_item **sorted, uint32_t count,
+                       const struct retain_rules *rules)
+{
+    int error = 0;
+    qsort(sorted, count, sizeof(struct retain_item *), newest_first);
+    protect(sorted, count);
+    keep_last(sorted, count, rules->keep_last);
+    if (rules->keep_within > 0)
+        error = keep_within(sorted, count, rules->keep_within);
+    if (error == 0 && rules->keep_best > 0)
+        error = keep_best(sorted, count, rules);
+    if (rules->keep_every > 0)
+        keep_every(sorted, count, rules->keep_every);
+    return error;
+}
+
 int retain_plan(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
                 uint32_t *out_removed)
 {
@@ -192,32 +208,42 @@ int retain_plan(struct retain_item *items, uint32_t count, const struct retain_r
     struct retain_item **sorted = calloc(count, sizeof(struct retain_item *));
     if (sorted == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a plan of %u checkpoints", count);
-    for (uint32_t i = 0; i < count; i++)
-        sorted[i] = &items[i];
-    qsort(sorted, count, sizeof(struct retain_item *), newest_first);
-    protect(sorted, count);
-    keep_last(sorted, count, rules->keep_last);
-    if (rules->keep_within > 0)
-        error = keep_within(sorted, count, rules->keep_within);
-    if (error == 0 && rules->keep_best > 0)
-        error = keep_best(sorted, count, rules);
-    if (rules->keep_every > 0)
-        keep_every(sorted, count, rules->keep_every);
+    uint32_t there = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        items[i].reasons = items[i].is_vanished ? RETAIN_VANISHED : 0;
+        if (!items[i].is_vanished)
+            sorted[there++] = &items[i];
+    }
+    if (there > 0)
+        error = apply_rules(sorted, there, rules);
     free(sorted);
     for (uint32_t i = 0; i < count && error == 0; i++)
         *out_removed += items[i].reasons == 0;
-    if (error == 0 && retain_is_most(*out_removed, count) && !rules->may_remove_most)
+    if (error == 0 && retain_is_most(*out_removed, there) && !rules->may_remove_most)
         error = report_error(
             ERR_DENIED,
             "look at the plan (--dry-run); --most, or retention.may_remove_most, allows it",
-            "%u of %u checkpoints would go, more than half", *out_removed, count);
+            "%u of %u checkpoints would go, more than half", *out_removed, there);
     return error;
+}
+
+int retain_plan_seen(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
+                     uint32_t *out_removed, int (*look)(void *user, uint32_t index), void *user)
+{
+    int error = retain_plan(items, count, rules, out_removed);
+    if ((error != 0 && error != ERR_DENIED) || *out_removed == 0)
+        return error;
+    for (uint32_t i = 0; i < count; i++)
+        if (!items[i].is_damaged && !items[i].is_vanished)
+            ERR_TRY(look(user, i));
+    return retain_plan(items, count, rules, out_removed);
 }
 
 const char *retain_text(char *out, size_t size, unsigned reasons)
 {
-    static const char *const names[RETAIN_REASONS] = {
-        "last", "every", "within", "best", "pinned", "leased", "unverifiable", "good", "proven"};
+    static const char *const names[RETAIN_REASONS] = {"last",   "every",   "within",       "best",
+                                                      "pinned", "leased",  "unverifiable", "good",
+                                                      "proven", "vanished"};
     size_t at = 0;
     snprintf(out, size, "%s", reasons == 0 ? "remove" : "");
     for (uint32_t i = 0; i < RETAIN_REASONS && at < size; i++)

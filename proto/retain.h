@@ -9,6 +9,9 @@
  * (a gap longer than `keep_within` and than RETAIN_JUMP usual ones, or one backwards), no time
  * passed. So a jump only keeps more.
  *
+ * A checkpoint that is kept keeps others from being needed, so it must be there: retain_plan_seen()
+ * has each one looked at before any other may go, and plans again without those that are not.
+ *
  * "Newest" is the highest attempt, then the highest step: after a roll-back the highest step is an
  * abandoned branch. Steps that `keep_every` keeps are those it divides; where several attempts have
  * such a step, the newest attempt's stays. */
@@ -40,17 +43,19 @@ enum retain_reason {
     RETAIN_PINNED = 1 << 4,
     RETAIN_LEASED = 1 << 5,
     RETAIN_UNVERIFIABLE = 1 << 6,
-    RETAIN_GOOD = 1 << 7,   /* one of the last whole ones */
-    RETAIN_PROVEN = 1 << 8, /* one of the last that were read back */
+    RETAIN_GOOD = 1 << 7,     /* one of the last whole ones */
+    RETAIN_PROVEN = 1 << 8,   /* one of the last that were read back */
+    RETAIN_VANISHED = 1 << 9, /* it is not there: nothing to keep, nothing to remove */
 };
-#define RETAIN_REASONS 9u
+#define RETAIN_REASONS 10u
 
 /* One checkpoint of a run. */
 struct retain_item {
     uint64_t step, attempt;
     int64_t time; /* seconds since the epoch, from the manifest */
     bool has_metric, is_pinned, is_leased, is_damaged;
-    bool is_proven; /* each block was read back and held against its checksum */
+    bool is_proven;   /* each block was read back and held against its checksum */
+    bool is_vanished; /* it is not in the store any more: no rule counts it */
     double metric;
     unsigned reasons; /* result: enum retain_reason, or-ed; 0: it goes */
 };
@@ -62,6 +67,11 @@ int retain_check(const struct retain_rules *rules);
  * of the checkpoints would go and may_remove_most is false; the reasons are filled all the same. */
 int retain_plan(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
                 uint32_t *out_removed);
+/* Likewise, for a plan that is carried out: before anything goes, `look` is asked about every item
+ * that is not known to be damaged. It sets is_vanished or is_damaged where that is so; what it
+ * returns other than 0 ends the plan. */
+int retain_plan_seen(struct retain_item *items, uint32_t count, const struct retain_rules *rules,
+                     uint32_t *out_removed, int (*look)(void *user, uint32_t index), void *user);
 /* So many of a run are more than may go without may_remove_most. */
 static inline bool retain_is_most(size_t removed, size_t count)
 {

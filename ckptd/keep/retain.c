@@ -1,12 +1,12 @@
 /* retain.c - which checkpoints go, and how: pins, prune, retention.
  *
  *   Prune; with retention on a commit, a save that found no room, and once after the start
- *       │ worker: pins, metrics, the plan (proto/retain.c)
- *       ▼
- *   each one that goes, if nobody has leased it since: out of the catalog and of memory, so that
- *       │ nobody can open it any more
- *       ▼ worker: storage_group_remove, which looks for a pin once more behind its tombstone
- *   gone; or still whole (pinned meanwhile, a failed operation): back into the catalog
+ *       │ worker: pins, metrics, the plan (proto/retain.c), a look at all that it keeps
+ *       ▼         (proto/presence.h): what vanished leaves the catalog, and keeps nothing from
+ * going each one that goes, if nobody has leased it since: out of the catalog and of memory, so
+ * that │ nobody can open it any more ▼ worker: storage_group_remove, which looks for a pin once
+ * more behind its tombstone gone; or still whole (pinned meanwhile, a failed operation): back into
+ * the catalog
  *
  * The decision is that of proto/retain.c, the same as in `ckpt-cli prune --store`. Pins and leases
  * are files that also tools without a server make, so they are read for every plan. Each is written
@@ -16,6 +16,7 @@
  * start (ERR_BUSY), as readers of the daemon before may still be at work. */
 #include "proto/retain.h"
 #include "ckptd/keep/keep.h"
+#include "proto/presence.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,8 @@
 struct candidate {
     struct manifest_summary summary;
     struct checkpoint *checkpoint; /* while it is out of the catalog: it goes */
-    struct fault fault;            /* why it could not be removed */
+    struct fault fault;            /* why it could not be removed, or that it is not there */
+    uint64_t manifest_hash;        /* as in struct checkpoint */
     bool is_gone;
     char *pin_note; /* NULL: none */
 };
@@ -147,13 +149,32 @@ static int read_metric(struct pruning *pruning, uint32_t index)
                                       &pruning->candidates[index].summary);
     if (error == ERR_MEMORY)
         return error;
+    if (error == ERR_NOT_FOUND) {
+        item->is_vanished = true;
+        fault_take(&pruning->candidates[index].fault, error);
+    }
     if (error != 0) { /* it cannot be verified: then it stays */
-        item->is_damaged = true;
+        item->is_damaged = error != ERR_NOT_FOUND;
         return 0;
     }
     error = retain_metric(item, manifest->state_json, pruning->metric);
     manifest_free(manifest);
     return error;
+}
+
+/* Is it there? A look that failed proves nothing: the plan keeps it, and counts on it no more. */
+static int look_at(void *user, uint32_t index)
+{
+    struct pruning *pruning = user;
+    struct candidate *candidate = &pruning->candidates[index];
+    struct retain_item *item = &pruning->items[index];
+    int error = presence_check(pruning->service->storage, storage_fetch, &candidate->summary,
+                               candidate->manifest_hash);
+    item->is_vanished = error == ERR_NOT_FOUND;
+    item->is_damaged = error != 0 && error != ERR_NOT_FOUND;
+    if (error == ERR_NOT_FOUND || error == ERR_CORRUPT)
+        fault_take(&candidate->fault, error);
+    return error == ERR_MEMORY ? error : 0;
 }
 
 static void work_plan(struct job *job)
@@ -173,7 +194,8 @@ static void work_plan(struct job *job)
         if (!pruning->items[i].is_damaged)
             error = read_metric(pruning, i);
     if (error == 0) {
-        error = retain_plan(pruning->items, pruning->count, &pruning->rules, &removed);
+        error = retain_plan_seen(pruning->items, pruning->count, &pruning->rules, &removed, look_at,
+                                 pruning);
         if (error == ERR_DENIED && pruning->is_dry) /* which shows a refused plan too */
             error = 0;
     }
@@ -192,7 +214,7 @@ static void fill_entry(Holdfast__V1__PruneEntry *out, const struct pruning *prun
     out->bytes = candidate->summary.bytes;
     out->reasons = pruning->items[index].reasons;
     out->removed = candidate->is_gone;
-    out->error = (char *)(uintptr_t)candidate->fault.message;
+    out->error = out->reasons == 0 ? (char *)(uintptr_t)candidate->fault.message : out->error;
 }
 
 static void answer(struct pruning *pruning)
@@ -347,9 +369,32 @@ static void note_pins(struct pruning *pruning)
     }
 }
 
+/* What the looks have found out: the catalog is told, whatever becomes of the plan. */
+static void note_looks(struct pruning *pruning)
+{
+    for (uint32_t i = 0; i < pruning->count; i++) {
+        const struct candidate *candidate = &pruning->candidates[i];
+        struct checkpoint *checkpoint =
+            candidate->fault.code != 0
+                ? catalog_find(pruning->run, candidate->summary.step, candidate->summary.attempt)
+                : NULL;
+        if (!checkpoint)
+            continue;
+        if (!pruning->items[i].is_vanished)
+            catalog_damage(checkpoint, &candidate->fault);
+        else if (catalog_take_out(checkpoint)) {
+            catalog_drop(checkpoint);
+            log_error("retain", "run %s, step %llu, attempt %llu has vanished from the store: %s",
+                      pruning->run->name, (unsigned long long)candidate->summary.step,
+                      (unsigned long long)candidate->summary.attempt, candidate->fault.message);
+        }
+    }
+}
+
 static void planned(struct event *event)
 {
     struct pruning *pruning = CONTAINER_OF(event, struct pruning, job.done);
+    note_looks(pruning);
     if (pruning->fault.code == 0)
         note_pins(pruning);
     if (pruning->fault.code != 0 || pruning->is_dry || !choose(pruning)) {
@@ -367,6 +412,7 @@ static void fill_items(struct pruning *pruning)
     uint32_t i = 0;
     for (const struct checkpoint *c = pruning->run->checkpoints; c; c = c->next, i++) {
         pruning->candidates[i].summary = c->summary;
+        pruning->candidates[i].manifest_hash = c->manifest_hash;
         pruning->items[i] = (struct retain_item){.step = c->summary.step,
                                                  .attempt = c->summary.attempt,
                                                  .time = retain_time(c->summary.time),

@@ -5,11 +5,15 @@
  * run. On a directory, prune takes the store's lock: while a ckptd has it, the lock names the pid
  * and the hint says --server. Pins need no lock.
  *
+ * What a prune keeps is looked at first (proto/presence.h): a directory that is gone or damaged
+ * keeps no other from staying.
+ *
  * A prune prints its plan, a line per checkpoint with what keeps it. --dry-run prints the plan and
  * removes nothing. A plan that would remove more than half of the run is refused without --most. */
 #include "clients/cli/cli.h"
 
 #include "proto/ckpt.pb-c.h"
+#include "proto/presence.h"
 #include "proto/retain.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
@@ -161,7 +165,8 @@ static int read_metric(struct retain_item *item, struct storage *store, const ch
     if (error == 0) {
         error = retain_metric(item, manifest->state_json, metric);
     } else if (error != ERR_MEMORY) { /* it cannot be verified: then it stays */
-        item->is_damaged = true;
+        item->is_vanished = error == ERR_NOT_FOUND;
+        item->is_damaged = error != ERR_NOT_FOUND;
         error = 0;
     }
     manifest_free(manifest);
@@ -201,6 +206,23 @@ static void remove_one(struct outcome *outcome, struct storage *store, const cha
     outcome->code = error;
     if (error != 0)
         snprintf(outcome->error, sizeof outcome->error, "%s", report_line());
+}
+
+struct looking {
+    struct storage *store;
+    const struct catalog *catalog;
+    struct retain_item *items;
+};
+
+static int look_at(void *user, uint32_t index)
+{
+    const struct looking *looking = user;
+    struct retain_item *item = &looking->items[index];
+    int error =
+        presence_check(looking->store, storage_fetch, &looking->catalog->entries[index].summary, 0);
+    item->is_vanished = error == ERR_NOT_FOUND;
+    item->is_damaged = error != 0 && error != ERR_NOT_FOUND;
+    return error == ERR_MEMORY ? error : 0;
 }
 
 struct leasing {
@@ -271,7 +293,8 @@ static int prune_catalog(struct outcomes *out, struct storage *store, const stru
         error = storage_groups_leased(store, run, visit_lease,
                                       &(struct leasing){items, catalog->count});
     if (error == 0) {
-        error = retain_plan(items, catalog->count, rules, &removed);
+        error = retain_plan_seen(items, catalog->count, rules, &removed, look_at,
+                                 &(struct looking){store, catalog, items});
         if (error == ERR_DENIED && cli->is_dry_run) /* which shows a refused plan too */
             error = 0;
     }
@@ -353,7 +376,9 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
         bytes += goes ? outcome->bytes : 0;
         snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)outcome->step,
                  (unsigned long long)outcome->attempt);
-        if (outcome->reasons != 0)
+        if ((outcome->reasons & RETAIN_VANISHED) != 0)
+            snprintf(text, sizeof text, "vanished from the store, and left the list");
+        else if (outcome->reasons != 0)
             snprintf(text, sizeof text, "kept: %s",
                      retain_text(reasons, sizeof reasons, outcome->reasons));
         else

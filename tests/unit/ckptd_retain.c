@@ -129,6 +129,37 @@ static void test_retain__rules_remove_and_holds_keep(void **state)
     bed_close_service(bed);
 }
 
+/* The two newest directories go behind ckptd's back: they keep nothing from staying. One whose
+ * shard was cut off is no other's replacement either. */
+static void test_retain__what_vanished_keeps_nothing_and_leaves_the_list(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__PruneReply *reply;
+    char command[512];
+    bed_save_steps(bed, peers, RANKS, 1, STEPS);
+    snprintf(command, sizeof command,
+             "cd '%s/store/" RUN "' && rm -r step-00000005-a0001 && mv step-00000006-a0001 .. && "
+             "truncate -s 4096 step-00000004-a0001/shard-00002-of-*",
+             bed->root);
+    assert_int_equal(system(command), 0);
+    Holdfast__V1__PruneRequest request = keep_last(2);
+    assert_int_equal(prune(bed, &request, &reply), 0);
+    const uint32_t want[] = {RETAIN_VANISHED,           RETAIN_VANISHED,
+                             RETAIN_UNVERIFIABLE,       RETAIN_LAST | RETAIN_GOOD,
+                             RETAIN_LAST | RETAIN_GOOD, 0}; /* newest first */
+    for (size_t i = 0; i < STEPS; i++) {
+        assert_int_equal(reply->entries[i]->reasons, want[i]);
+        assert_string_equal(reply->entries[i]->error, "");
+    }
+    FREE_REPLY(reply);
+    assert_true(listed(bed) == (1u << 2 | 1u << 3));
+    assert_listed_loads(bed);
+    Holdfast__V1__ListReply *list = bed_list(bed);
+    assert_int_equal(list->n_checkpoints, 3);
+    assert_string_equal(list->checkpoints[0]->durability, "damaged");
+    FREE_REPLY(list);
+}
+
 /* What is newer was never read back: if all of it is damaged, these are what is left. Known also to
  * the next ckptd. */
 static void test_retain__the_last_two_that_the_scrub_has_read_stay(void **state)
@@ -327,6 +358,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_retain__rules_remove_and_holds_keep, open_at_once,
                                         bed_tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_retain__what_vanished_keeps_nothing_and_leaves_the_list, open_at_once,
+            bed_tear_down),
         cmocka_unit_test_setup_teardown(test_retain__the_last_two_that_the_scrub_has_read_stay,
                                         open_at_once, bed_tear_down),
         cmocka_unit_test_setup_teardown(

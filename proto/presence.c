@@ -1,0 +1,77 @@
+/* presence.c - the manifest as it was committed, and the shards that it names. */
+#include "proto/presence.h"
+
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KEY_BYTES 512u
+
+struct look {
+    struct storage *storage;
+    presence_fetch *fetch;
+};
+
+/* The whole manifest, read and proven. ERR_NOT_FOUND */
+static int fetch_manifest(struct manifest **out, const struct look *look, const char *key)
+{
+    uint64_t bytes = 0, bytes_now = 0;
+    int error = look->fetch(look->storage, key, NULL, 0, &bytes);
+    if (error != 0)
+        return error;
+    if (bytes > MANIFEST_BYTES_MAX)
+        return report_error(ERR_CORRUPT, NULL, "%s has %llu bytes", key, (unsigned long long)bytes);
+    char *text = malloc(bytes + 1);
+    if (!text)
+        return report_error(ERR_MEMORY, NULL, "no memory to look at %s", key);
+    error = look->fetch(look->storage, key, text, bytes, &bytes_now);
+    if (error == 0 && bytes_now != bytes)
+        error = report_error(ERR_CORRUPT, NULL, "%s changes while it is read", key);
+    if (error == 0)
+        error = manifest_read(out, text, bytes);
+    free(text);
+    return error;
+}
+
+static int check_shard(const struct look *look, const struct manifest *manifest, uint32_t shard)
+{
+    const struct manifest_shard *entry = &manifest->shards[shard];
+    struct shard_identity identity;
+    char key[KEY_BYTES];
+    uint64_t bytes = 0;
+    manifest_identity(&identity, &manifest->summary, shard);
+    ERR_TRY(shard_key(key, sizeof key, &identity));
+    void *header = malloc(entry->data_start);
+    if (!header)
+        return report_error(ERR_MEMORY, NULL, "no memory to look at %s", key);
+    int error = look->fetch(look->storage, key, header, entry->data_start, &bytes);
+    if (error == ERR_NOT_FOUND)
+        error = report_error(ERR_CORRUPT, NULL, "%s is missing", key);
+    else if (error == 0 && bytes != entry->bytes)
+        error = report_error(ERR_CORRUPT, NULL, "%s has %llu bytes instead of %llu", key,
+                             (unsigned long long)bytes, (unsigned long long)entry->bytes);
+    else if (error == 0 && !manifest_header_fits(manifest, shard, header, entry->data_start))
+        error = report_error(ERR_CORRUPT, NULL, "the header of %s does not fit the manifest", key);
+    free(header);
+    return error;
+}
+
+int presence_check(struct storage *storage, presence_fetch *fetch,
+                   const struct manifest_summary *summary, uint64_t text_hash)
+{
+    const struct look look = {storage, fetch};
+    struct manifest *manifest = NULL;
+    char key[KEY_BYTES];
+    ERR_TRY(manifest_key(key, sizeof key, summary));
+    ERR_TRY(fetch_manifest(&manifest, &look, key));
+    int error = 0;
+    if (!manifest_summary_equal(&manifest->summary, summary) ||
+        (text_hash != 0 && manifest->text_hash != text_hash))
+        error = report_error(ERR_CORRUPT, NULL, "%s was exchanged since it was committed", key);
+    for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
+        error = check_shard(&look, manifest, i);
+    manifest_free(manifest);
+    return error;
+}

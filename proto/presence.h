@@ -1,0 +1,23 @@
+/* presence.h - is a committed checkpoint really there? Asked before another one is removed because
+ * of it: who keeps two checkpoints must not keep two names.
+ *
+ * Read are the manifest, whole, and of every shard its size and its header; no tensor. The caller
+ * brings the function that reads: storage_fetch() of storage.h, with its storage. */
+#ifndef HOLDFAST_PRESENCE_H
+#define HOLDFAST_PRESENCE_H
+
+#include "proto/manifest.h"
+
+struct storage;
+
+/* As storage_fetch(): up to `size` bytes from the start of a small or big object. */
+typedef int presence_fetch(struct storage *storage, const char *key, void *data, size_t size,
+                           uint64_t *out_bytes);
+
+/* 0: it is the one that the summary tells of, and complete; `text_hash`, when not 0, is that of its
+ * manifest (struct manifest). ERR_NOT_FOUND: it has no manifest, so it has vanished. ERR_CORRUPT:
+ * it is damaged, or another one. Else nobody can tell. Blocks; any thread. */
+int presence_check(struct storage *storage, presence_fetch *fetch,
+                   const struct manifest_summary *summary, uint64_t text_hash);
+
+#endif
