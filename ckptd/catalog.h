@@ -12,8 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RUN_NAME_MAX 100 /* bytes; longer names are refused */
-#define PIN_NOTE_MAX 256 /* with its NUL; what is longer is cut */
+#define DURABILITY_LOCAL "local" /* in answers: it is on the store's disk and synced */
+#define RUN_NAME_MAX 100         /* bytes; longer names are refused */
+#define PIN_NOTE_MAX 256         /* with its NUL; what is longer is cut */
 
 struct service;
 struct run;
@@ -51,7 +52,7 @@ static inline bool catalog_in_use(const struct checkpoint *checkpoint)
 
 /* Reads the store: runs, attempts, checkpoints; removes rubbish. Blocks; before the service runs.
  */
-int catalog_open(struct service *service);
+int catalog_open(struct service *service); /* scan.c */
 void catalog_close(struct service *service);
 /* ERR_NOT_FOUND; with `create`, ERR_BUSY, ERR_INVALID. Of a run that could not be read at the start
  * why not. */
@@ -77,10 +78,22 @@ struct checkpoint *catalog_newest(struct run *run);
 /* Quarantines it: `fault` says why. What is proof of damage (ERR_CORRUPT) is also noted
  * durably, by a worker. */
 void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
+/* Is that fault a proof of damage? A file that was not found may be one that could not be looked
+ * for: the next start lists it. */
+bool catalog_is_proof(const struct fault *fault);
+/* The text of a fault, as it stands in a list and a note. */
+void catalog_damage_text(char *out, size_t size, const struct fault *fault);
+/* Quarantines it for this reason, in memory. */
+void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven);
+/* The durable note beside it. Blocks; any thread. */
+void catalog_write_note(struct storage *storage, const char *prefix, const char *text);
 /* The image of a shard, or NULL. */
 struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard);
 bool catalog_in_memory(const struct checkpoint *checkpoint); /* all of it */
-/* A look at its files as at a start. ERR_NOT_FOUND; what is wrong with it. Blocks; any thread. */
+/* Empties the list of a run. */
+void catalog_forget(struct run *run);
+/* In scan.c: a look at its files as at a start. ERR_NOT_FOUND; what is wrong with it. Blocks; any
+ * thread. */
 int catalog_look(struct manifest_summary *out, struct run *run, uint64_t step, uint64_t attempt);
 /* The whole manifest, proven; without a nonce in the summary any save's of that step and attempt.
  * Blocks; any thread. */

@@ -4,8 +4,15 @@
  * named by --config, other arguments. Relations between keys are checked here, once, so the rest of
  * the daemon may rely on them: a write block is whole checksum blocks, a segment is whole write
  * blocks, the pool is whole segments. */
-#include "ckptd/ckptd.h"
+#include "ckptd/config.h"
+#include "ckptd/node/pace.h"
+#include "proto/checksum.h"
 #include "proto/options.h"
+#include "proto/report.h"
+#include "proto/retain.h"
+#include "proto/rpc.h"
+#include "proto/toml.h"
+#include "storage/storage.h"
 
 #include <sched.h>
 #include <stdio.h>

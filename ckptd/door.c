@@ -14,7 +14,17 @@
  * Limits: limits.sessions arena connections, and RPC_CONNECTIONS_BESIDE more of gRPC (further ones
  * are closed), limits.connect_ms until an arena connection has named its session. Out of
  * descriptors, a door stays shut for PAUSE_MS; who waits, waits. */
-#include "ckptd/ckptd.h"
+#include "ckptd/door.h"
+#include "ckptd/config.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/pool.h"
+#include "ckptd/node/session.h"
+#include "ckptd/service.h"
+#include "proto/arena.h"
+#include "proto/array.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
 
 #include <errno.h>
 #include <fcntl.h>

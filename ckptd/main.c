@@ -9,9 +9,16 @@
  *
  * A supervisor that gave us NOTIFY_SOCKET (sd_notify(3)) hears when calls are answered, and when
  * the end begins. */
-#include "ckptd/ckptd.h"
+#include "ckptd/config.h"
+#include "ckptd/loop.h"
+#include "ckptd/server.h"
+#include "ckptd/service.h"
+#include "proto/array.h"
+#include "proto/report.h"
+#include "storage/storage.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>

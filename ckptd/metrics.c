@@ -8,7 +8,12 @@
  * ckptd ends.
  *
  * A file and not a port: ckptd runs without a network (deploy/ckptd.service.in). */
-#include "ckptd/ckptd.h"
+#include "ckptd/metrics.h"
+#include "ckptd/loop.h"
+#include "ckptd/service.h"
+#include "ckptd/status.h"
+#include "proto/report.h"
+#include "proto/toml.h"
 
 #include <jansson.h>
 

@@ -4,7 +4,7 @@
  * control data. A unix socket has no such queue and takes that for a read, so that descriptors
  * which the peer passed would come in, and stay. A file of its own: the linker takes what else
  * there is in a file, too, into every program that calls recvmsg. */
-#include "ckptd/ckptd.h"
+#include "ckptd/door.h"
 
 #include <dlfcn.h>
 #include <errno.h>

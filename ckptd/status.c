@@ -1,6 +1,21 @@
 /* status.c - what Status tells of the service, as JSON: for `ckpt-cli status` and `watch`, and for
  * metrics.c. Everything is as it is at the moment, on the service thread; nothing is kept here. */
-#include "ckptd/ckptd.h"
+#include "ckptd/status.h"
+#include "ckptd/catalog.h"
+#include "ckptd/keep/ledger.h"
+#include "ckptd/keep/scrub.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/gate.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/pool.h"
+#include "ckptd/node/session.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/run.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+#include "storage/storage.h"
 
 #include <jansson.h>
 

@@ -31,7 +31,23 @@
  *
  * Release. The tool has read the data; we look at what a start looks at, take the note away, and
  * put the checkpoint into the list anew. */
-#include "ckptd/keep/keep.h"
+#include "ckptd/keep/admit.h"
+#include "ckptd/catalog.h"
+#include "ckptd/keep/gc.h"
+#include "ckptd/keep/ledger.h"
+#include "ckptd/keep/scrub.h"
+#include "ckptd/loop.h"
+#include "ckptd/restore/file.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/manifest.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+#include "proto/shard.h"
+#include "proto/toml.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

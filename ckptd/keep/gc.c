@@ -16,8 +16,20 @@
  *
  * Limits: one at a time (ERR_BUSY); STORAGE_RUBBISH_MAX findings; an answer lists as many as it
  * holds and counts all. */
-#include "ckptd/keep/keep.h"
+#include "ckptd/keep/gc.h"
+#include "ckptd/catalog.h"
+#include "ckptd/keep/retain.h"
+#include "ckptd/loop.h"
+#include "ckptd/run/begin.h"
+#include "ckptd/run/run.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/report.h"
 #include "proto/retain.h"
+#include "proto/rpc.h"
+#include "proto/toml.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

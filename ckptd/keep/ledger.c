@@ -1,5 +1,7 @@
 /* ledger.c - promises of disk space, and the rate at which it goes; see the header. */
 #include "ckptd/keep/ledger.h"
+#include "proto/report.h"
+#include "storage/storage.h"
 
 #define MS_PER_HOUR 3600000.0
 

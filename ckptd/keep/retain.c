@@ -14,9 +14,22 @@
  *
  * Limits: one plan at a time per run (ERR_BUSY); nothing is removed for limits.lease_ms after the
  * start (ERR_BUSY), as readers of the daemon before may still be at work. */
-#include "proto/retain.h"
-#include "ckptd/keep/keep.h"
+#include "ckptd/keep/retain.h"
+#include "ckptd/catalog.h"
+#include "ckptd/keep/gc.h"
+#include "ckptd/keep/ledger.h"
+#include "ckptd/keep/scrub.h"
+#include "ckptd/loop.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/manifest.h"
 #include "proto/presence.h"
+#include "proto/report.h"
+#include "proto/retain.h"
+#include "proto/rpc.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -24,7 +24,19 @@
  * What is read stays until it is read whole: neither retention nor a prune takes it. A run that
  * saves and removes faster than this reads would otherwise never have one that was read back, and
  * the rule that keeps the last of those would keep nothing. */
-#include "ckptd/ckptd.h"
+#include "ckptd/keep/scrub.h"
+#include "ckptd/catalog.h"
+#include "ckptd/loop.h"
+#include "ckptd/restore/file.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/checksum.h"
+#include "proto/manifest.h"
+#include "proto/report.h"
+#include "proto/retain.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -10,6 +10,7 @@ struct service;
 struct run;
 struct checkpoint;
 struct scrub;
+struct manifest_summary;
 
 /* What it has done since ckptd started, and does. */
 struct scrub_state {

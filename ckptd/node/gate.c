@@ -19,7 +19,16 @@
  * A chunk is under way until it is hashed and written: with manners the disk does wait for hashes
  * that have fallen behind by the depth of its queue. With neither a rate nor quiet phases
  * configured nothing is counted and nothing waits here. */
-#include "ckptd/ckptd.h"
+#include "ckptd/node/gate.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/pace.h"
+#include "ckptd/node/session.h"
+#include "ckptd/node/stage.h"
+#include "ckptd/run/run.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/arena.h"
 
 #define WINDOW_CHUNKS_MIN 4u
 /* One report in so many wakes us, and the last of an image that is under way. */

@@ -23,7 +23,20 @@
  * is written or read, and never one that its rank may still copy into: a rank hears late, or never,
  * that its save was given up. It has let go when it announces the end, gives the save up, begins
  * another, or hangs up. */
-#include "ckptd/ckptd.h"
+#include "ckptd/node/image.h"
+#include "ckptd/catalog.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/pool.h"
+#include "ckptd/node/session.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/array.h"
+#include "proto/checksum.h"
+#include "proto/layout.h"
+#include "proto/report.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

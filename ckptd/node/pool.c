@@ -40,7 +40,10 @@
  * takes them off when all is done, `bare` last.
  *
  * Limit: the number of segments; pool_take is all or nothing and says ERR_BUSY. */
-#include "ckptd/ckptd.h"
+#include "ckptd/node/pool.h"
+#include "proto/arena.h"
+#include "proto/report.h"
+#include "storage/storage.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -16,7 +16,28 @@
  *
  * A session is a row of a table of limits.sessions; a token names it: the remainder is the row, the
  * rest is random, so a token of another boot is unknown. */
-#include "ckptd/ckptd.h"
+#include "ckptd/node/session.h"
+#include "ckptd/catalog.h"
+#include "ckptd/door.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/gate.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/pool.h"
+#include "ckptd/node/stage.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/begin.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/run.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/arena.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/layout.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+#include "proto/shard.h"
 
 #include <errno.h>
 #include <fcntl.h>

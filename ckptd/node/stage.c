@@ -26,7 +26,21 @@
  * person acts. A window does not hold the shard any more: then the save fails.
  *
  * Stopping waits for what is under way, then removes the file, then reports. */
-#include "ckptd/ckptd.h"
+#include "ckptd/node/stage.h"
+#include "ckptd/keep/ledger.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/gate.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/session.h"
+#include "ckptd/run/run.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/arena.h"
+#include "proto/checksum.h"
+#include "proto/report.h"
+#include "proto/shard.h"
+#include "proto/toml.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -15,7 +15,14 @@
  * are under way, which keeps the device busy from one shard to the next. Memory is taken from
  * nobody who reads it, and not while a LoadShard waits for memory. A failure is left to the
  * LoadShard that meets it. */
-#include "ckptd/restore/restore.h"
+#include "ckptd/restore/ahead.h"
+#include "ckptd/catalog.h"
+#include "ckptd/node/image.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/restore/part.h"
+#include "ckptd/restore/pass.h"
+#include "ckptd/restore/want.h"
+#include "ckptd/service.h"
 
 #define AHEAD_DEPTHS 4u
 

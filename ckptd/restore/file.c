@@ -3,7 +3,14 @@
  *
  * What loads read and the scrub go through here; an image that a save left is hashed in memory and
  * its table compared (image.c). All of it blocks; any thread. */
-#include "ckptd/ckptd.h"
+#include "ckptd/restore/file.h"
+#include "proto/checksum.h"
+#include "proto/layout.h"
+#include "proto/manifest.h"
+#include "proto/report.h"
+#include "proto/shard.h"
+#include "proto/toml.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

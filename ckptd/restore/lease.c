@@ -5,7 +5,21 @@
  * stay in memory for it when others are done with them (image.c). A load ends by CloseLoad, with
  * its session, or when nobody asks it for anything for limits.lease_ms. limits.loads bounds their
  * number (ERR_BUSY). */
-#include "ckptd/restore/restore.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/catalog.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/session.h"
+#include "ckptd/restore/ahead.h"
+#include "ckptd/restore/shard.h"
+#include "ckptd/restore/want.h"
+#include "ckptd/run/begin.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/manifest.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,21 @@
  * says so in `skipped` (the first SKIPPED_MAX). A plan that is too large for its answer, by its
  * bytes or by BOXES_MAX, is refused (ERR_INVALID). The daemon's own lack of memory, descriptors or
  * rights says nothing about a checkpoint. */
-#include "ckptd/restore/restore.h"
+#include "ckptd/restore/open.h"
+#include "ckptd/catalog.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/pool.h"
+#include "ckptd/node/session.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/layout.h"
+#include "proto/manifest.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
 
 #include <stdio.h>
 #include <stdlib.h>

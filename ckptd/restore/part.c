@@ -11,7 +11,21 @@
  *
  * Beside the segments a part costs the file's checksum table and its sums: 16 bytes per MiB of the
  * shard. Limit: memory: as LoadShard (shard.c). */
-#include "ckptd/restore/restore.h"
+#include "ckptd/restore/part.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/pool.h"
+#include "ckptd/restore/file.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/restore/pass.h"
+#include "ckptd/restore/shard.h"
+#include "ckptd/restore/want.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/checksum.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+#include "proto/shard.h"
 
 #include <stdlib.h>
 #include <string.h>

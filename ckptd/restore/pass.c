@@ -15,7 +15,21 @@
  * wait for this pass and for no other.
  *
  * Bytes are counted as read from the device when they arrive, whatever becomes of the pass. */
-#include "ckptd/restore/restore.h"
+#include "ckptd/restore/pass.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/pool.h"
+#include "ckptd/restore/ahead.h"
+#include "ckptd/restore/file.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/restore/shard.h"
+#include "ckptd/restore/want.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/checksum.h"
+#include "proto/report.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

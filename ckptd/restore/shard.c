@@ -17,7 +17,20 @@
  * A shard that is larger than the pool is lent in parts (part.c).
  *
  * Limit: memory: a LoadShard waits limits.load_wait_ms for segments, in order, then ERR_BUSY. */
-#include "ckptd/restore/restore.h"
+#include "ckptd/restore/shard.h"
+#include "ckptd/catalog.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/pool.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/restore/part.h"
+#include "ckptd/restore/pass.h"
+#include "ckptd/restore/want.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -10,7 +10,15 @@
  * checksum table) is read too: such an image is whole, and serves whatever comes later. And a call
  * for a byte that no range names gets all from there to the end: so asks a client that goes through
  * whole shards. */
-#include "ckptd/restore/restore.h"
+#include "ckptd/restore/want.h"
+#include "ckptd/node/image.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/restore/pass.h"
+#include "ckptd/restore/shard.h"
+#include "ckptd/service.h"
+#include "proto/array.h"
+#include "proto/layout.h"
+#include "proto/report.h"
 
 #include <stdlib.h>
 

@@ -9,10 +9,24 @@
  *
  * A second OpenAttempt while one is settling takes its place: the first call is answered
  * ERR_ABORTED. Limits: JSON_BYTES_MAX per field. */
-#include "ckptd/ckptd.h"
-#include "ckptd/keep/keep.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/catalog.h"
+#include "ckptd/keep/admit.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/gate.h"
+#include "ckptd/node/session.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/run.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/ckpt.pb-c.h"
 #include "proto/json.h"
 #include "proto/memfile.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+#include "proto/toml.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -18,8 +18,31 @@
  * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
  * or after the wait, which limits.wait_ms bounds. A session has one call on its way; another takes
  * its place. */
-#include "ckptd/keep/keep.h"
+#include "ckptd/run/begin.h"
+#include "ckptd/catalog.h"
+#include "ckptd/keep/gc.h"
+#include "ckptd/keep/ledger.h"
+#include "ckptd/keep/retain.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/gate.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/pool.h"
+#include "ckptd/node/session.h"
+#include "ckptd/node/stage.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/run.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/array.h"
+#include "proto/ckpt.pb-c.h"
 #include "proto/json.h"
+#include "proto/manifest.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

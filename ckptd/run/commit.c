@@ -40,7 +40,6 @@
  * their state was. Without a manifest the files are rubbish (catalog.c removes them); with one the
  * checkpoint is whole by I1. So every arrow above may be cut at any point. */
 #include "ckptd/run/commit.h"
-
 #include "proto/report.h"
 
 #include <stddef.h>

@@ -10,7 +10,22 @@
  *
  * How a publication ended is one of three: durable, absent, or unknown. Unknown is never taken for
  * either of the others (commit.c, I2 and I3). */
-#include "ckptd/ckptd.h"
+#include "ckptd/run/publish.h"
+#include "ckptd/catalog.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/stage.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/run.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/array.h"
+#include "proto/checksum.h"
+#include "proto/layout.h"
+#include "proto/manifest.h"
+#include "proto/report.h"
+#include "proto/toml.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

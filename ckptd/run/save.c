@@ -12,7 +12,26 @@
  * older one is asked for, the answer is SAVE_UNKNOWN.
  *
  * Limit: limits.wait_ms per WaitSave (answered SAVE_STAGING). */
-#include "ckptd/keep/keep.h"
+#include "ckptd/run/save.h"
+#include "ckptd/catalog.h"
+#include "ckptd/keep/ledger.h"
+#include "ckptd/keep/retain.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/gate.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/session.h"
+#include "ckptd/node/stage.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/run/begin.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/publish.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/array.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,9 +16,9 @@
  * files of the newest checkpoint: header and checksum table as every reader wants them, and a hole
  * where the data is, which is read as nought and has no right checksum. So all that can be proved
  * without reading the data is there. */
-#include "ckptd/ckptd.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/scale_model.h"
+#include "tests/unit/ckptd.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

@@ -3,7 +3,8 @@
  * a manifest, reflection. The order stays: inputs are kept. */
 #include "tests/fuzz/fuzz.h"
 
-#include "ckptd/ckptd.h"
+#include "ckptd/run/describe.h"
+#include "proto/manifest.h"
 #include "proto/rpc_reflection.h"
 #include "proto/rpc_text.h"
 #include "proto/rpc_wire.h"

@@ -7,7 +7,7 @@
 #ifndef HOLDFAST_TESTS_CKPTD_BED_H
 #define HOLDFAST_TESTS_CKPTD_BED_H
 
-#include "ckptd/ckptd.h"
+#include "tests/unit/ckptd.h"
 #include "tests/unit/shell.h"
 
 #include <errno.h>

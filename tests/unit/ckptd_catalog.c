@@ -3,7 +3,7 @@
  * Goal: rubbish goes, damage is kept and named, foreign files are not touched, the order is newest
  * attempt first. Method: a store in memory, filled by hand with manifests and shards; catalog_open
  * on a service that has nothing else. */
-#include "ckptd/ckptd.h"
+#include "tests/unit/ckptd.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,10 @@
  * behind its opening, whoever needs a segment sooner has it filled, and one that cannot be filled
  * says so. Method: a pool of four small segments, no storage; the linker sends fallocate() and
  * fopen() through this file, which refuses memory, and says how much the host has. */
-#include "ckptd/ckptd.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/pool.h"
+#include "proto/arena.h"
+#include "proto/report.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,0 +1,46 @@
+/* config.h - the settings of ckptd; see config.c. */
+#ifndef HOLDFAST_CKPTD_CONFIG_H
+#define HOLDFAST_CKPTD_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct config {
+    char config_file[256];
+    char listen[128]; /* "unix:/path" */
+    char store[512];
+    char log[256];
+    char access_uids[256], access_operators[256];
+    int64_t pool_bytes, segment_bytes;
+    char huge_pages[16];
+    int64_t queue_depth, block_bytes, storage_threads;
+    char engine[16];
+    double usable_fraction;
+    int64_t threads_workers, threads_rpc;
+    int64_t limit_sessions, limit_loads, limit_runs, limit_checkpoints;
+    int64_t limit_describe_ms, limit_connect_ms, limit_load_wait_ms, limit_lease_ms;
+    int64_t limit_wait_ms, limit_drain_ms, limit_last_save_ms;
+    char pace_io_priority[32], pace_cpu_affinity[256];
+    int64_t pace_cpu_nice;
+    int64_t pace_write_rate; /* bytes per second; 0: no limit */
+    bool pace_quiet;
+    int64_t pace_quiet_wait_ms;
+    int64_t retain_last, retain_every, retain_within, retain_best;
+    char retain_metric[64], retain_order[8];
+    bool retain_most;
+    char metrics_file[256];
+    int64_t metrics_every_ms;
+    int64_t scrub_rate, scrub_period, scrub_start_ms; /* bytes per second, 0: none; seconds */
+};
+/* Defaults, then the file named by --config, then the other arguments. ERR_INVALID. With --help,
+ * *out_help is set and nothing else is checked. */
+int config_load(struct config *out, int argc, char **argv, bool *out_help);
+void config_print_help(void);
+/* Keeps this thread, and those that it starts from now on, on pace.cpu_affinity. ERR_INVALID. */
+int config_pin(const struct config *config);
+/* Is it one of access.uids or access.operators? Of the latter? */
+bool config_allows_uid(const struct config *config, uid_t uid);
+bool config_is_operator(const struct config *config, uid_t uid);
+
+#endif

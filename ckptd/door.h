@@ -1,0 +1,41 @@
+/* door.h - who may connect; see door.c. */
+#ifndef HOLDFAST_CKPTD_DOOR_H
+#define HOLDFAST_CKPTD_DOOR_H
+
+#include "ckptd/loop.h"
+#include "ckptd/node/session.h"
+#include "proto/arena.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct service;
+struct session;
+struct image;
+
+struct connection {
+    struct connection *next;
+    struct service *service;
+    int fd;
+    struct watch watch;
+    struct session *session;
+    struct image *left[SLOTS_PER_RANK]; /* in hand of a rank whose session is over */
+    bool parted;
+    struct timer timer; /* until the first request */
+    size_t received;
+    struct arena_request request;
+};
+#define RPC_CONNECTIONS_BESIDE 64u /* of gRPC, beside one for each session: tools */
+struct door;
+int door_open(struct service *service);
+/* recvmsg.c. A sanitizer has a recvmsg, too: the linker takes ours for this call's sake. */
+void recvmsg_take_over(void);
+void door_close(struct service *service);
+/* May that user, who has come in, remove, free and add checkpoints? */
+bool door_is_operator(const struct service *service, uid_t uid);
+void door_drop(struct connection *connection);
+/* We end the session, not the peer: the connection stays until the peer hangs up when it holds
+ * images in `left`. */
+void door_part(struct connection *connection);
+
+#endif

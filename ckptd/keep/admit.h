@@ -1,0 +1,19 @@
+/* admit.h - Adopt and Release; see admit.c. On the service thread; a handler answers its call once.
+ */
+#ifndef HOLDFAST_CKPTD_KEEP_ADMIT_H
+#define HOLDFAST_CKPTD_KEEP_ADMIT_H
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+struct service;
+struct run;
+
+void admit_release(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__ReleaseRequest *request);
+void admit_adopt(struct service *service, struct rpc_call *call,
+                 const Holdfast__V1__AdoptRequest *request);
+/* ERR_BUSY: no attempt can be opened now. */
+int admit_report_busy(const struct run *run);
+
+#endif

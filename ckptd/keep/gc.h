@@ -1,0 +1,20 @@
+/* gc.h - removes rubbish while the store is served; see gc.c. On the service thread. */
+#ifndef HOLDFAST_CKPTD_KEEP_GC_H
+#define HOLDFAST_CKPTD_KEEP_GC_H
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+
+void gc_collect(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__GcRequest *request);
+/* Is a Gc removing what it found? Then no prune begins: both take tombstones away. */
+bool gc_is_removing(const struct service *service);
+/* Is what there is of this checkpoint among it? Then nobody may begin it. */
+bool gc_removes(const struct service *service, const char *run, uint64_t step, uint64_t attempt);
+
+#endif

@@ -1,0 +1,27 @@
+/* retain.h - which checkpoints go, and which are pinned; see retain.c. On the service thread; a
+ * handler answers its call once. */
+#ifndef HOLDFAST_CKPTD_KEEP_RETAIN_H
+#define HOLDFAST_CKPTD_KEEP_RETAIN_H
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+#include "storage/storage.h"
+
+struct service;
+struct run;
+
+/* A checkpoint's directory as storage sees it. */
+extern const struct storage_group_kind checkpoint_kind;
+
+void retain_prune(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__PruneRequest *request);
+void retain_pin(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__PinRequest *request);
+/* Which of its checkpoints are pinned, and with which notes. Blocks; before the service runs. */
+int retain_read_pins(struct run *run);
+/* Applies the rules of the configuration, if there are any. This thread's last error stays. */
+void retain_apply(struct run *run);
+/* To all runs, when the time has come after the start. */
+void retain_open(struct service *service);
+
+#endif

@@ -1,0 +1,44 @@
+/* gate.h - chunks that are ready wait here for their time; see gate.c. */
+#ifndef HOLDFAST_CKPTD_NODE_GATE_H
+#define HOLDFAST_CKPTD_NODE_GATE_H
+
+#include "ckptd/loop.h"
+#include "ckptd/node/pace.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+struct image;
+struct chunk;
+struct save;
+
+/* Chunks that are ready and wait for their time, oldest first. */
+struct gate {
+    struct pace pace;
+    struct chunk *first, *last;
+    uint32_t num_held, in_flight, num_started;
+    bool busy; /* some rank was, at looked_ms */
+    int64_t looked_ms;
+    struct timer timer;
+};
+
+void gate_init(struct service *service);
+/* image_start_chunk for a stage, when it is time. */
+void gate_start_chunk(struct image *image, uint32_t index);
+/* After the report of any chunk of a stage. */
+void gate_chunk_ended(struct chunk *chunk);
+/* Forgets what waits of an image. */
+void gate_drop(struct image *image);
+/* A rank woke us: it may have become quiet. */
+void gate_phase_changed(struct service *service);
+/* Something changed that lets saves go at once: draining, an attempt that is being opened. */
+void gate_hurry(struct service *service);
+/* Somebody waits for this save, from now on. */
+void gate_hurry_save(const struct save *save);
+/* Somebody waits for memory. */
+void gate_hurry_all(struct service *service);
+/* How many ranks announced a busy phase; they will tell of its end. */
+uint32_t gate_num_busy(const struct service *service);
+
+#endif

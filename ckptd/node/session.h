@@ -1,0 +1,55 @@
+/* session.h - the ranks and readers that are connected; see session.c. */
+#ifndef HOLDFAST_CKPTD_NODE_SESSION_H
+#define HOLDFAST_CKPTD_NODE_SESSION_H
+
+#include "ckptd/loop.h"
+#include "proto/arena.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+struct run;
+struct save;
+struct image;
+struct connection;
+
+#define SLOTS_PER_RANK 2u /* images of a session; when both are written, BeginSave is ERR_BUSY */
+
+struct session {
+    uint64_t token; /* random; 0: slot not in use */
+    struct service *service;
+    struct run *run;
+    bool is_rank;
+    uint64_t attempt;
+    uint32_t rank;
+    struct connection *connection; /* its end is the session's end */
+    struct timer timer;            /* until the connection comes */
+    uint32_t num_loads;
+    /* Ranks only. */
+    int control_fd, event_fd;
+    struct arena_control *control;
+    struct watch watch;  /* event_fd */
+    uint64_t num_begins; /* BeginSaves: the newest is the one that counts */
+    struct image *slots[SLOTS_PER_RANK];
+    struct save *slot_saves[SLOTS_PER_RANK]; /* the save a STAGING image belongs to */
+    uint64_t slot_ids[SLOTS_PER_RANK]; /* the save that began there last, also when it is over */
+};
+
+int session_table_open(struct service *service);
+void session_table_close(struct service *service);
+/* ERR_NOT_FOUND. */
+int session_find(struct session **out, struct service *service, uint64_t token);
+/* ERR_BUSY. A session without a run's rank serves loads. */
+int session_new(struct session **out, struct service *service, struct run *run);
+void session_end(struct session *session, const char *why);
+void session_drain(struct session *session);
+/* The rank is done with the image of `save`; 0: with all. */
+void session_let_go(struct session *session, uint64_t save);
+bool session_may_map(const struct session *session, uint32_t segment, bool writable);
+/* The rank sessions of a run's attempts before `attempt`. */
+void session_end_older(struct run *run, uint64_t attempt);
+void session_drain_run(struct run *run);
+bool session_any_rank(const struct service *service); /* is one described, and has not gone? */
+
+#endif

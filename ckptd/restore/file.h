@@ -1,0 +1,23 @@
+/* file.h - the file of a committed shard; see file.c. Blocks; any thread. */
+#ifndef HOLDFAST_CKPTD_RESTORE_FILE_H
+#define HOLDFAST_CKPTD_RESTORE_FILE_H
+
+#include "proto/manifest.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
+
+#include <stdint.h>
+
+int file_geometry(struct shard_geometry *out, const struct manifest *manifest, uint32_t shard);
+/* ERR_CORRUPT when it has another size. */
+int file_open(struct storage_object **out, struct storage *storage,
+              const struct manifest_summary *summary, uint32_t shard, uint64_t want_bytes);
+/* The table's whole pages, proven, in fresh memory (to be freed). ERR_CORRUPT. */
+int file_read_table(uint8_t **out, struct storage *storage, struct storage_object *object,
+                    const struct shard_geometry *geometry, uint64_t table_hash,
+                    const struct manifest_summary *summary, uint32_t shard);
+/* Is `sum` what that table has for the block? ERR_CORRUPT. */
+int file_check_block(const uint8_t *table, const struct shard_geometry *geometry, uint64_t block,
+                     uint64_t sum, const struct manifest_summary *summary, uint32_t shard);
+
+#endif

@@ -1,0 +1,62 @@
+/* lease.h - the table of loads: what each wants and holds; see lease.c. */
+#ifndef HOLDFAST_CKPTD_RESTORE_LEASE_H
+#define HOLDFAST_CKPTD_RESTORE_LEASE_H
+
+#include "ckptd/loop.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/layout.h"
+#include "proto/rpc.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+struct session;
+struct checkpoint;
+struct image;
+struct chunk_range;
+
+struct load {
+    uint64_t number; /* 0: slot not in use */
+    struct service *service;
+    struct session *session;
+    struct checkpoint *checkpoint;
+    struct load_shard {
+        struct image *held;
+        bool wanted;                      /* by its plan, and not released yet */
+        uint32_t first_range, num_ranges; /* of it, in `ranges` */
+    } * shards;                           /* per shard of the checkpoint */
+    uint32_t *plan;                       /* the shards that it wanted first, ascending */
+    uint32_t num_planned;
+    struct chunk_range *ranges; /* what it wanted of them; ascending and apart within a shard */
+    uint32_t next;              /* of the plan: what ahead.c looks at next */
+    struct timer timer;         /* lease */
+};
+
+int restore_open(struct service *service);
+void restore_close(struct service *service);
+void restore_release_shard(struct service *service, struct rpc_call *call,
+                           const Holdfast__V1__ReleaseShardRequest *request);
+void restore_close_load(struct service *service, struct rpc_call *call,
+                        const Holdfast__V1__CloseLoadRequest *request);
+void restore_end_session(struct session *session); /* ends its loads */
+bool restore_lends(const struct session *session, uint32_t segment);
+/* Memory came back, or something else may be read or proven now: calls that wait may go on. */
+void restore_wake(struct service *service);
+
+/* The checkpoint's manifest stays cached between the two. */
+void lease_take(struct checkpoint *checkpoint);
+void lease_drop(struct checkpoint *checkpoint);
+/* Takes a lease, and notes the shards of the plan as wanted. `items` are sorted by shard and are of
+ * `slices`. ERR_BUSY, ERR_MEMORY. */
+int load_new(struct load **out, struct session *session, struct checkpoint *checkpoint,
+             const struct load_item *items, uint32_t num_items, const struct slice *slices);
+/* By number, and its lease begins anew. ERR_NOT_FOUND. */
+int load_find(struct load **out, struct service *service, uint64_t number);
+/* The load reads `image` of shard `shard` from now on; NULL: none. */
+void load_hold(struct load *load, uint32_t shard, struct image *image);
+void load_end(struct load *load);
+/* An image that nobody reads or wants goes, unless it is of the newest checkpoint. */
+void load_settle(struct image *image);
+
+#endif

@@ -1,0 +1,37 @@
+/* pass.h - reads and verifies images; see pass.c. */
+#ifndef HOLDFAST_CKPTD_RESTORE_PASS_H
+#define HOLDFAST_CKPTD_RESTORE_PASS_H
+
+#include "ckptd/loop.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct checkpoint;
+struct shard_wait;
+struct image;
+struct chunk;
+
+/* Both end with shard_proven() or shard_failed(); until then image->in_pass. A READ takes what open
+ * loads and the waiting calls need, and what is asked for until it ends. pass_read makes the image
+ * first, whose calls are `waiting` (or NULL), and fails with ERR_BUSY when there is no memory for
+ * it now. pass_begin takes one that is resident: READ where something is missing, else VERIFY. */
+int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *waiting);
+void pass_begin(struct image *image);
+/* The READ of the image is to take chunks [first, end), where they are not there. */
+void pass_ask(struct image *image, uint32_t first, uint32_t end);
+
+/* What parts need, too: */
+
+/* The work of image->job: cleans the segments where others had them, opens and measures the file,
+ * reads its checksum table and proves it by the manifest. image->fault says what went wrong. */
+void pass_work_open_file(struct job *job);
+void pass_close_file(struct image *image); /* on a worker; NULL-safe */
+/* Starts what was asked for before the file was open. False: nothing was. */
+bool pass_start_asked(struct image *image);
+/* What was asked for and not started is given up. */
+void pass_drop_asked(struct image *image);
+/* A chunk has come: in a READ it is held against the table. */
+void pass_take_chunk(struct image *image, struct chunk *chunk);
+
+#endif

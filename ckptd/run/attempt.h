@@ -1,0 +1,53 @@
+/* attempt.h - attempts: the fencing numbers of a run, and what its ranks said about themselves; see
+ * attempt.c. */
+#ifndef HOLDFAST_CKPTD_RUN_ATTEMPT_H
+#define HOLDFAST_CKPTD_RUN_ATTEMPT_H
+
+#include "ckptd/loop.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+struct run;
+
+#define JSON_BYTES_MAX (1u << 20) /* of each JSON field of a request; longer ones are refused */
+
+/* What the manifest says about an attempt; durable in "<run>/attempts/0003". */
+struct attempt {
+    uint64_t number;
+    uint32_t world_size;
+    char *config_json, *identity_json, *mesh_json, *data_json;
+    char code_version[64];
+    uint64_t parent_step, parent_attempt; /* what it loaded; attempt 0: nothing */
+    bool parent_is_final;                 /* a save has begun: what is loaded later is no parent */
+    bool parent_kept;                     /* it is durable */
+};
+
+/* Blocking work on an attempt's files; one at a time per run. */
+struct attempt_work {
+    struct job job;
+    bool busy;
+    uint64_t number;
+    char *text;              /* to be written */
+    struct attempt *attempt; /* read back */
+    struct fault fault;
+};
+
+void attempt_open(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__OpenAttemptRequest *request);
+/* Makes the newest attempt known again after a restart, then takes the call up once more. True when
+ * the call waits for that. */
+bool attempt_resume(struct run *run, struct rpc_call *call,
+                    const Holdfast__V1__DescribeRequest *request);
+/* Remembers what the attempt loaded; durably, when it saves. */
+void attempt_set_parent(struct run *run, uint64_t step, uint64_t attempt);
+void attempt_keep_parent(struct run *run);
+void attempt_free(struct attempt *attempt);
+/* A JSON object of a request, "" for {}; json_decref() it. ERR_INVALID names the field. */
+struct json_t;
+int attempt_read_object(struct json_t **out, const char *text, const char *field);
+
+#endif

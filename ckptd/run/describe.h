@@ -1,0 +1,58 @@
+/* describe.h - the rendezvous of the ranks of an attempt, and the plan made of their slices. */
+#ifndef HOLDFAST_CKPTD_RUN_DESCRIBE_H
+#define HOLDFAST_CKPTD_RUN_DESCRIBE_H
+
+#include "ckptd/loop.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/layout.h"
+#include "proto/rpc.h"
+#include "proto/shard.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+struct run;
+
+struct parked { /* a call that waits; its message lives as long as the call */
+    struct parked *next;
+    struct rpc_call *call;
+    const ProtobufCMessage *message;
+};
+
+struct group_rank {
+    struct slice *slices;
+    uint32_t count;
+    bool described;
+    struct rpc_call *call; /* waits for the others; NULL otherwise */
+    uint64_t session;      /* token of its last session, which may be over; 0: none yet */
+    struct save_item *items;
+    uint32_t num_items;
+    struct shard_tensor *tensors;
+    uint32_t num_tensors;
+    struct shard_geometry geometry;
+    uint32_t image_segments; /* fewer than the file needs: its images are windows */
+};
+
+/* The slices of all ranks of one attempt, and the plan made of them. */
+struct group {
+    struct run *run;
+    uint64_t attempt;
+    uint32_t world_size, num_described;
+    uint32_t num_windows; /* ranks that save through a window */
+    bool planning, planned;
+    bool abandoned; /* a new attempt came while it was planned: free when the job ends */
+    struct layout_table *table;
+    struct group_rank *ranks;
+    struct timer timer; /* describe deadline */
+    struct job job;
+    struct fault fault;
+};
+
+void session_describe(struct service *service, struct rpc_call *call,
+                      const Holdfast__V1__DescribeRequest *request);
+/* Takes slices over from a message. ERR_INVALID, ERR_MEMORY. */
+int session_take_slices(struct slice **out, Holdfast__V1__Slice *const *slices, size_t count);
+void group_free(struct group *group);
+
+#endif

@@ -1,0 +1,88 @@
+/* save.h - one save of all ranks; see save.c. */
+#ifndef HOLDFAST_CKPTD_RUN_SAVE_H
+#define HOLDFAST_CKPTD_RUN_SAVE_H
+
+#include "ckptd/catalog.h"
+#include "ckptd/keep/ledger.h"
+#include "ckptd/loop.h"
+#include "ckptd/run/commit.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/manifest.h"
+#include "proto/rpc.h"
+#include "proto/shard.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct service;
+struct run;
+struct group;
+struct stage;
+
+struct save_waiter {
+    struct save_waiter *next;
+    struct rpc_call *call;
+    struct save *save;
+    struct timer timer;
+};
+
+struct save {
+    struct save *next;
+    struct service *service;
+    struct run *run;
+    struct group *group;
+    uint64_t id, step, attempt;
+    char nonce[33];
+    char dir[STORAGE_KEY_MAX];
+    char *state_json;
+    struct stage *stages; /* per rank */
+    uint32_t world_size;
+    uint32_t num_begun, num_stopped; /* stages */
+    bool discarding;
+    bool urgent; /* somebody waits for it: gate.c holds nothing of it back */
+    struct save_waiter *waiters;
+    struct job job;
+    struct fault fault;
+    enum commit_outcome outcome;
+    struct manifest_summary summary;
+    uint64_t manifest_hash;        /* of the text that was published */
+    struct checkpoint *checkpoint; /* its entry in the catalog, until it is committed */
+    struct digest *digests;
+    char content[CHECKSUM_SHA256_HEX]; /* one hash of the names and digests of all tensors */
+    struct repeat repeat;
+    /* The checkpoint before it when ckptd has not seen its digests yet; attempt 0: it has. */
+    struct {
+        uint64_t step, attempt;
+        char content[CHECKSUM_SHA256_HEX];
+    } before;
+    uint64_t bytes;
+    struct ledger_promise promise; /* of the disk, not taken yet */
+    int64_t begun_ms, ended_ms, durable_ms, named_ms;
+};
+
+void save_wait(struct service *service, struct rpc_call *call,
+               const Holdfast__V1__WaitSaveRequest *request);
+void save_abort(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__AbortSaveRequest *request);
+void save_identity(struct shard_identity *out, const struct save *save, uint32_t rank);
+struct save *save_find(struct run *run, uint64_t id); /* or NULL */
+/* A save that does not fit is over before it began; what WaitSave says of it is this thread's last
+ * error. */
+void save_refuse(struct run *run, uint64_t step, uint64_t attempt);
+/* It is over: nothing of it is under way. */
+void save_free(struct save *save);
+/* From stage.c: */
+void save_stage_ended(struct stage *stage);
+void save_stage_durable(struct stage *stage);
+void save_stage_failed(struct stage *stage, const char *reason);
+void save_stage_stopped(struct stage *stage);
+/* From run_perform(): */
+void save_perform(struct run *run, const struct commit_action *action);
+struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
+    char run[RUN_NAME_MAX + 1];
+    uint64_t step, attempt;
+    char reason[512];
+};
+#define FAILURES_MAX 256u
+
+#endif
