@@ -1,0 +1,146 @@
+/* trainer_golden.c - the bits of runs that exist stay as they are.
+ *
+ * Goal: a change of the trainer or of the kernels leaves every loss and every gradient norm of
+ * three runs as they were recorded, to the last bit; initial weights and the tables of rotary
+ * embedding too. Method: tests/golden/losses has a configuration, a tokens file and the recorded
+ * loss file per run; `kernels.backend = "reference"` keeps libraries and vector code out. The C
+ * library's functions of mathematics are left in: their bits differ between versions. A digest of
+ * them names another libm, for which nothing was recorded; then the tests are skipped (77). */
+#include "proto/checksum.h"
+#include "tests/unit/shell.h"
+#include "trainer/model.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#define FOLDER "tests/golden/losses"
+#define VOCAB 320
+#define SEED 7
+#define ROPE_SEQ 64
+#define PROBES 4096
+
+/* Recorded with glibc 2.36. */
+#define LIBM_DIGEST UINT64_C(0xa158752778752a08)
+#define WEIGHTS_DIGEST UINT64_C(0x421f10a3b38b2592)
+#define ROPE_DIGEST UINT64_C(0xd0961f0beba32bef)
+
+/* What the trainer and the plain kernels call, at arguments of the size that they have. */
+static uint64_t digest_of_libm(void)
+{
+    static double values[PROBES][5];
+    for (int i = 0; i < PROBES; i++) {
+        double x = (i + 0.5) / PROBES;
+        values[i][0] = exp(-20 * x);
+        values[i][1] = log(x);
+        values[i][2] = pow(500000.0, -x);
+        values[i][3] = cos(6.5 * x);
+        values[i][4] = sin(100 * x);
+    }
+    return checksum_bytes(values, sizeof(values));
+}
+
+static void check_digest(const char *what, uint64_t got, uint64_t want)
+{
+    if (got != want)
+        fail_msg("%s: digest %016" PRIx64 ", recorded was %016" PRIx64, what, got, want);
+}
+
+static void test_golden__initial_weights_have_the_recorded_bits(void **state)
+{
+    (void)state;
+    struct model_table *table;
+    assert_int_equal(model_table_new(&table, "llama3", "tiny", VOCAB), 0);
+    uint64_t digest = 0;
+    for (uint32_t i = 0; i < table->num_tensors; i++) {
+        const struct model_tensor *tensor = &table->tensors[i];
+        size_t count = tensor->rows * tensor->width;
+        float *values = malloc(count * sizeof(*values));
+        model_init_rows(values, tensor, 0, tensor->rows, SEED);
+        digest = checksum_seeded(values, count * sizeof(*values), digest);
+        free(values);
+    }
+    model_table_free(table);
+    check_digest("initial weights", digest, WEIGHTS_DIGEST);
+}
+
+static void test_golden__rope_tables_have_the_recorded_bits(void **state)
+{
+    (void)state;
+    float table[2][ROPE_SEQ * 64];
+    uint64_t digest = 0;
+    static const struct {
+        uint32_t head_dim;
+        double theta;
+    } cases[] = {{16, 500000.0}, {128, 10000.0}, {64, 500000.0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t bytes = ROPE_SEQ * cases[i].head_dim / 2 * sizeof(float);
+        kernel_rope_table(table[0], table[1], ROPE_SEQ, cases[i].head_dim, cases[i].theta);
+        digest = checksum_seeded(table[0], bytes, digest);
+        digest = checksum_seeded(table[1], bytes, digest);
+    }
+    check_digest("tables of rotary embedding", digest, ROPE_DIGEST);
+}
+
+static size_t read_file(char *out, size_t size, const char *path)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        fail_msg("could not open %s", path);
+    size_t got = fread(out, 1, size - 1, file);
+    out[got] = '\0';
+    fclose(file);
+    return got;
+}
+
+static void check_run(const char *name)
+{
+    char folder[] = "/tmp/golden-XXXXXX", path[64], want[4096], got[4096];
+    const char *build = getenv("BUILD");
+    assert_non_null(mkdtemp(folder));
+    shell("%s/trainer --config " FOLDER "/%s.toml --metrics.loss_file %s/loss >%s/log 2>&1 ||"
+          " { cat %s/log; false; }",
+          build != NULL ? build : "build", name, folder, folder, folder);
+    snprintf(path, sizeof(path), FOLDER "/%s.loss", name);
+    assert_true(read_file(want, sizeof(want), path) > 0);
+    snprintf(path, sizeof(path), "%s/loss", folder);
+    read_file(got, sizeof(got), path);
+    shell("rm -r %s", folder);
+    if (strcmp(got, want) != 0)
+        fail_msg("%s: the losses were\n%s\nand are\n%s", name, want, got);
+}
+
+static void test_golden__one_rank_in_float32_has_the_recorded_losses(void **state)
+{
+    (void)state;
+    check_run("one");
+}
+
+static void test_golden__three_shards_in_bfloat16_have_the_recorded_losses(void **state)
+{
+    (void)state;
+    check_run("fsdp");
+}
+
+static void test_golden__two_replicas_of_two_shards_have_the_recorded_losses(void **state)
+{
+    (void)state;
+    check_run("hsdp");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden__initial_weights_have_the_recorded_bits),
+        cmocka_unit_test(test_golden__rope_tables_have_the_recorded_bits),
+        cmocka_unit_test(test_golden__one_rank_in_float32_has_the_recorded_losses),
+        cmocka_unit_test(test_golden__three_shards_in_bfloat16_have_the_recorded_losses),
+        cmocka_unit_test(test_golden__two_replicas_of_two_shards_have_the_recorded_losses),
+    };
+    if (digest_of_libm() != LIBM_DIGEST) {
+        printf("another libm (digest %016" PRIx64 "): nothing is recorded for it\n",
+               digest_of_libm());
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
