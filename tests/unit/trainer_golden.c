@@ -101,7 +101,7 @@ static void check_run(const char *name)
     shell("%s/trainer --config " FOLDER "/%s.toml --metrics.loss_file %s/loss >%s/log 2>&1 ||"
           " { cat %s/log; false; }",
           build != NULL ? build : "build", name, folder, folder, folder);
-    snprintf(path, sizeof(path), FOLDER "/%s.loss", name);
+    snprintf(path, sizeof(path), FOLDER "/%s.txt", name);
     assert_true(read_file(want, sizeof(want), path) > 0);
     snprintf(path, sizeof(path), "%s/loss", folder);
     read_file(got, sizeof(got), path);

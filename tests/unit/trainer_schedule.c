@@ -71,6 +71,9 @@ static void test_schedule__a_decay_ratio_leaves_a_plateau(void **state)
     struct config even = curve(10, 0, 0.25, "linear"); /* round(2.5) is 2 */
     want(schedule_lr(&even, 8), 2.0);
     want(schedule_lr(&even, 9), 1.0);
+    struct config up = curve(10, 0, 0.375, "linear"); /* round(3.75) is 4 */
+    want(schedule_lr(&up, 6), 2.0);
+    want(schedule_lr(&up, 7), 1.5);
 }
 
 static void test_schedule__the_floor_holds_also_beyond_the_curve(void **state)
