@@ -3,7 +3,7 @@
 #include "proto/json.h"
 #include "proto/report.h"
 #include "trainer/config.h"
-#include "trainer/data.h"
+#include "trainer/data/data.h"
 #include "trainer/model.h"
 
 #include <stdbool.h>

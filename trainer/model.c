@@ -12,7 +12,7 @@
 #include "trainer/model.h"
 #include "proto/report.h"
 #include "trainer/memory.h"
-#include "trainer/random.h"
+#include "trainer/data/random.h"
 
 #include <math.h>
 #include <stdio.h>

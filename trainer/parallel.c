@@ -23,7 +23,7 @@
  * and added in double in leaf order. */
 #include "trainer/parallel.h"
 #include "proto/report.h"
-#include "trainer/data.h"
+#include "trainer/data/data.h"
 #include "trainer/memory.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* rank.c - starts ranks, opens and closes the parts of each (see rank.h). */
 #include "trainer/rank.h"
 #include "proto/report.h"
-#include "trainer/data.h"
+#include "trainer/data/data.h"
 #include "trainer/memory.h"
 #include "trainer/tokenizer.h"
 

@@ -10,7 +10,7 @@
  * terminal. Exit codes are those of report.h. */
 #include "proto/options.h"
 #include "proto/report.h"
-#include "trainer/data.h"
+#include "trainer/data/data.h"
 #include "trainer/tokenizer.h"
 #include "trainer/tokenizer/text.h"
 

@@ -7,7 +7,7 @@
  * 2000; every field of the header, and the tokens, damaged in turn. */
 #include "proto/checksum.h"
 #include "proto/report.h"
-#include "trainer/data.h"
+#include "trainer/data/data.h"
 #include "trainer/tokenizer.h"
 
 #include <setjmp.h>

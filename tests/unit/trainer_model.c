@@ -9,7 +9,7 @@
 #include "proto/report.h"
 #include "trainer/memory.h"
 #include "trainer/model.h"
-#include "trainer/random.h"
+#include "trainer/data/random.h"
 
 #include <math.h>
 #include <setjmp.h>

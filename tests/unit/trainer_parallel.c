@@ -11,7 +11,7 @@
  */
 #include "proto/report.h"
 #include "tests/unit/trainer_bed.h"
-#include "trainer/data.h"
+#include "trainer/data/data.h"
 #include "trainer/memory.h"
 #include "trainer/parallel.h"
 #include "trainer/replicas.h"

@@ -4,7 +4,7 @@
  * not depend on who draws them. Method: the known answers that the authors publish (Random123,
  * kat_vectors); moments and tails of 400,000 deviates against their standard errors; values drawn
  * in two orders. */
-#include "trainer/random.h"
+#include "trainer/data/random.h"
 
 #include <math.h>
 #include <setjmp.h>

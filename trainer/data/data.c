@@ -14,11 +14,11 @@
  * belongs to epoch i / n.
  *
  * A struct data belongs to one thread; it keeps one sample's worth of memory. */
-#include "trainer/data.h"
+#include "trainer/data/data.h"
 
 #include "proto/checksum.h"
 #include "proto/report.h"
-#include "trainer/random.h"
+#include "trainer/data/random.h"
 #include "trainer/tokenizer.h"
 #include "trainer/tokenizer/text.h"
 

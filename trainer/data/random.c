@@ -6,7 +6,7 @@
  * A stream is named: its key is a hash of (seed, name). Element i of a stream is a pure function of
  * (key, i), so ranks draw their slices of a tensor without knowing of each other.
  * Thread safe: no state. */
-#include "trainer/random.h"
+#include "trainer/data/random.h"
 
 #include "proto/checksum.h"
 #include "proto/report.h"
