@@ -74,6 +74,8 @@ static const struct option table[] = {
                "wait of a load for memory"),
     OPTION_INT(struct config, limit_lease_ms, "limits.lease_ms", 600000, 1000, 86400000,
                "an idle load ends after this"),
+    OPTION_INT(struct config, limit_look_ms, "limits.look_ms", 1000, 10, 86400000,
+               "how often ckptd looks whether the next saves would fit"),
     OPTION_INT(struct config, limit_wait_ms, "limits.wait_ms", 60000, 0, 86400000,
                "longest wait of one WaitSave or BeginSave call"),
     OPTION_INT(struct config, limit_drain_ms, "limits.drain_ms", 30000, 0, 3600000,

@@ -3,9 +3,9 @@
  * Every metrics.every_ms the status is made on the service thread, and a worker writes each number
  * of it as a gauge, its place in the status being its name: disk.bytes_left becomes
  * holdfast_disk_bytes_left, a truth is 0 or 1, a list counts its members, and what is not known
- * (null) has no line. The file is replaced whole, so who reads it never sees a part;
- * node_exporter's textfile collector serves it, and its mtime tells how fresh it is. It goes when
- * ckptd ends.
+ * (null) has no line. A run's own numbers have its name as a label: holdfast_run_damaged{run="a"}.
+ * The file is replaced whole, so who reads it never sees a part; node_exporter's textfile collector
+ * serves it, and its mtime tells how fresh it is. It goes when ckptd ends.
  *
  * A file and not a port: ckptd runs without a network (deploy/ckptd.service.in). */
 #include "ckptd/metrics.h"
@@ -26,6 +26,11 @@
 
 #define NAME_BYTES_MAX 128u
 #define DEPTH_MAX 4
+
+/* Of each run in Status, with the label `run`. */
+static const char *const run_keys[] = {"checkpoints",    "damaged",        "bytes",
+                                       "newest_step",    "newest_attempt", "newest_age_seconds",
+                                       "failures_in_row"};
 
 struct metrics {
     struct service *service;
@@ -60,6 +65,22 @@ static void write_value(FILE *out, const char *name, const json_t *value, int de
     }
 }
 
+/* A gauge with a line per run. A run's name needs no escape (run_name_valid). */
+static void write_runs(FILE *out, const json_t *runs, const char *key)
+{
+    size_t index;
+    json_t *run;
+    fprintf(out, "# TYPE holdfast_run_%s gauge\n", key);
+    json_array_foreach(runs, index, run)
+    {
+        const json_t *value = json_object_get(run, key);
+        if (json_is_integer(value))
+            fprintf(out, "holdfast_run_%s{run=\"%s\"} %lld\n", key,
+                    json_string_value(json_object_get(run, "run")),
+                    (long long)json_integer_value(value));
+    }
+}
+
 /* Text that says whether the store takes saves is worth a number too. */
 static void write_all(FILE *out, const json_t *status)
 {
@@ -67,6 +88,8 @@ static void write_all(FILE *out, const json_t *status)
     write_value(out, "holdfast", status, 0);
     fprintf(out, "# TYPE holdfast_offline gauge\nholdfast_offline %d\n",
             offline && offline[0] != '\0');
+    for (size_t i = 0; i < sizeof run_keys / sizeof run_keys[0]; i++)
+        write_runs(out, json_object_get(status, "runs"), run_keys[i]);
     fprintf(out, "# TYPE holdfast_info gauge\nholdfast_info{version=\"%s\"} 1\n",
             json_string_value(json_object_get(status, "version")));
 }

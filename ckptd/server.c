@@ -17,6 +17,7 @@
 #include "ckptd/server.h"
 #include "ckptd/catalog.h"
 #include "ckptd/door.h"
+#include "ckptd/health.h"
 #include "ckptd/keep/admit.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/retain.h"
@@ -101,9 +102,8 @@ void service_go_offline(struct service *service, const char *why)
     if (service->offline[0])
         return;
     snprintf(service->offline, sizeof service->offline, "%s", why);
-    if (service->rpc)
-        rpc_server_set_able(service->rpc, false);
     log_error("storage", "the store is offline, nothing more is saved: %s", why);
+    health_look(service);
 }
 
 /* ---- Hello, List, Show, Status ---- */
@@ -607,7 +607,7 @@ int service_open(struct service **out, const struct config *config)
     if (error == 0)
         error = rpc_server_open(&service->rpc, &rpc);
     if (error == 0)
-        rpc_server_set_able(service->rpc, !service->offline[0]);
+        health_open(service);
     if (error == 0)
         error = door_open(service);
     if (error != 0) {

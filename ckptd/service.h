@@ -74,6 +74,8 @@ struct service {
     struct ledger ledger;
     struct collecting *collecting; /* a Gc under way, or NULL */
     struct timer retain_timer;     /* until retention may begin */
+    struct timer look_timer;       /* health.c's */
+    bool cannot_save;              /* as the log said last */
     struct scrub *scrub;           /* NULL: off */
     struct metrics *metrics;       /* likewise */
     struct {                       /* since the start, and of the newest commit */

@@ -2,6 +2,7 @@
  * metrics.c. Everything is as it is at the moment, on the service thread; nothing is kept here. */
 #include "ckptd/status.h"
 #include "ckptd/catalog.h"
+#include "ckptd/health.h"
 #include "ckptd/keep/ledger.h"
 #include "ckptd/keep/scrub.h"
 #include "ckptd/loop.h"
@@ -173,11 +174,51 @@ static json_t *describe_images(const struct service *service)
     return json_pack("{s:i, s:i}", "resident", resident, "proven", proven);
 }
 
+/* Whether the next save may be expected to succeed, as grpc.health.v1 says it, and else why not. */
+static json_t *describe_health(const struct service *service)
+{
+    char why[HEALTH_REASON_BYTES];
+    bool can_save = health_can_save(service, why);
+    return json_pack("{s:b, s:s}", "saving", (int)can_save, "reason", why);
+}
+
+static json_t *describe_run(const struct run *run)
+{
+    const struct checkpoint *newest = run->checkpoints;
+    int64_t age = health_age(run);
+    int checkpoints = 0, damaged = 0;
+    json_int_t bytes = 0;
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
+        checkpoints++;
+        damaged += c->damaged;
+        bytes += (json_int_t)c->summary.bytes;
+    }
+    while (newest && newest->damaged)
+        newest = newest->next;
+    return json_pack(
+        "{s:s, s:i, s:i, s:I, s:o, s:o, s:o, s:i, s:s}", "run", run->name, "checkpoints",
+        checkpoints, "damaged", damaged, "bytes", bytes, "newest_step",
+        newest ? json_integer((json_int_t)newest->summary.step) : json_null(), "newest_attempt",
+        newest ? json_integer((json_int_t)newest->summary.attempt) : json_null(),
+        "newest_age_seconds", age >= 0 ? json_integer(age) : json_null(), "failures_in_row",
+        (int)run->health.failures, "last_failure", run->health.reason);
+}
+
+static json_t *describe_runs(const struct service *service)
+{
+    json_t *list = json_array();
+    for (const struct run *run = service->runs; run; run = run->next)
+        json_array_append_new(list, describe_run(run));
+    return list;
+}
+
 /* The parts of Status, in its order. */
 static const struct {
     const char *name;
     json_t *(*describe)(const struct service *service);
 } status_parts[] = {
+    {"health", describe_health},
+    {"runs", describe_runs},
     {"pool", describe_pool},
     {"sessions", describe_sessions},
     {"catalog", describe_catalog},

@@ -248,10 +248,10 @@ static int promise_space(struct save *save)
     if (error == 0)
         error = ledger_promise(&service->ledger, &save->promise, &space, save->bytes,
                                (uint64_t)save->world_size + 2);
-    if (error == ERR_SPACE) {
-        save_refuse(save->run, save->step, save->attempt);
+    if (error != 0)
+        save_refuse(save->run, save->step, save->attempt, error);
+    if (error == ERR_SPACE)
         retain_apply(save->run); /* room for a later save */
-    }
     return error;
 }
 
@@ -323,6 +323,7 @@ static int check_begin(struct session *session, struct beginning *beginning)
         error = catalog_check_room(service);
         if (error != 0) {
             beginning->until_ms = 0; /* waiting makes no room */
+            save_refuse(run, request->step, session->attempt, error);
             retain_apply(run);
         } else if (gc_removes(service, run->name, request->step, session->attempt))
             error = report_error(ERR_BUSY, "try again", "rubbish of step %llu is being removed",

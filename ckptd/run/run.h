@@ -3,6 +3,7 @@
 #define HOLDFAST_CKPTD_RUN_RUN_H
 
 #include "ckptd/catalog.h"
+#include "ckptd/health.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/describe.h"
@@ -35,6 +36,7 @@ struct run {
     struct checkpoint *checkpoints; /* newest first */
     struct save *saves;
     struct scrub_cursor scrubbed;
+    struct run_health health;
 };
 
 /* Performs the actions of a run's machine; called after every commit_*() call. */

@@ -84,7 +84,17 @@ static void answer_waiters(struct save *save, Holdfast__V1__SaveState state, con
     }
 }
 
-static void remember(struct run *run, uint64_t step, uint64_t attempt, const char *reason)
+/* Of a rank, or of the save itself: it explains the machine's reason. */
+static const struct fault *first_fault(const struct save *save)
+{
+    const struct fault *fault = &save->fault;
+    for (uint32_t i = 0; i < save->world_size && fault->code == 0; i++)
+        fault = &save->stages[i].fault;
+    return fault;
+}
+
+/* `code`: the error that explains it; 0: its ranks gave it up. */
+static void remember(struct run *run, uint64_t step, uint64_t attempt, int code, const char *reason)
 {
     struct service *service = run->service;
     struct failure *failure = &service->failures[service->num_failures++ % FAILURES_MAX];
@@ -95,11 +105,12 @@ static void remember(struct run *run, uint64_t step, uint64_t attempt, const cha
     service->stats.failed++;
     log_warn("commit", "run %s, step %llu, attempt %llu failed: %s", run->name,
              (unsigned long long)step, (unsigned long long)attempt, reason);
+    health_failed(run, code, reason);
 }
 
 static void remember_failure(struct save *save, const char *reason)
 {
-    remember(save->run, save->step, save->attempt, reason);
+    remember(save->run, save->step, save->attempt, first_fault(save)->code, reason);
     answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
 }
 
@@ -117,21 +128,18 @@ static const struct failure *find_failure(const struct service *service, const c
 }
 
 /* Each rank is refused: once is enough. */
-void save_refuse(struct run *run, uint64_t step, uint64_t attempt)
+void save_refuse(struct run *run, uint64_t step, uint64_t attempt, int error)
 {
     if (find_failure(run->service, run->name, step, attempt))
         return;
     run->service->stats.refused++;
-    remember(run, step, attempt, report_line());
+    remember(run, step, attempt, error, report_line());
 }
 
-/* The first fault of a rank, or of the save itself, explains the machine's reason. */
 static void failure_text(char *out, size_t size, const struct save *save,
                          const struct commit_action *action)
 {
-    const struct fault *fault = &save->fault;
-    for (uint32_t i = 0; i < save->world_size && fault->code == 0; i++)
-        fault = &save->stages[i].fault;
+    const struct fault *fault = first_fault(save);
     char who[32] = "";
     if (action->rank >= 0)
         snprintf(who, sizeof who, " (rank %lld)", (long long)action->rank);
@@ -307,6 +315,7 @@ static void perform_done(struct save *save)
     compare_content(save);
     save->checkpoint = NULL;
     catalog_enter(checkpoint, &save->summary);
+    health_saved(run);
     checkpoint->manifest_hash = save->manifest_hash;
     memcpy(checkpoint->content, save->content, sizeof checkpoint->content);
     checkpoint->repeat = save->repeat;

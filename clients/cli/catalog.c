@@ -109,8 +109,29 @@ static void print_row_names(const struct cli *cli, const struct row *row)
         print_name(cli, name);
 }
 
-static void print_row(const struct cli *cli, const struct row *row, bool is_first)
+/* Has some run nothing but damage? The rows of a run follow each other. */
+struct tally {
+    bool is_lost, is_run_lost; /* some run before; the run of the last row, so far */
+};
+
+static void tally_row(struct tally *tally, const struct row *row)
 {
+    if (row->begins_run) {
+        tally->is_lost |= tally->is_run_lost;
+        tally->is_run_lost = true;
+    }
+    tally->is_run_lost &= row->damage[0] != '\0';
+}
+
+static int tally_code(const struct tally *tally)
+{
+    return tally->is_lost || tally->is_run_lost ? CLI_DIFFERS : 0;
+}
+
+static void print_row(const struct cli *cli, struct tally *tally, const struct row *row,
+                      bool is_first)
+{
+    tally_row(tally, row);
     if (cli->typed != NULL)
         print_row_names(cli, row);
     else
@@ -151,7 +172,7 @@ static int read_pin(struct pin *out, struct storage *store, const struct manifes
 }
 
 /* The rows of a catalog. */
-static int print_catalog(const struct cli *cli, struct storage *store,
+static int print_catalog(const struct cli *cli, struct tally *tally, struct storage *store,
                          const struct catalog *catalog)
 {
     struct scrub_cursor scrubbed = {0}; /* of the row's run */
@@ -182,7 +203,7 @@ static int print_catalog(const struct cli *cli, struct storage *store,
                                 .is_pinned = pin.is_there,
                                 .pin_note = pin.note,
                                 .begins_run = begins_run};
-        print_row(cli, &row, i == 0);
+        print_row(cli, tally, &row, i == 0);
     }
     return error;
 }
@@ -191,6 +212,7 @@ static int list_store(const struct cli *cli)
 {
     struct storage *store = NULL;
     struct catalog catalog = {0};
+    struct tally tally = {0};
     int error = store_open(&store, cli);
     if (error == 0 && cli->num_args > 0)
         error = store_need_run(store, cli->args[0]);
@@ -199,18 +221,18 @@ static int list_store(const struct cli *cli)
     if (error == 0)
         print_rows_begin(cli);
     if (error == 0)
-        error = print_catalog(cli, store, &catalog);
+        error = print_catalog(cli, &tally, store, &catalog);
     if (error == 0)
         print_rows_end(cli, catalog.count);
     catalog_free(&catalog);
     if (store != NULL)
         storage_close(store);
-    return error;
+    return error == 0 ? tally_code(&tally) : error;
 }
 
 /* `run_before`: of the row before the page, or "". */
-static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *page,
-                       const char *run_before)
+static void print_page(const struct cli *cli, struct tally *tally,
+                       const Holdfast__V1__ListReply *page, const char *run_before)
 {
     for (size_t i = 0; i < page->n_checkpoints; i++) {
         const Holdfast__V1__CheckpointSummary *from = page->checkpoints[i];
@@ -230,7 +252,7 @@ static void print_page(const struct cli *cli, const Holdfast__V1__ListReply *pag
             .pin_note = from->pin_note,
             .begins_run =
                 strcmp(i == 0 ? run_before : page->checkpoints[i - 1]->run, from->run) != 0};
-        print_row(cli, &row, i == 0 && run_before[0] == '\0');
+        print_row(cli, tally, &row, i == 0 && run_before[0] == '\0');
     }
 }
 
@@ -241,6 +263,7 @@ static int list_server(const struct cli *cli)
     char page[STORAGE_KEY_MAX] = "", run_before[STORAGE_KEY_MAX] = "";
     size_t count = 0;
     bool more = true;
+    struct tally tally = {0};
     request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
     request.page = page;
     while (more) {
@@ -251,7 +274,7 @@ static int list_server(const struct cli *cli)
         const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
         if (count == 0)
             print_rows_begin(cli);
-        print_page(cli, reply, run_before);
+        print_page(cli, &tally, reply, run_before);
         count += reply->n_checkpoints;
         if (reply->n_checkpoints > 0)
             snprintf(run_before, sizeof run_before, "%s",
@@ -261,7 +284,7 @@ static int list_server(const struct cli *cli)
         protobuf_c_message_free_unpacked(answer, NULL);
     }
     print_rows_end(cli, count);
-    return 0;
+    return tally_code(&tally);
 }
 
 int cli_list(const struct cli *cli)

@@ -270,34 +270,98 @@ static int ask_health(bool *out, const struct cli *cli, const char *service)
     return error;
 }
 
-/* Why a ckptd that answers saves nothing. */
-static int report_unable(const struct cli *cli)
+/* How each run is: text of Status for a person, or the very objects of it. */
+static void print_runs(const json_t *runs)
 {
-    json_t *status = NULL;
-    char safe[512];
-    int error = cli_call_status(&status, cli);
-    if (error != 0)
-        return error;
-    const char *why = json_string_value(json_object_get(status, "offline"));
-    error = report_error(ERR_UNAVAILABLE, "replace the disk, then restart ckptd",
-                         "ckptd at %s saves nothing: the store is offline: %s", cli->server,
-                         text_safe(safe, sizeof safe, why != NULL ? why : "?"));
-    json_decref(status);
+    char name[128];
+    size_t index;
+    json_t *run;
+    json_array_foreach(runs, index, run)
+    {
+        const json_t *age = json_object_get(run, "newest_age_seconds");
+        json_int_t count = json_integer_value(json_object_get(run, "checkpoints"));
+        printf("run %s: ",
+               text_safe(name, sizeof name, json_string_value(json_object_get(run, "run"))));
+        if (json_is_integer(age))
+            printf("newest checkpoint step %lld, %lld s old",
+                   (long long)json_integer_value(json_object_get(run, "newest_step")),
+                   (long long)json_integer_value(age));
+        else
+            printf(count > 0 ? "every checkpoint is damaged" : "no checkpoint");
+        printf(", failed saves in a row: %lld\n",
+               (long long)json_integer_value(json_object_get(run, "failures_in_row")));
+    }
+}
+
+static bool is_lost(const json_t *run)
+{
+    json_int_t count = json_integer_value(json_object_get(run, "checkpoints"));
+    return count > 0 && json_integer_value(json_object_get(run, "damaged")) == count;
+}
+
+/* 0; CLI_DIFFERS: every checkpoint of some run is damaged; ERR_UNAVAILABLE with the reason. */
+static int judge_health(const struct cli *cli, const json_t *status, bool serving, bool saving)
+{
+    const char *why =
+        json_string_value(json_object_get(json_object_get(status, "health"), "reason"));
+    char safe[768];
+    size_t index;
+    json_t *run;
+    int code = 0;
+    if (!serving)
+        return report_error(ERR_UNAVAILABLE, "it is starting or being drained",
+                            "ckptd at %s is not serving", cli->server);
+    if (!saving)
+        return report_error(ERR_UNAVAILABLE,
+                            "mend that; then the next save that is committed, or "
+                            "a restart, ends it",
+                            "ckptd at %s cannot save: %s", cli->server,
+                            text_safe(safe, sizeof safe, why != NULL ? why : "?"));
+    json_array_foreach(json_object_get(status, "runs"), index, run)
+    {
+        if (is_lost(run))
+            code = CLI_DIFFERS;
+    }
+    return code;
+}
+
+static int print_health(const struct cli *cli, const json_t *status, bool serving, bool saving)
+{
+    json_t *runs = json_object_get(status, "runs");
+    const json_t *reason = json_object_get(json_object_get(status, "health"), "reason");
+    if (!cli->is_json) {
+        printf("serving: %s\nsaving: %s\n", serving ? "true" : "false", saving ? "true" : "false");
+        print_runs(runs);
+        return 0;
+    }
+    json_begin();
+    json_t *root =
+        json_pack("{sb sb ss sO*}", "serving", (int)serving, "saving", (int)saving, "reason",
+                  saving || !reason ? "" : json_string_value(reason), "runs", runs);
+    int error = json_end() && root != NULL
+                    ? text_document(root)
+                    : report_error(ERR_MEMORY, NULL, "no memory to print the health");
+    json_decref(root);
     return error;
 }
 
 int cli_health(const struct cli *cli)
 {
     bool serving = false, saving = false;
+    json_t *status = NULL;
     int error = ask_health(&serving, cli, "");
     if (error == 0)
         error = ask_health(&saving, cli, "holdfast.v1.Checkpoint");
+    if (error == 0)
+        error = cli_call_status(&status, cli);
     if (error != 0)
         return error;
-    printf(cli->is_json ? "{\"serving\": %s, \"saving\": %s}\n" : "serving: %s\nsaving: %s\n",
-           serving ? "true" : "false", saving ? "true" : "false");
-    if (serving)
-        return saving ? 0 : report_unable(cli);
-    return report_error(ERR_UNAVAILABLE, "it is starting or being drained",
-                        "ckptd at %s is not serving", cli->server);
+    /* Of two answers at almost the same time the worse counts. */
+    const json_t *can_save = json_object_get(json_object_get(status, "health"), "saving");
+    saving = saving && !json_is_false(can_save);
+    error = print_health(cli, status, serving, saving);
+    if (error == 0)
+        error = judge_health(cli, status, serving, saving);
+    json_decref(status);
+    return error;
 }

@@ -1,0 +1,140 @@
+/* health.c - can ckptd save? One answer for Status, grpc.health.v1 and the metrics.
+ *
+ * The answer is no, with the reason, while
+ *  - the store is offline;
+ *  - the newest save of a run failed, and the store or ckptd was the cause: until that run commits
+ *    a checkpoint. A save that its own ranks gave up (a killed rank, a newer attempt) counts as a
+ *    failure of the run, but does not say that ckptd cannot save;
+ *  - the next save of a run that has ranks would be refused: it is as large as that run's ranks
+ * have described, and must fit into what the ledger has left, in bytes and in inodes, and into
+ *    limits.checkpoints.
+ *
+ * ckptd looks after each save, and every limits.look_ms, since others fill the disk too. */
+#include "ckptd/health.h"
+#include "ckptd/catalog.h"
+#include "ckptd/keep/ledger.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/session.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+#include "proto/retain.h"
+#include "proto/rpc.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+void health_failed(struct run *run, int code, const char *reason)
+{
+    run->health.failures++;
+    bool is_store = code != 0 && code != ERR_ABORTED;
+    if (is_store || !run->health.is_store)
+        snprintf(run->health.reason, sizeof run->health.reason, "%s", reason);
+    report_make_printable(run->health.reason); /* it may have been cut */
+    run->health.is_store |= is_store;
+    health_look(run->service);
+}
+
+void health_saved(struct run *run)
+{
+    run->health = (struct run_health){0};
+    health_look(run->service);
+}
+
+int64_t health_age(const struct run *run)
+{
+    const struct checkpoint *newest = run->checkpoints;
+    while (newest && newest->damaged)
+        newest = newest->next;
+    if (!newest)
+        return -1;
+    int64_t age = (int64_t)time(NULL) - retain_time(newest->summary.time);
+    return age > 0 ? age : 0; /* the clock may have been set back */
+}
+
+/* Are there ranks that may save, and how much will they save? */
+static bool next_save(const struct run *run, uint64_t *out_bytes)
+{
+    const struct group *group = run->group;
+    bool has_ranks = false;
+    *out_bytes = 0;
+    for (uint32_t i = 0; group && group->planned && i < group->world_size; i++) {
+        struct session *session;
+        *out_bytes += group->ranks[i].geometry.file_bytes;
+        if (group->ranks[i].session != 0 &&
+            session_find(&session, run->service, group->ranks[i].session) == 0)
+            has_ranks = true;
+    }
+    return has_ranks;
+}
+
+/* 0, or why the next save of the run would be refused. */
+static int check_next(const struct run *run, const struct storage_space *space)
+{
+    struct ledger ledger = run->service->ledger; /* a copy: nothing is promised */
+    struct ledger_promise promise;
+    uint64_t bytes;
+    if (!next_save(run, &bytes))
+        return 0;
+    int error = catalog_check_room(run->service);
+    return error != 0
+               ? error
+               : ledger_promise(&ledger, &promise, space, bytes, run->group->world_size + 2ull);
+}
+
+bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES])
+{
+    struct report_text text;
+    struct storage_space space;
+    report_keep(&text);
+    out[0] = '\0';
+    if (service->offline[0])
+        snprintf(out, HEALTH_REASON_BYTES, "the store is offline: %s", service->offline);
+    bool has_space = !out[0] && storage_space(service->storage, &space) == 0;
+    if (!out[0] && !has_space)
+        snprintf(out, HEALTH_REASON_BYTES, "%s", report_line());
+    for (const struct run *run = service->runs; run && !out[0]; run = run->next) {
+        if (run->health.is_store)
+            snprintf(out, HEALTH_REASON_BYTES, "the last save of run %s failed: %s", run->name,
+                     run->health.reason);
+        else if (check_next(run, &space) != 0)
+            snprintf(out, HEALTH_REASON_BYTES, "the next save of run %s would be refused: %s",
+                     run->name, report_line());
+    }
+    report_make_printable(out);
+    report_restore(&text, 0);
+    return !out[0];
+}
+
+void health_look(struct service *service)
+{
+    char why[HEALTH_REASON_BYTES];
+    bool can_save = health_can_save(service, why);
+    if (!service->rpc)
+        return;
+    rpc_server_set_able(service->rpc, can_save);
+    if (can_save == !service->cannot_save)
+        return;
+    service->cannot_save = !can_save;
+    if (can_save)
+        log_info("health", "ckptd can save again");
+    else
+        log_warn("health", "ckptd cannot save: %s", why);
+}
+
+static void look_again(struct timer *timer)
+{
+    struct service *service = CONTAINER_OF(timer, struct service, look_timer);
+    if (!service->draining)
+        health_look(service);
+    loop_timer(service->loop, timer, service->config->limit_look_ms);
+}
+
+void health_open(struct service *service)
+{
+    service->look_timer.run = look_again;
+    loop_timer(service->loop, &service->look_timer, service->config->limit_look_ms);
+}
