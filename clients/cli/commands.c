@@ -71,7 +71,8 @@ const struct command commands[] = {
     {"list", "[RUN]", "committed checkpoints by run, newest first", 0, 1, WHERE | OF_A_RUN,
      cli_list,
      "not read back: it was written and synced, but the scrub of its ckptd has not read it whole\n"
-     "from the disk since then; verify reads it now. With --json: read_back.\n"},
+     "from the disk since then; verify reads it now. With --json: read_back.\n"
+     "The exit code is 1 when every checkpoint of some run is damaged.\n"},
     {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1, WHERE, cli_show,
      "Its origin is told back to the first attempt, as far as the store still has a checkpoint of\n"
      "each. Without a step newer ones that are damaged are passed over, and named on stderr. With\n"
@@ -146,6 +147,10 @@ const struct command commands[] = {
      "On a directory: the disk, how many checkpoints there are, the newest, saves that are not\n"
      "committed, and in_use: has somebody the writer's lock? Else those saves are rubbish (gc).\n"},
     {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0, BIT(SERVER),
-     cli_health, "0 when both are so, else 69 and the reason.\n"},
+     cli_health,
+     "0 when both are so, else 69 and the reason. It cannot save from the first save that the\n"
+     "store or ckptd failed until that run commits again, and when the next save would not fit.\n"
+     "1: it can, but every checkpoint of some run is damaged. Of each run the age of its newest\n"
+     "checkpoint and its failed saves in a row are told; with --json: runs, as in status.\n"},
 };
 const size_t num_commands = sizeof commands / sizeof *commands;

@@ -1,0 +1,126 @@
+/* ckptd_health.c - whether ckptd says that it can save.
+ *
+ * Goal: health turns false with the reason before a save that would not fit, and at the first save
+ * that the store or ckptd failed, until that run commits again; a save that its ranks give up says
+ * nothing about the store; Status and grpc.health.v1 say the same. Method: a real service on the
+ * bed, of whose disk checkpoints may suddenly use nothing. */
+#include "ckptd/service.h"
+#include "tests/unit/ckptd_bed.h"
+
+static struct peer peers[RANKS];
+
+static int set_up(void **state)
+{
+    struct bed *bed = bed_new();
+    *state = bed;
+    bed->config.limit_look_ms = 10;
+    assert_int_equal(bed_start(bed), 0);
+    bed_open_world(bed, peers, RANKS);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    peers_close(peers, RANKS);
+    return bed_tear_down(state);
+}
+
+/* grpc.health.v1; its messages have the wire form of these. */
+static bool says_serving(struct bed *bed)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = "holdfast.v1.Checkpoint";
+    assert_int_equal(rpc_client_call(bed->rpc, "/grpc.health.v1.Health/Check", &request.base,
+                                     &holdfast__v1__hello_reply__descriptor, &answer, CALL_MS),
+                     0);
+    bool serving = ((const Holdfast__V1__HelloReply *)answer)->protocol == 1;
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return serving;
+}
+
+/* Is it so now, by both, and is `reason` part of what is said? */
+static bool looks(struct bed *bed, bool saving, const char *reason)
+{
+    json_t *status = bed_status(bed);
+    const json_t *health = json_object_get(status, "health");
+    bool is_it = json_is_true(json_object_get(health, "saving")) == saving &&
+                 strstr(json_string_value(json_object_get(health, "reason")), reason) != NULL &&
+                 says_serving(bed) == saving;
+    json_decref(status);
+    return is_it;
+}
+
+static bool comes_to(struct bed *bed, bool saving, const char *reason)
+{
+    for (int ms = 0; ms < BED_PATIENCE_MS; ms += 10) {
+        if (looks(bed, saving, reason))
+            return true;
+        sleep_ms(10);
+    }
+    return false;
+}
+
+static int failures_in_row(struct bed *bed)
+{
+    json_t *status = bed_status(bed);
+    const json_t *run = json_array_get(json_object_get(status, "runs"), 0);
+    int failures = (int)json_integer_value(json_object_get(run, "failures_in_row"));
+    json_decref(status);
+    return failures;
+}
+
+static void test_health__false_before_the_next_save_would_not_fit(void **state)
+{
+    struct bed *bed = *state;
+    assert_true(looks(bed, true, ""));
+    bed->service->ledger.usable_fraction = 0;
+    assert_true(comes_to(bed, false, "the next save of run bed would be refused: a checkpoint of"));
+    assert_int_equal(failures_in_row(bed), 0);
+    bed->service->ledger.usable_fraction = 1;
+    assert_true(comes_to(bed, true, ""));
+    bed->config.limit_checkpoints = 0;
+    assert_true(comes_to(bed, false, "the store holds 0 checkpoints already"));
+}
+
+static void test_health__false_from_a_failed_save_to_the_next_commit(void **state)
+{
+    struct bed *bed = *state;
+    assert_true(save_step(peers, RANKS, 1));
+    bed->service->ledger.usable_fraction = 0;
+    for (uint64_t step = 2; step <= 3; step++) {
+        assert_int_equal(peer_begin(&peers[0], step), ERR_SPACE);
+        assert_int_equal(failures_in_row(bed), (int)step - 1);
+    }
+    bed->service->ledger.usable_fraction = 1; /* there is room again, but no save has said so */
+    sleep_ms(50);
+    assert_true(looks(bed, false, "the last save of run bed failed: a checkpoint of"));
+    assert_true(save_step(peers, RANKS, 4));
+    assert_true(comes_to(bed, true, ""));
+    assert_int_equal(failures_in_row(bed), 0);
+}
+
+static void test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_store(void **state)
+{
+    struct bed *bed = *state;
+    char reason[512];
+    assert_int_equal(peer_begin(&peers[0], 1), 0);
+    peer_abort(&peers[0]);
+    assert_int_equal(wait_save(bed, 1, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
+    assert_int_equal(failures_in_row(bed), 1);
+    assert_true(looks(bed, true, ""));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_health__false_before_the_next_save_would_not_fit,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_health__false_from_a_failed_save_to_the_next_commit,
+                                        set_up, tear_down),
+        cmocka_unit_test_setup_teardown(
+            test_health__a_save_that_its_ranks_give_up_says_nothing_about_the_store, set_up,
+            tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
