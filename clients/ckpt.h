@@ -166,7 +166,8 @@ void ckpt_loaded_free(struct ckpt_loaded *loaded);
 
 /* An image to copy into; one save at a time per handle. While every image is being written it waits
  * at most busy_ms, then CKPT_BUSY. Besides CKPT_UNAVAILABLE: CKPT_STALE, CKPT_SPACE, and
- * CKPT_ABORTED when another rank has given this step up already. */
+ * CKPT_ABORTED when the save of this step is over, and not every rank that began it knows. A step
+ * that was given up may be begun again, by all ranks. */
 int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
                     const char *state_json /* rank 0; NULL elsewhere */);
 /* The tensor that lies i-th in the image. Valid after ckpt_describe, and the same for the whole

@@ -23,7 +23,9 @@
  *
  * The end. What is pending and the last save share checkpoint.final_seconds, by rank 0's clock.
  * They begin with the last save, or earlier, when rank 0 is asked to stop while it waits for
- * another. A call of libckpt that has begun is not broken off (ckpt.h has its bounds).
+ * another. A call of libckpt that has begun is not broken off (ckpt.h has its bounds). The last
+ * save is tried until it is durable or that time is over: what passes by itself (no free image, no
+ * ckptd) may fail any number of times, anything else FINAL_TRIES times.
  *
  * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
  */
@@ -47,9 +49,10 @@
 #define HURRY_MS 1u            /* of one that comes back at once, and tells that somebody waits */
 #define PAUSE_SECONDS_MIN 0.01 /* between two of those, doubling */
 #define PAUSE_SECONDS_MAX 0.05
-#define POLL_SECONDS 1.0 /* between two questions for a pending save */
-#define FINAL_TRIES 10
-#define FINAL_PAUSE_SECONDS 1
+#define POLL_SECONDS 1.0            /* between two questions for a pending save */
+#define FINAL_TRIES 10              /* of the last save that ckptd took, or refused for good */
+#define FINAL_PAUSE_SECONDS_MIN 1.0 /* between two, doubling */
+#define FINAL_PAUSE_SECONDS_MAX 4.0
 #define STATE_PARTS 3u /* param, exp_avg, exp_avg_sq */
 #define NAME_BYTES 96u
 #define PENDING_MAX 4u           /* saves whose end is looked for */
@@ -91,6 +94,7 @@ struct snapshot {
     double polled_at;
     int settled_rc;  /* how the newest whose end is known ended */
     bool has_failed; /* some save failed after its copy */
+    bool must_stop;  /* a save failed, and checkpoint.required is set */
     const volatile sig_atomic_t *want_stop;
     double deadline; /* of the end; 0: it has not begun */
     struct snapshot_times times;
@@ -643,7 +647,7 @@ static int begin(struct snapshot *s, struct ckpt_save **out, const struct progre
     if (!is_rank_0(s))
         return ckpt_save_begin(s->ckpt, out, (uint64_t)p->step, NULL);
     ask_pending(s);
-    if (s->has_failed && s->config->checkpoint_required)
+    if (s->has_failed && s->config->checkpoint_required && s->deadline == 0)
         return report_error(ERR_ABORTED,
                             "see the messages before; set checkpoint.required to "
                             "false to train on",
@@ -707,9 +711,17 @@ static int end_copy(struct snapshot *s)
 }
 
 /* What a failed save means for training. */
-static int judge(const struct snapshot *s, int rc)
+static int judge(struct snapshot *s, int rc)
 {
-    return rc == ERR_STALE || s->config->checkpoint_required ? rc : 0;
+    if (rc == 0 || rc == ERR_STALE || !s->config->checkpoint_required)
+        return rc == ERR_STALE ? rc : 0;
+    s->must_stop = true;
+    return rc;
+}
+
+bool snapshot_must_stop(const struct snapshot *s)
+{
+    return s->must_stop;
 }
 
 int snapshot_save(struct snapshot *s, const struct progress *p)
@@ -739,6 +751,24 @@ static int check_deadline(const struct snapshot *s)
     return parallel_agree_quietly(s->mesh->world, is_over ? ERR_TIMEOUT : 0, &first);
 }
 
+/* One try of the last save, until it is durable or has failed. A step that is committed already, or
+ * being written, is only waited for: an answer of ckptd may have been lost. */
+static int try_final(struct snapshot *s, const struct progress *p)
+{
+    int rc = save(s, p, now());
+    if (rc == 0)
+        rc = end_copy(s);
+    else if (rc == ERR_EXISTS)
+        add_pending(s, p->step, now());
+    return rc == 0 || rc == ERR_EXISTS ? wait_pending(s) : rc;
+}
+
+/* Does it pass by itself, without a word about the save? */
+static bool may_pass(int rc)
+{
+    return rc == ERR_BUSY || rc == ERR_UNAVAILABLE || rc == ERR_TIMEOUT;
+}
+
 int snapshot_save_final(struct snapshot *s, const struct progress *p)
 {
     if (s->ckpt == NULL || s->config->load_only)
@@ -750,21 +780,21 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
     rc = wait_pending(s);
     if (s->durable_step != p->step)
         ERR_TRY(compare_replicas(s));
-    for (int try = 0; try < FINAL_TRIES && s->durable_step != p->step; try++) {
-        if (try > 0)
-            sleep_for(FINAL_PAUSE_SECONDS);
-        rc = check_deadline(s);
-        if (rc != 0)
+    double pause = FINAL_PAUSE_SECONDS_MIN;
+    for (int tries = 0; tries < FINAL_TRIES && s->durable_step != p->step;
+         tries += may_pass(rc) ? 0 : 1) {
+        int over = check_deadline(s);
+        if (over != 0) {
+            rc = over;
             break;
-        rc = save(s, p, now());
-        if (rc == 0)
-            rc = end_copy(s);
-        if (rc == 0)
-            rc = wait_pending(s);
+        }
+        rc = try_final(s, p);
         if (rc == ERR_STALE)
             return rc;
-        if (rc == ERR_EXISTS) /* ckptd began it once and failed: only a new attempt may */
-            break;
+        if (rc == 0)
+            continue;
+        sleep_for(pause);
+        pause = fmin(2 * pause, FINAL_PAUSE_SECONDS_MAX);
     }
     if (s->durable_step == p->step)
         return 0;

@@ -65,9 +65,11 @@ int snapshot_copied(struct snapshot *snapshot);
 /* Not 0: this rank was asked to stop. From when rank 0 sees that while it waits for ckptd,
  * checkpoint.final_seconds are left. Not collective. */
 void snapshot_watch_stop(struct snapshot *snapshot, const volatile sig_atomic_t *want_stop);
-/* Saves, tries again when that fails, and waits until the checkpoint is durable. ERR_UNAVAILABLE or
- * ERR_ABORTED after FINAL_TRIES, ERR_TIMEOUT after checkpoint.final_seconds. Does nothing when this
- * step is durable already. */
+/* Has a failed save ended training (checkpoint.required)? The last save is due all the same. */
+bool snapshot_must_stop(const struct snapshot *snapshot);
+/* Saves, tries again when that fails, and waits until the checkpoint is durable. ERR_ABORTED after
+ * FINAL_TRIES failures that do not pass by themselves, ERR_TIMEOUT after checkpoint.final_seconds.
+ * Does nothing when this step is durable already. */
 int snapshot_save_final(struct snapshot *snapshot, const struct progress *progress);
 /* Tells ckptd whether what comes now suffers from its work. Not collective. */
 void snapshot_phase(struct snapshot *snapshot, bool is_busy);

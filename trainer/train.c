@@ -69,7 +69,8 @@ static bool save_is_due(const struct config *config, int64_t step)
     return step % config->interval == 0 || (config->first_step_checkpoint && step == 1);
 }
 
-static int train(struct rank *r, int *out_exit)
+/* Steps, until the last one or until somebody or something asks to stop. */
+static int train_steps(struct rank *r)
 {
     const struct config *config = r->config;
     struct progress *p = &r->progress;
@@ -85,6 +86,16 @@ static int train(struct rank *r, int *out_exit)
             ERR_TRY(snapshot_save(r->snapshot, p));
         snapshot_poll(r->snapshot);
     }
+    return 0;
+}
+
+static int train(struct rank *r, int *out_exit)
+{
+    const struct config *config = r->config;
+    struct progress *p = &r->progress;
+    int rc = train_steps(r);
+    if (rc != 0 && !snapshot_must_stop(r->snapshot))
+        return rc;
     if (p->step > 0) /* before, there is nothing that a new start would not have */
         ERR_TRY(snapshot_save_final(r->snapshot, p));
     if (r->world->rank == 0)

@@ -139,6 +139,7 @@ void session_let_go(struct session *session, uint64_t save)
     for (uint32_t i = 0; i < SLOTS_PER_RANK; i++)
         if (session->slots[i] && (save == 0 || session->slot_ids[i] == save))
             image_let_go(session->slots[i]);
+    commit_let_go(&session->run->machine, session->attempt, session->rank);
 }
 
 void session_drain_run(struct run *run)

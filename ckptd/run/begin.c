@@ -371,6 +371,12 @@ static int begin(struct session *session, struct beginning *beginning)
     struct commit_actions actions = {0};
     uint32_t slot = 0;
     int error = check_begin(session, beginning);
+    if (error == ERR_ABORTED) { /* of what it began before it knows nothing any more */
+        struct report_text text;
+        report_keep(&text);
+        leave_earlier(session, request->step);
+        report_restore(&text, error);
+    }
     if (error == 0) {
         leave_earlier(session, request->step);
         error = choose_slot(&slot, session);

@@ -31,10 +31,13 @@
  *       PUBLISH, unless the publication was reported absent.
  *   I4  When an attempt is answered, no save of an older attempt is in work, and none begins later.
  *   I5  Attempt numbers grow, and a number is durable before it is answered.
- *   I6  At most one save of a step is in work; a rank's steps grow within an attempt.
+ *   I6  At most one save of a step is in work, its files included; a rank's steps never fall within
+ *       an attempt. A step is begun again only when its save was given up, its files are gone, and
+ *       every rank that was copying knows: so all ranks of a save mean the same one.
  *   I7  A rank only moves forward within a save; a save that is being discarded never comes back.
  *   I8  Saves in work at once are published in the order of their steps: a later one waits for the
  *       earlier, which needs no rank any more: who began the later one has ended or left it.
+ *   I9  A step that has, or may have, a manifest is not begun again by its attempt.
  *
  * What a crash finds. The machine is memory only: after a restart there are no saves, whatever
  * their state was. Without a manifest the files are rubbish (catalog.c removes them); with one the
@@ -106,11 +109,14 @@ void commit_init(struct commit *commit, uint64_t newest_attempt)
 /* ---- giving up ---- */
 
 /* STAGING, NAMING or PUBLISHING (absent) -> DISCARDING. */
-static void discard(struct commit_save *save, struct commit_actions *actions, int64_t rank,
-                    int error, const char *reason)
+static void discard(struct commit *commit, struct commit_save *save, struct commit_actions *actions,
+                    int64_t rank, int error, const char *reason)
 {
     CHECK(save->state != COMMIT_FREE && save->state != COMMIT_DISCARDING); /* I7 */
     save->state = COMMIT_DISCARDING;
+    for (uint32_t i = 0; i < save->world_size; i++)
+        if (save->ranks[i] == RANK_BEGUN)
+            commit->unaware[i] = save->step + 1;
     push(actions, (struct commit_action){.kind = COMMIT_DISCARD,
                                          .save = save->id,
                                          .rank = rank,
@@ -151,8 +157,14 @@ void commit_failed(struct commit *commit, struct commit_actions *actions, uint64
     struct commit_save *save = find(commit, save_id);
     /* Later than STAGING every shard is durable: nothing of a rank can fail any more. */
     if (save && save->state == COMMIT_STAGING)
-        discard(save, actions, rank, error, reason);
+        discard(commit, save, actions, rank, error, reason);
     name_next(commit, actions);
+}
+
+void commit_let_go(struct commit *commit, uint64_t attempt, uint32_t rank)
+{
+    if (commit->attempt == attempt && rank < commit->world_size)
+        commit->unaware[rank] = 0;
 }
 
 void commit_rank_died(struct commit *commit, struct commit_actions *actions, uint64_t attempt,
@@ -164,9 +176,10 @@ void commit_rank_died(struct commit *commit, struct commit_actions *actions, uin
         struct commit_save *save = &commit->saves[i];
         if (save->state == COMMIT_STAGING && rank < save->world_size &&
             save->ranks[rank] < RANK_ENDED)
-            discard(save, actions, rank, ERR_ABORTED,
+            discard(commit, save, actions, rank, ERR_ABORTED,
                     "a rank ended before it had announced its part");
     }
+    commit_let_go(commit, attempt, rank);
     name_next(commit, actions);
 }
 
@@ -174,7 +187,7 @@ void commit_abort_all(struct commit *commit, struct commit_actions *actions, con
 {
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
         if (commit->saves[i].state == COMMIT_STAGING)
-            discard(&commit->saves[i], actions, -1, ERR_ABORTED, reason);
+            discard(commit, &commit->saves[i], actions, -1, ERR_ABORTED, reason);
 }
 
 /* ---- attempts ---- */
@@ -183,7 +196,8 @@ void commit_abort_all(struct commit *commit, struct commit_actions *actions, con
 static void forget_steps(struct commit *commit)
 {
     memset(commit->latest, 0, commit->world_size * sizeof commit->latest[0]);
-    commit->latest_max = 0;
+    memset(commit->unaware, 0, commit->world_size * sizeof commit->unaware[0]);
+    commit->latest_max = commit->sealed = 0;
 }
 
 static void take(struct commit *commit, struct commit_actions *actions)
@@ -215,7 +229,8 @@ int commit_open(struct commit *commit, struct commit_actions *actions, uint32_t 
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++) {
         struct commit_save *save = &commit->saves[i];
         if (save->state == COMMIT_STAGING && save->num_ended < save->world_size)
-            discard(save, actions, -1, ERR_ABORTED, "a new attempt began before every rank ended");
+            discard(commit, save, actions, -1, ERR_ABORTED,
+                    "a new attempt began before every rank ended");
     }
     commit->world_size = world_size;
     commit->state = RUN_SETTLING;
@@ -242,7 +257,8 @@ void commit_taken(struct commit *commit, struct commit_actions *actions, uint64_
     }
     commit->take_again = false;
     commit->state = error == 0 ? RUN_OPEN : RUN_CLOSED;
-    forget_steps(commit);
+    if (commit->attempt == number) /* else the attempt before may resume */
+        forget_steps(commit);
     push(actions, (struct commit_action){.kind = error == 0 ? COMMIT_OPENED : COMMIT_NOT_OPENED,
                                          .number = number,
                                          .rank = -1,
@@ -256,7 +272,6 @@ int commit_resume(struct commit *commit, uint64_t attempt, uint32_t world_size)
     CHECK(world_size >= 1 && world_size <= COMMIT_RANKS_MAX);
     commit->world_size = world_size;
     commit->state = RUN_OPEN;
-    forget_steps(commit);
     return 0;
 }
 
@@ -275,11 +290,43 @@ int commit_check(const struct commit *commit, uint64_t attempt)
 
 /* ---- a save ---- */
 
-/* May this save, at which `rank` begins a later one, still end well? */
-static bool skipped_by(const struct commit_save *save, uint32_t rank, uint64_t step)
+/* Does `rank` give this save up when it begins that of `step`? */
+static bool is_left_by(const struct commit_save *save, uint32_t rank, uint64_t step)
 {
-    return save->state == COMMIT_STAGING && save->step < step && rank < save->world_size &&
-           save->ranks[rank] < RANK_ENDED;
+    if (save->state != COMMIT_STAGING || rank >= save->world_size)
+        return false;
+    return save->step == step ? save->ranks[rank] == RANK_BEGUN
+                              : save->step < step && save->ranks[rank] < RANK_ENDED;
+}
+
+/* May the rank join the save of its step that is in work? */
+static int may_join(const struct commit_save *save, uint32_t rank)
+{
+    unsigned long long step = save->step;
+    if (save->state == COMMIT_STAGING && save->ranks[rank] == RANK_ABSENT)
+        return 0;
+    if (save->state == COMMIT_STAGING && save->ranks[rank] == RANK_BEGUN)
+        return report_error(ERR_ABORTED, "begin it again, on all ranks",
+                            "rank %u had begun the save of step %llu and begins it again: that "
+                            "save is given up",
+                            rank, step);
+    return report_error(ERR_EXISTS, "wait for it", "the save of step %llu is being written", step);
+}
+
+/* A save of the step was begun before, and is over: what forbids another? */
+static int may_repeat(const struct commit *commit, uint64_t step)
+{
+    for (uint32_t i = 0; i < commit->world_size; i++)
+        if (commit->unaware[i] == step + 1)
+            return report_error(ERR_ABORTED, "give it up on all ranks, then begin it again",
+                                "the save of step %llu is over, which rank %u does not know yet",
+                                (unsigned long long)step, i);
+    for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
+        if (commit->saves[i].state == COMMIT_DISCARDING && commit->saves[i].step == step)
+            return report_error(ERR_BUSY, "try again",
+                                "what was written of step %llu before is being removed",
+                                (unsigned long long)step);
+    return 0;
 }
 
 int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t rank, uint64_t step)
@@ -287,31 +334,40 @@ int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t ran
     int error = commit_check(commit, attempt);
     if (error != 0)
         return error;
-    if (rank >= commit->world_size || step == UINT64_MAX)
+    if (rank >= commit->world_size || step >= UINT64_MAX - 1)
         return report_error(ERR_INVALID, NULL, "rank %u of %u cannot save step %llu", rank,
                             commit->world_size, (unsigned long long)step);
-    if (commit->latest[rank] > step) /* I6 */
+    if (commit->latest[rank] > step + 1) /* I6 */
         return report_error(ERR_EXISTS, "steps of an attempt only grow; open a new attempt",
                             "rank %u has begun the save of step %llu before", rank,
                             (unsigned long long)(commit->latest[rank] - 1));
-    if (commit_find_step(commit, step))
-        return 0;
-    if (commit->latest_max > step) /* a rank came past it: it could never be complete */
+    if (commit->sealed > step) /* I9 */
+        return report_error(ERR_EXISTS, "steps of an attempt only grow; open a new attempt",
+                            "the attempt has committed step %llu before",
+                            (unsigned long long)(commit->sealed - 1));
+    const struct commit_save *save = commit_find_step(commit, step);
+    if (save)
+        return may_join(save, rank);
+    if (commit->latest_max > step + 1) /* a rank came past it: it could never be complete */
         return report_error(ERR_ABORTED, "the next save is not affected",
                             "the save of step %llu is over already", (unsigned long long)step);
-    if (commit_num_saves(commit) == COMMIT_SAVES_MAX)
-        return report_error(ERR_BUSY, "save less often, or use a faster disk",
-                            "%u saves of the run are still in work", COMMIT_SAVES_MAX);
-    return 0;
+    if (commit->latest_max == step + 1)
+        error = may_repeat(commit, step); /* I6 */
+    if (error == 0 && commit_num_saves(commit) == COMMIT_SAVES_MAX)
+        error = report_error(ERR_BUSY, "save less often, or use a faster disk",
+                             "%u saves of the run are still in work", COMMIT_SAVES_MAX);
+    return error;
 }
 
 void commit_leave(struct commit *commit, struct commit_actions *actions, uint32_t rank,
                   uint64_t step)
 {
     for (uint32_t i = 0; i < COMMIT_SAVES_MAX; i++)
-        if (skipped_by(&commit->saves[i], rank, step))
-            discard(&commit->saves[i], actions, rank, ERR_ABORTED,
-                    "a rank went on to a later save");
+        if (is_left_by(&commit->saves[i], rank, step))
+            discard(commit, &commit->saves[i], actions, rank, ERR_ABORTED,
+                    commit->saves[i].step < step ? "a rank went on to a later save"
+                                                 : "a rank began it again");
+    commit_let_go(commit, commit->attempt, rank);
     name_next(commit, actions);
 }
 
@@ -379,7 +435,8 @@ void commit_names_synced(struct commit *commit, struct commit_actions *actions, 
     if (!save || save->state != COMMIT_NAMING)
         return;
     if (error != 0) {
-        discard(save, actions, -1, error, "the names of its files could not be made durable");
+        discard(commit, save, actions, -1, error,
+                "the names of its files could not be made durable");
         name_next(commit, actions);
         return;
     }
@@ -395,10 +452,11 @@ void commit_published(struct commit *commit, struct commit_actions *actions, uin
     if (!save || save->state != COMMIT_PUBLISHING)
         return;
     if (outcome == OUTCOME_ABSENT) { /* I3 */
-        discard(save, actions, -1, error, "its manifest could not be written");
+        discard(commit, save, actions, -1, error, "its manifest could not be written");
         name_next(commit, actions);
         return;
     }
+    commit->sealed = save->step + 1; /* I9; it grows: I8 */
     if (outcome == OUTCOME_DURABLE) {
         push_save(actions, COMMIT_DONE, save); /* I2 */
     } else {

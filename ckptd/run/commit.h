@@ -86,11 +86,15 @@ struct commit {
     uint32_t take_tries;
     bool take_again; /* another open came while a number was being taken */
     uint64_t next_id;
-    uint64_t latest_max;               /* the highest of these */
-    uint64_t latest[COMMIT_RANKS_MAX]; /* newest step begun by each rank, plus 1; 0: none */
+    uint64_t sealed;     /* of the attempt, newest step that has, or may have, a manifest, plus 1 */
+    uint64_t latest_max; /* the highest of these */
+    uint64_t latest[COMMIT_RANKS_MAX];  /* newest step begun by each rank, plus 1; 0: none */
+    uint64_t unaware[COMMIT_RANKS_MAX]; /* step, plus 1, of a save that was given up while the rank
+                                           copied; 0: it knows */
     struct commit_save saves[COMMIT_SAVES_MAX];
 };
 
+/* Of zeroed memory. */
 void commit_init(struct commit *commit, uint64_t newest_attempt);
 
 /* Rank 0 (re)starts: settle what is in work, then take a new attempt. ERR_INVALID. */
@@ -105,13 +109,19 @@ int commit_check(const struct commit *commit, uint64_t attempt);
 
 /* Would commit_begin succeed? Same refusals, nothing changes. */
 int commit_may_begin(const struct commit *commit, uint64_t attempt, uint32_t rank, uint64_t step);
-/* The rank goes on to `step`: saves of earlier steps that it has not ended are given up. Before
- * commit_begin where those hold what it needs for that. */
+/* The rank goes on to `step`: saves of earlier steps that it has not ended are given up, and one of
+ * `step` itself that it has begun and not ended. Before commit_begin where those hold what it needs
+ * for that. */
 void commit_leave(struct commit *commit, struct commit_actions *actions, uint32_t rank,
                   uint64_t step);
-/* A rank begins the save of `step`, and leaves the earlier ones.
- * ERR_STALE; ERR_EXISTS: this rank began this step or a later one before; ERR_ABORTED: the save of
- * this step is over already; ERR_BUSY: too many saves in work. */
+/* The rank knows that what it began and has not ended is over: it gave it up, or its part ends. */
+void commit_let_go(struct commit *commit, uint64_t attempt, uint32_t rank);
+/* A rank begins the save of `step`, and leaves the earlier ones. A step that was given up may be
+ * begun again.
+ * ERR_STALE; ERR_EXISTS: the step is committed or being written, or this rank began a later one;
+ * ERR_ABORTED: a rank began a later one, or does not know that the save of this step is over: give
+ * this one up, then begin again; ERR_BUSY: too many saves in work, or the files of the former save
+ * of this step are still being removed. */
 int commit_begin(struct commit *commit, struct commit_actions *actions, uint64_t *out_save,
                  uint64_t attempt, uint32_t rank, uint64_t step);
 /* The rank has announced everything. */

@@ -506,7 +506,6 @@ void save_abort(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
         return;
     }
-    session_let_go(session, request->save);
     struct save *save = save_find(session->run, request->save);
     const struct commit_save *known = commit_find(&session->run->machine, request->save);
     /* Not its own, over, or about to be committed (a worker holds it): nothing is given up. */
@@ -520,5 +519,6 @@ void save_abort(struct service *service, struct rpc_call *call,
                       "a rank gave it up");
         run_perform(session->run, &actions);
     }
+    session_let_go(session, request->save);
     rpc_call_reply(call, &reply.base);
 }

@@ -205,7 +205,7 @@ check_equal "with ckptd killed and back, training goes on and ends with 0" "$sta
 check_equal "goes_on: it made every step once" "$(wc -l <"$tmp/goes_on.loss")" 600
 check "goes_on: its last checkpoint is saved" \
     "$BUILD/ckpt-cli" show goes_on@600 --store "$store"
-shot stops --checkpoint.required
+shot stops --checkpoint.required --checkpoint.final_seconds 2
 ended
 check_equal "with checkpoint.required it ends with 75" "$status" 75
 check_equal "stops: one line says why" "$(grep -c ' error ' "$tmp/stops.log")" 1

@@ -3,13 +3,14 @@
 # for, and ends with 75 when checkpoint.final_seconds are over; started again when ckptd answers it
 # ends with the numbers of a run to which nothing happened. Method: ckptd gets SIGSTOP while the
 # trainer is held within a step (debug.pause_at_step), or while a save is being written to a store
-# whose every operation takes 0.4 s.
+# whose every operation takes 0.4 s. And a trainer that finds an image for one rank of its last save
+# and none for the other, because another run copies slowly into the same small pool, tries again.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
 
 limit=3     # checkpoint.final_seconds
 patience=20 # limit, and 10 s for a call that finds ckptd stopped
-plan 15
+plan 21
 make_tiny
 
 train() { # RUN [SETTING...]
@@ -57,3 +58,27 @@ while_written() { # RUN MODE: ckptd does not answer from when a save is being wr
 }
 while_written late_async async
 while_written late_disabled disabled
+
+# ---- no image for every rank ----
+stop_ckptd
+start_ckptd --memory.pool_bytes 3MiB --memory.segment_bytes 1MiB # a rank's image takes one of three
+in_background last --debug.pause_at_step 8
+paused last 8
+last=$pid
+in_background slow --comm.ranks 1 --debug.slow_copy_us 60000 # two of them, for 4 s
+wait_for 30 says slow "step: +5 " || give_up "slow does not train" "$tmp/slow.log"
+kill_ours TERM "$last"
+slow=$pid
+in_background needed --checkpoint.required
+needed=$pid pid=$slow
+ended
+check_equal "the run with a slow copy ends with 0" "$status" 0
+pid=$last
+ended
+check_equal "asked to stop while one rank finds no image it ends with 75" "$status" 75
+check "it was refused on one rank first" says last "step 7 was not saved \(rank [01]\)"
+check "then its last step is saved" "$BUILD/ckpt-cli" verify last@7 --store "$store"
+pid=$needed
+ended
+check_equal "with checkpoint.required a save without an image ends training: 75" "$status" 75
+check "and what was trained is saved all the same" "$BUILD/ckpt-cli" verify needed@5 --store "$store"

@@ -265,15 +265,58 @@ static void test_commit__a_rank_that_goes_on_gives_up_the_save_it_left(void **st
     assert_int_equal(commit_begin(&machine, &actions, &second, 1, 1, 10), ERR_EXISTS);
 }
 
-static void test_commit__a_late_rank_cannot_begin_a_save_that_is_over(void **state)
+static void test_commit__a_step_that_all_know_to_be_given_up_is_begun_again(void **state)
+{
+    (void)state;
+    uint64_t first, again;
+    open_attempt(2);
+    assert_int_equal(commit_begin(&machine, &actions, &first, 1, 0, 10), 0);
+    commit_failed(&machine, &actions, first, 0, ERR_IO, "test");
+    expect_action(COMMIT_DISCARD);
+    /* Rank 0 still copies: a late rank cannot begin what it would take for the same save. */
+    assert_int_equal(commit_begin(&machine, &actions, &again, 1, 1, 10), ERR_ABORTED);
+    commit_let_go(&machine, 1, 0);
+    /* The files of the first save still go. */
+    assert_int_equal(commit_begin(&machine, &actions, &again, 1, 1, 10), ERR_BUSY);
+    commit_discarded(&machine, &actions, first);
+    assert_int_equal(commit_begin(&machine, &actions, &again, 1, 1, 10), 0);
+    assert_int_not_equal(again, first);
+    assert_int_equal(begin_all(1, 10), again); /* rank 0 joins */
+    expect_none();
+}
+
+static void test_commit__a_rank_that_begins_a_step_again_gives_up_what_it_had(void **state)
 {
     (void)state;
     uint64_t save;
     open_attempt(2);
-    assert_int_equal(commit_begin(&machine, &actions, &save, 1, 0, 10), 0);
-    commit_failed(&machine, &actions, save, 0, ERR_IO, "test");
-    expect_action(COMMIT_DISCARD);
-    assert_int_equal(commit_begin(&machine, &actions, &save, 1, 1, 10), ERR_ABORTED);
+    begin_all(2, 10);
+    assert_int_equal(commit_begin(&machine, &actions, &save, 1, 0, 10), ERR_ABORTED);
+    commit_leave(&machine, &actions, 0, 10);
+    save = expect_action(COMMIT_DISCARD).save;
+    commit_discarded(&machine, &actions, save);
+    assert_int_equal(commit_begin(&machine, &actions, &save, 1, 0, 10), ERR_ABORTED); /* rank 1 */
+    commit_let_go(&machine, 1, 1);
+    begin_all(2, 10);
+}
+
+static void test_commit__a_step_that_may_have_a_manifest_is_not_begun_again(void **state)
+{
+    (void)state;
+    for (int outcome = OUTCOME_UNKNOWN; outcome <= OUTCOME_DURABLE; outcome++) {
+        set_up(NULL);
+        open_attempt(1);
+        uint64_t save = begin_all(1, 10);
+        assert_int_equal(commit_begin(&machine, &actions, &save, 1, 0, 10), ERR_ABORTED);
+        commit_ended(&machine, &actions, save, 0);
+        assert_int_equal(commit_begin(&machine, &actions, &save, 1, 0, 10), ERR_EXISTS);
+        commit_durable(&machine, &actions, save, 0);
+        commit_names_synced(&machine, &actions, save, 0);
+        commit_published(&machine, &actions, save, outcome, ERR_IO);
+        commit_discarded(&machine, &actions, save);
+        assert_int_equal(commit_begin(&machine, &actions, &save, 1, 0, 10),
+                         outcome == OUTCOME_ABSENT ? 0 : ERR_EXISTS);
+    }
 }
 
 static void test_commit__a_death_after_the_end_harms_nothing(void **state)
@@ -354,7 +397,8 @@ struct truth {
     bool manifest;   /* present and durable */
     bool maybe;      /* publication unknown: a crash decides */
     bool acknowledged;
-    bool live; /* in the machine */
+    bool live;   /* in the machine */
+    bool listed; /* a restart has found it */
 };
 
 /* An answer that is on its way to the machine. */
@@ -372,6 +416,7 @@ struct world {
     uint32_t num_pending;
     uint64_t durable_attempt, answered_attempt;
     uint64_t rank_attempt[RANKS_MAX], rank_step[RANKS_MAX]; /* what each rank believes */
+    uint64_t rank_save[RANKS_MAX];                          /* that it copies; 0: nothing */
     uint32_t world_size;
     uint32_t faults;                                         /* per thousand; 0: heal */
     uint64_t num_done, num_crashes, done_attempt, done_step; /* the last: of the newest commit */
@@ -456,6 +501,7 @@ static void perform_one(struct world *world, const struct commit_action *action)
         for (uint32_t i = 0; i < world->world_size; i++) {
             world->rank_attempt[i] = action->number;
             world->rank_step[i] = 0;
+            world->rank_save[i] = 0;
         }
         return;
     case COMMIT_NOT_OPENED:
@@ -543,27 +589,75 @@ static void complete_any(struct world *world)
         repeat(world, &pending);
 }
 
+/* begin.c asks the catalog, too. */
+static bool is_listed(const struct world *world, uint64_t attempt, uint64_t step)
+{
+    for (uint32_t i = 0; i < world->num_saves; i++)
+        if (world->log[i].listed && world->log[i].attempt == attempt && world->log[i].step == step)
+            return true;
+    return false;
+}
+
+/* The first rank of a save: nothing is left of those of the same step before. */
+static void log_save(struct world *world, uint64_t id, uint64_t step)
+{
+    uint64_t attempt = world->machine.attempt;
+    for (uint32_t i = 0; i < world->num_saves; i++) {
+        const struct truth *former = &world->log[i];
+        if (former->attempt != attempt || former->step != step)
+            continue;
+        require(world, former->removed && !former->live, "I6: the files of a step are of one save");
+        require(world, !former->manifest && !former->maybe, "I9: what may be committed stays");
+    }
+    require(world, world->num_saves < SAVES_LOGGED, "the log is long enough");
+    world->log[world->num_saves++] = (struct truth){.id = id,
+                                                    .step = step,
+                                                    .attempt = attempt,
+                                                    .world_size = world->machine.world_size,
+                                                    .live = true};
+}
+
 static void rank_begins(struct world *world, uint32_t rank)
 {
     struct commit_actions list = {0};
     uint64_t id = 0, attempt = world->rank_attempt[rank];
-    uint64_t step =
-        world->rank_step[rank] + 1 + below(world, 8) / 7; /* now and then it skips one */
+    /* Now and then it skips one, or begins one again. */
+    uint64_t step = world->rank_step[rank] + (uint64_t[]){0, 0, 1, 1, 1, 1, 1, 2}[below(world, 8)];
+    if (is_listed(world, attempt, step))
+        return;
     int may = commit_may_begin(&world->machine, attempt, rank, step);
+    if (may == ERR_ABORTED && attempt == world->machine.attempt) {
+        commit_leave(&world->machine, &list, rank, step);
+        world->rank_save[rank] = 0;
+    }
     int error = commit_begin(&world->machine, &list, &id, attempt, rank, step);
-    require(world, may == error, "may_begin and begin agree");
+    require(world, may == error || may == ERR_ABORTED, "may_begin and begin agree");
     if (attempt != world->machine.attempt || world->machine.state != RUN_OPEN)
         require(world, error == ERR_STALE, "I4: only the open attempt saves");
     if (error == 0 || error == ERR_ABORTED)
         world->rank_step[rank] = step;
-    if (error == 0 && !find_truth(world, id)) {
-        require(world, world->num_saves < SAVES_LOGGED, "the log is long enough");
-        world->log[world->num_saves++] = (struct truth){.id = id,
-                                                        .step = step,
-                                                        .attempt = attempt,
-                                                        .world_size = world->machine.world_size,
-                                                        .live = true};
-    }
+    perform(world, &list);
+    if (error != 0)
+        return;
+    if (!find_truth(world, id))
+        log_save(world, id, step);
+    world->rank_save[rank] = id;
+    for (uint32_t i = 0; i < world->world_size; i++)
+        require(world,
+                world->rank_attempt[i] != attempt || world->rank_step[i] != step ||
+                    world->rank_save[i] == 0 || world->rank_save[i] == id,
+                "I6: all ranks that copy a step mean the same save");
+}
+
+/* A rank gives up what it copies, or has copied all of a save that is over. */
+static void rank_lets_go(struct world *world, uint32_t rank)
+{
+    struct commit_actions list = {0};
+    if (world->rank_save[rank] == 0 || world->rank_attempt[rank] != world->machine.attempt)
+        return;
+    commit_failed(&world->machine, &list, world->rank_save[rank], rank, ERR_ABORTED, "simulated");
+    commit_let_go(&world->machine, world->rank_attempt[rank], rank);
+    world->rank_save[rank] = 0;
     perform(world, &list);
 }
 
@@ -591,9 +685,11 @@ static void stage_moves(struct world *world)
         return;
     if (fault(world))
         commit_failed(&world->machine, &list, truth->id, rank, ERR_IO, "simulated");
-    else if (save->ranks[rank] == RANK_BEGUN)
+    else if (save->ranks[rank] == RANK_BEGUN) {
         commit_ended(&world->machine, &list, truth->id, rank);
-    else if (save->ranks[rank] == RANK_ENDED && save->state == COMMIT_STAGING) {
+        if (world->rank_save[rank] == truth->id)
+            world->rank_save[rank] = 0;
+    } else if (save->ranks[rank] == RANK_ENDED && save->state == COMMIT_STAGING) {
         truth->shard_durable[rank] = true;
         commit_durable(&world->machine, &list, truth->id, rank);
     } else {
@@ -623,8 +719,12 @@ static void crash(struct world *world)
         /* The start-up scan: no manifest, no files. */
         if (!truth->manifest)
             truth->removed = true;
+        truth->listed = truth->manifest;
         truth->live = false;
     }
+    memset(world->rank_save, 0, sizeof world->rank_save);
+    memset(world->machine.latest, 0, RANKS_MAX * sizeof world->machine.latest[0]);
+    memset(world->machine.unaware, 0, RANKS_MAX * sizeof world->machine.unaware[0]);
     commit_init(&world->machine, world->durable_attempt);
 }
 
@@ -677,6 +777,7 @@ static void one_event(struct world *world)
         complete_any(world);
     else if (choice < 92 && world->faults) {
         commit_rank_died(&world->machine, &list, world->rank_attempt[rank], rank);
+        world->rank_save[rank] = 0;
         perform(world, &list);
     } else if (choice < 93)
         opens(world);
@@ -687,7 +788,8 @@ static void one_event(struct world *world)
     else if (choice < 98 && world->faults) {
         commit_abort_all(&world->machine, &list, "simulated");
         perform(world, &list);
-    }
+    } else if (choice == 98)
+        rank_lets_go(world, rank);
 }
 
 /* Without faults: answers arrive, an attempt opens, and a save of all ranks is committed. */
@@ -707,11 +809,7 @@ static void heal(struct world *world)
         require(world, commit_begin(&world->machine, &list, &id, world->machine.attempt, i, 1) == 0,
                 "after the faults a save begins");
         if (i == 0)
-            world->log[world->num_saves++] = (struct truth){.id = id,
-                                                            .step = 1,
-                                                            .attempt = world->machine.attempt,
-                                                            .world_size = world->world_size,
-                                                            .live = true};
+            log_save(world, id, 1);
         perform(world, &list);
     }
     for (uint32_t i = 0; i < 2000 && world->num_done == done; i++) {
@@ -786,7 +884,9 @@ int main(void)
         CASE(test_commit__an_older_attempt_is_stale),
         CASE(test_commit__a_restart_goes_on_with_the_newest_attempt_only),
         CASE(test_commit__a_rank_that_goes_on_gives_up_the_save_it_left),
-        CASE(test_commit__a_late_rank_cannot_begin_a_save_that_is_over),
+        CASE(test_commit__a_step_that_all_know_to_be_given_up_is_begun_again),
+        CASE(test_commit__a_rank_that_begins_a_step_again_gives_up_what_it_had),
+        CASE(test_commit__a_step_that_may_have_a_manifest_is_not_begun_again),
         CASE(test_commit__a_death_after_the_end_harms_nothing),
         CASE(test_commit__too_many_saves_are_busy),
         CASE(test_commit__the_largest_world_commits_and_a_larger_one_is_refused),
