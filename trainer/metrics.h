@@ -10,7 +10,7 @@
 #ifndef HOLDFAST_TRAINER_METRICS_H
 #define HOLDFAST_TRAINER_METRICS_H
 
-#include "trainer/snapshot.h"
+#include "trainer/save/snapshot.h"
 
 struct metrics;
 

@@ -6,7 +6,7 @@
  * torchtitan. Tensor by tensor, so that a save in progress holds up no tensor that it has copied.
  */
 #include "trainer/optimizer.h"
-#include "trainer/copier.h"
+#include "trainer/save/copier.h"
 
 #include <math.h>
 

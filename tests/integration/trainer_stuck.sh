@@ -81,4 +81,5 @@ check "then its last step is saved" "$BUILD/ckpt-cli" verify last@7 --store "$st
 pid=$needed
 ended
 check_equal "with checkpoint.required a save without an image ends training: 75" "$status" 75
-check "and what was trained is saved all the same" "$BUILD/ckpt-cli" verify needed@5 --store "$store"
+check "and what was trained is saved all the same" \
+    "$BUILD/ckpt-cli" verify needed@5 --store "$store"

@@ -6,7 +6,7 @@
  * the test opens, make "still copying" certain instead of likely. Run under ThreadSanitizer too. */
 #include "proto/report.h"
 #include "tests/unit/trainer_bed.h"
-#include "trainer/copier.h"
+#include "trainer/save/copier.h"
 
 #include <semaphore.h>
 #include <setjmp.h>

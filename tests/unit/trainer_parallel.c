@@ -14,7 +14,7 @@
 #include "trainer/data/data.h"
 #include "trainer/memory.h"
 #include "trainer/parallel.h"
-#include "trainer/replicas.h"
+#include "trainer/save/replicas.h"
 #include "trainer/schedule.h"
 #include "trainer/tokenizer.h"
 

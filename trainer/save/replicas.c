@@ -1,5 +1,5 @@
 /* replicas.c - compares the replicas of a shard (see replicas.h). */
-#include "trainer/replicas.h"
+#include "trainer/save/replicas.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
 

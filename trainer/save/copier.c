@@ -14,7 +14,7 @@
  * caller's rank again. Where the system does not let a thread come back from SCHED_IDLE
  * (RLIMIT_NICE of an ordinary user) it is SCHED_BATCH, which only does not push in. Changed by the
  * opener alone, so that the two never race. */
-#include "trainer/copier.h"
+#include "trainer/save/copier.h"
 #include "proto/report.h"
 
 #include <pthread.h>

@@ -1,0 +1,188 @@
+/* load.c - the state from a checkpoint, on all ranks the same one (see snapshot.h).
+ *
+ * Load. Rank 0 asks which checkpoint is the newest whole one, all ranks load exactly that one, and
+ * agree. When any of them fails, all go back to the next older one, and the log says what was
+ * skipped and why. So ranks never go on from different checkpoints. Moments that have seen no
+ * update are zeros, whether the checkpoint holds them or not: they are not read. So training starts
+ * from an imported model, which has none. */
+#include "proto/json.h"
+#include "proto/report.h"
+#include "trainer/save/private.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "optimizer,dataloader" */
+static bool is_excluded(const struct config *config, const char *part)
+{
+    size_t length = strlen(part);
+    for (const char *at = config->exclude_from_loading; *at != 0;) {
+        at += strspn(at, ", ");
+        size_t word = strcspn(at, ", ");
+        if (word == length && strncmp(at, part, length) == 0)
+            return true;
+        at += word;
+    }
+    return false;
+}
+
+static int64_t number_in(const json_t *state, const char *section, const char *key, int64_t missing)
+{
+    const json_t *value = json_object_get(json_object_get(state, section), key);
+    return json_is_integer(value) ? (int64_t)json_integer_value(value) : missing;
+}
+
+static int read_progress(struct snapshot *s, struct progress *p, const struct ckpt_loaded *loaded)
+{
+    json_t *state = NULL;
+    json_error_t reason;
+    if (json_read(&state, loaded->state_json, strlen(loaded->state_json), &reason) == ERR_MEMORY)
+        return ERR_MEMORY;
+    int64_t next_sample = number_in(state, "data", "next_sample", -1);
+    if (next_sample < 0) {
+        json_decref(state);
+        return report_error(ERR_MISMATCH, "load a checkpoint that the trainer made",
+                            "the checkpoint of step %" PRIu64 " has no data position",
+                            loaded->info.step);
+    }
+    p->step = (int64_t)loaded->info.step;
+    p->next_sample = is_excluded(s->config, "dataloader") ? 0 : (uint64_t)next_sample;
+    p->schedule_update =
+        is_excluded(s->config, "lr_scheduler") ? 0 : number_in(state, "schedule", "step", p->step);
+    p->optimizer_update =
+        is_excluded(s->config, "optimizer") ? 0 : number_in(state, "optimizer", "step", p->step);
+    const json_t *metrics = json_object_get(state, "metrics");
+    p->loss = json_number_value(json_object_get(metrics, "loss"));
+    p->grad_norm = json_number_value(json_object_get(metrics, "grad_norm"));
+    json_decref(state);
+    return 0;
+}
+
+/* What rank 0 chooses, for all. */
+struct candidate {
+    int64_t step, attempt; /* step -1: there is none */
+    bool has_moments;
+};
+
+static bool state_has_moments(const char *state_json)
+{
+    json_t *state = json_loads(state_json, 0, NULL);
+    bool is_fresh = number_in(state, "optimizer", "step", -1) == 0;
+    json_decref(state);
+    return !is_fresh;
+}
+
+/* Which checkpoint is next: newest whole one below `below` (0: any), or the configured step. Rank 0
+ * asks for no tensor at all, which answers with the manifest's texts. */
+static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate *candidate)
+{
+    struct ckpt_tensor none = {0};
+    struct ckpt_load_options options = {
+        .step = s->config->load_step, .below_step = below, .tensors = &none};
+    struct ckpt_loaded *loaded = NULL;
+    int rc = ckpt_load(s->ckpt, &options, &loaded);
+    if (rc == ERR_NOT_FOUND && s->config->load_step < 0) {
+        candidate->step = -1;
+        return 0;
+    }
+    if (rc != 0)
+        return rc;
+    *candidate = (struct candidate){.step = (int64_t)loaded->info.step,
+                                    .attempt = (int64_t)loaded->info.attempt,
+                                    .has_moments = state_has_moments(loaded->state_json)};
+    if (loaded->skipped[0] != 0)
+        log_warn("checkpoint", "skipped on the way to step %" PRIu64 ": %s", loaded->info.step,
+                 loaded->skipped);
+    rc = identity_check(&s->of, s->identity_json, loaded);
+    ckpt_loaded_free(loaded);
+    return rc;
+}
+
+static int load_candidate(struct snapshot *s, struct progress *p, const struct candidate *candidate)
+{
+    struct ckpt_load_options options = {.step = candidate->step,
+                                        .attempt = (uint64_t)candidate->attempt};
+    struct ckpt_loaded *loaded = NULL;
+    if (!candidate->has_moments) { /* an older candidate may have left some */
+        memset(s->state->exp_avg, 0, s->state->count * sizeof(float));
+        memset(s->state->exp_avg_sq, 0, s->state->count * sizeof(float));
+    }
+    if (!candidate->has_moments || is_excluded(s->config, "optimizer")) {
+        options.tensors = s->tensors;
+        options.num_tensors = s->state->num_slices;
+    }
+    ERR_TRY(ckpt_load(s->ckpt, &options, &loaded));
+    s->times.loaded_bytes = loaded->bytes_memory + loaded->bytes_local;
+    if (snapshot_is_rank_0(s))
+        log_info("checkpoint",
+                 "loaded step %" PRId64 " of attempt %" PRId64 " (%s), %.1f MiB from memory, %.1f "
+                 "MiB from disk on rank 0",
+                 candidate->step, candidate->attempt, loaded->info.durability,
+                 (double)loaded->bytes_memory / 1048576.0, (double)loaded->bytes_local / 1048576.0);
+    int rc = read_progress(s, p, loaded);
+    ckpt_loaded_free(loaded);
+    return rc;
+}
+
+/* May an older checkpoint help? */
+static bool is_damage(int rc)
+{
+    return rc == ERR_CORRUPT || rc == ERR_IO;
+}
+
+/* All ranks load the candidate, or none has. *out_retry: it is damaged, an older one may do. */
+static int try_candidate(struct snapshot *s, struct progress *p, const struct candidate *candidate,
+                         bool *out_retry)
+{
+    uint32_t first;
+    int rc = parallel_agree_quietly(s->mesh->world, load_candidate(s, p, candidate), &first);
+    *out_retry = is_damage(rc) && s->config->load_step < 0 && candidate->step > 0;
+    bool is_mine = first == s->mesh->world->rank;
+    if (*out_retry && is_mine)
+        log_warn("checkpoint",
+                 "step %" PRId64 " cannot be loaded (rank %u): %s; trying an older one",
+                 candidate->step, first, report_line());
+    if (rc != 0 && !is_mine)
+        report_clear();
+    return rc;
+}
+
+/* A run with checkpoints of which none can be loaded must not begin anew by itself. */
+static int none_left(const struct snapshot *s)
+{
+    if (s->newest_step < 0)
+        return 0;
+    int rc = report_error(ERR_CORRUPT,
+                          "look with ckpt-cli verify; to begin anew give job.run another name",
+                          "run %s has checkpoints up to step %" PRId64 ", but none can be loaded",
+                          s->config->run, s->newest_step);
+    return parallel_agree(s->mesh->world, rc);
+}
+
+int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
+{
+    *out_loaded = false;
+    if (s->ckpt == NULL)
+        return 0;
+    struct comm *world = s->mesh->world;
+    double start = snapshot_now();
+    struct candidate candidate = {0}; /* its step is the limit for the next one */
+    bool retry = false;
+    int rc;
+    do {
+        int64_t below = candidate.step;
+        candidate.step = -1;
+        rc = snapshot_is_rank_0(s) ? ask_for_candidate(s, below, &candidate) : 0;
+        ERR_TRY(parallel_agree(world, rc));
+        ERR_TRY(world->ops->broadcast(world, &candidate, sizeof(candidate), 0));
+        if (candidate.step < 0)
+            return none_left(s);
+        rc = try_candidate(s, p, &candidate, &retry);
+    } while (retry);
+    ERR_TRY(rc);
+    s->times.load_seconds = snapshot_now() - start;
+    s->durable_step = p->step;
+    *out_loaded = true;
+    return 0;
+}

@@ -1,0 +1,214 @@
+/* open.c - connects to ckptd, takes an attempt, describes (see snapshot.h).
+ *
+ * Start. Every rank connects; rank 0 takes the attempt (ckptd settles older saves first) and
+ * broadcasts it; every rank describes its slices.
+ *
+ * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
+ */
+#include "proto/report.h"
+#include "trainer/save/private.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+double snapshot_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+bool snapshot_is_rank_0(const struct snapshot *s)
+{
+    return s->mesh->world->rank == 0;
+}
+
+/* ---- opening ---- */
+
+static int describe_tensors(struct snapshot *s)
+{
+    static const char *const prefix[STATE_PARTS] = {"", "optimizer.exp_avg.",
+                                                    "optimizer.exp_avg_sq."};
+    float *const data[STATE_PARTS] = {s->state->param, s->state->exp_avg, s->state->exp_avg_sq};
+    uint32_t num = s->state->num_slices;
+    s->num_tensors = STATE_PARTS * num;
+    s->tensors = calloc(s->num_tensors, sizeof(*s->tensors));
+    s->names = calloc(s->num_tensors, sizeof(*s->names));
+    if (s->tensors == NULL || s->names == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to describe %u tensors", s->num_tensors);
+    for (uint32_t i = 0; i < s->num_tensors; i++) {
+        const struct state_slice *slice = &s->state->slices[i % num];
+        const struct model_tensor *tensor = slice->tensor;
+        snprintf(s->names[i], SNAPSHOT_NAME_BYTES, "%s%s", prefix[i / num], tensor->name);
+        s->tensors[i] = (struct ckpt_tensor){.name = s->names[i],
+                                             .dtype = "F32",
+                                             .dims = tensor->dims,
+                                             .shape = {tensor->rows, tensor->width},
+                                             .offset = {slice->first_row, 0},
+                                             .extent = {slice->rows, tensor->width},
+                                             .data = data[i / num] + slice->at};
+        s->bytes += slice->count * sizeof(float);
+    }
+    return 0;
+}
+
+/* ---- the copy thread ---- */
+
+static int copy_piece(void *user, uint32_t piece)
+{
+    struct snapshot *s = user;
+    long pause_us = (long)s->config->slow_copy_us;
+    if (pause_us > 0)
+        nanosleep(&(struct timespec){pause_us / 1000000, pause_us % 1000000 * 1000}, NULL);
+    return ckpt_save_copy(s->save, s->order[piece]);
+}
+
+static int end_image(void *user, int rc)
+{
+    struct snapshot *s = user;
+    if (rc == 0)
+        return ckpt_save_end(s->save);
+    ckpt_save_abort(s->save);
+    return rc;
+}
+
+/* When ckptd has answered the description. */
+static int open_copier(struct snapshot *s)
+{
+    uint32_t num_slices = s->state->num_slices;
+    s->order = calloc(s->num_tensors + 1, sizeof(*s->order));
+    s->copied_at = calloc(num_slices + 1, sizeof(*s->copied_at));
+    if (s->order == NULL || s->copied_at == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the order of %u tensors",
+                            s->num_tensors);
+    for (uint32_t i = 0; i < s->num_tensors; i++) {
+        s->order[i] = ckpt_save_order(s->ckpt, i);
+        s->copied_at[s->order[i] % num_slices] = i + 1; /* the last of its STATE_PARTS wins */
+    }
+    struct copier_options options = {.num_pieces = s->num_tensors,
+                                     .num_slices = num_slices,
+                                     .copied_at = s->copied_at,
+                                     .copy = copy_piece,
+                                     .end = end_image,
+                                     .user = s};
+    return copier_open(&s->copier, &options);
+}
+
+struct copier *snapshot_copier(const struct snapshot *s)
+{
+    return s->copier;
+}
+
+/* ---- the session ---- */
+
+static int connect_ckptd(struct snapshot *s)
+{
+    if (s->config->run[0] == 0)
+        return report_error(ERR_INVALID, "set job.run", "the run has no name");
+    struct ckpt_options options = {
+        .server = s->config->ckptd_address,
+        .run = s->config->run,
+        .rank = s->mesh->world->rank,
+        .world_size = s->mesh->world->size,
+        .busy_ms = s->waits_when_busy ? (uint32_t)s->config->busy_wait_seconds * 1000u : 0};
+    return ckpt_open(&s->ckpt, &options);
+}
+
+static int take_attempt(struct snapshot *s, int64_t answer[2])
+{
+    struct ckpt_info newest = {0};
+    char mesh[96];
+    char *config_json = trainer_config_to_json(s->config);
+    snprintf(mesh, sizeof(mesh), "{\"pp\":1,\"dp_replicate\":%u,\"dp_shard\":%u,\"cp\":1,\"tp\":1}",
+             s->mesh->replicas, s->mesh->shards);
+    struct ckpt_attempt_options options = {.config_json = config_json,
+                                           .identity_json = s->identity_json,
+                                           .mesh_json = mesh,
+                                           .data_json = s->data_json,
+                                           .code_version = report_version};
+    uint64_t attempt = 0;
+    int rc = ckpt_attempt_open(s->ckpt, &attempt, &newest, &options);
+    answer[0] = (int64_t)attempt;
+    answer[1] = newest.attempt == 0 ? -1 : (int64_t)newest.step;
+    free(config_json);
+    return rc;
+}
+
+static int open_session(struct snapshot *s)
+{
+    struct comm *world = s->mesh->world;
+    int64_t answer[2] = {0, -1}; /* attempt, newest step */
+    double start = snapshot_now();
+    ERR_TRY(parallel_agree(s->mesh->world, connect_ckptd(s)));
+    ERR_TRY(parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? take_attempt(s, answer) : 0));
+    ERR_TRY(world->ops->broadcast(world, answer, sizeof(answer), 0));
+    s->attempt = (uint64_t)answer[0];
+    s->newest_step = answer[1];
+    ERR_TRY(parallel_agree(s->mesh->world,
+                           ckpt_describe(s->ckpt, s->attempt, s->tensors, s->num_tensors)));
+    s->times.attempt_seconds = snapshot_now() - start;
+    if (snapshot_is_rank_0(s))
+        log_info("checkpoint", "run %s: attempt %" PRIu64 " at %s", s->config->run, s->attempt,
+                 s->config->ckptd_address);
+    return 0;
+}
+
+int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
+{
+    struct snapshot *s = calloc(1, sizeof(*s));
+    if (s == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the snapshots");
+    s->config = options->config;
+    s->mesh = options->mesh;
+    s->state = options->state;
+    s->waits_when_busy = strcmp(options->config->when_busy, "wait") == 0;
+    s->of = (struct identity){.config = options->config,
+                              .data = options->data,
+                              .model = options->model,
+                              .kernels = options->kernels};
+    s->newest_step = s->pending_step = s->durable_step = s->copying_step = -1;
+    int rc = 0;
+    if (s->config->checkpoint_enable) {
+        rc = identity_write(&s->identity_json, &s->data_json, &s->of);
+        if (rc == 0)
+            rc = describe_tensors(s);
+        if (rc == 0 && s->config->compare_replicas)
+            rc = replicas_open(&s->replicas, s->mesh, s->state);
+        rc = parallel_agree(s->mesh->world, rc);
+        if (rc == 0)
+            rc = open_session(s);
+        if (rc == 0)
+            rc = parallel_agree(s->mesh->world, open_copier(s));
+    }
+    if (rc != 0) {
+        snapshot_close(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+void snapshot_close(struct snapshot *s)
+{
+    if (s == NULL)
+        return;
+    copier_close(s->copier); /* the last user of the handle */
+    if (s->ckpt != NULL)
+        ckpt_close(s->ckpt);
+    replicas_close(s->replicas);
+    free(s->order);
+    free(s->copied_at);
+    free(s->tensors);
+    free(s->names);
+    free(s->identity_json);
+    free(s->data_json);
+    free(s);
+}
+
+const struct snapshot_times *snapshot_times(const struct snapshot *s)
+{
+    return &s->times;
+}

@@ -1,0 +1,59 @@
+/* private.h - the struct that open.c, load.c and save.c share. */
+#ifndef HOLDFAST_TRAINER_SAVE_PRIVATE_H
+#define HOLDFAST_TRAINER_SAVE_PRIVATE_H
+
+#include "clients/ckpt.h"
+#include "trainer/identity.h"
+#include "trainer/save/copier.h"
+#include "trainer/save/replicas.h"
+#include "trainer/save/snapshot.h"
+
+#define STATE_PARTS 3u /* param, exp_avg, exp_avg_sq */
+#define SNAPSHOT_NAME_BYTES 96u
+#define PENDING_MAX 4u /* saves whose end is looked for */
+
+/* A save that was copied and is not known to be durable. */
+struct pending {
+    int64_t step;
+    double since; /* the end of its copy */
+};
+
+struct snapshot {
+    const struct config *config;
+    const struct mesh *mesh;
+    const struct state *state;
+    struct ckpt *ckpt; /* NULL: checkpoint.enable is off */
+    uint64_t attempt;
+    int64_t newest_step;         /* committed when the attempt was taken; -1: none */
+    struct ckpt_tensor *tensors; /* STATE_PARTS per slice: first all parameters */
+    uint32_t num_tensors;
+    char (*names)[SNAPSHOT_NAME_BYTES];
+    uint64_t bytes;            /* of this rank's slices */
+    uint32_t *order;           /* tensors as they are copied */
+    uint32_t *copied_at;       /* per slice: so many of them must be copied before it may change */
+    struct replicas *replicas; /* NULL: there is nothing to compare */
+    struct copier *copier;
+    struct ckpt_save *save; /* the copy thread's, while copying_step >= 0 */
+    int64_t copying_step;   /* begun, not known to be copied; -1: none */
+    double begin_seconds;   /* of its begin */
+    bool waits_when_busy;   /* checkpoint.when_busy */
+    struct identity of;     /* what is saved */
+    char *identity_json, *data_json;
+    int64_t pending_step; /* the newest saved one, when not known to be durable; -1: none */
+    int64_t durable_step; /* newest known to be durable; -1: none */
+    /* Rank 0 alone: saves whose end is not known yet, the oldest first. */
+    struct pending pending[PENDING_MAX];
+    uint32_t num_pending;
+    double polled_at;
+    int settled_rc;  /* how the newest whose end is known ended */
+    bool has_failed; /* some save failed after its copy */
+    bool must_stop;  /* a save failed, and checkpoint.required is set */
+    const volatile sig_atomic_t *want_stop;
+    double deadline; /* of the end; 0: it has not begun */
+    struct snapshot_times times;
+};
+
+double snapshot_now(void); /* seconds, CLOCK_MONOTONIC */
+bool snapshot_is_rank_0(const struct snapshot *s);
+
+#endif

@@ -1,0 +1,370 @@
+/* save.c - saves of all ranks, and the last one (see snapshot.h).
+ *
+ * Save. The replicas compare what they hold (replicas.h). Every rank begins; if one could not,
+ * those that could abort, and the step is skipped. Then each rank's copy thread (copier.h) copies
+ * its slices into shared memory, in the order of the image: where ckptd's memory is a window over
+ * the shard, no other order works. The modes differ in what is waited for: "async_with_pinned_mem"
+ * lets training go on at once, the update waits per slice, and snapshot_copied learns how the copy
+ * went; "async" waits for the copy, and snapshot_poll looks for the end; "disabled" waits until it
+ * is durable.
+ *
+ * Busy. While older saves fill ckptd's memory it has no image for one more. checkpoint.when_busy
+ * "skip" leaves this save out; with "wait" each rank's begin waits in ckptd, at most
+ * checkpoint.busy_wait_seconds.
+ *
+ * The end. What is pending and the last save share checkpoint.final_seconds, by rank 0's clock.
+ * They begin with the last save, or earlier, when rank 0 is asked to stop while it waits for
+ * another. A call of libckpt that has begun is not broken off (ckpt.h has its bounds). The last
+ * save is tried until it is durable or that time is over: what passes by itself (no free image, no
+ * ckptd) may fail any number of times, anything else FINAL_TRIES times. */
+#include "proto/json.h"
+#include "proto/report.h"
+#include "trainer/save/private.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DURABLE_SECONDS 600.0  /* for one save; then it counts as failed */
+#define ASK_MS 1000u           /* of a question that waits for the end of a save */
+#define HURRY_MS 1u            /* of one that comes back at once, and tells that somebody waits */
+#define PAUSE_SECONDS_MIN 0.01 /* between two of those, doubling */
+#define PAUSE_SECONDS_MAX 0.05
+#define POLL_SECONDS 1.0            /* between two questions for a pending save */
+#define FINAL_TRIES 10              /* of the last save that ckptd took, or refused for good */
+#define FINAL_PAUSE_SECONDS_MIN 1.0 /* between two, doubling */
+#define FINAL_PAUSE_SECONDS_MAX 4.0
+#define WAIT_SECONDS_SAID 0.1    /* a begin that took longer is worth a line */
+#define DURABLE_SECONDS_SAID 1.0 /* and a wait for the end of a save */
+
+/* What all ranks know of a step of a save: the lowest rank that failed says why, as a warning. */
+static void say_not_saved(struct snapshot *s, int agreed, int64_t step, uint32_t first)
+{
+    if (agreed != 0 && first == s->mesh->world->rank)
+        log_warn("checkpoint", "step %" PRId64 " was not saved (rank %u): %s", step, first,
+                 report_line());
+    if (first != s->mesh->world->rank)
+        report_clear(); /* should training end for it, one rank says why */
+}
+
+/* All ranks learn how a step of a save went. */
+static int agree_on_save(struct snapshot *s, int rc, int64_t step)
+{
+    uint32_t first;
+    int agreed = parallel_agree_quietly(s->mesh->world, rc, &first);
+    say_not_saved(s, agreed, step, first);
+    return agreed;
+}
+
+/* Rank 0: the oldest pending save has ended; its end is said once. */
+static void settle_oldest(struct snapshot *s, int rc)
+{
+    const struct pending *oldest = &s->pending[0];
+    s->settled_rc = rc;
+    if (rc == 0) {
+        log_info("checkpoint", "step %" PRId64 " is durable (%s), at most %.2f s after its copy",
+                 oldest->step, ckpt_save_durability(s->ckpt), s->polled_at - oldest->since);
+        if (ckpt_save_warning(s->ckpt)[0] != 0)
+            log_error("checkpoint", "step %" PRId64 ": %s", oldest->step,
+                      ckpt_save_warning(s->ckpt));
+    } else {
+        log_warn("checkpoint", "step %" PRId64 " did not become durable: %s", oldest->step,
+                 report_line());
+        s->has_failed = true;
+    }
+    s->num_pending--;
+    memmove(s->pending, s->pending + 1, s->num_pending * sizeof(*s->pending));
+}
+
+/* Rank 0 asks how the oldest pending save is doing, and waits at most `wait_ms`. ERR_TIMEOUT: it is
+ * still being written; whatever else comes settles it. */
+static int ask_oldest(struct snapshot *s, uint32_t wait_ms)
+{
+    CHECK(s->num_pending > 0);
+    int rc = ckpt_save_wait(s->ckpt, (uint64_t)s->pending[0].step, wait_ms);
+    s->polled_at = snapshot_now();
+    if (rc != ERR_TIMEOUT)
+        settle_oldest(s, rc);
+    return rc;
+}
+
+static void ask_pending(struct snapshot *s)
+{
+    while (s->num_pending > 0 && ask_oldest(s, 0) != ERR_TIMEOUT)
+        continue;
+}
+
+void snapshot_watch_stop(struct snapshot *s, const volatile sig_atomic_t *want_stop)
+{
+    s->want_stop = want_stop;
+}
+
+static void begin_end(struct snapshot *s)
+{
+    if (s->deadline == 0)
+        s->deadline = snapshot_now() + (double)s->config->final_seconds;
+}
+
+/* Of the wait for a pending save that began at `start`. */
+static double seconds_left(struct snapshot *s, double start)
+{
+    if (s->want_stop != NULL && *s->want_stop != 0)
+        begin_end(s);
+    return fmax(0, (s->deadline != 0 ? s->deadline : start + DURABLE_SECONDS) - snapshot_now());
+}
+
+static void sleep_for(double seconds)
+{
+    long whole = (long)seconds;
+    nanosleep(&(struct timespec){whole, (long)((seconds - (double)whole) * 1e9)}, NULL);
+}
+
+/* Rank 0, until the oldest pending save has ended or its time is over. A question that waits learns
+ * of the end at once, but where ckptd itself hangs it comes back late, and without a look at who
+ * asks to stop. So only the first one waits, and none in the end; but for a moment, without which
+ * ckptd would keep to its manners (pace.write_rate) for a save that all of training waits for. */
+static void await_oldest(struct snapshot *s)
+{
+    double start = snapshot_now(), left = seconds_left(s, start), pause = PAUSE_SECONDS_MIN;
+    double said = INFINITY; /* the deadline that was said */
+    int rc = ask_oldest(s, s->deadline == 0 ? ASK_MS : HURRY_MS);
+    for (; rc == ERR_TIMEOUT && left > 0; rc = ask_oldest(s, HURRY_MS)) {
+        left = seconds_left(s, start);
+        if (said != s->deadline && snapshot_now() - start >= DURABLE_SECONDS_SAID) {
+            log_info("checkpoint", "waiting for step %" PRId64 " to become durable, at most %.0f s",
+                     s->pending[0].step, left);
+            said = s->deadline;
+        }
+        sleep_for(fmin(pause, left));
+        pause = fmin(2 * pause, PAUSE_SECONDS_MAX);
+    }
+    if (rc == ERR_TIMEOUT)
+        settle_oldest(s, rc);
+}
+
+static void add_pending(struct snapshot *s, int64_t step, double since)
+{
+    s->pending_step = step;
+    if (!snapshot_is_rank_0(s))
+        return;
+    if (s->num_pending == PENDING_MAX) /* ckptd does not take so many: the oldest has ended */
+        await_oldest(s);
+    s->pending[s->num_pending++] = (struct pending){step, since};
+    s->polled_at = snapshot_now();
+}
+
+void snapshot_phase(struct snapshot *s, bool is_busy)
+{
+    if (s->ckpt != NULL)
+        ckpt_phase(s->ckpt, is_busy ? CKPT_PHASE_BUSY : CKPT_PHASE_QUIET);
+}
+
+void snapshot_poll(struct snapshot *s)
+{
+    if (s->ckpt == NULL || s->num_pending == 0 || s->copying_step >= 0)
+        return;
+    if (snapshot_now() - s->polled_at >= POLL_SECONDS)
+        ask_pending(s);
+}
+
+/* Rank 0, until all pending saves have ended; the result is that of the newest. */
+static int settle_all(struct snapshot *s)
+{
+    while (s->num_pending > 0)
+        await_oldest(s);
+    return s->settled_rc;
+}
+
+/* Until the pending saves have ended; all ranks get rank 0's answer for the newest. */
+static int wait_pending(struct snapshot *s)
+{
+    uint32_t first;
+    if (s->pending_step < 0)
+        return 0;
+    int rc = snapshot_is_rank_0(s) ? settle_all(s) : 0;
+    rc = parallel_agree_quietly(s->mesh->world, rc, &first);
+    if (rc == 0)
+        s->durable_step = s->pending_step;
+    s->pending_step = -1;
+    return rc;
+}
+
+/* The small part of the state, as the manifest keeps it; NULL: no memory. */
+static char *state_json(const struct snapshot *s, const struct progress *p)
+{
+    json_t *state = json_pack(
+        "{s{sI sI} s{sI} s{sI} s{sI} s{sf sf}}", "data", "next_sample", (json_int_t)p->next_sample,
+        "seed", (json_int_t)s->config->seed, "rng", "seed", (json_int_t)s->config->seed, "schedule",
+        "step", (json_int_t)p->schedule_update, "optimizer", "step",
+        (json_int_t)p->optimizer_update, "metrics", "loss", p->loss, "grad_norm", p->grad_norm);
+    char *text = state != NULL ? json_dumps(state, JSON_COMPACT) : NULL;
+    json_decref(state);
+    return text;
+}
+
+static int begin(struct snapshot *s, struct ckpt_save **out, const struct progress *p)
+{
+    if (!snapshot_is_rank_0(s))
+        return ckpt_save_begin(s->ckpt, out, (uint64_t)p->step, NULL);
+    ask_pending(s);
+    if (s->has_failed && s->config->checkpoint_required && s->deadline == 0)
+        return report_error(ERR_ABORTED,
+                            "see the messages before; set checkpoint.required to "
+                            "false to train on",
+                            "an earlier save failed");
+    char *state = state_json(s, p);
+    int rc = state == NULL ? ERR_MEMORY : ckpt_save_begin(s->ckpt, out, (uint64_t)p->step, state);
+    free(state);
+    return rc;
+}
+
+/* A state that no rank holds must not be saved, and nobody should train on from it: unlike a save
+ * that fails this ends training. */
+static int compare_replicas(const struct snapshot *s)
+{
+    return replicas_compare(s->replicas);
+}
+
+/* All ranks begin, and their copy threads start; or none does. Training waits since `start`. */
+static int save(struct snapshot *s, const struct progress *p, double start)
+{
+    CHECK(s->copying_step < 0);
+    uint32_t first = 0;
+    int rc = begin(s, &s->save, p);
+    int agreed = parallel_agree_quietly(s->mesh->world, rc, &first);
+    double seconds = snapshot_now() - start;
+    say_not_saved(s, agreed, p->step, first);
+    if (agreed != 0) {
+        if (rc == 0)
+            ckpt_save_abort(s->save);
+        return agreed;
+    }
+    if (s->waits_when_busy && snapshot_is_rank_0(s) && seconds > WAIT_SECONDS_SAID)
+        log_info("checkpoint", "step %" PRId64 " waited %.2f s for older saves to be written",
+                 p->step, seconds);
+    s->copying_step = p->step;
+    s->begin_seconds = seconds;
+    copier_start(s->copier);
+    return 0;
+}
+
+/* Until the copy in progress is made; all ranks learn how it went. */
+static int end_copy(struct snapshot *s)
+{
+    if (s->copying_step < 0)
+        return 0;
+    struct copier_times times;
+    int64_t step = s->copying_step;
+    int rc = copier_wait(s->copier, &times);
+    s->copying_step = -1;
+    double agree_start = snapshot_now();
+    ERR_TRY(agree_on_save(s, rc, step));
+    double agreed_at = snapshot_now();
+    add_pending(s, step, times.ended_at);
+    if (snapshot_is_rank_0(s))
+        log_info("checkpoint",
+                 "step %" PRId64 " is accepted (in ckptd's memory): %.1f MiB per rank copied in "
+                 "%.1f ms, training waited %.1f ms",
+                 step, (double)s->bytes / 1048576.0, times.copy_seconds * 1e3,
+                 (s->begin_seconds + times.waited_seconds + agreed_at - agree_start) * 1e3);
+    return 0;
+}
+
+/* What a failed save means for training. */
+static int judge(struct snapshot *s, int rc)
+{
+    if (rc == 0 || rc == ERR_STALE || !s->config->checkpoint_required)
+        return rc == ERR_STALE ? rc : 0;
+    s->must_stop = true;
+    return rc;
+}
+
+bool snapshot_must_stop(const struct snapshot *s)
+{
+    return s->must_stop;
+}
+
+int snapshot_save(struct snapshot *s, const struct progress *p)
+{
+    if (s->ckpt == NULL || s->config->load_only)
+        return 0;
+    double start = snapshot_now();
+    ERR_TRY(compare_replicas(s));
+    int rc = save(s, p, start);
+    if (rc == 0 && strcmp(s->config->async_mode, "async_with_pinned_mem") != 0)
+        rc = end_copy(s);
+    if (rc == 0 && strcmp(s->config->async_mode, "disabled") == 0)
+        rc = wait_pending(s);
+    return judge(s, rc);
+}
+
+int snapshot_copied(struct snapshot *s)
+{
+    return judge(s, end_copy(s));
+}
+
+/* All ranks: ERR_TIMEOUT when the time for the end is over. */
+static int check_deadline(const struct snapshot *s)
+{
+    uint32_t first;
+    bool is_over = snapshot_is_rank_0(s) && snapshot_now() >= s->deadline;
+    return parallel_agree_quietly(s->mesh->world, is_over ? ERR_TIMEOUT : 0, &first);
+}
+
+/* One try of the last save, until it is durable or has failed. A step that is committed already, or
+ * being written, is only waited for: an answer of ckptd may have been lost. */
+static int try_final(struct snapshot *s, const struct progress *p)
+{
+    int rc = save(s, p, snapshot_now());
+    if (rc == 0)
+        rc = end_copy(s);
+    else if (rc == ERR_EXISTS)
+        add_pending(s, p->step, snapshot_now());
+    return rc == 0 || rc == ERR_EXISTS ? wait_pending(s) : rc;
+}
+
+/* Does it pass by itself, without a word about the save? */
+static bool may_pass(int rc)
+{
+    return rc == ERR_BUSY || rc == ERR_UNAVAILABLE || rc == ERR_TIMEOUT;
+}
+
+int snapshot_save_final(struct snapshot *s, const struct progress *p)
+{
+    if (s->ckpt == NULL || s->config->load_only)
+        return 0;
+    begin_end(s);
+    int rc = end_copy(s);
+    if (rc == ERR_STALE)
+        return rc;
+    rc = wait_pending(s);
+    if (s->durable_step != p->step)
+        ERR_TRY(compare_replicas(s));
+    double pause = FINAL_PAUSE_SECONDS_MIN;
+    for (int tries = 0; tries < FINAL_TRIES && s->durable_step != p->step;
+         tries += may_pass(rc) ? 0 : 1) {
+        int over = check_deadline(s);
+        if (over != 0) {
+            rc = over;
+            break;
+        }
+        rc = try_final(s, p);
+        if (rc == ERR_STALE)
+            return rc;
+        if (rc == 0)
+            continue;
+        sleep_for(pause);
+        pause = fmin(2 * pause, FINAL_PAUSE_SECONDS_MAX);
+    }
+    if (s->durable_step == p->step)
+        return 0;
+    bool is_late = snapshot_now() >= s->deadline;
+    rc = report_error(err_retry(rc) ? rc : ERR_ABORTED, "start the run again when ckptd can save",
+                      "the last checkpoint, of step %" PRId64 ", could not be saved%s", p->step,
+                      is_late ? " within checkpoint.final_seconds" : "");
+    if (!snapshot_is_rank_0(s))
+        report_clear(); /* once is enough */
+    return rc;
+}
