@@ -11,7 +11,6 @@
  * Limits: limits.runs, limits.checkpoints: no run or save begins beyond them, and a store with more
  * is refused at start (ERR_BUSY). */
 #include "ckptd/catalog.h"
-#include "ckptd/keep/scrub.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
 #include "ckptd/run/attempt.h"
@@ -22,6 +21,7 @@
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
 #include "proto/report.h"
+#include "proto/retain.h"
 #include "proto/shard.h"
 #include "proto/toml.h"
 #include "storage/storage.h"
@@ -29,6 +29,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+const struct storage_group_kind checkpoint_kind = {
+    .marker = MANIFEST_NAME, .is_ours = shard_is_file_name, .is_group = retain_is_checkpoint};
 
 /* ---- runs ---- */
 
@@ -310,7 +313,7 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->pinned = checkpoint->pinned;
     out->pin_note = checkpoint->pin_note ? checkpoint->pin_note : "";
     out->damage = checkpoint->damage;
-    out->read_back = scrub_has_read(checkpoint);
+    out->read_back = catalog_is_read_back(checkpoint);
 }
 
 int catalog_read_manifest(struct manifest **out, struct storage *storage,
@@ -335,6 +338,32 @@ int catalog_read_manifest(struct manifest **out, struct storage *storage,
     return error;
 }
 
+/* ---- pins ---- */
+
+/* NULL: nothing, or nobody can read it, and the pin holds all the same. ERR_MEMORY. */
+int catalog_read_pin_note(char **out, const struct run *run, uint64_t step, uint64_t attempt)
+{
+    char prefix[STORAGE_KEY_MAX], text[PIN_NOTE_MAX] = "";
+    bool is_pinned;
+    *out = NULL;
+    int error = shard_dir_key(prefix, sizeof prefix, run->name, step, attempt);
+    if (error == 0)
+        error =
+            storage_group_find_pin(run->service->storage, &is_pinned, prefix, text, sizeof text);
+    if (error != 0 || !text[0])
+        return error == ERR_MEMORY ? error : 0;
+    *out = strdup(text);
+    return *out ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the note of a pin");
+}
+
+/* Takes the note. */
+void catalog_set_pin(struct checkpoint *checkpoint, bool is_pinned, char *note)
+{
+    free(checkpoint->pin_note);
+    checkpoint->pinned = is_pinned;
+    checkpoint->pin_note = note;
+}
+
 /* ---- the end ---- */
 
 void catalog_forget(struct run *run)
@@ -357,4 +386,35 @@ void catalog_close(struct service *service)
         attempt_free(run->take.attempt);
         free(run);
     }
+}
+
+bool catalog_is_read_back(const struct checkpoint *checkpoint)
+{
+    return !checkpoint->damaged &&
+           scrub_has_proven(&checkpoint->run->scrubbed, checkpoint->summary.step,
+                            checkpoint->summary.attempt);
+}
+
+/* ---- leases ---- */
+
+void catalog_lease(struct checkpoint *checkpoint)
+{
+    checkpoint->leases++;
+}
+
+void catalog_unlease(struct checkpoint *checkpoint)
+{
+    CHECK(checkpoint->leases > 0);
+    if (--checkpoint->leases > 0)
+        return;
+    manifest_free(checkpoint->manifest);
+    free(checkpoint->wanted);
+    checkpoint->manifest = NULL;
+    checkpoint->wanted = NULL;
+}
+
+int catalog_report_adopting(const struct run *run)
+{
+    return report_error(ERR_BUSY, "try again", "a checkpoint of run %s is being taken over",
+                        run->name);
 }

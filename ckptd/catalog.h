@@ -50,6 +50,9 @@ static inline bool catalog_in_use(const struct checkpoint *checkpoint)
     return checkpoint->leases > 0 || checkpoint->is_scrubbed;
 }
 
+/* A checkpoint's directory as storage sees it. */
+extern const struct storage_group_kind checkpoint_kind;
+
 /* Reads the store: runs, attempts, checkpoints; removes rubbish. Blocks; before the service runs.
  */
 int catalog_open(struct service *service); /* scan.c */
@@ -101,5 +104,21 @@ int catalog_read_manifest(struct manifest **out, struct storage *storage,
                           const struct manifest_summary *summary);
 /* For replies; strings are borrowed from the checkpoint. */
 void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint);
+
+/* The note of a pin, owned; NULL: there is none, or nobody can read it, and the pin holds all the
+ * same. Blocks; any thread. ERR_MEMORY. */
+int catalog_read_pin_note(char **out, const struct run *run, uint64_t step, uint64_t attempt);
+void catalog_set_pin(struct checkpoint *checkpoint, bool is_pinned,
+                     char *note); /* takes the note */
+
+/* Was it read back whole since it was committed, and is not known to be damaged? */
+bool catalog_is_read_back(const struct checkpoint *checkpoint);
+
+/* The checkpoint's manifest stays cached between the two. */
+void catalog_lease(struct checkpoint *checkpoint);
+void catalog_unlease(struct checkpoint *checkpoint);
+
+/* ERR_BUSY: no attempt can be opened while a tool brings a checkpoint. */
+int catalog_report_adopting(const struct run *run);
 
 #endif

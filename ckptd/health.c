@@ -12,7 +12,7 @@
  * ckptd looks after each save, and every limits.look_ms, since others fill the disk too. */
 #include "ckptd/health.h"
 #include "ckptd/catalog.h"
-#include "ckptd/keep/ledger.h"
+#include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/session.h"
 #include "ckptd/run/describe.h"

@@ -18,7 +18,6 @@
  * A start looks at the directories of a run with up to LOOK_THREADS_MAX threads besides its own,
  * and then goes through what they found alone, in order. */
 #include "ckptd/catalog.h"
-#include "ckptd/keep/retain.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
 #include "ckptd/run/commit.h"
@@ -400,6 +399,27 @@ static void sync_newest(struct run *run)
     }
 }
 
+static int visit_pin_at_start(void *user, const struct storage_entry *entry)
+{
+    struct run *run = user;
+    uint64_t step, attempt;
+    char *note;
+    struct checkpoint *checkpoint =
+        retain_parse(entry->name, &step, &attempt) ? catalog_find(run, step, attempt) : NULL;
+    if (!checkpoint)
+        return 0;
+    int error = catalog_read_pin_note(&note, run, step, attempt);
+    if (error == 0)
+        catalog_set_pin(checkpoint, true, note);
+    return error;
+}
+
+static int read_pins(struct run *run)
+{
+    return storage_groups_noted(run->service->storage, STORAGE_PIN, run->name, visit_pin_at_start,
+                                run);
+}
+
 static int read_run(struct scan *scan)
 {
     struct run *run = scan->run;
@@ -416,7 +436,7 @@ static int read_run(struct scan *scan)
             run->newest_attempt = c->summary.attempt;
     commit_init(&run->machine, run->newest_attempt);
     if (error == 0)
-        error = retain_read_pins(run);
+        error = read_pins(run);
     if (error == 0)
         error = read_quarantine(scan);
     if (error == 0)

@@ -22,11 +22,13 @@
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scrub.h"
+#include "ckptd/list.h"
 #include "ckptd/loop.h"
 #include "ckptd/metrics.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
+#include "ckptd/node/renew.h"
 #include "ckptd/node/session.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/open.h"
@@ -39,13 +41,9 @@
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "ckptd/status.h"
-#include "proto/arena.h"
 #include "proto/ckpt.pb-c.h"
-#include "proto/manifest.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
-#include "proto/shard.h"
-#include "proto/toml.h"
 #include "storage/storage.h"
 
 #include <errno.h>
@@ -58,55 +56,7 @@
 
 #define CLOSE_GRACE_MS 1000u
 #define DRAIN_POLL_MS 10
-#define LIST_PAGE_MAX 16384u      /* checkpoints in one answer; the others are on further pages */
-#define LIST_ENTRY_BYTES_MAX 240u /* of a whole one on the wire: run, nonce, time, numbers */
-_Static_assert(LIST_PAGE_MAX *LIST_ENTRY_BYTES_MAX < RPC_MESSAGE_BYTES_MAX, "a page is one reply");
-#define LIST_UNREADABLE_MAX 256u /* runs that could not be read, in a list; Status has all */
-
-#define LIST_DAMAGED_BYTES_MAX \
-    (LIST_ENTRY_BYTES_MAX + sizeof((struct checkpoint *)0)->damage + PIN_NOTE_MAX + 16u)
-
-/* ---- small things that all use ---- */
-
-void service_random(void *out, size_t bytes)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t count = getrandom((uint8_t *)out + done, bytes - done, 0);
-        CHECK(count > 0 || errno == EINTR);
-        done += count > 0 ? (size_t)count : 0;
-    }
-}
-
-int service_check_open(const struct service *service)
-{
-    if (!service->draining)
-        return 0;
-    return report_error(ERR_UNAVAILABLE, "wait for the next ckptd", "ckptd is shutting down");
-}
-
-int service_check_last_saves(const struct service *service)
-{
-    return service->takes_last_saves ? 0 : service_check_open(service);
-}
-
-int service_check_online(const struct service *service)
-{
-    if (!service->offline[0])
-        return 0;
-    return report_error(ERR_IO, "replace the disk, then restart ckptd", "the store is offline: %s",
-                        service->offline);
-}
-
-void service_go_offline(struct service *service, const char *why)
-{
-    if (service->offline[0])
-        return;
-    snprintf(service->offline, sizeof service->offline, "%s", why);
-    log_error("storage", "the store is offline, nothing more is saved: %s", why);
-    health_look(service);
-}
-
-/* ---- Hello, List, Show, Status ---- */
+/* ---- Hello, Status ---- */
 
 static void do_hello(struct service *service, struct rpc_call *call,
                      const Holdfast__V1__HelloRequest *request)
@@ -118,253 +68,6 @@ static void do_hello(struct service *service, struct rpc_call *call,
     reply.boot_id = service->boot_id;
     reply.arena_socket = service->arena_path;
     rpc_call_reply(call, &reply.base);
-}
-
-/* A page of a list: what it holds, and the name of the last one, behind which the next begins. So
- * pages stay right while checkpoints come and go between them. */
-struct page {
-    Holdfast__V1__CheckpointSummary *summaries, **pointers;
-    uint32_t count;
-    size_t room; /* bytes of the answer; damage and a pin have a text that makes entries longer */
-    char next[STORAGE_KEY_MAX];
-};
-
-/* Where the page begins: in which run, and at which checkpoint of it. ERR_INVALID, ERR_NOT_FOUND.
- */
-static int find_page(struct run **out_run, struct checkpoint **out, struct service *service,
-                     const Holdfast__V1__ListRequest *request)
-{
-    char name[RUN_NAME_MAX + 1];
-    unsigned long long step, attempt;
-    int error = 0;
-    *out_run = service->runs;
-    if (request->page[0]) {
-        if (sscanf(request->page, "%100[^/]/step-%llu-a%llu", name, &step, &attempt) != 3)
-            return report_error(ERR_INVALID, "give `next` of the page before",
-                                "\"%.120s\" does not name a page", request->page);
-        error = run_find(out_run, service, name, false);
-        *out = error == 0 ? catalog_behind(*out_run, step, attempt) : NULL;
-        return error;
-    }
-    if (request->run[0])
-        error = run_find(out_run, service, request->run, false);
-    *out = error == 0 && *out_run ? (*out_run)->checkpoints : NULL;
-    return error;
-}
-
-static Holdfast__V1__CheckpointSummary *add_entry(struct page *page)
-{
-    Holdfast__V1__CheckpointSummary *entry = &page->summaries[page->count];
-    page->pointers[page->count++] = entry;
-    return entry;
-}
-
-/* Nobody knows which checkpoints they have, but that they are there. */
-static void add_unreadable(struct page *page, const struct service *service)
-{
-    for (struct run *run = service->runs; run && page->count < LIST_UNREADABLE_MAX;
-         run = run->next) {
-        if (run->unreadable.code == 0)
-            continue;
-        Holdfast__V1__CheckpointSummary *entry = add_entry(page);
-        holdfast__v1__checkpoint_summary__init(entry);
-        entry->run = run->name;
-        entry->durability = "damaged";
-        entry->damage = run->unreadable.message;
-        page->room -= LIST_ENTRY_BYTES_MAX + strlen(entry->damage);
-    }
-}
-
-/* From `checkpoint` of `run` on, to the end of the run or of all of them. */
-static int fill_page(struct page *page, struct run *run, struct checkpoint *checkpoint,
-                     bool one_run)
-{
-    const struct checkpoint *last = NULL;
-    while (run && page->count < LIST_PAGE_MAX && page->room > LIST_DAMAGED_BYTES_MAX) {
-        if (!checkpoint) {
-            run = one_run ? NULL : run->next;
-            checkpoint = run ? run->checkpoints : NULL;
-            continue;
-        }
-        catalog_summary(add_entry(page), checkpoint);
-        page->room -= LIST_ENTRY_BYTES_MAX + strlen(checkpoint->damage) +
-                      (checkpoint->pin_note ? strlen(checkpoint->pin_note) : 0);
-        last = checkpoint;
-        checkpoint = checkpoint->next;
-    }
-    if (!run || !last)
-        return 0;
-    return shard_dir_key(page->next, sizeof page->next, run->name, last->summary.step,
-                         last->summary.attempt);
-}
-
-static void do_list(struct service *service, struct rpc_call *call,
-                    const Holdfast__V1__ListRequest *request)
-{
-    Holdfast__V1__ListReply reply = HOLDFAST__V1__LIST_REPLY__INIT;
-    struct run *run = NULL;
-    struct checkpoint *checkpoint = NULL;
-    uint32_t most = service->num_checkpoints + LIST_UNREADABLE_MAX;
-    most = most < LIST_PAGE_MAX ? most : LIST_PAGE_MAX;
-    struct page page = {.summaries = calloc(most, sizeof *page.summaries),
-                        .pointers = calloc(most, sizeof *page.pointers),
-                        .room = RPC_MESSAGE_BYTES_MAX};
-    int error = page.summaries && page.pointers
-                    ? find_page(&run, &checkpoint, service, request)
-                    : report_error(ERR_MEMORY, NULL, "no memory for a list");
-    if (error == 0 && !request->run[0] && !request->page[0])
-        add_unreadable(&page, service);
-    if (error == 0)
-        error = fill_page(&page, run, checkpoint, request->run[0]);
-    reply.checkpoints = page.pointers;
-    reply.n_checkpoints = page.count;
-    reply.next = page.next;
-    if (error == 0)
-        rpc_call_reply(call, &reply.base);
-    else
-        rpc_call_fail(call, error);
-    free(page.summaries);
-    free(page.pointers);
-}
-
-struct showing {
-    struct service *service;
-    Holdfast__V1__SkippedCheckpoint skipped[RPC_SKIPPED_MAX], *pointers[RPC_SKIPPED_MAX];
-    uint32_t num_skipped;
-    struct rpc_call *call;
-    char key[STORAGE_KEY_MAX + 1], prefix[STORAGE_KEY_MAX + 1];
-    const char *durability; /* static */
-    bool is_read_back;
-    char pin_note[PIN_NOTE_MAX];
-    bool is_pinned;
-    char damage[sizeof((struct checkpoint *)0)->damage];
-    void *text;
-    struct fault fault;
-    struct job job;
-};
-
-static void work_show(struct job *job)
-{
-    struct showing *showing = CONTAINER_OF(job, struct showing, job);
-    struct storage *storage = showing->service->storage;
-    size_t bytes = 0;
-    int error =
-        storage_fetch_all(storage, showing->key, MANIFEST_BYTES_MAX, &showing->text, &bytes);
-    if (error == 0) /* a note that cannot be read hides no manifest */
-        storage_group_find_pin(storage, &showing->is_pinned, showing->prefix, showing->pin_note,
-                               sizeof showing->pin_note);
-    if (error != 0)
-        fault_take(&showing->fault, error);
-}
-
-static void free_showing(struct showing *showing)
-{
-    for (uint32_t i = 0; i < showing->num_skipped; i++)
-        free(showing->skipped[i].damage);
-    free(showing->text);
-    free(showing);
-}
-
-static void shown(struct event *event)
-{
-    struct showing *showing = CONTAINER_OF(event, struct showing, job.done);
-    Holdfast__V1__ShowReply reply = HOLDFAST__V1__SHOW_REPLY__INIT;
-    reply.manifest_json = showing->text;
-    reply.durability = (char *)(uintptr_t)showing->durability;
-    reply.damage = showing->damage;
-    reply.pinned = showing->is_pinned;
-    reply.pin_note = showing->pin_note;
-    reply.read_back = showing->is_read_back;
-    reply.skipped = showing->pointers;
-    reply.n_skipped = showing->num_skipped;
-    if (showing->fault.code == 0)
-        rpc_call_reply(showing->call, &reply.base);
-    else
-        rpc_call_fail(showing->call, fault_raise(&showing->fault));
-    free_showing(showing);
-}
-
-/* Its text is copied: it may be gone by the time of the answer. */
-static int skip_damaged(struct showing *showing, const struct checkpoint *checkpoint)
-{
-    if (showing->num_skipped == RPC_SKIPPED_MAX)
-        return 0;
-    Holdfast__V1__SkippedCheckpoint *skipped = &showing->skipped[showing->num_skipped];
-    holdfast__v1__skipped_checkpoint__init(skipped);
-    skipped->step = checkpoint->summary.step;
-    skipped->attempt = checkpoint->summary.attempt;
-    skipped->damage = strdup(checkpoint->damage);
-    if (!skipped->damage)
-        return report_error(ERR_MEMORY, NULL, "no memory to show a manifest");
-    showing->pointers[showing->num_skipped++] = skipped;
-    return 0;
-}
-
-/* In the words of ckpt-cli on a directory. */
-static int report_none(const struct run *run, const Holdfast__V1__ShowRequest *request,
-                       bool any_damaged)
-{
-    char step[32] = "";
-    if (request->step < 0 && !request->attempt && any_damaged)
-        return report_error(ERR_CORRUPT, "name a step to look at it all the same",
-                            "every checkpoint of run '%s' is damaged", run->name);
-    if (request->step >= 0)
-        snprintf(step, sizeof step, " of step %lld", (long long)request->step);
-    return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`", "run '%s' has no checkpoint%s%s",
-                        run->name, step, request->attempt ? " by that attempt" : "");
-}
-
-static int find_shown(struct showing *showing, struct checkpoint **out, struct service *service,
-                      const Holdfast__V1__ShowRequest *request)
-{
-    struct run *run;
-    int error = run_find(&run, service, request->run, false);
-    if (error != 0)
-        return error;
-    struct checkpoint *found = NULL;
-    for (struct checkpoint *c = run->checkpoints; c && !found && error == 0; c = c->next) {
-        if ((request->step >= 0 && c->summary.step != (uint64_t)request->step) ||
-            (request->attempt && c->summary.attempt != request->attempt))
-            continue;
-        if (request->step < 0 && c->damaged)
-            error = skip_damaged(showing, c);
-        else
-            found = c;
-    }
-    *out = found;
-    if (error == 0 && !found)
-        error = report_none(run, request, showing->num_skipped > 0);
-    return error;
-}
-
-static void do_show(struct service *service, struct rpc_call *call,
-                    const Holdfast__V1__ShowRequest *request)
-{
-    Holdfast__V1__CheckpointSummary summary;
-    struct checkpoint *checkpoint = NULL;
-    struct showing *showing = calloc(1, sizeof *showing);
-    int error = showing ? 0 : report_error(ERR_MEMORY, NULL, "no memory to show a manifest");
-    if (error == 0)
-        error = find_shown(showing, &checkpoint, service, request);
-    if (error == 0)
-        error = manifest_key(showing->key, sizeof showing->key, &checkpoint->summary);
-    if (error == 0)
-        error = shard_dir_key(showing->prefix, sizeof showing->prefix, checkpoint->run->name,
-                              checkpoint->summary.step, checkpoint->summary.attempt);
-    if (error != 0) {
-        if (showing)
-            free_showing(showing);
-        rpc_call_fail(call, error);
-        return;
-    }
-    catalog_summary(&summary, checkpoint);
-    showing->durability = summary.durability;
-    showing->is_read_back = summary.read_back;
-    snprintf(showing->damage, sizeof showing->damage, "%s", summary.damage);
-    showing->service = service;
-    showing->call = call;
-    showing->job = (struct job){.work = work_show, .done.run = shown};
-    loop_work(service->loop, &showing->job);
 }
 
 static void do_status(struct service *service, struct rpc_call *call,
@@ -466,7 +169,7 @@ static bool is_granted(struct service *service, struct rpc_call *call, const cha
 #define METHODS(X)                                                                           \
     X(Hello, HelloRequest, hello, do_hello, false, false)                                    \
     X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, true, false)              \
-    X(Describe, DescribeRequest, describe, session_describe, false, false)                   \
+    X(Describe, DescribeRequest, describe, describe_rank, false, false)                      \
     X(BeginSave, BeginSaveRequest, begin_save, save_begin, false, false)                     \
     X(WaitSave, WaitSaveRequest, wait_save, save_wait, false, false)                         \
     X(AbortSave, AbortSaveRequest, abort_save, save_abort, true, false)                      \
@@ -474,8 +177,8 @@ static bool is_granted(struct service *service, struct rpc_call *call, const cha
     X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, false, false)             \
     X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, false, false) \
     X(CloseLoad, CloseLoadRequest, close_load, restore_close_load, false, false)             \
-    X(List, ListRequest, list, do_list, false, false)                                        \
-    X(Show, ShowRequest, show, do_show, false, false)                                        \
+    X(List, ListRequest, list, list_call, false, false)                                      \
+    X(Show, ShowRequest, show, list_show, false, false)                                      \
     X(Prune, PruneRequest, prune, retain_prune, true, !request->dry_run)                     \
     X(Pin, PinRequest, pin, retain_pin, true, request->unpin)                                \
     X(Release, ReleaseRequest, release, admit_release, true, true)                           \
@@ -571,6 +274,7 @@ int service_open(struct service **out, const struct config *config)
     service->drain_event.run = drain;
     service->ledger.usable_fraction = config->usable_fraction;
     gate_init(service);
+    save_begin_open(service);
     snprintf(service->socket_path, sizeof service->socket_path, "%s", config->listen + 5);
     snprintf(service->arena_path, sizeof service->arena_path, "%s.arena", service->socket_path);
     while (service->boot_id == 0)
@@ -614,7 +318,7 @@ int service_open(struct service **out, const struct config *config)
         service_close(service);
         return error;
     }
-    save_renew(service);
+    renew_start(service);
     log_info("ckptd", "version %s ready on %s; store %s (%s); pool of %u segments of %llu bytes",
              report_version, config->listen, config->store, storage_describe(service->storage),
              pool_size(service->pool), (unsigned long long)pool_segment_bytes(service->pool));
@@ -653,7 +357,7 @@ static void drain_again(struct timer *timer)
     struct service *service = CONTAINER_OF(timer, struct service, drain_timer);
     if (service->takes_last_saves && !awaits_last_saves(service)) {
         service->takes_last_saves = false;
-        save_begin_wake(service);
+        service_retry_saves(service);
     }
     if (!service->takes_last_saves && is_quiet(service)) {
         loop_stop(service->loop);
@@ -689,26 +393,6 @@ static void drain(struct event *event)
     service->drain_timer.run = drain_again;
     rpc_server_set_serving(service->rpc, false);
     loop_timer(service->loop, &service->drain_timer, 0);
-}
-
-void service_drain(struct service *service)
-{
-    if (!atomic_exchange(&service->drain_asked, true)) /* there is one event */
-        loop_post(service->loop, &service->drain_event);
-}
-
-bool service_is_ending(const struct service *service)
-{
-    return atomic_load(&service->drain_asked);
-}
-
-/* Not at once: saves in work can be finished in the memory that they have. */
-void service_give_up(struct service *service, const struct fault *fault)
-{
-    service->fault = *fault;
-    fault_raise(fault);
-    log_error("ckptd", "%s", report_line());
-    service_drain(service);
 }
 
 /* ---- closing ---- */

@@ -4,7 +4,7 @@
 
 #include "ckptd/catalog.h"
 #include "ckptd/config.h"
-#include "ckptd/keep/ledger.h"
+#include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/gate.h"
 #include "storage/storage.h"
@@ -48,6 +48,8 @@ struct service {
     bool draining;
     bool takes_last_saves; /* while draining: of the ranks that are connected */
     int64_t drain_until_ms, last_saves_until_ms;
+    /* Calls that wait for memory are tried again; restore/ and run/ set what is run. */
+    struct timer retry_loads, retry_saves;
     struct event drain_event;
     struct timer drain_timer;
     char offline[512];  /* why nothing is saved any more; "" normally */
@@ -60,13 +62,11 @@ struct service {
     uint64_t next_load;
     struct image *images;
     struct shard_wait *starved; /* LoadShard calls that wait for segments, oldest first */
-    struct timer wake_timer;
-    uint32_t chunks_in_passes; /* READ and VERIFY */
-    struct job renewal;        /* of the pool, a segment at a time */
+    uint32_t chunks_in_passes;  /* READ and VERIFY */
+    struct job renewal;         /* of the pool, a segment at a time */
     bool renews, renews_more;
     struct fault renewal_fault;   /* the pool cannot be filled */
     struct beginning *beginnings; /* BeginSave calls that wait for an image, oldest first */
-    struct timer begin_timer;
     struct connection *connections;
     struct failure *failures; /* a ring */
     uint32_t num_failures;
@@ -98,6 +98,10 @@ int service_check_open(const struct service *service);
 int service_check_last_saves(const struct service *service);
 /* Refuses with ERR_IO while the store is offline. */
 int service_check_online(const struct service *service);
+/* Memory came back, or more may be read or verified now: calls that wait are tried again. */
+void service_retry_waiting(struct service *service);
+/* A save or a session ended: BeginSave calls that wait are tried again. */
+void service_retry_saves(struct service *service);
 void service_random(void *out, size_t bytes);
 void service_go_offline(struct service *service, const char *why);
 /* It cannot serve as it was told to: ends as by service_drain, and service_run says why. */

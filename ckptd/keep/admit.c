@@ -34,8 +34,8 @@
 #include "ckptd/keep/admit.h"
 #include "ckptd/catalog.h"
 #include "ckptd/keep/gc.h"
-#include "ckptd/keep/ledger.h"
 #include "ckptd/keep/scrub.h"
+#include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/restore/file.h"
 #include "ckptd/run/commit.h"
@@ -299,12 +299,6 @@ static void adopted(struct event *event)
     free_admission(admission);
 }
 
-int admit_report_busy(const struct run *run)
-{
-    return report_error(ERR_BUSY, "try again", "a checkpoint of run %s is being taken over",
-                        run->name);
-}
-
 /* ERR_EXISTS: somebody has begun the run, or it has this checkpoint with another nonce. ERR_DENIED:
  * a trainer may be about to save it. */
 static int check_run(const struct admission *admission)
@@ -313,7 +307,7 @@ static int check_run(const struct admission *admission)
     const struct manifest_summary *summary = &admission->summary;
     bool is_open = run->attempt || run->opening.call || run->describing || run->saves;
     if (run->adopting != 0)
-        return admit_report_busy(run);
+        return catalog_report_adopting(run);
     if (admission->begins_run && (run->checkpoints || is_open || run->newest_attempt != 0))
         return report_error(ERR_EXISTS, "give the new run another name",
                             "the run %s is there already", run->name);

@@ -13,7 +13,5 @@ void admit_release(struct service *service, struct rpc_call *call,
                    const Holdfast__V1__ReleaseRequest *request);
 void admit_adopt(struct service *service, struct rpc_call *call,
                  const Holdfast__V1__AdoptRequest *request);
-/* ERR_BUSY: no attempt can be opened now. */
-int admit_report_busy(const struct run *run);
 
 #endif

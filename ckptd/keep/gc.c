@@ -18,9 +18,7 @@
  * holds and counts all. */
 #include "ckptd/keep/gc.h"
 #include "ckptd/catalog.h"
-#include "ckptd/keep/retain.h"
 #include "ckptd/loop.h"
-#include "ckptd/run/begin.h"
 #include "ckptd/run/run.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
@@ -209,7 +207,7 @@ static void finish(struct collecting *collecting)
     service->collecting = NULL;
     storage_rubbish_free(&collecting->list);
     free(collecting);
-    save_begin_wake(service);
+    service_retry_saves(service);
 }
 
 /* ---- removal ---- */

@@ -17,8 +17,7 @@
 #include "ckptd/keep/retain.h"
 #include "ckptd/catalog.h"
 #include "ckptd/keep/gc.h"
-#include "ckptd/keep/ledger.h"
-#include "ckptd/keep/scrub.h"
+#include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/run/run.h"
 #include "ckptd/service.h"
@@ -29,6 +28,7 @@
 #include "proto/retain.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
+#include "proto/toml.h"
 #include "storage/storage.h"
 
 #include <stdio.h>
@@ -76,51 +76,6 @@ static void free_pruning(struct pruning *pruning)
 
 /* ---- what pins say ---- */
 
-/* NULL: nothing, or nobody can read it, and the pin holds all the same. ERR_MEMORY. */
-static int read_note(char **out, const struct run *run, uint64_t step, uint64_t attempt)
-{
-    char prefix[STORAGE_KEY_MAX], text[PIN_NOTE_MAX] = "";
-    bool is_pinned;
-    *out = NULL;
-    int error = shard_dir_key(prefix, sizeof prefix, run->name, step, attempt);
-    if (error == 0)
-        error =
-            storage_group_find_pin(run->service->storage, &is_pinned, prefix, text, sizeof text);
-    if (error != 0 || !text[0])
-        return error == ERR_MEMORY ? error : 0;
-    *out = strdup(text);
-    return *out ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the note of a pin");
-}
-
-/* Takes the note. */
-static void set_pin(struct checkpoint *checkpoint, bool is_pinned, char *note)
-{
-    free(checkpoint->pin_note);
-    checkpoint->pinned = is_pinned;
-    checkpoint->pin_note = note;
-}
-
-static int visit_pin_at_start(void *user, const struct storage_entry *entry)
-{
-    struct run *run = user;
-    uint64_t step, attempt;
-    char *note;
-    struct checkpoint *checkpoint =
-        retain_parse(entry->name, &step, &attempt) ? catalog_find(run, step, attempt) : NULL;
-    if (!checkpoint)
-        return 0;
-    int error = read_note(&note, run, step, attempt);
-    if (error == 0)
-        set_pin(checkpoint, true, note);
-    return error;
-}
-
-int retain_read_pins(struct run *run)
-{
-    return storage_groups_noted(run->service->storage, STORAGE_PIN, run->name, visit_pin_at_start,
-                                run);
-}
-
 /* ---- the plan, on a worker ---- */
 
 /* The item that a note or a lease is on, or NULL. */
@@ -142,8 +97,8 @@ static int visit_pin(void *user, const struct storage_entry *entry)
     if (!item)
         return 0;
     item->is_pinned = true;
-    return read_note(&pruning->candidates[item - pruning->items].pin_note, pruning->run, item->step,
-                     item->attempt);
+    return catalog_read_pin_note(&pruning->candidates[item - pruning->items].pin_note, pruning->run,
+                                 item->step, item->attempt);
 }
 
 static int visit_lease(void *user, const struct storage_entry *entry)
@@ -270,9 +225,6 @@ static void finish(struct pruning *pruning)
 
 /* ---- removal ---- */
 
-const struct storage_group_kind checkpoint_kind = {
-    .marker = MANIFEST_NAME, .is_ours = shard_is_file_name, .is_group = retain_is_checkpoint};
-
 static int remove_one(struct storage *storage, const struct manifest_summary *summary)
 {
     char prefix[STORAGE_KEY_MAX];
@@ -376,7 +328,7 @@ static void note_pins(struct pruning *pruning)
             checkpoint = checkpoint->next;
         if (checkpoint && checkpoint->summary.attempt == item->attempt &&
             checkpoint->summary.step == item->step) {
-            set_pin(checkpoint, item->is_pinned, candidate->pin_note);
+            catalog_set_pin(checkpoint, item->is_pinned, candidate->pin_note);
             candidate->pin_note = NULL;
         }
     }
@@ -431,7 +383,7 @@ static void fill_items(struct pruning *pruning)
                                                  .time = retain_time(c->summary.time),
                                                  .is_leased = catalog_in_use(c),
                                                  .is_damaged = c->damaged,
-                                                 .is_proven = scrub_has_read(c)};
+                                                 .is_proven = catalog_is_read_back(c)};
     }
 }
 
@@ -596,8 +548,8 @@ static void pinned(struct event *event)
     bool is_done = pinning->fault.code == 0 || pinning->fault.code == ERR_EXISTS;
     reply.durability = DURABILITY_LOCAL;
     if (checkpoint && is_done)
-        set_pin(checkpoint, !pinning->is_unpin,
-                !pinning->is_unpin && pinning->note[0] ? strdup(pinning->note) : NULL);
+        catalog_set_pin(checkpoint, !pinning->is_unpin,
+                        !pinning->is_unpin && pinning->note[0] ? strdup(pinning->note) : NULL);
     if (pinning->fault.code == 0)
         log_info("retain", "run %s: %s step %llu, attempt %llu%s%s", pinning->run->name,
                  pinning->is_unpin ? "unpinned" : "pinned", (unsigned long long)pinning->step,

@@ -10,15 +10,10 @@
 struct service;
 struct run;
 
-/* A checkpoint's directory as storage sees it. */
-extern const struct storage_group_kind checkpoint_kind;
-
 void retain_prune(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__PruneRequest *request);
 void retain_pin(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__PinRequest *request);
-/* Which of its checkpoints are pinned, and with which notes. Blocks; before the service runs. */
-int retain_read_pins(struct run *run);
 /* Applies the rules of the configuration, if there are any. This thread's last error stays. */
 void retain_apply(struct run *run);
 /* To all runs, when the time has come after the start. */

@@ -515,13 +515,6 @@ void scrub_brought(struct run *run, const struct manifest_summary *summary)
         scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
 }
 
-bool scrub_has_read(const struct checkpoint *checkpoint)
-{
-    return !checkpoint->damaged &&
-           scrub_has_proven(&checkpoint->run->scrubbed, checkpoint->summary.step,
-                            checkpoint->summary.attempt);
-}
-
 void scrub_state(struct scrub_state *out, const struct service *service)
 {
     const struct scrub *scrub = service->scrub;

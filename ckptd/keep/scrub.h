@@ -37,8 +37,6 @@ bool scrub_expect(struct scrub_note *out, struct run *run, const struct manifest
 int scrub_keep(struct storage *storage, const struct scrub_note *note);
 /* It is there. */
 void scrub_brought(struct run *run, const struct manifest_summary *summary);
-/* Was it read back whole since it was committed, and is not known to be damaged? */
-bool scrub_has_read(const struct checkpoint *checkpoint);
 void scrub_state(struct scrub_state *out, const struct service *service);
 
 #endif

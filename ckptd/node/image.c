@@ -28,7 +28,6 @@
 #include "ckptd/loop.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
-#include "ckptd/restore/lease.h"
 #include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
@@ -457,7 +456,7 @@ bool image_settle(struct image *image)
         image->in_hand)
         return false;
     image_free(image);
-    restore_wake(service);
+    service_retry_waiting(service);
     return true;
 }
 
@@ -468,7 +467,7 @@ void image_let_go(struct image *image)
         return;
     image->in_hand = false;
     if (!image_settle(image))
-        restore_wake(service); /* it may be reclaimed */
+        service_retry_waiting(service); /* it may be reclaimed */
 }
 
 int image_enter_checkpoint(struct image *image, struct checkpoint *checkpoint, uint32_t shard)
@@ -583,4 +582,12 @@ int image_take_segments(struct image *image, const struct run *run)
     if (error == 0)
         image->num_segments = count;
     return error;
+}
+
+void image_drop_unwanted(struct image *image)
+{
+    const struct checkpoint *checkpoint = image->checkpoint;
+    if (image->state == IMAGE_RESIDENT && image->readers == 0 && !image_is_wanted(image) &&
+        checkpoint != catalog_newest(checkpoint->run))
+        image_leave_checkpoint(image);
 }

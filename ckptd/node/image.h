@@ -165,4 +165,7 @@ void image_leave_checkpoint(struct image *image);
 /* Leaves it on the way to image_free(). */
 void image_detach(struct image *image);
 
+/* An image that nobody reads or wants goes, unless it is of the newest checkpoint. */
+void image_drop_unwanted(struct image *image);
+
 #endif

@@ -4,6 +4,7 @@
 
 #include "ckptd/loop.h"
 #include "proto/arena.h"
+#include "proto/shard.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,6 +28,8 @@ struct session {
     struct timer timer;            /* until the connection comes */
     uint32_t num_loads;
     /* Ranks only. */
+    struct shard_geometry geometry; /* of its shards */
+    uint32_t image_segments;        /* fewer than the file needs: its images are windows */
     int control_fd, event_fd;
     struct arena_control *control;
     struct watch watch;  /* event_fd */
@@ -36,10 +39,22 @@ struct session {
     uint64_t slot_ids[SLOTS_PER_RANK]; /* the save that began there last, also when it is over */
 };
 
+/* Of a rank's session. */
+struct session_options {
+    struct run *run;
+    uint64_t attempt;
+    uint32_t rank;
+    struct shard_geometry geometry;
+    uint32_t image_segments;
+};
+
 int session_table_open(struct service *service);
 void session_table_close(struct service *service);
 /* ERR_NOT_FOUND. */
 int session_find(struct session **out, struct service *service, uint64_t token);
+/* ERR_BUSY, ERR_MEMORY. With a control page set and an eventfd. */
+int session_new_rank(struct session **out, struct service *service,
+                     const struct session_options *options);
 /* ERR_BUSY. A session without a run's rank serves loads. */
 int session_new(struct session **out, struct service *service, struct run *run);
 void session_end(struct session *session, const char *why);

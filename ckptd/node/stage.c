@@ -27,7 +27,7 @@
  *
  * Stopping waits for what is under way, then removes the file, then reports. */
 #include "ckptd/node/stage.h"
-#include "ckptd/keep/ledger.h"
+#include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"

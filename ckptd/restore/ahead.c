@@ -23,6 +23,7 @@
 #include "ckptd/restore/pass.h"
 #include "ckptd/restore/want.h"
 #include "ckptd/service.h"
+#include "proto/report.h"
 
 #define AHEAD_DEPTHS 4u
 

@@ -13,11 +13,9 @@
 #include "ckptd/restore/ahead.h"
 #include "ckptd/restore/shard.h"
 #include "ckptd/restore/want.h"
-#include "ckptd/run/begin.h"
 #include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
-#include "proto/manifest.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 
@@ -26,22 +24,6 @@
 #include <string.h>
 
 /* ---- leases ---- */
-
-void lease_take(struct checkpoint *checkpoint)
-{
-    checkpoint->leases++;
-}
-
-void lease_drop(struct checkpoint *checkpoint)
-{
-    CHECK(checkpoint->leases > 0);
-    if (--checkpoint->leases > 0)
-        return;
-    manifest_free(checkpoint->manifest);
-    free(checkpoint->wanted);
-    checkpoint->manifest = NULL;
-    checkpoint->wanted = NULL;
-}
 
 int load_find(struct load **out, struct service *service, uint64_t number)
 {
@@ -55,14 +37,6 @@ int load_find(struct load **out, struct service *service, uint64_t number)
     return report_error(ERR_NOT_FOUND, "open the load again", "the load is not known");
 }
 
-void load_settle(struct image *image)
-{
-    const struct checkpoint *checkpoint = image->checkpoint;
-    if (image->state == IMAGE_RESIDENT && image->readers == 0 && !image_is_wanted(image) &&
-        checkpoint != catalog_newest(checkpoint->run))
-        image_leave_checkpoint(image);
-}
-
 static void let_go(struct load *load, uint32_t shard)
 {
     struct image *image = load->shards[shard].held;
@@ -71,7 +45,7 @@ static void let_go(struct load *load, uint32_t shard)
         return;
     image->readers--;
     if (image->state == IMAGE_RESIDENT)
-        load_settle(image);
+        image_drop_unwanted(image);
     else
         image_settle(image);
 }
@@ -94,7 +68,7 @@ static void release_shard(struct load *load, uint32_t shard)
     load->shards[shard].wanted = false;
     let_go(load, shard);
     if (catalog_image(checkpoint, shard)) /* read for this load, which never asked for it */
-        load_settle(catalog_image(checkpoint, shard));
+        image_drop_unwanted(catalog_image(checkpoint, shard));
 }
 
 static void free_plan(struct load *load)
@@ -109,10 +83,10 @@ void load_end(struct load *load)
     struct session *session = load->session;
     for (uint32_t i = 0; i < load->checkpoint->summary.shards; i++)
         release_shard(load, i);
-    restore_wake(load->service);
+    service_retry_waiting(load->service);
     free_plan(load);
     loop_timer_cancel(load->service->loop, &load->timer);
-    lease_drop(load->checkpoint);
+    catalog_unlease(load->checkpoint);
     load->number = 0;
     if (!session)
         return;
@@ -220,7 +194,7 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
     load->number = ++service->next_load;
     load->session = session;
     session->num_loads++;
-    lease_take(checkpoint);
+    catalog_lease(checkpoint);
     loop_timer(service->loop, &load->timer, service->config->limit_lease_ms);
     join_passes(load);
     *out = load;
@@ -242,7 +216,7 @@ void restore_release_shard(struct service *service, struct rpc_call *call,
         return;
     }
     release_shard(load, request->shard);
-    restore_wake(service);
+    service_retry_waiting(service);
     rpc_call_reply(call, &reply.base);
 }
 
@@ -264,18 +238,9 @@ void restore_close_load(struct service *service, struct rpc_call *call,
 
 static void woken(struct timer *timer)
 {
-    struct service *service = CONTAINER_OF(timer, struct service, wake_timer);
+    struct service *service = CONTAINER_OF(timer, struct service, retry_loads);
     shard_retry_starved(service);
     ahead_run(service);
-}
-
-void restore_wake(struct service *service)
-{
-    /* By a timer: whoever gives memory back is in the middle of something. */
-    service->wake_timer.run = woken;
-    if (!service->wake_timer.armed)
-        loop_timer(service->loop, &service->wake_timer, 0);
-    save_begin_wake(service);
 }
 
 int restore_open(struct service *service)
@@ -283,6 +248,7 @@ int restore_open(struct service *service)
     service->loads = calloc((size_t)service->config->limit_loads, sizeof *service->loads);
     if (!service->loads)
         return report_error(ERR_MEMORY, NULL, "no memory for the table of loads");
+    service->retry_loads.run = woken;
     return 0;
 }
 

@@ -41,12 +41,7 @@ void restore_close_load(struct service *service, struct rpc_call *call,
                         const Holdfast__V1__CloseLoadRequest *request);
 void restore_end_session(struct session *session); /* ends its loads */
 bool restore_lends(const struct session *session, uint32_t segment);
-/* Memory came back, or something else may be read or proven now: calls that wait may go on. */
-void restore_wake(struct service *service);
 
-/* The checkpoint's manifest stays cached between the two. */
-void lease_take(struct checkpoint *checkpoint);
-void lease_drop(struct checkpoint *checkpoint);
 /* Takes a lease, and notes the shards of the plan as wanted. `items` are sorted by shard and are of
  * `slices`. ERR_BUSY, ERR_MEMORY. */
 int load_new(struct load **out, struct session *session, struct checkpoint *checkpoint,
@@ -56,7 +51,5 @@ int load_find(struct load **out, struct service *service, uint64_t number);
 /* The load reads `image` of shard `shard` from now on; NULL: none. */
 void load_hold(struct load *load, uint32_t shard, struct image *image);
 void load_end(struct load *load);
-/* An image that nobody reads or wants goes, unless it is of the newest checkpoint. */
-void load_settle(struct image *image);
 
 #endif

@@ -148,7 +148,7 @@ static void start_opening(struct opening *opening)
         fail_opening(opening, error);
         return;
     }
-    lease_take(opening->checkpoint);
+    catalog_lease(opening->checkpoint);
     opening->cached = opening->checkpoint->manifest;
     opening->is_damage = false;
     opening->fault = (struct fault){0};
@@ -247,7 +247,7 @@ static int finish_opening(struct opening *opening)
     log_debug("restore", "run %s: load %llu of step %llu, %u boxes", opening->run->name,
               (unsigned long long)load->number, (unsigned long long)checkpoint->summary.step,
               opening->num_items);
-    restore_wake(opening->service); /* its shards are read ahead */
+    service_retry_waiting(opening->service); /* its shards are read ahead */
     return 0;
 }
 
@@ -275,14 +275,14 @@ static void opened(struct event *event)
     }
     if (opening->fault.code == 0) {
         int error = finish_opening(opening);
-        lease_drop(checkpoint);
+        catalog_unlease(checkpoint);
         if (error != 0)
             fail_opening(opening, error);
         else
             free_opening(opening);
         return;
     }
-    lease_drop(checkpoint);
+    catalog_unlease(checkpoint);
     if (!opening->is_damage) {
         fail_opening(opening, fault_raise(&opening->fault));
         return;
@@ -314,7 +314,7 @@ void restore_open_load(struct service *service, struct rpc_call *call,
     if (error == 0)
         error = run_find(&opening->run, service, request->run, false);
     if (error == 0)
-        error = session_take_slices(&opening->slices, request->slices, request->n_slices);
+        error = describe_take_slices(&opening->slices, request->slices, request->n_slices);
     if (error != 0)
         fail_opening(opening, error);
     else

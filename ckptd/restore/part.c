@@ -12,6 +12,7 @@
  * Beside the segments a part costs the file's checksum table and its sums: 16 bytes per MiB of the
  * shard. Limit: memory: as LoadShard (shard.c). */
 #include "ckptd/restore/part.h"
+#include "ckptd/catalog.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
@@ -66,8 +67,8 @@ static void part_ended(struct event *event)
     image->checkpoint = NULL;
     image->state = IMAGE_ENDING; /* it lives as long as the load holds it */
     image_settle(image);
-    lease_drop(checkpoint);
-    restore_wake(service);
+    catalog_unlease(checkpoint);
+    service_retry_waiting(service);
 }
 
 /* ---- the pass ---- */
@@ -156,7 +157,7 @@ int part_load(struct load *load, struct shard_wait *wait)
     image->table_hash = checkpoint->manifest->shards[wait->shard].table_hash;
     image->identity =
         checksum_shard_identity(checkpoint->summary.nonce, wait->shard, checkpoint->summary.shards);
-    lease_take(checkpoint);
+    catalog_lease(checkpoint);
     want_ask(load, image);
     want_ask_from(image, wait->from_byte);
     image->job = (struct job){.work = pass_work_open_file, .done.run = part_opened};

@@ -16,12 +16,12 @@
  *
  * Bytes are counted as read from the device when they arrive, whatever becomes of the pass. */
 #include "ckptd/restore/pass.h"
+#include "ckptd/catalog.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/restore/ahead.h"
 #include "ckptd/restore/file.h"
-#include "ckptd/restore/lease.h"
 #include "ckptd/restore/shard.h"
 #include "ckptd/restore/want.h"
 #include "ckptd/run/run.h"
@@ -46,7 +46,7 @@ static void end_well(struct image *image)
     image->state = IMAGE_RESIDENT;
     image->verified = !image->had_writer;
     shard_proven(image);
-    load_settle(image);
+    image_drop_unwanted(image);
 }
 
 static void pass_ended(struct event *event)
@@ -70,8 +70,8 @@ static void pass_ended(struct event *event)
         shard_failed(image);
     else
         end_well(image);
-    lease_drop(checkpoint);
-    restore_wake(service); /* nobody may want the image any more */
+    catalog_unlease(checkpoint);
+    service_retry_waiting(service); /* nobody may want the image any more */
 }
 
 void pass_close_file(struct image *image)
@@ -131,7 +131,7 @@ void pass_take_chunk(struct image *image, struct chunk *chunk)
     chunk->is_asked = false;
     image->num_asked--;
     if (--service->chunks_in_passes + 1 == ahead_chunks(service))
-        restore_wake(service);
+        service_retry_waiting(service);
     if (image->pass != PASS_READ || chunk->request.error != 0)
         return;
     service->stats.bytes_read += end - start;
@@ -206,7 +206,7 @@ static void hold_for_pass(struct image *image, enum image_pass pass)
     image->pass_begun_ms = loop_now_ms();
     image->had_writer = image->session != NULL || image->in_hand;
     image->readers++;
-    lease_take(image->checkpoint);
+    catalog_lease(image->checkpoint);
     image->asked_bytes = 0;
     image->advance = chunk_advanced;
     image->fault = (struct fault){0};

@@ -38,10 +38,6 @@ struct attempt_work {
 
 void attempt_open(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__OpenAttemptRequest *request);
-/* Makes the newest attempt known again after a restart, then takes the call up once more. True when
- * the call waits for that. */
-bool attempt_resume(struct run *run, struct rpc_call *call,
-                    const Holdfast__V1__DescribeRequest *request);
 /* Remembers what the attempt loaded; durably, when it saves. */
 void attempt_set_parent(struct run *run, uint64_t step, uint64_t attempt);
 void attempt_keep_parent(struct run *run);
@@ -49,5 +45,13 @@ void attempt_free(struct attempt *attempt);
 /* A JSON object of a request, "" for {}; json_decref() it. ERR_INVALID names the field. */
 struct json_t;
 int attempt_read_object(struct json_t **out, const char *text, const char *field);
+
+/* The text of "<run>/attempts/<number>", its sections as the request has them. To be freed. */
+int attempt_write(char **out, const struct run *run, uint64_t number,
+                  const Holdfast__V1__OpenAttemptRequest *request);
+/* Makes that text durable, exclusively. Blocks. ERR_EXISTS. */
+int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text);
+/* From the store, with what it loaded. Blocks. */
+int attempt_read_back(struct attempt **out, const struct run *run, uint64_t number);
 
 #endif

@@ -21,15 +21,15 @@
 #include "ckptd/run/begin.h"
 #include "ckptd/catalog.h"
 #include "ckptd/keep/gc.h"
-#include "ckptd/keep/ledger.h"
 #include "ckptd/keep/retain.h"
+#include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
+#include "ckptd/node/slots.h"
 #include "ckptd/node/stage.h"
-#include "ckptd/restore/lease.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/run.h"
@@ -89,7 +89,7 @@ static void cleaned(struct event *event)
         rpc_call_fail(beginning->call, fault_raise(&beginning->fault));
         free(beginning);
     }
-    restore_wake(service); /* where the call has not used it, others may */
+    service_retry_waiting(service); /* where the call has not used it, others may */
 }
 
 /* Others had the memory, and may still hold it, or it is not there yet. GOES_ON when the call will
@@ -104,126 +104,6 @@ static int clean_image(struct beginning *beginning, struct image *image)
     image->readers++; /* keeps it from being used or reclaimed meanwhile */
     loop_work(service->loop, &beginning->job);
     return GOES_ON;
-}
-
-static const struct group_rank *rank_of(const struct session *session)
-{
-    return &session->run->group->ranks[session->rank];
-}
-
-/* A rank has one window: two take the same memory in halves, and each waits more. */
-static uint32_t num_slots(const struct session *session)
-{
-    const struct group_rank *rank = rank_of(session);
-    uint32_t need = image_segments_needed(session->service, rank->geometry.file_bytes);
-    return rank->image_segments < need ? 1 : SLOTS_PER_RANK;
-}
-
-/* May the next save go into this slot? 0: no; higher is better. */
-static int slot_rank(const struct session *session, uint32_t slot)
-{
-    const struct image *image = session->slots[slot];
-    if (!image)
-        return 2;
-    if (image->readers > 0 || image->busy > 0)
-        return 0;
-    if (image->state == IMAGE_SPARE)
-        return 3;
-    return image->state == IMAGE_RESIDENT ? 1 : 0; /* the newest in memory: the last resort */
-}
-
-static int fill_slot(struct session *session, uint32_t slot)
-{
-    const struct group_rank *rank = rank_of(session);
-    struct image *image = NULL;
-    int error = image_new_window(&image, session->service, &rank->geometry, rank->image_segments);
-    if (error != 0)
-        return error;
-    image->session = session;
-    image->slot = slot;
-    error = image_take_segments(image, session->run);
-    if (error != 0) {
-        image_free(image);
-        return error;
-    }
-    session->slots[slot] = image;
-    return 0;
-}
-
-static void work_renew(struct job *job)
-{
-    struct service *service = CONTAINER_OF(job, struct service, renewal);
-    int error = pool_renew(service->pool, &service->renews_more);
-    if (error != 0)
-        fault_take(&service->renewal_fault, error);
-}
-
-static void renewed(struct event *event)
-{
-    struct service *service = CONTAINER_OF(event, struct service, renewal.done);
-    service->renews = false;
-    if (service->renewal_fault.code != 0)
-        service_give_up(service, &service->renewal_fault);
-    else if (service->renews_more)
-        save_renew(service);
-}
-
-void save_renew(struct service *service)
-{
-    if (service->renews || service->draining)
-        return;
-    service->renews = true;
-    service->renewal = (struct job){.work = work_renew, .done.run = renewed};
-    loop_work(service->loop, &service->renewal); /* behind all work that somebody waits for */
-}
-
-void save_disown(struct service *service, struct pool_owner owner)
-{
-    if (pool_disown(service->pool, owner))
-        save_renew(service);
-}
-
-/* Never at the cost of another, and never what must be cleaned first: then the save sees to it, and
- * what is clean stays as it is for who can use it, a load. */
-uint32_t save_lend_ahead(uint32_t *out, struct session *session)
-{
-    struct service *service = session->service;
-    uint32_t need = rank_of(session)->image_segments, count = 0;
-    struct pool_owner owner = {session->run->tag, session->attempt};
-    for (uint32_t slot = 0; slot < num_slots(session); slot++) {
-        if (pool_ready_for(service->pool, owner) < need || fill_slot(session, slot) != 0)
-            return count;
-        const struct image *image = session->slots[slot];
-        CHECK(!pool_is_dirty(service->pool, image->segments, image->num_segments));
-        memcpy(out + count, image->segments, need * sizeof *out);
-        count += need;
-    }
-    return count;
-}
-
-/* The slot for the next save, its image SPARE and with segments. ERR_BUSY. */
-static int choose_slot(uint32_t *out_slot, struct session *session)
-{
-    int error = ERR_BUSY;
-    report_error(ERR_BUSY, "skip this save, or wait for the one before",
-                 "%s of rank %u %s being written",
-                 num_slots(session) == 1 ? "the window" : "both images", session->rank,
-                 num_slots(session) == 1 ? "is" : "are");
-    for (int rank = 3; rank >= 1; rank--) {
-        for (uint32_t slot = 0; slot < num_slots(session); slot++) {
-            if (slot_rank(session, slot) != rank)
-                continue;
-            *out_slot = slot;
-            if (rank == 1)
-                image_leave_checkpoint(session->slots[slot]);
-            if (rank != 2)
-                return 0;
-            error = fill_slot(session, slot);
-            if (error != ERR_BUSY)
-                return error;
-        }
-    }
-    return error;
 }
 
 /* ---- the save ---- */
@@ -379,7 +259,7 @@ static int begin(struct session *session, struct beginning *beginning)
     }
     if (error == 0) {
         leave_earlier(session, request->step);
-        error = choose_slot(&slot, session);
+        error = slots_choose(&slot, session);
     }
     if (error == ERR_BUSY)
         gate_hurry_all(session->service);
@@ -507,7 +387,7 @@ void save_begin(struct service *service, struct rpc_call *call,
 
 static void begin_again(struct timer *timer)
 {
-    struct service *service = CONTAINER_OF(timer, struct service, begin_timer);
+    struct service *service = CONTAINER_OF(timer, struct service, retry_saves);
     struct beginning *beginning = service->beginnings;
     service->beginnings = NULL;
     while (beginning) {
@@ -518,14 +398,6 @@ static void begin_again(struct timer *timer)
     }
 }
 
-void save_begin_wake(struct service *service)
-{
-    /* By a timer: whoever calls is in the middle of something. */
-    service->begin_timer.run = begin_again;
-    if (service->beginnings && !service->begin_timer.armed)
-        loop_timer(service->loop, &service->begin_timer, 0);
-}
-
 void save_begin_close(struct service *service)
 {
     while (service->beginnings) {
@@ -534,4 +406,9 @@ void save_begin_close(struct service *service)
         rpc_call_fail(beginning->call, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
         free(beginning);
     }
+}
+
+void save_begin_open(struct service *service)
+{
+    service->retry_saves.run = begin_again;
 }

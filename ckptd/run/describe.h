@@ -49,10 +49,10 @@ struct group {
     struct fault fault;
 };
 
-void session_describe(struct service *service, struct rpc_call *call,
-                      const Holdfast__V1__DescribeRequest *request);
+void describe_rank(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__DescribeRequest *request);
 /* Takes slices over from a message. ERR_INVALID, ERR_MEMORY. */
-int session_take_slices(struct slice **out, Holdfast__V1__Slice *const *slices, size_t count);
+int describe_take_slices(struct slice **out, Holdfast__V1__Slice *const *slices, size_t count);
 void group_free(struct group *group);
 
 #endif

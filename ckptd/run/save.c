@@ -14,15 +14,14 @@
  * Limit: limits.wait_ms per WaitSave (answered SAVE_STAGING). */
 #include "ckptd/run/save.h"
 #include "ckptd/catalog.h"
-#include "ckptd/keep/ledger.h"
+#include "ckptd/health.h"
 #include "ckptd/keep/retain.h"
+#include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/session.h"
 #include "ckptd/node/stage.h"
-#include "ckptd/restore/lease.h"
-#include "ckptd/run/begin.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/publish.h"
 #include "ckptd/run/run.h"
@@ -164,7 +163,7 @@ static void release_image(struct stage *stage)
     if (image->state == IMAGE_STAGING)
         image->state = IMAGE_SPARE;
     if (!image_settle(image))
-        restore_wake(image->service); /* kept, but memory that may be reclaimed */
+        service_retry_waiting(image->service); /* kept, but memory that may be reclaimed */
 }
 
 void save_free(struct save *save)
@@ -185,7 +184,7 @@ void save_free(struct save *save)
     free(save->digests);
     free(save->state_json);
     free(save);
-    save_begin_wake(run->service);
+    service_retry_saves(run->service);
 }
 
 /* ---- committed ---- */

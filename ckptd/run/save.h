@@ -3,7 +3,7 @@
 #define HOLDFAST_CKPTD_RUN_SAVE_H
 
 #include "ckptd/catalog.h"
-#include "ckptd/keep/ledger.h"
+#include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/run/commit.h"
 #include "proto/ckpt.pb-c.h"

@@ -60,7 +60,7 @@ static const struct rpc_method methods[] = {{"/holdfast.v1.Checkpoint/Hello",
 static void take_slices(Holdfast__V1__Slice *const *slices, size_t count)
 {
     struct slice *taken = NULL;
-    if (session_take_slices(&taken, slices, count) == 0)
+    if (describe_take_slices(&taken, slices, count) == 0)
         free(taken);
 }
 

@@ -1,5 +1,5 @@
 /* ledger.c - promises of disk space, and the rate at which it goes; see the header. */
-#include "ckptd/keep/ledger.h"
+#include "ckptd/ledger.h"
 #include "proto/report.h"
 #include "storage/storage.h"
 

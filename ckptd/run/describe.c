@@ -1,0 +1,502 @@
+/* describe.c - the rendezvous of the ranks of an attempt: their slices, and the plan made of them.
+ *
+ *   Describe (every rank) ──► group complete ──► worker plans ──► a session per rank, answers
+ *
+ * The rendezvous has a deadline (limits.describe_ms from the first rank): then every waiting call
+ * is answered ERR_TIMEOUT with the ranks that are missing, and all begin anew. A rank that
+ * describes itself again, with the same slices, gets a new session under the old plan; with other
+ * slices it needs a new attempt.
+ *
+ * The first rank that describes itself after a restart of ckptd has the newest attempt read back.
+ */
+#include "ckptd/run/describe.h"
+#include "ckptd/catalog.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/image.h"
+#include "ckptd/node/pool.h"
+#include "ckptd/node/session.h"
+#include "ckptd/node/slots.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/layout.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+#include "proto/shard.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLICES_MAX 262144u /* of one request; more are refused */
+#define MISSING_TEXT_MAX 160u
+
+/* ---- slices ---- */
+
+static int take_slice(struct slice *out, const Holdfast__V1__Slice *slice)
+{
+    memset(out, 0, sizeof *out);
+    if (slice->n_shape > LAYOUT_DIMS_MAX || slice->n_offset != slice->n_shape ||
+        slice->n_extent != slice->n_shape || strlen(slice->name) >= LAYOUT_NAME_MAX)
+        return report_error(ERR_INVALID, NULL, "the slice of tensor %.64s has an impossible form",
+                            slice->name);
+    snprintf(out->tensor.name, sizeof out->tensor.name, "%s", slice->name);
+    int error = dtype_parse(&out->tensor.dtype, slice->dtype);
+    out->tensor.dims = (uint32_t)slice->n_shape;
+    for (uint32_t d = 0; d < LAYOUT_DIMS_MAX; d++) {
+        bool used = d < slice->n_shape;
+        out->tensor.shape[d] = used ? slice->shape[d] : 1;
+        out->box.offset[d] = used ? slice->offset[d] : 0;
+        out->box.extent[d] = used ? slice->extent[d] : 1;
+    }
+    return error == 0 ? slice_check(out) : error;
+}
+
+int describe_take_slices(struct slice **out, Holdfast__V1__Slice *const *slices, size_t count)
+{
+    if (count > SLICES_MAX)
+        return report_error(ERR_INVALID, NULL, "%zu slices are more than %u", count, SLICES_MAX);
+    struct slice *list = calloc(count + 1, sizeof *list);
+    int error = list ? 0 : report_error(ERR_MEMORY, NULL, "no memory for %zu slices", count);
+    for (size_t i = 0; i < count && error == 0; i++)
+        error = take_slice(&list[i], slices[i]);
+    if (error != 0) {
+        free(list);
+        return error;
+    }
+    *out = list;
+    return 0;
+}
+
+/* ---- groups ---- */
+
+static void free_group_memory(struct group *group)
+{
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        free(group->ranks[i].slices);
+        free(group->ranks[i].items);
+        free(group->ranks[i].tensors);
+    }
+    layout_table_free(group->table);
+    free(group->ranks);
+    free(group);
+}
+
+/* Waiting calls are answered with this thread's last error. */
+static void fail_group_calls(struct group *group, int error)
+{
+    struct fault fault;
+    fault_take(&fault, error);
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        if (group->ranks[i].call)
+            rpc_call_fail(group->ranks[i].call, fault_raise(&fault));
+        group->ranks[i].call = NULL;
+    }
+}
+
+void group_free(struct group *group)
+{
+    report_error(ERR_STALE, "end this process", "a new attempt of the run began");
+    fail_group_calls(group, ERR_STALE);
+    loop_timer_cancel(group->run->service->loop, &group->timer);
+    group->run->group = NULL;
+    if (group->planning)
+        group->abandoned = true; /* freed when its job ends */
+    else
+        free_group_memory(group);
+}
+
+static void describe_expired(struct timer *timer)
+{
+    struct group *group = CONTAINER_OF(timer, struct group, timer);
+    char missing[MISSING_TEXT_MAX] = "";
+    size_t at = 0;
+    for (uint32_t i = 0; i < group->world_size && at + 16 < sizeof missing; i++)
+        if (!group->ranks[i].described)
+            at += (size_t)snprintf(missing + at, sizeof missing - at, "%s%u", at ? ", " : "", i);
+    report_error(ERR_TIMEOUT, "start the missing ranks, or raise limits.describe_ms",
+                 "not every rank described its tensors in time; missing: %s", missing);
+    fail_group_calls(group, ERR_TIMEOUT);
+    group_free(group);
+}
+
+static int plan_rank(struct group *group, uint32_t rank)
+{
+    struct group_rank *mine = &group->ranks[rank];
+    uint64_t bytes;
+    int error =
+        layout_shard_tensors(&mine->tensors, &mine->num_tensors, &bytes, group->table, rank);
+    if (error == 0)
+        error = shard_geometry(&mine->geometry, group->table, rank, group->run->name,
+                               group->world_size);
+    if (error == 0)
+        error = layout_save_items(&mine->items, &mine->num_items, group->table, rank, mine->slices,
+                                  mine->count);
+    return error;
+}
+
+/* Could an image of so many segments pass over the file? The header is in it before the rank comes,
+ * and the last chunks stay until the checksum table is made. */
+static bool window_suffices(const struct service *service, const struct shard_geometry *geometry,
+                            uint32_t segments)
+{
+    uint64_t bytes = segments * pool_segment_bytes(service->pool);
+    uint64_t chunk_bytes = (uint64_t)service->config->block_bytes;
+    return geometry->data_start <= bytes &&
+           image_tail_chunks(service, geometry) * chunk_bytes <= bytes;
+}
+
+/* The segments that one image of every rank takes when none gets more than `share`. */
+static uint64_t images_demand(const struct group *group, uint32_t share)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        uint32_t need =
+            image_segments_needed(group->run->service, group->ranks[i].geometry.file_bytes);
+        sum += need < share ? need : share;
+    }
+    return sum;
+}
+
+/* How many segments an image of each rank gets. When the pool does not hold a whole one of every
+ * rank at once, all get the largest equal share; images that need more become windows. */
+static int plan_images(struct group *group)
+{
+    const struct service *service = group->run->service;
+    uint32_t pool = pool_size(service->pool), share = 0, too_much = pool + 1;
+    if (images_demand(group, UINT32_MAX) <= pool)
+        share = too_much = UINT32_MAX;
+    while (too_much - share > 1) {
+        uint32_t middle = share + (too_much - share) / 2;
+        if (images_demand(group, middle) <= pool)
+            share = middle;
+        else
+            too_much = middle;
+    }
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        struct group_rank *rank = &group->ranks[i];
+        uint32_t need = image_segments_needed(service, rank->geometry.file_bytes);
+        rank->image_segments = need < share ? need : share;
+        if (rank->image_segments < need &&
+            !window_suffices(service, &rank->geometry, rank->image_segments))
+            return report_error(
+                ERR_SPACE, "enlarge memory.pool_bytes, or lower memory.segment_bytes",
+                "a pool of %u segments leaves %u for each of %u ranks: too little "
+                "for rank %u even to save its %llu bytes piece by piece",
+                pool, share, group->world_size, i, (unsigned long long)rank->geometry.file_bytes);
+        group->num_windows += rank->image_segments < need;
+    }
+    return 0;
+}
+
+static void work_plan(struct job *job)
+{
+    struct group *group = CONTAINER_OF(job, struct group, job);
+    const struct slice **slices = calloc(group->world_size, sizeof *slices);
+    uint32_t *counts = calloc(group->world_size, sizeof *counts);
+    int error = slices && counts ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the plan");
+    for (uint32_t i = 0; i < group->world_size && error == 0; i++) {
+        slices[i] = group->ranks[i].slices;
+        counts[i] = group->ranks[i].count;
+    }
+    if (error == 0)
+        error = layout_plan_save(&group->table, slices, counts, group->world_size);
+    for (uint32_t i = 0; i < group->world_size && error == 0; i++)
+        error = plan_rank(group, i);
+    if (error == 0)
+        error = plan_images(group);
+    free(slices);
+    free(counts);
+    if (error != 0)
+        fault_take(&group->fault, error);
+}
+
+/* ---- the answer ---- */
+
+/* Sessions of a rank are made here alone, so its last one is the only one that may be left. */
+static void end_former(struct group *group, uint32_t rank)
+{
+    struct session *session;
+    uint64_t token = group->ranks[rank].session;
+    if (token != 0 && session_find(&session, group->run->service, token) == 0)
+        session_end(session, "the rank described itself again");
+}
+
+static int new_session(struct session **out, struct group *group, uint32_t rank)
+{
+    end_former(group, rank);
+    struct session_options options = {.run = group->run,
+                                      .attempt = group->attempt,
+                                      .rank = rank,
+                                      .geometry = group->ranks[rank].geometry,
+                                      .image_segments = group->ranks[rank].image_segments};
+    int error = session_new_rank(out, group->run->service, &options);
+    if (error == 0)
+        group->ranks[rank].session = (*out)->token;
+    return error;
+}
+
+static void reply_described(struct group *group, uint32_t rank, struct rpc_call *call)
+{
+    const struct group_rank *mine = &group->ranks[rank];
+    struct service *service = group->run->service;
+    Holdfast__V1__DescribeReply reply = HOLDFAST__V1__DESCRIBE_REPLY__INIT;
+    Holdfast__V1__ImageItem *items = calloc(mine->num_items + 1, sizeof *items);
+    Holdfast__V1__ImageItem **pointers = calloc(mine->num_items + 1, sizeof *pointers);
+    size_t room = (size_t)SLOTS_PER_RANK * mine->image_segments + 1;
+    uint32_t *segments = calloc(room, sizeof *segments);
+    uint32_t *generations = calloc(room, sizeof *generations);
+    struct session *session = NULL;
+    int error = items && pointers && segments && generations
+                    ? 0
+                    : report_error(ERR_MEMORY, NULL, "no memory for an answer");
+    if (error == 0)
+        error = new_session(&session, group, rank);
+    for (uint32_t i = 0; i < mine->num_items && error == 0; i++) {
+        holdfast__v1__image_item__init(&items[i]);
+        items[i].slice = mine->items[i].slice;
+        items[i].slice_byte = mine->items[i].slice_byte;
+        items[i].image_byte = mine->geometry.data_start + mine->items[i].data_byte;
+        items[i].bytes = mine->items[i].bytes;
+        pointers[i] = &items[i];
+    }
+    if (error == 0) {
+        reply.session = session->token;
+        reply.image_bytes = mine->geometry.file_bytes;
+        reply.segment_bytes = pool_segment_bytes(service->pool);
+        reply.image_segments = mine->image_segments;
+        reply.items = pointers;
+        reply.n_items = mine->num_items;
+        reply.boot_id = service->boot_id;
+        reply.segments = segments;
+        reply.n_segments = reply.n_generations = slots_lend_ahead(segments, session);
+        reply.generations = generations;
+        pool_generations(service->pool, generations, segments, (uint32_t)reply.n_segments);
+        rpc_call_reply(call, &reply.base);
+    } else {
+        rpc_call_fail(call, error);
+    }
+    free(generations);
+    free(segments);
+    free(items);
+    free(pointers);
+}
+
+static void planned(struct event *event)
+{
+    struct group *group = CONTAINER_OF(event, struct group, job.done);
+    group->planning = false;
+    if (group->abandoned) {
+        free_group_memory(group);
+        return;
+    }
+    if (group->fault.code != 0) {
+        fault_raise(&group->fault);
+        fail_group_calls(group, group->fault.code);
+        group_free(group);
+        return;
+    }
+    group->planned = true;
+    if (group->num_windows > 0)
+        log_info(
+            "session",
+            "run %s, attempt %llu: the pool does not hold an image of each of %u ranks at once: "
+            "%u ranks save through a window, slower, and nothing of theirs stays in memory",
+            group->run->name, (unsigned long long)group->attempt, group->world_size,
+            group->num_windows);
+    log_debug("session", "run %s, attempt %llu: %u ranks described %u tensors in %u layouts",
+              group->run->name, (unsigned long long)group->attempt, group->world_size,
+              group->table->num_tensors, group->table->num_layouts);
+    for (uint32_t i = 0; i < group->world_size; i++) {
+        struct rpc_call *call = group->ranks[i].call;
+        group->ranks[i].call = NULL;
+        if (call)
+            reply_described(group, i, call);
+    }
+}
+
+/* ---- resume after a restart ---- */
+
+static void work_resume(struct job *job)
+{
+    struct attempt_work *work = CONTAINER_OF(job, struct attempt_work, job);
+    struct run *run = CONTAINER_OF(work, struct run, resume);
+    int error = attempt_read_back(&work->attempt, run, work->number);
+    if (error != 0)
+        fault_take(&work->fault, error);
+}
+
+static void resumed(struct event *event)
+{
+    struct attempt_work *work = CONTAINER_OF(event, struct attempt_work, job.done);
+    struct run *run = CONTAINER_OF(work, struct run, resume);
+    struct parked *parked = run->describing;
+    run->describing = NULL;
+    work->busy = false;
+    if (work->attempt &&
+        commit_resume(&run->machine, work->number, work->attempt->world_size) == 0 &&
+        !run->attempt) {
+        run->attempt = work->attempt;
+        log_info("session", "run %s: going on with attempt %llu after a restart of ckptd",
+                 run->name, (unsigned long long)work->number);
+    } else {
+        attempt_free(work->attempt);
+    }
+    work->attempt = NULL;
+    while (parked) {
+        struct parked *next = parked->next;
+        if (work->fault.code != 0)
+            rpc_call_fail(parked->call, fault_raise(&work->fault));
+        else
+            describe_rank(run->service, parked->call,
+                          (const Holdfast__V1__DescribeRequest *)parked->message);
+        free(parked);
+        parked = next;
+    }
+}
+
+static bool resume(struct run *run, struct rpc_call *call,
+                   const Holdfast__V1__DescribeRequest *request)
+{
+    struct attempt_work *work = &run->resume;
+    if (run->machine.state != RUN_CLOSED || request->attempt == 0 ||
+        request->attempt != run->machine.attempt)
+        return false;
+    if (run->adopting != 0 && run->adopting >= run->newest_attempt) {
+        rpc_call_fail(call, catalog_report_adopting(run));
+        return true;
+    }
+    struct parked *parked = calloc(1, sizeof *parked);
+    if (!parked) {
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to describe"));
+        return true;
+    }
+    *parked = (struct parked){run->describing, call, &request->base};
+    run->describing = parked;
+    if (!work->busy) {
+        *work = (struct attempt_work){.job = {.work = work_resume, .done.run = resumed},
+                                      .busy = true,
+                                      .number = request->attempt};
+        loop_work(run->service->loop, &work->job);
+    }
+    return true;
+}
+
+/* ---- Describe ---- */
+
+static bool slices_equal(const struct group_rank *rank, const struct slice *slices, size_t count)
+{
+    if (count != rank->count)
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        const struct slice *a = &rank->slices[i], *b = &slices[i];
+        if (strcmp(a->tensor.name, b->tensor.name) != 0 || a->tensor.dtype != b->tensor.dtype ||
+            a->tensor.dims != b->tensor.dims || !box_equal(&a->box, &b->box, LAYOUT_DIMS_MAX) ||
+            memcmp(a->tensor.shape, b->tensor.shape, sizeof a->tensor.shape) != 0)
+            return false;
+    }
+    return true;
+}
+
+static int new_group(struct group **out, struct run *run, uint64_t attempt)
+{
+    struct group *group = calloc(1, sizeof *group);
+    struct group_rank *ranks = calloc(run->machine.world_size, sizeof *ranks);
+    if (!group || !ranks) {
+        free(group);
+        free(ranks);
+        return report_error(ERR_MEMORY, NULL, "no memory for the ranks of an attempt");
+    }
+    group->run = run;
+    group->attempt = attempt;
+    group->world_size = run->machine.world_size;
+    group->ranks = ranks;
+    group->timer.run = describe_expired;
+    loop_timer(run->service->loop, &group->timer, run->service->config->limit_describe_ms);
+    run->group = group;
+    *out = group;
+    return 0;
+}
+
+/* A rank of a group that is being planned, or is. Takes the slices only to compare them. */
+static int describe_again(struct group *group, uint32_t rank, struct rpc_call *call,
+                          const struct slice *slices, size_t count)
+{
+    struct group_rank *mine = &group->ranks[rank];
+    if (!slices_equal(mine, slices, count))
+        return report_error(ERR_MISMATCH, "open a new attempt",
+                            "rank %u described other slices than before", rank);
+    if (group->planned) {
+        reply_described(group, rank, call);
+        return 0;
+    }
+    if (mine->call)
+        rpc_call_fail(mine->call, report_error(ERR_ABORTED, NULL, "the rank asked again"));
+    mine->call = call;
+    return 0;
+}
+
+/* Adds a rank to the rendezvous; takes over `slices`. */
+static void join_group(struct group *group, uint32_t rank, struct rpc_call *call,
+                       struct slice *slices, size_t count)
+{
+    struct group_rank *mine = &group->ranks[rank];
+    if (mine->call)
+        rpc_call_fail(mine->call, report_error(ERR_ABORTED, NULL, "the rank asked again"));
+    free(mine->slices);
+    mine->slices = slices;
+    mine->count = (uint32_t)count;
+    mine->call = call;
+    group->num_described += !mine->described;
+    mine->described = true;
+    if (group->num_described < group->world_size)
+        return;
+    loop_timer_cancel(group->run->service->loop, &group->timer);
+    group->planning = true;
+    group->job = (struct job){.work = work_plan, .done.run = planned};
+    loop_work(group->run->service->loop, &group->job);
+}
+
+static int check_describe(struct run *run, const Holdfast__V1__DescribeRequest *request)
+{
+    int error = commit_check(&run->machine, request->attempt);
+    if (error == 0 && (request->world_size != run->machine.world_size ||
+                       request->rank >= run->machine.world_size))
+        error = report_error(ERR_MISMATCH, "start all ranks with the same world size",
+                             "rank %u of %u does not belong to attempt %llu of %u ranks",
+                             request->rank, request->world_size,
+                             (unsigned long long)request->attempt, run->machine.world_size);
+    return error;
+}
+
+void describe_rank(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__DescribeRequest *request)
+{
+    struct run *run = NULL;
+    struct slice *slices = NULL;
+    int error = service_check_open(service);
+    if (error == 0)
+        error = run_find(&run, service, request->run, false);
+    if (error == 0 && resume(run, call, request))
+        return;
+    if (error == 0)
+        error = check_describe(run, request);
+    if (error == 0)
+        error = describe_take_slices(&slices, request->slices, request->n_slices);
+    struct group *group = run ? run->group : NULL;
+    if (error == 0 && !group)
+        error = new_group(&group, run, request->attempt);
+    if (error == 0 && (group->planning || group->planned)) {
+        error = describe_again(group, request->rank, call, slices, request->n_slices);
+        free(slices);
+        slices = NULL;
+    } else if (error == 0) {
+        join_group(group, request->rank, call, slices, request->n_slices);
+        slices = NULL;
+    }
+    free(slices);
+    if (error != 0)
+        rpc_call_fail(call, error);
+}

@@ -1,0 +1,179 @@
+/* open.c - OpenAttempt: a start of a run's ranks takes the next fencing number.
+ *
+ *   OpenAttempt ──► rings drained ──► commit.c settles older saves ──► COMMIT_TAKE: worker writes
+ *   "<run>/attempts/0003", exclusively and durably ──► COMMIT_OPENED: older sessions end, answer
+ *
+ * A second OpenAttempt while one is settling takes its place: the first call is answered
+ * ERR_ABORTED. */
+#include "ckptd/catalog.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/gate.h"
+#include "ckptd/node/session.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/run.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/ckpt.pb-c.h"
+#include "proto/json.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+#include "storage/storage.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define REPLY_CHECKPOINTS_MAX 64u
+
+static void work_take(struct job *job)
+{
+    struct attempt_work *work = CONTAINER_OF(job, struct attempt_work, job);
+    struct run *run = CONTAINER_OF(work, struct run, take);
+    int error = attempt_publish(&work->attempt, run, work->number, work->text);
+    if (error != 0)
+        fault_take(&work->fault, error);
+    else if (storage_groups_prepare(run->service->storage, run->name) != 0)
+        log_warn("session", "run %s: a prune may need room that a full disk lacks: %s", run->name,
+                 report_line());
+}
+
+static void taken(struct event *event)
+{
+    struct attempt_work *work = CONTAINER_OF(event, struct attempt_work, job.done);
+    struct run *run = CONTAINER_OF(work, struct run, take);
+    struct commit_actions actions = {0};
+    work->busy = false;
+    free(work->text);
+    work->text = NULL;
+    commit_taken(&run->machine, &actions, work->number, work->fault.code);
+    run_perform(run, &actions);
+}
+
+static void perform_take(struct run *run, uint64_t number)
+{
+    struct attempt_work *work = &run->take;
+    CHECK(!work->busy && run->opening.call);
+    attempt_free(work->attempt);
+    *work = (struct attempt_work){
+        .job = {.work = work_take, .done.run = taken}, .busy = true, .number = number};
+    int error = attempt_write(&work->text, run, number,
+                              (const Holdfast__V1__OpenAttemptRequest *)run->opening.message);
+    if (error == 0) {
+        loop_work(run->service->loop, &work->job);
+        return;
+    }
+    struct commit_actions actions = {0};
+    fault_take(&work->fault, error);
+    work->busy = false;
+    commit_taken(&run->machine, &actions, number, error);
+    run_perform(run, &actions);
+}
+
+static void reply_opened(struct run *run, uint64_t number)
+{
+    Holdfast__V1__OpenAttemptReply reply = HOLDFAST__V1__OPEN_ATTEMPT_REPLY__INIT;
+    Holdfast__V1__CheckpointSummary summaries[REPLY_CHECKPOINTS_MAX];
+    Holdfast__V1__CheckpointSummary *pointers[REPLY_CHECKPOINTS_MAX];
+    reply.attempt = number;
+    reply.boot_id = run->service->boot_id;
+    reply.checkpoints = pointers;
+    for (struct checkpoint *c = run->checkpoints; c && reply.n_checkpoints < REPLY_CHECKPOINTS_MAX;
+         c = c->next) {
+        if (c->damaged)
+            continue;
+        pointers[reply.n_checkpoints] = &summaries[reply.n_checkpoints];
+        catalog_summary(&summaries[reply.n_checkpoints++], c);
+    }
+    rpc_call_reply(run->opening.call, &reply.base);
+}
+
+static void perform_opened(struct run *run, uint64_t number)
+{
+    struct attempt *attempt = run->take.attempt;
+    run->take.attempt = NULL;
+    CHECK(attempt && attempt->number == number && !run->saves); /* I4, I5 */
+    run->newest_attempt = number;
+    session_end_older(run, number);
+    if (run->group)
+        group_free(run->group);
+    attempt_free(run->attempt);
+    run->attempt = attempt;
+    struct checkpoint *newest = catalog_newest(run);
+    log_info("session", "run %s: attempt %llu of %u ranks is open; newest checkpoint: step %lld",
+             run->name, (unsigned long long)number, attempt->world_size,
+             newest ? (long long)newest->summary.step : -1LL);
+    reply_opened(run, number);
+    run->opening.call = NULL;
+}
+
+void run_perform(struct run *run, const struct commit_actions *actions)
+{
+    for (uint32_t i = 0; i < actions->count; i++) {
+        const struct commit_action *action = &actions->items[i];
+        switch (action->kind) {
+        case COMMIT_TAKE:
+            perform_take(run, action->number);
+            break;
+        case COMMIT_OPENED:
+            perform_opened(run, action->number);
+            break;
+        case COMMIT_NOT_OPENED:
+            rpc_call_fail(run->opening.call, fault_raise(&run->take.fault));
+            run->opening.call = NULL;
+            break;
+        default:
+            save_perform(run, action);
+        }
+    }
+}
+
+/* Everything that can be wrong is found before the run's saves are touched. */
+static int check_open(struct service *service, const Holdfast__V1__OpenAttemptRequest *request)
+{
+    const char *texts[] = {request->config_json, request->identity_json, request->mesh_json,
+                           request->data_json};
+    const char *names[] = {"config_json", "identity_json", "mesh_json", "data_json"};
+    int error = service_check_open(service);
+    if (error == 0 && (request->world_size == 0 || request->world_size > COMMIT_RANKS_MAX))
+        error = report_error(ERR_INVALID, NULL, "a world of %u ranks is outside 1 to %u",
+                             request->world_size, COMMIT_RANKS_MAX);
+    if (error == 0 && strlen(request->code_version) >= sizeof((struct attempt *)0)->code_version)
+        error = report_error(ERR_INVALID, NULL, "code_version is longer than 63 bytes");
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0] && error == 0; i++) {
+        json_t *object = NULL;
+        error = attempt_read_object(&object, texts[i], names[i]);
+        json_decref(object);
+    }
+    return error;
+}
+
+void attempt_open(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__OpenAttemptRequest *request)
+{
+    struct run *run = NULL;
+    struct commit_actions actions = {0};
+    int error = check_open(service, request);
+    if (error == 0)
+        error = run_find(&run, service, request->run, true);
+    if (error == 0 && run->adopting > run->newest_attempt)
+        error = catalog_report_adopting(run);
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    if (run->opening.call)
+        rpc_call_fail(
+            run->opening.call,
+            report_error(ERR_ABORTED, NULL, "another start of the run came after this one"));
+    run->opening.call = call;
+    run->opening.message = &request->base;
+    gate_hurry(service); /* the saves that are to be settled */
+    /* What the older ranks have announced counts, even when it was not read yet. */
+    session_drain_run(run);
+    error = commit_open(&run->machine, &actions, request->world_size);
+    CHECK(error == 0); /* check_open has asked */
+    if (run->saves)
+        log_info("session", "run %s: settling older saves before a new attempt", run->name);
+    run_perform(run, &actions);
+}

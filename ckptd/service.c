@@ -1,0 +1,82 @@
+/* service.c - whether ckptd takes work: open, draining, or with its store offline. */
+#include "ckptd/service.h"
+#include "ckptd/health.h"
+#include "ckptd/loop.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/random.h>
+
+void service_random(void *out, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t count = getrandom((uint8_t *)out + done, bytes - done, 0);
+        CHECK(count > 0 || errno == EINTR);
+        done += count > 0 ? (size_t)count : 0;
+    }
+}
+
+int service_check_open(const struct service *service)
+{
+    if (!service->draining)
+        return 0;
+    return report_error(ERR_UNAVAILABLE, "wait for the next ckptd", "ckptd is shutting down");
+}
+
+int service_check_last_saves(const struct service *service)
+{
+    return service->takes_last_saves ? 0 : service_check_open(service);
+}
+
+int service_check_online(const struct service *service)
+{
+    if (!service->offline[0])
+        return 0;
+    return report_error(ERR_IO, "replace the disk, then restart ckptd", "the store is offline: %s",
+                        service->offline);
+}
+
+void service_go_offline(struct service *service, const char *why)
+{
+    if (service->offline[0])
+        return;
+    snprintf(service->offline, sizeof service->offline, "%s", why);
+    log_error("storage", "the store is offline, nothing more is saved: %s", why);
+    health_look(service);
+}
+
+void service_drain(struct service *service)
+{
+    if (!atomic_exchange(&service->drain_asked, true)) /* there is one event */
+        loop_post(service->loop, &service->drain_event);
+}
+
+bool service_is_ending(const struct service *service)
+{
+    return atomic_load(&service->drain_asked);
+}
+
+/* Not at once: saves in work can be finished in the memory that they have. */
+void service_give_up(struct service *service, const struct fault *fault)
+{
+    service->fault = *fault;
+    fault_raise(fault);
+    log_error("ckptd", "%s", report_line());
+    service_drain(service);
+}
+
+/* By timers: whoever calls is in the middle of something. */
+void service_retry_saves(struct service *service)
+{
+    if (!service->retry_saves.armed)
+        loop_timer(service->loop, &service->retry_saves, 0);
+}
+
+void service_retry_waiting(struct service *service)
+{
+    if (!service->retry_loads.armed)
+        loop_timer(service->loop, &service->retry_loads, 0);
+    service_retry_saves(service);
+}
