@@ -33,6 +33,10 @@ static const struct option table[] = {
                   "unix:/path of the socket; default unix:/tmp/holdfast-<uid>/ckptd.sock"),
     OPTION_STRING(struct config, store, "store", "",
                   "directory of the checkpoints (or memory:<bytes>, fault:<settings>:...)"),
+    OPTION_BOOL(struct config, store_must_exist, "store_must_exist", "false",
+                "do not start where no store is: its disk may not be mounted"),
+    OPTION_BOOL(struct config, make_store, "make_store", "false",
+                "make the directory a store, then end"),
     OPTION_STRING(struct config, log, "log", "",
                   "debug lines of these areas: disk, door, memory, restore, retain, session, "
                   "storage; or all"),

@@ -10,6 +10,7 @@ struct config {
     char config_file[256];
     char listen[128]; /* "unix:/path" */
     char store[512];
+    bool store_must_exist, make_store;
     char log[256];
     char access_uids[256], access_operators[256];
     int64_t pool_bytes, segment_bytes;

@@ -149,6 +149,12 @@ int main(int argc, char **argv)
         return EXIT_DONE;
     }
     log_setup("ckptd", config.log);
+    if (config.make_store) {
+        error = service_make_store(&config);
+        if (error == 0)
+            log_info("ckptd", "%s is a store", config.store);
+        return error == 0 ? EXIT_DONE : fail(error);
+    }
     /* Before any thread starts: all inherit the mask, so only sigwait sees these. */
     fill_signals(&signals);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);

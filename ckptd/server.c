@@ -27,6 +27,7 @@
 #include "ckptd/metrics.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
+#include "ckptd/node/place.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/node/renew.h"
 #include "ckptd/node/session.h"
@@ -214,16 +215,6 @@ static const struct rpc_method methods[] = {
 
 /* ---- opening ---- */
 
-/* Where tools on this node find the files, and by what they know that the directory is the same. */
-static void note_directory(struct service *service, const char *where)
-{
-    struct stat status;
-    service->store_path = realpath(where, NULL);
-    if (service->store_path && stat(service->store_path, &status) == 0)
-        snprintf(service->store_id, sizeof service->store_id, "%llx:%llx",
-                 (unsigned long long)status.st_dev, (unsigned long long)status.st_ino);
-}
-
 static int open_storage(struct service *service)
 {
     const struct config *config = service->config;
@@ -236,16 +227,29 @@ static int open_storage(struct service *service)
         where = strchr(where, ':') + 1;
         CHECK(ops);
     }
-    struct storage_options options = {.is_ours_alone = true,
+    struct storage_options options = {.is_ours_alone = !config->make_store,
                                       .queue_depth = (uint32_t)config->queue_depth,
                                       .force_pwrite = strcmp(config->engine, "pwrite") == 0,
                                       .num_threads = (uint32_t)config->storage_threads};
     int error = storage_io_priority_parse(&options.io_priority, config->pace_io_priority);
     CHECK(error == 0); /* config_load has asked */
-    error = storage_open(&service->storage, ops, where, &options);
+    if (ops == &storage_local && config->store_must_exist && !config->make_store)
+        error = place_need_store(where);
+    if (error == 0)
+        error = storage_open(&service->storage, ops, where, &options);
     if (error == 0 && ops == &storage_local)
-        note_directory(service, where);
+        place_note(&service->place, where);
     return error == 0 ? storage_lock(service->storage) : error;
+}
+
+int service_make_store(const struct config *config)
+{
+    struct service service = {.config = config};
+    int error = open_storage(&service);
+    if (service.storage)
+        storage_close(service.storage);
+    place_close(&service.place);
+    return error;
 }
 
 /* Registered buffers count as locked memory, every session has descriptors: take what is allowed.
@@ -306,6 +310,8 @@ int service_open(struct service **out, const struct config *config)
         error = scrub_open(service);
     if (error == 0)
         retain_open(service);
+    if (error == 0)
+        place_watch(service);
     if (error == 0)
         error = metrics_open(service);
     if (error == 0)
@@ -440,6 +446,6 @@ void service_close(struct service *service)
         storage_close(service->storage);
     pool_close(service->pool);
     free(service->failures);
-    free(service->store_path);
+    place_close(&service->place);
     free(service);
 }

@@ -5,6 +5,8 @@
 struct service;
 struct config;
 
+/* The directory of the store, and in it the mark of one. */
+int service_make_store(const struct config *config);
 int service_open(struct service **out, const struct config *config);
 /* Until the end. ERR_MEMORY: it gave up, and has said why in the log. */
 int service_run(struct service *service);

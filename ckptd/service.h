@@ -7,6 +7,7 @@
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/gate.h"
+#include "ckptd/node/place.h"
 #include "storage/storage.h"
 
 #include <stdatomic.h>
@@ -42,7 +43,7 @@ struct service {
     uint64_t boot_id;
     char arena_path[160];
     char socket_path[128];
-    char *store_path, store_id[40]; /* of its directory; NULL, "": it is none */
+    struct place place; /* of the store */
     int64_t opened_ms;
     atomic_bool drain_asked;
     bool draining;

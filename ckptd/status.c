@@ -234,9 +234,9 @@ static const struct {
 
 char *service_status(const struct service *service)
 {
-    const char *store = service->store_path ? service->store_path : service->config->store;
+    const char *store = service->place.path ? service->place.path : service->config->store;
     json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version,
-                             "store", store, "store_id", service->store_id, "uid", (int)geteuid(),
+                             "store", store, "store_id", service->place.id, "uid", (int)geteuid(),
                              "draining", (int)service->draining, "offline", service->offline,
                              "storage", storage_describe(service->storage));
     bool whole = root != NULL;

@@ -33,7 +33,7 @@ SMALL = {"pool": "64MiB", "segment": "4MiB"}  # the operator's settings: starts 
 SYSTEMD = "/lib/systemd/systemd"
 SYS_IO_URING_SETUP = 425
 PATIENCE = 20  # seconds, of anything that should take a fraction of one
-TESTS = 16
+TESTS = 17
 
 
 # ---- the installation
@@ -209,7 +209,8 @@ SMOKE = ["systemd starts it and hears that it is ready", "it runs as a user that
          "killed it is started again", "and has what it had",
          "systemctl stop ends it in order", "where a person must act it is not started again",
          "nothing of it is left outside of its store",
-         "its start may take as long as a large store needs"]
+         "its start may take as long as a large store needs",
+         "without a store it does not start"]
 
 
 def uring_is_refused():
@@ -225,6 +226,16 @@ def cli(host, *arguments):
 def listed(host):
     code, out, _ = cli(host, "list", "--json", "--server", SERVER)
     return [(e["run"], e["step"], e["attempt"]) for e in json.loads(out)] if code == 0 else None
+
+
+def make_store(host):
+    """As the head of the unit says."""
+    place = "/var/lib/private/holdfast"
+    code, _, _ = host.systemctl("start", "ckptd")
+    result = [host.of_unit(name) for name in ("ExecMainStatus", "NRestarts")]
+    test(SMOKE[11], code != 0 and result == ["78", "0"], (code, result, host.said()))
+    host.inside("mkdir", "-p", "-m", "700", place)
+    host.inside("/usr/local/bin/ckptd", "--store", place, "--make_store")
 
 
 def start(host):
@@ -292,6 +303,7 @@ def main():
             return
         if not host.boot():
             raise RuntimeError(f"systemd does not come up: {host.systemctl('status')}")
+        make_store(host)
         start(host)
         kill(host, save(host))
         stop(host)

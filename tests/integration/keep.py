@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""keep - what a careless operator does to a store, and that nothing whole is lost by it.
+
+Goal: a disk that is not mounted, a store that is moved away: nothing is removed, and the reason is
+told. Method: a real ckptd on a directory, which this script moves, empties and fills as a person
+would; `clients_ckpt save` makes checkpoints.
+"""
+
+import json
+import os
+import subprocess
+import time
+
+from lib_store import PATIENCE, World
+from lib_tap import end, test
+
+
+def wait_until(look):
+    until = time.monotonic() + PATIENCE
+    while not look() and time.monotonic() < until:
+        time.sleep(0.05)
+    return look()
+
+
+def status(world):
+    code, out, err = world.cli("status", "--json", *world.where)
+    assert code == 0, err
+    return json.loads(out)
+
+
+def without_its_disk(world):
+    """The directory is there, empty, as the place where a disk is not mounted."""
+    os.mkdir(world.store)
+    world.spawn("--store_must_exist", "true")
+    code = world.process.wait(PATIENCE)
+    test("where no store is none begins: 78", code == 78 and os.listdir(world.store) == [],
+         (code, os.listdir(world.store)))
+    said = world.log()
+    test("and what to look at is named",
+         f"{world.store} holds no store" in said and "mounted" in said and "--make_store" in said,
+         said)
+    done = subprocess.run([world.ckptd, "--store", world.store, "--store_must_exist", "true",
+                           "--make_store"], capture_output=True, text=True)
+    world.launch("--store_must_exist", "true")
+    world.save([1])
+    test("a store is made on purpose", done.returncode == 0 and world.steps() == [1], done.stderr)
+
+
+def moved_away(world):
+    """And another directory is in its place, as after an unmount."""
+    away = world.store + "-away"
+    os.rename(world.store, away)
+    os.mkdir(world.store)
+    told = wait_until(lambda: status(world)["offline"])
+    test("a store that is moved while it is served goes offline with the reason",
+         told and world.store in status(world)["offline"], status(world))
+    good, said = world.try_save(2)
+    test("nothing more is saved, into neither directory",
+         not good and os.listdir(world.store) == [] and
+         not [name for name in os.listdir(os.path.join(away, world.run)) if "00000002" in name],
+         said)
+    world.end()
+    os.rmdir(world.store)
+    os.rename(away, world.store)
+    world.launch()
+    test("brought back it is whole", world.steps() == [1] and world.all_verify() == [])
+
+
+def main():
+    world = World()
+    try:
+        without_its_disk(world)
+        moved_away(world)
+        world.stop()
+    finally:
+        world.close()
+    end()
+
+
+main()
