@@ -310,6 +310,12 @@ char *trainer_config_to_json(const struct config *config)
         &(struct options){.table = config_table, .config = (void *)(uintptr_t)config});
 }
 
+uint32_t trainer_config_leaves(const void *config, int64_t step)
+{
+    (void)step;
+    return (uint32_t)((const struct config *)config)->micro_batches;
+}
+
 void trainer_config_print_help(void)
 {
     printf("usage: trainer --config FILE [--section.key value ...]\n\n"

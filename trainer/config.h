@@ -100,6 +100,8 @@ struct config {
 int trainer_config_load(struct config *out, int argc, char **argv);
 /* The effective settings as JSON, to be freed. */
 char *trainer_config_to_json(const struct config *config);
+/* Micro-batches (leaves) of the step that follows `step` steps; `config` is a struct config. */
+uint32_t trainer_config_leaves(const void *config, int64_t step);
 void trainer_config_print_help(void);
 
 #endif

@@ -23,7 +23,7 @@
  * and added in double in leaf order. */
 #include "trainer/parallel.h"
 #include "proto/report.h"
-#include "trainer/data/data.h"
+#include "trainer/data/ahead.h"
 #include "trainer/memory.h"
 
 #include <math.h>
@@ -510,16 +510,13 @@ static void pause_in_step(const struct step_input *input)
 
 static int run_micro_step(struct parallel *p, const struct step_input *input)
 {
-    uint64_t leaf = (uint64_t)p->micro_step * num_ranks(p) + my_rank(p);
-    uint64_t batch = (uint64_t)p->config->local_batch_size;
-    uint64_t tokens = batch * (uint64_t)p->config->seq_len;
+    uint64_t tokens = (uint64_t)p->config->local_batch_size * (uint64_t)p->config->seq_len;
     struct model_batch mine = {p->inputs, p->targets,
                                (float)(1.0 / ((double)p->num_leaves * (double)tokens))};
     p->losses[p->micro_step] = 0;
     bool has_batch = rank_has_leaf(p, my_rank(p));
     if (has_batch && p->failure == 0)
-        p->failure = data_read(input->data, input->first_sample + leaf * batch, (uint32_t)batch,
-                               p->inputs, p->targets);
+        p->failure = ahead_take(input->ahead, &(struct data_batch){p->inputs, p->targets, NULL});
     /* A leaf that could not be read is walked and sent as it lies: the step is void, all learn at
      * its end. */
     has_batch = has_batch && p->failure == 0;
@@ -531,6 +528,7 @@ int parallel_step(struct parallel *p, const struct step_input *input, struct ste
     size_t count = p->is_canonical ? p->piece_count : p->fast_count;
     memset(p->accumulators, 0, count * sizeof(float));
     p->failure = 0;
+    ahead_step(input->ahead, input->step - 1, input->first_sample);
     for (p->micro_step = 0; p->micro_step < p->num_micro_steps; p->micro_step++) {
         ERR_TRY(agree_to_stop(p, input, &out->stop));
         out->is_dropped = out->stop;
@@ -548,13 +546,15 @@ int parallel_step(struct parallel *p, const struct step_input *input, struct ste
     return gather_loss(p, &out->loss);
 }
 
-int parallel_logits(struct parallel *p, struct data *data, uint64_t first_sample, float *out_logits)
+int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_sample,
+                    float *out_logits)
 {
     bool is_mine = p->mesh.world->rank == 0;
     int rc = 0;
-    if (is_mine)
-        rc = data_read(data, first_sample, (uint32_t)p->config->local_batch_size, p->inputs,
-                       p->targets);
+    if (is_mine) {
+        ahead_step(ahead, 0, first_sample);
+        rc = ahead_take(ahead, &(struct data_batch){p->inputs, p->targets, NULL});
+    }
     /* The others wait in the gathers: what could not be read is walked. */
     const int32_t *inputs = is_mine && rc == 0 ? p->inputs : NULL;
     ERR_TRY(model_logits(p->model, &p->provider, inputs, out_logits));

@@ -24,7 +24,7 @@
 
 #include <signal.h>
 
-struct data;
+struct ahead;
 struct memory;
 struct parallel;
 
@@ -79,7 +79,7 @@ void parallel_init_state(struct parallel *parallel, uint64_t seed);
 void parallel_params_changed(struct parallel *parallel);
 
 struct step_input {
-    struct data *data;
+    struct ahead *ahead;   /* reads for this rank */
     uint64_t first_sample; /* of the step */
     int64_t step;
     const volatile sig_atomic_t *want_stop; /* not 0: this rank was asked to stop; NULL: never is */
@@ -95,7 +95,7 @@ int parallel_step(struct parallel *parallel, const struct step_input *input,
                   struct step_result *out);
 
 /* Forward of samples [first_sample, ...); rank 0 gets [T, V] logits of the first. Collective. */
-int parallel_logits(struct parallel *parallel, struct data *data, uint64_t first_sample,
+int parallel_logits(struct parallel *parallel, struct ahead *ahead, uint64_t first_sample,
                     float *out_logits);
 
 /* All ranks exchange how a call ended and return the same: 0, or the code of the lowest rank that

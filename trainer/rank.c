@@ -1,7 +1,7 @@
 /* rank.c - starts ranks, opens and closes the parts of each (see rank.h). */
 #include "trainer/rank.h"
 #include "proto/report.h"
-#include "trainer/data/data.h"
+#include "trainer/data/ahead.h"
 #include "trainer/memory.h"
 #include "trainer/tokenizer.h"
 
@@ -45,16 +45,43 @@ static int check_tokenizer(const struct config *config, const struct data_info *
     return 0;
 }
 
+/* What is done once per node is this rank's. */
+static bool is_first_on_node(const struct rank *r)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "SLURM_LOCALID"};
+    bool is_local = strcmp(r->config->comm_backend, "local") == 0;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !is_local; i++)
+        if (getenv(names[i]) != NULL)
+            return strcmp(getenv(names[i]), "0") == 0;
+    return r->world->rank == 0;
+}
+
 /* What a rank opens by itself. */
 static int open_own(struct rank *r)
 {
     const struct config *config = r->config;
     ERR_TRY(data_open(&r->data, config->dataset_path, (uint32_t)config->seq_len,
                       (uint64_t)config->seed));
+    if (is_first_on_node(r) && !config->estimate)
+        ERR_TRY(data_prove(r->data));
     ERR_TRY(check_tokenizer(config, data_info(r->data)));
     ERR_TRY(new_kernels(&r->kernels, config));
     return model_table_new(&r->table, config->model_name, config->model_flavor,
                            data_info(r->data)->vocab);
+}
+
+static int open_ahead(struct rank *r)
+{
+    const struct config *config = r->config;
+    struct ahead_options options = {.data = r->data,
+                                    .batch = (uint32_t)config->local_batch_size,
+                                    .rank = r->world->rank,
+                                    .num_ranks = r->world->size,
+                                    .leaves_of_step = trainer_config_leaves,
+                                    .user = config,
+                                    .max_leaves = (uint32_t)config->micro_batches};
+    return ahead_open(&r->ahead, &options);
 }
 
 static int open_metrics(struct rank *r)
@@ -124,7 +151,9 @@ int rank_open(struct rank *r, const struct config *config, struct comm *world)
     ERR_TRY(parallel_agree(world, open_own(r)));
     struct parallel_options parallel = {config, r->table, r->kernels, world};
     ERR_TRY(parallel_apply(&r->parallel, &parallel));
-    int rc = open_metrics(r);
+    int rc = open_ahead(r);
+    if (rc == 0)
+        rc = open_metrics(r);
     if (rc == 0)
         rc = introduce(r);
     ERR_TRY(parallel_agree(world, rc));
@@ -146,8 +175,8 @@ void rank_close(struct rank *r)
     model_table_free(r->table);
     if (r->kernels != NULL)
         kernels_free(r->kernels);
-    if (r->data != NULL)
-        data_close(r->data);
+    ahead_close(r->ahead);
+    data_close(r->data);
 }
 
 int rank_load(struct rank *r)
@@ -187,7 +216,7 @@ int rank_write_logits(struct rank *r)
     int rc = logits != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the logits");
     rc = parallel_agree(r->world, rc);
     if (rc == 0)
-        rc = parallel_logits(r->parallel, r->data, 0, logits);
+        rc = parallel_logits(r->parallel, r->ahead, 0, logits);
     if (rc == 0 && r->world->rank == 0)
         rc = write_floats(r->config->logits_file, logits, count);
     free(logits);

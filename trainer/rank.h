@@ -9,6 +9,7 @@ struct rank {
     const struct config *config; /* borrowed, as is world */
     struct comm *world;
     struct data *data;
+    struct ahead *ahead;
     struct kernels *kernels;
     struct model_table *table;
     struct parallel *parallel;

@@ -38,7 +38,7 @@ static int step(struct rank *r, bool *out_stop)
 {
     const struct config *config = r->config;
     struct progress next = r->progress;
-    struct step_input input = {r->data, next.next_sample, next.step + 1, &stop_requested};
+    struct step_input input = {r->ahead, next.next_sample, next.step + 1, &stop_requested};
     struct step_result result;
     ERR_TRY(parallel_step(r->parallel, &input, &result));
     *out_stop = result.stop;

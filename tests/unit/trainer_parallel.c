@@ -11,6 +11,7 @@
  */
 #include "proto/report.h"
 #include "tests/unit/trainer_bed.h"
+#include "trainer/data/ahead.h"
 #include "trainer/data/data.h"
 #include "trainer/memory.h"
 #include "trainer/parallel.h"
@@ -120,6 +121,19 @@ struct outcome {
     double loss[STEPS_MAX + 1], grad_norm[STEPS_MAX + 1]; /* by step, from 1 */
 };
 
+static int open_ahead(struct ahead **out, const struct config *config, struct data *data,
+                      const struct comm *world)
+{
+    struct ahead_options options = {.data = data,
+                                    .batch = (uint32_t)config->local_batch_size,
+                                    .rank = world->rank,
+                                    .num_ranks = world->size,
+                                    .leaves_of_step = trainer_config_leaves,
+                                    .user = config,
+                                    .max_leaves = (uint32_t)config->micro_batches};
+    return ahead_open(out, &options);
+}
+
 /* One stretch of training on one mesh. */
 struct stretch {
     struct config config;
@@ -150,7 +164,8 @@ static void move_state(struct stretch *s, struct parallel *p, bool out)
         parallel_params_changed(p);
 }
 
-static int train(struct stretch *s, struct parallel *p, struct data *data, struct kernels *kernels)
+static int train(struct stretch *s, struct parallel *p, struct ahead *ahead,
+                 struct kernels *kernels)
 {
     const struct config *config = &s->config;
     struct comm *world = parallel_mesh_of(p)->world;
@@ -159,7 +174,7 @@ static int train(struct stretch *s, struct parallel *p, struct data *data, struc
         move_state(s, p, false);
     for (int64_t step = s->first_step; step < s->last_step; step++) {
         volatile sig_atomic_t stop = s->stop_on_rank_1 && step == 1;
-        struct step_input input = {data, (uint64_t)(step * config->global_batch_size), step + 1,
+        struct step_input input = {ahead, (uint64_t)(step * config->global_batch_size), step + 1,
                                    world->rank == 1 ? &stop : NULL};
         struct step_result result;
         ERR_TRY(parallel_step(p, &input, &result));
@@ -189,6 +204,7 @@ static int rank_main(struct comm *world, void *user)
 {
     struct stretch *s = user;
     struct data *data = NULL;
+    struct ahead *ahead = NULL;
     struct kernels *kernels = NULL;
     struct model_table *table = NULL;
     struct parallel *p = NULL;
@@ -200,7 +216,10 @@ static int rank_main(struct comm *world, void *user)
     if (rc == 0)
         rc = parallel_apply(&p, &(struct parallel_options){&s->config, table, kernels, world});
     if (rc == 0)
-        rc = train(s, p, data, kernels);
+        rc = open_ahead(&ahead, &s->config, data, world);
+    if (rc == 0)
+        rc = train(s, p, ahead, kernels);
+    ahead_close(ahead);
     parallel_free(p);
     model_table_free(table);
     kernels_free(kernels);
@@ -386,6 +405,7 @@ static int unread_main(struct comm *world, void *user)
 {
     struct unread *u = user;
     struct data *data = NULL;
+    struct ahead *ahead = NULL;
     struct kernels *kernels = NULL;
     struct model_table *table = NULL;
     struct parallel *p = NULL;
@@ -395,16 +415,18 @@ static int unread_main(struct comm *world, void *user)
     ERR_TRY(kernels_new(&kernels, &(struct kernels_options){.num_threads = 1}));
     ERR_TRY(model_table_new(&table, "llama3", "tiny", VOCAB));
     ERR_TRY(parallel_apply(&p, &(struct parallel_options){&u->config, table, kernels, world}));
+    ERR_TRY(open_ahead(&ahead, &u->config, data, world));
     parallel_init_state(p, 3);
     if (world->rank == 0)
         assert_int_equal(truncate(u->config.dataset_path, 4096), 0);
     ERR_TRY(world->ops->barrier(world));
     report_clear();
-    struct step_input input = {.data = data, .step = 1};
+    struct step_input input = {.ahead = ahead, .step = 1};
     u->step_rc[world->rank] = parallel_step(p, &input, &result);
     u->has_reason[world->rank] = report_message()[0] != 0;
-    u->logits_rc[world->rank] = parallel_logits(p, data, 0, logits);
+    u->logits_rc[world->rank] = parallel_logits(p, ahead, 0, logits);
     int rc = world->ops->barrier(world);
+    ahead_close(ahead);
     parallel_free(p);
     model_table_free(table);
     kernels_free(kernels);

@@ -1,31 +1,82 @@
-/* data.h - tokens file and the order in which samples are read.
+/* data.h - the samples of a run: sources (tokens files), the order in which samples come, reading.
  *
- * Tokens file: 4096-byte header (magic "HFTOKENS", version, bytes per token 2 or 4, vocabulary,
- * number of tokens, XXH3 of the tokens, SHA-256 of the tokenizer file; little-endian), then the
- * tokens. Sample i of an epoch is tokens [i*seq, i*seq + seq] (seq + 1 tokens; inputs and targets
- * overlap by one). The order is a keyed permutation of the sample index (a Feistel network with
- * cycle walking), keyed by (seed, epoch): so the whole data state is one integer, the global index
- * of the next sample, whatever the number of ranks. */
+ * Sample i of a source is tokens [i*seq, i*seq + seq] (seq + 1 tokens; inputs and targets overlap
+ * by one). Which sample of which source global index n is, order.h says; it depends on the seed,
+ * the sources' weights and the place alone, whatever the number of ranks. The place is a few
+ * integers per source: README.md has the whole order in words.
+ *
+ * Opening reads the headers and nothing else. Blocks of format 2 are checked as they are read; of
+ * format 1 nothing can be checked so: data_prove() hashes those files in the background, and a
+ * difference fails the next read.
+ *
+ * A struct data belongs to one thread at a time. */
 #ifndef HOLDFAST_DATA_H
 #define HOLDFAST_DATA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#define DATA_SOURCES_MAX 32u
+#define DATA_WEIGHT_UNIT 1000000u /* a weight of 1 as an integer; weights have six decimals */
+
 struct data;
+struct data_source {
+    char name[64];        /* of the file, without folder and ".tokens" */
+    char hash[17];        /* identity of its tokens, hex */
+    uint64_t num_tokens;  /* of what is not open: 0, as is num_samples */
+    uint64_t num_samples; /* of an epoch */
+    uint64_t weight;      /* in units of 1 / DATA_WEIGHT_UNIT; 0: was once read, now it is not */
+    uint64_t base;        /* draws before the global index `start` of struct data_place */
+};
+/* Where reading goes on. The sources that are open come first. */
+struct data_place {
+    uint64_t start; /* the first global sample that comes by these weights */
+    uint32_t seq_len;
+    uint32_t num_sources; /* that are or were read */
+    struct data_source sources[DATA_SOURCES_MAX];
+};
 struct data_info {
-    uint64_t num_tokens, num_samples;
-    uint32_t vocab, seq_len;
-    char hash[17];           /* XXH3-64 of the tokens, hex */
+    uint64_t num_tokens, num_samples; /* of all sources that are open */
+    uint32_t vocab, seq_len, num_sources;
+    bool has_mask;           /* some tokens are not trained on */
+    char hash[17];           /* of one source: its identity; of more: XXH3-64 of their hashes */
     char tokenizer_hash[65]; /* SHA-256 of the tokenizer file, hex */
 };
+
+/* One tokens file; `data_open_mixture` takes "FILE:WEIGHT,FILE:WEIGHT,...", or one file's path. */
 int data_open(struct data **out, const char *path, uint32_t seq_len, uint64_t seed);
+int data_open_mixture(struct data **out, const char *mixture, uint32_t seq_len, uint64_t seed);
+/* One file in the order of the file; behind its last sample come samples without targets. */
+int data_open_in_order(struct data **out, const char *path, uint32_t seq_len);
 void data_close(struct data *data);
 const struct data_info *data_info(const struct data *data);
-/* Fills inputs[count*seq] and targets[count*seq] with global samples [first, first + count). */
-int data_read(struct data *data, uint64_t first, uint32_t count, int32_t *inputs, int32_t *targets);
-/* Position in the file of global sample `index`: the permutation alone, for tests. */
+
+/* Goes on from the place of an earlier run at global sample `next`. Sources are known by their
+ * hashes: one that is new begins at its first sample, one that is left out keeps its place. With
+ * other weights, sources or sequence length a new interleaving begins at `next`; with another
+ * length the draws so far count by their tokens. */
+int data_resume(struct data *data, const struct data_place *from, uint64_t next);
+const struct data_place *data_place(const struct data *data);
+/* How many samples of source `i` come before global sample `next`. */
+uint64_t data_drawn(const struct data *data, uint32_t source, uint64_t next);
+/* Source of global sample `index`, and that source's sample: the order alone. */
+uint32_t data_locate(const struct data *data, uint64_t index, uint64_t *out_sample);
+
+/* Room for count * seq numbers each. */
+struct data_batch {
+    int32_t *inputs;
+    int32_t *targets; /* -1: not counted */
+    int32_t *starts;  /* per input the first position of its document; NULL: not wanted */
+};
+/* Fills a batch with global samples [first, first + count). */
+int data_read(struct data *data, uint64_t first, uint32_t count, const struct data_batch *out);
+/* Position in the file of global sample `index` of a single source: the permutation alone. */
 uint64_t data_permute(const struct data *data, uint64_t index);
+
+/* Begins to hash, in a thread of the lowest priority, the files whose blocks have no checksums.
+ * data_read() fails with ERR_CORRUPT once one of them has proved to be another than it says. */
+int data_prove(struct data *data);
 
 /* Writes a tokens file from text files: each is one document, begin_of_text ... end_of_text. */
 struct tokenizer;

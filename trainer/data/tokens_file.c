@@ -180,9 +180,15 @@ static bool widen_tokens(int32_t *out, const void *tokens, const struct tokens_h
 
 static int bad_block(const struct tokens_file *file, const struct tokens_block *block)
 {
-    return report_error(ERR_CORRUPT, WRITE_AGAIN, "%s: tokens %llu to %llu are damaged", file->path,
-                        (unsigned long long)block->first,
-                        (unsigned long long)(block->first + block->count - 1));
+    const struct tokens_header *header = &file->header;
+    uint64_t index = block->first / TOKENS_BLOCK;
+    uint64_t bytes = header->version == 1 ? (uint64_t)TOKENS_BLOCK * header->token_bytes
+                                          : tokens_block_bytes(header);
+    return report_error(ERR_CORRUPT, WRITE_AGAIN,
+                        "%s: block %llu (tokens %llu to %llu, from byte %llu on) is damaged",
+                        file->path, (unsigned long long)index, (unsigned long long)block->first,
+                        (unsigned long long)(block->first + block->count - 1),
+                        (unsigned long long)(TOKENS_HEADER_BYTES + index * bytes));
 }
 
 /* `stored`: the block as it lies in the file, in memory of TOKENS_BLOCK tokens and two planes. */
