@@ -20,6 +20,7 @@
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
+#include "proto/origin.h"
 #include "proto/report.h"
 #include "proto/retain.h"
 #include "proto/shard.h"
@@ -31,7 +32,7 @@
 #include <string.h>
 
 const struct storage_group_kind checkpoint_kind = {
-    .marker = MANIFEST_NAME, .is_ours = shard_is_file_name, .is_group = retain_is_checkpoint};
+    .marker = MANIFEST_NAME, .is_ours = origin_is_member, .is_group = retain_is_checkpoint};
 
 /* ---- runs ---- */
 
@@ -219,6 +220,15 @@ struct checkpoint *catalog_newest(struct run *run)
 
 /* ---- quarantine ---- */
 
+void catalog_set_aside(struct checkpoint *checkpoint, const char *text)
+{
+    snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);
+    checkpoint->damaged = checkpoint->is_moved = true;
+    log_warn("catalog", "run %s, step %llu, attempt %llu is not served: %s", checkpoint->run->name,
+             (unsigned long long)checkpoint->summary.step,
+             (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
+}
+
 void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven)
 {
     snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);
@@ -308,12 +318,22 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->bytes = checkpoint->summary.bytes;
     out->time = checkpoint->summary.time;
     out->world_size = checkpoint->summary.world_size;
-    out->durability = checkpoint->damaged ? "damaged" : DURABILITY_LOCAL;
+    out->durability = checkpoint->is_moved  ? "moved"
+                      : checkpoint->damaged ? "damaged"
+                                            : DURABILITY_LOCAL;
+    out->origin = checkpoint->summary.origin;
     out->in_memory = catalog_in_memory(checkpoint);
     out->pinned = checkpoint->pinned;
     out->pin_note = checkpoint->pin_note ? checkpoint->pin_note : "";
     out->damage = checkpoint->damage;
     out->read_back = catalog_is_read_back(checkpoint);
+}
+
+int catalog_settle(struct manifest_summary *summary, struct storage *storage, const char *run,
+                   uint64_t step, uint64_t attempt)
+{
+    return origin_settle(summary,
+                         &(struct origin_place){run, step, attempt, storage_fetch, storage});
 }
 
 int catalog_read_manifest(struct manifest **out, struct storage *storage,
@@ -329,6 +349,9 @@ int catalog_read_manifest(struct manifest **out, struct storage *storage,
     if (error == 0)
         error = manifest_read(out, text, bytes);
     free(text);
+    if (error == 0)
+        error = catalog_settle(&(*out)->summary, storage, summary->run, summary->step,
+                               summary->attempt);
     if (error == 0 && summary->nonce[0] && !manifest_summary_equal(&(*out)->summary, summary))
         error = report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since ckptd started");
     if (error != 0) {

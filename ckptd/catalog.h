@@ -29,8 +29,9 @@ struct checkpoint {
     struct checkpoint *next; /* of the run; newest attempt first, then newest step */
     struct run *run;
     struct manifest_summary summary;
-    bool pinned;  /* as last seen */
-    bool damaged; /* quarantined: reported, never deleted, never served */
+    bool pinned;   /* as last seen */
+    bool damaged;  /* quarantined: reported, never deleted, never served */
+    bool is_moved; /* damaged only in that it lies in another run's directory: proto/origin.h */
     bool damage_is_proven;
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
     char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */
@@ -87,6 +88,8 @@ bool catalog_is_proof(const struct fault *fault);
 /* The text of a fault, as it stands in a list and a note. */
 void catalog_damage_text(char *out, size_t size, const struct fault *fault);
 /* Quarantines it for this reason, in memory. */
+/* It lies in another run's directory than the one it was saved in: to be adopted, or moved back. */
+void catalog_set_aside(struct checkpoint *checkpoint, const char *text);
 void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven);
 /* The durable note beside it. Blocks; any thread. */
 void catalog_write_note(struct storage *storage, const char *prefix, const char *text);
@@ -98,6 +101,9 @@ void catalog_forget(struct run *run);
 /* In scan.c: a look at its files as at a start. ERR_NOT_FOUND; what is wrong with it. Blocks; any
  * thread. */
 int catalog_look(struct manifest_summary *out, struct run *run, uint64_t step, uint64_t attempt);
+/* A summary as the manifest in that directory has it; see origin_settle(). Blocks; any thread. */
+int catalog_settle(struct manifest_summary *summary, struct storage *storage, const char *run,
+                   uint64_t step, uint64_t attempt);
 /* The whole manifest, proven; without a nonce in the summary any save's of that step and attempt.
  * Blocks; any thread. */
 int catalog_read_manifest(struct manifest **out, struct storage *storage,

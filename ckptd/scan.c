@@ -120,16 +120,11 @@ static int step_dir(char *out, size_t size, const struct scan *scan, const struc
 }
 
 /* Do the names and sizes in the directory fit the summary? ERR_CORRUPT. */
-static int check_files(const struct scan *scan, const struct step *step, const struct names *names)
+static int check_files(const struct step *step, const struct names *names)
 {
     const struct manifest_summary *summary = &step->summary;
     struct shard_identity identity;
     uint64_t bytes = 0;
-    if (strcmp(summary->run, scan->run->name) != 0 || summary->step != step->step ||
-        summary->attempt != step->attempt)
-        return report_error(
-            ERR_CORRUPT, NULL, "its manifest belongs to %s, step %llu, attempt %llu", summary->run,
-            (unsigned long long)summary->step, (unsigned long long)summary->attempt);
     for (uint32_t i = 0; i < summary->shards; i++) {
         char key[STORAGE_KEY_MAX];
         manifest_identity(&identity, summary, i);
@@ -159,8 +154,11 @@ static int read_checkpoint(const struct scan *scan, struct step *step, const cha
         damage =
             manifest_read_summary(&step->summary, text, bytes < sizeof text ? bytes : sizeof text);
     if (damage == 0)
-        damage = check_files(scan, step, names);
-    else
+        damage = catalog_settle(&step->summary, scan->service->storage, scan->run->name, step->step,
+                                step->attempt);
+    if (damage == 0)
+        damage = check_files(step, names);
+    else if (damage != ERR_MISMATCH)
         memset(&step->summary, 0, sizeof step->summary);
     if (damage != 0)
         step->summary.shards = 0; /* a number that nothing vouches for */
@@ -240,6 +238,10 @@ static int add_checkpoint(struct scan *scan, struct step *step)
         return error;
     char dir[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
     catalog_damage_text(text, sizeof text, step->fault);
+    if (step->error == ERR_MISMATCH) {
+        catalog_set_aside(checkpoint, text);
+        return 0;
+    }
     catalog_quarantine(checkpoint, text, catalog_is_proof(step->fault));
     if (catalog_is_proof(step->fault) && step_dir(dir, sizeof dir, scan, step) == 0)
         catalog_write_note(scan->service->storage, dir, text);

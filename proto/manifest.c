@@ -275,6 +275,7 @@ void manifest_identity(struct shard_identity *out, const struct manifest_summary
                                    .shard = shard,
                                    .shards = summary->shards};
     memcpy(out->run, summary->run, sizeof(out->run));
+    memcpy(out->origin, summary->origin, sizeof(out->origin));
     memcpy(out->nonce, summary->nonce, sizeof(out->nonce));
 }
 

@@ -28,6 +28,8 @@
 struct manifest_summary {
     uint32_t version;
     char run[128];
+    char origin[128]; /* the run that manifest and shards name, where that is another one: origin.h;
+                         not part of the text */
     uint64_t step;
     uint64_t attempt;
     char nonce[33];

@@ -1,6 +1,7 @@
 /* presence.c - the manifest as it was committed, and the shards that it names. */
 #include "proto/presence.h"
 
+#include "proto/origin.h"
 #include "proto/report.h"
 
 #include <stdio.h>
@@ -66,9 +67,13 @@ int presence_check(struct storage *storage, presence_fetch *fetch,
     char key[KEY_BYTES];
     ERR_TRY(manifest_key(key, sizeof key, summary));
     ERR_TRY(fetch_manifest(&manifest, &look, key));
-    int error = 0;
-    if (!manifest_summary_equal(&manifest->summary, summary) ||
-        (text_hash != 0 && manifest->text_hash != text_hash))
+    int error =
+        origin_settle(&manifest->summary, &(struct origin_place){summary->run, summary->step,
+                                                                 summary->attempt, fetch, storage});
+    if (error == ERR_MISMATCH)
+        error = report_error(ERR_CORRUPT, NULL, "%s", report_message());
+    if (error == 0 && (!manifest_summary_equal(&manifest->summary, summary) ||
+                       (text_hash != 0 && manifest->text_hash != text_hash)))
         error = report_error(ERR_CORRUPT, NULL, "%s was exchanged since it was committed", key);
     for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
         error = check_shard(&look, manifest, i);

@@ -252,7 +252,7 @@ static void put_identity(struct text *out, const struct shard_identity *identity
 {
     char *at = put_text(next_piece(out), "\"__metadata__\":{\"format\":\"" FORMAT_NAME
                                          "\",\"version\":\"" FORMAT_VERSION "\",\"run\":\"");
-    at = stpcpy(at, identity->run);
+    at = stpcpy(at, identity->origin[0] != '\0' ? identity->origin : identity->run);
     at = put_number(put_text(at, "\",\"step\":\""), identity->step);
     at = put_number(put_text(at, "\",\"attempt\":\""), identity->attempt);
     at = stpcpy(put_text(at, "\",\"nonce\":\""), identity->nonce);
@@ -373,6 +373,8 @@ static int check_identity(const struct shard_identity *identity)
 {
     if (!shard_run_is_valid(identity->run))
         return fail_run(identity->run);
+    if (identity->origin[0] != '\0' && !shard_run_is_valid(identity->origin))
+        return fail_run(identity->origin);
     if (!shard_nonce_is_valid(identity->nonce))
         return report_error(ERR_INVALID, NULL, "a shard's nonce is not 32 hexadecimal digits");
     if (identity->shard >= identity->shards)

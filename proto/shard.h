@@ -32,7 +32,8 @@
 #define SHARD_TABLE_BYTES_MAX (256u << 20) /* of one shard's checksums: a shard of 32 TiB */
 
 struct shard_identity {
-    char run[128];
+    char run[128];    /* in whose directory it lies */
+    char origin[128]; /* the run that the header names (origin.h); "": `run` */
     uint64_t step;
     uint64_t attempt;
     char nonce[33];

@@ -692,6 +692,41 @@ static int local_remove(struct storage *storage, const char *key)
     return error;
 }
 
+/* As storage_place(), also for directories, which have no second name: where the file system has no
+ * such rename, what is in the way is looked for first. */
+static int move_entry(int parent, const char *name, int other_parent, const char *other)
+{
+    struct stat status;
+    if (renameat2(parent, name, other_parent, other, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS)
+        return -1;
+    if (fstatat(other_parent, other, &status, AT_SYMLINK_NOFOLLOW) == 0)
+        errno = EEXIST;
+    return errno == ENOENT ? renameat(parent, name, other_parent, other) : -1;
+}
+
+static int local_rename(struct storage *storage, const char *key, const char *other)
+{
+    struct local *local = local_of(storage);
+    const char *name, *other_name;
+    int error = local_refuse_read_only(local);
+    if (error != 0)
+        return error;
+    int parent = local_open_parent(local, key, false, &name);
+    if (parent < 0)
+        return local_fail("could not open the directory of an object", key);
+    int other_parent = local_open_parent(local, other, true, &other_name);
+    if (other_parent < 0)
+        error = local_fail("could not open the directory of an object", other);
+    else if (move_entry(parent, name, other_parent, other_name) != 0)
+        error = local_fail("could not rename an object", key);
+    if (other_parent >= 0)
+        close(other_parent);
+    close(parent);
+    return error;
+}
+
 /* ---- the store as a whole ---- */
 
 static int local_space(struct storage *storage, struct storage_space *out)
@@ -725,6 +760,7 @@ const struct storage_ops storage_local = {
     .fetch = local_fetch,
     .list = local_list,
     .remove = local_remove,
+    .rename = local_rename,
     .lock = local_lock,
     .space = local_space,
     .hold = local_hold,

@@ -405,6 +405,55 @@ static int memory_remove(struct storage *storage, const char *key)
     return error;
 }
 
+static bool lies_in(const char *key, const char *directory)
+{
+    size_t length = strlen(directory);
+    return strncmp(key, directory, length) == 0 && (key[length] == '\0' || key[length] == '/');
+}
+
+/* Every key of the tree; all new keys are had before one is changed. */
+static int rename_locked(struct memory *memory, const char *key, const char *other)
+{
+    size_t count = 0, length = strlen(key);
+    int error = 0;
+    if (find_entry(memory, key) == NULL)
+        return report_error(ERR_NOT_FOUND, NULL, "there is no \"%s\"", key);
+    if (find_entry(memory, other) != NULL)
+        return report_error(ERR_EXISTS, NULL, "\"%s\" is there already", other);
+    error = make_directories(memory, other);
+    for (struct entry *entry = memory->entries; entry != NULL && error == 0; entry = entry->next)
+        count += lies_in(entry->key, key);
+    char **keys = calloc(count + 1, sizeof(*keys));
+    size_t made = 0;
+    for (struct entry *entry = memory->entries; entry != NULL && keys != NULL; entry = entry->next)
+        if (lies_in(entry->key, key) &&
+            asprintf(&keys[made], "%s%s", other, entry->key + length) >= 0)
+            made++;
+    if (error == 0 && (keys == NULL || made < count))
+        error = report_error(ERR_MEMORY, NULL, "no memory to rename \"%s\"", key);
+    size_t at = 0;
+    for (struct entry *entry = memory->entries; entry != NULL && error == 0; entry = entry->next) {
+        if (!lies_in(entry->key, key))
+            continue;
+        char *old = entry->key;
+        entry->key = keys[at];
+        keys[at++] = old;
+    }
+    for (size_t i = 0; i < made && keys != NULL; i++)
+        free(keys[i]);
+    free(keys);
+    return error;
+}
+
+static int memory_rename(struct storage *storage, const char *key, const char *other)
+{
+    struct memory *memory = memory_of(storage);
+    pthread_mutex_lock(&memory->mutex);
+    int error = rename_locked(memory, key, other);
+    pthread_mutex_unlock(&memory->mutex);
+    return error;
+}
+
 static int memory_space(struct storage *storage, struct storage_space *out)
 {
     struct memory *memory = memory_of(storage);
@@ -430,6 +479,7 @@ const struct storage_ops storage_memory = {
     .fetch = memory_fetch,
     .list = memory_list,
     .remove = memory_remove,
+    .rename = memory_rename,
     .space = memory_space,
     .describe = memory_describe,
 };

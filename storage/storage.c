@@ -244,6 +244,17 @@ int storage_remove(struct storage *storage, const char *key)
     return error ? error : ops_of(storage)->remove(storage, key);
 }
 
+int storage_rename(struct storage *storage, const char *key, const char *other)
+{
+    const struct storage_ops *ops = ops_of(storage);
+    int error = check_key(key);
+    if (error == 0)
+        error = check_key(other);
+    if (error == 0 && !ops->rename)
+        error = report_error(ERR_INVALID, NULL, "a store of kind %s renames nothing", ops->name);
+    return error ? error : ops->rename(storage, key, other);
+}
+
 int storage_lock(struct storage *storage)
 {
     const struct storage_ops *ops = ops_of(storage);

@@ -153,6 +153,10 @@ struct storage_ops {
     /* Remove one object or one empty directory; not durable until sync_names. ERR_NOT_FOUND;
      * ERR_EXISTS when the directory is not empty. */
     int (*remove)(struct storage *storage, const char *key);
+    /* (optional) Gives an object or a directory, with all in it, another key, whose directories are
+     * created; at once, or not at all; not durable until sync_names of both directories.
+     * ERR_NOT_FOUND; ERR_EXISTS: the other key is taken. */
+    int (*rename)(struct storage *storage, const char *key, const char *other);
     /* (optional) Take the store's one writer lock until close; once, before threads share the
      * store. ERR_BUSY names the holder's pid. ERR_VERSION: it was written by a later version. */
     int (*lock)(struct storage *storage);
@@ -227,6 +231,7 @@ int storage_fetch_all(struct storage *storage, const char *key, size_t max, void
 int storage_list(struct storage *storage, const char *prefix,
                  int (*visit)(void *user, const struct storage_entry *entry), void *user);
 int storage_remove(struct storage *storage, const char *key);
+int storage_rename(struct storage *storage, const char *key, const char *other);
 int storage_lock(struct storage *storage);
 int storage_space(struct storage *storage, struct storage_space *out);
 int storage_hold(struct storage *storage, struct storage_hold **out, const char *key,

@@ -43,6 +43,7 @@
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
+#include "proto/origin.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
@@ -61,6 +62,7 @@ struct admission {
     const void
         *text; /* of Adopt: the manifest; the request's, so there until the call is answered */
     size_t text_bytes;
+    const char *place; /* of Adopt: the run that it lies in, the request's; "": the manifest's */
     struct manifest_summary summary;
     struct checkpoint *checkpoint; /* of Adopt: its entry in the catalog, until it is there */
     char prefix[STORAGE_KEY_MAX];  /* the directory */
@@ -137,7 +139,7 @@ static int visit_file(void *user, const struct storage_entry *entry)
     struct files *files = user;
     if (!entry->is_dir && strcmp(entry->name, MANIFEST_NAME) == 0)
         return report_error(ERR_EXISTS, NULL, "%s has a manifest already", files->prefix);
-    if (entry->is_dir || !shard_is_file_name(entry->name))
+    if (entry->is_dir || !origin_is_member(entry->name))
         return report_error(ERR_INVALID, NULL, "%s/%s does not belong into a checkpoint",
                             files->prefix, entry->name);
     if (entry->is_foreign)
@@ -145,8 +147,10 @@ static int visit_file(void *user, const struct storage_entry *entry)
     if (entry->links > 1)
         return report_error(ERR_DENIED, NULL, "%s/%s has another name elsewhere", files->prefix,
                             entry->name);
-    files->count++;
-    files->bytes += entry->bytes;
+    if (shard_is_file_name(entry->name)) {
+        files->count++;
+        files->bytes += entry->bytes;
+    }
     return 0;
 }
 
@@ -213,7 +217,12 @@ static int check_shard(struct storage *storage, const struct manifest *manifest,
 static int check_shards(const struct admission *admission)
 {
     struct manifest *manifest = NULL;
+    const struct manifest_summary *summary = &admission->summary;
     int error = manifest_read(&manifest, admission->text, admission->text_bytes);
+    if (error == 0)
+        error = origin_settle(&manifest->summary,
+                              &(struct origin_place){summary->run, summary->step, summary->attempt,
+                                                     storage_fetch, admission->service->storage});
     for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
         error = check_shard(admission->service->storage, manifest, i);
     manifest_free(manifest);
@@ -335,6 +344,8 @@ static int begin_adoption(struct admission *admission, bool *out_is_there)
     size_t bytes = admission->text_bytes < MANIFEST_SUMMARY_BYTES ? admission->text_bytes
                                                                   : MANIFEST_SUMMARY_BYTES;
     int error = manifest_read_summary(&admission->summary, admission->text, bytes);
+    if (error == 0 && run_name_valid(admission->place))
+        origin_rename(&admission->summary, admission->place);
     if (error == 0)
         error = shard_dir_key(admission->prefix, sizeof admission->prefix, summary->run,
                               summary->step, summary->attempt);
@@ -371,6 +382,7 @@ void admit_adopt(struct service *service, struct rpc_call *call,
     if (error == 0) {
         admission->text = request->manifest.data;
         admission->text_bytes = request->manifest.len;
+        admission->place = request->run;
         admission->begins_run = request->begins_run;
         error = begin_adoption(admission, &is_there);
     }

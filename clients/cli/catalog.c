@@ -8,6 +8,7 @@
 
 #include "proto/ckpt.pb-c.h"
 #include "proto/json.h"
+#include "proto/origin.h"
 #include "proto/retain.h"
 #include "proto/rpc.h"
 
@@ -18,7 +19,7 @@
 
 /* One line of a list, from either side. */
 struct row {
-    const char *run, *nonce, *time, *durability, *damage, *pin_note;
+    const char *run, *origin, *nonce, *time, *durability, *damage, *pin_note;
     uint64_t step, attempt, bytes;
     uint32_t world_size;
     bool in_memory, is_pinned, is_read_back;
@@ -27,12 +28,22 @@ struct row {
 
 /* ---- list ---- */
 
+/* Nothing is wrong with it but that it lies in another run's directory. */
+static bool is_moved(const struct row *row)
+{
+    return strcmp(row->durability, CLI_MOVED) == 0;
+}
+
 static void print_row_json(const struct row *row, bool is_first)
 {
     printf("%s\n  {\"run\": ", is_first ? "" : ",");
     text_json(stdout, row->run);
     printf(", \"step\": %llu, \"attempt\": %llu", (unsigned long long)row->step,
            (unsigned long long)row->attempt);
+    if (row->origin[0] != '\0') {
+        printf(", \"%s\": ", is_moved(row) ? "moved_from" : "origin");
+        text_json(stdout, row->origin);
+    }
     if (row->damage[0] != '\0') {
         printf(", \"damage\": ");
         text_json(stdout, row->damage);
@@ -80,7 +91,7 @@ static void print_row_text(const struct row *row, bool is_first)
     text_safe(safe, sizeof safe, name);
     text_safe(text, sizeof text, row->damage[0] != '\0' ? row->damage : row->durability);
     if (row->damage[0] != '\0') {
-        printf("%-32s DAMAGED: %s\n", safe, text);
+        printf("%-32s %s: %s\n", safe, is_moved(row) ? "MOVED" : "DAMAGED", text);
         return;
     }
     printf("%-32s %6u  %11s  %-20s  %s%s%s", safe, row->world_size,
@@ -109,7 +120,8 @@ static void print_row_names(const struct cli *cli, const struct row *row)
         print_name(cli, name);
 }
 
-/* Has some run nothing but damage? The rows of a run follow each other. */
+/* Has some run nothing but damage? One that was moved has none. The rows of a run follow each
+ * other. */
 struct tally {
     bool is_lost, is_run_lost; /* some run before; the run of the last row, so far */
 };
@@ -120,7 +132,7 @@ static void tally_row(struct tally *tally, const struct row *row)
         tally->is_lost |= tally->is_run_lost;
         tally->is_run_lost = true;
     }
-    tally->is_run_lost &= row->damage[0] != '\0';
+    tally->is_run_lost &= row->damage[0] != '\0' && !is_moved(row);
 }
 
 static int tally_code(const struct tally *tally)
@@ -192,7 +204,8 @@ static int print_catalog(const struct cli *cli, struct tally *tally, struct stor
         const struct row row = {.run = from->run,
                                 .nonce = from->nonce,
                                 .time = from->time,
-                                .durability = CLI_STORED,
+                                .origin = from->origin,
+                                .durability = entry->is_moved ? CLI_MOVED : CLI_STORED,
                                 .damage = entry->damage != NULL ? entry->damage : "",
                                 .step = from->step,
                                 .attempt = from->attempt,
@@ -238,6 +251,7 @@ static void print_page(const struct cli *cli, struct tally *tally,
         const Holdfast__V1__CheckpointSummary *from = page->checkpoints[i];
         const struct row row = {
             .run = from->run,
+            .origin = from->origin,
             .nonce = from->nonce,
             .time = from->time,
             .durability = from->durability,
@@ -386,6 +400,8 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     char size[32], text[512];
     printf("%-12s %s@%llu-a%llu\n", "checkpoint", summary->run, (unsigned long long)summary->step,
            (unsigned long long)summary->attempt);
+    if (summary->origin[0] != '\0')
+        printf("%-12s run %s\n", "saved in", summary->origin);
     printf("%-12s %s\n", "nonce", text_safe(text, sizeof text, summary->nonce));
     printf("%-12s %s\n", "time", text_safe(text, sizeof text, summary->time));
     printf("%-12s %s in %s\n", "size", text_bytes(size, sizeof size, summary->bytes),
@@ -416,7 +432,8 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
         printf("shard-%05u-of-%05u.safetensors%10s %14llu\n", i + 1, summary->shards, "",
                (unsigned long long)manifest->shards[i].bytes);
     if (shown->damage[0] != '\0')
-        printf("\nIN QUARANTINE: %s\n", text_safe(text, sizeof text, shown->damage));
+        printf("\n%s: %s\n", strcmp(shown->durability, CLI_MOVED) == 0 ? "MOVED" : "IN QUARANTINE",
+               text_safe(text, sizeof text, shown->damage));
     return 0;
 }
 
@@ -438,6 +455,11 @@ static int add_state(json_t *root, const struct shown *shown)
 {
     char safe[512];
     json_begin();
+    const struct manifest_summary *summary = &shown->manifest->summary;
+    if (summary->origin[0] != '\0') { /* the manifest's text still has that name */
+        json_object_set_new(root, "run", json_string(summary->run));
+        json_object_set_new(root, "origin", json_string(summary->origin));
+    }
     json_object_set_new(root, "durability",
                         json_string(text_safe(safe, sizeof safe, shown->durability)));
     if (shown->damage[0] != '\0')
@@ -543,6 +565,8 @@ static int read_served(void *user, struct manifest **out, const struct selection
         return error;
     const char *text = ((const Holdfast__V1__ShowReply *)answer)->manifest_json;
     error = manifest_read(out, text, strlen(text));
+    if (error == 0)
+        origin_rename(&(*out)->summary, selection->run);
     protobuf_c_message_free_unpacked(answer, NULL);
     return error;
 }
@@ -574,6 +598,8 @@ static int show_server(const struct cli *cli)
     const Holdfast__V1__ShowReply *reply = (const Holdfast__V1__ShowReply *)answer;
     size_t bytes = strlen(reply->manifest_json);
     error = manifest_read(&manifest, reply->manifest_json, bytes);
+    if (error == 0)
+        origin_rename(&manifest->summary, selection.run);
     if (error == 0)
         error = take_skipped(&skipped, reply);
     const struct shown shown = {.manifest = manifest,

@@ -58,6 +58,7 @@ struct cli {
 /* How durable what a store's directory holds is, in ckptd's words: it outlives a loss of power. */
 #define CLI_STORED "local"
 #define CLI_DAMAGED "damaged"
+#define CLI_MOVED "moved" /* into another run's directory, and not adopted */
 
 /* Every command returns 0, a negative code of report.h, or CLI_DIFFERS. */
 int cli_list(const struct cli *cli);
@@ -72,6 +73,8 @@ int cli_watch(const struct cli *cli);
 int cli_import(const struct cli *cli);
 int cli_reshard(const struct cli *cli);
 int cli_prune(const struct cli *cli);
+int cli_adopt(const struct cli *cli);
+int cli_rename(const struct cli *cli);
 int cli_pin(const struct cli *cli);
 int cli_unpin(const struct cli *cli);
 int cli_status(const struct cli *cli);
@@ -163,12 +166,15 @@ struct selection {
     uint64_t attempt; /* 0: the newest that has the step */
 };
 int selection_parse(struct selection *out, const char *text);
+/* A run alone. */
+int selection_parse_run(struct selection *out, const char *text);
 
 struct catalog_entry {
     struct manifest_summary summary; /* run, step and attempt are those of the directory's name;
                                         attempt 0: the run itself, which could not be read */
     char *damage;   /* what is wrong with the manifest, or its quarantine's reason; NULL: nothing */
     bool is_denied; /* nobody knows: it could not be read, `damage` says why */
+    bool is_moved;  /* it is of another run, summary.origin, and was moved here: proto/origin.h */
 };
 struct catalog {
     struct catalog_entry *entries; /* by run; newest first */
@@ -244,6 +250,12 @@ int tensors_check_wanted(const struct layout_table *table, const struct cli *cli
  * can be read. Errors as of checkpoint_open(). */
 int checkpoint_manifest(struct manifest **out, struct storage *store,
                         const struct selection *selection);
+
+/* ---- move.c: a checkpoint in another run's directory ---- */
+
+/* Leaves the file in the directory of `run` that vouches for a manifest with this summary, as the
+ * manifest itself has it, unless it is there. Durable. */
+int origin_put(struct storage *store, const struct manifest_summary *summary, const char *run);
 
 /* ---- status.c: of a store without a ckptd ---- */
 

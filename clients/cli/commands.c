@@ -127,6 +127,14 @@ const struct command commands[] = {
     {"unpin", "CHECKPOINT", "take the pin away", 1, 1, WHERE, cli_unpin,
      "One that is not pinned is an error, with exit code 66. With step and attempt it takes away\n"
      "also the pin of a checkpoint that is gone.\n"},
+    {"rename", "RUN NAME", "give a run another name", 2, 2, WHERE | OF_A_RUN, cli_rename,
+     "The shards keep the old name inside; a small file beside each manifest says so\n"
+     "(origin.json), and list and show tell it. With --store the store is locked meanwhile.\n"},
+    {"adopt", "RUN", "serve checkpoints that were moved or copied into a run by hand", 1, 1,
+     WHERE | OF_A_RUN | ON_FILES, cli_adopt,
+     "list calls them MOVED, and nothing loads them: their manifests name another run. adopt\n"
+     "leaves origin.json beside each manifest, which says that this is meant. Moved back by hand\n"
+     "they are what they were.\n"},
     {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1,
      WHERE | ON_FILES, cli_du,
      "Beside them the bytes of rubbish (see gc), of files that are not ours, and of files that\n"

@@ -23,8 +23,8 @@ static int add_ancestor(struct lineage *lineage, struct ancestor **out)
 /* What ends the chain, but not the command: the checkpoint that was asked for is whole. */
 static bool is_lost(int error)
 {
-    return error == ERR_NOT_FOUND || error == ERR_CORRUPT || error == ERR_VERSION ||
-           error == ERR_IO || error == ERR_DENIED || error == ERR_INVALID;
+    return error == ERR_NOT_FOUND || error == ERR_CORRUPT || error == ERR_MISMATCH ||
+           error == ERR_VERSION || error == ERR_IO || error == ERR_DENIED || error == ERR_INVALID;
 }
 
 /* Fills in the ancestor; *out is its manifest, or another one of its attempt, or NULL. */

@@ -12,6 +12,7 @@
 
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
+#include "proto/origin.h"
 #include "proto/retain.h"
 
 #include <stdlib.h>
@@ -320,7 +321,7 @@ static int count_file(void *user, const struct storage_entry *entry)
 {
     struct contents *contents = user;
     bool is_manifest = !entry->is_dir && strcmp(entry->name, MANIFEST_NAME) == 0;
-    bool is_ours = is_manifest || (!entry->is_dir && shard_is_file_name(entry->name));
+    bool is_ours = is_manifest || (!entry->is_dir && origin_is_member(entry->name));
     *(is_ours ? &contents->ours : &contents->others) += entry->bytes;
     contents->shared += entry->links > 1 ? entry->bytes : 0;
     contents->is_committed = contents->is_committed || is_manifest;
@@ -440,7 +441,7 @@ static int measure_checkpoint(struct measure *measure, const char *name,
     if (error == 0) {
         add_tensors(measure, manifest, contents->ours);
         manifest_free(manifest);
-    } else if (error == ERR_CORRUPT || error == ERR_VERSION) {
+    } else if (error == ERR_CORRUPT || error == ERR_MISMATCH || error == ERR_VERSION) {
         snprintf(damage, sizeof damage, "%.159s", report_message());
     } else if (error != ERR_NOT_FOUND) {
         return error; /* not found: it was removed meanwhile */

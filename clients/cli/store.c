@@ -14,6 +14,7 @@
 #include "clients/cli/cli.h"
 
 #include "proto/array.h"
+#include "proto/origin.h"
 #include "proto/retain.h"
 
 #include <errno.h>
@@ -29,7 +30,7 @@
 #define OPTIMIZER_PREFIX "optimizer."
 
 const struct storage_group_kind store_checkpoint_kind = {
-    .marker = MANIFEST_NAME, .is_ours = shard_is_file_name, .is_group = retain_is_checkpoint};
+    .marker = MANIFEST_NAME, .is_ours = origin_is_member, .is_group = retain_is_checkpoint};
 
 /* ---- a store, or another directory ---- */
 
@@ -170,6 +171,14 @@ int selection_parse(struct selection *out, const char *text)
     return 0;
 }
 
+int selection_parse_run(struct selection *out, const char *text)
+{
+    ERR_TRY(selection_parse(out, text));
+    return out->step < 0 ? 0
+                         : report_error(ERR_INVALID, "name the run alone",
+                                        "'%s' names a checkpoint, not a run", text);
+}
+
 /* ---- the catalog ---- */
 
 struct visit {
@@ -190,11 +199,11 @@ static int add_entry(struct catalog *catalog, struct catalog_entry **out)
     return 0;
 }
 
-/* True when a manifest's own words agree with the directory that it lies in. */
-static bool summary_fits(const struct manifest_summary *summary, const char *run, uint64_t step,
-                         uint64_t attempt)
+/* A manifest's own words against the directory that it lies in; the run may be an older name. */
+static int settle(struct manifest_summary *summary, struct storage *store, const char *run,
+                  uint64_t step, uint64_t attempt)
 {
-    return strcmp(summary->run, run) == 0 && summary->step == step && summary->attempt == attempt;
+    return origin_settle(summary, &(struct origin_place){run, step, attempt, storage_fetch, store});
 }
 
 static int keep_damage(struct catalog_entry *entry, const char *text)
@@ -234,15 +243,18 @@ static int note_unread(struct catalog_entry *entry, const char *run, uint64_t st
 
 /* What is wrong with it is noted; ERR_MEMORY: nobody knows. */
 static int read_summary(struct catalog_entry *entry, const void *text, size_t bytes,
-                        const char *run, uint64_t step, uint64_t attempt)
+                        const struct visit *visit, uint64_t step, uint64_t attempt)
 {
+    char origin[sizeof entry->summary.origin];
     int error = manifest_read_summary(&entry->summary, text, bytes);
-    if (error == ERR_MEMORY)
+    if (error == 0)
+        error = settle(&entry->summary, visit->store, visit->run, step, attempt);
+    if (error == ERR_MEMORY || error == 0)
         return error;
-    if (error != 0)
-        return note_damage(entry, run, step, attempt, "%s", report_message());
-    if (!summary_fits(&entry->summary, run, step, attempt))
-        return note_damage(entry, run, step, attempt, "the manifest is of another checkpoint");
+    memcpy(origin, entry->summary.origin, sizeof origin);
+    entry->is_moved = error == ERR_MISMATCH;
+    ERR_TRY(note_damage(entry, visit->run, step, attempt, "%s", report_message()));
+    memcpy(entry->summary.origin, origin, sizeof origin);
     return 0;
 }
 
@@ -270,7 +282,7 @@ static int visit_step(void *user, const struct storage_entry *found)
     if (error == 0 && is_denied)
         error = note_unread(entry, visit->run, step, attempt, "", &why);
     else if (error == 0)
-        error = read_summary(entry, text, size < room ? size : room, visit->run, step, attempt);
+        error = read_summary(entry, text, size < room ? size : room, visit, step, attempt);
     return error;
 }
 
@@ -593,11 +605,10 @@ static int read_manifest(struct checkpoint *out, const struct selection *selecti
     out->text = text;
     if (error == 0)
         error = manifest_read(&out->manifest, out->text, out->text_bytes);
-    if (error == 0 && !summary_fits(&out->manifest->summary, selection->run,
-                                    (uint64_t)selection->step, selection->attempt))
-        error = report_error(ERR_CORRUPT, "was the directory renamed or copied over another?",
-                             "the manifest is of another checkpoint");
-    if (error != ERR_CORRUPT && error != ERR_VERSION)
+    if (error == 0)
+        error = settle(&out->manifest->summary, out->store, selection->run,
+                       (uint64_t)selection->step, selection->attempt);
+    if (error != ERR_CORRUPT && error != ERR_VERSION && error != ERR_MISMATCH)
         return error;
     char message[REPORT_TEXT_MAX];
     snprintf(message, sizeof message, "%s: %s", directory, report_message());

@@ -3,6 +3,7 @@
  * Goal: rubbish goes, damage is kept and named, foreign files are not touched, the order is newest
  * attempt first. Method: a store in memory, filled by hand with manifests and shards; catalog_open
  * on a service that has nothing else. */
+#include "proto/origin.h"
 #include "tests/unit/ckptd.h"
 
 #include <setjmp.h>
@@ -224,13 +225,52 @@ static void test_catalog__a_short_shard_is_damage(void **state)
     expect_damage("12288 bytes instead of 16384");
 }
 
-static void test_catalog__a_manifest_of_another_step_is_damage(void **state)
+/* It is not served, and nothing is noted about it: a move back makes it what it was. */
+static void expect_moved(struct run *run, uint64_t step, const char *reason)
+{
+    struct checkpoint *moved = catalog_find(run, step, 1);
+    char note[STORAGE_KEY_MAX];
+    assert_non_null(moved);
+    assert_true(moved->is_moved && moved->damaged && !moved->damage_is_proven);
+    if (!strstr(moved->damage, reason))
+        fail_msg("\"%s\" lacks \"%s\"", moved->damage, reason);
+    assert_true(catalog_newest(run) != moved);
+    snprintf(note, sizeof note, "%s/quarantine/step-%08u-a0001", run->name, (unsigned)step);
+    assert_false(exists(note));
+}
+
+static void test_catalog__a_manifest_of_another_step_was_moved(void **state)
 {
     (void)state;
     put_shard(5, 1, 0, 2, SHARD_BYTES);
     put_shard(5, 1, 1, 2, SHARD_BYTES);
     put_manifest(5, 1, 6, 2);
-    expect_damage("belongs to");
+    expect_moved(open_and_find(), 5, "belongs to");
+}
+
+static void test_catalog__a_run_that_was_moved_is_served_once_it_is_adopted(void **state)
+{
+    (void)state;
+    char origin[ORIGIN_BYTES_MAX];
+    struct run *run;
+    put_checkpoint(4, 1);
+    put_checkpoint(5, 1);
+    put_checkpoint(6, 1);
+    assert_int_equal(storage_rename(service.storage, RUN, "moved"), 0);
+    origin_write(origin, RUN, "0123456789abcdef0123456789abcdef");
+    assert_int_equal(storage_publish(service.storage, "moved/step-00000005-a0001/" ORIGIN_NAME,
+                                     origin, strlen(origin)),
+                     0);
+    origin_write(origin, RUN, "ffff456789abcdef0123456789abcdef");
+    assert_int_equal(storage_publish(service.storage, "moved/step-00000006-a0001/" ORIGIN_NAME,
+                                     origin, strlen(origin)),
+                     0);
+    assert_int_equal(catalog_open(&service), 0);
+    assert_int_equal(run_find(&run, &service, "moved", false), 0);
+    expect_moved(run, 4, "it was saved in run " RUN);
+    assert_int_equal(catalog_newest(run)->summary.step, 5);
+    assert_string_equal(catalog_newest(run)->summary.origin, RUN);
+    assert_true(catalog_find(run, 6, 1)->damaged); /* vouched for by a file of another one */
 }
 
 static void test_catalog__an_unreadable_manifest_is_damage(void **state)
@@ -450,7 +490,8 @@ int main(void)
         CASE(test_catalog__files_of_other_names_are_never_touched),
         CASE(test_catalog__a_missing_shard_is_damage),
         CASE(test_catalog__a_short_shard_is_damage),
-        CASE(test_catalog__a_manifest_of_another_step_is_damage),
+        CASE(test_catalog__a_manifest_of_another_step_was_moved),
+        CASE(test_catalog__a_run_that_was_moved_is_served_once_it_is_adopted),
         CASE(test_catalog__an_unreadable_manifest_is_damage),
         CASE(test_catalog__a_summary_with_an_impossible_count_is_damage),
         CASE(test_catalog__an_error_of_the_disk_proves_no_damage),

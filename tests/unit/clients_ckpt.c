@@ -225,8 +225,9 @@ static int load_alone(struct group *group, struct ckpt_tensor *tensors, uint64_t
 {
     struct ckpt *reader = NULL;
     struct ckpt_loaded *loaded = NULL;
+    const char *run = getenv("READ_RUN"); /* of `clients_ckpt read`, where it has another name */
     int error = ckpt_open(&reader, &(struct ckpt_options){.server = group->server,
-                                                          .run = RUN,
+                                                          .run = run != NULL ? run : RUN,
                                                           .world_size = 1,
                                                           .connect_ms = connect_ms});
     if (error == 0)

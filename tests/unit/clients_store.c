@@ -72,7 +72,7 @@ test_catalog__the_newest_attempt_comes_first_and_uncommitted_ones_not_at_all(voi
     checkpoint_close(&checkpoint);
     assert_int_equal(checkpoint_open(&checkpoint, store, "run@100-a1"), 0);
     checkpoint_close(&checkpoint);
-    assert_int_equal(checkpoint_open(&checkpoint, store, "run@300"), ERR_CORRUPT);
+    assert_int_equal(checkpoint_open(&checkpoint, store, "run@300"), ERR_MISMATCH);
     assert_int_equal(checkpoint_open(&checkpoint, store, "run@101"), ERR_NOT_FOUND);
     assert_int_equal(checkpoint_open(&checkpoint, store, "nobody"), ERR_NOT_FOUND);
     storage_close(store);

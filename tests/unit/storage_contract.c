@@ -415,6 +415,26 @@ static void test_storage__remove_takes_objects_and_empty_directories(void **stat
     assert_int_equal(storage_publish(storage, "run/a", "y", 1), 0);
 }
 
+static void test_storage__rename_moves_a_tree_and_replaces_nothing(void **state)
+{
+    struct storage *storage = storage_of(state);
+    char text[4] = "";
+    uint64_t bytes;
+    if (((struct storage_base *)storage)->ops->rename == NULL)
+        skip();
+    assert_int_equal(storage_publish(storage, "run/deep/a", "x", 1), 0);
+    assert_int_equal(storage_publish(storage, "runner/a", "z", 1), 0);
+    assert_int_equal(storage_rename(storage, "run", "runner"), ERR_EXISTS);
+    assert_int_equal(storage_rename(storage, "none", "new"), ERR_NOT_FOUND);
+    assert_int_equal(storage_rename(storage, "run", "other/new"), 0);
+    assert_int_equal(storage_fetch(storage, "other/new/deep/a", text, 1, &bytes), 0);
+    assert_string_equal(text, "x");
+    assert_int_equal(storage_fetch(storage, "runner/a", text, 1, &bytes), 0);
+    assert_string_equal(text, "z");
+    assert_int_equal(storage_fetch(storage, "run/deep/a", text, 1, &bytes), ERR_NOT_FOUND);
+    assert_int_equal(storage_publish(storage, "run/deep/a", "y", 1), 0);
+}
+
 static void test_storage__removed_object_stays_readable_while_open(void **state)
 {
     struct storage *storage = storage_of(state);
@@ -720,6 +740,7 @@ static const struct {
     CASE(test_storage__list_shows_what_is_directly_below),
     CASE(test_storage__list_may_remove_what_it_visits),
     CASE(test_storage__remove_takes_objects_and_empty_directories),
+    CASE(test_storage__rename_moves_a_tree_and_replaces_nothing),
     CASE(test_storage__removed_object_stays_readable_while_open),
     CASE(test_storage__bad_keys_are_refused_everywhere),
     CASE(test_storage__odd_but_legal_keys_are_kept),

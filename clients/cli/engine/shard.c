@@ -14,6 +14,8 @@
  * thread. */
 #include "clients/cli/cli.h"
 
+#include "proto/origin.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,7 +160,7 @@ static bool header_fits(const struct shard_header *header, const struct manifest
                         const struct shard_file *file)
 {
     const struct shard_identity *identity = &header->identity;
-    bool fits = strcmp(identity->run, manifest->summary.run) == 0 &&
+    bool fits = strcmp(identity->run, origin_run(&manifest->summary)) == 0 &&
                 strcmp(identity->nonce, manifest->summary.nonce) == 0 &&
                 identity->step == manifest->summary.step &&
                 identity->attempt == manifest->summary.attempt && identity->shard == file->shard &&

@@ -210,6 +210,7 @@ int writer_plan(struct writer *writer)
 {
     struct manifest *manifest = &writer->manifest;
     manifest->summary.version = MANIFEST_VERSION;
+    manifest->summary.origin[0] = '\0'; /* which its source may have */
     manifest->digests = NULL;
     manifest->shards = NULL;
     snprintf(manifest->code_version, sizeof manifest->code_version, "%s", report_version);

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""moves - a run's directory under another name: renamed, moved by hand, copied.
+
+Goal: whatever name a checkpoint lies under, every byte of it is still verified, by ckptd and by
+ckpt-cli; one that was moved by hand is explained, kept and not loaded until it is adopted, and
+is what it was when it is moved back. Nothing of it is ever called damaged.
+Method: a real ckptd and real saves (lib_store.py), mv, and copies of the store.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+
+import lib_tap
+from lib_store import SAVER, World, change
+
+
+class Bed(World):
+    def path(self, *names):
+        return os.path.join(self.store, *names)
+
+    def load(self, run, step):
+        """By ckptd, from the disk, every element compared with what was saved."""
+        done = subprocess.run([SAVER, "read", self.server, str(step), "1000"], timeout=60,
+                              env=dict(os.environ, READ_RUN=run), capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def states(self, run, *where):
+        return {one["step"]: one.get("damage") and one.get("moved_from", "damaged")
+                for one in self.listed(*where) if one["run"] == run}
+
+    def good(self, *arguments):
+        code, out, err = self.cli(*arguments)
+        assert code == 0, (arguments, code, out, err)
+        return out
+
+
+def one_moved_by_hand_is_explained_and_moved_back_it_is_whole(bed):
+    bed.stop()
+    os.rename(bed.path(bed.run), bed.path("moved"))
+    bed.launch()
+    for where in (bed.where, ("--store", bed.store)):
+        assert bed.states("moved", *where) == {1: bed.run, 2: bed.run}, bed.listed(*where)
+        text = bed.good("list", *where)
+        assert "MOVED" in text and "DAMAGED" not in text and bed.run in text, text
+        code, out, err = bed.cli("show", "moved@2", *where)
+        assert "adopt moved" in out + err and "saved in run trip" in out + err, out + err
+        code, _, err = bed.cli("verify", "moved", *where)
+        assert code == 1 and "every checkpoint of run 'moved'" in err, err
+    assert not os.path.exists(bed.path("moved", "quarantine"))
+    bed.stop()
+    os.rename(bed.path("moved"), bed.path(bed.run))
+    bed.launch()
+    assert bed.states(bed.run, *bed.where) == {1: None, 2: None}
+    assert bed.all_verify() == []
+
+
+def one_copied_by_hand_is_adopted_and_served_at_once(bed):
+    bed.stop()
+    shutil.copytree(bed.path(bed.run), bed.path("copy"))
+    bed.launch()
+    assert bed.states("copy", *bed.where) == {1: bed.run, 2: bed.run}
+    out = bed.good("adopt", "copy", *bed.where)
+    assert "2 checkpoints adopted" in out, out
+    assert bed.states("copy", *bed.where) == {1: None, 2: None}
+    bed.load("copy", 1)
+    assert bed.all_verify() == [] and "whole" in bed.good("verify", "copy", *bed.where)
+    assert "0 checkpoints adopted" in bed.good("adopt", "copy", *bed.where)
+    origin = bed.path("copy", "step-00000002-a0002", "origin.json")
+    with open(origin, "w") as file:
+        file.write("{}")
+    code, _, err = bed.cli("show", "copy@2", "--store", bed.store)
+    assert code == 1 and "origin.json" in err, err
+
+
+def a_renamed_run_is_whole_and_served(bed):
+    bed.stop()
+    shutil.rmtree(bed.path("copy"))
+    bed.good("rename", bed.run, "second", "--store", bed.store)
+    assert not os.path.exists(bed.path(bed.run)) and bed.all_verify() == []
+    code, _, err = bed.cli("rename", "nobody", "third", "--store", bed.store)
+    assert code == 66, err
+    bed.launch()
+    shown = json.loads(bed.good("show", "second@2", "--json", *bed.where))
+    assert shown["run"] == "second" and shown["origin"] == bed.run, shown
+    assert bed.states("second", *bed.where) == {1: None, 2: None}
+    assert f"saved in     run {bed.run}" in bed.good("show", "second", *bed.where)
+    assert f"saved in     run {bed.run}" in bed.good("show", "second", "--store", bed.store)
+    bed.load("second", 2)
+    bed.good("export", "second", "--store", bed.store, "--output", bed.folder + "/out")
+    change(bed.path("second", "step-00000001-a0001", "shard-00001-of-00002.safetensors"), 100)
+    assert bed.cli("verify", "second@1", "--store", bed.store)[0] == 1
+    change(bed.path("second", "step-00000001-a0001", "shard-00001-of-00002.safetensors"), 100)
+    bed.stop()
+    bed.good("rename", "second", bed.run, "--store", bed.store)
+    assert bed.all_verify() == [] and bed.states(bed.run) == {1: None, 2: None}
+    bed.launch()
+
+
+def main():
+    bed = Bed()
+    try:
+        bed.launch()
+        bed.save([1, 2])
+        return lib_tap.run([one_moved_by_hand_is_explained_and_moved_back_it_is_whole,
+                            one_copied_by_hand_is_adopted_and_served_at_once,
+                            a_renamed_run_is_whole_and_served], bed)
+    finally:
+        bed.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(0 if main() else 1)
