@@ -121,6 +121,30 @@ int vocab_add(struct vocab *vocab, const void *bytes, size_t num_bytes)
     return 0;
 }
 
+/* ---- special tokens ---- */
+
+uint32_t vocab_num_special(const struct vocab *vocab)
+{
+    return vocab->num_tokens == VOCAB_LLAMA3_RANKS ? VOCAB_LLAMA3_SPECIAL : VOCAB_NUM_SPECIAL;
+}
+
+void vocab_special_name(char out[VOCAB_SPECIAL_BYTES], const struct vocab *vocab, uint32_t index)
+{
+    /* From meta-llama/llama3, llama/tokenizer.py; the empty ones are reserved, numbered from 0. */
+    static const char *const names[] = {
+        VOCAB_BEGIN,           VOCAB_END,           "", "",          "", "",
+        "<|start_header_id|>", "<|end_header_id|>", "", "<|eot_id|>"};
+    static const uint32_t num_names = sizeof names / sizeof names[0];
+    uint32_t reserved = 0;
+    CHECK(index < vocab_num_special(vocab));
+    for (uint32_t i = 0; i < index; i++)
+        reserved += i >= num_names || names[i][0] == '\0';
+    if (index < num_names && names[index][0] != '\0')
+        snprintf(out, VOCAB_SPECIAL_BYTES, "%s", names[index]);
+    else
+        snprintf(out, VOCAB_SPECIAL_BYTES, "<|reserved_special_token_%u|>", reserved);
+}
+
 /* ---- base64 (RFC 4648, with padding) ---- */
 
 static const char base64_digits[] =

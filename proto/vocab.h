@@ -3,7 +3,7 @@
  *
  * Ranks are dense from 0. The first use of the table is encoding: find() answers which rank a
  * string of bytes has. A file is one line per token: base64 of its bytes, a space, its rank in
- * decimal. What no file says is the same for all: the special tokens behind the last rank, and the
+ * decimal. What no file says is in this header: the special tokens behind the last rank, and the
  * expression whose matches are the pieces of a text; no token reaches across two of them.
  *
  * Limits: VOCAB_TOKENS_MAX tokens, VOCAB_FILE_BYTES_MAX per file; both are refused beyond. */
@@ -16,8 +16,12 @@
 #define VOCAB_TOKENS_MAX (1u << 22)
 #define VOCAB_FILE_BYTES_MAX (256u << 20)
 #define VOCAB_NONE UINT32_MAX
-/* Special tokens, in their order. */
+/* Special tokens stand behind the ranks. A file of VOCAB_LLAMA3_RANKS is taken for Llama 3's, which
+ * has 256; any other has the first two alone. */
+#define VOCAB_LLAMA3_RANKS 128000u
+#define VOCAB_LLAMA3_SPECIAL 256u
 #define VOCAB_NUM_SPECIAL 2u
+#define VOCAB_SPECIAL_BYTES 48u /* of a name, with its end */
 #define VOCAB_BEGIN "<|begin_of_text|>"
 #define VOCAB_END "<|end_of_text|>"
 /* From meta-llama/llama3, llama/tokenizer.py (pat_str), which is also tiktoken's cl100k_base but
@@ -44,6 +48,10 @@ void vocab_deinit(struct vocab *vocab);
 int vocab_add(struct vocab *vocab, const void *bytes, size_t num_bytes);
 /* Rank of a string of bytes, or VOCAB_NONE. */
 uint32_t vocab_find(const struct vocab *vocab, const void *bytes, size_t num_bytes);
+
+uint32_t vocab_num_special(const struct vocab *vocab);
+/* Name of special token `index`, whose number is vocab->num_tokens + index. */
+void vocab_special_name(char out[VOCAB_SPECIAL_BYTES], const struct vocab *vocab, uint32_t index);
 
 /* The text of a file; `name` is for messages. ERR_CORRUPT with the line's number, ERR_MEMORY. */
 int vocab_parse(struct vocab *out, const char *name, const char *text, size_t bytes);

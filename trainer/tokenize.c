@@ -27,7 +27,7 @@ struct settings {
     int64_t vocab;
     char tokenizer[PATH_BYTES];
     char out[PATH_BYTES];
-    bool help;
+    bool special, help;
 };
 
 static const struct option table[] = {
@@ -36,6 +36,8 @@ static const struct option table[] = {
     OPTION_STRING(struct settings, tokenizer, "tokenizer", "",
                   "tokens, encode, decode: the tokenizer file to use"),
     OPTION_STRING(struct settings, out, "out", "", "train, tokens: the file to write"),
+    OPTION_BOOL(struct settings, special, "special", "false",
+                "encode: special tokens in the text are tokens, not text"),
     OPTION_BOOL(struct settings, help, "help", "false", "print this text"),
     OPTION_END,
 };
@@ -109,28 +111,28 @@ static int run_tokens(const struct settings *settings, int num_files, char **fil
     return result;
 }
 
-static int print_token(void *user, const int32_t *tokens, size_t count, size_t text_bytes)
+static int print_tokens(const struct tokenizer *tokenizer, const struct text *text, uint32_t flags)
 {
-    const char **separator = user;
-    (void)text_bytes;
-    for (size_t i = 0; i < count; i++) {
-        printf("%s%d", *separator, tokens[i]);
-        *separator = " ";
-    }
-    return ferror(stdout) ? report_errno(ERR_IO, "could not write the tokens", "standard output")
-                          : 0;
+    struct encoder *encoder;
+    const int32_t *tokens;
+    size_t count;
+    ERR_TRY(encoder_open(&encoder, tokenizer));
+    int result = encoder_run(encoder, text->data, text->bytes, flags, &tokens, &count);
+    for (size_t i = 0; result == 0 && i < count; i++)
+        printf("%s%d", i > 0 ? " " : "", tokens[i]);
+    printf("\n");
+    encoder_close(encoder);
+    return result;
 }
 
 static int run_encode(const struct settings *settings, int num_files, char **files)
 {
     struct tokenizer *tokenizer;
     struct text text;
-    const char *separator = "";
     ERR_TRY(tokenizer_open(&tokenizer, settings->tokenizer));
     int result = text_open(&text, num_files > 0 ? files[0] : "-");
     if (result == 0) {
-        result = tokenizer_encode_stream(tokenizer, text.data, text.bytes, print_token, &separator);
-        printf("\n");
+        result = print_tokens(tokenizer, &text, settings->special ? ENCODE_SPECIAL : 0);
         text_close(&text);
     }
     tokenizer_close(tokenizer);
@@ -150,21 +152,32 @@ static bool read_number(int32_t *out, const struct text *text, size_t *at)
     return *at > first;
 }
 
-static int decode_text(const struct tokenizer *tokenizer, const struct text *text)
+static int read_numbers(int32_t *out, size_t *out_count, const struct text *text)
 {
     size_t at = 0;
-    int32_t token;
-    while (read_number(&token, text, &at)) {
-        char *bytes;
-        size_t num_bytes;
-        ERR_TRY(tokenizer_decode(tokenizer, &token, 1, &bytes, &num_bytes));
-        fwrite(bytes, 1, num_bytes, stdout);
-        free(bytes);
-    }
+    *out_count = 0;
+    while (read_number(&out[*out_count], text, &at))
+        (*out_count)++;
     if (at < text->bytes)
         return report_error(ERR_INVALID, "give decimal token numbers between spaces",
                             "byte %zu of the input is no part of a number", at);
     return 0;
+}
+
+static int decode_text(const struct tokenizer *tokenizer, const struct text *text)
+{
+    char *bytes = NULL;
+    size_t count = 0, num_bytes = 0;
+    int32_t *tokens = malloc((text->bytes / 2 + 2) * sizeof *tokens); /* a digit and a space each */
+    int result = tokens == NULL ? report_error(ERR_MEMORY, NULL, "no memory for the numbers")
+                                : read_numbers(tokens, &count, text);
+    if (result == 0)
+        result = tokenizer_decode(tokenizer, tokens, count, &bytes, &num_bytes);
+    if (result == 0)
+        fwrite(bytes, 1, num_bytes, stdout);
+    free(bytes);
+    free(tokens);
+    return result;
 }
 
 static int run_decode(const struct settings *settings, int num_files, char **files)

@@ -640,6 +640,8 @@ static int read_tokenizer(struct export *export, const char *sha256)
                          "%s has %s and %u special ones, the model only %u", export->cli->tokenizer,
                          text_count(tokenizer->vocab.num_tokens, "token").text, VOCAB_NUM_SPECIAL,
                          export->model.vocab);
+    if (error == 0 && tokenizer->vocab.num_tokens + tokenizer->num_special > export->model.vocab)
+        tokenizer->num_special = export->model.vocab - tokenizer->vocab.num_tokens;
     return error;
 }
 

@@ -7,6 +7,7 @@
  * text. Equality with the tiktoken package on real text is tests/integration/tokenizer_interop.py.
  */
 #include "proto/report.h"
+#include "proto/vocab.h"
 #include "trainer/tokenizer.h"
 #include "trainer/tokenizer/text.h"
 
@@ -106,7 +107,7 @@ static void check_pieces(const char *text, const char *want)
 {
     struct split *split;
     struct joined joined = {0};
-    assert_int_equal(split_open(&split), 0);
+    assert_int_equal(split_open(&split, SPLIT_LLAMA3), 0);
     assert_int_equal(split_run(split, text, strlen(text), join_piece, &joined), 0);
     assert_string_equal(joined.text, want);
     split_close(split);
@@ -236,7 +237,7 @@ static void check_encoding(const struct bed *bed, const char *text, size_t bytes
     size_t count;
     read_table(&table, bed);
     reference->table = &table;
-    assert_int_equal(split_open(&split), 0);
+    assert_int_equal(split_open(&split, SPLIT_LLAMA3), 0);
     assert_int_equal(split_run(split, text, bytes, encode_slowly, reference), 0);
     assert_int_equal(tokenizer_open(&tokenizer, bed->model), 0);
     assert_int_equal(tokenizer_encode(tokenizer, text, bytes, &tokens, &count), 0);
@@ -376,7 +377,7 @@ static void train_slowly(struct table *out, const char *text, size_t bytes, uint
 {
     struct slow_words *words = calloc(1, sizeof(*words));
     struct split *split;
-    assert_int_equal(split_open(&split), 0);
+    assert_int_equal(split_open(&split, SPLIT_LLAMA3), 0);
     assert_int_equal(split_run(split, text, bytes, add_slow_word, words), 0);
     split_close(split);
     for (out->count = 0; out->count < 256; out->count++) {
@@ -532,6 +533,132 @@ static void test_tokenizer__open_needs_every_single_byte(void **state)
     assert_int_not_equal(tokenizer_open(&tokenizer, bed->folder), 0);
 }
 
+/* ---- cutting, threads, special tokens ---- */
+
+static void encode_parts(const struct tokenizer *tokenizer, const char *text, size_t bytes,
+                         size_t step, int32_t *out, size_t *out_count)
+{
+    struct encoder *encoder;
+    const int32_t *tokens;
+    size_t count;
+    *out_count = 0;
+    assert_int_equal(encoder_open(&encoder, tokenizer), 0);
+    for (size_t at = 0, end; at < bytes; at = end) {
+        end = tokenizer_cut(tokenizer, text, bytes, at + step, 0);
+        assert_true(end > at && end <= bytes);
+        assert_int_equal(encoder_run(encoder, text + at, end - at, at > 0 ? ENCODE_CONTINUES : 0,
+                                     &tokens, &count),
+                         0);
+        memcpy(out + *out_count, tokens, count * sizeof *tokens);
+        *out_count += count;
+    }
+    encoder_close(encoder);
+}
+
+static void check_parts(const char *file, const char *text, size_t bytes)
+{
+    struct tokenizer *tokenizer;
+    int32_t *whole, *parts = calloc(bytes + 16, sizeof *parts);
+    size_t num_whole, num_parts;
+    assert_int_equal(tokenizer_open(&tokenizer, file), 0);
+    assert_int_equal(tokenizer_encode(tokenizer, text, bytes, &whole, &num_whole), 0);
+    for (size_t step = 1; step < 400; step += 37) {
+        encode_parts(tokenizer, text, bytes, step, parts, &num_parts);
+        assert_int_equal(num_parts, num_whole);
+        assert_memory_equal(parts, whole, num_whole * sizeof *whole);
+    }
+    free(whole);
+    free(parts);
+    tokenizer_close(tokenizer);
+}
+
+/* Byte-fallback BPE with three merges, as small as a tokenizer.json can be. */
+static void write_json(const char *path)
+{
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs(
+        "{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 0, \"content\": \"<s>\", \"special\": "
+        "true}], \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": "
+        "\"Prepend\", "
+        "\"prepend\": \"\u2581\"}, {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, "
+        "\"content\": \"\u2581\"}]}, \"model\": {\"type\": \"BPE\", \"byte_fallback\": true, "
+        "\"vocab\": {\"<s>\": 0",
+        file);
+    for (int byte = 0; byte < 256; byte++)
+        fprintf(file, ", \"<0x%02X>\": %d", byte, byte + 1);
+    fputs(", \"\u2581\": 257, \"a\": 258, \"b\": 259, \"ab\": 260, \"\u2581a\": 261, "
+          "\"\u2581\u2581\": 262}, \"merges\": [\"\u2581 \u2581\", \"\u2581 a\", [\"a\", \"b\"]]}}",
+          file);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void test_tokenizer__the_parts_of_a_cut_text_have_the_tokens_of_the_whole(void **state)
+{
+    const struct bed *bed = *state;
+    check_parts(bed->model, bed->words[0], 6000);
+    write_json(bed->other);
+    check_parts(bed->other, bed->words[0], 6000);
+}
+
+static void
+test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes(void **state)
+{
+    const struct bed *bed = *state;
+    struct tokenizer *tokenizer;
+    int32_t *tokens;
+    char *text;
+    size_t count, bytes;
+    const int32_t want[] = {261,      259,      262,     258,     1 + 0xc3,
+                            1 + 0xa9, 1 + 0xff, 1 + '<', 1 + 's', 1 + '>'};
+    write_json(bed->other);
+    assert_int_equal(tokenizer_open(&tokenizer, bed->other), 0);
+    assert_int_equal(tokenizer_bos(tokenizer), 0);
+    assert_int_equal(tokenizer_eos(tokenizer), -1);
+    assert_int_equal(tokenizer_vocab(tokenizer), 263);
+    assert_int_equal(tokenizer_encode(tokenizer, "ab  a\xc3\xa9\xff<s>", 11, &tokens, &count), 0);
+    assert_int_equal(count, sizeof want / sizeof want[0]);
+    assert_memory_equal(tokens, want, sizeof want);
+    assert_int_equal(tokenizer_decode(tokenizer, tokens, count, &text, &bytes), 0);
+    assert_string_equal(text, " ab  a\xc3\xa9\xff<s>"); /* no decoder, so nothing is stripped */
+    free(text);
+    free(tokens);
+    tokenizer_close(tokenizer);
+}
+
+static void test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens(void **state)
+{
+    const struct bed *bed = *state;
+    struct tokenizer *tokenizer;
+    struct encoder *encoder;
+    struct vocab vocab;
+    const int32_t *tokens;
+    size_t count;
+    const char text[] = "a<|eot_id|><|reserved_special_token_250|><|start_header_id|>";
+    vocab_init(&vocab);
+    for (uint32_t i = 0; i < VOCAB_LLAMA3_RANKS; i++) {
+        unsigned char bytes[3] = {(unsigned char)i, (unsigned char)(i >> 8),
+                                  (unsigned char)(i >> 16)};
+        assert_int_equal(vocab_add(&vocab, bytes, i < 256 ? 1 : 3), 0);
+    }
+    assert_int_equal(vocab_write(&vocab, bed->other), 0);
+    vocab_deinit(&vocab);
+    assert_int_equal(tokenizer_open(&tokenizer, bed->other), 0);
+    assert_int_equal(tokenizer_vocab(tokenizer), 128256);
+    assert_int_equal(encoder_open(&encoder, tokenizer), 0);
+    assert_int_equal(encoder_run(encoder, text, sizeof text - 1, ENCODE_SPECIAL, &tokens, &count),
+                     0);
+    assert_int_equal(count, 4);
+    assert_int_equal(tokens[0], 'a');
+    assert_int_equal(tokens[1], 128009);
+    assert_int_equal(tokens[2], 128255);
+    assert_int_equal(tokens[3], 128006);
+    assert_int_equal(encoder_run(encoder, text, sizeof text - 1, 0, &tokens, &count), 0);
+    assert_int_equal(count, sizeof text - 1); /* text, and no merges here */
+    encoder_close(encoder);
+    tokenizer_close(tokenizer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -541,6 +668,10 @@ int main(void)
         cmocka_unit_test(test_tokenizer__encode_joins_the_lowest_rank_first),
         cmocka_unit_test(test_tokenizer__decode_gives_back_any_bytes),
         cmocka_unit_test(test_tokenizer__special_tokens_are_the_last_two_and_have_no_text),
+        cmocka_unit_test(test_tokenizer__the_parts_of_a_cut_text_have_the_tokens_of_the_whole),
+        cmocka_unit_test(
+            test_tokenizer_json__a_prefix_is_put_before_and_unknown_characters_are_bytes),
+        cmocka_unit_test(test_tokenizer__a_file_of_llama3s_ranks_has_its_256_special_tokens),
         cmocka_unit_test(test_tokenizer__a_very_long_piece_costs_no_square),
         cmocka_unit_test(test_tokenizer__train_learns_what_a_plain_trainer_learns),
         cmocka_unit_test(test_tokenizer__training_does_not_depend_on_the_order_of_texts),

@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -38,9 +39,8 @@ static void put_token(struct writer *writer, int32_t token)
     writer->num_tokens++;
 }
 
-static int put_tokens(void *user, const int32_t *tokens, size_t count, size_t text_bytes)
+static int put_tokens(struct writer *writer, const int32_t *tokens, size_t count, size_t text_bytes)
 {
-    struct writer *writer = user;
     for (size_t i = 0; i < count; i++)
         put_token(writer, tokens[i]);
     writer->bytes_done += text_bytes;
@@ -58,10 +58,15 @@ static int write_texts(struct writer *writer, const struct tokenizer *tokenizer,
 {
     for (uint32_t i = 0; i < num_paths; i++) {
         struct text text;
+        int32_t *tokens = NULL;
+        size_t count = 0;
         ERR_TRY(text_open(&text, paths[i]));
+        int result = tokenizer_encode(tokenizer, text.data, text.bytes, &tokens, &count);
         put_token(writer, tokenizer_bos(tokenizer));
-        int result = tokenizer_encode_stream(tokenizer, text.data, text.bytes, put_tokens, writer);
+        if (result == 0)
+            result = put_tokens(writer, tokens, count, text.bytes);
         put_token(writer, tokenizer_eos(tokenizer));
+        free(tokens);
         text_close(&text);
         ERR_TRY(result);
     }

@@ -1,4 +1,4 @@
-/* text.c - text files as memory, and Llama 3's split expression, run by PCRE2.
+/* text.c - text files as memory, and the split expressions, run by PCRE2.
  *
  * The text is first cut into runs of valid UTF-8; inside a run every character is part of a match,
  * because the alternatives together cover letters, numbers, white space and all the rest. A byte
@@ -11,6 +11,7 @@
 #include "trainer/tokenizer/text.h"
 
 #include "proto/report.h"
+#include "proto/vocab.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -89,17 +90,35 @@ void text_close(struct text *text)
 
 /* ---- pieces ---- */
 
-/* VOCAB_PIECES (proto/vocab.h) in PCRE2's words, whose own class of spaces has one more. */
+/* The expressions in PCRE2's words, whose own class of spaces has one more. */
 #define SPACE        \
     "\\x{9}-\\x{d} " \
     "\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-static const char expression[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-                                 "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
-                                 "|\\p{N}{1,3}"
-                                 "| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n]*"
-                                 "|[" SPACE "]*[\\r\\n]+"
-                                 "|[" SPACE "]+(?![^" SPACE "])"
-                                 "|[" SPACE "]+";
+#define LLAMA3_FORM(digits)                            \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)"                     \
+    "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"                   \
+    "|" digits "| ?[^" SPACE "\\p{L}\\p{N}]+[\\r\\n]*" \
+    "|[" SPACE "]*[\\r\\n]+"                           \
+    "|[" SPACE "]+(?![^" SPACE "])"                    \
+    "|[" SPACE "]+"
+
+static const struct {
+    const char *text, *pcre2;
+} expressions[SPLIT_NUM_EXPRESSIONS] = {
+    [SPLIT_LLAMA3] = {VOCAB_PIECES, LLAMA3_FORM("\\p{N}{1,3}")},
+    [SPLIT_GPT2] = {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+"
+                    "|\\s+(?!\\S)|\\s+",
+                    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^" SPACE "\\p{L}\\p{N}]+"
+                    "|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+"},
+    [SPLIT_QWEN2] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+                     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+                     LLAMA3_FORM("\\p{N}")},
+};
+
+const char *split_expression_text(enum split_expression expression)
+{
+    return expression < SPLIT_NUM_EXPRESSIONS ? expressions[expression].text : NULL;
+}
 
 struct split {
     pcre2_code *code;
@@ -117,15 +136,15 @@ void split_close(struct split *split)
     free(split);
 }
 
-int split_open(struct split **out)
+int split_open(struct split **out, enum split_expression expression)
 {
     int code;
     PCRE2_SIZE at;
     struct split *split = calloc(1, sizeof(*split));
     if (split == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the text splitter");
-    split->code =
-        pcre2_compile((PCRE2_SPTR)expression, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, NULL);
+    split->code = pcre2_compile((PCRE2_SPTR)expressions[expression].pcre2, PCRE2_ZERO_TERMINATED,
+                                PCRE2_UTF, &code, &at, NULL);
     if (split->code == NULL) {
         split_close(split);
         return report_error(ERR_INTERNAL, NULL, "PCRE2 refused the split expression at %zu (%d)",
@@ -144,10 +163,9 @@ int split_open(struct split **out)
     return 0;
 }
 
-/* Length of the UTF-8 character at `text`, or 0: RFC 3629, without surrogates and overlong forms.
- */
-static size_t utf8_length(const unsigned char *text, size_t bytes)
+size_t text_utf8_length(const char *characters, size_t bytes)
 {
+    const unsigned char *text = (const unsigned char *)characters;
     unsigned char first = text[0];
     if (first < 0x80)
         return 1;
@@ -165,6 +183,23 @@ static size_t utf8_length(const unsigned char *text, size_t bytes)
     return length;
 }
 
+bool text_is_space(const char *character, size_t length)
+{
+    static const char *const spaces[] = {"\t",           "\n",           "\v",
+                                         "\f",           "\r",           " ",
+                                         "\xc2\x85",     "\xc2\xa0",     "\xe1\x9a\x80",
+                                         "\xe2\x80\x80", "\xe2\x80\x81", "\xe2\x80\x82",
+                                         "\xe2\x80\x83", "\xe2\x80\x84", "\xe2\x80\x85",
+                                         "\xe2\x80\x86", "\xe2\x80\x87", "\xe2\x80\x88",
+                                         "\xe2\x80\x89", "\xe2\x80\x8a", "\xe2\x80\xa8",
+                                         "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f",
+                                         "\xe3\x80\x80"};
+    for (size_t i = 0; i < sizeof spaces / sizeof spaces[0]; i++)
+        if (strlen(spaces[i]) == length && memcmp(spaces[i], character, length) == 0)
+            return true;
+    return false;
+}
+
 static size_t utf8_prefix(const char *text, size_t bytes)
 {
     size_t at = 0;
@@ -177,7 +212,7 @@ static size_t utf8_prefix(const char *text, size_t bytes)
                 continue;
             }
         }
-        size_t length = utf8_length((const unsigned char *)text + at, bytes - at);
+        size_t length = text_utf8_length(text + at, bytes - at);
         if (length == 0)
             break;
         at += length;

@@ -72,6 +72,7 @@ struct learner {
     uint32_t *risen; /* pairs whose count grew in this merge */
     uint32_t num_risen, room_risen;
     uint32_t merge; /* number of the merge being done, from 1 */
+    uint32_t num_special;
     struct vocab vocab;
 };
 
@@ -163,7 +164,7 @@ static int learn_words(struct learner *learner, const char *const *paths, uint32
     struct text *texts = calloc((size_t)num_paths + 1, sizeof(*texts));
     if (texts == NULL)
         return no_memory();
-    int result = split_open(&split);
+    int result = split_open(&split, SPLIT_LLAMA3);
     for (uint32_t i = 0; result == 0 && i < num_paths; i++) {
         result = text_open(&texts[i], paths[i]);
         learner->bytes_total += texts[i].bytes;
@@ -407,8 +408,8 @@ static int learn_merges(struct learner *learner, uint32_t num_tokens)
         if (result == ERR_NOT_FOUND)
             return report_error(ERR_INVALID, "give more text or ask for fewer tokens",
                                 "the texts give only %u tokens of the %u asked for",
-                                learner->vocab.num_tokens + VOCAB_NUM_SPECIAL,
-                                num_tokens + VOCAB_NUM_SPECIAL);
+                                learner->vocab.num_tokens + learner->num_special,
+                                num_tokens + learner->num_special);
         ERR_TRY(result);
         ERR_TRY(merge_pair(learner, pair));
         if (merges % PROGRESS_MERGES == 0)
@@ -435,13 +436,20 @@ static void learner_deinit(struct learner *learner)
 int tokenizer_train(const char *path, uint32_t vocab, const char *const *text_paths,
                     uint32_t num_texts, const struct tokenizer_progress *progress)
 {
-    struct learner learner = {.progress = progress};
+    bool is_llama3 = vocab == VOCAB_LLAMA3_RANKS + VOCAB_LLAMA3_SPECIAL;
+    struct learner learner = {.progress = progress,
+                              .num_special = is_llama3 ? VOCAB_LLAMA3_SPECIAL : VOCAB_NUM_SPECIAL};
     uint32_t least = 256 + VOCAB_NUM_SPECIAL;
     if (vocab < least || vocab > VOCAB_TOKENS_MAX)
         return report_error(ERR_INVALID, NULL,
                             "a vocabulary of %u tokens is not possible: %u (the single bytes and "
                             "the special tokens) to %u are",
                             vocab, least, VOCAB_TOKENS_MAX);
+    if (vocab == VOCAB_LLAMA3_RANKS + VOCAB_NUM_SPECIAL)
+        return report_error(ERR_INVALID, "ask for 128001, 128003 or, with them, 128256",
+                            "a file of 128,000 ranks is read with Llama 3's 256 special tokens, so "
+                            "its vocabulary cannot be %u",
+                            vocab);
     int result = 0;
     for (int byte = 0; result == 0 && byte < 256; byte++) {
         unsigned char single = (unsigned char)byte;
@@ -450,7 +458,7 @@ int tokenizer_train(const char *path, uint32_t vocab, const char *const *text_pa
     if (result == 0)
         result = learn_words(&learner, text_paths, num_texts);
     if (result == 0)
-        result = learn_merges(&learner, vocab - VOCAB_NUM_SPECIAL);
+        result = learn_merges(&learner, vocab - learner.num_special);
     if (result == 0)
         result = vocab_write(&learner.vocab, path);
     learner_deinit(&learner);

@@ -72,8 +72,10 @@ struct hf_tokenizer {
     char *text; /* of the file */
     size_t bytes;
     struct vocab vocab;
+    uint32_t num_special; /* behind the ranks; not more than the model has room for */
 };
-/* Reads tiktoken's file. `sha256`: what its hash has to be (ERR_MISMATCH); NULL: anything. */
+/* Reads tiktoken's file. `sha256`: what its hash has to be (ERR_MISMATCH); NULL: anything. Then
+ * num_special may be lowered, to 2 at least. */
 int hf_tokenizer_open(struct hf_tokenizer *out, const char *path, const char *sha256);
 void hf_tokenizer_close(struct hf_tokenizer *tokenizer);
 /* The text of tokenizer.json, to be freed. */

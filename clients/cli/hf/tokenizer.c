@@ -47,6 +47,8 @@ int hf_tokenizer_open(struct hf_tokenizer *out, const char *path, const char *sh
                              "%s is not the tokenizer that the checkpoint names", path);
     if (error == 0)
         error = vocab_parse(&out->vocab, path, out->text, out->bytes);
+    if (error == 0)
+        out->num_special = vocab_num_special(&out->vocab);
     if (error == 0 && out->vocab.longest > TOKEN_BYTES_MAX)
         error = report_error(ERR_INVALID, NULL, "%s has a token of %zu bytes, over %u", path,
                              out->vocab.longest, TOKEN_BYTES_MAX);
@@ -156,12 +158,22 @@ static void print_merges(const struct printer *printer)
     fputs("]", printer->out);
 }
 
-/* A text begins with the token that begins a document for our trainer, as with Llama 3. */
-static void print_frame(FILE *out, uint32_t begin)
+static void print_special(FILE *out, const struct hf_tokenizer *tokenizer)
 {
-    static const char special[] = "{\"id\": %u, \"content\": \"%s\", \"single_word\": false, "
-                                  "\"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
-                                  "\"special\": true}";
+    for (uint32_t i = 0; i < tokenizer->num_special; i++) {
+        char name[VOCAB_SPECIAL_BYTES];
+        vocab_special_name(name, &tokenizer->vocab, i);
+        fprintf(out,
+                "%s{\"id\": %u, \"content\": \"%s\", \"single_word\": false, \"lstrip\": false, "
+                "\"rstrip\": false, \"normalized\": false, \"special\": true}",
+                i > 0 ? ",\n" : "", tokenizer->vocab.num_tokens + i, name);
+    }
+}
+
+/* A text begins with the token that begins a document for our trainer, as with Llama 3. */
+static void print_frame(FILE *out, const struct hf_tokenizer *tokenizer)
+{
+    uint32_t begin = tokenizer->vocab.num_tokens;
     static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
                                      "\"trim_offsets\": false, \"use_regex\": false}";
     static const char first[] =
@@ -169,9 +181,7 @@ static void print_frame(FILE *out, uint32_t begin)
         "{\"Sequence\": {\"id\": \"%s\", \"type_id\": %d}}";
     fputs("{\"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n\"added_tokens\": [\n",
           out);
-    fprintf(out, special, begin, VOCAB_BEGIN);
-    fputs(",\n", out);
-    fprintf(out, special, begin + 1, VOCAB_END);
+    print_special(out, tokenizer);
     fputs("],\n\"normalizer\": null,\n\"pre_tokenizer\": {\"type\": \"Sequence\", "
           "\"pretokenizers\": [\n{\"type\": \"Split\", \"pattern\": {\"Regex\": ",
           out);
@@ -199,7 +209,7 @@ int hf_tokenizer_json(char **out, size_t *out_bytes, const struct hf_tokenizer *
     if (printer.out == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %s", HF_TOKENIZER);
     make_alphabet(printer.characters);
-    print_frame(printer.out, tokenizer->vocab.num_tokens);
+    print_frame(printer.out, tokenizer);
     fputs("\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
           "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
           "\"byte_fallback\": false, \"ignore_merges\": true,\n\"vocab\": ",
@@ -223,18 +233,26 @@ static json_t *special_token(const char *content)
                      "rstrip", 0, "single_word", 0, "special", 1);
 }
 
+static json_t *special_tokens(const struct hf_tokenizer *tokenizer)
+{
+    json_t *all = json_object();
+    for (uint32_t i = 0; i < tokenizer->num_special; i++) {
+        char number[16], name[VOCAB_SPECIAL_BYTES];
+        snprintf(number, sizeof number, "%u", tokenizer->vocab.num_tokens + i);
+        vocab_special_name(name, &tokenizer->vocab, i);
+        json_object_set_new(all, number, special_token(name));
+    }
+    return all;
+}
+
 /* The class that versions 4 and 5 of transformers both take with whatever tokenizer.json says;
  * Llama's own puts that of Llama 2 in its place. */
 int hf_tokenizer_config(json_t **out, const struct hf_tokenizer *tokenizer)
 {
-    char begin[16], end[16];
-    snprintf(begin, sizeof begin, "%u", tokenizer->vocab.num_tokens);
-    snprintf(end, sizeof end, "%u", tokenizer->vocab.num_tokens + 1);
     json_begin();
-    json_t *config =
-        json_pack("{ss ss ss sb s[ss] s{so so}}", "tokenizer_class", "PreTrainedTokenizerFast",
-                  "bos_token", VOCAB_BEGIN, "eos_token", VOCAB_END, "clean_up_tokenization_spaces",
-                  0, "model_input_names", "input_ids", "attention_mask", "added_tokens_decoder",
-                  begin, special_token(VOCAB_BEGIN), end, special_token(VOCAB_END));
+    json_t *config = json_pack(
+        "{ss ss ss sb s[ss] so}", "tokenizer_class", "PreTrainedTokenizerFast", "bos_token",
+        VOCAB_BEGIN, "eos_token", VOCAB_END, "clean_up_tokenization_spaces", 0, "model_input_names",
+        "input_ids", "attention_mask", "added_tokens_decoder", special_tokens(tokenizer));
     return hf_hand_out(out, config, json_end());
 }

@@ -1,0 +1,181 @@
+/* model.c - opens a tokenizer of any kind, says what it is, and decodes.
+ *
+ * The kind is told by the first byte that is no space: a brace begins tokenizer.json, a line feed
+ * (byte 0x0a, the first field of a protocol buffer) SentencePiece's file, which is refused with a
+ * word on where to find the other; anything else is a file of ranks. */
+#include "trainer/tokenizer/model.h"
+#include "trainer/tokenizer.h"
+
+#include "proto/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int no_memory(void)
+{
+    return report_error(ERR_MEMORY, NULL, "no memory for the tokenizer");
+}
+
+void tokenizer_close(struct tokenizer *tokenizer)
+{
+    if (tokenizer == NULL)
+        return;
+    for (uint32_t i = 0; i < tokenizer->num_added; i++) {
+        free(tokenizer->added[i].content);
+        free(tokenizer->added[i].normalized);
+    }
+    free(tokenizer->added);
+    free(tokenizer->pairs.slots);
+    vocab_deinit(&tokenizer->vocab);
+    free(tokenizer);
+}
+
+static int read_file(struct tokenizer *tokenizer, const char *path, const struct text *text)
+{
+    size_t at = 0;
+    while (at < text->bytes && memchr(" \t\r", text->data[at], 3) != NULL)
+        at++;
+    if (at == 0 && text->bytes > 1 && text->data[0] == '\n' && text->data[1] != '\n' &&
+        memchr(text->data, '\0', text->bytes) != NULL)
+        return report_error(ERR_INVALID, "give the tokenizer.json that is published beside it",
+                            "%s is a SentencePiece file, which is not supported", path);
+    while (at < text->bytes && memchr(" \t\r\n", text->data[at], 4) != NULL)
+        at++;
+    ERR_TRY(checksum_sha256_hex(tokenizer->hash, text->data, text->bytes));
+    bool is_json = at < text->bytes && text->data[at] == '{';
+    return is_json ? tokenizer_read_json(tokenizer, path, text->data, text->bytes)
+                   : tokenizer_read_ranks(tokenizer, path, text->data, text->bytes);
+}
+
+int tokenizer_open(struct tokenizer **out, const char *path)
+{
+    struct text text;
+    struct tokenizer *tokenizer = calloc(1, sizeof *tokenizer);
+    if (tokenizer == NULL)
+        return no_memory();
+    tokenizer->bos = tokenizer->eos = -1;
+    vocab_init(&tokenizer->vocab);
+    int result = text_open(&text, path);
+    if (result == 0) {
+        result = read_file(tokenizer, path, &text);
+        text_close(&text);
+    }
+    if (result != 0) {
+        tokenizer_close(tokenizer);
+        return result;
+    }
+    *out = tokenizer;
+    return 0;
+}
+
+uint32_t tokenizer_vocab(const struct tokenizer *tokenizer)
+{
+    return tokenizer->num_ids;
+}
+
+int32_t tokenizer_bos(const struct tokenizer *tokenizer)
+{
+    return tokenizer->bos;
+}
+
+int32_t tokenizer_eos(const struct tokenizer *tokenizer)
+{
+    return tokenizer->eos;
+}
+
+const char *tokenizer_hash(const struct tokenizer *tokenizer)
+{
+    return tokenizer->hash;
+}
+
+const struct added_token *tokenizer_added(const struct tokenizer *tokenizer, int32_t id)
+{
+    uint32_t low = 0, high = tokenizer->num_added;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (tokenizer->added[middle].id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < tokenizer->num_added && tokenizer->added[low].id == id ? &tokenizer->added[low]
+                                                                        : NULL;
+}
+
+/* ---- decoding ---- */
+
+/* The byte that "<0xA5>" stands for, or -1. */
+static int fallback_byte(const char *bytes, size_t length)
+{
+    static const char digits[] = "0123456789ABCDEF";
+    if (length != 6 || memcmp(bytes, "<0x", 3) != 0 || bytes[5] != '>')
+        return -1;
+    const char *high = memchr(digits, bytes[3], 16), *low = memchr(digits, bytes[4], 16);
+    return high != NULL && low != NULL ? (int)(high - digits) << 4 | (int)(low - digits) : -1;
+}
+
+/* Writes bytes with U+2581 as spaces where the tokenizer marks those; returns their number. */
+static size_t unmark(char *out, const struct tokenizer *tokenizer, const char *bytes, size_t length)
+{
+    size_t used = 0;
+    for (size_t at = 0; at < length;) {
+        bool is_space = tokenizer->marks_spaces && length - at >= META_SPACE_BYTES &&
+                        memcmp(bytes + at, META_SPACE, META_SPACE_BYTES) == 0;
+        out[used++] = is_space ? ' ' : bytes[at];
+        at += is_space ? META_SPACE_BYTES : 1;
+    }
+    return used;
+}
+
+/* Writes the text of a token to `out`, unless that is NULL; returns its length. An added token that
+ * is found in normalized text stands for that. */
+static size_t token_text(char *out, const struct tokenizer *tokenizer, int32_t token)
+{
+    char ignored[TOKEN_BYTES_MAX * META_SPACE_BYTES + 16];
+    const struct added_token *added = tokenizer_added(tokenizer, token);
+    char *to = out != NULL ? out : ignored;
+    if (added != NULL && added->is_special)
+        return 0;
+    if (added != NULL && added->normalized != NULL)
+        return unmark(to, tokenizer, added->normalized, added->normalized_bytes);
+    if (added != NULL)
+        return unmark(to, tokenizer, added->content, added->bytes);
+    const struct vocab *vocab = &tokenizer->vocab;
+    const char *bytes = (const char *)vocab->bytes + vocab->start[token];
+    size_t length = vocab->start[token + 1] - vocab->start[token];
+    int byte = tokenizer->by_character ? fallback_byte(bytes, length) : -1;
+    if (byte < 0)
+        return unmark(to, tokenizer, bytes, length);
+    to[0] = (char)byte;
+    return 1;
+}
+
+static bool is_token(const struct tokenizer *tokenizer, int32_t token)
+{
+    return token >= 0 && ((uint32_t)token < tokenizer->vocab.num_tokens ||
+                          tokenizer_added(tokenizer, token) != NULL);
+}
+
+int tokenizer_decode(const struct tokenizer *tokenizer, const int32_t *tokens, size_t count,
+                     char **out, size_t *out_bytes)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!is_token(tokenizer, tokens[i]))
+            return report_error(ERR_INVALID, NULL, "%d is not a token of this vocabulary of %u",
+                                tokens[i], tokenizer_vocab(tokenizer));
+        bytes += token_text(NULL, tokenizer, tokens[i]);
+    }
+    char *text = malloc(bytes + 1);
+    if (text == NULL)
+        return no_memory();
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++)
+        at += token_text(text + at, tokenizer, tokens[i]);
+    if (tokenizer->strips_space && at > 0 && text[0] == ' ')
+        memmove(text, text + 1, --at);
+    text[at] = '\0';
+    *out = text;
+    *out_bytes = at;
+    return 0;
+}

@@ -1,0 +1,104 @@
+/* model.h - a tokenizer as all files of this folder know it (private to the folder).
+ *
+ * Whatever the file, encoding is the same: added tokens are cut out of the text, the rest is
+ * normalized and split into pieces, a piece becomes symbols, and neighbouring symbols are joined by
+ * the table of pairs, lowest rank first. A reader of a file (tiktoken.c, hf_json.c) fills this. */
+#ifndef HOLDFAST_TOKENIZER_MODEL_H
+#define HOLDFAST_TOKENIZER_MODEL_H
+
+#include "proto/checksum.h"
+#include "proto/vocab.h"
+#include "trainer/tokenizer/text.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TOKEN_BYTES_MAX 4096u     /* so that the cuts of a hostile token cost no minutes */
+#define ADDED_TOKENS_MAX 65536u   /* refused beyond */
+#define META_SPACE "\xe2\x96\x81" /* U+2581, SentencePiece's space */
+#define META_SPACE_BYTES 3u
+
+/* ---- pairs ---- */
+
+struct pair {
+    uint32_t left, right; /* left PAIR_FREE: the slot is free */
+    uint32_t rank, joined;
+};
+#define PAIR_FREE UINT32_MAX
+
+struct pairs {
+    struct pair *slots;
+    uint32_t num_slots, count; /* a power of two; at most 3/4 full */
+};
+/* A pair that is there gets the new rank. ERR_MEMORY. */
+int pairs_add(struct pairs *pairs, struct pair pair);
+const struct pair *pairs_find(const struct pairs *pairs, uint32_t left, uint32_t right);
+
+/* ---- the tokenizer ---- */
+
+struct added_token {
+    char *content;    /* terminated; as it stands in the text */
+    char *normalized; /* as it stands in normalized text; NULL: found before normalizing */
+    uint32_t bytes, normalized_bytes;
+    int32_t id;
+    bool is_special, strips_left, strips_right;
+};
+
+enum pieces {
+    PIECES_EXPRESSION, /* matches of `expression` */
+    PIECES_WHOLE,      /* all of a text is one piece */
+    PIECES_WORDS,      /* U+2581 that follow something else begin one: no merge reaches across */
+    PIECES_EACH_SPACE  /* every U+2581 begins one */
+};
+
+enum prefix { PREFIX_NONE, PREFIX_ALWAYS, PREFIX_FIRST };
+
+struct tokenizer {
+    struct vocab vocab;
+    struct pairs pairs;
+    uint32_t byte_symbols[256]; /* ids */
+    bool by_character;          /* symbols are characters, bytes where a character is no token */
+    bool takes_whole;           /* a piece that is a token is that token, whatever the pairs say */
+
+    enum prefix prefix; /* put before a text that does not begin with it */
+    bool prefix_always; /* ... also where it does */
+    char prefix_text[8];
+    bool marks_spaces; /* ' ' becomes U+2581 */
+    bool marks_early;  /* before added tokens are found in normalized text */
+
+    enum pieces pieces;
+    enum split_expression expression;
+
+    struct added_token *added; /* sorted by id */
+    uint32_t num_added;
+    bool strips_space; /* decoding: one space at the beginning is the prefix's */
+
+    int32_t bos, eos;
+    uint32_t num_ids; /* the vocabulary with all added tokens */
+    char hash[CHECKSUM_SHA256_HEX];
+};
+
+/* `name` is for messages. What they leave behind after an error is freed by tokenizer_close(). */
+int tokenizer_read_ranks(struct tokenizer *out, const char *name, const char *text, size_t bytes);
+int tokenizer_read_json(struct tokenizer *out, const char *name, const char *text, size_t bytes);
+/* The added token with this id, or NULL. */
+const struct added_token *tokenizer_added(const struct tokenizer *tokenizer, int32_t id);
+
+/* Writes the text with its spaces marked, and the prefix before it, to `out`, which has room for
+ * three times the bytes and the prefix. Returns the bytes written. */
+size_t tokenizer_mark(const struct tokenizer *tokenizer, bool has_prefix, const char *text,
+                      size_t bytes, char *out);
+
+/* ---- merge.c: joining the symbols of one piece ---- */
+
+struct merger;
+struct merger *merger_new(void);
+void merger_free(struct merger *merger);
+/* Room for a piece of so many symbols, which are then written to merger_symbols(). ERR_INVALID: too
+ * long a piece; ERR_MEMORY. */
+int merger_reserve(struct merger *merger, size_t symbols);
+uint32_t *merger_symbols(struct merger *merger);
+/* Joins the first `count` symbols in place, until no pair is left; returns how many there are. */
+size_t merger_run(struct merger *merger, const struct pairs *pairs, size_t count);
+
+#endif

@@ -1,0 +1,71 @@
+/* ranks.c - a tokenizer from tiktoken's file of ranks.
+ *
+ * The file has no pairs: any neighbours are joined whose bytes together are a token, the token with
+ * the lowest rank first, and a piece that is a token as a whole is that token. Parts of a piece are
+ * tokens at any time, so the pairs are every cut of every token into two tokens, with the token's
+ * own rank. */
+#include "trainer/tokenizer/model.h"
+
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int add_cuts(struct tokenizer *tokenizer, uint32_t rank)
+{
+    const struct vocab *vocab = &tokenizer->vocab;
+    const unsigned char *bytes = vocab->bytes + vocab->start[rank];
+    size_t length = vocab->start[rank + 1] - vocab->start[rank];
+    for (size_t at = 1; at < length; at++) {
+        uint32_t left = vocab_find(vocab, bytes, at);
+        uint32_t right =
+            left != VOCAB_NONE ? vocab_find(vocab, bytes + at, length - at) : VOCAB_NONE;
+        if (right != VOCAB_NONE)
+            ERR_TRY(pairs_add(&tokenizer->pairs, (struct pair){left, right, rank, rank}));
+    }
+    return 0;
+}
+
+static int add_special_tokens(struct tokenizer *tokenizer)
+{
+    uint32_t count = vocab_num_special(&tokenizer->vocab);
+    tokenizer->added = calloc(count, sizeof *tokenizer->added);
+    if (tokenizer->added == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the special tokens");
+    for (uint32_t i = 0; i < count; i++) {
+        char name[VOCAB_SPECIAL_BYTES];
+        vocab_special_name(name, &tokenizer->vocab, i);
+        struct added_token *added = &tokenizer->added[tokenizer->num_added];
+        *added = (struct added_token){.content = strdup(name),
+                                      .bytes = (uint32_t)strlen(name),
+                                      .id = (int32_t)(tokenizer->vocab.num_tokens + i),
+                                      .is_special = true};
+        if (added->content == NULL)
+            return report_error(ERR_MEMORY, NULL, "no memory for the special tokens");
+        tokenizer->num_added++;
+    }
+    return 0;
+}
+
+int tokenizer_read_ranks(struct tokenizer *out, const char *name, const char *text, size_t bytes)
+{
+    ERR_TRY(vocab_parse(&out->vocab, name, text, bytes));
+    if (out->vocab.longest > TOKEN_BYTES_MAX)
+        return report_error(ERR_INVALID, NULL, "%s has a token of %zu bytes, over %u", name,
+                            out->vocab.longest, TOKEN_BYTES_MAX);
+    for (uint32_t rank = 0; rank < out->vocab.num_tokens; rank++)
+        ERR_TRY(add_cuts(out, rank));
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        unsigned char single = (unsigned char)byte;
+        out->byte_symbols[byte] = vocab_find(&out->vocab, &single, 1);
+    }
+    ERR_TRY(add_special_tokens(out));
+    out->takes_whole = true;
+    out->pieces = PIECES_EXPRESSION;
+    out->expression = SPLIT_LLAMA3;
+    out->bos = (int32_t)out->vocab.num_tokens;
+    out->eos = (int32_t)out->vocab.num_tokens + 1;
+    out->num_ids = out->vocab.num_tokens + out->num_added;
+    return 0;
+}
