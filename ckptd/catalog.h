@@ -43,7 +43,10 @@ struct checkpoint {
     uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
     uint32_t leases;  /* loads, their opening, and passes for them */
     bool is_scrubbed; /* the scrub is reading it */
-    char *pin_note;   /* as last seen with the pin, owned; NULL: none */
+    uint32_t loads;   /* over the socket; held.c's, */
+    bool is_awaited;  /* with one that a reader of the ckptd before may open again, */
+    struct storage_hold *hold; /* and the file that says so; NULL: there is none */
+    char *pin_note;            /* as last seen with the pin, owned; NULL: none */
 };
 /* Nothing may remove it now. */
 static inline bool catalog_in_use(const struct checkpoint *checkpoint)

@@ -78,6 +78,8 @@ static const struct option table[] = {
                "wait of a load for memory"),
     OPTION_INT(struct config, limit_lease_ms, "limits.lease_ms", 600000, 1000, 86400000,
                "an idle load ends after this"),
+    OPTION_INT(struct config, limit_reopen_ms, "limits.reopen_ms", 10000, 0, 86400000,
+               "after a start: what readers of the ckptd before had open stays so long"),
     OPTION_INT(struct config, limit_look_ms, "limits.look_ms", 1000, 10, 86400000,
                "how often ckptd looks whether the next saves would fit"),
     OPTION_INT(struct config, limit_wait_ms, "limits.wait_ms", 60000, 0, 86400000,

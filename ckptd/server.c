@@ -31,6 +31,7 @@
 #include "ckptd/node/pool.h"
 #include "ckptd/node/renew.h"
 #include "ckptd/node/session.h"
+#include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/open.h"
 #include "ckptd/restore/shard.h"
@@ -274,7 +275,6 @@ int service_open(struct service **out, const struct config *config)
     if (!service)
         return report_error(ERR_MEMORY, NULL, "no memory for the service");
     service->config = config;
-    service->opened_ms = loop_now_ms();
     service->drain_event.run = drain;
     service->ledger.usable_fraction = config->usable_fraction;
     gate_init(service);
@@ -306,6 +306,8 @@ int service_open(struct service **out, const struct config *config)
         error = restore_open(service);
     if (error == 0)
         error = catalog_open(service);
+    if (error == 0)
+        error = held_open(service);
     if (error == 0)
         error = scrub_open(service);
     if (error == 0)
@@ -343,7 +345,7 @@ int service_run(struct service *service)
 static bool is_quiet(const struct service *service)
 {
     for (const struct run *run = service->runs; run; run = run->next)
-        if (run->saves || run->opening.call)
+        if (run->saves || run->opening.call || run->pruning)
             return false;
     for (const struct image *image = service->images; image; image = image->next)
         if (image->busy > 0)
@@ -420,6 +422,7 @@ void service_close(struct service *service)
 {
     if (!service)
         return;
+    service->is_closing = true;
     service->draining = true;
     service->takes_last_saves = false;
     if (service->sessions)
@@ -432,6 +435,7 @@ void service_close(struct service *service)
     door_close(service);
     session_table_close(service);
     restore_close(service);
+    held_close(service);
     CHECK(service->chunks_in_passes == 0); /* the loop ends when it is idle */
     while (service->images) {
         struct image *image = service->images;

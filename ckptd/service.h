@@ -44,7 +44,6 @@ struct service {
     char arena_path[160];
     char socket_path[128];
     struct place place; /* of the store */
-    int64_t opened_ms;
     atomic_bool drain_asked;
     bool draining;
     bool takes_last_saves; /* while draining: of the ranks that are connected */
@@ -75,6 +74,9 @@ struct service {
     struct ledger ledger;
     struct collecting *collecting; /* a Gc under way, or NULL */
     struct timer retain_timer;     /* until retention may begin */
+    struct timer held_timer;       /* of restore/held.c */
+    uint32_t num_releases;         /* of its files, under way */
+    bool is_closing;               /* the loop has ended */
     struct timer look_timer;       /* health.c's */
     bool cannot_save;              /* as the log said last */
     struct scrub *scrub;           /* NULL: off */

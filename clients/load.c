@@ -15,7 +15,11 @@
  * What ckptd says is checked: every box must lie inside the saved slice, the wanted slice and the
  * shard, and in the end as many elements of each slice must have been copied as it has.
  *
- * Bounds: a busy pool (ERR_BUSY) is waited for at most BUSY_WAIT_MS per shard. */
+ * When ckptd is restarted meanwhile, the load is opened again, of the very same checkpoint, and
+ * goes on with the shard that it was at: the new ckptd keeps that checkpoint for 10 s.
+ *
+ * Bounds: a busy pool (ERR_BUSY) is waited for at most BUSY_WAIT_MS per shard, a ckptd that went
+ * away AGAIN_WAIT_MS. */
 #include "clients/session.h"
 
 #include "proto/report.h"
@@ -30,6 +34,8 @@
 #define SHARD_MS 600000u /* LoadShard: one shard from the slowest tier */
 #define BUSY_WAIT_MS 60000u
 #define BUSY_PAUSE_MS 20u
+#define AGAIN_WAIT_MS 10000u /* as the default of ckptd's limits.reopen_ms */
+#define AGAIN_PAUSE_MS 50u
 
 struct load {
     struct ckpt *ckpt;
@@ -381,7 +387,83 @@ static int load_shard(struct load *load, size_t first, size_t end)
     return error != 0 ? error : call_release(load, shard);
 }
 
+/* ---- after a restart of ckptd ---- */
+
+/* Takes the answer of a new ckptd for the plan: of the same checkpoint, so the same plan. */
+static int take_plan_again(struct load *load, Holdfast__V1__OpenLoadReply *before)
+{
+    if (strcmp(before->checkpoint->nonce, load->plan->checkpoint->nonce) != 0 ||
+        before->n_items != load->plan->n_items)
+        return report_error(ERR_CORRUPT, "load again",
+                            "the ckptd that was started meanwhile has another checkpoint of step "
+                            "%llu",
+                            (unsigned long long)before->checkpoint->step);
+    protobuf_c_message_free_unpacked(&before->base, NULL);
+    return 0;
+}
+
+static int open_plan_again(struct load *load)
+{
+    Holdfast__V1__OpenLoadReply *before = load->plan;
+    const struct ckpt_load_options same = {.step = (int64_t)before->checkpoint->step,
+                                           .attempt = before->checkpoint->attempt};
+    session_link_close(&load->link);
+    load->plan = NULL;
+    int error = open_plan(load, &same);
+    if (error == 0)
+        error = take_plan_again(load, before);
+    if (error == 0)
+        return 0;
+    if (load->plan != NULL) {
+        close_plan(load);
+        protobuf_c_message_free_unpacked(&load->plan->base, NULL);
+    }
+    load->plan = before;
+    return error;
+}
+
+/* `error` is that of a call. 0 when another ckptd has answered and the load is open there; else the
+ * error to return: `error` itself where ckptd was not restarted, or is not back in time. */
+static int open_again(struct load *load, int error)
+{
+    struct ckpt *ckpt = load->ckpt;
+    uint64_t boot_id = ckpt->boot_id, end = session_clock_ns() + AGAIN_WAIT_MS * 1000000ull;
+    struct report_text text;
+    bool is_back = false;
+    if (error != ERR_UNAVAILABLE && error != ERR_NOT_FOUND)
+        return error;
+    report_keep(&text);
+    do {
+        int answer = session_hello(ckpt, SESSION_CALL_MS);
+        if (answer == 0 && ckpt->boot_id == boot_id && error == ERR_NOT_FOUND)
+            break; /* the same ckptd has ended the load */
+        is_back = answer == 0 && ckpt->boot_id != boot_id;
+        if (is_back)
+            answer = open_plan_again(load);
+        if (answer == 0 && is_back)
+            return 0;
+        if (answer != 0 && answer != ERR_UNAVAILABLE && answer != ERR_TIMEOUT)
+            return answer;
+        nanosleep(&(struct timespec){.tv_nsec = AGAIN_PAUSE_MS * 1000000L}, NULL);
+    } while (session_clock_ns() < end);
+    return report_restore(&text, error);
+}
+
 /* ---- all shards ---- */
+
+/* A shard that was cut short by a restart of ckptd is loaded from its beginning: what was counted
+ * of it is forgotten. */
+static int load_shard_for_sure(struct load *load, uint64_t *covered, size_t first, size_t end)
+{
+    size_t bytes = load->tensors.count * sizeof *covered;
+    memcpy(covered, load->covered, bytes);
+    for (;;) {
+        int error = load_shard(load, first, end);
+        if (error == 0 || (error = open_again(load, error)) != 0)
+            return error;
+        memcpy(load->covered, covered, bytes);
+    }
+}
 
 static int check_covered(const struct load *load)
 {
@@ -402,17 +484,22 @@ static int load_shards(struct load *load)
     Holdfast__V1__LoadItem **items = load->plan->items;
     size_t num_items = load->plan->n_items, num_groups = 0;
     size_t *groups = calloc(num_items + 1, sizeof *groups); /* where the items of a shard begin */
+    uint64_t *covered = calloc((size_t)load->tensors.count + 1, sizeof *covered);
     int error = 0;
-    if (groups == NULL)
+    if (groups == NULL || covered == NULL) {
+        free(groups);
+        free(covered);
         return report_error(ERR_MEMORY, NULL, "no memory for a plan of %zu items", num_items);
+    }
     for (size_t i = 0; i < num_items; i++) {
         if (i == 0 || items[i]->shard != items[i - 1]->shard)
             groups[num_groups++] = i;
     }
     groups[num_groups] = num_items;
     for (size_t i = 0; i < num_groups && error == 0; i++)
-        error = load_shard(load, groups[i], groups[i + 1]);
+        error = load_shard_for_sure(load, covered, groups[i], groups[i + 1]);
     free(groups);
+    free(covered);
     return error;
 }
 

@@ -34,6 +34,7 @@
 #include <sys/random.h>
 
 #define NONCE_DIGITS 16
+#define LEASE_TEXT_BYTES 64 /* of a lease that are looked at */
 
 static const char tombstones[] = "tombstones", leases[] = "leases";
 static const char *const folders[] = {[STORAGE_PIN] = "pins", [STORAGE_QUARANTINE] = "quarantine"};
@@ -159,6 +160,7 @@ static int refuse_note(struct storage *storage, const char *kind, const char *pr
 struct leases {
     struct storage *storage;
     const char *folder;
+    const char *left; /* only those that nobody holds, whose text begins so; NULL: that are held */
     int (*visit)(void *user, const struct storage_entry *entry);
     void *user;
 };
@@ -174,6 +176,15 @@ static bool cut_nonce(char *name)
     return true;
 }
 
+/* Does the text of the lease begin as is asked? What cannot be read does not. */
+static bool is_by(const struct leases *list, const char *key)
+{
+    char text[LEASE_TEXT_BYTES] = "";
+    uint64_t bytes;
+    return storage_fetch(list->storage, key, text, sizeof(text) - 1, &bytes) == 0 &&
+           strncmp(text, list->left, strlen(list->left)) == 0;
+}
+
 static int visit_lease(void *user, const struct storage_entry *entry)
 {
     const struct leases *list = user;
@@ -185,16 +196,26 @@ static int visit_lease(void *user, const struct storage_entry *entry)
     int error = key_in(key, list->folder, entry->name);
     if (error == 0)
         error = storage_find_holder(list->storage, key);
-    if (error == ERR_NOT_FOUND)
-        return 0;
-    return error == 0 ? list->visit(list->user, &group) : error;
+    if (error != 0 && error != ERR_NOT_FOUND)
+        return error;
+    bool is_asked = list->left == NULL ? error == 0 : error != 0 && is_by(list, key);
+    return is_asked ? list->visit(list->user, &group) : 0;
 }
 
 int storage_groups_leased(struct storage *storage, const char *parent,
                           int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
     char folder[STORAGE_KEY_MAX + 1];
-    struct leases list = {storage, folder, visit, user};
+    struct leases list = {storage, folder, NULL, visit, user};
+    int error = key_in(folder, parent, leases);
+    return error == 0 ? storage_list(storage, folder, visit_lease, &list) : error;
+}
+
+int storage_groups_left(struct storage *storage, const char *parent, const char *text,
+                        int (*visit)(void *user, const struct storage_entry *entry), void *user)
+{
+    char folder[STORAGE_KEY_MAX + 1];
+    struct leases list = {storage, folder, text, visit, user};
     int error = key_in(folder, parent, leases);
     return error == 0 ? storage_list(storage, folder, visit_lease, &list) : error;
 }
@@ -219,8 +240,8 @@ static int collect_lease(void *user, const struct storage_entry *entry)
     return entry->is_dir ? 0 : add_name(user, entry->name);
 }
 
-/* The files of leases on a group that is gone. One that may not be removed is no harm. */
-static int remove_leases(struct storage *storage, const char *prefix)
+/* One that may not be removed is no harm. */
+int storage_groups_forget(struct storage *storage, const char *prefix)
 {
     struct names names = {0};
     char folder[STORAGE_KEY_MAX + 1], key[STORAGE_KEY_MAX + 1];
@@ -388,7 +409,7 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
         error = remove_rest(storage, prefix, &members);
     free_names(&members.names);
     if (error == 0 && (!members.has_marker || is_new))
-        error = remove_leases(storage, prefix);
+        error = storage_groups_forget(storage, prefix);
     if (error == 0)
         error = remove_note(storage, tombstones, prefix);
     if (is_spent)

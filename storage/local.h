@@ -43,7 +43,7 @@ bool local_is_locked(int directory, const char *name);
 int local_lock(struct storage *storage);
 int local_hold(struct storage *storage, struct storage_hold **out, const char *key,
                const void *data, size_t bytes);
-void local_release(struct storage *storage, struct storage_hold *hold);
+void local_release(struct storage *storage, struct storage_hold *hold, bool stays);
 int local_find_holder(struct storage *storage, const char *key);
 
 #endif

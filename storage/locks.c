@@ -151,10 +151,10 @@ int local_hold(struct storage *storage, struct storage_hold **out, const char *k
 }
 
 /* The name first: what is there has a holder. */
-void local_release(struct storage *storage, struct storage_hold *hold)
+void local_release(struct storage *storage, struct storage_hold *hold, bool stays)
 {
     const char *name;
-    int parent = local_open_parent(local_of(storage), hold->key, false, &name);
+    int parent = stays ? -1 : local_open_parent(local_of(storage), hold->key, false, &name);
     if (parent >= 0) {
         unlinkat(parent, name, 0); /* what stays is a file that nobody holds */
         close(parent);

@@ -281,7 +281,13 @@ int storage_hold(struct storage *storage, struct storage_hold **out, const char 
 void storage_release(struct storage *storage, struct storage_hold *hold)
 {
     if (hold != NULL)
-        ops_of(storage)->release(storage, hold);
+        ops_of(storage)->release(storage, hold, false);
+}
+
+void storage_leave(struct storage *storage, struct storage_hold *hold)
+{
+    if (hold != NULL)
+        ops_of(storage)->release(storage, hold, true);
 }
 
 int storage_find_holder(struct storage *storage, const char *key)

@@ -166,7 +166,7 @@ struct storage_ops {
      * Not durable. Also where the store was opened for reading only. */
     int (*hold)(struct storage *storage, struct storage_hold **out, const char *key,
                 const void *data, size_t bytes);
-    void (*release)(struct storage *storage, struct storage_hold *hold);
+    void (*release)(struct storage *storage, struct storage_hold *hold, bool stays);
     /* 0: somebody, here or elsewhere, holds it; ERR_NOT_FOUND: nobody, or it is not there. `key`
      * NULL: the store's writer lock, which a store within one process always has. */
     int (*find_holder)(struct storage *storage, const char *key);
@@ -237,6 +237,9 @@ int storage_space(struct storage *storage, struct storage_space *out);
 int storage_hold(struct storage *storage, struct storage_hold **out, const char *key,
                  const void *data, size_t bytes);
 void storage_release(struct storage *storage, struct storage_hold *hold); /* NULL is allowed */
+/* Likewise, but the object stays, held by nobody, as if the process had ended. Does not wait for a
+ * disk. */
+void storage_leave(struct storage *storage, struct storage_hold *hold);
 int storage_find_holder(struct storage *storage, const char *key);
 int storage_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
 const char *storage_describe(struct storage *storage);
@@ -330,6 +333,12 @@ int storage_group_lease(struct storage *storage, struct storage_hold **out, cons
 /* Calls visit for every lease below `parent` whose holder lives; the entry has the group's name. */
 int storage_groups_leased(struct storage *storage, const char *parent,
                           int (*visit)(void *user, const struct storage_entry *entry), void *user);
+
+/* The same for leases that nobody holds any more and whose text begins with `text`: what a process
+ * left that did not release them. storage_groups_forget() removes all such files of a group. */
+int storage_groups_left(struct storage *storage, const char *parent, const char *text,
+                        int (*visit)(void *user, const struct storage_entry *entry), void *user);
+int storage_groups_forget(struct storage *storage, const char *prefix);
 
 /* What crashes left beside whole groups; storage/rubbish.c says what of it may be removed when. */
 enum storage_rubbish_what {

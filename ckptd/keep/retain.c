@@ -1,19 +1,21 @@
 /* retain.c - which checkpoints go, and how: pins, prune, retention.
  *
- *   Prune; with retention on a commit, a save that found no room, and once after the start
- *       │ worker: pins, metrics, the plan (proto/retain.c), a look at all that it keeps
- *       ▼         (proto/presence.h): what vanished leaves the catalog, and keeps nothing from
- * going each one that goes, if nobody has leased it since: out of the catalog and of memory, so
- * that │ nobody can open it any more ▼ worker: storage_group_remove, which looks for a pin once
- * more behind its tombstone gone; or still whole (pinned meanwhile, a failed operation): back into
- * the catalog
+ *   1. Prune; with retention a commit, a save that found no room, and once after the start.
+ *   2. A worker reads pins, leases and metrics, makes the plan (proto/retain.c), and looks at all
+ *      that it keeps (proto/presence.h): what vanished leaves the catalog, and keeps nothing from
+ *      going.
+ *   3. Each one that goes, if nobody has leased it since, leaves the catalog and memory, so that
+ *      nobody can open it any more.
+ *   4. A worker removes it (storage_group_remove), which looks for a pin once more behind its
+ *      tombstone. One that is still whole then (pinned meanwhile, a failed operation) comes back
+ *      into the catalog.
  *
  * The decision is that of proto/retain.c, the same as in `ckpt-cli prune --store`. Pins and leases
  * are files that also tools without a server make, so they are read for every plan. Each is written
- * before a tombstone is looked for, a tombstone before they are: one of the two sees the other.
+ * before a tombstone is looked for, a tombstone before they are: one of the two sees the other. A
+ * lease file of ckptd's own that is being removed (restore/held.c) is waited for.
  *
- * Limits: one plan at a time per run (ERR_BUSY); nothing is removed for limits.lease_ms after the
- * start (ERR_BUSY), as readers of the daemon before may still be at work. */
+ * Limit: one plan at a time per run (ERR_BUSY). */
 #include "ckptd/keep/retain.h"
 #include "ckptd/catalog.h"
 #include "ckptd/keep/gc.h"
@@ -35,6 +37,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define RELEASES_MS 5 /* between two looks whether lease files are still being removed */
 #define AGAIN_MS 1000 /* when rubbish is being removed at the time for retention */
 
 /* One checkpoint of the run, and what became of it. */
@@ -58,6 +61,7 @@ struct pruning {
     struct candidate *candidates; /* in the order of items */
     uint32_t count;
     struct fault fault;
+    struct timer timer;
     struct job job;
 };
 
@@ -389,7 +393,6 @@ static void fill_items(struct pruning *pruning)
 
 static int check_start(const struct service *service, const struct run *run, bool is_dry)
 {
-    int64_t wait = service->opened_ms + service->config->limit_lease_ms - loop_now_ms();
     if (run->pruning)
         return report_error(ERR_BUSY, "try again", "checkpoints of run %s are being removed",
                             run->name);
@@ -397,12 +400,19 @@ static int check_start(const struct service *service, const struct run *run, boo
         return 0;
     if (gc_is_removing(service))
         return report_error(ERR_BUSY, "try again", "rubbish is being removed");
-    if (wait > 0 && !service->offline[0])
-        return report_error(ERR_BUSY, "readers of the ckptd before may still be at work",
-                            "nothing is removed for %lld s after the start: wait %lld s more",
-                            (long long)service->config->limit_lease_ms / 1000,
-                            (long long)(wait + 999) / 1000);
     return service_check_online(service);
+}
+
+static void start_plan(struct timer *timer)
+{
+    struct pruning *pruning = CONTAINER_OF(timer, struct pruning, timer);
+    struct loop *loop = pruning->service->loop;
+    if (pruning->service->num_releases > 0) {
+        loop_timer(loop, timer, RELEASES_MS);
+        return;
+    }
+    pruning->job = (struct job){.work = work_plan, .done.run = planned};
+    loop_work(loop, &pruning->job);
 }
 
 /* On an error nothing was begun. */
@@ -432,8 +442,8 @@ static int begin(struct run *run, struct rpc_call *call, const struct retain_rul
     snprintf(pruning->metric, sizeof pruning->metric, "%s", metric[0] ? metric : "loss");
     fill_items(pruning);
     run->pruning = pruning;
-    pruning->job = (struct job){.work = work_plan, .done.run = planned};
-    loop_work(service->loop, &pruning->job);
+    pruning->timer.run = start_plan;
+    start_plan(&pruning->timer);
     return 0;
 }
 
@@ -485,8 +495,9 @@ void retain_apply(struct run *run)
     report_restore(&text, 0);
 }
 
-/* The readers of the daemon before are gone. Rules may have changed since, and a disk that is full
- * waits for them: no commit would come to apply them. */
+/* Rules may have changed since the ckptd before, and a disk that is full waits for them: no commit
+ * would come to apply them. What its readers may open again (restore/held.c) goes when they have
+ * not come. */
 static void apply_to_all(struct timer *timer)
 {
     struct service *service = CONTAINER_OF(timer, struct service, retain_timer);
@@ -497,6 +508,8 @@ static void apply_to_all(struct timer *timer)
     for (struct run *run = service->runs; run; run = run->next)
         if (run->unreadable.code == 0)
             retain_apply(run);
+    if (service->held_timer.armed)
+        loop_timer(service->loop, timer, AGAIN_MS);
 }
 
 void retain_open(struct service *service)
@@ -508,7 +521,7 @@ void retain_open(struct service *service)
         return;
     }
     service->retain_timer.run = apply_to_all;
-    loop_timer(service->loop, &service->retain_timer, service->config->limit_lease_ms);
+    loop_timer(service->loop, &service->retain_timer, 0);
 }
 
 /* ---- pins ---- */

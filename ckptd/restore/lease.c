@@ -11,6 +11,7 @@
 #include "ckptd/node/image.h"
 #include "ckptd/node/session.h"
 #include "ckptd/restore/ahead.h"
+#include "ckptd/restore/held.h"
 #include "ckptd/restore/shard.h"
 #include "ckptd/restore/want.h"
 #include "ckptd/run/run.h"
@@ -86,6 +87,7 @@ void load_end(struct load *load)
     service_retry_waiting(load->service);
     free_plan(load);
     loop_timer_cancel(load->service->loop, &load->timer);
+    held_leave(load->checkpoint);
     catalog_unlease(load->checkpoint);
     load->number = 0;
     if (!session)
@@ -175,7 +177,8 @@ static void join_passes(struct load *load)
 }
 
 int load_new(struct load **out, struct session *session, struct checkpoint *checkpoint,
-             const struct load_item *items, uint32_t num_items, const struct slice *slices)
+             struct storage_hold **hold, const struct load_item *items, uint32_t num_items,
+             const struct slice *slices)
 {
     struct service *service = session->service;
     struct load *load = NULL;
@@ -195,6 +198,7 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
     load->session = session;
     session->num_loads++;
     catalog_lease(checkpoint);
+    held_enter(checkpoint, hold);
     loop_timer(service->loop, &load->timer, service->config->limit_lease_ms);
     join_passes(load);
     *out = load;

@@ -15,6 +15,7 @@ struct session;
 struct checkpoint;
 struct image;
 struct chunk_range;
+struct storage_hold;
 
 struct load {
     uint64_t number; /* 0: slot not in use */
@@ -42,10 +43,11 @@ void restore_close_load(struct service *service, struct rpc_call *call,
 void restore_end_session(struct session *session); /* ends its loads */
 bool restore_lends(const struct session *session, uint32_t segment);
 
-/* Takes a lease, and notes the shards of the plan as wanted. `items` are sorted by shard and are of
- * `slices`. ERR_BUSY, ERR_MEMORY. */
+/* Takes a lease, with the file *hold if it needs one, and notes the shards of the plan as wanted.
+ * `items` are sorted by shard and are of `slices`. ERR_BUSY, ERR_MEMORY. */
 int load_new(struct load **out, struct session *session, struct checkpoint *checkpoint,
-             const struct load_item *items, uint32_t num_items, const struct slice *slices);
+             struct storage_hold **hold, const struct load_item *items, uint32_t num_items,
+             const struct slice *slices);
 /* By number, and its lease begins anew. ERR_NOT_FOUND. */
 int load_find(struct load **out, struct service *service, uint64_t number);
 /* The load reads `image` of shard `shard` from now on; NULL: none. */

@@ -11,6 +11,7 @@
 #include "ckptd/loop.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
+#include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/describe.h"
@@ -39,7 +40,9 @@ struct opening {
     const Holdfast__V1__OpenLoadRequest *request;
     struct checkpoint *checkpoint; /* leased */
     const struct manifest *cached; /* of the checkpoint, or NULL */
-    struct manifest *manifest;     /* read by the worker */
+    struct manifest *manifest;     /* read by the worker, */
+    bool needs_hold;               /* who makes the file of its lease, too */
+    struct storage_hold *hold;
     struct slice *slices;
     struct load_item *items;
     uint32_t num_items;
@@ -54,6 +57,8 @@ static void free_opening(struct opening *opening)
 {
     for (uint32_t i = 0; i < opening->num_skipped; i++)
         free(opening->skipped[i]);
+    if (opening->hold)
+        held_release(opening->service, opening->hold);
     manifest_free(opening->manifest);
     free(opening->slices);
     free(opening->items);
@@ -137,6 +142,8 @@ static void work_open(struct job *job)
             &(struct load_wish){opening->slices, (uint32_t)opening->request->n_slices, BOXES_MAX});
     if (error != 0)
         fault_take(&opening->fault, error);
+    else if (opening->needs_hold)
+        held_take(&opening->hold, opening->service->storage, &opening->checkpoint->summary);
 }
 
 static void opened(struct event *event);
@@ -150,6 +157,7 @@ static void start_opening(struct opening *opening)
     }
     catalog_lease(opening->checkpoint);
     opening->cached = opening->checkpoint->manifest;
+    opening->needs_hold = !opening->checkpoint->hold && !opening->hold;
     opening->is_damage = false;
     opening->fault = (struct fault){0};
     opening->job = (struct job){.work = work_open, .done.run = opened};
@@ -229,8 +237,8 @@ static int finish_opening(struct opening *opening)
     }
     int error = session_of(&session, opening);
     if (error == 0)
-        error = load_new(&load, session, checkpoint, opening->items, opening->num_items,
-                         opening->slices);
+        error = load_new(&load, session, checkpoint, &opening->hold, opening->items,
+                         opening->num_items, opening->slices);
     if (error == 0)
         error = reply_opened(opening, load);
     if (error != 0) {

@@ -421,7 +421,7 @@ static int fault_hold(struct storage *storage, struct storage_hold **out, const 
     return error;
 }
 
-static void fault_release(struct storage *storage, struct storage_hold *base)
+static void fault_release(struct storage *storage, struct storage_hold *base, bool stays)
 {
     struct fault *fault = fault_of(storage);
     struct fault_hold *hold = (struct fault_hold *)base;
@@ -430,7 +430,9 @@ static void fault_release(struct storage *storage, struct storage_hold *base)
     while (*link != hold)
         link = &(*link)->next;
     *link = hold->next;
-    if (hold->inner != NULL) {
+    if (hold->inner != NULL && stays) {
+        storage_leave(fault->inner, hold->inner);
+    } else if (hold->inner != NULL) {
         storage_release(fault->inner, hold->inner);
         fault_names_released(&fault->names, hold->key);
     }

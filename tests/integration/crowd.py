@@ -175,7 +175,7 @@ def start(world, killer):
     """For its first second a prune is told to wait: that is when the trainer begins."""
     killer.set(0)
     os.environ.update(LD_PRELOAD=SHIM, KILL_FILE=killer.path)
-    world.launch("--limits.lease_ms", "1000")
+    world.launch()
     del os.environ["LD_PRELOAD"]
 
 

@@ -101,7 +101,7 @@ def story(what, mib, inodes, take, refills):
     disk = Disk(folder, mib, inodes)
     world = World(os.path.join(disk.path, "store"))
     try:
-        world.start("--storage.usable_fraction", "1")
+        world.launch("--storage.usable_fraction", "1")
         world.save(range(1, 7))
         test(f"{what}: saves fit at first", world.steps() == list(range(1, 7)), world.steps())
         take(disk)
@@ -124,7 +124,7 @@ def story(what, mib, inodes, take, refills):
              ok == refills and world.steps() == [4, 5, 6] + [8] * refills, text)
         test(f"{what}: ckptd ends well", world.end() == 0, world.log())
         tools(what, disk, world, take)
-        world.start("--storage.usable_fraction", "1")
+        world.launch("--storage.usable_fraction", "1")
         disk.free()
         ok, text = world.try_save(9)
         test(f"{what}: saves go on afterwards", ok and 9 in world.steps(), text)

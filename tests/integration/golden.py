@@ -47,7 +47,7 @@ def look(version, world):
     test(f"{version}: every value is what it was", code == 0 and
          weights_of(path) == ("F32", [ROWS, COLUMNS], {(float(STEP),)}), err)
     before = {path: open(path, "rb").read() for path in glob.glob(world.store + "/*/step-*/*")}
-    world.start()
+    world.launch()
     done = subprocess.run([os.path.join(BUILD, "ckpt_example"), world.server],
                           capture_output=True, text=True, timeout=60)
     test(f"{version}: a program goes on from it", done.returncode == 0 and

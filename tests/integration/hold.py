@@ -33,13 +33,13 @@ def damage_of(entries, step):
 
 def noted(world):
     """Damage of steps 4 and 5; what ckptd tells of the latter."""
-    world.start()
+    world.launch()
     world.save(range(1, 6))
     world.stop()
     server, run = ("--server", world.server), world.run
     change(shard_of(world, 5), 300000)
     os.truncate(shard_of(world, 4), 4096)
-    world.start()
+    world.launch()
     entries = world.listed(*server)
     test("a start finds a shard of the wrong size and says so",
          "bytes instead of" in damage_of(entries, 4) and not damage_of(entries, 5), entries)
@@ -57,7 +57,7 @@ def noted(world):
     test("tools without a server list it with the reason",
          "block 0" in damage_of(entries, 5) and "bytes instead of" in damage_of(entries, 4) and
          not damage_of(entries, 3), entries)
-    world.start()
+    world.launch()
     entries = world.listed(*server)
     test("so does the next ckptd, which has read none of it", "block 0" in damage_of(entries, 5),
          entries)
@@ -100,7 +100,7 @@ def released(world, told):
     code, out, err = world.cli("verify", f"{run}@5", *store, "--release")
     test("but when all of it was read again", code == 0 and "out of quarantine" in out and
          not damage_of(world.listed(), 5), (code, out, err))
-    world.start()
+    world.launch()
     test("the next ckptd serves it", not damage_of(world.listed(*server), 5))
     world.stop()
 
@@ -131,7 +131,7 @@ def reader_of(world, name):
 
 def leases(world):
     store, server, run = ("--store", world.store), ("--server", world.server), world.run
-    world.start()
+    world.launch()
     world.save(range(11, 17))
     prune = ("prune", run, "--keep-last", 1, "--most", "--json")
 

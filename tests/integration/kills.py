@@ -25,8 +25,7 @@ TRAINER = os.path.join(BUILD, "tests/clients_kill")
 KILLS = int(os.environ.get("KILLS") or 200)
 SECONDS = float(os.environ.get("SECONDS") or 0)
 NEWEST = 2  # checkpoints that are verified after each round
-OPTIONS = ("--memory.pool_bytes", "96MiB", "--limits.lease_ms", "1000",
-           "--retention.keep_last", "4")
+OPTIONS = ("--memory.pool_bytes", "96MiB", "--retention.keep_last", "4")
 seed = int(os.environ.get("SEED") or time.time_ns() % 10**9)
 chance = random.Random(seed)
 

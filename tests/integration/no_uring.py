@@ -37,7 +37,7 @@ def kill_while_saving(world):
         world.process.wait()
         saver.kill()
         saver.wait()
-        world.start()
+        world.launch()
         world.save([step + 1])
         acknowledged.append(step + 1)
     return acknowledged
@@ -46,7 +46,7 @@ def kill_while_saving(world):
 def main():
     world = World()
     try:
-        world.start()
+        world.launch()
         code, out, err = world.cli("status", "--server", world.server, "--json")
         storage = json.loads(out)["storage"] if code == 0 else err
         test("ckptd says that it writes by threads, and why",
@@ -55,7 +55,7 @@ def main():
         test("saves are committed", world.steps() == [1, 2, 3], world.steps())
         test("another number of ranks loads them, to the bit", load(world, 3) and load(world, 1))
         world.stop()
-        world.start()
+        world.launch()
         test("also from the disk, after a restart", load(world, 3) and load(world, 2))
         must = kill_while_saving(world)
         test("a killed ckptd loses nothing that was acknowledged",

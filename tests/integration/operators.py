@@ -161,8 +161,7 @@ def prepared(world, *options, **popen):
     saved(world)
     world.put_in_quarantine(DAMAGED)
     world.stop()
-    world.launch("--limits.lease_ms", "1000", *options, **popen)
-    time.sleep(1.05)  # for so long nothing is removed
+    world.launch(*options, **popen)
     world.leave_rubbish()
 
 

@@ -27,7 +27,7 @@ chance = random.Random(seed)
 
 
 def through_a_server(world):
-    world.start()
+    world.launch()
     server = ("--server", world.server)
     world.save(range(1, 9))
     run = world.run
@@ -214,7 +214,7 @@ def rows_within(oldest, gone):
 def by_age(world):
     """Saved while the clock is set back so far; what the saves take is little beside the ages."""
     clock = Clock(world.folder)
-    world.start()
+    world.launch()
     for step, seconds in AGES.items():
         clock.set(0, -seconds)
         world.save([step])
@@ -254,7 +254,7 @@ def train(world):
 
 
 def best_by_a_metric(world):
-    world.start()
+    world.launch()
     saved = train(world)
     for options, column, reverse in (((), 0, False), (("--best", "highest"), 0, True),
                                      (("--metric", "grad_norm"), 1, False)):
@@ -274,7 +274,7 @@ def best_by_a_metric(world):
 
 
 def save_six(world, number):
-    world.start()
+    world.launch()
     world.save(range(100 * number + 100, 100 * number + 106))
 
 
@@ -310,7 +310,7 @@ def killed(world):
         if len(left) < 2:
             bad.append(f"only {left} are left")
         if kills % 2 == 0:
-            world.start()  # what was cut short is rubbish now, or whole
+            world.launch()  # what was cut short is rubbish now, or whole
             world.stop()
         code, _, err = world.cli(*arguments, "--store", world.store)
         if code != 0 or len(world.steps()) != 2 or world.tombstones():

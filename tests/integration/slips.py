@@ -353,7 +353,7 @@ def rights(world):
 def main():
     world = World()
     try:
-        world.start()
+        world.launch()
         world.save([1, 2, 3])
         names(world)
         no_names(world)

@@ -41,8 +41,7 @@ struct bed {
     char root[80];
     struct config config;
     struct service *service;
-    int64_t started_ago_ms; /* as far as the service believes */
-    bool may_be_bare;       /* it is used while its pool is being filled */
+    bool may_be_bare; /* it is used while its pool is being filled */
     pthread_t thread;
     struct rpc_client *rpc;
     const char *run; /* whose attempt is opened; RUN unless a test says so */
@@ -120,7 +119,6 @@ static inline int bed_start(struct bed *bed)
     int error = service_open(&bed->service, &bed->config);
     if (error != 0)
         return error;
-    bed->service->opened_ms -= bed->started_ago_ms;
     assert_int_equal(pthread_create(&bed->thread, NULL, bed_thread, bed->service), 0);
     if (!bed->may_be_bare)
         bed_await_pool(bed);

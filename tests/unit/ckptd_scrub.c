@@ -415,7 +415,6 @@ test_scrub__a_run_that_removes_faster_than_it_reads_still_has_one_read_back(void
 {
     struct bed *bed = *state;
     uint64_t step = STEPS;
-    bed->started_ago_ms = bed->config.limit_lease_ms;
     bed->config.scrub_rate = 8 * MIB;
     bed->config.scrub_period = 0;
     bed->config.retain_last = 1;

@@ -611,7 +611,6 @@ static void test_service__a_full_disk_is_a_save_refused_with_the_numbers(void **
     char reason[512];
     bed_stop(bed);
     snprintf(bed->config.store, sizeof bed->config.store, "memory:%u", 12 * MIB);
-    bed->started_ago_ms = bed->config.limit_lease_ms;
     assert_int_equal(bed_start(bed), 0);
     bed_open_world(bed, peers, 2);
     assert_int_equal(peer_begin(&peers[0], 1), 0);

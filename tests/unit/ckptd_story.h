@@ -44,7 +44,6 @@ static inline int open_with_story(void **state)
 {
     struct bed *bed = bed_new();
     *state = bed;
-    bed->started_ago_ms = bed->config.limit_lease_ms; /* no reader of one before it is left */
     bed->config.limit_drain_ms = 1000;
     bed->config.limit_describe_ms = 500; /* where one rank fails the others need not wait long */
     bed->config.pool_bytes = 8 * MIB;

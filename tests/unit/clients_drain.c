@@ -114,7 +114,7 @@ static void test_ckpt__what_was_accepted_is_committed_before_ckptd_ends(void **s
     pthread_t reader;
     seed_random();
     configure_ckptd(bed, "[retention]\nkeep_last = 3\nmay_remove_most = true\n"
-                         "[limits]\nlease_ms = 1000\nlast_save_ms = 300\n"
+                         "[limits]\nlast_save_ms = 300\n"
                          "[scrub]\nrate = \"64MiB\"\nperiod_s = 0\nstart_ms = 0\n");
     group.work = work_through_drains;
     plan.bed = bed;

@@ -135,6 +135,72 @@ static void test_ckpt__a_killed_client_loses_nothing_that_was_committed(void **s
     }
 }
 
+#define LOAD_KILLS_MAX 40
+#define LOADS_ACROSS 3 /* that must have gone on across a restart */
+#define DOWN_MS 100
+
+static struct {
+    struct bed *bed;
+    atomic_bool is_over;
+    atomic_int across, all;
+} loading;
+
+/* Loads again and again. A load that takes longer than ckptd was down has seen it go and come. */
+static int work_load_for_ever(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                              uint32_t rank)
+{
+    const struct ckpt_load_options options = {.step = 1};
+    while (!loading.is_over) {
+        struct ckpt_loaded *loaded;
+        uint64_t begin = now_ns();
+        int error = ckpt_load(ckpt, &options, &loaded);
+        if (error == CKPT_UNAVAILABLE && strstr(ckpt_error(), "OpenLoad") != NULL) {
+            sleep_ms(5); /* it was not open yet */
+            continue;
+        }
+        if (error != 0)
+            return rank_failed(group, "load", rank);
+        if (now_ns() - begin > DOWN_MS * 1000000ull) {
+            check_values(group, tensors, loaded->info.step, rank);
+            loading.across++;
+        }
+        loading.all++;
+        ckpt_loaded_free(loaded);
+    }
+    return 0;
+}
+
+static void *kill_under_loads(void *argument)
+{
+    uint64_t random = 5;
+    (void)argument;
+    for (int kill = 0; kill < LOAD_KILLS_MAX && loading.across < LOADS_ACROSS; kill++) {
+        int before = loading.all;
+        while (loading.all < before + 2)
+            sleep_ms(1); /* it is connected again */
+        sleep_ms((long)draw(&random, 5));
+        end_process(&loading.bed->ckptd, SIGKILL);
+        sleep_ms(DOWN_MS);
+        start_ckptd(loading.bed);
+    }
+    loading.is_over = true;
+    return NULL;
+}
+
+static void test_ckpt__a_load_goes_on_when_ckptd_is_killed_and_started_again(void **state)
+{
+    pthread_t killer;
+    loading.bed = *state;
+    save_step(loading.bed, 5, 3, 1);
+    struct group group = make_group(loading.bed, 1, 9, 1);
+    group.work = work_load_for_ever;
+    assert_int_equal(pthread_create(&killer, NULL, kill_under_loads, NULL), 0);
+    assert_int_equal(run_group(&group), 0);
+    pthread_join(killer, NULL);
+    assert_int_equal(group.failures, 0);
+    assert_true(loading.across >= LOADS_ACROSS);
+}
+
 #define KILLS 6
 #define COMMITS_BETWEEN 4   /* after a restart, before the next kill */
 #define ALL_SECONDS_MAX 150 /* for all of it, on a busy machine */
@@ -328,6 +394,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
 #define WITH_CKPTD(test) cmocka_unit_test_setup_teardown(test, bed_open, bed_close)
+        WITH_CKPTD(test_ckpt__a_load_goes_on_when_ckptd_is_killed_and_started_again),
         WITH_CKPTD(test_ckpt__a_killed_client_loses_nothing_that_was_committed),
         WITH_CKPTD(test_ckpt__a_killed_ckptd_costs_saves_but_not_the_training),
         WITH_CKPTD(test_ckpt__a_stopped_ckptd_does_not_hold_up_a_question),

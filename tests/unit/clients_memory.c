@@ -169,9 +169,7 @@ static void tell(void *user, const struct lack *lack)
 /* Or the tellings would fill the disk, and the list that an attempt hears of be longer at first. */
 static void keep_little(struct bed *bed)
 {
-    configure_ckptd(bed, "[retention]\nkeep_last = 2\nmay_remove_most = true\n"
-                         "[limits]\nlease_ms = 1000\n");
-    sleep_ms(1000); /* before that nothing goes */
+    configure_ckptd(bed, "[retention]\nkeep_last = 2\nmay_remove_most = true\n");
 }
 
 static void test_memory__libckpt_without_it_says_so_and_goes_on_when_it_is_back(void **state)

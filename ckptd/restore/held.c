@@ -1,0 +1,177 @@
+/* held.c - the files that say which checkpoints readers load over the socket.
+ *
+ * A reader over the socket has no lock of its own, so ckptd keeps one for it: the lease file
+ * "<run>/leases/<checkpoint>.<nonce>", as a tool makes it that reads the directory itself
+ * (storage/group.c). ckptd keeps one file per checkpoint, from its first load to the end of its
+ * last. The lock ends with ckptd, so a prune without a server works at once when ckptd has ended,
+ * and so does one of the next ckptd.
+ *
+ * A reader goes on after a restart of ckptd: libckpt connects again and opens its load again. So a
+ * ckptd that is killed, or that ends while loads are open, leaves their files, which nobody holds
+ * then. The next one finds them, holds these checkpoints for limits.reopen_ms, and removes the
+ * files. No other checkpoint is held after a start.
+ *
+ * Where no file can be made, on a full or broken disk, a load works all the same; the lease is in
+ * memory only and ends with ckptd. A reader that comes back too late gets an error, never wrong
+ * data. */
+#include "ckptd/restore/held.h"
+#include "ckptd/catalog.h"
+#include "ckptd/loop.h"
+#include "ckptd/run/run.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+#include "proto/retain.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define HELD_BY "ckptd" /* how the text of such a file begins */
+
+void held_take(struct storage_hold **out, struct storage *storage,
+               const struct manifest_summary *summary)
+{
+    char prefix[STORAGE_KEY_MAX], text[64];
+    struct report_text kept;
+    *out = NULL;
+    report_keep(&kept);
+    snprintf(text, sizeof text, HELD_BY ", process %ld\n", (long)getpid());
+    int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
+    if (error == 0)
+        error = storage_group_lease(storage, out, prefix, text);
+    if (error != 0)
+        log_debug("restore", "no file says that %s is read: %s", prefix, report_line());
+    report_restore(&kept, 0);
+}
+
+/* ---- releasing ---- */
+
+struct releasing {
+    struct service *service;
+    struct storage_hold *hold;
+    struct job job;
+};
+
+static void work_release(struct job *job)
+{
+    struct releasing *releasing = CONTAINER_OF(job, struct releasing, job);
+    storage_release(releasing->service->storage, releasing->hold);
+}
+
+static void released(struct event *event)
+{
+    struct releasing *releasing = CONTAINER_OF(event, struct releasing, job.done);
+    releasing->service->num_releases--;
+    free(releasing);
+}
+
+/* Without memory, or when the loop has ended, the file stays for the next start. */
+void held_release(struct service *service, struct storage_hold *hold)
+{
+    struct releasing *releasing =
+        hold && !service->is_closing ? calloc(1, sizeof *releasing) : NULL;
+    if (!releasing) {
+        storage_leave(service->storage, hold);
+        return;
+    }
+    *releasing = (struct releasing){service, hold, {.work = work_release, .done.run = released}};
+    service->num_releases++;
+    loop_work(service->loop, &releasing->job);
+}
+
+/* ---- loads ---- */
+
+void held_enter(struct checkpoint *checkpoint, struct storage_hold **hold)
+{
+    checkpoint->loads++;
+    if (checkpoint->hold)
+        return;
+    checkpoint->hold = *hold;
+    *hold = NULL;
+}
+
+void held_leave(struct checkpoint *checkpoint)
+{
+    CHECK(checkpoint->loads > 0);
+    if (--checkpoint->loads > 0)
+        return;
+    held_release(checkpoint->run->service, checkpoint->hold);
+    checkpoint->hold = NULL;
+}
+
+/* ---- the readers of the ckptd before ---- */
+
+static int hold_again(void *user, const struct storage_entry *entry)
+{
+    struct run *run = user;
+    uint64_t step, attempt;
+    struct storage_hold *hold;
+    struct checkpoint *checkpoint =
+        retain_parse(entry->name, &step, &attempt) ? catalog_find(run, step, attempt) : NULL;
+    if (!checkpoint || checkpoint->is_awaited)
+        return 0;
+    held_take(&hold, run->service->storage, &checkpoint->summary);
+    held_enter(checkpoint, &hold);
+    catalog_lease(checkpoint);
+    checkpoint->is_awaited = true;
+    return 0;
+}
+
+static void forget_files(const struct checkpoint *checkpoint)
+{
+    char prefix[STORAGE_KEY_MAX];
+    const struct manifest_summary *summary = &checkpoint->summary;
+    if (shard_dir_key(prefix, sizeof prefix, checkpoint->run->name, summary->step,
+                      summary->attempt) == 0)
+        storage_groups_forget(checkpoint->run->service->storage, prefix);
+}
+
+static void end_awaited(struct service *service)
+{
+    for (struct run *run = service->runs; run; run = run->next) {
+        for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
+            if (!c->is_awaited)
+                continue;
+            c->is_awaited = false;
+            held_leave(c);
+            catalog_unlease(c);
+        }
+    }
+}
+
+static void none_came(struct timer *timer)
+{
+    end_awaited(CONTAINER_OF(timer, struct service, held_timer));
+}
+
+int held_open(struct service *service)
+{
+    uint32_t count = 0;
+    for (struct run *run = service->runs; run; run = run->next) {
+        /* A run whose leases cannot be read has none that could be held again. */
+        if (run->unreadable.code == 0 && storage_groups_left(service->storage, run->name, HELD_BY,
+                                                             hold_again, run) == ERR_MEMORY)
+            return ERR_MEMORY;
+        for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
+            if (c->is_awaited)
+                forget_files(c);
+            count += c->is_awaited;
+        }
+    }
+    service->held_timer.run = none_came;
+    if (count > 0) {
+        loop_timer(service->loop, &service->held_timer, service->config->limit_reopen_ms);
+        log_info("restore",
+                 "%u checkpoints were being loaded when the ckptd before ended; they "
+                 "stay for %lld ms, until their readers come back",
+                 count, (long long)service->config->limit_reopen_ms);
+    }
+    return 0;
+}
+
+void held_close(struct service *service)
+{
+    end_awaited(service);
+}

@@ -1,0 +1,26 @@
+/* held.h - the files that say which checkpoints readers load over the socket; see held.c. */
+#ifndef HOLDFAST_CKPTD_RESTORE_HELD_H
+#define HOLDFAST_CKPTD_RESTORE_HELD_H
+
+struct checkpoint;
+struct manifest_summary;
+struct service;
+struct storage;
+struct storage_hold;
+
+/* Behind catalog_open: what readers of the ckptd before had open is leased again for
+ * limits.reopen_ms. Blocks. ERR_MEMORY. */
+int held_open(struct service *service);
+/* Any thread; blocks. *out is NULL where no file can be made: then the lease ends with ckptd. */
+void held_take(struct storage_hold **out, struct storage *storage,
+               const struct manifest_summary *summary);
+/* One more load of the checkpoint. Takes *hold over where there is none yet. */
+void held_enter(struct checkpoint *checkpoint, struct storage_hold **hold);
+/* One less; with the last the file goes. */
+void held_leave(struct checkpoint *checkpoint);
+/* The file goes, in the background. NULL is allowed. */
+void held_release(struct service *service, struct storage_hold *hold);
+/* Ends the leases of readers that have not come. After the loop: their files stay. */
+void held_close(struct service *service);
+
+#endif
