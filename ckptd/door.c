@@ -8,7 +8,7 @@
  *
  * An arena connection names its session with its first request and is that session's life line:
  * when it ends, the rank is gone (session.c). ckptd sends descriptors and accepts none: it receives
- * without room for them, so the kernel closes what a peer tries to pass (of gRPC, see recvmsg.c).
+ * without room for them, so the kernel closes what a peer tries to pass.
  *
  * A socket that a dead daemon left behind is replaced; one that somebody answers on is ERR_BUSY.
  * Limits: limits.sessions arena connections, and RPC_CONNECTIONS_BESIDE more of gRPC (further ones
@@ -46,7 +46,7 @@ struct listener {
     struct watch watch;
     const char *path;   /* the service's */
     struct timer pause; /* over: accept again */
-    void (*adopt)(struct service *service, int fd);
+    void (*adopt)(struct service *service, int fd, const struct ucred *peer);
 };
 
 struct door {
@@ -85,16 +85,15 @@ bool door_is_operator(const struct service *service, uid_t uid)
     return is_own(uid) || config_is_operator(service->config, uid);
 }
 
-static bool peer_allowed(struct service *service, int fd)
+static bool peer_allowed(struct service *service, struct ucred *out, int fd)
 {
-    struct ucred peer;
-    socklen_t size = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+    socklen_t size = sizeof *out;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, out, &size) != 0)
         return false;
-    if (is_own(peer.uid) || config_allows_uid(service->config, peer.uid))
+    if (is_own(out->uid) || config_allows_uid(service->config, out->uid))
         return true;
     char who[64];
-    snprintf(who, sizeof who, "it is of user %u, process %d", (unsigned)peer.uid, (int)peer.pid);
+    snprintf(who, sizeof who, "it is of user %u, process %d", (unsigned)out->uid, (int)out->pid);
     log_refused(service, who);
     return false;
 }
@@ -123,15 +122,17 @@ static void accept_one(struct watch *watch)
             pause_listener(listener);
         return;
     }
-    if (peer_allowed(listener->service, fd))
-        listener->adopt(listener->service, fd);
+    struct ucred peer;
+    if (peer_allowed(listener->service, &peer, fd))
+        listener->adopt(listener->service, fd, &peer);
     else
         close(fd);
 }
 
-static void adopt_rpc(struct service *service, int fd)
+static void adopt_rpc(struct service *service, int fd, const struct ucred *peer)
 {
-    if (rpc_server_adopt(service->rpc, fd) != 0)
+    if (rpc_server_adopt(service->rpc, fd, peer->uid, peer->pid,
+                         door_is_operator(service, peer->uid)) != 0)
         log_refused(service, report_line());
 }
 
@@ -272,8 +273,9 @@ static void arena_readable(struct watch *watch)
         door_drop(connection);
 }
 
-static void adopt_arena(struct service *service, int fd)
+static void adopt_arena(struct service *service, int fd, const struct ucred *peer)
 {
+    (void)peer;
     struct connection *connection = NULL;
     if (service->door->num_connections < service->config->limit_sessions)
         connection = calloc(1, sizeof *connection);
@@ -390,7 +392,6 @@ int door_open(struct service *service)
     struct door *door = calloc(1, sizeof *door);
     if (!door)
         return report_error(ERR_MEMORY, NULL, "no memory for the listeners");
-    recvmsg_take_over();
     service->door = door;
     door->refused_logged_ms = -REFUSED_LOG_MS;
     door->rpc.fd = door->arena.fd = -1;

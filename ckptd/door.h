@@ -28,8 +28,6 @@ struct connection {
 #define RPC_CONNECTIONS_BESIDE 64u /* of gRPC, beside one for each session: tools */
 struct door;
 int door_open(struct service *service);
-/* recvmsg.c. A sanitizer has a recvmsg, too: the linker takes ours for this call's sake. */
-void recvmsg_take_over(void);
 void door_close(struct service *service);
 /* May that user, who has come in, remove, free and add checkpoints? */
 bool door_is_operator(const struct service *service, uid_t uid);

@@ -288,7 +288,9 @@ int service_open(struct service **out, const struct config *config)
                                      .user = service,
                                      .num_threads = (uint32_t)config->threads_rpc,
                                      .num_connections =
-                                         (uint32_t)config->limit_sessions + RPC_CONNECTIONS_BESIDE};
+                                         (uint32_t)config->limit_sessions + RPC_CONNECTIONS_BESIDE,
+                                     .silent_ms = (uint32_t)config->limit_connect_ms,
+                                     .request_bytes = (uint64_t)config->limit_request_bytes};
     service->failures = calloc(FAILURES_MAX, sizeof *service->failures);
     int error = service->failures ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the service");
     if (error == 0)

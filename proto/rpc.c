@@ -15,15 +15,18 @@
  * CONNECTION_CALLS_SURE, whatever the others do), of them STREAMS_MAX streams, and
  * CONNECTION_CALLS_MAX of one connection (gRPC's clients wait; another's connection is closed);
  * METADATA_BYTES_MAX of a call (it is cancelled); BUFFER_BYTES_MAX of what is on its way in and out
- * (beyond, gRPC resets streams, by turns); RPC_HELD_BYTES_MAX of requests that are unpacked and not
- * yet answered (ERR_BUSY; but each may have RPC_SHARE_BYTES_SURE); RPC_BROKEN_MAX requests that one
- * connection did not finish (it is shut down); connections, see rpc.h; of messages, see rpc_wire.h.
+ * (beyond, gRPC resets streams, by turns; the guard lets far less in); request_bytes of requests
+ * that are unpacked and not yet answered (ERR_BUSY; but each may have RPC_SHARE_BYTES_SURE);
+ * ANSWER_BYTES_MAX of answers that clients have not read (ERR_BUSY; those of ANSWER_BYTES_FREE do
+ * not count); RPC_BROKEN_MAX requests that one connection did not finish (it is shut down);
+ * connections, see rpc_guard.h; of messages, see rpc_wire.h.
  *
  * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
  * atomic of ours (handover_out, handover_in), which orders our own memory in their eyes. */
 #include "proto/rpc.h"
 
 #include "proto/report.h"
+#include "proto/rpc_guard.h"
 #include "proto/rpc_peers.h"
 #include "proto/rpc_reflection.h"
 #include "proto/rpc_text.h"
@@ -36,12 +39,12 @@
 #include <grpc/support/time.h>
 
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -50,6 +53,10 @@
 #define CONNECTION_CALLS_SURE 4u /* a rank begins a save while it waits for another */
 #define METADATA_BYTES_MAX 8192  /* a stock client sends some hundred bytes */
 #define BUFFER_BYTES_MAX (256u << 20)
+#define STREAM_AHEAD_BYTES (16 << 10) /* taken of a request before a call is there for it */
+#define ANSWER_BYTES_MAX (32u << 20)
+#define ANSWER_BYTES_FREE (4u << 10)
+#define PAIR_BYTES (32 << 10) /* of the kernel's, per direction and connection */
 #define STREAMS_MAX 16u
 #define REQUESTED_CALLS 16u   /* calls that gRPC may hand us without waiting */
 #define REQUEST_AGAIN_MS 500u /* where there was no memory to ask for as many */
@@ -95,6 +102,8 @@ struct rpc_call {
     const struct rpc_method *method; /* NULL for the health check */
     ProtobufCMessage *request;
     struct rpc_share share; /* the request's, of server->held */
+    size_t held_bytes;      /* of the request, as server->peers has them */
+    size_t answer_bytes;    /* likewise of the answer */
     int connection;         /* its number, see rpc_peers.h */
     int cancelled;
     bool stream;  /* of reflection, and counted */
@@ -113,8 +122,10 @@ struct rpc_server {
     pthread_t threads[THREADS_MAX];
     uint32_t num_threads;
     atomic_bool serving, able;
-    atomic_size_t held; /* bytes of requests */
+    atomic_size_t held;   /* bytes of requests */
+    size_t request_bytes; /* the most of it */
     struct rpc_peers peers;
+    struct rpc_guard *guard;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     /* Guarded by mutex. */
@@ -264,7 +275,27 @@ static void free_request(struct rpc_call *call)
         return;
     protobuf_c_message_free_unpacked(call->request, NULL);
     rpc_share_return(&call->share);
+    rpc_peers_let_go(&call->server->peers, call->connection, RPC_HELD_REQUESTS, call->held_bytes);
+    call->held_bytes = 0;
     call->request = NULL;
+}
+
+static void let_answer_go(struct rpc_call *call)
+{
+    rpc_peers_let_go(&call->server->peers, call->connection, RPC_HELD_ANSWERS, call->answer_bytes);
+    call->answer_bytes = 0;
+}
+
+/* Is there memory for an answer of so many bytes until its client has read it? */
+static bool hold_answer(struct rpc_call *call, size_t bytes)
+{
+    if (bytes <= ANSWER_BYTES_FREE)
+        return true;
+    if (!rpc_peers_hold(&call->server->peers, call->connection, RPC_HELD_ANSWERS, bytes,
+                        ANSWER_BYTES_MAX))
+        return false;
+    call->answer_bytes = bytes;
+    return true;
 }
 
 /* The owner's answer; its share of the call ends here. */
@@ -284,6 +315,7 @@ static void call_answer(struct rpc_call *call, grpc_byte_buffer *reply, grpc_sta
     /* The server closed meanwhile and answered. `call` is NULL once the last event came. */
     if (reply)
         grpc_byte_buffer_destroy(reply);
+    let_answer_go(call);
     if (call->call) {
         pthread_mutex_unlock(&server->mutex);
         return;
@@ -326,6 +358,9 @@ int rpc_call_check_reply(const struct rpc_call *call, const ProtobufCMessage *re
 void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
 {
     int error = rpc_call_check_reply(call, reply);
+    if (error == 0 && !hold_answer(call, protobuf_c_message_get_packed_size(reply)))
+        error = report_error(ERR_BUSY, "read the answers that came, then ask again",
+                             "answers that clients have not read took all memory that is for them");
     if (error != 0)
         rpc_call_fail(call, error);
     else
@@ -500,6 +535,22 @@ static void call_arrived(struct rpc_call *call)
     call_start(call, &op, 1);
 }
 
+/* As rpc_unpack. */
+static int unpack_request(struct rpc_call *call)
+{
+    struct rpc_server *server = call->server;
+    int error = rpc_unpack(&call->request, &call->share, call->payload, call->method->request);
+    if (error != 0 || call->share.bytes <= RPC_SHARE_BYTES_SURE)
+        return error;
+    if (!rpc_peers_hold(&server->peers, call->connection, RPC_HELD_REQUESTS, call->share.bytes,
+                        server->request_bytes)) {
+        free_request(call);
+        return ERR_BUSY;
+    }
+    call->held_bytes = call->share.bytes;
+    return 0;
+}
+
 static void call_received(struct rpc_call *call)
 {
     struct rpc_server *server = call->server;
@@ -511,9 +562,9 @@ static void call_received(struct rpc_call *call)
     /* Once it is answered, another thread may free the call: the payload goes before. */
     enum health asked = call->method ? HEALTH_UNKNOWN : health_asked(call);
     int error = 0;
-    call->share.held = &server->held;
+    call->share = (struct rpc_share){.held = &server->held, .max = server->request_bytes};
     if (call->method)
-        error = rpc_unpack(&call->request, &call->share, call->payload, call->method->request);
+        error = unpack_request(call);
     grpc_byte_buffer_destroy(call->payload);
     call->payload = NULL;
     if (!call->method) {
@@ -549,6 +600,7 @@ static void call_received(struct rpc_call *call)
 static void call_sent(struct rpc_call *call)
 {
     pthread_mutex_lock(&call->server->mutex);
+    let_answer_go(call);
     grpc_call_unref(call->call);
     call->call = NULL;
     if (call->stream)
@@ -646,6 +698,7 @@ static void server_end(struct rpc_server *server)
         pthread_join(server->threads[i], NULL);
     grpc_server_destroy(server->grpc);
     grpc_completion_queue_destroy(server->queue);
+    rpc_guard_close(server->guard);
     pthread_mutex_lock(&server->mutex);
     server_unref_unlock(server);
 }
@@ -690,6 +743,9 @@ static grpc_server *create_grpc(void)
         rpc_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
         rpc_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, CONNECTION_CALLS_MAX),
         rpc_arg(GRPC_ARG_MAX_METADATA_SIZE, METADATA_BYTES_MAX),
+        /* Windows that grow with the rate would let a client fill all buffers at once. */
+        rpc_arg(GRPC_ARG_HTTP2_BDP_PROBE, 0),
+        rpc_arg(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, STREAM_AHEAD_BYTES),
         {.type = GRPC_ARG_POINTER,
          .key = GRPC_ARG_RESOURCE_QUOTA,
          .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
@@ -703,14 +759,21 @@ static grpc_server *create_grpc(void)
 int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options)
 {
     CHECK(options->num_threads >= 1 && options->num_threads <= THREADS_MAX);
+    CHECK(options->silent_ms >= 1 && options->request_bytes >= 1);
     struct rpc_server *server = calloc(1, sizeof *server);
     if (!server)
         return report_error(ERR_MEMORY, NULL, "no memory for the RPC server");
-    int error = rpc_peers_init(&server->peers, options->num_connections);
+    const struct rpc_guard_options guard = {.num_places = options->num_connections,
+                                            .silent_ms = options->silent_ms};
+    /* Those that the guard has closed are in the list until gRPC has closed them, too. */
+    int error = rpc_peers_init(&server->peers, 2 * options->num_connections);
+    if (error == 0 && (error = rpc_guard_open(&server->guard, &guard)) != 0)
+        rpc_peers_deinit(&server->peers);
     if (error != 0) {
         free(server);
         return error;
     }
+    server->request_bytes = options->request_bytes;
     rpc_start();
     server->methods = options->methods;
     server->user = options->user;
@@ -744,17 +807,27 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     return 0;
 }
 
-int rpc_server_adopt(struct rpc_server *server, int socket)
+/* gRPC's end of a fresh socket pair, under a number of its own; the guard's other end. */
+static int make_pair(struct rpc_server *server, int *out_grpc, int *out_guard,
+                     const struct rpc_client_id *id)
 {
-    int flags = fcntl(socket, F_GETFL), error = 0;
-    if (flags < 0 || fcntl(socket, F_SETFL, flags | O_NONBLOCK) < 0)
-        error = report_errno(ERR_IO, "could not make a connection non-blocking", "fcntl");
-    if (error == 0)
-        error = rpc_peers_add(&server->peers, &socket, socket);
+    int pair[2], size = PAIR_BYTES;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+        return report_errno(ERR_IO, "could not connect a client to the RPC library", "socketpair");
+    for (int i = 0; i < 2; i++) /* best effort */
+        setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    int error = rpc_peers_add(&server->peers, out_grpc, pair[0], id);
     if (error != 0) {
-        close(socket);
+        close(pair[0]);
+        close(pair[1]);
         return error;
     }
+    *out_guard = pair[1];
+    return 0;
+}
+
+static int add_to_grpc(struct rpc_server *server, int socket)
+{
     grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
     pthread_mutex_lock(&server->mutex);
     bool closing = server->closing;
@@ -762,10 +835,29 @@ int rpc_server_adopt(struct rpc_server *server, int socket)
         grpc_server_add_channel_from_fd(server->grpc, socket, credentials);
     pthread_mutex_unlock(&server->mutex);
     grpc_server_credentials_release(credentials);
-    if (!closing)
-        return 0;
-    close(socket);
-    return report_error(ERR_UNAVAILABLE, NULL, "the server is closing");
+    return closing ? report_error(ERR_UNAVAILABLE, NULL, "the server is closing") : 0;
+}
+
+int rpc_server_adopt(struct rpc_server *server, int socket, uid_t uid, pid_t pid,
+                     bool is_privileged)
+{
+    const struct rpc_client_id id = {.uid = uid, .pid = pid, .is_privileged = is_privileged};
+    int of_grpc = -1, of_guard = -1;
+    int error = rpc_guard_make_room(server->guard, &id);
+    if (error == 0)
+        error = make_pair(server, &of_grpc, &of_guard, &id);
+    if (error != 0) {
+        close(socket);
+        return error;
+    }
+    error = add_to_grpc(server, of_grpc);
+    if (error != 0) {
+        close(of_grpc);
+        close(of_guard);
+        close(socket);
+        return error;
+    }
+    return rpc_guard_add(server->guard, socket, of_guard, &id);
 }
 
 void rpc_server_set_serving(struct rpc_server *server, bool serving)

@@ -39,10 +39,16 @@ struct rpc_server_options {
     void *user;
     uint32_t num_threads;     /* completion queue threads, >= 1 */
     uint32_t num_connections; /* at once, at most; >= 1 */
+    uint32_t silent_ms;       /* a connection without a request for so long is closed; >= 1 */
+    /* For requests until they are answered, unpacked: about 256 bytes a slice. Beyond, ERR_BUSY. */
+    uint64_t request_bytes;
 };
+#define RPC_REQUEST_BYTES (64ull << 20) /* a usual value */
 int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options);
-/* Takes over a connected, already checked unix socket, also when it fails. ERR_BUSY: too many. */
-int rpc_server_adopt(struct rpc_server *server, int socket);
+/* Takes over a connected, already checked socket, also when it fails. Some connections are kept for
+ * privileged users, who also may hold all the memory for requests. ERR_BUSY: too many. */
+int rpc_server_adopt(struct rpc_server *server, int socket, uid_t uid, pid_t pid,
+                     bool is_privileged);
 /* health: SERVING or NOT_SERVING, of the server (the service "") and of its services. Both are true
  * at first. A server that answers, but cannot do what its services are for, is serving and not
  * able: then its services are NOT_SERVING, and it is not. */

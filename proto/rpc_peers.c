@@ -2,7 +2,8 @@
  *
  * Nobody tells when a connection ends. When the list is full it is looked through, and what is no
  * open socket any more, or another one, is dropped. Until then the entry of a connection that ended
- * stays, for calls of it that are still answered. */
+ * stays, for calls of it that are still answered. One that still holds memory stays until it has
+ * let that go. */
 #include "proto/rpc_peers.h"
 
 #include "proto/report.h"
@@ -10,6 +11,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -42,11 +44,16 @@ static bool peer_is_open(const struct rpc_peer *peer)
            status.st_ino == peer->inode;
 }
 
+static bool peer_holds(const struct rpc_peer *peer)
+{
+    return peer->held[RPC_HELD_REQUESTS] + peer->held[RPC_HELD_ANSWERS] > 0;
+}
+
 static void drop_ended(struct rpc_peers *peers)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < peers->count; i++)
-        if (peer_is_open(&peers->list[i]))
+        if (peer_holds(&peers->list[i]) || peer_is_open(&peers->list[i]))
             peers->list[kept++] = peers->list[i];
     peers->count = kept;
 }
@@ -73,33 +80,35 @@ static int move_up(struct rpc_peers *peers, int socket)
     return fd;
 }
 
-static int add(struct rpc_peers *peers, int *out, int socket)
+static int add(struct rpc_peers *peers, int *out, int socket, const struct rpc_client_id *id)
 {
-    struct ucred who;
     struct stat status;
-    socklen_t size = sizeof who;
     if (peers->count == peers->max)
         drop_ended(peers);
     if (peers->count == peers->max)
         return report_error(ERR_BUSY, "close some", "there are %u connections already", peers->max);
-    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0 ||
-        fstat(socket, &status) != 0)
-        return report_errno(ERR_IO, "could not ask who connects", "getsockopt");
+    if (fstat(socket, &status) != 0)
+        return report_errno(ERR_IO, "could not keep a connection", "fstat");
     int fd = move_up(peers, socket);
     if (fd < 0)
         return report_errno(ERR_IO, "could not keep a connection", "fcntl");
     struct rpc_peer *old = find(peers, fd); /* it has ended: its number was free */
-    *(old ? old : &peers->list[peers->count++]) =
-        (struct rpc_peer){.fd = fd, .inode = status.st_ino, .uid = who.uid, .pid = who.pid};
+    if (!old)
+        old = &peers->list[peers->count++];
+    /* Calls of the connection that had the number may still let go what they hold of it. */
+    struct rpc_peer peer = {.fd = fd, .inode = status.st_ino, .uid = id->uid, .pid = id->pid};
+    peer.is_privileged = id->is_privileged;
+    memcpy(peer.held, old->held, sizeof peer.held);
+    *old = peer;
     close(socket);
     *out = fd;
     return 0;
 }
 
-int rpc_peers_add(struct rpc_peers *peers, int *out, int socket)
+int rpc_peers_add(struct rpc_peers *peers, int *out, int socket, const struct rpc_client_id *id)
 {
     pthread_mutex_lock(&peers->mutex);
-    int error = add(peers, out, socket);
+    int error = add(peers, out, socket, id);
     pthread_mutex_unlock(&peers->mutex);
     return error;
 }
@@ -118,6 +127,40 @@ int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, int number)
         *out = *found;
     pthread_mutex_unlock(&peers->mutex);
     return found ? 0 : report_error(ERR_NOT_FOUND, NULL, "connection %d has gone", number);
+}
+
+/* Of all connections, or of one user's. */
+static size_t sum_held(const struct rpc_peers *peers, enum rpc_held kind, const uid_t *uid)
+{
+    size_t sum = 0;
+    for (uint32_t i = 0; i < peers->count; i++)
+        if (!uid || peers->list[i].uid == *uid)
+            sum += peers->list[i].held[kind];
+    return sum;
+}
+
+bool rpc_peers_hold(struct rpc_peers *peers, int number, enum rpc_held kind, size_t bytes,
+                    size_t max)
+{
+    pthread_mutex_lock(&peers->mutex);
+    struct rpc_peer *peer = find(peers, number);
+    size_t all = sum_held(peers, kind, NULL);
+    bool fits = peer && bytes <= max && all <= max - bytes &&
+                (peer->is_privileged || sum_held(peers, kind, &peer->uid) + bytes <= max / 4 * 3);
+    if (fits)
+        peer->held[kind] += bytes;
+    pthread_mutex_unlock(&peers->mutex);
+    return fits;
+}
+
+void rpc_peers_let_go(struct rpc_peers *peers, int number, enum rpc_held kind, size_t bytes)
+{
+    pthread_mutex_lock(&peers->mutex);
+    struct rpc_peer *peer = find(peers, number);
+    CHECK(bytes == 0 || (peer && peer->held[kind] >= bytes));
+    if (peer)
+        peer->held[kind] -= bytes;
+    pthread_mutex_unlock(&peers->mutex);
 }
 
 void rpc_peers_blame(struct rpc_peers *peers, int number)

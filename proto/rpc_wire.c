@@ -36,7 +36,7 @@ static size_t heap_bytes(void *memory)
 static bool share_take(struct rpc_share *share, size_t bytes)
 {
     size_t held = atomic_fetch_add(share->held, bytes) + bytes;
-    if (held > RPC_HELD_BYTES_MAX && share->bytes + bytes > RPC_SHARE_BYTES_SURE) {
+    if (held > share->max && share->bytes + bytes > RPC_SHARE_BYTES_SURE) {
         atomic_fetch_sub(share->held, bytes);
         return false;
     }

@@ -3,7 +3,7 @@
  *
  * Limits: RPC_MESSAGE_BYTES_MAX per message, RPC_UNPACKED_BYTES_MAX of memory for one unpacked
  * message (so that a small one with millions of empty fields cannot eat the host),
- * RPC_HELD_BYTES_MAX for all that a server holds at once (so that many such cannot); what is larger
+ * rpc_server_options.request_bytes for all that a server holds at once (so that many such cannot); what is larger
  * is refused. */
 #ifndef HOLDFAST_RPC_WIRE_H
 #define HOLDFAST_RPC_WIRE_H
@@ -17,12 +17,12 @@
 #include <stdatomic.h>
 
 #define RPC_UNPACKED_BYTES_MAX (256u << 20)
-#define RPC_HELD_BYTES_MAX (512u << 20)  /* two million slices */
-#define RPC_SHARE_BYTES_SURE (64u << 10) /* which each may have, whatever the others take */
+#define RPC_SHARE_BYTES_SURE (16u << 10) /* which each may have, whatever the others take */
 
 /* What one unpacked message takes of the memory for all, with what malloc takes beside it. */
 struct rpc_share {
     atomic_size_t *held; /* by all */
+    size_t max;          /* for all */
     size_t bytes;        /* by this one */
 };
 /* The message was freed. */

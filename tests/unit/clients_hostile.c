@@ -229,7 +229,7 @@ static void *serve(void *argument)
         if (polls[0].revents != 0) {
             int fd = accept(fake->listeners[0], NULL, NULL);
             if (fd >= 0)
-                rpc_server_adopt(fake->server, fd);
+                rpc_server_adopt(fake->server, fd, geteuid(), getpid(), true);
         }
         if (polls[2].revents != 0)
             answer_arena(fake);
@@ -286,7 +286,8 @@ static int fake_open(void **state)
 {
     struct fake *fake = calloc(1, sizeof *fake);
     struct rpc_server_options options = {
-        .methods = methods, .user = fake, .num_threads = 2, .num_connections = 64};
+        .methods = methods, .user = fake, .num_threads = 2, .num_connections = 64,
+        .silent_ms = 60000, .request_bytes = RPC_REQUEST_BYTES};
     const char *parent = getenv("TMPDIR");
     snprintf(fake->path, sizeof fake->path, "%s/fake", parent != NULL ? parent : "/var/tmp");
     snprintf(fake->target, sizeof fake->target, "unix:%s", fake->path);

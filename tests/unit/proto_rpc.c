@@ -138,7 +138,7 @@ static void *accept_all(void *argument)
             continue;
         int fd = accept(bed->listener, NULL, NULL);
         if (fd >= 0)
-            rpc_server_adopt(bed->server, fd);
+            rpc_server_adopt(bed->server, fd, geteuid(), getpid(), true);
     }
     return NULL;
 }
@@ -146,7 +146,8 @@ static void *accept_all(void *argument)
 static void start_server(struct bed *bed)
 {
     struct rpc_server_options options = {
-        .methods = methods, .user = bed, .num_threads = 2, .num_connections = CONNECTIONS};
+        .methods = methods, .user = bed, .num_threads = 2, .num_connections = CONNECTIONS,
+        .silent_ms = 60000, .request_bytes = RPC_REQUEST_BYTES};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     snprintf(address.sun_path, sizeof address.sun_path, "%s", bed->path);
     unlink(bed->path);
@@ -470,7 +471,7 @@ static void test_rpc__unanswered_requests_take_so_much_memory_and_no_more(void *
         for (uint32_t numbers = MOST; numbers > 2 * SMALL; numbers /= 2)
             while (is_kept(bed, &callers[count++], numbers))
                 bytes += numbers * sizeof(uint64_t);
-        assert_in_range(bytes, RPC_HELD_BYTES_MAX - (1u << 20), RPC_HELD_BYTES_MAX);
+        assert_in_range(bytes, RPC_REQUEST_BYTES - (1u << 20), RPC_REQUEST_BYTES);
         for (int i = 0; i < SMALL_ONES; i++)
             assert_true(is_kept(bed, &callers[count++], SMALL));
         for (int i = 0; i < bed->num_kept; i++)

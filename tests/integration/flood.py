@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""flood - clients that may connect and misbehave.
+
+Goal: an allowed user cannot end ckptd or make it grow past what deploy/ckptd.conf documents for
+clients, cannot keep an operator out, and cannot stop the saves of others; who does it is named in
+the log. Method: a real ckptd that another user may use, and that user's processes (this user's
+where root is missing), which write HTTP/2 frames by hand: pings whose answers they never read, on
+many connections; messages of almost 4 MiB whose end never comes; greetings without a request on
+every connection there is. ckptd's resident memory is read while they are at it.
+"""
+
+import multiprocessing
+import os
+import socket
+import struct
+import subprocess
+import time
+
+from lib_store import CLI, World, is_sanitized
+from lib_tap import end, test
+
+USER = 12345
+MIB = 1 << 20
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, SETTINGS, PING, WINDOW = 0, 1, 4, 6, 8
+GROWTH = 176  # MiB: deploy/ckptd.conf, limits.request_bytes
+PING_GROWTH = 48  # of it those of connections, and some of gRPC's
+SESSIONS = 64
+PLACES = SESSIONS + 64
+CONNECTIONS, SENDERS, SECONDS = 40, 100, 4
+
+
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def literal(name, value):
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+CALL = b"".join(literal(*pair) for pair in [
+    (b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"localhost"),
+    (b":path", b"/holdfast.v1.Checkpoint/Hello"), (b"te", b"trailers"),
+    (b"content-type", b"application/grpc")])
+
+
+def greet(path):
+    """A connection that greeted, which is never read unless somebody does so by hand."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
+    return connection
+
+
+def pour(connections, data, seconds):
+    """Writes it to all of them, again and again, as far as they take it. The bytes that they took."""
+    taken, until = 0, time.monotonic() + seconds
+    for connection in connections:
+        connection.setblocking(False)
+    while time.monotonic() < until:
+        for connection in connections:
+            try:
+                taken += connection.send(data)
+            except BlockingIOError:
+                time.sleep(0.0005)
+            except OSError:
+                pass
+    return taken
+
+
+def send_unread_pings(path):
+    pings = frame(PING, 0, 0, b"holdfast") * 4096
+    return pour([greet(path) for _ in range(CONNECTIONS)], pings, SECONDS)
+
+
+def send_endless_messages(path):
+    """Each a message of 3.9 MiB, but for its last byte; windows are read, nothing else."""
+    size = int(3.9 * MIB)
+    senders = []
+    for _ in range(SENDERS):
+        sender = greet(path)
+        sender.sendall(frame(HEADERS, 4, 1, CALL))
+        sender.sendall(frame(DATA, 0, 1, b"\0" + struct.pack(">I", size)))
+        sender.setblocking(False)
+        senders.append({"socket": sender, "left": size - 1, "stream": 60000, "all": 60000,
+                        "text": b""})
+    until, sent = time.monotonic() + SECONDS, 0
+    while time.monotonic() < until:
+        for sender in senders:
+            sent += send_some(sender)
+        time.sleep(0.001)
+    return sent
+
+
+def send_some(sender):
+    try:
+        sender["text"] += sender["socket"].recv(65536)
+    except OSError:
+        pass
+    while len(sender["text"]) >= 9:
+        length = int.from_bytes(sender["text"][:3], "big")
+        if len(sender["text"]) < 9 + length:
+            break
+        kind, stream = sender["text"][3], int.from_bytes(sender["text"][5:9], "big")
+        if kind == WINDOW:
+            sender["stream" if stream else "all"] += int.from_bytes(sender["text"][9:13], "big")
+        sender["text"] = sender["text"][9 + length:]
+    size = min(sender["left"], sender["stream"], sender["all"], 16384)
+    if size < 1024:
+        return 0
+    try:  # a frame goes as a whole, or this sender is done
+        count = sender["socket"].send(frame(DATA, 0, 1, bytes(size)))
+    except OSError:
+        return 0
+    for window in ("left", "stream", "all"):
+        sender[window] -= size if count == size + 9 else sender[window]
+    return count
+
+
+def only_greet(path):
+    silent = [greet(path) for _ in range(PLACES)]
+    time.sleep(SECONDS)
+    return len(silent)
+
+
+ATTACKS = {"pings": send_unread_pings, "messages": send_endless_messages,
+           "greetings": only_greet}
+
+
+def attack(pipe, name, path):
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(USER)
+        os.setuid(USER)
+    pipe.send(ATTACKS[name](path))
+
+
+class Attack:
+    def __init__(self, world, name):
+        self.pipe, theirs = multiprocessing.Pipe()
+        self.process = multiprocessing.get_context("fork").Process(
+            target=attack, args=(theirs, name, world.server[5:]))
+        self.process.start()
+
+    def runs(self):
+        return self.process.is_alive()
+
+    def end(self):
+        self.process.join(60)
+        return self.pipe.recv() if self.pipe.poll() else "it failed"
+
+
+def resident(world):
+    with open(f"/proc/{world.process.pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") // MIB
+
+
+def under(world, name, step):
+    """(most MiB more, every save and look went well, what the attacker said) during an attack."""
+    before, most, well = resident(world), 0, True
+    attack = Attack(world, name)
+    while attack.runs():
+        step += 1
+        saved = world.try_save(step)
+        asked = subprocess.run([CLI, "status", "--server", world.server], capture_output=True,
+                               text=True, timeout=60)
+        if not saved[0] or asked.returncode != 0:
+            well = (saved, asked)
+        most = max(most, resident(world) - before)
+    return most, well, attack.end(), step
+
+
+def main():
+    world = World()
+    for folder in (os.path.dirname(world.folder), world.folder):
+        os.chmod(folder, os.stat(folder).st_mode | 0o055)
+    world.launch("--access.uids", str(USER), "--limits.sessions", str(SESSIONS))
+    world.save([1])
+    step = 1
+    for name, bound in (("pings", PING_GROWTH), ("messages", GROWTH), ("greetings", PING_GROWTH)):
+        growth, well, said, step = under(world, name, step)
+        print(f"# {name}: {growth} MiB more; {said}")
+        test(f"{name}: ckptd grows by at most {bound} MiB", growth <= bound or is_sanitized(), growth)
+        test(f"{name}: an operator is served and saves go on", well is True, (well, world.log()[-900:]))
+    test("who took all places is named in the log", "closed a connection of user" in world.log(),
+         world.log()[-900:])
+    world.stop()
+    world.close()
+    end()
+
+
+main()

@@ -1,0 +1,288 @@
+/* proto_rpc_guard.c - what a client can make the RPC layer do and hold.
+ *
+ * Goal: the heads of frames are read whatever pieces they come in; each bound of rpc_frames.h stops
+ * the frame that would break it and none before; answers that a client does not read have a limit.
+ * Method: frames made by hand, given to rpc_frames whole and byte by byte; a server on one end of a
+ * socket pair. What the bounds do to a real ckptd: tests/integration/flood.py. */
+#include "proto/ckpt.pb-c.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+#include "proto/rpc_frames.h"
+#include "tests/unit/http2_bed.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define HELLO "/holdfast.v1.Checkpoint/Hello"
+#define ANSWER_BYTES (3u << 20)
+#define ANSWERS_FIT 10 /* in 32 MiB; rpc.c, ANSWER_BYTES_MAX */
+#define CALLS 20
+
+/* ---- frames ---- */
+
+struct text {
+    uint8_t bytes[1 << 16];
+    size_t count;
+};
+
+static void put(struct text *text, uint8_t type, uint8_t flags, uint32_t stream, size_t bytes)
+{
+    assert_true(text->count + 9 + bytes <= sizeof text->bytes);
+    http2_frame_head(text->bytes + text->count, type, flags, stream, bytes);
+    memset(text->bytes + text->count + 9, 0xa5, bytes);
+    text->count += 9 + bytes;
+}
+
+static void begin(struct text *text, struct rpc_frames *frames)
+{
+    *frames = (struct rpc_frames){.tokens = 1000, .allowance = 40000};
+    text->count = strlen(HTTP2_PREFACE);
+    memcpy(text->bytes, HTTP2_PREFACE, text->count);
+}
+
+/* How many bytes pass, shown in pieces of so many; *out_why as rpc_frames_from_client. */
+static size_t show(struct rpc_frames *frames, const struct text *text, size_t piece,
+                   const char **out_why)
+{
+    size_t at = 0;
+    for (*out_why = NULL; at < text->count && !*out_why;) {
+        size_t bytes = text->count - at < piece ? text->count - at : piece;
+        size_t passed = rpc_frames_from_client(frames, text->bytes + at, bytes, out_why);
+        at += passed;
+        if (passed < bytes)
+            break;
+    }
+    return at;
+}
+
+static const size_t pieces[] = {1, 7, sizeof((struct text *)0)->bytes};
+#define FOR_PIECES for (size_t p = 0; p < sizeof pieces / sizeof pieces[0]; p++)
+
+static void test_frames__streams_are_open_until_somebody_ends_them(void **state)
+{
+    static struct text text, answer;
+    struct rpc_frames frames;
+    const char *why;
+    (void)state;
+    FOR_PIECES
+    {
+        begin(&text, &frames);
+        for (uint32_t stream = 1; stream <= 7; stream += 2)
+            put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, stream, 40);
+        put(&text, HTTP2_DATA, HTTP2_END_STREAM, 1, 10);
+        put(&text, HTTP2_RESET, 0, 3, 4);
+        assert_int_equal(show(&frames, &text, pieces[p], &why), text.count);
+        assert_null(why);
+        assert_int_equal(frames.num_open, 3);
+        answer.count = 0;
+        put(&answer, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, 20);
+        put(&answer, HTTP2_HEADERS, HTTP2_END_HEADERS | HTTP2_END_STREAM, 5, 20);
+        put(&answer, HTTP2_RESET, 0, 3, 4); /* it is over already */
+        rpc_frames_from_server(&frames, answer.bytes, answer.count);
+        assert_int_equal(frames.num_open, 2);
+    }
+}
+
+/* What comes again is the last byte of the head that may not pass. */
+static void expect_stop(struct rpc_frames *frames, const struct text *text, size_t before)
+{
+    FOR_PIECES
+    {
+        struct rpc_frames copy = *frames;
+        const char *why;
+        size_t passed = show(&copy, text, pieces[p], &why);
+        assert_null(why);
+        assert_int_equal(passed, before + 8);
+        assert_int_equal(rpc_frames_from_client(&copy, text->bytes + passed, 1, &why), 0);
+        copy.tokens = 1000;
+        copy.num_unanswered = 0;
+        copy.allowance = UINT32_MAX;
+        assert_int_equal(
+            rpc_frames_from_client(&copy, text->bytes + passed, text->count - passed, &why),
+            text->count - passed);
+        assert_null(why);
+    }
+}
+
+static void test_frames__pings_wait_for_their_answers(void **state)
+{
+    static struct text text, answer;
+    struct rpc_frames frames;
+    const char *why;
+    (void)state;
+    begin(&text, &frames);
+    for (int i = 0; i < RPC_UNANSWERED_MAX; i++)
+        put(&text, 6, 0, 0, 8);
+    size_t before = text.count;
+    put(&text, 6, 0, 0, 8);
+    expect_stop(&frames, &text, before);
+    put(&answer, 6, HTTP2_ACK, 0, 8);
+    size_t passed = rpc_frames_from_client(&frames, text.bytes, text.count, &why);
+    rpc_frames_from_server(&frames, answer.bytes, answer.count);
+    assert_int_equal(
+        rpc_frames_from_client(&frames, text.bytes + passed, text.count - passed, &why),
+        text.count - passed);
+}
+
+static void test_frames__small_frames_wait_for_tokens_and_large_data_does_not(void **state)
+{
+    static struct text text;
+    struct rpc_frames frames;
+    (void)state;
+    begin(&text, &frames);
+    frames.tokens = 2;
+    put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, 40);
+    put(&text, HTTP2_DATA, 0, 1, RPC_DATA_FREE_BYTES);
+    put(&text, HTTP2_DATA, 0, 1, 1);
+    put(&text, HTTP2_DATA, HTTP2_END_STREAM, 1, 1);
+    size_t before = text.count;
+    put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 3, 40);
+    expect_stop(&frames, &text, before);
+}
+
+static void test_frames__data_waits_while_unfinished_requests_hold_the_allowance(void **state)
+{
+    static struct text text;
+    struct rpc_frames frames;
+    (void)state;
+    begin(&text, &frames);
+    put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 1, 40);
+    put(&text, HTTP2_DATA, HTTP2_END_STREAM, 1, 16384); /* whole: holds nothing */
+    put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 3, 40);
+    put(&text, HTTP2_DATA, 0, 3, 16384);
+    put(&text, HTTP2_DATA, 0, 3, 40000 - 16384);
+    size_t before = text.count;
+    put(&text, HTTP2_DATA, 0, 3, 1);
+    expect_stop(&frames, &text, before);
+}
+
+static void expect_closed(const struct text *text, const char *want)
+{
+    FOR_PIECES
+    {
+        struct rpc_frames frames = {.tokens = 1000, .allowance = 40000};
+        const char *why;
+        show(&frames, text, pieces[p], &why);
+        assert_non_null(why);
+        assert_string_equal(why, want);
+    }
+}
+
+static void test_frames__what_no_client_needs_closes_the_connection(void **state)
+{
+    static struct text text;
+    struct rpc_frames frames;
+    (void)state;
+    memcpy(text.bytes, "GET / HTTP/1.1\r\n", text.count = 16);
+    expect_closed(&text, "it does not speak HTTP/2");
+    begin(&text, &frames);
+    put(&text, HTTP2_SETTINGS, 0, 0, RPC_SETTINGS_BYTES_MAX + 6);
+    expect_closed(&text, "it sent too many settings at once");
+    begin(&text, &frames);
+    put(&text, HTTP2_HEADERS, 0, 1, RPC_HEADER_BLOCK_BYTES_MAX / 2);
+    put(&text, 9, 0, 1, RPC_HEADER_BLOCK_BYTES_MAX / 2);
+    put(&text, 9, HTTP2_END_HEADERS, 1, 1);
+    expect_closed(&text, "its headers were too long");
+    begin(&text, &frames);
+    for (uint32_t i = 0; i <= RPC_STREAMS_OPEN_MAX; i++)
+        put(&text, HTTP2_HEADERS, HTTP2_END_HEADERS, 2 * i + 1, 1);
+    expect_closed(&text, "it opened too many streams");
+}
+
+/* ---- answers ---- */
+
+static void handle_hello(void *user, struct rpc_call *call, const ProtobufCMessage *message)
+{
+    Holdfast__V1__HelloReply reply = HOLDFAST__V1__HELLO_REPLY__INIT;
+    (void)message;
+    reply.version = user;
+    rpc_call_reply(call, &reply.base);
+}
+
+static void ask(int fd, uint32_t stream)
+{
+    static const uint8_t message[5];
+    uint8_t headers[HTTP2_FRAME_MAX];
+    size_t bytes = http2_put_call(headers, HELLO);
+    assert_true(http2_send_frame(fd, HTTP2_HEADERS, HTTP2_END_HEADERS, stream, headers, bytes));
+    assert_true(
+        http2_send_frame(fd, HTTP2_DATA, HTTP2_END_STREAM, stream, message, sizeof message));
+}
+
+/* How many calls were answered, and not refused, for a client that lets the server send whatever it
+ * has and reads nothing before all calls are over. */
+static int count_answered(int fd)
+{
+    static const uint8_t endless[4] = {0x7f}, window[6] = {0, 4, 0x7f};
+    static uint8_t data[HTTP2_FRAME_MAX];
+    uint8_t head[9];
+    size_t bytes, got[CALLS] = {0};
+    int ended = 0, answered = 0;
+    assert_true(http2_send(fd, HTTP2_PREFACE, strlen(HTTP2_PREFACE)));
+    assert_true(http2_send_frame(fd, HTTP2_SETTINGS, 0, 0, window, sizeof window));
+    assert_true(http2_send_frame(fd, HTTP2_WINDOWS, 0, 0, endless, sizeof endless));
+    for (uint32_t i = 0; i < CALLS; i++)
+        ask(fd, 2 * i + 1);
+    nanosleep(&(struct timespec){.tv_nsec = 700000000}, NULL); /* all are answered or refused */
+    while (ended < CALLS && http2_receive_frame(fd, head, data, &bytes)) {
+        uint32_t call = http2_number(head + 5) / 2;
+        bool ends = head[3] == HTTP2_HEADERS && (head[4] & HTTP2_END_STREAM) != 0;
+        assert_true(call < CALLS);
+        got[call] += head[3] == HTTP2_DATA ? bytes : 0;
+        ended += ends;
+        answered += ends && got[call] > ANSWER_BYTES;
+    }
+    assert_int_equal(ended, CALLS);
+    return answered;
+}
+
+static void test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_more(void **state)
+{
+    const struct rpc_method methods[] = {{HELLO, &holdfast__v1__hello_request__descriptor,
+                                          &holdfast__v1__hello_reply__descriptor, handle_hello},
+                                         {NULL, NULL, NULL, NULL}};
+    char *version = malloc(ANSWER_BYTES + 1);
+    struct rpc_server_options options = {.methods = methods,
+                                         .user = version,
+                                         .num_threads = 2,
+                                         .num_connections = 8,
+                                         .silent_ms = 60000,
+                                         .request_bytes = RPC_REQUEST_BYTES};
+    const struct timeval limit = {.tv_sec = 20};
+    struct rpc_server *server;
+    (void)state;
+    memset(version, 'x', ANSWER_BYTES);
+    version[ANSWER_BYTES] = 0;
+    assert_int_equal(rpc_server_open(&server, &options), 0);
+    for (int round = 0; round < 2; round++) { /* what was read gives its memory back */
+        int pair[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+        setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        assert_int_equal(rpc_server_adopt(server, pair[1], geteuid(), getpid(), true), 0);
+        assert_in_range(count_answered(pair[0]), ANSWERS_FIT - 1, ANSWERS_FIT);
+        close(pair[0]);
+    }
+    rpc_server_close(server, 1000);
+    free(version);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_frames__streams_are_open_until_somebody_ends_them),
+        cmocka_unit_test(test_frames__pings_wait_for_their_answers),
+        cmocka_unit_test(test_frames__small_frames_wait_for_tokens_and_large_data_does_not),
+        cmocka_unit_test(test_frames__data_waits_while_unfinished_requests_hold_the_allowance),
+        cmocka_unit_test(test_frames__what_no_client_needs_closes_the_connection),
+        cmocka_unit_test(test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_more),
+    };
+    log_setup("proto_rpc_guard", NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
