@@ -73,7 +73,7 @@ static const struct option table[] = {
     OPTION_INT(struct config, limit_describe_ms, "limits.describe_ms", 60000, 1, 86400000,
                "wait of the first rank for the last, in describe"),
     OPTION_INT(struct config, limit_connect_ms, "limits.connect_ms", 60000, 1, 86400000,
-               "for a session to get its arena connection, one its session, and for a first request"),
+               "for a session to get its arena connection, and for any first request"),
     OPTION_BYTES(struct config, limit_request_bytes, "limits.request_bytes", "64MiB", 16 * MIB,
                  64 * GIB, "memory for requests that are not answered yet; more are refused"),
     OPTION_INT(struct config, limit_load_wait_ms, "limits.load_wait_ms", 30000, 0, 86400000,

@@ -14,12 +14,10 @@
  * Limits: CALLS_MAX calls in work per server (answered ERR_BUSY; but every connection may have
  * CONNECTION_CALLS_SURE, whatever the others do), of them STREAMS_MAX streams, and
  * CONNECTION_CALLS_MAX of one connection (gRPC's clients wait; another's connection is closed);
- * METADATA_BYTES_MAX of a call (it is cancelled); BUFFER_BYTES_MAX of what is on its way in and out
- * (beyond, gRPC resets streams, by turns; the guard lets far less in); request_bytes of requests
- * that are unpacked and not yet answered (ERR_BUSY; but each may have RPC_SHARE_BYTES_SURE);
- * ANSWER_BYTES_MAX of answers that clients have not read (ERR_BUSY; those of ANSWER_BYTES_FREE do
- * not count); RPC_BROKEN_MAX requests that one connection did not finish (it is shut down);
- * connections, see rpc_guard.h; of messages, see rpc_wire.h.
+ * METADATA_BYTES_MAX of a call (it is cancelled); BUFFER_BYTES_MAX in gRPC (it resets streams; the
+ * guard lets far less in); request_bytes of unanswered requests (ERR_BUSY; each may have
+ * RPC_SHARE_BYTES_SURE); ANSWER_BYTES_MAX of answers that are not read (ERR_BUSY; those up to
+ * ANSWER_BYTES_FREE do not count); more in rpc_guard.h, rpc_peers.h and rpc_wire.h.
  *
  * gRPC is not built for thread sanitizers, so every hand-over between threads also goes through an
  * atomic of ours (handover_out, handover_in), which orders our own memory in their eyes. */
@@ -27,6 +25,7 @@
 
 #include "proto/report.h"
 #include "proto/rpc_guard.h"
+#include "proto/rpc_health.h"
 #include "proto/rpc_peers.h"
 #include "proto/rpc_reflection.h"
 #include "proto/rpc_text.h"
@@ -44,7 +43,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -56,18 +54,13 @@
 #define STREAM_AHEAD_BYTES (16 << 10) /* taken of a request before a call is there for it */
 #define ANSWER_BYTES_MAX (32u << 20)
 #define ANSWER_BYTES_FREE (4u << 10)
-#define PAIR_BYTES (32 << 10) /* of the kernel's, per direction and connection */
 #define STREAMS_MAX 16u
 #define REQUESTED_CALLS 16u   /* calls that gRPC may hand us without waiting */
 #define REQUEST_AGAIN_MS 500u /* where there was no memory to ask for as many */
 #define THREADS_MAX 64u
 #define CLOSE_FLUSH_MS 200u /* for the last answers to reach slow clients */
 
-#define HEALTH_METHOD "/grpc.health.v1.Health/Check"
-enum { HEALTH_SERVING = 1, HEALTH_NOT_SERVING = 2 }; /* grpc.health.v1.HealthCheckResponse */
-
-/* ---------------------------------------------------------------------------------------------
- * Hand-over */
+/* ---- Hand-over ---- */
 
 /* One for all calls: were it a field of the call, the first look at it would be a race itself. */
 static atomic_uint handover;
@@ -82,8 +75,7 @@ static void handover_in(void)
     atomic_fetch_add_explicit(&handover, 1, memory_order_acquire);
 }
 
-/* ---------------------------------------------------------------------------------------------
- * Server */
+/* ---- Server ---- */
 
 enum stage {
     STAGE_REQUESTED, /* gRPC will fill in a new call */
@@ -289,13 +281,11 @@ static void let_answer_go(struct rpc_call *call)
 /* Is there memory for an answer of so many bytes until its client has read it? */
 static bool hold_answer(struct rpc_call *call, size_t bytes)
 {
-    if (bytes <= ANSWER_BYTES_FREE)
-        return true;
-    if (!rpc_peers_hold(&call->server->peers, call->connection, RPC_HELD_ANSWERS, bytes,
-                        ANSWER_BYTES_MAX))
-        return false;
-    call->answer_bytes = bytes;
-    return true;
+    bool held =
+        bytes > ANSWER_BYTES_FREE && rpc_peers_hold(&call->server->peers, call->connection,
+                                                    RPC_HELD_ANSWERS, bytes, ANSWER_BYTES_MAX);
+    call->answer_bytes = held ? bytes : 0;
+    return held || bytes <= ANSWER_BYTES_FREE;
 }
 
 /* The owner's answer; its share of the call ends here. */
@@ -367,53 +357,17 @@ void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply)
         call_answer(call, rpc_pack(reply), GRPC_STATUS_OK, NULL);
 }
 
-/* Is `name` of `bytes` the service of one of the server's methods ("/service/Method")? */
-static bool service_known(const struct rpc_server *server, const uint8_t *name, size_t bytes)
-{
-    for (const struct rpc_method *method = server->methods; method->name; method++) {
-        const char *end = strrchr(method->name, '/');
-        if ((size_t)(end - method->name - 1) == bytes && memcmp(method->name + 1, name, bytes) == 0)
-            return true;
-    }
-    return false;
-}
-
-enum health { HEALTH_UNKNOWN, HEALTH_SERVER, HEALTH_SERVICE }; /* what a health check is about */
-
-/* HealthCheckRequest {string service = 1}, HealthCheckResponse {enum status = 1}; two messages of
- * one short field each, so they are read and written by hand. */
-static enum health health_asked(struct rpc_call *call)
+static void call_health(struct rpc_call *call, enum rpc_health asked)
 {
     struct rpc_server *server = call->server;
-    grpc_byte_buffer_reader reader;
-    enum health asked = HEALTH_UNKNOWN;
-    if (!grpc_byte_buffer_reader_init(&reader, call->payload))
-        return asked;
-    grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
-    const uint8_t *data = GRPC_SLICE_START_PTR(all);
-    size_t bytes = GRPC_SLICE_LENGTH(all);
-    bool has_name = bytes >= 2 && bytes < 128 && data[0] == 0x0a && data[1] == bytes - 2;
-    if (bytes == 0 || (has_name && bytes == 2))
-        asked = HEALTH_SERVER;
-    else if (has_name && service_known(server, data + 2, bytes - 2))
-        asked = HEALTH_SERVICE;
-    grpc_slice_unref(all);
-    grpc_byte_buffer_reader_destroy(&reader);
-    return asked;
-}
-
-static void call_health(struct rpc_call *call, enum health asked)
-{
-    struct rpc_server *server = call->server;
-    if (asked == HEALTH_UNKNOWN) {
+    if (asked == RPC_HEALTH_UNKNOWN) {
         call_refuse(call, GRPC_STATUS_NOT_FOUND, ERR_NOT_FOUND, "the service is not known");
         return;
     }
     bool good =
-        atomic_load(&server->serving) && (asked == HEALTH_SERVER || atomic_load(&server->able));
-    uint8_t reply[2] = {0x08, good ? HEALTH_SERVING : HEALTH_NOT_SERVING};
+        atomic_load(&server->serving) && (asked == RPC_HEALTH_SERVER || atomic_load(&server->able));
     pthread_mutex_lock(&server->mutex);
-    call_send(call, rpc_buffer(reply, sizeof reply), GRPC_STATUS_OK, NULL);
+    call_send(call, rpc_health_answer(good), GRPC_STATUS_OK, NULL);
     pthread_mutex_unlock(&server->mutex);
 }
 
@@ -522,7 +476,7 @@ static void call_arrived(struct rpc_call *call)
         stream_open(call);
         return;
     }
-    bool health = grpc_slice_str_cmp(call->details.method, HEALTH_METHOD) == 0;
+    bool health = grpc_slice_str_cmp(call->details.method, RPC_HEALTH_METHOD) == 0;
     for (const struct rpc_method *m = server->methods; m->name && !call->method && !health; m++)
         if (grpc_slice_str_cmp(call->details.method, m->name) == 0)
             call->method = m;
@@ -542,13 +496,12 @@ static int unpack_request(struct rpc_call *call)
     int error = rpc_unpack(&call->request, &call->share, call->payload, call->method->request);
     if (error != 0 || call->share.bytes <= RPC_SHARE_BYTES_SURE)
         return error;
-    if (!rpc_peers_hold(&server->peers, call->connection, RPC_HELD_REQUESTS, call->share.bytes,
-                        server->request_bytes)) {
+    if (rpc_peers_hold(&server->peers, call->connection, RPC_HELD_REQUESTS, call->share.bytes,
+                       server->request_bytes))
+        call->held_bytes = call->share.bytes;
+    else
         free_request(call);
-        return ERR_BUSY;
-    }
-    call->held_bytes = call->share.bytes;
-    return 0;
+    return call->request ? 0 : ERR_BUSY;
 }
 
 static void call_received(struct rpc_call *call)
@@ -560,7 +513,8 @@ static void call_received(struct rpc_call *call)
         return;
     }
     /* Once it is answered, another thread may free the call: the payload goes before. */
-    enum health asked = call->method ? HEALTH_UNKNOWN : health_asked(call);
+    enum rpc_health asked =
+        call->method ? RPC_HEALTH_UNKNOWN : rpc_health_asked(call->payload, server->methods);
     int error = 0;
     call->share = (struct rpc_share){.held = &server->held, .max = server->request_bytes};
     if (call->method)
@@ -807,37 +761,6 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     return 0;
 }
 
-/* gRPC's end of a fresh socket pair, under a number of its own; the guard's other end. */
-static int make_pair(struct rpc_server *server, int *out_grpc, int *out_guard,
-                     const struct rpc_client_id *id)
-{
-    int pair[2], size = PAIR_BYTES;
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
-        return report_errno(ERR_IO, "could not connect a client to the RPC library", "socketpair");
-    for (int i = 0; i < 2; i++) /* best effort */
-        setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-    int error = rpc_peers_add(&server->peers, out_grpc, pair[0], id);
-    if (error != 0) {
-        close(pair[0]);
-        close(pair[1]);
-        return error;
-    }
-    *out_guard = pair[1];
-    return 0;
-}
-
-static int add_to_grpc(struct rpc_server *server, int socket)
-{
-    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
-    pthread_mutex_lock(&server->mutex);
-    bool closing = server->closing;
-    if (!closing)
-        grpc_server_add_channel_from_fd(server->grpc, socket, credentials);
-    pthread_mutex_unlock(&server->mutex);
-    grpc_server_credentials_release(credentials);
-    return closing ? report_error(ERR_UNAVAILABLE, NULL, "the server is closing") : 0;
-}
-
 int rpc_server_adopt(struct rpc_server *server, int socket, uid_t uid, pid_t pid,
                      bool is_privileged)
 {
@@ -845,19 +768,24 @@ int rpc_server_adopt(struct rpc_server *server, int socket, uid_t uid, pid_t pid
     int of_grpc = -1, of_guard = -1;
     int error = rpc_guard_make_room(server->guard, &id);
     if (error == 0)
-        error = make_pair(server, &of_grpc, &of_guard, &id);
+        error = rpc_peers_connect(&server->peers, &of_grpc, &of_guard, &id);
     if (error != 0) {
         close(socket);
         return error;
     }
-    error = add_to_grpc(server, of_grpc);
-    if (error != 0) {
-        close(of_grpc);
-        close(of_guard);
-        close(socket);
-        return error;
-    }
-    return rpc_guard_add(server->guard, socket, of_guard, &id);
+    grpc_server_credentials *credentials = grpc_insecure_server_credentials_create();
+    pthread_mutex_lock(&server->mutex);
+    bool closing = server->closing;
+    if (!closing)
+        grpc_server_add_channel_from_fd(server->grpc, of_grpc, credentials);
+    pthread_mutex_unlock(&server->mutex);
+    grpc_server_credentials_release(credentials);
+    if (!closing)
+        return rpc_guard_add(server->guard, socket, of_guard, &id);
+    close(of_grpc);
+    close(of_guard);
+    close(socket);
+    return report_error(ERR_UNAVAILABLE, NULL, "the server is closing");
 }
 
 void rpc_server_set_serving(struct rpc_server *server, bool serving)

@@ -16,9 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FD_FIRST 64         /* below are the descriptors of the process itself */
-#define ROUNDS 4u           /* as many numbers as connections, so often, before one is used again */
-#define NAME_FORMAT "fd:%d" /* of grpc_server_add_channel_from_fd */
+#define FD_FIRST 64 /* below are the descriptors of the process itself */
+#define ROUNDS 4u   /* as many numbers as connections, so often, before one is used again */
+#define PAIR_BYTES (32 << 10) /* of the kernel's, per direction and connection */
+#define NAME_FORMAT "fd:%d"   /* of grpc_server_add_channel_from_fd */
 
 int rpc_peers_init(struct rpc_peers *out, uint32_t max)
 {
@@ -105,12 +106,30 @@ static int add(struct rpc_peers *peers, int *out, int socket, const struct rpc_c
     return 0;
 }
 
-int rpc_peers_add(struct rpc_peers *peers, int *out, int socket, const struct rpc_client_id *id)
+static int add_locked(struct rpc_peers *peers, int *out, int socket, const struct rpc_client_id *id)
 {
     pthread_mutex_lock(&peers->mutex);
     int error = add(peers, out, socket, id);
     pthread_mutex_unlock(&peers->mutex);
     return error;
+}
+
+int rpc_peers_connect(struct rpc_peers *peers, int *out_library, int *out_guard,
+                      const struct rpc_client_id *id)
+{
+    int pair[2], size = PAIR_BYTES;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+        return report_errno(ERR_IO, "could not connect a client to the RPC library", "socketpair");
+    for (int i = 0; i < 2; i++) /* best effort */
+        setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+    int error = add_locked(peers, out_library, pair[0], id);
+    if (error != 0) {
+        close(pair[0]);
+        close(pair[1]);
+        return error;
+    }
+    *out_guard = pair[1];
+    return 0;
 }
 
 int rpc_peers_number(const char *name)

@@ -42,16 +42,17 @@ struct rpc_peers {
 /* ERR_MEMORY */
 int rpc_peers_init(struct rpc_peers *out, uint32_t max);
 void rpc_peers_deinit(struct rpc_peers *peers);
-/* Notes who is at the other end of `socket`, and moves that to a number of its own: *out, which is
- * the caller's; `socket` is closed. ERR_BUSY: there are `max` already, ERR_IO; then nothing happened.
- */
-int rpc_peers_add(struct rpc_peers *peers, int *out, int socket, const struct rpc_client_id *id);
+/* A new connection between the RPC library and the guard: a socket pair, whose ends are the
+ * caller's. The library's has a number of its own, by which `id` is known. ERR_BUSY: there are
+ * `max` already; ERR_IO. */
+int rpc_peers_connect(struct rpc_peers *peers, int *out_library, int *out_guard,
+                      const struct rpc_client_id *id);
 /* The number of the connection that gRPC calls `name`; -1: it is none of ours. */
 int rpc_peers_number(const char *name);
 /* Who is, or was, at the other end of that connection. ERR_NOT_FOUND. */
 int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, int number);
-/* Takes `bytes` of `max` for that connection. False: they are not there, or its user would hold more
- * than three quarters of them and is not privileged. */
+/* Takes `bytes` of `max` for that connection. False: they are not there, or its user would hold
+ * more than three quarters of them and is not privileged. */
 bool rpc_peers_hold(struct rpc_peers *peers, int number, enum rpc_held kind, size_t bytes,
                     size_t max);
 void rpc_peers_let_go(struct rpc_peers *peers, int number, enum rpc_held kind, size_t bytes);

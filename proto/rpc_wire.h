@@ -3,8 +3,8 @@
  *
  * Limits: RPC_MESSAGE_BYTES_MAX per message, RPC_UNPACKED_BYTES_MAX of memory for one unpacked
  * message (so that a small one with millions of empty fields cannot eat the host),
- * rpc_server_options.request_bytes for all that a server holds at once (so that many such cannot); what is larger
- * is refused. */
+ * rpc_server_options.request_bytes for all that a server holds at once (so that many such cannot);
+ * what is larger is refused. */
 #ifndef HOLDFAST_RPC_WIRE_H
 #define HOLDFAST_RPC_WIRE_H
 

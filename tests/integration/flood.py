@@ -31,7 +31,8 @@ CONNECTIONS, SENDERS, SECONDS = 40, 100, 4
 
 
 def frame(kind, flags, stream, payload=b""):
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+    head = struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream)
+    return head + payload
 
 
 def literal(name, value):
@@ -53,7 +54,7 @@ def greet(path):
 
 
 def pour(connections, data, seconds):
-    """Writes it to all of them, again and again, as far as they take it. The bytes that they took."""
+    """Writes it to all of them again and again. The bytes that they took."""
     taken, until = 0, time.monotonic() + seconds
     for connection in connections:
         connection.setblocking(False)
@@ -180,8 +181,10 @@ def main():
     for name, bound in (("pings", PING_GROWTH), ("messages", GROWTH), ("greetings", PING_GROWTH)):
         growth, well, said, step = under(world, name, step)
         print(f"# {name}: {growth} MiB more; {said}")
-        test(f"{name}: ckptd grows by at most {bound} MiB", growth <= bound or is_sanitized(), growth)
-        test(f"{name}: an operator is served and saves go on", well is True, (well, world.log()[-900:]))
+        test(f"{name}: ckptd grows by at most {bound} MiB", growth <= bound or is_sanitized(),
+             growth)
+        test(f"{name}: an operator is served and saves go on", well is True,
+             (well, world.log()[-900:]))
     test("who took all places is named in the log", "closed a connection of user" in world.log(),
          world.log()[-900:])
     world.stop()
