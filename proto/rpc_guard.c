@@ -487,7 +487,7 @@ static struct link *find_idle(const struct rpc_guard *guard)
     struct link *idle = NULL;
     for (struct link *link = guard->links; link; link = link->next)
         if (link->id.uid == uid && link->frames.num_open == 0 &&
-            (!idle || link->active_ms < idle->active_ms))
+            (!idle || link->active_ms <= idle->active_ms)) /* the newest come first */
             idle = link;
     return idle;
 }
