@@ -281,11 +281,11 @@ void kernel_linear_backward_weight(struct kernels *k, float *dw, const void *dou
 }
 
 void kernel_rope_table(float *cos_out, float *sin_out, uint32_t seq, uint32_t head_dim,
-                       double theta)
+                       const double *frequencies)
 {
     for (uint32_t t = 0; t < seq; t++) {
         for (uint32_t i = 0; i < head_dim / 2; i++) {
-            double angle = t * pow(theta, -2.0 * i / head_dim);
+            double angle = t * frequencies[i];
             cos_out[(size_t)t * (head_dim / 2) + i] = (float)cos(angle);
             sin_out[(size_t)t * (head_dim / 2) + i] = (float)sin(angle);
         }

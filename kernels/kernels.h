@@ -85,8 +85,10 @@ void kernel_linear_backward_weight(struct kernels *k, float *dw, const void *dou
                                    enum kernel_dtype dtype);
 
 /* Rotary embedding in place on x[B,T,heads,D], pairs (2i, 2i+1) as Llama's reference code has them;
- * cos, sin: float [T, D/2], made by kernel_rope_table on one code path. inverse: the backward. */
-void kernel_rope_table(float *cos, float *sin, uint32_t seq, uint32_t head_dim, double theta);
+ * cos, sin: float [T, D/2], made by kernel_rope_table on one code path of frequencies[D/2], the
+ * turns per position. inverse: the backward. */
+void kernel_rope_table(float *cos, float *sin, uint32_t seq, uint32_t head_dim,
+                       const double *frequencies);
 void kernel_rope(struct kernels *k, void *x, const float *cos, const float *sin, uint32_t batch,
                  uint32_t seq, uint32_t heads, uint32_t head_dim, bool inverse,
                  enum kernel_dtype dtype);

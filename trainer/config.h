@@ -29,6 +29,15 @@ struct config {
     /* model */
     char model_name[32];
     char model_flavor[32];
+    /* Of the shape: -1 and "default" leave to the flavor, or to model.config, what it says. */
+    char model_config[CONFIG_TEXT_MAX]; /* a config.json, or its folder; in place of the flavor */
+    int64_t model_dim, model_layers, model_heads, model_kv_heads, model_head_dim, model_hidden;
+    int64_t model_vocab; /* may be above the tokenizer's */
+    double rope_theta, norm_eps;
+    char tied_embeddings[8]; /* "default", "true", "false" */
+    char rope_scaling[8];    /* "default", "none", "linear", "llama3" */
+    double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+    int64_t rope_original_positions;
     char tokenizer_path[CONFIG_TEXT_MAX]; /* the file; model.hf_assets_path or tokenizer_path; may
                                              be "" */
     char converters[CONFIG_TEXT_MAX];     /* accepted only as "" by this version */

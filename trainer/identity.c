@@ -5,6 +5,7 @@
 #include "trainer/config.h"
 #include "trainer/data/data.h"
 #include "trainer/model.h"
+#include "trainer/shape.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -27,29 +28,6 @@ static json_t *canonical_json(const struct config *config)
                      "cp_blocks", (json_int_t)config->cp_blocks);
 }
 
-/* The shortest decimal that is this float. */
-static double plain(float value)
-{
-    char text[32];
-    for (int digits = 1; digits <= 9; digits++) {
-        snprintf(text, sizeof(text), "%.*g", digits, (double)value);
-        if (strtof(text, NULL) == value)
-            break;
-    }
-    return strtod(text, NULL);
-}
-
-/* What the tensors do not say by themselves, and their dimensions beside it: `ckpt-cli export`
- * makes a config.json of it. */
-static json_t *model_json(const struct model_shape *shape)
-{
-    return json_pack("{si si si si si si si sf sf}", "dim", (int)shape->dim, "layers",
-                     (int)shape->layers, "heads", (int)shape->heads, "kv_heads",
-                     (int)shape->kv_heads, "head_dim", (int)shape->head_dim, "hidden",
-                     (int)shape->hidden, "vocab", (int)shape->vocab, "rope_theta",
-                     shape->rope_theta, "norm_eps", plain(shape->norm_eps));
-}
-
 int identity_write(char **out_identity, char **out_data, const struct identity *of)
 {
     const struct data_info *info = data_info(of->data);
@@ -57,10 +35,10 @@ int identity_write(char **out_identity, char **out_data, const struct identity *
     const char *kernels = of->kernels;
     char isa[32]; /* the description begins with it: "avx512, products by ..." */
     snprintf(isa, sizeof(isa), "%.*s", (int)strcspn(kernels, ","), kernels);
-    ERR_TRY(pack_json(out_identity,
-                      json_pack("{ss ss ss ss so so}", "isa", isa, "kernels", kernels, "dtype",
-                                c->mixed_precision_param, "reduction", c->reduction, "canonical",
-                                canonical_json(c), "model", model_json(&of->model->shape))));
+    ERR_TRY(pack_json(out_identity, json_pack("{ss ss ss ss so so}", "isa", isa, "kernels", kernels,
+                                              "dtype", c->mixed_precision_param, "reduction",
+                                              c->reduction, "canonical", canonical_json(c), "model",
+                                              model_shape_identity(&of->model->shape))));
     return pack_json(out_data,
                      json_pack("{ss ss ss sI sI}", "path", c->dataset_path, "hash", info->hash,
                                "tokenizer", info->tokenizer_hash, "tokens",
@@ -148,32 +126,37 @@ static int check_canonical(const json_t *own, const json_t *stored)
     return 0;
 }
 
-static bool is_same_number(const json_t *ours, const json_t *theirs)
+/* Another vocabulary, where nothing but the tokens file says how large it is. */
+static int refuse_tokens(const struct identity *of, const struct model_difference *difference)
 {
-    return json_is_number(ours) && json_is_number(theirs) &&
-           (float)json_number_value(ours) == (float)json_number_value(theirs);
+    char hint[REPORT_TEXT_MAX];
+    snprintf(hint, sizeof(hint),
+             "give the tokens file that the run was trained with; for one of a smaller vocabulary "
+             "set model.vocab_size = %s",
+             difference->theirs);
+    return report_error(ERR_MISMATCH, hint,
+                        "the checkpoint's model has a vocabulary of %s, the tokens of %s have %s",
+                        difference->theirs, of->config->dataset_path, difference->ours);
 }
 
-/* Dimensions that differ are found when tensors are loaded; the rest changes what they mean. */
-static int check_model(const json_t *own, const json_t *stored)
+/* A checkpoint that does not say what model it is of is not compared. */
+static int check_model(const struct identity *of, const json_t *stored)
 {
-    const json_t *ours = json_object_get(own, "model");
-    const char *key;
-    json_t *theirs;
-    json_object_foreach(json_object_get(stored, "model"), key, theirs)
-    {
-        const json_t *value = json_object_get(ours, key);
-        if (is_same_number(value, theirs) || json_is_null(theirs))
-            continue;
-        char *was = json_dumps(theirs, JSON_ENCODE_ANY), *is = json_dumps(value, JSON_ENCODE_ANY);
-        int rc = report_error(ERR_MISMATCH, "choose the model.flavor that the checkpoint is of",
-                              "the checkpoint's model has %s = %.200s, this configuration %s", key,
-                              was != NULL ? was : "?", is != NULL ? is : "none");
-        free(was);
-        free(is);
-        return rc;
-    }
-    return 0;
+    const json_t *model = json_object_get(stored, "model");
+    struct model_shape theirs;
+    struct model_difference difference;
+    if (!json_is_object(model))
+        return 0;
+    ERR_TRY(model_shape_of_identity(&theirs, model));
+    if (!model_shape_differs(&difference, &of->model->shape, &theirs))
+        return 0;
+    if (strcmp(difference.field, "vocab") == 0 && shape_has_vocab_of_tokens(of->config))
+        return refuse_tokens(of, &difference);
+    return report_error(ERR_MISMATCH,
+                        "give the model settings that the run was created with, or give job.run "
+                        "another name",
+                        "the checkpoint's model has %s = %s, this configuration %s",
+                        difference.field, difference.theirs, difference.ours);
 }
 
 /* ERR_MEMORY. What is no JSON is NULL, in which nothing is found. */
@@ -197,7 +180,7 @@ int identity_check(const struct identity *of, const char *own_json,
     if (rc == 0)
         rc = check_canonical(own, stored);
     if (rc == 0)
-        rc = check_model(own, stored);
+        rc = check_model(of, stored);
     if (rc == 0) {
         const char *hash = text_of(data, "hash");
         say_identity(own, stored);

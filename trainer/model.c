@@ -2,17 +2,17 @@
  *
  * Initial weights are torchtitan's (llama3, depth_init): embedding N(0, 1); wq, wk, wv, w1 N(0,
  * 0.02); wo, w2, w3 of layer l N(0, 0.02 / sqrt(2 (l + 1))); output N(0, 1/sqrt(C)) cut at three
- * deviations by drawing again; norms one. Element e (row-major, global) of a tensor is deviate e of
- * the stream "init/<name>", its k-th redraw is deviate e of "init/<name>/<k>": values do not depend
- * on the layout.
+ * deviations by drawing again, and so is a tied embedding; norms one. Element e (row-major, global)
+ * of a tensor is deviate e of the stream "init/<name>", its k-th redraw is deviate e of
+ * "init/<name>/<k>": values do not depend on the layout.
  *
  * The residual stream is kept once per norm: a projection writes its output to a new buffer and the
  * following norm adds the stream to it in place, so no copy is made. All that the backward needs is
  * kept from the forward; nothing is recomputed but attention's probabilities. */
 #include "trainer/model.h"
 #include "proto/report.h"
-#include "trainer/memory.h"
 #include "trainer/data/random.h"
+#include "trainer/memory.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,39 +21,9 @@
 
 /* ---- the table ---- */
 
-struct flavor {
-    const char *name;
-    uint32_t dim, layers, heads, kv_heads;
-    uint32_t hidden; /* 0: by Llama's formula from the two below */
-    double hidden_factor;
-    uint32_t hidden_multiple;
-    uint32_t vocab; /* when the caller has none */
-};
-
-static const struct flavor flavors[] = {
-    {"tiny", 64, 2, 4, 2, 0, 1.0, 32, 256},
-    {"debugmodel", 256, 10, 16, 4, 0, 1.0, 256, 4096}, /* 9.6 M parameters at V = 4096 */
-    {"110M", 768, 12, 12, 4, 1536, 0, 0, 32000},       /* 110.5 M at V = 32000 */
-    {"8B", 4096, 32, 32, 8, 0, 1.3, 1024, 128256},
-    {"70B", 8192, 80, 64, 8, 0, 1.3, 4096, 128256},
-    {"405B", 16384, 126, 128, 8, 0, 1.2, 4096, 128256},
-};
-#define NUM_FLAVORS (sizeof(flavors) / sizeof(flavors[0]))
-#define ROPE_THETA 500000.0
-#define NORM_EPS 1e-5f
-#define VOCAB_MAX (1u << 20)
-
 /* Order of a layer's tensors in its block. */
 enum { WQ, WK, WV, WO, W1, W2, W3, ATTENTION_NORM, FFN_NORM, NUM_LAYER_TENSORS };
 enum { NORM, OUTPUT, NUM_HEAD_TENSORS };
-
-static uint32_t flavor_hidden(const struct flavor *f)
-{
-    if (f->hidden != 0)
-        return f->hidden;
-    uint32_t hidden = (uint32_t)(f->hidden_factor * (8 * f->dim / 3));
-    return (hidden + f->hidden_multiple - 1) / f->hidden_multiple * f->hidden_multiple;
-}
 
 static void add_tensor(struct model_table *table, const struct model_tensor *tensor)
 {
@@ -63,17 +33,18 @@ static void add_tensor(struct model_table *table, const struct model_tensor *ten
 static void add_layer(struct model_table *table, uint32_t layer)
 {
     const struct model_shape *s = &table->shape;
-    uint64_t c = s->dim, kv = (uint64_t)s->kv_heads * s->head_dim;
+    uint64_t c = s->dim, q = (uint64_t)s->heads * s->head_dim;
+    uint64_t kv = (uint64_t)s->kv_heads * s->head_dim;
     double deep = 0.02 / sqrt(2.0 * (layer + 1.0));
     const struct {
         const char *name;
         uint64_t rows, width;
         double std;
     } list[NUM_LAYER_TENSORS] = {
-        [WQ] = {"attention.wq", c, c, 0.02},
+        [WQ] = {"attention.wq", q, c, 0.02},
         [WK] = {"attention.wk", kv, c, 0.02},
         [WV] = {"attention.wv", kv, c, 0.02},
-        [WO] = {"attention.wo", c, c, deep},
+        [WO] = {"attention.wo", c, q, deep},
         [W1] = {"feed_forward.w1", s->hidden, c, 0.02},
         [W2] = {"feed_forward.w2", c, s->hidden, deep},
         [W3] = {"feed_forward.w3", s->hidden, c, deep},
@@ -91,15 +62,22 @@ static void add_layer(struct model_table *table, uint32_t layer)
     }
 }
 
+static void add_matrix(struct model_table *table, const char *name, uint32_t block)
+{
+    const struct model_shape *s = &table->shape;
+    bool is_output = block > 0 || s->is_tied;
+    struct model_tensor tensor = {.dims = 2, .rows = s->vocab, .width = s->dim, .block = block};
+    snprintf(tensor.name, sizeof(tensor.name), "%s", name);
+    tensor.init_std = is_output ? 1.0 / sqrt(s->dim) : 1.0;
+    tensor.init_cut = is_output ? 3.0 : 0;
+    add_tensor(table, &tensor);
+}
+
 static void fill_table(struct model_table *table)
 {
     const struct model_shape *s = &table->shape;
     uint32_t head = s->layers + 1;
-    add_tensor(table, &(struct model_tensor){.name = "tok_embeddings.weight",
-                                             .dims = 2,
-                                             .rows = s->vocab,
-                                             .width = s->dim,
-                                             .init_std = 1.0});
+    add_matrix(table, "tok_embeddings.weight", 0);
     table->first_tensor[0] = 0;
     for (uint32_t layer = 0; layer < s->layers; layer++) {
         table->first_tensor[layer + 1] = table->num_tensors;
@@ -109,53 +87,21 @@ static void fill_table(struct model_table *table)
     add_tensor(table,
                &(struct model_tensor){
                    .name = "norm.weight", .dims = 1, .rows = s->dim, .width = 1, .block = head});
-    add_tensor(table, &(struct model_tensor){.name = "output.weight",
-                                             .dims = 2,
-                                             .rows = s->vocab,
-                                             .width = s->dim,
-                                             .block = head,
-                                             .init_std = 1.0 / sqrt(s->dim),
-                                             .init_cut = 3.0});
+    if (!s->is_tied)
+        add_matrix(table, "output.weight", head);
     table->num_blocks = head + 1;
     table->first_tensor[head + 1] = table->num_tensors;
 }
 
-static const struct flavor *find_flavor(const char *name)
+int model_table_new(struct model_table **out, const struct model_shape *shape)
 {
-    for (size_t i = 0; i < NUM_FLAVORS; i++)
-        if (strcmp(flavors[i].name, name) == 0)
-            return &flavors[i];
-    return NULL;
-}
-
-int model_table_new(struct model_table **out, const char *name, const char *flavor, uint32_t vocab)
-{
-    const struct flavor *f = find_flavor(flavor);
-    if (strcmp(name, "llama3") != 0)
-        return report_error(ERR_INVALID, "set model.name to llama3", "there is no model \"%s\"",
-                            name);
-    if (f == NULL)
-        return report_error(ERR_INVALID,
-                            "set model.flavor to tiny, debugmodel, 110M, 8B, 70B or 405B",
-                            "llama3 has no flavor \"%s\"", flavor);
-    if (vocab > VOCAB_MAX)
-        return report_error(ERR_INVALID, NULL, "a vocabulary of %u is above %u", vocab, VOCAB_MAX);
+    ERR_TRY(model_shape_check(shape));
     struct model_table *table = calloc(1, sizeof(*table));
     if (table == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the model's table");
-    snprintf(table->name, sizeof(table->name), "%s", name);
-    snprintf(table->flavor, sizeof(table->flavor), "%s", flavor);
-    table->shape = (struct model_shape){.dim = f->dim,
-                                        .layers = f->layers,
-                                        .heads = f->heads,
-                                        .kv_heads = f->kv_heads,
-                                        .head_dim = f->dim / f->heads,
-                                        .hidden = flavor_hidden(f),
-                                        .vocab = vocab != 0 ? vocab : f->vocab,
-                                        .rope_theta = ROPE_THETA,
-                                        .norm_eps = NORM_EPS};
-    table->tensors = calloc(f->layers * NUM_LAYER_TENSORS + 3, sizeof(*table->tensors));
-    table->first_tensor = calloc(f->layers + 3, sizeof(*table->first_tensor));
+    table->shape = *shape;
+    table->tensors = calloc(shape->layers * NUM_LAYER_TENSORS + 3, sizeof(*table->tensors));
+    table->first_tensor = calloc(shape->layers + 3, sizeof(*table->first_tensor));
     if (table->tensors == NULL || table->first_tensor == NULL) {
         model_table_free(table);
         return report_error(ERR_MEMORY, NULL, "no memory for the model's table");
@@ -174,18 +120,20 @@ void model_table_free(struct model_table *table)
     free(table);
 }
 
-uint64_t model_num_parameters(const struct model_table *table)
+uint32_t model_block_tensors(const struct model_table *table, uint32_t block, uint32_t *out_first)
 {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < table->num_tensors; i++)
-        sum += table->tensors[i].rows * table->tensors[i].width;
-    return sum;
+    bool is_tied_output = block == table->num_blocks;
+    CHECK(block < table->num_blocks || (is_tied_output && table->shape.is_tied));
+    const uint32_t *first = &table->first_tensor[is_tied_output ? 0 : block];
+    *out_first = first[0];
+    return first[1] - first[0];
 }
 
 double model_flops_per_token(const struct model_table *table, uint32_t seq)
 {
     const struct model_shape *s = &table->shape;
-    uint64_t products = model_num_parameters(table) - (uint64_t)s->vocab * s->dim;
+    uint64_t embedding = s->is_tied ? 0 : (uint64_t)s->vocab * s->dim; /* no product */
+    uint64_t products = model_shape_parameters(s) - embedding;
     return 6.0 * (double)products + 12.0 * s->layers * s->heads * s->head_dim * seq;
 }
 
@@ -247,6 +195,7 @@ struct model {
     struct kernels *kernels;
     struct model_shape s;
     uint32_t batch, seq, rows; /* B, T, N */
+    uint32_t q_rows, kv_rows;  /* H x D, K x D */
     enum kernel_dtype dtype;
     const struct model_provider *provider;
     bool active;                /* compute; false in a walk */
@@ -268,6 +217,8 @@ int model_new(struct model **out, const struct model_options *options)
     m->batch = options->batch;
     m->seq = options->seq;
     m->rows = options->batch * options->seq;
+    m->q_rows = m->s.heads * m->s.head_dim;
+    m->kv_rows = m->s.kv_heads * m->s.head_dim;
     m->dtype = options->dtype;
     size_t table_floats = (size_t)m->seq * (m->s.head_dim / 2);
     m->layers = calloc(m->s.layers + 1, sizeof(*m->layers));
@@ -277,7 +228,9 @@ int model_new(struct model **out, const struct model_options *options)
         model_free(m);
         return report_error(ERR_MEMORY, NULL, "no memory for the model");
     }
-    kernel_rope_table(m->rope_cos, m->rope_sin, m->seq, m->s.head_dim, m->s.rope_theta);
+    double frequencies[MODEL_HEAD_DIM_MAX / 2];
+    model_shape_frequencies(frequencies, &m->s);
+    kernel_rope_table(m->rope_cos, m->rope_sin, m->seq, m->s.head_dim, frequencies);
     *out = m;
     return 0;
 }
@@ -385,13 +338,13 @@ static int embedding_forward(struct model *m, const int32_t *inputs)
 static void take_layer(struct model *m, uint32_t layer)
 {
     struct layer_saved *a = &m->layers[layer];
-    uint32_t c = m->s.dim, kv = m->s.kv_heads * m->s.head_dim;
+    uint32_t c = m->s.dim, q = m->q_rows, kv = m->kv_rows;
     a->attention_norm = take(m, "attention norm", layer, c);
     a->attention_rstd = take_floats(m, "attention rstd", layer, m->rows);
-    a->q = take(m, "query", layer, c);
+    a->q = take(m, "query", layer, q);
     a->k = take(m, "key", layer, kv);
     a->v = take(m, "value", layer, kv);
-    a->attention = take(m, "attention", layer, c);
+    a->attention = take(m, "attention", layer, q);
     a->lse = take_floats(m, "attention lse", layer, (size_t)m->rows * m->s.heads);
     a->x_mid = take(m, "residual mid", layer, c);
     a->ffn_norm = take(m, "ffn norm", layer, c);
@@ -418,25 +371,25 @@ static void give_layer(struct model *m, uint32_t layer)
 static void norm(struct model *m, void *out, float *rstd, void *x, const void *residual,
                  const void *weight)
 {
-    kernel_rmsnorm(m->kernels, out, rstd, x, residual, weight, m->rows, m->s.dim, m->s.norm_eps,
-                   m->dtype);
+    kernel_rmsnorm(m->kernels, out, rstd, x, residual, weight, m->rows, m->s.dim,
+                   (float)m->s.norm_eps, m->dtype);
 }
 
 static void layer_forward_compute(struct model *m, uint32_t layer, const void *const *w)
 {
     struct layer_saved *a = &m->layers[layer];
-    uint32_t c = m->s.dim, f = m->s.hidden, kv = m->s.kv_heads * m->s.head_dim;
+    uint32_t c = m->s.dim, f = m->s.hidden, q = m->q_rows, kv = m->kv_rows;
     const void *residual = layer > 0 ? m->layers[layer - 1].x_mid : NULL;
 
     norm(m, a->attention_norm, a->attention_rstd, a->x_in, residual, w[ATTENTION_NORM]);
-    linear(m, a->q, a->attention_norm, w[WQ], c, c);
+    linear(m, a->q, a->attention_norm, w[WQ], c, q);
     linear(m, a->k, a->attention_norm, w[WK], c, kv);
     linear(m, a->v, a->attention_norm, w[WV], c, kv);
     rope(m, a->q, m->s.heads, false);
     rope(m, a->k, m->s.kv_heads, false);
     kernel_attention(m->kernels, a->attention, a->lse, a->q, a->k, a->v, m->batch, m->seq,
                      m->s.heads, m->s.kv_heads, m->s.head_dim, m->dtype);
-    linear(m, a->x_mid, a->attention, w[WO], c, c);
+    linear(m, a->x_mid, a->attention, w[WO], q, c);
 
     norm(m, a->ffn_norm, a->ffn_rstd, a->x_mid, a->x_in, w[FFN_NORM]);
     linear(m, a->gate, a->ffn_norm, w[W1], c, f);
@@ -455,6 +408,12 @@ static int layer_forward(struct model *m, uint32_t layer)
     return release(m, layer + 1, MODEL_FORWARD);
 }
 
+/* Behind the last block: the embedding as output of a tied model. */
+static uint32_t tied_block(const struct model *m)
+{
+    return m->s.layers + 2;
+}
+
 static int head_forward(struct model *m)
 {
     const void *w[MODEL_BLOCK_TENSORS_MAX];
@@ -463,11 +422,15 @@ static int head_forward(struct model *m)
     m->head_rstd = take_floats(m, "head rstd", 0, m->rows);
     m->logits = take(m, "logits", 0, m->s.vocab);
     ERR_TRY(acquire(m, w, last + 1, MODEL_FORWARD));
+    if (m->s.is_tied)
+        ERR_TRY(acquire(m, &w[OUTPUT], tied_block(m), MODEL_FORWARD));
     if (m->active) {
         norm(m, m->head_norm, m->head_rstd, m->layers[last].x_in, m->layers[last - 1].x_mid,
              w[NORM]);
         linear(m, m->logits, m->head_norm, w[OUTPUT], m->s.dim, m->s.vocab);
     }
+    if (m->s.is_tied)
+        ERR_TRY(release(m, tied_block(m), MODEL_FORWARD));
     return release(m, last + 1, MODEL_FORWARD);
 }
 
@@ -495,6 +458,19 @@ static double loss_and_its_gradient(struct model *m, const struct model_batch *b
     return sum;
 }
 
+/* The output of a tied model: a block of its own. */
+static int tied_backward(struct model *m, void *d_norm)
+{
+    const void *w = NULL;
+    float *dw = NULL;
+    ERR_TRY(acquire(m, &w, tied_block(m), MODEL_BACKWARD));
+    ERR_TRY(gradients_begin(m, &dw, tied_block(m)));
+    if (m->active)
+        linear_backward(m, d_norm, SET, dw, m->logits, m->head_norm, w, m->s.dim, m->s.vocab);
+    ERR_TRY(gradients_end(m, tied_block(m)));
+    return release(m, tied_block(m), MODEL_BACKWARD);
+}
+
 static int head_backward(struct model *m)
 {
     const void *w[MODEL_BLOCK_TENSORS_MAX];
@@ -502,11 +478,14 @@ static int head_backward(struct model *m)
     uint32_t last = m->s.layers, c = m->s.dim;
     m->dx = take(m, "d residual", 0, c);
     void *d_norm = take(m, "d head norm", 0, c);
+    if (m->s.is_tied)
+        ERR_TRY(tied_backward(m, d_norm));
     ERR_TRY(acquire(m, w, last + 1, MODEL_BACKWARD));
     ERR_TRY(gradients_begin(m, dw, last + 1));
-    if (m->active) {
+    if (m->active && !m->s.is_tied)
         linear_backward(m, d_norm, SET, dw[OUTPUT], m->logits, m->head_norm, w[OUTPUT], c,
                         m->s.vocab);
+    if (m->active) {
         memset(m->dx, 0, (size_t)m->rows * c * kernel_dtype_bytes(m->dtype));
         kernel_rmsnorm_backward(m->kernels, m->dx, dw[NORM], d_norm, m->layers[last].x_in,
                                 m->head_rstd, w[NORM], m->rows, c, m->dtype);
@@ -544,14 +523,14 @@ static void attention_backward(struct model *m, uint32_t layer, const struct lay
                                const void *const *w, float *const *dw)
 {
     const struct layer_saved *a = &m->layers[layer];
-    uint32_t c = m->s.dim, kv = m->s.kv_heads * m->s.head_dim;
-    linear_backward(m, t->d_attention, SET, dw[WO], m->dx, a->attention, w[WO], c, c);
+    uint32_t c = m->s.dim, q = m->q_rows, kv = m->kv_rows;
+    linear_backward(m, t->d_attention, SET, dw[WO], m->dx, a->attention, w[WO], q, c);
     kernel_attention_backward(m->kernels, t->d_q, t->d_k, t->d_v, t->d_attention, a->attention,
                               a->lse, a->q, a->k, a->v, m->batch, m->seq, m->s.heads, m->s.kv_heads,
                               m->s.head_dim, m->dtype);
     rope(m, t->d_q, m->s.heads, true);
     rope(m, t->d_k, m->s.kv_heads, true);
-    linear_backward(m, t->d_norm, SET, dw[WQ], t->d_q, a->attention_norm, w[WQ], c, c);
+    linear_backward(m, t->d_norm, SET, dw[WQ], t->d_q, a->attention_norm, w[WQ], c, q);
     linear_backward(m, t->d_norm, ADD, dw[WK], t->d_k, a->attention_norm, w[WK], c, kv);
     linear_backward(m, t->d_norm, ADD, dw[WV], t->d_v, a->attention_norm, w[WV], c, kv);
     kernel_rmsnorm_backward(m->kernels, m->dx, dw[ATTENTION_NORM], t->d_norm, a->x_in,
@@ -560,13 +539,13 @@ static void attention_backward(struct model *m, uint32_t layer, const struct lay
 
 static void take_temporary(struct model *m, struct layer_temporary *t, uint32_t layer)
 {
-    uint32_t c = m->s.dim, kv = m->s.kv_heads * m->s.head_dim;
+    uint32_t c = m->s.dim, q = m->q_rows, kv = m->kv_rows;
     t->d_swiglu = take(m, "d swiglu", layer, m->s.hidden);
     t->d_gate = take(m, "d gate", layer, m->s.hidden);
     t->d_up = take(m, "d up", layer, m->s.hidden);
     t->d_norm = take(m, "d norm", layer, c);
-    t->d_attention = take(m, "d attention", layer, c);
-    t->d_q = take(m, "d query", layer, c);
+    t->d_attention = take(m, "d attention", layer, q);
+    t->d_q = take(m, "d query", layer, q);
     t->d_k = take(m, "d key", layer, kv);
     t->d_v = take(m, "d value", layer, kv);
 }
@@ -650,6 +629,8 @@ int model_logits(struct model *m, const struct model_provider *provider, const i
     for (uint32_t layer = m->s.layers; layer-- > 0;)
         give_layer(m, layer);
     give(m, "residual in", 0);
-    /* The provider may keep the last block for a backward, which does not come. */
+    /* The provider may keep the last blocks for a backward, which does not come. */
+    if (m->s.is_tied)
+        ERR_TRY(release(m, tied_block(m), MODEL_BACKWARD));
     return provider->release(provider->user, m->s.layers + 1, MODEL_BACKWARD);
 }

@@ -15,6 +15,10 @@
  *
  * The embedding's backward needs no parameters and acquires none.
  *
+ * A tied model has one matrix for embedding and output. As the output it is a block of its own, the
+ * one behind the last (index num_blocks), acquired and handed over inside of the head's: its
+ * gradient is a leaf of its own, which the provider sums apart and adds to the embedding's sum.
+ *
  * A walk without a batch makes the same calls in the same order and computes nothing: ranks that
  * have no leaf take part in the provider's collectives that way, and the memory plan is recorded
  * so.
@@ -26,16 +30,11 @@
 #define HOLDFAST_TRAINER_MODEL_H
 
 #include "kernels/kernels.h"
+#include "proto/model_shape.h"
 
 #include <stdint.h>
 
 #define MODEL_BLOCK_TENSORS_MAX 9u
-
-struct model_shape {
-    uint32_t dim, layers, heads, kv_heads, head_dim, hidden, vocab;
-    double rope_theta;
-    float norm_eps;
-};
 
 struct model_tensor {
     char name[64];
@@ -47,18 +46,18 @@ struct model_tensor {
 };
 
 struct model_table {
-    char name[32], flavor[32];
     struct model_shape shape;
-    uint32_t num_tensors, num_blocks;
+    uint32_t num_tensors;
+    uint32_t num_blocks;          /* without the tied output's */
     struct model_tensor *tensors; /* in block order */
     uint32_t *first_tensor;       /* per block, and one more for the end */
 };
 
-/* ERR_INVALID names the flavors. vocab 0: the flavor's own. */
-int model_table_new(struct model_table **out, const char *name, const char *flavor, uint32_t vocab);
+int model_table_new(struct model_table **out, const struct model_shape *shape);
 void model_table_free(struct model_table *table);
-uint64_t model_num_parameters(const struct model_table *table);
-/* torchtitan's count: 6 x (parameters without the embedding) + 12 x L x H x D x T (full attention).
+/* The tensors of a block: [*out_first, *out_first + the result). */
+uint32_t model_block_tensors(const struct model_table *table, uint32_t block, uint32_t *out_first);
+/* torchtitan's count: 6 x (parameters of products) + 12 x L x H x D x T (full attention).
  */
 double model_flops_per_token(const struct model_table *table, uint32_t seq);
 

@@ -7,16 +7,7 @@
  * those of the last block, which is needed again at once; with reshard "never" a block is gathered
  * once per step.
  *
- * Gradients, canonical. A step has S leaves (micro-batches). With d = R * F data ranks, leaf i * d
- * + r is computed at micro-step i by rank r. A leaf's gradient is float and is not added to
- * anything before the exchange: per block, an all-to-all sends each rank the piece it owns of every
- * leaf, and the owner adds them to its accumulator in rank order, which is leaf order. So each
- * element is one left fold over the leaves 0..S-1, started from zero, whatever R, F and d are.
- * Ranks without a leaf in the last micro-step, the only one where d > S, send nothing but take
- * part. After it the R pieces of a shard are gathered among the replicas.
- *
- * Gradients, fast. A rank adds its leaves; once per step the sums are reduce-scattered over the
- * shards and all-reduced over the replicas. Bits then depend on R, F and the library.
+ * Gradients: reduce.c.
  *
  * Norm. Squares are summed exactly (kernel_sum_squares), each element by one rank, limbs as
  * integers over all ranks: the same bits however the rows are held. Loss. Leaf losses are gathered
@@ -25,6 +16,7 @@
 #include "proto/report.h"
 #include "trainer/data/ahead.h"
 #include "trainer/memory.h"
+#include "trainer/parallel_private.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -32,54 +24,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-#define ALIGN 32u /* elements: 64 bytes of bf16 */
-
-struct block {
-    uint32_t first, num;  /* tensors */
-    size_t full_count;    /* elements of its whole tensors */
-    size_t *shard_counts; /* per shard: packed elements */
-    size_t *piece_counts; /* per data rank */
-    size_t at;            /* of this rank's shard in the state's buffers */
-    size_t piece_at;      /* of this rank's piece in the accumulators */
-    size_t fast_at;       /* of the block in the fast accumulators */
-    void *gathered;       /* whole tensors in the compute dtype */
-    uint32_t take_index;
-    bool is_held;
-};
-
-struct parallel {
-    const struct config *config;
-    const struct model_table *table;
-    struct kernels *kernels;
-    struct memory *memory;
-    struct model *model;
-    struct model_provider provider;
-    struct mesh mesh;
-    struct state state;
-    enum kernel_dtype dtype;
-    bool is_canonical, reshard;
-    uint32_t num_leaves;      /* S */
-    uint32_t num_micro_steps; /* ceil(S / d) */
-    uint32_t micro_step;
-    int failure; /* of this rank alone, in this step: all learn of it at the end of the step */
-    struct block *blocks;
-    size_t *full_at; /* per tensor: in its block's whole tensors */
-    size_t piece_count, fast_count;
-    size_t *lists; /* four lists of d byte counts or places */
-    double *losses, *all_losses;
-    /* Buffers of the whole run. */
-    float *accumulators;
-    void *compute_params; /* bf16 copy of state.param, or state.param itself */
-    void *scratch;
-    int32_t *inputs, *targets; /* [B, T] */
-    float *leaf;               /* gradient of the current block */
-};
-
-static size_t aligned(size_t count)
-{
-    return (count + ALIGN - 1) / ALIGN * ALIGN;
-}
 
 /* ---- mesh and layouts ---- */
 
@@ -120,46 +64,8 @@ void parallel_cut(uint64_t *out_first, uint64_t *out_rows, uint64_t rows, uint32
     *out_rows = rows - first < chunk ? rows - first : chunk;
 }
 
-struct part {
-    uint64_t first, rows;
-};
-
-static struct part shard_of(const struct parallel *p, const struct model_tensor *tensor,
-                            uint32_t shard)
+static void count_block(struct parallel *p, struct block *block)
 {
-    struct part part;
-    parallel_cut(&part.first, &part.rows, tensor->rows, p->mesh.shards, shard);
-    return part;
-}
-
-/* The piece of data rank `rank`: its shard cut again among the replicas. */
-static struct part piece_of(const struct parallel *p, const struct model_tensor *tensor,
-                            uint32_t rank)
-{
-    struct part shard = shard_of(p, tensor, rank % p->mesh.shards), piece;
-    parallel_cut(&piece.first, &piece.rows, shard.rows, p->mesh.replicas, rank / p->mesh.shards);
-    piece.first += shard.first;
-    return piece;
-}
-
-static uint32_t num_ranks(const struct parallel *p)
-{
-    return p->mesh.replicas * p->mesh.shards;
-}
-
-static uint32_t my_rank(const struct parallel *p)
-{
-    return p->mesh.replica * p->mesh.shards + p->mesh.shard;
-}
-
-static void lay_out_block(struct parallel *p, uint32_t index)
-{
-    struct block *block = &p->blocks[index];
-    block->first = p->table->first_tensor[index];
-    block->num = p->table->first_tensor[index + 1] - block->first;
-    block->at = p->state.count;
-    block->piece_at = p->piece_count;
-    block->fast_at = p->fast_count;
     for (uint32_t i = block->first; i < block->first + block->num; i++) {
         const struct model_tensor *tensor = &p->table->tensors[i];
         p->full_at[i] = block->full_count;
@@ -168,6 +74,23 @@ static void lay_out_block(struct parallel *p, uint32_t index)
             block->shard_counts[s] += aligned(shard_of(p, tensor, s).rows * tensor->width);
         for (uint32_t r = 0; r < num_ranks(p); r++)
             block->piece_counts[r] += aligned(piece_of(p, tensor, r).rows * tensor->width);
+    }
+}
+
+/* The state holds each tensor once: the tied output has accumulators only. */
+static void lay_out_block(struct parallel *p, uint32_t index)
+{
+    struct block *block = &p->blocks[index];
+    bool is_output = index == p->table->num_blocks;
+    block->num = model_block_tensors(p->table, index, &block->first);
+    block->at = is_output ? p->blocks[0].at : p->state.count;
+    block->piece_at = p->piece_count;
+    block->fast_at = p->fast_count;
+    count_block(p, block);
+    if (is_output)
+        return;
+    for (uint32_t i = block->first; i < block->first + block->num; i++) {
+        const struct model_tensor *tensor = &p->table->tensors[i];
         struct part mine = shard_of(p, tensor, p->mesh.shard);
         struct state_slice *slice = &p->state.slices[i];
         *slice = (struct state_slice){tensor, mine.first, mine.rows, p->state.count,
@@ -175,13 +98,12 @@ static void lay_out_block(struct parallel *p, uint32_t index)
         p->state.count += aligned(slice->count);
     }
     p->piece_count += block->piece_counts[my_rank(p)];
-    for (uint32_t s = 0; s < p->mesh.shards; s++)
-        p->fast_count += block->shard_counts[s];
+    p->fast_count += sum_of(block->shard_counts, p->mesh.shards);
 }
 
 static int lay_out(struct parallel *p)
 {
-    uint32_t num_blocks = p->table->num_blocks, d = num_ranks(p);
+    uint32_t num_blocks = num_all_blocks(p), d = num_ranks(p);
     p->blocks = calloc(num_blocks, sizeof(*p->blocks));
     p->full_at = calloc(p->table->num_tensors, sizeof(*p->full_at));
     p->state.slices = calloc(p->table->num_tensors, sizeof(*p->state.slices));
@@ -264,7 +186,7 @@ static int release(void *user, uint32_t index, enum model_pass pass)
 {
     struct parallel *p = user;
     struct block *block = &p->blocks[index];
-    bool is_last = index == p->table->num_blocks - 1;
+    bool is_last = index >= p->table->num_blocks - 1;
     if (p->mesh.shards == 1 || !p->reshard || (is_last && pass == MODEL_FORWARD))
         return 0;
     memory_give(p->memory, "gathered parameters", block->take_index);
@@ -276,178 +198,8 @@ void parallel_params_changed(struct parallel *p)
 {
     if (p->dtype != KERNEL_F32)
         kernel_convert(p->kernels, p->compute_params, p->dtype, p->state.param, p->state.count);
-    for (uint32_t b = 0; b < p->table->num_blocks; b++)
+    for (uint32_t b = 0; b < num_all_blocks(p); b++)
         p->blocks[b].is_held = false;
-}
-
-/* ---- the provider: gradients ---- */
-
-static int gradients_begin(void *user, float **out_grads, uint32_t index)
-{
-    struct parallel *p = user;
-    const struct block *block = &p->blocks[index];
-    p->leaf = memory_take(p->memory, "leaf gradient", index, block->full_count * sizeof(*p->leaf));
-    for (uint32_t i = 0; i < block->num && p->leaf != NULL; i++)
-        out_grads[i] = p->leaf + p->full_at[block->first + i];
-    return 0;
-}
-
-static bool rank_has_leaf(const struct parallel *p, uint32_t rank)
-{
-    return (uint64_t)p->micro_step * num_ranks(p) + rank < p->num_leaves;
-}
-
-static float *pack_rows(float *packed, const float *full, const struct model_tensor *tensor,
-                        struct part part)
-{
-    size_t count = part.rows * tensor->width;
-    memcpy(packed, full + part.first * tensor->width, count * sizeof(*packed));
-    return packed + aligned(count);
-}
-
-/* Leaf pieces to their owners, and the fold over the ranks' leaves in rank order. */
-static int exchange(struct parallel *p, uint32_t index)
-{
-    const struct block *block = &p->blocks[index];
-    uint32_t d = num_ranks(p), me = my_rank(p);
-    size_t *send_bytes = p->lists, *send_at = p->lists + d;
-    size_t *recv_bytes = p->lists + 2 * d, *recv_at = p->lists + 3 * d;
-    size_t send_total = 0, mine = block->piece_counts[me] * sizeof(float);
-    for (uint32_t r = 0; r < d; r++) {
-        send_at[r] = send_total;
-        send_total += block->piece_counts[r] * sizeof(float);
-        send_bytes[r] = rank_has_leaf(p, me) ? block->piece_counts[r] * sizeof(float) : 0;
-        recv_at[r] = r * mine;
-        recv_bytes[r] = rank_has_leaf(p, r) ? mine : 0;
-    }
-    float *send = memory_take(p->memory, "leaf pieces to send", index, send_total);
-    float *recv = memory_take(p->memory, "leaf pieces received", index, d * mine);
-    if (!memory_is_recording(p->memory)) {
-        float *at = send;
-        for (uint32_t r = 0; r < d && rank_has_leaf(p, me); r++)
-            for (uint32_t i = block->first; i < block->first + block->num; i++) {
-                const struct model_tensor *tensor = &p->table->tensors[i];
-                at = pack_rows(at, p->leaf + p->full_at[i], tensor, piece_of(p, tensor, r));
-            }
-        ERR_TRY(p->mesh.world->ops->all_to_all_v(p->mesh.world, send, send_bytes, send_at, recv,
-                                                 recv_bytes, recv_at));
-        for (uint32_t r = 0; r < d && rank_has_leaf(p, r); r++)
-            kernel_fold(p->kernels, p->accumulators + block->piece_at,
-                        recv + r * block->piece_counts[me], block->piece_counts[me]);
-    }
-    memory_give(p->memory, "leaf pieces to send", index);
-    memory_give(p->memory, "leaf pieces received", index);
-    return 0;
-}
-
-/* Adds a leaf to this rank's own sum, in the order in which reduce_scatter wants it. */
-static void add_packed_by_shard(struct parallel *p, uint32_t index)
-{
-    const struct block *block = &p->blocks[index];
-    size_t count = 0;
-    for (uint32_t s = 0; s < p->mesh.shards; s++)
-        count += block->shard_counts[s];
-    float *packed = memory_take(p->memory, "leaf by shard", index, count * sizeof(float));
-    if (!memory_is_recording(p->memory) && rank_has_leaf(p, my_rank(p))) {
-        float *at = packed;
-        for (uint32_t s = 0; s < p->mesh.shards; s++)
-            for (uint32_t i = block->first; i < block->first + block->num; i++) {
-                const struct model_tensor *tensor = &p->table->tensors[i];
-                at = pack_rows(at, p->leaf + p->full_at[i], tensor, shard_of(p, tensor, s));
-            }
-        kernel_fold(p->kernels, p->accumulators + block->fast_at, packed, count);
-    }
-    memory_give(p->memory, "leaf by shard", index);
-}
-
-static int gradients_end(void *user, uint32_t index)
-{
-    struct parallel *p = user;
-    const struct block *block = &p->blocks[index];
-    int rc = 0;
-    if (p->is_canonical && num_ranks(p) > 1)
-        rc = exchange(p, index);
-    else if (!p->is_canonical && p->mesh.shards > 1)
-        add_packed_by_shard(p, index);
-    else if (!memory_is_recording(p->memory) && rank_has_leaf(p, my_rank(p)))
-        kernel_fold(p->kernels, p->accumulators + block->at, p->leaf, block->full_count);
-    memory_give(p->memory, "leaf gradient", index);
-    return rc;
-}
-
-/* ---- the end of a step: whole sums to the shards, norm, loss ---- */
-
-/* The R pieces of this shard, from the replicas. */
-static int gather_pieces(struct parallel *p)
-{
-    struct comm *comm = p->mesh.replica_group;
-    size_t *bytes = p->lists, *at = p->lists + num_ranks(p), total = 0;
-    for (uint32_t r = 0; r < p->mesh.replicas; r++) {
-        bytes[r] = 0;
-        for (uint32_t b = 0; b < p->table->num_blocks; b++)
-            bytes[r] +=
-                p->blocks[b].piece_counts[r * p->mesh.shards + p->mesh.shard] * sizeof(float);
-        at[r] = total;
-        total += bytes[r];
-    }
-    char *recv = memory_take(p->memory, "pieces of the replicas", 0, total);
-    if (!memory_is_recording(p->memory)) {
-        ERR_TRY(comm->ops->all_gather_v(comm, p->accumulators, bytes[p->mesh.replica], recv, bytes,
-                                        at));
-        const float *from = (const float *)recv;
-        for (uint32_t r = 0; r < p->mesh.replicas; r++)
-            for (uint32_t i = 0; i < p->state.num_slices; i++) {
-                const struct state_slice *slice = &p->state.slices[i];
-                struct part piece = piece_of(p, slice->tensor, r * p->mesh.shards + p->mesh.shard);
-                size_t count = piece.rows * slice->tensor->width;
-                float *to = p->state.grad + slice->at +
-                            (piece.first - slice->first_row) * slice->tensor->width;
-                memcpy(to, from, count * sizeof(*to));
-                from += aligned(count);
-            }
-    }
-    memory_give(p->memory, "pieces of the replicas", 0);
-    return 0;
-}
-
-static int reduce_fast(struct parallel *p)
-{
-    struct comm *shards = p->mesh.shard_group, *replicas = p->mesh.replica_group;
-    for (uint32_t b = 0; b < p->table->num_blocks && p->mesh.shards > 1; b++)
-        ERR_TRY(shards->ops->reduce_scatter_f32(shards, p->accumulators + p->blocks[b].fast_at,
-                                                p->state.grad + p->blocks[b].at,
-                                                p->blocks[b].shard_counts));
-    if (p->mesh.replicas > 1)
-        ERR_TRY(replicas->ops->all_reduce_f32(replicas, p->state.grad, p->state.count));
-    return 0;
-}
-
-static int reduce(struct parallel *p)
-{
-    if (p->is_canonical)
-        return p->mesh.replicas > 1 ? gather_pieces(p) : 0;
-    return memory_is_recording(p->memory) ? 0 : reduce_fast(p);
-}
-
-/* Sum of squares of what this rank alone answers for. */
-static void sum_own_squares(struct parallel *p, struct kernel_exact_sum *sum)
-{
-    bool by_piece = p->is_canonical && p->mesh.replicas > 1;
-    if (!by_piece && p->mesh.replica > 0)
-        return; /* replica 0 answers for the shard */
-    const float *piece = p->accumulators;
-    for (uint32_t i = 0; i < p->state.num_slices; i++) {
-        const struct state_slice *slice = &p->state.slices[i];
-        uint64_t rows = slice->rows, width = slice->tensor->width;
-        const float *x = p->state.grad + slice->at;
-        if (by_piece) {
-            rows = piece_of(p, slice->tensor, my_rank(p)).rows;
-            x = piece;
-            piece += aligned(rows * width);
-        }
-        if (rows > 0)
-            kernel_sum_squares(p->kernels, sum, x, rows, width);
-    }
 }
 
 static bool is_asked_to_stop(const struct step_input *input)
@@ -471,7 +223,7 @@ static int norm_and_stop(struct parallel *p, const struct step_input *input,
         struct kernel_exact_sum sum;
         int64_t stop, failures;
     } all = {.stop = is_asked_to_stop(input), .failures = p->failure != 0};
-    sum_own_squares(p, &all.sum);
+    reduce_sum_squares(p, &all.sum);
     ERR_TRY(p->mesh.world->ops->all_reduce_i64(p->mesh.world, (int64_t *)&all,
                                                sizeof(all) / sizeof(int64_t)));
     out->grad_norm = sqrt(kernel_exact_value(&all.sum));
@@ -525,8 +277,7 @@ static int run_micro_step(struct parallel *p, const struct step_input *input)
 
 int parallel_step(struct parallel *p, const struct step_input *input, struct step_result *out)
 {
-    size_t count = p->is_canonical ? p->piece_count : p->fast_count;
-    memset(p->accumulators, 0, count * sizeof(float));
+    memset(p->accumulators, 0, reduce_accumulator_count(p) * sizeof(float));
     p->failure = 0;
     ahead_step(input->ahead, input->step - 1, input->first_sample);
     for (p->micro_step = 0; p->micro_step < p->num_micro_steps; p->micro_step++) {
@@ -541,7 +292,7 @@ int parallel_step(struct parallel *p, const struct step_input *input, struct ste
         if (p->micro_step == 0 && input->step == p->config->crash_at_step && my_rank(p) == 0)
             pause_in_step(input);
     }
-    ERR_TRY(reduce(p));
+    ERR_TRY(reduce_step(p));
     ERR_TRY(norm_and_stop(p, input, out));
     return gather_loss(p, &out->loss);
 }
@@ -603,8 +354,7 @@ static void take_kept(struct parallel *p)
     p->state.exp_avg = memory_take(m, "exp_avg", 0, bytes);
     p->state.exp_avg_sq = memory_take(m, "exp_avg_sq", 0, bytes);
     p->accumulators =
-        memory_take(m, "gradient accumulators", 0,
-                    (p->is_canonical ? p->piece_count : p->fast_count) * sizeof(float));
+        memory_take(m, "gradient accumulators", 0, reduce_accumulator_count(p) * sizeof(float));
     bool is_whole = p->is_canonical ? p->mesh.replicas == 1 : p->mesh.shards == 1;
     p->state.grad = is_whole ? p->accumulators : memory_take(m, "gradient shard", 0, bytes);
     p->compute_params = p->state.param;
@@ -626,8 +376,8 @@ static int plan_memory(struct parallel *p)
     double loss;
     take_kept(p);
     ERR_TRY(model_leaf(p->model, &p->provider, NULL, &loss));
-    ERR_TRY(reduce(p));
-    for (uint32_t b = 0; b < p->table->num_blocks; b++)
+    ERR_TRY(reduce_step(p));
+    for (uint32_t b = 0; b < num_all_blocks(p); b++)
         p->blocks[b].is_held = false;
     return memory_place(p->memory);
 }
@@ -650,7 +400,8 @@ static int check_canonical(const struct config *config)
 static int new_model(struct parallel *p)
 {
     const struct config *config = p->config;
-    p->provider = (struct model_provider){p, acquire, release, gradients_begin, gradients_end};
+    p->provider =
+        (struct model_provider){p, acquire, release, reduce_begin_block, reduce_end_block};
     struct model_options options = {.table = p->table,
                                     .memory = p->memory,
                                     .batch = (uint32_t)config->local_batch_size,
@@ -743,7 +494,7 @@ void parallel_free(struct parallel *p)
         p->mesh.shard_group->ops->free(p->mesh.shard_group);
     if (p->mesh.replica_group != NULL)
         p->mesh.replica_group->ops->free(p->mesh.replica_group);
-    for (uint32_t b = 0; p->blocks != NULL && b < p->table->num_blocks; b++) {
+    for (uint32_t b = 0; p->blocks != NULL && b < num_all_blocks(p); b++) {
         free(p->blocks[b].shard_counts);
         free(p->blocks[b].piece_counts);
     }

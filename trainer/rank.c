@@ -3,6 +3,7 @@
 #include "proto/report.h"
 #include "trainer/data/ahead.h"
 #include "trainer/memory.h"
+#include "trainer/shape.h"
 #include "trainer/tokenizer.h"
 
 #include <errno.h>
@@ -57,6 +58,13 @@ static bool is_first_on_node(const struct rank *r)
     return r->world->rank == 0;
 }
 
+static int new_table(struct model_table **out, const struct config *config, uint32_t vocab)
+{
+    struct model_shape shape;
+    ERR_TRY(shape_of_settings(&shape, config, vocab));
+    return model_table_new(out, &shape);
+}
+
 /* What a rank opens by itself. */
 static int open_own(struct rank *r)
 {
@@ -67,8 +75,7 @@ static int open_own(struct rank *r)
         ERR_TRY(data_prove(r->data));
     ERR_TRY(check_tokenizer(config, data_info(r->data)));
     ERR_TRY(new_kernels(&r->kernels, config));
-    return model_table_new(&r->table, config->model_name, config->model_flavor,
-                           data_info(r->data)->vocab);
+    return new_table(&r->table, config, data_info(r->data)->vocab);
 }
 
 static int open_ahead(struct rank *r)
@@ -122,9 +129,9 @@ static int introduce(const struct rank *r)
     char *json = trainer_config_to_json(config);
     if (json == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the configuration's text");
-    log_info("train", "%s %s: %.2f M parameters, vocabulary %u, %s", r->table->name,
-             r->table->flavor, (double)model_num_parameters(r->table) * 1e-6, r->table->shape.vocab,
-             config->mixed_precision_param);
+    log_info("train", "%s %s: %.2f M parameters, vocabulary %u, %s", config->model_name,
+             shape_name(config), (double)model_shape_parameters(&r->table->shape) * 1e-6,
+             r->table->shape.vocab, config->mixed_precision_param);
     log_info("train",
              "mesh dp_replicate %u x dp_shard %u (%s), %lld threads each, %s; a step is %lld "
              "micro-batches of %lld x %lld tokens, %s reduction",
@@ -233,18 +240,20 @@ int rank_estimate(const struct config *config)
     struct parallel_options options = {.config = config, .world = &world};
     int rc = config->dataset_path[0] != 0 ? open_own(&r) : new_kernels(&r.kernels, config);
     if (rc == 0 && r.table == NULL)
-        rc = model_table_new(&r.table, config->model_name, config->model_flavor, 0);
+        rc = new_table(&r.table, config, 0);
     options.table = r.table;
     options.kernels = r.kernels;
     if (rc == 0)
         rc = parallel_apply(&r.parallel, &options);
     if (rc == 0) {
         const struct mesh *mesh = parallel_mesh_of(r.parallel);
-        double image = 3.0 * 4.0 * (double)model_num_parameters(r.table) / num_ranks / 1048576.0;
+        double image =
+            3.0 * 4.0 * (double)model_shape_parameters(&r.table->shape) / num_ranks / 1048576.0;
         printf("%s %s, %.2f M parameters, vocabulary %u, dp_replicate %u x dp_shard %u: rank 0 of "
                "%u\n",
-               r.table->name, r.table->flavor, (double)model_num_parameters(r.table) * 1e-6,
-               r.table->shape.vocab, mesh->replicas, mesh->shards, num_ranks);
+               config->model_name, shape_name(config),
+               (double)model_shape_parameters(&r.table->shape) * 1e-6, r.table->shape.vocab,
+               mesh->replicas, mesh->shards, num_ranks);
         memory_print(parallel_memory(r.parallel), stdout);
         printf("%-28s %7s %12.2f  in ckptd's memory, per image\n", "checkpoint image", "", image);
     }

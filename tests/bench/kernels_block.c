@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "kernels/kernels.h"
+#include "proto/model_shape.h"
 
 #define ROUNDS 15
 #define OPS_MAX 64
@@ -104,7 +105,10 @@ static void make(struct tensors *t, const struct kernel_shapes *s, enum kernel_d
     t->master = tensor(s->vocab * c, KERNEL_F32);
     t->cosines = tensor((size_t)s->seq * s->head_dim / 2, KERNEL_F32);
     t->sines = tensor((size_t)s->seq * s->head_dim / 2, KERNEL_F32);
-    kernel_rope_table(t->cosines, t->sines, s->seq, s->head_dim, 10000);
+    double frequencies[MODEL_HEAD_DIM_MAX / 2];
+    model_shape_frequencies(frequencies,
+                            &(struct model_shape){.head_dim = s->head_dim, .rope_theta = 10000});
+    kernel_rope_table(t->cosines, t->sines, s->seq, s->head_dim, frequencies);
     t->ids = tensor(n, KERNEL_F32);
     for (size_t i = 0; i < n; i++)
         t->ids[i] = (int32_t)(i * 7919 % s->vocab);

@@ -7,7 +7,7 @@
 # given a store which is not safe with it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 32
+plan 34
 make_tiny
 start_ckptd
 
@@ -68,9 +68,18 @@ printf '[training]\nsteps = = 5\n' >"$tmp/broken.toml"
 refused "a syntax error in the file is named with its line" 'broken\.toml:2' \
     --job.config_file "$tmp/broken.toml"
 refused "a checkpoint of another model is refused, not overwritten" \
-    "the checkpoint's model has dim = 64, this configuration 256 .choose the model.flavor" \
+    "the checkpoint's model has dim = 64, this configuration 256 .give the model settings" \
     --job.run tiny --model.flavor debugmodel --training.steps 40
 
+cut -c 1-400 "$tmp/text.txt" | head -c 30000 >"$tmp/short.txt"
+"$BUILD/tokenizer" tokens --tokenizer "$tmp/other.model" --out "$tmp/other.tokens" \
+    "$tmp/short.txt" >/dev/null
+refused "a checkpoint of another vocabulary than the tokens file's is refused by its name" \
+    "the checkpoint's model has a vocabulary of .*, the tokens of $tmp/other.tokens have 30" \
+    --job.run tiny --training.dataset_path "$tmp/other.tokens" --training.steps 40 \
+    --model.hf_assets_path "$tmp/other.model"
+refused "tokens of a larger vocabulary than the model's are refused" \
+    "have a vocabulary of .*, the model 64 .*model.vocab_size" --model.vocab_size 64
 refused "another order of sums than the run was created with is refused" 'micro_batches' \
     --job.run tiny --canonical.micro_batches 3 --training.steps 40
 ends_with 75 "no ckptd on the address may be there later: run again" "$tmp/nobody" \

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "kernels/kernels.h"
+#include "proto/model_shape.h"
 #include "tests/unit/random.h"
 
 /* ---- Buffers ---- */
@@ -190,13 +191,20 @@ static inline void case_linear_dw(KERNELS)
     const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
     kernel_linear_backward_weight(k, dw, dout, x, (uint32_t)ROWS, s->dim, s->hidden, s->dtype);
 }
+static inline void rope_table(float *cosines, float *sines, uint32_t seq, uint32_t head_dim)
+{
+    struct model_shape shape = {.head_dim = head_dim, .rope_theta = 10000};
+    double frequencies[MODEL_HEAD_DIM_MAX / 2];
+    model_shape_frequencies(frequencies, &shape);
+    kernel_rope_table(cosines, sines, seq, head_dim, frequencies);
+}
 static inline void rope_with(KERNELS, bool inverse)
 {
     void *x = random_buffer(run, QUERIES, s->dtype);
     run->num_outputs = 1;
     float *cosines = new_buffer(run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
     float *sines = new_buffer(run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
-    kernel_rope_table(cosines, sines, s->seq, s->head_dim, 10000);
+    rope_table(cosines, sines, s->seq, s->head_dim);
     kernel_rope(k, x, cosines, sines, s->batch, s->seq, s->heads, s->head_dim, inverse, s->dtype);
 }
 static inline void case_rope(KERNELS)

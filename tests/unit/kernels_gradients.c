@@ -144,7 +144,7 @@ static void check_rope(struct kernels *k, const struct kernel_shapes *s)
     set_out(&p, count);
     p.cosines = new_buffer(&p.run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
     p.sines = new_buffer(&p.run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
-    kernel_rope_table(p.cosines, p.sines, s->seq, s->head_dim, 10000);
+    rope_table(p.cosines, p.sines, s->seq, s->head_dim);
     memcpy(p.gradients[0], p.r, count * sizeof(float));
     kernel_rope(k, p.gradients[0], p.cosines, p.sines, s->batch, s->seq, s->heads, s->head_dim,
                 true, KERNEL_F32);

@@ -2,6 +2,7 @@
 #ifndef HOLDFAST_TESTS_TRAINER_BED_H
 #define HOLDFAST_TESTS_TRAINER_BED_H
 
+#include "trainer/model.h"
 #include "trainer/optimizer.h"
 
 #include <stdbool.h>
@@ -21,6 +22,13 @@ static inline int new_kernels(struct kernels **out, uint32_t num_threads)
     if (wants_plain_kernels())
         options.backend = KERNEL_BACKEND_REFERENCE;
     return kernels_new(out, &options);
+}
+
+static inline int new_table(struct model_table **out, const char *flavor, uint32_t vocab)
+{
+    struct model_shape shape;
+    int rc = model_shape_of_flavor(&shape, flavor, vocab);
+    return rc != 0 ? rc : model_table_new(out, &shape);
 }
 
 #endif

@@ -8,7 +8,7 @@
  * them names another libm, for which nothing was recorded; then the tests are skipped (77). */
 #include "proto/checksum.h"
 #include "tests/unit/shell.h"
-#include "trainer/model.h"
+#include "tests/unit/trainer_bed.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -50,7 +50,7 @@ static void test_golden__initial_weights_have_the_recorded_bits(void **state)
 {
     (void)state;
     struct model_table *table;
-    assert_int_equal(model_table_new(&table, "llama3", "tiny", VOCAB), 0);
+    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
     uint64_t digest = 0;
     for (uint32_t i = 0; i < table->num_tensors; i++) {
         const struct model_tensor *tensor = &table->tensors[i];
@@ -75,7 +75,10 @@ static void test_golden__rope_tables_have_the_recorded_bits(void **state)
     } cases[] = {{16, 500000.0}, {128, 10000.0}, {64, 500000.0}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t bytes = ROPE_SEQ * cases[i].head_dim / 2 * sizeof(float);
-        kernel_rope_table(table[0], table[1], ROPE_SEQ, cases[i].head_dim, cases[i].theta);
+        struct model_shape shape = {.head_dim = cases[i].head_dim, .rope_theta = cases[i].theta};
+        double frequencies[64];
+        model_shape_frequencies(frequencies, &shape);
+        kernel_rope_table(table[0], table[1], ROPE_SEQ, cases[i].head_dim, frequencies);
         digest = checksum_seeded(table[0], bytes, digest);
         digest = checksum_seeded(table[1], bytes, digest);
     }
@@ -128,6 +131,12 @@ static void test_golden__two_replicas_of_two_shards_have_the_recorded_losses(voi
     check_run("hsdp");
 }
 
+static void test_golden__a_tied_model_has_the_recorded_losses(void **state)
+{
+    (void)state;
+    check_run("tied");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -136,6 +145,7 @@ int main(void)
         cmocka_unit_test(test_golden__one_rank_in_float32_has_the_recorded_losses),
         cmocka_unit_test(test_golden__three_shards_in_bfloat16_have_the_recorded_losses),
         cmocka_unit_test(test_golden__two_replicas_of_two_shards_have_the_recorded_losses),
+        cmocka_unit_test(test_golden__a_tied_model_has_the_recorded_losses),
     };
     if (digest_of_libm() != LIBM_DIGEST) {
         printf("another libm (digest %016" PRIx64 "): nothing is recorded for it\n",

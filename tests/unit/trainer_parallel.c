@@ -17,6 +17,7 @@
 #include "trainer/parallel.h"
 #include "trainer/save/replicas.h"
 #include "trainer/schedule.h"
+#include "trainer/shape.h"
 #include "trainer/tokenizer.h"
 
 #include <math.h>
@@ -211,8 +212,11 @@ static int rank_main(struct comm *world, void *user)
     int rc = data_open(&data, s->config.dataset_path, (uint32_t)s->config.seq_len, 3);
     if (rc == 0)
         rc = new_kernels(&kernels, (uint32_t)s->config.threads);
+    struct model_shape shape;
     if (rc == 0)
-        rc = model_table_new(&table, "llama3", s->config.model_flavor, data_info(data)->vocab);
+        rc = shape_of_settings(&shape, &s->config, data_info(data)->vocab);
+    if (rc == 0)
+        rc = model_table_new(&table, &shape);
     if (rc == 0)
         rc = parallel_apply(&p, &(struct parallel_options){&s->config, table, kernels, world});
     if (rc == 0)
@@ -231,7 +235,7 @@ static struct outcome *new_outcome(void)
 {
     struct outcome *outcome = calloc(1, sizeof(*outcome));
     struct model_table *table;
-    assert_int_equal(model_table_new(&table, "llama3", "tiny", VOCAB), 0);
+    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
     outcome->num_tensors = table->num_tensors;
     for (uint32_t i = 0; i < table->num_tensors; i++)
         for (int part = 0; part < PARTS; part++)
@@ -273,7 +277,7 @@ static void run_on(struct outcome *outcome, struct place place, int64_t first, i
 static void want_same(const struct outcome *a, const struct outcome *b, struct place place)
 {
     struct model_table *table;
-    assert_int_equal(model_table_new(&table, "llama3", "tiny", VOCAB), 0);
+    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
     if (memcmp(a->loss, b->loss, sizeof(a->loss)) != 0 ||
         memcmp(a->grad_norm, b->grad_norm, sizeof(a->grad_norm)) != 0)
         fail_msg("%dx%d: the losses or norms differ", place.replicas, place.shards);
@@ -311,6 +315,14 @@ static void want_same_everywhere(const char *const *extra, int num_extra)
     free_outcome(reference);
 }
 
+static void want_near(const struct outcome *a, const struct outcome *b)
+{
+    for (int step = 1; step <= 3; step++) {
+        assert_true(fabs(a->loss[step] / b->loss[step] - 1) < 1e-5);
+        assert_true(fabs(a->grad_norm[step] / b->grad_norm[step] - 1) < 1e-4);
+    }
+}
+
 /* ---- the promise ---- */
 
 static void test_parallel__every_mesh_gives_the_same_bits_in_float(void **state)
@@ -325,6 +337,26 @@ static void test_parallel__every_mesh_gives_the_same_bits_in_bf16(void **state)
     const char *extra[] = {"--training.mixed_precision_param", "bfloat16",
                            "--canonical.micro_batches", "8"};
     want_same_everywhere(extra, 4);
+}
+
+/* Its tensors are the first ones of the untied model: what is compared fits both. */
+static void test_parallel__every_mesh_gives_a_tied_model_the_same_bits(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--model.tied_embeddings", "true", "--training.reduction", "fast"};
+    struct outcome *canonical = new_outcome(), *fast = new_outcome();
+    want_same_everywhere(extra, 2);
+    run_on(canonical, alone, 0, 3, extra, 2);
+    run_on(fast, alone, 0, 3, extra, 4);
+    want_same(canonical, fast, alone);
+    for (size_t i = 0; i < NUM_PLACES; i += place_stride()) {
+        free_outcome(fast);
+        fast = new_outcome();
+        run_on(fast, places[i], 0, 3, extra, 4);
+        want_near(fast, canonical);
+    }
+    free_outcome(canonical);
+    free_outcome(fast);
 }
 
 static void test_parallel__keeping_gathered_weights_changes_no_bit(void **state)
@@ -353,14 +385,6 @@ static void test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits(voi
     want_same(reference, moving, alone);
     free_outcome(reference);
     free_outcome(moving);
-}
-
-static void want_near(const struct outcome *a, const struct outcome *b)
-{
-    for (int step = 1; step <= 3; step++) {
-        assert_true(fabs(a->loss[step] / b->loss[step] - 1) < 1e-5);
-        assert_true(fabs(a->grad_norm[step] / b->grad_norm[step] - 1) < 1e-4);
-    }
 }
 
 static void test_parallel__fast_order_is_the_same_alone_and_near_elsewhere(void **state)
@@ -413,7 +437,7 @@ static int unread_main(struct comm *world, void *user)
     struct step_result result;
     ERR_TRY(data_open(&data, u->config.dataset_path, (uint32_t)u->config.seq_len, 3));
     ERR_TRY(kernels_new(&kernels, &(struct kernels_options){.num_threads = 1}));
-    ERR_TRY(model_table_new(&table, "llama3", "tiny", VOCAB));
+    ERR_TRY(new_table(&table, "tiny", VOCAB));
     ERR_TRY(parallel_apply(&p, &(struct parallel_options){&u->config, table, kernels, world}));
     ERR_TRY(open_ahead(&ahead, &u->config, data, world));
     parallel_init_state(p, 3);
@@ -531,7 +555,7 @@ static int come_apart(struct comm *world, void *user)
     struct replicas *replicas = NULL;
     uint32_t me = world->rank;
     ERR_TRY(new_kernels(&kernels, 1));
-    ERR_TRY(model_table_new(&table, "llama3", "tiny", VOCAB));
+    ERR_TRY(new_table(&table, "tiny", VOCAB));
     ERR_TRY(parallel_apply(&p, &(struct parallel_options){&apart->config, table, kernels, world}));
     parallel_init_state(p, 3);
     struct state *state = parallel_state(p);
@@ -557,7 +581,7 @@ static void test_parallel__a_replica_that_differs_in_one_bit_is_named(void **sta
     static const char *const names[PARTS] = {"", "exp_avg of ", "exp_avg_sq of "};
     const char *extra[] = {"--parallelism.data_parallel_replicate_degree", "3"};
     struct model_table *table;
-    assert_int_equal(model_table_new(&table, "llama3", "tiny", VOCAB), 0);
+    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
     for (int part = 0; part < PARTS; part++) {
         struct apart apart = {.config = configure(extra, 2), .part = part};
         char want[256];
@@ -588,7 +612,7 @@ static void test_parallel__an_estimate_plans_without_starting_ranks(void **state
     struct parallel *p;
     uint64_t kept[2], shared[2];
     assert_int_equal(kernels_new(&kernels, &(struct kernels_options){.num_threads = 1}), 0);
-    assert_int_equal(model_table_new(&table, "llama3", "tiny", VOCAB), 0);
+    assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
     for (int i = 0; i < 2; i++) {
         world.size = i == 0 ? 4 : 1;
         struct parallel_options options = {&config, table, kernels, &world};
@@ -598,7 +622,7 @@ static void test_parallel__an_estimate_plans_without_starting_ranks(void **state
         parallel_free(p);
     }
     /* Four parts of each parameter, moment and accumulator are kept alone, one of four by each. */
-    uint64_t state_bytes = 4 * 4 * model_num_parameters(table);
+    uint64_t state_bytes = 4 * 4 * model_shape_parameters(&table->shape);
     assert_true(kept[1] - kept[0] > state_bytes * 70 / 100);
     assert_true(kept[1] - kept[0] < state_bytes * 80 / 100);
     assert_true(shared[0] > shared[1]); /* gathering needs room */
@@ -611,6 +635,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_in_float),
         cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_in_bf16),
+        cmocka_unit_test(test_parallel__every_mesh_gives_a_tied_model_the_same_bits),
         cmocka_unit_test(test_parallel__keeping_gathered_weights_changes_no_bit),
         cmocka_unit_test(test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits),
         cmocka_unit_test(test_parallel__fast_order_is_the_same_alone_and_near_elsewhere),

@@ -1,0 +1,90 @@
+/* shape.c - the shape of the model that a configuration asks for (see shape.h).
+ *
+ * Sources, later ones win: the flavor; a config.json, which says everything; single keys. A head's
+ * width that no key gives follows from dim and heads where a key changes one of them. */
+#include "trainer/shape.h"
+#include "proto/report.h"
+
+#include <string.h>
+
+static void take_size(uint32_t *out, int64_t key)
+{
+    if (key > 0)
+        *out = (uint32_t)key;
+}
+
+static void take_number(double *out, double key)
+{
+    if (key > 0)
+        *out = key;
+}
+
+static int take_sizes(struct model_shape *out, const struct config *config)
+{
+    take_size(&out->dim, config->model_dim);
+    take_size(&out->layers, config->model_layers);
+    take_size(&out->heads, config->model_heads);
+    take_size(&out->kv_heads, config->model_kv_heads);
+    take_size(&out->hidden, config->model_hidden);
+    take_size(&out->vocab, config->model_vocab);
+    bool follows = config->model_head_dim < 0 && (config->model_dim > 0 || config->model_heads > 0);
+    if (follows && out->dim % out->heads != 0)
+        return report_error(ERR_INVALID, "give model.head_dim",
+                            "model.dim = %u does not divide by %u heads", out->dim, out->heads);
+    if (follows)
+        out->head_dim = out->dim / out->heads;
+    take_size(&out->head_dim, config->model_head_dim);
+    return 0;
+}
+
+static void take_rope(struct model_shape *out, const struct config *config)
+{
+    enum model_rope rope;
+    take_number(&out->rope_theta, config->rope_theta);
+    if (model_rope_of_name(&rope, config->rope_scaling) && strcmp(config->rope_scaling, "default"))
+        model_shape_rope_defaults(out, rope);
+    else if (strcmp(config->rope_scaling, "none") == 0)
+        model_shape_rope_defaults(out, MODEL_ROPE_PLAIN);
+    if (out->rope == MODEL_ROPE_PLAIN)
+        return;
+    take_number(&out->rope_factor, config->rope_factor);
+    if (out->rope != MODEL_ROPE_LLAMA3)
+        return;
+    take_number(&out->rope_low_factor, config->rope_low_freq_factor);
+    take_number(&out->rope_high_factor, config->rope_high_freq_factor);
+    take_size(&out->rope_positions, config->rope_original_positions);
+}
+
+bool shape_has_vocab_of_tokens(const struct config *config)
+{
+    struct model_shape one, other;
+    return config->model_config[0] == '\0' && config->model_vocab < 0 &&
+           model_shape_of_flavor(&one, config->model_flavor, 1) == 0 &&
+           model_shape_of_flavor(&other, config->model_flavor, 2) == 0 && one.vocab != other.vocab;
+}
+
+const char *shape_name(const struct config *config)
+{
+    return config->model_config[0] != '\0' ? config->model_config : config->model_flavor;
+}
+
+int shape_of_settings(struct model_shape *out, const struct config *config, uint32_t tokens_vocab)
+{
+    if (config->model_config[0] != '\0')
+        ERR_TRY(model_shape_open(out, config->model_config));
+    else
+        ERR_TRY(model_shape_of_flavor(out, config->model_flavor, tokens_vocab));
+    ERR_TRY(take_sizes(out, config));
+    take_rope(out, config);
+    take_number(&out->norm_eps, config->norm_eps);
+    if (strcmp(config->tied_embeddings, "default") != 0)
+        out->is_tied = strcmp(config->tied_embeddings, "true") == 0;
+    ERR_TRY(model_shape_check(out));
+    if (tokens_vocab > out->vocab)
+        return report_error(ERR_INVALID,
+                            "use tokens of the model's own tokenizer, or set "
+                            "model.vocab_size to at least the tokens' vocabulary",
+                            "the tokens of %s have a vocabulary of %u, the model %u",
+                            config->dataset_path, tokens_vocab, out->vocab);
+    return 0;
+}
