@@ -33,6 +33,8 @@ static const struct option table[] = {
                   "unix:/path of the socket; default unix:/tmp/holdfast-<uid>/ckptd.sock"),
     OPTION_STRING(struct config, store, "store", "",
                   "directory of the checkpoints (or memory:<bytes>, fault:<settings>:...)"),
+    OPTION_BOOL(struct config, check, "check", "false",
+                "look at configuration and store, say what is wrong, start nothing"),
     OPTION_BOOL(struct config, store_must_exist, "store_must_exist", "false",
                 "do not start where no store is: its disk may not be mounted"),
     OPTION_BOOL(struct config, make_store, "make_store", "false",
@@ -102,18 +104,7 @@ static const struct option table[] = {
                 "write in the trainers' quiet phases"),
     OPTION_INT(struct config, pace_quiet_wait_ms, "pace.quiet_wait_ms", 10000, 0, 3600000,
                "the longest that a chunk waits for a quiet phase"),
-    OPTION_INT(struct config, retain_last, "retention.keep_last", 0, 0, 1 << 24,
-               "keep so many of the run, the newest; 0: no such rule"),
-    OPTION_INT(struct config, retain_every, "retention.keep_every", 0, 0, 1ll << 40,
-               "keep steps that are multiples of it"),
-    OPTION_INT(struct config, retain_within, "retention.keep_within_s", 0, 0, 1ll << 40,
-               "keep what is younger, in seconds before the newest"),
-    OPTION_INT(struct config, retain_best, "retention.keep_best", 0, 0, 1 << 24,
-               "keep so many with the best metric"),
-    OPTION_STRING(struct config, retain_metric, "retention.metric", "loss",
-                  "name of that metric, in the saved state's metrics"),
-    OPTION_CHOICE(struct config, retain_order, "retention.best", "lowest", "lowest,highest",
-                  "which value of the metric is best"),
+    POLICY_RETENTION(struct config, policies.all.),
     OPTION_BYTES(struct config, scrub_rate, "scrub.rate", "4MiB", 0, TIB,
                  "bytes per second that are read again to find damage; 0: none"),
     OPTION_INT(struct config, scrub_period, "scrub.period_s", 604800, 0, 1ll << 32,
@@ -124,8 +115,6 @@ static const struct option table[] = {
                   "file for the numbers of Status, in Prometheus' text format; empty: none"),
     OPTION_INT(struct config, metrics_every_ms, "metrics.every_ms", 15000, 100, 3600000,
                "how often it is written"),
-    OPTION_BOOL(struct config, retain_most, "retention.may_remove_most", "false",
-                "let retention remove more than half of a run at once"),
     OPTION_END,
 };
 /* clang-format on */
@@ -291,10 +280,15 @@ static const char *find_config_file(int argc, char **argv)
     return NULL;
 }
 
-int config_load(struct config *out, int argc, char **argv, bool *out_help)
+/* Keys that the table does not have: of one run. */
+static int set_of_run(void *user, const char *key, const char *value, const char *where)
 {
-    memset(out, 0, sizeof *out);
-    struct options options = {.table = table, .config = out};
+    return policy_set(&((struct config *)user)->policies, key, value, where);
+}
+
+static int load_from(struct config *out, int argc, char **argv, bool *out_help)
+{
+    struct options options = {.table = table, .config = out, .set_other = set_of_run};
     *out_help = false;
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
@@ -310,7 +304,37 @@ int config_load(struct config *out, int argc, char **argv, bool *out_help)
     if (error == 0 && argc > 1)
         error =
             report_error(ERR_INVALID, "see --help", "the argument \"%s\" is not known", argv[1]);
+    policy_inherit(&out->policies);
     return error == 0 ? check_relations(out) : error;
+}
+
+int config_load(struct config *out, int argc, char **argv, bool *out_help)
+{
+    char **arguments = calloc((size_t)argc + 1, sizeof *arguments); /* reading them moves them */
+    if (!arguments)
+        return report_error(ERR_MEMORY, NULL, "no memory for the arguments");
+    memcpy(arguments, argv, (size_t)argc * sizeof *arguments);
+    memset(out, 0, sizeof *out);
+    out->argc = argc;
+    out->argv = argv;
+    int error = load_from(out, argc, arguments, out_help);
+    free(arguments);
+    return error;
+}
+
+void config_changed(char out[CONFIG_CHANGED_BYTES], const struct config *a, const struct config *b)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (const struct option *option = table; option->key; option++) {
+        if (strncmp(option->key, "retention.", 10) == 0 ||
+            memcmp((const char *)a + option->offset, (const char *)b + option->offset,
+                   option->size) == 0)
+            continue;
+        int bytes = snprintf(out + used, CONFIG_CHANGED_BYTES - used, "%s%s", used ? ", " : "",
+                             option->key);
+        used += (size_t)bytes < CONFIG_CHANGED_BYTES - used ? (size_t)bytes : 0;
+    }
 }
 
 void config_print_help(void)
@@ -320,7 +344,8 @@ void config_print_help(void)
     printf("ckptd - keeps the checkpoints of training runs\n\n"
            "    ckptd --store DIRECTORY [--config FILE] [--key value ...]\n\n"
            "SIGTERM, SIGINT, SIGHUP: finish running saves and the last ones of connected ranks,\n"
-           "then end.\n"
+           "then end. SIGUSR1: read [retention] and [run.NAME] again, as `ckpt-cli reload`.\n"
+           "--check starts nothing: it looks at the configuration and the store; 0 or 78.\n"
            "Exit codes: 0 ended as told, 75 start it again, 78 a person must act.\n\n");
     if (options_defaults(&options) == 0)
         options_print_help(&options, stdout);

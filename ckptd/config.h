@@ -2,15 +2,21 @@
 #ifndef HOLDFAST_CKPTD_CONFIG_H
 #define HOLDFAST_CKPTD_CONFIG_H
 
+#include "ckptd/policy.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
+#define CONFIG_CHANGED_BYTES 1024u
+
 struct config {
+    int argc; /* as config_load was called; borrowed */
+    char **argv;
     char config_file[256];
     char listen[128]; /* "unix:/path" */
     char store[512];
-    bool store_must_exist, make_store;
+    bool store_must_exist, make_store, check;
     char log[256];
     char access_uids[256], access_operators[256];
     int64_t pool_bytes, segment_bytes;
@@ -28,9 +34,7 @@ struct config {
     int64_t pace_write_rate; /* bytes per second; 0: no limit */
     bool pace_quiet;
     int64_t pace_quiet_wait_ms;
-    int64_t retain_last, retain_every, retain_within, retain_best;
-    char retain_metric[64], retain_order[8];
-    bool retain_most;
+    struct policies policies; /* as read at the start */
     char metrics_file[256];
     int64_t metrics_every_ms;
     int64_t scrub_rate, scrub_period, scrub_start_ms; /* bytes per second, 0: none; seconds */
@@ -38,6 +42,8 @@ struct config {
 /* Defaults, then the file named by --config, then the other arguments. ERR_INVALID. With --help,
  * *out_help is set and nothing else is checked. */
 int config_load(struct config *out, int argc, char **argv, bool *out_help);
+/* The keys that differ and cannot change while ckptd serves, with commas between them. */
+void config_changed(char out[CONFIG_CHANGED_BYTES], const struct config *a, const struct config *b);
 void config_print_help(void);
 /* Keeps this thread, and those that it starts from now on, on pace.cpu_affinity. ERR_INVALID. */
 int config_pin(const struct config *config);

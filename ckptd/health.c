@@ -5,8 +5,8 @@
  *  - the newest save of a run failed, and the store or ckptd was the cause: until that run commits
  *    a checkpoint. A save that its own ranks gave up (a killed rank, a newer attempt) counts as a
  *    failure of the run, but does not say that ckptd cannot save;
- *  - the next save of a run that has ranks would be refused: it is as large as that run's ranks
- * have described, and must fit into what the ledger has left, in bytes and in inodes, and into
+ *  - the next save of a run that has ranks would be refused: what they have described must fit
+ *    into what the ledger has left, in bytes and in inodes, into the run's quota, and into
  *    limits.checkpoints.
  *
  * ckptd looks after each save, and every limits.look_ms, since others fill the disk too. */
@@ -17,6 +17,7 @@
 #include "ckptd/node/session.h"
 #include "ckptd/run/describe.h"
 #include "ckptd/run/run.h"
+#include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -80,6 +81,8 @@ static int check_next(const struct run *run, const struct storage_space *space)
     if (!next_save(run, &bytes))
         return 0;
     int error = catalog_check_room(run->service);
+    if (error == 0)
+        error = save_check_quota(run, bytes);
     return error != 0
                ? error
                : ledger_promise(&ledger, &promise, space, bytes, run->group->world_size + 2ull);

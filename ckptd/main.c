@@ -1,16 +1,19 @@
 /* main.c - the program: arguments, signals, exit code.
  *
  * The service runs on a thread of its own; this one waits for signals. SIGTERM, SIGINT and SIGHUP
- * drain: new work is refused, running saves, and the last ones of ranks that are connected, are
- * finished within limits.drain_ms, then the program ends with 0. A service that cannot go on,
- * because its pool cannot be filled, ends in the same way by itself, with the code of its error. A
- * disk that does not answer cannot hold the end up: after OVERTIME_MS more the process leaves as if
- * it had been killed, which every state on disk is made for (commit.c).
+ * drain (SIGUSR1 reads the configuration again): new work is refused, running saves, and the last
+ * ones of ranks that are connected, are finished within limits.drain_ms, then the program ends with
+ * 0. A service that cannot go on, because its pool cannot be filled, ends in the same way by
+ * itself, with the code of its error. A disk that does not answer cannot hold the end up: after
+ * OVERTIME_MS more the process leaves as if it had been killed, which every state on disk is made
+ * for (commit.c).
  *
  * A supervisor that gave us NOTIFY_SOCKET (sd_notify(3)) hears when calls are answered, and when
  * the end begins. */
+#include "ckptd/check.h"
 #include "ckptd/config.h"
 #include "ckptd/loop.h"
+#include "ckptd/reload.h"
 #include "ckptd/server.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
@@ -31,14 +34,14 @@
 
 #define OVERTIME_MS 10000
 
-static atomic_bool has_ended; /* the service thread; then it sends SIGUSR1 */
+static atomic_bool has_ended; /* the service thread; then it sends SIGUSR2 */
 static int ended_with;        /* its error, then; it is in the log */
 
 static void *run_service(void *argument)
 {
     ended_with = service_run(argument);
     atomic_store(&has_ended, true);
-    kill(getpid(), SIGUSR1); /* wakes main(), also when the loop ended by itself */
+    kill(getpid(), SIGUSR2); /* wakes main(), also when the loop ended by itself */
     return NULL;
 }
 
@@ -81,18 +84,19 @@ static void fill_signals(sigset_t *signals)
     sigemptyset(signals);
     sigaddset(signals, SIGTERM);
     sigaddset(signals, SIGINT);
-    sigaddset(signals, SIGUSR1);
+    sigaddset(signals, SIGUSR1); /* read the configuration again */
+    sigaddset(signals, SIGUSR2); /* our own */
     if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
         sigaddset(signals, SIGHUP);
 }
 
-/* Waits for the thread, at most so long, whatever the wall clock does and who sends SIGUSR1. */
+/* Waits for the thread, at most so long, whatever the wall clock does and who sends SIGUSR2. */
 static bool join_within(pthread_t thread, int64_t ms)
 {
     int64_t deadline = loop_now_ms() + ms;
     sigset_t signals;
     sigemptyset(&signals);
-    sigaddset(&signals, SIGUSR1);
+    sigaddset(&signals, SIGUSR2);
     while (!atomic_load(&has_ended)) {
         int64_t left = deadline - loop_now_ms();
         if (left <= 0)
@@ -112,10 +116,12 @@ static int serve(struct service *service, const struct config *config, const sig
     int number = 0;
     if (pthread_create(&thread, NULL, run_service, service) != 0)
         return fail(report_error(ERR_MEMORY, NULL, "could not start the service thread"));
-    do /* anybody may send SIGUSR1 */
+    do { /* anybody may send SIGUSR2 */
         number = sigtimedwait(signals, &who, &look);
-    while ((number < 0 || number == SIGUSR1) && !atomic_load(&has_ended) &&
-           !service_is_ending(service));
+        if (number == SIGUSR1)
+            reload_ask(service);
+    } while ((number < 0 || number == SIGUSR1 || number == SIGUSR2) && !atomic_load(&has_ended) &&
+             !service_is_ending(service));
     bool is_told = number == SIGTERM || number == SIGINT || number == SIGHUP;
     notify("STOPPING=1");
     if (is_told) {
@@ -149,6 +155,8 @@ int main(int argc, char **argv)
         return EXIT_DONE;
     }
     log_setup("ckptd", config.log);
+    if (config.check)
+        return check_all(&config) ? EXIT_DONE : EXIT_DO_NOT_RETRY;
     if (config.make_store) {
         error = service_make_store(&config);
         if (error == 0)

@@ -31,6 +31,7 @@
 #include "ckptd/node/pool.h"
 #include "ckptd/node/renew.h"
 #include "ckptd/node/session.h"
+#include "ckptd/reload.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/open.h"
@@ -76,8 +77,9 @@ static void do_status(struct service *service, struct rpc_call *call,
                       const Holdfast__V1__StatusRequest *request)
 {
     Holdfast__V1__StatusReply reply = HOLDFAST__V1__STATUS_REPLY__INIT;
-    char *text = service_status(service);
     (void)request;
+    health_look(service); /* grpc.health.v1 says the same from here on */
+    char *text = service_status(service);
     reply.json = text;
     if (text)
         rpc_call_reply(call, &reply.base);
@@ -186,6 +188,7 @@ static bool is_granted(struct service *service, struct rpc_call *call, const cha
     X(Release, ReleaseRequest, release, admit_release, true, true)                           \
     X(Adopt, AdoptRequest, adopt, admit_adopt, true, true)                                   \
     X(Gc, GcRequest, gc, gc_collect, true, !request->dry_run)                                \
+    X(Reload, ReloadRequest, reload, reload_call, true, true)                                \
     X(Status, StatusRequest, status, do_status, false, false)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */
@@ -275,6 +278,7 @@ int service_open(struct service **out, const struct config *config)
     if (!service)
         return report_error(ERR_MEMORY, NULL, "no memory for the service");
     service->config = config;
+    service->policies = config->policies;
     service->drain_event.run = drain;
     service->ledger.usable_fraction = config->usable_fraction;
     gate_init(service);

@@ -74,14 +74,18 @@ struct service {
     struct ledger ledger;
     struct collecting *collecting; /* a Gc under way, or NULL */
     struct timer retain_timer;     /* until retention may begin */
-    struct timer held_timer;       /* of restore/held.c */
-    uint32_t num_releases;         /* of its files, under way */
-    bool is_closing;               /* the loop has ended */
-    struct timer look_timer;       /* health.c's */
-    bool cannot_save;              /* as the log said last */
-    struct scrub *scrub;           /* NULL: off */
-    struct metrics *metrics;       /* likewise */
-    struct {                       /* since the start, and of the newest commit */
+    struct policies policies;      /* the configuration's, or as they were read again */
+    struct event reload_event;     /* of reload.c */
+    atomic_bool reload_asked;
+    bool is_reloading, must_reload;
+    struct timer held_timer; /* of restore/held.c */
+    uint32_t num_releases;   /* of its files, under way */
+    bool is_closing;         /* the loop has ended */
+    struct timer look_timer; /* health.c's */
+    bool cannot_save;        /* as the log said last */
+    struct scrub *scrub;     /* NULL: off */
+    struct metrics *metrics; /* likewise */
+    struct {                 /* since the start, and of the newest commit */
         uint64_t commits, failed, refused, unchanged, pruned, bytes_written, bytes_read;
         char run[RUN_NAME_MAX + 1];
         uint64_t step, attempt, bytes;

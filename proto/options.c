@@ -282,8 +282,11 @@ int options_set(const struct options *options, const char *key, const char *valu
                 const char *where)
 {
     const struct option *option = find_option(options->table, key);
-    if (!option)
-        return fail_unknown(options, "", key, where);
+    if (!option) {
+        int result =
+            options->set_other ? options->set_other(options->config, key, value, where) : 1;
+        return result == 1 ? fail_unknown(options, "", key, where) : result;
+    }
     if (option->type == OPTION_TYPE_IGNORED) {
         if (!options->quiet)
             log_info("options", "%s: %s is ignored: %s", where, option->key, option->help);

@@ -73,6 +73,9 @@ struct options {
     bool quiet; /* no notes on aliases and ignored keys: of many equal processes one says them */
     /* (optional) Per option: no others are named as the nearest to an unknown one. */
     const bool *is_offered;
+    /* (optional) Takes a key of a TOML file that the table does not have; `config` is the struct's.
+     * 1: it is none of its keys either. */
+    int (*set_other)(void *config, const char *key, const char *value, const char *where);
 };
 
 int options_defaults(const struct options *options);

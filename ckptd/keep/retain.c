@@ -470,26 +470,26 @@ void retain_prune(struct service *service, struct rpc_call *call,
 
 /* ---- the rules of the configuration ---- */
 
-static struct retain_rules configured_rules(const struct config *config)
+static struct retain_rules rules_of(const struct policy *policy)
 {
-    return (struct retain_rules){.keep_last = (uint32_t)config->retain_last,
-                                 .keep_every = (uint64_t)config->retain_every,
-                                 .keep_within = (uint64_t)config->retain_within,
-                                 .keep_best = (uint32_t)config->retain_best,
-                                 .best_is_highest = strcmp(config->retain_order, "highest") == 0,
-                                 .may_remove_most = config->retain_most};
+    return (struct retain_rules){.keep_last = (uint32_t)policy->keep_last,
+                                 .keep_every = (uint64_t)policy->keep_every,
+                                 .keep_within = (uint64_t)policy->keep_within,
+                                 .keep_best = (uint32_t)policy->keep_best,
+                                 .best_is_highest = strcmp(policy->order, "highest") == 0,
+                                 .may_remove_most = policy->may_remove_most};
 }
 
 void retain_apply(struct run *run)
 {
-    const struct config *config = run->service->config;
-    struct retain_rules rules = configured_rules(config);
+    const struct policy *policy = policy_of(&run->service->policies, run->name);
+    struct retain_rules rules = rules_of(policy);
     struct report_text text;
     report_keep(&text);
     if (retain_check(&rules) == 0) {
         run->retain_again = run->pruning != NULL;
         if (!run->pruning && !run->service->draining &&
-            begin(run, NULL, &rules, config->retain_metric, false) != 0)
+            begin(run, NULL, &rules, policy->metric, false) != 0)
             log_debug("retain", "run %s: %s", run->name, report_line()); /* the next time */
     }
     report_restore(&text, 0);
@@ -512,16 +512,31 @@ static void apply_to_all(struct timer *timer)
         loop_timer(service->loop, timer, AGAIN_MS);
 }
 
-void retain_open(struct service *service)
+/* Has any run a rule? */
+static bool has_rules(const struct policies *policies)
 {
-    struct retain_rules rules = configured_rules(service->config);
-    if (retain_check(&rules) != 0) {
-        log_info("retain", "no rule is set (retention.keep_last, ...): checkpoints are never "
-                           "removed but by ckpt-cli prune");
-        return;
+    struct retain_rules rules = rules_of(&policies->all);
+    bool any = retain_check(&rules) == 0;
+    for (uint32_t i = 0; i < policies->num_runs && !any; i++) {
+        rules = rules_of(&policies->runs[i].policy);
+        any = retain_check(&rules) == 0;
     }
+    return any;
+}
+
+void retain_reloaded(struct service *service)
+{
     service->retain_timer.run = apply_to_all;
     loop_timer(service->loop, &service->retain_timer, 0);
+}
+
+void retain_open(struct service *service)
+{
+    if (has_rules(&service->policies))
+        retain_reloaded(service);
+    else
+        log_info("retain", "no rule is set (retention.keep_last, ...): checkpoints are never "
+                           "removed but by ckpt-cli prune");
 }
 
 /* ---- pins ---- */

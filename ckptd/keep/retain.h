@@ -16,7 +16,9 @@ void retain_pin(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__PinRequest *request);
 /* Applies the rules of the configuration, if there are any. This thread's last error stays. */
 void retain_apply(struct run *run);
-/* To all runs, when the time has come after the start. */
+/* To all runs, at the start, */
 void retain_open(struct service *service);
+/* and when the rules may have changed. */
+void retain_reloaded(struct service *service);
 
 #endif

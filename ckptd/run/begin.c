@@ -126,6 +126,8 @@ static int promise_space(struct save *save)
     for (uint32_t i = 0; i < save->world_size; i++)
         save->bytes += save->group->ranks[i].geometry.file_bytes;
     if (error == 0)
+        error = save_check_quota(save->run, save->bytes);
+    if (error == 0)
         error = ledger_promise(&service->ledger, &save->promise, &space, save->bytes,
                                (uint64_t)save->world_size + 2);
     if (error != 0)

@@ -126,6 +126,24 @@ static const struct failure *find_failure(const struct service *service, const c
     return NULL;
 }
 
+int save_check_quota(const struct run *run, uint64_t bytes)
+{
+    uint64_t quota = (uint64_t)policy_of(&run->service->policies, run->name)->quota, used = 0;
+    if (quota == 0)
+        return 0;
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
+        used += c->summary.bytes;
+    for (const struct save *save = run->saves; save; save = save->next)
+        used += save->bytes;
+    if (used <= quota && bytes <= quota - used)
+        return 0;
+    return report_error(ERR_SPACE, "remove checkpoints, or raise the quota and `ckpt-cli reload`",
+                        "a checkpoint of %llu bytes does not fit: the quota of run %s is %llu "
+                        "bytes, of which its checkpoints use %llu",
+                        (unsigned long long)bytes, run->name, (unsigned long long)quota,
+                        (unsigned long long)used);
+}
+
 /* Each rank is refused: once is enough. */
 void save_refuse(struct run *run, uint64_t step, uint64_t attempt, int error)
 {
@@ -314,7 +332,6 @@ static void perform_done(struct save *save)
     compare_content(save);
     save->checkpoint = NULL;
     catalog_enter(checkpoint, &save->summary);
-    health_saved(run);
     checkpoint->manifest_hash = save->manifest_hash;
     memcpy(checkpoint->content, save->content, sizeof checkpoint->content);
     checkpoint->repeat = save->repeat;
@@ -322,6 +339,7 @@ static void perform_done(struct save *save)
     answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                    repeat_text(text, &save->repeat));
     save_free(save);
+    health_saved(run);
     retain_apply(run);
 }
 

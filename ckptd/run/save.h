@@ -68,6 +68,8 @@ void save_identity(struct shard_identity *out, const struct save *save, uint32_t
 struct save *save_find(struct run *run, uint64_t id); /* or NULL */
 /* A save that does not fit is over before it began; what WaitSave says of it is this thread's last
  * error. */
+/* Before a save of so many bytes begins: is it within the quota of its run? ERR_SPACE. */
+int save_check_quota(const struct run *run, uint64_t bytes);
 void save_refuse(struct run *run, uint64_t step, uint64_t attempt, int error);
 /* It is over: nothing of it is under way. */
 void save_free(struct save *save);

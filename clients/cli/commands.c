@@ -154,6 +154,10 @@ const struct command commands[] = {
      cli_status,
      "On a directory: the disk, how many checkpoints there are, the newest, saves that are not\n"
      "committed, and in_use: has somebody the writer's lock? Else those saves are rubbish (gc).\n"},
+    {"reload", "", "let ckptd read retention and quotas again", 0, 0, BIT(SERVER), cli_reload,
+     "[retention] and [run.NAME] of its configuration file hold from then on, and are applied to\n"
+     "all runs. Other keys that have changed are named: they need a restart. A file that is\n"
+     "refused changes nothing. SIGUSR1 does the same.\n"},
     {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0, BIT(SERVER),
      cli_health,
      "0 when both are so, else 69 and the reason. It cannot save from the first save that the\n"

@@ -349,13 +349,15 @@ int cli_health(const struct cli *cli)
 {
     bool serving = false, saving = false;
     json_t *status = NULL;
-    int error = ask_health(&serving, cli, "");
+    int error = cli_call_status(&status, cli);
+    if (error == 0)
+        error = ask_health(&serving, cli, "");
     if (error == 0)
         error = ask_health(&saving, cli, "holdfast.v1.Checkpoint");
-    if (error == 0)
-        error = cli_call_status(&status, cli);
-    if (error != 0)
+    if (error != 0) {
+        json_decref(status);
         return error;
+    }
     /* Of two answers at almost the same time the worse counts. */
     const json_t *can_save = json_object_get(json_object_get(status, "health"), "saving");
     saving = saving && !json_is_false(can_save);
@@ -364,4 +366,29 @@ int cli_health(const struct cli *cli)
         error = judge_health(cli, status, serving, saving);
     json_decref(status);
     return error;
+}
+
+/* ---- reload ---- */
+
+int cli_reload(const struct cli *cli)
+{
+    Holdfast__V1__ReloadRequest request = HOLDFAST__V1__RELOAD_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    char safe[1100];
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Reload", &request.base,
+                         &holdfast__v1__reload_reply__descriptor, CLI_CALL_MS);
+    if (error != 0)
+        return error;
+    const char *keys = ((const Holdfast__V1__ReloadReply *)answer)->needs_restart;
+    if (cli->is_json) {
+        printf("{\"needs_restart\": ");
+        text_json(stdout, keys);
+        printf("}\n");
+    } else {
+        printf("retention and quotas are as in the configuration now\n");
+        if (keys[0] != '\0')
+            printf("changed, but not before a restart: %s\n", text_safe(safe, sizeof safe, keys));
+    }
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
 }

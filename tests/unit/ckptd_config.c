@@ -178,14 +178,15 @@ static void switch_on(FILE *to, FILE *from)
 {
     char line[512];
     while (fgets(line, sizeof line, from)) {
-        bool key = line[0] == '#' && line[1] >= 'a' && line[1] <= 'z' && strstr(line, " = ");
+        bool key = line[0] == '#' && ((line[1] >= 'a' && line[1] <= 'z' && strstr(line, " = ")) ||
+                                      line[1] == '['); /* the section of a run */
         fputs(key ? line + 1 : line, to);
     }
 }
 
 static void test_config__the_manual_names_every_key_with_its_default(void **state)
 {
-    struct config manual, plain;
+    struct config manual = {.argc = 0}, plain;
     char path[200];
     FILE *from = fopen("deploy/ckptd.conf", "r"), *to = fdopen(make_file(path), "w");
     (void)state;
@@ -195,12 +196,14 @@ static void test_config__the_manual_names_every_key_with_its_default(void **stat
     fclose(from);
     fclose(to);
     bool is_set[sizeof table / sizeof table[0]] = {false};
-    assert_int_equal(
-        options_read_toml(&(struct options){.table = table, .config = &manual, .is_set = is_set},
-                          path),
-        0);
+    assert_int_equal(options_read_toml(&(struct options){.table = table,
+                                                         .config = &manual,
+                                                         .is_set = is_set,
+                                                         .set_other = set_of_run},
+                                       path),
+                     0);
     for (size_t i = 0; table[i].key; i++)
-        if (!is_set[i] && strcmp(table[i].key, "config") != 0)
+        if (!is_set[i] && strcmp(table[i].key, "config") != 0 && strcmp(table[i].key, "check") != 0)
             fail_msg("%s is not in it", table[i].key);
     int error = load(&manual, "--config", path, NULL);
     unlink(path);
@@ -209,6 +212,11 @@ static void test_config__the_manual_names_every_key_with_its_default(void **stat
     assert_int_equal(load(&plain, "--config", "/dev/null", "--store", manual.store, "--listen",
                           manual.listen, NULL),
                      0);
+    assert_int_equal(manual.policies.num_runs, 1); /* it has no default */
+    memset(&manual.policies.runs, 0, sizeof manual.policies.runs);
+    manual.policies.num_runs = 0;
+    manual.argc = plain.argc = 0;
+    manual.argv = plain.argv = NULL;
     memset(manual.config_file, 0, sizeof manual.config_file);
     memset(plain.config_file, 0, sizeof plain.config_file);
     assert_memory_equal(&manual, &plain, sizeof plain);

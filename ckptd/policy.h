@@ -1,0 +1,59 @@
+/* policy.h - what of a run is kept, and how much it may use: settings of all runs, and of one by
+ * its name; see policy.c. They can be read again while ckptd serves. */
+#ifndef HOLDFAST_CKPTD_POLICY_H
+#define HOLDFAST_CKPTD_POLICY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define POLICY_RUNS_MAX 256u /* sections [run.NAME]; more are refused */
+#define POLICY_KEYS_MAX 16u
+
+struct policy {
+    int64_t keep_last, keep_every, keep_within, keep_best;
+    char metric[64], order[8];
+    bool may_remove_most;
+    int64_t quota; /* bytes of all checkpoints of the run; 0: no limit */
+};
+
+/* Of one run: what its section sets, and for the rest what holds for all. */
+struct run_policy {
+    char run[104];
+    struct policy policy;
+    bool is_set[POLICY_KEYS_MAX];
+};
+
+struct policies {
+    struct policy all;
+    struct run_policy runs[POLICY_RUNS_MAX];
+    uint32_t num_runs;
+};
+
+/* The options of [retention], for the table of a struct that has a struct policy as `at`. */
+/* clang-format off */
+#define POLICY_RETENTION(t, at)                                                                   \
+    OPTION_INT(t, at keep_last, "retention.keep_last", 0, 0, 1 << 24,                             \
+               "keep so many of the run, the newest; 0: no such rule"),                           \
+    OPTION_INT(t, at keep_every, "retention.keep_every", 0, 0, 1ll << 40,                         \
+               "keep steps that are multiples of it"),                                            \
+    OPTION_INT(t, at keep_within, "retention.keep_within_s", 0, 0, 1ll << 40,                     \
+               "keep what is younger, in seconds before the newest"),                             \
+    OPTION_INT(t, at keep_best, "retention.keep_best", 0, 0, 1 << 24,                             \
+               "keep so many with the best metric"),                                              \
+    OPTION_STRING(t, at metric, "retention.metric", "loss",                                       \
+                  "name of that metric, in the saved state's metrics"),                           \
+    OPTION_CHOICE(t, at order, "retention.best", "lowest", "lowest,highest",                      \
+                  "which value of the metric is best"),                                           \
+    OPTION_BOOL(t, at may_remove_most, "retention.may_remove_most", "false",                      \
+                "let retention remove more than half of a run at once")
+/* clang-format on */
+
+/* Takes "run.NAME.<key>" of a configuration file. POLICY_NO_KEY: it is no such key. ERR_INVALID. */
+#define POLICY_NO_KEY 1
+int policy_set(struct policies *policies, const char *key, const char *value, const char *where);
+/* After the last policy_set: what a run's section leaves out is as for all. */
+void policy_inherit(struct policies *policies);
+const struct policy *policy_of(const struct policies *policies, const char *run);
+bool policy_equal(const struct policies *a, const struct policies *b);
+
+#endif

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""reload - settings of one run, settings that are read again, and a look before a start.
+
+Goal: [run.NAME] keeps and limits that run alone; `ckpt-cli reload` and SIGUSR1 let new rules hold
+without a restart, and name what needs one; a file that is refused changes nothing; SIGHUP still
+ends ckptd; `ckptd --check` tells what is wrong and starts nothing. Method: the real programs.
+"""
+
+import glob
+import os
+import signal
+import subprocess
+import time
+
+from lib_store import PATIENCE, World, change
+from lib_tap import end, test
+
+
+class Configured(World):
+    def __init__(self):
+        super().__init__()
+        self.file = os.path.join(self.folder, "conf")
+        self.write("")
+
+    def write(self, text):
+        with open(self.file, "w") as file:
+            file.write(text)
+
+    def check(self, *options):
+        done = subprocess.run([self.ckptd, "--check", "--listen", self.server, "--store",
+                               self.store, "--memory.pool_bytes", "64MiB",
+                               "--memory.segment_bytes", "1MiB", *options],
+                              capture_output=True, text=True, timeout=PATIENCE)
+        return done.returncode, done.stdout, done.stderr
+
+    def comes_to(self, steps):
+        until = time.monotonic() + PATIENCE
+        while self.steps() != steps and time.monotonic() < until:
+            time.sleep(0.02)
+        return self.steps() == steps
+
+
+def checked(world):
+    code, out, _ = world.check()
+    test("--check of a store that is not there says that a start makes it", code == 0 and
+         "a start makes it" in out and not os.path.exists(world.store), (code, out))
+    world.write("[run.a]\nquota = \"1GiB\"\n[limits]\nlease_ms = 600000\n")
+    test("a section of a run, and a key of earlier versions, are accepted",
+         world.check("--config", world.file)[0] == 0)
+    for text, why in (("[run.a]\nquota = \"much\"\n", "quota"),
+                      ("[run.a]\nkeep = 3\n", "'run.a.keep' is unknown"),
+                      ("[retention]\nkeep_lots = 3\n", "did you mean")):
+        world.write(text)
+        code, _, err = world.check("--config", world.file)
+        test(f"--check is 78 for a configuration that is wrong: {why}", code == 78 and why in err,
+             (code, err))
+    code, out, _ = world.check("--memory.pool_bytes", "64TiB", "--memory.segment_bytes", "1GiB")
+    test("and for a pool that does not fit into the memory", code == 78 and "lower memory" in out,
+         (code, out))
+
+
+def limited(world):
+    world.write("")
+    world.launch("--config", world.file)
+    world.save([1, 2, 3])
+    size = world.listed()[0]["bytes"]
+    world.write(f"[run.{world.run}]\nquota = {3 * size + size // 2}\n")
+    code, out, _ = world.cli("reload", *world.where)
+    saved, said = world.try_save(4)
+    health = world.cli("health", *world.where)
+    test("after a reload the quota of a run holds, and health says why", code == 0 and not saved and
+         f"the quota of run {world.run} is" in said + health[2] and health[0] == 69,
+         (out, said, health))
+    world.write(f"[run.other]\nretention.keep_last = 1\n[run.{world.run}]\n"
+                f"quota = {3 * size + size // 2}\nretention.keep_last = 2\n"
+                "[memory]\npool_bytes = \"128MiB\"\n[scrub]\nrate = 0\n")
+    code, out, _ = world.cli("reload", *world.where)
+    test("a rule that is reloaded is applied at once, and what needs a restart is named",
+         code == 0 and "not before a restart: scrub.rate\n" in out and world.comes_to([2, 3]), out)
+    world.save_one(4)
+    test("it holds for later saves, which fit again", world.comes_to([3, 4]) and
+         world.cli("health", *world.where)[0] == 0,
+         (world.steps(), world.cli("health", *world.where), world.log()))
+    world.write("[retention]\nkeep_last = \"many\"\n")
+    code, _, err = world.cli("reload", *world.where)
+    test("a file that is refused changes nothing", code != 0 and "keep_last" in err, (code, err))
+    world.write("[retention]\nkeep_last = 3\n")
+    world.process.send_signal(signal.SIGUSR1)
+    for step in (5, 6, 7):
+        world.save_one(step)
+    test("SIGUSR1 reads it again", world.comes_to([5, 6, 7]), (world.steps(), world.log()))
+    code, out, _ = world.check("--config", world.file)
+    test("--check of a store that is served says so", code == 0 and
+         "1 runs, 3 checkpoints, 0 damaged" in out and "in use now" in out, out)
+    world.process.send_signal(signal.SIGHUP)
+    test("SIGHUP ends ckptd", world.process.wait(PATIENCE) == 0)
+    manifest = glob.glob(os.path.join(world.store, world.run, "step-00000007-*", "manifest.json"))
+    os.chmod(manifest[0], 0o600)
+    change(manifest[0], 20)
+    out = world.check()[1]
+    test("--check counts what is damaged, and leaves no note", "1 damaged" in out and
+         not os.path.exists(os.path.join(world.store, world.run, "quarantine")), out)
+
+
+def main():
+    world = Configured()
+    try:
+        checked(world)
+        limited(world)
+    finally:
+        world.close()
+    end()
+
+
+main()
