@@ -74,6 +74,7 @@ int cli_import(const struct cli *cli);
 int cli_reshard(const struct cli *cli);
 int cli_prune(const struct cli *cli);
 int cli_adopt(const struct cli *cli);
+int cli_cp(const struct cli *cli);
 int cli_rename(const struct cli *cli);
 int cli_pin(const struct cli *cli);
 int cli_unpin(const struct cli *cli);
@@ -102,9 +103,11 @@ int server_find_store(struct cli *cli);
 /* Before so much is written into its store: there is room, and this process is one of ckptd's user
  * or root's, who creates files for the owner of the directory. ERR_SPACE, ERR_DENIED. */
 int server_prepare_write(const struct cli *cli, uint64_t bytes);
-/* Has it commit what was written there. A ckptd that goes away is waited for. After ERR_IO,
- * ERR_UNAVAILABLE and ERR_TIMEOUT nobody can tell whether it did. */
-int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool begins_run);
+/* Has it commit what was written there, into the directory of `run`, or NULL: of the manifest's. A
+ * ckptd that goes away is waited for. After ERR_IO, ERR_UNAVAILABLE and ERR_TIMEOUT nobody can tell
+ * whether it did. */
+int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool begins_run,
+                 const char *run);
 /* Has it take a checkpoint out of quarantine. */
 int server_release(const struct cli *cli, const struct manifest_summary *summary);
 

@@ -127,6 +127,13 @@ const struct command commands[] = {
     {"unpin", "CHECKPOINT", "take the pin away", 1, 1, WHERE, cli_unpin,
      "One that is not pinned is an error, with exit code 66. With step and attempt it takes away\n"
      "also the pin of a checkpoint that is gone.\n"},
+    {"cp", "RUN[@STEP] [STORE:]RUN", "copy checkpoints into another run or store, verified", 2, 2,
+     WHERE | ON_FILES, cli_cp,
+     "STORE is a directory, or unix:/PATH of the ckptd that serves it; without one the copy goes\n"
+     "into the same store. Without @STEP every whole checkpoint of the run is copied. Each block\n"
+     "is verified before it is written, and all is read back at the end. Again the same command\n"
+     "copies what is missing: checkpoints and shards that are there are passed over. Step and\n"
+     "attempt stay.\n"},
     {"rename", "RUN NAME", "give a run another name", 2, 2, WHERE | OF_A_RUN, cli_rename,
      "The shards keep the old name inside; a small file beside each manifest says so\n"
      "(origin.json), and list and show tell it. With --store the store is locked meanwhile.\n"},

@@ -184,12 +184,14 @@ int server_prepare_write(const struct cli *cli, uint64_t bytes)
     return 0;
 }
 
-int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool begins_run)
+int server_adopt(const struct cli *cli, const void *manifest, size_t bytes, bool begins_run,
+                 const char *run)
 {
     Holdfast__V1__AdoptRequest request = HOLDFAST__V1__ADOPT_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     uint32_t waited_ms = 0;
     request.begins_run = begins_run;
+    request.run = (char *)(uintptr_t)(run != NULL ? run : "");
     request.manifest = (ProtobufCBinaryData){bytes, (uint8_t *)(uintptr_t)manifest};
     for (;; waited_ms += ADOPT_AGAIN_MS) {
         int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Adopt", &request.base,

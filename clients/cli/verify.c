@@ -12,7 +12,7 @@
  * --quick ends before the blocks. It proves that the files are there, whole in size, of this
  * checkpoint (by the hash at the end of each header), and that the table of their checksums is the
  * one that was committed; it proves nothing about the data, and says so. */
-#include "clients/cli/engine/scan.h"
+#include "clients/cli/engine/blocks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,11 +22,7 @@
 struct verify {
     const struct cli *cli;
     struct checkpoint checkpoint;
-    struct digest **digests; /* per worker, per tensor, of the bytes that were read */
     struct progress progress;
-    uint32_t shard;          /* of the walk, */
-    struct shard_file *file; /* taken while it is there, */
-    uint64_t block;          /* and its next block */
     uint64_t num_damages, blocks, bytes;
 };
 
@@ -80,121 +76,23 @@ static int take_damaged(void *user, const struct scan_read *read, int error_numb
 
 /* ---- every block ---- */
 
-static int take_block(void *user, uint32_t worker, const struct scan_read *read, const void *data)
+static void report_digest(void *user, const char *tensor)
 {
-    struct verify *verify = user;
-    const struct shard_file *file = read->file;
-    uint64_t start, bytes;
-    shard_block(&start, &bytes, &file->geometry, read->block);
-    for (uint32_t i = shard_tensor_at(file, start); i < file->num_tensors; i++) {
-        const struct shard_tensor *tensor = &file->tensors[i];
-        const struct tensor_meta *meta =
-            &verify->checkpoint.manifest->table->tensors[tensor->tensor];
-        uint64_t begin = file->geometry.data_start + tensor->data_byte;
-        uint64_t from = begin > start ? begin : start, end = begin + tensor->bytes;
-        end = end < start + bytes ? end : start + bytes;
-        if (begin >= start + bytes)
-            break;
-        uint32_t size = dtype_bytes(meta->dtype);
-        box_digest(&verify->digests[worker][tensor->tensor], &tensor->box, meta,
-                   (from - begin) / size, (end - from) / size,
-                   (const unsigned char *)data + (from - start));
-    }
-    return 0;
-}
-
-static int next_block(void *user, struct scan_read *out)
-{
-    struct verify *verify = user;
-    uint32_t shards = verify->checkpoint.manifest->summary.shards;
-    while (verify->file == NULL && verify->shard < shards &&
-           verify->checkpoint.shards[verify->shard].damage != NULL)
-        verify->shard++;
-    if (verify->file == NULL && verify->shard == shards)
-        return SCAN_END;
-    int error = 0;
-    if (verify->file == NULL)
-        error = shard_take(&verify->file, &verify->checkpoint, verify->shard);
-    if (error == 0)
-        error = shard_take(&out->file, &verify->checkpoint, verify->shard);
-    if (error != 0)
-        return error;
-    out->block = verify->block++;
-    verify->blocks++;
-    if (verify->block == out->file->geometry.num_blocks) {
-        shard_drop(verify->file);
-        verify->file = NULL;
-        verify->block = 0;
-        verify->shard++;
-    }
-    return SCAN_READ;
-}
-
-/* The tensors of which a shard that could not be read has a part. */
-static int find_unread(bool *unread, const struct verify *verify)
-{
-    const struct manifest *manifest = verify->checkpoint.manifest;
-    for (uint32_t shard = 0; shard < manifest->summary.shards; shard++) {
-        struct shard_tensor *tensors = NULL;
-        uint32_t count = 0;
-        uint64_t bytes;
-        if (verify->checkpoint.shards[shard].damage == NULL)
-            continue;
-        ERR_TRY(layout_shard_tensors(&tensors, &count, &bytes, manifest->table, shard));
-        for (uint32_t i = 0; i < count; i++)
-            unread[tensors[i].tensor] = true;
-        free(tensors);
-    }
-    return 0;
-}
-
-/* Nothing is said of what was not read. */
-static int compare_digests(struct verify *verify, uint32_t num_workers)
-{
-    const struct manifest *manifest = verify->checkpoint.manifest;
-    bool *unread = calloc(manifest->table->num_tensors + 1u, sizeof *unread);
-    int error = unread != NULL ? find_unread(unread, verify)
-                               : report_error(ERR_MEMORY, NULL, "no memory for the digests");
-    for (uint32_t i = 0; i < manifest->table->num_tensors && error == 0; i++) {
-        struct digest sum = {{0}};
-        for (uint32_t worker = 0; worker < num_workers; worker++)
-            digest_merge(&sum, &verify->digests[worker][i]);
-        if (!unread[i] && memcmp(&sum, &manifest->digests[i], sizeof sum) != 0)
-            report_damage(verify, manifest->table->tensors[i].name, -1, 0, 0,
-                          "the tensor's values do not match its digest");
-    }
-    free(unread);
-    return error;
+    report_damage(user, tensor, -1, 0, 0, "the tensor's values do not match its digest");
 }
 
 static int verify_blocks(struct verify *verify)
 {
-    const struct scan_hooks hooks = {.user = verify,
-                                     .next = next_block,
-                                     .take = take_block,
-                                     .damaged = take_damaged,
-                                     .progress = &verify->progress};
-    uint32_t num_workers = scan_workers();
-    size_t tensors = (size_t)verify->checkpoint.manifest->table->num_tensors + 1;
-    struct scan *scan = NULL;
-    verify->digests = calloc(num_workers, sizeof *verify->digests);
-    int error = verify->digests != NULL ? scan_open(&scan, verify->checkpoint.store)
-                                        : report_error(ERR_MEMORY, NULL, "no memory to verify");
-    for (uint32_t i = 0; i < num_workers && error == 0; i++) {
-        verify->digests[i] = calloc(tensors, sizeof **verify->digests);
-        if (verify->digests[i] == NULL)
-            error = report_error(ERR_MEMORY, NULL, "no memory for the digests");
-    }
+    struct blocks blocks = {.checkpoint = &verify->checkpoint,
+                            .end_shard = verify->checkpoint.manifest->summary.shards,
+                            .progress = &verify->progress,
+                            .user = verify,
+                            .damaged = take_damaged};
+    int error = blocks_run(&blocks);
     if (error == 0)
-        error = scan_run(scan, &hooks);
-    if (verify->file != NULL)
-        shard_drop(verify->file);
-    if (error == 0)
-        error = compare_digests(verify, num_workers);
-    scan_close(scan);
-    for (uint32_t i = 0; verify->digests != NULL && i < num_workers; i++)
-        free(verify->digests[i]);
-    free(verify->digests);
+        error = blocks_compare(&blocks, report_digest, verify);
+    verify->blocks = blocks.num_blocks;
+    blocks_free(&blocks);
     return error;
 }
 

@@ -98,6 +98,53 @@ def a_renamed_run_is_whole_and_served(bed):
     bed.launch()
 
 
+def a_copy_is_incremental_resumed_and_read_back(bed):
+    other = os.path.join(bed.folder, "other")
+    out = json.loads(bed.good("cp", bed.run + "@1", f"{other}:second", "--json", *bed.where))
+    assert (out["copied"], out["there_already"]) == (1, 0), out
+    out = json.loads(bed.good("cp", bed.run, f"{other}:second", "--json", *bed.where))
+    assert (out["copied"], out["there_already"]) == (1, 1), out
+    assert [one["step"] for one in bed.listed("--store", other)] == [2, 1]
+    bed.good("verify", "second@2", "--store", other)
+    bed.good("diff", "second@2", "second@2", "--store", other)
+    folder = os.path.join(other, "second", "step-00000002-a0002")
+    first, second = (os.path.join(folder, f"shard-0000{i}-of-00002.safetensors") for i in (1, 2))
+    os.remove(os.path.join(folder, "manifest.json"))  # as one that was cut short
+    kept = os.stat(first).st_ino
+    os.truncate(second, 8192)
+    out = json.loads(bed.good("cp", bed.run, f"{other}:second", "--json", *bed.where))
+    assert (out["copied"], out["shards_kept"]) == (1, 1) and os.stat(first).st_ino == kept, out
+    bed.good("verify", "second@2", "--store", other)
+    os.remove(os.path.join(folder, "manifest.json"))
+    change(first, 50000)  # under a table that is right: found when all is read back
+    code, _, err = bed.cli("cp", bed.run, f"{other}:second", *bed.where)
+    assert code == 74 and "block 0" in err and "shard 1" in err, (code, err)
+    assert not os.path.exists(os.path.join(folder, "manifest.json"))
+
+
+def what_is_damaged_is_not_copied(bed):
+    other = os.path.join(bed.folder, "third")
+    shard = bed.path(bed.run, "step-00000002-a0002", "shard-00002-of-00002.safetensors")
+    change(shard, 50000)
+    code, _, err = bed.cli("cp", bed.run + "@2", f"{other}:third", *bed.where)
+    assert code == 1 and "shard 2: block 0 is damaged" in err, (code, err)
+    change(shard, 50000)
+    assert bed.listed("--store", other) == []
+
+
+def a_copy_goes_into_a_served_store(bed):
+    out = bed.good("cp", bed.run, "twin", *bed.where)
+    assert "2 checkpoints copied" in out, out
+    assert bed.states("twin", *bed.where) == {1: None, 2: None}
+    bed.load("twin", 2)
+    assert "0 checkpoints copied" in bed.good("cp", bed.run, "twin", *bed.where)
+    code, _, err = bed.cli("cp", bed.run, bed.run, *bed.where)
+    assert code == 2 and "itself" in err, err
+    bed.stop()
+    bed.launch()
+    bed.load("twin", 1)
+
+
 def main():
     bed = Bed()
     try:
@@ -105,7 +152,10 @@ def main():
         bed.save([1, 2])
         return lib_tap.run([one_moved_by_hand_is_explained_and_moved_back_it_is_whole,
                             one_copied_by_hand_is_adopted_and_served_at_once,
-                            a_renamed_run_is_whole_and_served], bed)
+                            a_renamed_run_is_whole_and_served,
+                            a_copy_is_incremental_resumed_and_read_back,
+                            what_is_damaged_is_not_copied,
+                            a_copy_goes_into_a_served_store], bed)
     finally:
         bed.close()
 

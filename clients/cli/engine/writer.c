@@ -698,7 +698,7 @@ static int commit(struct writer *writer, const char *text, size_t bytes)
         return error != 0 ? error : storage_publish(writer->store, key, text, bytes);
     }
     struct failure failure = {0};
-    failure_keep(&failure, server_adopt(writer->served, text, bytes, writer->begins_run));
+    failure_keep(&failure, server_adopt(writer->served, text, bytes, writer->begins_run, NULL));
     if (is_refusal(failure.error) &&
         storage_fetch(writer->store, key, NULL, 0, &size) == ERR_NOT_FOUND)
         remove_shards(writer, failure.error);

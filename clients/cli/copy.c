@@ -1,0 +1,399 @@
+/* copy.c - cp: checkpoints into another run, or another store, with every byte verified.
+ *
+ * A copy is the same checkpoint: its manifest and shards are copied as they are, and a file beside
+ * them says under which run they were saved (proto/origin.h). Per checkpoint:
+ *
+ *   what the other side has already is looked at: a shard whose size, header and checksum table are
+ *    │    right is kept, any other is removed
+ *   every missing shard: each block verified by its checksum, written, the table last, synced
+ *   all shards are read back there: each block and each tensor's digest against the manifest
+ *   the origin file, the names synced, the manifest: by cp itself under the store's lock, or by the
+ *         ckptd that serves the store (Adopt)
+ *
+ * So a copy that was cut short is taken up again by the same command, and one that is there already
+ * is passed over. A checkpoint that is damaged is not copied, and neither are the others after it:
+ * the error names it. */
+#include "clients/cli/engine/blocks.h"
+
+#include "proto/origin.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct copy {
+    const struct cli *cli;
+    struct cli to; /* names the other store */
+    char run[128]; /* there */
+    struct storage *source, *store;
+    struct storage_hold *lease; /* of the checkpoint at hand, in a served store */
+    struct checkpoint from, made;
+    char directory[STORAGE_KEY_MAX]; /* of `made` */
+    struct progress progress;
+    struct storage_object *object; /* the shard that is written */
+    unsigned char *tail;           /* its last block and its table */
+    uint64_t tail_start, tail_bytes;
+    uint32_t num_copied, num_there, num_shards_kept;
+    uint64_t bytes;
+};
+
+/* ---- the other side ---- */
+
+/* "[STORE:]RUN", where STORE is a directory or unix:/PATH. */
+static int parse_target(struct copy *copy)
+{
+    static const char socket[] = "unix:";
+    struct selection selection;
+    const char *text = copy->cli->args[1], *colon = strrchr(text, ':');
+    size_t length = colon != NULL ? (size_t)(colon - text) : 0;
+    struct cli *to = &copy->to;
+    *to = *copy->cli;
+    ERR_TRY(selection_parse_run(&selection, colon != NULL ? colon + 1 : text));
+    strcpy(copy->run, selection.run);
+    if (colon == NULL)
+        return 0; /* the same store, served or not */
+    if (length == 0 || length >= sizeof to->store)
+        return report_error(ERR_INVALID, "RUN, DIR:RUN or unix:/PATH:RUN", "'%s' names no store",
+                            text);
+    to->server[0] = to->store[0] = '\0';
+    if (strncmp(text, socket, strlen(socket)) != 0) {
+        snprintf(to->store, sizeof to->store, "%.*s", (int)length, text);
+        return 0;
+    }
+    snprintf(to->server, sizeof to->server, "%.*s", (int)length, text);
+    return length < sizeof to->server
+               ? server_find_store(to)
+               : report_error(ERR_INVALID, NULL, "'%s' is too long a name of a socket", text);
+}
+
+static int open_target(struct copy *copy)
+{
+    static const struct storage_options options = {.is_quiet = true};
+    int error = parse_target(copy);
+    if (error == 0)
+        error = storage_open(&copy->store, &storage_local, copy->to.store, &options);
+    if (error == ERR_NOT_FOUND) /* which would say that the source was not found */
+        error = ERR_IO;
+    return error == 0 && copy->to.server[0] == '\0' ? store_lock(copy->store, "STORE") : error;
+}
+
+/* In a served store a lease says that somebody writes this directory. */
+static int claim(struct copy *copy, uint64_t bytes)
+{
+    char text[64];
+    if (copy->to.server[0] == '\0')
+        return 0;
+    snprintf(text, sizeof text, "ckpt-cli copies it, process %ld\n", (long)getpid());
+    ERR_TRY(server_prepare_write(&copy->to, bytes));
+    return storage_group_lease(copy->store, &copy->lease, copy->directory, text);
+}
+
+/* *out_is_there: with the same manifest, byte for byte. */
+static int look_for_copy(bool *out_is_there, const struct copy *copy)
+{
+    char key[STORAGE_KEY_MAX + 32];
+    void *text = NULL;
+    size_t bytes = 0;
+    *out_is_there = false;
+    snprintf(key, sizeof key, "%s/%s", copy->directory, MANIFEST_NAME);
+    int error = storage_fetch_all(copy->store, key, MANIFEST_BYTES_MAX, &text, &bytes);
+    if (error == 0) {
+        *out_is_there = bytes == copy->from.text_bytes && memcmp(text, copy->from.text, bytes) == 0;
+        if (!*out_is_there)
+            error = report_error(ERR_EXISTS, "name another run or store",
+                                 "%s is another checkpoint there", copy->directory);
+    }
+    free(text);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
+/* ---- one shard ---- */
+
+static int take_block(void *user, const struct scan_read *read, const void *data)
+{
+    struct copy *copy = user;
+    uint64_t start, bytes;
+    shard_block(&start, &bytes, &read->file->geometry, read->block);
+    if (read->block + 1 < read->file->geometry.num_blocks)
+        return storage_transfer(copy->store, STORAGE_WRITE, copy->object, start,
+                                (void *)(uintptr_t)data, (uint32_t)bytes);
+    memcpy(copy->tail, data, bytes);
+    return 0;
+}
+
+static int fail_damaged(void *user, const struct scan_read *read, int error_number)
+{
+    struct copy *copy = user;
+    int error = report_error(error_number != 0 ? ERR_IO : ERR_CORRUPT, DAMAGE_HINT,
+                             "block %llu %s%s", (unsigned long long)read->block,
+                             error_number != 0 ? "could not be read: " : "is damaged",
+                             error_number != 0 ? strerror(error_number) : "");
+    return checkpoint_fail(&copy->from, read->file->shard, error);
+}
+
+/* The table goes last: what has it whole has all of the rest, in the order that was synced. */
+static int write_tail(struct copy *copy, const struct shard_file *file)
+{
+    const struct shard_geometry *geometry = &file->geometry;
+    shard_table_write(copy->tail + (geometry->table_start - copy->tail_start), geometry,
+                      file->hashes);
+    int error = storage_transfer(copy->store, STORAGE_SYNC, copy->object, 0, NULL, 0);
+    for (uint64_t done = 0; error == 0 && done < copy->tail_bytes; done += SCAN_BLOCK) {
+        uint64_t rest = copy->tail_bytes - done;
+        error =
+            storage_transfer(copy->store, STORAGE_WRITE, copy->object, copy->tail_start + done,
+                             copy->tail + done, (uint32_t)(rest < SCAN_BLOCK ? rest : SCAN_BLOCK));
+    }
+    return error == 0 ? storage_transfer(copy->store, STORAGE_SYNC, copy->object, 0, NULL, 0)
+                      : error;
+}
+
+static int write_shard(struct copy *copy, uint32_t shard)
+{
+    const struct shard_file *file = &copy->from.shards[shard];
+    struct blocks blocks = {.checkpoint = &copy->from,
+                            .first_shard = shard,
+                            .end_shard = shard + 1,
+                            .progress = &copy->progress,
+                            .user = copy,
+                            .take = take_block,
+                            .damaged = fail_damaged};
+    copy->tail_start = (file->geometry.num_blocks - 1) * CHECKSUM_BLOCK_BYTES;
+    copy->tail_bytes = file->geometry.file_bytes - copy->tail_start;
+    copy->tail = aligned_alloc(SHARD_ALIGN, copy->tail_bytes);
+    int error = copy->tail != NULL ? blocks_run(&blocks)
+                                   : report_error(ERR_MEMORY, NULL, "no memory for a shard's end");
+    if (error == 0)
+        error = write_tail(copy, file);
+    free(copy->tail);
+    copy->tail = NULL;
+    blocks_free(&blocks);
+    return error;
+}
+
+static int copy_shard(struct copy *copy, uint32_t shard)
+{
+    struct shard_identity identity;
+    char key[STORAGE_KEY_MAX + 64];
+    manifest_identity(&identity, &copy->made.manifest->summary, shard);
+    ERR_TRY(shard_key(key, sizeof key, &identity));
+    int error = storage_remove(copy->store, key); /* what an earlier try left */
+    if (error != 0 && error != ERR_NOT_FOUND)
+        return error;
+    ERR_TRY(storage_object_create(copy->store, &copy->object, key,
+                                  copy->from.shards[shard].geometry.file_bytes));
+    error = write_shard(copy, shard);
+    storage_object_close(copy->store, copy->object);
+    copy->object = NULL;
+    copy->bytes += copy->from.shards[shard].geometry.file_bytes;
+    return error;
+}
+
+/* ---- one checkpoint ---- */
+
+/* What `made` has of the same manifest, under its new name. */
+static int look_at_made(struct copy *copy)
+{
+    ERR_TRY(manifest_read(&copy->made.manifest, copy->from.text, copy->from.text_bytes));
+    origin_rename(&copy->made.manifest->summary, copy->run);
+    copy->made.store = copy->store;
+    snprintf(copy->made.name, sizeof copy->made.name, "the copy %.180s", copy->directory);
+    return checkpoint_load(&copy->made, LOAD_HEADERS);
+}
+
+static int fail_read_back(void *user, const struct scan_read *read, int error_number)
+{
+    struct copy *copy = user;
+    (void)error_number;
+    int error = report_error(ERR_IO, "look at that disk; cp again writes the shard anew",
+                             "block %llu is not what was written", (unsigned long long)read->block);
+    return checkpoint_fail(&copy->made, read->file->shard, error);
+}
+
+static void count_digest(void *user, const char *tensor)
+{
+    (void)tensor;
+    ++*(uint32_t *)user;
+}
+
+/* Every block and digest, from the disk of the other side. */
+static int read_back(struct copy *copy)
+{
+    uint32_t differing = 0;
+    struct blocks blocks = {.checkpoint = &copy->made,
+                            .end_shard = copy->made.manifest->summary.shards,
+                            .progress = &copy->progress,
+                            .user = copy,
+                            .damaged = fail_read_back};
+    checkpoint_unload(&copy->made);
+    int error = checkpoint_load(&copy->made, LOAD_HEADERS);
+    if (error == 0)
+        error = checkpoint_need_whole(&copy->made);
+    if (error == 0)
+        error = blocks_run(&blocks);
+    if (error == 0)
+        error = blocks_compare(&blocks, count_digest, &differing);
+    blocks_free(&blocks);
+    if (error == 0 && differing > 0)
+        error = report_error(ERR_CORRUPT, DAMAGE_HINT, "%s: %s with another digest than its source",
+                             copy->made.name, text_count(differing, "tensor").text);
+    return error;
+}
+
+/* Under the lock, or by ckptd. */
+static int commit(struct copy *copy)
+{
+    const struct manifest_summary *summary = &copy->made.manifest->summary;
+    struct manifest_summary own = *summary;
+    char key[STORAGE_KEY_MAX + 32];
+    int error = 0;
+    strcpy(own.run, origin_run(summary));
+    own.origin[0] = '\0';
+    if (summary->origin[0] != '\0')
+        error = origin_put(copy->store, &own, copy->run);
+    if (error == 0)
+        error = storage_sync_names(copy->store, copy->directory);
+    if (error == 0 && copy->to.server[0] != '\0')
+        return server_adopt(&copy->to, copy->from.text, copy->from.text_bytes, false, copy->run);
+    if (error == 0)
+        error = store_note_unread(copy->store, summary);
+    snprintf(key, sizeof key, "%s/%s", copy->directory, MANIFEST_NAME);
+    return error == 0 ? storage_publish(copy->store, key, copy->from.text, copy->from.text_bytes)
+                      : error;
+}
+
+static int check_source(struct copy *copy)
+{
+    ERR_TRY(checkpoint_load(&copy->from, LOAD_TABLES));
+    ERR_TRY(checkpoint_need_whole(&copy->from));
+    return copy->from.quarantine[0] == '\0'
+               ? 0
+               : report_error(ERR_CORRUPT, "repair it, or copy another one",
+                              "%s is in quarantine: %s", copy->from.name, copy->from.quarantine);
+}
+
+static int write_copy(struct copy *copy)
+{
+    uint32_t shards = copy->from.manifest->summary.shards;
+    ERR_TRY(check_source(copy));
+    ERR_TRY(claim(copy, copy->from.manifest->summary.bytes));
+    ERR_TRY(look_at_made(copy));
+    progress_begin(&copy->progress, copy->cli, "cp", 2 * copy->from.manifest->summary.bytes);
+    int error = 0;
+    for (uint32_t i = 0; i < shards && error == 0; i++) {
+        const struct shard_file *there = &copy->made.shards[i];
+        bool is_kept = there->damage == NULL && there->header_damage == NULL;
+        copy->num_shards_kept += is_kept;
+        if (is_kept)
+            progress_add(&copy->progress, there->geometry.table_start);
+        else
+            error = copy_shard(copy, i);
+    }
+    if (error == 0)
+        error = read_back(copy);
+    progress_end(&copy->progress);
+    return error == 0 ? commit(copy) : error;
+}
+
+static void close_one(struct copy *copy)
+{
+    if (copy->from.store != NULL)
+        checkpoint_close(&copy->from);
+    if (copy->made.store != NULL)
+        checkpoint_close(&copy->made);
+    storage_release(copy->store, copy->lease);
+    copy->lease = NULL;
+}
+
+static int copy_one(struct copy *copy, const char *name)
+{
+    bool is_there = false;
+    int error = checkpoint_open(&copy->from, copy->source, name);
+    if (error != 0)
+        return error;
+    const struct manifest_summary *summary = &copy->from.manifest->summary;
+    error = shard_dir_key(copy->directory, sizeof copy->directory, copy->run, summary->step,
+                          summary->attempt);
+    if (error == 0)
+        error = look_for_copy(&is_there, copy);
+    if (error == 0 && !is_there)
+        error = write_copy(copy);
+    *(is_there ? &copy->num_there : &copy->num_copied) += error == 0;
+    close_one(copy);
+    return error;
+}
+
+/* ---- the command ---- */
+
+/* Of a run all that are whole, the oldest first: the newest of the copy is then always that of the
+ * source, as far as it has come. */
+static int copy_run(struct copy *copy, const char *run)
+{
+    struct catalog catalog = {0};
+    char name[200];
+    int error = store_need_run(copy->source, run);
+    if (error == 0)
+        error = catalog_read(&catalog, copy->source, run);
+    for (uint32_t i = catalog.count; i-- > 0 && error == 0;) {
+        const struct catalog_entry *entry = &catalog.entries[i];
+        snprintf(name, sizeof name, "%s@%llu-a%llu", run, (unsigned long long)entry->summary.step,
+                 (unsigned long long)entry->summary.attempt);
+        if (entry->damage != NULL)
+            log_warn("cp", "%s is left out: %s", name, entry->damage);
+        else
+            error = copy_one(copy, name);
+    }
+    catalog_free(&catalog);
+    return error;
+}
+
+static void print_copied(const struct copy *copy)
+{
+    char size[32];
+    if (copy->cli->is_json)
+        printf("{\"run\": \"%s\", \"copied\": %u, \"there_already\": %u, \"shards_kept\": %u, "
+               "\"bytes\": %llu, \"durability\": \"" CLI_STORED "\"}\n",
+               copy->run, copy->num_copied, copy->num_there, copy->num_shards_kept,
+               (unsigned long long)copy->bytes);
+    else
+        printf("%s: %s copied and read back, %s, " CLI_STORED "; %u there already\n", copy->run,
+               text_count(copy->num_copied, "checkpoint").text,
+               text_bytes(size, sizeof size, copy->bytes), copy->num_there);
+}
+
+/* A run that is copied onto itself would be there already, each checkpoint of it. */
+static int refuse_itself(const struct copy *copy, const struct selection *from)
+{
+    struct stat source, target;
+    bool is_same = stat(copy->cli->store, &source) == 0 && stat(copy->to.store, &target) == 0 &&
+                   source.st_dev == target.st_dev && source.st_ino == target.st_ino;
+    return is_same && strcmp(from->run, copy->run) == 0
+               ? report_error(ERR_INVALID, "name another run or store",
+                              "%s would be copied onto itself", from->run)
+               : 0;
+}
+
+int cli_cp(const struct cli *cli)
+{
+    struct copy copy = {.cli = cli};
+    struct selection selection;
+    int error = selection_parse(&selection, cli->args[0]);
+    if (error == 0)
+        error = store_open(&copy.source, cli);
+    if (error == 0)
+        error = open_target(&copy);
+    if (error == 0)
+        error = refuse_itself(&copy, &selection);
+    if (error == 0)
+        error = strchr(cli->args[0], '@') != NULL ? copy_one(&copy, cli->args[0])
+                                                  : copy_run(&copy, selection.run);
+    if (error == 0)
+        print_copied(&copy);
+    if (copy.store != NULL)
+        storage_close(copy.store);
+    if (copy.source != NULL)
+        storage_close(copy.source);
+    return error;
+}
