@@ -23,7 +23,8 @@
 
 static bool is_stored(const struct option *option)
 {
-    return option->type != OPTION_TYPE_ALIAS && option->type != OPTION_TYPE_IGNORED;
+    return option->type != OPTION_TYPE_ALIAS && option->type != OPTION_TYPE_IGNORED &&
+           option->type != OPTION_TYPE_FIXED;
 }
 
 static bool is_same_key(const char *a, const char *b)
@@ -278,6 +279,19 @@ static int fail_unknown(const struct options *options, const char *dashes, const
                         key);
 }
 
+/* A key with nothing to decide, unless its value asks for what is not there. */
+static int check_fixed(const struct options *options, const struct option *option,
+                       const char *value, const char *where)
+{
+    if (value[0] != '\0' && !is_choice(option->choices, value))
+        return report_error(ERR_INVALID, "leave the key out",
+                            "%s: %s = '%.200s' is not available: %s", where, option->key, value,
+                            option->help);
+    if (!options->quiet)
+        log_info("options", "%s: %s is ignored: %s", where, option->key, option->help);
+    return 0;
+}
+
 int options_set(const struct options *options, const char *key, const char *value,
                 const char *where)
 {
@@ -292,13 +306,19 @@ int options_set(const struct options *options, const char *key, const char *valu
             log_info("options", "%s: %s is ignored: %s", where, option->key, option->help);
         return 0;
     }
+    if (option->type == OPTION_TYPE_FIXED)
+        return check_fixed(options, option, value, where);
     if (option->type == OPTION_TYPE_ALIAS) {
         const struct option *target = find_option(options->table, option->choices);
         CHECK(target && is_stored(target));
+        if (options->is_final && options->is_final[target - options->table])
+            return 0;
         if (!options->quiet)
             log_info("options", "%s: %s is taken as %s", where, option->key, target->key);
         option = target;
     }
+    if (options->is_final && options->is_final[option - options->table])
+        return 0;
     int error = store_value(options, option, value, where);
     if (!error && options->is_set)
         options->is_set[option - options->table] = true;
@@ -551,7 +571,7 @@ char *options_to_json(const struct options *options)
 
 static const char *type_name(const struct option *option)
 {
-    static const char *const names[] = {"", "N", "BYTES", "X", "TEXT", "TEXT", "", ""};
+    static const char *const names[] = {"", "N", "BYTES", "X", "TEXT", "TEXT", "", "", ""};
     return option->type == OPTION_TYPE_CHOICE ? option->choices : names[option->type];
 }
 
@@ -569,6 +589,26 @@ static void print_remarks(FILE *out, const struct option *option)
         fprintf(out, ", %s to %s", low, high);
     }
     fprintf(out, ")\n");
+}
+
+/* Keys without a value of their own. */
+static void print_others(const struct options *options, FILE *out)
+{
+    bool any = false;
+    for (const struct option *option = options->table; option->key; option++) {
+        if (is_stored(option))
+            continue;
+        if (!any)
+            fprintf(out, "\nAccepted for other programs' files:\n");
+        any = true;
+        if (option->type == OPTION_TYPE_ALIAS)
+            fprintf(out, "  %s: another name of %s\n", option->key, option->choices);
+        else if (option->type == OPTION_TYPE_IGNORED)
+            fprintf(out, "  %s: ignored: %s\n", option->key, option->help);
+        else
+            fprintf(out, "  %s: ignored if %s, else refused: %s\n", option->key,
+                    option->choices[0] ? option->choices : "empty", option->help);
+    }
 }
 
 void options_print_help(const struct options *options, FILE *out)
@@ -591,4 +631,5 @@ void options_print_help(const struct options *options, FILE *out)
         fprintf(out, "  %s", option->help ? option->help : "");
         print_remarks(out, option);
     }
+    print_others(options, out);
 }

@@ -24,14 +24,16 @@
 #include <stdio.h>
 
 enum option_type {
-    OPTION_TYPE_BOOL,   /* bool */
-    OPTION_TYPE_INT,    /* int64_t */
-    OPTION_TYPE_BYTES,  /* int64_t; accepts the suffixes KiB, MiB, GiB, TiB */
-    OPTION_TYPE_DOUBLE, /* double */
-    OPTION_TYPE_STRING, /* char[size] */
-    OPTION_TYPE_CHOICE, /* char[size]; must be one of the `choices`, comma separated */
-    OPTION_TYPE_ALIAS,  /* accepted with a note, stored under `choices` */
-    OPTION_TYPE_IGNORED /* accepted and named as ignored; `help` says why */
+    OPTION_TYPE_BOOL,    /* bool */
+    OPTION_TYPE_INT,     /* int64_t */
+    OPTION_TYPE_BYTES,   /* int64_t; accepts the suffixes KiB, MiB, GiB, TiB */
+    OPTION_TYPE_DOUBLE,  /* double */
+    OPTION_TYPE_STRING,  /* char[size] */
+    OPTION_TYPE_CHOICE,  /* char[size]; must be one of the `choices`, comma separated */
+    OPTION_TYPE_ALIAS,   /* accepted with a note, stored under `choices` */
+    OPTION_TYPE_IGNORED, /* accepted and named as ignored; `help` says why */
+    OPTION_TYPE_FIXED /* accepted where its value is one of `choices`, else refused: `help` says why
+                       */
 };
 
 struct option {
@@ -41,7 +43,7 @@ struct option {
     size_t size;   /* of the field */
     const char *text_default;
     double min, max;     /* numbers only */
-    const char *choices; /* CHOICE: "a,b,c"; ALIAS: the key it stands for */
+    const char *choices; /* CHOICE, FIXED: "a,b,c"; ALIAS: the key it stands for */
     const char *help;    /* one line: meaning and unit */
 };
 
@@ -62,6 +64,7 @@ struct option {
     { key, OPTION_TYPE_CHOICE, OPTION_FIELD_(t, f), def, 0, 0, choices, help }
 #define OPTION_ALIAS(key, target) { key, OPTION_TYPE_ALIAS, 0, 0, NULL, 0, 0, target, NULL }
 #define OPTION_IGNORED(key, why) { key, OPTION_TYPE_IGNORED, 0, 0, NULL, 0, 0, NULL, why }
+#define OPTION_FIXED(key, values, why) { key, OPTION_TYPE_FIXED, 0, 0, NULL, 0, 0, values, why }
 #define OPTION_END { NULL, OPTION_TYPE_BOOL, 0, 0, NULL, 0, 0, NULL, NULL }
 /* clang-format on */
 
@@ -71,6 +74,9 @@ struct options {
     void *config;
     bool *is_set;
     bool quiet; /* no notes on aliases and ignored keys: of many equal processes one says them */
+    /* (optional) Per option: given by a source that wins over the one being read, whose value is
+     * not looked at. */
+    const bool *is_final;
     /* (optional) Per option: no others are named as the nearest to an unknown one. */
     const bool *is_offered;
     /* (optional) Takes a key of a TOML file that the table does not have; `config` is the struct's.
@@ -88,8 +94,9 @@ int options_read_args(const struct options *options, int *argc, char **argv,
                       const char *const *short_keys);
 int options_set(const struct options *options, const char *key, const char *value,
                 const char *where /* "file:line" or "command line" */);
-/* The effective settings, without aliases and ignored keys: as a JSON object with one member per
- * section (to be freed), and as aligned help text. */
+/* The effective settings, without keys that store nothing: as a JSON object with one member per
+ * section (to be freed), and as aligned help text; then the other keys: what each stands for, and
+ * why it has nothing to decide. */
 char *options_to_json(const struct options *options);
 void options_print_help(const struct options *options, FILE *out);
 

@@ -1,9 +1,10 @@
 /* config.c - from command line and TOML file to settings that fit together.
  *
- * Precedence, lowest first: defaults of the table, TOML file, command line. Then every value that
- * this version cannot honour is refused, what was left open is filled in (batch sizes, paths), and
- * what belongs together is compared. A refusal is one line that names the key, its value and what
- * to do. Whatever depends on the number of ranks is checked where the mesh is built. */
+ * Precedence, lowest first: defaults of the table, TOML file, command line. The command line is
+ * read first, and what it gives is not looked at in the file. Then every value that this version
+ * cannot honour is refused, what was left open is filled in (batch sizes, paths), and what belongs
+ * together is compared. A refusal is one line that names the key, its value and what to do.
+ * Whatever depends on the number of ranks is checked where the mesh is built. */
 #include "trainer/config.h"
 
 #include "proto/options.h"
@@ -25,26 +26,6 @@ static const char *const short_keys[] = {"config", "job.config_file", "estimate"
                                          "memory_estimation.enable", NULL};
 
 /* ---- reading ---- */
-
-/* The configuration file must be known before the other arguments are read, for they win over it.
- * Returns the value of the last --config or --job.config_file, or NULL. */
-static const char *find_config_file(int argc, char **argv)
-{
-    static const char *const names[] = {"--config", "--job.config_file"};
-    const char *found = NULL;
-    for (int i = 1; i < argc; i++) {
-        for (size_t j = 0; j < sizeof(names) / sizeof(names[0]); j++) {
-            size_t length = strlen(names[j]);
-            if (strncmp(argv[i], names[j], length) != 0)
-                continue;
-            if (argv[i][length] == '=')
-                found = argv[i] + length + 1;
-            else if (argv[i][length] == '\0' && i + 1 < argc)
-                found = argv[i + 1];
-        }
-    }
-    return found;
-}
 
 /* Launchers number their processes; every one reads the same configuration, the first one comments.
  */
@@ -275,7 +256,7 @@ static void note_differences(const struct config *config, const bool *is_set)
 
 int trainer_config_load(struct config *out, int argc, char **argv)
 {
-    bool is_set[KEYS_MAX] = {false};
+    bool is_set[KEYS_MAX] = {false}, is_final[KEYS_MAX];
     size_t num_keys = 0;
     while (config_table[num_keys].key != NULL)
         num_keys++;
@@ -284,13 +265,17 @@ int trainer_config_load(struct config *out, int argc, char **argv)
     struct options options = {
         .table = config_table, .config = out, .is_set = is_set, .quiet = !is_first_process()};
     ERR_TRY(options_defaults(&options));
-    const char *file = find_config_file(argc, argv);
-    if (file != NULL)
-        ERR_TRY(options_read_toml(&options, file));
     ERR_TRY(options_read_args(&options, &argc, argv, short_keys));
     if (argc > 1)
         return report_error(ERR_INVALID, "settings are given as --section.key value",
                             "the argument \"%s\" has no meaning", argv[1]);
+    memcpy(is_final, is_set, sizeof(is_set));
+    options.is_final = is_final;
+    if (out->config_file[0] != '\0') {
+        char file[CONFIG_TEXT_MAX];
+        strcpy(file, out->config_file); /* a file may name itself otherwise */
+        ERR_TRY(options_read_toml(&options, file));
+    }
     ERR_TRY(check_available(out));
     ERR_TRY(check_values(out));
     ERR_TRY(settle_batch(out));

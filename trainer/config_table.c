@@ -1,10 +1,10 @@
 /* config_table.c - every key of the trainer's configuration, in one table.
  *
  * The keys are torchtitan's last TOML form (v0.2.2) with the names that older releases used, and
- * ours where torchtitan has none. Three kinds: a key with a field; an older name, which stands for
- * another key; and a key that has nothing to decide here, which is accepted and named with the
- * reason. A key whose silent loss would change the training has a field even when only one value is
- * available, so that config.c can refuse the others. Defaults are torchtitan's unless the line says
+ * ours where torchtitan has none. Four kinds: a key with a field; an older name, which stands for
+ * another key; a key that has nothing to decide here, which is accepted and named with the reason;
+ * and FIXED, a key whose silent loss would change the training: the values that mean what the
+ * trainer does are accepted, all others are refused. Defaults are torchtitan's unless the line says
  * otherwise. */
 #include "trainer/config_table.h"
 
@@ -15,12 +15,13 @@
 #define CHOICE(field, ...) OPTION_CHOICE(struct config, field, __VA_ARGS__)
 #define ALIAS OPTION_ALIAS
 #define IGNORED OPTION_IGNORED
+#define FIXED OPTION_FIXED
 
 #define COUNT_MAX 1000000000
 #define RANKS_MAX 65536
 
 /* Reasons that several keys share. */
-#define NO_PYTHON "there is no Python here"
+#define NO_PYTHON "the trainer runs no Python"
 #define NO_PROFILER "this version has no profiler"
 #define NO_BOARD "this version writes no TensorBoard or W&B events; see metrics.loss_file"
 #define NO_LOADER "samples are read straight from the tokens file"
@@ -47,7 +48,7 @@ const struct option config_table[] = {
     BOOL(print_config, "job.print_config", "false", "print the effective configuration"),
     STRING(save_config_file, "job.save_config_file", "",
            "file under dump_folder for the effective configuration as JSON"),
-    IGNORED("job.custom_config_module", NO_PYTHON),
+    FIXED("job.custom_config_module", "", NO_PYTHON),
     IGNORED("job.use_for_integration_test", "it was a mark for torchtitan's own tests"),
     IGNORED("metrics.use_for_integration_test", "it was a mark for torchtitan's own tests"),
     ALIAS("job.print_args", "job.print_config"),
@@ -97,7 +98,7 @@ const struct option config_table[] = {
     ALIAS("model.tokenizer_path", "model.hf_assets_path"),
     STRING(converters, "model.converters", "", "only an empty list is available"),
     IGNORED("model.print_after_conversion", NO_QUANTIZE),
-    IGNORED("model.norm_type", "Llama's norm is RMSNorm"),
+    FIXED("model.norm_type", "rmsnorm,fused_rmsnorm,compiled_rmsnorm", "Llama's norm is RMSNorm"),
 
     CHOICE(optimizer_name, "optimizer.name", "AdamW", "AdamW", "the optimizer"),
     DOUBLE(lr, "optimizer.lr", 8e-4, 0, 1e3, "peak learning rate"),
@@ -118,8 +119,9 @@ const struct option config_table[] = {
            "form of the decay"),
     DOUBLE(min_lr_factor, "lr_scheduler.min_lr_factor", 0, 0, 1, "floor, as a part of lr"),
     ALIAS("lr_scheduler.lr_min", "lr_scheduler.min_lr_factor"),
+    FIXED("lr_scheduler.warmup_pct", "", "give the steps with lr_scheduler.warmup_steps"),
     ALIAS("training.warmup_steps", "lr_scheduler.warmup_steps"),
-    IGNORED("training.warmup_pct", "lr_scheduler.warmup_steps decides"),
+    FIXED("training.warmup_pct", "", "give the steps with lr_scheduler.warmup_steps"),
 
     STRING(dataset_path, "training.dataset_path", "", "tokens file (made by `tokenizer tokens`)"),
     IGNORED("training.dataset", "the data are the file training.dataset_path"),
@@ -321,10 +323,10 @@ const struct option config_table[] = {
     IGNORED("quantize.grouped_mm.float8.fqns", NO_QUANTIZE),
     IGNORED("quantize.grouped_mm.mx.recipe_name", NO_QUANTIZE),
     IGNORED("quantize.grouped_mm.mx.fqns", NO_QUANTIZE),
-    IGNORED("float8.enable_float8_linear", NO_QUANTIZE),
-    IGNORED("training.enable_float8_linear", NO_QUANTIZE),
-    IGNORED("training.enable_fp8_linear", NO_QUANTIZE),
-    IGNORED("training.fp8_linear", NO_QUANTIZE),
+    FIXED("float8.enable_float8_linear", "false", NO_QUANTIZE),
+    FIXED("training.enable_float8_linear", "false", NO_QUANTIZE),
+    FIXED("training.enable_fp8_linear", "false", NO_QUANTIZE),
+    FIXED("training.fp8_linear", "false", NO_QUANTIZE),
     IGNORED("quantize.dense.float8.enable_fsdp_float8_all_gather", NO_QUANTIZE),
     IGNORED("quantize.dense.float8.precompute_float8_dynamic_scale_for_fsdp", NO_QUANTIZE),
     IGNORED("quantize.dense.float8.filter_fqns", NO_QUANTIZE),
@@ -341,22 +343,22 @@ const struct option config_table[] = {
     IGNORED("mx.filter_fqns", NO_QUANTIZE),
     IGNORED("mx.moe_fqns_prototype", NO_QUANTIZE),
 
-    IGNORED("fault_tolerance.enable", NO_FT),
+    FIXED("fault_tolerance.enable", "false", NO_FT),
     IGNORED("fault_tolerance.process_group", NO_FT),
     IGNORED("fault_tolerance.process_group_timeout_ms", NO_FT),
     IGNORED("fault_tolerance.replica_id", NO_FT),
     IGNORED("fault_tolerance.group_size", NO_FT),
     IGNORED("fault_tolerance.min_replica_size", NO_FT),
-    IGNORED("fault_tolerance.semi_sync_method", NO_FT),
+    FIXED("fault_tolerance.semi_sync_method", "", NO_FT),
     IGNORED("fault_tolerance.num_fragments", NO_FT),
     IGNORED("fault_tolerance.sync_steps", NO_FT),
     IGNORED("fault_tolerance.should_quantize", NO_FT),
     IGNORED("fault_tolerance.fragment_sync_delay", NO_FT),
     IGNORED("fault_tolerance.fragment_update_alpha", NO_FT),
 
-    IGNORED("experimental.custom_import", NO_PYTHON),
-    IGNORED("experimental.custom_args_module", NO_PYTHON),
-    IGNORED("experimental.custom_model_path", NO_PYTHON),
+    FIXED("experimental.custom_import", "", NO_PYTHON),
+    FIXED("experimental.custom_args_module", "", NO_PYTHON),
+    FIXED("experimental.custom_model_path", "", NO_PYTHON),
 
     IGNORED("validation.enable", NO_VALIDATION),
     IGNORED("validation.enabled", NO_VALIDATION),

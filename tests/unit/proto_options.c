@@ -43,6 +43,7 @@ static const struct option table[] = {
     OPTION_ALIAS("training.num_steps", "training.steps"),
     OPTION_ALIAS("checkpoint.enable_checkpoint", "checkpoint.enable"),
     OPTION_IGNORED("training.gc_freq", "no garbage collector here"),
+    OPTION_FIXED("training.fp8", "false,none", "there are no eight bits"),
     OPTION_END,
 };
 #define NUM_ROWS (sizeof(table) / sizeof(table[0]))
@@ -379,7 +380,32 @@ static void test_options__doubles_in_json_read_back_as_the_same_bits(void **stat
     }
 }
 
-static void test_options__help_is_aligned_and_leaves_out_aliases(void **state)
+static void test_options__a_fixed_key_is_refused_where_it_asks_for_something_else(void **state)
+{
+    (void)state;
+    assert_int_equal(options_set(&options, "training.fp8", "false", "test"), 0);
+    assert_int_equal(options_set(&options, "training.fp8", "", "test"), 0);
+    assert_int_equal(options_set(&options, "training.fp8", "true", "f.toml:3"), ERR_INVALID);
+    assert_non_null(strstr(report_line(), "f.toml:3: training.fp8 = 'true'"));
+    assert_non_null(strstr(report_line(), "there are no eight bits"));
+}
+
+static void test_options__a_value_that_is_final_elsewhere_is_not_looked_at(void **state)
+{
+    (void)state;
+    bool is_final[NUM_ROWS] = {false};
+    struct options file = options;
+    file.is_final = is_final;
+    is_final[2] = true; /* training.steps */
+    assert_int_equal(options_set(&options, "training.steps", "7", "test"), 0);
+    assert_int_equal(options_set(&file, "training.steps", "none", "test"), 0);
+    assert_int_equal(options_set(&file, "training.num_steps", "9", "test"), 0);
+    assert_int_equal(settings.steps, 7);
+    assert_int_equal(options_set(&file, "training.step", "9", "test"), ERR_INVALID);
+    assert_int_equal(options_set(&file, "optimizer.lr", "none", "test"), ERR_INVALID);
+}
+
+static void test_options__help_is_aligned_and_names_other_keys_behind(void **state)
 {
     (void)state;
     char *text = NULL, *save = NULL;
@@ -388,8 +414,13 @@ static void test_options__help_is_aligned_and_leaves_out_aliases(void **state)
     FILE *out = open_memstream(&text, &length);
     options_print_help(&options, out);
     fclose(out);
+    char *others = strstr(text, "\n\n");
+    assert_non_null(others);
+    assert_non_null(strstr(others, "training.num_steps: another name of training.steps"));
+    assert_non_null(strstr(others, "training.gc_freq: ignored: no garbage collector here"));
+    assert_non_null(strstr(others, "training.fp8: ignored if false,none, else refused: there are"));
+    others[0] = 0;
     assert_null(strstr(text, "num_steps"));
-    assert_null(strstr(text, "gc_freq"));
     assert_non_null(strstr(text, "--training.steps N"));
     assert_non_null(strstr(text, "optimizer steps (default 10000, 1 to 1073741824)"));
     for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
@@ -429,7 +460,9 @@ int main(void)
         TEST(test_options__aliases_and_ignored_keys_are_accepted_with_a_note),
         TEST(test_options__json_has_one_member_per_section),
         TEST(test_options__doubles_in_json_read_back_as_the_same_bits),
-        TEST(test_options__help_is_aligned_and_leaves_out_aliases),
+        TEST(test_options__a_fixed_key_is_refused_where_it_asks_for_something_else),
+        TEST(test_options__a_value_that_is_final_elsewhere_is_not_looked_at),
+        TEST(test_options__help_is_aligned_and_names_other_keys_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
