@@ -303,12 +303,12 @@ static int take_sizes(struct model_shape *out, const json_t *from, bool is_confi
     out->kv_heads = out->head_dim = 0;
     for (size_t i = 0; i < NUM_SIZES && error == 0; i++) {
         uint32_t *size = (uint32_t *)((char *)out + fields[i].at), missing = 0;
+        uint32_t most = size == &out->kv_heads ? out->heads : fields[i].most;
         if (is_config && size == &out->kv_heads)
             missing = out->heads;
         if (is_config && size == &out->head_dim)
             missing = out->dim / out->heads;
-        error = take_size(size, from, is_config ? fields[i].hf : fields[i].name, missing,
-                          fields[i].most);
+        error = take_size(size, from, is_config ? fields[i].hf : fields[i].name, missing, most);
     }
     return error;
 }

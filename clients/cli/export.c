@@ -51,7 +51,7 @@ struct export
 {
     const struct cli *cli;
     bool is_hf;
-    struct hf_model model;
+    struct model_shape model;
     struct hf_tokenizer tokenizer; /* when one was named */
     struct checkpoint checkpoint;
     struct dtype_rules dtypes;
@@ -78,17 +78,6 @@ static struct item *add_item(struct export *export, uint32_t tensor, const char 
     return item;
 }
 
-/* Where two tensors have the same digest they are the same. */
-static bool is_tied(const struct export *export)
-{
-    const struct manifest *manifest = export->checkpoint.manifest;
-    int64_t in = layout_find(manifest->table, "tok_embeddings.weight");
-    int64_t out = layout_find(manifest->table, "output.weight");
-    return in >= 0 && out >= 0 &&
-           manifest->table->tensors[in].dtype == manifest->table->tensors[out].dtype &&
-           memcmp(&manifest->digests[in], &manifest->digests[out], sizeof *manifest->digests) == 0;
-}
-
 static int find_tensor(uint32_t *out, const struct export *export, const struct hf_tensor *want)
 {
     const struct layout_table *table = export->checkpoint.manifest->table;
@@ -110,8 +99,6 @@ static int plan_hf(struct export *export)
 {
     uint64_t limit = (uint64_t) export->cli->shard_size, filled = 0;
     uint32_t count = hf_num_tensors(&export->model);
-    export->model.is_tied = is_tied(export);
-    count -= export->model.is_tied;
     export->items = calloc(count, sizeof *export->items);
     if (export->items == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %s", text_count(count, "tensor").text);
@@ -722,7 +709,6 @@ int cli_export(const struct cli *cli)
     }
     free(export.parts);
     free(export.items);
-    hf_model_free(&export.model);
     hf_tokenizer_close(&export.tokenizer);
     checkpoint_close(&export.checkpoint);
     storage_close(export.folder);

@@ -44,7 +44,7 @@ struct source {
 struct import {
     const struct cli *cli;
     int folder;
-    struct hf_model model;
+    struct model_shape model;
     json_t *config, *weight_map; /* weight_map NULL: there is one file */
     struct source_file *files;
     uint32_t num_files;
@@ -261,27 +261,13 @@ static int take_tensors(struct import *import, struct source **by_name)
     return error;
 }
 
-/* The output projection of a tied model is a copy of the embedding. */
-static int tie_output(struct import *import)
+static int check_complete(const struct import *import)
 {
-    struct source *in = NULL, *out = NULL;
     for (uint32_t i = 0; i < import->num_sources; i++) {
-        if (strcmp(import->sources[i].tensor.ours, "tok_embeddings.weight") == 0)
-            in = &import->sources[i];
-        else if (strcmp(import->sources[i].tensor.ours, "output.weight") == 0)
-            out = &import->sources[i];
-        else if (import->sources[i].file == NULL)
+        if (import->sources[i].file == NULL)
             return report_error(ERR_CORRUPT, NULL, "the model has no tensor %s",
                                 import->sources[i].tensor.theirs);
     }
-    if (import->model.is_tied && in->file != NULL) {
-        out->file = in->file;
-        out->start = in->start;
-        out->dtype = in->dtype;
-    }
-    if (in->file == NULL || out->file == NULL)
-        return report_error(ERR_CORRUPT, NULL, "the model has no tensor %s",
-                            in->file == NULL ? in->tensor.theirs : out->tensor.theirs);
     return 0;
 }
 
@@ -301,7 +287,7 @@ static int find_sources(struct import *import)
         error = take_tensors(import, by_name);
     }
     free(by_name);
-    return error != 0 ? error : tie_output(import);
+    return error != 0 ? error : check_complete(import);
 }
 
 /* ---- the manifest ---- */
@@ -523,7 +509,7 @@ static int read_model(struct import *import)
                             import->cli->args[0]);
     int error = read_json(&import->config, import->folder, HF_CONFIG, CONFIG_BYTES_MAX);
     if (error == 0)
-        error = hf_model_read(&import->model, import->config);
+        error = model_shape_of_config(&import->model, import->config);
     if (error == 0)
         error = open_files(import);
     return error != 0 ? error : find_sources(import);
@@ -588,7 +574,6 @@ static void deinit(struct import *import)
     free(import->data_json);
     json_decref(import->config);
     json_decref(import->weight_map);
-    hf_model_free(&import->model);
     if (import->folder >= 0)
         close(import->folder);
     pthread_mutex_destroy(&import->lock);

@@ -297,7 +297,7 @@ def a_tied_model_comes_back_tied(bed):
     folder = made_folder(bed, "tied", tensors, {"tie_word_embeddings": True})
     cli("import", folder, "--run", "tied", "--store", store)
     ours = weights_of(bed, store, "tied")
-    assert ours["output.weight"] == ours["tok_embeddings.weight"]
+    assert "output.weight" not in ours and "tok_embeddings.weight" in ours
     back = export(bed, store, "tied", "tied.back")
     assert json.loads(read(os.path.join(back, "config.json")))["tie_word_embeddings"] is True
     assert "lm_head.weight" not in bits_of_folder(back)
@@ -381,7 +381,9 @@ def another_model_than_the_configured_one_is_not_trained(bed):
         said = bed.train(store, "other", 2, want=78)
         assert key.replace("rms_", "") in said, said
         back = export(bed, store, "other", "other.back")
-        assert json.loads(read(os.path.join(back, "config.json")))[key] == value
+        written = json.loads(read(os.path.join(back, "config.json")))[key]
+        assert written == value or value.items() <= written.items(), written
+        bed.train(store, "other", 2, "--model.config", back)
 
 
 # ---- hostile folders
@@ -419,7 +421,7 @@ def what_does_not_fit_is_named(bed):
                        ("num_attention_heads", "four"), ("num_key_value_heads", 5),
                        ("intermediate_size", 1.5)):
         refused(key, config={key: value})
-    refused("4 heads of 3 rows", config={"head_dim": 3})
+    refused("head_dim = 3", config={"head_dim": 3})
     refused("has no tensor model.layers.", config={"num_hidden_layers": 4096})
     refused("elsewhere", change=index({norm: "model.safetensors"}))
     refused("folder", change=index({norm: "../model.safetensors"}))

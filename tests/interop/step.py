@@ -6,8 +6,7 @@ fp32 is PyTorch's clip_grad_norm_ and AdamW on the same batch; what is exported 
 transformers with equal parameters.
 Method: LlamaForCausalLM with random weights (norms as well), grouped key heads, tied and not, saved
 in one file or in several. The batch is the trainer's first (reference.py knows the order of samples
-and the learning rate). A tied model is trained untied: its output projection starts as a copy of
-the embedding, here as there. Tolerances, relative to the largest element of a tensor where nothing
+and the learning rate). Tolerances, relative to the largest element of a tensor where nothing
 else is said: loss and gradient norm 1e-6; first moments, which after one step are the clipped
 gradients times 1 - beta1, 1e-5, second moments 2e-5. Parameters, in learning rates beside two units
 in the last place: 1e-5 where PyTorch's AdamW is given our gradients; 1e-3 where all is PyTorch's,
@@ -69,12 +68,6 @@ def make(bed, name, tied, dtype=torch.float32, **options):
     return folder
 
 
-def untie(model):
-    model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone())
-    model.config.tie_word_embeddings = False
-    return model
-
-
 def adamw(model, config, rate):
     """PyTorch's step with the gradients that are there; what it keeps, by name."""
     o, parameters = config["optimizer"], dict(model.named_parameters())
@@ -94,10 +87,10 @@ def backward(model, bed, config):
     return loss.item(), norm.item()
 
 
-def our_step(bed, store, name):
+def our_step(bed, store, name, folder):
     """The configuration, the loss and the norm."""
-    line = bed.train(store, name, 1, "--job.dump_folder", bed.root, "--job.save_config_file",
-                     "config.json")[0].split()
+    line = bed.train(store, name, 1, "--model.config", folder, "--job.dump_folder", bed.root,
+                     "--job.save_config_file", "config.json")[0].split()
     assert line[0] == "1", line
     return json.loads(read(bed.path("config.json"))), *map(float.fromhex, line[1:])
 
@@ -130,9 +123,9 @@ def moved(before, after):
                for a, b in zip(before.parameters(), after.parameters()))
 
 
-def compare_step(bed, store, name, model, **their_settings):
+def compare_step(bed, store, name, folder, model, **their_settings):
     before, given_ours = copy.deepcopy(model), copy.deepcopy(model)
-    config, loss, norm = our_step(bed, store, name)
+    config, loss, norm = our_step(bed, store, name, folder)
     config["optimizer"].update(their_settings)
     rate = reference.learning_rate(config, 0)
     print(f"# {name}: loss {loss:.7g}, gradient norm {norm:.7g}, learning rate {rate:g}")
@@ -178,12 +171,12 @@ def an_untied_model_is_imported_and_trained_as_pytorch_trains_it(bed):
     check_bits(bed, store, "untied@0", folder)
     back = export(bed, store, "untied@0", "untied.back")
     assert bits_of_folder(back) == bits_of_folder(folder)
-    compare_step(bed, store, "untied", load(folder))
+    compare_step(bed, store, "untied", folder, load(folder))
     check_bits(bed, store, "untied@1", bed.path("untied.after"))
 
 
 @test
-def a_tied_model_in_several_files_is_imported_and_trained_untied(bed):
+def a_tied_model_in_several_files_is_imported_and_trained_tied(bed):
     folder = make(bed, "tied.made", True, max_shard_size="64KB")
     assert "lm_head.weight" not in bits_of_folder(folder)
     store = imported(bed, "tied", folder, 3)
@@ -191,7 +184,7 @@ def a_tied_model_in_several_files_is_imported_and_trained_untied(bed):
     back = export(bed, store, "tied@0", "tied.back")
     assert bits_of_folder(back) == bits_of_folder(folder)
     assert load(back).config.tie_word_embeddings is True
-    compare_step(bed, store, "tied", untie(load(folder)))
+    compare_step(bed, store, "tied", folder, load(folder))
     check_bits(bed, store, "tied@1", bed.path("tied.after"))
 
 
@@ -213,7 +206,8 @@ def another_weight_or_setting_of_the_optimizer_is_noticed(bed):
                                   (None, "our gradients", {"weight_decay": 0.101})):
         store = imported(bed, "other", bed.path("untied.made"), 1)
         try:
-            compare_step(bed, store, "other", model or load(bed.path("untied.made")), **settings)
+            folder = bed.path("untied.made")
+            compare_step(bed, store, "other", folder, model or load(folder), **settings)
         except AssertionError as error:
             assert what in str(error) and "is more than" in str(error), error
         else:

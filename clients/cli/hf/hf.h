@@ -3,12 +3,13 @@
  *
  * Our tensors have torchtitan's names, and rotary embedding turns the pairs (2i, 2i + 1) of a
  * head's rows. Hugging Face turns (i, i + D/2): its rows of wq and wk are ours in another order,
- * first the even ones of a head, then the odd ones. Everything else is the same bits. A tied output
- * projection is left out there; here it is a tensor of its own. */
+ * first the even ones of a head, then the odd ones. Everything else is the same bits. A tied model
+ * has no output projection, there as here. */
 #ifndef HOLDFAST_CLIENTS_HF_H
 #define HOLDFAST_CLIENTS_HF_H
 
 #include "proto/manifest.h"
+#include "proto/model_shape.h"
 #include "proto/vocab.h"
 
 #include <stdbool.h>
@@ -26,27 +27,16 @@
 
 struct json_t; /* jansson's */
 
-struct hf_model {
-    uint32_t dim, layers, heads, kv_heads, head_dim, hidden, vocab;
-    uint32_t positions; /* of hf_model_of: how long a sequence it is made for */
-    double rope_theta, norm_eps;
-    struct json_t *rope_scaling; /* owned; NULL: none */
-    bool is_tied;
-};
-
-/* From config.json, which may be hostile. ERR_CORRUPT, or ERR_INVALID for a model that is no Llama
- * of ours: the message names the member. */
-int hf_model_read(struct hf_model *out, const struct json_t *config);
-/* From a manifest as the trainer and an import write it. ERR_INVALID: it names no model. */
-int hf_model_of(struct hf_model *out, const struct manifest *manifest);
-void hf_model_free(struct hf_model *model);
+/* From a manifest as the trainer and an import write it, with the positions that it is made for.
+ * ERR_INVALID: it names no model. */
+int hf_model_of(struct model_shape *out, const struct manifest *manifest);
 /* A free section of a manifest, to be freed with json_decref; NULL: there is none. ERR_MEMORY. */
 int hf_section(struct json_t **out, const char *text);
 /* *out is freed with json_decref. ERR_MEMORY: then it is NULL, and never a part of the document. */
-int hf_model_identity(struct json_t **out, const struct hf_model *model);
+int hf_model_identity(struct json_t **out, const struct model_shape *model);
 /* `tokenizer` may be NULL: then it names no special tokens. */
 struct hf_tokenizer;
-int hf_model_config(struct json_t **out, const struct hf_model *model, enum dtype dtype,
+int hf_model_config(struct json_t **out, const struct model_shape *model, enum dtype dtype,
                     const struct hf_tokenizer *tokenizer);
 
 struct hf_tensor {
@@ -55,9 +45,9 @@ struct hf_tensor {
     uint64_t shape[2];
     uint32_t head_rows; /* not 0: rows change places within heads of so many */
 };
-uint32_t hf_num_tensors(const struct hf_model *model);
+uint32_t hf_num_tensors(const struct model_shape *model);
 /* In the order of the model: embedding, layers, norm, output. */
-void hf_tensor(struct hf_tensor *out, const struct hf_model *model, uint32_t index);
+void hf_tensor(struct hf_tensor *out, const struct model_shape *model, uint32_t index);
 
 /* Row of the Hugging Face tensor that holds our row `row` of wq or wk; a head has `head_rows`. */
 static inline uint64_t heads_to_halves(uint64_t row, uint32_t head_rows)
