@@ -252,6 +252,56 @@ static bool is_first_of_name(const struct memory *memory, uint32_t i)
     return true;
 }
 
+/* All buffers with the name of buffer `first`. */
+static struct memory_part part_of(const struct memory *memory, uint32_t first, uint32_t *out_count)
+{
+    struct memory_part part = {.name = memory->buffers[first].name};
+    *out_count = 0;
+    for (uint32_t i = first; i < memory->num_buffers; i++) {
+        if (strcmp(memory->buffers[i].name, part.name) != 0)
+            continue;
+        part.bytes += memory->buffers[i].bytes;
+        (*out_count)++;
+    }
+    return part;
+}
+
+/* The most that buffers of this name take at a time. */
+static uint64_t peak_of(const struct memory *memory, uint32_t first)
+{
+    uint64_t peak = 0;
+    for (uint32_t i = first; i < memory->num_buffers; i++) {
+        uint64_t live = 0, at = memory->buffers[i].birth;
+        if (strcmp(memory->buffers[i].name, memory->buffers[first].name) != 0)
+            continue;
+        for (uint32_t j = first; j < memory->num_buffers; j++) {
+            const struct buffer *b = &memory->buffers[j];
+            bool is_same = strcmp(b->name, memory->buffers[first].name) == 0;
+            if (is_same && (is_kept(b) || (b->birth <= at && at < b->death)))
+                live += b->bytes;
+        }
+        peak = live > peak ? live : peak;
+    }
+    return peak;
+}
+
+uint32_t memory_largest(const struct memory *memory, struct memory_part *out, uint32_t most)
+{
+    uint32_t num = 0;
+    for (uint32_t i = 0; i < memory->num_buffers; i++) {
+        if (!is_first_of_name(memory, i))
+            continue;
+        struct memory_part part = {memory->buffers[i].name, peak_of(memory, i)};
+        uint32_t at = num < most ? num++ : most;
+        for (; at > 0 && out[at - 1].bytes < part.bytes; at--)
+            if (at < most)
+                out[at] = out[at - 1];
+        if (at < most)
+            out[at] = part;
+    }
+    return num;
+}
+
 void memory_print(const struct memory *memory, FILE *out)
 {
     const double mib = 1 << 20;
@@ -259,17 +309,10 @@ void memory_print(const struct memory *memory, FILE *out)
     for (uint32_t i = 0; i < memory->num_buffers; i++) {
         if (!is_first_of_name(memory, i))
             continue;
-        const struct buffer *first = &memory->buffers[i];
-        uint64_t bytes = 0;
-        uint32_t count = 0;
-        for (uint32_t j = i; j < memory->num_buffers; j++) {
-            if (strcmp(memory->buffers[j].name, first->name) != 0)
-                continue;
-            bytes += memory->buffers[j].bytes;
-            count++;
-        }
-        fprintf(out, "%-28s %7u %12.2f  %s\n", first->name, count, (double)bytes / mib,
-                is_kept(first) ? "whole run" : "in the step");
+        uint32_t count;
+        struct memory_part part = part_of(memory, i, &count);
+        fprintf(out, "%-28s %7u %12.2f  %s\n", part.name, count, (double)part.bytes / mib,
+                is_kept(&memory->buffers[i]) ? "whole run" : "in the step");
     }
     fprintf(out, "%-28s %7s %12.2f  fixed addresses\n", "kept for the whole run", "",
             (double)memory->kept_bytes / mib);

@@ -46,6 +46,13 @@ uint64_t memory_kept_bytes(const struct memory *memory);
 uint64_t memory_shared_bytes(const struct memory *memory);
 /* Sum of the step's buffers, as if none shared an address. */
 uint64_t memory_unshared_bytes(const struct memory *memory);
+/* The most that the buffers of a name take at a time. */
+struct memory_part {
+    const char *name;
+    uint64_t bytes;
+};
+/* The largest names, the largest first; how many there are, at most `most`. */
+uint32_t memory_largest(const struct memory *memory, struct memory_part *out, uint32_t most);
 /* One line per name: how many, bytes, whole run or step. */
 void memory_print(const struct memory *memory, FILE *out);
 

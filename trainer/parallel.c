@@ -17,6 +17,7 @@
 #include "trainer/data/ahead.h"
 #include "trainer/memory.h"
 #include "trainer/parallel_private.h"
+#include "trainer/room.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -429,6 +430,20 @@ static void note_idle_ranks(const struct parallel *p)
                  num_ranks(p), p->num_leaves, p->num_leaves);
 }
 
+/* Of this run. A launcher that does not say is taken at one rank. */
+static uint32_t ranks_on_machine(const struct parallel *p)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"};
+    if (strcmp(p->config->comm_backend, "local") == 0)
+        return p->mesh.world->size;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *size = getenv(names[i]);
+        if (size != NULL && strtoul(size, NULL, 10) > 0)
+            return (uint32_t)strtoul(size, NULL, 10);
+    }
+    return 1;
+}
+
 /* Steps 1 to 4: no communication. */
 static int prepare(struct parallel *p)
 {
@@ -450,6 +465,7 @@ static int prepare(struct parallel *p)
     ERR_TRY(plan_memory(p));
     if (config->estimate)
         return 0;
+    ERR_TRY(room_check(p->memory, ranks_on_machine(p), room_available("")));
     ERR_TRY(memory_commit(p->memory));
     take_kept(p);
     return 0;

@@ -7,7 +7,7 @@
 # given a store which is not safe with it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 34
+plan 35
 make_tiny
 start_ckptd
 
@@ -80,6 +80,9 @@ refused "a checkpoint of another vocabulary than the tokens file's is refused by
     --model.hf_assets_path "$tmp/other.model"
 refused "tokens of a larger vocabulary than the model's are refused" \
     "have a vocabulary of .*, the model 64 .*model.vocab_size" --model.vocab_size 64
+refused "a plan that the machine has no memory for is refused with its largest parts" \
+    'ranks on this machine need .* GiB are available; the largest parts .*parameters .*smaller' \
+    --model.flavor 405B
 refused "another order of sums than the run was created with is refused" 'micro_batches' \
     --job.run tiny --canonical.micro_batches 3 --training.steps 40
 ends_with 75 "no ckptd on the address may be there later: run again" "$tmp/nobody" \

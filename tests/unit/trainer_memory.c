@@ -4,7 +4,10 @@
  * stay the same step after step, and kept buffers keep their contents. Method: random schedules of
  * takes and gives (seeded) are recorded, then played twice; every buffer is filled when taken and
  * checked when given back. */
+#include "proto/report.h"
+#include "tests/unit/shell.h"
 #include "trainer/memory.h"
+#include "trainer/room.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -162,6 +165,55 @@ static void test_memory__a_plan_with_too_many_buffers_is_refused(void **state)
     memory_free(memory);
 }
 
+/* ---- room ---- */
+
+static void test_memory__a_plan_above_the_available_is_refused_with_its_largest_parts(void **state)
+{
+    (void)state;
+    struct memory *memory;
+    assert_int_equal(memory_new(&memory), 0);
+    memory_take(memory, "small", 0, 1 << 20);
+    for (uint32_t i = 0; i < 3; i++)
+        memory_take(memory, "layers", i, (size_t)1 << 30);
+    memory_take(memory, "middle", 0, (size_t)1 << 29);
+    memory_take(memory, "large", 0, (size_t)2 << 30);
+    for (uint32_t i = 0; i < 2; i++) { /* one after the other: they count once */
+        memory_take(memory, "turns", i, (size_t)3 << 28);
+        memory_give(memory, "turns", i);
+    }
+    assert_int_equal(memory_place(memory), 0);
+    uint64_t all = memory_kept_bytes(memory) + memory_shared_bytes(memory);
+    assert_int_equal(room_check(memory, 2, 2 * all), 0);
+    assert_int_equal(room_check(memory, 2, 2 * all - 1), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "2 ranks on this machine need 12.50 GiB of memory"));
+    assert_non_null(strstr(report_message(),
+                           "layers 3.00 GiB, large 2.00 GiB, turns 0.75 GiB, middle 0.50 GiB"));
+    memory_free(memory);
+}
+
+static void test_memory__the_tightest_control_group_bounds_what_is_available(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/room-XXXXXX";
+    assert_non_null(mkdtemp(root));
+    assert_true(room_available(root) == UINT64_MAX);
+    shell("cd %s && mkdir -p proc/self sys/fs/cgroup/a/b sys/fs/cgroup/memory/c &&"
+          " printf 'MemTotal: 9 kB\nMemAvailable:   4000 kB\nSwapFree: 96 kB\n' >proc/meminfo",
+          root);
+    assert_int_equal(room_available(root), 4096 << 10);
+    shell("cd %s && printf '4:memory:/c\n0::/a/b\n' >proc/self/cgroup && cd sys/fs/cgroup &&"
+          " echo max >a/b/memory.max && echo 3000000 >a/memory.max &&"
+          " echo 1000000 >a/memory.current && printf 'anon 5\ninactive_file 400000\n' "
+          ">a/memory.stat",
+          root);
+    assert_int_equal(room_available(root), 2400000);
+    shell("cd %s/sys/fs/cgroup/memory/c && echo 900000 >memory.limit_in_bytes &&"
+          " echo 950000 >memory.usage_in_bytes",
+          root);
+    assert_int_equal(room_available(root), 0);
+    shell("rm -r %s", root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -169,6 +221,8 @@ int main(void)
         cmocka_unit_test(test_memory__lives_that_do_not_meet_share_one_place),
         cmocka_unit_test(test_memory__what_is_never_given_back_is_kept_apart),
         cmocka_unit_test(test_memory__a_plan_with_too_many_buffers_is_refused),
+        cmocka_unit_test(test_memory__a_plan_above_the_available_is_refused_with_its_largest_parts),
+        cmocka_unit_test(test_memory__the_tightest_control_group_bounds_what_is_available),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
