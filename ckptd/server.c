@@ -32,6 +32,7 @@
 #include "ckptd/node/renew.h"
 #include "ckptd/node/session.h"
 #include "ckptd/reload.h"
+#include "ckptd/rescan.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/open.h"
@@ -165,6 +166,22 @@ static bool is_granted(struct service *service, struct rpc_call *call, const cha
     return false;
 }
 
+/* Handlers that tell of checkpoints look first whether some came or went without ckptd. */
+#define LOOKS_FIRST(name, type, function)                                       \
+    static void now_##name(struct service *service, struct rpc_call *call,      \
+                           const ProtobufCMessage *request)                     \
+    {                                                                           \
+        function(service, call, (const Holdfast__V1__##type *)request);         \
+    }                                                                           \
+    static void look_and_##name(struct service *service, struct rpc_call *call, \
+                                const Holdfast__V1__##type *request)            \
+    {                                                                           \
+        rescan_first(service, call, &request->base, now_##name);                \
+    }
+LOOKS_FIRST(list, ListRequest, list_call)
+LOOKS_FIRST(show, ShowRequest, list_show)
+LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
+
 /* Who may come in may save, load, look, and protect with a pin. What removes checkpoints or other
  * files, takes a protection away, or adds what no rank saved, is for operators; a dry run does
  * none of that. The request is at hand where the last column is asked.
@@ -177,17 +194,18 @@ static bool is_granted(struct service *service, struct rpc_call *call, const cha
     X(BeginSave, BeginSaveRequest, begin_save, save_begin, false, false)                     \
     X(WaitSave, WaitSaveRequest, wait_save, save_wait, false, false)                         \
     X(AbortSave, AbortSaveRequest, abort_save, save_abort, true, false)                      \
-    X(OpenLoad, OpenLoadRequest, open_load, restore_open_load, false, false)                 \
+    X(OpenLoad, OpenLoadRequest, open_load, look_and_load, false, false)                     \
     X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, false, false)             \
     X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, false, false) \
     X(CloseLoad, CloseLoadRequest, close_load, restore_close_load, false, false)             \
-    X(List, ListRequest, list, list_call, false, false)                                      \
-    X(Show, ShowRequest, show, list_show, false, false)                                      \
+    X(List, ListRequest, list, look_and_list, false, false)                                  \
+    X(Show, ShowRequest, show, look_and_show, false, false)                                  \
     X(Prune, PruneRequest, prune, retain_prune, true, !request->dry_run)                     \
     X(Pin, PinRequest, pin, retain_pin, true, request->unpin)                                \
     X(Release, ReleaseRequest, release, admit_release, true, true)                           \
     X(Adopt, AdoptRequest, adopt, admit_adopt, true, true)                                   \
     X(Gc, GcRequest, gc, gc_collect, true, !request->dry_run)                                \
+    X(Rescan, RescanRequest, rescan, rescan_call, false, false)                              \
     X(Reload, ReloadRequest, reload, reload_call, true, true)                                \
     X(Status, StatusRequest, status, do_status, false, false)
 
@@ -421,6 +439,7 @@ static void fail_waiting(struct service *service)
         if (run->group)
             group_free(run->group);
     }
+    rescan_close(service);
     save_begin_close(service);
 }
 

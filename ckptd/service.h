@@ -15,6 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define RESCAN_SKIPPED_MAX 64u
+
 struct run;
 struct session;
 struct load;
@@ -28,6 +30,8 @@ struct scrub;
 struct metrics;
 struct door;
 struct pool;
+struct rescan;
+struct rescan_waiter;
 struct rpc_server;
 
 /* Everything. One thread, the service thread, owns it and all that hangs on it, unless a field says
@@ -72,10 +76,18 @@ struct service {
     uint32_t num_failures;
     struct gate gate;
     struct ledger ledger;
-    struct collecting *collecting; /* a Gc under way, or NULL */
-    struct timer retain_timer;     /* until retention may begin */
-    struct policies policies;      /* the configuration's, or as they were read again */
-    struct event reload_event;     /* of reload.c */
+    struct collecting *collecting;        /* a Gc under way, or NULL */
+    struct timer retain_timer;            /* until retention may begin */
+    struct rescan *rescan;                /* a look under way, or NULL */
+    struct rescan_waiter *rescan_waiters; /* for the next */
+    uint64_t looked_stamp;                /* of the root, when its names were read last */
+    struct {                              /* since the start; of the last look */
+        uint64_t added, vanished;
+        char *skipped[RESCAN_SKIPPED_MAX]; /* what is there and not listed, and why */
+        uint32_t num_skipped;
+    } rescanned;
+    struct policies policies;  /* the configuration's, or as they were read again */
+    struct event reload_event; /* of reload.c */
     atomic_bool reload_asked;
     bool is_reloading, must_reload;
     struct timer held_timer; /* of restore/held.c */

@@ -597,6 +597,27 @@ static DIR *open_names(int parent, const char *name)
     return directory;
 }
 
+static int local_stamp(struct storage *storage, const char *prefix, uint64_t *out,
+                       uint64_t *out_age_ms)
+{
+    const int64_t second = 1000000000;
+    struct stat status;
+    struct timespec now;
+    int fd = open_directory(local_of(storage)->root_fd, prefix);
+    if (fd < 0)
+        return local_fail("could not open a directory", prefix);
+    int result = fstat(fd, &status);
+    close(fd);
+    if (result != 0)
+        return local_fail("could not look at a directory", prefix);
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t changed = status.st_ctim.tv_sec * second + status.st_ctim.tv_nsec;
+    int64_t age = now.tv_sec * second + now.tv_nsec - changed;
+    *out = (uint64_t)changed ^ (uint64_t)status.st_ino << 1; /* another one in its place, too */
+    *out_age_ms = age > 0 ? (uint64_t)age / 1000000 : 0;
+    return 0;
+}
+
 static int local_list(struct storage *storage, const char *prefix,
                       int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
@@ -759,6 +780,7 @@ const struct storage_ops storage_local = {
     .publish = local_publish,
     .fetch = local_fetch,
     .list = local_list,
+    .stamp = local_stamp,
     .remove = local_remove,
     .rename = local_rename,
     .lock = local_lock,

@@ -290,6 +290,14 @@ void storage_leave(struct storage *storage, struct storage_hold *hold)
         ops_of(storage)->release(storage, hold, true);
 }
 
+int storage_stamp(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms)
+{
+    const struct storage_ops *ops = ops_of(storage);
+    *out = *out_age_ms = 0;
+    int error = prefix[0] != '\0' ? check_key(prefix) : 0;
+    return error != 0 || !ops->stamp ? error : ops->stamp(storage, prefix, out, out_age_ms);
+}
+
 int storage_find_holder(struct storage *storage, const char *key)
 {
     const struct storage_ops *ops = ops_of(storage);

@@ -172,6 +172,10 @@ struct storage_ops {
     int (*find_holder)(struct storage *storage, const char *key);
     /* (optional; without: there are none) Looks for temporary files directly below `prefix`. */
     int (*sweep)(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
+    /* (optional; without: 0, as nobody else can change it) *out, not 0: a number that changes when
+     * a name directly below `prefix` is made or removed, unless that happens as soon as the time
+     * before: it changed *out_age_ms ago. */
+    int (*stamp)(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
     /* (optional) One line for the log: what was chosen and why ("io_uring, depth 32, O_DIRECT"). */
     const char *(*describe)(struct storage *storage);
 };
@@ -242,6 +246,7 @@ void storage_release(struct storage *storage, struct storage_hold *hold); /* NUL
 void storage_leave(struct storage *storage, struct storage_hold *hold);
 int storage_find_holder(struct storage *storage, const char *key);
 int storage_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
+int storage_stamp(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
 const char *storage_describe(struct storage *storage);
 /* From here on the process makes no io_uring any more, in whatever thread (seccomp(2)); those that
  * it has go on. What it starts inherits that and gains no rights (no_new_privs). A `local` that is

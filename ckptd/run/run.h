@@ -37,6 +37,7 @@ struct run {
     struct save *saves;
     struct scrub_cursor scrubbed;
     struct run_health health;
+    uint64_t looked_stamp; /* of its directory, when its names were read last; 0: look again */
 };
 
 /* Performs the actions of a run's machine; called after every commit_*() call. */

@@ -161,6 +161,10 @@ const struct command commands[] = {
      cli_status,
      "On a directory: the disk, how many checkpoints there are, the newest, saves that are not\n"
      "committed, and in_use: has somebody the writer's lock? Else those saves are rubbish (gc).\n"},
+    {"rescan", "", "let ckptd look for checkpoints that were copied in, or went", 0, 0, BIT(SERVER),
+     cli_rescan,
+     "A list, a show and a load look by themselves. This one also tells what is there and not\n"
+     "listed, and why: a copy that is not whole yet, one of an attempt that is being trained.\n"},
     {"reload", "", "let ckptd read retention and quotas again", 0, 0, BIT(SERVER), cli_reload,
      "[retention] and [run.NAME] of its configuration file hold from then on, and are applied to\n"
      "all runs. Other keys that have changed are named: they need a restart. A file that is\n"

@@ -392,3 +392,38 @@ int cli_reload(const struct cli *cli)
     protobuf_c_message_free_unpacked(answer, NULL);
     return 0;
 }
+
+/* ---- rescan ---- */
+
+static void print_rescan_json(const Holdfast__V1__RescanReply *reply)
+{
+    printf("{\"added\": %llu, \"vanished\": %llu, \"skipped\": [", (unsigned long long)reply->added,
+           (unsigned long long)reply->vanished);
+    for (size_t i = 0; i < reply->n_skipped; i++) {
+        printf(i > 0 ? ", " : "");
+        text_json(stdout, reply->skipped[i]);
+    }
+    printf("]}\n");
+}
+
+int cli_rescan(const struct cli *cli)
+{
+    Holdfast__V1__RescanRequest request = HOLDFAST__V1__RESCAN_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    char safe[600];
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Rescan", &request.base,
+                         &holdfast__v1__rescan_reply__descriptor, CLI_CALL_MS);
+    if (error != 0)
+        return error;
+    const Holdfast__V1__RescanReply *reply = (const Holdfast__V1__RescanReply *)answer;
+    if (cli->is_json) {
+        print_rescan_json(reply);
+    } else {
+        printf("%s found, %llu vanished\n", text_count(reply->added, "checkpoint").text,
+               (unsigned long long)reply->vanished);
+        for (size_t i = 0; i < reply->n_skipped; i++)
+            printf("not listed: %s\n", text_safe(safe, sizeof safe, reply->skipped[i]));
+    }
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}

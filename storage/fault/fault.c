@@ -350,6 +350,13 @@ static int fault_fetch(struct storage *storage, const char *key, void *data, siz
     return error;
 }
 
+/* No operation of its own: it is a question about names that list answers. */
+static int fault_stamp(struct storage *storage, const char *prefix, uint64_t *out,
+                       uint64_t *out_age_ms)
+{
+    return storage_stamp(fault_of(storage)->inner, prefix, out, out_age_ms);
+}
+
 static int fault_list(struct storage *storage, const char *prefix,
                       int (*visit)(void *user, const struct storage_entry *entry), void *user)
 {
@@ -539,6 +546,7 @@ const struct storage_ops storage_fault = {
     .publish = fault_publish,
     .fetch = fault_fetch,
     .list = fault_list,
+    .stamp = fault_stamp,
     .remove = fault_remove,
     .lock = fault_lock,
     .space = fault_space,

@@ -35,6 +35,7 @@ static void fill(void **state)
 {
     struct bed *bed = bed_new();
     *state = bed;
+    snprintf(bed->config.store, sizeof bed->config.store, "memory:16777216"); /* not looked at */
     assert_int_equal(service_open(&bed->service, &bed->config), 0);
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++)
         fill_run(bed->service, runs[i], counts[i]);
