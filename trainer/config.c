@@ -20,6 +20,7 @@
 
 #define KEYS_MAX 512 /* of the table; more is a programming error */
 #define MICRO_BATCHES_DEFAULT 8
+#define MICRO_BATCHES_MAX (1 << 20)
 #define MICRO_BATCH_TOKENS_MAX (1 << 24) /* what counts rows is 32 bits wide */
 
 static const char *const short_keys[] = {"config", "job.config_file", "estimate",
@@ -155,7 +156,10 @@ static int check_values(struct config *config)
     ERR_TRY(check_run_name(config->run));
     ERR_TRY(check_exclusions(config->exclude_from_loading));
     ERR_TRY(find_tokenizer(config));
-    if (config->dataset_path[0] == '\0' && !config->estimate)
+    if (config->dataset_path[0] != '\0' && config->mixture[0] != '\0')
+        return report_error(ERR_INVALID, "leave one of them out",
+                            "training.dataset_path and training.mixture are both given");
+    if (config->dataset_path[0] == '\0' && config->mixture[0] == '\0' && !config->estimate)
         return report_error(ERR_INVALID, "write one with `tokenizer tokens` and give its path",
                             "training.dataset_path is not set: there is no tokens file to read");
     if (config->beta1 >= 1 || config->beta2 >= 1)
@@ -183,6 +187,38 @@ static int check_values(struct config *config)
 }
 
 /* ---- values that belong together ---- */
+
+/* "0:4,100:8" as numbers; the most micro-batches are those that a step needs room for. */
+static int read_ramp(struct config *config)
+{
+    int64_t most = 0;
+    for (const char *at = config->batch_ramp; *at != '\0';) {
+        struct config_ramp *next = &config->ramp[config->num_ramp];
+        int length = 0;
+        long long step = -1, micro_batches = 0;
+        int64_t before = config->num_ramp > 0 ? next[-1].step : -1;
+        bool is_number = sscanf(at, " %lld:%lld%n", &step, &micro_batches, &length) == 2;
+        if (!is_number || config->num_ramp == CONFIG_RAMP_MAX - 1 || step <= before ||
+            (config->num_ramp == 0 && step != 0) || micro_batches < 1 ||
+            micro_batches > MICRO_BATCHES_MAX || (at[length] != '\0' && at[length] != ','))
+            return report_error(
+                ERR_INVALID, "write STEP:MICRO_BATCHES,... with rising steps, the first 0",
+                "training.batch_ramp = \"%s\" is wrong at \"%s\"", config->batch_ramp, at);
+        *next = (struct config_ramp){step, micro_batches};
+        config->num_ramp++;
+        most = micro_batches > most ? micro_batches : most;
+        at += length + (at[length] == ',');
+    }
+    if (most == 0)
+        return 0;
+    if (config->global_batch_size > 0 ||
+        (config->micro_batches > 0 && config->micro_batches != most))
+        return report_error(ERR_INVALID, "leave them out",
+                            "training.batch_ramp gives the sizes of steps: "
+                            "training.global_batch_size and canonical.micro_batches contradict");
+    config->micro_batches = most;
+    return 0;
+}
 
 /* A step is micro_batches leaves of local_batch_size sequences, whatever the number of ranks. */
 static int settle_batch(struct config *config)
@@ -278,6 +314,7 @@ int trainer_config_load(struct config *out, int argc, char **argv)
     }
     ERR_TRY(check_available(out));
     ERR_TRY(check_values(out));
+    ERR_TRY(read_ramp(out));
     ERR_TRY(settle_batch(out));
     ERR_TRY(settle_ckptd(out));
     settle_schedule(out, options.quiet);
@@ -297,8 +334,11 @@ char *trainer_config_to_json(const struct config *config)
 
 uint32_t trainer_config_leaves(const void *config, int64_t step)
 {
-    (void)step;
-    return (uint32_t)((const struct config *)config)->micro_batches;
+    const struct config *c = config;
+    int64_t micro_batches = c->micro_batches;
+    for (uint32_t i = 0; i < c->num_ramp && c->ramp[i].step <= step; i++)
+        micro_batches = c->ramp[i].micro_batches;
+    return (uint32_t)micro_batches;
 }
 
 void trainer_config_print_help(void)

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #define CONFIG_TEXT_MAX 256
+#define CONFIG_RAMP_MAX 32u
 
 struct config {
     /* job */
@@ -56,8 +57,14 @@ struct config {
     double min_lr_factor;
     /* training */
     char dataset_path[CONFIG_TEXT_MAX]; /* a tokens file */
+    char mixture[16 * CONFIG_TEXT_MAX]; /* "FILE:WEIGHT,..." in its place; "": one source; ours */
     int64_t local_batch_size;           /* sequences per micro-batch (leaf) */
     int64_t global_batch_size;          /* sequences per step: local_batch_size x micro_batches */
+    char batch_ramp[CONFIG_TEXT_MAX];   /* "STEP:MICRO_BATCHES,..."; "": none; ours */
+    struct config_ramp {                /* the same as numbers, steps rising from 0 */
+        int64_t step, micro_batches;
+    } ramp[CONFIG_RAMP_MAX];
+    uint32_t num_ramp;
     int64_t seq_len;
     double max_norm;
     int64_t steps;
@@ -66,7 +73,7 @@ struct config {
     char mixed_precision_reduce[16]; /* "float32" */
     char reduction[16];              /* "canonical" or "fast" */
     /* canonical: fixed when the run is created, kept in the manifest */
-    int64_t micro_batches; /* per step; > 0 after trainer_config_load() */
+    int64_t micro_batches; /* per step, the most of a ramp; > 0 after trainer_config_load() */
     int64_t groups, tp_blocks, cp_blocks;
     /* parallelism */
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
@@ -81,6 +88,7 @@ struct config {
     int64_t final_seconds;     /* bound of the last save; ours */
     int64_t load_step;         /* -1: newest */
     bool load_only;
+    bool new_order; /* checkpoint.new_order: sizes of a step may change at a resume; ours */
     bool checkpoint_required;    /* checkpoint.required: a failed save stops training; ours */
     bool compare_replicas;       /* before a save; ours */
     bool create_seed_checkpoint; /* save step 0, then end */

@@ -130,6 +130,12 @@ const struct option config_table[] = {
     ALIAS("training.batch_size", "training.local_batch_size"),
     INT(global_batch_size, "training.global_batch_size", -1, -1, COUNT_MAX,
         "sequences of a step; -1: local_batch_size x canonical.micro_batches"),
+    STRING(mixture, "training.mixture", "",
+           "FILE:WEIGHT,FILE:WEIGHT,...: tokens files in place of training.dataset_path; the "
+           "weights may change at a resume (ours)"),
+    STRING(batch_ramp, "training.batch_ramp", "",
+           "STEP:MICRO_BATCHES,...: micro-batches of a step from that step on, the first from 0; "
+           "fixed when the run is created (ours)"),
     INT(seq_len, "training.seq_len", 2048, 1, 1 << 24, "tokens of a sequence"),
     DOUBLE(max_norm, "training.max_norm", 1.0, 0, 1e30,
            "the gradient is scaled down to this norm; 0: never"),
@@ -226,6 +232,9 @@ const struct option config_table[] = {
         "the longest that the end waits for the last checkpoint; then it ends with 75 (ours)"),
     INT(load_step, "checkpoint.load_step", -1, -1, COUNT_MAX, "step to resume from; -1: newest"),
     BOOL(load_only, "checkpoint.load_only", "false", "load, never save"),
+    BOOL(new_order, "checkpoint.new_order", "false",
+         "let batch size, micro-batches or sequence length change at a resume: a new order of "
+         "samples and sums begins, whose bits no other run has (ours)"),
     BOOL(checkpoint_required, "checkpoint.required", "false",
          "end training when a save fails (ours)"),
     BOOL(compare_replicas, "checkpoint.compare_replicas", "true",

@@ -3,7 +3,7 @@
 #include "proto/json.h"
 #include "proto/report.h"
 #include "trainer/config.h"
-#include "trainer/data/data.h"
+#include "trainer/data/manifest.h"
 #include "trainer/model.h"
 #include "trainer/shape.h"
 
@@ -30,7 +30,6 @@ static json_t *canonical_json(const struct config *config)
 
 int identity_write(char **out_identity, char **out_data, const struct identity *of)
 {
-    const struct data_info *info = data_info(of->data);
     const struct config *c = of->config;
     const char *kernels = of->kernels;
     char isa[32]; /* the description begins with it: "avx512, products by ..." */
@@ -39,10 +38,8 @@ int identity_write(char **out_identity, char **out_data, const struct identity *
                                               "dtype", c->mixed_precision_param, "reduction",
                                               c->reduction, "canonical", canonical_json(c), "model",
                                               model_shape_identity(&of->model->shape))));
-    return pack_json(out_data,
-                     json_pack("{ss ss ss sI sI}", "path", c->dataset_path, "hash", info->hash,
-                               "tokenizer", info->tokenizer_hash, "tokens",
-                               (json_int_t)info->num_tokens, "seq_len", (json_int_t)info->seq_len));
+    const char *path = c->mixture[0] != 0 ? c->mixture : c->dataset_path;
+    return pack_json(out_data, data_run_json(of->data, path));
 }
 
 /* ---- is a checkpoint of this run's kind? ---- */
@@ -53,13 +50,11 @@ static const char *text_of(const json_t *object, const char *key)
     return text != NULL ? text : "";
 }
 
-/* Decides which samples a leaf is made of, so a run that changes it leaves the undisturbed one. */
+/* What the order of samples hangs on, so a run that changes it leaves the undisturbed one. The
+ * sizes of a step are the lineage's. */
 static bool shapes_leaves(const char *section, const char *key)
 {
-    if (strcmp(section, "debug") == 0)
-        return strcmp(key, "seed") == 0;
-    return strcmp(section, "training") == 0 &&
-           (strcmp(key, "seq_len") == 0 || strcmp(key, "local_batch_size") == 0);
+    return strcmp(section, "debug") == 0 && strcmp(key, "seed") == 0;
 }
 
 /* Says which settings of the sections that shape training differ. */
@@ -95,6 +90,24 @@ static void say_settings(const struct config *config, const char *stored_json)
     free(own_json);
 }
 
+/* The curve ends with the run unless lr_scheduler.total_steps holds it. */
+static void say_stretch(const struct config *config, const char *stored_json)
+{
+    json_t *stored = json_loads(stored_json, 0, NULL);
+    const json_t *steps = json_object_get(json_object_get(stored, "training"), "steps");
+    const json_t *total = json_object_get(json_object_get(stored, "lr_scheduler"), "total_steps");
+    int64_t was = json_integer_value(steps);
+    if (json_is_integer(steps) && json_equal(steps, total) && was != config->steps &&
+        config->decay_total_steps == config->steps)
+        log_warn(
+            "checkpoint",
+            "training.steps was %lld, now it is %lld: that %s the learning-rate curve; to keep "
+            "it set lr_scheduler.total_steps = %lld",
+            (long long)was, (long long)config->steps,
+            was < config->steps ? "stretches" : "shortens", (long long)was);
+    json_decref(stored);
+}
+
 static void say_identity(const json_t *own, const json_t *stored)
 {
     static const char *const keys[] = {"isa", "kernels", "dtype", "reduction"};
@@ -105,25 +118,6 @@ static void say_identity(const json_t *own, const json_t *stored)
                      "%s was \"%s\" when the checkpoint was made, now it is \"%s\": training goes "
                      "on, its bits may differ from an uninterrupted run's",
                      keys[i], text_of(stored, keys[i]), text_of(own, keys[i]));
-}
-
-static int check_canonical(const json_t *own, const json_t *stored)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach(json_object_get((json_t *)own, "canonical"), key, value)
-    {
-        json_t *theirs = json_object_get(json_object_get(stored, "canonical"), key);
-        if (theirs != NULL && json_integer_value(theirs) != json_integer_value(value))
-            return report_error(ERR_MISMATCH,
-                                "restore the batch sizes and the canonical section of the run's "
-                                "configuration, or give job.run another name",
-                                "the run was created with canonical.%s = %lld, this configuration "
-                                "has %lld",
-                                key, (long long)json_integer_value(theirs),
-                                (long long)json_integer_value(value));
-    }
-    return 0;
 }
 
 /* Another vocabulary, where nothing but the tokens file says how large it is. */
@@ -178,16 +172,17 @@ int identity_check(const struct identity *of, const char *own_json,
     if (rc == 0)
         rc = parse(&data, loaded->data_json);
     if (rc == 0)
-        rc = check_canonical(own, stored);
-    if (rc == 0)
         rc = check_model(of, stored);
     if (rc == 0) {
         const char *hash = text_of(data, "hash");
         say_identity(own, stored);
         say_settings(of->config, loaded->config_json);
+        say_stretch(of->config, loaded->config_json);
         if (hash[0] != 0 && strcmp(hash, data_info(of->data)->hash) != 0)
-            log_warn("checkpoint", "the checkpoint was trained on other tokens (%s, now %s)", hash,
-                     data_info(of->data)->hash);
+            log_warn("checkpoint",
+                     "the checkpoint was trained on other tokens (%s, now %s): what is new is read "
+                     "from its beginning, what is left out keeps its place",
+                     hash, data_info(of->data)->hash);
     }
     json_decref(own);
     json_decref(stored);

@@ -17,7 +17,7 @@ struct model_table;
 
 struct identity {
     const struct config *config;
-    const struct data *data;
+    struct data *data;
     const struct model_table *model;
     const char *kernels; /* kernels_describe() */
 };

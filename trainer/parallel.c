@@ -280,6 +280,8 @@ int parallel_step(struct parallel *p, const struct step_input *input, struct ste
 {
     memset(p->accumulators, 0, reduce_accumulator_count(p) * sizeof(float));
     p->failure = 0;
+    p->num_leaves = trainer_config_leaves(p->config, input->step - 1);
+    p->num_micro_steps = (p->num_leaves + num_ranks(p) - 1) / num_ranks(p);
     ahead_step(input->ahead, input->step - 1, input->first_sample);
     for (p->micro_step = 0; p->micro_step < p->num_micro_steps; p->micro_step++) {
         ERR_TRY(agree_to_stop(p, input, &out->stop));

@@ -42,7 +42,8 @@ static int check_tokenizer(const struct config *config, const struct data_info *
     if (!is_same)
         return report_error(ERR_MISMATCH, "make the tokens again with `tokenizer tokens`",
                             "the tokens of %s were made by another tokenizer than %s",
-                            config->dataset_path, config->tokenizer_path);
+                            config->mixture[0] != 0 ? config->mixture : config->dataset_path,
+                            config->tokenizer_path);
     return 0;
 }
 
@@ -65,12 +66,19 @@ static int new_table(struct model_table **out, const struct config *config, uint
     return model_table_new(out, &shape);
 }
 
+static int open_data(struct data **out, const struct config *config)
+{
+    uint32_t seq_len = (uint32_t)config->seq_len;
+    uint64_t seed = (uint64_t)config->seed;
+    return config->mixture[0] != 0 ? data_open_mixture(out, config->mixture, seq_len, seed)
+                                   : data_open(out, config->dataset_path, seq_len, seed);
+}
+
 /* What a rank opens by itself. */
 static int open_own(struct rank *r)
 {
     const struct config *config = r->config;
-    ERR_TRY(data_open(&r->data, config->dataset_path, (uint32_t)config->seq_len,
-                      (uint64_t)config->seed));
+    ERR_TRY(open_data(&r->data, config));
     if (is_first_on_node(r) && !config->estimate)
         ERR_TRY(data_prove(r->data));
     ERR_TRY(check_tokenizer(config, data_info(r->data)));
@@ -238,7 +246,8 @@ int rank_estimate(const struct config *config)
     struct comm world = {.rank = 0, .size = num_ranks};
     struct rank r = {.config = config, .world = &world};
     struct parallel_options options = {.config = config, .world = &world};
-    int rc = config->dataset_path[0] != 0 ? open_own(&r) : new_kernels(&r.kernels, config);
+    bool has_data = config->dataset_path[0] != 0 || config->mixture[0] != 0;
+    int rc = has_data ? open_own(&r) : new_kernels(&r.kernels, config);
     if (rc == 0 && r.table == NULL)
         rc = new_table(&r.table, config, 0);
     options.table = r.table;

@@ -49,7 +49,10 @@ static int step(struct rank *r, bool *out_stop)
     next.step++;
     next.optimizer_update++;
     next.schedule_update++;
-    next.next_sample += (uint64_t)config->global_batch_size;
+    uint64_t samples = trainer_config_leaves(config, r->progress.step);
+    samples *= (uint64_t)config->local_batch_size;
+    next.next_sample += samples;
+    next.tokens += samples * (uint64_t)config->seq_len;
     next.loss = result.loss;
     next.grad_norm = result.grad_norm;
     ERR_TRY(metrics_check(r->metrics, &next));

@@ -7,6 +7,8 @@
  * from an imported model, which has none. */
 #include "proto/json.h"
 #include "proto/report.h"
+#include "trainer/data/manifest.h"
+#include "trainer/save/lineage.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>
@@ -33,6 +35,17 @@ static int64_t number_in(const json_t *state, const char *section, const char *k
     return json_is_integer(value) ? (int64_t)json_integer_value(value) : missing;
 }
 
+/* Where reading goes on. */
+static int read_place(struct snapshot *s, struct progress *p, const json_t *state,
+                      const struct ckpt_loaded *loaded)
+{
+    json_t *run_data = json_loads(loaded->data_json, 0, NULL);
+    struct data_place place;
+    int rc = data_state_read(&place, &p->tokens, state, run_data, p->next_sample);
+    json_decref(run_data);
+    return rc == 0 ? data_resume(s->of.data, &place, p->next_sample) : rc;
+}
+
 static int read_progress(struct snapshot *s, struct progress *p, const struct ckpt_loaded *loaded)
 {
     json_t *state = NULL;
@@ -55,8 +68,9 @@ static int read_progress(struct snapshot *s, struct progress *p, const struct ck
     const json_t *metrics = json_object_get(state, "metrics");
     p->loss = json_number_value(json_object_get(metrics, "loss"));
     p->grad_norm = json_number_value(json_object_get(metrics, "grad_norm"));
+    int rc = is_excluded(s->config, "dataloader") ? 0 : read_place(s, p, state, loaded);
     json_decref(state);
-    return 0;
+    return rc;
 }
 
 /* What rank 0 chooses, for all. */
@@ -95,6 +109,13 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
         log_warn("checkpoint", "skipped on the way to step %" PRIu64 ": %s", loaded->info.step,
                  loaded->skipped);
     rc = identity_check(&s->of, s->identity_json, loaded);
+    char *orders = NULL;
+    if (rc == 0)
+        rc = lineage_go_on(&orders, s->config, loaded);
+    if (rc == 0) {
+        free(s->orders_json);
+        s->orders_json = orders;
+    }
     ckpt_loaded_free(loaded);
     return rc;
 }

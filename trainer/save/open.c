@@ -6,6 +6,7 @@
  * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
  */
 #include "proto/report.h"
+#include "trainer/save/lineage.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>
@@ -174,6 +175,8 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     if (s->config->checkpoint_enable) {
         rc = identity_write(&s->identity_json, &s->data_json, &s->of);
         if (rc == 0)
+            rc = lineage_begin(&s->orders_json, s->config);
+        if (rc == 0)
             rc = describe_tensors(s);
         if (rc == 0 && s->config->compare_replicas)
             rc = replicas_open(&s->replicas, s->mesh, s->state);
@@ -205,6 +208,7 @@ void snapshot_close(struct snapshot *s)
     free(s->names);
     free(s->identity_json);
     free(s->data_json);
+    free(s->orders_json);
     free(s);
 }
 

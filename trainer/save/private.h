@@ -39,6 +39,7 @@ struct snapshot {
     bool waits_when_busy;   /* checkpoint.when_busy */
     struct identity of;     /* what is saved */
     char *identity_json, *data_json;
+    char *orders_json;    /* lineage.h; rank 0 alone knows more than its own */
     int64_t pending_step; /* the newest saved one, when not known to be durable; -1: none */
     int64_t durable_step; /* newest known to be durable; -1: none */
     /* Rank 0 alone: saves whose end is not known yet, the oldest first. */

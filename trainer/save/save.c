@@ -19,6 +19,7 @@
  * ckptd) may fail any number of times, anything else FINAL_TRIES times. */
 #include "proto/json.h"
 #include "proto/report.h"
+#include "trainer/data/manifest.h"
 #include "trainer/save/private.h"
 
 #include <inttypes.h>
@@ -194,9 +195,10 @@ static int wait_pending(struct snapshot *s)
 /* The small part of the state, as the manifest keeps it; NULL: no memory. */
 static char *state_json(const struct snapshot *s, const struct progress *p)
 {
+    json_t *data = data_state_json(s->of.data, p->next_sample, p->tokens, s->config->seed);
     json_t *state = json_pack(
-        "{s{sI sI} s{sI} s{sI} s{sI} s{sf sf}}", "data", "next_sample", (json_int_t)p->next_sample,
-        "seed", (json_int_t)s->config->seed, "rng", "seed", (json_int_t)s->config->seed, "schedule",
+        "{so so s{sI} s{sI} s{sI} s{sf sf}}", "data", data, "orders",
+        json_loads(s->orders_json, 0, NULL), "rng", "seed", (json_int_t)s->config->seed, "schedule",
         "step", (json_int_t)p->schedule_update, "optimizer", "step",
         (json_int_t)p->optimizer_update, "metrics", "loss", p->loss, "grad_norm", p->grad_norm);
     char *text = state != NULL ? json_dumps(state, JSON_COMPACT) : NULL;

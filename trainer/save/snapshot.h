@@ -22,6 +22,7 @@ struct progress {
     int64_t optimizer_update; /* updates that the moments have seen */
     int64_t schedule_update;  /* position on the learning-rate curve */
     uint64_t next_sample;     /* global index */
+    uint64_t tokens;          /* trained on so far */
     double loss, grad_norm;   /* of the last step */
 };
 
@@ -32,7 +33,7 @@ struct snapshot_options {
     const struct config *config; /* must outlive the snapshot, as must mesh and state */
     const struct mesh *mesh;
     const struct state *state;
-    const struct data *data;
+    struct data *data; /* a load sets its place */
     const struct model_table *model;
     const char *kernels; /* kernels_describe() */
 };

@@ -1,0 +1,20 @@
+/* lineage.h - the orders that a run has had: what decides which samples a leaf is made of and in
+ * which order gradients are added. In the canonical order a run's bits are defined by it.
+ *
+ * A manifest's "state" lists them under "orders", each with the step after which it began, as
+ * settings and their values. The last one must be that of the configuration; another one is a new
+ * order, which has to be asked for: by training.reduction = "fast", which promises no bits, or by
+ * checkpoint.new_order. */
+#ifndef HOLDFAST_TRAINER_LINEAGE_H
+#define HOLDFAST_TRAINER_LINEAGE_H
+
+#include "clients/ckpt.h"
+#include "trainer/config.h"
+
+/* The list of a run that begins, as JSON text to be freed. ERR_MEMORY. */
+int lineage_begin(char **out, const struct config *config);
+/* The list of a run that goes on from a checkpoint. ERR_MISMATCH: a new order that nobody asked
+ * for; the message has the first setting that differs. */
+int lineage_go_on(char **out, const struct config *config, const struct ckpt_loaded *from);
+
+#endif
