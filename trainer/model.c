@@ -444,6 +444,15 @@ static int forward(struct model *m, const int32_t *inputs)
 
 /* ---- backward ---- */
 
+static void sum_sequences(const struct model *m, double *out)
+{
+    for (uint32_t b = 0; b < m->batch; b++) {
+        out[b] = 0;
+        for (uint32_t t = 0; t < m->seq; t++)
+            out[b] += m->losses[(size_t)b * m->seq + t];
+    }
+}
+
 static double loss_and_its_gradient(struct model *m, const struct model_batch *batch)
 {
     m->losses = take_floats(m, "losses", 0, m->rows);
@@ -453,6 +462,8 @@ static double loss_and_its_gradient(struct model *m, const struct model_batch *b
                              batch->loss_scale, m->dtype);
         for (uint32_t i = 0; i < m->rows; i++)
             sum += m->losses[i];
+        if (batch->sequence_losses != NULL)
+            sum_sequences(m, batch->sequence_losses);
     }
     give(m, "losses", 0);
     return sum;

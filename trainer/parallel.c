@@ -110,8 +110,9 @@ static int lay_out(struct parallel *p)
     p->state.slices = calloc(p->table->num_tensors, sizeof(*p->state.slices));
     p->state.num_slices = p->table->num_tensors;
     p->lists = calloc(4 * (size_t)d, sizeof(*p->lists));
-    p->losses = calloc(p->num_micro_steps, sizeof(*p->losses));
-    p->all_losses = calloc((size_t)p->num_micro_steps * d, sizeof(*p->all_losses));
+    size_t values = (size_t)p->num_micro_steps * (1 + 2 * (size_t)p->config->local_batch_size);
+    p->losses = calloc(values, sizeof(*p->losses));
+    p->all_losses = calloc(values * d, sizeof(*p->all_losses));
     bool is_short = p->blocks == NULL || p->full_at == NULL || p->state.slices == NULL ||
                     p->lists == NULL || p->losses == NULL || p->all_losses == NULL;
     for (uint32_t b = 0; b < num_blocks && !is_short; b++) {
@@ -232,21 +233,54 @@ static int norm_and_stop(struct parallel *p, const struct step_input *input,
     return all.failures == 0 ? 0 : parallel_agree(p->mesh.world, p->failure);
 }
 
-static int gather_loss(struct parallel *p, double *out)
+static double tokens_that_count(const struct parallel *p)
+{
+    double leaf = (double)((uint64_t)p->config->local_batch_size * (uint64_t)p->config->seq_len);
+    return p->counted > 0 ? (double)p->counted : (double)p->num_leaves * leaf;
+}
+
+/* Adds a leaf's sequences to the sums of their sources. */
+static void add_to_sources(const struct parallel *p, const struct step_input *input, uint32_t leaf,
+                           const double *values, struct step_result *out)
+{
+    uint32_t batch = (uint32_t)p->config->local_batch_size;
+    uint64_t sample;
+    for (uint32_t b = 0; b < batch; b++) {
+        uint32_t source =
+            data_locate(ahead_data(input->ahead),
+                        input->first_sample + (uint64_t)leaf * batch + b, &sample);
+        out->sources[source].sum += values[b];
+        out->sources[source].counted += (uint64_t)values[batch + b];
+    }
+}
+
+/* Each leaf's loss, and when there are several sources the loss and the number of tokens that count
+ * of each of its sequences; added in leaf order. */
+static int gather_loss(struct parallel *p, const struct step_input *input, struct step_result *out)
 {
     uint32_t d = num_ranks(p);
     size_t *bytes = p->lists, *at = p->lists + d;
     for (uint32_t r = 0; r < d; r++) {
-        bytes[r] = p->num_micro_steps * sizeof(double);
+        bytes[r] = (size_t)p->num_micro_steps * p->leaf_values * sizeof(double);
         at[r] = r * bytes[r];
     }
     ERR_TRY(p->mesh.world->ops->all_gather_v(p->mesh.world, p->losses, bytes[0], p->all_losses,
                                              bytes, at));
     double sum = 0;
-    for (uint32_t leaf = 0; leaf < p->num_leaves; leaf++)
-        sum += p->all_losses[(size_t)(leaf % d) * p->num_micro_steps + leaf / d];
+    memset(out->sources, 0, sizeof(out->sources));
+    for (uint32_t leaf = 0; leaf < p->num_leaves; leaf++) {
+        size_t place = (size_t)(leaf % d) * p->num_micro_steps + leaf / d;
+        const double *values = p->all_losses + place * p->leaf_values;
+        sum += values[0];
+        if (p->leaf_values > 1)
+            add_to_sources(p, input, leaf, values + 1, out);
+    }
+    if (p->counted > 0) {
+        out->loss = sum / (double)p->counted;
+        return 0;
+    }
     uint64_t tokens = (uint64_t)p->config->local_batch_size * (uint64_t)p->config->seq_len;
-    *out = sum / (double)p->num_leaves / (double)tokens;
+    out->loss = sum / (double)p->num_leaves / (double)tokens;
     return 0;
 }
 
@@ -261,28 +295,68 @@ static void pause_in_step(const struct step_input *input)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 }
 
+/* What the loss is divided by, where a mask leaves tokens out: known to all before the first leaf,
+ * so that each leaf's gradient is scaled once, as it is computed. */
+static int count_tokens(struct parallel *p, const struct step_input *input)
+{
+    int64_t counted = 0;
+    uint64_t mine = 0;
+    p->counted = 0;
+    if (!data_info(ahead_data(input->ahead))->has_mask)
+        return 0;
+    p->failure = ahead_count(input->ahead, &mine);
+    counted = (int64_t)mine;
+    ERR_TRY(p->mesh.world->ops->all_reduce_i64(p->mesh.world, &counted, 1));
+    p->counted = counted > 0 ? (uint64_t)counted : 1; /* a step without any has no gradient */
+    return 0;
+}
+
+static void count_sequences(const struct parallel *p, double *out)
+{
+    uint32_t seq_len = (uint32_t)p->config->seq_len;
+    for (int64_t b = 0; b < p->config->local_batch_size; b++) {
+        out[b] = 0;
+        for (uint32_t t = 0; t < seq_len; t++)
+            out[b] += p->targets[(size_t)b * seq_len + t] >= 0;
+    }
+}
+
 static int run_micro_step(struct parallel *p, const struct step_input *input)
 {
-    uint64_t tokens = (uint64_t)p->config->local_batch_size * (uint64_t)p->config->seq_len;
-    struct model_batch mine = {p->inputs, p->targets,
-                               (float)(1.0 / ((double)p->num_leaves * (double)tokens))};
-    p->losses[p->micro_step] = 0;
+    double *values = p->losses + (size_t)p->micro_step * p->leaf_values;
+    bool by_source = p->leaf_values > 1;
+    struct model_batch mine = {.inputs = p->inputs,
+                               .targets = p->targets,
+                               .loss_scale = (float)(1.0 / tokens_that_count(p)),
+                               .sequence_losses = by_source ? values + 1 : NULL};
+    memset(values, 0, p->leaf_values * sizeof(*values));
     bool has_batch = rank_has_leaf(p, my_rank(p));
     if (has_batch && p->failure == 0)
         p->failure = ahead_take(input->ahead, &(struct data_batch){p->inputs, p->targets, NULL});
     /* A leaf that could not be read is walked and sent as it lies: the step is void, all learn at
      * its end. */
     has_batch = has_batch && p->failure == 0;
-    return model_leaf(p->model, &p->provider, has_batch ? &mine : NULL, &p->losses[p->micro_step]);
+    if (has_batch && by_source)
+        count_sequences(p, values + 1 + p->config->local_batch_size);
+    return model_leaf(p->model, &p->provider, has_batch ? &mine : NULL, values);
 }
 
-int parallel_step(struct parallel *p, const struct step_input *input, struct step_result *out)
+/* The sizes of the step, which a ramp changes, and what it is divided by. */
+static int begin_step(struct parallel *p, const struct step_input *input)
 {
+    bool by_source = data_info(ahead_data(input->ahead))->num_sources > 1;
     memset(p->accumulators, 0, reduce_accumulator_count(p) * sizeof(float));
     p->failure = 0;
     p->num_leaves = trainer_config_leaves(p->config, input->step - 1);
     p->num_micro_steps = (p->num_leaves + num_ranks(p) - 1) / num_ranks(p);
+    p->leaf_values = by_source ? 1 + 2 * (uint32_t)p->config->local_batch_size : 1;
     ahead_step(input->ahead, input->step - 1, input->first_sample);
+    return count_tokens(p, input);
+}
+
+int parallel_step(struct parallel *p, const struct step_input *input, struct step_result *out)
+{
+    ERR_TRY(begin_step(p, input));
     for (p->micro_step = 0; p->micro_step < p->num_micro_steps; p->micro_step++) {
         ERR_TRY(agree_to_stop(p, input, &out->stop));
         out->is_dropped = out->stop;
@@ -297,7 +371,8 @@ int parallel_step(struct parallel *p, const struct step_input *input, struct ste
     }
     ERR_TRY(reduce_step(p));
     ERR_TRY(norm_and_stop(p, input, out));
-    return gather_loss(p, &out->loss);
+    out->data_seconds = ahead_waited(input->ahead);
+    return gather_loss(p, input, out);
 }
 
 int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_sample,

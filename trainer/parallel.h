@@ -20,6 +20,7 @@
 
 #include "trainer/comm.h"
 #include "trainer/config.h"
+#include "trainer/data/data.h"
 #include "trainer/model.h"
 
 #include <signal.h>
@@ -85,10 +86,16 @@ struct step_input {
     const volatile sig_atomic_t *want_stop; /* not 0: this rank was asked to stop; NULL: never is */
 };
 struct step_result {
-    double loss;      /* mean over the step's tokens */
+    double loss;      /* mean over the step's tokens that count */
     double grad_norm; /* of the whole gradient, before clipping */
     bool stop;        /* some rank was asked to stop: the same answer on all */
     bool is_dropped;  /* before the last micro-step: the step is not made, the rest is undefined */
+    double data_seconds; /* that this rank has waited for samples */
+    /* Of each source when there are several: sum of losses and number of tokens that count. */
+    struct source_loss {
+        double sum;
+        uint64_t counted;
+    } sources[DATA_SOURCES_MAX];
 };
 /* Forward, backward and reduction of one step; leaves the gradient in state->grad. Collective. */
 int parallel_step(struct parallel *parallel, const struct step_input *input,

@@ -39,6 +39,8 @@ struct parallel {
     uint32_t num_leaves;      /* S */
     uint32_t num_micro_steps; /* ceil(S / d) */
     uint32_t micro_step;
+    uint64_t counted;     /* tokens of the step that count; 0: all do */
+    uint32_t leaf_values; /* that are gathered of each leaf: see gather_loss */
     int failure; /* of this rank alone, in this step: all learn of it at the end of the step */
     struct block *blocks;           /* one more than the table has where the output is tied */
     size_t *full_at;                /* per tensor: in its block's whole tensors */

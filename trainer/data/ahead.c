@@ -275,3 +275,8 @@ double ahead_waited(struct ahead *a)
     a->waited = 0;
     return waited;
 }
+
+const struct data *ahead_data(const struct ahead *a)
+{
+    return a->options.data;
+}

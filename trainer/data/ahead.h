@@ -33,6 +33,7 @@ void ahead_step(struct ahead *ahead, int64_t step, uint64_t first);
 int ahead_count(struct ahead *ahead, uint64_t *out);
 /* Copies this rank's next leaf of the step; the rank has one. */
 int ahead_take(struct ahead *ahead, const struct data_batch *out);
+const struct data *ahead_data(const struct ahead *ahead);
 /* Seconds that ahead_count and ahead_take have waited since the last call of this. */
 double ahead_waited(struct ahead *ahead);
 
