@@ -47,7 +47,7 @@ PROGRAMS = $(addprefix $(BUILD)/,trainer tokenizer ckptd ckpt-cli)
 EXAMPLES = $(patsubst clients/examples/%.c,$(BUILD)/%,$(wildcard clients/examples/*.c))
 TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
 # What stands between a program and the system: preloaded, or run in front of it.
-SHIMS = $(addprefix $(BUILD)/shims/,clock.so fill.so kill_at.so no_uring)
+SHIMS = $(addprefix $(BUILD)/shims/,clock.so fill.so kill_at.so slow_read.so no_uring)
 INTEGRATION = $(filter-out tests/integration/lib%,$(wildcard tests/integration/*.sh tests/integration/*.py))
 INTEROP = $(filter-out tests/interop/lib%,$(wildcard tests/interop/*.py)) tests/integration/tokenizer_interop.py
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp')

@@ -18,12 +18,17 @@
 struct metrics {
     const struct config *config;
     uint32_t rank, num_ranks;
+    const struct data *data;
     double flops_per_token;
     FILE *loss_file;
     double loaded_at, loaded_age; /* when the load was over; seconds from process start to it */
     double ready_at;              /* when the first step began */
     double logged_at;
     int64_t logged_step;
+    /* Since the last line: */
+    uint64_t logged_tokens; /* of the run at the last line */
+    double data_seconds;
+    struct source_loss sources[DATA_SOURCES_MAX];
     bool has_stepped, loss_is_broken;
 };
 
@@ -77,6 +82,7 @@ int metrics_open(struct metrics **out, const struct metrics_options *options)
     m->config = options->config;
     m->rank = options->rank;
     m->num_ranks = options->num_ranks;
+    m->data = options->data;
     m->flops_per_token = options->flops_per_token;
     if (m->rank == 0 && m->config->loss_file[0] != 0) {
         m->loss_file = fopen(m->config->loss_file, "a");
@@ -112,11 +118,18 @@ void metrics_ready(struct metrics *m)
     m->ready_at = m->logged_at = now(CLOCK_MONOTONIC);
 }
 
-static void write_loss(struct metrics *m, const struct progress *p)
+static void write_loss(struct metrics *m, const struct progress *p,
+                       const struct step_result *result)
 {
     if (m->loss_file == NULL || m->loss_is_broken)
         return;
-    fprintf(m->loss_file, "%" PRId64 " %a %a\n", p->step, p->loss, p->grad_norm);
+    const struct data_place *place = data_place(m->data);
+    fprintf(m->loss_file, "%" PRId64 " %a %a", p->step, p->loss, p->grad_norm);
+    for (uint32_t i = 0; i < place->num_sources; i++)
+        if (result->sources[i].counted > 0)
+            fprintf(m->loss_file, " loss.%s=%a", place->sources[i].name,
+                    result->sources[i].sum / (double)result->sources[i].counted);
+    fputc('\n', m->loss_file);
     if (fflush(m->loss_file) == 0)
         return;
     report_errno(ERR_IO, "could not write metrics.loss_file", m->config->loss_file);
@@ -151,20 +164,58 @@ static const char *with_commas(char out[32], uint64_t value)
     return out;
 }
 
+/* "  epoch: 0.31"; of several sources "  prose: 3.1416 (epoch 0.31)" each. */
+static void describe_sources(const struct metrics *m, const struct progress *p, FILE *out)
+{
+    const struct data_place *place = data_place(m->data);
+    uint32_t num = data_info(m->data)->num_sources;
+    for (uint32_t i = 0; i < num; i++) {
+        const struct data_source *source = &place->sources[i];
+        const struct source_loss *loss = &m->sources[i];
+        double epoch = (double)data_drawn(m->data, i, p->next_sample) / (double)source->num_samples;
+        if (num == 1)
+            fprintf(out, "  epoch: %.2f", epoch);
+        else if (loss->counted > 0)
+            fprintf(out, "  %s: %7.4f (epoch %.2f)", source->name,
+                    loss->sum / (double)loss->counted, epoch);
+        else
+            fprintf(out, "  %s: - (epoch %.2f)", source->name, epoch);
+    }
+}
+
 static void log_step(struct metrics *m, const struct progress *p)
 {
-    char tps_text[32];
+    char tps_text[32], tokens_text[32], sources[DATA_SOURCES_MAX * 128] = "";
     double time = now(CLOCK_MONOTONIC);
     double steps = (double)(p->step - m->logged_step), seconds = time - m->logged_at;
-    double tokens = steps * (double)m->config->global_batch_size * (double)m->config->seq_len;
+    double tokens = (double)(p->tokens - m->logged_tokens);
+    FILE *out = fmemopen(sources, sizeof(sources), "w");
+    if (out != NULL) {
+        describe_sources(m, p, out);
+        fclose(out);
+    }
     double tps = seconds > 0 ? tokens / seconds / m->num_ranks : 0;
     log_info("train",
              "step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %5.2fGiB  tps: %s  "
-             "tflops: %.2f  mfu: n/a",
+             "tflops: %.2f  mfu: n/a  time: %.3fs  data: %.3fs  tokens: %s%s",
              p->step, p->loss, p->grad_norm, peak_memory(),
-             with_commas(tps_text, (uint64_t)llround(tps)), tps * m->flops_per_token * 1e-12);
+             with_commas(tps_text, (uint64_t)llround(tps)), tps * m->flops_per_token * 1e-12,
+             seconds / steps, m->data_seconds / steps, with_commas(tokens_text, p->tokens),
+             sources);
     m->logged_at = time;
     m->logged_step = p->step;
+    m->logged_tokens = p->tokens;
+    m->data_seconds = 0;
+    memset(m->sources, 0, sizeof(m->sources));
+}
+
+static void add_result(struct metrics *m, const struct step_result *result)
+{
+    m->data_seconds += result->data_seconds;
+    for (uint32_t i = 0; i < DATA_SOURCES_MAX; i++) {
+        m->sources[i].sum += result->sources[i].sum;
+        m->sources[i].counted += result->sources[i].counted;
+    }
 }
 
 int metrics_check(const struct metrics *m, const struct progress *p)
@@ -179,7 +230,8 @@ int metrics_check(const struct metrics *m, const struct progress *p)
     return ERR_INVALID;
 }
 
-void metrics_step(struct metrics *m, const struct progress *p, const struct snapshot_times *times)
+void metrics_step(struct metrics *m, const struct progress *p, const struct step_result *result,
+                  const struct snapshot_times *times)
 {
     if (m->rank != 0)
         return;
@@ -187,9 +239,13 @@ void metrics_step(struct metrics *m, const struct progress *p, const struct snap
     if (is_first) {
         m->has_stepped = true;
         m->logged_step = p->step - 1;
+        m->logged_tokens = p->tokens - (uint64_t)trainer_config_leaves(m->config, p->step - 1) *
+                                           (uint64_t)m->config->local_batch_size *
+                                           (uint64_t)m->config->seq_len;
         log_start(m, p, times);
     }
+    add_result(m, result);
     if (is_first || p->step % m->config->log_freq == 0 || p->step == m->config->steps)
         log_step(m, p);
-    write_loss(m, p);
+    write_loss(m, p, result);
 }

@@ -6,7 +6,12 @@
  *
  * metrics.loss_file gets a line per step, "<step> <loss> <gradient norm>", both as C hex floats, so
  * that two runs can be compared bit for bit. It is appended to and flushed every step; after a
- * resume, steps made again appear again. Only rank 0 writes. */
+ * resume, steps made again appear again. Only rank 0 writes. With several sources fields
+ * "loss.<source>=<loss>" follow, of those that the step had samples of.
+ *
+ * The step line further has time, the mean seconds of a step since the last line, and data, the
+ * part of it that rank 0 waited for samples; tokens, trained on in the run so far; epoch, how often
+ * the source has been read; with several sources, loss and epoch of each since the last line. */
 #ifndef HOLDFAST_TRAINER_METRICS_H
 #define HOLDFAST_TRAINER_METRICS_H
 
@@ -17,6 +22,7 @@ struct metrics;
 struct metrics_options {
     const struct config *config; /* must outlive the metrics */
     uint32_t rank, num_ranks;
+    const struct data *data; /* must outlive the metrics */
     double flops_per_token;
 };
 
@@ -32,6 +38,6 @@ int metrics_check(const struct metrics *metrics, const struct progress *progress
 /* After each step. The first of a process also logs how long the start took, in parts. A loss file
  * that cannot be written is said once, and training goes on. */
 void metrics_step(struct metrics *metrics, const struct progress *progress,
-                  const struct snapshot_times *times);
+                  const struct step_result *result, const struct snapshot_times *times);
 
 #endif

@@ -246,9 +246,8 @@ static void add_to_sources(const struct parallel *p, const struct step_input *in
     uint32_t batch = (uint32_t)p->config->local_batch_size;
     uint64_t sample;
     for (uint32_t b = 0; b < batch; b++) {
-        uint32_t source =
-            data_locate(ahead_data(input->ahead),
-                        input->first_sample + (uint64_t)leaf * batch + b, &sample);
+        uint32_t source = data_locate(ahead_data(input->ahead),
+                                      input->first_sample + (uint64_t)leaf * batch + b, &sample);
         out->sources[source].sum += values[b];
         out->sources[source].counted += (uint64_t)values[batch + b];
     }

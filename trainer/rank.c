@@ -105,6 +105,7 @@ static int open_metrics(struct rank *r)
         .config = r->config,
         .rank = r->world->rank,
         .num_ranks = r->world->size,
+        .data = r->data,
         .flops_per_token = model_flops_per_token(r->table, (uint32_t)r->config->seq_len)};
     return metrics_open(&r->metrics, &options);
 }
@@ -150,6 +151,7 @@ static int introduce(const struct rank *r)
     log_info("train", "memory plan per rank: %.1f MiB kept, %.1f MiB shared within the step",
              (double)memory_kept_bytes(memory) / 1048576.0,
              (double)memory_shared_bytes(memory) / 1048576.0);
+    data_warn_of_small(r->data, (uint64_t)config->global_batch_size);
     if (!config->checkpoint_enable)
         log_warn("checkpoint",
                  "checkpoint.enable is off: nothing is saved, and the run cannot be resumed");

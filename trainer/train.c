@@ -34,15 +34,14 @@ static void handle_signals(void)
 
 /* One optimizer update. The progress counts it only when it is made: not when the step is dropped
  * because some rank was asked to stop. */
-static int step(struct rank *r, bool *out_stop)
+static int step(struct rank *r, struct step_result *out, bool *out_stop)
 {
     const struct config *config = r->config;
     struct progress next = r->progress;
     struct step_input input = {r->ahead, next.next_sample, next.step + 1, &stop_requested};
-    struct step_result result;
-    ERR_TRY(parallel_step(r->parallel, &input, &result));
-    *out_stop = result.stop;
-    if (result.is_dropped)
+    ERR_TRY(parallel_step(r->parallel, &input, out));
+    *out_stop = out->stop;
+    if (out->is_dropped)
         return 0;
 
     double lr = schedule_lr(config, next.schedule_update);
@@ -53,8 +52,8 @@ static int step(struct rank *r, bool *out_stop)
     samples *= (uint64_t)config->local_batch_size;
     next.next_sample += samples;
     next.tokens += samples * (uint64_t)config->seq_len;
-    next.loss = result.loss;
-    next.grad_norm = result.grad_norm;
+    next.loss = out->loss;
+    next.grad_norm = out->grad_norm;
     ERR_TRY(metrics_check(r->metrics, &next));
 
     struct optimizer_step update = {next.optimizer_update, lr, next.grad_norm,
@@ -77,14 +76,18 @@ static int train_steps(struct rank *r)
 {
     const struct config *config = r->config;
     struct progress *p = &r->progress;
+    struct step_result result;
     bool stop = false;
     while (p->step < config->steps && !stop) {
         int64_t before = p->step;
-        ERR_TRY(step(r, &stop));
+        uint64_t sample = p->next_sample;
+        ERR_TRY(step(r, &result, &stop));
         ERR_TRY(snapshot_copied(r->snapshot)); /* a save's copy overlaps one step at most */
         if (p->step == before)
             break;
-        metrics_step(r->metrics, p, snapshot_times(r->snapshot));
+        metrics_step(r->metrics, p, &result, snapshot_times(r->snapshot));
+        if (r->world->rank == 0)
+            data_warn_of_repeats(r->data, sample, p->next_sample);
         if (save_is_due(config, p->step) && p->step < config->steps && !stop)
             ERR_TRY(snapshot_save(r->snapshot, p));
         snapshot_poll(r->snapshot);

@@ -242,6 +242,38 @@ uint64_t data_drawn(const struct data *data, uint32_t source, uint64_t next)
     return draws[source];
 }
 
+void data_warn_of_repeats(const struct data *data, uint64_t before, uint64_t after)
+{
+    uint64_t from[DATA_SOURCES_MAX], to[DATA_SOURCES_MAX];
+    count_draws(from, &data->place, before);
+    count_draws(to, &data->place, after);
+    for (uint32_t i = 0; i < data->info.num_sources; i++) {
+        const struct data_source *source = &data->place.sources[i];
+        if (from[i] <= source->num_samples && to[i] > source->num_samples)
+            log_warn(
+                "data",
+                "all %llu samples of %s have been trained on: its second epoch begins, samples "
+                "repeat in another order",
+                (unsigned long long)source->num_samples, source->name);
+    }
+}
+
+void data_warn_of_small(const struct data *data, uint64_t samples)
+{
+    const struct data_place *place = &data->place;
+    uint64_t weights[DATA_SOURCES_MAX], draws[DATA_SOURCES_MAX];
+    for (uint32_t i = 0; i < data->info.num_sources; i++)
+        weights[i] = place->sources[i].weight;
+    order_draws(draws, weights, data->info.num_sources, samples);
+    for (uint32_t i = 0; i < data->info.num_sources; i++)
+        if (draws[i] > place->sources[i].num_samples)
+            log_warn("data",
+                     "%s has %llu samples, but a step takes %llu of it: samples repeat within a "
+                     "step",
+                     place->sources[i].name, (unsigned long long)place->sources[i].num_samples,
+                     (unsigned long long)draws[i]);
+}
+
 static bool is_same_mixture(const struct data *data, const struct data_place *from)
 {
     bool is_same = from->seq_len == data->info.seq_len;

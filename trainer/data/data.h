@@ -60,6 +60,10 @@ int data_resume(struct data *data, const struct data_place *from, uint64_t next)
 const struct data_place *data_place(const struct data *data);
 /* How many samples of source `i` come before global sample `next`. */
 uint64_t data_drawn(const struct data *data, uint32_t source, uint64_t next);
+/* Warns of each source that is read the second time from between these global samples on. */
+void data_warn_of_repeats(const struct data *data, uint64_t before, uint64_t after);
+/* Warns of each source that has fewer samples than a step of `samples` takes of it. */
+void data_warn_of_small(const struct data *data, uint64_t samples);
 /* Source of global sample `index`, and that source's sample: the order alone. */
 uint32_t data_locate(const struct data *data, uint64_t index, uint64_t *out_sample);
 
