@@ -46,7 +46,7 @@ class Bed:
         return ",".join(f"{self.path(name)}.tokens:{weight}" for name, weight in weights.items())
 
     def train(self, run, mesh, steps, *options, env=None):
-        """Exit code and what was said; --training.dataset_path "" leaves the data to the options."""
+        """Exit code and what was said; the data are named by the options."""
         replicas, shards = mesh
         done = subprocess.run(lib_train.command(
             self.folder, self.world.server, run, "--training.dataset_path", "",
@@ -119,7 +119,8 @@ def mixtures(bed):
 
 
 def repeats(bed):
-    few = "--training.mixture", bed.mixture(b=1), "--training.seq_len", 1024, "--canonical.micro_batches", 4
+    few = ("--training.mixture", bed.mixture(b=1), "--training.seq_len", 1024,
+           "--canonical.micro_batches", 4)
     code, said = bed.train("few", (1, 1), 2, *few)
     test("a set smaller than a step is warned of", "but a step takes 4 of it" in said, said)
     test("the first repeated epoch is warned of, once", code == 0 and
