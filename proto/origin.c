@@ -32,7 +32,8 @@ int origin_key(char *out, size_t size, const struct manifest_summary *summary)
 
 bool origin_is_member(const char *name)
 {
-    return shard_is_file_name(name) || strcmp(name, ORIGIN_NAME) == 0;
+    return shard_is_file_name(name) || strcmp(name, ORIGIN_NAME) == 0 ||
+           strcmp(name, VERIFIED_NAME) == 0;
 }
 
 void origin_rename(struct manifest_summary *summary, const char *run)

@@ -15,6 +15,7 @@
 
 #define ORIGIN_NAME "origin.json"
 #define ORIGIN_BYTES_MAX 512u
+#define VERIFIED_NAME "verified.json" /* what the last `ckpt-cli verify` found */
 
 struct storage;
 
@@ -43,7 +44,8 @@ static inline const char *origin_run(const struct manifest_summary *summary)
 {
     return summary->origin[0] != '\0' ? summary->origin : summary->run;
 }
-/* May a file of this name lie in a checkpoint's directory beside the manifest? A shard or this. */
+/* May a file of this name lie in a checkpoint's directory beside the manifest? A shard, or one
+ * of these two. */
 bool origin_is_member(const char *name);
 
 #endif

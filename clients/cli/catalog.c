@@ -23,7 +23,8 @@ struct row {
     uint64_t step, attempt, bytes;
     uint32_t world_size;
     bool in_memory, is_pinned, is_read_back;
-    bool begins_run; /* the row before is of another run */
+    struct storage *store; /* with the results of verify; NULL: it cannot be read */
+    bool begins_run;       /* the row before is of another run */
 };
 
 /* ---- list ---- */
@@ -34,8 +35,17 @@ static bool is_moved(const struct row *row)
     return strcmp(row->durability, CLI_MOVED) == 0;
 }
 
+static bool find_verified(struct verified *out, const struct row *row)
+{
+    struct manifest_summary summary = {.step = row->step, .attempt = row->attempt};
+    snprintf(summary.run, sizeof summary.run, "%s", row->run);
+    snprintf(summary.nonce, sizeof summary.nonce, "%s", row->nonce);
+    return verified_find(out, row->store, &summary);
+}
+
 static void print_row_json(const struct row *row, bool is_first)
 {
+    struct verified result;
     printf("%s\n  {\"run\": ", is_first ? "" : ",");
     text_json(stdout, row->run);
     printf(", \"step\": %llu, \"attempt\": %llu", (unsigned long long)row->step,
@@ -60,6 +70,12 @@ static void print_row_json(const struct row *row, bool is_first)
     printf(", \"in_memory\": %s, \"read_back\": %s, \"pinned\": %s",
            row->in_memory ? "true" : "false", row->is_read_back ? "true" : "false",
            row->is_pinned ? "true" : "false");
+    if (find_verified(&result, row)) {
+        json_t *verified = verified_json(&result);
+        printf(", \"verified\": ");
+        text_json_value(stdout, verified, 0);
+        json_decref(verified);
+    }
     if (row->is_pinned) {
         printf(", \"pin_note\": ");
         text_json(stdout, row->pin_note);
@@ -94,9 +110,14 @@ static void print_row_text(const struct row *row, bool is_first)
         printf("%-32s %s: %s\n", safe, is_moved(row) ? "MOVED" : "DAMAGED", text);
         return;
     }
+    struct verified verified;
+    bool is_verified = find_verified(&verified, row);
     printf("%-32s %6u  %11s  %-20s  %s%s%s", safe, row->world_size,
            text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time), text,
-           row->is_read_back ? "" : ", not read back", row->in_memory ? ", in memory" : "");
+           is_verified || row->is_read_back ? "" : ", not read back",
+           row->in_memory ? ", in memory" : "");
+    if (is_verified)
+        printf(", %s", verified_text(text, sizeof text, &verified));
     print_pin(row);
     printf("\n");
 }
@@ -215,6 +236,7 @@ static int print_catalog(const struct cli *cli, struct tally *tally, struct stor
                                     scrub_has_proven(&scrubbed, from->step, from->attempt),
                                 .is_pinned = pin.is_there,
                                 .pin_note = pin.note,
+                                .store = store,
                                 .begins_run = begins_run};
         print_row(cli, tally, &row, i == 0);
     }
@@ -244,7 +266,7 @@ static int list_store(const struct cli *cli)
 }
 
 /* `run_before`: of the row before the page, or "". */
-static void print_page(const struct cli *cli, struct tally *tally,
+static void print_page(struct storage *store, const struct cli *cli, struct tally *tally,
                        const Holdfast__V1__ListReply *page, const char *run_before)
 {
     for (size_t i = 0; i < page->n_checkpoints; i++) {
@@ -264,13 +286,15 @@ static void print_page(const struct cli *cli, struct tally *tally,
             .is_read_back = from->read_back,
             .is_pinned = from->pinned,
             .pin_note = from->pin_note,
+            .store = store,
             .begins_run =
                 strcmp(i == 0 ? run_before : page->checkpoints[i - 1]->run, from->run) != 0};
         print_row(cli, tally, &row, i == 0 && run_before[0] == '\0');
     }
 }
 
-static int list_server(const struct cli *cli)
+/* *store: opened with the first page, for the caller to close. */
+static int list_pages(struct storage **store, const struct cli *cli)
 {
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -286,9 +310,11 @@ static int list_server(const struct cli *cli)
         if (error != 0)
             return error;
         const Holdfast__V1__ListReply *reply = (const Holdfast__V1__ListReply *)answer;
-        if (count == 0)
+        if (count == 0) {
+            *store = cli->typed == NULL ? verified_store(cli) : NULL;
             print_rows_begin(cli);
-        print_page(cli, &tally, reply, run_before);
+        }
+        print_page(*store, cli, &tally, reply, run_before);
         count += reply->n_checkpoints;
         if (reply->n_checkpoints > 0)
             snprintf(run_before, sizeof run_before, "%s",
@@ -299,6 +325,15 @@ static int list_server(const struct cli *cli)
     }
     print_rows_end(cli, count);
     return tally_code(&tally);
+}
+
+static int list_server(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    int error = list_pages(&store, cli);
+    if (store != NULL)
+        storage_close(store);
+    return error;
 }
 
 int cli_list(const struct cli *cli)
@@ -390,6 +425,7 @@ struct shown {
     const struct skipped *skipped;
     size_t num_skipped;
     bool is_read_back, is_pinned;
+    struct storage *store; /* with the result of a verify; NULL: it cannot be read */
     const char *pin_note;
 };
 
@@ -397,6 +433,7 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
 {
     const struct manifest *manifest = shown->manifest;
     const struct manifest_summary *summary = &manifest->summary;
+    struct verified verified;
     char size[32], text[512];
     printf("%-12s %s@%llu-a%llu\n", "checkpoint", summary->run, (unsigned long long)summary->step,
            (unsigned long long)summary->attempt);
@@ -409,6 +446,8 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     printf("%-12s %u\n", "ranks", summary->world_size);
     printf("%-12s %s\n", "durability", text_safe(text, sizeof text, shown->durability));
     printf("%-12s %s\n", "read back", shown->is_read_back ? "yes" : "not yet");
+    if (verified_find(&verified, shown->store, summary))
+        printf("%-12s %s\n", "verify", verified_text(text, sizeof text, &verified));
     if (shown->is_pinned)
         printf("%-12s yes%s%s\n", "pinned", shown->pin_note[0] != '\0' ? ": " : "",
                text_safe(text, sizeof text, shown->pin_note));
@@ -454,6 +493,7 @@ static json_t *skipped_json(const struct shown *shown)
 static int add_state(json_t *root, const struct shown *shown)
 {
     char safe[512];
+    struct verified verified;
     json_begin();
     const struct manifest_summary *summary = &shown->manifest->summary;
     if (summary->origin[0] != '\0') { /* the manifest's text still has that name */
@@ -466,6 +506,8 @@ static int add_state(json_t *root, const struct shown *shown)
         json_object_set_new(root, "damage",
                             json_string(text_safe(safe, sizeof safe, shown->damage)));
     json_object_set_new(root, "read_back", json_boolean(shown->is_read_back));
+    if (verified_find(&verified, shown->store, summary))
+        json_object_set_new(root, "verified", verified_json(&verified));
     json_object_set_new(root, "pinned", json_boolean(shown->is_pinned));
     if (shown->is_pinned)
         json_object_set_new(root, "pin_note", json_string(shown->pin_note));
@@ -546,6 +588,7 @@ static int show_store(const struct cli *cli)
                                 .skipped = checkpoint.skipped,
                                 .num_skipped = checkpoint.num_skipped,
                                 .is_read_back = is_read_back,
+                                .store = store,
                                 .is_pinned = pin.is_there,
                                 .pin_note = pin.note};
     if (error == 0)
@@ -610,10 +653,13 @@ static int show_server(const struct cli *cli)
                                 .skipped = skipped,
                                 .num_skipped = reply->n_skipped,
                                 .is_read_back = reply->read_back,
+                                .store = verified_store(cli),
                                 .is_pinned = reply->pinned,
                                 .pin_note = reply->pin_note};
     if (error == 0)
         error = print_shown(cli, &shown, read_served, (void *)(uintptr_t)cli);
+    if (shown.store != NULL)
+        storage_close(shown.store);
     free(skipped);
     manifest_free(manifest);
     protobuf_c_message_free_unpacked(answer, NULL);

@@ -47,7 +47,9 @@ struct cli {
     double interval;
     char mesh[96], only[1024], exceptions[1024], format[16], tokenizer[4096], run[128];
     char keep_within[32], metric[64], best[8], note[256];
-    bool is_released;
+    char sample[32], from[4200];
+    int64_t seed;
+    bool is_released, is_all, is_manifest, is_pin;
     bool is_json, is_weights_only, is_forced, is_quick, is_help, is_dry_run, may_remove_most;
     const char *args[2];
     int num_args;
@@ -255,6 +257,27 @@ int tensors_check_wanted(const struct layout_table *table, const struct cli *cli
  * can be read. Errors as of checkpoint_open(). */
 int checkpoint_manifest(struct manifest **out, struct storage *store,
                         const struct selection *selection);
+
+/* ---- verified.c: what the last verify of a checkpoint found ---- */
+
+struct verified {
+    char time[32];  /* as of a manifest */
+    double percent; /* of its blocks */
+    int64_t seed;   /* by which they were chosen, of less than 100 */
+    uint64_t damages;
+};
+/* Where it cannot be kept the result is told all the same. */
+void verified_keep(const struct cli *cli, const struct manifest_summary *summary,
+                   const struct verified *result);
+/* False: there is none. `store` may be NULL. */
+bool verified_find(struct verified *out, struct storage *store,
+                   const struct manifest_summary *summary);
+/* "verified 2 h ago, whole". */
+const char *verified_text(char *out, size_t size, const struct verified *verified);
+struct json_t *verified_json(const struct verified *verified);
+/* The store of a list, also that of a server, which keeps no such results; NULL: it cannot be read
+ * from here. */
+struct storage *verified_store(const struct cli *cli);
 
 /* ---- move.c: a checkpoint in another run's directory ---- */
 

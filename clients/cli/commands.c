@@ -55,6 +55,17 @@ const struct option command_settings[] = {
     [INTERVAL] =
         OPTION_DOUBLE(struct cli, interval, "interval", 2, 0.01, 86400, "seconds between looks"),
     [COUNT] = OPTION_INT(struct cli, count, "count", 0, 0, 1ll << 40, "looks, then end; 0: no end"),
+    [ALL] = OPTION_BOOL(struct cli, is_all, "all", "false",
+                        "of verify: every checkpoint; of status: everything that is known"),
+    [SAMPLE] = OPTION_STRING(struct cli, sample, "sample", "",
+                             "read so many of the blocks, chosen at random: 5%"),
+    [SEED] = OPTION_INT(struct cli, seed, "seed", 0, 0, INT64_MAX,
+                        "choose the blocks of --sample as then; 0: anew"),
+    [FROM] = OPTION_STRING(struct cli, from, "from", "",
+                           "where its good shards are: STORE or STORE:RUN"),
+    [FROM_HEADERS] = OPTION_BOOL(struct cli, is_manifest, "manifest", "false",
+                                 "make a manifest from the headers of the shards"),
+    [AND_PIN] = OPTION_BOOL(struct cli, is_pin, "pin", "false", "pin it as well"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
     [NUM_SETTINGS] = OPTION_END,
@@ -79,11 +90,14 @@ const struct command commands[] = {
      "--json: the manifest, its durability, read_back as of list, whether it is pinned, the pin's\n"
      "note; of one in quarantine its damage; of one that was resumed its ancestors, the latest\n"
      "first, and ancestors_complete; where some were passed over, skipped.\n"},
-    {"verify", "CHECKPOINT", "re-read everything; name every damaged block", 1, 1,
-     WHERE | ON_FILES | BIT(QUICK) | BIT(RELEASE), cli_verify,
+    {"verify", "CHECKPOINT | --all [RUN]", "re-read everything; name every damaged block", 0, 1,
+     WHERE | ON_FILES | BIT(QUICK) | BIT(RELEASE) | BIT(ALL) | BIT(SAMPLE) | BIT(SEED), cli_verify,
      "--quick reads no data. It proves that every file is there in its size, belongs to this\n"
      "checkpoint, and has the checksum table that was committed. It does not prove that the data\n"
-     "still match those checksums: a flipped bit on the disk is found without --quick only.\n"},
+     "still match those checksums: a flipped bit on the disk is found without --quick only.\n"
+     "--sample 5% reads that part of the blocks, chosen at random; the seed is printed, and the\n"
+     "same --seed chooses the same. --all goes through every checkpoint of the store, or of RUN.\n"
+     "The result and its time are kept (not of --quick), and list and show tell them.\n"},
     {"diff", "CHECKPOINT CHECKPOINT", "compare the values of two, whatever their world sizes", 2, 2,
      WHERE | ON_FILES, cli_diff, ""},
     {"export", "CHECKPOINT --output PATH", "whole tensors in safetensors files", 1, 1,

@@ -35,12 +35,19 @@ enum setting {
     RUN,
     INTERVAL,
     COUNT,
+    ALL,
+    SAMPLE,
+    SEED,
+    FROM,
+    FROM_HEADERS,
+    AND_PIN,
     JSON,
     HELP,
     NUM_SETTINGS
 };
 #define BIT(setting) (UINT64_C(1) << (setting))
-#define ON_FILES (UINT64_C(1) << 63) /* works on the directory itself: a server tells where it is \
+#define ON_FILES                                                                                  \
+    (UINT64_C(1) << 63)              /* works on the directory itself: a server tells where it is \
                                       */
 #define OF_A_RUN (UINT64_C(1) << 62) /* its argument is a run, and no step of it */
 _Static_assert(NUM_SETTINGS <= 62, "a mask has a bit per setting");

@@ -9,6 +9,9 @@
  * --release takes a checkpoint that turned out to be whole out of quarantine: its files were put
  * right from a copy, or the disk read badly once. Through a server that serves it again at once.
  *
+ * --sample reads a part of the blocks, chosen by a seed that is told; digests need all of them.
+ * What was found is kept beside the manifest (verified.c).
+ *
  * --quick ends before the blocks. It proves that the files are there, whole in size, of this
  * checkpoint (by the hash at the end of each header), and that the table of their checksums is the
  * one that was committed; it proves nothing about the data, and says so. */
@@ -16,6 +19,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define DAMAGE_MAX 200u
 
@@ -23,6 +27,9 @@ struct verify {
     const struct cli *cli;
     struct checkpoint checkpoint;
     struct progress progress;
+    double percent; /* of the blocks that are read */
+    int64_t seed;
+    bool is_first; /* of the checkpoints, for commas */
     uint64_t num_damages, blocks, bytes;
 };
 
@@ -81,15 +88,26 @@ static void report_digest(void *user, const char *tensor)
     report_damage(user, tensor, -1, 0, 0, "the tensor's values do not match its digest");
 }
 
+/* Of each shard a part, the same again by the same seed; the first block always. */
+static bool is_in_sample(void *user, uint32_t shard, uint64_t block)
+{
+    const struct verify *verify = user;
+    const uint64_t place[] = {(uint64_t)verify->seed, shard, block};
+    return block == 0 ||
+           (double)checksum_bytes(place, sizeof place) < verify->percent / 100 * (double)UINT64_MAX;
+}
+
 static int verify_blocks(struct verify *verify)
 {
+    bool is_sample = verify->percent < 100;
     struct blocks blocks = {.checkpoint = &verify->checkpoint,
                             .end_shard = verify->checkpoint.manifest->summary.shards,
                             .progress = &verify->progress,
                             .user = verify,
+                            .is_wanted = is_sample ? is_in_sample : NULL,
                             .damaged = take_damaged};
     int error = blocks_run(&blocks);
-    if (error == 0)
+    if (error == 0 && !is_sample)
         error = blocks_compare(&blocks, report_digest, verify);
     verify->blocks = blocks.num_blocks;
     blocks_free(&blocks);
@@ -102,8 +120,10 @@ static void print_begin(const struct verify *verify)
 {
     if (!verify->cli->is_json)
         return;
-    printf("{\"checkpoint\": ");
+    printf("%s{\"checkpoint\": ", verify->is_first ? "" : ",\n");
     text_json(stdout, verify->checkpoint.name);
+    if (verify->percent < 100)
+        printf(", \"percent\": %.17g, \"seed\": %lld", verify->percent, (long long)verify->seed);
     printf(", \"quick\": %s, \"damage\": [", verify->cli->is_quick ? "true" : "false");
 }
 
@@ -121,6 +141,10 @@ static void print_whole(const struct verify *verify)
                "tables match. The data were NOT read; `verify` without --quick proves them.\n",
                verify->checkpoint.name, where, text_count(manifest->summary.shards, "shard").text,
                size);
+    else if (verify->percent < 100)
+        printf("%s: no damage found, %s. %s, %s of them read (%g%%, --seed %lld): these match.\n",
+               verify->checkpoint.name, where, text_count(manifest->summary.shards, "shard").text,
+               text_count(verify->blocks, "block").text, verify->percent, (long long)verify->seed);
     else
         printf("%s: whole, %s. %s, %s, %s, %s: all match.\n", verify->checkpoint.name, where,
                text_count(manifest->summary.shards, "shard").text,
@@ -135,10 +159,10 @@ static void print_json_end(const struct verify *verify)
     text_json(stdout, verify->checkpoint.quarantine);
     printf(", \"durability\": \"%s\"", is_damaged ? CLI_DAMAGED : CLI_STORED);
     printf(", \"damages\": %llu, \"shards\": %u, \"blocks\": %llu, \"bytes\": %llu, "
-           "\"tensors\": %u}\n",
+           "\"tensors\": %u}%s",
            (unsigned long long)verify->num_damages, verify->checkpoint.manifest->summary.shards,
            (unsigned long long)verify->blocks, (unsigned long long)verify->bytes,
-           verify->checkpoint.manifest->table->num_tensors);
+           verify->checkpoint.manifest->table->num_tensors, verify->cli->is_all ? "" : "\n");
 }
 
 static void print_end(const struct verify *verify)
@@ -174,7 +198,7 @@ static int verify_all(struct verify *verify)
         if (file->damage != NULL)
             report_damage(verify, name, -1, 0, 0, file->damage);
         else
-            to_read += file->geometry.table_start;
+            to_read += (uint64_t)((double)file->geometry.table_start * verify->percent / 100);
         if (file->header_damage != NULL)
             report_damage(verify, name, -1, 0, 0, file->header_damage);
         verify->bytes += file->damage == NULL ? file->geometry.file_bytes : 0;
@@ -215,26 +239,130 @@ static int release(const struct verify *verify)
     return error == ERR_NOT_FOUND ? 0 : error;
 }
 
-int cli_verify(const struct cli *cli)
+static int verify_one(bool *out_is_damaged, struct verify *verify, struct storage *store,
+                      const char *name)
 {
-    struct verify verify = {.cli = cli};
-    struct storage *store = NULL;
-    int error = cli->is_released && cli->is_quick
-                    ? report_error(ERR_INVALID, "verify without --quick",
-                                   "--release needs the proof that --quick does not give")
-                    : store_open(&store, cli);
-    if (error == 0)
-        error = checkpoint_open(&verify.checkpoint, store, cli->args[0]);
-    if (error == 0)
-        error = verify_all(&verify);
-    if (error == 0 && verify.num_damages == 0 && cli->is_released) {
-        error = release(&verify);
-        verify.checkpoint.quarantine[0] = '\0';
+    const struct cli *cli = verify->cli;
+    int error = checkpoint_open(&verify->checkpoint, store, name);
+    if (error != 0)
+        return error;
+    verify->num_damages = verify->blocks = verify->bytes = 0;
+    error = verify_all(verify);
+    if (error == 0 && !cli->is_quick)
+        verified_keep(cli, &verify->checkpoint.manifest->summary,
+                      &(struct verified){.percent = verify->percent,
+                                         .seed = verify->seed,
+                                         .damages = verify->num_damages});
+    if (error == 0 && verify->num_damages == 0 && cli->is_released) {
+        error = release(verify);
+        verify->checkpoint.quarantine[0] = '\0';
     }
     if (error == 0 && cli->is_json)
-        print_json_end(&verify); /* with what became of the quarantine, or not at all */
-    checkpoint_close(&verify.checkpoint);
+        print_json_end(verify); /* with what became of the quarantine, or not at all */
+    *out_is_damaged = verify->num_damages > 0;
+    checkpoint_close(&verify->checkpoint);
+    return error;
+}
+
+/* One that cannot be looked at is named, and the others are verified all the same. */
+static int note_unread(struct verify *verify, const char *name, int error, struct failure *failure)
+{
+    char safe[512];
+    bool is_damage = error == ERR_CORRUPT || error == ERR_MISMATCH || error == ERR_VERSION;
+    if (verify->cli->is_json) {
+        printf("%s{\"checkpoint\": \"%s\", \"error\": ", verify->is_first ? "" : ",\n", name);
+        text_json(stdout, report_message());
+        printf("}");
+    } else {
+        printf("%s: %s: %s\n", name, is_damage ? "DAMAGED" : "not verified",
+               text_safe(safe, sizeof safe, report_message()));
+    }
+    if (!is_damage)
+        failure_keep(failure, error);
+    return error == ERR_MEMORY ? error : 0;
+}
+
+/* All that the store, or the run, lists. */
+static int verify_each(bool *out_is_damaged, struct verify *verify, struct storage *store,
+                       const char *run)
+{
+    struct catalog catalog = {0};
+    struct failure failure = {0};
+    char name[200];
+    int error = run[0] != '\0' ? store_need_run(store, run) : 0;
+    if (error == 0)
+        error = catalog_read(&catalog, store, run);
+    if (verify->cli->is_json && error == 0)
+        printf("[");
+    for (uint32_t i = 0; i < catalog.count && error == 0; i++) {
+        const struct manifest_summary *summary = &catalog.entries[i].summary;
+        bool is_damaged = false;
+        snprintf(name, sizeof name, "%s@%llu-a%llu", summary->run,
+                 (unsigned long long)summary->step, (unsigned long long)summary->attempt);
+        int one = summary->attempt == 0
+                      ? report_error(ERR_IO, NULL, "%s", catalog.entries[i].damage)
+                      : verify_one(&is_damaged, verify, store, name);
+        if (one != 0)
+            error = note_unread(verify, name, one, &failure);
+        *out_is_damaged |= is_damaged || (one != 0 && failure.error == 0);
+        verify->is_first = false;
+    }
+    if (verify->cli->is_json && error == 0)
+        printf("]\n");
+    catalog_free(&catalog);
+    return error == 0 ? failure_report(&failure) : error;
+}
+
+/* "5%", or "5". */
+static int parse_sample(struct verify *verify)
+{
+    const struct cli *cli = verify->cli;
+    char *end = NULL;
+    verify->percent = cli->sample[0] != '\0' ? strtod(cli->sample, &end) : 100;
+    if (end != NULL && *end == '%')
+        end++;
+    if (end != NULL &&
+        (end == cli->sample || *end != '\0' || !(verify->percent > 0 && verify->percent <= 100)))
+        return report_error(ERR_INVALID, "a part of the blocks: 5%", "--sample %s is none",
+                            cli->sample);
+    verify->seed = cli->seed;
+    while (verify->percent < 100 && verify->seed == 0 &&
+           getrandom(&verify->seed, sizeof verify->seed, 0) == sizeof verify->seed)
+        verify->seed = (int64_t)((uint64_t)verify->seed >> 33); /* short enough to be typed */
+    return 0;
+}
+
+static int check_options(struct verify *verify)
+{
+    const struct cli *cli = verify->cli;
+    if (cli->is_released && (cli->is_quick || cli->is_all || cli->sample[0] != '\0'))
+        return report_error(ERR_INVALID, "verify one checkpoint, all of it",
+                            "--release needs the proof that %s does not give",
+                            cli->is_quick ? "--quick"
+                            : cli->is_all ? "--all"
+                                          : "--sample");
+    if (cli->is_quick && cli->sample[0] != '\0')
+        return report_error(ERR_INVALID, "choose one", "--quick and --sample were both given");
+    if (cli->num_args == 0 && !cli->is_all)
+        return report_error(ERR_INVALID, "name one, or add --all", "verify takes a CHECKPOINT");
+    return parse_sample(verify);
+}
+
+int cli_verify(const struct cli *cli)
+{
+    struct verify verify = {.cli = cli, .is_first = true};
+    struct selection selection;
+    struct storage *store = NULL;
+    const char *name = cli->num_args > 0 ? cli->args[0] : "";
+    bool is_damaged = false;
+    int error = check_options(&verify);
+    if (error == 0 && cli->is_all && name[0] != '\0')
+        error = selection_parse_run(&selection, name);
+    if (error == 0)
+        error = store_open(&store, cli);
+    if (error == 0)
+        error = (cli->is_all ? verify_each : verify_one)(&is_damaged, &verify, store, name);
     if (store != NULL)
         storage_close(store);
-    return error != 0 ? error : verify.num_damages > 0 ? CLI_DIFFERS : 0;
+    return error != 0 ? error : is_damaged ? CLI_DIFFERS : 0;
 }

@@ -387,6 +387,43 @@ def missing_short_and_exchanged_shards_are_damage(bed):
 
 
 @test
+def verify_of_all_or_of_a_sample_keeps_what_it_found(bed):
+    store = bed.copy("verified")
+    for folder, _, files in os.walk(store):
+        if "verified.json" in files:
+            os.remove(os.path.join(folder, "verified.json"))
+    assert "not read back" in cli("list", "--store", store)
+    text = cli("verify", "--all", "--store", store)
+    assert text.count(": whole, ") == 3, text
+    kept = [one["verified"] for one in json.loads(cli("list", "--store", store, "--json"))]
+    assert all(one["percent"] == 100 and one["damages"] == 0 for one in kept), kept
+    text = cli("list", "--store", store)
+    assert text.count("s ago, whole") == 3 and "not read back" not in text, text
+    assert "s ago, whole" in cli("show", "trip@2-a2", "--store", store)
+    text = cli("verify", "trip@2-a2", "--store", store, "--sample", "40%")
+    seed = text.split("--seed ")[1].split(")")[0]
+    assert "no damage found" in text
+    assert cli("verify", "trip@2-a2", "--store", store, "--sample", "40%", "--seed", seed) == text
+    assert "40% verified" in cli("show", "trip@2-a2", "--store", store)
+    shard = os.path.join(store, "trip", "step-00000002-a0002",
+                         os.path.basename(bed.shards(2, 2)[0]))
+    seeds = range(1, 12)
+    change(shard, os.path.getsize(shard) * 2 // 3)
+    found = {subprocess.run([CLI, "verify", "trip@2-a2", "--store", store, "--sample", "40%",
+                             "--seed", str(s)], capture_output=True).returncode for s in seeds}
+    assert found == {0, 1}, found  # a sample finds it, or does not
+    report = json.loads(cli("verify", "trip", "--all", "--store", store, "--json", want=1))
+    assert [one["damages"] > 0 for one in report] == [False, True, False], report
+    assert "ago, DAMAGED" in cli("list", "--store", store)
+    for bad in (["--sample", "0%"], ["--sample", "x"], ["--all", "--release"], []):
+        cli("verify", *bad, *([] if "--all" in bad or not bad else ["trip"]), "--store", store,
+            want=2)
+    for where in (("--store", bed.store), ("--server", bed.server)):
+        cli("verify", "trip@2-a2", *where)
+        assert "ago, whole" in cli("list", *where) and "ago, whole" in cli("show", "trip@2", *where)
+
+
+@test
 def a_damaged_manifest_is_listed_and_refused(bed):
     store = bed.copy("manifest")
     manifest = os.path.join(store, "trip", "step-00000001-a0001", "manifest.json")
@@ -420,7 +457,8 @@ def a_manifest_of_a_later_format_is_refused_as_such(bed):
     finally:
         other.stop()
         other.close()
-    assert read(manifest) == later and len(os.listdir(os.path.dirname(manifest))) == 4
+    there = set(os.listdir(os.path.dirname(manifest))) - {"verified.json"}
+    assert read(manifest) == later and len(there) == 4, there
     assert not os.path.exists(os.path.join(store, "trip", "quarantine"))
     cli("verify", "trip@1-a1", "--store", store, want=65)
 
@@ -499,7 +537,7 @@ def offline_tools_leave_the_store_as_it_is(bed):
             os.path.join(folder, name)
             for folder, folders, files in os.walk(bed.store)
             for name in folders + files
-            if name != "leases"  # which stays, empty
+            if name not in ("leases", "verified.json")  # the one stays empty; what verify found
         )
         return sorted((path, os.path.isfile(path) and os.stat(path).st_mtime_ns) for path in paths)
 
