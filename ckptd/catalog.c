@@ -11,11 +11,9 @@
  * Limits: limits.runs, limits.checkpoints: no run or save begins beyond them, and a store with more
  * is refused at start (ERR_BUSY). */
 #include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
-#include "ckptd/run/attempt.h"
-#include "ckptd/run/commit.h"
-#include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
@@ -34,6 +32,15 @@
 const struct storage_group_kind checkpoint_kind = {
     .marker = MANIFEST_NAME, .is_ours = origin_is_member, .is_group = retain_is_checkpoint};
 
+int catalog_open(struct service *service, const struct catalog_events *events)
+{
+    service->catalog = calloc(1, sizeof *service->catalog);
+    if (!service->catalog)
+        return report_error(ERR_MEMORY, NULL, "no memory for the catalog");
+    service->catalog->events = events;
+    return 0;
+}
+
 /* ---- runs ---- */
 
 bool run_name_valid(const char *name)
@@ -49,28 +56,34 @@ bool run_name_valid(const char *name)
  * looks for it by its name. */
 static bool is_vacant(const struct run *run)
 {
-    return !run->checkpoints && !run->saves && !run->attempt && run->newest_attempt == 0 &&
-           run->adopting == 0 && run->unreadable.code == 0 && !run->opening.call &&
-           !run->take.busy && !run->describing && !run->pruning;
+    return !run->checkpoints && run->newest_attempt == 0 && run->adopting == 0 &&
+           run->unreadable.code == 0 && !run->pruning &&
+           run->service->catalog->events->is_idle(run);
 }
 
 /* A new one, or at the limit a vacant one, in no list. ERR_BUSY. */
 static int find_room(struct run **out, struct service *service)
 {
-    if (service->num_runs < service->config->limit_runs) {
+    struct catalog *catalog = service->catalog;
+    if (service->catalog->num_runs < service->config->limit_runs) {
         *out = calloc(1, sizeof **out);
         if (!*out)
             return report_error(ERR_MEMORY, NULL, "no memory for a run");
-        **out = (struct run){.service = service, .tag = ++service->num_runs};
-        return 0;
+        **out = (struct run){.service = service};
+        int error = catalog->events->made(*out);
+        if (error != 0)
+            free(*out);
+        else
+            (*out)->tag = ++catalog->num_runs;
+        return error;
     }
-    struct run **at = &service->runs;
+    struct run **at = &service->catalog->runs;
     while (*at && !is_vacant(*at))
         at = &(*at)->next;
     *out = *at;
     if (!*out)
         return report_error(ERR_BUSY, "raise limits.runs", "the store holds %u runs already",
-                            service->num_runs);
+                            service->catalog->num_runs);
     *at = (*out)->next;
     return 0;
 }
@@ -78,7 +91,7 @@ static int find_room(struct run **out, struct service *service)
 /* By name, as tools list those of a directory. */
 static void enter_run(struct service *service, struct run *run)
 {
-    struct run **at = &service->runs;
+    struct run **at = &service->catalog->runs;
     while (*at && strcmp((*at)->name, run->name) < 0)
         at = &(*at)->next;
     run->next = *at;
@@ -87,7 +100,7 @@ static void enter_run(struct service *service, struct run *run)
 
 int run_find(struct run **out, struct service *service, const char *name, bool create)
 {
-    struct run *run = service->runs;
+    struct run *run = service->catalog->runs;
     while (run && strcmp(run->name, name) != 0)
         run = run->next;
     if (!run && create) {
@@ -98,7 +111,7 @@ int run_find(struct run **out, struct service *service, const char *name, bool c
         if (error != 0)
             return error;
         snprintf(run->name, sizeof run->name, "%s", name);
-        commit_init(&run->machine, 0);
+        service->catalog->events->read(run);
         enter_run(service, run);
     }
     if (!run)
@@ -123,13 +136,12 @@ static struct checkpoint **find_place(struct run *run, uint64_t step, uint64_t a
 
 int catalog_check_room(const struct service *service)
 {
-    int64_t count = service->num_checkpoints;
-    for (const struct run *run = service->runs; run; run = run->next)
-        count += commit_num_saves(&run->machine);
-    if (count < service->config->limit_checkpoints)
+    const struct catalog *catalog = service->catalog;
+    if ((int64_t)catalog->num_checkpoints + catalog->num_promised <
+        service->config->limit_checkpoints)
         return 0;
     return report_error(ERR_BUSY, "raise limits.checkpoints, or remove checkpoints",
-                        "the store holds %u checkpoints already", service->num_checkpoints);
+                        "the store holds %u checkpoints already", catalog->num_checkpoints);
 }
 
 int catalog_new(struct checkpoint **out, struct run *run)
@@ -139,6 +151,8 @@ int catalog_new(struct checkpoint **out, struct run *run)
     if (!checkpoint)
         return report_error(ERR_MEMORY, NULL, "no memory for a checkpoint");
     checkpoint->run = run;
+    checkpoint->is_promised = true;
+    run->service->catalog->num_promised++;
     return 0;
 }
 
@@ -146,6 +160,7 @@ void catalog_drop(struct checkpoint *checkpoint)
 {
     if (!checkpoint)
         return;
+    checkpoint->run->service->catalog->num_promised -= checkpoint->is_promised;
     manifest_free(checkpoint->manifest);
     free(checkpoint->pin_note);
     free(checkpoint);
@@ -158,15 +173,18 @@ void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary 
     checkpoint->summary = *summary;
     checkpoint->next = *at;
     *at = checkpoint;
-    run->service->num_checkpoints++;
+    run->service->catalog->num_checkpoints++;
+    run->service->catalog->num_promised -= checkpoint->is_promised;
+    checkpoint->is_promised = false;
 }
 
 int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary)
 {
     struct service *service = run->service;
-    if (service->num_checkpoints >= service->config->limit_checkpoints)
+    if (service->catalog->num_checkpoints >= service->config->limit_checkpoints)
         return report_error(ERR_BUSY, "raise limits.checkpoints, or remove checkpoints",
-                            "the store holds %u checkpoints already", service->num_checkpoints);
+                            "the store holds %u checkpoints already",
+                            service->catalog->num_checkpoints);
     int error = catalog_new(out, run);
     if (error == 0)
         catalog_enter(*out, summary);
@@ -206,16 +224,8 @@ bool catalog_take_out(struct checkpoint *checkpoint)
         CHECK(image->readers == 0 && image->busy == 0); /* loads and passes have leased it */
         image_leave_checkpoint(image);
     }
-    run->service->num_checkpoints--;
+    run->service->catalog->num_checkpoints--;
     return true;
-}
-
-struct checkpoint *catalog_newest(struct run *run)
-{
-    struct checkpoint *checkpoint = run->checkpoints;
-    while (checkpoint && checkpoint->damaged)
-        checkpoint = checkpoint->next;
-    return checkpoint;
 }
 
 /* ---- quarantine ---- */
@@ -291,11 +301,6 @@ void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault)
                   checkpoint->summary.step, checkpoint->summary.attempt);
     noting->job = (struct job){.work = work_note, .done.run = noted};
     loop_work(service->loop, &noting->job);
-}
-
-struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard)
-{
-    return checkpoint->images ? checkpoint->images[shard] : NULL;
 }
 
 bool catalog_in_memory(const struct checkpoint *checkpoint)
@@ -394,21 +399,23 @@ void catalog_forget(struct run *run)
     while (run->checkpoints) {
         struct checkpoint *checkpoint = run->checkpoints;
         run->checkpoints = checkpoint->next;
-        run->service->num_checkpoints--;
+        run->service->catalog->num_checkpoints--;
         catalog_drop(checkpoint);
     }
 }
 
 void catalog_close(struct service *service)
 {
-    while (service->runs) {
-        struct run *run = service->runs;
-        service->runs = run->next;
+    struct catalog *catalog = service->catalog;
+    while (catalog && catalog->runs) {
+        struct run *run = catalog->runs;
+        catalog->runs = run->next;
         catalog_forget(run);
-        attempt_free(run->attempt);
-        attempt_free(run->take.attempt);
+        catalog->events->freed(run);
         free(run);
     }
+    free(catalog);
+    service->catalog = NULL;
 }
 
 bool catalog_is_read_back(const struct checkpoint *checkpoint)

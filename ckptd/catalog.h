@@ -3,8 +3,7 @@
 #ifndef HOLDFAST_CKPTD_CATALOG_H
 #define HOLDFAST_CKPTD_CATALOG_H
 
-#include "ckptd/loop.h"
-#include "proto/checksum.h"
+#include "ckptd/checkpoint.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
 #include "storage/storage.h"
@@ -12,54 +11,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define DURABILITY_LOCAL "local" /* in answers: it is on the store's disk and synced */
-#define RUN_NAME_MAX 100         /* bytes; longer names are refused */
-#define PIN_NOTE_MAX 256         /* with its NUL; what is longer is cut */
-
 struct service;
-struct run;
-struct image;
-
-/* Which checkpoint a save turned out to equal, to the bit. attempt 0: none. */
-struct repeat {
-    uint64_t step, attempt;
-};
-
-struct checkpoint {
-    struct checkpoint *next; /* of the run; newest attempt first, then newest step */
-    struct run *run;
-    struct manifest_summary summary;
-    bool pinned;   /* as last seen */
-    bool damaged;  /* quarantined: reported, never deleted, never served */
-    bool is_moved; /* damaged only in that it lies in another run's directory: proto/origin.h */
-    bool damage_is_proven;
-    char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
-    char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */
-    struct repeat repeat;              /* since ckptd started */
-    struct image **images;             /* per shard, or NULL; NULL while there is none */
-    uint32_t num_images;               /* entered and not left yet */
-    struct manifest *manifest;         /* cached while leased */
-    uint64_t manifest_hash;            /* of its text, once it was written or loaded; else 0 */
-    uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
-    uint32_t leases;  /* loads, their opening, and passes for them */
-    bool is_scrubbed; /* the scrub is reading it */
-    uint32_t loads;   /* over the socket; held.c's, */
-    bool is_awaited;  /* with one that a reader of the ckptd before may open again, */
-    struct storage_hold *hold; /* and the file that says so; NULL: there is none */
-    char *pin_note;            /* as last seen with the pin, owned; NULL: none */
-};
-/* Nothing may remove it now. */
-static inline bool catalog_in_use(const struct checkpoint *checkpoint)
-{
-    return checkpoint->leases > 0 || checkpoint->is_scrubbed;
-}
 
 /* A checkpoint's directory as storage sees it. */
 extern const struct storage_group_kind checkpoint_kind;
 
-/* Reads the store: runs, attempts, checkpoints; removes rubbish. Blocks; before the service runs.
- */
-int catalog_open(struct service *service); /* scan.c */
+/* What catalog.c and scan.c need of whom attempts and saves belong to: run/coordinator.c. */
+struct catalog_events {
+    int (*made)(struct run *run);           /* a run has come: ERR_MEMORY */
+    void (*read)(struct run *run);          /* its newest attempt is known */
+    void (*freed)(struct run *run);         /* it goes */
+    bool (*is_idle)(const struct run *run); /* no attempt, and nothing in work */
+};
+
+/* The runs of the store, and what is in their lists. */
+struct catalog {
+    const struct catalog_events *events;
+    struct run *runs; /* by name */
+    uint32_t num_runs, num_checkpoints;
+    uint32_t num_promised; /* entries that were made, and are in no list yet */
+};
+
+int catalog_open(struct service *service, const struct catalog_events *events);
 void catalog_close(struct service *service);
 /* ERR_NOT_FOUND; with `create`, ERR_BUSY, ERR_INVALID. Of a run that could not be read at the start
  * why not. */
@@ -80,8 +53,6 @@ struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attem
 /* Takes it out of the list, and its images out of memory; false, and nothing happened, while it is
  * in use. Then catalog_drop, or catalog_enter again. */
 bool catalog_take_out(struct checkpoint *checkpoint);
-/* The newest that is whole, or NULL. */
-struct checkpoint *catalog_newest(struct run *run);
 /* Quarantines it: `fault` says why. What is proof of damage (ERR_CORRUPT) is also noted
  * durably, by a worker. */
 void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
@@ -96,14 +67,9 @@ void catalog_set_aside(struct checkpoint *checkpoint, const char *text);
 void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven);
 /* The durable note beside it. Blocks; any thread. */
 void catalog_write_note(struct storage *storage, const char *prefix, const char *text);
-/* The image of a shard, or NULL. */
-struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard);
 bool catalog_in_memory(const struct checkpoint *checkpoint); /* all of it */
 /* Empties the list of a run. */
 void catalog_forget(struct run *run);
-/* In scan.c: a look at its files as at a start. ERR_NOT_FOUND; what is wrong with it. Blocks; any
- * thread. */
-int catalog_look(struct manifest_summary *out, struct run *run, uint64_t step, uint64_t attempt);
 /* A summary as the manifest in that directory has it; see origin_settle(). Blocks; any thread. */
 int catalog_settle(struct manifest_summary *summary, struct storage *storage, const char *run,
                    uint64_t step, uint64_t attempt);

@@ -5,9 +5,8 @@
  * that a ckptd serves now is fine: its next configuration may be what is checked. */
 #include "ckptd/check.h"
 #include "ckptd/catalog.h"
-#include "ckptd/config.h"
 #include "ckptd/node/place.h"
-#include "ckptd/run/run.h"
+#include "ckptd/scan.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -42,7 +41,7 @@ static int visit_step(void *user, const struct storage_entry *entry)
     if (!entry->is_dir || !retain_parse(entry->name, &step, &attempt))
         return 0;
     snprintf(run.name, sizeof run.name, "%s", survey->run);
-    int error = catalog_look(&summary, &run, step, attempt);
+    int error = scan_look(&summary, &run, step, attempt);
     survey->checkpoints += error == 0;
     survey->unfinished += error == ERR_NOT_FOUND;
     survey->damaged += error != 0 && error != ERR_NOT_FOUND;

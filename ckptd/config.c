@@ -6,10 +6,10 @@
  * blocks, the pool is whole segments. */
 #include "ckptd/config.h"
 #include "ckptd/node/pace.h"
+#include "ckptd/policy.h"
 #include "proto/checksum.h"
 #include "proto/options.h"
 #include "proto/report.h"
-#include "proto/retain.h"
 #include "proto/rpc.h"
 #include "proto/toml.h"
 #include "storage/storage.h"

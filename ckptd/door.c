@@ -50,6 +50,7 @@ struct listener {
 };
 
 struct door {
+    struct connection *connections;
     struct listener rpc, arena;
     uint32_t num_connections;
     int64_t refused_logged_ms;
@@ -144,7 +145,7 @@ void door_drop(struct connection *connection)
     struct session *session = connection->session;
     loop_unwatch(service->loop, &connection->watch);
     loop_timer_cancel(service->loop, &connection->timer);
-    struct connection **at = &service->connections;
+    struct connection **at = &service->door->connections;
     while (*at != connection)
         at = &(*at)->next;
     *at = connection->next;
@@ -160,11 +161,13 @@ void door_drop(struct connection *connection)
     }
 }
 
-void door_part(struct connection *connection)
+void door_part(struct connection *connection, struct image *const *left)
 {
     bool holds = false;
-    for (uint32_t i = 0; i < SLOTS_PER_RANK; i++)
-        holds |= connection->left[i] != NULL;
+    for (uint32_t i = 0; i < SLOTS_PER_RANK; i++) {
+        connection->left[i] = left[i];
+        holds |= left[i] != NULL;
+    }
     connection->session = NULL;
     connection->parted = true;
     if (!holds) {
@@ -294,8 +297,8 @@ static void adopt_arena(struct service *service, int fd, const struct ucred *pee
         free(connection);
         return;
     }
-    connection->next = service->connections;
-    service->connections = connection;
+    connection->next = service->door->connections;
+    service->door->connections = connection;
     service->door->num_connections++;
     loop_timer(service->loop, &connection->timer, service->config->limit_connect_ms);
 }
@@ -412,8 +415,8 @@ void door_close(struct service *service)
         return;
     close_listener(&service->door->rpc);
     close_listener(&service->door->arena);
-    while (service->connections)
-        door_drop(service->connections);
+    while (service->door->connections)
+        door_drop(service->door->connections);
     free(service->door);
     service->door = NULL;
 }

@@ -34,6 +34,6 @@ bool door_is_operator(const struct service *service, uid_t uid);
 void door_drop(struct connection *connection);
 /* We end the session, not the peer: the connection stays until the peer hangs up when it holds
  * images in `left`. */
-void door_part(struct connection *connection);
+void door_part(struct connection *connection, struct image *const *left);
 
 #endif

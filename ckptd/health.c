@@ -15,8 +15,8 @@
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/session.h"
+#include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
-#include "ckptd/run/run.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
@@ -27,23 +27,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-
-void health_failed(struct run *run, int code, const char *reason)
-{
-    run->health.failures++;
-    bool is_store = code != 0 && code != ERR_ABORTED;
-    if (is_store || !run->health.is_store)
-        snprintf(run->health.reason, sizeof run->health.reason, "%s", reason);
-    report_make_printable(run->health.reason); /* it may have been cut */
-    run->health.is_store |= is_store;
-    health_look(run->service);
-}
-
-void health_saved(struct run *run)
-{
-    run->health = (struct run_health){0};
-    health_look(run->service);
-}
 
 int64_t health_age(const struct run *run)
 {
@@ -59,7 +42,7 @@ int64_t health_age(const struct run *run)
 /* Are there ranks that may save, and how much will they save? */
 static bool next_save(const struct run *run, uint64_t *out_bytes)
 {
-    const struct group *group = run->group;
+    const struct group *group = run->coordinator->group;
     bool has_ranks = false;
     *out_bytes = 0;
     for (uint32_t i = 0; group && group->planned && i < group->world_size; i++) {
@@ -83,9 +66,9 @@ static int check_next(const struct run *run, const struct storage_space *space)
     int error = catalog_check_room(run->service);
     if (error == 0)
         error = save_check_quota(run, bytes);
-    return error != 0
-               ? error
-               : ledger_promise(&ledger, &promise, space, bytes, run->group->world_size + 2ull);
+    return error != 0 ? error
+                      : ledger_promise(&ledger, &promise, space, bytes,
+                                       run->coordinator->group->world_size + 2ull);
 }
 
 bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES])
@@ -99,7 +82,7 @@ bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES
     bool has_space = !out[0] && storage_space(service->storage, &space) == 0;
     if (!out[0] && !has_space)
         snprintf(out, HEALTH_REASON_BYTES, "%s", report_line());
-    for (const struct run *run = service->runs; run && !out[0]; run = run->next) {
+    for (const struct run *run = service->catalog->runs; run && !out[0]; run = run->next) {
         if (run->health.is_store)
             snprintf(out, HEALTH_REASON_BYTES, "the last save of run %s failed: %s", run->name,
                      run->health.reason);
@@ -130,14 +113,15 @@ void health_look(struct service *service)
 
 static void look_again(struct timer *timer)
 {
-    struct service *service = CONTAINER_OF(timer, struct service, look_timer);
+    struct service *service = CONTAINER_OF(timer, struct service, look);
     if (!service->draining)
         health_look(service);
     loop_timer(service->loop, timer, service->config->limit_look_ms);
 }
 
-void health_open(struct service *service)
+int health_open(struct service *service)
 {
-    service->look_timer.run = look_again;
-    loop_timer(service->loop, &service->look_timer, service->config->limit_look_ms);
+    service->look.run = look_again;
+    loop_timer(service->loop, &service->look, 0);
+    return 0;
 }

@@ -9,21 +9,10 @@
 struct service;
 struct run;
 
-/* The saves of a run since its last commit, or since ckptd started. */
-struct run_health {
-    uint32_t failures; /* in a row, for whatever reason */
-    bool is_store;     /* the store or ckptd caused one of them: `reason` is the newest of those */
-    char reason[512];  /* else of the newest; "": none */
-};
-
 #define HEALTH_REASON_BYTES 700u
 
 /* Looks again every limits.look_ms. */
-void health_open(struct service *service);
-/* A save of the run failed: `code` is the error that explains it; 0 or ERR_ABORTED: its ranks gave
- * it up, which says nothing about the store. */
-void health_failed(struct run *run, int code, const char *reason);
-void health_saved(struct run *run);
+int health_open(struct service *service);
 /* Looks now, and tells grpc.health.v1. */
 void health_look(struct service *service);
 /* May the next save of every run that is trained be expected to succeed? Else why not, in `out`. */

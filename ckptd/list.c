@@ -2,8 +2,8 @@
  * checkpoint. */
 #include "ckptd/list.h"
 #include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
-#include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/arena.h"
 #include "proto/ckpt.pb-c.h"
@@ -43,7 +43,7 @@ static int find_page(struct run **out_run, struct checkpoint **out, struct servi
     char name[RUN_NAME_MAX + 1];
     unsigned long long step, attempt;
     int error = 0;
-    *out_run = service->runs;
+    *out_run = service->catalog->runs;
     if (request->page[0]) {
         if (sscanf(request->page, "%100[^/]/step-%llu-a%llu", name, &step, &attempt) != 3)
             return report_error(ERR_INVALID, "give `next` of the page before",
@@ -68,7 +68,7 @@ static Holdfast__V1__CheckpointSummary *add_entry(struct page *page)
 /* Nobody knows which checkpoints they have, but that they are there. */
 static void add_unreadable(struct page *page, const struct service *service)
 {
-    for (struct run *run = service->runs; run && page->count < LIST_UNREADABLE_MAX;
+    for (struct run *run = service->catalog->runs; run && page->count < LIST_UNREADABLE_MAX;
          run = run->next) {
         if (run->unreadable.code == 0)
             continue;
@@ -110,7 +110,7 @@ void list_call(struct service *service, struct rpc_call *call,
     Holdfast__V1__ListReply reply = HOLDFAST__V1__LIST_REPLY__INIT;
     struct run *run = NULL;
     struct checkpoint *checkpoint = NULL;
-    uint32_t most = service->num_checkpoints + LIST_UNREADABLE_MAX;
+    uint32_t most = service->catalog->num_checkpoints + LIST_UNREADABLE_MAX;
     most = most < LIST_PAGE_MAX ? most : LIST_PAGE_MAX;
     struct page page = {.summaries = calloc(most, sizeof *page.summaries),
                         .pointers = calloc(most, sizeof *page.pointers),

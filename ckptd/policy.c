@@ -6,8 +6,10 @@
  *
  * A run's name may have dots, so a key is told by its end. */
 #include "ckptd/policy.h"
+#include "proto/arena.h"
 #include "proto/options.h"
 #include "proto/report.h"
+#include "proto/toml.h"
 
 #include <stdio.h>
 #include <string.h>

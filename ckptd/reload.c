@@ -10,12 +10,24 @@
 #include "ckptd/config.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/loop.h"
+#include "ckptd/policy.h"
 #include "ckptd/service.h"
+#include "proto/ckpt.pb-c.h"
 #include "proto/report.h"
+#include "proto/rpc.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+struct reload {
+    struct service *service;
+    struct event event;
+    atomic_bool is_asked;
+    bool is_busy, must_again;
+};
+
+/* One on its way. */
 struct reloading {
     struct service *service;
     struct rpc_call *call; /* NULL: a signal */
@@ -52,7 +64,7 @@ static void reloaded(struct event *event)
     struct service *service = reloading->service;
     Holdfast__V1__ReloadReply reply = HOLDFAST__V1__RELOAD_REPLY__INIT;
     char changed[CONFIG_CHANGED_BYTES] = "";
-    service->is_reloading = false;
+    service->reload->is_busy = false;
     if (reloading->fault.code == 0) {
         config_changed(changed, service->config, reloading->config);
         take_over(reloading, changed);
@@ -67,7 +79,7 @@ static void reloaded(struct event *event)
     }
     free(reloading->config);
     free(reloading);
-    if (service->must_reload)
+    if (service->reload->must_again)
         reload_call(service, NULL, NULL);
 }
 
@@ -77,7 +89,7 @@ void reload_call(struct service *service, struct rpc_call *call,
     struct reloading *reloading = NULL;
     int error = service_check_open(service);
     (void)request;
-    if (error == 0 && service->is_reloading)
+    if (error == 0 && service->reload->is_busy)
         error = report_error(ERR_BUSY, "try again", "the configuration is being read");
     if (error == 0) {
         reloading = calloc(1, sizeof *reloading);
@@ -87,7 +99,7 @@ void reload_call(struct service *service, struct rpc_call *call,
             error = report_error(ERR_MEMORY, NULL, "no memory to read the configuration");
     }
     if (!call)
-        service->must_reload = error == ERR_BUSY;
+        service->reload->must_again = error == ERR_BUSY;
     if (error != 0) {
         free(reloading);
         if (call)
@@ -96,22 +108,36 @@ void reload_call(struct service *service, struct rpc_call *call,
     }
     reloading->service = service;
     reloading->call = call;
-    service->is_reloading = true;
+    service->reload->is_busy = true;
     reloading->job = (struct job){.work = work_reload, .done.run = reloaded};
     loop_work(service->loop, &reloading->job);
 }
 
 static void asked(struct event *event)
 {
-    struct service *service = CONTAINER_OF(event, struct service, reload_event);
-    atomic_store(&service->reload_asked, false);
-    reload_call(service, NULL, NULL);
+    struct reload *reload = CONTAINER_OF(event, struct reload, event);
+    atomic_store(&reload->is_asked, false);
+    reload_call(reload->service, NULL, NULL);
 }
 
 void reload_ask(struct service *service)
 {
-    if (atomic_exchange(&service->reload_asked, true)) /* there is one event */
-        return;
-    service->reload_event.run = asked;
-    loop_post(service->loop, &service->reload_event);
+    if (!atomic_exchange(&service->reload->is_asked, true)) /* there is one event */
+        loop_post(service->loop, &service->reload->event);
+}
+
+int reload_open(struct service *service)
+{
+    service->reload = calloc(1, sizeof *service->reload);
+    if (!service->reload)
+        return report_error(ERR_MEMORY, NULL, "no memory for the service");
+    service->reload->service = service;
+    service->reload->event.run = asked;
+    return 0;
+}
+
+void reload_close(struct service *service)
+{
+    free(service->reload);
+    service->reload = NULL;
 }

@@ -7,6 +7,8 @@
 
 struct service;
 
+int reload_open(struct service *service);
+void reload_close(struct service *service); /* behind loop_close */
 void reload_call(struct service *service, struct rpc_call *call,
                  const Holdfast__V1__ReloadRequest *request);
 /* The same for a signal; what comes of it is in the log. Any thread. */

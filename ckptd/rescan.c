@@ -20,24 +20,30 @@
  * of a look changes nothing. */
 #include "ckptd/rescan.h"
 #include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/keep/gc.h"
-#include "ckptd/keep/scrub.h"
 #include "ckptd/ledger.h"
+#include "ckptd/loop.h"
 #include "ckptd/run/commit.h"
-#include "ckptd/run/run.h"
+#include "ckptd/run/coordinator.h"
 #include "ckptd/run/save.h"
+#include "ckptd/scan.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
+#include "proto/ckpt.pb-c.h"
 #include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/retain.h"
+#include "proto/rpc.h"
 #include "proto/shard.h"
+#include "proto/toml.h"
 #include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define RESCAN_SKIPPED_MAX 64u
 #define FRESH_MS 2000 /* a directory's time that is younger may not change with the next change */
 
 struct place_of_step {
@@ -75,6 +81,16 @@ struct rescan {
     uint64_t stamp; /* of the root */
     struct fault fault;
     struct job job;
+};
+
+/* All looks, since the start. */
+struct rescans {
+    struct rescan *now;            /* under way, or NULL */
+    struct rescan_waiter *waiters; /* for the next */
+    uint64_t stamp;                /* of the root, when its names were read last */
+    uint64_t added, vanished;
+    char *skipped[RESCAN_SKIPPED_MAX]; /* of the last look: what is there and not listed, and why */
+    uint32_t num_skipped;
 };
 
 static void free_rescan(struct rescan *rescan)
@@ -147,7 +163,7 @@ static void look_at_newcomer(struct rescan *rescan, struct look *look, struct ne
     uint64_t step = found->summary.step, attempt = found->summary.attempt;
     char prefix[STORAGE_KEY_MAX];
     snprintf(run.name, sizeof run.name, "%s", look->name);
-    int error = catalog_look(&found->summary, &run, step, attempt);
+    int error = scan_look(&found->summary, &run, step, attempt);
     if (error == 0)
         error = presence_check(service.storage, storage_fetch, &found->summary, 0);
     if (error == 0)
@@ -227,7 +243,7 @@ static void work_look(struct job *job)
 
 static bool is_own_step(const struct run *run, uint64_t step, uint64_t attempt)
 {
-    for (const struct save *save = run->saves; save; save = save->next)
+    for (const struct save *save = run->coordinator->saves; save; save = save->next)
         if (save->step == step && save->attempt == attempt)
             return true;
     return false;
@@ -235,8 +251,9 @@ static bool is_own_step(const struct run *run, uint64_t step, uint64_t attempt)
 
 static int check_newcomer(struct run *run, const struct manifest_summary *summary)
 {
-    bool is_open = run->attempt || run->opening.call || run->describing || run->saves;
-    if (run->pruning || run->adopting != 0 || run->take.busy)
+    bool is_open = run->coordinator->attempt || run->coordinator->opening.call ||
+                   run->coordinator->describing || run->coordinator->saves;
+    if (run->pruning || run->adopting != 0 || run->coordinator->take.busy)
         return report_error(ERR_BUSY, "look again", "the run %s is being changed", run->name);
     if (summary->attempt >= run->newest_attempt && is_open)
         return report_error(ERR_DENIED, "it is listed when the run is not trained any more",
@@ -258,7 +275,7 @@ static int enter_newcomer(struct run *run, const struct newcomer *found)
         return error;
     if (summary->attempt > run->newest_attempt) {
         run->newest_attempt = summary->attempt;
-        commit_init(&run->machine, summary->attempt);
+        commit_init(&run->coordinator->machine, summary->attempt);
     }
     if (run->checkpoints || run->scrubbed.number != 0) /* it was not read back here */
         scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
@@ -266,7 +283,7 @@ static int enter_newcomer(struct run *run, const struct newcomer *found)
     catalog_set_pin(checkpoint, found->is_pinned,
                     found->pin_note[0] ? strdup(found->pin_note) : NULL);
     ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)summary->bytes);
-    run->service->rescanned.added++;
+    run->service->rescans->added++;
     log_info("catalog", "run %s, step %llu, attempt %llu was found in the store: %llu bytes",
              run->name, (unsigned long long)summary->step, (unsigned long long)summary->attempt,
              (unsigned long long)summary->bytes);
@@ -278,7 +295,7 @@ static void skip(struct service *service, const struct look *look, const struct 
                  const char *why)
 {
     char text[512];
-    if (service->rescanned.num_skipped == RESCAN_SKIPPED_MAX)
+    if (service->rescans->num_skipped == RESCAN_SKIPPED_MAX)
         return;
     snprintf(text, sizeof text, "%s@%llu-a%llu: %s", look->name,
              (unsigned long long)found->summary.step, (unsigned long long)found->summary.attempt,
@@ -286,7 +303,7 @@ static void skip(struct service *service, const struct look *look, const struct 
     report_make_printable(text);
     char *copy = strdup(text);
     if (copy)
-        service->rescanned.skipped[service->rescanned.num_skipped++] = copy;
+        service->rescans->skipped[service->rescans->num_skipped++] = copy;
 }
 
 /* False: it is in use, and stays meanwhile. */
@@ -298,7 +315,7 @@ static bool drop_vanished(struct run *run, const struct place_of_step *known)
     if (!catalog_take_out(checkpoint))
         return false;
     catalog_drop(checkpoint);
-    run->service->rescanned.vanished++;
+    run->service->rescans->vanished++;
     log_error("catalog", "run %s, step %llu, attempt %llu has vanished: its directory is gone",
               run->name, (unsigned long long)known->step, (unsigned long long)known->attempt);
     return true;
@@ -312,7 +329,7 @@ static void take_look(struct service *service, struct look *look)
         return;
     if (!look->is_known && look->attempt > run->newest_attempt) {
         run->newest_attempt = look->attempt;
-        commit_init(&run->machine, look->attempt);
+        commit_init(&run->coordinator->machine, look->attempt);
     }
     for (uint32_t i = 0; i < look->num_known; i++)
         if (!look->known[i].is_there && !drop_vanished(run, &look->known[i]))
@@ -340,14 +357,14 @@ static void looked(struct event *event)
     bool can_take = rescan->fault.code == 0 && !gc_is_removing(service);
     if (rescan->fault.code != 0)
         log_debug("catalog", "a look at the store came to nothing: %s", rescan->fault.message);
-    for (uint32_t i = 0; i < service->rescanned.num_skipped; i++)
-        free(service->rescanned.skipped[i]);
-    service->rescanned.num_skipped = 0;
+    for (uint32_t i = 0; i < service->rescans->num_skipped; i++)
+        free(service->rescans->skipped[i]);
+    service->rescans->num_skipped = 0;
     for (uint32_t i = 0; can_take && i < rescan->num_looks; i++)
         take_look(service, &rescan->looks[i]);
     if (can_take)
-        service->looked_stamp = rescan->stamp;
-    service->rescan = NULL;
+        service->rescans->stamp = rescan->stamp;
+    service->rescans->now = NULL;
     while (rescan->waiters) {
         struct rescan_waiter *waiter = rescan->waiters;
         rescan->waiters = waiter->next;
@@ -355,7 +372,7 @@ static void looked(struct event *event)
         waiter->go_on(waiter);
     }
     free_rescan(rescan);
-    if (service->rescan_waiters && !service->rescan)
+    if (service->rescans->waiters && !service->rescans->now)
         start_look(service);
 }
 
@@ -393,20 +410,20 @@ static void start_look(struct service *service)
 {
     struct rescan *rescan = calloc(1, sizeof *rescan);
     int error = rescan ? 0 : ERR_MEMORY;
-    for (const struct run *run = service->runs; run && error == 0; run = run->next)
+    for (const struct run *run = service->catalog->runs; run && error == 0; run = run->next)
         if (run->unreadable.code == 0)
             error = note_known(rescan, run);
     if (error != 0) {
         if (rescan)
             free_rescan(rescan);
-        let_all_go_on(&service->rescan_waiters);
+        let_all_go_on(&service->rescans->waiters);
         return;
     }
     rescan->service = service;
-    rescan->stamp = service->looked_stamp;
-    rescan->waiters = service->rescan_waiters;
-    service->rescan_waiters = NULL;
-    service->rescan = rescan;
+    rescan->stamp = service->rescans->stamp;
+    rescan->waiters = service->rescans->waiters;
+    service->rescans->waiters = NULL;
+    service->rescans->now = rescan;
     rescan->job = (struct job){.work = work_look, .done.run = looked};
     loop_work(service->loop, &rescan->job);
 }
@@ -425,27 +442,40 @@ static void waited_enough(struct timer *timer)
 {
     struct rescan_waiter *waiter = CONTAINER_OF(timer, struct rescan_waiter, timer);
     struct service *service = waiter->service;
-    if (!remove_waiter(&service->rescan_waiters, waiter))
-        remove_waiter(&service->rescan->waiters, waiter);
+    if (!remove_waiter(&service->rescans->waiters, waiter))
+        remove_waiter(&service->rescans->now->waiters, waiter);
     waiter->go_on(waiter);
 }
 
 void rescan_wait(struct service *service, struct rescan_waiter *waiter)
 {
     waiter->service = service;
-    waiter->next = service->rescan_waiters;
+    waiter->next = service->rescans->waiters;
     waiter->timer = (struct timer){.run = waited_enough};
-    service->rescan_waiters = waiter;
+    service->rescans->waiters = waiter;
     loop_timer(service->loop, &waiter->timer, RESCAN_WAIT_MS);
-    if (!service->rescan)
+    if (!service->rescans->now)
         start_look(service);
+}
+
+int rescan_open(struct service *service)
+{
+    service->rescans = calloc(1, sizeof *service->rescans);
+    return service->rescans ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the service");
+}
+
+void rescan_end(struct service *service)
+{
+    if (service->rescans)
+        let_all_go_on(&service->rescans->waiters);
 }
 
 void rescan_close(struct service *service)
 {
-    let_all_go_on(&service->rescan_waiters);
-    for (uint32_t i = 0; i < service->rescanned.num_skipped; i++)
-        free(service->rescanned.skipped[i]);
+    for (uint32_t i = 0; service->rescans && i < service->rescans->num_skipped; i++)
+        free(service->rescans->skipped[i]);
+    free(service->rescans);
+    service->rescans = NULL;
 }
 
 /* ---- calls ---- */
@@ -488,10 +518,10 @@ static void answer(struct rescan_waiter *waiter)
     struct asking *asking = CONTAINER_OF(waiter, struct asking, waiter);
     const struct service *service = waiter->service;
     Holdfast__V1__RescanReply reply = HOLDFAST__V1__RESCAN_REPLY__INIT;
-    reply.added = service->rescanned.added - asking->added;
-    reply.vanished = service->rescanned.vanished - asking->vanished;
-    reply.skipped = (char **)(uintptr_t)service->rescanned.skipped;
-    reply.n_skipped = service->rescanned.num_skipped;
+    reply.added = service->rescans->added - asking->added;
+    reply.vanished = service->rescans->vanished - asking->vanished;
+    reply.skipped = (char **)(uintptr_t)service->rescans->skipped;
+    reply.n_skipped = service->rescans->num_skipped;
     rpc_call_reply(asking->call, &reply.base);
     free(asking);
 }
@@ -510,10 +540,10 @@ void rescan_call(struct service *service, struct rpc_call *call,
     }
     *asking = (struct asking){.waiter.go_on = answer,
                               .call = call,
-                              .added = service->rescanned.added,
-                              .vanished = service->rescanned.vanished};
-    service->looked_stamp = 0;
-    for (struct run *run = service->runs; run; run = run->next)
+                              .added = service->rescans->added,
+                              .vanished = service->rescans->vanished};
+    service->rescans->stamp = 0;
+    for (struct run *run = service->catalog->runs; run; run = run->next)
         run->looked_stamp = 0; /* names are read in any case */
     rescan_wait(service, &asking->waiter);
 }

@@ -26,7 +26,9 @@ void rescan_first(struct service *service, struct rpc_call *call, const Protobuf
                                  const ProtobufCMessage *request));
 void rescan_call(struct service *service, struct rpc_call *call,
                  const Holdfast__V1__RescanRequest *request);
-/* Behind the loop: calls that still wait go on. */
-void rescan_close(struct service *service);
+int rescan_open(struct service *service);
+/* Behind loop_run: calls that still wait go on. */
+void rescan_end(struct service *service);
+void rescan_close(struct service *service); /* behind loop_close */
 
 #endif

@@ -17,11 +17,11 @@
  *
  * A start looks at the directories of a run with up to LOOK_THREADS_MAX threads besides its own,
  * and then goes through what they found alone, in order. */
+#include "ckptd/scan.h"
 #include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
-#include "ckptd/run/commit.h"
-#include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
@@ -189,7 +189,7 @@ static void look_at_step(const struct scan *scan, struct step *step)
         fault_take(step->fault, error);
 }
 
-int catalog_look(struct manifest_summary *out, struct run *run, uint64_t step, uint64_t attempt)
+int scan_look(struct manifest_summary *out, struct run *run, uint64_t step, uint64_t attempt)
 {
     struct scan scan = {.service = run->service, .run = run};
     struct step found = {.step = step, .attempt = attempt};
@@ -388,7 +388,7 @@ static int read_quarantine(struct scan *scan)
 static void sync_newest(struct run *run)
 {
     struct checkpoint *checkpoint = run->checkpoints;
-    for (uint32_t i = 0; checkpoint && i < COMMIT_SAVES_MAX; i++, checkpoint = checkpoint->next) {
+    for (uint32_t i = 0; checkpoint && i < RUN_SAVES_MAX; i++, checkpoint = checkpoint->next) {
         char dir[STORAGE_KEY_MAX];
         if (checkpoint->damaged)
             continue;
@@ -436,7 +436,7 @@ static int read_run(struct scan *scan)
     for (struct checkpoint *c = run->checkpoints; c; c = c->next)
         if (c->summary.attempt > run->newest_attempt)
             run->newest_attempt = c->summary.attempt;
-    commit_init(&run->machine, run->newest_attempt);
+    run->service->catalog->events->read(run);
     if (error == 0)
         error = read_pins(run);
     if (error == 0)
@@ -473,7 +473,7 @@ static int scan_run(struct scan *scan, const char *name)
     return 0;
 }
 
-int catalog_open(struct service *service)
+int scan_store(struct service *service)
 {
     struct scan scan = {.service = service};
     struct names names;
@@ -485,6 +485,6 @@ int catalog_open(struct service *service)
     if (error == 0)
         log_info("catalog",
                  "%u runs, %u checkpoints; removed %u files of saves that were cut short",
-                 service->num_runs, service->num_checkpoints, scan.num_removed);
+                 service->catalog->num_runs, service->catalog->num_checkpoints, scan.num_removed);
     return error;
 }

@@ -31,18 +31,22 @@
 #include "ckptd/node/pool.h"
 #include "ckptd/node/renew.h"
 #include "ckptd/node/session.h"
+#include "ckptd/node/stage.h"
 #include "ckptd/reload.h"
 #include "ckptd/rescan.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
 #include "ckptd/restore/open.h"
+#include "ckptd/restore/restore.h"
 #include "ckptd/restore/shard.h"
-#include "ckptd/run/attempt.h"
 #include "ckptd/run/begin.h"
 #include "ckptd/run/commit.h"
+#include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
+#include "ckptd/run/open.h"
 #include "ckptd/run/run.h"
 #include "ckptd/run/save.h"
+#include "ckptd/scan.h"
 #include "ckptd/service.h"
 #include "ckptd/status.h"
 #include "proto/ckpt.pb-c.h"
@@ -235,7 +239,7 @@ static const struct rpc_method methods[] = {
 #undef X
         {NULL, NULL, NULL, NULL}};
 
-/* ---- opening ---- */
+/* ---- the store ---- */
 
 static int open_storage(struct service *service)
 {
@@ -260,7 +264,7 @@ static int open_storage(struct service *service)
     if (error == 0)
         error = storage_open(&service->storage, ops, where, &options);
     if (error == 0 && ops == &storage_local)
-        place_note(&service->place, where);
+        error = place_note(service, where);
     return error == 0 ? storage_lock(service->storage) : error;
 }
 
@@ -270,7 +274,7 @@ int service_make_store(const struct config *config)
     int error = open_storage(&service);
     if (service.storage)
         storage_close(service.storage);
-    place_close(&service.place);
+    place_close(&service);
     return error;
 }
 
@@ -288,6 +292,68 @@ static void raise_limits(void)
     }
 }
 
+/* ---- the parts, and whom each tells ---- */
+
+static const struct session_events session_events = {.announced = stage_entry,
+                                                     .phase_changed = gate_phase_changed,
+                                                     .let_go = run_rank_let_go,
+                                                     .leaves = stage_leave_session,
+                                                     .rank_left = run_rank_left,
+                                                     .ended = restore_end_session,
+                                                     .part = door_part,
+                                                     .lends = restore_lends};
+static const struct coordinator_policy policy = {.apply_retention = retain_apply,
+                                                 .is_being_removed = gc_removes};
+
+static int open_loop(struct service *service)
+{
+    return loop_open(&service->loop, (uint32_t)service->config->threads_workers,
+                     (int)service->config->pace_cpu_nice);
+}
+
+static int open_pool(struct service *service)
+{
+    const struct config *config = service->config;
+    return pool_open(&service->pool, (uint64_t)config->pool_bytes, (uint64_t)config->segment_bytes,
+                     strcmp(config->huge_pages, "auto") == 0, service->storage);
+}
+
+static int open_sessions(struct service *service)
+{
+    return session_table_open(service, &session_events);
+}
+
+static int open_runs(struct service *service)
+{
+    return run_open(service, &policy);
+}
+
+static int open_catalog(struct service *service)
+{
+    return catalog_open(service, &coordinator_events);
+}
+
+static int open_rpc(struct service *service)
+{
+    const struct config *config = service->config;
+    struct rpc_server_options options = {.methods = methods,
+                                         .user = service,
+                                         .num_threads = (uint32_t)config->threads_rpc,
+                                         .num_connections = (uint32_t)config->limit_sessions +
+                                                            RPC_CONNECTIONS_BESIDE,
+                                         .silent_ms = (uint32_t)config->limit_connect_ms,
+                                         .request_bytes = (uint64_t)config->limit_request_bytes};
+    return rpc_server_open(&service->rpc, &options);
+}
+
+/* In this order; each may use those before it. */
+static int (*const parts[])(struct service *service) = {
+    open_loop,     reload_open,  rescan_open,  open_storage, open_pool,   renew_open, gate_open,
+    open_sessions, restore_open, open_runs,    open_catalog, scan_store,  held_open,  scrub_open,
+    retain_open,   place_watch,  metrics_open, open_rpc,     health_open, door_open};
+
+/* ---- opening ---- */
+
 static void drain(struct event *event);
 
 int service_open(struct service **out, const struct config *config)
@@ -299,54 +365,15 @@ int service_open(struct service **out, const struct config *config)
     service->policies = config->policies;
     service->drain_event.run = drain;
     service->ledger.usable_fraction = config->usable_fraction;
-    gate_init(service);
-    save_begin_open(service);
     snprintf(service->socket_path, sizeof service->socket_path, "%s", config->listen + 5);
     snprintf(service->arena_path, sizeof service->arena_path, "%s.arena", service->socket_path);
     while (service->boot_id == 0)
         service_random(&service->boot_id, sizeof service->boot_id);
     raise_limits();
-    struct rpc_server_options rpc = {.methods = methods,
-                                     .user = service,
-                                     .num_threads = (uint32_t)config->threads_rpc,
-                                     .num_connections =
-                                         (uint32_t)config->limit_sessions + RPC_CONNECTIONS_BESIDE,
-                                     .silent_ms = (uint32_t)config->limit_connect_ms,
-                                     .request_bytes = (uint64_t)config->limit_request_bytes};
-    service->failures = calloc(FAILURES_MAX, sizeof *service->failures);
-    int error = service->failures ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the service");
-    if (error == 0)
-        error = loop_open(&service->loop, (uint32_t)config->threads_workers,
-                          (int)config->pace_cpu_nice);
-    if (error == 0)
-        error = open_storage(service);
-    if (error == 0)
-        error =
-            pool_open(&service->pool, (uint64_t)config->pool_bytes, (uint64_t)config->segment_bytes,
-                      strcmp(config->huge_pages, "auto") == 0, service->storage);
-    if (error == 0)
-        error = session_table_open(service);
-    if (error == 0)
-        error = restore_open(service);
-    if (error == 0)
-        error = catalog_open(service);
-    if (error == 0)
-        error = held_open(service);
-    if (error == 0)
-        error = scrub_open(service);
-    if (error == 0)
-        retain_open(service);
-    if (error == 0)
-        place_watch(service);
-    if (error == 0)
-        error = metrics_open(service);
-    if (error == 0)
-        error = rpc_server_open(&service->rpc, &rpc);
-    if (error == 0)
-        health_open(service);
-    if (error == 0)
-        error = door_open(service);
-    if (error != 0) {
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        int error = parts[i](service);
+        if (error == 0)
+            continue;
         service_close(service);
         return error;
     }
@@ -368,8 +395,8 @@ int service_run(struct service *service)
 
 static bool is_quiet(const struct service *service)
 {
-    for (const struct run *run = service->runs; run; run = run->next)
-        if (run->saves || run->opening.call || run->pruning)
+    for (const struct run *run = service->catalog->runs; run; run = run->next)
+        if (run->coordinator->saves || run->coordinator->opening.call || run->pruning)
             return false;
     for (const struct image *image = service->images; image; image = image->next)
         if (image->busy > 0)
@@ -396,9 +423,9 @@ static void drain_again(struct timer *timer)
         return;
     }
     if (loop_now_ms() >= service->drain_until_ms) {
-        for (struct run *run = service->runs; run; run = run->next) {
+        for (struct run *run = service->catalog->runs; run; run = run->next) {
             struct commit_actions actions = {0};
-            commit_abort_all(&run->machine, &actions, "ckptd was told to end");
+            commit_abort_all(&run->coordinator->machine, &actions, "ckptd was told to end");
             run_perform(run, &actions);
         }
     }
@@ -411,8 +438,8 @@ static void drain(struct event *event)
     int64_t drain_ms = service->config->limit_drain_ms;
     int64_t last_ms = service->config->limit_last_save_ms;
     uint32_t saves = 0;
-    for (const struct run *run = service->runs; run; run = run->next)
-        saves += commit_num_saves(&run->machine);
+    for (const struct run *run = service->catalog->runs; run; run = run->next)
+        saves += commit_num_saves(&run->coordinator->machine);
     last_ms = last_ms < drain_ms ? last_ms : drain_ms;
     log_info("ckptd",
              "ending: %u saves in work get %lld ms; ranks that are connected may begin a last one "
@@ -432,14 +459,14 @@ static void drain(struct event *event)
 /* Calls that wait for something that will not come any more. */
 static void fail_waiting(struct service *service)
 {
-    for (struct run *run = service->runs; run; run = run->next) {
-        if (run->opening.call)
-            rpc_call_fail(run->opening.call, service_check_open(service));
-        run->opening.call = NULL;
-        if (run->group)
-            group_free(run->group);
+    for (struct run *run = service->catalog ? service->catalog->runs : NULL; run; run = run->next) {
+        if (run->coordinator->opening.call)
+            rpc_call_fail(run->coordinator->opening.call, service_check_open(service));
+        run->coordinator->opening.call = NULL;
+        if (run->coordinator->group)
+            group_free(run->coordinator->group);
     }
-    rescan_close(service);
+    rescan_end(service);
     save_begin_close(service);
 }
 
@@ -450,8 +477,7 @@ void service_close(struct service *service)
     service->is_closing = true;
     service->draining = true;
     service->takes_last_saves = false;
-    if (service->sessions)
-        fail_waiting(service);
+    fail_waiting(service);
     if (service->rpc)
         rpc_server_close(service->rpc, CLOSE_GRACE_MS);
     /* What came in meanwhile is answered, though nobody hears it, so that its memory is freed. */
@@ -461,7 +487,6 @@ void service_close(struct service *service)
     session_table_close(service);
     restore_close(service);
     held_close(service);
-    CHECK(service->chunks_in_passes == 0); /* the loop ends when it is idle */
     while (service->images) {
         struct image *image = service->images;
         image_detach(image);
@@ -474,7 +499,12 @@ void service_close(struct service *service)
     if (service->storage)
         storage_close(service->storage);
     pool_close(service->pool);
-    free(service->failures);
-    place_close(&service->place);
+    retain_close(service);
+    run_close(service);
+    gate_close(service);
+    reload_close(service);
+    rescan_close(service);
+    renew_close(service);
+    place_close(service);
     free(service);
 }

@@ -1,9 +1,7 @@
 /* service.c - whether ckptd takes work: open, draining, or with its store offline. */
 #include "ckptd/service.h"
-#include "ckptd/health.h"
 #include "ckptd/loop.h"
 #include "proto/report.h"
-#include "proto/rpc.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -44,7 +42,7 @@ void service_go_offline(struct service *service, const char *why)
         return;
     snprintf(service->offline, sizeof service->offline, "%s", why);
     log_error("storage", "the store is offline, nothing more is saved: %s", why);
-    health_look(service);
+    service_look(service);
 }
 
 void service_drain(struct service *service)
@@ -65,6 +63,12 @@ void service_give_up(struct service *service, const struct fault *fault)
     fault_raise(fault);
     log_error("ckptd", "%s", report_line());
     service_drain(service);
+}
+
+void service_look(struct service *service)
+{
+    if (service->loop)
+        loop_timer(service->loop, &service->look, 0);
 }
 
 /* By timers: whoever calls is in the middle of something. */

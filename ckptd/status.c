@@ -2,17 +2,21 @@
  * metrics.c. Everything is as it is at the moment, on the service thread; nothing is kept here. */
 #include "ckptd/status.h"
 #include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/health.h"
+#include "ckptd/keep/retain.h"
 #include "ckptd/keep/scrub.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
+#include "ckptd/node/place.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
-#include "ckptd/restore/lease.h"
+#include "ckptd/restore/loads.h"
 #include "ckptd/run/commit.h"
-#include "ckptd/run/run.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/run/outcomes.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
@@ -27,9 +31,9 @@
 static json_t *describe_saves(const struct service *service)
 {
     json_t *list = json_array();
-    for (const struct run *run = service->runs; run; run = run->next) {
-        for (const struct save *save = run->saves; save; save = save->next) {
-            const struct commit_save *state = commit_find(&run->machine, save->id);
+    for (const struct run *run = service->catalog->runs; run; run = run->next) {
+        for (const struct save *save = run->coordinator->saves; save; save = save->next) {
+            const struct commit_save *state = commit_find(&run->coordinator->machine, save->id);
             json_array_append_new(
                 list,
                 json_pack("{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:b, s:s}", "run", run->name,
@@ -46,28 +50,30 @@ static json_t *describe_saves(const struct service *service)
 
 static json_t *describe_commit(const struct service *service)
 {
-    if (service->stats.commits == 0)
+    if (service->outcomes->commits == 0)
         return json_null();
-    return json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:s}", "run",
-                     service->stats.run, "step", (json_int_t)service->stats.step, "attempt",
-                     (json_int_t)service->stats.attempt, "bytes", (json_int_t)service->stats.bytes,
-                     "seconds", service->stats.seconds, "staging_seconds",
-                     service->stats.staging_seconds, "sync_seconds", service->stats.sync_seconds,
-                     "names_seconds", service->stats.names_seconds, "manifest_seconds",
-                     service->stats.manifest_seconds, "durability", DURABILITY_LOCAL);
+    return json_pack(
+        "{s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:s}", "run", service->outcomes->newest.run,
+        "step", (json_int_t)service->outcomes->newest.step, "attempt",
+        (json_int_t)service->outcomes->newest.attempt, "bytes",
+        (json_int_t)service->outcomes->newest.bytes, "seconds", service->outcomes->newest.seconds,
+        "staging_seconds", service->outcomes->newest.staging_seconds, "sync_seconds",
+        service->outcomes->newest.sync_seconds, "names_seconds",
+        service->outcomes->newest.names_seconds, "manifest_seconds",
+        service->outcomes->newest.manifest_seconds, "durability", DURABILITY_LOCAL);
 }
 
 /* What is set, and what it did: seconds since the start in which a chunk was held back. */
 static json_t *describe_pace(const struct service *service)
 {
     const struct config *config = service->config;
-    const struct gate *gate = &service->gate;
+    const struct gate *gate = service->gate;
     return json_pack("{s:s, s:s, s:i, s:I, s:b, s:I, s:i, s:i, s:f, s:f, s:I}", "io_priority",
                      config->pace_io_priority, "cpu_affinity", config->pace_cpu_affinity,
                      "cpu_nice", (int)config->pace_cpu_nice, "write_rate",
                      (json_int_t)config->pace_write_rate, "quiet", (int)config->pace_quiet,
                      "quiet_wait_ms", (json_int_t)config->pace_quiet_wait_ms, "ranks_busy",
-                     (int)gate_num_busy(service), "chunks_held", (int)gate->num_held,
+                     (int)session_num_busy(service), "chunks_held", (int)gate->num_held,
                      "held_by_rate_seconds", (double)gate->pace.rate_ms / 1000.0,
                      "held_by_phases_seconds", (double)gate->pace.quiet_ms / 1000.0,
                      "chunks_in_busy_phases", (json_int_t)gate->pace.num_late);
@@ -76,11 +82,11 @@ static json_t *describe_pace(const struct service *service)
 /* The alarm: a save whose every tensor equals the checkpoint before it. */
 static json_t *describe_unchanged(const struct service *service)
 {
-    const struct repeat *save = &service->stats.unchanged_save,
-                        *before = &service->stats.unchanged_before;
-    if (service->stats.unchanged == 0)
+    const struct repeat *save = &service->outcomes->unchanged_save,
+                        *before = &service->outcomes->unchanged_before;
+    if (service->outcomes->unchanged == 0)
         return json_null();
-    return json_pack("{s:s, s:I, s:I, s:I, s:I}", "run", service->stats.unchanged_run, "step",
+    return json_pack("{s:s, s:I, s:I, s:I, s:I}", "run", service->outcomes->unchanged_run, "step",
                      (json_int_t)save->step, "attempt", (json_int_t)save->attempt, "equals_step",
                      (json_int_t)before->step, "equals_attempt", (json_int_t)before->attempt);
 }
@@ -100,34 +106,34 @@ static json_t *describe_sessions(const struct service *service)
 {
     int ranks = 0, all = 0, loads = 0;
     for (int64_t i = 0; i < service->config->limit_sessions; i++) {
-        all += service->sessions[i].token != 0;
-        ranks += service->sessions[i].token != 0 && service->sessions[i].is_rank;
+        all += service->sessions->rows[i].token != 0;
+        ranks += service->sessions->rows[i].token != 0 && service->sessions->rows[i].is_rank;
     }
     for (int64_t i = 0; i < service->config->limit_loads; i++)
-        loads += service->loads[i].number != 0;
+        loads += service->loads->rows[i].number != 0;
     return json_pack("{s:i, s:i, s:i}", "ranks", ranks, "all", all, "loads", loads);
 }
 
 static json_t *describe_catalog(const struct service *service)
 {
     json_t *unreadable = json_array();
-    for (const struct run *run = service->runs; run; run = run->next)
+    for (const struct run *run = service->catalog->runs; run; run = run->next)
         if (run->unreadable.code != 0)
             json_array_append_new(unreadable, json_pack("{s:s, s:s}", "run", run->name, "reason",
                                                         run->unreadable.message));
-    return json_pack("{s:i, s:i, s:o}", "runs", (int)service->num_runs, "checkpoints",
-                     (int)service->num_checkpoints, "unreadable", unreadable);
+    return json_pack("{s:i, s:i, s:o}", "runs", (int)service->catalog->num_runs, "checkpoints",
+                     (int)service->catalog->num_checkpoints, "unreadable", unreadable);
 }
 
 static json_t *describe_totals(const struct service *service)
 {
     return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "commits", (json_int_t)service->stats.commits,
-        "failed_saves", (json_int_t)service->stats.failed, "refused_saves",
-        (json_int_t)service->stats.refused, "unchanged_saves", (json_int_t)service->stats.unchanged,
-        "pruned", (json_int_t)service->stats.pruned, "bytes_committed",
-        (json_int_t)service->stats.bytes_written, "bytes_read",
-        (json_int_t)service->stats.bytes_read);
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "commits", (json_int_t)service->outcomes->commits,
+        "failed_saves", (json_int_t)service->outcomes->failed, "refused_saves",
+        (json_int_t)service->outcomes->refused, "unchanged_saves",
+        (json_int_t)service->outcomes->unchanged, "pruned", (json_int_t)service->retention->pruned,
+        "bytes_committed", (json_int_t)service->outcomes->bytes_written, "bytes_read",
+        (json_int_t)service->loads->bytes_read);
 }
 
 static json_t *describe_disk(const struct service *service)
@@ -207,7 +213,7 @@ static json_t *describe_run(const struct run *run)
 static json_t *describe_runs(const struct service *service)
 {
     json_t *list = json_array();
-    for (const struct run *run = service->runs; run; run = run->next)
+    for (const struct run *run = service->catalog->runs; run; run = run->next)
         json_array_append_new(list, describe_run(run));
     return list;
 }
@@ -234,11 +240,12 @@ static const struct {
 
 char *service_status(const struct service *service)
 {
-    const char *store = service->place.path ? service->place.path : service->config->store;
+    const struct place *place = service->place;
+    const char *store = place && place->path ? place->path : service->config->store;
     json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:b, s:s, s:s}", "version", report_version,
-                             "store", store, "store_id", service->place.id, "uid", (int)geteuid(),
-                             "draining", (int)service->draining, "offline", service->offline,
-                             "storage", storage_describe(service->storage));
+                             "store", store, "store_id", place ? place->id : "", "uid",
+                             (int)geteuid(), "draining", (int)service->draining, "offline",
+                             service->offline, "storage", storage_describe(service->storage));
     bool whole = root != NULL;
     for (size_t i = 0; i < sizeof status_parts / sizeof status_parts[0]; i++)
         whole &=

@@ -33,13 +33,15 @@
  * put the checkpoint into the list anew. */
 #include "ckptd/keep/admit.h"
 #include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/scrub.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/restore/file.h"
 #include "ckptd/run/commit.h"
-#include "ckptd/run/run.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/scan.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
@@ -280,7 +282,7 @@ static void enter_catalog(struct admission *admission)
     struct run *run = admission->run;
     if (summary->attempt > run->newest_attempt) {
         run->newest_attempt = summary->attempt;
-        commit_init(&run->machine, summary->attempt);
+        commit_init(&run->coordinator->machine, summary->attempt);
     }
     catalog_enter(admission->checkpoint, summary);
     scrub_brought(run, summary);
@@ -314,7 +316,8 @@ static int check_run(const struct admission *admission)
 {
     struct run *run = admission->run;
     const struct manifest_summary *summary = &admission->summary;
-    bool is_open = run->attempt || run->opening.call || run->describing || run->saves;
+    bool is_open = run->coordinator->attempt || run->coordinator->opening.call ||
+                   run->coordinator->describing || run->coordinator->saves;
     if (run->adopting != 0)
         return catalog_report_adopting(run);
     if (admission->begins_run && (run->checkpoints || is_open || run->newest_attempt != 0))
@@ -407,7 +410,7 @@ static void work_release(struct job *job)
 {
     struct admission *admission = CONTAINER_OF(job, struct admission, job);
     uint64_t step = admission->summary.step, attempt = admission->summary.attempt;
-    int error = catalog_look(&admission->summary, admission->run, step, attempt);
+    int error = scan_look(&admission->summary, admission->run, step, attempt);
     if (error == 0) {
         error = storage_group_unnote(admission->service->storage, STORAGE_QUARANTINE,
                                      admission->prefix);

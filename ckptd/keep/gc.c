@@ -19,7 +19,7 @@
 #include "ckptd/keep/gc.h"
 #include "ckptd/catalog.h"
 #include "ckptd/loop.h"
-#include "ckptd/run/run.h"
+#include "ckptd/run/coordinator.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
@@ -101,7 +101,7 @@ static bool is_live(const struct collecting *collecting, const struct storage_ru
         return true;
     if (item->what == STORAGE_CUT_SHORT)
         return run->pruning != NULL;
-    for (const struct save *save = run->saves; save; save = save->next)
+    for (const struct save *save = run->coordinator->saves; save; save = save->next)
         if (save->step == step && save->attempt == attempt)
             return true;
     return catalog_find(run, step, attempt) && strstr(item->key, "/leases/") == NULL;
@@ -123,7 +123,8 @@ static void leave_out_live(struct collecting *collecting)
 static int name_unreadable(struct collecting *collecting)
 {
     int error = 0;
-    for (const struct run *run = collecting->service->runs; run && error == 0; run = run->next)
+    for (const struct run *run = collecting->service->catalog->runs; run && error == 0;
+         run = run->next)
         error =
             storage_rubbish_unknown(&collecting->list, run->name, fault_raise(&run->unreadable));
     return error;

@@ -18,10 +18,12 @@
  * Limit: one plan at a time per run (ERR_BUSY). */
 #include "ckptd/keep/retain.h"
 #include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
-#include "ckptd/run/run.h"
+#include "ckptd/policy.h"
+#include "ckptd/restore/held.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
@@ -288,7 +290,7 @@ static void removed(struct event *event)
                  pruning->call ? "a prune" : "retention",
                  (unsigned long long)candidate->summary.bytes);
     }
-    pruning->service->stats.pruned += count;
+    pruning->service->retention->pruned += count;
     if (count > 0)
         ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
     log_debug("retain", "run %s: removed %u of %u checkpoints, %llu bytes", pruning->run->name,
@@ -407,7 +409,7 @@ static void start_plan(struct timer *timer)
 {
     struct pruning *pruning = CONTAINER_OF(timer, struct pruning, timer);
     struct loop *loop = pruning->service->loop;
-    if (pruning->service->num_releases > 0) {
+    if (pruning->service->held->num_releases > 0) {
         loop_timer(loop, timer, RELEASES_MS);
         return;
     }
@@ -500,15 +502,15 @@ void retain_apply(struct run *run)
  * not come. */
 static void apply_to_all(struct timer *timer)
 {
-    struct service *service = CONTAINER_OF(timer, struct service, retain_timer);
+    struct service *service = CONTAINER_OF(timer, struct retention, timer)->service;
     if (gc_is_removing(service)) {
         loop_timer(service->loop, timer, AGAIN_MS);
         return;
     }
-    for (struct run *run = service->runs; run; run = run->next)
+    for (struct run *run = service->catalog->runs; run; run = run->next)
         if (run->unreadable.code == 0)
             retain_apply(run);
-    if (service->held_timer.armed)
+    if (service->held->timer.armed)
         loop_timer(service->loop, timer, AGAIN_MS);
 }
 
@@ -526,17 +528,29 @@ static bool has_rules(const struct policies *policies)
 
 void retain_reloaded(struct service *service)
 {
-    service->retain_timer.run = apply_to_all;
-    loop_timer(service->loop, &service->retain_timer, 0);
+    service->retention->timer.run = apply_to_all;
+    loop_timer(service->loop, &service->retention->timer, 0);
 }
 
-void retain_open(struct service *service)
+int retain_open(struct service *service)
 {
+    struct retention *retention = calloc(1, sizeof *retention);
+    if (!retention)
+        return report_error(ERR_MEMORY, NULL, "no memory for retention");
+    retention->service = service;
+    service->retention = retention;
     if (has_rules(&service->policies))
         retain_reloaded(service);
     else
         log_info("retain", "no rule is set (retention.keep_last, ...): checkpoints are never "
                            "removed but by ckpt-cli prune");
+    return 0;
+}
+
+void retain_close(struct service *service)
+{
+    free(service->retention);
+    service->retention = NULL;
 }
 
 /* ---- pins ---- */

@@ -3,12 +3,21 @@
 #ifndef HOLDFAST_CKPTD_KEEP_RETAIN_H
 #define HOLDFAST_CKPTD_KEEP_RETAIN_H
 
+#include "ckptd/loop.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
 #include "storage/storage.h"
 
+#include <stdint.h>
+
 struct service;
 struct run;
+
+struct retention {
+    struct service *service;
+    struct timer timer; /* until retention may begin */
+    uint64_t pruned;    /* checkpoints, since the start */
+};
 
 void retain_prune(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__PruneRequest *request);
@@ -17,8 +26,9 @@ void retain_pin(struct service *service, struct rpc_call *call,
 /* Applies the rules of the configuration, if there are any. This thread's last error stays. */
 void retain_apply(struct run *run);
 /* To all runs, at the start, */
-void retain_open(struct service *service);
+int retain_open(struct service *service);
 /* and when the rules may have changed. */
 void retain_reloaded(struct service *service);
+void retain_close(struct service *service);
 
 #endif

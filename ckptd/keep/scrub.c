@@ -28,8 +28,8 @@
 #include "ckptd/catalog.h"
 #include "ckptd/loop.h"
 #include "ckptd/restore/file.h"
-#include "ckptd/restore/lease.h"
-#include "ckptd/run/run.h"
+#include "ckptd/restore/loads.h"
+#include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/checksum.h"
 #include "proto/manifest.h"
@@ -239,7 +239,7 @@ static bool is_due(struct run *run, int64_t now)
 
 static void find_run(struct scrub *scrub)
 {
-    for (struct run *run = scrub->service->runs; run; run = run->next)
+    for (struct run *run = scrub->service->catalog->runs; run; run = run->next)
         if (is_due(run, time(NULL)) &&
             (!scrub->run || run->scrubbed.ended < scrub->run->scrubbed.ended))
             scrub->run = run;
@@ -406,11 +406,11 @@ static void start_read(struct scrub *scrub, struct checkpoint *checkpoint)
 /* Somebody waits for the disk or for the workers. */
 static bool is_busy(const struct service *service)
 {
-    for (const struct run *run = service->runs; run; run = run->next)
-        if (run->saves || run->opening.call)
+    for (const struct run *run = service->catalog->runs; run; run = run->next)
+        if (run->coordinator->saves || run->coordinator->opening.call)
             return true;
     for (int64_t i = 0; i < service->config->limit_loads; i++)
-        if (service->loads[i].number != 0)
+        if (service->loads->rows[i].number != 0)
             return true;
     return false;
 }
@@ -470,7 +470,7 @@ static void go_on(struct timer *timer)
 int scrub_open(struct service *service)
 {
     void *buffer = NULL;
-    for (struct run *run = service->runs; run; run = run->next)
+    for (struct run *run = service->catalog->runs; run; run = run->next)
         ERR_TRY(read_cursor(run));
     if (service->config->scrub_rate == 0)
         return 0;
@@ -525,7 +525,7 @@ void scrub_state(struct scrub_state *out, const struct service *service)
         out->step = scrub->run->scrubbed.step;
         out->attempt = scrub->run->scrubbed.attempt;
     }
-    for (const struct run *run = service->runs; run; run = run->next) {
+    for (const struct run *run = service->catalog->runs; run; run = run->next) {
         if (run->checkpoints && (first || run->scrubbed.ended < out->ended)) {
             out->ended = run->scrubbed.ended;
             first = false;

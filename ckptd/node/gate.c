@@ -24,11 +24,9 @@
 #include "ckptd/node/image.h"
 #include "ckptd/node/pace.h"
 #include "ckptd/node/session.h"
-#include "ckptd/node/stage.h"
-#include "ckptd/run/run.h"
-#include "ckptd/run/save.h"
 #include "ckptd/service.h"
-#include "proto/arena.h"
+#include "proto/report.h"
+#include <stdlib.h>
 
 #define WINDOW_CHUNKS_MIN 4u
 /* One report in so many wakes us, and the last of an image that is under way. */
@@ -36,7 +34,7 @@
 
 static void look_again(struct timer *timer);
 
-void gate_init(struct service *service)
+int gate_open(struct service *service)
 {
     const struct config *config = service->config;
     struct pace_options options = {
@@ -47,37 +45,36 @@ void gate_init(struct service *service)
                                                                  : WINDOW_CHUNKS_MIN,
         .chunk_bytes = (uint32_t)config->block_bytes,
     };
-    pace_init(&service->gate.pace, &options);
-    service->gate.timer.run = look_again;
+    service->gate = calloc(1, sizeof *service->gate);
+    if (!service->gate)
+        return report_error(ERR_MEMORY, NULL, "no memory for the gate");
+    pace_init(&service->gate->pace, &options);
+    service->gate->service = service;
+    service->gate->timer.run = look_again;
+    return 0;
+}
+
+void gate_close(struct service *service)
+{
+    free(service->gate);
+    service->gate = NULL;
 }
 
 /* ---- what holds, and what does not ---- */
 
 static bool is_urgent(const struct chunk *chunk)
 {
-    const struct save *save = chunk->image->stage->save;
-    return save->urgent || chunk->image->is_window || save->service->draining ||
-           save->run->opening.call;
-}
-
-uint32_t gate_num_busy(const struct service *service)
-{
-    uint32_t count = 0;
-    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
-        const struct session *session = &service->sessions[i];
-        if (session->token != 0 && session->is_rank && session->control)
-            count += arena_is_busy(session->control);
-    }
-    return count;
+    const struct image *image = chunk->image;
+    return image->is_urgent || image->is_window || image->service->draining;
 }
 
 /* Once a millisecond is enough: the table of sessions may be long, chunks end often. */
 static bool is_busy(struct service *service, int64_t now_ms)
 {
-    struct gate *gate = &service->gate;
+    struct gate *gate = service->gate;
     if (gate->pace.options.quiet && gate->looked_ms != now_ms) {
         gate->looked_ms = now_ms;
-        gate->busy = gate_num_busy(service) > 0;
+        gate->busy = session_num_busy(service) > 0;
     }
     return gate->busy;
 }
@@ -114,7 +111,7 @@ static void start(struct gate *gate, struct chunk *chunk)
 /* Starts what may begin, oldest first; sees to it that the next is looked at in time. */
 static void look(struct service *service)
 {
-    struct gate *gate = &service->gate;
+    struct gate *gate = service->gate;
     while (gate->first) {
         int64_t wait_ms, now_ms = loop_now_ms();
         struct pace_moment moment = {now_ms, is_busy(service, now_ms), gate->in_flight};
@@ -131,19 +128,19 @@ static void look(struct service *service)
 
 static void look_again(struct timer *timer)
 {
-    look(CONTAINER_OF(timer, struct service, gate.timer));
+    look(CONTAINER_OF(timer, struct gate, timer)->service);
 }
 
 void gate_phase_changed(struct service *service)
 {
-    service->gate.looked_ms = -1;
+    service->gate->looked_ms = -1;
     look(service);
 }
 
 /* Takes out what waits of `image`; with NULL what is urgent, which is started. */
 static void take_out_all(struct service *service, const struct image *image)
 {
-    struct gate *gate = &service->gate;
+    struct gate *gate = service->gate;
     struct chunk **at = &gate->first, *before = NULL;
     while (*at) {
         bool chosen = image ? (*at)->image == image : is_urgent(*at);
@@ -164,22 +161,6 @@ void gate_hurry(struct service *service)
     take_out_all(service, NULL);
 }
 
-/* Saves of a run are committed in the order of their steps: the older ones too. */
-void gate_hurry_save(const struct save *save)
-{
-    for (struct save *older = save->run->saves; older; older = older->next)
-        older->urgent |= older->step <= save->step;
-    gate_hurry(save->service);
-}
-
-void gate_hurry_all(struct service *service)
-{
-    for (struct run *run = service->runs; run; run = run->next)
-        for (struct save *save = run->saves; save; save = save->next)
-            save->urgent = true;
-    gate_hurry(service);
-}
-
 void gate_drop(struct image *image)
 {
     take_out_all(image->service, image);
@@ -190,7 +171,7 @@ void gate_drop(struct image *image)
 void gate_start_chunk(struct image *image, uint32_t index)
 {
     struct service *service = image->service;
-    struct gate *gate = &service->gate;
+    struct gate *gate = service->gate;
     struct chunk *chunk = image_chunk(image, index);
     if (!pace_is_on(&gate->pace) || is_urgent(chunk)) {
         image_start_chunk(image, index);
@@ -214,6 +195,6 @@ void gate_chunk_ended(struct chunk *chunk)
     if (!chunk->is_paced)
         return;
     chunk->is_paced = chunk->is_awaited = false;
-    service->gate.in_flight--;
+    service->gate->in_flight--;
     look(service);
 }

@@ -15,6 +15,7 @@ struct save;
 
 /* Chunks that are ready and wait for their time, oldest first. */
 struct gate {
+    struct service *service;
     struct pace pace;
     struct chunk *first, *last;
     uint32_t num_held, in_flight, num_started;
@@ -23,7 +24,8 @@ struct gate {
     struct timer timer;
 };
 
-void gate_init(struct service *service);
+int gate_open(struct service *service);
+void gate_close(struct service *service);
 /* image_start_chunk for a stage, when it is time. */
 void gate_start_chunk(struct image *image, uint32_t index);
 /* After the report of any chunk of a stage. */
@@ -34,11 +36,5 @@ void gate_drop(struct image *image);
 void gate_phase_changed(struct service *service);
 /* Something changed that lets saves go at once: draining, an attempt that is being opened. */
 void gate_hurry(struct service *service);
-/* Somebody waits for this save, from now on. */
-void gate_hurry_save(const struct save *save);
-/* Somebody waits for memory. */
-void gate_hurry_all(struct service *service);
-/* How many ranks announced a busy phase; they will tell of its end. */
-uint32_t gate_num_busy(const struct service *service);
 
 #endif

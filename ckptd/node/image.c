@@ -24,11 +24,9 @@
  * that its save was given up. It has let go when it announces the end, gives the save up, begins
  * another, or hangs up. */
 #include "ckptd/node/image.h"
-#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/pool.h"
-#include "ckptd/node/session.h"
-#include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/checksum.h"
@@ -429,8 +427,8 @@ void image_free(struct image *image)
 {
     struct service *service = image->service;
     CHECK(image->busy == 0 && image->readers == 0 && !image->checkpoint && !image->object);
-    if (image->session)
-        image->session->slots[image->slot] = NULL;
+    if (image->slot)
+        *image->slot = NULL;
     if (image->prev)
         image->prev->next = image->next;
     else
@@ -452,7 +450,7 @@ bool image_settle(struct image *image)
 {
     struct service *service = image->service;
     bool idle = image->state == IMAGE_SPARE || image->state == IMAGE_ENDING;
-    if (!idle || image->session || image->checkpoint || image->readers > 0 || image->busy > 0 ||
+    if (!idle || image->slot || image->checkpoint || image->readers > 0 || image->busy > 0 ||
         image->in_hand)
         return false;
     image_free(image);
@@ -565,7 +563,7 @@ static void reclaim(struct image *asking, uint32_t count)
     }
 }
 
-int image_take_segments(struct image *image, const struct run *run)
+int image_take_segments(struct image *image, struct pool_owner owner)
 {
     struct pool *pool = image->service->pool;
     uint32_t count = image->max_segments;
@@ -576,8 +574,6 @@ int image_take_segments(struct image *image, const struct run *run)
                             (unsigned long long)image->geometry.file_bytes);
     if (pool_free_count(pool) < count && pool_free_count(pool) + count_reclaimable(image) >= count)
         reclaim(image, count);
-    struct pool_owner owner = {.run = run->tag,
-                               .attempt = image->session ? image->session->attempt : 0};
     int error = pool_take(pool, image->segments, count, owner);
     if (error == 0)
         image->num_segments = count;

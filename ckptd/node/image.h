@@ -4,6 +4,7 @@
 #define HOLDFAST_CKPTD_NODE_IMAGE_H
 
 #include "ckptd/loop.h"
+#include "ckptd/node/pool.h"
 #include "proto/layout.h"
 #include "proto/shard.h"
 #include "storage/storage.h"
@@ -50,7 +51,7 @@ struct chunk {
     struct job job;
     struct event reported;
     struct storage_request request;
-    /* gate.c's */
+    /* Of gate.c: */
     struct chunk *next_held;
     int64_t stamp;
     bool is_paced;   /* it counts as under way there */
@@ -66,8 +67,7 @@ struct image {
     struct service *service;
     struct image *next, *prev; /* service->images */
     enum image_state state;
-    struct session *session; /* whose slot it is, or NULL */
-    uint32_t slot;
+    struct image **slot;           /* where its session has it, or NULL: it is no session's */
     struct checkpoint *checkpoint; /* READING and RESIDENT: of which it holds shard `shard` */
     uint32_t shard;
     uint32_t readers;    /* loads, and the pass; not reclaimed while > 0 */
@@ -108,6 +108,7 @@ struct image {
 
     /* PASS_STAGE */
     struct stage *stage;
+    bool is_urgent; /* somebody waits for its save: gate.c holds nothing of it back */
     const struct shard_tensor *tensors; /* borrowed from the group */
     const struct tensor_meta *metas;    /* of the layout table */
     uint32_t num_tensors;
@@ -124,8 +125,8 @@ int image_new_window(struct image **out, struct service *service,
 /* Gives back the segments and frees all. Nothing may be under way. */
 void image_free(struct image *image);
 uint32_t image_segments_needed(const struct service *service, uint64_t file_bytes);
-/* Takes the segments it needs for `run`, reclaiming memory that nobody uses. ERR_BUSY. */
-int image_take_segments(struct image *image, const struct run *run);
+/* Takes the segments it needs for this owner, reclaiming memory that nobody uses. ERR_BUSY. */
+int image_take_segments(struct image *image, struct pool_owner owner);
 /* Frees an image that has no session, no checkpoint, no reader, no writer and no I/O; returns true
  * then. */
 bool image_settle(struct image *image);

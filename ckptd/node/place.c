@@ -10,6 +10,7 @@
  * PLACE_LOOK_MS, on a worker, and before the first byte of a save. Where they differ the store goes
  * offline with the reason. */
 #include "ckptd/node/place.h"
+#include "ckptd/loop.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 #include "storage/storage.h"
@@ -120,17 +121,23 @@ static bool read_id(char out[40], const char *path)
     return true;
 }
 
-void place_note(struct place *place, const char *where)
+int place_note(struct service *service, const char *where)
 {
+    struct place *place = calloc(1, sizeof *place);
+    if (!place)
+        return report_error(ERR_MEMORY, NULL, "no memory for the service");
+    service->place = place;
+    place->service = service;
     place->path = realpath(where, NULL);
     if (place->path)
         read_id(place->id, place->path);
+    return 0;
 }
 
 int place_check(const struct place *place)
 {
     char id[40];
-    if (!place->path || !place->id[0])
+    if (!place || !place->path || !place->id[0])
         return 0;
     if (!read_id(id, place->path))
         return report_error(ERR_IO, "bring it back, then restart ckptd",
@@ -156,7 +163,7 @@ static void work_look(struct job *job)
 static void looked(struct event *event)
 {
     struct place *place = CONTAINER_OF(event, struct place, job.done);
-    struct service *service = CONTAINER_OF(place, struct service, place);
+    struct service *service = place->service;
     if (place->fault.code != 0)
         service_go_offline(service, place->fault.message);
     if (place->fault.code == 0 && !service->offline[0])
@@ -166,21 +173,25 @@ static void looked(struct event *event)
 static void look_again(struct timer *timer)
 {
     struct place *place = CONTAINER_OF(timer, struct place, timer);
-    struct service *service = CONTAINER_OF(place, struct service, place);
+    struct service *service = place->service;
     place->job = (struct job){.work = work_look, .done.run = looked};
     loop_work(service->loop, &place->job);
 }
 
-void place_watch(struct service *service)
+int place_watch(struct service *service)
 {
-    struct place *place = &service->place;
+    struct place *place = service->place;
+    if (!place || !place->path)
+        return 0;
     place->timer.run = look_again;
-    if (place->path)
-        loop_timer(service->loop, &place->timer, PLACE_LOOK_MS);
+    loop_timer(service->loop, &place->timer, PLACE_LOOK_MS);
+    return 0;
 }
 
-void place_close(struct place *place)
+void place_close(struct service *service)
 {
-    free(place->path);
-    place->path = NULL;
+    if (service->place)
+        free(service->place->path);
+    free(service->place);
+    service->place = NULL;
 }

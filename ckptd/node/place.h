@@ -8,6 +8,7 @@ struct service;
 
 /* What tells the directory that was opened from another one in its place. */
 struct place {
+    struct service *service;
     char *path;  /* without links; NULL: the store is no directory */
     char id[40]; /* device and inode */
     struct timer timer;
@@ -18,11 +19,11 @@ struct place {
 /* ERR_NOT_FOUND: there is no store there; what is not mounted is named. */
 int place_need_store(const char *where);
 /* Notes what was opened. */
-void place_note(struct place *place, const char *where);
+int place_note(struct service *service, const char *where);
 /* From now on it is looked at every PLACE_LOOK_MS. */
-void place_watch(struct service *service);
+int place_watch(struct service *service);
 /* ERR_IO: the store was moved away, or another disk is mounted there. Any thread. */
 int place_check(const struct place *place);
-void place_close(struct place *place);
+void place_close(struct service *service);
 
 #endif

@@ -5,32 +5,57 @@
 #include "ckptd/loop.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/service.h"
+#include "proto/report.h"
+#include <stdlib.h>
+
+struct renewal {
+    struct service *service;
+    struct job job;
+    bool is_busy, has_more;
+    struct fault fault; /* the pool cannot be filled */
+};
+
+int renew_open(struct service *service)
+{
+    service->renewal = calloc(1, sizeof *service->renewal);
+    if (!service->renewal)
+        return report_error(ERR_MEMORY, NULL, "no memory for the service");
+    service->renewal->service = service;
+    return 0;
+}
+
+void renew_close(struct service *service)
+{
+    free(service->renewal);
+    service->renewal = NULL;
+}
 
 static void work_renew(struct job *job)
 {
-    struct service *service = CONTAINER_OF(job, struct service, renewal);
-    int error = pool_renew(service->pool, &service->renews_more);
+    struct renewal *renewal = CONTAINER_OF(job, struct renewal, job);
+    int error = pool_renew(renewal->service->pool, &renewal->has_more);
     if (error != 0)
-        fault_take(&service->renewal_fault, error);
+        fault_take(&renewal->fault, error);
 }
 
 static void renewed(struct event *event)
 {
-    struct service *service = CONTAINER_OF(event, struct service, renewal.done);
-    service->renews = false;
-    if (service->renewal_fault.code != 0)
-        service_give_up(service, &service->renewal_fault);
-    else if (service->renews_more)
-        renew_start(service);
+    struct renewal *renewal = CONTAINER_OF(event, struct renewal, job.done);
+    renewal->is_busy = false;
+    if (renewal->fault.code != 0)
+        service_give_up(renewal->service, &renewal->fault);
+    else if (renewal->has_more)
+        renew_start(renewal->service);
 }
 
 void renew_start(struct service *service)
 {
-    if (service->renews || service->draining)
+    struct renewal *renewal = service->renewal;
+    if (renewal->is_busy || service->draining)
         return;
-    service->renews = true;
-    service->renewal = (struct job){.work = work_renew, .done.run = renewed};
-    loop_work(service->loop, &service->renewal); /* behind all work that somebody waits for */
+    renewal->is_busy = true;
+    renewal->job = (struct job){.work = work_renew, .done.run = renewed};
+    loop_work(service->loop, &renewal->job); /* behind all work that somebody waits for */
 }
 
 void renew_disown(struct service *service, struct pool_owner owner)

@@ -6,6 +6,8 @@
 
 struct service;
 
+int renew_open(struct service *service);
+void renew_close(struct service *service);
 /* Memory that is not ready is made so, before somebody waits for it: of the pool at the start; free
  * memory that the ranks of an attempt had, when they have gone. */
 void renew_start(struct service *service);

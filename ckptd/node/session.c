@@ -1,7 +1,7 @@
 /* session.c - the ranks and readers that are connected: their rows, their rings, their end.
  *
  *   arena connection ──► control page set and eventfd; its end is the rank's end
- *   eventfd ──► ring drained ──► stage.c
+ *   eventfd ──► ring drained ──► told to stage.c
  *
  * When a rank's connection ends, its ring is read to the end first: what it announced before it
  * died counts. Then the saves that it has not ended are given up and its spare images go back to
@@ -11,17 +11,11 @@
  * A session is a row of a table of limits.sessions; a token names it: the remainder is the row, the
  * rest is random, so a token of another boot is unknown. */
 #include "ckptd/node/session.h"
-#include "ckptd/door.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
-#include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/node/renew.h"
-#include "ckptd/node/stage.h"
-#include "ckptd/restore/lease.h"
-#include "ckptd/run/commit.h"
-#include "ckptd/run/run.h"
-#include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/arena.h"
 #include "proto/ckpt.pb-c.h"
@@ -39,17 +33,22 @@
 
 /* ---- the table ---- */
 
-int session_table_open(struct service *service)
+int session_table_open(struct service *service, const struct session_events *events)
 {
-    service->sessions = calloc((size_t)service->config->limit_sessions, sizeof *service->sessions);
-    if (!service->sessions)
+    struct session_table *table = calloc(1, sizeof *table);
+    service->sessions = table;
+    if (table)
+        table->rows = calloc((size_t)service->config->limit_sessions, sizeof *table->rows);
+    if (!table || !table->rows)
         return report_error(ERR_MEMORY, NULL, "no memory for the table of sessions");
+    table->events = events;
     return 0;
 }
 
 int session_find(struct session **out, struct service *service, uint64_t token)
 {
-    struct session *session = &service->sessions[token % (uint64_t)service->config->limit_sessions];
+    struct session *session =
+        &service->sessions->rows[token % (uint64_t)service->config->limit_sessions];
     if (token == 0 || session->token != token)
         return report_error(ERR_NOT_FOUND, "describe the tensors again",
                             "the session is not known; ckptd may have restarted");
@@ -68,15 +67,15 @@ int session_new(struct session **out, struct service *service, struct run *run)
     uint64_t rows = (uint64_t)service->config->limit_sessions, row = 0, token = 0;
     /* From the row behind the one taken last, which is free as a rule. */
     for (uint64_t i = 0; i < rows && !session; i++) {
-        row = (service->next_session + i) % rows;
-        if (service->sessions[row].token == 0)
-            session = &service->sessions[row];
+        row = (service->sessions->next + i) % rows;
+        if (service->sessions->rows[row].token == 0)
+            session = &service->sessions->rows[row];
     }
     if (!session)
         return report_error(ERR_BUSY, "raise limits.sessions", "all %lld sessions are in use",
                             (long long)service->config->limit_sessions);
     memset(session, 0, sizeof *session);
-    service->next_session = row + 1;
+    service->sessions->next = row + 1;
     while (session->token == 0) {
         service_random(&token, sizeof token);
         session->token = (token >> 1) / rows * rows + row;
@@ -92,11 +91,20 @@ int session_new(struct session **out, struct service *service, struct run *run)
 
 void session_table_close(struct service *service)
 {
-    for (int64_t i = 0; service->sessions && i < service->config->limit_sessions; i++)
-        if (service->sessions[i].token != 0)
-            session_end(&service->sessions[i], "ckptd ends");
-    free(service->sessions);
+    struct session_table *table = service->sessions;
+    if (!table)
+        return;
+    for (int64_t i = 0; table->rows && i < service->config->limit_sessions; i++)
+        if (table->rows[i].token != 0)
+            session_end(&table->rows[i], "ckptd ends");
+    free(table->rows);
+    free(table);
     service->sessions = NULL;
+}
+
+static const struct session_events *events_of(const struct service *service)
+{
+    return service->sessions->events;
 }
 
 /* ---- the ring ---- */
@@ -115,7 +123,7 @@ void session_drain(struct session *session)
             return;
         }
         if (any)
-            stage_entry(session, &entry);
+            events_of(session->service)->announced(session, &entry);
     }
 }
 
@@ -124,23 +132,34 @@ void session_let_go(struct session *session, uint64_t save)
     for (uint32_t i = 0; i < SLOTS_PER_RANK; i++)
         if (session->slots[i] && (save == 0 || session->slot_ids[i] == save))
             image_let_go(session->slots[i]);
-    commit_let_go(&session->run->machine, session->attempt, session->rank);
+    events_of(session->service)->let_go(session);
 }
 
 void session_drain_run(struct run *run)
 {
     struct service *service = run->service;
     for (int64_t i = 0; i < service->config->limit_sessions; i++) {
-        struct session *session = &service->sessions[i];
+        struct session *session = &service->sessions->rows[i];
         if (session->token != 0 && session->is_rank && session->run == run)
             session_drain(session);
     }
 }
 
+uint32_t session_num_busy(const struct service *service)
+{
+    uint32_t count = 0;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        const struct session *session = &service->sessions->rows[i];
+        if (session->token != 0 && session->is_rank && session->control)
+            count += arena_is_busy(session->control);
+    }
+    return count;
+}
+
 bool session_any_rank(const struct service *service)
 {
     for (int64_t i = 0; i < service->config->limit_sessions; i++)
-        if (service->sessions[i].token != 0 && service->sessions[i].is_rank)
+        if (service->sessions->rows[i].token != 0 && service->sessions->rows[i].is_rank)
             return true;
     return false;
 }
@@ -157,7 +176,7 @@ static void ring_woke(struct watch *watch)
     session_drain(session);
     if (!session->control)
         session_end(session, "its ring is broken");
-    gate_phase_changed(service);
+    events_of(service)->phase_changed(service);
 }
 
 /* The control page set and the eventfd of a rank. */
@@ -203,37 +222,32 @@ int session_new_rank(struct session **out, struct service *service,
 
 /* ---- the end ---- */
 
-/* The rank's images and saves go on without it. */
-static void leave_saves(struct session *session)
+/* The rank's images and saves go on without it. `left`: those that it may still copy into. */
+static void leave_saves(struct session *session, struct image *left[SLOTS_PER_RANK])
 {
-    struct commit_actions actions = {0};
     struct image *images[SLOTS_PER_RANK];
     if (!session->connection)
         session_let_go(session, 0); /* it hung up, or never came */
+    events_of(session->service)->leaves(session);
     for (uint32_t i = 0; i < SLOTS_PER_RANK; i++) {
         images[i] = session->slots[i];
-        if (images[i] && images[i]->in_hand) {
-            session->connection->left[i] = images[i];
+        left[i] = images[i] && images[i]->in_hand ? images[i] : NULL;
+        if (left[i])
             log_info(
                 "session",
                 "run %s, attempt %llu: rank %u is in the middle of a save; its image is lent to "
                 "nobody until it hangs up",
                 session->run->name, (unsigned long long)session->attempt, session->rank);
-        }
-        if (session->slot_saves[i])
-            session->slot_saves[i]->stages[session->rank].session = NULL;
         if (images[i])
-            images[i]->session = NULL;
+            images[i]->slot = NULL;
         session->slots[i] = NULL;
-        session->slot_saves[i] = NULL;
     }
-    commit_rank_died(&session->run->machine, &actions, session->attempt, session->rank);
-    run_perform(session->run, &actions);
+    events_of(session->service)->rank_left(session);
     for (uint32_t i = 0; i < SLOTS_PER_RANK; i++)
         if (images[i])
             image_settle(images[i]);
-    service_retry_waiting(
-        session->service); /* images of checkpoints have no writer now: they are proven */
+    /* Images of checkpoints have no writer now: they are verified. */
+    service_retry_waiting(session->service);
 }
 
 /* Nobody else of its attempt is connected. */
@@ -241,7 +255,7 @@ static bool is_alone(const struct session *session)
 {
     const struct service *service = session->service;
     for (int64_t i = 0; i < service->config->limit_sessions; i++) {
-        const struct session *other = &service->sessions[i];
+        const struct session *other = &service->sessions->rows[i];
         if (other != session && other->token != 0 && other->is_rank && other->run == session->run &&
             other->attempt == session->attempt)
             return false;
@@ -252,13 +266,14 @@ static bool is_alone(const struct session *session)
 void session_end(struct session *session, const char *why)
 {
     struct service *service = session->service;
+    struct image *left[SLOTS_PER_RANK] = {NULL};
     if (session->is_rank) {
         session_drain(session);
         log_debug("session", "run %s, attempt %llu: rank %u left: %s", session->run->name,
                   (unsigned long long)session->attempt, session->rank, why);
-        leave_saves(session);
+        leave_saves(session, left);
     }
-    restore_end_session(session);
+    events_of(service)->ended(session);
     loop_unwatch(service->loop, &session->watch);
     loop_timer_cancel(service->loop, &session->timer);
     if (session->control)
@@ -268,21 +283,22 @@ void session_end(struct session *session, const char *why)
     if (session->event_fd >= 0)
         close(session->event_fd);
     if (session->connection)
-        door_part(session->connection);
+        events_of(service)->part(session->connection, left);
     bool was_rank = session->is_rank;
     if (was_rank && is_alone(session))
         renew_disown(service, (struct pool_owner){session->run->tag, session->attempt});
     session->token = 0;
     service_retry_saves(service); /* its own call may be among those that wait */
     if (was_rank && !service->draining)
-        gate_phase_changed(service); /* nobody says any more when its busy phase ends */
+        events_of(service)->phase_changed(
+            service); /* nobody says any more when its busy phase ends */
 }
 
 void session_end_older(struct run *run, uint64_t attempt)
 {
     struct service *service = run->service;
     for (int64_t i = 0; i < service->config->limit_sessions; i++) {
-        struct session *session = &service->sessions[i];
+        struct session *session = &service->sessions->rows[i];
         if (session->token != 0 && session->is_rank && session->run == run &&
             session->attempt < attempt)
             session_end(session, "a new attempt began");
@@ -294,7 +310,7 @@ bool session_may_map(const struct session *session, uint32_t segment, bool writa
     if (pool_is_dirty(session->service->pool, &segment, 1))
         return false; /* it is being cleaned for the session */
     if (!writable)
-        return restore_lends(session, segment);
+        return events_of(session->service)->lends(session, segment);
     for (uint32_t slot = 0; slot < SLOTS_PER_RANK; slot++) {
         const struct image *image = session->slots[slot];
         if (!image || image->state == IMAGE_RESIDENT)

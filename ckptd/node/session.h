@@ -11,7 +11,7 @@
 
 struct service;
 struct run;
-struct save;
+struct stage;
 struct image;
 struct connection;
 
@@ -35,7 +35,7 @@ struct session {
     struct watch watch;  /* event_fd */
     uint64_t num_begins; /* BeginSaves: the newest is the one that counts */
     struct image *slots[SLOTS_PER_RANK];
-    struct save *slot_saves[SLOTS_PER_RANK]; /* the save a STAGING image belongs to */
+    struct stage *slot_stages[SLOTS_PER_RANK]; /* the stage a STAGING image belongs to */
     uint64_t slot_ids[SLOTS_PER_RANK]; /* the save that began there last, also when it is over */
 };
 
@@ -48,7 +48,27 @@ struct session_options {
     uint32_t image_segments;
 };
 
-int session_table_open(struct service *service);
+/* What sessions tell those above them; server.c says who they are. */
+struct session_events {
+    void (*announced)(struct session *session, const struct arena_entry *entry); /* in its ring */
+    void (*phase_changed)(struct service *service); /* of some rank, or it has gone */
+    void (*let_go)(struct session *session); /* the rank copies no more into what it was lent */
+    void (*leaves)(struct session *session); /* its rings are read: its stages go on without it */
+    void (*rank_left)(struct session *session); /* and its images are its own no more */
+    void (*ended)(struct session *session);     /* of a rank or a reader */
+    /* ckptd ended the session, not the peer. `left`: the images that it may still be copying into,
+     * SLOTS_PER_RANK or NULL each. */
+    void (*part)(struct connection *connection, struct image *const *left);
+    bool (*lends)(const struct session *session, uint32_t segment); /* to be read */
+};
+
+struct session_table {
+    const struct session_events *events;
+    struct session *rows; /* config limit_sessions of them */
+    uint64_t next;        /* row at which the search for a free one begins */
+};
+
+int session_table_open(struct service *service, const struct session_events *events);
 void session_table_close(struct service *service);
 /* ERR_NOT_FOUND. */
 int session_find(struct session **out, struct service *service, uint64_t token);
@@ -65,6 +85,7 @@ bool session_may_map(const struct session *session, uint32_t segment, bool writa
 /* The rank sessions of a run's attempts before `attempt`. */
 void session_end_older(struct run *run, uint64_t attempt);
 void session_drain_run(struct run *run);
-bool session_any_rank(const struct service *service); /* is one described, and has not gone? */
+uint32_t session_num_busy(const struct service *service); /* ranks that announced a busy phase */
+bool session_any_rank(const struct service *service);     /* is one described, and has not gone? */
 
 #endif

@@ -1,9 +1,9 @@
 /* slots.c - the images of a rank: which one its next save goes into, and what it is lent ahead. */
 #include "ckptd/node/slots.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
-#include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 
@@ -36,9 +36,9 @@ static int fill_slot(struct session *session, uint32_t slot)
         image_new_window(&image, session->service, &session->geometry, session->image_segments);
     if (error != 0)
         return error;
-    image->session = session;
-    image->slot = slot;
-    error = image_take_segments(image, session->run);
+    image->slot = &session->slots[slot];
+    error = image_take_segments(
+        image, (struct pool_owner){.run = session->run->tag, .attempt = session->attempt});
     if (error != 0) {
         image_free(image);
         return error;

@@ -32,8 +32,6 @@
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/session.h"
-#include "ckptd/run/run.h"
-#include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/arena.h"
 #include "proto/checksum.h"
@@ -55,9 +53,9 @@ static void advance_stage(struct stage *stage);
 static void stage_failed(struct stage *stage, const char *reason)
 {
     if (stage->rewritten && (stage->fault.code == ERR_IO || stage->fault.code == ERR_DENIED))
-        service_go_offline(stage->save->service,
+        service_go_offline(stage->service,
                            "the sync of a shard failed, and so did writing it to a new file");
-    save_stage_failed(stage, reason);
+    stage->options.events->failed(stage, reason);
 }
 
 static void fail_stage(struct stage *stage, int code, const char *reason)
@@ -83,7 +81,7 @@ static void tell_window(struct stage *stage, uint64_t end)
 {
     struct session *session = stage->session;
     if (stage->image->is_window && session && session->control)
-        arena_window_set(session->control, end > 0 ? stage->save->id : 0, end);
+        arena_window_set(session->control, end > 0 ? stage->options.save_id : 0, end);
 }
 
 /* Chunk `index` comes into memory. */
@@ -117,7 +115,7 @@ static void move_window(struct stage *stage)
 
 /* ---- create ---- */
 
-static int put_header(struct stage *stage, const struct shard_identity *identity)
+static int put_header(struct stage *stage)
 {
     struct image *image = stage->image;
     uint64_t bytes = image->geometry.data_start;
@@ -125,7 +123,8 @@ static int put_header(struct stage *stage, const struct shard_identity *identity
     if (!header)
         return report_error(ERR_MEMORY, NULL, "no memory for a header of %llu bytes",
                             (unsigned long long)bytes);
-    int error = shard_header_write(header, &image->geometry, stage->save->group->table, identity);
+    int error = shard_header_write(header, &image->geometry, stage->options.table,
+                                   &stage->options.identity);
     if (error == 0) {
         CHECK(shard_header_hash(&stage->header_hash, header, bytes));
         image_put(image, 0, header, bytes);
@@ -137,16 +136,14 @@ static int put_header(struct stage *stage, const struct shard_identity *identity
 /* On a worker. Also the second time, for a new file. */
 static int create_file(struct stage *stage)
 {
-    struct service *service = stage->save->service;
-    struct shard_identity identity;
+    struct service *service = stage->service;
     char key[STORAGE_KEY_MAX];
-    save_identity(&identity, stage->save, stage->rank);
-    int error = shard_key(key, sizeof key, &identity);
+    int error = shard_key(key, sizeof key, &stage->options.identity);
     if (error == 0)
         error = storage_object_create(service->storage, &stage->image->object, key,
                                       stage->image->geometry.file_bytes);
     if (error == 0 && !stage->rewritten)
-        error = put_header(stage, &identity);
+        error = put_header(stage);
     return error;
 }
 
@@ -164,7 +161,7 @@ static void start_job(struct stage *stage, void (*work)(struct job *), void (*do
     CHECK(!stage->has_job);
     stage->has_job = true;
     stage->job = (struct job){.work = work, .done.run = done};
-    loop_work(stage->save->service->loop, &stage->job);
+    loop_work(stage->service->loop, &stage->job);
 }
 
 /* The stage of a job that ended; NULL when it failed or the save is over: then all is seen to. */
@@ -192,7 +189,7 @@ static void created(struct event *event)
         return;
     stage->created = true;
     struct image *image = stage->image;
-    ledger_take(&image->service->ledger, &stage->save->promise, image->geometry.file_bytes, 1);
+    ledger_take(&image->service->ledger, stage->options.promise, image->geometry.file_bytes, 1);
     for (uint32_t i = 0; i < image->num_chunks && i < image->num_rooms; i++) {
         uint64_t start, end;
         image_chunk_range(image, i, &start, &end);
@@ -229,7 +226,7 @@ static void table_made(struct event *event)
 static void work_close(struct job *job)
 {
     struct stage *stage = CONTAINER_OF(job, struct stage, job);
-    storage_object_close(stage->save->service->storage, stage->image->object);
+    storage_object_close(stage->service->storage, stage->image->object);
 }
 
 static void closed(struct event *event)
@@ -239,19 +236,17 @@ static void closed(struct event *event)
     stage->durable = true;
     if (!end_job(event, NULL))
         return;
-    save_stage_durable(stage);
+    stage->options.events->durable(stage);
 }
 
 static void work_replace(struct job *job)
 {
     struct stage *stage = CONTAINER_OF(job, struct stage, job);
-    struct service *service = stage->save->service;
-    struct shard_identity identity;
+    struct service *service = stage->service;
     char key[STORAGE_KEY_MAX];
-    save_identity(&identity, stage->save, stage->rank);
     storage_object_close(service->storage, stage->image->object);
     stage->image->object = NULL;
-    int error = shard_key(key, sizeof key, &identity);
+    int error = shard_key(key, sizeof key, &stage->options.identity);
     if (error == 0)
         error = storage_remove(service->storage, key);
     if (error == 0)
@@ -273,7 +268,7 @@ static void replaced(struct event *event)
 static void sync_done(struct storage_request *request)
 {
     struct stage *stage = CONTAINER_OF(request, struct stage, sync);
-    loop_post(stage->save->service->loop, &stage->synced);
+    loop_post(stage->service->loop, &stage->synced);
 }
 
 static void synced(struct event *event)
@@ -288,8 +283,9 @@ static void synced(struct event *event)
         start_job(stage, work_close, closed);
         return;
     }
-    log_warn("stage", "run %s, step %llu: the sync of shard %u failed: %s", stage->save->run->name,
-             (unsigned long long)stage->save->step, stage->rank,
+    log_warn("stage", "run %s, step %llu: the sync of shard %u failed: %s",
+             stage->options.identity.run, (unsigned long long)stage->options.identity.step,
+             stage->rank,
              stage->sync.error_number ? strerror(stage->sync.error_number)
                                       : err_text(stage->sync.error));
     if (!stage->rewritten && !stage->image->is_window) {
@@ -313,7 +309,7 @@ static void start_sync(struct stage *stage)
     stage->sync = (struct storage_request){
         .op = STORAGE_SYNC, .object = stage->image->object, .buffer = -1, .done = sync_done};
     stage->synced = (struct event){.run = synced};
-    storage_submit(stage->save->service->storage, &stage->sync);
+    storage_submit(stage->service->storage, &stage->sync);
 }
 
 /* ---- stopping ---- */
@@ -321,15 +317,13 @@ static void start_sync(struct stage *stage)
 static void work_remove(struct job *job)
 {
     struct stage *stage = CONTAINER_OF(job, struct stage, job);
-    struct service *service = stage->save->service;
-    struct shard_identity identity;
+    struct service *service = stage->service;
     char key[STORAGE_KEY_MAX];
     if (stage->image->object)
         storage_object_close(service->storage, stage->image->object);
     stage->image->object = NULL;
-    save_identity(&identity, stage->save, stage->rank);
     /* What cannot be removed now is rubbish that the next start removes. */
-    if (shard_key(key, sizeof key, &identity) == 0)
+    if (shard_key(key, sizeof key, &stage->options.identity) == 0)
         storage_remove(service->storage, key);
 }
 
@@ -337,7 +331,7 @@ static void removed(struct event *event)
 {
     struct stage *stage = CONTAINER_OF(event, struct stage, job.done);
     stage->has_job = false;
-    save_stage_stopped(stage);
+    stage->options.events->stopped(stage);
 }
 
 void stage_stop(struct stage *stage)
@@ -450,7 +444,7 @@ static int add_interval(struct stage *stage, uint64_t start, uint64_t end)
 static void count_range(struct stage *stage, uint64_t start, uint64_t end)
 {
     struct image *image = stage->image;
-    uint64_t chunk_bytes = (uint64_t)stage->save->service->config->block_bytes;
+    uint64_t chunk_bytes = (uint64_t)stage->service->config->block_bytes;
     stage->unannounced -= end - start;
     while (start < end) {
         uint32_t index = (uint32_t)(start / chunk_bytes);
@@ -502,11 +496,10 @@ void stage_entry(struct session *session, const struct arena_entry *entry)
 {
     if (entry->kind == ARENA_ENTRY_END)
         session_let_go(session, entry->save);
-    struct save *save = entry->image < SLOTS_PER_RANK ? session->slot_saves[entry->image] : NULL;
+    struct stage *stage = entry->image < SLOTS_PER_RANK ? session->slot_stages[entry->image] : NULL;
     /* A rank may announce for a save that was given up before it heard of it. */
-    if (!save || save->id != entry->save || save->discarding)
+    if (!stage || stage->options.save_id != entry->save || stage->stopping)
         return;
-    struct stage *stage = &save->stages[session->rank];
     int error = ERR_INVALID;
     if (entry->kind == ARENA_ENTRY_RANGE)
         error = announce_range(stage, entry->offset, entry->bytes);
@@ -519,43 +512,59 @@ void stage_entry(struct session *session, const struct arena_entry *entry)
         return;
     }
     if (entry->kind == ARENA_ENTRY_END) {
-        save_stage_ended(stage);
+        stage->options.events->ended(stage);
         advance_stage(stage);
     }
 }
 
 /* ---- begin ---- */
 
-int stage_begin(struct stage *stage, struct save *save, struct session *session, uint32_t slot)
+void stage_leave_session(struct session *session)
+{
+    for (uint32_t i = 0; i < SLOTS_PER_RANK; i++) {
+        if (session->slot_stages[i])
+            session->slot_stages[i]->session = NULL;
+        session->slot_stages[i] = NULL;
+    }
+}
+
+void stage_hurry(struct stage *stage)
+{
+    if (stage->image)
+        stage->image->is_urgent = true;
+}
+
+int stage_begin(struct stage *stage, const struct stage_options *options, struct session *session,
+                uint32_t slot)
 {
     struct image *image = session->slots[slot];
-    const struct group_rank *rank = &save->group->ranks[session->rank];
-    struct shard_identity identity;
     CHECK(image && image->state == IMAGE_SPARE && image->busy == 0 && image->num_segments > 0);
-    stage->max_announced = rank->num_items + SCATTER_MAX;
+    stage->max_announced = options->num_items + SCATTER_MAX;
     stage->announced = calloc(stage->max_announced, sizeof *stage->announced);
     if (!image->digests)
-        image->digests = calloc(rank->num_tensors + 1, sizeof *image->digests);
+        image->digests = calloc(options->num_tensors + 1, sizeof *image->digests);
     if (!stage->announced || !image->digests) {
         free(stage->announced);
         stage->announced = NULL;
         return report_error(ERR_MEMORY, NULL, "no memory for the stage of a save");
     }
-    memset(image->digests, 0, rank->num_tensors * sizeof *image->digests);
-    save_identity(&identity, save, session->rank);
+    memset(image->digests, 0, options->num_tensors * sizeof *image->digests);
     image->state = IMAGE_STAGING;
     image->pass = PASS_STAGE;
     image->fault = (struct fault){0};
     image->verified = false;
     image->shard = session->rank;
-    image->tensors = rank->tensors;
-    image->num_tensors = rank->num_tensors;
-    image->metas = save->group->table->tensors;
-    image->identity = checksum_shard_identity(save->nonce, session->rank, save->world_size);
+    image->tensors = options->tensors;
+    image->num_tensors = options->num_tensors;
+    image->metas = options->table->tensors;
+    image->identity =
+        checksum_shard_identity(options->identity.nonce, session->rank, options->identity.shards);
     image->advance = chunk_advanced;
     image->stage = stage;
+    image->is_urgent = options->is_urgent;
     atomic_store(&image->stopped, false);
-    stage->save = save;
+    stage->options = *options;
+    stage->service = session->service;
     stage->rank = session->rank;
     stage->session = session;
     stage->slot = slot;
@@ -571,8 +580,8 @@ int stage_begin(struct stage *stage, struct save *save, struct session *session,
     for (uint32_t i = 0; i < image->num_chunks && i < image->num_rooms; i++)
         open_chunk(image, i);
     tell_window(stage, window_end(stage));
-    session->slot_saves[slot] = save;
-    session->slot_ids[slot] = save->id;
+    session->slot_stages[slot] = stage;
+    session->slot_ids[slot] = options->save_id;
     image->in_hand = true;
     start_job(stage, work_create, created);
     return 0;

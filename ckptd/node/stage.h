@@ -2,13 +2,17 @@
 #ifndef HOLDFAST_CKPTD_NODE_STAGE_H
 #define HOLDFAST_CKPTD_NODE_STAGE_H
 
+#include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "proto/arena.h"
+#include "proto/layout.h"
+#include "proto/shard.h"
 #include "storage/storage.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
+struct service;
 struct save;
 struct session;
 struct image;
@@ -17,9 +21,33 @@ struct interval {
     uint64_t start, end;
 };
 
+struct stage;
+/* What a stage tells the save that it is a part of. */
+struct stage_events {
+    void (*ended)(struct stage *stage);   /* its rank has announced everything */
+    void (*durable)(struct stage *stage); /* its shard is written and synced */
+    void (*failed)(struct stage *stage, const char *reason);
+    void (*stopped)(
+        struct stage *stage); /* by stage_stop: nothing is under way, its file is gone */
+};
+
+/* What a stage is told when it begins. The pointers are borrowed until it is over. */
+struct stage_options {
+    const struct stage_events *events;
+    struct save *save; /* whose part it is; nothing is asked of it here */
+    uint64_t save_id;
+    struct shard_identity identity;
+    const struct layout_table *table;
+    const struct shard_tensor *tensors; /* of the rank */
+    uint32_t num_tensors, num_items;
+    struct ledger_promise *promise; /* of the whole save */
+    bool is_urgent;
+};
+
 /* One rank's part of a save: from announced ranges to a durable file. */
 struct stage {
-    struct save *save; /* NULL: this rank has not begun */
+    struct stage_options options; /* save NULL: this rank has not begun */
+    struct service *service;
     uint32_t rank;
     struct session *session; /* NULL when the rank has gone */
     uint32_t slot;
@@ -40,9 +68,15 @@ struct stage {
     struct event synced;
 };
 
-int stage_begin(struct stage *stage, struct save *save, struct session *session, uint32_t slot);
+int stage_begin(struct stage *stage, const struct stage_options *options, struct session *session,
+                uint32_t slot);
+/* An entry of the ring of a rank. */
 void stage_entry(struct session *session, const struct arena_entry *entry);
-/* Stops the I/O and removes the file; save_stage_stopped() is called when it is done. */
+/* The rank has gone, or its session: its stages go on without it. */
+void stage_leave_session(struct session *session);
+/* Somebody waits for it. gate_hurry() lets go what it holds back. */
+void stage_hurry(struct stage *stage);
+/* Stops the I/O and removes the file; events->stopped comes when it is done. */
 void stage_stop(struct stage *stage);
 
 #endif

@@ -11,31 +11,24 @@
  * are proven at once, so that the job that is started next finds them proven. Images whose writer
  * is connected are proven for each LoadShard only: what is found ahead would not hold.
  *
- * Bounds: a pass is started while fewer than AHEAD_DEPTHS times the storage's queue depth of chunks
- * are under way, which keeps the device busy from one shard to the next. Memory is taken from
- * nobody who reads it, and not while a LoadShard waits for memory. A failure is left to the
+ * Bounds: a pass is started while fewer than DEPTHS_MAX (pass.c) times the storage's queue depth of
+ * chunks are under way, which keeps the device busy from one shard to the next. Memory is taken
+ * from nobody who reads it, and not while a LoadShard waits for memory. A failure is left to the
  * LoadShard that meets it. */
 #include "ckptd/restore/ahead.h"
-#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/node/image.h"
-#include "ckptd/restore/lease.h"
+#include "ckptd/restore/loads.h"
 #include "ckptd/restore/part.h"
 #include "ckptd/restore/pass.h"
 #include "ckptd/restore/want.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 
-#define AHEAD_DEPTHS 4u
-
-uint32_t ahead_chunks(const struct service *service)
-{
-    return AHEAD_DEPTHS * (uint32_t)service->config->queue_depth;
-}
-
 static bool is_unproven(const struct image *image)
 {
-    return image->state == IMAGE_RESIDENT && !image->verified && !image->in_pass &&
-           !image->session && !image->in_hand;
+    return image->state == IMAGE_RESIDENT && !image->verified && !image->in_pass && !image->slot &&
+           !image->in_hand;
 }
 
 /* A pass that is under way takes what the load needs (join_passes). */
@@ -69,7 +62,7 @@ static bool start_wanted(struct service *service)
     struct load *first = NULL;
     uint32_t shard = 0;
     for (int64_t i = 0; i < service->config->limit_loads; i++) {
-        struct load *load = &service->loads[i];
+        struct load *load = &service->loads->rows[i];
         uint32_t found;
         if (load->number == 0 || (first && load->checkpoint != first->checkpoint) ||
             !find_shard(&found, load) || (first && found >= shard))
@@ -102,8 +95,8 @@ static bool start_left_behind(struct service *service)
 
 void ahead_run(struct service *service)
 {
-    while (!service->draining && !service->starved &&
-           service->chunks_in_passes < ahead_chunks(service))
+    while (!service->draining && !service->loads->starved &&
+           service->loads->chunks_in_passes < pass_chunks_max(service))
         if (!start_wanted(service) && !start_left_behind(service))
             return;
 }

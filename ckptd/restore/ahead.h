@@ -8,7 +8,5 @@ struct service;
 
 /* Starts what is to be read and proven next, as far as the queue and the memory allow. */
 void ahead_run(struct service *service);
-/* So few chunks are under way that ahead_run() may start more. */
-uint32_t ahead_chunks(const struct service *service);
 
 #endif

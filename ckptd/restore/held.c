@@ -17,7 +17,6 @@
 #include "ckptd/restore/held.h"
 #include "ckptd/catalog.h"
 #include "ckptd/loop.h"
-#include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/report.h"
 #include "proto/retain.h"
@@ -63,7 +62,7 @@ static void work_release(struct job *job)
 static void released(struct event *event)
 {
     struct releasing *releasing = CONTAINER_OF(event, struct releasing, job.done);
-    releasing->service->num_releases--;
+    releasing->service->held->num_releases--;
     free(releasing);
 }
 
@@ -77,7 +76,7 @@ void held_release(struct service *service, struct storage_hold *hold)
         return;
     }
     *releasing = (struct releasing){service, hold, {.work = work_release, .done.run = released}};
-    service->num_releases++;
+    service->held->num_releases++;
     loop_work(service->loop, &releasing->job);
 }
 
@@ -130,7 +129,7 @@ static void forget_files(const struct checkpoint *checkpoint)
 
 static void end_awaited(struct service *service)
 {
-    for (struct run *run = service->runs; run; run = run->next) {
+    for (struct run *run = service->catalog->runs; run; run = run->next) {
         for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
             if (!c->is_awaited)
                 continue;
@@ -143,13 +142,18 @@ static void end_awaited(struct service *service)
 
 static void none_came(struct timer *timer)
 {
-    end_awaited(CONTAINER_OF(timer, struct service, held_timer));
+    end_awaited(CONTAINER_OF(timer, struct held_files, timer)->service);
 }
 
 int held_open(struct service *service)
 {
+    struct held_files *held = calloc(1, sizeof *held);
+    if (!held)
+        return report_error(ERR_MEMORY, NULL, "no memory for the leases of readers");
+    service->held = held;
+    held->service = service;
     uint32_t count = 0;
-    for (struct run *run = service->runs; run; run = run->next) {
+    for (struct run *run = service->catalog->runs; run; run = run->next) {
         /* A run whose leases cannot be read has none that could be held again. */
         if (run->unreadable.code == 0 && storage_groups_left(service->storage, run->name, HELD_BY,
                                                              hold_again, run) == ERR_MEMORY)
@@ -160,9 +164,9 @@ int held_open(struct service *service)
             count += c->is_awaited;
         }
     }
-    service->held_timer.run = none_came;
+    held->timer.run = none_came;
     if (count > 0) {
-        loop_timer(service->loop, &service->held_timer, service->config->limit_reopen_ms);
+        loop_timer(service->loop, &held->timer, service->config->limit_reopen_ms);
         log_info("restore",
                  "%u checkpoints were being loaded when the ckptd before ended; they "
                  "stay for %lld ms, until their readers come back",
@@ -173,5 +177,9 @@ int held_open(struct service *service)
 
 void held_close(struct service *service)
 {
+    if (!service->held)
+        return;
     end_awaited(service);
+    free(service->held);
+    service->held = NULL;
 }

@@ -2,13 +2,23 @@
 #ifndef HOLDFAST_CKPTD_RESTORE_HELD_H
 #define HOLDFAST_CKPTD_RESTORE_HELD_H
 
+#include "ckptd/loop.h"
+
+#include <stdint.h>
+
 struct checkpoint;
 struct manifest_summary;
 struct service;
 struct storage;
 struct storage_hold;
 
-/* Behind catalog_open: what readers of the ckptd before had open is leased again for
+struct held_files {
+    struct service *service;
+    struct timer timer;    /* armed while readers of the ckptd before are waited for */
+    uint32_t num_releases; /* of files, under way */
+};
+
+/* Behind scan_store: what readers of the ckptd before had open is leased again for
  * limits.reopen_ms. Blocks. ERR_MEMORY. */
 int held_open(struct service *service);
 /* Any thread; blocks. *out is NULL where no file can be made: then the lease ends with ckptd. */

@@ -7,18 +7,18 @@
  * number (ERR_BUSY). */
 #include "ckptd/restore/lease.h"
 #include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/session.h"
-#include "ckptd/restore/ahead.h"
 #include "ckptd/restore/held.h"
-#include "ckptd/restore/shard.h"
+#include "ckptd/restore/loads.h"
 #include "ckptd/restore/want.h"
-#include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,9 +29,9 @@
 int load_find(struct load **out, struct service *service, uint64_t number)
 {
     for (int64_t i = 0; i < service->config->limit_loads && number != 0; i++) {
-        if (service->loads[i].number != number)
+        if (service->loads->rows[i].number != number)
             continue;
-        *out = &service->loads[i];
+        *out = &service->loads->rows[i];
         loop_timer(service->loop, &(*out)->timer, service->config->limit_lease_ms);
         return 0;
     }
@@ -101,7 +101,7 @@ void restore_end_session(struct session *session)
 {
     struct service *service = session->service;
     for (int64_t i = 0; i < service->config->limit_loads && session->num_loads > 0; i++) {
-        struct load *load = &service->loads[i];
+        struct load *load = &service->loads->rows[i];
         if (load->number == 0 || load->session != session)
             continue;
         load->session = NULL;
@@ -125,7 +125,7 @@ bool restore_lends(const struct session *session, uint32_t segment)
 {
     const struct service *service = session->service;
     for (int64_t i = 0; i < service->config->limit_loads; i++) {
-        const struct load *load = &service->loads[i];
+        const struct load *load = &service->loads->rows[i];
         if (load->number != 0 && load->session == session && holds_segment(load, segment))
             return true;
     }
@@ -183,8 +183,8 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
     struct service *service = session->service;
     struct load *load = NULL;
     for (int64_t i = 0; i < service->config->limit_loads && !load; i++)
-        if (service->loads[i].number == 0)
-            load = &service->loads[i];
+        if (service->loads->rows[i].number == 0)
+            load = &service->loads->rows[i];
     if (!load)
         return report_error(ERR_BUSY, "raise limits.loads", "all %lld loads are in use",
                             (long long)service->config->limit_loads);
@@ -194,7 +194,7 @@ int load_new(struct load **out, struct session *session, struct checkpoint *chec
         free_plan(load);
         return error;
     }
-    load->number = ++service->next_load;
+    load->number = ++service->loads->newest;
     load->session = session;
     session->num_loads++;
     catalog_lease(checkpoint);
@@ -236,32 +236,4 @@ void restore_close_load(struct service *service, struct rpc_call *call,
     }
     load_end(load);
     rpc_call_reply(call, &reply.base);
-}
-
-/* ---- the table ---- */
-
-static void woken(struct timer *timer)
-{
-    struct service *service = CONTAINER_OF(timer, struct service, retry_loads);
-    shard_retry_starved(service);
-    ahead_run(service);
-}
-
-int restore_open(struct service *service)
-{
-    service->loads = calloc((size_t)service->config->limit_loads, sizeof *service->loads);
-    if (!service->loads)
-        return report_error(ERR_MEMORY, NULL, "no memory for the table of loads");
-    service->retry_loads.run = woken;
-    return 0;
-}
-
-void restore_close(struct service *service)
-{
-    for (int64_t i = 0; service->loads && i < service->config->limit_loads; i++)
-        if (service->loads[i].number != 0)
-            load_end(&service->loads[i]);
-    shard_fail_starved(service);
-    free(service->loads);
-    service->loads = NULL;
 }

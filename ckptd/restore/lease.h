@@ -14,28 +14,11 @@ struct service;
 struct session;
 struct checkpoint;
 struct image;
-struct chunk_range;
+struct load;
+struct load_item;
+struct slice;
 struct storage_hold;
 
-struct load {
-    uint64_t number; /* 0: slot not in use */
-    struct service *service;
-    struct session *session;
-    struct checkpoint *checkpoint;
-    struct load_shard {
-        struct image *held;
-        bool wanted;                      /* by its plan, and not released yet */
-        uint32_t first_range, num_ranges; /* of it, in `ranges` */
-    } * shards;                           /* per shard of the checkpoint */
-    uint32_t *plan;                       /* the shards that it wanted first, ascending */
-    uint32_t num_planned;
-    struct chunk_range *ranges; /* what it wanted of them; ascending and apart within a shard */
-    uint32_t next;              /* of the plan: what ahead.c looks at next */
-    struct timer timer;         /* lease */
-};
-
-int restore_open(struct service *service);
-void restore_close(struct service *service);
 void restore_release_shard(struct service *service, struct rpc_call *call,
                            const Holdfast__V1__ReleaseShardRequest *request);
 void restore_close_load(struct service *service, struct rpc_call *call,

@@ -13,15 +13,16 @@
 #include "ckptd/node/session.h"
 #include "ckptd/restore/held.h"
 #include "ckptd/restore/lease.h"
+#include "ckptd/restore/loads.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/describe.h"
-#include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/layout.h"
 #include "proto/manifest.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
+#include "storage/storage.h"
 
 #include <stdio.h>
 #include <stdlib.h>

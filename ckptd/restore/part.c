@@ -18,10 +18,10 @@
 #include "ckptd/node/pool.h"
 #include "ckptd/restore/file.h"
 #include "ckptd/restore/lease.h"
+#include "ckptd/restore/lend.h"
+#include "ckptd/restore/loads.h"
 #include "ckptd/restore/pass.h"
-#include "ckptd/restore/shard.h"
 #include "ckptd/restore/want.h"
-#include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
@@ -45,7 +45,7 @@ bool part_is_needed(const struct checkpoint *checkpoint, uint32_t shard)
 static void fail_part(struct image *image, struct shard_wait *wait)
 {
     struct fault fault = image->fault;
-    shard_note_damage(image->checkpoint, &fault);
+    lend_note_damage(image->checkpoint, &fault);
     rpc_call_fail(wait->call, fault_raise(&fault));
     free(wait);
 }
@@ -61,7 +61,7 @@ static void part_ended(struct event *event)
     if (image->fault.code != 0)
         fail_part(image, wait);
     else
-        shard_lend(wait, image);
+        lend_shard(wait, image);
     pass_drop_asked(image);
     image->readers--; /* the pass itself */
     image->checkpoint = NULL;
@@ -123,7 +123,7 @@ static int new_part(struct image **out, struct checkpoint *checkpoint,
         image->end_chunk = image->num_chunks;
     for (uint32_t i = image->first_chunk; i < image->end_chunk; i++)
         image_chunk(image, i)->index = i;
-    error = image_take_segments(image, checkpoint->run);
+    error = image_take_segments(image, (struct pool_owner){.run = checkpoint->run->tag});
     if (error != 0)
         image_free(image);
     return error;

@@ -20,11 +20,8 @@
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
-#include "ckptd/restore/ahead.h"
 #include "ckptd/restore/file.h"
-#include "ckptd/restore/shard.h"
-#include "ckptd/restore/want.h"
-#include "ckptd/run/run.h"
+#include "ckptd/restore/loads.h"
 #include "ckptd/service.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
@@ -35,6 +32,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LEND_BYTES (64ull << 20)
+#define DEPTHS_MAX 4u
+
+uint64_t pass_lend_bytes(const struct service *service)
+{
+    uint64_t segment = pool_segment_bytes(service->pool);
+    return segment < LEND_BYTES ? segment : LEND_BYTES;
+}
+
+uint32_t pass_chunks_max(const struct service *service)
+{
+    return DEPTHS_MAX * (uint32_t)service->config->queue_depth;
+}
+
+static const struct pass_events *events_of(const struct image *image)
+{
+    return image->service->loads->events;
+}
+
 static void open_file(struct image *image);
 
 /* ---- the end ---- */
@@ -42,10 +58,10 @@ static void open_file(struct image *image);
 static void end_well(struct image *image)
 {
     if (image->state == IMAGE_READING)
-        image->read_until = image->service->next_load;
+        image->read_until = image->service->loads->newest;
     image->state = IMAGE_RESIDENT;
     image->verified = !image->had_writer;
-    shard_proven(image);
+    events_of(image)->verified(image);
     image_drop_unwanted(image);
 }
 
@@ -67,7 +83,7 @@ static void pass_ended(struct event *event)
     image->in_pass = false;
     image->readers--;
     if (image->fault.code != 0)
-        shard_failed(image);
+        events_of(image)->failed(image);
     else
         end_well(image);
     catalog_unlease(checkpoint);
@@ -130,11 +146,11 @@ void pass_take_chunk(struct image *image, struct chunk *chunk)
     image_chunk_range(image, chunk->index, &start, &end);
     chunk->is_asked = false;
     image->num_asked--;
-    if (--service->chunks_in_passes + 1 == ahead_chunks(service))
+    if (--service->loads->chunks_in_passes + 1 == pass_chunks_max(service))
         service_retry_waiting(service);
     if (image->pass != PASS_READ || chunk->request.error != 0)
         return;
-    service->stats.bytes_read += end - start;
+    service->loads->bytes_read += end - start;
     int error = check_chunk(image, chunk->index);
     if (error != 0 && image->fault.code == 0)
         fault_take(&image->fault, error);
@@ -145,7 +161,7 @@ void pass_take_chunk(struct image *image, struct chunk *chunk)
 static void chunk_advanced(struct image *image, struct chunk *chunk)
 {
     pass_take_chunk(image, chunk);
-    shard_grew(image);
+    events_of(image)->grew(image);
     if (image->busy == 0)
         end_pass(image);
 }
@@ -154,12 +170,12 @@ static void ask_chunk(struct image *image, struct chunk *chunk)
 {
     chunk->is_asked = true;
     image->num_asked++;
-    image->service->chunks_in_passes++;
+    image->service->loads->chunks_in_passes++;
 }
 
 void pass_ask(struct image *image, uint32_t first, uint32_t end)
 {
-    uint64_t chunk_start, chunk_end, before, part = shard_lend_bytes(image->service);
+    uint64_t chunk_start, chunk_end, before, part = pass_lend_bytes(image->service);
     first = first > image->first_chunk ? first : image->first_chunk;
     end = end < image->end_chunk ? end : image->end_chunk;
     for (uint32_t i = first; i < end; i++) {
@@ -193,7 +209,7 @@ bool pass_start_asked(struct image *image)
 
 void pass_drop_asked(struct image *image)
 {
-    image->service->chunks_in_passes -= image->num_asked;
+    image->service->loads->chunks_in_passes -= image->num_asked;
     image->num_asked = 0;
 }
 
@@ -204,7 +220,7 @@ static void hold_for_pass(struct image *image, enum image_pass pass)
     image->pass = pass;
     image->in_pass = true;
     image->pass_begun_ms = loop_now_ms();
-    image->had_writer = image->session != NULL || image->in_hand;
+    image->had_writer = image->slot != NULL || image->in_hand;
     image->readers++;
     catalog_lease(image->checkpoint);
     image->asked_bytes = 0;
@@ -254,7 +270,7 @@ static void begin_read(struct image *image)
 {
     image->state = IMAGE_READING;
     hold_for_pass(image, PASS_READ);
-    want_ask_all(image);
+    events_of(image)->begins(image);
     open_file(image);
 }
 
@@ -273,7 +289,7 @@ int pass_read(struct checkpoint *checkpoint, uint32_t shard, struct shard_wait *
     image->checkpoint = checkpoint;
     image->shard = shard;
     image->waiting = waiting;
-    error = image_take_segments(image, checkpoint->run);
+    error = image_take_segments(image, (struct pool_owner){.run = checkpoint->run->tag});
     if (error == 0)
         error = image_enter_checkpoint(image, checkpoint, shard);
     if (error != 0) {

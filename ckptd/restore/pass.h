@@ -7,12 +7,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct service;
 struct checkpoint;
 struct shard_wait;
 struct image;
 struct chunk;
 
-/* Both end with shard_proven() or shard_failed(); until then image->in_pass. A READ takes what open
+/* Both end with an event, verified or failed; until then image->in_pass. A READ takes what open
  * loads and the waiting calls need, and what is asked for until it ends. pass_read makes the image
  * first, whose calls are `waiting` (or NULL), and fails with ERR_BUSY when there is no memory for
  * it now. pass_begin takes one that is resident: READ where something is missing, else VERIFY. */
@@ -33,5 +34,10 @@ bool pass_start_asked(struct image *image);
 void pass_drop_asked(struct image *image);
 /* A chunk has come: in a READ it is held against the table. */
 void pass_take_chunk(struct image *image, struct chunk *chunk);
+
+/* So many chunks are under way at once before what is read ahead waits. */
+uint32_t pass_chunks_max(const struct service *service);
+/* As much must be verified, from the byte that is needed on, before a part of a shard is lent. */
+uint64_t pass_lend_bytes(const struct service *service);
 
 #endif

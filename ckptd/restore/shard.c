@@ -18,15 +18,15 @@
  *
  * Limit: memory: a LoadShard waits limits.load_wait_ms for segments, in order, then ERR_BUSY. */
 #include "ckptd/restore/shard.h"
-#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
-#include "ckptd/node/pool.h"
 #include "ckptd/restore/lease.h"
+#include "ckptd/restore/lend.h"
+#include "ckptd/restore/loads.h"
 #include "ckptd/restore/part.h"
 #include "ckptd/restore/pass.h"
 #include "ckptd/restore/want.h"
-#include "ckptd/run/run.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/report.h"
@@ -36,56 +36,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEND_BYTES (64ull << 20)
-
 static void begin_wait(struct shard_wait *wait);
 
 /* ---- lent, or not ---- */
-
-uint64_t shard_lend_bytes(const struct service *service)
-{
-    uint64_t segment = pool_segment_bytes(service->pool);
-    return segment < LEND_BYTES ? segment : LEND_BYTES;
-}
-
-/* Moves wait->end_chunk on over the chunks that are there; returns the byte where they end. */
-static uint64_t lent_end(struct shard_wait *wait, const struct image *image)
-{
-    uint64_t start, end;
-    if (image->num_missing == 0)
-        return image->geometry.file_bytes;
-    while (wait->end_chunk < image->end_chunk && image_has_chunk(image, wait->end_chunk))
-        wait->end_chunk++;
-    image_chunk_range(image, wait->end_chunk - 1, &start, &end);
-    return end;
-}
-
-void shard_lend(struct shard_wait *wait, struct image *image)
-{
-    Holdfast__V1__LoadShardReply reply = HOLDFAST__V1__LOAD_SHARD_REPLY__INIT;
-    uint64_t segment = pool_segment_bytes(wait->service->pool);
-    uint64_t start = image->first_chunk * (uint64_t)wait->service->config->block_bytes;
-    struct load *load;
-    int error = load_find(&load, wait->service, wait->load);
-    if (error != 0) {
-        rpc_call_fail(wait->call, error);
-        free(wait);
-        return;
-    }
-    load_hold(load, wait->shard, image);
-    CHECK(image_has_chunk(image, want_chunk(wait->service, wait->from_byte)));
-    uint64_t skip = (wait->from_byte - start) / segment;
-    reply.segments = image->segments + skip;
-    reply.part_start = start + skip * segment;
-    reply.part_bytes = lent_end(wait, image) - reply.part_start;
-    reply.n_segments = (reply.part_bytes + segment - 1) / segment;
-    reply.bytes = image->geometry.file_bytes;
-    /* From disk for all loads that were open when it was read, whoever asked first. */
-    bool from_memory = image->state != IMAGE_READING && load->number > image->read_until;
-    reply.tier = from_memory ? "memory" : "local";
-    rpc_call_reply(wait->call, &reply.base);
-    free(wait);
-}
 
 static struct shard_wait *take_waiting(struct image *image)
 {
@@ -94,12 +47,12 @@ static struct shard_wait *take_waiting(struct image *image)
     return first;
 }
 
-void shard_proven(struct image *image)
+void shard_verified(struct image *image)
 {
     struct shard_wait *wait = take_waiting(image);
     while (wait) {
         struct shard_wait *next = wait->next;
-        shard_lend(wait, image);
+        lend_shard(wait, image);
         wait = next;
     }
 }
@@ -109,7 +62,7 @@ static bool may_lend(struct shard_wait *wait, const struct image *image)
 {
     if (!image_has_chunk(image, want_chunk(wait->service, wait->from_byte)))
         return false;
-    return lent_end(wait, image) >= wait->from_byte + shard_lend_bytes(wait->service) ||
+    return lend_end(wait, image) >= wait->from_byte + pass_lend_bytes(wait->service) ||
            wait->end_chunk >= image->end_chunk || !image_chunk(image, wait->end_chunk)->is_asked;
 }
 
@@ -123,17 +76,8 @@ void shard_grew(struct image *image)
             continue;
         }
         *at = wait->next;
-        shard_lend(wait, image);
+        lend_shard(wait, image);
     }
-}
-
-void shard_note_damage(struct checkpoint *checkpoint, struct fault *fault)
-{
-    if (fault->code != ERR_CORRUPT && fault->code != ERR_NOT_FOUND && fault->code != ERR_IO)
-        return;
-    if (!checkpoint->damaged)
-        catalog_damage(checkpoint, fault);
-    fault->code = ERR_CORRUPT;
 }
 
 void shard_failed(struct image *image)
@@ -153,7 +97,7 @@ void shard_failed(struct image *image)
                   checkpoint->run->name, (unsigned long long)checkpoint->summary.step, image->shard,
                   fault.message);
     else
-        shard_note_damage(checkpoint, &fault);
+        lend_note_damage(checkpoint, &fault);
     image_leave_checkpoint(image);
     while (wait) {
         struct shard_wait *next = wait->next;
@@ -179,7 +123,7 @@ static void fail_wait(struct shard_wait *wait, int error)
 static void starve(struct shard_wait *wait)
 {
     struct service *service = wait->service;
-    struct shard_wait **at = &service->starved;
+    struct shard_wait **at = &service->loads->starved;
     while (*at)
         at = &(*at)->next;
     wait->next = NULL;
@@ -191,7 +135,7 @@ static void starve(struct shard_wait *wait)
 static void starved_to_death(struct timer *timer)
 {
     struct shard_wait *wait = CONTAINER_OF(timer, struct shard_wait, timer);
-    struct shard_wait **at = &wait->service->starved;
+    struct shard_wait **at = &wait->service->loads->starved;
     while (*at != wait)
         at = &(*at)->next;
     *at = wait->next;
@@ -202,8 +146,8 @@ static void starved_to_death(struct timer *timer)
 
 void shard_retry_starved(struct service *service)
 {
-    struct shard_wait *wait = service->starved;
-    service->starved = NULL;
+    struct shard_wait *wait = service->loads->starved;
+    service->loads->starved = NULL;
     while (wait) {
         struct shard_wait *next = wait->next;
         begin_wait(wait); /* starves again, in the same order, while memory is short */
@@ -230,7 +174,7 @@ static void lend_or_prove(struct shard_wait *wait, const struct load *load, stru
     bool has = image_has_chunk(image, want_chunk(wait->service, wait->from_byte));
     loop_timer_cancel(wait->service->loop, &wait->timer);
     if (!image->in_pass && has && (image->verified || load->shards[wait->shard].held == image)) {
-        shard_lend(wait, image);
+        lend_shard(wait, image);
         return;
     }
     wait->next = image->waiting;
@@ -317,9 +261,9 @@ void restore_load_shard(struct service *service, struct rpc_call *call,
 
 void shard_fail_starved(struct service *service)
 {
-    while (service->starved) {
-        struct shard_wait *wait = service->starved;
-        service->starved = wait->next;
+    while (service->loads->starved) {
+        struct shard_wait *wait = service->loads->starved;
+        service->loads->starved = wait->next;
         fail_wait(wait, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
     }
 }

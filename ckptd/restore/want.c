@@ -11,10 +11,10 @@
  * for a byte that no range names gets all from there to the end: so asks a client that goes through
  * whole shards. */
 #include "ckptd/restore/want.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/node/image.h"
-#include "ckptd/restore/lease.h"
+#include "ckptd/restore/loads.h"
 #include "ckptd/restore/pass.h"
-#include "ckptd/restore/shard.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/layout.h"
@@ -130,7 +130,7 @@ void want_ask_all(struct image *image)
 {
     const struct service *service = image->service;
     for (int64_t i = 0; i < service->config->limit_loads; i++) {
-        const struct load *load = &service->loads[i];
+        const struct load *load = &service->loads->rows[i];
         if (load->number != 0 && load->checkpoint == image->checkpoint &&
             load->shards[image->shard].wanted)
             want_ask(load, image);

@@ -7,9 +7,10 @@
  *
  * Limits: JSON_BYTES_MAX per field. */
 #include "ckptd/run/attempt.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
 #include "ckptd/run/commit.h"
-#include "ckptd/run/run.h"
+#include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/json.h"
@@ -163,7 +164,7 @@ static int read_attempt(struct attempt **out, const char *text, size_t bytes, co
 static void work_keep_parent(struct job *job)
 {
     struct attempt_work *work = CONTAINER_OF(job, struct attempt_work, job);
-    struct run *run = CONTAINER_OF(work, struct run, parent);
+    struct run *run = CONTAINER_OF(work, struct coordinator, parent)->run;
     char key[STORAGE_KEY_MAX];
     key_of(key, sizeof key, run, work->number, true);
     int error = storage_publish(run->service->storage, key, work->text, strlen(work->text));
@@ -174,7 +175,7 @@ static void work_keep_parent(struct job *job)
 static void parent_kept(struct event *event)
 {
     struct attempt_work *work = CONTAINER_OF(event, struct attempt_work, job.done);
-    struct run *run = CONTAINER_OF(work, struct run, parent);
+    struct run *run = CONTAINER_OF(work, struct coordinator, parent)->run;
     work->busy = false;
     free(work->text);
     if (work->fault.code != 0)
@@ -184,16 +185,16 @@ static void parent_kept(struct event *event)
 
 void attempt_set_parent(struct run *run, uint64_t step, uint64_t attempt)
 {
-    if (!run->attempt || run->attempt->parent_is_final)
+    if (!run->coordinator->attempt || run->coordinator->attempt->parent_is_final)
         return;
-    run->attempt->parent_step = step;
-    run->attempt->parent_attempt = attempt;
+    run->coordinator->attempt->parent_step = step;
+    run->coordinator->attempt->parent_attempt = attempt;
 }
 
 void attempt_keep_parent(struct run *run)
 {
-    struct attempt *attempt = run->attempt;
-    struct attempt_work *work = &run->parent;
+    struct attempt *attempt = run->coordinator->attempt;
+    struct attempt_work *work = &run->coordinator->parent;
     attempt->parent_is_final = true; /* from here on workers read it, for manifests */
     if (attempt->parent_kept || attempt->parent_attempt == 0 || work->busy)
         return;

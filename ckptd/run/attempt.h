@@ -26,18 +26,6 @@ struct attempt {
     bool parent_kept;                     /* it is durable */
 };
 
-/* Blocking work on an attempt's files; one at a time per run. */
-struct attempt_work {
-    struct job job;
-    bool busy;
-    uint64_t number;
-    char *text;              /* to be written */
-    struct attempt *attempt; /* read back */
-    struct fault fault;
-};
-
-void attempt_open(struct service *service, struct rpc_call *call,
-                  const Holdfast__V1__OpenAttemptRequest *request);
 /* Remembers what the attempt loaded; durably, when it saves. */
 void attempt_set_parent(struct run *run, uint64_t step, uint64_t attempt);
 void attempt_keep_parent(struct run *run);

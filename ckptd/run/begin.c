@@ -20,11 +20,8 @@
  * its place. */
 #include "ckptd/run/begin.h"
 #include "ckptd/catalog.h"
-#include "ckptd/keep/gc.h"
-#include "ckptd/keep/retain.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
-#include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/pool.h"
 #include "ckptd/node/session.h"
@@ -32,7 +29,9 @@
 #include "ckptd/node/stage.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
-#include "ckptd/run/run.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/outcomes.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
@@ -131,9 +130,10 @@ static int promise_space(struct save *save)
         error = ledger_promise(&service->ledger, &save->promise, &space, save->bytes,
                                (uint64_t)save->world_size + 2);
     if (error != 0)
-        save_refuse(save->run, save->step, save->attempt, error);
+        outcomes_refused(save->run, save->step, save->attempt, error);
     if (error == ERR_SPACE)
-        retain_apply(save->run); /* room for a later save */
+        save->run->service->coordinator_policy->apply_retention(
+            save->run); /* room for a later save */
     return error;
 }
 
@@ -141,7 +141,7 @@ static int new_save(struct save **out, struct session *session, uint64_t step)
 {
     struct run *run = session->run;
     struct save *save = calloc(1, sizeof *save);
-    struct stage *stages = calloc(run->machine.world_size, sizeof *stages);
+    struct stage *stages = calloc(run->coordinator->machine.world_size, sizeof *stages);
     struct checkpoint *checkpoint = NULL;
     int error = save && stages ? manifest_new_nonce(save->nonce)
                                : report_error(ERR_MEMORY, NULL, "no memory for a save");
@@ -154,12 +154,12 @@ static int new_save(struct save **out, struct session *session, uint64_t step)
     }
     save->service = session->service;
     save->run = run;
-    save->group = run->group;
+    save->group = run->coordinator->group;
     save->step = step;
     save->attempt = session->attempt;
     save->stages = stages;
     save->checkpoint = checkpoint;
-    save->world_size = run->machine.world_size;
+    save->world_size = run->coordinator->machine.world_size;
     save->begun_ms = save->ended_ms = loop_now_ms();
     shard_dir_key(save->dir, sizeof save->dir, run->name, step, session->attempt);
     error = promise_space(save);
@@ -169,8 +169,8 @@ static int new_save(struct save **out, struct session *session, uint64_t step)
         free(save);
         return error;
     }
-    save->next = run->saves;
-    run->saves = save;
+    save->next = run->coordinator->saves;
+    run->coordinator->saves = save;
     attempt_keep_parent(run);
     *out = save;
     return 0;
@@ -194,20 +194,22 @@ static int check_begin(struct session *session, struct beginning *beginning)
     const Holdfast__V1__BeginSaveRequest *request = beginning->request;
     struct service *service = session->service;
     struct run *run = session->run;
-    bool is_first = !commit_find_step(&run->machine, request->step);
+    bool is_first = !commit_find_step(&run->coordinator->machine, request->step);
     /* What one rank has begun the others may join, also while the daemon ends. */
     int error = is_first ? service_check_last_saves(service) : 0;
     if (error == 0)
         error = service_check_online(service);
     if (error == 0)
-        error = commit_may_begin(&run->machine, session->attempt, session->rank, request->step);
+        error = commit_may_begin(&run->coordinator->machine, session->attempt, session->rank,
+                                 request->step);
     if (error == 0 && is_first) {
         error = catalog_check_room(service);
         if (error != 0) {
             beginning->until_ms = 0; /* waiting makes no room */
-            save_refuse(run, request->step, session->attempt, error);
-            retain_apply(run);
-        } else if (gc_removes(service, run->name, request->step, session->attempt))
+            outcomes_refused(run, request->step, session->attempt, error);
+            run->service->coordinator_policy->apply_retention(run);
+        } else if (service->coordinator_policy->is_being_removed(service, run->name, request->step,
+                                                                 session->attempt))
             error = report_error(ERR_BUSY, "try again", "rubbish of step %llu is being removed",
                                  (unsigned long long)request->step);
     }
@@ -215,7 +217,8 @@ static int check_begin(struct session *session, struct beginning *beginning)
         error =
             report_error(ERR_EXISTS, NULL, "step %llu of attempt %llu is committed already",
                          (unsigned long long)request->step, (unsigned long long)session->attempt);
-    if (error == 0 && (!run->group || !run->group->planned || !run->attempt))
+    if (error == 0 && (!run->coordinator->group || !run->coordinator->group->planned ||
+                       !run->coordinator->attempt))
         error =
             report_error(ERR_STALE, "describe the tensors again", "the session belongs to no plan");
     return error == 0 ? check_state_json(request->state_json) : error;
@@ -241,7 +244,7 @@ static void leave_earlier(struct session *session, uint64_t step)
 {
     struct commit_actions actions = {0};
     session_let_go(session, 0);
-    commit_leave(&session->run->machine, &actions, session->rank, step);
+    commit_leave(&session->run->coordinator->machine, &actions, session->rank, step);
     run_perform(session->run, &actions);
 }
 
@@ -264,12 +267,12 @@ static int begin(struct session *session, struct beginning *beginning)
         error = slots_choose(&slot, session);
     }
     if (error == ERR_BUSY)
-        gate_hurry_all(session->service);
+        save_hurry_all(session->service);
     if (error == 0)
         error = clean_image(beginning, session->slots[slot]);
     if (error != 0)
         return error;
-    const struct commit_save *known = commit_find_step(&run->machine, request->step);
+    const struct commit_save *known = commit_find_step(&run->coordinator->machine, request->step);
     struct save *save = known ? save_find(run, known->id) : NULL;
     if (!save)
         error = new_save(&save, session, request->step);
@@ -280,14 +283,14 @@ static int begin(struct session *session, struct beginning *beginning)
             save_free(save);
         return error;
     }
-    error = commit_begin(&run->machine, &actions, &save->id, session->attempt, session->rank,
-                         request->step);
+    error = commit_begin(&run->coordinator->machine, &actions, &save->id, session->attempt,
+                         session->rank, request->step);
     CHECK(error == 0); /* it may: check_begin has asked */
-    error = stage_begin(&save->stages[session->rank], save, session, slot);
+    error = save_begin_stage(save, session, slot);
     if (error != 0) {
         fault_take(&save->fault, error);
         struct fault fault = save->fault;
-        commit_failed(&run->machine, &actions, save->id, session->rank, error,
+        commit_failed(&run->coordinator->machine, &actions, save->id, session->rank, error,
                       "its stage could not be made");
         run_perform(run, &actions);
         return fault_raise(&fault);

@@ -18,7 +18,7 @@
 #include "ckptd/node/slots.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
-#include "ckptd/run/run.h"
+#include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/layout.h"
@@ -101,7 +101,7 @@ void group_free(struct group *group)
     report_error(ERR_STALE, "end this process", "a new attempt of the run began");
     fail_group_calls(group, ERR_STALE);
     loop_timer_cancel(group->run->service->loop, &group->timer);
-    group->run->group = NULL;
+    group->run->coordinator->group = NULL;
     if (group->planning)
         group->abandoned = true; /* freed when its job ends */
     else
@@ -322,7 +322,7 @@ static void planned(struct event *event)
 static void work_resume(struct job *job)
 {
     struct attempt_work *work = CONTAINER_OF(job, struct attempt_work, job);
-    struct run *run = CONTAINER_OF(work, struct run, resume);
+    struct run *run = CONTAINER_OF(work, struct coordinator, resume)->run;
     int error = attempt_read_back(&work->attempt, run, work->number);
     if (error != 0)
         fault_take(&work->fault, error);
@@ -331,14 +331,14 @@ static void work_resume(struct job *job)
 static void resumed(struct event *event)
 {
     struct attempt_work *work = CONTAINER_OF(event, struct attempt_work, job.done);
-    struct run *run = CONTAINER_OF(work, struct run, resume);
-    struct parked *parked = run->describing;
-    run->describing = NULL;
+    struct run *run = CONTAINER_OF(work, struct coordinator, resume)->run;
+    struct parked *parked = run->coordinator->describing;
+    run->coordinator->describing = NULL;
     work->busy = false;
     if (work->attempt &&
-        commit_resume(&run->machine, work->number, work->attempt->world_size) == 0 &&
-        !run->attempt) {
-        run->attempt = work->attempt;
+        commit_resume(&run->coordinator->machine, work->number, work->attempt->world_size) == 0 &&
+        !run->coordinator->attempt) {
+        run->coordinator->attempt = work->attempt;
         log_info("session", "run %s: going on with attempt %llu after a restart of ckptd",
                  run->name, (unsigned long long)work->number);
     } else {
@@ -360,9 +360,9 @@ static void resumed(struct event *event)
 static bool resume(struct run *run, struct rpc_call *call,
                    const Holdfast__V1__DescribeRequest *request)
 {
-    struct attempt_work *work = &run->resume;
-    if (run->machine.state != RUN_CLOSED || request->attempt == 0 ||
-        request->attempt != run->machine.attempt)
+    struct attempt_work *work = &run->coordinator->resume;
+    if (run->coordinator->machine.state != RUN_CLOSED || request->attempt == 0 ||
+        request->attempt != run->coordinator->machine.attempt)
         return false;
     if (run->adopting != 0 && run->adopting >= run->newest_attempt) {
         rpc_call_fail(call, catalog_report_adopting(run));
@@ -373,8 +373,8 @@ static bool resume(struct run *run, struct rpc_call *call,
         rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to describe"));
         return true;
     }
-    *parked = (struct parked){run->describing, call, &request->base};
-    run->describing = parked;
+    *parked = (struct parked){run->coordinator->describing, call, &request->base};
+    run->coordinator->describing = parked;
     if (!work->busy) {
         *work = (struct attempt_work){.job = {.work = work_resume, .done.run = resumed},
                                       .busy = true,
@@ -403,7 +403,7 @@ static bool slices_equal(const struct group_rank *rank, const struct slice *slic
 static int new_group(struct group **out, struct run *run, uint64_t attempt)
 {
     struct group *group = calloc(1, sizeof *group);
-    struct group_rank *ranks = calloc(run->machine.world_size, sizeof *ranks);
+    struct group_rank *ranks = calloc(run->coordinator->machine.world_size, sizeof *ranks);
     if (!group || !ranks) {
         free(group);
         free(ranks);
@@ -411,11 +411,11 @@ static int new_group(struct group **out, struct run *run, uint64_t attempt)
     }
     group->run = run;
     group->attempt = attempt;
-    group->world_size = run->machine.world_size;
+    group->world_size = run->coordinator->machine.world_size;
     group->ranks = ranks;
     group->timer.run = describe_expired;
     loop_timer(run->service->loop, &group->timer, run->service->config->limit_describe_ms);
-    run->group = group;
+    run->coordinator->group = group;
     *out = group;
     return 0;
 }
@@ -461,13 +461,14 @@ static void join_group(struct group *group, uint32_t rank, struct rpc_call *call
 
 static int check_describe(struct run *run, const Holdfast__V1__DescribeRequest *request)
 {
-    int error = commit_check(&run->machine, request->attempt);
-    if (error == 0 && (request->world_size != run->machine.world_size ||
-                       request->rank >= run->machine.world_size))
-        error = report_error(ERR_MISMATCH, "start all ranks with the same world size",
-                             "rank %u of %u does not belong to attempt %llu of %u ranks",
-                             request->rank, request->world_size,
-                             (unsigned long long)request->attempt, run->machine.world_size);
+    int error = commit_check(&run->coordinator->machine, request->attempt);
+    if (error == 0 && (request->world_size != run->coordinator->machine.world_size ||
+                       request->rank >= run->coordinator->machine.world_size))
+        error =
+            report_error(ERR_MISMATCH, "start all ranks with the same world size",
+                         "rank %u of %u does not belong to attempt %llu of %u ranks", request->rank,
+                         request->world_size, (unsigned long long)request->attempt,
+                         run->coordinator->machine.world_size);
     return error;
 }
 
@@ -485,7 +486,7 @@ void describe_rank(struct service *service, struct rpc_call *call,
         error = check_describe(run, request);
     if (error == 0)
         error = describe_take_slices(&slices, request->slices, request->n_slices);
-    struct group *group = run ? run->group : NULL;
+    struct group *group = run ? run->coordinator->group : NULL;
     if (error == 0 && !group)
         error = new_group(&group, run, request->attempt);
     if (error == 0 && (group->planning || group->planned)) {

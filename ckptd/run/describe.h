@@ -14,12 +14,6 @@
 struct service;
 struct run;
 
-struct parked { /* a call that waits; its message lives as long as the call */
-    struct parked *next;
-    struct rpc_call *call;
-    const ProtobufCMessage *message;
-};
-
 struct group_rank {
     struct slice *slices;
     uint32_t count;

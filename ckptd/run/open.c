@@ -5,14 +5,15 @@
  *
  * A second OpenAttempt while one is settling takes its place: the first call is answered
  * ERR_ABORTED. */
+#include "ckptd/run/open.h"
 #include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/loop.h"
-#include "ckptd/node/gate.h"
 #include "ckptd/node/session.h"
 #include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
+#include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
-#include "ckptd/run/run.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
@@ -29,7 +30,7 @@
 static void work_take(struct job *job)
 {
     struct attempt_work *work = CONTAINER_OF(job, struct attempt_work, job);
-    struct run *run = CONTAINER_OF(work, struct run, take);
+    struct run *run = CONTAINER_OF(work, struct coordinator, take)->run;
     int error = attempt_publish(&work->attempt, run, work->number, work->text);
     if (error != 0)
         fault_take(&work->fault, error);
@@ -41,24 +42,26 @@ static void work_take(struct job *job)
 static void taken(struct event *event)
 {
     struct attempt_work *work = CONTAINER_OF(event, struct attempt_work, job.done);
-    struct run *run = CONTAINER_OF(work, struct run, take);
+    struct run *run = CONTAINER_OF(work, struct coordinator, take)->run;
     struct commit_actions actions = {0};
     work->busy = false;
     free(work->text);
     work->text = NULL;
-    commit_taken(&run->machine, &actions, work->number, work->fault.code);
+    commit_taken(&run->coordinator->machine, &actions, work->number, work->fault.code);
     run_perform(run, &actions);
 }
 
-static void perform_take(struct run *run, uint64_t number)
+void open_take(struct run *run, const struct commit_action *action)
 {
-    struct attempt_work *work = &run->take;
-    CHECK(!work->busy && run->opening.call);
+    uint64_t number = action->number;
+    struct attempt_work *work = &run->coordinator->take;
+    CHECK(!work->busy && run->coordinator->opening.call);
     attempt_free(work->attempt);
     *work = (struct attempt_work){
         .job = {.work = work_take, .done.run = taken}, .busy = true, .number = number};
-    int error = attempt_write(&work->text, run, number,
-                              (const Holdfast__V1__OpenAttemptRequest *)run->opening.message);
+    int error =
+        attempt_write(&work->text, run, number,
+                      (const Holdfast__V1__OpenAttemptRequest *)run->coordinator->opening.message);
     if (error == 0) {
         loop_work(run->service->loop, &work->job);
         return;
@@ -66,7 +69,7 @@ static void perform_take(struct run *run, uint64_t number)
     struct commit_actions actions = {0};
     fault_take(&work->fault, error);
     work->busy = false;
-    commit_taken(&run->machine, &actions, number, error);
+    commit_taken(&run->coordinator->machine, &actions, number, error);
     run_perform(run, &actions);
 }
 
@@ -85,47 +88,34 @@ static void reply_opened(struct run *run, uint64_t number)
         pointers[reply.n_checkpoints] = &summaries[reply.n_checkpoints];
         catalog_summary(&summaries[reply.n_checkpoints++], c);
     }
-    rpc_call_reply(run->opening.call, &reply.base);
+    rpc_call_reply(run->coordinator->opening.call, &reply.base);
 }
 
-static void perform_opened(struct run *run, uint64_t number)
+void open_done(struct run *run, const struct commit_action *action)
 {
-    struct attempt *attempt = run->take.attempt;
-    run->take.attempt = NULL;
-    CHECK(attempt && attempt->number == number && !run->saves); /* I4, I5 */
+    uint64_t number = action->number;
+    struct attempt *attempt = run->coordinator->take.attempt;
+    run->coordinator->take.attempt = NULL;
+    CHECK(attempt && attempt->number == number && !run->coordinator->saves); /* I4, I5 */
     run->newest_attempt = number;
     session_end_older(run, number);
-    if (run->group)
-        group_free(run->group);
-    attempt_free(run->attempt);
-    run->attempt = attempt;
+    if (run->coordinator->group)
+        group_free(run->coordinator->group);
+    attempt_free(run->coordinator->attempt);
+    run->coordinator->attempt = attempt;
     struct checkpoint *newest = catalog_newest(run);
     log_info("session", "run %s: attempt %llu of %u ranks is open; newest checkpoint: step %lld",
              run->name, (unsigned long long)number, attempt->world_size,
              newest ? (long long)newest->summary.step : -1LL);
     reply_opened(run, number);
-    run->opening.call = NULL;
+    run->coordinator->opening.call = NULL;
 }
 
-void run_perform(struct run *run, const struct commit_actions *actions)
+void open_failed(struct run *run, const struct commit_action *action)
 {
-    for (uint32_t i = 0; i < actions->count; i++) {
-        const struct commit_action *action = &actions->items[i];
-        switch (action->kind) {
-        case COMMIT_TAKE:
-            perform_take(run, action->number);
-            break;
-        case COMMIT_OPENED:
-            perform_opened(run, action->number);
-            break;
-        case COMMIT_NOT_OPENED:
-            rpc_call_fail(run->opening.call, fault_raise(&run->take.fault));
-            run->opening.call = NULL;
-            break;
-        default:
-            save_perform(run, action);
-        }
-    }
+    (void)action;
+    rpc_call_fail(run->coordinator->opening.call, fault_raise(&run->coordinator->take.fault));
+    run->coordinator->opening.call = NULL;
 }
 
 /* Everything that can be wrong is found before the run's saves are touched. */
@@ -162,18 +152,18 @@ void attempt_open(struct service *service, struct rpc_call *call,
         rpc_call_fail(call, error);
         return;
     }
-    if (run->opening.call)
+    if (run->coordinator->opening.call)
         rpc_call_fail(
-            run->opening.call,
+            run->coordinator->opening.call,
             report_error(ERR_ABORTED, NULL, "another start of the run came after this one"));
-    run->opening.call = call;
-    run->opening.message = &request->base;
-    gate_hurry(service); /* the saves that are to be settled */
+    run->coordinator->opening.call = call;
+    run->coordinator->opening.message = &request->base;
+    save_hurry_run(run); /* they are to be settled */
     /* What the older ranks have announced counts, even when it was not read yet. */
     session_drain_run(run);
-    error = commit_open(&run->machine, &actions, request->world_size);
+    error = commit_open(&run->coordinator->machine, &actions, request->world_size);
     CHECK(error == 0); /* check_open has asked */
-    if (run->saves)
+    if (run->coordinator->saves)
         log_info("session", "run %s: settling older saves before a new attempt", run->name);
     run_perform(run, &actions);
 }

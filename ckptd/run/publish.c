@@ -15,8 +15,10 @@
 #include "ckptd/loop.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/stage.h"
+#include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
-#include "ckptd/run/run.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/run/describe.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
@@ -44,12 +46,13 @@ static void names_synced(struct event *event)
     struct save *save = CONTAINER_OF(event, struct save, job.done);
     struct commit_actions actions = {0};
     save->named_ms = loop_now_ms();
-    commit_names_synced(&save->run->machine, &actions, save->id, save->fault.code);
+    commit_names_synced(&save->run->coordinator->machine, &actions, save->id, save->fault.code);
     run_perform(save->run, &actions);
 }
 
-void publish_sync_names(struct save *save)
+void publish_sync_names(struct run *run, const struct commit_action *action)
 {
+    struct save *save = save_find(run, action->save);
     save->durable_ms = loop_now_ms();
     save->job = (struct job){.work = work_sync_names, .done.run = names_synced};
     loop_work(save->service->loop, &save->job);
@@ -96,7 +99,7 @@ static enum commit_outcome judge_publish(int error)
 
 static int write_manifest(struct save *save)
 {
-    const struct attempt *attempt = save->run->attempt;
+    const struct attempt *attempt = save->run->coordinator->attempt;
     char *text = NULL, key[STORAGE_KEY_MAX + 32];
     size_t bytes = 0;
     struct manifest manifest = {
@@ -155,16 +158,6 @@ static void hash_content(char out[CHECKSUM_SHA256_HEX], const struct layout_tabl
     free(text);
 }
 
-/* The newest of this attempt; for its first save what it loaded, else the newest of the run. */
-struct checkpoint *publish_before(const struct save *save)
-{
-    struct run *run = save->run;
-    struct checkpoint *newest = catalog_newest(run), *loaded = NULL;
-    if (newest && newest->summary.attempt != save->attempt && run->attempt->parent_attempt != 0)
-        loaded = catalog_find(run, run->attempt->parent_step, run->attempt->parent_attempt);
-    return loaded ? loaded : newest;
-}
-
 /* After a restart the digests of the checkpoint before are in its manifest only. One that cannot be
  * read is not compared; who loads it will hear why. */
 static void read_before(struct save *save)
@@ -202,14 +195,16 @@ static void published(struct event *event)
 {
     struct save *save = CONTAINER_OF(event, struct save, job.done);
     struct commit_actions actions = {0};
-    commit_published(&save->run->machine, &actions, save->id, save->outcome, save->fault.code);
+    commit_published(&save->run->coordinator->machine, &actions, save->id, save->outcome,
+                     save->fault.code);
     run_perform(save->run, &actions);
 }
 
-void publish_manifest(struct save *save)
+void publish_manifest(struct run *run, const struct commit_action *action)
 {
+    struct save *save = save_find(run, action->save);
     fill_summary(save);
-    const struct checkpoint *before = publish_before(save);
+    const struct checkpoint *before = save_before(save);
     if (before && !before->content[0]) {
         save->before.step = before->summary.step;
         save->before.attempt = before->summary.attempt;

@@ -2,13 +2,12 @@
 #ifndef HOLDFAST_CKPTD_RUN_PUBLISH_H
 #define HOLDFAST_CKPTD_RUN_PUBLISH_H
 
-struct checkpoint;
-struct save;
+struct run;
+struct commit_action;
 
-/* Both end with commit_names_synced, commit_published. */
-void publish_sync_names(struct save *save);
-void publish_manifest(struct save *save);
-/* The committed checkpoint that this save's digests are compared with, or NULL. */
-struct checkpoint *publish_before(const struct save *save);
+/* Performers of COMMIT_SYNC_NAMES and COMMIT_PUBLISH (run.c); they end with commit_names_synced,
+ * commit_published. */
+void publish_sync_names(struct run *run, const struct commit_action *action);
+void publish_manifest(struct run *run, const struct commit_action *action);
 
 #endif

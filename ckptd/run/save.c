@@ -8,23 +8,22 @@
  *   COMMIT_DISCARD         ──► stages stop and remove their files; then the directory
  *   COMMIT_KEEP            ──► reported as failed, nothing removed, the store goes offline
  *
- * The reason of a failed save is kept in a ring of the newest FAILURES_MAX for WaitSave; when an
- * older one is asked for, the answer is SAVE_UNKNOWN.
- *
  * Limit: limits.wait_ms per WaitSave (answered SAVE_STAGING). */
 #include "ckptd/run/save.h"
 #include "ckptd/catalog.h"
-#include "ckptd/health.h"
-#include "ckptd/keep/retain.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/session.h"
 #include "ckptd/node/stage.h"
+#include "ckptd/policy.h"
+#include "ckptd/run/attempt.h"
 #include "ckptd/run/commit.h"
-#include "ckptd/run/publish.h"
-#include "ckptd/run/run.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/run/outcomes.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
@@ -53,7 +52,7 @@ void save_identity(struct shard_identity *out, const struct save *save, uint32_t
 
 struct save *save_find(struct run *run, uint64_t id)
 {
-    struct save *save = run->saves;
+    struct save *save = run->coordinator->saves;
     while (save && save->id != id)
         save = save->next;
     return save;
@@ -92,38 +91,10 @@ static const struct fault *first_fault(const struct save *save)
     return fault;
 }
 
-/* `code`: the error that explains it; 0: its ranks gave it up. */
-static void remember(struct run *run, uint64_t step, uint64_t attempt, int code, const char *reason)
-{
-    struct service *service = run->service;
-    struct failure *failure = &service->failures[service->num_failures++ % FAILURES_MAX];
-    snprintf(failure->run, sizeof failure->run, "%s", run->name);
-    snprintf(failure->reason, sizeof failure->reason, "%s", reason);
-    failure->step = step;
-    failure->attempt = attempt;
-    service->stats.failed++;
-    log_warn("commit", "run %s, step %llu, attempt %llu failed: %s", run->name,
-             (unsigned long long)step, (unsigned long long)attempt, reason);
-    health_failed(run, code, reason);
-}
-
 static void remember_failure(struct save *save, const char *reason)
 {
-    remember(save->run, save->step, save->attempt, first_fault(save)->code, reason);
+    outcomes_failed(save->run, save->step, save->attempt, first_fault(save)->code, reason);
     answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
-}
-
-static const struct failure *find_failure(const struct service *service, const char *run,
-                                          uint64_t step, uint64_t attempt)
-{
-    uint32_t count = service->num_failures < FAILURES_MAX ? service->num_failures : FAILURES_MAX;
-    for (uint32_t i = 1; i <= count; i++) {
-        const struct failure *failure =
-            &service->failures[(service->num_failures - i) % FAILURES_MAX];
-        if (failure->step == step && failure->attempt == attempt && strcmp(failure->run, run) == 0)
-            return failure;
-    }
-    return NULL;
 }
 
 int save_check_quota(const struct run *run, uint64_t bytes)
@@ -133,7 +104,7 @@ int save_check_quota(const struct run *run, uint64_t bytes)
         return 0;
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
         used += c->summary.bytes;
-    for (const struct save *save = run->saves; save; save = save->next)
+    for (const struct save *save = run->coordinator->saves; save; save = save->next)
         used += save->bytes;
     if (used <= quota && bytes <= quota - used)
         return 0;
@@ -142,15 +113,6 @@ int save_check_quota(const struct run *run, uint64_t bytes)
                         "bytes, of which its checkpoints use %llu",
                         (unsigned long long)bytes, run->name, (unsigned long long)quota,
                         (unsigned long long)used);
-}
-
-/* Each rank is refused: once is enough. */
-void save_refuse(struct run *run, uint64_t step, uint64_t attempt, int error)
-{
-    if (find_failure(run->service, run->name, step, attempt))
-        return;
-    run->service->stats.refused++;
-    remember(run, step, attempt, error, report_line());
 }
 
 static void failure_text(char *out, size_t size, const struct save *save,
@@ -172,7 +134,7 @@ static void release_image(struct stage *stage)
     if (!image)
         return;
     if (stage->session)
-        stage->session->slot_saves[stage->slot] = NULL;
+        stage->session->slot_stages[stage->slot] = NULL;
     stage->image = NULL;
     image->stage = NULL;
     image->tensors = NULL;
@@ -187,7 +149,7 @@ static void release_image(struct stage *stage)
 void save_free(struct save *save)
 {
     struct run *run = save->run;
-    struct save **at = &run->saves;
+    struct save **at = &run->coordinator->saves;
     while (*at != save)
         at = &(*at)->next;
     *at = save->next;
@@ -214,28 +176,28 @@ static double seconds_between(int64_t from_ms, int64_t to_ms)
 
 static void report_commit(struct save *save)
 {
-    struct service *service = save->service;
+    struct outcomes *outcomes = save->service->outcomes;
     int64_t now = loop_now_ms();
     double seconds = seconds_between(save->begun_ms, now);
-    service->stats.commits++;
-    service->stats.bytes_written += save->bytes;
-    snprintf(service->stats.run, sizeof service->stats.run, "%s", save->run->name);
-    service->stats.step = save->step;
-    service->stats.attempt = save->attempt;
-    service->stats.bytes = save->bytes;
-    service->stats.seconds = seconds;
-    service->stats.staging_seconds = seconds_between(save->begun_ms, save->ended_ms);
-    service->stats.sync_seconds = seconds_between(save->ended_ms, save->durable_ms);
-    service->stats.names_seconds = seconds_between(save->durable_ms, save->named_ms);
-    service->stats.manifest_seconds = seconds_between(save->named_ms, now);
+    outcomes->commits++;
+    outcomes->bytes_written += save->bytes;
+    snprintf(outcomes->newest.run, sizeof outcomes->newest.run, "%s", save->run->name);
+    outcomes->newest.step = save->step;
+    outcomes->newest.attempt = save->attempt;
+    outcomes->newest.bytes = save->bytes;
+    outcomes->newest.seconds = seconds;
+    outcomes->newest.staging_seconds = seconds_between(save->begun_ms, save->ended_ms);
+    outcomes->newest.sync_seconds = seconds_between(save->ended_ms, save->durable_ms);
+    outcomes->newest.names_seconds = seconds_between(save->durable_ms, save->named_ms);
+    outcomes->newest.manifest_seconds = seconds_between(save->named_ms, now);
     log_info("commit",
              "run %s, step %llu, attempt %llu committed: %llu bytes in %.3f s (%.3f GB/s; staging "
              "%.3f, write and sync %.3f, names %.3f, manifest %.3f), %u shards, durability local",
              save->run->name, (unsigned long long)save->step, (unsigned long long)save->attempt,
              (unsigned long long)save->bytes, seconds,
              seconds > 0 ? (double)save->bytes / seconds / 1e9 : 0.0,
-             service->stats.staging_seconds, service->stats.sync_seconds,
-             service->stats.names_seconds, service->stats.manifest_seconds, save->world_size);
+             outcomes->newest.staging_seconds, outcomes->newest.sync_seconds,
+             outcomes->newest.names_seconds, outcomes->newest.manifest_seconds, save->world_size);
 }
 
 /* Says how much of the disk is left, and warns while there is time. */
@@ -295,12 +257,24 @@ static const char *repeat_text(char out[REPEAT_TEXT_BYTES], const struct repeat 
     return out;
 }
 
+/* The newest of this attempt; for its first save what it loaded, else the newest of the run. */
+struct checkpoint *save_before(const struct save *save)
+{
+    struct run *run = save->run;
+    struct checkpoint *newest = catalog_newest(run), *loaded = NULL;
+    if (newest && newest->summary.attempt != save->attempt &&
+        run->coordinator->attempt->parent_attempt != 0)
+        loaded = catalog_find(run, run->coordinator->attempt->parent_step,
+                              run->coordinator->attempt->parent_attempt);
+    return loaded ? loaded : newest;
+}
+
 /* A checkpoint that equals the one of another step, to the bit, is kept, but means that training
  * stands still or that other memory is saved than is trained. */
 static void compare_content(struct save *save)
 {
     struct service *service = save->service;
-    struct checkpoint *before = publish_before(save);
+    struct checkpoint *before = save_before(save);
     if (!before || before->summary.step == save->step)
         return;
     if (!before->content[0] && before->summary.step == save->before.step &&
@@ -309,11 +283,11 @@ static void compare_content(struct save *save)
     if (!save->content[0] || strcmp(before->content, save->content) != 0)
         return;
     save->repeat = (struct repeat){before->summary.step, before->summary.attempt};
-    service->stats.unchanged++;
-    snprintf(service->stats.unchanged_run, sizeof service->stats.unchanged_run, "%s",
+    service->outcomes->unchanged++;
+    snprintf(service->outcomes->unchanged_run, sizeof service->outcomes->unchanged_run, "%s",
              save->run->name);
-    service->stats.unchanged_save = (struct repeat){save->step, save->attempt};
-    service->stats.unchanged_before = save->repeat;
+    service->outcomes->unchanged_save = (struct repeat){save->step, save->attempt};
+    service->outcomes->unchanged_before = save->repeat;
     log_error("commit",
               "run %s, step %llu, attempt %llu: every tensor equals the checkpoint of step %llu, "
               "attempt %llu, to the bit: the optimizer stands still, or what is saved is not what "
@@ -322,9 +296,9 @@ static void compare_content(struct save *save)
               (unsigned long long)save->repeat.step, (unsigned long long)save->repeat.attempt);
 }
 
-static void perform_done(struct save *save)
+void save_committed(struct run *run, const struct commit_action *action)
 {
-    struct run *run = save->run;
+    struct save *save = save_find(run, action->save);
     struct checkpoint *checkpoint = save->checkpoint;
     char text[REPEAT_TEXT_BYTES];
     report_commit(save);
@@ -339,8 +313,8 @@ static void perform_done(struct save *save)
     answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                    repeat_text(text, &save->repeat));
     save_free(save);
-    health_saved(run);
-    retain_apply(run);
+    outcomes_committed(run);
+    run->service->coordinator_policy->apply_retention(run);
 }
 
 /* ---- failed ---- */
@@ -357,7 +331,7 @@ static void dir_removed(struct event *event)
     struct save *save = CONTAINER_OF(event, struct save, job.done);
     struct run *run = save->run;
     struct commit_actions actions = {0};
-    commit_discarded(&run->machine, &actions, save->id);
+    commit_discarded(&run->coordinator->machine, &actions, save->id);
     save_free(save);
     run_perform(run, &actions);
 }
@@ -370,29 +344,23 @@ static void check_stopped(struct save *save)
     loop_work(save->service->loop, &save->job);
 }
 
-void save_stage_stopped(struct stage *stage)
+void save_discard(struct run *run, const struct commit_action *action)
 {
-    struct save *save = stage->save;
-    release_image(stage);
-    save->num_stopped++;
-    check_stopped(save);
-}
-
-static void perform_discard(struct save *save, const struct commit_action *action)
-{
+    struct save *save = save_find(run, action->save);
     char reason[512];
     save->discarding = true;
     failure_text(reason, sizeof reason, save, action);
     remember_failure(save, reason);
     /* Stopping is never synchronous, so `save` lives until the loop comes round. */
     for (uint32_t i = 0; i < save->world_size; i++)
-        if (save->stages[i].save)
+        if (save->stages[i].options.save)
             stage_stop(&save->stages[i]);
     check_stopped(save); /* no stage may have begun */
 }
 
-static void perform_keep(struct save *save, const struct commit_action *action)
+void save_keep(struct run *run, const struct commit_action *action)
 {
+    struct save *save = save_find(run, action->save);
     char reason[512];
     failure_text(reason, sizeof reason, save, action);
     remember_failure(save, reason);
@@ -400,54 +368,98 @@ static void perform_keep(struct save *save, const struct commit_action *action)
     save_free(save);
 }
 
-void save_perform(struct run *run, const struct commit_action *action)
-{
-    struct save *save = save_find(run, action->save);
-    CHECK(save);
-    switch (action->kind) {
-    case COMMIT_SYNC_NAMES:
-        publish_sync_names(save);
-        break;
-    case COMMIT_PUBLISH:
-        publish_manifest(save);
-        break;
-    case COMMIT_DONE:
-        perform_done(save);
-        break;
-    case COMMIT_DISCARD:
-        perform_discard(save, action);
-        break;
-    case COMMIT_KEEP:
-        perform_keep(save, action);
-        break;
-    default:
-        CHECK(!"an action of the run");
-    }
-}
-
 /* ---- what stages tell ---- */
 
-void save_stage_ended(struct stage *stage)
+static void stage_ended(struct stage *stage)
 {
     struct commit_actions actions = {0};
-    stage->save->ended_ms = loop_now_ms();
-    commit_ended(&stage->save->run->machine, &actions, stage->save->id, stage->rank);
-    run_perform(stage->save->run, &actions);
+    struct save *save = stage->options.save;
+    struct run *run = save->run;
+    save->ended_ms = loop_now_ms();
+    commit_ended(&run->coordinator->machine, &actions, save->id, stage->rank);
+    run_perform(run, &actions);
 }
 
-void save_stage_durable(struct stage *stage)
+static void stage_durable(struct stage *stage)
 {
     struct commit_actions actions = {0};
-    commit_durable(&stage->save->run->machine, &actions, stage->save->id, stage->rank);
-    run_perform(stage->save->run, &actions);
+    struct save *save = stage->options.save;
+    struct run *run = save->run;
+    commit_durable(&run->coordinator->machine, &actions, save->id, stage->rank);
+    run_perform(run, &actions);
 }
 
-void save_stage_failed(struct stage *stage, const char *reason)
+static void stage_failed(struct stage *stage, const char *reason)
 {
     struct commit_actions actions = {0};
-    commit_failed(&stage->save->run->machine, &actions, stage->save->id, stage->rank,
+    struct save *save = stage->options.save;
+    struct run *run = save->run;
+    commit_failed(&run->coordinator->machine, &actions, save->id, stage->rank,
                   stage->fault.code != 0 ? stage->fault.code : ERR_ABORTED, reason);
-    run_perform(stage->save->run, &actions);
+    run_perform(run, &actions);
+}
+
+static void stage_stopped(struct stage *stage)
+{
+    struct save *save = stage->options.save;
+    release_image(stage);
+    save->num_stopped++;
+    check_stopped(save);
+}
+
+const struct stage_events save_stage_events = {.ended = stage_ended,
+                                               .durable = stage_durable,
+                                               .failed = stage_failed,
+                                               .stopped = stage_stopped};
+
+int save_begin_stage(struct save *save, struct session *session, uint32_t slot)
+{
+    const struct group_rank *rank = &save->group->ranks[session->rank];
+    const struct coordinator *coordinator = save->run->coordinator;
+    struct stage_options options = {
+        .events = &save_stage_events,
+        .save = save,
+        .save_id = save->id,
+        .table = save->group->table,
+        .tensors = rank->tensors,
+        .num_tensors = rank->num_tensors,
+        .num_items = rank->num_items,
+        .promise = &save->promise,
+        .is_urgent = save->urgent || coordinator->opening.call,
+    };
+    save_identity(&options.identity, save, session->rank);
+    return stage_begin(&save->stages[session->rank], &options, session, slot);
+}
+
+/* ---- in a hurry ---- */
+
+static void hurry(struct save *save)
+{
+    save->urgent = true;
+    for (uint32_t i = 0; i < save->world_size; i++)
+        stage_hurry(&save->stages[i]);
+}
+
+/* Saves of a run are committed in the order of their steps: the older ones too. */
+static void hurry_until(const struct save *save)
+{
+    for (struct save *older = save->run->coordinator->saves; older; older = older->next)
+        if (older->step <= save->step && !older->urgent)
+            hurry(older);
+    gate_hurry(save->service);
+}
+
+void save_hurry_run(struct run *run)
+{
+    for (struct save *save = run->coordinator->saves; save; save = save->next)
+        hurry(save);
+    gate_hurry(run->service);
+}
+
+void save_hurry_all(struct service *service)
+{
+    for (struct run *run = service->catalog->runs; run; run = run->next)
+        save_hurry_run(run);
 }
 
 /* ---- WaitSave, AbortSave ---- */
@@ -478,7 +490,7 @@ static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_
     save->waiters = waiter;
     loop_timer(service->loop, &waiter->timer, ms);
     if (ms > 0)
-        gate_hurry_save(save); /* a question alone is no reason to hurry */
+        hurry_until(save); /* a question alone is no reason to hurry */
 }
 
 void save_wait(struct service *service, struct rpc_call *call,
@@ -489,7 +501,7 @@ void save_wait(struct service *service, struct rpc_call *call,
         answer_wait(call, HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN, report_message());
         return;
     }
-    uint64_t attempt = request->attempt ? request->attempt : run->machine.attempt;
+    uint64_t attempt = request->attempt ? request->attempt : run->coordinator->machine.attempt;
     const struct checkpoint *checkpoint = catalog_find(run, request->step, attempt);
     if (checkpoint) {
         char text[REPEAT_TEXT_BYTES];
@@ -497,13 +509,13 @@ void save_wait(struct service *service, struct rpc_call *call,
                     repeat_text(text, &checkpoint->repeat));
         return;
     }
-    for (struct save *save = run->saves; save; save = save->next) {
+    for (struct save *save = run->coordinator->saves; save; save = save->next) {
         if (save->step != request->step || save->attempt != attempt || save->discarding)
             continue;
         wait_for(save, call, request->timeout_ms);
         return;
     }
-    const struct failure *failure = find_failure(service, request->run, request->step, attempt);
+    const struct failure *failure = outcomes_find(service, request->run, request->step, attempt);
     answer_wait(call,
                 failure ? HOLDFAST__V1__SAVE_STATE__SAVE_FAILED
                         : HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN,
@@ -524,7 +536,8 @@ void save_abort(struct service *service, struct rpc_call *call,
         return;
     }
     struct save *save = save_find(session->run, request->save);
-    const struct commit_save *known = commit_find(&session->run->machine, request->save);
+    const struct commit_save *known =
+        commit_find(&session->run->coordinator->machine, request->save);
     /* Not its own, over, or about to be committed (a worker holds it): nothing is given up. */
     if (save && known && known->state == COMMIT_STAGING &&
         save->stages[session->rank].session == session) {
@@ -532,8 +545,8 @@ void save_abort(struct service *service, struct rpc_call *call,
             report_error(ERR_ABORTED, NULL, "%.200s", request->reason);
             fault_take(&save->fault, ERR_ABORTED);
         }
-        commit_failed(&session->run->machine, &actions, save->id, session->rank, ERR_ABORTED,
-                      "a rank gave it up");
+        commit_failed(&session->run->coordinator->machine, &actions, save->id, session->rank,
+                      ERR_ABORTED, "a rank gave it up");
         run_perform(session->run, &actions);
     }
     session_let_go(session, request->save);

@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_CKPTD_RUN_SAVE_H
 #define HOLDFAST_CKPTD_RUN_SAVE_H
 
-#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/run/commit.h"
@@ -18,6 +18,8 @@ struct service;
 struct run;
 struct group;
 struct stage;
+struct session;
+struct commit_action;
 
 struct save_waiter {
     struct save_waiter *next;
@@ -66,25 +68,21 @@ void save_abort(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__AbortSaveRequest *request);
 void save_identity(struct shard_identity *out, const struct save *save, uint32_t rank);
 struct save *save_find(struct run *run, uint64_t id); /* or NULL */
-/* A save that does not fit is over before it began; what WaitSave says of it is this thread's last
- * error. */
 /* Before a save of so many bytes begins: is it within the quota of its run? ERR_SPACE. */
 int save_check_quota(const struct run *run, uint64_t bytes);
-void save_refuse(struct run *run, uint64_t step, uint64_t attempt, int error);
+/* The committed checkpoint that this save's digests are compared with, or NULL. */
+struct checkpoint *save_before(const struct save *save);
 /* It is over: nothing of it is under way. */
 void save_free(struct save *save);
-/* From stage.c: */
-void save_stage_ended(struct stage *stage);
-void save_stage_durable(struct stage *stage);
-void save_stage_failed(struct stage *stage, const char *reason);
-void save_stage_stopped(struct stage *stage);
-/* From run_perform(): */
-void save_perform(struct run *run, const struct commit_action *action);
-struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
-    char run[RUN_NAME_MAX + 1];
-    uint64_t step, attempt;
-    char reason[512];
-};
-#define FAILURES_MAX 256u
-
+/* What stages tell their save. */
+extern const struct stage_events save_stage_events;
+/* A rank begins its part, in the image of that slot. ERR_MEMORY. */
+int save_begin_stage(struct save *save, struct session *session, uint32_t slot);
+/* Somebody waits for memory, or for the end of a run's saves. */
+void save_hurry_all(struct service *service);
+void save_hurry_run(struct run *run);
+/* Performers of COMMIT_DONE, COMMIT_DISCARD, COMMIT_KEEP (run.c). */
+void save_committed(struct run *run, const struct commit_action *action);
+void save_discard(struct run *run, const struct commit_action *action);
+void save_keep(struct run *run, const struct commit_action *action);
 #endif

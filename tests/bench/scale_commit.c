@@ -28,6 +28,12 @@
 #define RUN "scale"
 #define MANIFEST_WAIT_US 200
 
+static void keep_all(struct run *kept)
+{
+    (void)kept;
+}
+
+static const struct coordinator_policy policy = {.apply_retention = keep_all};
 static struct config config;
 static struct service service;
 static struct model_mesh mesh;
@@ -45,7 +51,9 @@ static void open_service(char *store)
     bool help = false;
     BENCH_TRY(config_load(&config, 7, arguments, &help), report_line());
     service.config = &config;
-    service.failures = bench_allocate(FAILURES_MAX, sizeof *service.failures);
+    service.catalog = bench_allocate(1, sizeof *service.catalog);
+    service.catalog->events = &coordinator_events;
+    BENCH_TRY(run_open(&service, &policy), report_line());
     BENCH_TRY(loop_open(&service.loop, (uint32_t)config.threads_workers, 0), report_line());
     BENCH_TRY(storage_open(&service.storage, &storage_local, store, NULL), report_line());
     BENCH_TRY(pool_open(&service.pool, 1 << 20, 1 << 20, false, service.storage), report_line());
@@ -57,11 +65,11 @@ static void open_service(char *store)
 static void open_attempt(void)
 {
     struct commit_actions actions = {0};
-    BENCH_TRY(commit_open(&run->machine, &actions, model_ranks(mesh)), report_line());
-    commit_taken(&run->machine, &actions, 1, 0);
-    run->attempt = bench_allocate(1, sizeof *run->attempt);
-    run->attempt->number = 1;
-    run->attempt->world_size = model_ranks(mesh);
+    BENCH_TRY(commit_open(&run->coordinator->machine, &actions, model_ranks(mesh)), report_line());
+    commit_taken(&run->coordinator->machine, &actions, 1, 0);
+    run->coordinator->attempt = bench_allocate(1, sizeof *run->coordinator->attempt);
+    run->coordinator->attempt->number = 1;
+    run->coordinator->attempt->world_size = model_ranks(mesh);
 }
 
 /* What ckptd does when the ranks describe themselves (session.c). */
@@ -103,7 +111,7 @@ static void plan_group(void)
     free(room);
     free(slices);
     free(counts);
-    run->group = &group;
+    run->coordinator->group = &group;
 }
 
 /* The checksum table of a shard, every checksum nought; the caller frees it. */
@@ -179,8 +187,8 @@ static struct save *make_save(uint64_t step)
     mkdir(path, 0777);
     snprintf(path, sizeof path, "%s/%s", config.store, save->dir);
     BENCH_TRY(mkdir(path, 0777), path);
-    save->next = run->saves;
-    run->saves = save;
+    save->next = run->coordinator->saves;
+    run->coordinator->saves = save;
     return save;
 }
 
@@ -206,9 +214,10 @@ static void begin_rank(struct save *save, uint32_t rank)
 {
     struct commit_actions actions = {0};
     struct stage *stage = &save->stages[rank];
-    BENCH_TRY(commit_begin(&run->machine, &actions, &save->id, 1, rank, save->step), report_line());
+    BENCH_TRY(commit_begin(&run->coordinator->machine, &actions, &save->id, 1, rank, save->step),
+              report_line());
     run_perform(run, &actions);
-    stage->save = save;
+    stage->options.save = save;
     stage->rank = rank;
     stage->ended = true;
     stage->durable = true;
@@ -240,17 +249,17 @@ static void run_commit(uint64_t step)
     for (uint32_t i = 0; i < ranks; i++)
         begin_rank(save, i);
     for (uint32_t i = 0; i < ranks; i++)
-        save_stage_ended(&save->stages[i]);
+        save_stage_events.ended(&save->stages[i]);
     for (uint32_t i = 0; i < ranks; i++)
-        save_stage_durable(&save->stages[i]); /* the last one sets the publication going */
-    while (run->saves) {
+        save_stage_events.durable(&save->stages[i]); /* the last one sets the publication going */
+    while (run->coordinator->saves) {
         loop_run_pending(service.loop);
         usleep(MANIFEST_WAIT_US);
     }
     all = bench_clock(CLOCK_PROCESS_CPUTIME_ID) - all;
     own = bench_clock(CLOCK_THREAD_CPUTIME_ID) - own;
     clock = bench_seconds() - clock;
-    BENCH_TRY(service.stats.commits != step, "it was not committed");
+    BENCH_TRY(service.outcomes->commits != step, "it was not committed");
     printf("{\"ranks\": %u, \"cpu_seconds\": %.6f, \"service_cpu_seconds\": %.6f, \"seconds\": "
            "%.6f, \"bytes\": %" PRIu64 "}\n",
            ranks, all, own, clock, manifest_bytes(step));

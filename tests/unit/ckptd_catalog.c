@@ -29,6 +29,7 @@ static int set_up(void **state)
     config.limit_runs = 8;
     config.limit_checkpoints = 64;
     service.config = &config;
+    assert_int_equal(catalog_open(&service, &coordinator_events), 0);
     return storage_open(&service.storage, &storage_memory, "", NULL);
 }
 
@@ -109,7 +110,7 @@ static bool exists(const char *key)
 static struct run *open_and_find(void)
 {
     struct run *run;
-    assert_int_equal(catalog_open(&service), 0);
+    assert_int_equal(scan_store(&service), 0);
     assert_int_equal(run_find(&run, &service, RUN, false), 0);
     return run;
 }
@@ -117,8 +118,8 @@ static struct run *open_and_find(void)
 static void test_catalog__an_empty_store_has_nothing(void **state)
 {
     (void)state;
-    assert_int_equal(catalog_open(&service), 0);
-    assert_int_equal(service.num_runs + service.num_checkpoints, 0);
+    assert_int_equal(scan_store(&service), 0);
+    assert_int_equal(service.catalog->num_runs + service.catalog->num_checkpoints, 0);
 }
 
 static void test_catalog__the_newest_attempt_comes_first_then_the_newest_step(void **state)
@@ -133,7 +134,7 @@ static void test_catalog__the_newest_attempt_comes_first_then_the_newest_step(vo
     assert_true(list->next->summary.step == 20);
     assert_true(list->next->next->summary.step == 10);
     assert_ptr_equal(catalog_newest(run), list);
-    assert_true(run->machine.attempt == 3);
+    assert_true(run->coordinator->machine.attempt == 3);
     assert_true(catalog_find(run, 20, 1) && !catalog_find(run, 20, 3));
 }
 
@@ -265,7 +266,7 @@ static void test_catalog__a_run_that_was_moved_is_served_once_it_is_adopted(void
     assert_int_equal(storage_publish(service.storage, "moved/step-00000006-a0001/" ORIGIN_NAME,
                                      origin, strlen(origin)),
                      0);
-    assert_int_equal(catalog_open(&service), 0);
+    assert_int_equal(scan_store(&service), 0);
     assert_int_equal(run_find(&run, &service, "moved", false), 0);
     expect_moved(run, 4, "it was saved in run " RUN);
     assert_int_equal(catalog_newest(run)->summary.step, 5);
@@ -331,7 +332,7 @@ static void fail_call(const char *kind, int number)
 static void forget(void)
 {
     catalog_close(&service);
-    service.num_runs = service.num_checkpoints = 0;
+    assert_int_equal(catalog_open(&service, &coordinator_events), 0);
 }
 
 static void test_catalog__an_error_of_the_disk_proves_no_damage(void **state)
@@ -390,19 +391,19 @@ static void test_catalog__a_run_that_cannot_be_listed_is_refused_by_name(void **
         put_checkpoint(1, 1);
         put_checkpoint(2, 1);
         put("run-2/attempts/0007", 10);
-        assert_int_equal(catalog_open(&service), 0);
+        assert_int_equal(scan_store(&service), 0);
         assert_int_equal(run_find(&run, &service, RUN, true), ERR_IO);
         assert_non_null(strstr(report_line(), RUN " could not be read when ckptd started"));
-        assert_int_equal(service.num_checkpoints, 0);
+        assert_int_equal(service.catalog->num_checkpoints, 0);
         assert_int_equal(run_find(&run, &service, "run-2", false), 0);
-        assert_int_equal(run->machine.attempt, 7);
+        assert_int_equal(run->coordinator->machine.attempt, 7);
         forget();
         assert_true(catalog_newest(open_and_find())->summary.step == 2);
         forget();
     }
     fail_call("list", 1); /* the root */
     put_checkpoint(1, 1);
-    assert_int_equal(catalog_open(&service), ERR_IO);
+    assert_int_equal(scan_store(&service), ERR_IO);
 }
 
 static void test_catalog__a_note_of_quarantine_holds_also_when_it_cannot_be_read(void **state)
@@ -451,7 +452,7 @@ static void test_catalog__attempts_are_read_from_their_names(void **state)
     put(RUN "/attempts/0012", 10);
     put(RUN "/attempts/0012.loaded", 10);
     put(RUN "/attempts/9999x", 10);
-    assert_true(open_and_find()->machine.attempt == 12);
+    assert_true(open_and_find()->coordinator->machine.attempt == 12);
 }
 
 static void test_catalog__names_that_cannot_be_a_run_are_refused(void **state)
@@ -475,7 +476,7 @@ static void test_catalog__more_than_the_limit_is_refused(void **state)
     config.limit_checkpoints = 2;
     for (uint64_t step = 1; step <= 3; step++)
         put_checkpoint(step, 1);
-    assert_int_equal(catalog_open(&service), ERR_BUSY);
+    assert_int_equal(scan_store(&service), ERR_BUSY);
     config.limit_checkpoints = 64;
 }
 

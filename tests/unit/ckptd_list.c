@@ -58,7 +58,7 @@ static int set_up_damaged(void **state)
 {
     fill(state);
     struct bed *bed = *state;
-    for (struct run *run = bed->service->runs; run; run = run->next)
+    for (struct run *run = bed->service->catalog->runs; run; run = run->next)
         for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
             c->damaged = true;
             memset(c->damage, 'd', sizeof c->damage - 1);

@@ -221,7 +221,7 @@ static void restart_slow(struct bed *bed, uint64_t seed, uint32_t delay_us)
 static void end_having_read(struct bed *bed, uint64_t bytes)
 {
     bed_end_thread(bed);
-    assert_int_equal(bed->service->stats.bytes_read, bytes);
+    assert_int_equal(bed->service->loads->bytes_read, bytes);
     bed_close_service(bed);
 }
 

@@ -1,0 +1,102 @@
+/* checkpoint.h - a run and its checkpoints, as all parts of ckptd know them. catalog.c keeps the
+ * lists. */
+#ifndef HOLDFAST_CKPTD_CHECKPOINT_H
+#define HOLDFAST_CKPTD_CHECKPOINT_H
+
+#include "ckptd/loop.h"
+#include "proto/checksum.h"
+#include "proto/manifest.h"
+#include "proto/retain.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define DURABILITY_LOCAL "local" /* in answers: it is on the store's disk and synced */
+#define RUN_NAME_MAX 100         /* bytes; longer names are refused */
+#define RUN_SAVES_MAX 4u         /* in work at once, COMMIT_SAVES_MAX */
+#define PIN_NOTE_MAX 256         /* with its NUL; what is longer is cut */
+
+struct service;
+struct run;
+struct image;
+struct coordinator;
+struct pruning;
+struct storage_hold;
+
+/* Which checkpoint a save turned out to equal, to the bit. attempt 0: none. */
+struct repeat {
+    uint64_t step, attempt;
+};
+
+struct checkpoint {
+    struct checkpoint *next; /* of the run; newest attempt first, then newest step */
+    struct run *run;
+    struct manifest_summary summary;
+    bool pinned;   /* as last seen */
+    bool damaged;  /* quarantined: reported, never deleted, never served */
+    bool is_moved; /* damaged only in that it lies in another run's directory: proto/origin.h */
+    bool damage_is_proven;
+    char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
+    char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */
+    struct repeat repeat;              /* since ckptd started */
+    struct image **images;             /* per shard, or NULL; NULL while there is none */
+    uint32_t num_images;               /* entered and not left yet */
+    struct manifest *manifest;         /* cached while leased */
+    uint64_t manifest_hash;            /* of its text, once it was written or loaded; else 0 */
+    uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
+    uint32_t leases;  /* loads, their opening, and passes for them */
+    bool is_scrubbed; /* the scrub is reading it */
+    uint32_t loads;   /* over the socket; restore/held.c's, */
+    bool is_awaited;  /* with one that a reader of the ckptd before may open again, */
+    struct storage_hold *hold; /* and the file that says so; NULL: there is none */
+    bool is_promised;          /* it is not in the list yet: a save or a tool may bring it */
+    char *pin_note;            /* as last seen with the pin, owned; NULL: none */
+};
+
+/* The saves of a run since its last commit, or since ckptd started. */
+struct run_health {
+    uint32_t failures; /* in a row, for whatever reason */
+    bool is_store;     /* the store or ckptd caused one of them: `reason` is the newest of those */
+    char reason[512];  /* else of the newest; "": none */
+};
+
+struct run {
+    struct run *next;
+    char name[RUN_NAME_MAX + 1];
+    uint64_t tag; /* number of the run within this process, from 1 */
+    struct service *service;
+    struct fault unreadable;         /* why the start could not read it; code 0: it could */
+    uint64_t newest_attempt;         /* durable; from the store */
+    struct checkpoint *checkpoints;  /* newest first */
+    uint64_t adopting;               /* the attempt of keep/admit.c's work; 0: none */
+    struct coordinator *coordinator; /* run/: its attempt, and what is in work */
+    struct pruning *pruning;         /* keep/retain.c: under way, or NULL */
+    bool retain_again;               /* there was a commit meanwhile */
+    struct scrub_cursor scrubbed;    /* keep/scrub.c */
+    struct run_health health;
+    uint64_t looked_stamp; /* rescan.c: of its directory, when its names were read last; 0: look
+                              again */
+};
+
+/* Nothing may remove it now. */
+static inline bool catalog_in_use(const struct checkpoint *checkpoint)
+{
+    return checkpoint->leases > 0 || checkpoint->is_scrubbed;
+}
+
+/* The image of a shard, or NULL. */
+static inline struct image *catalog_image(const struct checkpoint *checkpoint, uint32_t shard)
+{
+    return checkpoint->images ? checkpoint->images[shard] : NULL;
+}
+
+/* The newest that is whole, or NULL. */
+static inline struct checkpoint *catalog_newest(const struct run *run)
+{
+    struct checkpoint *checkpoint = run->checkpoints;
+    while (checkpoint && checkpoint->damaged)
+        checkpoint = checkpoint->next;
+    return checkpoint;
+}
+
+#endif

@@ -1,0 +1,51 @@
+/* restore.c - loads as a whole: whom a pass tells what, and what is tried again when memory comes
+ * back. */
+#include "ckptd/restore/restore.h"
+#include "ckptd/loop.h"
+#include "ckptd/restore/ahead.h"
+#include "ckptd/restore/lease.h"
+#include "ckptd/restore/loads.h"
+#include "ckptd/restore/shard.h"
+#include "ckptd/restore/want.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+
+#include <stdlib.h>
+
+static const struct pass_events events = {
+    .begins = want_ask_all, .grew = shard_grew, .verified = shard_verified, .failed = shard_failed};
+
+static void try_again(struct timer *timer)
+{
+    struct service *service = CONTAINER_OF(timer, struct service, retry_loads);
+    shard_retry_starved(service);
+    ahead_run(service);
+}
+
+int restore_open(struct service *service)
+{
+    struct load_table *table = calloc(1, sizeof *table);
+    service->loads = table;
+    if (table)
+        table->rows = calloc((size_t)service->config->limit_loads, sizeof *table->rows);
+    if (!table || !table->rows)
+        return report_error(ERR_MEMORY, NULL, "no memory for the table of loads");
+    table->events = &events;
+    service->retry_loads.run = try_again;
+    return 0;
+}
+
+void restore_close(struct service *service)
+{
+    struct load_table *table = service->loads;
+    if (!table)
+        return;
+    for (int64_t i = 0; table->rows && i < service->config->limit_loads; i++)
+        if (table->rows[i].number != 0)
+            load_end(&table->rows[i]);
+    shard_fail_starved(service);
+    CHECK(table->chunks_in_passes == 0); /* the loop ends when it is idle */
+    free(table->rows);
+    free(table);
+    service->loads = NULL;
+}

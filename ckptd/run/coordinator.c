@@ -1,0 +1,17 @@
+/* coordinator.c - what the machine of a run decides is performed by the files above this one,
+ * through the table of run.c. */
+#include "ckptd/run/coordinator.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/service.h"
+#include "proto/arena.h"
+
+#include <stdlib.h>
+
+_Static_assert(RUN_SAVES_MAX == COMMIT_SAVES_MAX, "a start looks at as many");
+
+void run_perform(struct run *run, const struct commit_actions *actions)
+{
+    for (uint32_t i = 0; i < actions->count; i++)
+        run->service->coordinator_ops->perform[actions->items[i].kind](run, &actions->items[i]);
+}

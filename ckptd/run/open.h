@@ -1,0 +1,19 @@
+/* open.h - OpenAttempt; see open.c. */
+#ifndef HOLDFAST_CKPTD_RUN_OPEN_H
+#define HOLDFAST_CKPTD_RUN_OPEN_H
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+struct service;
+struct run;
+struct commit_action;
+
+void attempt_open(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__OpenAttemptRequest *request);
+/* Performers of COMMIT_TAKE, COMMIT_OPENED, COMMIT_NOT_OPENED (run.c). */
+void open_take(struct run *run, const struct commit_action *action);
+void open_done(struct run *run, const struct commit_action *action);
+void open_failed(struct run *run, const struct commit_action *action);
+
+#endif

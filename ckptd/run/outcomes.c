@@ -1,0 +1,76 @@
+/* outcomes.c - what became of saves: the reasons of the newest that failed, and numbers for Status.
+ *
+ * The reason of a failed save is kept in a ring of the newest FAILURES_MAX for WaitSave; when an
+ * older one is asked for, the answer is SAVE_UNKNOWN. */
+#include "ckptd/run/outcomes.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int outcomes_open(struct service *service)
+{
+    service->outcomes = calloc(1, sizeof *service->outcomes);
+    return service->outcomes ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the service");
+}
+
+void outcomes_close(struct service *service)
+{
+    free(service->outcomes);
+    service->outcomes = NULL;
+}
+
+static void note_failure(struct run *run, int code, const char *reason)
+{
+    bool is_store = code != 0 && code != ERR_ABORTED;
+    run->health.failures++;
+    if (is_store || !run->health.is_store)
+        snprintf(run->health.reason, sizeof run->health.reason, "%s", reason);
+    report_make_printable(run->health.reason); /* it may have been cut */
+    run->health.is_store |= is_store;
+    service_look(run->service);
+}
+
+void outcomes_failed(struct run *run, uint64_t step, uint64_t attempt, int code, const char *reason)
+{
+    struct outcomes *outcomes = run->service->outcomes;
+    struct failure *failure = &outcomes->failures[outcomes->num_failures++ % FAILURES_MAX];
+    snprintf(failure->run, sizeof failure->run, "%s", run->name);
+    snprintf(failure->reason, sizeof failure->reason, "%s", reason);
+    failure->step = step;
+    failure->attempt = attempt;
+    outcomes->failed++;
+    log_warn("commit", "run %s, step %llu, attempt %llu failed: %s", run->name,
+             (unsigned long long)step, (unsigned long long)attempt, reason);
+    note_failure(run, code, reason);
+}
+
+const struct failure *outcomes_find(const struct service *service, const char *run, uint64_t step,
+                                    uint64_t attempt)
+{
+    const struct outcomes *outcomes = service->outcomes;
+    uint32_t count = outcomes->num_failures < FAILURES_MAX ? outcomes->num_failures : FAILURES_MAX;
+    for (uint32_t i = 1; i <= count; i++) {
+        const struct failure *failure =
+            &outcomes->failures[(outcomes->num_failures - i) % FAILURES_MAX];
+        if (failure->step == step && failure->attempt == attempt && strcmp(failure->run, run) == 0)
+            return failure;
+    }
+    return NULL;
+}
+
+void outcomes_refused(struct run *run, uint64_t step, uint64_t attempt, int error)
+{
+    if (outcomes_find(run->service, run->name, step, attempt))
+        return;
+    run->service->outcomes->refused++;
+    outcomes_failed(run, step, attempt, error, report_line());
+}
+
+void outcomes_committed(struct run *run)
+{
+    run->health = (struct run_health){0};
+    service_look(run->service);
+}

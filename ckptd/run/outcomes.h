@@ -1,0 +1,46 @@
+/* outcomes.h - what became of saves, since ckptd started; see outcomes.c. */
+#ifndef HOLDFAST_CKPTD_RUN_OUTCOMES_H
+#define HOLDFAST_CKPTD_RUN_OUTCOMES_H
+
+#include "ckptd/checkpoint.h"
+
+#include <stdint.h>
+
+struct service;
+
+struct failure { /* of a save that is over; the newest FAILURES_MAX are kept */
+    char run[RUN_NAME_MAX + 1];
+    uint64_t step, attempt;
+    char reason[512];
+};
+#define FAILURES_MAX 256u
+
+struct outcomes {
+    struct failure failures[FAILURES_MAX]; /* a ring */
+    uint32_t num_failures;
+    uint64_t commits, failed, refused, unchanged, bytes_written;
+    struct { /* of the newest commit */
+        char run[RUN_NAME_MAX + 1];
+        uint64_t step, attempt, bytes;
+        double seconds, staging_seconds, sync_seconds, names_seconds, manifest_seconds;
+    } newest;
+    char unchanged_run[RUN_NAME_MAX + 1]; /* the newest save that equals the one before it */
+    struct repeat unchanged_save, unchanged_before;
+};
+
+int outcomes_open(struct service *service);
+void outcomes_close(struct service *service);
+/* A save of the run failed: `code` is the error that explains it; 0 or ERR_ABORTED: its ranks gave
+ * it up, which says nothing about the store. */
+void outcomes_failed(struct run *run, uint64_t step, uint64_t attempt, int code,
+                     const char *reason);
+/* A save that does not fit is over before it began; what WaitSave says of it is this thread's last
+ * error. Each rank is refused: once is enough. */
+void outcomes_refused(struct run *run, uint64_t step, uint64_t attempt, int error);
+/* A save was committed. */
+void outcomes_committed(struct run *run);
+/* The failure of that save, or NULL: none is remembered. */
+const struct failure *outcomes_find(const struct service *service, const char *run, uint64_t step,
+                                    uint64_t attempt);
+
+#endif

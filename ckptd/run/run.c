@@ -1,0 +1,92 @@
+/* run.c - the coordinators of runs as a whole: what each decision of commit.c has done, and what
+ * the end of a rank means to its run. */
+#include "ckptd/run/run.h"
+#include "ckptd/catalog.h"
+#include "ckptd/node/session.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/begin.h"
+#include "ckptd/run/commit.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/run/open.h"
+#include "ckptd/run/outcomes.h"
+#include "ckptd/run/publish.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+
+#include <stdlib.h>
+
+/* ---- made with the run, freed with it ---- */
+
+static int made(struct run *run)
+{
+    run->coordinator = calloc(1, sizeof *run->coordinator);
+    if (!run->coordinator)
+        return report_error(ERR_MEMORY, NULL, "no memory for a run");
+    run->coordinator->run = run;
+    commit_init(&run->coordinator->machine, 0);
+    return 0;
+}
+
+static void was_read(struct run *run)
+{
+    commit_init(&run->coordinator->machine, run->newest_attempt);
+}
+
+static void freed(struct run *run)
+{
+    attempt_free(run->coordinator->attempt);
+    attempt_free(run->coordinator->take.attempt);
+    free(run->coordinator);
+    run->coordinator = NULL;
+}
+
+/* What began it came to nothing. */
+static bool is_idle(const struct run *run)
+{
+    const struct coordinator *coordinator = run->coordinator;
+    return !coordinator->saves && !coordinator->attempt && !coordinator->opening.call &&
+           !coordinator->take.busy && !coordinator->describing;
+}
+
+const struct catalog_events coordinator_events = {
+    .made = made, .read = was_read, .freed = freed, .is_idle = is_idle};
+
+/* ---- what is decided, and by whom it is done ---- */
+
+static const struct coordinator_ops ops = {.perform = {
+                                               [COMMIT_SYNC_NAMES] = publish_sync_names,
+                                               [COMMIT_PUBLISH] = publish_manifest,
+                                               [COMMIT_DONE] = save_committed,
+                                               [COMMIT_DISCARD] = save_discard,
+                                               [COMMIT_KEEP] = save_keep,
+                                               [COMMIT_TAKE] = open_take,
+                                               [COMMIT_OPENED] = open_done,
+                                               [COMMIT_NOT_OPENED] = open_failed,
+                                           }};
+
+int run_open(struct service *service, const struct coordinator_policy *policy)
+{
+    service->coordinator_ops = &ops;
+    service->coordinator_policy = policy;
+    save_begin_open(service);
+    return outcomes_open(service);
+}
+
+void run_rank_left(struct session *session)
+{
+    struct commit_actions actions = {0};
+    commit_rank_died(&session->run->coordinator->machine, &actions, session->attempt,
+                     session->rank);
+    run_perform(session->run, &actions);
+}
+
+void run_rank_let_go(struct session *session)
+{
+    commit_let_go(&session->run->coordinator->machine, session->attempt, session->rank);
+}
+
+void run_close(struct service *service)
+{
+    outcomes_close(service);
+}
