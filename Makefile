@@ -25,6 +25,8 @@ PKG_LIBS = $(shell pkg-config --libs libprotobuf-c liburing libxxhash jansson li
 MPICC_C = $(shell mpicc --showme:compile 2>/dev/null)
 MPICC_L = $(shell mpicc --showme:link 2>/dev/null)
 LIBS = $(PKG_LIBS) -lstdc++ -lm -pthread
+# What only the trainer and the tokenizer need: packed corpora.
+T_LIBS = -lz -lzstd
 
 FUZZ_SECONDS = 60
 src = $(wildcard $(1)/*.c $(1)/*/*.c)
@@ -186,9 +188,9 @@ $(BUILD)/ckptd: $(OBJ)/ckptd/main.o $(BUILD)/libckptd.a $S $P
 $(BUILD)/ckpt-cli: $(OBJ)/clients/cli/main.o $(BUILD)/libcli.a $C $S $P
 	$(link)
 $(BUILD)/trainer: $(OBJ)/trainer/train.o $T $K $C $P
-	$(link) $(MPICC_L) -ldnnl -lgomp
+	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS)
 $(BUILD)/tokenizer: $(OBJ)/trainer/tokenize.o $T $P
-	$(link)
+	$(link) $(T_LIBS)
 # Its one number is the version of its interface: clients/libckpt.map.
 $(BUILD)/libckpt.so.1: $(CKPT_O) $(PROTO_O) clients/libckpt.map
 	$(call say,link)
@@ -231,7 +233,7 @@ WRAP_ckptd_admit = storage_publish
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
-	$(link) $(MPICC_L) -ldnnl -lgomp -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))
+	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS) -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))
 # Without sanitizers: what they test is the program behind it.
 $(BUILD)/shims/%.so: tests/shims/%.c tests/shims/segment.h
 	$(call say,link)
@@ -240,9 +242,9 @@ $(BUILD)/shims/%: tests/shims/%.c
 	$(call say,link)
 	$(Q)$(CC) -std=c17 -D_GNU_SOURCE -O2 $(WARN) -o $@ $<
 $(BUILD)/fuzz/%: $(OBJ)/tests/fuzz/%.o $(FUZZ_MAIN) $(BUILD)/libckptd.a $T $K $C $S $P
-	$(link) $(MPICC_L) -ldnnl -lgomp $(FUZZ_LINK)
+	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS) $(FUZZ_LINK)
 $(BUILD)/bench/%: $(OBJ)/tests/bench/%.o $(BUILD)/libckptd.a $T $K $C $S $P
-	$(link) $(MPICC_L) -ldnnl -lgomp
+	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS)
 # libckpt for a program that loads it at run time, here Python's ctypes.
 $(BUILD)/bench/peers/libckpt.so: $(OBJ)/tests/bench/peers/holdfast.o $(BUILD)/libckpt.a
 	$(link) -shared

@@ -10,7 +10,7 @@
  * terminal. Exit codes are those of report.h. */
 #include "proto/options.h"
 #include "proto/report.h"
-#include "trainer/data/data.h"
+#include "trainer/corpus/corpus.h"
 #include "trainer/tokenizer.h"
 #include "trainer/tokenizer/text.h"
 
@@ -22,12 +22,15 @@
 
 #define PATH_BYTES 4096
 #define BAR_WIDTH 40
+#define FIELD_BYTES 256
 
 struct settings {
     int64_t vocab;
     char tokenizer[PATH_BYTES];
     char out[PATH_BYTES];
-    bool special, help;
+    char field[FIELD_BYTES], prompt[FIELD_BYTES], answer[FIELD_BYTES];
+    int64_t threads;
+    bool special, skip_bad_lines, json, help;
 };
 
 static const struct option table[] = {
@@ -36,8 +39,19 @@ static const struct option table[] = {
     OPTION_STRING(struct settings, tokenizer, "tokenizer", "",
                   "tokens, encode, decode: the tokenizer file to use"),
     OPTION_STRING(struct settings, out, "out", "", "train, tokens: the file to write"),
+    OPTION_STRING(struct settings, field, "field", "text",
+                  "tokens: member of a line of JSON that holds the text"),
+    OPTION_STRING(struct settings, prompt, "prompt_field", "",
+                  "tokens: member that holds a prompt, whose tokens are not trained on"),
+    OPTION_STRING(struct settings, answer, "answer_field", "",
+                  "tokens: member that holds the answer to the prompt"),
+    OPTION_INT(struct settings, threads, "threads", 0, 0, CORPUS_THREADS_MAX,
+               "tokens: threads that encode; 0: one for each CPU; never changes the file"),
+    OPTION_BOOL(struct settings, skip_bad_lines, "skip_bad_lines", "false",
+                "tokens: leave out lines of JSON without the text, and say how many"),
     OPTION_BOOL(struct settings, special, "special", "false",
-                "encode: special tokens in the text are tokens, not text"),
+                "tokens, encode: special tokens in the text are tokens, not text"),
+    OPTION_BOOL(struct settings, json, "json", "false", "tokens: print the result as JSON"),
     OPTION_BOOL(struct settings, help, "help", "false", "print this text"),
     OPTION_END,
 };
@@ -95,18 +109,49 @@ static int run_train(const struct settings *settings, int num_files, char **file
     return 0;
 }
 
+static void print_result(const struct settings *settings, const struct corpus_result *result,
+                         double seconds)
+{
+    const struct tokens_header *header = &result->header;
+    unsigned long long tokens = header->num_tokens, documents = header->num_documents,
+                       trained = header->num_trained, files = result->num_files,
+                       skipped = result->skipped_lines;
+    if (settings->json) {
+        printf("{\"tokens\": %llu, \"trained_tokens\": %llu, \"documents\": %llu, "
+               "\"files\": %llu, \"text_bytes\": %llu, \"skipped_lines\": %llu, "
+               "\"vocabulary\": %u, \"hash\": \"%016llx\", \"seconds\": %.3f}\n",
+               tokens, trained, documents, files, (unsigned long long)result->text_bytes, skipped,
+               header->vocab, (unsigned long long)header->hash, seconds);
+        return;
+    }
+    printf("%s: %llu tokens of a vocabulary of %u, %llu documents of %llu files, written in %.1f s",
+           settings->out, tokens, header->vocab, documents, files, seconds);
+    if (trained < tokens)
+        printf("; %llu tokens are trained on", trained);
+    if (skipped > 0)
+        printf("; %llu lines were skipped", skipped);
+    printf("\n");
+}
+
 static int run_tokens(const struct settings *settings, int num_files, char **files)
 {
     struct tokenizer *tokenizer;
-    uint64_t num_tokens = 0;
+    struct corpus_result made;
     double start = seconds_now();
     ERR_TRY(tokenizer_open(&tokenizer, settings->tokenizer));
-    int result = data_write_tokens(settings->out, tokenizer, (const char *const *)files,
-                                   (uint32_t)num_files, terminal_bar(), &num_tokens);
+    struct corpus_options options = {
+        .tokenizer = tokenizer,
+        .paths = (const char *const *)files,
+        .num_paths = (uint32_t)num_files,
+        .threads = (uint32_t)settings->threads,
+        .fields = {settings->field, settings->prompt, settings->answer},
+        .finds_special = settings->special,
+        .skips_bad_lines = settings->skip_bad_lines,
+        .progress = terminal_bar()};
+    int result = corpus_write(settings->out, &options, &made);
     clear_bar();
     if (result == 0)
-        printf("%s: %llu tokens of a vocabulary of %u, written in %.1f s\n", settings->out,
-               (unsigned long long)num_tokens, tokenizer_vocab(tokenizer), seconds_now() - start);
+        print_result(settings, &made, seconds_now() - start);
     tokenizer_close(tokenizer);
     return result;
 }
@@ -199,9 +244,11 @@ static int run_decode(const struct settings *settings, int num_files, char **fil
 static const struct command commands[] = {
     {"train", "--vocab N --out FILE TEXT...", "learn a vocabulary from text files",
      "tokenizer train --vocab 4096 --out tokenizer.model book.txt", run_train, false, true, true},
-    {"tokens", "--tokenizer FILE --out FILE TEXT...", "write the tokens file that training reads",
-     "tokenizer tokens --tokenizer tokenizer.model --out data.tokens book.txt", run_tokens, true,
-     true, true},
+    {"tokens", "--tokenizer FILE --out FILE INPUT...",
+     "write the tokens file that training reads, from text, JSON lines (.jsonl, .ndjson, .json), "
+     "packed or not (.gz, .zst), and folders of them",
+     "tokenizer tokens --tokenizer tokenizer.model --out data.tokens book.txt c4/", run_tokens,
+     true, true, true},
     {"encode", "--tokenizer FILE [TEXT]", "print the tokens of a text (standard input: -)",
      "echo hello | tokenizer encode --tokenizer tokenizer.model", run_encode, true, false, false},
     {"decode", "--tokenizer FILE [NUMBERS]", "print the text of token numbers",
@@ -241,7 +288,7 @@ static int check_arguments(const struct command *command, const struct settings 
     if (command->needs_out && settings->out[0] == '\0')
         return report_error(ERR_INVALID, hint, "%s needs --out FILE", command->name);
     if (command->needs_files && num_files == 0)
-        return report_error(ERR_INVALID, hint, "%s needs at least one text file", command->name);
+        return report_error(ERR_INVALID, hint, "%s needs at least one file", command->name);
     if (!command->needs_files && num_files > 1)
         return report_error(ERR_INVALID, hint, "%s takes one file", command->name);
     return 0;

@@ -94,8 +94,16 @@ class Data:
         with open(path, "rb") as file:
             raw = file.read()
         magic, version, start, width, _vocab, count = struct.unpack_from("<8sIIIIQ", raw)
-        assert magic == b"HFTOKENS" and version == 1, f"{path} is no tokens file of version 1"
-        self.tokens = np.frombuffer(raw, {2: "<u2", 4: "<u4"}[width], count, start).astype(np.int64)
+        assert magic == b"HFTOKENS" and version in (1, 2), f"{path} is no tokens file"
+        kind = {2: "<u2", 4: "<u4"}[width]
+        if version == 1:
+            self.tokens = np.frombuffer(raw, kind, count, start).astype(np.int64)
+        else:  # blocks of 16,384 tokens, each with its planes of bits
+            planes = 2 if struct.unpack_from("<I", raw, 140)[0] & 1 else 1
+            block = 16384 * width + planes * 2048
+            parts = [np.frombuffer(raw, kind, 16384, at) for at in
+                     range(start, start + (count + 16383) // 16384 * block, block)]
+            self.tokens = np.concatenate(parts)[:count].astype(np.int64)
         self.seq_len, self.num_samples = seq_len, (count - 1) // seq_len
         stream = xxh3_17_to_32(struct.pack("<Q", seed) + b"data/order")
         self.key = (stream & 0xFFFFFFFF, stream >> 32)

@@ -11,6 +11,7 @@
  */
 #include "proto/report.h"
 #include "tests/unit/trainer_bed.h"
+#include "trainer/corpus/corpus.h"
 #include "trainer/data/ahead.h"
 #include "trainer/data/data.h"
 #include "trainer/memory.h"
@@ -61,7 +62,7 @@ static int make_tokens(void **state)
     char text[96], model[96];
     const char *base = getenv("TMPDIR");
     struct tokenizer *tokenizer;
-    uint64_t count;
+    struct corpus_result made;
     snprintf(folder, sizeof(folder), "%s/parallel.XXXXXX", base != NULL ? base : "/tmp");
     assert_non_null(mkdtemp(folder));
     snprintf(text, sizeof(text), "%s/text", folder);
@@ -70,10 +71,11 @@ static int make_tokens(void **state)
     write_text(text);
     assert_int_equal(tokenizer_train(model, VOCAB, (const char *const[]){text}, 1, NULL), 0);
     assert_int_equal(tokenizer_open(&tokenizer, model), 0);
-    assert_int_equal(
-        data_write_tokens(tokens_path, tokenizer, (const char *const[]){text}, 1, NULL, &count), 0);
+    struct corpus_options options = {
+        .tokenizer = tokenizer, .paths = (const char *const[]){text}, .num_paths = 1, .threads = 1};
+    assert_int_equal(corpus_write(tokens_path, &options, &made), 0);
     tokenizer_close(tokenizer);
-    assert_true(count > 3000);
+    assert_true(made.header.num_tokens > 3000);
     unlink(text);
     unlink(model);
     return 0;

@@ -82,11 +82,4 @@ uint64_t data_permute(const struct data *data, uint64_t index);
  * data_read() fails with ERR_CORRUPT once one of them has proved to be another than it says. */
 int data_prove(struct data *data);
 
-/* Writes a tokens file from text files: each is one document, begin_of_text ... end_of_text. */
-struct tokenizer;
-struct tokenizer_progress; /* tokenizer.h; may be NULL */
-int data_write_tokens(const char *path, const struct tokenizer *tokenizer,
-                      const char *const *text_paths, uint32_t num_texts,
-                      const struct tokenizer_progress *progress, uint64_t *out_tokens);
-
 #endif

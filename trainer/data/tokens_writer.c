@@ -20,7 +20,7 @@ struct tokens_writer {
     char path[PATH_MAX], temporary[PATH_MAX + 32];
     FILE *file;
     int failure;
-    char failure_text[512];
+    struct report_text failure_text;
     struct tokens_header header;
     struct checksum_stream *tokens, *masks;
     uint64_t *table;
@@ -170,7 +170,7 @@ static void keep_failure(struct tokens_writer *writer, int result)
     if (result == 0 || writer->failure != 0)
         return;
     writer->failure = result;
-    snprintf(writer->failure_text, sizeof writer->failure_text, "%s", report_line());
+    report_keep(&writer->failure_text);
 }
 
 void tokens_writer_add(struct tokens_writer *writer, const int32_t *tokens, size_t count,
@@ -221,7 +221,7 @@ int tokens_writer_commit(struct tokens_writer *writer, struct tokens_header *out
 {
     int result = writer->failure;
     if (result != 0)
-        report_error(result, NULL, "%s", writer->failure_text);
+        report_restore(&writer->failure_text, result);
     else
         result = finish_file(writer);
     if (fclose(writer->file) != 0 && result == 0)

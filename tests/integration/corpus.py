@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""corpus - what `tokenizer tokens` makes of text and JSON lines, packed or not, and of folders.
+
+Goal: the tokens file holds the documents in the order of the files' paths, each between the special
+tokens; it has the same bytes packed or not and with any number of threads; of a prompt and an
+answer the prompt alone is left out of the loss; bad input is one line that names file, line and
+remedy, and leaves no file. Method: small corpora of random words, large enough for many jobs; the
+file is read here, by its description in tokens_file.h.
+"""
+import gzip
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+import lib_tap
+
+TOKENIZER = os.path.join(os.path.abspath(os.environ.get("BUILD", "build")), "tokenizer")
+VOCAB = 290
+BEGIN, END = VOCAB - 2, VOCAB - 1
+BLOCK = 16384
+
+
+def bits(plane, count):
+    return [plane[i // 8] >> i % 8 & 1 for i in range(count)]
+
+
+def read_tokens(path):
+    """(tokens, documents' first places, places that are not trained on)"""
+    with open(path, "rb") as file:
+        raw = file.read()
+    _, version, start, width, _, count = struct.unpack_from("<8sIIIIQ", raw)
+    documents, trained, blocks, table, block_tokens, flags = struct.unpack_from("<QQQQII", raw, 104)
+    assert (version, width, block_tokens) == (2, 2, BLOCK), (version, width, block_tokens)
+    tokens, begins, masked = [], [], []
+    planes = 1 + (flags & 1)
+    for i in range(blocks):
+        at = start + i * (BLOCK * width + planes * BLOCK // 8)
+        here = min(BLOCK, count - i * BLOCK)
+        tokens += struct.unpack_from(f"<{here}H", raw, at)
+        at += BLOCK * width
+        begins += bits(raw[at:at + BLOCK // 8], here)
+        masked += bits(raw[at + BLOCK // 8:], here) if flags & 1 else [0] * here
+    assert table + 8 * blocks == len(raw) and sum(begins) == documents
+    assert len(tokens) == count and count - sum(masked) == trained
+    return tokens, [i for i in range(count) if begins[i]], [i for i in range(count) if masked[i]]
+
+
+class Bed:
+    def __init__(self):
+        self.root = tempfile.mkdtemp(prefix="hf-corpus-", dir=os.environ.get("TMPDIR"))
+        draw = random.Random(7)
+        words = "the of a training loss gradient \u00fcber 1234 don't\nend".split(" ")
+        self.texts = [" ".join(draw.choice(words) for _ in range(draw.randrange(1, 400)))
+                      for _ in range(700)]
+        self.long = "\n".join(draw.choice(words) * 9 for _ in range(90000))
+        self.write("train.txt", "\n".join(self.texts[:50]).encode())
+        self.run("train", "--vocab", VOCAB, "--out", self.path("model"), self.path("train.txt"))
+
+    def path(self, *names):
+        return os.path.join(self.root, *names)
+
+    def write(self, name, content):
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "wb") as file:
+            file.write(content)
+        return self.path(name)
+
+    def run(self, *command, want=0):
+        done = subprocess.run([TOKENIZER, *map(str, command)], capture_output=True, text=True)
+        assert done.returncode == want, (command, done.returncode, done.stderr)
+        return done.stdout if want == 0 else done.stderr
+
+    def make(self, *inputs, out="out", want=0):
+        said = self.run("tokens", "--tokenizer", self.path("model"), "--out", self.path(out),
+                        *inputs, want=want)
+        if want != 0:
+            assert not [name for name in os.listdir(self.root) if name.startswith(out)], said
+        return said
+
+    def encoded(self, text):
+        path = self.write("text", text.encode())
+        return [int(word) for word in
+                self.run("encode", "--tokenizer", self.path("model"), path).split()]
+
+    def bytes_of(self, *inputs):
+        self.make(*inputs)
+        with open(self.path("out"), "rb") as file:
+            content = file.read()
+        os.remove(self.path("out"))
+        return content
+
+
+def lines(texts):
+    return "".join(json.dumps({"text": text, "url": "x"}) + "\n" for text in texts).encode()
+
+
+def zstd(bed, name, content):
+    """By the system's zstd where there is one: Python has none of its own yet."""
+    path = bed.write(name[:-4], content)
+    subprocess.run(["zstd", "-q", "--rm", path], check=True)
+    return bed.path(name)
+
+
+def documents_stand_between_the_special_tokens(bed):
+    bed.write("f/b.jsonl", lines(bed.texts[:9]))
+    bed.write("f/a/z.txt", bed.texts[10].encode())
+    bed.write("f/c.md", bed.texts[11].encode())
+    bed.write("f/empty.txt", b"")
+    bed.write("f/.hidden.txt", b"no")
+    bed.write("f/image.png", b"no")
+    said = json.loads(bed.run("tokens", "--json", "--tokenizer", bed.path("model"), "--out",
+                              bed.path("out"), bed.path("f")))
+    tokens, begins, masked = read_tokens(bed.path("out"))
+    want, starts = [], []
+    for text in [bed.texts[10], *bed.texts[:9], bed.texts[11]]:
+        starts.append(len(want))
+        want += [BEGIN, *bed.encoded(text), END]
+    assert (tokens, begins, masked) == (want, starts, [])
+    assert (said["tokens"], said["documents"], said["files"]) == (len(want), 11, 4), said
+
+
+def packed_or_not_and_on_any_threads_the_file_is_the_same(bed):
+    text, jsonl = bed.long.encode(), lines(bed.texts * 8)
+    plain = [bed.write("p/1.txt", text), bed.write("p/2.jsonl", jsonl)]
+    want = bed.bytes_of("--threads", 1, *plain)
+    # a file of two members, as tools that pack in parallel write them
+    packed = [bed.write("q/1.txt.gz", gzip.compress(text[:99999]) + gzip.compress(text[99999:])),
+              bed.write("q/2.jsonl.gz", gzip.compress(jsonl))]
+    assert bed.bytes_of("--threads", 3, *packed) == want
+    assert bed.bytes_of("--threads", 8, bed.path("p")) == want
+    bed.make(*plain)
+    tokens, begins, _ = read_tokens(bed.path("out"))
+    assert tokens[1:begins[1] - 1] == bed.encoded(bed.long)  # the parts of one text, joined again
+    if shutil.which("zstd"):
+        packed = [zstd(bed, "z/1.txt.zst", text), zstd(bed, "z/2.jsonl.zst", jsonl)]
+        assert bed.bytes_of("--threads", 2, *packed) == want
+
+
+def a_prompt_is_read_but_not_trained_on(bed):
+    pairs = [("two and two?", " four"), ("", "no prompt"), ("no answer", "")]
+    path = bed.write("pairs.jsonl", "".join(
+        json.dumps({"q": prompt, "a": answer}) + "\n\n" for prompt, answer in pairs).encode())
+    bed.make("--prompt_field", "q", "--answer_field", "a", path)
+    tokens, begins, masked = read_tokens(bed.path("out"))
+    prompt, answer, other = (bed.encoded(text) for text in ("two and two?", " four", "no prompt"))
+    first = [BEGIN, *prompt, *answer, END]
+    assert tokens == first + [BEGIN, *other, END], tokens
+    assert begins == [0, len(first)] and masked == [*range(1 + len(prompt)), len(first)], masked
+
+
+def special_tokens_in_the_text_are_tokens_when_asked_for(bed):
+    path = bed.write("s.txt", b"a<|end_of_text|>b")
+    bed.make(path)
+    assert END not in read_tokens(bed.path("out"))[0][:-1]
+    bed.make("--special", path)
+    assert read_tokens(bed.path("out"))[0] == [BEGIN, ord("a"), END, ord("b"), END]
+
+
+def bad_input_is_named_and_leaves_no_file(bed):
+    os.remove(bed.path("out"))
+    good = lines(bed.texts * 4)
+    bad = bed.write("bad.jsonl", good + b'{"text": 5}\n' + good + b"{\n")
+    count = len(bed.texts) * 4 + 1
+    said = bed.make("--threads", 4, bad, want=78)
+    assert f"bad.jsonl, line {count}:" in said and "text" in said, said
+    said = bed.make("--skip_bad_lines", bad)
+    assert "2 lines were skipped" in said, said
+    os.remove(bed.path("out"))
+    whole = gzip.compress(good)
+    cut = bed.write("cut.jsonl.gz", whole[:len(whole) // 2])
+    assert "cut.jsonl.gz" in bed.make(cut, want=78)
+    assert "cut off" in bed.make(cut, want=78)
+    assert "not a gzip" in bed.make(bed.write("no.txt.gz", b"plain"), want=78)
+    assert ".jsonl" in bed.make(bed.path("e"), want=78) if os.makedirs(bed.path("e")) is None else 0
+    assert "no/such" in bed.make("/no/such", want=78)
+    assert "answer" in bed.make("--prompt_field", "q", bad, want=78)
+    assert "no text" in bed.make(bed.write("void.txt", b""), want=78)
+
+
+if __name__ == "__main__":
+    one_bed = Bed()
+    try:
+        good_end = lib_tap.run([documents_stand_between_the_special_tokens,
+                                packed_or_not_and_on_any_threads_the_file_is_the_same,
+                                a_prompt_is_read_but_not_trained_on,
+                                special_tokens_in_the_text_are_tokens_when_asked_for,
+                                bad_input_is_named_and_leaves_no_file], one_bed)
+    finally:
+        shutil.rmtree(one_bed.root, ignore_errors=True)
+    sys.exit(not good_end)

@@ -1,0 +1,65 @@
+/* corpus.h - tokens files from text: files and folders of text or of JSON lines, plain or packed.
+ *
+ * What a file is, its name says: .jsonl, .ndjson and .json have an object per line, which is a
+ * document; every other file is one document as a whole. Behind that, .gz and .zst are unpacked. Of
+ * a folder the files with a known name are taken (.txt, .text, .md, .jsonl, .ndjson, .json), in the
+ * order of their paths, folders inside too; what begins with a dot is left out.
+ *
+ * A document is begin_of_text, its tokens, end_of_text (what the tokenizer has of both). Of a line
+ * with a prompt and an answer the prompt's tokens are marked as not trained on. Empty documents are
+ * left out. The file has the same bytes with any number of threads.
+ *
+ * A folder that training names is prepared once: corpus_prepare() writes its tokens to a cache and
+ * finds them there the next time. */
+#ifndef HOLDFAST_TRAINER_CORPUS_H
+#define HOLDFAST_TRAINER_CORPUS_H
+
+#include "trainer/data/tokens_file.h"
+#include "trainer/tokenizer.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CORPUS_PATH_BYTES 4096u
+#define CORPUS_THREADS_MAX 1024u
+#define CORPUS_FILES_MAX (1u << 20)
+
+struct corpus_fields {
+    const char *text;            /* member of a line; "": "text" */
+    const char *prompt, *answer; /* both, in place of text; "": none */
+};
+
+struct corpus_options {
+    const struct tokenizer *tokenizer;
+    const char *const *paths; /* files, folders, "-" for standard input */
+    uint32_t num_paths;
+    uint32_t threads; /* 0: one for each CPU that the process may use */
+    struct corpus_fields fields;
+    bool finds_special;   /* special tokens in the text are tokens */
+    bool skips_bad_lines; /* a line that is no object with the fields is counted and left out */
+    const struct tokenizer_progress *progress; /* may be NULL */
+};
+
+struct corpus_result {
+    struct tokens_header header; /* of the tokens file */
+    uint64_t num_files, text_bytes, skipped_lines;
+};
+
+/* Writes a tokens file, whole or not at all. ERR_INVALID and ERR_CORRUPT name file and line. */
+int corpus_write(const char *path, const struct corpus_options *options, struct corpus_result *out);
+
+/* ---- cache.c: corpora that training names ---- */
+
+struct corpus_request {
+    const char *dataset;   /* training.dataset: a tokens file, a folder, or a usual name; or "" */
+    const char *path;      /* training.dataset_path: goes first; or "" */
+    const char *tokenizer; /* file, for a folder; or "" */
+    struct corpus_fields fields;
+    const struct tokenizer_progress *progress;
+};
+/* Writes the path of a tokens file to `out`. A folder is tokenized on the first call, under a lock:
+ * others wait for it. ERR_NOT_FOUND says where to put the files of a usual name. */
+int corpus_prepare(char out[CORPUS_PATH_BYTES], const struct corpus_request *request);
+
+#endif

@@ -1,0 +1,43 @@
+/* job.h - one part of a corpus on its way: text in, tokens out. Private to trainer/corpus.
+ *
+ * The reader fills a job with about JOB_BYTES of text: whole lines of JSON, or a part of a document
+ * that may be cut there. A worker encodes it into runs of tokens. The writer takes the runs. */
+#ifndef HOLDFAST_TRAINER_CORPUS_JOB_H
+#define HOLDFAST_TRAINER_CORPUS_JOB_H
+
+#include "trainer/corpus/corpus.h"
+
+#include "proto/report.h"
+
+#define JOB_BYTES (512u << 10)
+#define JOB_BYTES_MAX (1u << 30) /* a line, or a text that cannot be cut: refused beyond */
+
+/* Tokens of a job that are alike. */
+struct token_run {
+    size_t count;
+    bool begins; /* a document, with its first token */
+    bool is_trained;
+};
+
+struct job {
+    char *text;
+    size_t bytes, room;
+    bool has_lines;
+    bool begins, ends;   /* text: a document with this part */
+    const char *file;    /* for messages */
+    uint64_t first_line; /* lines: number of the first, from 1 */
+
+    int32_t *tokens;
+    size_t num_tokens, room_tokens;
+    struct token_run *runs;
+    uint32_t num_runs, room_runs;
+    uint64_t skipped_lines;
+    int result;
+    struct report_text failure;
+};
+
+/* Encodes a job; what fails is kept in it. */
+void job_encode(struct job *job, struct encoder *encoder, const struct corpus_options *options);
+void job_free(struct job *job);
+
+#endif

@@ -1,0 +1,308 @@
+/* source.c - lists the files of a corpus and unpacks them (see source.h).
+ *
+ * A stream is a file that is read into a buffer, and behind it the unpacker that the file's name
+ * asks for: zlib's inflate, which takes files of several members too, or libzstd. A packed file
+ * that ends early is an error, not a short text. This file alone knows zlib and libzstd. */
+#include "trainer/corpus/source.h"
+
+#include "proto/array.h"
+#include "proto/report.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#define PACKED_BYTES (256u << 10) /* of the buffer before the unpacker */
+#define FILES_MAX (1u << 20)
+#define FOLDERS_DEEP_MAX 32u
+
+/* ---- names ---- */
+
+enum packing { PACKING_NONE, PACKING_GZIP, PACKING_ZSTD };
+
+static bool ends_with(const char *path, size_t length, const char *ending)
+{
+    size_t of_ending = strlen(ending);
+    return length > of_ending && memcmp(path + length - of_ending, ending, of_ending) == 0;
+}
+
+static enum packing packing_of(const char *path, size_t *length)
+{
+    *length = strlen(path);
+    enum packing packing = ends_with(path, *length, ".gz")    ? PACKING_GZIP
+                           : ends_with(path, *length, ".zst") ? PACKING_ZSTD
+                                                              : PACKING_NONE;
+    *length -= packing == PACKING_GZIP ? 3 : packing == PACKING_ZSTD ? 4 : 0;
+    return packing;
+}
+
+static const struct {
+    const char *ending;
+    bool has_lines;
+} known_names[] = {{".jsonl", true}, {".ndjson", true}, {".json", true},
+                   {".txt", false},  {".text", false},  {".md", false}};
+
+static bool is_known(const char *path, bool *has_lines)
+{
+    size_t length;
+    packing_of(path, &length);
+    *has_lines = false;
+    for (size_t i = 0; i < sizeof known_names / sizeof known_names[0]; i++) {
+        if (!ends_with(path, length, known_names[i].ending))
+            continue;
+        *has_lines = known_names[i].has_lines;
+        return true;
+    }
+    return false;
+}
+
+/* ---- the list ---- */
+
+static int no_memory(const char *path)
+{
+    return report_error(ERR_MEMORY, NULL, "no memory to read %s", path);
+}
+
+static int add_file(struct sources *sources, const char *path, const struct stat *status)
+{
+    struct source source = {.path = strdup(path), .changed = status->st_mtim};
+    if (source.path == NULL)
+        return no_memory(path);
+    if (S_ISREG(status->st_mode))
+        source.bytes = (uint64_t)status->st_size;
+    is_known(path, &source.has_lines);
+    int result =
+        sources->count < FILES_MAX
+            ? array_reserve(&sources->list, &sources->room, sources->count, sizeof source)
+            : report_error(ERR_INVALID, "join some of them", "over %u files to read", FILES_MAX);
+    if (result != 0) {
+        free(source.path);
+        return result;
+    }
+    sources->bytes += source.bytes;
+    sources->list[sources->count++] = source;
+    return 0;
+}
+
+static int add_folder(struct sources *sources, const char *path, uint32_t depth);
+
+static int add_entry(struct sources *sources, const char *folder, const char *name, uint32_t depth)
+{
+    struct stat status;
+    char path[PATH_MAX];
+    bool has_lines;
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
+        return report_error(ERR_INVALID, NULL, "a path is too long in %s", folder);
+    if (stat(path, &status) != 0)
+        return report_errno(ERR_IO, "could not look at the file", path);
+    if (S_ISDIR(status.st_mode))
+        return add_folder(sources, path, depth + 1);
+    return S_ISREG(status.st_mode) && is_known(path, &has_lines) ? add_file(sources, path, &status)
+                                                                 : 0;
+}
+
+static int not_hidden(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.';
+}
+
+/* In the order of the bytes of their names, whatever the locale. */
+static int by_bytes(const struct dirent **left, const struct dirent **right)
+{
+    return strcmp((*left)->d_name, (*right)->d_name);
+}
+
+static int add_folder(struct sources *sources, const char *path, uint32_t depth)
+{
+    struct dirent **entries;
+    if (depth > FOLDERS_DEEP_MAX)
+        return report_error(ERR_INVALID, NULL, "%s: more than %u folders in one another", path,
+                            FOLDERS_DEEP_MAX);
+    int count = scandir(path, &entries, not_hidden, by_bytes), result = 0;
+    if (count < 0)
+        return report_errno(ERR_IO, "could not list the folder", path);
+    for (int i = 0; i < count; i++) {
+        if (result == 0)
+            result = add_entry(sources, path, entries[i]->d_name, depth);
+        free(entries[i]);
+    }
+    free(entries);
+    return result;
+}
+
+int sources_add(struct sources *sources, const char *path)
+{
+    struct stat status = {0};
+    uint32_t before = sources->count;
+    if (strcmp(path, "-") == 0)
+        return add_file(sources, path, &status);
+    if (stat(path, &status) != 0)
+        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "could not open the file",
+                            path);
+    if (!S_ISDIR(status.st_mode))
+        return add_file(sources, path, &status);
+    ERR_TRY(add_folder(sources, path, 0));
+    if (sources->count == before)
+        return report_error(ERR_NOT_FOUND,
+                            "files of a corpus end in .txt, .text, .md, .jsonl, .ndjson or .json, "
+                            "and then perhaps in .gz or .zst",
+                            "the folder %s has no file of text", path);
+    return 0;
+}
+
+void sources_free(struct sources *sources)
+{
+    for (uint32_t i = 0; i < sources->count; i++)
+        free(sources->list[i].path);
+    free(sources->list);
+    *sources = (struct sources){0};
+}
+
+/* ---- streams ---- */
+
+struct stream {
+    char *path;
+    int fd;
+    enum packing packing;
+    z_stream zlib;
+    bool is_inside; /* zlib: of a member; zstd: of a frame */
+    ZSTD_DStream *zstd;
+    char *packed;
+    size_t packed_at, packed_bytes;
+    uint64_t place;
+};
+
+static int bad_packing(const struct stream *stream, const char *what)
+{
+    return report_error(ERR_CORRUPT, "fetch the file again", "%s: %s", stream->path, what);
+}
+
+static int open_unpacker(struct stream *stream)
+{
+    if (stream->packing == PACKING_NONE)
+        return 0;
+    stream->packed = malloc(PACKED_BYTES);
+    if (stream->packing == PACKING_ZSTD)
+        stream->zstd = ZSTD_createDStream();
+    if (stream->packed == NULL || (stream->packing == PACKING_ZSTD && stream->zstd == NULL) ||
+        (stream->packing == PACKING_GZIP && inflateInit2(&stream->zlib, 15 + 16) != Z_OK))
+        return no_memory(stream->path);
+    return 0;
+}
+
+int stream_open(struct stream **out, const char *path)
+{
+    size_t length;
+    struct stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL)
+        return no_memory(path);
+    stream->fd = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+    int result = stream->fd < 0 ? report_errno(ERR_IO, "could not open the file", path) : 0;
+    stream->packing = packing_of(path, &length);
+    stream->path = strdup(path);
+    if (result == 0 && stream->path == NULL)
+        result = no_memory(path);
+    if (result == 0)
+        result = open_unpacker(stream);
+    if (result != 0) {
+        stream_close(stream);
+        return result;
+    }
+    *out = stream;
+    return 0;
+}
+
+void stream_close(struct stream *stream)
+{
+    if (stream == NULL)
+        return;
+    if (stream->fd >= 0)
+        close(stream->fd);
+    if (stream->packing == PACKING_GZIP)
+        inflateEnd(&stream->zlib);
+    ZSTD_freeDStream(stream->zstd);
+    free(stream->packed);
+    free(stream->path);
+    free(stream);
+}
+
+uint64_t stream_place(const struct stream *stream)
+{
+    return stream->place;
+}
+
+static int read_file(struct stream *stream, char *out, size_t room, size_t *got)
+{
+    ssize_t bytes;
+    do
+        bytes = read(stream->fd, out, room);
+    while (bytes < 0 && errno == EINTR);
+    if (bytes < 0)
+        return report_errno(ERR_IO, "could not read the file", stream->path);
+    stream->place += (uint64_t)bytes;
+    *got = (size_t)bytes;
+    return 0;
+}
+
+/* One call of the unpacker: from the packed bytes at hand to *got bytes of text. */
+static int unpack_gzip(struct stream *stream, char *out, size_t room, size_t *got)
+{
+    z_stream *zlib = &stream->zlib;
+    zlib->next_in = (unsigned char *)stream->packed + stream->packed_at;
+    zlib->avail_in = (unsigned)(stream->packed_bytes - stream->packed_at);
+    zlib->next_out = (unsigned char *)out;
+    zlib->avail_out = (unsigned)(room < INT_MAX ? room : INT_MAX);
+    unsigned before = zlib->avail_out;
+    stream->is_inside = true;
+    int result = inflate(zlib, Z_NO_FLUSH);
+    stream->packed_at = stream->packed_bytes - zlib->avail_in;
+    *got = before - zlib->avail_out;
+    if (result == Z_STREAM_END) { /* another member may follow */
+        stream->is_inside = false;
+        result = inflateReset(zlib);
+    }
+    if (result == Z_MEM_ERROR)
+        return no_memory(stream->path);
+    return result == Z_OK || result == Z_BUF_ERROR ? 0 : bad_packing(stream, "not a gzip file");
+}
+
+static int unpack_zstd(struct stream *stream, char *out, size_t room, size_t *got)
+{
+    ZSTD_inBuffer in = {stream->packed, stream->packed_bytes, stream->packed_at};
+    ZSTD_outBuffer to = {out, room, 0};
+    size_t result = ZSTD_decompressStream(stream->zstd, &to, &in);
+    stream->packed_at = in.pos;
+    *got = to.pos;
+    if (ZSTD_isError(result))
+        return bad_packing(stream, ZSTD_getErrorName(result));
+    stream->is_inside = result != 0;
+    return 0;
+}
+
+int stream_read(struct stream *stream, char *out, size_t room, size_t *got)
+{
+    if (stream->packing == PACKING_NONE)
+        return read_file(stream, out, room, got);
+    for (*got = 0;;) {
+        bool had_input = stream->packed_at < stream->packed_bytes;
+        if (had_input || stream->is_inside)
+            ERR_TRY(stream->packing == PACKING_GZIP ? unpack_gzip(stream, out, room, got)
+                                                    : unpack_zstd(stream, out, room, got));
+        if (*got > 0)
+            return 0;
+        if (stream->packed_at < stream->packed_bytes)
+            continue;
+        ERR_TRY(read_file(stream, stream->packed, PACKED_BYTES, &stream->packed_bytes));
+        stream->packed_at = 0;
+        if (stream->packed_bytes == 0)
+            return stream->is_inside ? bad_packing(stream, "the packed file is cut off") : 0;
+    }
+}

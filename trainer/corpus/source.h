@@ -1,0 +1,35 @@
+/* source.h - the files of a corpus: which there are, what they hold, and their unpacked bytes.
+ * Private to trainer/corpus. Errors: ERR_NOT_FOUND, ERR_IO, ERR_INVALID, ERR_CORRUPT, ERR_MEMORY.
+ */
+#ifndef HOLDFAST_TRAINER_CORPUS_SOURCE_H
+#define HOLDFAST_TRAINER_CORPUS_SOURCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+struct source {
+    char *path;
+    bool has_lines; /* a document per line of JSON */
+    uint64_t bytes; /* as it lies on the disk; 0 of what is no regular file */
+    struct timespec changed;
+};
+struct sources {
+    struct source *list;
+    uint32_t count, room;
+    uint64_t bytes;
+};
+/* Adds a file, or all files of a folder. Free with sources_free(), also after an error. */
+int sources_add(struct sources *sources, const char *path);
+void sources_free(struct sources *sources);
+
+/* The bytes of a file, unpacked. */
+struct stream;
+int stream_open(struct stream **out, const char *path);
+void stream_close(struct stream *stream);
+/* At least one byte, unless the file has ended: then *got is 0. */
+int stream_read(struct stream *stream, char *out, size_t room, size_t *got);
+uint64_t stream_place(const struct stream *stream); /* bytes of the file that have been read */
+
+#endif

@@ -1,0 +1,368 @@
+/* write.c - the way from files to a tokens file, on all cores (see corpus.h).
+ *
+ * The calling thread reads and unpacks the files, cuts them into jobs and puts those on a ring;
+ * workers encode them, each with an encoder of its own; the calling thread takes the jobs off the
+ * ring in their order and writes the tokens. So the file does not depend on the number of threads,
+ * nor does the error that is reported: it is the first one in the order of the files. The ring
+ * holds JOBS_PER_THREAD jobs per worker: memory is bounded whatever the size of the corpus. */
+#include "trainer/corpus/corpus.h"
+#include "trainer/corpus/job.h"
+#include "trainer/corpus/source.h"
+
+#include "proto/report.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define JOBS_PER_THREAD 3u
+
+/* ---- the ring ---- */
+
+enum { SLOT_FREE, SLOT_READY, SLOT_BUSY, SLOT_DONE };
+
+struct slot {
+    int state; /* under the lock */
+    struct job job;
+};
+
+struct pipeline {
+    const struct corpus_options *options;
+    struct slot *slots;
+    uint32_t num_slots, num_threads, num_started;
+    uint64_t next_to_fill, next_to_encode, next_to_write; /* numbers of jobs; slot: modulo */
+    bool has_ended;                                       /* no more jobs: workers end */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    pthread_t *threads;
+    struct encoder **encoders;
+    uint32_t num_workers_begun;
+};
+
+static struct slot *slot_of(struct pipeline *pipeline, uint64_t number)
+{
+    return &pipeline->slots[number % pipeline->num_slots];
+}
+
+static void *work(void *user)
+{
+    struct pipeline *pipeline = user;
+    pthread_mutex_lock(&pipeline->lock);
+    struct encoder *encoder = pipeline->encoders[pipeline->num_workers_begun++];
+    for (;;) {
+        struct slot *slot = slot_of(pipeline, pipeline->next_to_encode);
+        if (slot->state == SLOT_READY) {
+            slot->state = SLOT_BUSY;
+            pipeline->next_to_encode++;
+            pthread_mutex_unlock(&pipeline->lock);
+            job_encode(&slot->job, encoder, pipeline->options);
+            pthread_mutex_lock(&pipeline->lock);
+            slot->state = SLOT_DONE;
+            pthread_cond_broadcast(&pipeline->changed);
+        } else if (pipeline->has_ended) {
+            break;
+        } else {
+            pthread_cond_wait(&pipeline->changed, &pipeline->lock);
+        }
+    }
+    pthread_mutex_unlock(&pipeline->lock);
+    return NULL;
+}
+
+static uint32_t count_cpus(void)
+{
+    cpu_set_t set;
+    int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    return count < 1 ? 1 : (uint32_t)count;
+}
+
+static void end_pipeline(struct pipeline *pipeline)
+{
+    pthread_mutex_lock(&pipeline->lock);
+    pipeline->has_ended = true;
+    pthread_cond_broadcast(&pipeline->changed);
+    pthread_mutex_unlock(&pipeline->lock);
+    for (uint32_t i = 0; i < pipeline->num_started; i++)
+        pthread_join(pipeline->threads[i], NULL);
+    for (uint32_t i = 0; pipeline->encoders != NULL && i < pipeline->num_threads; i++)
+        encoder_close(pipeline->encoders[i]);
+    for (uint32_t i = 0; pipeline->slots != NULL && i < pipeline->num_slots; i++)
+        job_free(&pipeline->slots[i].job);
+    free(pipeline->slots);
+    free(pipeline->threads);
+    free(pipeline->encoders);
+    pthread_mutex_destroy(&pipeline->lock);
+    pthread_cond_destroy(&pipeline->changed);
+}
+
+static int start_workers(struct pipeline *pipeline)
+{
+    for (uint32_t i = 0; i < pipeline->num_threads; i++)
+        ERR_TRY(encoder_open(&pipeline->encoders[i], pipeline->options->tokenizer));
+    for (; pipeline->num_started < pipeline->num_threads; pipeline->num_started++)
+        if (pthread_create(&pipeline->threads[pipeline->num_started], NULL, work, pipeline) != 0)
+            return report_error(ERR_MEMORY, "ask for fewer --threads", "no thread to encode with");
+    return 0;
+}
+
+static int begin_pipeline(struct pipeline *out, const struct corpus_options *options)
+{
+    uint32_t threads = options->threads != 0 ? options->threads : count_cpus();
+    *out = (struct pipeline){.options = options, .num_threads = threads};
+    out->num_slots = JOBS_PER_THREAD * threads;
+    pthread_mutex_init(&out->lock, NULL);
+    pthread_cond_init(&out->changed, NULL);
+    out->slots = calloc(out->num_slots, sizeof *out->slots);
+    out->threads = calloc(threads, sizeof *out->threads);
+    out->encoders = calloc(threads, sizeof *out->encoders);
+    int result =
+        out->slots == NULL || out->threads == NULL || out->encoders == NULL
+            ? report_error(ERR_MEMORY, NULL, "no memory to encode with %u threads", threads)
+            : start_workers(out);
+    if (result != 0)
+        end_pipeline(out);
+    return result;
+}
+
+/* ---- writing ---- */
+
+static void write_job(struct tokens_writer *writer, const struct job *job)
+{
+    const int32_t *tokens = job->tokens;
+    for (uint32_t i = 0; i < job->num_runs; i++) {
+        const struct token_run *run = &job->runs[i];
+        if (run->begins)
+            tokens_writer_begin(writer);
+        tokens_writer_add(writer, tokens, run->count, run->is_trained);
+        tokens += run->count;
+    }
+}
+
+struct work {
+    struct pipeline pipeline;
+    struct sources sources;
+    struct tokens_writer *writer;
+    struct corpus_result *out;
+    uint64_t files_bytes; /* of the files that were read to their ends */
+};
+
+/* Waits for the oldest job and writes it. */
+static int write_oldest(struct work *work)
+{
+    struct pipeline *pipeline = &work->pipeline;
+    struct slot *slot = slot_of(pipeline, pipeline->next_to_write);
+    pthread_mutex_lock(&pipeline->lock);
+    while (slot->state != SLOT_DONE)
+        pthread_cond_wait(&pipeline->changed, &pipeline->lock);
+    pthread_mutex_unlock(&pipeline->lock);
+    if (slot->job.result != 0)
+        return report_restore(&slot->job.failure, slot->job.result);
+    write_job(work->writer, &slot->job);
+    work->out->skipped_lines += slot->job.skipped_lines;
+    pthread_mutex_lock(&pipeline->lock);
+    slot->state = SLOT_FREE;
+    pthread_mutex_unlock(&pipeline->lock);
+    pipeline->next_to_write++;
+    return 0;
+}
+
+/* ---- reading ---- */
+
+/* The job that is filled next; writes older ones until its place on the ring is free. */
+static int take_job(struct work *work, struct job **out)
+{
+    struct pipeline *pipeline = &work->pipeline;
+    if (pipeline->next_to_fill - pipeline->next_to_write == pipeline->num_slots)
+        ERR_TRY(write_oldest(work));
+    *out = &slot_of(pipeline, pipeline->next_to_fill)->job;
+    return 0;
+}
+
+static void put_job(struct work *work)
+{
+    struct pipeline *pipeline = &work->pipeline;
+    pthread_mutex_lock(&pipeline->lock);
+    slot_of(pipeline, pipeline->next_to_fill++)->state = SLOT_READY;
+    pthread_cond_broadcast(&pipeline->changed);
+    pthread_mutex_unlock(&pipeline->lock);
+}
+
+static int reserve_text(struct job *job, size_t bytes)
+{
+    if (bytes <= job->room)
+        return 0;
+    if (bytes > JOB_BYTES_MAX)
+        return report_error(ERR_INVALID, "put line breaks into it",
+                            "%s: a line, or a text without one, is over %u MiB long", job->file,
+                            JOB_BYTES_MAX >> 20);
+    char *grown = realloc(job->text, bytes);
+    if (grown == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to read %s", job->file);
+    job->text = grown;
+    job->room = bytes;
+    return 0;
+}
+
+/* What of the job's text is encoded in it; the rest belongs to the next one. */
+static size_t find_cut(const struct job *job, const struct corpus_options *options)
+{
+    if (!job->has_lines)
+        return tokenizer_cut(options->tokenizer, job->text, job->bytes, JOB_BYTES / 2,
+                             options->finds_special ? ENCODE_SPECIAL : 0);
+    const char *newline = memrchr(job->text, '\n', job->bytes);
+    return newline != NULL ? (size_t)(newline - job->text) + 1 : job->bytes;
+}
+
+/* Reads until the job is full and can be cut, or the file ends. *out_cut: bytes that are its own.
+ */
+static int fill_job(struct job *job, struct stream *stream, const struct corpus_options *options,
+                    size_t *out_cut)
+{
+    size_t wanted = job->bytes + JOB_BYTES, got = 1;
+    while (got > 0) {
+        ERR_TRY(reserve_text(job, wanted));
+        ERR_TRY(stream_read(stream, job->text + job->bytes, wanted - job->bytes, &got));
+        job->bytes += got;
+        if (job->bytes < wanted)
+            continue;
+        *out_cut = find_cut(job, options);
+        if (*out_cut < job->bytes)
+            return 0;
+        wanted = 2 * job->bytes;
+    }
+    job->ends = true;
+    *out_cut = job->bytes;
+    return 0;
+}
+
+static uint64_t count_lines(const char *text, size_t bytes)
+{
+    uint64_t count = 0;
+    for (const char *at = text; (at = memchr(at, '\n', bytes - (size_t)(at - text))) != NULL; at++)
+        count++;
+    return count;
+}
+
+static void report(const struct work *work, const struct stream *stream)
+{
+    const struct tokenizer_progress *progress = work->pipeline.options->progress;
+    if (progress != NULL)
+        progress->report(progress->user, "encoding", work->files_bytes + stream_place(stream),
+                         work->sources.bytes);
+}
+
+/* The job behind `job` gets the text that is not its own. */
+static int split_job(struct work *work, struct job *job, size_t cut, struct job **out_next)
+{
+    struct pipeline *pipeline = &work->pipeline;
+    if (pipeline->next_to_fill + 1 - pipeline->next_to_write == pipeline->num_slots)
+        ERR_TRY(write_oldest(work));
+    struct job *next = *out_next = &slot_of(pipeline, pipeline->next_to_fill + 1)->job;
+    next->file = job->file;
+    next->bytes = 0;
+    ERR_TRY(reserve_text(next, job->bytes - cut + JOB_BYTES));
+    memcpy(next->text, job->text + cut, job->bytes - cut);
+    next->bytes = job->bytes - cut;
+    next->has_lines = job->has_lines;
+    next->first_line = job->first_line;
+    if (job->has_lines)
+        next->first_line += count_lines(job->text, cut);
+    next->begins = next->ends = false;
+    job->bytes = cut;
+    return 0;
+}
+
+static int read_stream(struct work *work, const struct source *source, struct stream *stream)
+{
+    struct job *job, *next;
+    size_t cut;
+    ERR_TRY(take_job(work, &job));
+    job->file = source->path;
+    job->has_lines = source->has_lines;
+    job->first_line = 1;
+    job->bytes = 0;
+    job->begins = true;
+    job->ends = false;
+    for (;; job = next) {
+        ERR_TRY(fill_job(job, stream, work->pipeline.options, &cut));
+        bool is_last = job->ends;
+        if (!is_last)
+            ERR_TRY(split_job(work, job, cut, &next));
+        work->out->text_bytes += job->bytes;
+        put_job(work);
+        report(work, stream);
+        if (is_last)
+            return 0;
+    }
+}
+
+static int read_source(struct work *work, const struct source *source)
+{
+    struct stream *stream;
+    ERR_TRY(stream_open(&stream, source->path));
+    int result = read_stream(work, source, stream);
+    work->files_bytes += source->bytes;
+    stream_close(stream);
+    return result;
+}
+
+static int run(struct work *work)
+{
+    for (uint32_t i = 0; i < work->sources.count; i++)
+        ERR_TRY(read_source(work, &work->sources.list[i]));
+    while (work->pipeline.next_to_write < work->pipeline.next_to_fill)
+        ERR_TRY(write_oldest(work));
+    return 0;
+}
+
+/* ---- all of it ---- */
+
+static int check_fields(const struct corpus_fields *fields)
+{
+    bool has_prompt = fields->prompt != NULL && fields->prompt[0] != '\0';
+    bool has_answer = fields->answer != NULL && fields->answer[0] != '\0';
+    return has_prompt == has_answer
+               ? 0
+               : report_error(ERR_INVALID, "give both, or one text field",
+                              "a prompt field needs an answer field, and the other way round");
+}
+
+static int open_writer(struct tokens_writer **out, const char *path,
+                       const struct corpus_options *options)
+{
+    const struct tokenizer *tokenizer = options->tokenizer;
+    struct tokens_writer_options writer = {.path = path,
+                                           .tokenizer_hash = tokenizer_hash(tokenizer),
+                                           .vocab = tokenizer_vocab(tokenizer),
+                                           .bos = tokenizer_bos(tokenizer),
+                                           .eos = tokenizer_eos(tokenizer),
+                                           .has_mask = options->fields.prompt != NULL &&
+                                                       options->fields.prompt[0] != '\0'};
+    return tokens_writer_open(out, &writer);
+}
+
+int corpus_write(const char *path, const struct corpus_options *options, struct corpus_result *out)
+{
+    struct work work = {.out = out};
+    int result = check_fields(&options->fields);
+    *out = (struct corpus_result){0};
+    for (uint32_t i = 0; result == 0 && i < options->num_paths; i++)
+        result = sources_add(&work.sources, options->paths[i]);
+    if (result == 0)
+        result = open_writer(&work.writer, path, options);
+    if (result == 0) {
+        result = begin_pipeline(&work.pipeline, options);
+        if (result == 0) {
+            result = run(&work);
+            end_pipeline(&work.pipeline);
+        }
+        out->num_files = work.sources.count;
+        if (result == 0)
+            result = tokens_writer_commit(work.writer, &out->header);
+        else
+            tokens_writer_abort(work.writer);
+    }
+    sources_free(&work.sources);
+    return result;
+}
