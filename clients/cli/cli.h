@@ -49,7 +49,7 @@ struct cli {
     char keep_within[32], metric[64], best[8], note[256];
     char sample[32], from[4200];
     int64_t seed;
-    bool is_released, is_all, is_manifest, is_pin;
+    bool is_released, is_all, is_pin;
     bool is_json, is_weights_only, is_forced, is_quick, is_help, is_dry_run, may_remove_most;
     const char *args[2];
     int num_args;
@@ -77,6 +77,7 @@ int cli_reshard(const struct cli *cli);
 int cli_prune(const struct cli *cli);
 int cli_adopt(const struct cli *cli);
 int cli_cp(const struct cli *cli);
+int cli_repair(const struct cli *cli);
 int cli_rename(const struct cli *cli);
 int cli_pin(const struct cli *cli);
 int cli_unpin(const struct cli *cli);

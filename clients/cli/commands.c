@@ -63,8 +63,6 @@ const struct option command_settings[] = {
                         "choose the blocks of --sample as then; 0: anew"),
     [FROM] = OPTION_STRING(struct cli, from, "from", "",
                            "where its good shards are: STORE or STORE:RUN"),
-    [FROM_HEADERS] = OPTION_BOOL(struct cli, is_manifest, "manifest", "false",
-                                 "make a manifest from the headers of the shards"),
     [AND_PIN] = OPTION_BOOL(struct cli, is_pin, "pin", "false", "pin it as well"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
@@ -148,6 +146,11 @@ const struct command commands[] = {
      "is verified before it is written, and all is read back at the end. Again the same command\n"
      "copies what is missing: checkpoints and shards that are there are passed over. Step and\n"
      "attempt stay.\n"},
+    {"repair", "CHECKPOINT --from STORE", "replace its damaged shards from a copy of it", 1, 1,
+     WHERE | ON_FILES | BIT(FROM), cli_repair,
+     "STORE:RUN names a run that has another name there. Every block is read here, and what is\n"
+     "taken from there is held against the manifest here. Afterwards all is read back, and the\n"
+     "checkpoint leaves quarantine.\n"},
     {"rename", "RUN NAME", "give a run another name", 2, 2, WHERE | OF_A_RUN, cli_rename,
      "The shards keep the old name inside; a small file beside each manifest says so\n"
      "(origin.json), and list and show tell it. With --store the store is locked meanwhile.\n"},

@@ -39,7 +39,6 @@ enum setting {
     SAMPLE,
     SEED,
     FROM,
-    FROM_HEADERS,
     AND_PIN,
     JSON,
     HELP,

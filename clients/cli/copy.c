@@ -32,9 +32,6 @@ struct copy {
     struct checkpoint from, made;
     char directory[STORAGE_KEY_MAX]; /* of `made` */
     struct progress progress;
-    struct storage_object *object; /* the shard that is written */
-    unsigned char *tail;           /* its last block and its table */
-    uint64_t tail_start, tail_bytes;
     uint32_t num_copied, num_there, num_shards_kept;
     uint64_t bytes;
 };
@@ -111,84 +108,14 @@ static int look_for_copy(bool *out_is_there, const struct copy *copy)
 
 /* ---- one shard ---- */
 
-static int take_block(void *user, const struct scan_read *read, const void *data)
-{
-    struct copy *copy = user;
-    uint64_t start, bytes;
-    shard_block(&start, &bytes, &read->file->geometry, read->block);
-    if (read->block + 1 < read->file->geometry.num_blocks)
-        return storage_transfer(copy->store, STORAGE_WRITE, copy->object, start,
-                                (void *)(uintptr_t)data, (uint32_t)bytes);
-    memcpy(copy->tail, data, bytes);
-    return 0;
-}
-
-static int fail_damaged(void *user, const struct scan_read *read, int error_number)
-{
-    struct copy *copy = user;
-    int error = report_error(error_number != 0 ? ERR_IO : ERR_CORRUPT, DAMAGE_HINT,
-                             "block %llu %s%s", (unsigned long long)read->block,
-                             error_number != 0 ? "could not be read: " : "is damaged",
-                             error_number != 0 ? strerror(error_number) : "");
-    return checkpoint_fail(&copy->from, read->file->shard, error);
-}
-
-/* The table goes last: what has it whole has all of the rest, in the order that was synced. */
-static int write_tail(struct copy *copy, const struct shard_file *file)
-{
-    const struct shard_geometry *geometry = &file->geometry;
-    shard_table_write(copy->tail + (geometry->table_start - copy->tail_start), geometry,
-                      file->hashes);
-    int error = storage_transfer(copy->store, STORAGE_SYNC, copy->object, 0, NULL, 0);
-    for (uint64_t done = 0; error == 0 && done < copy->tail_bytes; done += SCAN_BLOCK) {
-        uint64_t rest = copy->tail_bytes - done;
-        error =
-            storage_transfer(copy->store, STORAGE_WRITE, copy->object, copy->tail_start + done,
-                             copy->tail + done, (uint32_t)(rest < SCAN_BLOCK ? rest : SCAN_BLOCK));
-    }
-    return error == 0 ? storage_transfer(copy->store, STORAGE_SYNC, copy->object, 0, NULL, 0)
-                      : error;
-}
-
-static int write_shard(struct copy *copy, uint32_t shard)
-{
-    const struct shard_file *file = &copy->from.shards[shard];
-    struct blocks blocks = {.checkpoint = &copy->from,
-                            .first_shard = shard,
-                            .end_shard = shard + 1,
-                            .progress = &copy->progress,
-                            .user = copy,
-                            .take = take_block,
-                            .damaged = fail_damaged};
-    copy->tail_start = (file->geometry.num_blocks - 1) * CHECKSUM_BLOCK_BYTES;
-    copy->tail_bytes = file->geometry.file_bytes - copy->tail_start;
-    copy->tail = aligned_alloc(SHARD_ALIGN, copy->tail_bytes);
-    int error = copy->tail != NULL ? blocks_run(&blocks)
-                                   : report_error(ERR_MEMORY, NULL, "no memory for a shard's end");
-    if (error == 0)
-        error = write_tail(copy, file);
-    free(copy->tail);
-    copy->tail = NULL;
-    blocks_free(&blocks);
-    return error;
-}
-
 static int copy_shard(struct copy *copy, uint32_t shard)
 {
     struct shard_identity identity;
     char key[STORAGE_KEY_MAX + 64];
     manifest_identity(&identity, &copy->made.manifest->summary, shard);
     ERR_TRY(shard_key(key, sizeof key, &identity));
-    int error = storage_remove(copy->store, key); /* what an earlier try left */
-    if (error != 0 && error != ERR_NOT_FOUND)
-        return error;
-    ERR_TRY(storage_object_create(copy->store, &copy->object, key,
-                                  copy->from.shards[shard].geometry.file_bytes));
-    error = write_shard(copy, shard);
-    storage_object_close(copy->store, copy->object);
-    copy->object = NULL;
     copy->bytes += copy->from.shards[shard].geometry.file_bytes;
-    return error;
+    return shard_copy(copy->store, key, &copy->from, shard, &copy->progress);
 }
 
 /* ---- one checkpoint ---- */

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 
 import lib_tap
 from lib_store import SAVER, World, change
@@ -145,6 +146,37 @@ def a_copy_goes_into_a_served_store(bed):
     bed.load("twin", 1)
 
 
+def a_damaged_shard_is_repaired_from_a_copy(bed):
+    other = os.path.join(bed.folder, "other")
+    bed.good("cp", bed.run, f"{other}:backup", *bed.where)
+    folder = bed.path(bed.run, "step-00000002-a0002")
+    first, second = (os.path.join(folder, f"shard-0000{i}-of-00002.safetensors") for i in (1, 2))
+    kept = os.stat(first).st_ino
+    for harm in (lambda: change(second, 1500000), lambda: os.truncate(second, 8192),
+                 lambda: os.remove(second), lambda: change(second, 40)):
+        harm()
+        assert bed.cli("verify", bed.run + "@2", *bed.where)[0] == 1
+        out = json.loads(bed.good("repair", bed.run + "@2", "--from", f"{other}:backup", "--json",
+                                  *bed.where))
+        assert out["shards_replaced"] == 1 and os.stat(first).st_ino == kept, out
+        bed.good("verify", bed.run + "@2", *bed.where)
+    change(second, 1500000)
+    bed.stop()
+    bed.launch("--scrub.start_ms", "1", "--scrub.rate", "1GiB")
+    change(os.path.join(other, "backup", "step-00000002-a0002",
+                        "shard-00002-of-00002.safetensors"), 1600000)
+    code, _, err = bed.cli("repair", bed.run + "@2", "--from", f"{other}:backup", *bed.where)
+    assert code == 1 and "block 1 is damaged" in err and other in err, (code, err)
+    change(os.path.join(other, "backup", "step-00000002-a0002",
+                        "shard-00002-of-00002.safetensors"), 1600000)
+    deadline = time.monotonic() + 20
+    while "DAMAGED" not in bed.cli("list", *bed.where)[1] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    bed.good("repair", bed.run + "@2-a2", "--from", f"{other}:backup", *bed.where)
+    assert "DAMAGED" not in bed.good("list", *bed.where)
+    bed.load(bed.run, 2)
+
+
 def main():
     bed = Bed()
     try:
@@ -155,7 +187,8 @@ def main():
                             a_renamed_run_is_whole_and_served,
                             a_copy_is_incremental_resumed_and_read_back,
                             what_is_damaged_is_not_copied,
-                            a_copy_goes_into_a_served_store], bed)
+                            a_copy_goes_into_a_served_store,
+                            a_damaged_shard_is_repaired_from_a_copy], bed)
     finally:
         bed.close()
 

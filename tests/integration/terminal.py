@@ -110,6 +110,7 @@ class Tools:
             (["convert", one, "--output", self.fresh(), "--dtype", "bf16", *where], 0, [rate]),
             (["reshard", one, "--output", self.fresh(), "--shards", "3", *where], 0, [rate]),
             (["cp", one, self.fresh() + ":copy", *where], 0, [rate]),
+            (["repair", one, "--from", self.world.store, *where], 0, [rate]),
             (["import", self.path("model"), "--run", run, "--shards", "2", *where], 0, [rate]),
             (["gc", "--dry-run", *where], 0, AT_WORK if served else [steps]),
             ([*last, "--dry-run"], 0, AT_WORK if served else [looks]),

@@ -34,4 +34,11 @@ void blocks_free(struct blocks *blocks);
 int blocks_compare(const struct blocks *blocks, void (*differs)(void *user, const char *tensor),
                    void *user);
 
+/* ---- replica.c ---- */
+
+/* A shard of `from`, which was loaded with its tables, as the new file `key`, synced; what lies
+ * there is replaced. ERR_CORRUPT, ERR_IO name a block of the source. */
+int shard_copy(struct storage *store, const char *key, struct checkpoint *from, uint32_t shard,
+               struct progress *progress);
+
 #endif
