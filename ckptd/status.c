@@ -250,7 +250,7 @@ char *service_status(const struct service *service)
     for (size_t i = 0; i < sizeof status_parts / sizeof status_parts[0]; i++)
         whole &=
             json_object_set_new(root, status_parts[i].name, status_parts[i].describe(service)) == 0;
-    char *text = whole ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    char *text = whole ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(root);
     return text;
 }

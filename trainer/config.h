@@ -21,7 +21,8 @@ struct config {
     char description[CONFIG_TEXT_MAX];
     char run[CONFIG_TEXT_MAX]; /* job.run: name of the run in ckptd; ours */
     bool print_config;
-    bool no_color; /* metrics.disable_color_printing; trainer_config_load() sets NO_COLOR */
+    double peak_tflops; /* of a rank; 0: unknown */
+    bool no_color;      /* metrics.disable_color_printing; trainer_config_load() sets NO_COLOR */
     char save_config_file[CONFIG_TEXT_MAX];
     /* metrics */
     int64_t log_freq;

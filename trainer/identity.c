@@ -74,8 +74,8 @@ static void say_settings(const struct config *config, const char *stored_json)
             json_t *value = json_object_get(ours, key);
             if (value == NULL || json_equal(value, theirs))
                 continue;
-            char *was = json_dumps(theirs, JSON_ENCODE_ANY),
-                 *is = json_dumps(value, JSON_ENCODE_ANY);
+            char *was = json_dumps(theirs, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)),
+                 *is = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
             bool is_other = shapes_leaves(sections[i], key);
             log_print(is_other ? LOG_WARN : LOG_INFO, "checkpoint",
                       "%s.%s was %s when the checkpoint was made, now it is %s%s", sections[i], key,

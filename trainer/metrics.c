@@ -183,9 +183,18 @@ static void describe_sources(const struct metrics *m, const struct progress *p, 
     }
 }
 
+/* Nothing where the peak is not known. */
+static const char *describe_mfu(char out[32], const struct config *config, double tflops)
+{
+    out[0] = 0;
+    if (config->peak_tflops > 0)
+        snprintf(out, 32, "  mfu: %.2f%%", 100 * tflops / config->peak_tflops);
+    return out;
+}
+
 static void log_step(struct metrics *m, const struct progress *p)
 {
-    char tps_text[32], tokens_text[32], sources[DATA_SOURCES_MAX * 128] = "";
+    char tps_text[32], tokens_text[32], mfu[32], sources[DATA_SOURCES_MAX * 128] = "";
     double time = now(CLOCK_MONOTONIC);
     double steps = (double)(p->step - m->logged_step), seconds = time - m->logged_at;
     double tokens = (double)(p->tokens - m->logged_tokens);
@@ -195,13 +204,14 @@ static void log_step(struct metrics *m, const struct progress *p)
         fclose(out);
     }
     double tps = seconds > 0 ? tokens / seconds / m->num_ranks : 0;
+    double tflops = tps * m->flops_per_token * 1e-12;
     log_info("train",
              "step: %2" PRId64 "  loss: %7.4f  grad_norm: %7.4f  memory: %5.2fGiB  tps: %s  "
-             "tflops: %.2f  mfu: n/a  time: %.3fs  data: %.3fs  tokens: %s%s",
+             "tflops: %.2f%s  time: %.3fs  data: %.3fs  tokens: %s%s",
              p->step, p->loss, p->grad_norm, peak_memory(),
-             with_commas(tps_text, (uint64_t)llround(tps)), tps * m->flops_per_token * 1e-12,
-             seconds / steps, m->data_seconds / steps, with_commas(tokens_text, p->tokens),
-             sources);
+             with_commas(tps_text, (uint64_t)llround(tps)), tflops,
+             describe_mfu(mfu, m->config, tflops), seconds / steps, m->data_seconds / steps,
+             with_commas(tokens_text, p->tokens), sources);
     m->logged_at = time;
     m->logged_step = p->step;
     m->logged_tokens = p->tokens;
@@ -218,13 +228,19 @@ static void add_result(struct metrics *m, const struct step_result *result)
     }
 }
 
+/* The sign of a nan means nothing. */
+static double without_sign(double value)
+{
+    return isnan(value) ? (double)NAN : value;
+}
+
 int metrics_check(const struct metrics *m, const struct progress *p)
 {
     if (isfinite(p->loss) && isfinite(p->grad_norm))
         return 0;
     report_error(ERR_INVALID, "lower optimizer.lr, or resume from an older checkpoint",
                  "training diverged in step %" PRId64 ": loss %g, gradient norm %g", p->step,
-                 p->loss, p->grad_norm);
+                 without_sign(p->loss), without_sign(p->grad_norm));
     if (m->rank != 0)
         report_clear();
     return ERR_INVALID;

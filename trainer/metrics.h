@@ -1,8 +1,9 @@
 /* metrics.h - what training says about itself: the step line, the loss file, the times of a start.
  *
  * The step line is torchtitan's, with its meanings: tps is tokens per second per rank; tflops
- * counts 6 x (parameters without the embedding) + 12 L H D T per token; mfu is n/a, since the peak
- * of a CPU is not known. memory is the largest resident size of the process so far.
+ * counts 6 x (parameters without the embedding) + 12 L H D T per token, which takes attention for
+ * full though half of it is masked; mfu is 100 x tflops / metrics.peak_tflops, and left out where
+ * that is not set. memory is the largest resident size of the process so far.
  *
  * metrics.loss_file gets a line per step, "<step> <loss> <gradient norm>", both as C hex floats, so
  * that two runs can be compared bit for bit. It is appended to and flushed every step; after a
