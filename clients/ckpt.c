@@ -26,6 +26,13 @@ _Static_assert(CKPT_DIMS_MAX == LAYOUT_DIMS_MAX, "the limits of ckpt.h are those
 #define DESCRIBE_MS_DEFAULT 60000u
 #define CONNECT_PAUSE_MS 50u /* between two tries of the first connection */
 
+static _Thread_local const volatile int *stop_of_thread;
+
+void ckpt_heed_stop(const volatile int *stop)
+{
+    stop_of_thread = stop;
+}
+
 static int check_options(const struct ckpt_options *options)
 {
     const char *run = options->run != NULL ? options->run : "";
@@ -82,6 +89,8 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
     ckpt->event = -1;
     ckpt->save.ckpt = ckpt;
     error = rpc_client_open(&ckpt->rpc, ckpt->server);
+    if (error == 0)
+        rpc_client_heed_stop(ckpt->rpc, stop_of_thread);
     if (error == 0)
         error = connect_first(ckpt);
     if (error != 0) {

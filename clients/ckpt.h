@@ -1,7 +1,7 @@
 /* ckpt.h - save and load sharded state through ckptd. All that a program needs.
  *
- * This is version 1 of the interface (symbols CKPT_1 of libckpt.so.1). It is frozen: a later
- * version adds, and a program compiled against this one goes on working.
+ * Version 1 of the interface (symbols CKPT_1 of libckpt.so.1) is frozen: a later version adds, and
+ * a program compiled against it goes on working. What version 2 added is at the end.
  *
  * A program is a group of ranks. Each rank holds slices of named global tensors. The shortest life:
  *
@@ -202,6 +202,13 @@ const char *ckpt_save_durability(const struct ckpt *ckpt);
  * Without a session nothing happens. May be called by one thread while another is in save_copy,
  * save_end or save_abort. */
 void ckpt_phase(struct ckpt *ckpt, enum ckpt_phase phase);
+
+/* ---- version 2 (symbols CKPT_2) ---- */
+
+/* For the handles that this thread opens from now on: when *stop turns from 0 (a signal handler may
+ * set it), a wait for ckptd ends within 0.1 s with CKPT_ABORTED: in ckpt_open, which makes no
+ * handle then, and in the calls before the handle's first ckpt_save_begin. NULL: none does. */
+void ckpt_heed_stop(const volatile int *stop);
 
 #ifdef __cplusplus
 }

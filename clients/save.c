@@ -113,6 +113,7 @@ int ckpt_save_begin(struct ckpt *ckpt, struct ckpt_save **out, uint64_t step,
         return report_error(ERR_INVALID, "describe, begin, copy, end: in this order",
                             "a save was begun %s",
                             ckpt->attempt == 0 ? "before ckpt_describe" : "while another is open");
+    rpc_client_heed_stop(ckpt->rpc, NULL); /* a save is what a stop waits for */
     if (!session_alive(ckpt))
         error = session_renew(ckpt);
     if (error != 0)

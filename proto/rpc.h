@@ -75,6 +75,10 @@ int rpc_client_open(struct rpc_client **out, const char *target);
  * In /tmp anybody may have made that directory first. ERR_DENIED: somebody else did. */
 int rpc_default_address(char *out, size_t size);
 void rpc_client_close(struct rpc_client *client);
+/* When *stop turns from 0, calls under way and later ones end within RPC_STOP_MS, with ERR_ABORTED.
+ * NULL: none do. */
+#define RPC_STOP_MS 50
+void rpc_client_heed_stop(struct rpc_client *client, const volatile int *stop);
 /* ERR_UNAVAILABLE: no connection; ERR_TIMEOUT; else the server's own error with its text. The reply
  * is owned by the caller: protobuf_c_message_free_unpacked(reply, NULL). */
 int rpc_client_call(struct rpc_client *client, const char *method, const ProtobufCMessage *request,

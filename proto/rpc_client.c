@@ -27,6 +27,7 @@
 
 struct rpc_client {
     grpc_channel *channel; /* gRPC's own locking */
+    const volatile int *stop;
 };
 
 int rpc_default_address(char *out, size_t size)
@@ -90,6 +91,16 @@ void rpc_client_close(struct rpc_client *client)
     free(client);
 }
 
+void rpc_client_heed_stop(struct rpc_client *client, const volatile int *stop)
+{
+    client->stop = stop;
+}
+
+static bool is_stopped(const struct rpc_client *client)
+{
+    return client->stop && *client->stop != 0;
+}
+
 static void drain_queue(grpc_completion_queue *queue)
 {
     grpc_completion_queue_shutdown(queue);
@@ -127,6 +138,23 @@ struct answer {
     grpc_slice details;
 };
 
+/* Until the call is over. Who was asked to stop cancels it, which ends it at once. */
+static void await(const struct rpc_client *client, grpc_completion_queue *queue, grpc_call *call,
+                  struct answer *answer)
+{
+    while (client->stop) {
+        gpr_timespec look = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                         gpr_time_from_millis(RPC_STOP_MS, GPR_TIMESPAN));
+        if (grpc_completion_queue_pluck(queue, answer, look, NULL).type != GRPC_QUEUE_TIMEOUT)
+            return;
+        if (is_stopped(client)) {
+            grpc_call_cancel(call, NULL);
+            break;
+        }
+    }
+    grpc_completion_queue_pluck(queue, answer, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+}
+
 /* Runs the whole call as one batch and waits for it; the deadline ends the wait. */
 static int client_run(struct answer *answer, struct rpc_client *client, const char *method,
                       grpc_byte_buffer *request, uint32_t timeout_ms)
@@ -155,7 +183,7 @@ static int client_run(struct answer *answer, struct rpc_client *client, const ch
     ops[5].data.recv_status_on_client.status_details = &answer->details;
     grpc_call_error error = grpc_call_start_batch(call, ops, 6, answer, NULL);
     if (error == GRPC_CALL_OK)
-        grpc_completion_queue_pluck(queue, answer, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+        await(client, queue, call, answer);
     grpc_call_unref(call);
     drain_queue(queue);
     if (error != GRPC_CALL_OK)
@@ -163,10 +191,18 @@ static int client_run(struct answer *answer, struct rpc_client *client, const ch
     return 0;
 }
 
+static int report_stopped(const char *method)
+{
+    return report_error(ERR_ABORTED, NULL, "asked to stop, the program waits no longer for %s",
+                        method);
+}
+
 int rpc_client_call(struct rpc_client *client, const char *method, const ProtobufCMessage *request,
                     const ProtobufCMessageDescriptor *reply_type, ProtobufCMessage **out_reply,
                     uint32_t timeout_ms)
 {
+    if (is_stopped(client))
+        return report_stopped(method);
     grpc_byte_buffer *payload = rpc_pack(request);
     if (!payload)
         return report_error(ERR_INVALID, "describe fewer tensors at once",
@@ -177,7 +213,9 @@ int rpc_client_call(struct rpc_client *client, const char *method, const Protobu
     grpc_metadata_array_init(&answer.trailing);
     int error = client_run(&answer, client, method, payload, timeout_ms);
     grpc_byte_buffer_destroy(payload);
-    if (error == 0 && answer.status != GRPC_STATUS_OK) {
+    if (error == 0 && answer.status == GRPC_STATUS_CANCELLED && is_stopped(client)) {
+        error = report_stopped(method);
+    } else if (error == 0 && answer.status != GRPC_STATUS_OK) {
         char *details = grpc_slice_to_c_string(answer.details);
         error = rpc_text_read(details, (int)answer.status, method);
         gpr_free(details);

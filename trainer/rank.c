@@ -162,9 +162,10 @@ static int introduce(const struct rank *r)
     return rc;
 }
 
-int rank_open(struct rank *r, const struct config *config, struct comm *world)
+int rank_open(struct rank *r)
 {
-    *r = (struct rank){.config = config, .world = world};
+    const struct config *config = r->config;
+    struct comm *world = r->world;
     ERR_TRY(parallel_agree(world, open_own(r)));
     struct parallel_options parallel = {config, r->table, r->kernels, world};
     ERR_TRY(parallel_apply(&r->parallel, &parallel));
@@ -179,7 +180,8 @@ int rank_open(struct rank *r, const struct config *config, struct comm *world)
                                         .state = parallel_state(r->parallel),
                                         .data = r->data,
                                         .model = r->table,
-                                        .kernels = kernels_describe(r->kernels)};
+                                        .kernels = kernels_describe(r->kernels),
+                                        .want_stop = r->want_stop};
     ERR_TRY(snapshot_open(&r->snapshot, &snapshot));
     return 0;
 }
@@ -276,21 +278,23 @@ int rank_estimate(const struct config *config)
 
 struct launch {
     const struct config *config;
+    const volatile sig_atomic_t *want_stop;
     int (*work)(struct rank *rank, int *out_exit);
     atomic_int exit_code; /* the same from every rank that did not fail */
 };
 
+/* Memory that is not there will not be there at the next start either. */
 static int exit_code_of(int error)
 {
-    return err_retry(error) ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
+    return err_retry(error) && error != ERR_MEMORY ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
 }
 
 static int rank_main(struct comm *world, void *user)
 {
     struct launch *launch = user;
-    struct rank rank;
+    struct rank rank = {.config = launch->config, .world = world, .want_stop = launch->want_stop};
     int exit_code = EXIT_DONE;
-    int rc = rank_open(&rank, launch->config, world);
+    int rc = rank_open(&rank);
     if (rc == 0)
         rc = launch->work(&rank, &exit_code);
     if (rc != 0 && report_message()[0] != 0)
@@ -302,9 +306,10 @@ static int rank_main(struct comm *world, void *user)
     return rc;
 }
 
-int rank_run_all(const struct config *config, int (*work)(struct rank *rank, int *out_exit))
+int rank_run_all(const struct config *config, const volatile sig_atomic_t *want_stop,
+                 int (*work)(struct rank *rank, int *out_exit))
 {
-    struct launch launch = {.config = config, .work = work};
+    struct launch launch = {.config = config, .want_stop = want_stop, .work = work};
     struct comm *world = NULL;
     int rc;
     if (strcmp(config->comm_backend, "local") == 0) {

@@ -5,9 +5,12 @@
 
 #include "trainer/metrics.h"
 
+#include <signal.h>
+
 struct rank {
-    const struct config *config; /* borrowed, as is world */
+    const struct config *config; /* borrowed, as are world and want_stop */
     struct comm *world;
+    const volatile sig_atomic_t *want_stop; /* not 0: asked to stop */
     struct data *data;
     struct ahead *ahead;
     struct kernels *kernels;
@@ -18,9 +21,9 @@ struct rank {
     struct progress progress;
 };
 
-/* Data, kernels, model, layouts, memory, ckptd. Collective; all ranks return the same code. A half
- * opened rank is closed by rank_close too. */
-int rank_open(struct rank *out, const struct config *config, struct comm *world);
+/* Data, kernels, model, layouts, memory, ckptd; of `rank` the borrowed parts are set. Collective;
+ * all ranks return the same code. A half opened rank is closed by rank_close too. */
+int rank_open(struct rank *rank);
 void rank_close(struct rank *rank);
 /* From the newest checkpoint, or the initial weights. Collective. */
 int rank_load(struct rank *rank);
@@ -30,7 +33,8 @@ int rank_write_logits(struct rank *rank);
 /* Starts the ranks that this process has (all with comm.backend local, one with mpi), opens each,
  * has it do `work`, closes it. Errors are logged here, once. Returns the process's exit code: what
  * `work` put in *out_exit (the same on all ranks), or that of the error. */
-int rank_run_all(const struct config *config, int (*work)(struct rank *rank, int *out_exit));
+int rank_run_all(const struct config *config, const volatile sig_atomic_t *want_stop,
+                 int (*work)(struct rank *rank, int *out_exit));
 
 /* Prints the memory plan of rank 0 of dp_replicate x dp_shard ranks (comm.ranks when the second is
  * -1), without starting any. */

@@ -2,8 +2,10 @@
  *
  * One process per rank under mpirun (comm.backend mpi), or one thread per rank (comm.backend
  * local). Exit codes: 0 done; 75 stopped early, start it again (a signal, a lost peer, no ckptd);
- * 78 a person must act (configuration, data, another model). SIGTERM, SIGHUP and SIGUSR1 save and
- * end: the step in progress is finished when its last micro-step has begun, otherwise dropped. */
+ * 78 a person must act (configuration, data, another model). SIGTERM, SIGINT, SIGHUP and SIGUSR1
+ * save and end: the step in progress is finished when its last micro-step has begun, otherwise
+ * dropped. A start that does not save (a refused or finished run, checkpoint.load_only,
+ * debug.logits_file) takes no attempt, and so ends nobody who trains. */
 #include "proto/report.h"
 #include "trainer/optimizer.h"
 #include "trainer/rank.h"
@@ -22,14 +24,20 @@ static void on_signal(int number)
     stop_requested = 1;
 }
 
-/* What asks a rank to stop. A closed terminal asks nobody who was told to outlive it (nohup). */
+/* What asks a rank to stop. A closed terminal asks nobody who was told to outlive it (nohup), nor
+ * does Ctrl-C a background job of a script. A second Ctrl-C ends the process at once. */
 static void handle_signals(void)
 {
+    static const int unless_ignored[] = {SIGHUP, SIGINT};
     struct sigaction stop = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGUSR1, &stop, NULL);
-    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
-        sigaction(SIGHUP, &stop, NULL);
+    for (size_t i = 0; i < sizeof(unless_ignored) / sizeof(unless_ignored[0]); i++) {
+        int number = unless_ignored[i];
+        stop.sa_flags = SA_RESTART | (number == SIGINT ? (int)SA_RESETHAND : 0);
+        if (sigaction(number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(number, &stop, NULL);
+    }
 }
 
 /* One optimizer update. The progress counts it only when it is made: not when the step is dropped
@@ -111,29 +119,45 @@ static int train(struct rank *r, int *out_exit)
     return 0;
 }
 
+/* Must this start save? One that only reads takes nothing from one that trains. `newest`: the step
+ * that would be loaded, or -1. */
+static int check_purpose(const struct rank *r, int64_t newest, bool *out_saves)
+{
+    const struct config *config = r->config;
+    *out_saves = config->logits_file[0] == 0 && !config->load_only && newest < config->steps;
+    if (!config->create_seed_checkpoint || newest <= 0)
+        return 0;
+    int rc = report_error(ERR_EXISTS, "give job.run another name",
+                          "a seed checkpoint cannot be made: the run is at step %" PRId64, newest);
+    return parallel_agree(r->world, rc);
+}
+
 /* What the configuration asks for: seed checkpoint, logits, or training. */
 static int work(struct rank *r, int *out_exit)
 {
     const struct config *config = r->config;
-    bool is_training = !config->create_seed_checkpoint && config->logits_file[0] == 0;
-    snapshot_watch_stop(r->snapshot, &stop_requested);
+    bool saves = false;
+    int64_t newest;
+    ERR_TRY(snapshot_look(r->snapshot, &newest));
+    ERR_TRY(check_purpose(r, newest, &saves));
+    if (saves)
+        ERR_TRY(snapshot_take(r->snapshot));
     ERR_TRY(rank_load(r)); /* also the proof that what a finished run saved is whole */
-    if (is_training && r->progress.step >= config->steps) {
+    if (config->logits_file[0] != 0)
+        return rank_write_logits(r);
+    if (config->create_seed_checkpoint)
+        return snapshot_save_final(r->snapshot, &r->progress);
+    if (r->progress.step >= config->steps) {
         if (r->world->rank == 0)
             log_info("train", "the run is finished: step %" PRId64 " of %" PRId64 " is saved",
                      r->progress.step, config->steps);
         return 0;
     }
-    if (is_training)
-        return train(r, out_exit);
-    if (config->logits_file[0] != 0)
-        return rank_write_logits(r);
-    if (r->progress.step == 0)
-        return snapshot_save_final(r->snapshot, &r->progress);
-    int rc = report_error(ERR_EXISTS, "give job.run another name",
-                          "a seed checkpoint cannot be made: the run is at step %" PRId64,
-                          r->progress.step);
-    return parallel_agree(r->world, rc);
+    if (!saves && !config->load_only) { /* it is not: its last checkpoint is damaged */
+        ERR_TRY(snapshot_take(r->snapshot));
+        ERR_TRY(rank_load(r));
+    }
+    return train(r, out_exit);
 }
 
 int main(int argc, char **argv)
@@ -156,5 +180,5 @@ int main(int argc, char **argv)
     if (rc != 0 || config.estimate)
         return rc == 0 ? EXIT_DONE : EXIT_DO_NOT_RETRY;
     handle_signals();
-    return rank_run_all(&config, work);
+    return rank_run_all(&config, &stop_requested, work);
 }

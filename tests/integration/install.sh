@@ -29,9 +29,9 @@ check "the header is C++ too" g++ "${strict[@]}" "$tmp/plus.cpp" -o "$tmp/plus" 
 
 exports=$(nm -D --defined-only "$root/usr/lib/libckpt.so.1" | awk '$2 != "A" { print $3 }' | sort)
 declared=$(grep -oE '\bckpt_[a-z_]+\(' clients/ckpt.h | tr -d '(' | sort -u)
-without=$(grep -v '@@CKPT_1$\|^__asan\|^__odr_asan\|^__ubsan' <<<"$exports")
+without=$(grep -v '@@CKPT_[12]$\|^__asan\|^__odr_asan\|^__ubsan' <<<"$exports")
 check "every exported name has a version" test -z "$without"
-versioned=$(grep '@@CKPT_1$' <<<"$exports" | sed 's/@@.*//' | sort -u)
+versioned=$(grep '@@CKPT_[12]$' <<<"$exports" | sed 's/@@.*//' | sort -u)
 missing=$(comm -23 <(echo "$declared") <(echo "$versioned"))
 check "every function of ckpt.h is exported" test -z "$missing"
 extra=$(comm -13 <(echo "$declared") <(echo "$versioned"))

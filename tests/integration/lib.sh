@@ -88,6 +88,9 @@ wait_for() { # SECONDS COMMAND...: until it succeeds
     done
     return 1
 }
+ckptd_serves() { # also what is damaged: then health fails
+    [[ $("$BUILD/ckpt-cli" health --server "$server" 2>&1) == "serving: true"* ]]
+}
 start_ckptd() { # [OPTION...]: on $server with $store, waits until it answers
     server=unix:$tmp/s
     store=$tmp/store
@@ -95,7 +98,7 @@ start_ckptd() { # [OPTION...]: on $server with $store, waits until it answers
         --memory.segment_bytes 4MiB "$@" >>"$tmp/ckptd.log" 2>&1 &
     ckptd_pid=$!
     started_pids+=("$ckptd_pid")
-    wait_for 20 "$BUILD/ckpt-cli" health --server "$server" ||
+    wait_for 20 ckptd_serves ||
         give_up "ckptd does not answer" "$tmp/ckptd.log"
 }
 stop_ckptd() { # [SIGNAL]

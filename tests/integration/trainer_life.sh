@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 74
+plan 90
 make_tiny
 start_ckptd
 
@@ -58,6 +58,29 @@ for stop in "TERM 2 7 dropped" "USR1 6 8 finished"; do
         "$(status_of train "$run" --comm.ranks 3)" 0
     check "SIG$signal: every bit is the undisturbed run's" same "$run"
 done
+
+trainer_of_ctrl_c() { # RUN
+    # A script's background jobs ignore Ctrl-C.
+    env --default-signal=INT "$BUILD/trainer" --job.config_file "$tiny" --job.run "$1" \
+        --comm.ranks 2 --ckptd.address "$server" --debug.pause_at_step 8 >>"$tmp/$1.log" 2>&1 &
+    pid=$!
+    started_pids+=("$pid")
+    paused "$1" 8
+}
+trainer_of_ctrl_c ctrl_c
+kill_ours INT "$pid"
+ended
+check_equal "SIGINT: it ends with 75" "$status" 75
+check "SIGINT: the last step is saved" "$BUILD/ckpt-cli" verify ctrl_c@7 --store "$store"
+trainer_of_ctrl_c twice
+kill_ours STOP "$ckptd_pid" # so the last save takes a while
+kill_ours INT "$pid"
+wait_for 20 says twice "was not saved|waiting for step" # it is at the last save
+kill_ours INT "$pid"
+check "a second SIGINT ends it at once" wait_gone "$pid" 1
+kill_ours CONT "$ckptd_pid"
+ended
+check_equal "by the signal" "$status" 130
 
 in_background early --debug.pause_at_step 1
 paused early 1
@@ -120,6 +143,33 @@ check_equal "it trains nothing" "$(wc -l <"$tmp/right.loss")" "$lines"
 check_equal "another canonical order is refused with 78" \
     "$(status_of train right --training.steps 30 --canonical.micro_batches 4)" 78
 check "both numbers are named" says right "micro_batches = 6, this configuration has 4"
+# ---- starts that do not save ----
+attempts() { find "$store/$1/attempts" -regex '.*/[0-9]+' | wc -l; }
+trainer_goes_on() { # WHAT: the run that is held in step 8 was left alone
+    check_equal "$1 opens no attempt" "$(attempts busy)" 1
+}
+in_background busy --debug.pause_at_step 8
+paused busy 8
+busy=$pid
+check_equal "a refused configuration beside a run that trains ends with 78" \
+    "$(status_of train busy --canonical.micro_batches 4)" 78
+trainer_goes_on "it"
+check_equal "a finished run beside it ends with 0" \
+    "$(status_of train busy --training.steps 5 --lr_scheduler.total_steps $steps)" 0
+trainer_goes_on "it"
+check_equal "load_only beside it ends with 0" \
+    "$(status_of train busy --checkpoint.load_only --metrics.loss_file "$tmp/busy.only")" 0
+trainer_goes_on "it"
+check_equal "debug.logits_file beside it ends with 0" \
+    "$(status_of train busy --debug.logits_file "$tmp/busy.logits")" 0
+check "and writes the logits" test -s "$tmp/busy.logits"
+trainer_goes_on "it"
+pid=$busy
+kill_ours TERM "$pid"
+ended
+check "the run that trained saves its last step" \
+    "$BUILD/ckpt-cli" verify busy@7-a1 --store "$store"
+
 check_equal "load_step goes back to an older step" \
     "$(status_of train right --checkpoint.load_step 5 --comm.ranks 3)" 0
 sort -u "$tmp/right.loss" | sort -n >"$tmp/again.sorted"
@@ -209,6 +259,12 @@ shot stops --checkpoint.required --checkpoint.final_seconds 2
 ended
 check_equal "with checkpoint.required it ends with 75" "$status" 75
 check_equal "stops: one line says why" "$(grep -c ' error ' "$tmp/stops.log")" 1
+in_background nobody
+sleep 0.5 # of the 10 s that it waits for ckptd
+kill_ours TERM "$pid"
+check "a signal ends the wait for ckptd at once" wait_gone "$pid" 1
+ended
+check_equal "with 75" "$status" 75
 check_equal "without any ckptd it ends with 75" "$(status_of train nobody)" 75
 check_equal "an estimate needs neither ckptd nor ranks" \
     "$("$BUILD/trainer" --job.config_file "$tiny" --estimate 2>/dev/null | grep -c 'per rank')" 1

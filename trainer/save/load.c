@@ -105,10 +105,12 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
     *candidate = (struct candidate){.step = (int64_t)loaded->info.step,
                                     .attempt = (int64_t)loaded->info.attempt,
                                     .has_moments = state_has_moments(loaded->state_json)};
-    if (loaded->skipped[0] != 0)
+    bool is_checked =
+        candidate->step == s->checked_step && candidate->attempt == s->checked_attempt;
+    if (!is_checked && loaded->skipped[0] != 0)
         log_warn("checkpoint", "skipped on the way to step %" PRIu64 ": %s", loaded->info.step,
                  loaded->skipped);
-    rc = identity_check(&s->of, s->identity_json, loaded);
+    rc = is_checked ? 0 : identity_check(&s->of, s->identity_json, loaded);
     char *orders = NULL;
     if (rc == 0)
         rc = lineage_go_on(&orders, s->config, loaded);
@@ -117,22 +119,38 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
         s->orders_json = orders;
     }
     ckpt_loaded_free(loaded);
+    s->checked_step = candidate->step;
+    s->checked_attempt = candidate->attempt;
     return rc;
+}
+
+int snapshot_look(struct snapshot *s, int64_t *out_step)
+{
+    *out_step = -1;
+    if (s->ckpt == NULL)
+        return 0;
+    struct comm *world = s->mesh->world;
+    struct candidate candidate = {.step = -1};
+    int rc = snapshot_is_rank_0(s) ? ask_for_candidate(s, 0, &candidate) : 0;
+    ERR_TRY(parallel_agree(world, rc));
+    ERR_TRY(world->ops->broadcast(world, &candidate, sizeof(candidate), 0));
+    *out_step = s->newest_step = candidate.step;
+    return 0;
 }
 
 static int load_candidate(struct snapshot *s, struct progress *p, const struct candidate *candidate)
 {
     struct ckpt_load_options options = {.step = candidate->step,
-                                        .attempt = (uint64_t)candidate->attempt};
+                                        .attempt = (uint64_t)candidate->attempt,
+                                        .tensors = s->tensors,
+                                        .num_tensors = s->num_tensors};
     struct ckpt_loaded *loaded = NULL;
     if (!candidate->has_moments) { /* an older candidate may have left some */
         memset(s->state->exp_avg, 0, s->state->count * sizeof(float));
         memset(s->state->exp_avg_sq, 0, s->state->count * sizeof(float));
     }
-    if (!candidate->has_moments || is_excluded(s->config, "optimizer")) {
-        options.tensors = s->tensors;
+    if (!candidate->has_moments || is_excluded(s->config, "optimizer"))
         options.num_tensors = s->state->num_slices;
-    }
     ERR_TRY(ckpt_load(s->ckpt, &options, &loaded));
     s->times.loaded_bytes = loaded->bytes_memory + loaded->bytes_local;
     if (snapshot_is_rank_0(s))

@@ -1,7 +1,8 @@
 /* open.c - connects to ckptd, takes an attempt, describes (see snapshot.h).
  *
- * Start. Every rank connects; rank 0 takes the attempt (ckptd settles older saves first) and
- * broadcasts it; every rank describes its slices.
+ * Start. Every rank connects. A start that will not save stays a reader, and takes nothing from one
+ * that does. For another rank 0 takes the attempt (ckptd settles older saves first) and broadcasts
+ * it; every rank describes its slices.
  *
  * While a copy is in progress (copying_step >= 0) the handle of libckpt belongs to the copy thread.
  */
@@ -138,23 +139,25 @@ static int take_attempt(struct snapshot *s, int64_t answer[2])
     return rc;
 }
 
-static int open_session(struct snapshot *s)
+int snapshot_take(struct snapshot *s)
 {
+    if (s->ckpt == NULL)
+        return 0;
+    CHECK(s->attempt == 0);
     struct comm *world = s->mesh->world;
     int64_t answer[2] = {0, -1}; /* attempt, newest step */
     double start = snapshot_now();
-    ERR_TRY(parallel_agree(s->mesh->world, connect_ckptd(s)));
     ERR_TRY(parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? take_attempt(s, answer) : 0));
     ERR_TRY(world->ops->broadcast(world, answer, sizeof(answer), 0));
     s->attempt = (uint64_t)answer[0];
     s->newest_step = answer[1];
     ERR_TRY(parallel_agree(s->mesh->world,
                            ckpt_describe(s->ckpt, s->attempt, s->tensors, s->num_tensors)));
-    s->times.attempt_seconds = snapshot_now() - start;
+    s->times.attempt_seconds += snapshot_now() - start;
     if (snapshot_is_rank_0(s))
         log_info("checkpoint", "run %s: attempt %" PRIu64 " at %s", s->config->run, s->attempt,
                  s->config->ckptd_address);
-    return 0;
+    return parallel_agree(world, open_copier(s));
 }
 
 int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
@@ -170,6 +173,8 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
                               .data = options->data,
                               .model = options->model,
                               .kernels = options->kernels};
+    s->want_stop = options->want_stop;
+    ckpt_heed_stop(options->want_stop);
     s->newest_step = s->pending_step = s->durable_step = s->copying_step = -1;
     int rc = 0;
     if (s->config->checkpoint_enable) {
@@ -181,10 +186,10 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
         if (rc == 0 && s->config->compare_replicas)
             rc = replicas_open(&s->replicas, s->mesh, s->state);
         rc = parallel_agree(s->mesh->world, rc);
+        double start = snapshot_now();
         if (rc == 0)
-            rc = open_session(s);
-        if (rc == 0)
-            rc = parallel_agree(s->mesh->world, open_copier(s));
+            rc = parallel_agree(s->mesh->world, connect_ckptd(s));
+        s->times.attempt_seconds = snapshot_now() - start;
     }
     if (rc != 0) {
         snapshot_close(s);
@@ -192,6 +197,11 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
     }
     *out = s;
     return 0;
+}
+
+bool snapshot_is_taken(const struct snapshot *s)
+{
+    return s->attempt != 0;
 }
 
 void snapshot_close(struct snapshot *s)

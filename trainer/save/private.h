@@ -22,10 +22,11 @@ struct snapshot {
     const struct config *config;
     const struct mesh *mesh;
     const struct state *state;
-    struct ckpt *ckpt; /* NULL: checkpoint.enable is off */
-    uint64_t attempt;
-    int64_t newest_step;         /* committed when the attempt was taken; -1: none */
-    struct ckpt_tensor *tensors; /* STATE_PARTS per slice: first all parameters */
+    struct ckpt *ckpt;                     /* NULL: checkpoint.enable is off */
+    uint64_t attempt;                      /* 0: none, a reader */
+    int64_t newest_step;                   /* seen before the load; -1: none */
+    int64_t checked_step, checked_attempt; /* the checkpoint that was found to be of this run */
+    struct ckpt_tensor *tensors;           /* STATE_PARTS per slice: first all parameters */
     uint32_t num_tensors;
     char (*names)[SNAPSHOT_NAME_BYTES];
     uint64_t bytes;            /* of this rank's slices */

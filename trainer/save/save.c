@@ -97,11 +97,6 @@ static void ask_pending(struct snapshot *s)
         continue;
 }
 
-void snapshot_watch_stop(struct snapshot *s, const volatile sig_atomic_t *want_stop)
-{
-    s->want_stop = want_stop;
-}
-
 static void begin_end(struct snapshot *s)
 {
     if (s->deadline == 0)
@@ -290,7 +285,7 @@ bool snapshot_must_stop(const struct snapshot *s)
 
 int snapshot_save(struct snapshot *s, const struct progress *p)
 {
-    if (s->ckpt == NULL || s->config->load_only)
+    if (!snapshot_is_taken(s))
         return 0;
     double start = snapshot_now();
     ERR_TRY(compare_replicas(s));
@@ -335,7 +330,7 @@ static bool may_pass(int rc)
 
 int snapshot_save_final(struct snapshot *s, const struct progress *p)
 {
-    if (s->ckpt == NULL || s->config->load_only)
+    if (!snapshot_is_taken(s))
         return 0;
     begin_end(s);
     int rc = end_copy(s);

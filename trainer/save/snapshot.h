@@ -1,4 +1,4 @@
-/* snapshot.h - the training state in ckptd: take an attempt, load, save, wait.
+/* snapshot.h - the training state in ckptd: look, take an attempt, load, save, wait.
  *
  * The state is what parallel.h lays out (parameters and both moments, each rank its shard) and the
  * small numbers of struct progress. With checkpoint.enable off every call does nothing and
@@ -15,6 +15,8 @@
 #define HOLDFAST_TRAINER_SNAPSHOT_H
 
 #include "trainer/parallel.h"
+
+#include <signal.h>
 
 /* The small part of the state. A checkpoint of step s holds it as it is after s updates. */
 struct progress {
@@ -36,6 +38,10 @@ struct snapshot_options {
     struct data *data; /* a load sets its place */
     const struct model_table *model;
     const char *kernels; /* kernels_describe() */
+    /* Not 0: this rank was asked to stop. Until the first save every wait for ckptd ends then with
+     * ERR_ABORTED; from when rank 0 sees it while it waits for a save, checkpoint.final_seconds are
+     * left. */
+    const volatile sig_atomic_t *want_stop;
 };
 
 struct snapshot_times {
@@ -43,10 +49,18 @@ struct snapshot_times {
     uint64_t loaded_bytes;                /* this rank's */
 };
 
-/* Connects, takes an attempt, describes. */
+/* Connects. */
 int snapshot_open(struct snapshot **out, const struct snapshot_options *options);
 void snapshot_close(struct snapshot *snapshot);
 const struct snapshot_times *snapshot_times(const struct snapshot *snapshot);
+
+/* Which step would be loaded; -1: the run has none. Refuses what may not go on from it
+ * (ERR_MISMATCH: another model, or another canonical order), before the run is touched. */
+int snapshot_look(struct snapshot *snapshot, int64_t *out_step);
+/* Takes an attempt of the run, once: ends whoever trains it, and allows to save. Without one the
+ * snapshot is a reader's: it loads, and changes nothing. */
+int snapshot_take(struct snapshot *snapshot);
+bool snapshot_is_taken(const struct snapshot *snapshot);
 
 /* What whoever changes the state has to wait for, slice by slice; NULL: nothing is ever saved. */
 struct copier *snapshot_copier(const struct snapshot *snapshot);
@@ -63,9 +77,6 @@ int snapshot_save(struct snapshot *snapshot, const struct progress *progress);
 /* To be called after each update of the state: waits for the rest of a copy in progress, and says
  * how it went. An error means: stop training. */
 int snapshot_copied(struct snapshot *snapshot);
-/* Not 0: this rank was asked to stop. From when rank 0 sees that while it waits for ckptd,
- * checkpoint.final_seconds are left. Not collective. */
-void snapshot_watch_stop(struct snapshot *snapshot, const volatile sig_atomic_t *want_stop);
 /* Has a failed save ended training (checkpoint.required)? The last save is due all the same. */
 bool snapshot_must_stop(const struct snapshot *snapshot);
 /* Saves, tries again when that fails, and waits until the checkpoint is durable. ERR_ABORTED after
