@@ -57,7 +57,7 @@ bool run_name_valid(const char *name)
 static bool is_vacant(const struct run *run)
 {
     return !run->checkpoints && run->newest_attempt == 0 && run->adopting == 0 &&
-           run->unreadable.code == 0 && !run->pruning &&
+           run->unreadable.code == 0 && !run->pruning && run->history.bytes == 0 &&
            run->service->catalog->events->is_idle(run);
 }
 
@@ -412,6 +412,7 @@ void catalog_close(struct service *service)
         catalog->runs = run->next;
         catalog_forget(run);
         catalog->events->freed(run);
+        free(run->history.lines);
         free(run);
     }
     free(catalog);

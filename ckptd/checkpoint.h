@@ -60,6 +60,12 @@ struct run_health {
     char reason[512];  /* else of the newest; "": none */
 };
 
+/* Lines of its journal that are not on the disk yet. */
+struct history {
+    char *lines; /* owned; NULL: there was none */
+    size_t bytes;
+};
+
 struct run {
     struct run *next;
     char name[RUN_NAME_MAX + 1];
@@ -74,8 +80,9 @@ struct run {
     bool retain_again;               /* there was a commit meanwhile */
     struct scrub_cursor scrubbed;    /* keep/scrub.c */
     struct run_health health;
-    uint64_t looked_stamp; /* rescan.c: of its directory, when its names were read last; 0: look
-                              again */
+    struct history history; /* history.c */
+    uint64_t looked_stamp;  /* rescan.c: of its directory, when its names were read last; 0: look
+                               again */
 };
 
 /* Nothing may remove it now. */

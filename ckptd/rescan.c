@@ -21,6 +21,7 @@
 #include "ckptd/rescan.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/history.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
@@ -284,6 +285,10 @@ static int enter_newcomer(struct run *run, const struct newcomer *found)
                     found->pin_note[0] ? strdup(found->pin_note) : NULL);
     ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)summary->bytes);
     run->service->rescans->added++;
+    history_note(run, &(struct history_event){.name = "found",
+                                              .step = summary->step,
+                                              .attempt = summary->attempt,
+                                              .by = "not ckptd"});
     log_info("catalog", "run %s, step %llu, attempt %llu was found in the store: %llu bytes",
              run->name, (unsigned long long)summary->step, (unsigned long long)summary->attempt,
              (unsigned long long)summary->bytes);
@@ -316,6 +321,10 @@ static bool drop_vanished(struct run *run, const struct place_of_step *known)
         return false;
     catalog_drop(checkpoint);
     run->service->rescans->vanished++;
+    history_note(run, &(struct history_event){.name = "vanish",
+                                              .step = known->step,
+                                              .attempt = known->attempt,
+                                              .by = "not ckptd"});
     log_error("catalog", "run %s, step %llu, attempt %llu has vanished: its directory is gone",
               run->name, (unsigned long long)known->step, (unsigned long long)known->attempt);
     return true;

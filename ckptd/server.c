@@ -18,6 +18,7 @@
 #include "ckptd/catalog.h"
 #include "ckptd/door.h"
 #include "ckptd/health.h"
+#include "ckptd/history.h"
 #include "ckptd/keep/admit.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/retain.h"
@@ -209,6 +210,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Release, ReleaseRequest, release, admit_release, true, true)                           \
     X(Adopt, AdoptRequest, adopt, admit_adopt, true, true)                                   \
     X(Gc, GcRequest, gc, gc_collect, true, !request->dry_run)                                \
+    X(History, HistoryRequest, history, history_call, false, false)                          \
     X(Rescan, RescanRequest, rescan, rescan_call, false, false)                              \
     X(Reload, ReloadRequest, reload, reload_call, true, true)                                \
     X(Status, StatusRequest, status, do_status, false, false)
@@ -348,9 +350,9 @@ static int open_rpc(struct service *service)
 
 /* In this order; each may use those before it. */
 static int (*const parts[])(struct service *service) = {
-    open_loop,     reload_open,  rescan_open,  open_storage, open_pool,   renew_open, gate_open,
-    open_sessions, restore_open, open_runs,    open_catalog, scan_store,  held_open,  scrub_open,
-    retain_open,   place_watch,  metrics_open, open_rpc,     health_open, door_open};
+    open_loop,  reload_open,   history_open, rescan_open,  open_storage, open_pool,   renew_open,
+    gate_open,  open_sessions, restore_open, open_runs,    open_catalog, scan_store,  held_open,
+    scrub_open, retain_open,   place_watch,  metrics_open, open_rpc,     health_open, door_open};
 
 /* ---- opening ---- */
 
@@ -446,6 +448,7 @@ static void drain(struct event *event)
              "for %lld ms",
              saves, (long long)drain_ms, (long long)last_ms);
     service->draining = service->takes_last_saves = true;
+    history_hurry(service);
     gate_hurry(service);
     service->drain_until_ms = loop_now_ms() + drain_ms;
     service->last_saves_until_ms = loop_now_ms() + last_ms;
@@ -503,6 +506,7 @@ void service_close(struct service *service)
     run_close(service);
     gate_close(service);
     reload_close(service);
+    history_close(service);
     rescan_close(service);
     renew_close(service);
     place_close(service);

@@ -59,6 +59,7 @@ struct service {
     struct scrub *scrub;           /* keep/scrub.c; NULL: off */
     struct rescans *rescans;       /* rescan.c */
     struct reload *reload;         /* reload.c */
+    struct journals *journals;     /* history.c */
     struct metrics *metrics;       /* metrics.c; NULL: off */
     struct door *door;             /* door.c */
 };

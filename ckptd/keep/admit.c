@@ -34,6 +34,7 @@
 #include "ckptd/keep/admit.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/history.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/scrub.h"
 #include "ckptd/ledger.h"
@@ -288,6 +289,10 @@ static void enter_catalog(struct admission *admission)
     scrub_brought(run, summary);
     admission->checkpoint = NULL;
     ledger_note(&admission->service->ledger, loop_now_ms(), (int64_t)summary->bytes);
+    history_note(run, &(struct history_event){.name = "adopt",
+                                              .step = summary->step,
+                                              .attempt = summary->attempt,
+                                              .call = admission->call});
     log_info("catalog", "run %s, step %llu, attempt %llu: adopted, %llu bytes in %u shards",
              run->name, (unsigned long long)summary->step, (unsigned long long)summary->attempt,
              (unsigned long long)summary->bytes, summary->shards);

@@ -19,6 +19,7 @@
 #include "ckptd/keep/retain.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/history.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
@@ -284,6 +285,11 @@ static void removed(struct event *event)
         }
         count++;
         bytes += candidate->summary.bytes;
+        history_note(pruning->run, &(struct history_event){.name = "remove",
+                                                           .step = candidate->summary.step,
+                                                           .attempt = candidate->summary.attempt,
+                                                           .call = pruning->call,
+                                                           .by = "retention"});
         log_info("retain", "run %s: removed step %llu, attempt %llu by %s, %llu bytes",
                  pruning->run->name, (unsigned long long)candidate->summary.step,
                  (unsigned long long)candidate->summary.attempt,
@@ -592,6 +598,13 @@ static void pinned(struct event *event)
     if (checkpoint && is_done)
         catalog_set_pin(checkpoint, !pinning->is_unpin,
                         !pinning->is_unpin && pinning->note[0] ? strdup(pinning->note) : NULL);
+    if (pinning->fault.code == 0)
+        history_note(pinning->run,
+                     &(struct history_event){.name = pinning->is_unpin ? "unpin" : "pin",
+                                             .step = pinning->step,
+                                             .attempt = pinning->attempt,
+                                             .call = pinning->call,
+                                             .detail = pinning->note});
     if (pinning->fault.code == 0)
         log_info("retain", "run %s: %s step %llu, attempt %llu%s%s", pinning->run->name,
                  pinning->is_unpin ? "unpinned" : "pinned", (unsigned long long)pinning->step,

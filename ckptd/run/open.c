@@ -8,6 +8,7 @@
 #include "ckptd/run/open.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/history.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/session.h"
 #include "ckptd/run/attempt.h"
@@ -91,6 +92,22 @@ static void reply_opened(struct run *run, uint64_t number)
     rpc_call_reply(run->coordinator->opening.call, &reply.base);
 }
 
+/* Before the call is answered, and before the attempt that it ends is forgotten. */
+static void note_opened(struct run *run, struct attempt *attempt)
+{
+    char detail[160] = "";
+    uid_t uid;
+    if (run->coordinator->attempt)
+        snprintf(detail, sizeof detail, "%u ranks; takes over from attempt %llu%s%s",
+                 attempt->world_size, (unsigned long long)run->coordinator->attempt->number,
+                 run->coordinator->attempt->who[0] ? " of " : "", run->coordinator->attempt->who);
+    else
+        snprintf(detail, sizeof detail, "%u ranks", attempt->world_size);
+    rpc_call_who(run->coordinator->opening.call, &uid, attempt->who);
+    history_note(run,
+                 &(struct history_event){.name = "attempt", .by = attempt->who, .detail = detail});
+}
+
 void open_done(struct run *run, const struct commit_action *action)
 {
     uint64_t number = action->number;
@@ -99,6 +116,7 @@ void open_done(struct run *run, const struct commit_action *action)
     CHECK(attempt && attempt->number == number && !run->coordinator->saves); /* I4, I5 */
     run->newest_attempt = number;
     session_end_older(run, number);
+    note_opened(run, attempt);
     if (run->coordinator->group)
         group_free(run->coordinator->group);
     attempt_free(run->coordinator->attempt);

@@ -12,6 +12,7 @@
 #include "ckptd/run/save.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/history.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/gate.h"
@@ -296,6 +297,20 @@ static void compare_content(struct save *save)
               (unsigned long long)save->repeat.step, (unsigned long long)save->repeat.attempt);
 }
 
+static void note_commit(const struct save *save)
+{
+    const struct attempt *attempt = save->run->coordinator->attempt;
+    char detail[80];
+    bool is_its = attempt && attempt->number == save->attempt && attempt->who[0];
+    snprintf(detail, sizeof detail, "%llu bytes by %u ranks", (unsigned long long)save->bytes,
+             save->world_size);
+    history_note(save->run, &(struct history_event){.name = "commit",
+                                                    .step = save->step,
+                                                    .attempt = save->attempt,
+                                                    .by = is_its ? attempt->who : "its ranks",
+                                                    .detail = detail});
+}
+
 void save_committed(struct run *run, const struct commit_action *action)
 {
     struct save *save = save_find(run, action->save);
@@ -310,6 +325,7 @@ void save_committed(struct run *run, const struct commit_action *action)
     memcpy(checkpoint->content, save->content, sizeof checkpoint->content);
     checkpoint->repeat = save->repeat;
     enter_memory(save, checkpoint);
+    note_commit(save);
     answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                    repeat_text(text, &save->repeat));
     save_free(save);

@@ -178,6 +178,12 @@ const struct command commands[] = {
      cli_status,
      "On a directory: the disk, how many checkpoints there are, the newest, saves that are not\n"
      "committed, and in_use: has somebody the writer's lock? Else those saves are rubbish (gc).\n"},
+    {"history", "RUN", "who committed, pinned, removed, took over, and when", 1, 1,
+     WHERE | OF_A_RUN, cli_history,
+     "The newest 64 KiB of events, the oldest first. attempt: ranks were started; commit: they\n"
+     "saved; pin, unpin, adopt: asked for by that user; remove: by a prune or by retention;\n"
+     "found, vanish: a checkpoint was copied in, or moved away, without ckptd. A ckptd that is\n"
+     "killed may lose the events of the last second; its log has them.\n"},
     {"rescan", "", "let ckptd look for checkpoints that were copied in, or went", 0, 0, BIT(SERVER),
      cli_rescan,
      "A list, a show and a load look by themselves. This one also tells what is there and not\n"

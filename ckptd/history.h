@@ -1,0 +1,29 @@
+/* history.h - the journal of a run: who committed, pinned, removed and took over, and when; see
+ * history.c. On the service thread. */
+#ifndef HOLDFAST_CKPTD_HISTORY_H
+#define HOLDFAST_CKPTD_HISTORY_H
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+#include <stdint.h>
+
+struct service;
+struct run;
+
+struct history_event {
+    const char *name;       /* "commit", "remove", ... */
+    uint64_t step, attempt; /* attempt 0: of no checkpoint */
+    struct rpc_call *call;  /* who asked for it; not answered yet. NULL: */
+    const char *by;         /* this text says who it was */
+    const char *detail;     /* NULL: nothing to add */
+};
+int history_open(struct service *service);
+void history_close(struct service *service); /* behind the loop, before the catalog is closed */
+void history_note(struct run *run, const struct history_event *event);
+void history_call(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__HistoryRequest *request);
+/* ckptd ends: what is not on the disk yet is written now. */
+void history_hurry(struct service *service);
+
+#endif

@@ -1,0 +1,175 @@
+/* upkeep.c - commands for a ckptd that serves: reload, rescan, scrub; and history, which reads the
+ * journal of a run, from its ckptd or from a directory. */
+#include "clients/cli/cli.h"
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/history.h"
+#include "proto/json.h"
+#include "proto/rpc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reload ---- */
+
+int cli_reload(const struct cli *cli)
+{
+    Holdfast__V1__ReloadRequest request = HOLDFAST__V1__RELOAD_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    char safe[1100];
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Reload", &request.base,
+                         &holdfast__v1__reload_reply__descriptor, CLI_CALL_MS);
+    if (error != 0)
+        return error;
+    const char *keys = ((const Holdfast__V1__ReloadReply *)answer)->needs_restart;
+    if (cli->is_json) {
+        printf("{\"needs_restart\": ");
+        text_json(stdout, keys);
+        printf("}\n");
+    } else {
+        printf("retention and quotas are as in the configuration now\n");
+        if (keys[0] != '\0')
+            printf("changed, but not before a restart: %s\n", text_safe(safe, sizeof safe, keys));
+    }
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
+/* ---- rescan ---- */
+
+static void print_rescan_json(const Holdfast__V1__RescanReply *reply)
+{
+    printf("{\"added\": %llu, \"vanished\": %llu, \"skipped\": [", (unsigned long long)reply->added,
+           (unsigned long long)reply->vanished);
+    for (size_t i = 0; i < reply->n_skipped; i++) {
+        printf(i > 0 ? ", " : "");
+        text_json(stdout, reply->skipped[i]);
+    }
+    printf("]}\n");
+}
+
+int cli_rescan(const struct cli *cli)
+{
+    Holdfast__V1__RescanRequest request = HOLDFAST__V1__RESCAN_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    char safe[600];
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Rescan", &request.base,
+                         &holdfast__v1__rescan_reply__descriptor, CLI_CALL_MS);
+    if (error != 0)
+        return error;
+    const Holdfast__V1__RescanReply *reply = (const Holdfast__V1__RescanReply *)answer;
+    if (cli->is_json) {
+        print_rescan_json(reply);
+    } else {
+        printf("%s found, %llu vanished\n", text_count(reply->added, "checkpoint").text,
+               (unsigned long long)reply->vanished);
+        for (size_t i = 0; i < reply->n_skipped; i++)
+            printf("not listed: %s\n", text_safe(safe, sizeof safe, reply->skipped[i]));
+    }
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return 0;
+}
+
+/* ---- history ---- */
+
+static const char *text_in(const json_t *line, const char *key)
+{
+    const char *text = json_string_value(json_object_get(line, key));
+    return text != NULL ? text : "";
+}
+
+static void print_event(const json_t *line)
+{
+    char time[40], event[24], by[160], detail[200], name[64] = "-";
+    const json_t *attempt = json_object_get(line, "attempt");
+    if (json_is_integer(attempt))
+        snprintf(name, sizeof name, "%lld-a%lld",
+                 (long long)json_integer_value(json_object_get(line, "step")),
+                 (long long)json_integer_value(attempt));
+    printf("%-24s  %-8s  %-16s  %s%s%s\n", text_safe(time, sizeof time, text_in(line, "time")),
+           text_safe(event, sizeof event, text_in(line, "event")), name,
+           text_safe(by, sizeof by, text_in(line, "by")),
+           text_in(line, "detail")[0] != '\0' ? ": " : "",
+           text_safe(detail, sizeof detail, text_in(line, "detail")));
+}
+
+/* A line that a later version wrote otherwise, or that is cut, is passed over. */
+static int print_history(const struct cli *cli, const char *text)
+{
+    json_t *list = json_array();
+    size_t index;
+    json_t *line;
+    json_begin();
+    while (*text != '\0') {
+        size_t bytes = strcspn(text, "\n");
+        json_t *event = json_loadb(text, bytes, 0, NULL);
+        if (json_is_object(event))
+            json_array_append_new(list, event);
+        else
+            json_decref(event);
+        text += bytes + (text[bytes] == '\n');
+    }
+    int error =
+        json_end() && list != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a history");
+    if (error == 0 && cli->is_json)
+        error = text_document(list);
+    else if (error == 0 && json_array_size(list) == 0)
+        printf("no events\n");
+    else if (error == 0)
+        printf("%-24s  %-8s  %-16s  %s\n", "TIME", "EVENT", "STEP", "BY");
+    json_array_foreach(list, index, line)
+    {
+        if (error == 0 && !cli->is_json)
+            print_event(line);
+    }
+    json_decref(list);
+    return error;
+}
+
+static int read_history(char **out, const struct cli *cli, const char *run)
+{
+    char folder[STORAGE_KEY_MAX];
+    struct storage *store = NULL;
+    uint64_t number;
+    *out = calloc(1, 2 * HISTORY_BYTES_MAX);
+    int error = *out != NULL ? store_open(&store, cli)
+                             : report_error(ERR_MEMORY, NULL, "no memory for a history");
+    if (error == 0)
+        error = store_need_run(store, run);
+    snprintf(folder, sizeof folder, "%s/" HISTORY_FOLDER, run);
+    if (error == 0)
+        error = storage_fetch_numbered(store, folder, &number, *out, 2 * HISTORY_BYTES_MAX);
+    if (store != NULL)
+        storage_close(store);
+    return error;
+}
+
+static int ask_history(char **out, const struct cli *cli, const char *run)
+{
+    Holdfast__V1__HistoryRequest request = HOLDFAST__V1__HISTORY_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = (char *)(uintptr_t)run;
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/History", &request.base,
+                         &holdfast__v1__history_reply__descriptor, CLI_CALL_MS);
+    if (error != 0)
+        return error;
+    *out = strdup(((const Holdfast__V1__HistoryReply *)answer)->lines);
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a history");
+}
+
+int cli_history(const struct cli *cli)
+{
+    struct selection selection;
+    char *text = NULL;
+    int error = selection_parse(&selection, cli->args[0]);
+    if (error == 0 && selection.step >= 0)
+        error = report_error(ERR_INVALID, "name the run alone", "history takes a run, not a step");
+    if (error == 0)
+        error = cli->store[0] != '\0' ? read_history(&text, cli, selection.run)
+                                      : ask_history(&text, cli, selection.run);
+    if (error == 0)
+        error = print_history(cli, text);
+    free(text);
+    return error;
+}

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""history - the journal of a run.
+
+Goal: who opened an attempt, committed, pinned, unpinned and removed, and when, is told in order by
+ckptd and from the directory, across a restart, and within its bound. Method: the real programs; a
+journal that is full is written by hand.
+"""
+
+import glob
+import json
+import os
+import time
+
+from lib_store import World
+from lib_tap import end, test
+
+BOUND = 64 << 10
+
+
+def events(world, *where):
+    code, out, err = world.cli("history", world.run, *where, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def named(found):
+    return [(e["event"], e.get("step")) for e in found]
+
+
+def told(world):
+    world.launch()
+    world.save([1, 2, 3, 4])
+    world.cli("pin", f"{world.run}@1", "--note", "the best", *world.where)
+    world.cli("unpin", f"{world.run}@1", *world.where)
+    world.cli("prune", world.run, "--keep-last", 3, *world.where)
+    served = events(world, *world.where)
+    want = [event for step in (1, 2, 3, 4) for event in (("attempt", None), ("commit", step))]
+    want += [("pin", 1), ("unpin", 1), ("remove", 1)]
+    test("attempts, commits, pins and removals are told, in order", named(served) == want, served)
+    test("with the user and process that asked for each", all(
+        e["by"].startswith(f"user {os.getuid()}, process ") for e in served), served)
+    test("a later attempt tells from whom it took over",
+         "takes over from attempt 1 of user" in served[2]["detail"], served[2])
+    test("and a pin its note", served[8]["detail"] == "the best", served[8])
+    now = time.strftime("%Y-%m-%dT%H", time.gmtime())
+    test("and the time of each", all(e["time"][:11] == now[:11] for e in served), served)
+    world.stop()
+    alone = events(world, "--store", world.store)
+    test("an end of ckptd leaves all of it in the directory", alone == served, (alone, served))
+    text = world.cli("history", world.run, "--store", world.store)[1]
+    test("a person reads it as a table", text.split("\n")[0].split() == ["TIME", "EVENT", "STEP",
+                                                                        "BY"], text)
+
+
+def bounded(world):
+    folder = os.path.join(world.store, world.run, "history")
+    journal = glob.glob(os.path.join(folder, "*"))
+    test("there is one journal", len(journal) == 1, journal)
+    os.chmod(journal[0], 0o600)
+    line = json.dumps({"time": "t", "event": "old", "by": "b", "detail": "x" * 100}) + "\n"
+    with open(journal[0], "w") as file:
+        file.write(line * (BOUND // len(line)))
+    world.launch()
+    world.save_one(5)
+    world.stop()
+    journal = glob.glob(os.path.join(folder, "*"))
+    found = events(world, "--store", world.store)
+    test("a journal that is full loses its oldest events for new ones", len(journal) == 1 and
+         os.path.getsize(journal[0]) <= BOUND and named(found)[-1] == ("commit", 5) and
+         named(found)[0] == ("old", None), (journal, found[-3:]))
+
+
+def main():
+    world = World()
+    try:
+        told(world)
+        bounded(world)
+    finally:
+        world.close()
+    end()
+
+
+main()
