@@ -24,7 +24,8 @@ struct row {
     uint32_t world_size;
     bool in_memory, is_pinned, is_read_back;
     struct storage *store; /* with the results of verify; NULL: it cannot be read */
-    bool begins_run;       /* the row before is of another run */
+    const struct tags *tags;
+    bool begins_run; /* the row before is of another run */
 };
 
 /* ---- list ---- */
@@ -46,6 +47,7 @@ static bool find_verified(struct verified *out, const struct row *row)
 static void print_row_json(const struct row *row, bool is_first)
 {
     struct verified result;
+    char tags[256];
     printf("%s\n  {\"run\": ", is_first ? "" : ",");
     text_json(stdout, row->run);
     printf(", \"step\": %llu, \"attempt\": %llu", (unsigned long long)row->step,
@@ -70,6 +72,8 @@ static void print_row_json(const struct row *row, bool is_first)
     printf(", \"in_memory\": %s, \"read_back\": %s, \"pinned\": %s",
            row->in_memory ? "true" : "false", row->is_read_back ? "true" : "false",
            row->is_pinned ? "true" : "false");
+    if (tags_text(tags, sizeof tags, row->tags, row->step, row->attempt)[0] != '\0')
+        printf(", \"tags\": \"%s\"", tags);
     if (find_verified(&result, row)) {
         json_t *verified = verified_json(&result);
         printf(", \"verified\": ");
@@ -116,6 +120,8 @@ static void print_row_text(const struct row *row, bool is_first)
            text_bytes(size, sizeof size, row->bytes), text_safe(time, sizeof time, row->time), text,
            is_verified || row->is_read_back ? "" : ", not read back",
            row->in_memory ? ", in memory" : "");
+    if (tags_text(name, sizeof name, row->tags, row->step, row->attempt)[0] != '\0')
+        printf(", tag %s", name);
     if (is_verified)
         printf(", %s", verified_text(text, sizeof text, &verified));
     print_pin(row);
@@ -144,6 +150,7 @@ static void print_row_names(const struct cli *cli, const struct row *row)
 /* Has some run nothing but damage? One that was moved has none. The rows of a run follow each
  * other. */
 struct tally {
+    struct tags tags;          /* of the run of the last row */
     bool is_lost, is_run_lost; /* some run before; the run of the last row, so far */
 };
 
@@ -164,11 +171,15 @@ static int tally_code(const struct tally *tally)
 static void print_row(const struct cli *cli, struct tally *tally, const struct row *row,
                       bool is_first)
 {
+    struct row tagged = *row;
     tally_row(tally, row);
+    if (row->begins_run && cli->typed == NULL)
+        tags_read(&tally->tags, row->store, row->run);
+    tagged.tags = &tally->tags;
     if (cli->typed != NULL)
         print_row_names(cli, row);
     else
-        (cli->is_json ? print_row_json : print_row_text)(row, is_first);
+        (cli->is_json ? print_row_json : print_row_text)(&tagged, is_first);
 }
 
 static void print_rows_begin(const struct cli *cli)
@@ -262,6 +273,7 @@ static int list_store(const struct cli *cli)
     catalog_free(&catalog);
     if (store != NULL)
         storage_close(store);
+    tags_free(&tally.tags);
     return error == 0 ? tally_code(&tally) : error;
 }
 
@@ -294,14 +306,13 @@ static void print_page(struct storage *store, const struct cli *cli, struct tall
 }
 
 /* *store: opened with the first page, for the caller to close. */
-static int list_pages(struct storage **store, const struct cli *cli)
+static int list_pages(struct storage **store, struct tally *tally, const struct cli *cli)
 {
     Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     char page[STORAGE_KEY_MAX] = "", run_before[STORAGE_KEY_MAX] = "";
     size_t count = 0;
     bool more = true;
-    struct tally tally = {0};
     request.run = (char *)(cli->num_args > 0 ? cli->args[0] : "");
     request.page = page;
     while (more) {
@@ -314,7 +325,7 @@ static int list_pages(struct storage **store, const struct cli *cli)
             *store = cli->typed == NULL ? verified_store(cli) : NULL;
             print_rows_begin(cli);
         }
-        print_page(*store, cli, &tally, reply, run_before);
+        print_page(*store, cli, tally, reply, run_before);
         count += reply->n_checkpoints;
         if (reply->n_checkpoints > 0)
             snprintf(run_before, sizeof run_before, "%s",
@@ -324,13 +335,15 @@ static int list_pages(struct storage **store, const struct cli *cli)
         protobuf_c_message_free_unpacked(answer, NULL);
     }
     print_rows_end(cli, count);
-    return tally_code(&tally);
+    return tally_code(tally);
 }
 
 static int list_server(const struct cli *cli)
 {
     struct storage *store = NULL;
-    int error = list_pages(&store, cli);
+    struct tally tally = {0};
+    int error = list_pages(&store, &tally, cli);
+    tags_free(&tally.tags);
     if (store != NULL)
         storage_close(store);
     return error;
@@ -429,6 +442,17 @@ struct shown {
     const char *pin_note;
 };
 
+static void print_tags(const struct shown *shown)
+{
+    const struct manifest_summary *summary = &shown->manifest->summary;
+    struct tags tags = {0};
+    char text[256];
+    tags_read(&tags, shown->store, summary->run);
+    if (tags_text(text, sizeof text, &tags, summary->step, summary->attempt)[0] != '\0')
+        printf("%-12s %s\n", "tags", text);
+    tags_free(&tags);
+}
+
 static int print_manifest(const struct shown *shown, const struct lineage *lineage)
 {
     const struct manifest *manifest = shown->manifest;
@@ -446,6 +470,7 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     printf("%-12s %u\n", "ranks", summary->world_size);
     printf("%-12s %s\n", "durability", text_safe(text, sizeof text, shown->durability));
     printf("%-12s %s\n", "read back", shown->is_read_back ? "yes" : "not yet");
+    print_tags(shown);
     if (verified_find(&verified, shown->store, summary))
         printf("%-12s %s\n", "verify", verified_text(text, sizeof text, &verified));
     if (shown->is_pinned)

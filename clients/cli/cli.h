@@ -52,6 +52,7 @@ struct cli {
     bool is_released, is_all, is_pin;
     bool is_json, is_weights_only, is_forced, is_quick, is_help, is_dry_run, may_remove_most;
     const char *args[2];
+    char resolved[2][200]; /* of those that were tags, the checkpoints */
     int num_args;
     const char *typed; /* list: only the names that begin so, for a shell; NULL: everything */
     bool is_run_typed; /* of those the runs alone */
@@ -80,6 +81,8 @@ int cli_cp(const struct cli *cli);
 int cli_repair(const struct cli *cli);
 int cli_rename(const struct cli *cli);
 int cli_pin(const struct cli *cli);
+int cli_tag(const struct cli *cli);
+int cli_untag(const struct cli *cli);
 int cli_unpin(const struct cli *cli);
 int cli_status(const struct cli *cli);
 int cli_health(const struct cli *cli);
@@ -280,6 +283,27 @@ struct json_t *verified_json(const struct verified *verified);
 /* The store of a list, also that of a server, which keeps no such results; NULL: it cannot be read
  * from here. */
 struct storage *verified_store(const struct cli *cli);
+
+/* ---- tags.c: names for checkpoints ---- */
+
+#define TAG_NAME_MAX 64 /* bytes with the NUL */
+struct tag {
+    char name[TAG_NAME_MAX];
+    uint64_t step, attempt;
+};
+/* Of one run; tags_free(). */
+struct tags {
+    struct tag *list;
+    uint32_t count, room;
+};
+/* Puts the checkpoint in place of RUN@NAME among the arguments. ERR_NOT_FOUND. */
+int tags_resolve(struct cli *cli);
+/* None where the store cannot be read, or is NULL. */
+void tags_read(struct tags *out, struct storage *store, const char *run);
+/* The names of one checkpoint, with a space between them; "": it has none. */
+const char *tags_text(char *out, size_t size, const struct tags *tags, uint64_t step,
+                      uint64_t attempt);
+void tags_free(struct tags *tags);
 
 /* ---- move.c: a checkpoint in another run's directory ---- */
 

@@ -19,7 +19,7 @@ static bool takes(const struct command *command, int setting)
 }
 
 static const char CHECKPOINT_NOTE[] =
-    "CHECKPOINT is RUN[@STEP[-aATTEMPT]]; the newest without a step.\n";
+    "CHECKPOINT is RUN[@STEP[-aATTEMPT]], or RUN@TAG; the newest without a step.\n";
 static const char EXIT_CODES[] =
     "Exit codes: 0 fine; 1 damage or difference found, or a model whose files contradict each\n"
     "other; 2 wrong command line, or a model of another kind; 65 unknown format version; 66 no\n"
@@ -320,6 +320,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < num_args && i < 2; i++)
         cli.args[i] = argv[2 + i];
     cli.num_args = num_args;
+    if (error == 0)
+        error = tags_resolve(&cli);
     if (error == 0 && (command->settings & ON_FILES) != 0 && cli.store[0] == '\0')
         error = server_find_store(&cli);
     return finish(error == 0 ? command->run(&cli) : error);

@@ -177,6 +177,28 @@ def a_damaged_shard_is_repaired_from_a_copy(bed):
     bed.load(bed.run, 2)
 
 
+def a_tag_means_its_checkpoint_in_every_command(bed):
+    run = bed.run
+    bed.good("tag", f"{run}@1", "best", *bed.where)
+    for where in (bed.where, ("--store", bed.store)):
+        assert json.loads(bed.good("show", f"{run}@best", "--json", *where))["step"] == 1
+        assert "tag best" in bed.good("list", run, *where)
+        assert "tags         best" in bed.good("show", f"{run}@best", *where)
+        code, _, err = bed.cli("show", f"{run}@worst", *where)
+        assert code == 66 and "no tag 'worst'" in err, err
+    bed.good("verify", f"{run}@best", *bed.where)
+    bed.good("tag", f"{run}@2", "best", "--pin", *bed.where)  # it moves
+    listed = {one["step"]: (one.get("tags"), one["pinned"]) for one in bed.listed(*bed.where)
+              if one["run"] == run}
+    assert listed == {1: (None, False), 2: ("best", True)}, listed
+    code, _, err = bed.cli("tag", f"{run}@2", "7up", *bed.where)
+    assert code == 2 and "a letter" in err, err
+    bed.good("untag", run, "best", *bed.where)
+    assert bed.cli("untag", run, "best", *bed.where)[0] == 66
+    bed.good("unpin", f"{run}@2", *bed.where)
+    bed.load(run, 2)
+
+
 def main():
     bed = Bed()
     try:
@@ -188,7 +210,8 @@ def main():
                             a_copy_is_incremental_resumed_and_read_back,
                             what_is_damaged_is_not_copied,
                             a_copy_goes_into_a_served_store,
-                            a_damaged_shard_is_repaired_from_a_copy], bed)
+                            a_damaged_shard_is_repaired_from_a_copy,
+                            a_tag_means_its_checkpoint_in_every_command], bed)
     finally:
         bed.close()
 

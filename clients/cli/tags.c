@@ -1,0 +1,242 @@
+/* tags.c - tag and untag: names for checkpoints, RUN@NAME.
+ *
+ * A tag is a durable file "<run>/tags/NAME" that holds the name of the checkpoint's directory, as a
+ * pin is one. It is put in place of RUN@NAME before a command runs, so every command takes it. A
+ * tag keeps nothing: prune removes a tagged checkpoint like any other, unless it is pinned. */
+#include "clients/cli/cli.h"
+
+#include "proto/array.h"
+#include "proto/retain.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TAG_TEXT_MAX 64
+
+/* It begins with a letter, or it would be a step. */
+static int check_name(const char *name)
+{
+    size_t length = strlen(name);
+    bool is_good =
+        isalpha((unsigned char)name[0]) && length < TAG_NAME_MAX &&
+        strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == length;
+    return is_good ? 0
+                   : report_error(ERR_INVALID,
+                                  "a letter, then letters, digits, '.', '_' and '-', at most 63",
+                                  "'%s' cannot be a tag", name);
+}
+
+static void tag_key(char out[STORAGE_KEY_MAX + 1], const char *run, const char *name)
+{
+    snprintf(out, STORAGE_KEY_MAX + 1, "%.127s/tags/%.63s", run, name);
+}
+
+static int read_tag(struct tag *out, struct storage *store, const char *run, const char *name)
+{
+    char key[STORAGE_KEY_MAX + 1], text[TAG_TEXT_MAX] = "";
+    uint64_t bytes = 0;
+    ERR_TRY(check_name(name));
+    tag_key(key, run, name);
+    int error = storage_fetch(store, key, text, sizeof text - 1, &bytes);
+    if (error == ERR_NOT_FOUND)
+        return report_error(error, "see `ckpt-cli list`", "run '%s' has no tag '%s'", run, name);
+    if (error != 0)
+        return error;
+    text[strcspn(text, "\n")] = '\0';
+    strcpy(out->name, name);
+    return retain_parse(text, &out->step, &out->attempt)
+               ? 0
+               : report_error(ERR_CORRUPT, "tag the checkpoint again",
+                              "the tag '%s' of run '%s' names no checkpoint", name, run);
+}
+
+/* ---- for every command ---- */
+
+static int resolve(char *out, size_t size, const struct cli *cli, const char *text)
+{
+    struct cli here = *cli;
+    struct storage *store = NULL;
+    struct selection run;
+    struct tag tag;
+    char name[128];
+    const char *at = strchr(text, '@');
+    snprintf(name, sizeof name, "%.*s", (int)(at - text), text);
+    ERR_TRY(selection_parse_run(&run, name));
+    ERR_TRY(check_name(at + 1));
+    int error = here.store[0] == '\0' ? server_find_store(&here) : 0;
+    if (error == 0)
+        error = store_open(&store, &here);
+    if (error == 0)
+        error = store_need_run(store, run.run);
+    if (error == 0)
+        error = read_tag(&tag, store, run.run, at + 1);
+    if (store != NULL)
+        storage_close(store);
+    if (error == 0)
+        snprintf(out, size, "%s@%llu-a%llu", run.run, (unsigned long long)tag.step,
+                 (unsigned long long)tag.attempt);
+    return error;
+}
+
+int tags_resolve(struct cli *cli)
+{
+    for (int i = 0; i < cli->num_args && i < 2; i++) {
+        const char *at = strchr(cli->args[i], '@');
+        if (at == NULL || !isalpha((unsigned char)at[1]))
+            continue;
+        ERR_TRY(resolve(cli->resolved[i], sizeof cli->resolved[i], cli, cli->args[i]));
+        cli->args[i] = cli->resolved[i];
+    }
+    return 0;
+}
+
+/* ---- for list and show ---- */
+
+struct reading {
+    struct tags *tags;
+    struct storage *store;
+    const char *run;
+};
+
+/* One that cannot be read is not told. */
+static int visit_tag(void *user, const struct storage_entry *entry)
+{
+    struct reading *reading = user;
+    struct tags *tags = reading->tags;
+    struct tag tag;
+    if (entry->is_dir || read_tag(&tag, reading->store, reading->run, entry->name) != 0)
+        return 0;
+    ERR_TRY(array_reserve(&tags->list, &tags->room, tags->count, sizeof *tags->list));
+    tags->list[tags->count++] = tag;
+    return 0;
+}
+
+void tags_read(struct tags *out, struct storage *store, const char *run)
+{
+    char folder[STORAGE_KEY_MAX];
+    struct report_text before; /* of what the caller has to say */
+    out->count = 0;
+    report_keep(&before);
+    snprintf(folder, sizeof folder, "%.127s/tags", run);
+    if (store != NULL)
+        storage_list(store, folder, visit_tag, &(struct reading){out, store, run});
+    report_restore(&before, 0);
+}
+
+const char *tags_text(char *out, size_t size, const struct tags *tags, uint64_t step,
+                      uint64_t attempt)
+{
+    size_t length = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < tags->count && length < size; i++) {
+        if (tags->list[i].step == step && tags->list[i].attempt == attempt)
+            length += (size_t)snprintf(out + length, size - length, "%s%s", length > 0 ? " " : "",
+                                       tags->list[i].name);
+    }
+    return out;
+}
+
+void tags_free(struct tags *tags)
+{
+    free(tags->list);
+    *tags = (struct tags){0};
+}
+
+/* ---- the commands ---- */
+
+static int open_to_write(struct storage **out, const struct cli *cli)
+{
+    if (cli->server[0] != '\0')
+        ERR_TRY(server_prepare_write(cli, TAG_TEXT_MAX));
+    return store_open_writable(out, cli);
+}
+
+/* The checkpoint that is meant, by step and attempt. */
+static int find_checkpoint(struct selection *out, struct storage *store, const char *text)
+{
+    struct checkpoint checkpoint;
+    ERR_TRY(selection_parse(out, text));
+    ERR_TRY(checkpoint_open(&checkpoint, store, text));
+    out->step = (int64_t)checkpoint.manifest->summary.step;
+    out->attempt = checkpoint.manifest->summary.attempt;
+    checkpoint_close(&checkpoint);
+    return 0;
+}
+
+static int put_tag(struct storage *store, const struct selection *selection, const char *name)
+{
+    char key[STORAGE_KEY_MAX + 1], text[TAG_TEXT_MAX];
+    tag_key(key, selection->run, name);
+    snprintf(text, sizeof text, "step-%08llu-a%04llu\n", (unsigned long long)selection->step,
+             (unsigned long long)selection->attempt);
+    int error = storage_remove(store, key); /* it moves */
+    return error == 0 || error == ERR_NOT_FOUND ? storage_publish(store, key, text, strlen(text))
+                                                : error;
+}
+
+static int pin_too(const struct cli *cli, const struct selection *selection)
+{
+    struct cli pin = *cli;
+    snprintf(pin.resolved[0], sizeof pin.resolved[0], "%s@%lld-a%llu", selection->run,
+             (long long)selection->step, (unsigned long long)selection->attempt);
+    pin.args[0] = pin.resolved[0];
+    pin.num_args = 1;
+    if (pin.note[0] == '\0')
+        snprintf(pin.note, sizeof pin.note, "tag %.63s", cli->args[1]);
+    if (pin.server[0] != '\0')
+        pin.store[0] = '\0'; /* ckptd is to know of it */
+    return cli_pin(&pin);
+}
+
+int cli_tag(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct selection selection;
+    int error = check_name(cli->args[1]);
+    if (error == 0)
+        error = open_to_write(&store, cli);
+    if (error == 0)
+        error = find_checkpoint(&selection, store, cli->args[0]);
+    if (error == 0)
+        error = put_tag(store, &selection, cli->args[1]);
+    if (store != NULL)
+        storage_close(store);
+    if (error == 0 && cli->is_pin)
+        error = pin_too(cli, &selection);
+    if (error != 0 || (cli->is_pin && cli->is_json)) /* what pin has said is one document */
+        return error;
+    printf(cli->is_json ? "{\"run\": \"%s\", \"step\": %lld, \"attempt\": %llu, \"tag\": \"%s\"}\n"
+                        : "%s@%lld-a%llu: tagged %s, " CLI_STORED "\n",
+           selection.run, (long long)selection.step, (unsigned long long)selection.attempt,
+           cli->args[1]);
+    return 0;
+}
+
+int cli_untag(const struct cli *cli)
+{
+    struct storage *store = NULL;
+    struct selection selection;
+    char key[STORAGE_KEY_MAX + 1], folder[STORAGE_KEY_MAX];
+    int error = selection_parse_run(&selection, cli->args[0]);
+    if (error == 0)
+        error = check_name(cli->args[1]);
+    if (error == 0)
+        error = open_to_write(&store, cli);
+    tag_key(key, selection.run, cli->args[1]);
+    if (error == 0)
+        error = storage_remove(store, key);
+    if (error == ERR_NOT_FOUND)
+        error = report_error(error, "see `ckpt-cli list`", "run '%s' has no tag '%s'",
+                             selection.run, cli->args[1]);
+    snprintf(folder, sizeof folder, "%s/tags", selection.run);
+    if (error == 0)
+        error = storage_sync_names(store, folder);
+    if (store != NULL)
+        storage_close(store);
+    if (error == 0)
+        printf(cli->is_json ? "{\"run\": \"%s\", \"untagged\": \"%s\"}\n"
+                            : "%s: no tag %s any more\n",
+               selection.run, cli->args[1]);
+    return error;
+}
