@@ -292,13 +292,14 @@ void kernel_rope_table(float *cos_out, float *sin_out, uint32_t seq, uint32_t he
     }
 }
 
-void kernel_rope(struct kernels *k, void *x, const float *cos, const float *sin, uint32_t batch,
-                 uint32_t seq, uint32_t heads, uint32_t head_dim, bool inverse,
-                 enum kernel_dtype dtype)
+void kernel_rope(struct kernels *k, void *x, const float *cos, const float *sin,
+                 const int32_t *starts, uint32_t batch, uint32_t seq, uint32_t heads,
+                 uint32_t head_dim, bool inverse, enum kernel_dtype dtype)
 {
     struct rope_args args = {.x = x,
                              .cos = cos,
                              .sin = sin,
+                             .starts = starts,
                              .batch = batch,
                              .seq = seq,
                              .heads = heads,
@@ -310,14 +311,15 @@ void kernel_rope(struct kernels *k, void *x, const float *cos, const float *sin,
 }
 
 void kernel_attention(struct kernels *k, void *out, float *lse, const void *q, const void *key,
-                      const void *value, uint32_t batch, uint32_t seq, uint32_t heads,
-                      uint32_t kv_heads, uint32_t head_dim, enum kernel_dtype dtype)
+                      const void *value, const int32_t *starts, uint32_t batch, uint32_t seq,
+                      uint32_t heads, uint32_t kv_heads, uint32_t head_dim, enum kernel_dtype dtype)
 {
     struct attention_args args = {.out = out,
                                   .lse = lse,
                                   .q = q,
                                   .key = key,
                                   .value = value,
+                                  .starts = starts,
                                   .batch = batch,
                                   .seq = seq,
                                   .heads = heads,
@@ -330,9 +332,9 @@ void kernel_attention(struct kernels *k, void *out, float *lse, const void *q, c
 
 void kernel_attention_backward(struct kernels *k, void *dq, void *dkey, void *dvalue,
                                const void *dout, const void *out, const float *lse, const void *q,
-                               const void *key, const void *value, uint32_t batch, uint32_t seq,
-                               uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
-                               enum kernel_dtype dtype)
+                               const void *key, const void *value, const int32_t *starts,
+                               uint32_t batch, uint32_t seq, uint32_t heads, uint32_t kv_heads,
+                               uint32_t head_dim, enum kernel_dtype dtype)
 {
     struct attention_args args = {.dq = dq,
                                   .dkey = dkey,
@@ -343,6 +345,7 @@ void kernel_attention_backward(struct kernels *k, void *dq, void *dkey, void *dv
                                   .q = q,
                                   .key = key,
                                   .value = value,
+                                  .starts = starts,
                                   .batch = batch,
                                   .seq = seq,
                                   .heads = heads,

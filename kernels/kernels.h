@@ -89,21 +89,24 @@ void kernel_linear_backward_weight(struct kernels *k, float *dw, const void *dou
  * turns per position. inverse: the backward. */
 void kernel_rope_table(float *cos, float *sin, uint32_t seq, uint32_t head_dim,
                        const double *frequencies);
-void kernel_rope(struct kernels *k, void *x, const float *cos, const float *sin, uint32_t batch,
-                 uint32_t seq, uint32_t heads, uint32_t head_dim, bool inverse,
-                 enum kernel_dtype dtype);
+void kernel_rope(struct kernels *k, void *x, const float *cos, const float *sin,
+                 const int32_t *starts, uint32_t batch, uint32_t seq, uint32_t heads,
+                 uint32_t head_dim, bool inverse, enum kernel_dtype dtype);
 
-/* Causal grouped-query attention. q, out [B,T,H,D]; key, value [B,T,K,D]; lse [B,H,T] (log-sum-exp
- * of scaled scores) kept for the backward. Scale 1/sqrt(D). */
+/* Causal grouped-query attention. With `starts` [B,T] the query at t sees the keys starts[t] .. t
+ * alone, those of its document, and kernel_rope counts positions from there; starts[t] <= t, never
+ * falling within a sequence. NULL: whole sequences. q, out [B,T,H,D]; key, value [B,T,K,D]; lse
+ * [B,H,T] (log-sum-exp of scaled scores) kept for the backward. Scale 1/sqrt(D). */
 void kernel_attention(struct kernels *k, void *out, float *lse, const void *q, const void *key,
-                      const void *value, uint32_t batch, uint32_t seq, uint32_t heads,
-                      uint32_t kv_heads, uint32_t head_dim, enum kernel_dtype dtype);
+                      const void *value, const int32_t *starts, uint32_t batch, uint32_t seq,
+                      uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
+                      enum kernel_dtype dtype);
 /* dq, dkey, dvalue overwritten. Recomputes the probabilities from lse. */
 void kernel_attention_backward(struct kernels *k, void *dq, void *dkey, void *dvalue,
                                const void *dout, const void *out, const float *lse, const void *q,
-                               const void *key, const void *value, uint32_t batch, uint32_t seq,
-                               uint32_t heads, uint32_t kv_heads, uint32_t head_dim,
-                               enum kernel_dtype dtype);
+                               const void *key, const void *value, const int32_t *starts,
+                               uint32_t batch, uint32_t seq, uint32_t heads, uint32_t kv_heads,
+                               uint32_t head_dim, enum kernel_dtype dtype);
 
 /* out = silu(gate) * up, all [N,F]. Backward overwrites dgate and dup. */
 void kernel_swiglu(struct kernels *k, void *out, const void *gate, const void *up, size_t count,

@@ -108,10 +108,17 @@ struct product_args {
 struct rope_args {
     void *x;                /* [B,T,heads,D] */
     const float *cos, *sin; /* [T,D/2] */
+    const int32_t *starts;  /* [B,T] or NULL */
     uint32_t batch, seq, heads, head_dim;
     bool inverse;
     enum kernel_dtype dtype;
 };
+
+/* Position of row n of [B,T] in its document, or in its sequence. */
+static inline size_t rope_position(const struct rope_args *a, size_t n)
+{
+    return n % a->seq - (a->starts != NULL ? (size_t)a->starts[n] : 0);
+}
 
 struct attention_args {
     void *out;                   /* [B,T,H,D] */
@@ -120,9 +127,15 @@ struct attention_args {
     void *dq, *dkey, *dvalue;    /* likewise */
     const void *dout, *out_in;   /* [B,T,H,D] */
     const float *lse_in;         /* [B,H,T] */
+    const int32_t *starts;       /* [B,T] first key that a query sees; NULL: 0 */
     uint32_t batch, seq, heads, kv_heads, head_dim;
     enum kernel_dtype dtype;
 };
+/* First key that the query at position t of sequence b sees. */
+static inline size_t attention_start(const struct attention_args *a, size_t b, size_t t)
+{
+    return a->starts != NULL ? (size_t)a->starts[b * a->seq + t] : 0;
+}
 /* Query positions per item: with the heads that share a key, about ATTENTION_LANES queries. */
 static inline uint32_t attention_positions(const struct attention_args *a)
 {

@@ -158,7 +158,8 @@ static void rope(const void *args, uint32_t item, const struct worker *worker)
     struct range rows = item_range(item, ROPE_ROWS, (size_t)a->batch * a->seq);
     size_t half = a->head_dim / 2;
     for (size_t n = rows.begin; n < rows.end; n++) {
-        const float *cosines = a->cos + n % a->seq * half, *sines = a->sin + n % a->seq * half;
+        const float *cosines = a->cos + rope_position(a, n) * half;
+        const float *sines = a->sin + rope_position(a, n) * half;
         for (size_t i = 0; i < a->heads * half; i++) {
             size_t at = n * a->heads * a->head_dim + 2 * i;
             double c = cosines[i % half], s = a->inverse ? -sines[i % half] : sines[i % half];
@@ -186,11 +187,11 @@ static double dot(const struct attention_args *a, const void *x, size_t x_at, co
     return sum;
 }
 
-/* The scores of one query against the keys j <= t, scaled. */
+/* The scores of one query against the keys that it sees, scaled. */
 static void score(const struct attention_args *a, double *scores, size_t b, size_t t, size_t h)
 {
     size_t g = h / (a->heads / a->kv_heads);
-    for (size_t j = 0; j <= t; j++)
+    for (size_t j = attention_start(a, b, t); j <= t; j++)
         scores[j] = dot(a, a->q, at(a, a->heads, b, t, h), a->key, at(a, a->kv_heads, b, j, g)) /
                     sqrt(a->head_dim);
 }
@@ -199,16 +200,17 @@ static void score(const struct attention_args *a, double *scores, size_t b, size
 static void attend(const struct attention_args *a, size_t b, size_t t, size_t h, double *p)
 {
     size_t g = h / (a->heads / a->kv_heads), q = at(a, a->heads, b, t, h);
+    size_t start = attention_start(a, b, t);
     double max = -INFINITY, sum = 0;
     score(a, p, b, t, h);
-    for (size_t j = 0; j <= t; j++)
+    for (size_t j = start; j <= t; j++)
         max = p[j] > max ? p[j] : max;
-    for (size_t j = 0; j <= t; j++)
+    for (size_t j = start; j <= t; j++)
         sum += p[j] = exp(p[j] - max);
     a->lse[(b * a->heads + h) * a->seq + t] = (float)(max + log(sum));
     for (size_t d = 0; d < a->head_dim; d++) {
         double out = 0;
-        for (size_t j = 0; j <= t; j++)
+        for (size_t j = start; j <= t; j++)
             out += p[j] / sum * get(a->value, at(a, a->kv_heads, b, j, g) + d, a->dtype);
         put(a->out, q + d, out, a->dtype);
     }
@@ -234,8 +236,9 @@ static void attend_backward(const struct attention_args *a, size_t b, size_t t, 
     size_t g = h / (a->heads / a->kv_heads), q = at(a, a->heads, b, t, h), width = a->head_dim;
     double scale = 1 / sqrt(a->head_dim), delta = dot(a, a->dout, q, a->out_in, q);
     double lse = a->lse_in[(b * a->heads + h) * a->seq + t];
+    size_t start = attention_start(a, b, t);
     score(a, p, b, t, h);
-    for (size_t j = 0; j <= t; j++) {
+    for (size_t j = start; j <= t; j++) {
         size_t key = at(a, a->kv_heads, b, j, g);
         p[j] = exp(p[j] - lse);
         for (size_t d = 0; d < width; d++)
@@ -246,7 +249,7 @@ static void attend_backward(const struct attention_args *a, size_t b, size_t t, 
     }
     for (size_t d = 0; d < width; d++) {
         double sum = 0;
-        for (size_t j = 0; j <= t; j++)
+        for (size_t j = start; j <= t; j++)
             sum += p[j] * get(a->key, at(a, a->kv_heads, b, j, g) + d, a->dtype);
         put(a->dq, q + d, sum, a->dtype);
     }

@@ -67,6 +67,7 @@ struct config {
     } ramp[CONFIG_RAMP_MAX];
     uint32_t num_ramp;
     int64_t seq_len;
+    bool document_mask; /* attention and positions within documents; ours */
     double max_norm;
     int64_t steps;
     char dtype[16];                  /* of the master weights: "float32" */

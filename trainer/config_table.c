@@ -136,6 +136,8 @@ const struct option config_table[] = {
     STRING(mixture, "training.mixture", "",
            "FILE:WEIGHT,FILE:WEIGHT,...: tokens files in place of training.dataset_path; the "
            "weights may change at a resume (ours)"),
+    BOOL(document_mask, "training.document_mask", "false",
+         "attention does not cross documents, and positions begin again with each (ours)"),
     STRING(batch_ramp, "training.batch_ramp", "",
            "STEP:MICRO_BATCHES,...: micro-batches of a step from that step on, the first from 0; "
            "fixed when the run is created (ours)"),

@@ -199,6 +199,7 @@ struct model {
     enum kernel_dtype dtype;
     const struct model_provider *provider;
     bool active;                /* compute; false in a walk */
+    const int32_t *starts;      /* of the leaf's documents, or NULL */
     float *rope_cos, *rope_sin; /* [T, D/2] */
     struct layer_saved *layers; /* L + 1: the last has x_in alone, the head's */
     void *head_norm, *logits;   /* [N, C], [N, V] */
@@ -319,8 +320,8 @@ static void linear_backward(struct model *m, void *dx, enum input_mode mode, flo
 
 static void rope(struct model *m, void *x, uint32_t heads, bool inverse)
 {
-    kernel_rope(m->kernels, x, m->rope_cos, m->rope_sin, m->batch, m->seq, heads, m->s.head_dim,
-                inverse, m->dtype);
+    kernel_rope(m->kernels, x, m->rope_cos, m->rope_sin, m->starts, m->batch, m->seq, heads,
+                m->s.head_dim, inverse, m->dtype);
 }
 
 /* ---- forward ---- */
@@ -387,8 +388,8 @@ static void layer_forward_compute(struct model *m, uint32_t layer, const void *c
     linear(m, a->v, a->attention_norm, w[WV], c, kv);
     rope(m, a->q, m->s.heads, false);
     rope(m, a->k, m->s.kv_heads, false);
-    kernel_attention(m->kernels, a->attention, a->lse, a->q, a->k, a->v, m->batch, m->seq,
-                     m->s.heads, m->s.kv_heads, m->s.head_dim, m->dtype);
+    kernel_attention(m->kernels, a->attention, a->lse, a->q, a->k, a->v, m->starts, m->batch,
+                     m->seq, m->s.heads, m->s.kv_heads, m->s.head_dim, m->dtype);
     linear(m, a->x_mid, a->attention, w[WO], q, c);
 
     norm(m, a->ffn_norm, a->ffn_rstd, a->x_mid, a->x_in, w[FFN_NORM]);
@@ -537,8 +538,8 @@ static void attention_backward(struct model *m, uint32_t layer, const struct lay
     uint32_t c = m->s.dim, q = m->q_rows, kv = m->kv_rows;
     linear_backward(m, t->d_attention, SET, dw[WO], m->dx, a->attention, w[WO], q, c);
     kernel_attention_backward(m->kernels, t->d_q, t->d_k, t->d_v, t->d_attention, a->attention,
-                              a->lse, a->q, a->k, a->v, m->batch, m->seq, m->s.heads, m->s.kv_heads,
-                              m->s.head_dim, m->dtype);
+                              a->lse, a->q, a->k, a->v, m->starts, m->batch, m->seq, m->s.heads,
+                              m->s.kv_heads, m->s.head_dim, m->dtype);
     rope(m, t->d_q, m->s.heads, true);
     rope(m, t->d_k, m->s.kv_heads, true);
     linear_backward(m, t->d_norm, SET, dw[WQ], t->d_q, a->attention_norm, w[WQ], c, q);
@@ -605,6 +606,7 @@ int model_leaf(struct model *m, const struct model_provider *provider,
     const int32_t *inputs = batch != NULL ? batch->inputs : NULL;
     m->provider = provider;
     m->active = batch != NULL;
+    m->starts = batch != NULL ? batch->starts : NULL;
     ERR_TRY(forward(m, inputs));
     *out_loss = loss_and_its_gradient(m, batch);
     ERR_TRY(head_backward(m));
@@ -630,6 +632,7 @@ int model_logits(struct model *m, const struct model_provider *provider, const i
 {
     m->provider = provider;
     m->active = inputs != NULL;
+    m->starts = NULL;
     ERR_TRY(forward(m, inputs));
     size_t count = (size_t)m->seq * m->s.vocab;
     for (size_t i = 0; i < count && m->active; i++)

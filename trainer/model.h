@@ -89,8 +89,9 @@ struct model_options {
 
 struct model_batch {
     const int32_t *inputs, *targets; /* [B, T] */
-    float loss_scale;                /* gradients are of loss_scale x (sum of the rows' losses) */
-    double *sequence_losses;         /* [B] sums of each sequence's rows, in row order; or NULL */
+    const int32_t *starts;   /* [B, T] where each input's document begins; NULL: no matter */
+    float loss_scale;        /* gradients are of loss_scale x (sum of the rows' losses) */
+    double *sequence_losses; /* [B] sums of each sequence's rows, in row order; or NULL */
 };
 
 int model_new(struct model **out, const struct model_options *options);

@@ -325,13 +325,15 @@ static int run_micro_step(struct parallel *p, const struct step_input *input)
     double *values = p->losses + (size_t)p->micro_step * p->leaf_values;
     bool by_source = p->leaf_values > 1;
     struct model_batch mine = {.inputs = p->inputs,
+                               .starts = p->starts,
                                .targets = p->targets,
                                .loss_scale = (float)(1.0 / tokens_that_count(p)),
                                .sequence_losses = by_source ? values + 1 : NULL};
     memset(values, 0, p->leaf_values * sizeof(*values));
     bool has_batch = rank_has_leaf(p, my_rank(p));
     if (has_batch && p->failure == 0)
-        p->failure = ahead_take(input->ahead, &(struct data_batch){p->inputs, p->targets, NULL});
+        p->failure =
+            ahead_take(input->ahead, &(struct data_batch){p->inputs, p->targets, p->starts});
     /* A leaf that could not be read is walked and sent as it lies: the step is void, all learn at
      * its end. */
     has_batch = has_batch && p->failure == 0;
@@ -442,6 +444,8 @@ static void take_kept(struct parallel *p)
     size_t scratch_bytes = kernels_scratch_bytes(p->kernels, &shapes);
     p->scratch = memory_take(m, "kernel scratch", 0, scratch_bytes);
     p->inputs = memory_take(m, "input tokens", 0, tokens * sizeof(int32_t));
+    if (p->config->document_mask)
+        p->starts = memory_take(m, "document starts", 0, tokens * sizeof(int32_t));
     p->targets = memory_take(m, "target tokens", 0, tokens * sizeof(int32_t));
     if (!memory_is_recording(m))
         kernels_set_scratch(p->kernels, p->scratch, scratch_bytes);

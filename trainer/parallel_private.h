@@ -52,6 +52,7 @@ struct parallel {
     void *compute_params; /* bf16 copy of state.param, or state.param itself */
     void *scratch;
     int32_t *inputs, *targets; /* [B, T] */
+    int32_t *starts;           /* likewise; NULL without training.document_mask */
     float *leaf;               /* gradient of the current block */
 };
 

@@ -93,6 +93,7 @@ static int open_ahead(struct rank *r)
                                     .batch = (uint32_t)config->local_batch_size,
                                     .rank = r->world->rank,
                                     .num_ranks = r->world->size,
+                                    .wants_starts = config->document_mask,
                                     .leaves_of_step = trainer_config_leaves,
                                     .user = config,
                                     .max_leaves = (uint32_t)config->micro_batches};

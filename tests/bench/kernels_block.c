@@ -133,10 +133,11 @@ static void forward(struct bench *b, struct tensors *t)
     lap(b, "wq", 2.0 * n * c * h);
     kernel_linear(k, t->key, t->normed, t->wk, n, c, kv, d);
     lap(b, "wk", 2.0 * n * c * kv);
-    kernel_rope(k, t->q, t->cosines, t->sines, s->batch, s->seq, s->heads, s->head_dim, false, d);
+    kernel_rope(k, t->q, t->cosines, t->sines, NULL, s->batch, s->seq, s->heads, s->head_dim, false,
+                d);
     lap(b, "rope q", 0);
-    kernel_attention(k, t->attended, t->lse, t->q, t->key, t->value, s->batch, s->seq, s->heads,
-                     s->kv_heads, s->head_dim, d);
+    kernel_attention(k, t->attended, t->lse, t->q, t->key, t->value, NULL, s->batch, s->seq,
+                     s->heads, s->kv_heads, s->head_dim, d);
     lap(b, "attention", pairs);
     kernel_linear(k, t->normed, t->attended, t->wo, n, h, c, d);
     lap(b, "wo", 2.0 * n * c * h);
@@ -176,7 +177,7 @@ static void backward(struct bench *b, struct tensors *t)
     kernel_rmsnorm_backward(k, t->dx, t->dw, t->dnormed, t->x, t->rstd, t->norm, n, c, d);
     lap(b, "norm backward", 0);
     kernel_attention_backward(k, t->dq, t->dkey, t->dvalue, t->dattended, t->attended, t->lse, t->q,
-                              t->key, t->value, s->batch, s->seq, s->heads, s->kv_heads,
+                              t->key, t->value, NULL, s->batch, s->seq, s->heads, s->kv_heads,
                               s->head_dim, d);
     lap(b, "attention backward", pairs);
     kernel_linear_backward_weight(k, t->dw, t->dq, t->normed, n, c, h, d);

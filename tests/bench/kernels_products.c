@@ -71,8 +71,8 @@ static void call_ours(struct kernels *k, const struct command *c, enum kernel_dt
         kernel_linear_backward_weight(k, buffers[2], buffers[0], buffers[1], c->rows, c->in, c->out,
                                       type);
     else
-        kernel_attention(k, buffers[2], buffers[4], buffers[0], buffers[1], buffers[3], 1, c->rows,
-                         c->in, c->in, c->out, type);
+        kernel_attention(k, buffers[2], buffers[4], buffers[0], buffers[1], buffers[3], NULL, 1,
+                         c->rows, c->in, c->in, c->out, type);
 }
 
 /* A matmul of the library: sizes, strides and types of its three matrices. */

@@ -198,24 +198,41 @@ static inline void rope_table(float *cosines, float *sines, uint32_t seq, uint32
     model_shape_frequencies(frequencies, &shape);
     kernel_rope_table(cosines, sines, seq, head_dim, frequencies);
 }
-static inline void rope_with(KERNELS, bool inverse)
+/* Documents of 1 to 9 positions; the last that begins may fill the rest of a long sequence. */
+static inline const int32_t *document_starts(KERNELS)
+{
+    int32_t *starts = new_buffer(run, ROWS, KERNEL_F32);
+    (void)k;
+    for (uint32_t n = 0; n < ROWS; n++) {
+        uint32_t t = n % s->seq;
+        bool begins = t == 0 || (t < 90 && (n * 2654435761u) >> 28 < 4);
+        starts[n] = begins ? (int32_t)t : starts[n - 1];
+    }
+    return starts;
+}
+static inline void rope_with(KERNELS, bool inverse, bool has_documents)
 {
     void *x = random_buffer(run, QUERIES, s->dtype);
     run->num_outputs = 1;
     float *cosines = new_buffer(run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
     float *sines = new_buffer(run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
     rope_table(cosines, sines, s->seq, s->head_dim);
-    kernel_rope(k, x, cosines, sines, s->batch, s->seq, s->heads, s->head_dim, inverse, s->dtype);
+    kernel_rope(k, x, cosines, sines, has_documents ? document_starts(k, s, run) : NULL, s->batch,
+                s->seq, s->heads, s->head_dim, inverse, s->dtype);
 }
 static inline void case_rope(KERNELS)
 {
-    rope_with(k, s, run, false);
+    rope_with(k, s, run, false, false);
 }
 static inline void case_rope_inverse(KERNELS)
 {
-    rope_with(k, s, run, true);
+    rope_with(k, s, run, true, false);
 }
-static inline void case_attention(KERNELS)
+static inline void case_rope_documents(KERNELS)
+{
+    rope_with(k, s, run, false, true);
+}
+static inline void attention_with(KERNELS, bool has_documents)
 {
     void *out = new_buffer(run, QUERIES, s->dtype);
     float *lse = new_buffer(run, ROWS * s->heads, KERNEL_F32);
@@ -223,10 +240,19 @@ static inline void case_attention(KERNELS)
     const void *q = random_buffer(run, QUERIES, s->dtype);
     const void *key = random_buffer(run, KEYS, s->dtype);
     const void *value = random_buffer(run, KEYS, s->dtype);
-    kernel_attention(k, out, lse, q, key, value, s->batch, s->seq, s->heads, s->kv_heads,
+    const int32_t *starts = has_documents ? document_starts(k, s, run) : NULL;
+    kernel_attention(k, out, lse, q, key, value, starts, s->batch, s->seq, s->heads, s->kv_heads,
                      s->head_dim, s->dtype);
 }
-static inline void case_attention_backward(KERNELS)
+static inline void case_attention(KERNELS)
+{
+    attention_with(k, s, run, false);
+}
+static inline void case_attention_documents(KERNELS)
+{
+    attention_with(k, s, run, true);
+}
+static inline void attention_backward_with(KERNELS, bool has_documents)
 {
     void *dq = new_buffer(run, QUERIES, s->dtype);
     void *dkey = new_buffer(run, KEYS, s->dtype), *dvalue = new_buffer(run, KEYS, s->dtype);
@@ -237,10 +263,19 @@ static inline void case_attention_backward(KERNELS)
     const void *dout = random_buffer(run, QUERIES, s->dtype);
     void *out = new_buffer(run, QUERIES, s->dtype);
     float *lse = new_buffer(run, ROWS * s->heads, KERNEL_F32);
-    kernel_attention(k, out, lse, q, key, value, s->batch, s->seq, s->heads, s->kv_heads,
+    const int32_t *starts = has_documents ? document_starts(k, s, run) : NULL;
+    kernel_attention(k, out, lse, q, key, value, starts, s->batch, s->seq, s->heads, s->kv_heads,
                      s->head_dim, s->dtype);
-    kernel_attention_backward(k, dq, dkey, dvalue, dout, out, lse, q, key, value, s->batch, s->seq,
-                              s->heads, s->kv_heads, s->head_dim, s->dtype);
+    kernel_attention_backward(k, dq, dkey, dvalue, dout, out, lse, q, key, value, starts, s->batch,
+                              s->seq, s->heads, s->kv_heads, s->head_dim, s->dtype);
+}
+static inline void case_attention_backward(KERNELS)
+{
+    attention_backward_with(k, s, run, false);
+}
+static inline void case_attention_backward_documents(KERNELS)
+{
+    attention_backward_with(k, s, run, true);
 }
 static inline void case_swiglu(KERNELS)
 {
@@ -327,6 +362,9 @@ static const struct kernel_case kernel_cases[] = {
     {"rope_inverse", case_rope_inverse, false},
     {"attention", case_attention, true},
     {"attention_backward", case_attention_backward, true},
+    {"rope_documents", case_rope_documents, false},
+    {"attention_documents", case_attention_documents, true},
+    {"attention_backward_documents", case_attention_backward_documents, true},
     {"swiglu", case_swiglu, false},
     {"swiglu_backward", case_swiglu_backward, false},
     {"cross_entropy", case_cross_entropy, false},

@@ -38,6 +38,7 @@ struct problem {
     float *out, *r, *lse, *rstd, *cosines, *sines;
     size_t out_count;
     int32_t *ids;
+    const int32_t *starts; /* of documents; NULL: none */
 };
 
 static void add_input(struct problem *p, size_t count)
@@ -132,7 +133,7 @@ static void check_linear(struct kernels *k, const struct kernel_shapes *s)
 static double rope_loss(struct problem *p)
 {
     memcpy(p->out, p->inputs[0], p->out_count * sizeof(float));
-    kernel_rope(p->k, p->out, p->cosines, p->sines, p->s->batch, p->s->seq, p->s->heads,
+    kernel_rope(p->k, p->out, p->cosines, p->sines, NULL, p->s->batch, p->s->seq, p->s->heads,
                 p->s->head_dim, false, KERNEL_F32);
     return dot(p->out, p->r, p->out_count);
 }
@@ -146,18 +147,20 @@ static void check_rope(struct kernels *k, const struct kernel_shapes *s)
     p.sines = new_buffer(&p.run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
     rope_table(p.cosines, p.sines, s->seq, s->head_dim);
     memcpy(p.gradients[0], p.r, count * sizeof(float));
-    kernel_rope(k, p.gradients[0], p.cosines, p.sines, s->batch, s->seq, s->heads, s->head_dim,
-                true, KERNEL_F32);
+    kernel_rope(k, p.gradients[0], p.cosines, p.sines, NULL, s->batch, s->seq, s->heads,
+                s->head_dim, true, KERNEL_F32);
     check_problem(&p, "rope");
 }
 
 static double attention_loss(struct problem *p)
 {
-    kernel_attention(p->k, p->out, p->lse, p->inputs[0], p->inputs[1], p->inputs[2], p->s->batch,
-                     p->s->seq, p->s->heads, p->s->kv_heads, p->s->head_dim, KERNEL_F32);
+    kernel_attention(p->k, p->out, p->lse, p->inputs[0], p->inputs[1], p->inputs[2], p->starts,
+                     p->s->batch, p->s->seq, p->s->heads, p->s->kv_heads, p->s->head_dim,
+                     KERNEL_F32);
     return dot(p->out, p->r, p->out_count);
 }
-static void check_attention(struct kernels *k, const struct kernel_shapes *s)
+static void check_attention_with(struct kernels *k, const struct kernel_shapes *s,
+                                 bool has_documents)
 {
     struct problem p = {.k = k, .s = s, .loss = attention_loss, .run = {.seed = 4}};
     add_input(&p, QUERIES);
@@ -165,11 +168,18 @@ static void check_attention(struct kernels *k, const struct kernel_shapes *s)
     add_input(&p, KEYS);
     set_out(&p, QUERIES);
     p.lse = new_buffer(&p.run, ROWS * s->heads, KERNEL_F32);
+    if (has_documents)
+        p.starts = document_starts(k, s, &p.run);
     p.loss(&p);
     kernel_attention_backward(k, p.gradients[0], p.gradients[1], p.gradients[2], p.r, p.out, p.lse,
-                              p.inputs[0], p.inputs[1], p.inputs[2], s->batch, s->seq, s->heads,
-                              s->kv_heads, s->head_dim, KERNEL_F32);
+                              p.inputs[0], p.inputs[1], p.inputs[2], p.starts, s->batch, s->seq,
+                              s->heads, s->kv_heads, s->head_dim, KERNEL_F32);
     check_problem(&p, "attention");
+}
+static void check_attention(struct kernels *k, const struct kernel_shapes *s)
+{
+    check_attention_with(k, s, false);
+    check_attention_with(k, s, true);
 }
 
 static double swiglu_loss(struct problem *p)

@@ -133,7 +133,7 @@ static void test_kernels__nan_surfaces_in_loss_attention_and_norm(void **state)
         x[5] = NAN;
         kernel_rmsnorm(e.kernels, out, rstd, x, NULL, weight, 1, 64, 1e-5f, KERNEL_F32);
         assert_true(isnan(rstd[0]) && isnan(out[63]));
-        kernel_attention(e.kernels, out, lse, x, weight, weight, 1, 4, 1, 1, 16, KERNEL_F32);
+        kernel_attention(e.kernels, out, lse, x, weight, weight, NULL, 1, 4, 1, 1, 16, KERNEL_F32);
         assert_true(isnan(out[0]) && isnan(lse[0]) && !isnan(out[16]));
         free_engine(&e);
     }

@@ -44,6 +44,7 @@ struct bed {
     char calls[CALLS_MAX];       /* one letter and one block number per call */
     uint32_t num_calls;
     int32_t inputs[ROWS], targets[ROWS];
+    const int32_t *starts; /* of documents; NULL: none */
     void *scratch;
 };
 
@@ -174,7 +175,8 @@ static void bed_close(struct bed *bed)
 static double loss_of(struct bed *bed)
 {
     double loss;
-    struct model_batch batch = {bed->inputs, bed->targets, 1.0f};
+    struct model_batch batch = {
+        .inputs = bed->inputs, .targets = bed->targets, .starts = bed->starts, .loss_scale = 1.0f};
     bed->num_calls = 0;
     assert_int_equal(model_leaf(bed->model, &bed->provider, &batch, &loss), 0);
     for (size_t k = 0; bed->table->shape.is_tied && k < elements(bed, 0); k++)
@@ -254,6 +256,58 @@ static void test_model__gradient_is_the_derivative_of_the_loss_in_every_tensor(v
     (void)state;
     struct bed bed;
     bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
+    for (uint32_t i = 0; i < bed.table->num_tensors; i++)
+        check_tensor(&bed, i);
+    bed_close(&bed);
+}
+
+/* Two documents of the same four tokens, and one more token, in either sequence. */
+static const int32_t two_documents[ROWS] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 0, 0, 0, 0, 4, 4, 4, 4, 8};
+
+static void repeat_document(struct bed *bed)
+{
+    for (uint32_t i = 0; i < ROWS; i++) {
+        uint32_t t = i % SEQ, like = i - t + t % 4;
+        bed->inputs[i] = bed->inputs[like];
+        bed->targets[i] = bed->targets[like];
+    }
+}
+
+/* The loss of positions [first, first + 4) of each sequence alone. */
+static double loss_of_document(struct bed *bed, uint32_t first)
+{
+    int32_t kept[ROWS];
+    memcpy(kept, bed->targets, sizeof(kept));
+    for (uint32_t i = 0; i < ROWS; i++)
+        if (i % SEQ < first || i % SEQ >= first + 4)
+            bed->targets[i] = -1;
+    double loss = loss_of(bed);
+    memcpy(bed->targets, kept, sizeof(kept));
+    return loss;
+}
+
+static void test_model__a_masked_document_knows_nothing_of_what_is_before_it(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct bed bed;
+        bed_open(&bed, i == 0 ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST, KERNEL_F32);
+        repeat_document(&bed);
+        double unmasked = loss_of_document(&bed, 4);
+        bed.starts = two_documents;
+        double first = loss_of_document(&bed, 0), second = loss_of_document(&bed, 4);
+        assert_true(fabs(first / second - 1) < 1e-6);
+        assert_true(fabs(unmasked / second - 1) > 1e-4);
+        bed_close(&bed);
+    }
+}
+
+static void test_model__gradient_over_documents_is_the_derivative(void **state)
+{
+    (void)state;
+    struct bed bed;
+    bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
+    bed.starts = two_documents;
     for (uint32_t i = 0; i < bed.table->num_tensors; i++)
         check_tensor(&bed, i);
     bed_close(&bed);
@@ -456,6 +510,8 @@ int main(void)
         cmocka_unit_test(test_model__bf16_is_near_float),
         cmocka_unit_test(test_model__loss_is_the_cross_entropy_of_its_logits),
         cmocka_unit_test(test_model__a_walk_without_a_batch_makes_the_same_calls),
+        cmocka_unit_test(test_model__a_masked_document_knows_nothing_of_what_is_before_it),
+        cmocka_unit_test(test_model__gradient_over_documents_is_the_derivative),
         cmocka_unit_test(test_model__initial_deviations_are_torchtitans),
         cmocka_unit_test(test_model__initial_values_do_not_depend_on_how_rows_are_cut),
     };

@@ -14,6 +14,7 @@
 #include "trainer/corpus/corpus.h"
 #include "trainer/data/ahead.h"
 #include "trainer/data/data.h"
+#include "trainer/data/tokens_file.h"
 #include "trainer/memory.h"
 #include "trainer/parallel.h"
 #include "trainer/save/replicas.h"
@@ -37,7 +38,7 @@
 #define STEPS_MAX 6
 #define PARTS 3 /* param, exp_avg, exp_avg_sq */
 
-static char folder[64], tokens_path[96];
+static char folder[64], tokens_path[96], marked_path[96], masked_path[96];
 
 /* ---- a text, and a configuration ---- */
 
@@ -56,6 +57,23 @@ static void write_text(const char *path)
     fclose(file);
 }
 
+/* The same tokens for either file: documents of 50, and where has_mask the first 15 not trained on.
+ */
+static void write_marked(const char *path, bool has_mask)
+{
+    struct tokens_writer *writer;
+    const char *hash = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    struct tokens_writer_options options = {path, hash, VOCAB, -1, -1, has_mask};
+    assert_int_equal(tokens_writer_open(&writer, &options), 0);
+    for (uint32_t i = 0; i < 4000; i++) {
+        int32_t token = (int32_t)((i * 2654435761u >> 16) % VOCAB);
+        if (i % 50 == 0)
+            tokens_writer_begin(writer);
+        tokens_writer_add(writer, &token, 1, !has_mask || i % 50 >= 15);
+    }
+    assert_int_equal(tokens_writer_commit(writer, NULL), 0);
+}
+
 static int make_tokens(void **state)
 {
     (void)state;
@@ -68,6 +86,8 @@ static int make_tokens(void **state)
     snprintf(text, sizeof(text), "%s/text", folder);
     snprintf(model, sizeof(model), "%s/model", folder);
     snprintf(tokens_path, sizeof(tokens_path), "%s/tokens", folder);
+    snprintf(marked_path, sizeof(marked_path), "%s/marked", folder);
+    snprintf(masked_path, sizeof(masked_path), "%s/masked", folder);
     write_text(text);
     assert_int_equal(tokenizer_train(model, VOCAB, (const char *const[]){text}, 1, NULL), 0);
     assert_int_equal(tokenizer_open(&tokenizer, model), 0);
@@ -76,6 +96,8 @@ static int make_tokens(void **state)
     assert_int_equal(corpus_write(tokens_path, &options, &made), 0);
     tokenizer_close(tokenizer);
     assert_true(made.header.num_tokens > 3000);
+    write_marked(marked_path, false);
+    write_marked(masked_path, true);
     unlink(text);
     unlink(model);
     return 0;
@@ -85,6 +107,8 @@ static int remove_tokens(void **state)
 {
     (void)state;
     unlink(tokens_path);
+    unlink(marked_path);
+    unlink(masked_path);
     return rmdir(folder);
 }
 
@@ -131,6 +155,7 @@ static int open_ahead(struct ahead **out, const struct config *config, struct da
                                     .batch = (uint32_t)config->local_batch_size,
                                     .rank = world->rank,
                                     .num_ranks = world->size,
+                                    .wants_starts = config->document_mask,
                                     .leaves_of_step = trainer_config_leaves,
                                     .user = config,
                                     .max_leaves = (uint32_t)config->micro_batches};
@@ -167,6 +192,15 @@ static void move_state(struct stretch *s, struct parallel *p, bool out)
         parallel_params_changed(p);
 }
 
+/* Of the step that follows `step` steps. */
+static uint64_t first_sample(const struct config *config, int64_t step)
+{
+    uint64_t leaves = 0;
+    for (int64_t i = 0; i < step; i++)
+        leaves += trainer_config_leaves(config, i);
+    return leaves * (uint64_t)config->local_batch_size;
+}
+
 static int train(struct stretch *s, struct parallel *p, struct ahead *ahead,
                  struct kernels *kernels)
 {
@@ -177,7 +211,7 @@ static int train(struct stretch *s, struct parallel *p, struct ahead *ahead,
         move_state(s, p, false);
     for (int64_t step = s->first_step; step < s->last_step; step++) {
         volatile sig_atomic_t stop = s->stop_on_rank_1 && step == 1;
-        struct step_input input = {ahead, (uint64_t)(step * config->global_batch_size), step + 1,
+        struct step_input input = {ahead, first_sample(config, step), step + 1,
                                    world->rank == 1 ? &stop : NULL};
         struct step_result result;
         ERR_TRY(parallel_step(p, &input, &result));
@@ -359,6 +393,44 @@ static void test_parallel__every_mesh_gives_a_tied_model_the_same_bits(void **st
     }
     free_outcome(canonical);
     free_outcome(fast);
+}
+
+static void test_parallel__every_mesh_gives_the_same_bits_within_documents(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--training.document_mask", "--training.dataset_path", marked_path};
+    want_same_everywhere(extra, 3);
+    struct outcome *within = new_outcome(), *across = new_outcome();
+    run_on(within, alone, 0, 1, extra, 3);
+    run_on(across, alone, 0, 1, extra + 1, 2);
+    assert_true(within->loss[1] != across->loss[1]);
+    free_outcome(within);
+    free_outcome(across);
+}
+
+/* A mean over the tokens that count: the ranks' leaves have different numbers of them. */
+static void test_parallel__every_mesh_gives_the_same_bits_with_a_loss_mask(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--training.dataset_path", masked_path};
+    want_same_everywhere(extra, 2);
+    struct outcome *masked = new_outcome(), *whole = new_outcome();
+    run_on(masked, alone, 0, 1, extra, 2);
+    extra[1] = marked_path;
+    run_on(whole, alone, 0, 1, extra, 2);
+    /* Before the first update every token costs about ln V: so does the mean of those that count.
+     */
+    assert_true(fabs(masked->loss[1] / whole->loss[1] - 1) < 0.05);
+    assert_true(masked->loss[1] != whole->loss[1]);
+    free_outcome(masked);
+    free_outcome(whole);
+}
+
+static void test_parallel__every_mesh_gives_the_same_bits_on_a_ramp(void **state)
+{
+    (void)state;
+    const char *extra[] = {"--training.batch_ramp", "0:2,1:5,2:11"};
+    want_same_everywhere(extra, 2);
 }
 
 static void test_parallel__keeping_gathered_weights_changes_no_bit(void **state)
@@ -638,6 +710,9 @@ int main(void)
         cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_in_float),
         cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_in_bf16),
         cmocka_unit_test(test_parallel__every_mesh_gives_a_tied_model_the_same_bits),
+        cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_within_documents),
+        cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_with_a_loss_mask),
+        cmocka_unit_test(test_parallel__every_mesh_gives_the_same_bits_on_a_ramp),
         cmocka_unit_test(test_parallel__keeping_gathered_weights_changes_no_bit),
         cmocka_unit_test(test_parallel__a_run_that_moves_from_mesh_to_mesh_keeps_its_bits),
         cmocka_unit_test(test_parallel__fast_order_is_the_same_alone_and_near_elsewhere),

@@ -19,6 +19,8 @@
 
 #include "kernels/cpu/isa/isa.h"
 
+#define HIDDEN_MAX -1e30f /* below every score */
+
 /* Query l = head * positions + p of a tile is head (g * group + head) at position first + p.
  * Queries past the end of the sequence, and up to a multiple of 16, are padding: zeros, never
  * stored. */
@@ -234,6 +236,24 @@ static void add_times_rows(const struct queries *q, float *y, const float *s, si
                      .accumulate = true});
 }
 
+/* Of queries that see no key before their document: the scores of those become minus infinity. */
+static void mask_documents(const struct queries *q, float *scores, size_t j, size_t count)
+{
+    const struct attention_args *a = q->a;
+    for (size_t l = 0; l < q->num_lanes; l++) {
+        size_t p = l % q->positions;
+        size_t start = attention_start(a, q->b, q->first + (p < q->count ? p : q->count - 1));
+        for (size_t i = 0; i < count && j + i < start; i++)
+            scores[i * q->num_lanes + l] = -__builtin_inff();
+    }
+}
+
+/* The block of keys that the first of the tile's queries sees first: none before is seen. */
+static size_t first_block(const struct queries *q)
+{
+    return attention_start(q->a, q->b, q->first) / ATTENTION_KEYS * ATTENTION_KEYS;
+}
+
 /* Scores of keys that a query does not see become minus infinity. */
 static void mask(const struct queries *q, float *scores, size_t j, size_t count)
 {
@@ -248,6 +268,8 @@ static void mask(const struct queries *q, float *scores, size_t j, size_t count)
             store(scores, at, where_less(limit, broadcast((float)(j + i)), hidden, score), false);
         }
     }
+    if (q->a->starts != NULL)
+        mask_documents(q, scores, j, count);
 }
 
 /* ---- Forward ---- */
@@ -332,11 +354,12 @@ void ISA_NAME(attention)(const void *args, uint32_t item, const struct worker *w
     set_limits(&q);
     memset(s.out, 0, area * sizeof(float));
     for (size_t l = 0; l < q.num_lanes; l++) {
-        s.max[l] = -__builtin_inff();
+        /* Finite where a whole block may be hidden: infinity less infinity is no number. */
+        s.max[l] = a->starts != NULL ? HIDDEN_MAX : -__builtin_inff();
         s.sum[l] = 0;
     }
     size_t end = q.first + q.count;
-    for (size_t j = 0; j < end; j += ATTENTION_KEYS) {
+    for (size_t j = first_block(&q); j < end; j += ATTENTION_KEYS) {
         size_t count = end - j < ATTENTION_KEYS ? end - j : ATTENTION_KEYS;
         keys_by_queries(&q, scores, read_keys(&q, keys, a->key, j, count), count, x);
         mask(&q, scores, j, count);
@@ -425,7 +448,7 @@ static void backward_tile(const struct queries *q, const struct gradients *g)
     size_t row = q->num_lanes, end = q->first + q->count;
     set_limits(q);
     read_queries(q, g);
-    for (size_t j = 0; j < end; j += ATTENTION_KEYS) {
+    for (size_t j = first_block(q); j < end; j += ATTENTION_KEYS) {
         size_t count = end - j < ATTENTION_KEYS ? end - j : ATTENTION_KEYS;
         struct keys key = read_keys(q, g->key_block, a->key, j, count);
         struct keys value = read_keys(q, g->value_block, a->value, j, count);

@@ -65,7 +65,8 @@ INLINE void rope_row(const struct rope_args *a, size_t n, bool bf16)
 {
     static const float signs[LANES] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
     const lanes sign = load(signs, 0, false);
-    size_t width = a->head_dim, turn = n % a->seq * (width / 2), row = n * a->heads * width;
+    size_t width = a->head_dim, turn = rope_position(a, n) * (width / 2),
+           row = n * a->heads * width;
     for (size_t d = 0; d < width; d += WIDTH) {
         size_t count = part_of(d, width);
         lanes cosines = load_part(a->cos, turn + d / 2, count / 2, false);
