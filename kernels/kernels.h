@@ -140,10 +140,11 @@ double kernel_exact_value(const struct kernel_exact_sum *sum);
 
 /* AdamW (Loshchilov and Hutter 2019), elementwise, bias correction by step (first step is 1):
  * g = grad * grad_scale; m, v updated; p -= lr * (m_hat / (sqrt(v_hat) + eps) + weight_decay * p).
- */
+ * Adam (Kingma and Ba 2015) is the same with l2 in place of weight_decay. */
 struct kernel_adamw {
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
     float bias1, bias2; /* 1 - beta^step, by the caller in double, rounded once */
+    float l2;           /* Adam's decay: g += l2 * p; 0: none */
 };
 void kernel_adamw(struct kernels *k, float *param, float *exp_avg, float *exp_avg_sq,
                   const float *grad, size_t count, const struct kernel_adamw *options);

@@ -382,6 +382,8 @@ static void adamw(const void *args, uint32_t item, const struct worker *worker)
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
         float g = a->grad[i] * o->grad_scale;
+        if (o->l2 != 0)
+            g += o->l2 * a->param[i];
         float m = a->exp_avg[i] = o->beta1 * a->exp_avg[i] + (1 - o->beta1) * g;
         float v = a->exp_avg_sq[i] = o->beta2 * a->exp_avg_sq[i] + (1 - o->beta2) * g * g;
         double update = m / o->bias1 / (sqrt(v / o->bias2) + o->eps);

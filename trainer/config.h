@@ -46,6 +46,7 @@ struct config {
     /* optimizer */
     char optimizer_name[16];
     double lr, beta1, beta2, eps, weight_decay;
+    bool no_decay_norms; /* ours */
     /* lr_scheduler: torchtitan v0.2.2's curve. With T = decay_total_steps, W = min(warmup_steps,
      * T), D = decay_ratio < 0 ? T - W : min(round(T * decay_ratio), T - W), S = T + 1 - W - D, and
      * the update number s from 0: factor = s < W ? (s + 1) / W : s < W + S ? 1 : min_lr_factor + (1

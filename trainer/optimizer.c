@@ -1,14 +1,17 @@
-/* optimizer.c - AdamW on shards.
+/* optimizer.c - AdamW and Adam on shards.
  *
  * Every element is updated by whoever holds it, from the same inputs, so replicas stay equal bit
  * for bit without talking. Clipping is torch's clip_grad_norm_: the gradient is scaled by min(1,
- * max_norm / (norm + 1e-6)), in double, rounded once. Weight decay applies to all parameters, as in
- * torchtitan. Tensor by tensor, so that a save in progress holds up no tensor that it has copied.
+ * max_norm / (norm + 1e-6)), in double, rounded once. Weight decay is AdamW's, or with Adam a part
+ * of the gradient (L2), as in torch; it applies to all parameters, as in torchtitan, or with
+ * optimizer.no_decay_norms to all but the weights of norms. Tensor by tensor, so that a save in
+ * progress holds up no tensor that it has copied.
  */
 #include "trainer/optimizer.h"
 #include "trainer/save/copier.h"
 
 #include <math.h>
+#include <string.h>
 
 void optimizer_update(struct state *state, struct kernels *kernels, const struct config *config,
                       const struct optimizer_step *step)
@@ -21,12 +24,16 @@ void optimizer_update(struct state *state, struct kernels *kernels, const struct
         .beta1 = (float)config->beta1,
         .beta2 = (float)config->beta2,
         .eps = (float)config->eps,
-        .weight_decay = (float)config->weight_decay,
         .grad_scale = (float)scale,
         .bias1 = (float)(1.0 - pow(config->beta1, (double)step->update)),
         .bias2 = (float)(1.0 - pow(config->beta2, (double)step->update)),
     };
+    bool is_adam = strcmp(config->optimizer_name, "Adam") == 0;
     for (uint32_t i = 0; i < state->num_slices; i++) {
+        bool is_norm = state->slices[i].tensor->dims == 1; /* no other vector is in the model */
+        float decay = is_norm && config->no_decay_norms ? 0 : (float)config->weight_decay;
+        options.weight_decay = is_adam ? 0 : decay;
+        options.l2 = is_adam ? decay : 0;
         size_t at = state->slices[i].at;
         if (step->copier != NULL)
             copier_wait_slice(step->copier, i);

@@ -190,7 +190,7 @@ static void backward(struct bench *b, struct tensors *t)
 static void optimizer(struct bench *b, struct tensors *t)
 {
     size_t count = (size_t)b->s.vocab * b->s.dim;
-    struct kernel_adamw options = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 0.1f, 0.05f};
+    struct kernel_adamw options = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 0.1f, 0.05f, 0};
     struct kernel_exact_sum sum = {0};
     kernel_fold(b->k, t->master, t->dw, count);
     lap(b, "fold", 0);

@@ -329,7 +329,7 @@ static inline void case_sum_squares(KERNELS)
     kernel_sum_squares(k, &sum, random_buffer(run, ROWS * s->dim, KERNEL_F32), ROWS, s->dim);
     *value = (float)kernel_exact_value(&sum);
 }
-static inline void case_adamw(KERNELS)
+static inline void adamw_with(KERNELS, float l2)
 {
     size_t count = ROWS * s->dim;
     float *param = random_buffer(run, count, KERNEL_F32);
@@ -339,8 +339,16 @@ static inline void case_adamw(KERNELS)
     for (size_t i = 0; i < count; i++)
         exp_avg_sq[i] = fabsf(exp_avg_sq[i]) + 0.1f;
     const float *grad = random_buffer(run, count, KERNEL_F32);
-    struct kernel_adamw options = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.19f, 0.0975f};
+    struct kernel_adamw options = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.19f, 0.0975f, l2};
     kernel_adamw(k, param, exp_avg, exp_avg_sq, grad, count, &options);
+}
+static inline void case_adamw(KERNELS)
+{
+    adamw_with(k, s, run, 0);
+}
+static inline void case_adam(KERNELS)
+{
+    adamw_with(k, s, run, 0.3f);
 }
 
 struct kernel_case {
@@ -373,6 +381,7 @@ static const struct kernel_case kernel_cases[] = {
     {"convert", case_convert, false},
     {"sum_squares", case_sum_squares, false},
     {"adamw", case_adamw, false},
+    {"adam", case_adam, false},
 };
 #define NUM_CASES (int)(sizeof(kernel_cases) / sizeof(kernel_cases[0]))
 

@@ -21,6 +21,7 @@
 struct bed {
     struct kernels *kernels;
     struct config config;
+    struct model_tensor norm, matrix;
     struct state_slice slices[2];
     struct state state;
     float param[COUNT], exp_avg[COUNT], exp_avg_sq[COUNT], grad[COUNT];
@@ -33,8 +34,10 @@ static int setup(void **out)
     assert_int_equal(new_kernels(&bed->kernels, 1), 0);
     bed->config = (struct config){
         .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_norm = 1.0};
-    bed->slices[0] = (struct state_slice){.rows = 2, .at = 0, .count = 2};
-    bed->slices[1] = (struct state_slice){.rows = 3, .at = 4, .count = 3};
+    bed->norm.dims = 1;
+    bed->matrix.dims = 2;
+    bed->slices[0] = (struct state_slice){.tensor = &bed->norm, .rows = 2, .at = 0, .count = 2};
+    bed->slices[1] = (struct state_slice){.tensor = &bed->matrix, .rows = 3, .at = 4, .count = 3};
     bed->state = (struct state){.num_slices = 2,
                                 .slices = bed->slices,
                                 .count = COUNT,
@@ -114,9 +117,42 @@ static void test_optimizer__a_norm_of_zero_switches_clipping_off(void **state)
     want(bed->exp_avg[4], 0.1 * bed->grad[4]);
 }
 
+static void test_optimizer__adam_decays_through_the_gradient(void **state)
+{
+    struct bed *bed = *state;
+    float before[COUNT];
+    memcpy(before, bed->param, sizeof(before));
+    strcpy(bed->config.optimizer_name, "Adam");
+    update(bed, 1, 0.01, 0.5);
+    for (int i = 4; i < 7; i++) {
+        double g = bed->grad[i] + 0.1 * before[i], m = 0.1 * g, v = 0.05 * g * g;
+        want(bed->exp_avg[i], m);
+        want(bed->param[i], before[i] - 0.01 * (m / 0.1) / (sqrt(v / 0.05) + 1e-8));
+    }
+}
+
+static void test_optimizer__weights_of_norms_need_not_decay(void **state)
+{
+    struct bed *bed = *state;
+    float before[COUNT];
+    memcpy(before, bed->param, sizeof(before));
+    bed->config.no_decay_norms = true;
+    update(bed, 1, 0.01, 0.5);
+    for (int i = 0; i < 6; i++) {
+        if (i == 2 || i == 3)
+            continue;
+        double g = bed->grad[i], hat = 0.1 * g / 0.1 / (sqrt(0.05 * g * g / 0.05) + 1e-8);
+        want(bed->param[i], before[i] - 0.01 * (hat + (i < 2 ? 0 : 0.1 * before[i])));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_optimizer__adam_decays_through_the_gradient, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_optimizer__weights_of_norms_need_not_decay, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_optimizer__two_updates_are_adamws, setup, teardown),
         cmocka_unit_test_setup_teardown(
             test_optimizer__a_gradient_above_the_norm_is_scaled_down_to_it, setup, teardown),

@@ -186,18 +186,18 @@ void ISA_NAME(convert)(const void *args, uint32_t item, const struct worker *wor
 
 /* ---- Optimizer ---- */
 
-void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worker)
+/* has_l2 is known when this is compiled: a gradient of -0 stays one where there is no l2. */
+INLINE void adamw_range(const struct adamw_args *a, struct range range, bool has_l2)
 {
-    (void)worker;
-    const struct adamw_args *a = args;
     const struct kernel_adamw o = a->options;
-    struct range range = item_range(item, FLAT_ITEM, a->count);
     float *restrict param = a->param, *restrict exp_avg = a->exp_avg;
     float *restrict exp_avg_sq = a->exp_avg_sq;
     const float *restrict grad = a->grad;
     const float rest1 = 1.0f - o.beta1, rest2 = 1.0f - o.beta2;
     for (size_t i = range.begin; i < range.end; i++) {
         float g = grad[i] * o.grad_scale;
+        if (has_l2)
+            g += o.l2 * param[i];
         float m = o.beta1 * exp_avg[i] + rest1 * g;
         float v = o.beta2 * exp_avg_sq[i] + rest2 * (g * g);
         float update = (m / o.bias1) / (sqrtf(v / o.bias2) + o.eps) + o.weight_decay * param[i];
@@ -205,6 +205,17 @@ void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worke
         exp_avg_sq[i] = v;
         param[i] = param[i] - o.lr * update;
     }
+}
+
+void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct adamw_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    if (a->options.l2 != 0)
+        adamw_range(a, range, true);
+    else
+        adamw_range(a, range, false);
 }
 
 /* Sixteen lanes of double: two registers for each register of floats. */
