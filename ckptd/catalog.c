@@ -18,7 +18,9 @@
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
+#include "proto/mark.h"
 #include "proto/origin.h"
+#include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/retain.h"
 #include "proto/shard.h"
@@ -29,8 +31,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct storage_group_kind checkpoint_kind = {
-    .marker = MANIFEST_NAME, .is_ours = origin_is_member, .is_group = retain_is_checkpoint};
+const struct storage_group_kind checkpoint_kind = {.marker = MANIFEST_NAME,
+                                                   .is_ours = origin_is_member,
+                                                   .is_group = retain_is_checkpoint,
+                                                   .mark = MARK_NAME,
+                                                   .is_marked = mark_is_of};
 
 int catalog_open(struct service *service, const struct catalog_events *events)
 {
@@ -230,10 +235,16 @@ bool catalog_take_out(struct checkpoint *checkpoint)
 
 /* ---- quarantine ---- */
 
-void catalog_set_aside(struct checkpoint *checkpoint, const char *text)
+bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw)
+{
+    return checkpoint->damaged && strcmp(checkpoint->flaw, flaw) == 0;
+}
+
+void catalog_set_aside(struct checkpoint *checkpoint, const char *flaw, const char *text)
 {
     snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);
-    checkpoint->damaged = checkpoint->is_moved = true;
+    checkpoint->damaged = true;
+    checkpoint->flaw = flaw;
     log_warn("catalog", "run %s, step %llu, attempt %llu is not served: %s", checkpoint->run->name,
              (unsigned long long)checkpoint->summary.step,
              (unsigned long long)checkpoint->summary.attempt, checkpoint->damage);
@@ -243,6 +254,7 @@ void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is
 {
     snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);
     checkpoint->damaged = true;
+    checkpoint->flaw = FLAW_DAMAGED;
     checkpoint->damage_is_proven = is_proven;
     log_error("catalog", "run %s, step %llu, attempt %llu is damaged and quarantined: %s",
               checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
@@ -323,9 +335,7 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->bytes = checkpoint->summary.bytes;
     out->time = checkpoint->summary.time;
     out->world_size = checkpoint->summary.world_size;
-    out->durability = checkpoint->is_moved  ? "moved"
-                      : checkpoint->damaged ? "damaged"
-                                            : DURABILITY_LOCAL;
+    out->durability = checkpoint->damaged ? (char *)(uintptr_t)checkpoint->flaw : DURABILITY_LOCAL;
     out->origin = checkpoint->summary.origin;
     out->in_memory = catalog_in_memory(checkpoint);
     out->pinned = checkpoint->pinned;

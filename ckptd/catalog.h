@@ -13,6 +13,9 @@
 
 struct service;
 
+/* FLAW_ASIDE, ... of proto/presence.h */
+bool catalog_has_flaw(const struct checkpoint *checkpoint, const char *flaw);
+
 /* A checkpoint's directory as storage sees it. */
 extern const struct storage_group_kind checkpoint_kind;
 
@@ -61,9 +64,10 @@ void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
 bool catalog_is_proof(const struct fault *fault);
 /* The text of a fault, as it stands in a list and a note. */
 void catalog_damage_text(char *out, size_t size, const struct fault *fault);
+/* It is listed with that flaw, not served, not removed, and nothing is noted beside it: a person
+ * must act. */
+void catalog_set_aside(struct checkpoint *checkpoint, const char *flaw, const char *text);
 /* Quarantines it for this reason, in memory. */
-/* It lies in another run's directory than the one it was saved in: to be adopted, or moved back. */
-void catalog_set_aside(struct checkpoint *checkpoint, const char *text);
 void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven);
 /* The durable note beside it. Blocks; any thread. */
 void catalog_write_note(struct storage *storage, const char *prefix, const char *text);

@@ -32,9 +32,9 @@ struct checkpoint {
     struct checkpoint *next; /* of the run; newest attempt first, then newest step */
     struct run *run;
     struct manifest_summary summary;
-    bool pinned;   /* as last seen */
-    bool damaged;  /* quarantined: reported, never deleted, never served */
-    bool is_moved; /* damaged only in that it lies in another run's directory: proto/origin.h */
+    bool pinned;      /* as last seen */
+    bool damaged;     /* quarantined: reported, never deleted, never served */
+    const char *flaw; /* while damaged: FLAW_..., proto/presence.h; it may be whole all the same */
     bool damage_is_proven;
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
     char content[CHECKSUM_SHA256_HEX]; /* as in struct save; "": not known yet */

@@ -8,6 +8,7 @@
 #include "proto/arena.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
+#include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
@@ -232,7 +233,7 @@ static int find_shown(struct showing *showing, struct checkpoint **out, struct s
         if ((request->step >= 0 && c->summary.step != (uint64_t)request->step) ||
             (request->attempt && c->summary.attempt != request->attempt))
             continue;
-        if (request->step < 0 && c->damaged)
+        if (request->step < 0 && c->damaged && !catalog_has_flaw(c, FLAW_NEWER))
             error = skip_damaged(showing, c);
         else
             found = c;

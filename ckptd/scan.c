@@ -3,10 +3,14 @@
  * A directory "<run>/step-00001000-a0003" with a manifest is a committed checkpoint. The summary in
  * the manifest's first 4 KiB, the names and the sizes of the shards are checked; what does not fit
  * is damage (catalog.c).
- * Without a manifest it is rubbish of a save that a crash cut short, whatever state that was in
- * (commit.c): this daemon is the store's one writer and its coordinator, so nobody else can still
- * commit it, and its shards are removed; unless somebody leases it, who is a tool that still
- * writes it. Files of other names are never touched.
+ * Without a manifest, and with the mark of unfinished work (proto/mark.h), it is what a crash left
+ * of a save, whatever state that was in (commit.c): this daemon is the store's one writer and its
+ * coordinator, so nobody else can still commit it, and its shards are removed; unless somebody
+ * leases it, who is a tool that still writes it. Files of other names are never touched.
+ * Without a manifest and without a mark its shards are somebody's: the manifest may have been moved
+ * away, or is yet to come. The directory is set aside: listed, named in the log, never deleted. So
+ * is a checkpoint of a later version, which is "newer". A mark beside a manifest is one that a
+ * crash kept from being removed: the checkpoint is whole, and the mark goes.
  *
  * What cannot be looked into is kept as it is: a directory of a step is listed as damaged, without
  * a note, and a run whose own directories cannot be read is refused by name (run_find), as nobody
@@ -26,6 +30,8 @@
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
+#include "proto/mark.h"
+#include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/retain.h"
 #include "proto/shard.h"
@@ -37,6 +43,10 @@
 #include <string.h>
 
 #define LOOK_THREADS_MAX 15u /* as many reads a disk answers at once; they mostly wait */
+#define ASIDE_TEXT                                                                                \
+    "it has no manifest, and no mark of unfinished work: put the manifest back, and start ckptd " \
+    "again; "                                                                                     \
+    "or remove it: ckpt-cli rm"
 #define LOOKS_PER_THREAD 64u /* fewer are not worth a thread */
 
 /* ---- lists of names ---- */
@@ -99,6 +109,8 @@ static const struct name *find_name(const struct names *names, const char *text)
 struct step {
     uint64_t attempt, step;
     bool committed; /* it has a manifest */
+    bool has_mark;
+    enum storage_rest rest; /* without one */
     struct manifest_summary summary;
     uint32_t num_ours, num_others; /* names in it: shards, and what else there is */
     int error;                     /* of the checkpoint, or without a manifest of the look */
@@ -175,11 +187,16 @@ static void look_at_step(const struct scan *scan, struct step *step)
         error = list_names(&names, scan->service->storage, dir);
     for (size_t i = 0; i < names.count; i++) {
         bool is_ours = !names.list[i].is_dir && shard_is_file_name(names.list[i].text);
-        *(is_ours ? &step->num_ours : &step->num_others) += 1;
+        bool is_mark = strcmp(names.list[i].text, MARK_NAME) == 0;
+        step->has_mark = step->has_mark || is_mark;
+        step->num_ours += is_ours;
+        step->num_others += !is_ours && !is_mark;
     }
     if (error == 0 && find_name(&names, MANIFEST_NAME)) {
         step->committed = true;
         error = read_checkpoint(scan, step, dir, &names);
+    } else if (error == 0) {
+        error = storage_group_rest(scan->service->storage, &checkpoint_kind, dir, &step->rest);
     }
     free(names.list);
     step->error = error;
@@ -227,6 +244,16 @@ static void look_at_all(struct scan *scan)
         pthread_join(threads[--count], NULL);
 }
 
+/* A crash came between the manifest and the end of its mark. Where it stays the next start tries.
+ */
+static void remove_mark(const struct scan *scan, const char *dir)
+{
+    char key[STORAGE_KEY_MAX + 32];
+    snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
+    if (storage_remove(scan->service->storage, key) != 0)
+        log_warn("catalog", "%s stays: %s", key, report_line());
+}
+
 static int add_checkpoint(struct scan *scan, struct step *step)
 {
     struct checkpoint *checkpoint;
@@ -234,16 +261,24 @@ static int add_checkpoint(struct scan *scan, struct step *step)
     step->summary.step = step->step; /* in the list it stands where its directory does */
     step->summary.attempt = step->attempt;
     int error = catalog_add(&checkpoint, scan->run, &step->summary);
+    char dir[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
+    if (error == 0)
+        error = step_dir(dir, sizeof dir, scan, step);
+    if (error == 0 && !step->committed && step->error == 0) {
+        catalog_set_aside(checkpoint, FLAW_ASIDE, ASIDE_TEXT);
+        return 0;
+    }
+    if (error == 0 && step->committed && step->has_mark)
+        remove_mark(scan, dir);
     if (error != 0 || !step->fault)
         return error;
-    char dir[STORAGE_KEY_MAX], text[sizeof checkpoint->damage];
     catalog_damage_text(text, sizeof text, step->fault);
-    if (step->error == ERR_MISMATCH) {
-        catalog_set_aside(checkpoint, text);
+    if (step->error == ERR_MISMATCH || step->error == ERR_VERSION) {
+        catalog_set_aside(checkpoint, step->error == ERR_VERSION ? FLAW_NEWER : FLAW_MOVED, text);
         return 0;
     }
     catalog_quarantine(checkpoint, text, catalog_is_proof(step->fault));
-    if (catalog_is_proof(step->fault) && step_dir(dir, sizeof dir, scan, step) == 0)
+    if (catalog_is_proof(step->fault))
         catalog_write_note(scan->service->storage, dir, text);
     return 0;
 }
@@ -321,7 +356,8 @@ static int scan_steps(struct scan *scan)
         struct step *step = &scan->steps[i];
         if (error == 0 && step->error != 0 && !step->fault)
             error = report_error(ERR_MEMORY, NULL, "no memory to read the store");
-        else if (error == 0 && (step->committed || is_of_store(step->error)))
+        else if (error == 0 &&
+                 (step->committed || is_of_store(step->error) || step->rest == STORAGE_REST_ASIDE))
             error = add_checkpoint(scan, step);
         else if (error == 0)
             error = step->error != 0 ? fault_raise(step->fault) : remove_rubbish(scan, step);

@@ -165,9 +165,12 @@ static int parse_summary(struct manifest_summary *out, const json_t *root)
         return report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast manifest");
     if (!get_u32(&out->version, root, "version"))
         return manifest_fail_member("version");
-    if (out->version < VERSION_MIN || out->version > MANIFEST_VERSION)
-        return report_error(ERR_VERSION, "read it with a newer Holdfast",
-                            "manifest version %" PRIu32 " is unknown", out->version);
+    if (out->version > MANIFEST_VERSION)
+        return report_error(ERR_VERSION, "read it with the Holdfast that wrote it, or a later one",
+                            "manifest version %" PRIu32 " is unknown: this Holdfast reads %u to %u",
+                            out->version, VERSION_MIN, MANIFEST_VERSION);
+    if (out->version < VERSION_MIN)
+        return manifest_fail_member("version");
     if (!get_string(out->run, sizeof(out->run), root, "run"))
         return manifest_fail_member("run");
     if (!get_u64(&out->step, root, "step", INT64_MAX))

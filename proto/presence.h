@@ -8,6 +8,13 @@
 
 #include "proto/manifest.h"
 
+/* What may be wrong with a checkpoint, in lists and answers. */
+#define FLAW_DAMAGED "damaged"
+#define FLAW_MOVED "moved" /* it lies in another run's directory: proto/origin.h */
+#define FLAW_ASIDE \
+    "set aside"            /* shards without a manifest, and nothing proves them rubbish: mark.h */
+#define FLAW_NEWER "newer" /* a later version wrote it */
+
 struct storage;
 
 /* As storage_fetch(): up to `size` bytes from the start of a small or big object. */

@@ -12,8 +12,10 @@
  * crash before the marker is gone leaves a whole group and a tombstone; after it, rubbish that the
  * same call removes when it is made again.
  *
- * A group that never got its marker is cleared without a tombstone, as nobody reads it; a lease on
- * it is that of its writer. One that is pinned has had a marker and has lost it: it stays.
+ * A group that never got its marker is cleared without a tombstone, as nobody reads it: when its
+ * mark proves that it is unfinished work, and nobody leases it, who would be its writer. The mark
+ * goes last. One that is pinned has had a marker and has lost it: it stays. So does any other,
+ * whose marker may have been moved away by mistake, or not have come yet: it is set aside.
  *
  * A removal must work where nothing can be made, for it is what makes room. A tombstone has no
  * bytes, so it needs an inode and a place in its directory: both are kept by an empty file there,
@@ -299,7 +301,7 @@ int storage_group_lease(struct storage *storage, struct storage_hold **out, cons
 struct members {
     const struct storage_group_kind *kind;
     struct names names; /* ours, without the marker */
-    bool has_marker, has_others;
+    bool has_marker, has_mark, has_others;
 };
 
 static int visit_member(void *user, const struct storage_entry *entry)
@@ -307,6 +309,10 @@ static int visit_member(void *user, const struct storage_entry *entry)
     struct members *members = user;
     if (!entry->is_dir && strcmp(entry->name, members->kind->marker) == 0) {
         members->has_marker = true;
+        return 0;
+    }
+    if (!entry->is_dir && members->kind->mark && strcmp(entry->name, members->kind->mark) == 0) {
+        members->has_mark = true;
         return 0;
     }
     if (!entry->is_dir && members->kind->is_ours(entry->name))
@@ -332,6 +338,11 @@ static int remove_rest(struct storage *storage, const char *prefix, const struct
     bool stays = members->has_others;
     for (size_t i = 0; i < members->names.count && error == 0; i++)
         error = remove_member(storage, prefix, members->names.list[i]);
+    if (error == 0 && members->has_mark) { /* the last: without it shards would be set aside */
+        error = storage_sync_names(storage, prefix);
+        if (error == 0)
+            error = remove_member(storage, prefix, members->kind->mark);
+    }
     if (error == 0 && !stays) {
         error = storage_remove(storage, prefix);
         stays = error == ERR_EXISTS; /* names that are hidden from lists */
@@ -350,13 +361,65 @@ static int refuse_held(struct storage *storage, const char *prefix)
     return error == 0 ? refuse_lease(storage, prefix) : error;
 }
 
+/* Does its mark prove that the group is unfinished work? */
+static int look_for_proof(struct storage *storage, const struct members *members,
+                          const char *prefix, bool *out_is_proven)
+{
+    char key[STORAGE_KEY_MAX + 1], text[STORAGE_MARK_BYTES_MAX] = "";
+    uint64_t bytes;
+    *out_is_proven = !members->kind->mark;
+    if (!members->has_mark)
+        return 0;
+    int error = key_in(key, prefix, members->kind->mark);
+    if (error == 0)
+        error = storage_fetch(storage, key, text, sizeof(text) - 1, &bytes);
+    *out_is_proven = error == 0 && members->kind->is_marked(prefix, text);
+    return error == ERR_NOT_FOUND ? 0 : error;
+}
+
 /* A group without a marker, and what it holds is known: who writes one leases it before its first
- * object, and a note was made on one that had its marker. Where a removal took that away, these
- * came too late. */
-static int refuse_rest(struct storage *storage, const char *prefix)
+ * object, or marks it, and a note was made on one that had its marker. Where a removal took that
+ * away, these came too late. */
+static int judge_rest(struct storage *storage, const struct members *members, const char *prefix,
+                      enum storage_rest *out)
 {
     int error = find_note(storage, tombstones, prefix);
-    return error == ERR_NOT_FOUND ? refuse_held(storage, prefix) : error;
+    *out = STORAGE_REST_CUT_SHORT;
+    if (error != ERR_NOT_FOUND)
+        return error;
+    error = refuse_lease(storage, prefix);
+    *out = STORAGE_REST_WRITTEN;
+    if (error != 0)
+        return error == ERR_DENIED ? 0 : error;
+    bool is_empty = members->names.count == 0, is_proven = false;
+    error = look_for_proof(storage, members, prefix, &is_proven);
+    *out = is_proven ? STORAGE_REST_UNFINISHED : is_empty ? STORAGE_REST_EMPTY : STORAGE_REST_ASIDE;
+    return error;
+}
+
+int storage_group_rest(struct storage *storage, const struct storage_group_kind *kind,
+                       const char *prefix, enum storage_rest *out)
+{
+    struct members members = {.kind = kind};
+    int error = storage_list(storage, prefix, visit_member, &members);
+    if (error == 0)
+        error = judge_rest(storage, &members, prefix, out);
+    free_names(&members.names);
+    return error;
+}
+
+static int refuse_rest(struct storage *storage, const struct members *members, const char *prefix)
+{
+    enum storage_rest rest = STORAGE_REST_ASIDE;
+    int error = judge_rest(storage, members, prefix, &rest);
+    if (error != 0 || rest == STORAGE_REST_CUT_SHORT)
+        return error;
+    error = refuse_held(storage, prefix);
+    if (error == 0 && rest == STORAGE_REST_ASIDE)
+        error = report_error(ERR_DENIED, "put its marker back, or remove it: ckpt-cli rm",
+                             "%s has no %s, and no mark of unfinished work", prefix,
+                             members->kind->marker);
+    return error;
 }
 
 static int make_tombstone(struct storage *storage, const char *prefix, bool *out_is_spent)
@@ -402,7 +465,7 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
     bool is_spent = false;
     int error = storage_list(storage, prefix, visit_member, &members);
     if (error == 0 && !members.has_marker)
-        error = refuse_rest(storage, prefix);
+        error = refuse_rest(storage, &members, prefix);
     if (error == 0 && members.has_marker && is_new)
         error = remove_marker(storage, prefix, kind->marker, &is_spent);
     if (error == 0 && (!members.has_marker || is_new))

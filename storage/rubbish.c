@@ -1,10 +1,11 @@
 /* rubbish.c - what crashes left beside whole groups: found first, removed afterwards.
  *
- * Found: groups without a marker that nobody leases (who writes one without the store's lock leases
- * it before its first object, see group.c), but for those that are pinned or in quarantine, which
- * are named and stay; removals that were cut short; notes on groups that are gone; leases that
- * nobody holds; temporary files of publications, when they are so old that nobody can still be
- * about to rename them: notes and leases are published without the lock.
+ * Found: groups without a marker that their mark proves to be unfinished work and nobody leases
+ * (who writes one without the store's lock leases it before its first object, see group.c); those
+ * without such a proof are named as set aside, and those that are pinned or in quarantine with that
+ * reason, and stay; removals that were cut short; notes on groups that are gone, marks beside a
+ * marker; leases that nobody holds; temporary files of publications, when they are so old that
+ * nobody can still be about to rename them: notes and leases are published without the lock.
  *
  * A finding is true when it is made. Between that and its removal the caller says which ones still
  * are: who has the store's lock and writes nothing meanwhile takes all of them; a service leaves
@@ -141,22 +142,36 @@ static int find_noted(struct storage *storage, const char *group)
 }
 
 /* A group without a marker. */
-static int look_at_rest(struct search *search, const char *prefix, const char *name)
+static int look_at_rest(struct search *search, const char *prefix)
 {
+    static const enum storage_rubbish_what kinds[] = {[STORAGE_REST_EMPTY] = STORAGE_UNFINISHED,
+                                                      [STORAGE_REST_UNFINISHED] =
+                                                          STORAGE_UNFINISHED,
+                                                      [STORAGE_REST_CUT_SHORT] = STORAGE_CUT_SHORT,
+                                                      [STORAGE_REST_ASIDE] = STORAGE_ASIDE};
     struct measure measure = {.kind = search->kind};
-    char tombstone[STORAGE_KEY_MAX + 1 + sizeof("/tombstones")];
-    snprintf(tombstone, sizeof(tombstone), "%s/tombstones/%s", search->parent, name);
-    int error = find_object(search->storage, tombstone);
-    enum storage_rubbish_what what = error == 0 ? STORAGE_CUT_SHORT : STORAGE_UNFINISHED;
-    if (error == ERR_NOT_FOUND)
+    enum storage_rest rest = STORAGE_REST_WRITTEN;
+    int error = storage_group_rest(search->storage, search->kind, prefix, &rest);
+    if (error == 0 && rest != STORAGE_REST_CUT_SHORT)
         error = refuse_noted(search->storage, prefix);
-    if (error == 0 && what == STORAGE_UNFINISHED)
-        error = find_lease(search->storage, search->parent, name);
-    if (error == IS_LEASED) /* it is being written */
+    if (error == 0 && rest == STORAGE_REST_WRITTEN)
         return 0;
     if (error == 0)
         error = storage_list(search->storage, prefix, measure_member, &measure);
-    return error == 0 ? add_found(search->out, what, prefix, measure.files, measure.bytes) : error;
+    return error == 0 ? add_found(search->out, kinds[rest], prefix, measure.files, measure.bytes)
+                      : error;
+}
+
+/* Beside a marker it says nothing any more: a crash kept it. */
+static int look_for_mark(struct search *search, const char *prefix)
+{
+    char key[STORAGE_KEY_MAX + 1];
+    if (!search->kind->mark || !storage_join(key, prefix, search->kind->mark))
+        return 0;
+    int error = find_object(search->storage, key);
+    if (error == 0)
+        return add_found(search->out, STORAGE_STALE, key, 1, 0);
+    return error == ERR_NOT_FOUND ? 0 : error;
 }
 
 static int look_at_entry(void *user, const struct storage_entry *entry)
@@ -170,7 +185,9 @@ static int look_at_entry(void *user, const struct storage_entry *entry)
         if (error == 0)
             error = find_object(search->storage, marker);
         if (error == ERR_NOT_FOUND)
-            error = look_at_rest(search, key, entry->name);
+            error = look_at_rest(search, key);
+        else if (error == 0)
+            error = look_for_mark(search, key);
         if (search->out->looked != NULL)
             search->out->looked(search->out->user);
     }
@@ -279,6 +296,8 @@ static int remove_item(struct storage *storage, const struct storage_group_kind 
         return error == ERR_NOT_FOUND ? 0 : error;
     case STORAGE_LEFTOVER:
         return storage_sweep(storage, item->key, &leftovers);
+    case STORAGE_ASIDE:
+        return 0;
     case STORAGE_UNKNOWN:
         break;
     }

@@ -285,7 +285,23 @@ struct storage_group_kind {
     const char *marker;                 /* name in the directory */
     bool (*is_ours)(const char *name);  /* which other objects in it may be removed */
     bool (*is_group)(const char *name); /* which directories are groups; for rubbish alone */
+    /* The object that says that a group without a marker is unfinished work, and may go: is `text`
+     * one on `prefix`? Without such an object its objects are set aside. NULL: no such proof is
+     * needed. */
+    const char *mark;
+    bool (*is_marked)(const char *prefix, const char *text);
 };
+#define STORAGE_MARK_BYTES_MAX 512u /* of a mark, with a NUL */
+/* What a group without a marker is. */
+enum storage_rest {
+    STORAGE_REST_EMPTY,      /* nothing of ours is in it */
+    STORAGE_REST_UNFINISHED, /* its mark says so */
+    STORAGE_REST_CUT_SHORT,  /* a removal, which left its tombstone */
+    STORAGE_REST_WRITTEN,    /* somebody leases it, who writes it */
+    STORAGE_REST_ASIDE       /* nobody knows: it is kept as it is */
+};
+int storage_group_rest(struct storage *storage, const struct storage_group_kind *kind,
+                       const char *prefix, enum storage_rest *out);
 enum storage_note {
     STORAGE_PIN,       /* somebody wants it kept */
     STORAGE_QUARANTINE /* it is damaged: evidence, and not to be used unless asked for by name */
@@ -302,9 +318,9 @@ int storage_group_remove(struct storage *storage, const struct storage_group_kin
 /* Makes the directory of tombstones and the reserve in it, while there is room: on a full disk a
  * removal then needs neither a block nor an inode. */
 int storage_groups_prepare(struct storage *storage, const char *parent);
-/* Removes what there is of a group without a marker, and a tombstone on it; of one that has a
- * marker the tombstone alone. ERR_DENIED: somebody leases it, who is writing it; or a note says
- * that it had its marker. */
+/* Removes what there is of a group without a marker that is unfinished work, and a tombstone on it;
+ * of one that has a marker the tombstone alone. ERR_DENIED: somebody leases it, who is writing it;
+ * a note says that it had its marker; or it is set aside. */
 int storage_group_clear(struct storage *storage, const struct storage_group_kind *kind,
                         const char *prefix);
 /* What became of removals below `parent` that were cut short: ended where the marker is gone, else
@@ -349,9 +365,11 @@ int storage_groups_forget(struct storage *storage, const char *prefix);
 enum storage_rubbish_what {
     STORAGE_UNFINISHED, /* a group without a marker, which nobody leases */
     STORAGE_CUT_SHORT,  /* a removal: such a group under a tombstone, a tombstone */
-    STORAGE_STALE,      /* a note on a group that is gone, a lease that nobody holds */
+    STORAGE_STALE,      /* a note on a group that is gone, a lease that nobody holds, a mark beside
+                         * a marker */
     STORAGE_LEFTOVER,   /* old temporary files of publications, in the directory `key` */
-    STORAGE_UNKNOWN     /* what could not be looked into; it stays, and `error` says why */
+    STORAGE_UNKNOWN,    /* what could not be looked into; it stays, and `error` says why */
+    STORAGE_ASIDE       /* a group without a marker that nothing proves to be rubbish: it stays */
 };
 struct storage_rubbish {
     enum storage_rubbish_what what;
@@ -380,6 +398,11 @@ void storage_rubbish_free(struct storage_rubbish_list *list);
 /* What is gone already, or no rubbish any more, is no error. What stays has item->error. */
 int storage_rubbish_remove(struct storage *storage, const struct storage_group_kind *kind,
                            struct storage_rubbish *item);
+/* Would it be removed, or was it? */
+static inline bool storage_rubbish_goes(const struct storage_rubbish *item)
+{
+    return item->error == 0 && item->what != STORAGE_ASIDE;
+}
 /* Why item->error; never NULL. */
 const char *storage_rubbish_reason(const struct storage_rubbish *item);
 

@@ -46,6 +46,7 @@
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
+#include "proto/mark.h"
 #include "proto/origin.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
@@ -142,6 +143,8 @@ static int visit_file(void *user, const struct storage_entry *entry)
     struct files *files = user;
     if (!entry->is_dir && strcmp(entry->name, MANIFEST_NAME) == 0)
         return report_error(ERR_EXISTS, NULL, "%s has a manifest already", files->prefix);
+    if (!entry->is_dir && strcmp(entry->name, MARK_NAME) == 0)
+        return 0;
     if (entry->is_dir || !origin_is_member(entry->name))
         return report_error(ERR_INVALID, NULL, "%s/%s does not belong into a checkpoint",
                             files->prefix, entry->name);
@@ -244,6 +247,9 @@ static int publish(struct admission *admission)
     snprintf(key, sizeof key, "%s/" MANIFEST_NAME, admission->prefix);
     error = storage_publish(storage, key, admission->text, admission->text_bytes);
     admission->is_unknown = error == ERR_IO; /* a power loss may bring it back */
+    snprintf(key, sizeof key, "%s/" MARK_NAME, admission->prefix);
+    if (error == 0 && storage_remove(storage, key) == ERR_IO) /* of an older tool there is none */
+        log_warn("catalog", "%s stays until the next start: %s", key, report_line());
     return error;
 }
 

@@ -95,7 +95,7 @@ static bool is_live(const struct collecting *collecting, const struct storage_ru
     if (error != 0)
         return error != ERR_NOT_FOUND; /* nobody knows what it has: name_unreadable */
     if (item->what == STORAGE_UNKNOWN || item->what == STORAGE_LEFTOVER ||
-        !parse_finding(&step, &attempt, item))
+        item->what == STORAGE_ASIDE || !parse_finding(&step, &attempt, item))
         return false;
     if (run->adopting != 0)
         return true;
@@ -143,7 +143,7 @@ bool gc_removes(const struct service *service, const char *run, uint64_t step, u
         char name[STORAGE_KEY_MAX + 1];
         uint64_t its_step, its_attempt;
         run_of(name, item);
-        if (item->error == 0 && strcmp(name, run) == 0 &&
+        if (storage_rubbish_goes(item) && strcmp(name, run) == 0 &&
             parse_finding(&its_step, &its_attempt, item) && its_step == step &&
             its_attempt == attempt)
             return true;
@@ -159,9 +159,9 @@ static void add_entries(Holdfast__V1__GcReply *reply, Holdfast__V1__GcEntry *ent
 {
     for (size_t i = 0; i < list->count; i++) {
         struct storage_rubbish *item = &list->items[i];
-        if ((item->error != 0) != stay)
+        if (storage_rubbish_goes(item) == stay)
             continue;
-        const char *reason = stay ? storage_rubbish_reason(item) : "";
+        const char *reason = item->error != 0 ? storage_rubbish_reason(item) : "";
         size_t bytes = ENTRY_BYTES_MAX + strlen(item->key) + strlen(reason);
         reply->files += stay ? 0 : item->files;
         reply->bytes += stay ? 0 : item->bytes;
@@ -218,7 +218,10 @@ static void work_remove(struct job *job)
     struct collecting *collecting = CONTAINER_OF(job, struct collecting, job);
     for (size_t i = 0; i < collecting->list.count; i++) {
         struct storage_rubbish *item = &collecting->list.items[i];
-        if (storage_rubbish_remove(collecting->service->storage, &checkpoint_kind, item) == 0)
+        if (item->what == STORAGE_ASIDE)
+            log_warn("gc", "%s has no manifest, and no mark of unfinished work: set aside",
+                     item->key);
+        else if (storage_rubbish_remove(collecting->service->storage, &checkpoint_kind, item) == 0)
             log_info("gc", "removed %s", item->key);
         else
             log_warn("gc", "%s stays: %s", item->key, storage_rubbish_reason(item));
@@ -230,7 +233,7 @@ static void removed(struct event *event)
     struct collecting *collecting = CONTAINER_OF(event, struct collecting, job.done);
     size_t num_gone = 0;
     for (size_t i = 0; i < collecting->list.count; i++)
-        num_gone += collecting->list.items[i].error == 0;
+        num_gone += storage_rubbish_goes(&collecting->list.items[i]);
     log_info("gc", "removed %zu of %zu findings of rubbish", num_gone, collecting->list.count);
     finish(collecting);
 }

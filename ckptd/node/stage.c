@@ -150,7 +150,9 @@ static int create_file(struct stage *stage)
 static void work_create(struct job *job)
 {
     struct stage *stage = CONTAINER_OF(job, struct stage, job);
-    int error = create_file(stage);
+    int error = stage->options.events->prepare(stage);
+    if (error == 0)
+        error = create_file(stage);
     if (error != 0)
         fault_take(&stage->job_fault, error);
 }

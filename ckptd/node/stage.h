@@ -24,6 +24,7 @@ struct interval {
 struct stage;
 /* What a stage tells the save that it is a part of. */
 struct stage_events {
+    int (*prepare)(struct stage *stage);  /* on a worker, before its file is created */
     void (*ended)(struct stage *stage);   /* its rank has announced everything */
     void (*durable)(struct stage *stage); /* its shard is written and synced */
     void (*failed)(struct stage *stage, const char *reason);

@@ -20,6 +20,7 @@
 #include "proto/ckpt.pb-c.h"
 #include "proto/layout.h"
 #include "proto/manifest.h"
+#include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "storage/storage.h"
@@ -109,6 +110,13 @@ static int choose(struct opening *opening)
             continue;
         if (!found->damaged)
             break;
+        if (catalog_has_flaw(found, FLAW_NEWER)) /* an older one would roll training back */
+            return report_error(ERR_VERSION, "load with that version, or name an older step",
+                                "step %llu, attempt %llu of run %s was saved by a later Holdfast: "
+                                "%s",
+                                (unsigned long long)found->summary.step,
+                                (unsigned long long)found->summary.attempt, opening->run->name,
+                                found->damage);
         skip(opening, found);
         if (opening->request->step >= 0)
             return report_error(

@@ -115,8 +115,8 @@ static int check_state_json(const char *text)
     return error;
 }
 
-/* Space for all shards, the manifest and the directory. A question to a mounted file system's
- * counters: it does not wait for the disk. */
+/* Space for all shards, the manifest, the mark and the directory. A question to a mounted file
+ * system's counters: it does not wait for the disk. */
 static int promise_space(struct save *save)
 {
     struct service *service = save->service;
@@ -128,7 +128,7 @@ static int promise_space(struct save *save)
         error = save_check_quota(save->run, save->bytes);
     if (error == 0)
         error = ledger_promise(&service->ledger, &save->promise, &space, save->bytes,
-                               (uint64_t)save->world_size + 2);
+                               (uint64_t)save->world_size + 3);
     if (error != 0)
         outcomes_refused(save->run, save->step, save->attempt, error);
     if (error == ERR_SPACE)
@@ -169,6 +169,7 @@ static int new_save(struct save **out, struct session *session, uint64_t step)
         free(save);
         return error;
     }
+    pthread_mutex_init(&save->mark_lock, NULL);
     save->next = run->coordinator->saves;
     run->coordinator->saves = save;
     attempt_keep_parent(run);

@@ -39,9 +39,14 @@
  *       earlier, which needs no rank any more: who began the later one has ended or left it.
  *   I9  A step that has, or may have, a manifest is not begun again by its attempt.
  *
+ *   I9  The first file of a save is created when the mark of the save is durable in its directory,
+ *       and the mark goes behind the manifest, or behind the last of its files: what nothing proves
+ *       to be unfinished work is never deleted (mark.c; checked by tests/unit/ckptd_power.c).
+ *
  * What a crash finds. The machine is memory only: after a restart there are no saves, whatever
- * their state was. Without a manifest the files are rubbish (catalog.c removes them); with one the
- * checkpoint is whole by I1. So every arrow above may be cut at any point. */
+ * their state was. Without a manifest the files are rubbish, which their mark proves (I9; scan.c
+ * removes them); with one the checkpoint is whole by I1. So every arrow above may be cut at any
+ * point. */
 #include "ckptd/run/commit.h"
 #include "proto/report.h"
 

@@ -19,6 +19,7 @@
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
+#include "ckptd/run/mark.h"
 #include "ckptd/run/save.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
@@ -129,6 +130,8 @@ static int write_manifest(struct save *save)
     if (error == 0) {
         error = storage_publish(save->service->storage, key, text, bytes);
         save->outcome = judge_publish(error);
+        if (error == 0)
+            mark_end(save); /* I9 */
         save->manifest_hash = checksum_bytes(text, bytes);
     }
     free(text);

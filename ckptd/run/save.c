@@ -24,10 +24,12 @@
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
+#include "ckptd/run/mark.h"
 #include "ckptd/run/outcomes.h"
 #include "ckptd/service.h"
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
+#include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "storage/storage.h"
@@ -164,6 +166,7 @@ void save_free(struct save *save)
     catalog_drop(save->checkpoint);
     free(save->digests);
     free(save->state_json);
+    pthread_mutex_destroy(&save->mark_lock);
     free(save);
     service_retry_saves(run->service);
 }
@@ -338,8 +341,7 @@ void save_committed(struct run *run, const struct commit_action *action)
 static void work_remove_dir(struct job *job)
 {
     struct save *save = CONTAINER_OF(job, struct save, job);
-    /* Not there, or not empty: what is left is rubbish for the next start. */
-    storage_remove(save->service->storage, save->dir);
+    mark_give_up(save);
 }
 
 static void dir_removed(struct event *event)
@@ -423,7 +425,14 @@ static void stage_stopped(struct stage *stage)
     check_stopped(save);
 }
 
-const struct stage_events save_stage_events = {.ended = stage_ended,
+/* On a worker. I9 of commit.c. */
+static int stage_prepare(struct stage *stage)
+{
+    return mark_make(stage->options.save);
+}
+
+const struct stage_events save_stage_events = {.prepare = stage_prepare,
+                                               .ended = stage_ended,
                                                .durable = stage_durable,
                                                .failed = stage_failed,
                                                .stopped = stage_stopped};
@@ -519,7 +528,7 @@ void save_wait(struct service *service, struct rpc_call *call,
     }
     uint64_t attempt = request->attempt ? request->attempt : run->coordinator->machine.attempt;
     const struct checkpoint *checkpoint = catalog_find(run, request->step, attempt);
-    if (checkpoint) {
+    if (checkpoint && !catalog_has_flaw(checkpoint, FLAW_ASIDE)) {
         char text[REPEAT_TEXT_BYTES];
         answer_wait(call, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                     repeat_text(text, &checkpoint->repeat));

@@ -11,6 +11,7 @@
 #include "proto/rpc.h"
 #include "proto/shard.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -35,6 +36,8 @@ struct save {
     struct group *group;
     uint64_t id, step, attempt;
     char nonce[33];
+    pthread_mutex_t mark_lock; /* of workers that create the first files */
+    bool is_marked;
     char dir[STORAGE_KEY_MAX];
     char *state_json;
     struct stage *stages; /* per rank */

@@ -9,9 +9,11 @@
 #include "proto/ckpt.pb-c.h"
 #include "proto/json.h"
 #include "proto/origin.h"
+#include "proto/presence.h"
 #include "proto/retain.h"
 #include "proto/rpc.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +46,25 @@ static bool find_verified(struct verified *out, const struct row *row)
     return verified_find(out, row->store, &summary);
 }
 
+/* What is wrong with a row that has a damage. A ckptd that tells no more calls it damaged. */
+static const char *flaw_of(const struct row *row)
+{
+    static const char *const others[] = {FLAW_MOVED, FLAW_ASIDE, FLAW_NEWER};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if (strcmp(row->durability, others[i]) == 0)
+            return others[i];
+    return FLAW_DAMAGED;
+}
+
+static const char *shout(char *out, size_t size, const char *word)
+{
+    size_t length = 0;
+    for (; word[length] != '\0' && length + 1 < size; length++)
+        out[length] = (char)toupper((unsigned char)word[length]);
+    out[length] = '\0';
+    return out;
+}
+
 static void print_row_json(const struct row *row, bool is_first)
 {
     struct verified result;
@@ -57,7 +78,7 @@ static void print_row_json(const struct row *row, bool is_first)
         text_json(stdout, row->origin);
     }
     if (row->damage[0] != '\0') {
-        printf(", \"damage\": ");
+        printf(", \"flaw\": \"%s\", \"damage\": ", flaw_of(row));
         text_json(stdout, row->damage);
         printf("}");
         return;
@@ -100,7 +121,7 @@ static void print_pin(const struct row *row)
 
 static void print_row_text(const struct row *row, bool is_first)
 {
-    char name[200], safe[200], size[32], text[160], time[40];
+    char name[200], safe[200], size[32], text[160], time[40], flaw[16];
     if (is_first)
         printf("%-32s %6s  %11s  %-20s  %s\n", "CHECKPOINT", "RANKS", "SIZE", "TIME", "STATE");
     if (row->attempt == 0) /* the whole run cannot be read */
@@ -111,7 +132,7 @@ static void print_row_text(const struct row *row, bool is_first)
     text_safe(safe, sizeof safe, name);
     text_safe(text, sizeof text, row->damage[0] != '\0' ? row->damage : row->durability);
     if (row->damage[0] != '\0') {
-        printf("%-32s %s: %s\n", safe, is_moved(row) ? "MOVED" : "DAMAGED", text);
+        printf("%-32s %s: %s\n", safe, shout(flaw, sizeof flaw, flaw_of(row)), text);
         return;
     }
     struct verified verified;
@@ -160,7 +181,7 @@ static void tally_row(struct tally *tally, const struct row *row)
         tally->is_lost |= tally->is_run_lost;
         tally->is_run_lost = true;
     }
-    tally->is_run_lost &= row->damage[0] != '\0' && !is_moved(row);
+    tally->is_run_lost &= row->damage[0] != '\0' && strcmp(flaw_of(row), FLAW_DAMAGED) == 0;
 }
 
 static int tally_code(const struct tally *tally)
@@ -237,7 +258,7 @@ static int print_catalog(const struct cli *cli, struct tally *tally, struct stor
                                 .nonce = from->nonce,
                                 .time = from->time,
                                 .origin = from->origin,
-                                .durability = entry->is_moved ? CLI_MOVED : CLI_STORED,
+                                .durability = entry->flaw ? entry->flaw : CLI_STORED,
                                 .damage = entry->damage != NULL ? entry->damage : "",
                                 .step = from->step,
                                 .attempt = from->attempt,

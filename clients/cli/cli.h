@@ -186,7 +186,7 @@ struct catalog_entry {
                                         attempt 0: the run itself, which could not be read */
     char *damage;   /* what is wrong with the manifest, or its quarantine's reason; NULL: nothing */
     bool is_denied; /* nobody knows: it could not be read, `damage` says why */
-    bool is_moved;  /* it is of another run, summary.origin, and was moved here: proto/origin.h */
+    const char *flaw; /* FLAW_DAMAGED, ... of proto/presence.h; NULL: none */
 };
 struct catalog {
     struct catalog_entry *entries; /* by run; newest first */

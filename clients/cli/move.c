@@ -10,6 +10,7 @@
 #include "proto/ckpt.pb-c.h"
 #include "proto/json.h"
 #include "proto/origin.h"
+#include "proto/presence.h"
 
 #include <string.h>
 
@@ -77,7 +78,7 @@ static int adopt_entry(bool *out_is_put, const struct cli *cli, struct storage *
                        const struct catalog_entry *entry)
 {
     *out_is_put = false;
-    if (!entry->is_moved)
+    if (!entry->flaw || strcmp(entry->flaw, FLAW_MOVED) != 0)
         return 0;
     int error = put_or_tell(out_is_put, store, entry);
     return error == 0 && *out_is_put && cli->server[0] != '\0'

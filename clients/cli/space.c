@@ -12,6 +12,7 @@
 
 #include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
+#include "proto/mark.h"
 #include "proto/origin.h"
 #include "proto/retain.h"
 
@@ -123,7 +124,9 @@ static const char *what_text(enum storage_rubbish_what what)
                                         [STORAGE_CUT_SHORT] = "removal that was cut short",
                                         [STORAGE_STALE] = "note or lease that is over",
                                         [STORAGE_LEFTOVER] = "temporary file of a publication",
-                                        [STORAGE_UNKNOWN] = "nobody knows what"};
+                                        [STORAGE_UNKNOWN] = "nobody knows what",
+                                        [STORAGE_ASIDE] =
+                                            "set aside: without a manifest, stays (rm)"};
     return texts[what];
 }
 
@@ -247,8 +250,8 @@ static int gc_store(struct space *space)
         remove_rubbish(space);
     for (size_t i = 0; i < space->rubbish.count; i++) {
         const struct storage_rubbish *item = &space->rubbish.items[i];
-        space->found_files += item->error == 0 ? item->files : 0;
-        space->found_bytes += item->error == 0 ? item->bytes : 0;
+        space->found_files += storage_rubbish_goes(item) ? item->files : 0;
+        space->found_bytes += storage_rubbish_goes(item) ? item->bytes : 0;
     }
     print_collected(space, is_served, is_served ? note : "");
     return judge_rubbish(&space->rubbish, "looked into or removed");
@@ -264,7 +267,7 @@ static int take_reply(struct space *space, const Holdfast__V1__GcReply *reply)
     for (size_t i = 0; i < reply->n_entries; i++) {
         const Holdfast__V1__GcEntry *entry = reply->entries[i];
         struct storage_rubbish *item = &list->items[list->count];
-        if (entry->what > STORAGE_UNKNOWN)
+        if (entry->what > STORAGE_ASIDE)
             continue; /* of a newer ckptd */
         item->what = (enum storage_rubbish_what)entry->what;
         item->files = entry->files;
@@ -321,7 +324,8 @@ static int count_file(void *user, const struct storage_entry *entry)
 {
     struct contents *contents = user;
     bool is_manifest = !entry->is_dir && strcmp(entry->name, MANIFEST_NAME) == 0;
-    bool is_ours = is_manifest || (!entry->is_dir && origin_is_member(entry->name));
+    bool is_mark = !entry->is_dir && strcmp(entry->name, MARK_NAME) == 0;
+    bool is_ours = is_manifest || is_mark || (!entry->is_dir && origin_is_member(entry->name));
     *(is_ours ? &contents->ours : &contents->others) += entry->bytes;
     contents->shared += entry->links > 1 ? entry->bytes : 0;
     contents->is_committed = contents->is_committed || is_manifest;

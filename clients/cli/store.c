@@ -14,7 +14,9 @@
 #include "clients/cli/cli.h"
 
 #include "proto/array.h"
+#include "proto/mark.h"
 #include "proto/origin.h"
+#include "proto/presence.h"
 #include "proto/retain.h"
 
 #include <errno.h>
@@ -29,8 +31,11 @@
 #define CATALOG_MAX (1u << 20)
 #define OPTIMIZER_PREFIX "optimizer."
 
-const struct storage_group_kind store_checkpoint_kind = {
-    .marker = MANIFEST_NAME, .is_ours = origin_is_member, .is_group = retain_is_checkpoint};
+const struct storage_group_kind store_checkpoint_kind = {.marker = MANIFEST_NAME,
+                                                         .is_ours = origin_is_member,
+                                                         .is_group = retain_is_checkpoint,
+                                                         .mark = MARK_NAME,
+                                                         .is_marked = mark_is_of};
 
 /* ---- a store, or another directory ---- */
 
@@ -252,10 +257,30 @@ static int read_summary(struct catalog_entry *entry, const void *text, size_t by
     if (error == ERR_MEMORY || error == 0)
         return error;
     memcpy(origin, entry->summary.origin, sizeof origin);
-    entry->is_moved = error == ERR_MISMATCH;
+    entry->flaw = error == ERR_MISMATCH  ? FLAW_MOVED
+                  : error == ERR_VERSION ? FLAW_NEWER
+                                         : FLAW_DAMAGED;
     ERR_TRY(note_damage(entry, visit->run, step, attempt, "%s", report_message()));
     memcpy(entry->summary.origin, origin, sizeof origin);
     return 0;
+}
+
+/* Not committed: in work, rubbish, or shards of which nobody knows what they are. */
+static int add_aside(const struct visit *visit, const char *directory, uint64_t step,
+                     uint64_t attempt)
+{
+    struct catalog_entry *entry = NULL;
+    enum storage_rest rest = STORAGE_REST_EMPTY;
+    int error = storage_group_rest(visit->store, &store_checkpoint_kind, directory, &rest);
+    if (error == ERR_MEMORY)
+        return error;
+    if (error != 0 || rest != STORAGE_REST_ASIDE)
+        return 0;
+    ERR_TRY(add_entry(visit->catalog, &entry));
+    entry->flaw = FLAW_ASIDE;
+    return note_damage(entry, visit->run, step, attempt,
+                       "it has no manifest, and no mark of unfinished work: put the manifest back, "
+                       "or remove it: ckpt-cli rm");
 }
 
 static int visit_step(void *user, const struct storage_entry *found)
@@ -273,7 +298,7 @@ static int visit_step(void *user, const struct storage_entry *found)
     snprintf(key, sizeof key, "%s/%s", directory, MANIFEST_NAME);
     int error = storage_fetch(visit->store, key, text, room, &size);
     if (error == ERR_NOT_FOUND)
-        return 0; /* not committed */
+        return add_aside(visit, directory, step, attempt);
     struct report_text why;
     report_keep(&why);
     bool is_denied = error == ERR_DENIED; /* which keeps nobody from the rest */
@@ -530,6 +555,12 @@ int store_need_checkpoint(struct storage *store, const struct selection *selecti
     return error == ERR_NOT_FOUND ? report_none(store, selection, false, false) : error;
 }
 
+/* An older one would be another state than the newest: not taken in its place. */
+static bool is_newer(const struct catalog_entry *entry)
+{
+    return entry->flaw != NULL && strcmp(entry->flaw, FLAW_NEWER) == 0;
+}
+
 /* Fills in step and attempt where the selection leaves them open. */
 static int find_selected(struct selection *selection, struct checkpoint *out)
 {
@@ -547,7 +578,7 @@ static int find_selected(struct selection *selection, struct checkpoint *out)
         if (!is_selected(selection, entry))
             continue;
         any_denied = any_denied || entry->is_denied;
-        if (selection->step < 0 && entry->damage != NULL)
+        if (selection->step < 0 && entry->damage != NULL && !is_newer(entry))
             error = skip_damaged(out, entry);
         else
             found = entry;

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-from lib_store import World
+from lib_store import World, mark
 from lib_tap import end, test
 
 MIB = 1 << 20
@@ -79,6 +79,7 @@ def tools(what, disk, world, take):
     unfinished = os.path.join(world.store, world.run, "step-00000077-a0077")
     os.mkdir(unfinished)
     open(os.path.join(unfinished, "shard-00001-of-00001.safetensors"), "w").close()
+    mark(unfinished)
     take(disk)
     code, out, err = world.cli("gc", "--store", world.store)
     test(f"{what}: gc removes what a crash left",

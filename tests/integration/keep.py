@@ -66,11 +66,51 @@ def moved_away(world):
     test("brought back it is whole", world.steps() == [1] and world.all_verify() == [])
 
 
+def step_of(world, number):
+    folder = os.path.join(world.store, world.run)
+    return os.path.join(folder, next(name for name in os.listdir(folder) if f"{number:08d}" in name))
+
+
+def manifest_lost(world):
+    """It was moved away by mistake; or is a link, or a FIFO; or is yet to come from a backup."""
+    world.save([2, 3, 4])
+    world.stop()
+    folders = [step_of(world, number) for number in (2, 3, 4)]
+    paths = [os.path.join(folder, "manifest.json") for folder in folders]
+    for path in paths:
+        os.rename(path, path + ".away")
+    os.symlink("manifest.json.away", paths[1])
+    os.mkfifo(paths[2])
+    offline = {entry["step"]: entry.get("flaw") for entry in world.listed()}
+    world.launch()
+    served = {entry["step"]: entry.get("flaw") for entry in world.listed(*world.where)}
+    test("shards without a manifest are set aside, and named from both sides",
+         served[2] == offline[2] == "set aside" and served[4] == offline[4] == "set aside" and
+         served[3] and offline[3] and served[1] is offline[1] is None, (served, offline))
+    code, out, err = world.cli("gc", *world.where, "--dry-run", "--json")
+    named = [entry["name"] for entry in json.loads(out)["rubbish"]]
+    world.cli("gc", *world.where)
+    world.stop()
+    world.cli("gc", "--store", world.store)
+    test("gc names them, and removes none of their shards",
+         all(f"{world.run}/{os.path.basename(folder)}" in named for folder in folders) and
+         all(len([name for name in os.listdir(folder) if name.startswith("shard")]) == 2
+             for folder in folders), (named, err))
+    for path in paths:
+        if os.path.lexists(path):
+            os.remove(path)
+        os.rename(path + ".away", path)
+    world.launch()
+    test("with their manifests they are whole", world.steps() == [1, 2, 3, 4] and
+         world.all_verify() == [])
+
+
 def main():
     world = World()
     try:
         without_its_disk(world)
         moved_away(world)
+        manifest_lost(world)
         world.stop()
     finally:
         world.close()

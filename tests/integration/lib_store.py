@@ -99,6 +99,21 @@ def sealed(text):
     return text + b'"sha256":"%s"}\n' % hashlib.sha256(text).hexdigest().encode()
 
 
+def mark(folder):
+    """Who writes into such a directory of a step leaves it there until the manifest is durable."""
+    run = os.path.basename(os.path.dirname(folder))
+    step, attempt = os.path.basename(folder)[5:].split("-a")
+    with open(os.path.join(folder, "unfinished"), "w") as file:
+        file.write('{"format":"holdfast-unfinished","version":1,"run":"%s","step":%d,"attempt":%d,'
+                   '"nonce":"%s","boot_id":"%016x"}\n' % (run, int(step), int(attempt), "0" * 32, 1))
+
+
+def uncommit(folder):
+    """What a crash leaves of a save: its shards and its mark."""
+    os.remove(os.path.join(folder, "manifest.json"))
+    mark(folder)
+
+
 PATIENCE = 60  # seconds, of anything that should take a fraction of one
 
 

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from lib_store import CLI, SAVER, World, write_llama
+from lib_store import CLI, SAVER, World, mark, write_llama
 from lib_tap import end, test
 
 USER, OPERATOR = 12345, 12346
@@ -88,7 +88,8 @@ class Shared(World):
         shard = self.rubbish + "/shard-00001-of-00001.safetensors"
         with open(shard, "w") as file:
             file.write("rubbish")
-        self.give_to_owner(self.rubbish, shard)
+        mark(self.rubbish)
+        self.give_to_owner(self.rubbish, shard, self.rubbish + "/unfinished")
 
     def state(self):
         """What is as it was when all of them were refused."""

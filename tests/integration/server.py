@@ -22,7 +22,7 @@ import socket
 import subprocess
 import time
 
-from lib_store import CLI, SAVER, World, write_llama
+from lib_store import CLI, SAVER, World, mark, write_llama
 from lib_tap import end, skip, test
 
 SHARDS = 4
@@ -200,6 +200,7 @@ def partly_collected(world):
     for folder in (*rubbish, unread):
         os.makedirs(folder)
         open(os.path.join(folder, "shard-00001-of-00001.safetensors"), "w").close()
+        mark(folder)
     os.symlink("nowhere", os.path.join(unread, "manifest.json"))  # links are not followed
     copy = world.path("copy")
     shutil.copytree(world.store, copy, symlinks=True)
@@ -526,6 +527,7 @@ def beside_gc(world):
     rubbish = os.path.join(world.store, world.run, "step-00000900-a0001")
     os.mkdir(rubbish)
     open(os.path.join(rubbish, "shard-00001-of-00001.safetensors"), "w").close()
+    mark(rubbish)
     before = world.shards(name)
     found = world.gc()
     same = sorted(before) == sorted(world.shards(name))

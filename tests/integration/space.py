@@ -22,7 +22,7 @@ import threading
 import time
 
 from lib_cli import BYTES, CLI, MODEL, cli, main, test
-from lib_store import change
+from lib_store import change, uncommit
 
 SOFT_HOUR = 3600
 STEP = "step-00000001-a0001"
@@ -100,7 +100,7 @@ def du_tells_what_is_shared_foreign_rubbish_or_damaged(bed):
         file.write("mine")
     shutil.copytree(os.path.dirname(bed.shards(2, 2)[0]),
                     os.path.join(store, "trip", "step-00000007-a0002"))
-    os.remove(os.path.join(store, "trip", "step-00000007-a0002", "manifest.json"))
+    uncommit(os.path.join(store, "trip", "step-00000007-a0002"))
     change(os.path.join(store, "trip", "step-00000001-a0003", "manifest.json"), 5000)
     report = json.loads(cli("du", "--store", store, "--json"))
     assert report["shared"] == os.path.getsize(shard) and report["other"] == 4
@@ -129,7 +129,7 @@ def litter(bed, name):
 
     def unfinished(step):
         shutil.copytree(os.path.join(run, STEP), os.path.join(run, step))
-        os.remove(os.path.join(run, step, "manifest.json"))
+        uncommit(os.path.join(run, step))
 
     unfinished("step-00000008-a0003")
     unfinished("step-00000009-a0003")
@@ -323,8 +323,8 @@ def status_of_a_directory_tells_what_its_files_do(bed):
     assert re.search(rf"^catalog.checkpoints +{len(listed)}$", cli("status", "--store", store),
                      re.M)
     # One that is not committed, one that is damaged.
-    os.unlink(os.path.join(store, "trip", STEP, "manifest.json"))
-    shards = [size for name, size in tree(store).items() if f"/{STEP}/" in name]
+    uncommit(os.path.join(store, "trip", STEP))
+    shards = [size for name, size in tree(store).items() if f"/{STEP}/shard" in name]
     change(os.path.join(store, "trip", "step-00000002-a0002", "manifest.json"), 20)
     status = json.loads(cli("status", "--store", store, "--json"))
     assert status["saves"] == [{"run": "trip", "step": 1, "attempt": 1, "bytes": sum(shards),

@@ -22,7 +22,7 @@ import subprocess
 import termios
 import time
 
-from lib_store import CLI, PATIENCE, World, change, sealed, write_llama
+from lib_store import CLI, PATIENCE, World, change, sealed, uncommit, write_llama
 from lib_tap import end, test
 
 seed = int(os.environ.get("SEED", time.time_ns() % 10**9))
@@ -82,7 +82,7 @@ class Tools:
         folders = sorted(glob.glob(os.path.join(world.store, world.run, "step-*")))
         rubbish = os.path.join(world.store, world.run, "step-00000900-a0001")
         shutil.copytree(folders[0], rubbish)
-        os.remove(os.path.join(rubbish, "manifest.json"))
+        uncommit(rubbish)
 
     def copy(self):
         shutil.rmtree(self.path("copy"), ignore_errors=True)

@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import time
 
-from lib_store import CLI, World, write_llama
+from lib_store import CLI, World, mark, write_llama
 from lib_tap import end, test
 
 KILLS = int(os.environ.get("KILLS") or 40)
@@ -226,6 +226,7 @@ class Gc(Tool):
         for step in ("step-00000008-a0003", "step-00000009-a0003"):
             for shard in (1, 2, 3):
                 self.put(step, f"shard-0000{shard}-of-00003.safetensors")
+            mark(os.path.join(self.world.store, self.world.run, step))
         self.put("tombstones", "step-00000009-a0003")
         self.put("pins", "step-00000077-a0001")
         self.put("leases", STEP + ".0123456789abcdef")

@@ -226,6 +226,9 @@ static char *make_later(struct bed *bed)
     shell("mv '%s' '%s/made/" RUN "' && rm '%s/made/" RUN "/step-00000007-a0003/manifest.json' "
           "&& rm -r '%s/store'",
           folder, bed->root, bed->root, bed->root);
+    char made[200];
+    snprintf(made, sizeof made, "%s/made", bed->root);
+    put_mark(made, RUN, 7, 3);
     assert_int_equal(bed_start(bed), 0);
     return text;
 }
@@ -251,6 +254,33 @@ static void test_admit__a_later_attempt_is_the_newest_where_nobody_trains(void *
     train_on(bed, 4, 7);
     assert_int_equal(num_listed(bed), 3);
     free(later);
+}
+
+/* It is no damage, and an older one is not taken in its place: that would roll training back. */
+static void test_admit__what_a_later_version_wrote_stops_a_load(void **state)
+{
+    struct bed *bed = *state;
+    char *text = forged("\"version\":2", "\"version\":9"), path[700];
+    bed_save_steps(bed, peers, RANKS, 1, 2);
+    bed_stop(bed);
+    snprintf(path, sizeof path, "%s/" RUN "/step-00000002-a0001/" MANIFEST_NAME, bed->config.store);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0 && fclose(file) == 0);
+    free(text);
+    assert_int_equal(bed_start(bed), 0);
+    Holdfast__V1__ListReply *list = bed_list(bed);
+    assert_int_equal(list->n_checkpoints, 2);
+    assert_string_equal(list->checkpoints[0]->durability, "newer");
+    assert_string_equal(list->checkpoints[1]->durability, "local");
+    FREE_REPLY(list);
+    assert_int_equal(load_all(bed, -1, NULL), ERR_VERSION);
+    assert_non_null(
+        strstr(report_line(), "manifest version 9 is unknown: this Holdfast reads 1 to 2"));
+    assert_int_equal(load_all(bed, 1, NULL), 0); /* named on purpose */
+    assert_int_equal(gc(bed, false, NULL), 0);
+    shell("test -e '%s' && test ! -e '%s/" RUN "/quarantine/step-00000002-a0001'", path,
+          bed->config.store);
 }
 
 /* ---- attempts meanwhile ---- */
@@ -735,6 +765,7 @@ int main(void)
         CASE(test_admit__a_run_that_was_begun_is_not_adopted),
         CASE(test_admit__a_step_of_an_attempt_that_is_over_comes_beside_a_trainer),
         CASE(test_admit__a_later_attempt_is_the_newest_where_nobody_trains),
+        CASE(test_admit__what_a_later_version_wrote_stops_a_load),
         WAIT(test_admit__what_comes_while_the_scrub_reads_newer_ones_was_not_read_back),
         WAIT(test_admit__an_attempt_of_a_run_that_is_being_adopted_waits),
         WAIT(test_admit__an_attempt_goes_on_when_its_checkpoint_is_adopted),

@@ -4,6 +4,7 @@
  * attempt first. Method: a store in memory, filled by hand with manifests and shards; catalog_open
  * on a service that has nothing else. */
 #include "proto/origin.h"
+#include "proto/presence.h"
 #include "tests/unit/ckptd.h"
 
 #include <setjmp.h>
@@ -15,6 +16,8 @@
 #include <string.h>
 
 #include <cmocka.h>
+
+#include "tests/unit/mark_bed.h"
 
 #define SHARD_BYTES 8192u
 #define RUN "run-1"
@@ -56,6 +59,15 @@ static void put_shard(uint64_t step, uint64_t attempt, uint32_t shard, uint32_t 
     char key[STORAGE_KEY_MAX];
     assert_int_equal(shard_key(key, sizeof key, &identity), 0);
     put(key, bytes);
+}
+
+static void mark(uint64_t step, uint64_t attempt)
+{
+    char text[MARK_BYTES_MAX], dir[STORAGE_KEY_MAX], key[STORAGE_KEY_MAX + 32];
+    mark_text(text, RUN, step, attempt);
+    assert_int_equal(shard_dir_key(dir, sizeof dir, RUN, step, attempt), 0);
+    snprintf(key, sizeof key, "%s/" MARK_NAME, dir);
+    assert_int_equal(storage_publish(service.storage, key, text, strlen(text)), 0);
 }
 
 /* A manifest of no tensors, whose summary promises `shards` shards. */
@@ -166,22 +178,53 @@ static void test_catalog__each_checkpoint_has_its_place_among_attempts_that_over
     assert_null(catalog_find(run, 100, 5));
 }
 
-static void test_catalog__shards_without_a_manifest_are_removed(void **state)
+static void test_catalog__shards_with_a_mark_and_no_manifest_are_removed(void **state)
 {
     (void)state;
     put_checkpoint(1, 1);
     put_shard(2, 1, 0, 2, SHARD_BYTES);
     put_shard(2, 1, 1, 2, SHARD_BYTES);
+    mark(2, 1);
+    mark(1, 1); /* cut off between the manifest and the end of the mark */
     struct run *run = open_and_find();
     assert_null(catalog_find(run, 2, 1));
     assert_false(exists(RUN "/step-00000002-a0001/shard-00001-of-00002.safetensors"));
+    assert_false(exists(RUN "/step-00000002-a0001/" MARK_NAME));
     assert_true(exists(RUN "/step-00000001-a0001/shard-00001-of-00002.safetensors"));
+    assert_false(exists(RUN "/step-00000001-a0001/" MARK_NAME));
+    assert_ptr_equal(catalog_newest(run), catalog_find(run, 1, 1));
+}
+
+/* The manifest was moved away, or is yet to come in a restore: also where a mark is of other work.
+ */
+static void test_catalog__shards_that_no_mark_proves_unfinished_are_set_aside(void **state)
+{
+    (void)state;
+    char text[MARK_BYTES_MAX];
+    put_checkpoint(1, 1);
+    put_shard(2, 1, 0, 2, SHARD_BYTES);
+    put_shard(3, 1, 0, 2, SHARD_BYTES);
+    mark_text(text, RUN, 2, 1);
+    assert_int_equal(
+        storage_publish(service.storage, RUN "/step-00000003-a0001/" MARK_NAME, text, strlen(text)),
+        0);
+    struct run *run = open_and_find();
+    for (uint64_t step = 2; step <= 3; step++) {
+        struct checkpoint *aside = catalog_find(run, step, 1);
+        assert_true(aside && catalog_has_flaw(aside, FLAW_ASIDE));
+        assert_non_null(strstr(aside->damage, "ckpt-cli rm"));
+    }
+    assert_ptr_equal(catalog_newest(run), catalog_find(run, 1, 1));
+    assert_true(exists(RUN "/step-00000002-a0001/shard-00001-of-00002.safetensors"));
+    assert_true(exists(RUN "/step-00000003-a0001/shard-00001-of-00002.safetensors"));
+    assert_false(exists(RUN "/quarantine/step-00000002-a0001"));
 }
 
 static void test_catalog__files_of_other_names_are_never_touched(void **state)
 {
     (void)state;
     put_shard(2, 1, 0, 2, SHARD_BYTES);
+    mark(2, 1);
     put(RUN "/step-00000002-a0001/notes.txt", 10);
     put(RUN "/step-2-a1/shard-00001-of-00001.safetensors", 10); /* not how we write it */
     put("README", 10);
@@ -232,7 +275,7 @@ static void expect_moved(struct run *run, uint64_t step, const char *reason)
     struct checkpoint *moved = catalog_find(run, step, 1);
     char note[STORAGE_KEY_MAX];
     assert_non_null(moved);
-    assert_true(moved->is_moved && moved->damaged && !moved->damage_is_proven);
+    assert_true(strcmp(moved->flaw, "moved") == 0 && moved->damaged && !moved->damage_is_proven);
     if (!strstr(moved->damage, reason))
         fail_msg("\"%s\" lacks \"%s\"", moved->damage, reason);
     assert_true(catalog_newest(run) != moved);
@@ -363,6 +406,7 @@ static void test_catalog__a_step_that_cannot_be_listed_is_kept_and_named(void **
         put_checkpoint(1, 1);
         put_checkpoint(2, 1);
         put_shard(3, 1, 0, 2, SHARD_BYTES);
+        mark(3, 1);
         struct run *run = open_and_find();
         struct checkpoint *unread = catalog_find(run, step, 1);
         assert_true(unread && unread->damaged);
@@ -432,6 +476,8 @@ static void test_catalog__hundreds_are_found_whole_damaged_or_removed(void **sta
             put_shard(step, attempt, 1, 2, SHARD_BYTES);
         if (step % 10 != 7) /* else the save was cut short */
             put_manifest(step, attempt, step, 2);
+        else
+            mark(step, attempt);
     }
     struct run *run = open_and_find();
     uint64_t step = 400;
@@ -487,7 +533,8 @@ int main(void)
         CASE(test_catalog__an_empty_store_has_nothing),
         CASE(test_catalog__the_newest_attempt_comes_first_then_the_newest_step),
         CASE(test_catalog__each_checkpoint_has_its_place_among_attempts_that_overlap),
-        CASE(test_catalog__shards_without_a_manifest_are_removed),
+        CASE(test_catalog__shards_with_a_mark_and_no_manifest_are_removed),
+        CASE(test_catalog__shards_that_no_mark_proves_unfinished_are_set_aside),
         CASE(test_catalog__files_of_other_names_are_never_touched),
         CASE(test_catalog__a_missing_shard_is_damage),
         CASE(test_catalog__a_short_shard_is_damage),

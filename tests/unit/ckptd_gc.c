@@ -26,6 +26,11 @@ static void litter(const struct bed *bed)
         " mkdir ../other; mkdir ../other/step-00000005-a0001;"
         " touch ../other/step-00000005-a0001/shard-00001-of-00001.safetensors",
         bed->root, 100 + MADE);
+    char store[200];
+    snprintf(store, sizeof store, "%s/store", bed->root);
+    for (uint32_t i = 1; i <= MADE; i++)
+        put_mark(store, RUN, 100 + i, 1);
+    put_mark(store, "other", 5, 1);
 }
 #define MADE_BESIDE 6u /* a pin, two tombstones, a lease, an old temporary file, another run */
 
@@ -74,11 +79,12 @@ static void test_gc__what_a_tool_writes_stays_until_it_dies(void **state)
     shell("cd '%s/store' && cp -r " RUN "/step-00000001-a0001 new/step-00000000-a0001 &&"
           " rm new/step-00000000-a0001/manifest.json",
           bed->root);
+    put_mark(bed->config.store, "new", 0, 1);
     assert_int_equal(gc(bed, false, NULL), 0);
     bed_stop(bed);
     assert_int_equal(bed_start(bed), 0); /* a start leaves it, too */
     assert_int_equal(gc(bed, false, NULL), 0);
-    shell("test \"$(ls '%s/store/new/step-00000000-a0001' | wc -l)\" = 2", bed->root);
+    shell("test \"$(ls '%s/store/new/step-00000000-a0001' | wc -l)\" = 3", bed->root);
     storage_release(tool, lease);
     storage_close(tool);
     assert_int_equal(gc(bed, false, NULL), 1);
@@ -95,11 +101,34 @@ static void test_gc__what_is_not_ours_stays(void **state)
           " touch step-00000009-a0001/mine.txt step-9/shard-00001-of-00001.safetensors &&"
           " touch step-00000009-a0001/shard-00001-of-00001.safetensors",
           bed->root);
+    put_mark(bed->config.store, RUN, 9, 1);
     assert_int_equal(gc(bed, false, NULL), 1);
     shell("cd '%s/store/" RUN "' && test -e step-00000009-a0001/mine.txt &&"
           " test ! -e step-00000009-a0001/shard-00001-of-00001.safetensors &&"
           " test -e step-9/shard-00001-of-00001.safetensors",
           bed->root);
+}
+
+/* Its manifest was moved away, or is yet to come: named, and left as it is. */
+static void test_gc__whole_shards_without_a_manifest_are_set_aside(void **state)
+{
+    struct bed *bed = *state;
+    Holdfast__V1__GcReply *reply;
+    save_one(bed, 1);
+    assert_true(save_step(peers, RANKS, 2));
+    peers_close(peers, RANKS);
+    shell("cd '%s/store/" RUN "' && mv step-00000001-a0001/manifest.json ..", bed->root);
+    for (int is_dry = 1; is_dry >= 0; is_dry--) {
+        assert_int_equal(ask_gc(&reply, bed, is_dry != 0), 0);
+        assert_int_equal(reply->n_entries, 1);
+        assert_int_equal(reply->entries[0]->what, STORAGE_ASIDE);
+        assert_string_equal(reply->entries[0]->name, RUN "/step-00000001-a0001");
+        assert_true(reply->files == 0 && reply->bytes == 0 && !reply->entries[0]->error[0]);
+        FREE_REPLY(reply);
+    }
+    shell("mv '%s/store/manifest.json' '%s/store/" RUN "/step-00000001-a0001'", bed->root,
+          bed->root);
+    assert_int_equal(load_all(bed, 1, NULL), 0);
 }
 
 /* One finding stays, and is the first in the answer. */
@@ -170,7 +199,7 @@ int __real_storage_remove(struct storage *storage, const char *key);
 int __wrap_storage_remove(struct storage *storage, const char *key);
 int __wrap_storage_remove(struct storage *storage, const char *key)
 {
-    while (is_held && strstr(key, "/step-") != NULL) {
+    while (is_held && strstr(key, "/step-") != NULL && strstr(key, MARK_NAME) == NULL) {
         is_removing = true;
         sleep_ms(1);
     }
@@ -247,6 +276,7 @@ int main(void)
         CASE(test_gc__removes_rubbish_beside_a_save_in_work),
         CASE(test_gc__what_a_tool_writes_stays_until_it_dies),
         CASE(test_gc__what_is_not_ours_stays),
+        CASE(test_gc__whole_shards_without_a_manifest_are_set_aside),
         CASE(test_gc__what_cannot_be_looked_into_stays_and_the_rest_goes),
         CASE(test_gc__a_run_that_could_not_be_read_is_left_alone),
         CASE(test_gc__what_cannot_be_removed_is_named_and_the_rest_goes),

@@ -725,8 +725,8 @@ static void test_service__an_unsure_manifest_takes_the_store_offline_until_a_res
 {
     struct bed *bed = *state;
     char reason[512];
-    /* Behind an attempt and the directory of tombstones. */
-    start_on(bed, "fault:late=1,only=publish,fail_at=3:local:");
+    /* Behind an attempt, the directory of tombstones, and the mark. */
+    start_on(bed, "fault:late=1,only=publish,fail_at=4:local:");
     assert_false(save_step(peers, 1, 1));
     assert_int_equal(wait_save(bed, 1, reason), HOLDFAST__V1__SAVE_STATE__SAVE_FAILED);
     assert_int_equal(peer_begin(&peers[0], 2), ERR_IO);

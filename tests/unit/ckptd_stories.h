@@ -84,7 +84,7 @@ static inline void check_adopted(struct bed *bed, const char *plain, const struc
 
 static const struct story stories[] = {
     {"saves", place_store, NULL, live_through, check_store, LEASED_STEP, 60},
-    {"tools", place_unclean, bring_rubbish, live_with_tools, check_clean, WRITTEN_STEP, 60},
+    {"tools", place_unclean, bring_rubbish, live_with_tools, check_clean, WRITTEN_STEP, 35},
     {"adoption", place_nothing, bring_shards, live_with_adoption, check_adopted, 0, 15},
 };
 #define NUM_STORIES (sizeof stories / sizeof stories[0])

@@ -55,6 +55,7 @@ static inline int open_with_story(void **state)
           " : >tombstones/step-00000003-a0001 && rm step-00000003-a0001/manifest.json &&"
           " cp -r step-00000003-a0001 step-00000009-a0001",
           bed->root);
+    put_mark(bed->config.store, RUN, 9, 1);
     return 0;
 }
 
@@ -180,6 +181,7 @@ static inline void place_unclean(struct bed *bed, const char *plain)
           " echo 'the test' >quarantine/step-%08u-a0001 && cp -r step-00000005-a0001"
           " step-%08u-a0001 && rm step-%08u-a0001/manifest.json",
           bed->root, plain, plain, RELEASED_STEP, WRITTEN_STEP, WRITTEN_STEP);
+    put_mark(plain, RUN, WRITTEN_STEP, 1);
 }
 
 /* While it is served: what crashes leave of saves, removals, notes, leases and publications. */
@@ -191,6 +193,7 @@ static inline void put_rubbish(const char *plain)
           " : >leases/step-00000005-a0001.0123456789abcdef &&"
           " touch -d '1 hour ago' .holdfast.tmp.0123456789abcdef",
           plain);
+    put_mark(plain, RUN, 50, 1);
 }
 
 static inline void ask_to_clean(struct bed *bed)

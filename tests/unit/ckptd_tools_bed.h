@@ -4,6 +4,7 @@
 #define HOLDFAST_TESTS_CKPTD_TOOLS_BED_H
 
 #include "tests/unit/ckptd_bed.h"
+#include "tests/unit/mark_bed.h"
 
 #include <inttypes.h>
 
@@ -34,6 +35,9 @@ static inline void copy_made(struct bed *bed)
     shell("cd '%s' && mkdir -p made/" RUN " && cp -r store/" STEP_DIR " made/" RUN
           " && rm made/" STEP_DIR "/manifest.json",
           bed->root);
+    char made[200];
+    snprintf(made, sizeof made, "%s/made", bed->root);
+    put_mark(made, RUN, 1, 1);
 }
 
 /* A bed whose store is new, and what copy_made makes. */
@@ -99,7 +103,7 @@ static inline int gc(struct bed *bed, bool is_dry, uint64_t *out_bytes)
     uint64_t files = 0, bytes = 0;
     int count = 0;
     for (size_t i = 0; i < reply->n_entries; i++) {
-        if (reply->entries[i]->error[0])
+        if (reply->entries[i]->error[0] || reply->entries[i]->what == STORAGE_ASIDE)
             continue;
         files += reply->entries[i]->files;
         bytes += reply->entries[i]->bytes;

@@ -122,6 +122,8 @@ static void test_trouble__an_abort_that_comes_while_names_are_synced_is_too_late
     struct bed *bed = *state;
     bed_open_world(bed, peers, 1);
     assert_int_equal(peer_begin(&peers[0], 1), 0);
+    for (int i = 0; i < 1000 && !was_synced(bed, "/" RUN "/step-00000001-a0001"); i++)
+        sleep_ms(10); /* the mark */
     forget_syncs();
     atomic_store(&sync_delay_ms, 300);
     peer_finish(&peers[0], 1);

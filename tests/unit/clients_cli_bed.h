@@ -13,6 +13,7 @@
 #define LARGE_WIDTH 40000u /* three blocks of output in all: what matters here are the steps */
 #include "tests/unit/clients_store_bed.h"
 #include "tests/unit/descriptors.h"
+#include "tests/unit/mark_bed.h"
 
 #include <ftw.h>
 #include <jansson.h>
@@ -376,6 +377,7 @@ static void prepare(const struct tool *tool, struct world *world)
           tool->run == cli_verify /* nobody else: prune spares what is in quarantine */
               ? " && mkdir quarantine && echo damaged >quarantine/step-00000002-a0001"
               : "");
+    put_mark(world->work, "run", 9, 1);
 }
 
 static void read_said(struct world *world)

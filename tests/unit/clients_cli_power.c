@@ -69,6 +69,7 @@ static void place_work(const struct world *world, const char *from)
           " : >pins/step-00000008-a0001 && : >pins/step-00000004-a0001 && : "
           ">leases/step-00000001-a0001.0123456789abcdef",
           world->work, from, world->work, world->work);
+    put_mark(world->work, "run", 9, 1);
 }
 
 static void place_damaged(const struct world *world, const char *from)

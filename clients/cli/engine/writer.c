@@ -1,6 +1,7 @@
 /* writer.c - a new checkpoint (see writer.h): shards block by block with O_DIRECT,
  * then the manifest. */
 #include "clients/cli/engine/writer.h"
+#include "proto/mark.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -230,25 +231,14 @@ int writer_plan(struct writer *writer)
 
 /* ---- the store ---- */
 
-struct leftovers {
-    struct writer *writer;
-    bool are_removed; /* else they are an error */
-    uint32_t count;
-};
-
 static int visit_leftover(void *user, const struct storage_entry *entry)
 {
-    struct leftovers *leftovers = user;
-    const struct writer *writer = leftovers->writer;
-    char key[STORAGE_KEY_MAX + 256];
-    if (!leftovers->are_removed)
-        return report_error(ERR_EXISTS,
-                            writer->served == NULL ? "add --force to replace it"
-                                                   : "`ckpt-cli gc` removes it",
-                            "%s holds an unfinished %s", writer->where, writer->directory);
-    leftovers->count++;
-    snprintf(key, sizeof key, "%s/%s", writer->directory, entry->name);
-    return storage_remove(writer->store, key);
+    const struct writer *writer = user;
+    (void)entry;
+    return report_error(ERR_EXISTS,
+                        writer->served == NULL ? "add --force to replace it"
+                                               : "`ckpt-cli gc` removes it",
+                        "%s holds an unfinished %s", writer->where, writer->directory);
 }
 
 /* The directory of the new checkpoint must hold nothing; when told, what is there without a
@@ -256,7 +246,6 @@ static int visit_leftover(void *user, const struct storage_entry *entry)
  * writing it. */
 static int clear_directory(struct writer *writer, bool is_forced)
 {
-    struct leftovers leftovers = {.writer = writer, .are_removed = is_forced};
     char key[STORAGE_KEY_MAX + 32];
     uint64_t bytes;
     snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
@@ -266,10 +255,11 @@ static int clear_directory(struct writer *writer, bool is_forced)
                             writer->where, writer->directory);
     if (error != ERR_NOT_FOUND)
         return error;
-    do { /* a list that is shortened under way may lack a name */
-        leftovers.count = 0;
-        error = storage_list(writer->store, writer->directory, visit_leftover, &leftovers);
-    } while (error == 0 && leftovers.count > 0);
+    if (is_forced) /* what nothing proves to be unfinished stays */
+        return storage_group_clear(writer->store, &store_checkpoint_kind, writer->directory);
+    error = storage_list(writer->store, writer->directory, visit_leftover, writer);
+    if (error == 0) /* empty, but for what a publication left: it is not there, or goes, or stays */
+        storage_remove(writer->store, writer->directory);
     return error;
 }
 
@@ -317,6 +307,25 @@ static int take_lease(struct writer *writer)
     snprintf(text, sizeof text, "ckpt-cli writes it, process %ld\n", (long)getpid());
     return error == 0 ? storage_group_lease(writer->store, &writer->lease, writer->directory, text)
                       : error;
+}
+
+/* Before the first file: what a crash leaves is known by it (proto/mark.h). */
+static int make_mark(struct writer *writer)
+{
+    char key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX];
+    struct shard_identity identity;
+    manifest_identity(&identity, &writer->manifest.summary, 0);
+    mark_write(text, &identity, 0);
+    snprintf(key, sizeof key, "%s/" MARK_NAME, writer->directory);
+    writer->is_marked = true; /* an error may leave it */
+    return storage_publish(writer->store, key, text, strlen(text));
+}
+
+static void remove_mark(struct writer *writer)
+{
+    char key[STORAGE_KEY_MAX + 32];
+    snprintf(key, sizeof key, "%s/" MARK_NAME, writer->directory);
+    storage_remove(writer->store, key); /* the next start or gc does what this cannot */
 }
 
 int writer_open(struct writer *writer, const char *where, bool is_forced)
@@ -447,6 +456,8 @@ int writer_shard(void *user, struct output_file **out)
     writer->targets = target;
     int error = plan_target(target);
     manifest_identity(&identity, &writer->manifest.summary, target->shard);
+    if (error == 0 && !writer->is_marked)
+        error = make_mark(writer);
     if (error == 0)
         error = shard_key(key, sizeof key, &identity);
     if (error == 0)
@@ -668,10 +679,12 @@ static void remove_shards(struct writer *writer, int error)
         if (shard_key(key, sizeof key, &identity) == 0)
             storage_remove(writer->store, key);
     }
+    if (writer->is_marked && storage_sync_names(writer->store, writer->directory) == 0)
+        remove_mark(writer);
     storage_release(writer->store, writer->lease);
     writer->lease = NULL;
     snprintf(key, sizeof key, "%s/leases", writer->manifest.summary.run);
-    if (writer->num_opened > 0 && storage_remove(writer->store, writer->directory) == 0) {
+    if (writer->is_marked && storage_remove(writer->store, writer->directory) == 0) {
         storage_remove(writer->store, key); /* of a new run it is empty, or there is none */
         storage_remove(writer->store, writer->manifest.summary.run);
     }
@@ -695,7 +708,11 @@ static int commit(struct writer *writer, const char *text, size_t bytes)
     snprintf(key, sizeof key, "%s/%s", writer->directory, MANIFEST_NAME);
     if (writer->served == NULL) {
         int error = store_note_unread(writer->store, &writer->manifest.summary);
-        return error != 0 ? error : storage_publish(writer->store, key, text, bytes);
+        if (error == 0)
+            error = storage_publish(writer->store, key, text, bytes);
+        if (error == 0)
+            remove_mark(writer);
+        return error;
     }
     struct failure failure = {0};
     failure_keep(&failure, server_adopt(writer->served, text, bytes, writer->begins_run, NULL));

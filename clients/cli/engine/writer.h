@@ -38,6 +38,7 @@ struct writer {
     struct storage_hold *lease; /* in a served store */
     const char *where;          /* the store's directory */
     char directory[STORAGE_KEY_MAX];
+    bool is_marked;          /* the directory may have a mark */
     struct digest **digests; /* per worker, per tensor of the table */
     uint32_t num_opened;
     struct target *targets; /* shards that are open; of the thread that opens them */

@@ -1,0 +1,81 @@
+/* mark.c - what proves that a directory without a manifest is unfinished work of ckptd (I9 of
+ * commit.c; the text is in proto/mark.h).
+ *
+ * The mark is published before the first shard is created, so it is durable before the first byte;
+ * it is removed behind the manifest, or behind the last shard of a save that was given up. Whatever
+ * is cut short in between, a start finds shards with a mark, or with a manifest. */
+#include "ckptd/run/mark.h"
+#include "ckptd/node/place.h"
+#include "ckptd/run/save.h"
+#include "ckptd/service.h"
+#include "proto/mark.h"
+#include "proto/report.h"
+#include "storage/storage.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static void key_of(char out[STORAGE_KEY_MAX + 32], const struct save *save)
+{
+    snprintf(out, STORAGE_KEY_MAX + 32, "%s/" MARK_NAME, save->dir);
+}
+
+static int publish_mark(const struct save *save)
+{
+    char key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX];
+    struct shard_identity identity;
+    struct storage *storage = save->service->storage;
+    save_identity(&identity, save, 0);
+    mark_write(text, &identity, save->service->boot_id);
+    key_of(key, save);
+    int error = storage_publish(storage, key, text, strlen(text));
+    if (error != ERR_EXISTS)
+        return error;
+    error = storage_remove(storage, key); /* of a save of this step that was given up */
+    return error == 0 ? storage_publish(storage, key, text, strlen(text)) : error;
+}
+
+int mark_make(struct save *save)
+{
+    int error = 0;
+    pthread_mutex_lock(&save->mark_lock);
+    if (!save->is_marked) {
+        error = save->service->place ? place_check(save->service->place) : 0;
+        if (error == 0)
+            error = publish_mark(save);
+        save->is_marked = error == 0;
+    }
+    pthread_mutex_unlock(&save->mark_lock);
+    return error;
+}
+
+void mark_end(const struct save *save)
+{
+    char key[STORAGE_KEY_MAX + 32];
+    key_of(key, save);
+    int error = storage_remove(save->service->storage, key);
+    if (error != 0 && error != ERR_NOT_FOUND) /* a Gc was faster */
+        log_warn("commit", "%s stays until the next start: %s", key, report_line());
+}
+
+static int visit_shard(void *user, const struct storage_entry *entry)
+{
+    bool *any = user;
+    *any = *any || (!entry->is_dir && shard_is_file_name(entry->name));
+    return 0;
+}
+
+void mark_give_up(const struct save *save)
+{
+    struct storage *storage = save->service->storage;
+    char key[STORAGE_KEY_MAX + 32];
+    bool any = false;
+    key_of(key, save);
+    if (storage_list(storage, save->dir, visit_shard, &any) != 0 || any)
+        return; /* the next start removes what the mark is on */
+    /* Shards that a power loss brings back need it, too. */
+    if (save->is_marked && storage_sync_names(storage, save->dir) == 0)
+        storage_remove(storage, key);
+    storage_remove(storage, save->dir);
+}

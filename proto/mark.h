@@ -1,0 +1,19 @@
+/* mark.h - the file that says that a step's directory is unfinished work: who writes a checkpoint
+ * makes it, durably, before the first byte of a shard, and takes it away when the manifest is
+ * durable. What crashed meanwhile is known by it and by nothing else: shards without a manifest and
+ * without this proof are somebody's data, and are never deleted. */
+#ifndef HOLDFAST_MARK_H
+#define HOLDFAST_MARK_H
+
+#include "proto/shard.h"
+
+#define MARK_NAME "unfinished"
+#define MARK_BYTES_MAX 320u /* with a NUL */
+
+/* A line of JSON: run, step, attempt and nonce of the save, and who writes it: the boot id of a
+ * ckptd, or 0 of a tool. */
+void mark_write(char out[MARK_BYTES_MAX], const struct shard_identity *identity, uint64_t boot_id);
+/* Is it a mark on the directory "<run>/step-..."? */
+bool mark_is_of(const char *directory, const char *text);
+
+#endif
