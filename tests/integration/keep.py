@@ -67,8 +67,8 @@ def moved_away(world):
 
 
 def step_of(world, number):
-    folder = os.path.join(world.store, world.run)
-    return os.path.join(folder, next(name for name in os.listdir(folder) if f"{number:08d}" in name))
+    run = os.path.join(world.store, world.run)
+    return os.path.join(run, next(name for name in os.listdir(run) if f"{number:08d}" in name))
 
 
 def manifest_lost(world):

@@ -105,7 +105,7 @@ def mark(folder):
     step, attempt = os.path.basename(folder)[5:].split("-a")
     with open(os.path.join(folder, "unfinished"), "w") as file:
         file.write('{"format":"holdfast-unfinished","version":1,"run":"%s","step":%d,"attempt":%d,'
-                   '"nonce":"%s","boot_id":"%016x"}\n' % (run, int(step), int(attempt), "0" * 32, 1))
+                   '"nonce":"%032x","boot_id":"%016x"}\n' % (run, int(step), int(attempt), 0, 1))
 
 
 def uncommit(folder):
