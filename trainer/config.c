@@ -11,6 +11,7 @@
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "trainer/config_table.h"
+#include "trainer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,26 +130,27 @@ static int check_exclusions(const char *list)
     return 0;
 }
 
-/* A folder stands for the tokenizer in it, by the names that model repositories use. */
+/* A folder stands for the tokenizer in it. */
 static int find_tokenizer(struct config *config)
 {
-    static const char *const names[] = {"", "/tokenizer.model", "/original/tokenizer.model"};
-    char path[CONFIG_TEXT_MAX + 32];
+    char path[CONFIG_TEXT_MAX];
     if (config->tokenizer_path[0] == '\0')
         return 0;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        struct stat stat_file;
-        snprintf(path, sizeof(path), "%s%s", config->tokenizer_path, names[i]);
-        if (stat(path, &stat_file) != 0 || !S_ISREG(stat_file.st_mode))
-            continue;
-        if (strlen(path) >= sizeof(config->tokenizer_path))
-            break;
-        strcpy(config->tokenizer_path, path);
-        return 0;
-    }
-    return report_error(ERR_INVALID, "make one with `tokenizer train`",
-                        "model.hf_assets_path = \"%s\": no tokenizer there (tiktoken format)",
-                        config->tokenizer_path);
+    int result = tokenizer_find(path, sizeof path, config->tokenizer_path);
+    if (result != 0)
+        return report_error(ERR_INVALID, "make one with `tokenizer train`",
+                            "model.hf_assets_path = \"%s\": no tokenizer.model and no "
+                            "tokenizer.json there",
+                            config->tokenizer_path);
+    strcpy(config->tokenizer_path, path);
+    return 0;
+}
+
+const char *trainer_config_data(const struct config *config)
+{
+    return config->mixture[0] != '\0'        ? config->mixture
+           : config->dataset_path[0] != '\0' ? config->dataset_path
+                                             : config->dataset;
 }
 
 static int check_values(struct config *config)
@@ -159,9 +161,10 @@ static int check_values(struct config *config)
     if (config->dataset_path[0] != '\0' && config->mixture[0] != '\0')
         return report_error(ERR_INVALID, "leave one of them out",
                             "training.dataset_path and training.mixture are both given");
-    if (config->dataset_path[0] == '\0' && config->mixture[0] == '\0' && !config->estimate)
-        return report_error(ERR_INVALID, "write one with `tokenizer tokens` and give its path",
-                            "training.dataset_path is not set: there is no tokens file to read");
+    if (trainer_config_data(config)[0] == '\0' && !config->estimate)
+        return report_error(ERR_INVALID,
+                            "give a folder of text, or write tokens with `tokenizer tokens`",
+                            "training.dataset_path is not set: there are no data to read");
     if (config->beta1 >= 1 || config->beta2 >= 1)
         return report_error(ERR_INVALID, "torchtitan's are 0.9 and 0.95",
                             "optimizer.beta1 = %g, beta2 = %g: both must be below 1", config->beta1,

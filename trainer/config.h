@@ -58,7 +58,9 @@ struct config {
     char decay_type[16];
     double min_lr_factor;
     /* training */
-    char dataset_path[CONFIG_TEXT_MAX]; /* a tokens file */
+    char dataset[CONFIG_TEXT_MAX];      /* what is read when dataset_path is "" */
+    char dataset_path[CONFIG_TEXT_MAX]; /* a tokens file, or a folder of text; goes first */
+    char dataset_field[128], prompt_field[128], answer_field[128]; /* of a folder's JSON; ours */
     char mixture[16 * CONFIG_TEXT_MAX]; /* "FILE:WEIGHT,..." in its place; "": one source; ours */
     int64_t local_batch_size;           /* sequences per micro-batch (leaf) */
     int64_t global_batch_size;          /* sequences per step: local_batch_size x micro_batches */
@@ -118,6 +120,8 @@ struct config {
 
 /* Reads everything; argc and argv as main() got them. ERR_INVALID with the line to print. */
 int trainer_config_load(struct config *out, int argc, char **argv);
+/* What the run's data are called in messages and manifests. */
+const char *trainer_config_data(const struct config *config);
 /* The effective settings as JSON, to be freed. */
 char *trainer_config_to_json(const struct config *config);
 /* Micro-batches (leaves) of the step that follows `step` steps; `config` is a struct config. */

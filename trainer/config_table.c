@@ -96,7 +96,8 @@ const struct option config_table[] = {
     INT(rope_original_positions, "model.rope_original_positions", -1, -1, 1 << 30,
         "of llama3: positions of the first training (ours)"),
     STRING(tokenizer_path, "model.hf_assets_path", "",
-           "tokenizer file, or folder with tokenizer.model; when given, it must be the one that "
+           "tokenizer.model or tokenizer.json, or the folder of one; when given, it must be the "
+           "one that "
            "made the tokens"),
     ALIAS("model.tokenizer_path", "model.hf_assets_path"),
     STRING(converters, "model.converters", "", "only an empty list is available"),
@@ -129,8 +130,18 @@ const struct option config_table[] = {
     ALIAS("training.warmup_steps", "lr_scheduler.warmup_steps"),
     FIXED("training.warmup_pct", "", "give the steps with lr_scheduler.warmup_steps"),
 
-    STRING(dataset_path, "training.dataset_path", "", "tokens file (made by `tokenizer tokens`)"),
-    IGNORED("training.dataset", "the data are the file training.dataset_path"),
+    STRING(dataset_path, "training.dataset_path", "",
+           "tokens file (made by `tokenizer tokens`), or a folder of text or JSON lines, which is "
+           "tokenized once and kept in FOLDER/.holdfast or ~/.cache/holdfast"),
+    STRING(dataset, "training.dataset", "",
+           "the same when training.dataset_path is empty, or c4, c4_test: their files are in the "
+           "folder of that name in ~/.cache/holdfast"),
+    STRING(dataset_field, "training.dataset_field", "text",
+           "member of a folder's JSON lines that holds the text (ours)"),
+    STRING(prompt_field, "training.dataset_prompt_field", "",
+           "member that holds a prompt, whose tokens are not trained on (ours)"),
+    STRING(answer_field, "training.dataset_answer_field", "",
+           "member that holds the answer to the prompt (ours)"),
     INT(local_batch_size, "training.local_batch_size", 8, 1, COUNT_MAX,
         "sequences of a micro-batch"),
     ALIAS("training.batch_size", "training.local_batch_size"),

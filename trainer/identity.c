@@ -38,8 +38,7 @@ int identity_write(char **out_identity, char **out_data, const struct identity *
                                               "dtype", c->mixed_precision_param, "reduction",
                                               c->reduction, "canonical", canonical_json(c), "model",
                                               model_shape_identity(&of->model->shape))));
-    const char *path = c->mixture[0] != 0 ? c->mixture : c->dataset_path;
-    return pack_json(out_data, data_run_json(of->data, path));
+    return pack_json(out_data, data_run_json(of->data, trainer_config_data(c)));
 }
 
 /* ---- is a checkpoint of this run's kind? ---- */

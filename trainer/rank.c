@@ -1,6 +1,7 @@
 /* rank.c - starts ranks, opens and closes the parts of each (see rank.h). */
 #include "trainer/rank.h"
 #include "proto/report.h"
+#include "trainer/corpus/corpus.h"
 #include "trainer/data/ahead.h"
 #include "trainer/memory.h"
 #include "trainer/shape.h"
@@ -12,6 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
+
+#define PREPARING_LOG_SECONDS 10
 
 static int new_kernels(struct kernels **out, const struct config *config)
 {
@@ -40,10 +44,11 @@ static int check_tokenizer(const struct config *config, const struct data_info *
     bool is_same = strcmp(tokenizer_hash(tokenizer), info->tokenizer_hash) == 0;
     tokenizer_close(tokenizer);
     if (!is_same)
-        return report_error(ERR_MISMATCH, "make the tokens again with `tokenizer tokens`",
+        return report_error(ERR_MISMATCH,
+                            "name the tokenizer's file itself, or make the tokens again with "
+                            "`tokenizer tokens`",
                             "the tokens of %s were made by another tokenizer than %s",
-                            config->mixture[0] != 0 ? config->mixture : config->dataset_path,
-                            config->tokenizer_path);
+                            trainer_config_data(config), config->tokenizer_path);
     return 0;
 }
 
@@ -66,12 +71,41 @@ static int new_table(struct model_table **out, const struct config *config, uint
     return model_table_new(out, &shape);
 }
 
+/* A line of the log now and then, for a folder that is tokenized at the start. */
+static void log_progress(void *user, const char *what, uint64_t done, uint64_t total)
+{
+    time_t *logged = user, now = time(NULL);
+    if (*logged == 0)
+        *logged = now;
+    if (now - *logged < PREPARING_LOG_SECONDS || total == 0)
+        return;
+    *logged = now;
+    log_info("data", "%s: %.1f of %.1f MiB (%.0f %%)", what, (double)done / 1048576.0,
+             (double)total / 1048576.0, 100.0 * (double)done / (double)total);
+}
+
+static struct corpus_request corpus_of(const struct config *config)
+{
+    return (struct corpus_request){
+        .dataset = config->dataset,
+        .path = config->dataset_path,
+        .tokenizer = config->tokenizer_path,
+        .fields = {config->dataset_field, config->prompt_field, config->answer_field}};
+}
+
 static int open_data(struct data **out, const struct config *config)
 {
+    char path[CORPUS_PATH_BYTES];
+    time_t logged = 0;
     uint32_t seq_len = (uint32_t)config->seq_len;
     uint64_t seed = (uint64_t)config->seed;
-    return config->mixture[0] != 0 ? data_open_mixture(out, config->mixture, seq_len, seed)
-                                   : data_open(out, config->dataset_path, seq_len, seed);
+    if (config->mixture[0] != 0)
+        return data_open_mixture(out, config->mixture, seq_len, seed);
+    struct tokenizer_progress progress = {log_progress, &logged};
+    struct corpus_request request = corpus_of(config);
+    request.progress = &progress;
+    ERR_TRY(corpus_prepare(path, &request));
+    return data_open(out, path, seq_len, seed);
 }
 
 /* What a rank opens by itself. */
@@ -251,7 +285,8 @@ int rank_estimate(const struct config *config)
     struct comm world = {.rank = 0, .size = num_ranks};
     struct rank r = {.config = config, .world = &world};
     struct parallel_options options = {.config = config, .world = &world};
-    bool has_data = config->dataset_path[0] != 0 || config->mixture[0] != 0;
+    struct corpus_request corpus = corpus_of(config);
+    bool has_data = config->mixture[0] != 0 || corpus_is_prepared(&corpus);
     int rc = has_data ? open_own(&r) : new_kernels(&r.kernels, config);
     if (rc == 0 && r.table == NULL)
         rc = new_table(&r.table, config, 0);

@@ -85,6 +85,6 @@ int shape_of_settings(struct model_shape *out, const struct config *config, uint
                             "use tokens of the model's own tokenizer, or set "
                             "model.vocab_size to at least the tokens' vocabulary",
                             "the tokens of %s have a vocabulary of %u, the model %u",
-                            config->dataset_path, tokens_vocab, out->vocab);
+                            trainer_config_data(config), tokens_vocab, out->vocab);
     return 0;
 }

@@ -36,8 +36,9 @@ struct settings {
 static const struct option table[] = {
     OPTION_INT(struct settings, vocab, "vocab", 4096, 258, 1 << 22,
                "train: tokens of the vocabulary, the two special ones included"),
-    OPTION_STRING(struct settings, tokenizer, "tokenizer", "",
-                  "tokens, encode, decode: the tokenizer file to use"),
+    OPTION_STRING(
+        struct settings, tokenizer, "tokenizer", "",
+        "tokens, encode, decode: tokenizer.model or tokenizer.json, or the folder of one"),
     OPTION_STRING(struct settings, out, "out", "", "train, tokens: the file to write"),
     OPTION_STRING(struct settings, field, "field", "text",
                   "tokens: member of a line of JSON that holds the text"),
@@ -310,6 +311,11 @@ static int run(int argc, char **argv)
                             argc > 1 ? "there is no command %s" : "no command was given%s",
                             argc > 1 ? argv[1] : "");
     ERR_TRY(check_arguments(command, &settings, argc - 2));
+    if (command->needs_tokenizer) {
+        char named[PATH_BYTES];
+        memcpy(named, settings.tokenizer, sizeof named);
+        ERR_TRY(tokenizer_find(settings.tokenizer, sizeof settings.tokenizer, named));
+    }
     ERR_TRY(command->run(&settings, argc - 2, argv + 2));
     if (fflush(stdout) != 0)
         return report_errno(ERR_IO, "could not write the result", "standard output");

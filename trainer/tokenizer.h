@@ -29,6 +29,10 @@ struct tokenizer_progress {
 };
 
 int tokenizer_open(struct tokenizer **out, const char *path);
+/* The tokenizer's file that a path stands for: itself, or what model repositories keep in a folder:
+ * tokenizer.model unless it is SentencePiece's, original/tokenizer.model, tokenizer.json.
+ * ERR_NOT_FOUND. */
+int tokenizer_find(char *out, size_t room, const char *path);
 void tokenizer_close(struct tokenizer *tokenizer);
 uint32_t tokenizer_vocab(const struct tokenizer *tokenizer); /* special tokens included */
 /* What begins and ends a document; -1: the file has no such token. */

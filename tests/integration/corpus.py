@@ -4,8 +4,11 @@
 Goal: the tokens file holds the documents in the order of the files' paths, each between the special
 tokens; it has the same bytes packed or not and with any number of threads; of a prompt and an
 answer the prompt alone is left out of the loss; bad input is one line that names file, line and
-remedy, and leaves no file. Method: small corpora of random words, large enough for many jobs; the
-file is read here, by its description in tokens_file.h.
+remedy, and leaves no file. The trainer tokenizes a folder once, whoever starts on it at the same
+time, and again when its files have changed; c4 says where to put its files.
+
+Method: small corpora of random words, large enough for many jobs; the file is read here, by its
+description in tokens_file.h.
 """
 import gzip
 import json
@@ -182,6 +185,69 @@ def bad_input_is_named_and_leaves_no_file(bed):
     assert "no text" in bed.make(bed.write("void.txt", b""), want=78)
 
 
+# ---- folders that training names ----
+
+def trainer(bed, *options):
+    environment = dict(os.environ, XDG_CACHE_HOME=bed.path("cache"))
+    return subprocess.Popen(
+        [os.path.join(os.path.dirname(TOKENIZER), "trainer"), "--job.run", "x", "--model.flavor",
+         "tiny", "--model.hf_assets_path", bed.path("model"), "--training.seq_len", "32",
+         "--training.local_batch_size", "1", "--canonical.micro_batches", "2", "--comm.ranks", "2",
+         "--training.steps", "2", "--metrics.log_freq", "1", *options],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def trained(bed, *options):
+    if os.path.exists(bed.path("loss")):
+        os.remove(bed.path("loss"))  # it would be gone on with
+    process = trainer(bed, *options, "--metrics.loss_file", bed.path("loss"))
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, said
+    with open(bed.path("loss"), encoding="utf-8") as file:
+        return said, file.read()
+
+
+def cached(folder):
+    return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+
+
+def a_folder_is_tokenized_once_whoever_starts(bed):
+    bed.write("g/a.jsonl", lines(bed.texts * 20))
+    bed.make(bed.path("g"), out="g.tokens")
+    want = trained(bed, "--training.dataset_path", bed.path("g.tokens"))[1]
+    both = [trainer(bed, "--training.dataset", bed.path("g")) for _ in range(2)]
+    said = [process.communicate(timeout=60)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert sum(text.count("making the tokens") for text in said) == 1, said
+    again, losses = trained(bed, "--training.dataset_path", bed.path("g"))
+    assert "making the tokens" not in again and losses == want, again
+    assert len(cached(bed.path("g", ".holdfast"))) == 1
+
+
+def a_folder_that_has_changed_is_tokenized_again(bed):
+    bed.write("g/b.txt", bed.long[:5000].encode())
+    assert "making the tokens" in trained(bed, "--training.dataset", bed.path("g"))[0]
+    assert len(cached(bed.path("g", ".holdfast"))) == 2
+
+
+def tokens_go_to_the_users_cache_where_the_folder_takes_none(bed):
+    bed.write("h/a.txt", bed.long[:9000].encode())
+    bed.write("h/.holdfast", b"a file where the cache would be")
+    trained(bed, "--training.dataset", bed.path("h"))
+    assert len([name for name in cached(bed.path("cache", "holdfast"))
+                if name.endswith(".tokens")]) == 1
+
+
+def a_usual_name_says_where_its_files_go(bed):
+    process = trainer(bed, "--training.dataset", "c4")
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode != 0 and bed.path("cache", "holdfast", "c4") in said, said
+    bed.write("cache/holdfast/c4/c4-train.00000-of-01024.json.gz", gzip.compress(lines(bed.texts)))
+    assert "making the tokens" in trained(bed, "--training.dataset", "c4")[0]
+    process = trainer(bed, "--training.dataset", "c5")
+    assert "c5" in process.communicate(timeout=60)[0] and process.returncode != 0
+
+
 if __name__ == "__main__":
     one_bed = Bed()
     try:
@@ -189,7 +255,11 @@ if __name__ == "__main__":
                                 packed_or_not_and_on_any_threads_the_file_is_the_same,
                                 a_prompt_is_read_but_not_trained_on,
                                 special_tokens_in_the_text_are_tokens_when_asked_for,
-                                bad_input_is_named_and_leaves_no_file], one_bed)
+                                bad_input_is_named_and_leaves_no_file,
+                                a_folder_is_tokenized_once_whoever_starts,
+                                a_folder_that_has_changed_is_tokenized_again,
+                                tokens_go_to_the_users_cache_where_the_folder_takes_none,
+                                a_usual_name_says_where_its_files_go], one_bed)
     finally:
         shutil.rmtree(one_bed.root, ignore_errors=True)
     sys.exit(not good_end)

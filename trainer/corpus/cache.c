@@ -237,3 +237,11 @@ int corpus_prepare(char out[CORPUS_PATH_BYTES], const struct corpus_request *req
     strcpy(out, found); /* who opens it says what is wrong with it */
     return 0;
 }
+
+bool corpus_is_prepared(const struct corpus_request *request)
+{
+    struct stat status;
+    const char *named = request->path[0] != '\0' ? request->path : request->dataset;
+    bool is_name = request->path[0] == '\0' && is_usual(named) && stat(named, &status) != 0;
+    return named[0] != '\0' && !is_name && (stat(named, &status) != 0 || !S_ISDIR(status.st_mode));
+}

@@ -61,5 +61,7 @@ struct corpus_request {
 /* Writes the path of a tokens file to `out`. A folder is tokenized on the first call, under a lock:
  * others wait for it. ERR_NOT_FOUND says where to put the files of a usual name. */
 int corpus_prepare(char out[CORPUS_PATH_BYTES], const struct corpus_request *request);
+/* Does the request name a file, which corpus_prepare() hands out without work? */
+bool corpus_is_prepared(const struct corpus_request *request);
 
 #endif

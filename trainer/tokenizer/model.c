@@ -8,8 +8,10 @@
 
 #include "proto/report.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static int no_memory(void)
 {
@@ -30,13 +32,17 @@ void tokenizer_close(struct tokenizer *tokenizer)
     free(tokenizer);
 }
 
+/* It begins with the message of a piece of a few bytes. No text of ours has a byte like that. */
+static bool is_sentencepiece(const char *bytes, size_t count)
+{
+    return count > 1 && bytes[0] == '\n' && (unsigned char)bytes[1] < 0x80 &&
+           memchr(bytes, '\0', count) != NULL;
+}
+
 static int read_file(struct tokenizer *tokenizer, const char *path, const struct text *text)
 {
     size_t at = 0;
-    while (at < text->bytes && memchr(" \t\r", text->data[at], 3) != NULL)
-        at++;
-    if (at == 0 && text->bytes > 1 && text->data[0] == '\n' && text->data[1] != '\n' &&
-        memchr(text->data, '\0', text->bytes) != NULL)
+    if (is_sentencepiece(text->data, text->bytes))
         return report_error(ERR_INVALID, "give the tokenizer.json that is published beside it",
                             "%s is a SentencePiece file, which is not supported", path);
     while (at < text->bytes && memchr(" \t\r\n", text->data[at], 4) != NULL)
@@ -66,6 +72,36 @@ int tokenizer_open(struct tokenizer **out, const char *path)
     }
     *out = tokenizer;
     return 0;
+}
+
+static bool is_usable(const char *path)
+{
+    char begin[256];
+    struct stat status;
+    if (stat(path, &status) != 0 || S_ISDIR(status.st_mode))
+        return false;
+    FILE *file = fopen(path, "re");
+    size_t bytes = file != NULL ? fread(begin, 1, sizeof begin, file) : 0;
+    if (file != NULL)
+        fclose(file);
+    return !is_sentencepiece(begin, bytes);
+}
+
+int tokenizer_find(char *out, size_t room, const char *path)
+{
+    static const char *const names[] = {"/tokenizer.model", "/original/tokenizer.model",
+                                        "/tokenizer.json"};
+    struct stat status;
+    int length = snprintf(out, room, "%s", path);
+    if (length < (int)room && stat(path, &status) == 0 && !S_ISDIR(status.st_mode))
+        return 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        length = snprintf(out, room, "%s%s", path, names[i]);
+        if (length < (int)room && is_usable(out))
+            return 0;
+    }
+    return report_error(ERR_NOT_FOUND, "name tokenizer.model, tokenizer.json or their folder",
+                        "there is no tokenizer in %s", path);
 }
 
 uint32_t tokenizer_vocab(const struct tokenizer *tokenizer)
