@@ -463,6 +463,22 @@ struct shown {
     const char *pin_note;
 };
 
+/* In one line what the rest tells at length. */
+static void print_headline(const struct shown *shown)
+{
+    const struct manifest *manifest = shown->manifest;
+    const struct manifest_summary *summary = &manifest->summary;
+    char size[32], text[160];
+    printf("%s@%llu-a%llu: %s, %s in %s of %s, %s", summary->run, (unsigned long long)summary->step,
+           (unsigned long long)summary->attempt,
+           text_count(manifest->table->num_tensors, "tensor").text,
+           text_bytes(size, sizeof size, summary->bytes), text_count(summary->shards, "shard").text,
+           text_count(summary->world_size, "rank").text,
+           text_safe(text, sizeof text, shown->durability));
+    printf("%s%s\n\n", shown->is_pinned ? ", pinned" : "",
+           shown->is_read_back ? ", read back" : "");
+}
+
 static void print_tags(const struct shown *shown)
 {
     const struct manifest_summary *summary = &shown->manifest->summary;
@@ -480,6 +496,7 @@ static int print_manifest(const struct shown *shown, const struct lineage *linea
     const struct manifest_summary *summary = &manifest->summary;
     struct verified verified;
     char size[32], text[512];
+    print_headline(shown);
     printf("%-12s %s@%llu-a%llu\n", "checkpoint", summary->run, (unsigned long long)summary->step,
            (unsigned long long)summary->attempt);
     if (summary->origin[0] != '\0')

@@ -321,6 +321,11 @@ struct store_looks {
 /* An object as of cli_call_status, of what files tell; json_decref() it. NULL: it is one look. */
 int status_of_store(struct json_t **out, const struct cli *cli, struct store_looks *looks);
 
+/* ---- screen.c ---- */
+
+/* What a person asks of it first, on one screen. */
+void status_print_screen(const struct json_t *root);
+
 /* ---- lineage.c: what it was resumed from ---- */
 
 struct ancestor {

@@ -79,9 +79,19 @@ const struct option command_settings[] = {
 const struct command commands[] = {
     {"list", "[RUN]", "committed checkpoints by run, newest first", 0, 1, WHERE | OF_A_RUN,
      cli_list,
-     "not read back: it was written and synced, but the scrub of its ckptd has not read it whole\n"
-     "from the disk since then; verify reads it now. With --json: read_back.\n"
-     "The exit code is 1 when every checkpoint of some run is damaged.\n"},
+     "The columns: its name for other commands, RANKS how many saved it, SIZE and TIME those of\n"
+     "the save, and STATE:\n"
+     "  local          it outlives a loss of power of this machine\n"
+     "  not read back  it was written and synced, and the scrub has not read it from the disk "
+     "since;\n"
+     "                 verify reads it now (with --json: read_back)\n"
+     "  in memory      ckptd still holds all of it in memory, so a load needs no disk\n"
+     "  pinned         nothing removes it; the note says who wants it\n"
+     "  tag            its other names, see tag\n"
+     "  verified       when verify last read it, all or a part: whole, no damage found, DAMAGED\n"
+     "  DAMAGED        why; it is kept, listed and never loaded\n"
+     "  MOVED          it was saved in another run and lies here; see adopt\n"
+     "The exit code is 1 when every checkpoint of a run is damaged.\n"},
     {"show", "CHECKPOINT", "the manifest: origin, state, tensors, shards", 1, 1, WHERE, cli_show,
      "Its origin is told back to the first attempt, as far as the store still has a checkpoint of\n"
      "each. Without a step newer ones that are damaged are passed over, and named on stderr. With\n"
@@ -180,24 +190,15 @@ const struct command commands[] = {
      WHERE | BIT(INTERVAL) | BIT(COUNT), cli_watch,
      "--json prints an object per line. A ckptd that goes away is waited for. On a directory\n"
      "nobody tells how far a save is, nor what is read: there it is unfinished, or committed.\n"},
-    {"status", "", "what a running ckptd is doing, or what a directory holds", 0, 0, WHERE,
-     cli_status,
-     "On a directory: the disk, how many checkpoints there are, the newest, saves that are not\n"
-     "committed, and in_use: has somebody the writer's lock? Else those saves are rubbish (gc).\n"},
-    {"history", "RUN", "who committed, pinned, removed, took over, and when", 1, 1,
-     WHERE | OF_A_RUN, cli_history,
-     "The newest 64 KiB of events, the oldest first. attempt: ranks were started; commit: they\n"
-     "saved; pin, unpin, adopt: asked for by that user; remove: by a prune or by retention;\n"
-     "found, vanish: a checkpoint was copied in, or moved away, without ckptd. A ckptd that is\n"
-     "killed may lose the events of the last second; its log has them.\n"},
-    {"rescan", "", "let ckptd look for checkpoints that were copied in, or went", 0, 0, BIT(SERVER),
-     cli_rescan,
-     "A list, a show and a load look by themselves. This one also tells what is there and not\n"
-     "listed, and why: a copy that is not whole yet, one of an attempt that is being trained.\n"},
-    {"reload", "", "let ckptd read retention and quotas again", 0, 0, BIT(SERVER), cli_reload,
-     "[retention] and [run.NAME] of its configuration file hold from then on, and are applied to\n"
-     "all runs. Other keys that have changed are named: they need a restart. A file that is\n"
-     "refused changes nothing. SIGUSR1 does the same.\n"},
+    {"status", "", "what a running ckptd is doing, or what a directory holds", 0, 0,
+     WHERE | BIT(ALL), cli_status,
+     "One screen: can it save, how much room is there, which runs, saves in work. --all prints\n"
+     "everything that is known, by dotted names, and --json the same as a document.\n"
+     "saving: does ckptd expect the next save to succeed? disk: what saves may still use. memory:\n"
+     "segments of the pool that are lent to ranks or hold images. connected: ranks and loads now.\n"
+     "unreadable: runs that could not be read, and why. On a directory: in use says whether "
+     "somebody\n"
+     "has the writer's lock; if nobody has, the saves are rubbish (gc).\n"},
     {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0, BIT(SERVER),
      cli_health,
      "0 when both are so, else 69 and the reason. It cannot save from the first save that the\n"

@@ -273,11 +273,14 @@ static int tell_all(struct diff *diff)
     }
     qsort(findings, count, sizeof *findings, compare_findings);
     print_begin(diff);
+    if (!diff->cli->is_json)
+        print_end(diff); /* people read the summary first */
     for (size_t i = 0; i < count; i++) {
         if (findings[i].state != SAME)
             print_tensor(diff, findings[i].name, findings[i].state, &findings[i].values);
     }
-    print_end(diff);
+    if (diff->cli->is_json)
+        print_end(diff);
     free(findings);
     return 0;
 }

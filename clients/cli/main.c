@@ -4,8 +4,8 @@
  * changes nothing; prune, gc and what makes a checkpoint take the store's lock. With --server it
  * asks a running ckptd, for its answer or for where its directory is. Which of these a command does
  * is in the table, from which help is printed and shells are told what a word can become
- * (--complete). Errors are one line on stderr with a hint; exit codes are those of enum cli_exit.
- * With --json stdout is one JSON document, of watch one per look. */
+ * (--complete). Errors are one line on stderr with a hint, with --json an object; exit codes are
+ * those of enum cli_exit. With --json stdout is one JSON document, of watch one per look. */
 #include "clients/cli/commands.h"
 
 #include "proto/rpc.h"
@@ -98,11 +98,26 @@ static int exit_code(int error)
     }
 }
 
-static int finish(int error)
+/* One line on stderr: stdout may hold a part of a document already. */
+static void print_error_json(int error)
+{
+    fprintf(stderr, "{\"error\": \"%s\", \"exit_code\": %d, \"message\": ", err_name(error),
+            exit_code(error));
+    text_json(stderr, report_message());
+    fprintf(stderr, ", \"detail\": ");
+    text_json(stderr, report_detail());
+    fprintf(stderr, ", \"hint\": ");
+    text_json(stderr, report_hint());
+    fprintf(stderr, "}\n");
+}
+
+static int finish(int error, bool is_json)
 {
     if ((fflush(stdout) != 0 || ferror(stdout)) && error >= 0)
         error = report_errno(ERR_IO, "could not write the output", "stdout");
-    if (error < 0)
+    if (error < 0 && is_json)
+        print_error_json(error);
+    else if (error < 0)
         fprintf(stderr, "ckpt-cli: %s\n", report_line());
     return exit_code(error);
 }
@@ -293,17 +308,17 @@ int main(int argc, char **argv)
         return CLI_FINE;
     }
     if (report_print_version("ckpt-cli", argc, argv))
-        return finish(0);
+        return finish(0, false);
     if (argc < 2) {
         print_help(stderr);
         return CLI_USAGE;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0)
-        return finish(tell_help(argc - 2, argv + 2));
+        return finish(tell_help(argc - 2, argv + 2), false);
     const struct command *command = find_command(argv[1]);
     if (command == NULL)
-        return finish(fail_unknown(argv[1]));
+        return finish(fail_unknown(argv[1]), false);
     for (int i = 0; i < NUM_SETTINGS; i++)
         is_offered[i] = takes(command, i);
     int num_args = argc - 1;
@@ -312,7 +327,7 @@ int main(int argc, char **argv)
         error = options_read_args(&options, &num_args, argv + 1, short_keys);
     if (error == 0 && cli.is_help) {
         print_command_help(command);
-        return finish(0);
+        return finish(0, false);
     }
     num_args--; /* the command's own name */
     if (error == 0)
@@ -324,5 +339,5 @@ int main(int argc, char **argv)
         error = tags_resolve(&cli);
     if (error == 0 && (command->settings & ON_FILES) != 0 && cli.store[0] == '\0')
         error = server_find_store(&cli);
-    return finish(error == 0 ? command->run(&cli) : error);
+    return finish(error == 0 ? command->run(&cli) : error, cli.is_json);
 }

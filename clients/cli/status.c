@@ -242,6 +242,8 @@ int cli_status(const struct cli *cli)
         return error;
     if (cli->is_json) {
         error = text_document(root);
+    } else if (!cli->is_all) {
+        status_print_screen(root);
     } else {
         json_begin();
         print_value("", root, 0);

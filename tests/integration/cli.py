@@ -274,7 +274,7 @@ def exit_codes_are_the_documented_ones(bed):
         ["dance"],
         ["verify", *store],
         ["list", "--colour", "red"],
-        ["verify", "trip@x", *store],
+        ["verify", "trip@%", *store],
         ["export", "trip", *store],
         ["convert", "trip", "--dtype", "bf16", *store],
         ["convert", "trip", "--output", bed.folder + "/new", *store],
@@ -384,6 +384,28 @@ def missing_short_and_exchanged_shards_are_damage(bed):
     with open(three, "wb") as file:  # the same shard of another checkpoint, cut to the size
         file.write(read(bed.shards(2, 2)[0])[: len(good)].ljust(len(good), b"\0"))
     cli("verify", "trip@1-a1", "--store", store, want=1)
+
+
+@test
+def what_people_read_begins_with_a_summary_and_has_its_words_explained(bed):
+    for where in (("--store", bed.store), ("--server", bed.server)):
+        lines = cli("show", "trip@2-a2", *where).splitlines()
+        assert lines[0].startswith("trip@2-a2: 8 tensors, 6.2") and lines[1] == "", lines[:2]
+        lines = cli("diff", "trip@1-a1", "trip@2-a2", *where, want=1).splitlines()
+        assert re.match(r"trip@1-a1 and trip@2-a2 differ in \d of 8 tensors", lines[0]), lines
+        screen = cli("status", *where)
+        assert len(screen.splitlines()) <= 24 and "3 checkpoints in 1 run" in screen, screen
+        assert len(cli("status", "--all", *where).splitlines()) > len(screen.splitlines())
+        said = cli("list", *where).splitlines()
+        words = set(said[0].split()[1:]) | {word for line in said[1:]
+                                            for word in re.sub(r".*Z ", "", line).split(", ")}
+        told = cli("list", "--help")
+        missing = [word for word in words
+                   if re.sub(r"verified .*", "verified", word.strip()) not in told]
+        assert not missing, missing
+        document = json.loads(cli("show", "nobody", "--json", *where, want=66))
+        assert document["error"] == "ERR_NOT_FOUND" and document["exit_code"] == 66, document
+        assert "nobody" in document["message"] and document["hint"], document
 
 
 @test
@@ -653,7 +675,7 @@ def status_tells_of_the_disk_what_its_file_system_does(bed):
                      "--metrics.every_ms", "100")
         world.save([1, 2])
         disk = json.loads(cli("status", *world.where, "--json"))["disk"]
-        system, shown = os.statvfs(world.store), cli("status", *world.where)
+        system, shown = os.statvfs(world.store), cli("status", "--all", *world.where)
         total, free = disk["bytes_total"], system.f_bavail * system.f_frsize
         used = (system.f_blocks - system.f_bfree) * system.f_frsize
         for name, now in (("bytes_used", used), ("bytes_free", free), ("bytes_total", used + free)):

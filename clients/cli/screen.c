@@ -1,0 +1,134 @@
+/* screen.c - status on one screen: of what a ckptd or a directory tells, what a person asks first.
+ *
+ * Lines whose facts are not told (a directory knows no pool) are left out, and so are runs and
+ * saves beyond LIST_MAX, which are counted. All of it: status --all, or --json. */
+#include "clients/cli/cli.h"
+
+#include "proto/json.h"
+
+#include <string.h>
+
+#define LIST_MAX 8u
+
+static uint64_t number(const json_t *object, const char *name)
+{
+    json_int_t value = json_integer_value(json_object_get(object, name));
+    return value > 0 ? (uint64_t)value : 0;
+}
+
+static const char *text_of(char out[200], const json_t *object, const char *name)
+{
+    const char *text = json_string_value(json_object_get(object, name));
+    return text_safe(out, 200, text != NULL ? text : "");
+}
+
+static void print_state(const json_t *root)
+{
+    char text[200];
+    const json_t *health = json_object_get(root, "health");
+    printf("%-12s %s\n", "store", text_of(text, root, "store"));
+    printf("%-12s %s\n", "version", text_of(text, root, "version"));
+    if (health != NULL)
+        printf("%-12s %s%s%s\n", "saving",
+               json_is_true(json_object_get(health, "saving")) ? "yes" : "NO",
+               text_of(text, health, "reason")[0] != '\0' ? ": " : "", text);
+    if (text_of(text, root, "offline")[0] != '\0')
+        printf("%-12s yes: %s\n", "offline", text);
+    if (json_is_true(json_object_get(root, "draining")))
+        printf("%-12s yes, it is ending\n", "draining");
+    if (json_object_get(root, "in_use") != NULL)
+        printf("%-12s %s\n", "in use",
+               json_is_true(json_object_get(root, "in_use")) ? "yes, by a ckptd or a tool" : "no");
+}
+
+static void print_room(const json_t *root)
+{
+    const json_t *disk = json_object_get(root, "disk"), *pool = json_object_get(root, "pool");
+    const json_t *sessions = json_object_get(root, "sessions");
+    char have[32], all[32];
+    bool is_promised = json_object_get(disk, "bytes_left") != NULL;
+    if (disk != NULL)
+        printf(
+            "%-12s %s %s of %s\n", "disk",
+            text_bytes(have, sizeof have, number(disk, is_promised ? "bytes_left" : "bytes_free")),
+            is_promised ? "left for saves" : "free",
+            text_bytes(all, sizeof all, number(disk, "bytes_total")));
+    if (json_is_number(json_object_get(disk, "hours_to_full")))
+        printf("%-12s in %.0f h\n", "full",
+               json_number_value(json_object_get(disk, "hours_to_full")));
+    if (pool != NULL)
+        printf("%-12s %llu of %s lent or holding images\n", "memory",
+               (unsigned long long)number(pool, "segments_used"),
+               text_count(number(pool, "segments"), "segment").text);
+    if (sessions != NULL)
+        printf("%-12s %s, %s\n", "connected", text_count(number(sessions, "ranks"), "rank").text,
+               text_count(number(sessions, "loads"), "load").text);
+}
+
+static void print_catalog(const json_t *root)
+{
+    const json_t *catalog = json_object_get(root, "catalog");
+    const json_t *unreadable = json_object_get(catalog, "unreadable"), *item;
+    uint64_t damaged = number(catalog, "damaged");
+    char run[200], why[200];
+    size_t index;
+    json_array_foreach(json_object_get(root, "runs"), index, item) damaged +=
+        number(item, "damaged");
+    printf("%-12s %s in %s%s", "checkpoints",
+           text_count(number(catalog, "checkpoints"), "checkpoint").text,
+           text_count(number(catalog, "runs"), "run").text, damaged > 0 ? ", " : "");
+    if (damaged > 0)
+        printf("%llu DAMAGED (see list)", (unsigned long long)damaged);
+    printf("\n");
+    json_array_foreach((json_t *)unreadable, index, item) printf(
+        "%-12s %s: %s\n", "unreadable", text_of(run, item, "run"), text_of(why, item, "reason"));
+}
+
+static void print_run(const json_t *run)
+{
+    char name[200], why[200];
+    printf("  %-24s", text_of(name, run, "run"));
+    if (json_object_get(run, "newest_step") != NULL)
+        printf(" newest step %llu, %llu s ago", (unsigned long long)number(run, "newest_step"),
+               (unsigned long long)number(run, "newest_age_seconds"));
+    if (number(run, "failures_in_row") > 0)
+        printf(", %s in a row: %s", text_count(number(run, "failures_in_row"), "failed save").text,
+               text_of(why, run, "last_failure"));
+    printf("\n");
+}
+
+static void print_work(const json_t *root)
+{
+    const json_t *runs = json_object_get(root, "runs"), *saves = json_object_get(root, "saves");
+    const json_t *last = json_object_get(root, "last_commit"), *item;
+    char text[200];
+    size_t index;
+    json_array_foreach((json_t *)runs, index, item)
+    {
+        if (index < LIST_MAX)
+            print_run(item);
+    }
+    if (json_array_size(runs) > LIST_MAX)
+        printf("  and %zu more\n", json_array_size(runs) - LIST_MAX);
+    if (json_is_object(last))
+        printf("%-12s %s@%llu-a%llu\n", "last commit", text_of(text, last, "run"),
+               (unsigned long long)number(last, "step"),
+               (unsigned long long)number(last, "attempt"));
+    printf("%-12s %s in work or cut short\n", "saves",
+           text_count(json_array_size(saves), "save").text);
+    json_array_foreach((json_t *)saves, index, item)
+    {
+        if (index < LIST_MAX)
+            printf("  %s@%llu-a%llu\n", text_of(text, item, "run"),
+                   (unsigned long long)number(item, "step"),
+                   (unsigned long long)number(item, "attempt"));
+    }
+}
+
+void status_print_screen(const json_t *root)
+{
+    print_state(root);
+    print_room(root);
+    print_catalog(root);
+    print_work(root);
+}
