@@ -251,6 +251,24 @@ static int settle_batch(struct config *config)
     return 0;
 }
 
+static int settle_validation(struct config *config)
+{
+    if (!config->validation_enable)
+        return 0;
+    if (config->validation_path[0] == '\0')
+        return report_error(ERR_INVALID, "write one with `tokenizer tokens` and give its path",
+                            "validation.dataset_path is not set: there is nothing to validate on");
+    if (config->validation_seq_len == -1)
+        config->validation_seq_len = config->seq_len;
+    if (config->validation_seq_len < 1 || config->validation_seq_len > config->seq_len)
+        return report_error(ERR_INVALID, "leave it out, or give 1 to training.seq_len",
+                            "validation.seq_len = %lld, training.seq_len = %lld",
+                            (long long)config->validation_seq_len, (long long)config->seq_len);
+    if (config->validation_steps == 0)
+        return report_error(ERR_INVALID, "give -1 for the whole set", "validation.steps = 0");
+    return 0;
+}
+
 static void settle_schedule(struct config *config, bool quiet)
 {
     if (config->decay_total_steps <= 0)
@@ -319,6 +337,7 @@ int trainer_config_load(struct config *out, int argc, char **argv)
     ERR_TRY(check_values(out));
     ERR_TRY(read_ramp(out));
     ERR_TRY(settle_batch(out));
+    ERR_TRY(settle_validation(out));
     ERR_TRY(settle_ckptd(out));
     settle_schedule(out, options.quiet);
     if (!options.quiet)

@@ -101,6 +101,13 @@ struct config {
     char exclude_from_loading[CONFIG_TEXT_MAX]; /* of "optimizer,lr_scheduler,dataloader" */
     char initial_load_path[CONFIG_TEXT_MAX];    /* accepted only as "" by this version */
     bool initial_load_in_hf;                    /* accepted only as false by this version */
+    /* validation */
+    bool validation_enable;
+    char validation_path[CONFIG_TEXT_MAX];
+    int64_t validation_batch;   /* sequences of a micro-batch */
+    int64_t validation_seq_len; /* at most training.seq_len, which -1 stands for until loaded */
+    int64_t validation_freq;
+    int64_t validation_steps; /* of canonical.micro_batches micro-batches; -1: the whole set */
     /* comm */
     char comm_backend[16]; /* "local" or "mpi" */
     int64_t comm_ranks;    /* of "local" */

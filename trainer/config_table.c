@@ -33,7 +33,6 @@
 #define NO_RECOMPUTE "this version keeps all activations: more memory, the same results"
 #define NO_QUANTIZE "this version has no quantized products"
 #define NO_FT "ranks restart from ckptd's memory; TorchFT is not used"
-#define NO_VALIDATION "this version has no validation pass"
 #define NO_FLIGHT "this version has no flight recorder and no collective time-outs"
 #define ONE_FORM "there is one implementation"
 #define BY_CKPTD "ckptd places and keeps checkpoints; see its configuration"
@@ -388,17 +387,22 @@ const struct option config_table[] = {
     FIXED("experimental.custom_args_module", "", NO_PYTHON),
     FIXED("experimental.custom_model_path", "", NO_PYTHON),
 
-    IGNORED("validation.enable", NO_VALIDATION),
-    IGNORED("validation.enabled", NO_VALIDATION),
-    IGNORED("validation.dataset", NO_VALIDATION),
-    IGNORED("validation.dataset_path", NO_VALIDATION),
-    IGNORED("validation.local_batch_size", NO_VALIDATION),
-    IGNORED("validation.seq_len", NO_VALIDATION),
-    IGNORED("validation.freq", NO_VALIDATION),
-    IGNORED("validation.steps", NO_VALIDATION),
-    IGNORED("validation.dataloader.num_workers", NO_VALIDATION),
-    IGNORED("validation.dataloader.persistent_workers", NO_VALIDATION),
-    IGNORED("validation.dataloader.pin_memory", NO_VALIDATION),
-    IGNORED("validation.dataloader.prefetch_factor", NO_VALIDATION),
+    BOOL(validation_enable, "validation.enable", "false",
+         "compute the loss of a set that is not trained on"),
+    ALIAS("validation.enabled", "validation.enable"),
+    IGNORED("validation.dataset", "the set is the file validation.dataset_path"),
+    STRING(validation_path, "validation.dataset_path", "", "its tokens file"),
+    INT(validation_batch, "validation.local_batch_size", 8, 1, COUNT_MAX,
+        "sequences that a micro-batch of a validation step counts"),
+    INT(validation_seq_len, "validation.seq_len", -1, -1, 1 << 24,
+        "tokens of a sequence, at most training.seq_len; -1: as many"),
+    INT(validation_freq, "validation.freq", 10, 1, COUNT_MAX,
+        "steps between two; one follows the first step"),
+    INT(validation_steps, "validation.steps", -1, -1, COUNT_MAX,
+        "how many times canonical.micro_batches micro-batches are read; -1: the whole set"),
+    IGNORED("validation.dataloader.num_workers", NO_LOADER),
+    IGNORED("validation.dataloader.persistent_workers", NO_LOADER),
+    IGNORED("validation.dataloader.pin_memory", NO_LOADER),
+    IGNORED("validation.dataloader.prefetch_factor", NO_LOADER),
     OPTION_END,
 };

@@ -118,6 +118,27 @@ void metrics_ready(struct metrics *m)
     m->ready_at = m->logged_at = now(CLOCK_MONOTONIC);
 }
 
+/* A loss file that cannot be written is said once. */
+static void flush_loss(struct metrics *m)
+{
+    if (fflush(m->loss_file) == 0)
+        return;
+    report_errno(ERR_IO, "could not write metrics.loss_file", m->config->loss_file);
+    log_warn("train", "%s; it ends here", report_line());
+    m->loss_is_broken = true;
+}
+
+void metrics_validation(struct metrics *m, const struct progress *p, double loss)
+{
+    if (m->rank != 0)
+        return;
+    log_info("train", "validate step: %2" PRId64 "  loss: %7.4f", p->step, loss);
+    if (m->loss_file != NULL && !m->loss_is_broken) {
+        fprintf(m->loss_file, "%" PRId64 " validation=%a\n", p->step, loss);
+        flush_loss(m);
+    }
+}
+
 static void write_loss(struct metrics *m, const struct progress *p,
                        const struct step_result *result)
 {
@@ -130,11 +151,7 @@ static void write_loss(struct metrics *m, const struct progress *p,
             fprintf(m->loss_file, " loss.%s=%a", place->sources[i].name,
                     result->sources[i].sum / (double)result->sources[i].counted);
     fputc('\n', m->loss_file);
-    if (fflush(m->loss_file) == 0)
-        return;
-    report_errno(ERR_IO, "could not write metrics.loss_file", m->config->loss_file);
-    log_warn("train", "%s; it ends here", report_line());
-    m->loss_is_broken = true;
+    flush_loss(m);
 }
 
 static void log_start(const struct metrics *m, const struct progress *p,

@@ -36,6 +36,8 @@ void metrics_ready(struct metrics *metrics);
 /* ERR_INVALID when loss or norm is not finite: the run has diverged. All ranks see the same
  * numbers; rank 0 alone keeps the last error. */
 int metrics_check(const struct metrics *metrics, const struct progress *progress);
+/* After a validation: a line in the log, and "<step> validation=<loss>" in the loss file. */
+void metrics_validation(struct metrics *metrics, const struct progress *progress, double loss);
 /* After each step. The first of a process also logs how long the start took, in parts. A loss file
  * that cannot be written is said once, and training goes on. */
 void metrics_step(struct metrics *metrics, const struct progress *progress,

@@ -627,6 +627,31 @@ static float as_float(const void *values, size_t i, enum kernel_dtype dtype)
     return value;
 }
 
+/* Gives what a forward keeps for a backward that does not come. */
+static int end_forward(struct model *m)
+{
+    give(m, "logits", 0);
+    give(m, "head norm", 0);
+    give(m, "head rstd", 0);
+    for (uint32_t layer = m->s.layers; layer-- > 0;)
+        give_layer(m, layer);
+    give(m, "residual in", 0);
+    if (m->s.is_tied)
+        ERR_TRY(release(m, tied_block(m), MODEL_BACKWARD));
+    return release(m, m->s.layers + 1, MODEL_BACKWARD);
+}
+
+int model_evaluate(struct model *m, const struct model_provider *provider,
+                   const struct model_batch *batch, double *out_loss)
+{
+    m->provider = provider;
+    m->active = batch != NULL;
+    m->starts = batch != NULL ? batch->starts : NULL;
+    ERR_TRY(forward(m, batch != NULL ? batch->inputs : NULL));
+    *out_loss = loss_and_its_gradient(m, batch);
+    return end_forward(m);
+}
+
 int model_logits(struct model *m, const struct model_provider *provider, const int32_t *inputs,
                  float *out_logits)
 {
@@ -637,14 +662,5 @@ int model_logits(struct model *m, const struct model_provider *provider, const i
     size_t count = (size_t)m->seq * m->s.vocab;
     for (size_t i = 0; i < count && m->active; i++)
         out_logits[i] = as_float(m->logits, i, m->dtype);
-    give(m, "logits", 0);
-    give(m, "head norm", 0);
-    give(m, "head rstd", 0);
-    for (uint32_t layer = m->s.layers; layer-- > 0;)
-        give_layer(m, layer);
-    give(m, "residual in", 0);
-    /* The provider may keep the last blocks for a backward, which does not come. */
-    if (m->s.is_tied)
-        ERR_TRY(release(m, tied_block(m), MODEL_BACKWARD));
-    return provider->release(provider->user, m->s.layers + 1, MODEL_BACKWARD);
+    return end_forward(m);
 }

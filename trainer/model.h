@@ -104,6 +104,10 @@ void model_kernel_shapes(const struct model *model, struct kernel_shapes *out);
  * batch NULL: the walk alone, *out_loss = 0. */
 int model_leaf(struct model *model, const struct model_provider *provider,
                const struct model_batch *batch, double *out_loss);
+/* Forward of one leaf and the sum of its rows' losses, as model_leaf has them; batch NULL: the
+ * walk. */
+int model_evaluate(struct model *model, const struct model_provider *provider,
+                   const struct model_batch *batch, double *out_loss);
 /* Forward alone; out_logits [T, V] of the first sequence. inputs [B, T] NULL: the walk alone. */
 int model_logits(struct model *model, const struct model_provider *provider, const int32_t *inputs,
                  float *out_logits);

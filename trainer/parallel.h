@@ -101,6 +101,20 @@ struct step_result {
 int parallel_step(struct parallel *parallel, const struct step_input *input,
                   struct step_result *out);
 
+/* The mean loss of the first `samples` samples of a set that is read in its own order; its
+ * sequences are at most as long as those of training. Collective. */
+struct evaluation {
+    struct data *data;
+    uint64_t samples;
+    const volatile sig_atomic_t *want_stop; /* as in struct step_input */
+};
+struct evaluation_result {
+    double loss;
+    bool is_dropped; /* some rank was asked to stop */
+};
+int parallel_evaluate(struct parallel *parallel, const struct evaluation *of,
+                      struct evaluation_result *out);
+
 /* Forward of samples [first_sample, ...); rank 0 gets [T, V] logits of the first. Collective. */
 int parallel_logits(struct parallel *parallel, struct ahead *ahead, uint64_t first_sample,
                     float *out_logits);

@@ -120,6 +120,38 @@ static int open_own(struct rank *r)
     return new_table(&r->table, config, data_info(r->data)->vocab);
 }
 
+static int open_validation(struct rank *r)
+{
+    const struct config *config = r->config;
+    if (!config->validation_enable)
+        return 0;
+    ERR_TRY(data_open_in_order(&r->validation, config->validation_path,
+                               (uint32_t)config->validation_seq_len));
+    const struct data_info *ours = data_info(r->data), *theirs = data_info(r->validation);
+    if (strcmp(ours->tokenizer_hash, theirs->tokenizer_hash) != 0)
+        return report_error(ERR_MISMATCH, "make the tokens of both with one tokenizer",
+                            "the tokens of %s were made by another tokenizer than those of "
+                            "training",
+                            config->validation_path);
+    return is_first_on_node(r) ? data_prove(r->validation) : 0;
+}
+
+int rank_validate(struct rank *r, const volatile sig_atomic_t *want_stop, bool *out_stop)
+{
+    const struct config *config = r->config;
+    uint64_t whole = data_info(r->validation)->num_samples;
+    uint64_t wanted = (uint64_t)config->validation_steps * (uint64_t)config->micro_batches *
+                      (uint64_t)config->validation_batch;
+    bool is_whole = config->validation_steps < 0 || wanted > whole;
+    struct evaluation of = {r->validation, is_whole ? whole : wanted, want_stop};
+    struct evaluation_result result;
+    ERR_TRY(parallel_evaluate(r->parallel, &of, &result));
+    *out_stop = result.is_dropped;
+    if (!result.is_dropped)
+        metrics_validation(r->metrics, &r->progress, result.loss);
+    return 0;
+}
+
 static int open_ahead(struct rank *r)
 {
     const struct config *config = r->config;
@@ -206,6 +238,8 @@ int rank_open(struct rank *r)
     ERR_TRY(parallel_apply(&r->parallel, &parallel));
     int rc = open_ahead(r);
     if (rc == 0)
+        rc = open_validation(r);
+    if (rc == 0)
         rc = open_metrics(r);
     if (rc == 0)
         rc = introduce(r);
@@ -230,6 +264,7 @@ void rank_close(struct rank *r)
     if (r->kernels != NULL)
         kernels_free(r->kernels);
     ahead_close(r->ahead);
+    data_close(r->validation);
     data_close(r->data);
 }
 

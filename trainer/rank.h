@@ -13,6 +13,7 @@ struct rank {
     const volatile sig_atomic_t *want_stop; /* not 0: asked to stop */
     struct data *data;
     struct ahead *ahead;
+    struct data *validation; /* NULL: there is none */
     struct kernels *kernels;
     struct model_table *table;
     struct parallel *parallel;
@@ -27,6 +28,9 @@ int rank_open(struct rank *rank);
 void rank_close(struct rank *rank);
 /* From the newest checkpoint, or the initial weights. Collective. */
 int rank_load(struct rank *rank);
+/* The loss of the validation set, in the log and the loss file. *out_stop: some rank was asked to
+ * stop, and it was given up. Collective. */
+int rank_validate(struct rank *rank, const volatile sig_atomic_t *want_stop, bool *out_stop);
 /* debug.logits_file: forward of sample 0; rank 0 writes [T, V] floats, little-endian. Collective.
  */
 int rank_write_logits(struct rank *rank);

@@ -79,6 +79,11 @@ static bool save_is_due(const struct config *config, int64_t step)
     return step % config->interval == 0 || (config->first_step_checkpoint && step == 1);
 }
 
+static bool validation_is_due(const struct config *config, int64_t step)
+{
+    return config->validation_enable && (step == 1 || step % config->validation_freq == 0);
+}
+
 /* Steps, until the last one or until somebody or something asks to stop. */
 static int train_steps(struct rank *r)
 {
@@ -96,6 +101,8 @@ static int train_steps(struct rank *r)
         metrics_step(r->metrics, p, &result, snapshot_times(r->snapshot));
         if (r->world->rank == 0)
             data_warn_of_repeats(r->data, sample, p->next_sample);
+        if (validation_is_due(config, p->step) && !stop)
+            ERR_TRY(rank_validate(r, &stop_requested, &stop));
         if (save_is_due(config, p->step) && p->step < config->steps && !stop)
             ERR_TRY(snapshot_save(r->snapshot, p));
         snapshot_poll(r->snapshot);

@@ -127,6 +127,82 @@ def repeats(bed):
          said.count("its second epoch begins") == 1, said)
 
 
+def documented_order(bed):
+    """The example that reads trainer/data/README.md alone; unit tests hold the trainer to it."""
+    with open("tests/golden/sample_order.txt") as file:
+        lines = file.read().splitlines()
+    for line in lines:
+        arguments, samples = line.split(": ")
+        done = subprocess.run(["clients/examples/sample_order.py", *arguments.split()],
+                              capture_output=True, text=True, timeout=PATIENCE)
+        test(f"the example computes the samples of {arguments}",
+             done.stdout.strip() == samples, done.stdout + done.stderr)
+
+
+def validation(bed):
+    options = ("--training.mixture", bed.mixture(a=1), "--validation.enable",
+               "--validation.dataset_path", bed.path("b.tokens"), "--validation.freq", 3,
+               "--validation.seq_len", 40, "--training.local_batch_size", 2)
+    name, _ = same_on_every_mesh(bed, "validation", *options)
+    lines = [line.split()[0] for line in bed.losses(name).splitlines() if "validation=" in line]
+    test("it comes after the first step and as often as asked for", lines == ["1", "3", "6"], lines)
+    code, said = bed.train("unvalidated", (1, 1), 6, *options[:2], *options[-2:])
+    trained = [line for line in bed.losses(name).splitlines() if "validation=" not in line]
+    test("it changes nothing of the training",
+         code == 0 and bed.losses("unvalidated").splitlines() == trained, said)
+    code, said = bed.train("part", (1, 1), 1, *options, "--validation.steps", 1,
+                           "--validation.local_batch_size", 2)
+    whole, part = (float.fromhex(re.search(r"^1 validation=(\S+)", bed.losses(run), re.M).group(1))
+                   for run in (name, "part"))
+    test("validation.steps reads a part of the set", code == 0 and whole != part and
+         abs(whole / part - 1) < 0.1, (whole, part, said))
+
+
+def other_sizes(bed):
+    data = "--training.mixture", bed.mixture(a=1)
+    bed.train("sizes", (1, 1), 2, *data)
+    code, said = bed.train("sizes", (1, 1), 4, *data, "--canonical.micro_batches", 5)
+    test("other sizes of a step are refused, by name and with both values", code == 78 and
+         "canonical.micro_batches = 3, this configuration has 5" in said, (code, said))
+    sizes = ("--canonical.micro_batches", 5, "--training.local_batch_size", 2,
+             "--training.seq_len", 32)
+    code, said = bed.train("sizes", (1, 2), 4, *data, *sizes, "--checkpoint.new_order")
+    state = bed.state("sizes", 4) if code == 0 else {}
+    test("checkpoint.new_order begins a new order", code == 0 and
+         [order["step"] for order in state["orders"]] == [0, 2] and
+         state["data"]["tokens"] == 2 * 3 * 64 + 2 * 10 * 32 and
+         state["data"]["sources"][0]["base"] == 12, (code, state, said))
+    code, said = bed.train("sizes", (1, 1), 5, *data, *sizes)
+    test("which the run then has", code == 0, said)
+    fast = *data, "--training.reduction", "fast"
+    bed.train("fast-sizes", (1, 1), 2, *fast)
+    code, said = bed.train("fast-sizes", (1, 1), 4, *fast, *sizes)
+    test("with the fast reduction sizes change unasked", code == 0 and
+         "a new order of samples and sums begins after step 2" in said, (code, said))
+    code, said = bed.train("ramp", (1, 1), 3, *data, "--training.batch_ramp", "0:1,2:3")
+    test("a ramp is kept in the manifest", code == 0 and
+         bed.state("ramp", 3)["data"]["next_sample"] == 5, said)
+    code, said = bed.train("ramp", (1, 1), 4, *data, "--training.batch_ramp", "0:2,2:3")
+    test("and is fixed when the run is created", code == 78 and "training.batch_ramp" in said, said)
+    longer = *data, "--lr_scheduler.total_steps", -1
+    bed.train("longer", (1, 1), 2, *longer)
+    code, said = bed.train("longer", (1, 1), 3, *longer)
+    test("more steps are said to stretch the curve", code == 0 and
+         "stretches the learning-rate curve" in said and "total_steps = 2" in said, said)
+
+
+def damaged(bed):
+    with open(bed.path("c.tokens"), "r+b") as file:
+        file.seek(4096 + 3000)
+        byte = file.read(1)[0]
+        file.seek(4096 + 3000)
+        file.write(bytes([byte ^ 1]))
+    code, said = bed.train("damaged", (1, 2), 3, "--training.mixture", bed.mixture(c=1))
+    test("a damaged block ends training with 78, and is named", code == 78 and
+         re.search(r"c\.tokens: block 0 \(tokens 0 to \d+, from byte 4096 on\) is damaged", said),
+         (code, said))
+
+
 def slow_disk(bed):
     options = ("--training.mixture", bed.path("large.tokens"), "--training.seq_len", 1024,
                "--canonical.micro_batches", 2, "--training.local_batch_size", 2)
@@ -150,7 +226,11 @@ def main():
         world.launch()
         mixtures(bed)
         repeats(bed)
+        documented_order(bed)
+        validation(bed)
+        other_sizes(bed)
         slow_disk(bed)
+        damaged(bed)
         world.stop()
     finally:
         world.close()

@@ -8,6 +8,7 @@
 #include "proto/checksum.h"
 #include "proto/report.h"
 #include "trainer/data/data.h"
+#include "trainer/data/order.h"
 #include "trainer/data/tokens_file.h"
 
 #include <setjmp.h>
@@ -169,6 +170,45 @@ static uint32_t count_equal(const struct data *a, uint64_t from_a, const struct 
     return equal;
 }
 
+/* Lines "SEED SAMPLES FIRST COUNT: SAMPLE SAMPLE ...", made by clients/examples/sample_order.py. */
+static void test_data__the_order_is_the_one_that_is_documented(void **state)
+{
+    (void)state;
+    unsigned long long seed, samples, first, count, want;
+    uint32_t lines = 0;
+    FILE *file = fopen("tests/golden/sample_order.txt", "re");
+    assert_non_null(file);
+    while (fscanf(file, "%llu %llu %llu %llu:", &seed, &samples, &first, &count) == 4) {
+        struct order order;
+        assert_true(order_init(&order, seed, samples));
+        for (uint64_t i = 0; i < count; i++) {
+            assert_int_equal(fscanf(file, "%llu", &want), 1);
+            assert_int_equal(order_permute(&order, first + i), want);
+        }
+        lines++;
+    }
+    fclose(file);
+    assert_int_equal(lines, 4);
+}
+
+static void test_data__every_draw_of_a_mixture_is_of_one_source(void **state)
+{
+    (void)state;
+    static const uint64_t weights[] = {700000, 0, 1, 250000, 49999};
+    uint64_t counts[5] = {0}, draws[5], index;
+    for (uint64_t n = 0; n < 20000; n++) {
+        order_draws(draws, weights, 5, n);
+        for (int i = 0; i < 5; i++) {
+            assert_int_equal(draws[i], counts[i]);
+            double share = (double)n * (double)weights[i] / 1e6;
+            assert_true((double)draws[i] > share - 5 && (double)draws[i] < share + 5);
+        }
+        uint32_t source = order_source(weights, 5, n, &index);
+        assert_true(source < 5 && weights[source] > 0);
+        assert_int_equal(index, counts[source]++);
+    }
+}
+
 static void test_data__the_order_depends_on_seed_and_epoch_alone(void **state)
 {
     struct bed *bed = *state;
@@ -300,6 +340,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_data__reads_back_what_was_written_in_permuted_order),
         cmocka_unit_test(test_data__every_epoch_is_a_permutation_for_every_size),
+        cmocka_unit_test(test_data__the_order_is_the_one_that_is_documented),
+        cmocka_unit_test(test_data__every_draw_of_a_mixture_is_of_one_source),
         cmocka_unit_test(test_data__the_order_depends_on_seed_and_epoch_alone),
         cmocka_unit_test(test_data__every_damaged_byte_is_found),
         cmocka_unit_test(test_data__open_refuses_fields_that_do_not_fit),
