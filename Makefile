@@ -48,6 +48,8 @@ TRAINER_O = $(call obj,$(filter-out $(TRAINER_MAINS),$(call src,trainer)))
 PROGRAMS = $(addprefix $(BUILD)/,trainer tokenizer ckptd ckpt-cli)
 EXAMPLES = $(patsubst clients/examples/%.c,$(BUILD)/%,$(wildcard clients/examples/*.c))
 TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
+# A store that injects faults: linked into the tests, and into a ckptd of the same objects.
+FAULT_O = $(call obj,$(wildcard tests/fault/*.c))
 # What stands between a program and the system: preloaded, or run in front of it.
 SHIMS = $(addprefix $(BUILD)/shims/,clock.so fill.so kill_at.so slow_read.so no_uring)
 INTEGRATION = $(filter-out tests/integration/lib%,$(wildcard tests/integration/*.sh tests/integration/*.py))
@@ -76,13 +78,13 @@ deps-now: # what the goals at hand need; a few milliseconds when nothing is miss
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) ## build every program and library
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
-tests-built: $(TESTS) $(SHIMS) $(FUZZERS) $(BENCHES)
+tests-built: $(TESTS) $(BUILD)/tests/ckptd $(SHIMS) $(FUZZERS) $(BENCHES)
 BOTH ?= --both
 test: deps-now all tests-built ## unit and integration tests; ends with "N passed, N failed"
 	@BUILD=$(BUILD) tests/run $(TEST_OPTIONS) $(BOTH) $(TESTS) $(INTEGRATION)
 test-no-uring: deps-now all tests-built ## the same where the system refuses io_uring
 	@BUILD=$(BUILD) $(BUILD)/shims/no_uring tests/run $(TEST_OPTIONS) $(TESTS) $(INTEGRATION)
-torture: deps-now all $(TESTS) $(SHIMS) ## the tests of failures and kills, for hours; SEED=, KILLS=5000, SECONDS= bound it
+torture: deps-now all $(TESTS) $(BUILD)/tests/ckptd $(SHIMS) ## the tests of failures and kills, for hours; SEED=, KILLS=5000, SECONDS= bound it
 	@BUILD=$(BUILD) TEST_OPTIONS="$(TEST_OPTIONS)" tests/torture
 mutants: deps-now ## plant known bugs in a copy; each must be caught by the tests named for it
 	@BUILD=$(BUILD) tests/mutants $(TEST_OPTIONS)
@@ -185,6 +187,8 @@ C = $(BUILD)/libclient.a
 T = $(BUILD)/libtrainer.a
 $(BUILD)/ckptd: $(OBJ)/ckptd/main.o $(BUILD)/libckptd.a $S $P
 	$(link)
+$(BUILD)/tests/ckptd: $(OBJ)/ckptd/main.o $(FAULT_O) $(BUILD)/libckptd.a $S $P
+	$(link)
 $(BUILD)/ckpt-cli: $(OBJ)/clients/cli/main.o $(BUILD)/libcli.a $C $S $P
 	$(link)
 $(BUILD)/trainer: $(OBJ)/trainer/train.o $T $K $C $P
@@ -232,7 +236,7 @@ WRAP_ckptd_gc = storage_remove
 WRAP_ckptd_admit = storage_publish
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 # A unit test may use every part of the tree.
-$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
+$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS) -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))
 # Without sanitizers: what they test is the program behind it.
 $(BUILD)/shims/%.so: tests/shims/%.c tests/shims/segment.h

@@ -32,7 +32,7 @@ static const struct option table[] = {
     OPTION_STRING(struct config, listen, "listen", "",
                   "unix:/path of the socket; default unix:/tmp/holdfast-<uid>/ckptd.sock"),
     OPTION_STRING(struct config, store, "store", "",
-                  "directory of the checkpoints (or memory:<bytes>, fault:<settings>:...)"),
+                  "directory of the checkpoints (or memory:<bytes>)"),
     OPTION_BOOL(struct config, check, "check", "false",
                 "look at configuration and store, say what is wrong, start nothing"),
     OPTION_BOOL(struct config, store_must_exist, "store_must_exist", "false",

@@ -243,18 +243,30 @@ static const struct rpc_method methods[] = {
 
 /* ---- the store ---- */
 
+/* "memory:<bytes>", or a back-end that a test has added; else a directory. ERR_INVALID. */
+static int find_backend(const struct storage_ops **out, const char **out_where, const char *store)
+{
+    const char *colon = strchr(store, ':');
+    char name[16];
+    *out = &storage_local;
+    *out_where = store;
+    if (strncmp(store, "memory:", 7) != 0 && strncmp(store, "fault:", 6) != 0)
+        return 0;
+    snprintf(name, sizeof name, "%.*s", (int)(colon - store), store);
+    *out = storage_find(name);
+    *out_where = colon + 1;
+    if (*out)
+        return 0;
+    return report_error(ERR_INVALID, "name a directory; fault stores are for tests alone",
+                        "this ckptd opens no \"%s:\" store", name);
+}
+
 static int open_storage(struct service *service)
 {
     const struct config *config = service->config;
-    const struct storage_ops *ops = &storage_local;
-    const char *where = config->store;
-    if (strncmp(where, "memory:", 7) == 0 || strncmp(where, "fault:", 6) == 0) {
-        char name[16];
-        snprintf(name, sizeof name, "%.*s", (int)(strchr(where, ':') - where), where);
-        ops = storage_find(name);
-        where = strchr(where, ':') + 1;
-        CHECK(ops);
-    }
+    const struct storage_ops *ops;
+    const char *where;
+    ERR_TRY(find_backend(&ops, &where, config->store));
     struct storage_options options = {.is_ours_alone = !config->make_store,
                                       .queue_depth = (uint32_t)config->queue_depth,
                                       .force_pwrite = strcmp(config->engine, "pwrite") == 0,

@@ -95,6 +95,10 @@ check_exit 78 "a ckptd does not serve a store that everybody may change" \
 check_equal "and says which, and what to do" \
     "$(grep -c "$tmp/open of user.*0777 (chmod go-w" "$tmp/check.log")" 1
 
+check_exit 78 "nor a store that injects faults, which is for tests" \
+    "$BUILD/ckptd" --listen "unix:$tmp/x" --store "fault:seed=1:local:$tmp/good"
+check_equal "and says so" "$(grep -c 'this ckptd opens no "fault:" store' "$tmp/check.log")" 1
+
 listens_in() { # DIRECTORY NAME PATTERN
     check_exit 78 "$2" "$BUILD/ckptd" --listen "unix:$1/socket" --store "$tmp/good" \
         --memory.pool_bytes 64MiB --memory.segment_bytes 1MiB

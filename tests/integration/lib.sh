@@ -94,7 +94,9 @@ ckptd_serves() { # also what is damaged: then health fails
 start_ckptd() { # [OPTION...]: on $server with $store, waits until it answers
     server=unix:$tmp/s
     store=$tmp/store
-    "$BUILD/ckptd" --listen "$server" --store "$store" --memory.pool_bytes 256MiB \
+    local program=$BUILD/ckptd
+    [[ $* != *fault:* ]] || program=$BUILD/tests/ckptd
+    "$program" --listen "$server" --store "$store" --memory.pool_bytes 256MiB \
         --memory.segment_bytes 4MiB "$@" >>"$tmp/ckptd.log" 2>&1 &
     ckptd_pid=$!
     started_pids+=("$ckptd_pid")

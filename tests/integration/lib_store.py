@@ -127,11 +127,16 @@ class World:
         self.process = None
         self.run = None
 
+    def program(self):
+        """Stores that inject faults are opened by the ckptd of the tests alone."""
+        is_faulty = self.store.startswith("fault:")
+        return os.path.join(BUILD, "tests", "ckptd") if is_faulty else self.ckptd
+
     def spawn(self, *options, before=(), **popen):
         """A ckptd that scrubs only when told to; `before`: a command that gives it other limits."""
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self.process = subprocess.Popen(
-                [*before, self.ckptd, "--listen", self.server, "--store", self.store,
+                [*before, self.program(), "--listen", self.server, "--store", self.store,
                  "--memory.pool_bytes", "64MiB", "--memory.segment_bytes", "1MiB",
                  "--scrub.start_ms", "86400000", *options],
                 stderr=log, **popen)

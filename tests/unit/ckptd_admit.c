@@ -13,6 +13,7 @@
 #define COLUMNS 256u /* 64 KiB in all: a shard is a header, a block and a table */
 #include "tests/unit/ckptd_tools_bed.h"
 
+#include "tests/fault/storage_fault.h"
 #include "tests/unit/random.h"
 
 #include <sys/stat.h>

@@ -5,6 +5,7 @@
  * on a service that has nothing else. */
 #include "proto/origin.h"
 #include "proto/presence.h"
+#include "tests/fault/storage_fault.h"
 #include "tests/unit/ckptd.h"
 
 #include <setjmp.h>

@@ -13,6 +13,7 @@
  * In make test every operation fails once, for ever and with the power, with an errno that changes,
  * and every call of storage.h with every errno, once and for ever, at an operation that changes:
  * SEED= repeats a run, TORTURE=1 takes all errnos at every operation. */
+#include "tests/fault/storage_fault.h"
 #include "tests/unit/ckptd_stories.h"
 #include "tests/unit/descriptors.h"
 #include "tests/unit/random.h"

@@ -11,6 +11,7 @@
 #include "tests/unit/ckptd_bed.h"
 
 #include "proto/checksum.h"
+#include "tests/fault/storage_fault.h"
 
 #define WAIT_MS 10000
 #define UNTOUCHED_ROW 5u

@@ -6,6 +6,7 @@
  * random checkpoints (clients_store_bed.h) are read back with the tool's functions and compared.
  * also without io_uring
  */
+#include "tests/fault/storage_fault.h"
 #include "tests/unit/clients_store_bed.h"
 
 /* ---- scan ---- */

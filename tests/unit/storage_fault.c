@@ -4,6 +4,7 @@
  * made to fail. Method: lost=1 loses all that is not durable, lost=0.5 mixes; one save is run with
  * its first, second, ... n-th operation failing until it passes, and after each failure and crash
  * the store is looked at. */
+#include "tests/fault/storage_fault.h"
 #include "tests/unit/storage_bed.h"
 
 #define PAGE STORAGE_ALIGN

@@ -7,6 +7,7 @@
  * leases and rubbish ask of the storage fails and is cut likewise.
  * also without io_uring
  */
+#include "tests/fault/storage_fault.h"
 #include "tests/unit/in_memory.h"
 #include "tests/unit/storage_bed.h"
 

@@ -4,8 +4,8 @@
  * sync_names has covered yet. A created name is there and listed; a crash may take it away. A
  * removed name is kept in the wrapped back-end and hidden; a crash may bring it back, a sync
  * removes it for good. Threads: none of its own; fault holds one mutex around every call. */
-#ifndef HOLDFAST_STORAGE_FAULT_NAMES_H
-#define HOLDFAST_STORAGE_FAULT_NAMES_H
+#ifndef HOLDFAST_TESTS_FAULT_NAMES_H
+#define HOLDFAST_TESTS_FAULT_NAMES_H
 
 #include "storage/storage.h"
 

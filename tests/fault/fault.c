@@ -12,7 +12,8 @@
  * Limits. FAULT_OBJECT_BYTES_MAX per created object (it is held twice in memory). The reserved size
  * of an object survives a crash when its name does. Test equipment: running out of memory in submit
  * or release aborts. */
-#include "storage/fault/fault.h"
+#include "tests/fault/fault.h"
+#include "tests/fault/storage_fault.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -556,3 +557,9 @@ const struct storage_ops storage_fault = {
     .sweep = fault_sweep,
     .describe = fault_describe,
 };
+
+/* Whoever links this file may open "fault:" stores. */
+__attribute__((constructor)) static void add_backend(void)
+{
+    storage_add(&storage_fault);
+}

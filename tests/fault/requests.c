@@ -6,7 +6,7 @@
  * sync saves them, only a new write (Linux drops dirty pages whose write-back failed and reports
  * once). A crash puts, page by page, the synced bytes, the written ones or a mixture of 512-byte
  * sectors into the wrapped back-end. */
-#include "storage/fault/fault.h"
+#include "tests/fault/fault.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* settings.h - private to fault: what it is told to do, "<settings>:<back-end>:<where>". The
  * settings are described in storage.h. */
-#ifndef HOLDFAST_STORAGE_FAULT_SETTINGS_H
-#define HOLDFAST_STORAGE_FAULT_SETTINGS_H
+#ifndef HOLDFAST_TESTS_FAULT_SETTINGS_H
+#define HOLDFAST_TESTS_FAULT_SETTINGS_H
 
 #include "storage/storage.h"
 

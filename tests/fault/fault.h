@@ -2,12 +2,12 @@
  *
  * fault.c has the calls and the crash, requests.c the requests and the pages that they write;
  * names.h keeps the names that are not durable, settings.h what the wrapper is told to do. */
-#ifndef HOLDFAST_STORAGE_FAULT_FAULT_H
-#define HOLDFAST_STORAGE_FAULT_FAULT_H
+#ifndef HOLDFAST_TESTS_FAULT_FAULT_H
+#define HOLDFAST_TESTS_FAULT_FAULT_H
 
 #include "storage/engine.h"
-#include "storage/fault/names.h"
-#include "storage/fault/settings.h"
+#include "tests/fault/names.h"
+#include "tests/fault/settings.h"
 
 #include <pthread.h>
 

@@ -2,7 +2,7 @@
  *
  * All work is done with the wrapped back-end's own functions, so any back-end can be wrapped. Lists
  * are short (what one checkpoint changes), look-ups walk them. */
-#include "storage/fault/names.h"
+#include "tests/fault/names.h"
 
 #include "proto/array.h"
 

@@ -1,5 +1,5 @@
 /* settings.c - reads the settings of fault. */
-#include "storage/fault/settings.h"
+#include "tests/fault/settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
