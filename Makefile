@@ -100,7 +100,7 @@ interop: deps-now all ## beside transformers, PyTorch's AdamW and tiktoken (inst
 	@BUILD=$(BUILD) VENV=$${INTEROP_VENV:-build/interop-venv} tests/run -v --no-skip $(INTEROP)
 	@echo "equal within the tolerances above: our logits and those of transformers from our export;" \
 	    "our step and PyTorch's on an import; our tokens, those of transformers from our export and" \
-	    "tiktoken's"
+	    "those of tiktoken, tokenizers and SentencePiece with published files"
 format: ## clang-format every C and C++ file
 	@clang-format -i $(SOURCES)
 install: deps-now all ## programs, man pages, ckpt.h, libckpt, ckptd's unit, below $(DESTDIR)$(PREFIX)
