@@ -12,7 +12,7 @@
 struct policy {
     int64_t keep_last, keep_every, keep_within, keep_best;
     char metric[64], order[8];
-    bool may_remove_most;
+    bool may_remove_most, heeds_trainers;
     int64_t quota; /* bytes of all checkpoints of the run; 0: no limit */
 };
 
@@ -45,7 +45,9 @@ struct policies {
     OPTION_CHOICE(t, at order, "retention.best", "lowest", "lowest,highest",                      \
                   "which value of the metric is best"),                                           \
     OPTION_BOOL(t, at may_remove_most, "retention.may_remove_most", "false",                      \
-                "let retention remove more than half of a run at once")
+                "let retention remove more than half of a run at once"),                          \
+    OPTION_BOOL(t, at heeds_trainers, "retention.trainers", "false",                              \
+                "let a run's trainer say keep_last: checkpoint.keep_latest_k of its configuration")
 /* clang-format on */
 
 /* Takes "run.NAME.<key>" of a configuration file. POLICY_NO_KEY: it is no such key. ERR_INVALID. */

@@ -91,11 +91,6 @@ static int check_available(const struct config *config)
     ERR_TRY(check_one("canonical.cp_blocks", config->cp_blocks));
     if (config->converters[0] != '\0')
         return not_available("model.converters", config->converters, "leave it empty");
-    if (config->initial_load_path[0] != '\0')
-        return not_available("checkpoint.initial_load_path", config->initial_load_path,
-                             "continue the run of that name with job.run");
-    if (config->initial_load_in_hf)
-        return not_available("checkpoint.initial_load_in_hf", "true", "set it to false");
     return 0;
 }
 
@@ -175,6 +170,16 @@ static int check_values(struct config *config)
     if (config->load_only && config->create_seed_checkpoint)
         return report_error(ERR_INVALID, "set one of them",
                             "checkpoint.load_only and create_seed_checkpoint contradict");
+    if (config->initial_load_path[0] != '\0' && !config->checkpoint_enable)
+        return report_error(ERR_INVALID, "set checkpoint.enable = true",
+                            "checkpoint.initial_load_path = \"%s\" needs checkpoint.enable",
+                            config->initial_load_path);
+    if (config->last_save_in_hf && !config->checkpoint_enable)
+        return report_error(ERR_INVALID, "set checkpoint.enable = true",
+                            "checkpoint.last_save_in_hf needs checkpoint.enable");
+    if (config->keep_latest_k == 1)
+        return report_error(ERR_INVALID, "keep 2 or more, or 0 for all",
+                            "checkpoint.keep_latest_k = 1: the only one could be damaged");
     if (config->create_seed_checkpoint && !config->checkpoint_enable)
         return report_error(ERR_INVALID, "set checkpoint.enable = true",
                             "checkpoint.create_seed_checkpoint needs checkpoint.enable");

@@ -99,8 +99,12 @@ struct config {
     bool create_seed_checkpoint; /* save step 0, then end */
     bool first_step_checkpoint; /* checkpoint.enable_first_step_checkpoint: save after step 1 too */
     char exclude_from_loading[CONFIG_TEXT_MAX]; /* of "optimizer,lr_scheduler,dataloader" */
-    char initial_load_path[CONFIG_TEXT_MAX];    /* accepted only as "" by this version */
-    bool initial_load_in_hf;                    /* accepted only as false by this version */
+    char initial_load_path[CONFIG_TEXT_MAX];    /* "" or a folder, RUN[@STEP], STORE:RUN[@STEP] */
+    bool initial_load_in_hf, initial_load_model_only;
+    bool last_save_model_only, last_save_in_hf;
+    char export_folder[CONFIG_TEXT_MAX]; /* "": "hf" below dump_folder */
+    char export_dtype[16];
+    int64_t keep_latest_k; /* 0: all */
     /* validation */
     bool validation_enable;
     char validation_path[CONFIG_TEXT_MAX];

@@ -36,7 +36,6 @@
 #define NO_FLIGHT "this version has no flight recorder and no collective time-outs"
 #define ONE_FORM "there is one implementation"
 #define BY_CKPTD "ckptd places and keeps checkpoints; see its configuration"
-#define BY_CLI "a checkpoint always holds the whole state; ckpt-cli exports weights"
 #define DETERMINISTIC "training is always deterministic"
 
 const struct option config_table[] = {
@@ -264,20 +263,30 @@ const struct option config_table[] = {
          "save after step 1 too"),
     STRING(exclude_from_loading, "checkpoint.exclude_from_loading", "",
            "parts that keep their fresh values: optimizer, lr_scheduler, dataloader"),
-    STRING(initial_load_path, "checkpoint.initial_load_path", "", "only empty is available"),
-    BOOL(initial_load_in_hf, "checkpoint.initial_load_in_hf", "false", "only false is available"),
-    IGNORED("checkpoint.initial_load_model_only", "there is no initial load in this version"),
-    IGNORED("checkpoint.initial_load_model_weights_only",
-            "there is no initial load in this version"),
-    IGNORED("checkpoint.initial_load_in_hf_quantized", "there is no initial load in this version"),
+    STRING(
+        initial_load_path, "checkpoint.initial_load_path", "",
+        "what a run without a checkpoint starts from: a folder of Hugging Face, RUN[@STEP] of the "
+        "same ckptd, or STORE:RUN[@STEP]"),
+    BOOL(initial_load_in_hf, "checkpoint.initial_load_in_hf", "false",
+         "refuse an initial_load_path that is no folder of Hugging Face"),
+    BOOL(initial_load_model_only, "checkpoint.initial_load_model_only", "true",
+         "start at step 0 with its weights; false: go on from its whole state"),
+    ALIAS("checkpoint.initial_load_model_weights_only", "checkpoint.initial_load_model_only"),
+    FIXED("checkpoint.initial_load_in_hf_quantized", "false", "quantized weights are not read"),
     IGNORED("checkpoint.enable_ft_dataloader_checkpoints", NO_FT),
     IGNORED("checkpoint.folder", BY_CKPTD),
-    IGNORED("checkpoint.keep_latest_k", BY_CKPTD),
-    IGNORED("checkpoint.last_save_model_only", BY_CLI),
-    IGNORED("checkpoint.last_save_model_weights_only", BY_CLI),
-    IGNORED("checkpoint.model_weights_only", BY_CLI),
-    IGNORED("checkpoint.last_save_in_hf", BY_CLI),
-    IGNORED("checkpoint.export_dtype", BY_CLI),
+    INT(keep_latest_k, "checkpoint.keep_latest_k", 0, 0, COUNT_MAX,
+        "a wish to ckptd, which follows it with retention.trainers: keep so many; 0: all"),
+    BOOL(last_save_model_only, "checkpoint.last_save_model_only", "false",
+         "leave the optimizer out of the last step's checkpoint (torchtitan's default is true)"),
+    ALIAS("checkpoint.last_save_model_weights_only", "checkpoint.last_save_model_only"),
+    ALIAS("checkpoint.model_weights_only", "checkpoint.last_save_model_only"),
+    BOOL(last_save_in_hf, "checkpoint.last_save_in_hf", "false",
+         "after the last step, write the weights as Hugging Face has them"),
+    STRING(export_folder, "checkpoint.export_folder", "",
+           "folder of last_save_in_hf; empty: hf below job.dump_folder (ours)"),
+    CHOICE(export_dtype, "checkpoint.export_dtype", "float32", "float16,bfloat16,float32",
+           "type of those weights"),
 
     IGNORED("activation_checkpoint.mode", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.selective_ac_option", NO_RECOMPUTE),

@@ -123,7 +123,7 @@ static int train(struct rank *r, int *out_exit)
         log_info("train", "%s after step %" PRId64, p->step < config->steps ? "stopped" : "done",
                  p->step);
     *out_exit = p->step < config->steps ? EXIT_RUN_AGAIN : EXIT_DONE;
-    return 0;
+    return p->step < config->steps ? 0 : snapshot_export(r->snapshot, p->step);
 }
 
 /* Must this start save? One that only reads takes nothing from one that trains. `newest`: the step
@@ -158,7 +158,7 @@ static int work(struct rank *r, int *out_exit)
         if (r->world->rank == 0)
             log_info("train", "the run is finished: step %" PRId64 " of %" PRId64 " is saved",
                      r->progress.step, config->steps);
-        return 0;
+        return snapshot_export(r->snapshot, r->progress.step);
     }
     if (!saves && !config->load_only) { /* it is not: its last checkpoint is damaged */
         ERR_TRY(snapshot_take(r->snapshot));

@@ -25,6 +25,8 @@
 #include "ckptd/loop.h"
 #include "ckptd/policy.h"
 #include "ckptd/restore/held.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
@@ -492,6 +494,10 @@ void retain_apply(struct run *run)
 {
     const struct policy *policy = policy_of(&run->service->policies, run->name);
     struct retain_rules rules = rules_of(policy);
+    const struct attempt *attempt = run->coordinator->attempt;
+    uint32_t wish = policy->heeds_trainers && attempt ? attempt_wish(attempt) : 0;
+    if (rules.keep_last < wish)
+        rules.keep_last = wish;
     struct report_text text;
     report_keep(&text);
     if (retain_check(&rules) == 0) {

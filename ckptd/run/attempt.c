@@ -35,6 +35,15 @@ static void key_of(char *out, size_t size, const struct run *run, uint64_t numbe
 
 /* ---- struct attempt ---- */
 
+uint32_t attempt_wish(const struct attempt *attempt)
+{
+    json_t *config = json_loads(attempt->config_json, 0, NULL);
+    const json_t *section = json_object_get(config, "checkpoint");
+    json_int_t wish = json_integer_value(json_object_get(section, "keep_latest_k"));
+    json_decref(config);
+    return wish >= 2 && wish <= UINT32_MAX ? (uint32_t)wish : 0;
+}
+
 void attempt_free(struct attempt *attempt)
 {
     if (!attempt)

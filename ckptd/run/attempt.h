@@ -30,6 +30,8 @@ struct attempt {
 /* Remembers what the attempt loaded; durably, when it saves. */
 void attempt_set_parent(struct run *run, uint64_t step, uint64_t attempt);
 void attempt_keep_parent(struct run *run);
+/* How many checkpoints its trainer wants to keep (checkpoint.keep_latest_k); 0: it does not say. */
+uint32_t attempt_wish(const struct attempt *attempt);
 void attempt_free(struct attempt *attempt);
 /* A JSON object of a request, "" for {}; json_decref() it. ERR_INVALID names the field. */
 struct json_t;

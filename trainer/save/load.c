@@ -46,7 +46,8 @@ static int read_place(struct snapshot *s, struct progress *p, const json_t *stat
     return rc == 0 ? data_resume(s->of.data, &place, p->next_sample) : rc;
 }
 
-static int read_progress(struct snapshot *s, struct progress *p, const struct ckpt_loaded *loaded)
+int snapshot_read_progress(struct snapshot *s, struct progress *p,
+                           const struct ckpt_loaded *loaded)
 {
     json_t *state = NULL;
     json_error_t reason;
@@ -124,7 +125,7 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
     return rc;
 }
 
-int snapshot_look(struct snapshot *s, int64_t *out_step)
+static int look(struct snapshot *s, int64_t *out_step)
 {
     *out_step = -1;
     if (s->ckpt == NULL)
@@ -136,6 +137,15 @@ int snapshot_look(struct snapshot *s, int64_t *out_step)
     ERR_TRY(world->ops->broadcast(world, &candidate, sizeof(candidate), 0));
     *out_step = s->newest_step = candidate.step;
     return 0;
+}
+
+int snapshot_look(struct snapshot *s, int64_t *out_step)
+{
+    ERR_TRY(look(s, out_step));
+    if (s->ckpt == NULL || *out_step >= 0 || !snapshot_wants_initial(s))
+        return 0;
+    ERR_TRY(snapshot_import_initial(s));
+    return look(s, out_step);
 }
 
 static int load_candidate(struct snapshot *s, struct progress *p, const struct candidate *candidate)
@@ -159,7 +169,7 @@ static int load_candidate(struct snapshot *s, struct progress *p, const struct c
                  "MiB from disk on rank 0",
                  candidate->step, candidate->attempt, loaded->info.durability,
                  (double)loaded->bytes_memory / 1048576.0, (double)loaded->bytes_local / 1048576.0);
-    int rc = read_progress(s, p, loaded);
+    int rc = snapshot_read_progress(s, p, loaded);
     ckpt_loaded_free(loaded);
     return rc;
 }
@@ -215,6 +225,10 @@ int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
         rc = snapshot_is_rank_0(s) ? ask_for_candidate(s, below, &candidate) : 0;
         ERR_TRY(parallel_agree(world, rc));
         ERR_TRY(world->ops->broadcast(world, &candidate, sizeof(candidate), 0));
+        if (candidate.step < 0 && s->newest_step < 0 && snapshot_wants_initial(s)) {
+            *out_loaded = true;
+            return snapshot_load_initial(s, p);
+        }
         if (candidate.step < 0)
             return none_left(s);
         rc = try_candidate(s, p, &candidate, &retry);

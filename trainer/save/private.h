@@ -28,6 +28,7 @@ struct snapshot {
     int64_t checked_step, checked_attempt; /* the checkpoint that was found to be of this run */
     struct ckpt_tensor *tensors;           /* STATE_PARTS per slice: first all parameters */
     uint32_t num_tensors;
+    bool has_no_moments; /* tensors are the parameters alone: the last save, if so configured */
     char (*names)[SNAPSHOT_NAME_BYTES];
     uint64_t bytes;            /* of this rank's slices */
     uint32_t *order;           /* tensors as they are copied */
@@ -57,5 +58,16 @@ struct snapshot {
 
 double snapshot_now(void); /* seconds, CLOCK_MONOTONIC */
 bool snapshot_is_rank_0(const struct snapshot *s);
+
+/* open.c: from here on saves hold no moments. Collective; no save is being copied. */
+int snapshot_leave_moments_out(struct snapshot *s);
+/* load.c */
+int snapshot_read_progress(struct snapshot *s, struct progress *p,
+                           const struct ckpt_loaded *loaded);
+/* initial.c: of a run that has no checkpoint. All are collective. */
+bool snapshot_wants_initial(const struct snapshot *s);
+/* Where the path is no run of our ckptd: afterwards the run has step 0. */
+int snapshot_import_initial(struct snapshot *s);
+int snapshot_load_initial(struct snapshot *s, struct progress *p);
 
 #endif

@@ -195,7 +195,7 @@ static char *state_json(const struct snapshot *s, const struct progress *p)
         "{so so s{sI} s{sI} s{sI} s{sf sf}}", "data", data, "orders",
         json_loads(s->orders_json, 0, NULL), "rng", "seed", (json_int_t)s->config->seed, "schedule",
         "step", (json_int_t)p->schedule_update, "optimizer", "step",
-        (json_int_t)p->optimizer_update, "metrics", "loss", p->loss, "grad_norm", p->grad_norm);
+        (json_int_t)(s->has_no_moments ? 0 : p->optimizer_update), "metrics", "loss", p->loss, "grad_norm", p->grad_norm);
     char *text = state != NULL ? json_dumps(state, JSON_COMPACT) : NULL;
     json_decref(state);
     return text;
@@ -339,6 +339,13 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
     rc = wait_pending(s);
     if (s->durable_step != p->step)
         ERR_TRY(compare_replicas(s));
+    if (s->durable_step != p->step && s->config->last_save_model_only &&
+        p->step == s->config->steps) {
+        if (snapshot_is_rank_0(s))
+            log_warn("checkpoint", "the last checkpoint will have no optimizer state "
+                                   "(checkpoint.last_save_model_only)");
+        ERR_TRY(snapshot_leave_moments_out(s));
+    }
     double pause = FINAL_PAUSE_SECONDS_MIN;
     for (int tries = 0; tries < FINAL_TRIES && s->durable_step != p->step;
          tries += may_pass(rc) ? 0 : 1) {

@@ -54,7 +54,8 @@ int snapshot_open(struct snapshot **out, const struct snapshot_options *options)
 void snapshot_close(struct snapshot *snapshot);
 const struct snapshot_times *snapshot_times(const struct snapshot *snapshot);
 
-/* Which step would be loaded; -1: the run has none. Refuses what may not go on from it
+/* Which step would be loaded; -1: the run has none. With checkpoint.initial_load_path a run without
+ * any gets its step 0 here, where that is imported. Refuses what may not go on from it
  * (ERR_MISMATCH: another model, or another canonical order), before the run is touched. */
 int snapshot_look(struct snapshot *snapshot, int64_t *out_step);
 /* Takes an attempt of the run, once: ends whoever trains it, and allows to save. Without one the
@@ -66,7 +67,8 @@ bool snapshot_is_taken(const struct snapshot *snapshot);
 struct copier *snapshot_copier(const struct snapshot *snapshot);
 
 /* Fills state and *progress from the newest checkpoint that all ranks can load, walking back over
- * damaged ones, or from checkpoint.load_step. *out_loaded: false when the run has none.
+ * damaged ones, or from checkpoint.load_step; a run that has none starts from
+ * checkpoint.initial_load_path. *out_loaded: false when there is neither.
  * ERR_MISMATCH: another model, or another canonical order. */
 int snapshot_load(struct snapshot *snapshot, struct progress *progress, bool *out_loaded);
 
@@ -77,6 +79,9 @@ int snapshot_save(struct snapshot *snapshot, const struct progress *progress);
 /* To be called after each update of the state: waits for the rest of a copy in progress, and says
  * how it went. An error means: stop training. */
 int snapshot_copied(struct snapshot *snapshot);
+/* After the last step was saved: its weights go to checkpoint.export_folder, with
+ * checkpoint.last_save_in_hf, where no model is yet. */
+int snapshot_export(struct snapshot *snapshot, int64_t step);
 /* Has a failed save ended training (checkpoint.required)? The last save is due all the same. */
 bool snapshot_must_stop(const struct snapshot *snapshot);
 /* Saves, tries again when that fails, and waits until the checkpoint is durable. ERR_ABORTED after

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""in_out - what a run starts from and what it leaves: torchtitan's initial_load_* and last_save_*.
+
+Goal: a run without a checkpoint starts from a folder of Hugging Face, from another run, and from a
+run of another store, with the very losses of a run that began with those weights; with
+initial_load_model_only = false it goes on as the other run would have. A run that has a checkpoint
+goes on from it. The last step's weights are left as Hugging Face has them, and of the last
+checkpoint the optimizer can be left out. keep_latest_k is followed where ckptd's settings say so.
+Method: a tiny Llama on the real trainer and ckptd; losses are compared as hexadecimal floats.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+
+import lib_train
+from lib_store import CLI, World
+from lib_tap import end, test
+
+STEPS, MORE = 3, 6
+
+
+class Bed(World):
+    def __init__(self):
+        super().__init__()
+        lib_train.make_tokens(self.folder, lib_train.prose())
+
+    def train(self, run, *options, steps=STEPS, want=0):
+        """Its losses by step, and what it said."""
+        losses = os.path.join(self.folder, "loss")
+        if os.path.exists(losses):
+            os.remove(losses)
+        done = subprocess.run(
+            lib_train.command(self.folder, self.server, run, "--training.steps", steps,
+                              "--lr_scheduler.total_steps", MORE, "--job.dump_folder",
+                              os.path.join(self.folder, "out-" + run), *options),
+            capture_output=True, text=True, timeout=120)
+        assert done.returncode == want, (run, done.returncode, done.stderr)
+        rows = {}
+        if os.path.exists(losses):
+            with open(losses) as file:
+                rows = {int(line.split()[0]): line.split()[1:] for line in file}
+        return rows, done.stderr
+
+    def export(self, name, folder):
+        code, out, err = self.cli("export", name, *self.where, "--output", folder,
+                                  "--weights-only", "--format", "hf", "--dtype", "fp32")
+        assert code == 0, out + err
+
+
+def same(folder, other):
+    names = [name for name in os.listdir(folder) if name.endswith(".safetensors")]
+    return names and all(open(os.path.join(folder, name), "rb").read() ==
+                         open(os.path.join(other, name), "rb").read() for name in names)
+
+
+def starts(bed):
+    bed.train("seed", "--checkpoint.create_seed_checkpoint")
+    direct, _ = bed.train("seed")
+    seed = os.path.join(bed.folder, "seed")
+    bed.export("seed@0", seed)
+    initial = "--checkpoint.initial_load_path"
+    losses, said = bed.train("of-folder", initial, seed, "--checkpoint.initial_load_in_hf")
+    test("a run starts from a folder of Hugging Face", losses == direct, (losses, direct, said))
+    losses, said = bed.train("of-run", initial, "seed@0")
+    test("a run starts from another run's weights", losses == direct, (losses, direct, said))
+    losses, said = bed.train("of-run", initial, "nowhere@7", steps=MORE)
+    test("a run that has a checkpoint goes on from it", sorted(losses) == [4, 5, 6], said)
+    whole, _ = bed.train("seed", steps=MORE)
+    losses, said = bed.train("of-state", initial, "seed@3",
+                             "--checkpoint.no_initial_load_model_only", steps=MORE)
+    test("with the whole state it goes on as the other run", losses == whole, (losses, whole, said))
+    copied = os.path.join(bed.folder, "copied")
+    shutil.copytree(bed.store, copied)
+    losses, said = bed.train("of-store", initial, f"{copied}:seed@0")
+    test("a run starts from a run of another store", losses == direct, (losses, direct, said))
+    _, said = bed.train("of-nothing", initial, os.path.join(bed.folder, "none"), want=78)
+    test("a path that is nothing of these is refused by name",
+         "there is no config.json" in said and "none" in said, said)
+    _, said = bed.train("of-none", initial, "no-such-run", want=78)
+    test("a run that is not there is refused by name", "no-such-run" in said, said)
+
+
+def ends(bed):
+    folder = os.path.join(bed.folder, "last")
+    _, said = bed.train("last", "--checkpoint.last_save_in_hf", "--checkpoint.export_folder",
+                        folder, "--checkpoint.last_save_model_only")
+    bed.export(f"last@{STEPS}", os.path.join(bed.folder, "by-hand"))
+    test("the last weights are left as Hugging Face has them",
+         same(folder, os.path.join(bed.folder, "by-hand")), said)
+    code, out, err = bed.cli("show", f"last@{STEPS}", "--json", *bed.where)
+    assert code == 0, err
+    test("of the last checkpoint the optimizer can be left out", "exp_avg" not in out, out[:2000])
+    shutil.rmtree(folder)
+    bed.train("last", "--checkpoint.last_save_in_hf", "--checkpoint.export_folder", folder)
+    test("a finished run leaves them, too, when they are not there",
+         os.path.exists(os.path.join(folder, "config.json")), os.listdir(bed.folder))
+
+
+def steps_of(bed, run):
+    done = subprocess.run([CLI, "list", "--json", *bed.where], capture_output=True, text=True,
+                          check=True)
+    return sorted(entry["step"] for entry in json.loads(done.stdout) if entry["run"] == run)
+
+
+def keeps(bed):
+    options = "--checkpoint.interval", "1", "--checkpoint.keep_latest_k", "3", \
+        "--checkpoint.async_mode", "disabled"
+    bed.train("kept", *options, steps=MORE)
+    test("keep_latest_k alone removes nothing", steps_of(bed, "kept") == [1, 2, 3, 4, 5, 6],
+         steps_of(bed, "kept"))
+    bed.stop()
+    bed.launch("--retention.trainers")
+    bed.train("heeded", *options, steps=MORE)
+    test("where ckptd heeds trainers it keeps so many", steps_of(bed, "heeded") == [4, 5, 6],
+         (steps_of(bed, "heeded"), bed.log()[-2000:]))
+
+
+def main():
+    bed = Bed()
+    bed.launch()
+    starts(bed)
+    ends(bed)
+    keeps(bed)
+    bed.stop()
+    bed.close()
+    end()
+
+
+main()

@@ -1,0 +1,113 @@
+/* initial.c - what a run without a checkpoint starts from: checkpoint.initial_load_path.
+ *
+ * A folder of Hugging Face and a run of another store become step 0 of this run (tool.h), which is
+ * loaded as any checkpoint is. A run of the same ckptd is read in place: its weights alone, for a
+ * run that begins at step 0, or with initial_load_model_only = false all of its state. */
+#include "proto/report.h"
+#include "trainer/save/private.h"
+#include "trainer/save/tool.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool snapshot_wants_initial(const struct snapshot *s)
+{
+    return s->config->initial_load_path[0] != 0;
+}
+
+int snapshot_import_initial(struct snapshot *s)
+{
+    if (!tool_must_import(s->config))
+        return 0;
+    return parallel_agree(s->mesh->world,
+                          snapshot_is_rank_0(s) ? tool_import(s->config, s->want_stop) : 0);
+}
+
+/* RUN[@STEP] */
+struct source {
+    char run[CONFIG_TEXT_MAX];
+    int64_t step;
+    int64_t attempt; /* 0: the newest that has the step */
+};
+
+static int parse_source(struct source *out, const char *path)
+{
+    const char *at = strchr(path, '@');
+    char *end = NULL;
+    *out = (struct source){.step = CKPT_NEWEST};
+    snprintf(out->run, sizeof(out->run), "%.*s", (int)(at ? at - path : (ptrdiff_t)strlen(path)),
+             path);
+    if (at != NULL)
+        out->step = strtoll(at + 1, &end, 10);
+    if (out->run[0] == 0 || (at != NULL && (end == at + 1 || *end != 0 || out->step < 0)))
+        return report_error(ERR_INVALID,
+                            "name a folder of Hugging Face, RUN[@STEP], or STORE:RUN[@STEP]",
+                            "checkpoint.initial_load_path = \"%s\"", path);
+    return 0;
+}
+
+/* Rank 0: which checkpoint it is, for all ranks. */
+static int choose(struct ckpt *ckpt, struct source *source)
+{
+    struct ckpt_tensor none = {0};
+    struct ckpt_load_options options = {.step = source->step, .tensors = &none};
+    struct ckpt_loaded *loaded = NULL;
+    ERR_TRY(ckpt_load(ckpt, &options, &loaded));
+    source->step = (int64_t)loaded->info.step;
+    source->attempt = (int64_t)loaded->info.attempt;
+    ckpt_loaded_free(loaded);
+    return 0;
+}
+
+static int load_source(struct snapshot *s, struct progress *p, struct ckpt *ckpt,
+                       const struct source *source)
+{
+    bool all = !s->config->initial_load_model_only;
+    struct ckpt_load_options options = {.step = source->step,
+                                        .attempt = (uint64_t)source->attempt,
+                                        .tensors = s->tensors,
+                                        .num_tensors = all ? s->num_tensors : s->state->num_slices};
+    struct ckpt_loaded *loaded = NULL;
+    ERR_TRY(ckpt_load(ckpt, &options, &loaded));
+    s->times.loaded_bytes = loaded->bytes_memory + loaded->bytes_local;
+    int rc = all ? snapshot_read_progress(s, p, loaded) : 0;
+    ckpt_loaded_free(loaded);
+    return rc;
+}
+
+int snapshot_load_initial(struct snapshot *s, struct progress *p)
+{
+    struct comm *world = s->mesh->world;
+    struct source source;
+    struct ckpt *ckpt = NULL;
+    struct ckpt_options options = {
+        .server = s->config->ckptd_address, .rank = world->rank, .world_size = world->size};
+    double start = snapshot_now();
+    ERR_TRY(parallel_agree(world, parse_source(&source, s->config->initial_load_path)));
+    options.run = source.run;
+    int rc = parallel_agree(world, ckpt_open(&ckpt, &options));
+    if (rc == 0)
+        rc = parallel_agree(world, snapshot_is_rank_0(s) ? choose(ckpt, &source) : 0);
+    if (rc == 0)
+        rc = world->ops->broadcast(world, &source, sizeof(source), 0);
+    if (rc == 0)
+        rc = parallel_agree(world, load_source(s, p, ckpt, &source));
+    if (ckpt != NULL)
+        ckpt_close(ckpt);
+    if (rc == 0 && snapshot_is_rank_0(s))
+        log_info("checkpoint", "run %s starts from %s of run %s, step %" PRId64, s->config->run,
+                 s->config->initial_load_model_only ? "the weights" : "the whole state", source.run,
+                 source.step);
+    s->times.load_seconds = snapshot_now() - start;
+    return rc;
+}
+
+int snapshot_export(struct snapshot *s, int64_t step)
+{
+    if (s->ckpt == NULL || !s->config->last_save_in_hf)
+        return 0;
+    return parallel_agree(s->mesh->world,
+                          snapshot_is_rank_0(s) ? tool_export(s->config, step, s->want_stop) : 0);
+}

@@ -1,0 +1,21 @@
+/* tool.h - ckpt-cli as a child of the trainer: it brings a model of Hugging Face into ckptd's store
+ * before a run begins, and takes the weights out after its last save. Only rank 0 calls these. */
+#ifndef HOLDFAST_TRAINER_SAVE_TOOL_H
+#define HOLDFAST_TRAINER_SAVE_TOOL_H
+
+#include "trainer/config.h"
+
+#include <signal.h>
+#include <stdbool.h>
+
+/* Is checkpoint.initial_load_path a folder of Hugging Face, or a run of a store that no ckptd of
+ * ours serves (STORE:RUN)? Then it is imported. Else it names a run of our ckptd. */
+bool tool_must_import(const struct config *config);
+/* Makes it step 0 of the run, which has no checkpoint. Ends ckpt-cli when *want_stop is not 0
+ * (ERR_ABORTED). ERR_INVALID: ckpt-cli refused, and has said why on stderr; ERR_UNAVAILABLE. */
+int tool_import(const struct config *config, const volatile sig_atomic_t *want_stop);
+/* Writes the weights of `step` into checkpoint.export_folder in Hugging Face's form, unless a model
+ * is there already. Errors as tool_import. */
+int tool_export(const struct config *config, int64_t step, const volatile sig_atomic_t *want_stop);
+
+#endif
