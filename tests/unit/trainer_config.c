@@ -170,7 +170,8 @@ static void test_config__what_this_version_lacks_is_refused(void **state)
     check_refused("--canonical.groups 2", "canonical.groups = 2", "to 1");
     check_refused("--model.converters float8", "model.converters", "float8");
     check_refused("--training.dtype bfloat16", "training.dtype", "float32");
-    check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path", "/x");
+    check_refused("--checkpoint.initial_load_path /x", "checkpoint.initial_load_path",
+                  "checkpoint.enable");
 }
 
 static void test_config__every_refused_choice_has_an_accepted_one(void **state)
