@@ -46,8 +46,7 @@ static int read_place(struct snapshot *s, struct progress *p, const json_t *stat
     return rc == 0 ? data_resume(s->of.data, &place, p->next_sample) : rc;
 }
 
-int snapshot_read_progress(struct snapshot *s, struct progress *p,
-                           const struct ckpt_loaded *loaded)
+int snapshot_read_progress(struct snapshot *s, struct progress *p, const struct ckpt_loaded *loaded)
 {
     json_t *state = NULL;
     json_error_t reason;

@@ -191,11 +191,12 @@ static int wait_pending(struct snapshot *s)
 static char *state_json(const struct snapshot *s, const struct progress *p)
 {
     json_t *data = data_state_json(s->of.data, p->next_sample, p->tokens, s->config->seed);
-    json_t *state = json_pack(
-        "{so so s{sI} s{sI} s{sI} s{sf sf}}", "data", data, "orders",
-        json_loads(s->orders_json, 0, NULL), "rng", "seed", (json_int_t)s->config->seed, "schedule",
-        "step", (json_int_t)p->schedule_update, "optimizer", "step",
-        (json_int_t)(s->has_no_moments ? 0 : p->optimizer_update), "metrics", "loss", p->loss, "grad_norm", p->grad_norm);
+    json_t *state =
+        json_pack("{so so s{sI} s{sI} s{sI} s{sf sf}}", "data", data, "orders",
+                  json_loads(s->orders_json, 0, NULL), "rng", "seed", (json_int_t)s->config->seed,
+                  "schedule", "step", (json_int_t)p->schedule_update, "optimizer", "step",
+                  (json_int_t)(s->has_no_moments ? 0 : p->optimizer_update), "metrics", "loss",
+                  p->loss, "grad_norm", p->grad_norm);
     char *text = state != NULL ? json_dumps(state, JSON_COMPACT) : NULL;
     json_decref(state);
     return text;
