@@ -84,27 +84,32 @@ static void log_progress(void *user, const char *what, uint64_t done, uint64_t t
              (double)total / 1048576.0, 100.0 * (double)done / (double)total);
 }
 
+/* The tokens file that a request of the run stands for. */
+static int prepare(char out[CORPUS_PATH_BYTES], const struct config *config,
+                   struct corpus_request request)
+{
+    time_t logged = 0;
+    struct tokenizer_progress progress = {log_progress, &logged};
+    request.tokenizer = config->tokenizer_path;
+    request.fields =
+        (struct corpus_fields){config->dataset_field, config->prompt_field, config->answer_field};
+    request.progress = &progress;
+    return corpus_prepare(out, &request);
+}
+
 static struct corpus_request corpus_of(const struct config *config)
 {
-    return (struct corpus_request){
-        .dataset = config->dataset,
-        .path = config->dataset_path,
-        .tokenizer = config->tokenizer_path,
-        .fields = {config->dataset_field, config->prompt_field, config->answer_field}};
+    return (struct corpus_request){.dataset = config->dataset, .path = config->dataset_path};
 }
 
 static int open_data(struct data **out, const struct config *config)
 {
     char path[CORPUS_PATH_BYTES];
-    time_t logged = 0;
     uint32_t seq_len = (uint32_t)config->seq_len;
     uint64_t seed = (uint64_t)config->seed;
     if (config->mixture[0] != 0)
         return data_open_mixture(out, config->mixture, seq_len, seed);
-    struct tokenizer_progress progress = {log_progress, &logged};
-    struct corpus_request request = corpus_of(config);
-    request.progress = &progress;
-    ERR_TRY(corpus_prepare(path, &request));
+    ERR_TRY(prepare(path, config, corpus_of(config)));
     return data_open(out, path, seq_len, seed);
 }
 
@@ -125,8 +130,10 @@ static int open_validation(struct rank *r)
     const struct config *config = r->config;
     if (!config->validation_enable)
         return 0;
-    ERR_TRY(data_open_in_order(&r->validation, config->validation_path,
-                               (uint32_t)config->validation_seq_len));
+    char path[CORPUS_PATH_BYTES];
+    ERR_TRY(prepare(path, config,
+                    (struct corpus_request){.dataset = "", .path = config->validation_path}));
+    ERR_TRY(data_open_in_order(&r->validation, path, (uint32_t)config->validation_seq_len));
     const struct data_info *ours = data_info(r->data), *theirs = data_info(r->validation);
     if (strcmp(ours->tokenizer_hash, theirs->tokenizer_hash) != 0)
         return report_error(ERR_MISMATCH, "make the tokens of both with one tokenizer",

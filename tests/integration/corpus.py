@@ -233,7 +233,9 @@ def a_folder_that_has_changed_is_tokenized_again(bed):
 def tokens_go_to_the_users_cache_where_the_folder_takes_none(bed):
     bed.write("h/a.txt", bed.long[:9000].encode())
     bed.write("h/.holdfast", b"a file where the cache would be")
-    trained(bed, "--training.dataset", bed.path("h"))
+    said = trained(bed, "--training.dataset", bed.path("h"), "--validation.enable",
+                   "--validation.dataset_path", bed.path("h"))[0]
+    assert said.count("making the tokens") == 1, said
     assert len([name for name in cached(bed.path("cache", "holdfast"))
                 if name.endswith(".tokens")]) == 1
 
