@@ -154,6 +154,7 @@ def validation(bed):
                            "--validation.local_batch_size", 2)
     whole, part = (float.fromhex(re.search(r"^1 validation=(\S+)", bed.losses(run), re.M).group(1))
                    for run in (name, "part"))
+    test("before the second update its mean is about ln 512", 6 < whole < 7.5, whole)
     test("validation.steps reads a part of the set", code == 0 and whole != part and
          abs(whole / part - 1) < 0.1, (whole, part, said))
 
