@@ -262,6 +262,7 @@ static void work_remove(struct job *job)
         if (error != 0)
             fault_take(&candidate->fault, error);
         candidate->is_gone = error == 0 || is_gone(storage, &candidate->summary);
+        pruning->service->retention->pruned += candidate->is_gone;
     }
 }
 
@@ -298,7 +299,6 @@ static void removed(struct event *event)
                  pruning->call ? "a prune" : "retention",
                  (unsigned long long)candidate->summary.bytes);
     }
-    pruning->service->retention->pruned += count;
     if (count > 0)
         ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
     log_debug("retain", "run %s: removed %u of %u checkpoints, %llu bytes", pruning->run->name,

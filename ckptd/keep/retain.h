@@ -15,8 +15,8 @@ struct run;
 
 struct retention {
     struct service *service;
-    struct timer timer; /* until retention may begin */
-    uint64_t pruned;    /* checkpoints, since the start */
+    struct timer timer;      /* until retention may begin */
+    _Atomic uint64_t pruned; /* checkpoints, since the start; counted as each is removed */
 };
 
 void retain_prune(struct service *service, struct rpc_call *call,

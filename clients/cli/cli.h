@@ -94,8 +94,8 @@ int cli_history(const struct cli *cli);
 
 #define CLI_CALL_MS 10000u /* for calls that look, or change a name */
 /* One call to the server that --server names. *out is freed by protobuf_c_message_free_unpacked().
- * ckptd does not say how far it is, so where it may take longer than CLI_CALL_MS a line on the
- * terminal says that it is at work. */
+ * Where it may take longer than CLI_CALL_MS a line on the terminal says that ckptd is at work, and
+ * how many checkpoints it has removed, as Status tells. */
 int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
              const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
              uint32_t timeout_ms);

@@ -16,6 +16,8 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -24,7 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TURNED_AWAY_MS 100    /* a ckptd that turns somebody away does that at once */
+#define TURNED_AWAY_MS 100 /* a ckptd that turns somebody away does that at once */
+#define TELL_EVERY_NS 300000000l
 #define ADOPT_CALL_MS 600000u /* it reads the checksum tables of all shards */
 #define ADOPT_AGAIN_MS 200u
 #define ADOPT_PATIENCE_MS 60000u /* with a ckptd that does not answer, before it is an error */
@@ -59,22 +62,80 @@ static int say_why(const struct cli *cli)
                         "no ckptd answered at %s", cli->server);
 }
 
+/* ---- a call that takes long ---- */
+
+/* Tells on the terminal that ckptd is at work, and how much it has removed, until the answer. */
+struct telling {
+    const struct cli *cli;
+    pthread_t thread;
+    sem_t is_over;
+    bool is_begun;
+};
+
+static void tell_once(const struct telling *telling, int64_t *pruned_before)
+{
+    char line[sizeof telling->cli->server + 96];
+    json_t *status = NULL;
+    int64_t pruned = -1;
+    if (cli_call_status(&status, telling->cli) == 0)
+        pruned =
+            json_integer_value(json_object_get(json_object_get(status, "since_start"), "pruned"));
+    json_decref(status);
+    if (*pruned_before < 0)
+        *pruned_before = pruned;
+    snprintf(line, sizeof line, "the ckptd at %s is at work ...", telling->cli->server);
+    if (pruned > *pruned_before)
+        snprintf(line, sizeof line, "the ckptd at %s has removed %s ...", telling->cli->server,
+                 text_count((uint64_t)(pruned - *pruned_before), "checkpoint").text);
+    text_transient(line);
+}
+
+static void *tell_progress(void *argument)
+{
+    struct telling *telling = argument;
+    int64_t pruned_before = -1;
+    struct timespec next;
+    do {
+        tell_once(telling, &pruned_before);
+        clock_gettime(CLOCK_REALTIME, &next);
+        next.tv_nsec += TELL_EVERY_NS;
+        next.tv_sec += next.tv_nsec / 1000000000;
+        next.tv_nsec %= 1000000000;
+    } while (sem_timedwait(&telling->is_over, &next) != 0);
+    return NULL;
+}
+
+static void tell_begin(struct telling *telling, const struct cli *cli)
+{
+    *telling = (struct telling){.cli = cli};
+    sem_init(&telling->is_over, 0, 0);
+    telling->is_begun = pthread_create(&telling->thread, NULL, tell_progress, telling) == 0;
+}
+
+static void tell_end(struct telling *telling)
+{
+    sem_post(&telling->is_over);
+    if (telling->is_begun)
+        pthread_join(telling->thread, NULL);
+    sem_destroy(&telling->is_over);
+    text_transient("");
+}
+
 int cli_call(ProtobufCMessage **out, const struct cli *cli, const char *method,
              const ProtobufCMessage *request, const ProtobufCMessageDescriptor *type,
              uint32_t timeout_ms)
 {
     struct rpc_client *client = NULL;
+    struct telling telling;
     int error = rpc_client_open(&client, cli->server);
     if (error != 0)
         return error;
     bool is_long = timeout_ms > CLI_CALL_MS && progress_is_wanted(cli);
-    char line[sizeof cli->server + 32];
-    snprintf(line, sizeof line, "the ckptd at %s is at work ...", cli->server);
     if (is_long)
-        text_transient(line);
+        tell_begin(&telling, cli);
     error = rpc_client_call(client, method, request, type, out, timeout_ms);
     if (is_long)
-        text_transient("");
+        tell_end(&telling);
     rpc_client_close(client);
     return error == ERR_UNAVAILABLE ? say_why(cli) : error;
 }
