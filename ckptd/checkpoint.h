@@ -78,7 +78,8 @@ struct run {
     struct coordinator *coordinator; /* run/: its attempt, and what is in work */
     struct pruning *pruning;         /* keep/retain.c: under way, or NULL */
     bool retain_again;               /* there was a commit meanwhile */
-    struct scrub_cursor scrubbed;    /* keep/scrub.c */
+    struct scrub_cursor scrubbed;    /* keep/scrub.c, */
+    bool scrub_asked;                /* likewise: a pass over it is due */
     struct run_health health;
     struct history history; /* history.c */
     uint64_t looked_stamp;  /* rescan.c: of its directory, when its names were read last; 0: look

@@ -210,6 +210,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Release, ReleaseRequest, release, admit_release, true, true)                           \
     X(Adopt, AdoptRequest, adopt, admit_adopt, true, true)                                   \
     X(Gc, GcRequest, gc, gc_collect, true, !request->dry_run)                                \
+    X(Scrub, ScrubRequest, scrub, scrub_call, true, true)                                    \
     X(History, HistoryRequest, history, history_call, false, false)                          \
     X(Rescan, RescanRequest, rescan, rescan_call, false, false)                              \
     X(Reload, ReloadRequest, reload, reload_call, true, true)                                \

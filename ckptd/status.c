@@ -160,7 +160,9 @@ static json_t *describe_scrub(const struct service *service)
 {
     struct scrub_state state;
     scrub_state(&state, service);
-    return json_pack("{s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "rate",
+    return json_pack("{s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "doing",
+                     state.doing, "pass_bytes", (json_int_t)state.pass_bytes, "pass_bytes_read",
+                     (json_int_t)state.pass_bytes_read, "rate",
                      (json_int_t)service->config->scrub_rate, "run", state.run, "step",
                      (json_int_t)state.step, "attempt", (json_int_t)state.attempt, "bytes_read",
                      (json_int_t)state.bytes, "checkpoints_read", (json_int_t)state.checkpoints,

@@ -21,6 +21,10 @@
  * tool has brought a checkpoint (scrub_expect). Who looks may not know of that damage: an error of
  * a read leaves no note. The stretch goes with the first pass that misses nothing.
  *
+ * An operator starts a pass at once, of one run or of all that have checkpoints, or pauses the
+ * scrub until the next start of it or of ckptd. Paused, it holds no checkpoint; the cursor keeps
+ * its place.
+ *
  * What is read stays until it is read whole: neither retention nor a prune takes it. A run that
  * saves and removes faster than this reads would otherwise never have one that was read back, and
  * the rule that keeps the last of those would keep nothing. */
@@ -62,9 +66,9 @@ struct scrub {
      * run that saves faster than this reads would keep it from the others. */
     uint64_t last_attempt, last_step;
     int64_t yielded_ms, saved_ms;
-    bool must_save;
-    struct scrub_note note; /* the cursor that is being kept */
-    uint8_t *buffer;        /* a block */
+    bool must_save, is_paused, is_working; /* a job is under way */
+    struct scrub_note note;                /* the cursor that is being kept */
+    uint8_t *buffer;                       /* a block */
     struct scrub_state state;
     /* The checkpoint and the shard that are open. The worker's while it has the job. */
     struct manifest_summary summary;
@@ -233,15 +237,21 @@ static bool is_due(struct run *run, int64_t now)
     struct scrub_cursor *cursor = &run->scrubbed;
     if (cursor->ended > now)
         cursor->ended = now;
-    return run->checkpoints && (cursor->begun != 0 || cursor->ended == 0 ||
+    return run->checkpoints && (run->scrub_asked || cursor->begun != 0 || cursor->ended == 0 ||
                                 now - cursor->ended >= run->service->config->scrub_period);
+}
+
+/* What somebody asked for, then what has waited longest. */
+static bool goes_before(const struct run *a, const struct run *b)
+{
+    return a->scrub_asked != b->scrub_asked ? a->scrub_asked
+                                            : a->scrubbed.ended < b->scrubbed.ended;
 }
 
 static void find_run(struct scrub *scrub)
 {
     for (struct run *run = scrub->service->catalog->runs; run; run = run->next)
-        if (is_due(run, time(NULL)) &&
-            (!scrub->run || run->scrubbed.ended < scrub->run->scrubbed.ended))
+        if (is_due(run, time(NULL)) && (!scrub->run || goes_before(run, scrub->run)))
             scrub->run = run;
     if (scrub->run) {
         scrub->last_attempt = scrub->run->checkpoints->summary.attempt;
@@ -289,6 +299,7 @@ static void end_pass(struct scrub *scrub)
         next.last_unread_step = cursor->last_unread_step;
     }
     *cursor = next;
+    scrub->run->scrub_asked = false;
     scrub->state.passes++;
     scrub->must_save = true;
     log_info("scrub",
@@ -299,8 +310,10 @@ static void end_pass(struct scrub *scrub)
 
 /* ---- jobs ---- */
 
+/* Until the next thing to do; nothing is under way. */
 static void wait_ms(struct scrub *scrub, int64_t ms)
 {
+    scrub->is_working = false;
     loop_timer(scrub->service->loop, &scrub->timer, ms);
 }
 
@@ -321,6 +334,7 @@ static void start_job(struct scrub *scrub, void (*work)(struct job *), void (*do
 {
     scrub->fault = (struct fault){0};
     scrub->job = (struct job){.work = work, .done.run = done};
+    scrub->is_working = true;
     loop_work(scrub->service->loop, &scrub->job);
 }
 
@@ -436,6 +450,10 @@ static void go_on(struct timer *timer)
     struct service *service = scrub->service;
     if (service->draining || service->offline[0])
         return;
+    if (scrub->is_paused && !scrub->must_save) {
+        hold(scrub, NULL);
+        return; /* scrub_call goes on */
+    }
     if (must_yield(scrub)) {
         wait_ms(scrub, YIELD_MS);
         return;
@@ -515,12 +533,61 @@ void scrub_brought(struct run *run, const struct manifest_summary *summary)
         scrub_cursor_brought(&run->scrubbed, summary->step, summary->attempt);
 }
 
+/* ---- what an operator asks for ---- */
+
+static int ask(struct service *service, const Holdfast__V1__ScrubRequest *request)
+{
+    struct scrub *scrub = service->scrub;
+    struct run *run = NULL;
+    if (!scrub)
+        return report_error(ERR_INVALID, "set it, and start ckptd again",
+                            "the scrub is off: scrub.rate is 0");
+    if (request->run[0])
+        ERR_TRY(run_find(&run, service, request->run, false));
+    scrub->is_paused = request->action == HOLDFAST__V1__SCRUB_ACTION__SCRUB_PAUSE;
+    log_info("scrub", scrub->is_paused ? "paused" : "started");
+    for (struct run *one = service->catalog->runs; one && !scrub->is_paused; one = one->next)
+        one->scrub_asked |= !run || one == run;
+    if (!scrub->is_working)
+        wait_ms(scrub, 0);
+    return 0;
+}
+
+void scrub_call(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__ScrubRequest *request)
+{
+    Holdfast__V1__ScrubReply reply = HOLDFAST__V1__SCRUB_REPLY__INIT;
+    int error = service_check_open(service);
+    if (error == 0)
+        error = ask(service, request);
+    if (error == 0)
+        rpc_call_reply(call, &reply.base);
+    else
+        rpc_call_fail(call, error);
+}
+
+/* How far the pass over the run is: whole checkpoints. */
+static void measure_pass(struct scrub_state *out, const struct scrub *scrub)
+{
+    const struct scrub_cursor *cursor = &scrub->run->scrubbed;
+    for (const struct checkpoint *c = scrub->run->checkpoints; c; c = c->next) {
+        if (c->damaged || !is_older(c, scrub->last_attempt, scrub->last_step + 1))
+            continue;
+        out->pass_bytes += c->summary.bytes;
+        if (is_older(c, cursor->attempt, cursor->step))
+            out->pass_bytes_read += c->summary.bytes;
+    }
+}
+
 void scrub_state(struct scrub_state *out, const struct service *service)
 {
     const struct scrub *scrub = service->scrub;
     bool first = true;
     *out = scrub ? scrub->state : (struct scrub_state){0};
     out->run = scrub && scrub->run ? scrub->run->name : "";
+    out->doing = !scrub ? "off" : scrub->is_paused ? "paused" : scrub->run ? "reading" : "waiting";
+    if (scrub && scrub->run)
+        measure_pass(out, scrub);
     if (scrub && scrub->run) {
         out->step = scrub->run->scrubbed.step;
         out->attempt = scrub->run->scrubbed.attempt;

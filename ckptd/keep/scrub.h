@@ -3,7 +3,9 @@
 #ifndef HOLDFAST_CKPTD_SCRUB_H
 #define HOLDFAST_CKPTD_SCRUB_H
 
+#include "proto/ckpt.pb-c.h"
 #include "proto/retain.h"
+#include "proto/rpc.h"
 #include "storage/storage.h"
 
 struct service;
@@ -17,7 +19,9 @@ struct scrub_state {
     uint64_t bytes, checkpoints, passes, damaged;
     const char *run;        /* that it is in; "": none */
     uint64_t step, attempt; /* likewise */
-    int64_t ended;          /* the oldest end of a pass over a run; 0: one was never read whole */
+    const char *doing;      /* "off", "paused", "waiting" for a run that is due, "reading" */
+    uint64_t pass_bytes, pass_bytes_read; /* of the pass over that run, by whole checkpoints */
+    int64_t ended; /* the oldest end of a pass over a run; 0: one was never read whole */
 };
 
 /* A cursor on its way to the disk. */
@@ -37,6 +41,9 @@ bool scrub_expect(struct scrub_note *out, struct run *run, const struct manifest
 int scrub_keep(struct storage *storage, const struct scrub_note *note);
 /* It is there. */
 void scrub_brought(struct run *run, const struct manifest_summary *summary);
+/* Starts a pass, or pauses. */
+void scrub_call(struct service *service, struct rpc_call *call,
+                const Holdfast__V1__ScrubRequest *request);
 void scrub_state(struct scrub_state *out, const struct service *service);
 
 #endif

@@ -88,6 +88,7 @@ int cli_status(const struct cli *cli);
 int cli_health(const struct cli *cli);
 int cli_reload(const struct cli *cli);
 int cli_rescan(const struct cli *cli);
+int cli_scrub(const struct cli *cli);
 int cli_history(const struct cli *cli);
 
 /* ---- server.c: a running ckptd ---- */

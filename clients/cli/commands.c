@@ -199,6 +199,24 @@ const struct command commands[] = {
      "unreadable: runs that could not be read, and why. On a directory: in use says whether "
      "somebody\n"
      "has the writer's lock; if nobody has, the saves are rubbish (gc).\n"},
+    {"history", "RUN", "who committed, pinned, removed, took over, and when", 1, 1,
+     WHERE | OF_A_RUN, cli_history,
+     "The newest 64 KiB of events, the oldest first. attempt: ranks were started; commit: they\n"
+     "saved; pin, unpin, adopt: asked for by that user; remove: by a prune or by retention;\n"
+     "found, vanish: a checkpoint was copied in, or moved away, without ckptd. A ckptd that is\n"
+     "killed may lose the events of the last second; its log has them.\n"},
+    {"scrub", "ACTION [RUN]", "start a pass of ckptd's scrub, pause it, or tell its progress", 1, 2,
+     BIT(SERVER), cli_scrub,
+     "start: a pass over the run, or over all, begins now, at scrub.rate. pause: until the next\n"
+     "start of it, or of ckptd. progress: what it reads, and how much of that run it has read.\n"},
+    {"rescan", "", "let ckptd look for checkpoints that were copied in, or went", 0, 0, BIT(SERVER),
+     cli_rescan,
+     "A list, a show and a load look by themselves. This one also tells what is there and not\n"
+     "listed, and why: a copy that is not whole yet, one of an attempt that is being trained.\n"},
+    {"reload", "", "let ckptd read retention and quotas again", 0, 0, BIT(SERVER), cli_reload,
+     "[retention] and [run.NAME] of its configuration file hold from then on, and are applied to\n"
+     "all runs. Other keys that have changed are named: they need a restart. A file that is\n"
+     "refused changes nothing. SIGUSR1 does the same.\n"},
     {"health", "", "does ckptd serve, and can it save? (grpc.health.v1)", 0, 0, BIT(SERVER),
      cli_health,
      "0 when both are so, else 69 and the reason. It cannot save from the first save that the\n"

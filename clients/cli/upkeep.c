@@ -70,6 +70,68 @@ int cli_rescan(const struct cli *cli)
     return 0;
 }
 
+/* ---- scrub ---- */
+
+static int ask_scrub(const struct cli *cli, Holdfast__V1__ScrubAction action, const char *run)
+{
+    Holdfast__V1__ScrubRequest request = HOLDFAST__V1__SCRUB_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.action = action;
+    request.run = (char *)(uintptr_t)run;
+    int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Scrub", &request.base,
+                         &holdfast__v1__scrub_reply__descriptor, CLI_CALL_MS);
+    if (error == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+static uint64_t number_in(const json_t *object, const char *key)
+{
+    json_int_t value = json_integer_value(json_object_get(object, key));
+    return value > 0 ? (uint64_t)value : 0;
+}
+
+static int print_progress(const struct cli *cli)
+{
+    json_t *status = NULL;
+    char run[128], read[32], all[32], rate[32];
+    int error = cli_call_status(&status, cli);
+    if (error != 0)
+        return error;
+    json_t *scrub = json_object_get(status, "scrub");
+    const char *doing = json_string_value(json_object_get(scrub, "doing"));
+    const char *name = json_string_value(json_object_get(scrub, "run"));
+    if (cli->is_json) {
+        error = text_document(scrub);
+    } else {
+        printf("the scrub is %s", doing != NULL ? doing : "?");
+        if (name != NULL && name[0] != '\0')
+            printf(": run %s, %s of %s", text_safe(run, sizeof run, name),
+                   text_bytes(read, sizeof read, number_in(scrub, "pass_bytes_read")),
+                   text_bytes(all, sizeof all, number_in(scrub, "pass_bytes")));
+        printf(", at most %s/s; since ckptd's start %s read, %llu damaged\n",
+               text_bytes(rate, sizeof rate, number_in(scrub, "rate")),
+               text_count(number_in(scrub, "checkpoints_read"), "checkpoint").text,
+               (unsigned long long)number_in(scrub, "damaged"));
+    }
+    json_decref(status);
+    return error;
+}
+
+int cli_scrub(const struct cli *cli)
+{
+    const char *action = cli->args[0], *run = cli->num_args > 1 ? cli->args[1] : "";
+    int error = 0;
+    if (strcmp(action, "start") == 0)
+        error = ask_scrub(cli, HOLDFAST__V1__SCRUB_ACTION__SCRUB_START, run);
+    else if (strcmp(action, "pause") == 0 && run[0] == '\0')
+        error = ask_scrub(cli, HOLDFAST__V1__SCRUB_ACTION__SCRUB_PAUSE, run);
+    else if (strcmp(action, "progress") != 0 || run[0] != '\0')
+        error = report_error(ERR_INVALID, "use start [RUN], pause or progress",
+                             "scrub does not know that action");
+    return error == 0 ? print_progress(cli) : error;
+}
+
 /* ---- history ---- */
 
 static const char *text_in(const json_t *line, const char *key)

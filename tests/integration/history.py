@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""history - the journal of a run.
+"""history - the journal of a run, and the scrub as an operator starts and pauses it.
 
 Goal: who opened an attempt, committed, pinned, unpinned and removed, and when, is told in order by
 ckptd and from the directory, across a restart, and within its bound. Method: the real programs; a
@@ -11,7 +11,7 @@ import json
 import os
 import time
 
-from lib_store import World
+from lib_store import PATIENCE, World
 from lib_tap import end, test
 
 BOUND = 64 << 10
@@ -70,11 +70,47 @@ def bounded(world):
          named(found)[0] == ("old", None), (journal, found[-3:]))
 
 
+def scrubbed(world):
+    def doing():
+        return json.loads(world.cli("scrub", "progress", *world.where, "--json")[1])
+
+    def comes_to(passes):
+        until = time.monotonic() + PATIENCE
+        while doing()["passes"] < passes and time.monotonic() < until:
+            time.sleep(0.02)
+        return doing()["passes"] == passes
+
+    world.launch("--scrub.rate", "1GiB")  # which would begin in a day
+    world.cli("scrub", "pause", *world.where)
+    test("a scrub can be paused", doing()["doing"] == "paused", doing())
+    code, out, err = world.cli("scrub", "start", world.run, *world.where)
+    test("and started at once", code == 0 and comes_to(1), (out, err, doing()))
+    world.cli("scrub", "start", *world.where)
+    test("again, also before its period is over", comes_to(2), doing())
+    world.stop()
+    world.launch("--scrub.rate", "1MiB")
+    world.cli("scrub", "start", *world.where)
+    until = time.monotonic() + PATIENCE
+    while doing()["bytes_read"] == 0 and time.monotonic() < until:
+        time.sleep(0.02)
+    world.cli("scrub", "pause", *world.where)
+    time.sleep(1.2)
+    before = doing()
+    time.sleep(1.2)
+    after = doing()
+    test("a pause in the middle of a pass reads no more, and tells how far it is",
+         before["bytes_read"] == after["bytes_read"] > 0 and after["doing"] == "paused" and
+         after["run"] == world.run and after["pass_bytes"] > 0, (before, after))
+    test("an unknown action is a slip", world.cli("scrub", "stop", *world.where)[0] == 2)
+    world.stop()
+
+
 def main():
     world = World()
     try:
         told(world)
         bounded(world)
+        scrubbed(world)
     finally:
         world.close()
     end()
