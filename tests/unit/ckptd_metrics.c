@@ -82,7 +82,7 @@ static void test_metrics__a_store_that_went_offline_is_told(void **state)
     struct bed *bed = *state;
     bed_stop(bed);
     snprintf(bed->config.store, sizeof bed->config.store,
-             "fault:late=1,only=publish,fail_at=3:memory:"); /* the first manifest */
+             "fault:late=1,only=publish,fail_at=4:memory:"); /* the first manifest */
     assert_int_equal(bed_start(bed), 0);
     assert_true(read_metric("holdfast_offline") == 0);
     bed_open_world(bed, peers, 1);
