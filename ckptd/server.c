@@ -484,6 +484,7 @@ static void fail_waiting(struct service *service)
     }
     rescan_end(service);
     save_begin_close(service);
+    attempt_open_close(service);
 }
 
 void service_close(struct service *service)

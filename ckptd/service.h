@@ -51,6 +51,7 @@ struct service {
     const struct coordinator_ops *coordinator_ops;       /* run/run.c */
     const struct coordinator_policy *coordinator_policy; /* server.c */
     struct outcomes *outcomes;                           /* run/outcomes.c */
+    struct newcomer *newcomers;    /* run/open.c: starts that wait for a run, oldest first */
     struct beginning *beginnings;  /* run/begin.c: calls that wait for an image, oldest first */
     struct load_table *loads;      /* restore/lease.c */
     struct held_files *held;       /* restore/held.c */

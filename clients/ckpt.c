@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 _Static_assert(CKPT_INVALID == (int)ERR_INVALID && CKPT_NOT_FOUND == (int)ERR_NOT_FOUND &&
                    CKPT_STALE == (int)ERR_STALE && CKPT_BUSY == (int)ERR_BUSY &&
@@ -145,9 +146,22 @@ static char *json_or_empty(const char *json)
     return (char *)(json != NULL ? json : "{}");
 }
 
-int ckpt_attempt_open(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
-                      const struct ckpt_attempt_options *options)
+/* What all starts of one launcher have in common; "": nobody knows. */
+static void launch_token(char *out, size_t size)
 {
+    const char *token = getenv("HOLDFAST_LAUNCH_TOKEN"), *job = getenv("SLURM_JOB_ID");
+    if (token != NULL && token[0] != '\0')
+        snprintf(out, size, "%s", token);
+    else
+        snprintf(out, size, "%s%s", job != NULL && job[0] != '\0' ? "slurm-" : "",
+                 job != NULL ? job : "");
+    report_make_printable(out);
+}
+
+static int open_attempt(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
+                        const struct ckpt_attempt_options *options, uint32_t flags, bool knows)
+{
+    char host[64] = "", launch[128];
     static const struct ckpt_attempt_options none = {0};
     Holdfast__V1__OpenAttemptRequest request = HOLDFAST__V1__OPEN_ATTEMPT_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
@@ -159,6 +173,13 @@ int ckpt_attempt_open(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info
     request.mesh_json = json_or_empty(options->mesh_json);
     request.data_json = json_or_empty(options->data_json);
     request.code_version = (char *)(options->code_version != NULL ? options->code_version : "");
+    gethostname(host, sizeof host - 1);
+    report_make_printable(host);
+    launch_token(launch, sizeof launch);
+    request.host = host;
+    request.launch = launch;
+    request.take_over = (flags & CKPT_TAKE_OVER) != 0;
+    request.knows_holder = knows;
     int error = session_call(ckpt, &answer, "OpenAttempt", &request.base,
                              &holdfast__v1__open_attempt_reply__descriptor, SESSION_SETTLE_MS);
     if (error != 0)
@@ -169,6 +190,18 @@ int ckpt_attempt_open(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info
         session_info_take(out_newest, reply->n_checkpoints > 0 ? reply->checkpoints[0] : NULL);
     protobuf_c_message_free_unpacked(answer, NULL);
     return 0;
+}
+
+int ckpt_attempt_open(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
+                      const struct ckpt_attempt_options *options)
+{
+    return open_attempt(ckpt, out_attempt, out_newest, options, 0, false);
+}
+
+int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
+                      const struct ckpt_attempt_options *options, uint32_t flags)
+{
+    return open_attempt(ckpt, out_attempt, out_newest, options, flags, true);
 }
 
 int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor *tensors,

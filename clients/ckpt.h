@@ -210,6 +210,15 @@ void ckpt_phase(struct ckpt *ckpt, enum ckpt_phase phase);
  * handle then, and in the calls before the handle's first ckpt_save_begin. NULL: none does. */
 void ckpt_heed_stop(const volatile int *stop);
 
+/* ckpt_attempt_open that knows about others. A run that is being trained is not taken from who
+ * trains it: the call waits limits.takeover_ms (10 s) for ranks that are dying, then is
+ * CKPT_EXISTS, and ckpt_error() says who has the run; ckpt_attempt_open has CKPT_BUSY there. Starts
+ * with the same HOLDFAST_LAUNCH_TOKEN, or else the same SLURM_JOB_ID, in the environment of the
+ * same user take over at once; so does CKPT_TAKE_OVER in `flags`. */
+#define CKPT_TAKE_OVER 1u
+int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
+                      const struct ckpt_attempt_options *options, uint32_t flags);
+
 #ifdef __cplusplus
 }
 #endif

@@ -168,6 +168,9 @@ void arena_window_wait(const struct arena_control *control, uint32_t changes, ui
 
 bool arena_set_phase(struct arena_control *control, enum arena_phase phase)
 {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    __atomic_store_n(&control->spoke_s, (uint32_t)now.tv_sec, __ATOMIC_RELAXED);
     if (phase == ARENA_PHASE_BUSY) {
         __atomic_store_n(&control->phase, (uint32_t)phase, __ATOMIC_RELEASE);
         return false;

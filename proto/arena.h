@@ -66,7 +66,8 @@ struct arena_control {
     uint32_t window_changes; /* counts them; a futex */
     uint32_t phase_asked;    /* tell me when the busy phase ends; cleared by the rank */
     uint32_t phase;          /* written by the rank: an enum arena_phase, or anything */
-    uint8_t pad0[12];
+    uint32_t spoke_s; /* written by the rank: CLOCK_MONOTONIC at the newest phase; 0: unknown */
+    uint8_t pad0[8];
     uint64_t head; /* written by the rank: next entry to fill; free-running */
     uint8_t pad1[56];
     uint64_t tail; /* written by ckptd: next entry to read; free-running */

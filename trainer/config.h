@@ -93,6 +93,7 @@ struct config {
     int64_t final_seconds;     /* bound of the last save; ours */
     int64_t load_step;         /* -1: newest */
     bool load_only;
+    bool take_over; /* checkpoint.take_over: end who trains the run; ours */
     bool new_order; /* checkpoint.new_order: sizes of a step may change at a resume; ours */
     bool checkpoint_required;    /* checkpoint.required: a failed save stops training; ours */
     bool compare_replicas;       /* before a save; ours */

@@ -249,6 +249,8 @@ const struct option config_table[] = {
         "the longest that the end waits for the last checkpoint; then it ends with 75 (ours)"),
     INT(load_step, "checkpoint.load_step", -1, -1, COUNT_MAX, "step to resume from; -1: newest"),
     BOOL(load_only, "checkpoint.load_only", "false", "load, never save"),
+    BOOL(take_over, "checkpoint.take_over", "false",
+         "take the run from whoever trains it now, on purpose (ours)"),
     BOOL(new_order, "checkpoint.new_order", "false",
          "let batch size, micro-batches or sequence length change at a resume: a new order of "
          "samples and sums begins, whose bits no other run has (ours)"),

@@ -52,6 +52,7 @@ int session_find(struct session **out, struct service *service, uint64_t token)
     if (token == 0 || session->token != token)
         return report_error(ERR_NOT_FOUND, "describe the tensors again",
                             "the session is not known; ckptd may have restarted");
+    session->spoke_ms = loop_now_ms();
     *out = session;
     return 0;
 }
@@ -122,8 +123,10 @@ void session_drain(struct session *session)
             session->control = NULL; /* nothing more is heard: its saves end with the session */
             return;
         }
-        if (any)
+        if (any) {
+            session->spoke_ms = loop_now_ms();
             events_of(session->service)->announced(session, &entry);
+        }
     }
 }
 
@@ -152,6 +155,29 @@ uint32_t session_num_busy(const struct service *service)
         const struct session *session = &service->sessions->rows[i];
         if (session->token != 0 && session->is_rank && session->control)
             count += arena_is_busy(session->control);
+    }
+    return count;
+}
+
+/* A rank of an older libckpt announces phases without their time: it counts as alive. */
+static bool is_alive(const struct session *session, int64_t since_ms)
+{
+    const struct arena_control *control = session->control;
+    if (session->spoke_ms >= since_ms || !control)
+        return session->spoke_ms >= since_ms;
+    int64_t spoke_s = __atomic_load_n(&control->spoke_s, __ATOMIC_RELAXED);
+    bool says_phases = __atomic_load_n(&control->phase, __ATOMIC_RELAXED) != ARENA_PHASE_NONE;
+    return spoke_s != 0 ? spoke_s * 1000 >= since_ms : says_phases;
+}
+
+uint32_t session_num_alive(const struct run *run, int64_t since_ms)
+{
+    const struct service *service = run->service;
+    uint32_t count = 0;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++) {
+        const struct session *session = &service->sessions->rows[i];
+        count += session->token != 0 && session->is_rank && session->run == run &&
+                 is_alive(session, since_ms);
     }
     return count;
 }

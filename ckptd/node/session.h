@@ -33,6 +33,7 @@ struct session {
     int control_fd, event_fd;
     struct arena_control *control;
     struct watch watch;  /* event_fd */
+    int64_t spoke_ms;    /* when it, or ckptd for it, did something last */
     uint64_t num_begins; /* BeginSaves: the newest is the one that counts */
     struct image *slots[SLOTS_PER_RANK];
     struct stage *slot_stages[SLOTS_PER_RANK]; /* the stage a STAGING image belongs to */
@@ -86,6 +87,8 @@ bool session_may_map(const struct session *session, uint32_t segment, bool writa
 void session_end_older(struct run *run, uint64_t attempt);
 void session_drain_run(struct run *run);
 uint32_t session_num_busy(const struct service *service); /* ranks that announced a busy phase */
-bool session_any_rank(const struct service *service);     /* is one described, and has not gone? */
+/* Ranks of the run that are connected, or just come, and spoke at or after `since_ms`. */
+uint32_t session_num_alive(const struct run *run, int64_t since_ms);
+bool session_any_rank(const struct service *service); /* is one described, and has not gone? */
 
 #endif

@@ -21,7 +21,7 @@ struct attempt {
     uint32_t world_size;
     char *config_json, *identity_json, *mesh_json, *data_json;
     char code_version[64];
-    char who[RPC_WHO_MAX]; /* opened it; "": ckptd was restarted since */
+    char who[RPC_WHO_MAX];                /* opened it; "": ckptd was restarted since */
     uint64_t parent_step, parent_attempt; /* what it loaded; attempt 0: nothing */
     bool parent_is_final;                 /* a save has begun: what is loaded later is no parent */
     bool parent_kept;                     /* it is durable */

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct run;
 struct save;
@@ -32,12 +33,20 @@ struct attempt_work {
     struct fault fault;
 };
 
+/* The start that opened the attempt; of one that a restart found nothing is known. */
+struct holder {
+    int64_t opened_ms;
+    uid_t uid;
+    char who[64], since[32], host[64], launch[128]; /* launch "": no token */
+};
+
 struct coordinator {
     struct run *run;
     struct commit machine;
     struct attempt *attempt; /* the open one, or NULL */
     struct group *group;
     struct parked opening;     /* call NULL: none */
+    struct holder holder;      /* of that start, else of the open attempt */
     struct parked *describing; /* wait until the attempt is read back */
     struct attempt_work take, resume, parent;
     struct save *saves;

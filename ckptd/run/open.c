@@ -3,11 +3,13 @@
  *   OpenAttempt ──► rings drained ──► commit.c settles older saves ──► COMMIT_TAKE: worker writes
  *   "<run>/attempts/0003", exclusively and durably ──► COMMIT_OPENED: older sessions end, answer
  *
- * A second OpenAttempt while one is settling takes its place: the first call is answered
- * ERR_ABORTED. */
+ * A run that is being trained is not taken from who trains it (takeover.h): the start of another
+ * launcher is parked and looked at every LOOK_MS, for limits.takeover_ms, then refused. A start of
+ * the same launcher while one is settling takes its place: the first call is answered ERR_STALE. */
 #include "ckptd/run/open.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
 #include "ckptd/history.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/session.h"
@@ -16,6 +18,7 @@
 #include "ckptd/run/coordinator.h"
 #include "ckptd/run/describe.h"
 #include "ckptd/run/save.h"
+#include "ckptd/run/takeover.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/json.h"
@@ -23,10 +26,13 @@
 #include "proto/rpc.h"
 #include "storage/storage.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define REPLY_CHECKPOINTS_MAX 64u
+#define LOOK_MS 100 /* between two looks at who has the run */
 
 static void work_take(struct job *job)
 {
@@ -125,6 +131,7 @@ void open_done(struct run *run, const struct commit_action *action)
     log_info("session", "run %s: attempt %llu of %u ranks is open; newest checkpoint: step %lld",
              run->name, (unsigned long long)number, attempt->world_size,
              newest ? (long long)newest->summary.step : -1LL);
+    run->coordinator->holder.opened_ms = loop_now_ms();
     reply_opened(run, number);
     run->coordinator->opening.call = NULL;
 }
@@ -156,32 +163,163 @@ static int check_open(struct service *service, const Holdfast__V1__OpenAttemptRe
     return error;
 }
 
-void attempt_open(struct service *service, struct rpc_call *call,
-                  const Holdfast__V1__OpenAttemptRequest *request)
+/* ---- who has the run ---- */
+
+/* A start that waits for a run. */
+struct newcomer {
+    struct newcomer *next;
+    struct service *service;
+    struct rpc_call *call;
+    const Holdfast__V1__OpenAttemptRequest *request; /* lives as long as the call */
+    struct timer timer;
+    int64_t came_ms;
+};
+
+static bool is_same_launcher(const struct run *run, struct rpc_call *call,
+                             const Holdfast__V1__OpenAttemptRequest *request)
 {
-    struct run *run = NULL;
+    uid_t uid;
+    char who[RPC_WHO_MAX];
+    return request->launch[0] != '\0' &&
+           strcmp(request->launch, run->coordinator->holder.launch) == 0 &&
+           rpc_call_who(call, &uid, who) && uid == run->coordinator->holder.uid;
+}
+
+static enum takeover decide(const struct run *run, const struct newcomer *newcomer)
+{
+    const struct config *config = run->service->config;
+    int64_t now = loop_now_ms();
+    struct takeover_facts facts = {
+        .is_forced = newcomer->request->take_over,
+        .is_same_launcher = is_same_launcher(run, newcomer->call, newcomer->request),
+        .is_opening = run->coordinator->opening.call != NULL,
+        .is_gathering = run->coordinator->machine.state == RUN_OPEN &&
+                        run->coordinator->holder.opened_ms > 0 &&
+                        (!run->coordinator->group || !run->coordinator->group->planned),
+        .num_alive = session_num_alive(run, now - config->limit_silent_ms),
+        .opened_ms_ago = now - run->coordinator->holder.opened_ms,
+        .waited_ms = now - newcomer->came_ms,
+        .limit_ms = config->limit_takeover_ms};
+    return takeover_decide(&facts);
+}
+
+static int report_held(const struct run *run, const Holdfast__V1__OpenAttemptRequest *request)
+{
+    const struct holder *holder = &run->coordinator->holder;
+    char who[256] = "a start before ckptd's last restart", step[64] = "nothing saved yet";
+    if (holder->who[0] != '\0')
+        snprintf(who, sizeof who, "%s on %s, since %s", holder->who,
+                 holder->host[0] != '\0' ? holder->host : "this host", holder->since);
+    if (run->coordinator->machine.latest_max > 0)
+        snprintf(step, sizeof step, "its newest save is of step %llu",
+                 (unsigned long long)(run->coordinator->machine.latest_max - 1));
+    return report_error(request->knows_holder ? ERR_EXISTS : ERR_BUSY,
+                        "give job.run another name, or take the run with --checkpoint.take_over",
+                        "the run %s is being trained by %s; %s", run->name, who, step);
+}
+
+static void hold(struct run *run, struct rpc_call *call,
+                 const Holdfast__V1__OpenAttemptRequest *request)
+{
+    struct holder *holder = &run->coordinator->holder;
+    time_t now = time(NULL);
+    struct tm utc;
+    *holder = (struct holder){.uid = (uid_t)-1};
+    rpc_call_who(call, &holder->uid, holder->who);
+    strftime(holder->since, sizeof holder->since, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    snprintf(holder->host, sizeof holder->host, "%s", request->host);
+    snprintf(holder->launch, sizeof holder->launch, "%s", request->launch);
+}
+
+/* The run is this start's. */
+static void open_run(struct run *run, struct rpc_call *call,
+                     const Holdfast__V1__OpenAttemptRequest *request)
+{
     struct commit_actions actions = {0};
-    int error = check_open(service, request);
-    if (error == 0)
-        error = run_find(&run, service, request->run, true);
-    if (error == 0 && run->adopting > run->newest_attempt)
-        error = catalog_report_adopting(run);
-    if (error != 0) {
-        rpc_call_fail(call, error);
-        return;
-    }
     if (run->coordinator->opening.call)
         rpc_call_fail(
             run->coordinator->opening.call,
-            report_error(ERR_ABORTED, NULL, "another start of the run came after this one"));
+            report_error(ERR_STALE, NULL, "another start of the run came after this one"));
+    hold(run, call, request);
     run->coordinator->opening.call = call;
     run->coordinator->opening.message = &request->base;
     save_hurry_run(run); /* they are to be settled */
     /* What the older ranks have announced counts, even when it was not read yet. */
     session_drain_run(run);
-    error = commit_open(&run->coordinator->machine, &actions, request->world_size);
+    int error = commit_open(&run->coordinator->machine, &actions, request->world_size);
     CHECK(error == 0); /* check_open has asked */
     if (run->coordinator->saves)
         log_info("session", "run %s: settling older saves before a new attempt", run->name);
     run_perform(run, &actions);
+}
+
+static void look(struct newcomer *newcomer);
+
+static void look_again(struct timer *timer)
+{
+    struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
+    struct newcomer **at = &newcomer->service->newcomers;
+    while (*at != newcomer)
+        at = &(*at)->next;
+    *at = newcomer->next;
+    look(newcomer);
+}
+
+static void park(struct newcomer *newcomer)
+{
+    struct newcomer **at = &newcomer->service->newcomers;
+    while (*at)
+        at = &(*at)->next;
+    newcomer->next = NULL;
+    *at = newcomer;
+    newcomer->timer.run = look_again;
+    loop_timer(newcomer->service->loop, &newcomer->timer, LOOK_MS);
+}
+
+/* Opened, parked, or refused. */
+static void look(struct newcomer *newcomer)
+{
+    const Holdfast__V1__OpenAttemptRequest *request = newcomer->request;
+    struct run *run = NULL;
+    int error = check_open(newcomer->service, request);
+    if (error == 0)
+        error = run_find(&run, newcomer->service, request->run, true);
+    if (error == 0 && run->adopting > run->newest_attempt)
+        error = catalog_report_adopting(run);
+    enum takeover answer = error == 0 ? decide(run, newcomer) : TAKEOVER_REFUSED;
+    if (answer == TAKEOVER_WAIT) {
+        park(newcomer);
+        return;
+    }
+    if (error == 0 && answer == TAKEOVER_REFUSED)
+        error = report_held(run, request);
+    if (error != 0)
+        rpc_call_fail(newcomer->call, error);
+    else
+        open_run(run, newcomer->call, request);
+    free(newcomer);
+}
+
+void attempt_open(struct service *service, struct rpc_call *call,
+                  const Holdfast__V1__OpenAttemptRequest *request)
+{
+    struct newcomer *newcomer = calloc(1, sizeof *newcomer);
+    if (!newcomer) {
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to open an attempt"));
+        return;
+    }
+    *newcomer = (struct newcomer){
+        .service = service, .call = call, .request = request, .came_ms = loop_now_ms()};
+    look(newcomer);
+}
+
+void attempt_open_close(struct service *service)
+{
+    while (service->newcomers) {
+        struct newcomer *newcomer = service->newcomers;
+        service->newcomers = newcomer->next;
+        loop_timer_cancel(service->loop, &newcomer->timer);
+        rpc_call_fail(newcomer->call, report_error(ERR_UNAVAILABLE, NULL, "ckptd ends"));
+        free(newcomer);
+    }
 }

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 90
+plan 97
 make_tiny
 start_ckptd
 
@@ -164,11 +164,28 @@ check_equal "debug.logits_file beside it ends with 0" \
     "$(status_of train busy --debug.logits_file "$tmp/busy.logits")" 0
 check "and writes the logits" test -s "$tmp/busy.logits"
 trainer_goes_on "it"
+check_equal "a stranger that would train it ends with 78" "$(status_of train busy)" 78
+trainer_goes_on "it"
+check "and names who trains it, and what to do" says busy \
+    "is being trained by user [0-9]+, process $busy .*step 5 .*--checkpoint.take_over"
 pid=$busy
 kill_ours TERM "$pid"
 ended
 check "the run that trained saves its last step" \
     "$BUILD/ckpt-cli" verify busy@7-a1 --store "$store"
+
+for how in token told; do
+    HOLDFAST_LAUNCH_TOKEN=one in_background "$how" --debug.pause_at_step 8
+    paused "$how" 8
+    case $how in
+    token) HOLDFAST_LAUNCH_TOKEN=one check "the same launcher takes over at once" train token ;;
+    told) check "so does who is told to (checkpoint.take_over)" \
+        train told --checkpoint.take_over ;;
+    esac
+    kill_ours TERM "$pid"
+    ended
+    check_equal "who lost the run ends with 78" "$status" 78
+done
 
 check_equal "load_step goes back to an older step" \
     "$(status_of train right --checkpoint.load_step 5 --comm.ranks 3)" 0

@@ -354,6 +354,8 @@ static inline void start_ckptd(struct bed *bed)
                     bed->store,
                     "--memory.pool_bytes",
                     (char *)(uintptr_t)bed->pool,
+                    "--limits.takeover_ms",
+                    "0", /* a start ends the one before at once */
                     "--memory.segment_bytes",
                     "1MiB",
                     bed->config[0] != '\0' ? "--config" : NULL,

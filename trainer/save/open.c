@@ -132,7 +132,8 @@ static int take_attempt(struct snapshot *s, int64_t answer[2])
                                            .data_json = s->data_json,
                                            .code_version = report_version};
     uint64_t attempt = 0;
-    int rc = ckpt_attempt_open(s->ckpt, &attempt, &newest, &options);
+    int rc = ckpt_attempt_take(s->ckpt, &attempt, &newest, &options,
+                               s->config->take_over ? CKPT_TAKE_OVER : 0);
     answer[0] = (int64_t)attempt;
     answer[1] = newest.attempt == 0 ? -1 : (int64_t)newest.step;
     free(config_json);
