@@ -45,13 +45,15 @@ if [ "$rank" = 0 ]; then echo "$OMPI_COMM_WORLD_SIZE" >>"$RULES/starts"; fi
 if [ "$rank" = 0 ] && [ -e "$RULES/places.$start" ]; then
     cat "$RULES/places.$start" >"$RULES/places"
 fi
+action=$(awk -v s="$start" -v r="$rank" '$1 == s && ($2 == r || $2 == "all") { print $3 }' \
+    "$RULES/plan")
+# mpirun ends the others when the first wrapper has gone: each is to come to its own kill.
+[ "$action" = kill-wrapper ] && trap '' TERM
 echo $$ >"$RULES/here.$start.$rank"
 until # none ends before all have begun
     mapfile -t all < <(cat "$RULES/here.$start".*)
     [ ${#all[@]} = "$OMPI_COMM_WORLD_SIZE" ]
 do sleep 0.01; done
-action=$(awk -v s="$start" -v r="$rank" '$1 == s && ($2 == r || $2 == "all") { print $3 }' \
-    "$RULES/plan")
 case ${action:-end} in
 kill) kill -KILL $$ ;;
 kill-all) (kill -KILL "${all[@]}") ;; # a subshell outlives them; wrappers wait 0.1 s
