@@ -21,6 +21,7 @@
 #include "ckptd/history.h"
 #include "ckptd/keep/admit.h"
 #include "ckptd/keep/gc.h"
+#include "ckptd/keep/remove.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scrub.h"
 #include "ckptd/list.h"
@@ -213,6 +214,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Scrub, ScrubRequest, scrub, scrub_call, true, true)                                    \
     X(History, HistoryRequest, history, history_call, false, false)                          \
     X(Rescan, RescanRequest, rescan, rescan_call, false, false)                              \
+    X(Remove, RemoveRequest, remove, remove_call, true, !request->dry_run)                   \
     X(Reload, ReloadRequest, reload, reload_call, true, true)                                \
     X(Status, StatusRequest, status, do_status, false, false)
 

@@ -353,10 +353,11 @@ static int remove_rest(struct storage *storage, const char *prefix, const struct
     return storage_sync_names(storage, stays ? prefix : parent);
 }
 
-static int refuse_held(struct storage *storage, const char *prefix)
+/* `is_told`: a person names it, so quarantine, which is evidence for a person, is no reason. */
+static int refuse_held(struct storage *storage, const char *prefix, bool is_told)
 {
     int error = 0;
-    for (size_t i = 0; i < NUM_NOTES && error == 0; i++)
+    for (size_t i = 0; i < (is_told ? STORAGE_QUARANTINE : NUM_NOTES) && error == 0; i++)
         error = refuse_note(storage, folders[i], prefix, ERR_DENIED);
     return error == 0 ? refuse_lease(storage, prefix) : error;
 }
@@ -414,7 +415,7 @@ static int refuse_rest(struct storage *storage, const struct members *members, c
     int error = judge_rest(storage, members, prefix, &rest);
     if (error != 0 || rest == STORAGE_REST_CUT_SHORT)
         return error;
-    error = refuse_held(storage, prefix);
+    error = refuse_held(storage, prefix, false);
     if (error == 0 && rest == STORAGE_REST_ASIDE)
         error = report_error(ERR_DENIED, "put its marker back, or remove it: ckpt-cli rm",
                              "%s has no %s, and no mark of unfinished work", prefix,
@@ -434,11 +435,11 @@ static int make_tombstone(struct storage *storage, const char *prefix, bool *out
 }
 
 static int remove_marker(struct storage *storage, const char *prefix, const char *marker,
-                         bool *out_is_spent)
+                         bool is_told, bool *out_is_spent)
 {
     int error = make_tombstone(storage, prefix, out_is_spent);
     if (error == 0 || error == ERR_EXISTS) /* of a removal that was cut short */
-        error = give_way(storage, tombstones, prefix, refuse_held(storage, prefix));
+        error = give_way(storage, tombstones, prefix, refuse_held(storage, prefix, is_told));
     if (error == 0)
         error = remove_member(storage, prefix, marker);
     return error == 0 ? storage_sync_names(storage, prefix) : error;
@@ -467,7 +468,7 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
     if (error == 0 && !members.has_marker)
         error = refuse_rest(storage, &members, prefix);
     if (error == 0 && members.has_marker && is_new)
-        error = remove_marker(storage, prefix, kind->marker, &is_spent);
+        error = remove_marker(storage, prefix, kind->marker, false, &is_spent);
     if (error == 0 && (!members.has_marker || is_new))
         error = remove_rest(storage, prefix, &members);
     free_names(&members.names);
@@ -484,6 +485,28 @@ int storage_group_remove(struct storage *storage, const struct storage_group_kin
                          const char *prefix)
 {
     return remove_group(storage, kind, prefix, true);
+}
+
+int storage_group_erase(struct storage *storage, const struct storage_group_kind *kind,
+                        const char *prefix)
+{
+    struct members members = {.kind = kind};
+    bool is_spent = false;
+    int error = storage_list(storage, prefix, visit_member, &members);
+    if (error == 0)
+        error = remove_marker(storage, prefix, kind->marker, true, &is_spent);
+    if (error == 0)
+        error = remove_rest(storage, prefix, &members);
+    free_names(&members.names);
+    if (error == 0)
+        error = storage_groups_forget(storage, prefix);
+    if (error == 0) {
+        error = remove_note(storage, folders[STORAGE_QUARANTINE], prefix);
+        error = error == ERR_NOT_FOUND ? 0 : error;
+    }
+    if (error == 0)
+        error = remove_note(storage, tombstones, prefix);
+    return is_spent ? restore_reserve(storage, prefix, error) : error;
 }
 
 int storage_group_clear(struct storage *storage, const struct storage_group_kind *kind,

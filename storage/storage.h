@@ -298,6 +298,13 @@ enum storage_note {
  */
 int storage_group_remove(struct storage *storage, const struct storage_group_kind *kind,
                          const char *prefix);
+/* Likewise, because a person has named it: also one in quarantine, and one without a marker. Pins
+ * and leases keep it all the same. */
+int storage_group_erase(struct storage *storage, const struct storage_group_kind *kind,
+                        const char *prefix);
+/* All groups of a parent, what lies beside them, and the parent; see erase.c. */
+int storage_groups_erase(struct storage *storage, const struct storage_group_kind *kind,
+                         const char *parent);
 /* In "tombstones": no tombstone, but the place of the next one where the disk is full. */
 #define STORAGE_RESERVE "reserve"
 /* Makes the directory of tombstones and the reserve in it, while there is room: on a full disk a

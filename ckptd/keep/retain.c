@@ -403,7 +403,7 @@ static void fill_items(struct pruning *pruning)
 
 static int check_start(const struct service *service, const struct run *run, bool is_dry)
 {
-    if (run->pruning)
+    if (run->pruning || run->adopting == UINT64_MAX) /* keep/remove.c */
         return report_error(ERR_BUSY, "try again", "checkpoints of run %s are being removed",
                             run->name);
     if (is_dry)

@@ -182,6 +182,15 @@ uint32_t session_num_alive(const struct run *run, int64_t since_ms)
     return count;
 }
 
+bool session_any_of(const struct run *run)
+{
+    const struct service *service = run->service;
+    for (int64_t i = 0; i < service->config->limit_sessions; i++)
+        if (service->sessions->rows[i].token != 0 && service->sessions->rows[i].run == run)
+            return true;
+    return false;
+}
+
 bool session_any_rank(const struct service *service)
 {
     for (int64_t i = 0; i < service->config->limit_sessions; i++)

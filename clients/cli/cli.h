@@ -50,7 +50,8 @@ struct cli {
     char sample[32], from[4200];
     int64_t seed;
     bool is_released, is_all, is_pin;
-    bool is_json, is_weights_only, is_forced, is_quick, is_help, is_dry_run, may_remove_most;
+    bool is_json, is_weights_only, is_forced, is_quick, is_help;
+    bool is_dry_run, may_remove_most, is_yes;
     const char *args[2];
     char resolved[2][200]; /* of those that were tags, the checkpoints */
     int num_args;
@@ -76,6 +77,7 @@ int cli_watch(const struct cli *cli);
 int cli_import(const struct cli *cli);
 int cli_reshard(const struct cli *cli);
 int cli_prune(const struct cli *cli);
+int cli_rm(const struct cli *cli);
 int cli_adopt(const struct cli *cli);
 int cli_cp(const struct cli *cli);
 int cli_repair(const struct cli *cli);

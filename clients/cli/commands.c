@@ -35,6 +35,7 @@ const struct option command_settings[] = {
                          "let more than half of the run go"),
     [DRY_RUN] = OPTION_BOOL(struct cli, is_dry_run, "dry-run", "false",
                             "print the plan and remove nothing"),
+    [YES] = OPTION_BOOL(struct cli, is_yes, "yes", "false", "do not ask"),
     [NOTE] = OPTION_STRING(struct cli, note, "note", "", "who and why; kept with the pin"),
     [SHARDS] =
         OPTION_INT(struct cli, shards, "shards", 0, 0, 65536, "how many files to cut it into"),
@@ -144,6 +145,13 @@ const struct command commands[] = {
      cli_prune,
      "Always stays: the last two that are whole, the last two that the scrub has read back, and "
      "what is\npinned, in use, or damaged.\n"},
+    {"rm", "RUN | RUN@STEP-aATTEMPT",
+     "remove a checkpoint, or a whole run, whatever state it is in", 1, 1,
+     WHERE | BIT(DRY_RUN) | BIT(YES), cli_rm,
+     "Also what is damaged, newer or set aside, and runs without any checkpoint, which count for\n"
+     "limits.runs. It says what is lost and asks; --yes answers. What is pinned or in use stays, "
+     "and\n"
+     "so does a run that is being trained. With --store the store is locked meanwhile.\n"},
     {"pin", "CHECKPOINT", "keep it for good, whatever the rules say", 1, 1, WHERE | BIT(NOTE),
      cli_pin, ""},
     {"unpin", "CHECKPOINT", "take the pin away", 1, 1, WHERE, cli_unpin,

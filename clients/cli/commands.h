@@ -24,6 +24,7 @@ enum setting {
     BEST,
     MOST,
     DRY_RUN,
+    YES,
     NOTE,
     SHARDS,
     MESH,

@@ -8,6 +8,7 @@ would; `clients_ckpt save` makes checkpoints.
 
 import json
 import os
+import shutil
 import subprocess
 import time
 
@@ -105,12 +106,72 @@ def manifest_lost(world):
          world.all_verify() == [])
 
 
+def name_of(world, number):
+    return f"{world.run}@{number}-a{int(step_of(world, number).rsplit('-a', 1)[1])}"
+
+
+def removed_by_name(world, *where):
+    """What is damaged or set aside goes when a person names it, and says so."""
+    served = where == world.where
+    world.save([11, 12, 13, 14])
+    world.stop()
+    os.remove(os.path.join(step_of(world, 11), "manifest.json"))
+    with open(os.path.join(step_of(world, 12), "manifest.json"), "w") as file:
+        file.write("damaged")
+    names = [name_of(world, number) for number in (11, 12)]
+    pinned = name_of(world, 13)
+    world.cli("pin", pinned, "--store", world.store)
+    if served:
+        world.launch()
+    from_where = "a ckptd" if served else "a directory"
+    code, out, err = world.cli("rm", names[0], *where)
+    test(f"{from_where}: without a yes nothing goes", code == 74 and "--yes" in err and
+         "will be lost" in out and os.path.exists(step_of(world, 11)), (code, out, err))
+    said = [world.cli("rm", name, *where, "--yes") for name in names]
+    run = os.path.join(world.store, world.run)
+    test(f"{from_where}: what is set aside or damaged goes",
+         [code for code, _, _ in said] == [0, 0] and
+         not [name for name in os.listdir(run) if "00000011" in name or "00000012" in name] and
+         (not served or not os.listdir(os.path.join(run, "quarantine"))), said)
+    code, out, err = world.cli("rm", pinned, *where, "--yes")
+    whole = world.cli("rm", world.run, *where, "--yes")
+    test(f"{from_where}: what is pinned stays, and its run", code == 74 and whole[0] == 74 and
+         "pin" in err and "pin" in whole[2] and os.path.exists(step_of(world, 13)),
+         (code, err, whole))
+    world.cli("unpin", pinned, *where)
+    code, out, err = world.cli("rm", world.run, *where, "--yes")
+    test(f"{from_where}: a whole run goes", code == 0 and not os.path.exists(run), (code, out, err))
+    if not served:
+        world.launch()
+    world.run = None
+    world.save([1])
+    test(f"{from_where}: and its name begins anew", world.steps() == [1], world.listed())
+
+
+def empty_runs(world):
+    """So many that were begun and never saved leave room for others when they are removed."""
+    world.stop()
+    for number in range(4):
+        os.makedirs(os.path.join(world.store, f"empty{number}", "attempts"))
+        open(os.path.join(world.store, f"empty{number}", "attempts", "0001"), "w").close()
+    shutil.rmtree(os.path.join(world.store, world.run))
+    world.launch("--limits.runs", "4")
+    full = world.try_save(1)
+    code, out, err = world.cli("rm", "empty2", *world.where, "--yes")
+    test("a run without a checkpoint can be removed, which makes room for another",
+         not full[0] and "limits.runs" in full[1] and code == 0 and world.try_save(1)[0],
+         (full, code, out, err))
+
+
 def main():
     world = World()
     try:
         without_its_disk(world)
         moved_away(world)
         manifest_lost(world)
+        removed_by_name(world, *world.where)
+        removed_by_name(world, "--store", world.store)
+        empty_runs(world)
         world.stop()
     finally:
         world.close()

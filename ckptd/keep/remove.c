@@ -1,0 +1,233 @@
+/* remove.c - Remove: a checkpoint, a set-aside directory or a whole run goes because an operator
+ * has named it, also what no rule may remove: what is damaged, newer, set aside, or the last one.
+ *
+ *   Remove ──► out of the catalog, so that nobody opens it ──► worker: storage_group_erase, or of a
+ *              run storage_groups_erase ──► gone; or back in the list, with the reason
+ *
+ * Pins, readers and a run that is being trained refuse it before anything goes. While a run goes
+ * every other call on it is answered ERR_BUSY; afterwards its place among limits.runs is free. A
+ * run of which not all could be removed is refused by name until the same call has removed the
+ * rest, or ckptd starts again. */
+#include "ckptd/keep/remove.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/history.h"
+#include "ckptd/keep/gc.h"
+#include "ckptd/ledger.h"
+#include "ckptd/loop.h"
+#include "ckptd/node/session.h"
+#include "ckptd/run/attempt.h"
+#include "ckptd/run/coordinator.h"
+#include "ckptd/run/describe.h"
+#include "ckptd/service.h"
+#include "proto/report.h"
+#include "proto/shard.h"
+#include "proto/toml.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ADOPTING_ALL UINT64_MAX /* of run->adopting: no attempt is opened, nothing is brought */
+
+struct removal {
+    struct service *service;
+    struct rpc_call *call;
+    struct run *run;
+    struct checkpoint *checkpoint; /* out of the list; NULL: the whole run goes */
+    char prefix[STORAGE_KEY_MAX];
+    Holdfast__V1__RemoveReply reply;
+    struct fault fault;
+    struct job job;
+};
+
+static void count(Holdfast__V1__RemoveReply *reply, const struct checkpoint *checkpoint)
+{
+    reply->checkpoints++;
+    reply->damaged += checkpoint->damaged;
+    reply->bytes += checkpoint->summary.bytes;
+}
+
+static void work_remove(struct job *job)
+{
+    struct removal *removal = CONTAINER_OF(job, struct removal, job);
+    struct storage *storage = removal->service->storage;
+    int error = removal->checkpoint
+                    ? storage_group_erase(storage, &checkpoint_kind, removal->prefix)
+                    : storage_groups_erase(storage, &checkpoint_kind, removal->run->name);
+    if (error != 0)
+        fault_take(&removal->fault, error);
+}
+
+/* Of the run nothing is left but its place in the list of runs, which is vacant. */
+static void forget_run(struct run *run)
+{
+    struct coordinator *coordinator = run->coordinator;
+    if (coordinator->group)
+        group_free(coordinator->group);
+    attempt_free(coordinator->attempt);
+    coordinator->group = NULL;
+    coordinator->attempt = NULL;
+    run->newest_attempt = 0;
+    commit_init(&coordinator->machine, 0);
+    run->scrubbed = (struct scrub_cursor){0};
+    run->health = (struct run_health){0};
+    free(run->history.lines);
+    run->history = (struct history){0};
+}
+
+static void settle_checkpoint(struct removal *removal)
+{
+    struct checkpoint *checkpoint = removal->checkpoint;
+    if (removal->fault.code != 0) {
+        catalog_enter(checkpoint, &checkpoint->summary);
+        return;
+    }
+    history_note(removal->run, &(struct history_event){.name = "remove",
+                                                       .step = checkpoint->summary.step,
+                                                       .attempt = checkpoint->summary.attempt,
+                                                       .call = removal->call});
+    catalog_drop(checkpoint);
+}
+
+static void settle_run(struct removal *removal)
+{
+    struct run *run = removal->run;
+    run->unreadable = (struct fault){0};
+    if (removal->fault.code == 0) {
+        forget_run(run);
+        return;
+    }
+    fault_raise(&removal->fault);
+    report_error(ERR_IO, "remove it again, or start ckptd again",
+                 "not all of run %s was removed: %s", run->name, report_line());
+    fault_take(&run->unreadable, ERR_IO);
+}
+
+static void removed(struct event *event)
+{
+    struct removal *removal = CONTAINER_OF(event, struct removal, job.done);
+    removal->run->adopting = 0;
+    if (removal->checkpoint)
+        settle_checkpoint(removal);
+    else
+        settle_run(removal);
+    if (removal->fault.code == 0) {
+        ledger_note(&removal->service->ledger, loop_now_ms(), -(int64_t)removal->reply.bytes);
+        log_info("remove", "%s is removed: %llu checkpoints, %llu bytes", removal->prefix,
+                 (unsigned long long)removal->reply.checkpoints,
+                 (unsigned long long)removal->reply.bytes);
+        rpc_call_reply(removal->call, &removal->reply.base);
+    } else {
+        rpc_call_fail(removal->call, fault_raise(&removal->fault));
+    }
+    free(removal);
+}
+
+/* ---- what refuses it ---- */
+
+static int check_run(const struct run *run, bool is_whole)
+{
+    const struct coordinator *coordinator = run->coordinator;
+    if (run->pruning || run->adopting != 0 || gc_is_removing(run->service))
+        return report_error(ERR_BUSY, "try again", "run %s is being changed", run->name);
+    if (!is_whole)
+        return 0;
+    bool is_trained = coordinator->saves || coordinator->opening.call || coordinator->describing ||
+                      coordinator->take.busy || session_any_of(run);
+    return is_trained ? report_error(ERR_BUSY, "end its ranks first",
+                                     "run %s is being trained or read", run->name)
+                      : 0;
+}
+
+static int take_out_one(struct removal *removal, const Holdfast__V1__RemoveRequest *request)
+{
+    struct checkpoint *found = catalog_find(removal->run, request->step, request->attempt);
+    if (!found)
+        return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
+                            "run '%s' has no checkpoint of step %llu by that attempt",
+                            removal->run->name, (unsigned long long)request->step);
+    count(&removal->reply, found);
+    if (request->dry_run)
+        return 0;
+    if (!catalog_take_out(found))
+        return report_error(ERR_BUSY, "try again when it is closed",
+                            "the checkpoint is being read");
+    removal->checkpoint = found;
+    return 0;
+}
+
+static int take_out_all(struct removal *removal, bool is_dry)
+{
+    struct run *run = removal->run;
+    for (struct checkpoint *c = run->checkpoints; c; c = c->next) {
+        count(&removal->reply, c);
+        if (catalog_in_use(c))
+            return report_error(ERR_BUSY, "try again when it is closed",
+                                "step %llu of run %s is being read",
+                                (unsigned long long)c->summary.step, run->name);
+        if (c->pinned)
+            return report_error(ERR_DENIED, "unpin it first", "step %llu of run %s is pinned",
+                                (unsigned long long)c->summary.step, run->name);
+    }
+    while (!is_dry && run->checkpoints) {
+        struct checkpoint *checkpoint = run->checkpoints;
+        CHECK(catalog_take_out(checkpoint));
+        catalog_drop(checkpoint);
+    }
+    return 0;
+}
+
+static int begin(struct removal *removal, const Holdfast__V1__RemoveRequest *request)
+{
+    struct service *service = removal->service;
+    bool is_whole = request->attempt == 0;
+    int error = service_check_open(service);
+    if (error == 0 && !request->dry_run)
+        error = service_check_online(service);
+    if (error == 0)
+        error = run_find(&removal->run, service, request->run, false);
+    if (error != 0 && removal->run && is_whole) /* nobody can read it: it may go all the same */
+        error = 0;
+    if (error == 0)
+        error = check_run(removal->run, is_whole);
+    if (error == 0 && is_whole)
+        snprintf(removal->prefix, sizeof removal->prefix, "%s", removal->run->name);
+    else if (error == 0)
+        error = shard_dir_key(removal->prefix, sizeof removal->prefix, removal->run->name,
+                              request->step, request->attempt);
+    if (error == 0)
+        error = is_whole ? take_out_all(removal, request->dry_run) : take_out_one(removal, request);
+    return error;
+}
+
+void remove_call(struct service *service, struct rpc_call *call,
+                 const Holdfast__V1__RemoveRequest *request)
+{
+    struct removal *removal = calloc(1, sizeof *removal);
+    if (!removal) {
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory for a removal"));
+        return;
+    }
+    removal->service = service;
+    removal->call = call;
+    holdfast__v1__remove_reply__init(&removal->reply);
+    removal->reply.durability = (char *)(uintptr_t)DURABILITY_LOCAL;
+    int error = begin(removal, request);
+    if (error != 0 || request->dry_run) {
+        if (error != 0)
+            rpc_call_fail(call, error);
+        else
+            rpc_call_reply(call, &removal->reply.base);
+        free(removal);
+        return;
+    }
+    removal->run->adopting = ADOPTING_ALL;
+    if (!removal->checkpoint) {
+        report_error(ERR_BUSY, "try again", "run %s is being removed", removal->run->name);
+        fault_take(&removal->run->unreadable, ERR_BUSY);
+    }
+    removal->job = (struct job){.work = work_remove, .done.run = removed};
+    loop_work(service->loop, &removal->job);
+}

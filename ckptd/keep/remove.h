@@ -1,0 +1,13 @@
+/* remove.h - what an operator names goes: see remove.c. On the service thread. */
+#ifndef HOLDFAST_CKPTD_KEEP_REMOVE_H
+#define HOLDFAST_CKPTD_KEEP_REMOVE_H
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+struct service;
+
+void remove_call(struct service *service, struct rpc_call *call,
+                 const Holdfast__V1__RemoveRequest *request);
+
+#endif
