@@ -10,6 +10,9 @@
  * when it ends, the rank is gone (session.c). ckptd sends descriptors and accepts none: it receives
  * without room for them, so the kernel closes what a peer tries to pass.
  *
+ * Every limits.look_ms ckptd looks whether the files of its sockets are there. One that somebody
+ * has removed is made again: nobody could connect any more. Connections that are open go on.
+ *
  * A socket that a dead daemon left behind is replaced; one that somebody answers on is ERR_BUSY.
  * Limits: limits.sessions arena connections, and RPC_CONNECTIONS_BESIDE more of gRPC (further ones
  * are closed), limits.connect_ms until an arena connection has named its session. Out of
@@ -50,6 +53,8 @@ struct listener {
 };
 
 struct door {
+    struct service *service;
+    struct timer look; /* whether the sockets have their names */
     struct connection *connections;
     struct listener rpc, arena;
     uint32_t num_connections;
@@ -390,6 +395,36 @@ static void close_listener(struct listener *listener)
     unlink(listener->path);
 }
 
+/* Its file was removed: a new socket takes its place. What cannot be made is tried again. */
+static void restore_listener(struct listener *listener, struct service *service)
+{
+    struct stat info;
+    if (lstat(listener->path, &info) == 0 || errno != ENOENT)
+        return; /* also when it is somebody else's: remove_stale would refuse it */
+    if (listener->fd >= 0) {
+        loop_unwatch(service->loop, &listener->watch);
+        loop_timer_cancel(service->loop, &listener->pause);
+        close(listener->fd);
+        listener->fd = -1;
+    }
+    if (open_listener(listener, service) == 0)
+        log_warn("door", "%s was removed, and is made again", listener->path);
+    else
+        log_error("door", "%s was removed, and cannot be made again: %s", listener->path,
+                  report_line());
+}
+
+static void look_at_listeners(struct timer *timer)
+{
+    struct door *door = CONTAINER_OF(timer, struct door, look);
+    struct service *service = door->service;
+    if (!service->draining) {
+        restore_listener(&door->arena, service);
+        restore_listener(&door->rpc, service);
+    }
+    loop_timer(service->loop, timer, service->config->limit_look_ms);
+}
+
 int door_open(struct service *service)
 {
     struct door *door = calloc(1, sizeof *door);
@@ -406,6 +441,10 @@ int door_open(struct service *service)
     int error = open_listener(&door->arena, service);
     if (error == 0)
         error = open_listener(&door->rpc, service);
+    door->service = service;
+    door->look.run = look_at_listeners;
+    if (error == 0)
+        loop_timer(service->loop, &door->look, service->config->limit_look_ms);
     return error;
 }
 
@@ -413,6 +452,7 @@ void door_close(struct service *service)
 {
     if (!service->door)
         return;
+    loop_timer_cancel(service->loop, &service->door->look);
     close_listener(&service->door->rpc);
     close_listener(&service->door->arena);
     while (service->door->connections)

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define FORMAT_LINE "format 2\n"   /* what is written into the store from now on */
@@ -72,6 +73,18 @@ static int check_format(int fd, bool *out_changes)
                         (int)strcspn(line, "\n"), line, FORMAT_LINE);
 }
 
+/* A FIFO or a device would take a lock and hold no format: something else has the file's name. */
+static int check_lock_file(int fd)
+{
+    struct stat status;
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode))
+        return 0;
+    return report_error(ERR_DENIED, "remove it: ckptd makes a new one",
+                        "%s in the store is no regular file, but %s: it cannot be the store's lock",
+                        STORAGE_LOCK_NAME,
+                        S_ISFIFO(status.st_mode) ? "a FIFO" : "a socket or a device");
+}
+
 int local_lock(struct storage *storage)
 {
     struct local *local = local_of(storage);
@@ -85,6 +98,11 @@ int local_lock(struct storage *storage)
         fd = local_open_beneath(local->root_fd, STORAGE_LOCK_NAME, O_RDWR);
     if (fd < 0)
         return local_fail("could not open the lock file", STORAGE_LOCK_NAME);
+    error = check_lock_file(fd);
+    if (error != 0) {
+        close(fd);
+        return error;
+    }
     if (local_lock_file(fd) == 0)
         error = check_format(fd, &changes);
     else if (errno == EAGAIN || errno == EACCES)

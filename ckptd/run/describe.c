@@ -161,7 +161,8 @@ static uint64_t images_demand(const struct group *group, uint32_t share)
 }
 
 /* How many segments an image of each rank gets. When the pool does not hold a whole one of every
- * rank at once, all get the largest equal share; images that need more become windows. */
+ * rank at once, all get the largest equal share; images that need more become windows. ERR_INVALID:
+ * no start of these ranks can succeed with this pool. */
 static int plan_images(struct group *group)
 {
     const struct service *service = group->run->service;
@@ -182,7 +183,7 @@ static int plan_images(struct group *group)
         if (rank->image_segments < need &&
             !window_suffices(service, &rank->geometry, rank->image_segments))
             return report_error(
-                ERR_SPACE, "enlarge memory.pool_bytes, or lower memory.segment_bytes",
+                ERR_INVALID, "enlarge memory.pool_bytes, or lower memory.segment_bytes",
                 "a pool of %u segments leaves %u for each of %u ranks: too little "
                 "for rank %u even to save its %llu bytes piece by piece",
                 pool, share, group->world_size, i, (unsigned long long)rank->geometry.file_bytes);

@@ -32,16 +32,20 @@
 #define ADOPT_AGAIN_MS 200u
 #define ADOPT_PATIENCE_MS 60000u /* with a ckptd that does not answer, before it is an error */
 
-/* Does it hang up on this user? It reads nothing before it has decided that. Root and its own user
- * it lets in: on them only one that is dying hangs up. */
-static bool is_turned_away(int fd)
+/* Does it hang up at once? It reads nothing before it has decided that. */
+static bool hangs_up(int fd)
 {
     struct pollfd wait = {.fd = fd, .events = POLLRDHUP};
+    return poll(&wait, 1, TURNED_AWAY_MS) > 0 && (wait.revents & (POLLRDHUP | POLLHUP)) != 0;
+}
+
+/* Root and its own user it always lets in: on them one hangs up that is full, or dying. */
+static bool may_come_in(int fd)
+{
     struct ucred server;
     socklen_t size = sizeof server;
-    return geteuid() != 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &size) == 0 &&
-           server.uid != geteuid() && poll(&wait, 1, TURNED_AWAY_MS) > 0 &&
-           (wait.revents & (POLLRDHUP | POLLHUP)) != 0;
+    return geteuid() == 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &server, &size) != 0 ||
+           server.uid == geteuid();
 }
 
 /* Nobody answered a call: nobody is there, or this user may not come in. */
@@ -51,15 +55,26 @@ static int say_why(const struct cli *cli)
     snprintf(address.sun_path, sizeof address.sun_path, "%s", cli->server + strlen("unix:"));
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool is_there = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
-    bool is_denied = is_there ? is_turned_away(fd) : errno == EACCES;
+    bool is_denied = !is_there && errno == EACCES, is_gone = !is_there && errno == ENOENT;
+    bool is_full = is_there && hangs_up(fd);
+    if (is_full && !may_come_in(fd)) {
+        is_denied = true;
+        is_full = false;
+    }
     if (fd >= 0)
         close(fd);
     if (is_denied)
         return report_error(
             ERR_DENIED, "come as ckptd's user, or as one of its access.uids or access.operators",
             "user %u may not come in at %s", (unsigned)geteuid(), cli->server);
+    if (is_full)
+        return report_error(ERR_UNAVAILABLE, "its log names who has them; or raise limits.sessions",
+                            "the ckptd at %s hangs up: all its connections are in use, or it ends",
+                            cli->server);
     return report_error(ERR_UNAVAILABLE, "start ckptd, or name its socket with --server unix:/PATH",
-                        "no ckptd answered at %s", cli->server);
+                        is_gone ? "no ckptd answered at %s: there is no such socket"
+                                : "no ckptd answered at %s",
+                        cli->server);
 }
 
 /* ---- a call that takes long ---- */

@@ -398,7 +398,7 @@ static void test_service__a_rank_whose_shard_is_too_large_is_refused(void **stat
 {
     struct bed *bed = *state;
     const uint64_t largest = (32ull << 40) - SHARD_ALIGN; /* a header, and what it is of */
-    assert_int_equal(describe_one(bed, largest), ERR_SPACE);
+    assert_int_equal(describe_one(bed, largest), ERR_INVALID);
     assert_non_null(strstr(report_line(), "for rank 0 even to save its 35184640524288 bytes"));
     assert_int_equal(describe_one(bed, largest + 1), ERR_INVALID);
     assert_non_null(strstr(report_line(), "shard 0 would hold more than 32 TiB"));
