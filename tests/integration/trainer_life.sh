@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 97
+plan 101
 make_tiny
 start_ckptd
 
@@ -173,6 +173,16 @@ kill_ours TERM "$pid"
 ended
 check "the run that trained saves its last step" \
     "$BUILD/ckpt-cli" verify busy@7-a1 --store "$store"
+
+check_equal "a run that has saved is begun by its launcher: 0" \
+    "$(HOLDFAST_SAVED_FILE="$tmp/saved" status_of train seen --training.steps 5)" 0
+check_equal "the save is noted for the launcher" "$(cat "$tmp/saved")" "seen 5"
+mv "$store/seen" "$tmp/seen.away"
+stop_ckptd
+start_ckptd
+check_equal "with its checkpoints gone it is not begun at step 0 again: 78" \
+    "$(HOLDFAST_SAVED_FILE="$tmp/saved" status_of train seen --training.steps 5)" 78
+check "and the reason is said" says seen "has saved step 5 .* not begun at step 0 again"
 
 for how in token told; do
     HOLDFAST_LAUNCH_TOKEN=one in_background "$how" --debug.pause_at_step 8

@@ -12,6 +12,7 @@
 #include "trainer/save/private.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,6 +125,28 @@ static int ask_for_candidate(struct snapshot *s, int64_t below, struct candidate
     return rc;
 }
 
+/* A start that finds no checkpoint although an earlier start of its launcher saved one must not
+ * begin at step 0: the store may be another one, or its disk not mounted. */
+static int check_saved(const struct snapshot *s)
+{
+    const char *path = getenv(SAVED_FILE_VARIABLE);
+    FILE *file = path != NULL && path[0] != '\0' ? fopen(path, "r") : NULL;
+    char run[CONFIG_TEXT_MAX] = "";
+    long long step = 0;
+    if (file == NULL)
+        return 0;
+    bool has_saved =
+        fscanf(file, "%255s %lld", run, &step) == 2 && strcmp(run, s->config->run) == 0;
+    fclose(file);
+    if (!has_saved)
+        return 0;
+    return report_error(ERR_MISMATCH,
+                        "is the store's disk mounted? To begin anew start the launcher again",
+                        "run %s has saved step %lld since its launcher began, and ckptd at %s has "
+                        "no checkpoint of it: it is not begun at step 0 again",
+                        run, step, s->config->ckptd_address);
+}
+
 static int look(struct snapshot *s, int64_t *out_step)
 {
     *out_step = -1;
@@ -132,6 +155,8 @@ static int look(struct snapshot *s, int64_t *out_step)
     struct comm *world = s->mesh->world;
     struct candidate candidate = {.step = -1};
     int rc = snapshot_is_rank_0(s) ? ask_for_candidate(s, 0, &candidate) : 0;
+    if (rc == 0 && snapshot_is_rank_0(s) && candidate.step < 0)
+        rc = check_saved(s);
     ERR_TRY(parallel_agree(world, rc));
     ERR_TRY(world->ops->broadcast(world, &candidate, sizeof(candidate), 0));
     *out_step = s->newest_step = candidate.step;

@@ -8,7 +8,9 @@
 #include "trainer/save/replicas.h"
 #include "trainer/save/snapshot.h"
 
-#define STATE_PARTS 3u /* param, exp_avg, exp_avg_sq */
+#define SAVED_FILE_VARIABLE "HOLDFAST_SAVED_FILE" /* in it: "RUN STEP" of the newest durable save \
+                                                   */
+#define STATE_PARTS 3u                            /* param, exp_avg, exp_avg_sq */
 #define SNAPSHOT_NAME_BYTES 96u
 #define PENDING_MAX 4u /* saves whose end is looked for */
 

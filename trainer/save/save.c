@@ -24,6 +24,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -59,12 +60,24 @@ static int agree_on_save(struct snapshot *s, int rc, int64_t step)
     return agreed;
 }
 
+/* For who starts the run again (deploy/launch): it has saved. */
+static void note_saved(const struct snapshot *s, int64_t step)
+{
+    const char *path = getenv(SAVED_FILE_VARIABLE);
+    FILE *file = path != NULL && path[0] != '\0' ? fopen(path, "w") : NULL;
+    if (file == NULL)
+        return;
+    fprintf(file, "%s %" PRId64 "\n", s->config->run, step);
+    fclose(file);
+}
+
 /* Rank 0: the oldest pending save has ended; its end is said once. */
 static void settle_oldest(struct snapshot *s, int rc)
 {
     const struct pending *oldest = &s->pending[0];
     s->settled_rc = rc;
     if (rc == 0) {
+        note_saved(s, oldest->step);
         log_info("checkpoint", "step %" PRId64 " is durable (%s), at most %.2f s after its copy",
                  oldest->step, ckpt_save_durability(s->ckpt), s->polled_at - oldest->since);
         if (ckpt_save_warning(s->ckpt)[0] != 0)
