@@ -208,7 +208,8 @@ struct trial {
     struct found before, after; /* the command, when no power goes */
     uint64_t left;              /* the sizes of what it changes, then */
     bool is_torture;
-    unsigned num_walked; /* states after which what follows was cut after each change */
+    unsigned walk_at;    /* of STATES states: after which what follows is cut after each change */
+    unsigned num_walked; /* such states */
     char cut[300];       /* where a state is made */
     bool is_done;        /* the command had answered by then */
 };
@@ -382,7 +383,7 @@ static void look(struct walk *walk, const struct power_state *state, bool is_fir
     snprintf(trial->cut, sizeof trial->cut, "%s/cut", trial->root);
     move_world(trial, "cut");
     trial->is_done = has_answered(state->num_changes);
-    bool is_walked = walk->visited % STATES == STATES / 2;
+    bool is_walked = walk->visited % STATES == trial->walk_at;
     bool is_cut_again = walk->visited++ % CUT_AGAIN == 0;
     trial->num_walked += is_walked;
     unsigned least = is_cut_again && !trial->is_torture, most = trial->is_torture ? 2 : least;
@@ -429,6 +430,7 @@ static void try_scene(struct trial *trial)
     walk.stride = trial->is_torture || walk.count < STATES ? 1 : walk.count / STATES;
     unsigned states = walk.count;
     assert_true(states > 10);
+    trial->walk_at = (states < STATES ? states : STATES) / 2;
     walk.visit = look;
     walk_states(&walk, seed);
     assert_true(trial->num_walked > 0);
