@@ -7,6 +7,8 @@
  *    │    right is kept, any other is removed
  *   every missing shard: each block verified by its checksum, written, the table last, synced
  *   all shards are read back there: each block and each tensor's digest against the manifest
+ *   the mark of unfinished work stands beside them until the end: gc and the next start of a ckptd
+ *         remove what has one and is leased by nobody (proto/mark.h)
  *   the origin file, the names synced, the manifest: by cp itself under the store's lock, or by the
  *         ckptd that serves the store (Adopt)
  *
@@ -14,6 +16,7 @@
  * is passed over. A checkpoint that is damaged is not copied, and neither are the others after it:
  * the error names it. */
 #include "clients/cli/engine/blocks.h"
+#include "clients/cli/engine/writer.h"
 
 #include "proto/origin.h"
 
@@ -187,8 +190,11 @@ static int commit(struct copy *copy)
     if (error == 0)
         error = store_note_unread(copy->store, summary);
     snprintf(key, sizeof key, "%s/%s", copy->directory, MANIFEST_NAME);
-    return error == 0 ? storage_publish(copy->store, key, copy->from.text, copy->from.text_bytes)
-                      : error;
+    if (error == 0)
+        error = storage_publish(copy->store, key, copy->from.text, copy->from.text_bytes);
+    if (error == 0)
+        writer_unmark(copy->store, copy->directory);
+    return error;
 }
 
 static int check_source(struct copy *copy)
@@ -208,7 +214,8 @@ static int write_copy(struct copy *copy)
     ERR_TRY(claim(copy, copy->from.manifest->summary.bytes));
     ERR_TRY(look_at_made(copy));
     progress_begin(&copy->progress, copy->cli, "cp", 2 * copy->from.manifest->summary.bytes);
-    int error = 0;
+    int error = writer_mark(copy->store, copy->directory, &copy->made.manifest->summary);
+    error = error == ERR_EXISTS ? 0 : error; /* of the try that is taken up again */
     for (uint32_t i = 0; i < shards && error == 0; i++) {
         const struct shard_file *there = &copy->made.shards[i];
         bool is_kept = there->damage == NULL && there->header_damage == NULL;

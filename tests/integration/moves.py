@@ -130,7 +130,7 @@ def what_is_damaged_is_not_copied(bed):
     code, _, err = bed.cli("cp", bed.run + "@2", f"{other}:third", *bed.where)
     assert code == 1 and "shard 2: block 0 is damaged" in err, (code, err)
     change(shard, 50000)
-    assert bed.listed("--store", other) == []
+    assert bed.listed("--store", other) == [], bed.listed("--store", other)
 
 
 def a_copy_goes_into_a_served_store(bed):

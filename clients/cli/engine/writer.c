@@ -309,23 +309,28 @@ static int take_lease(struct writer *writer)
                       : error;
 }
 
-/* Before the first file: what a crash leaves is known by it (proto/mark.h). */
-static int make_mark(struct writer *writer)
+int writer_mark(struct storage *store, const char *directory,
+                const struct manifest_summary *summary)
 {
     char key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX];
     struct shard_identity identity;
-    manifest_identity(&identity, &writer->manifest.summary, 0);
+    manifest_identity(&identity, summary, 0);
     mark_write(text, &identity, 0);
-    snprintf(key, sizeof key, "%s/" MARK_NAME, writer->directory);
-    writer->is_marked = true; /* an error may leave it */
-    return storage_publish(writer->store, key, text, strlen(text));
+    snprintf(key, sizeof key, "%s/" MARK_NAME, directory);
+    return storage_publish(store, key, text, strlen(text));
 }
 
-static void remove_mark(struct writer *writer)
+void writer_unmark(struct storage *store, const char *directory)
 {
     char key[STORAGE_KEY_MAX + 32];
-    snprintf(key, sizeof key, "%s/" MARK_NAME, writer->directory);
-    storage_remove(writer->store, key); /* the next start or gc does what this cannot */
+    snprintf(key, sizeof key, "%s/" MARK_NAME, directory);
+    storage_remove(store, key); /* the next start or gc does what this cannot */
+}
+
+static int make_mark(struct writer *writer)
+{
+    writer->is_marked = true; /* an error may leave it */
+    return writer_mark(writer->store, writer->directory, &writer->manifest.summary);
 }
 
 int writer_open(struct writer *writer, const char *where, bool is_forced)
@@ -680,7 +685,7 @@ static void remove_shards(struct writer *writer, int error)
             storage_remove(writer->store, key);
     }
     if (writer->is_marked && storage_sync_names(writer->store, writer->directory) == 0)
-        remove_mark(writer);
+        writer_unmark(writer->store, writer->directory);
     storage_release(writer->store, writer->lease);
     writer->lease = NULL;
     snprintf(key, sizeof key, "%s/leases", writer->manifest.summary.run);
@@ -711,7 +716,7 @@ static int commit(struct writer *writer, const char *text, size_t bytes)
         if (error == 0)
             error = storage_publish(writer->store, key, text, bytes);
         if (error == 0)
-            remove_mark(writer);
+            writer_unmark(writer->store, writer->directory);
         return error;
     }
     struct failure failure = {0};
