@@ -164,11 +164,13 @@ static int read_metric(struct retain_item *item, struct storage *store, const ch
     int error = checkpoint_manifest(&manifest, store, &selection);
     if (error == 0) {
         error = retain_metric(item, manifest->state_json, metric);
-    } else if (error != ERR_MEMORY) { /* it cannot be verified: then it stays */
-        item->is_vanished = error == ERR_NOT_FOUND;
-        item->is_damaged = error != ERR_NOT_FOUND;
+    } else if (error == ERR_NOT_FOUND) {
+        item->is_vanished = true;
         error = 0;
-    }
+    } else if (error == ERR_CORRUPT || error == ERR_VERSION) { /* then it stays */
+        item->is_damaged = true;
+        error = 0;
+    } /* a disk that fails says nothing of a metric: no plan can be made */
     manifest_free(manifest);
     return error;
 }
@@ -221,8 +223,8 @@ static int look_at(void *user, uint32_t index)
     int error =
         presence_check(looking->store, storage_fetch, &looking->catalog->entries[index].summary, 0);
     item->is_vanished = error == ERR_NOT_FOUND;
-    item->is_damaged = error != 0 && error != ERR_NOT_FOUND;
-    return error == ERR_MEMORY ? error : 0;
+    item->is_damaged = error == ERR_CORRUPT || error == ERR_VERSION;
+    return item->is_vanished || item->is_damaged ? 0 : error;
 }
 
 struct leasing {

@@ -39,6 +39,8 @@
 
 struct bed {
     char root[80];
+    char listen[160], store[160];
+    char *argv[14]; /* a reload reads them again */
     struct config config;
     struct service *service;
     bool may_be_bare; /* it is used while its pool is being filled */
@@ -135,18 +137,18 @@ static inline struct bed *bed_new(void)
     const char *parent = getenv("TMPDIR");
     snprintf(bed->root, sizeof bed->root, "%s/ckptd-XXXXXX", parent ? parent : "/var/tmp");
     assert_non_null(mkdtemp(bed->root));
-    char listen[160], store[160];
-    char *argv[] = {"ckptd", "--listen",
-                    listen,  "--store",
-                    store,   "--memory.pool_bytes",
-                    "24MiB", "--memory.segment_bytes",
-                    "1MiB",  "--limits.drain_ms",
-                    "3000",  "--limits.last_save_ms",
-                    "0",     NULL};
+    char *argv[] = {"ckptd",     "--listen",
+                    bed->listen, "--store",
+                    bed->store,  "--memory.pool_bytes",
+                    "24MiB",     "--memory.segment_bytes",
+                    "1MiB",      "--limits.drain_ms",
+                    "3000",      "--limits.last_save_ms",
+                    "0",         NULL};
     bool help;
-    snprintf(listen, sizeof listen, "unix:%s/s", bed->root);
-    snprintf(store, sizeof store, "%s/store", bed->root);
-    assert_int_equal(config_load(&bed->config, 13, argv, &help), 0);
+    memcpy(bed->argv, argv, sizeof argv);
+    snprintf(bed->listen, sizeof bed->listen, "unix:%s/s", bed->root);
+    snprintf(bed->store, sizeof bed->store, "%s/store", bed->root);
+    assert_int_equal(config_load(&bed->config, 13, bed->argv, &help), 0);
     bed->config.limit_takeover_ms = 0; /* a start ends the one before at once */
     return bed;
 }

@@ -21,13 +21,15 @@ struct ask {
 };
 
 static const struct ask asks[] = {
-    {"Hello", "", false},     {"OpenAttempt", "", false},  {"Describe", "", false},
-    {"BeginSave", "", false}, {"WaitSave", "", false},     {"AbortSave", "", false},
-    {"OpenLoad", "", false},  {"LoadShard", "", false},    {"ReleaseShard", "", false},
-    {"CloseLoad", "", false}, {"List", "", false},         {"Show", "", false},
-    {"Prune", "", true},      {"Prune", "dry_run", false}, {"Pin", "", false},
-    {"Pin", "unpin", true},   {"Release", "", true},       {"Adopt", "", true},
-    {"Gc", "", true},         {"Gc", "dry_run", false},    {"Status", "", false},
+    {"Hello", "", false},     {"OpenAttempt", "", false},   {"Describe", "", false},
+    {"BeginSave", "", false}, {"WaitSave", "", false},      {"AbortSave", "", false},
+    {"OpenLoad", "", false},  {"LoadShard", "", false},     {"ReleaseShard", "", false},
+    {"CloseLoad", "", false}, {"List", "", false},          {"Show", "", false},
+    {"Prune", "", true},      {"Prune", "dry_run", false},  {"Pin", "", false},
+    {"Pin", "unpin", true},   {"Release", "", true},        {"Adopt", "", true},
+    {"Gc", "", true},         {"Gc", "dry_run", false},     {"Status", "", false},
+    {"Scrub", "", true},      {"History", "", false},       {"Rescan", "", false},
+    {"Remove", "", true},     {"Remove", "dry_run", false}, {"Reload", "", true},
 };
 #define NUM_ASKS (sizeof asks / sizeof *asks)
 

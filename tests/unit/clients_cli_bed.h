@@ -141,11 +141,12 @@ static int survey_file(const char *path, const struct stat *status, int type, st
 {
     (void)walk;
     size_t length = strlen(path), tail = survey.suffix != NULL ? strlen(survey.suffix) : 0;
-    /* What verify found, locks, leases, temporary files and the reserve for a full disk are in
-     * nobody's way. */
+    /* What verify found, locks, leases, temporary files, the reserve for a full disk, and the
+     * journal, which ckptd writes a little later, are in nobody's way. */
     if (type != FTW_F || strstr(path, "/verified.json") != NULL ||
         strstr(path, "/.holdfast.") != NULL || strstr(path, "/leases/") != NULL ||
-        strstr(path, "/tombstones/reserve") != NULL || length < tail ||
+        strstr(path, "/history/") != NULL || strstr(path, "/tombstones/reserve") != NULL ||
+        length < tail ||
         strcmp(path + length - tail, survey.suffix != NULL ? survey.suffix : "") != 0)
         return 0;
     survey.count++;
