@@ -16,10 +16,12 @@
  * files of the newest checkpoint: header and checksum table as every reader wants them, and a hole
  * where the data is, which is read as nought and has no right checksum. So all that can be proved
  * without reading the data is there. */
+#include "ckptd/history.h"
 #include "tests/bench/bench.h"
 #include "tests/bench/scale_model.h"
 #include "tests/unit/ckptd.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/stat.h>
@@ -56,6 +58,7 @@ static void open_service(char *store)
     BENCH_TRY(run_open(&service, &policy), report_line());
     BENCH_TRY(loop_open(&service.loop, (uint32_t)config.threads_workers, 0), report_line());
     BENCH_TRY(storage_open(&service.storage, &storage_local, store, NULL), report_line());
+    BENCH_TRY(history_open(&service), report_line());
     BENCH_TRY(pool_open(&service.pool, 1 << 20, 1 << 20, false, service.storage), report_line());
     for (bool more = true; more;)
         BENCH_TRY(pool_renew(service.pool, &more), report_line());
@@ -186,7 +189,7 @@ static struct save *make_save(uint64_t step)
     snprintf(path, sizeof path, "%s/%s", config.store, RUN);
     mkdir(path, 0777);
     snprintf(path, sizeof path, "%s/%s", config.store, save->dir);
-    BENCH_TRY(mkdir(path, 0777), path);
+    BENCH_TRY(mkdir(path, 0777) != 0 && errno != EEXIST, path);
     save->next = run->coordinator->saves;
     run->coordinator->saves = save;
     return save;

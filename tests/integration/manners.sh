@@ -23,7 +23,7 @@ priorities_of() { # NAME: distinct I/O priorities of the threads with that name
         [ "$(cat "$task/comm")" != "$1" ] || ionice -p "${task##*/}"
     done | sort -u
 }
-status() { "$BUILD/ckpt-cli" status --server "$server"; }
+status() { "$BUILD/ckpt-cli" status --all --server "$server"; }
 pace() { status | sed -nE "s/^pace\.$1 +//p"; } # NAME: its number
 refused() { # NAME PATTERN OPTION...
     local name=$1 pattern=$2

@@ -73,13 +73,15 @@ static int end(void *user, int rc)
 
 static int setup(void **out)
 {
+    static const struct model_tensor tensor = {.dims = 2};
     struct bed *bed = calloc(1, sizeof(*bed));
     assert_non_null(bed);
     assert_int_equal(new_kernels(&bed->kernels, 1), 0);
     assert_int_equal(sem_init(&bed->gate, 0, 0), 0);
     bed->config = (struct config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     for (uint32_t i = 0; i < SLICES; i++)
-        bed->slices[i] = (struct state_slice){.at = i * EACH, .count = i == EMPTY ? 0 : EACH - i};
+        bed->slices[i] = (struct state_slice){
+            .tensor = &tensor, .at = i * EACH, .count = i == EMPTY ? 0 : EACH - i};
     bed->state = (struct state){.num_slices = SLICES,
                                 .slices = bed->slices,
                                 .count = COUNT,
