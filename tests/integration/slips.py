@@ -176,8 +176,10 @@ def full_outputs(world):
                 done = subprocess.run([CLI, *words, *how], stdout=full, stderr=subprocess.PIPE,
                                       text=True, timeout=60)
             test(f"{' '.join(words[:1] + words[2:] + how[::2])} into a full disk is code 74",
-                 done.returncode == 74 and done.stderr ==
-                 "ckpt-cli: could not write the output: stdout: No space left on device\n",
+                 done.returncode == 74 and (
+                     json.loads(done.stderr)["detail"] == "stdout: No space left on device"
+                     if "--json" in how else done.stderr ==
+                     "ckpt-cli: could not write the output: stdout: No space left on device\n"),
                  (done.returncode, done.stderr))
     world.cli("unpin", run, *world.where)
 
