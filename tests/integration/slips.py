@@ -317,7 +317,7 @@ def pinned(world):
     shards = os.listdir(step)
     other.stop()
     test("and so does a start of ckptd", len(shards) == entry["world_size"] and
-         "has no manifest, and stays" in other.log(), other.log())
+         "is not served: it has no manifest" in other.log(), other.log())
     other.close()
     os.rename(copy + "/kept", step + "/manifest.json")
     test("with its manifest it is whole again", world.cli("verify", name, "--store", copy)[0] == 0)
