@@ -158,13 +158,31 @@ static bool get_string(char *out, size_t size, const json_t *object, const char 
     return true;
 }
 
-static int parse_summary(struct manifest_summary *out, const json_t *root)
+/* Of a summary of any version: each begins with members of its own, and then has "summary_hash"
+ * over the bytes before its digits. Without this a flipped digit of the version would look like a
+ * manifest of a later Holdfast. */
+static bool summary_hash_fits(const char text[MANIFEST_SUMMARY_BYTES])
+{
+    static const char key[] = "\"summary_hash\":\"";
+    const char *at = memmem(text, MANIFEST_SUMMARY_BYTES, key, sizeof(key) - 1);
+    char digits[17];
+    if (!at || at + sizeof(key) + sizeof(digits) > text + MANIFEST_SUMMARY_BYTES)
+        return false;
+    at += sizeof(key) - 1;
+    snprintf(digits, sizeof(digits), "%016" PRIx64, checksum_bytes(text, (size_t)(at - text)));
+    return memcmp(at, digits, sizeof(digits) - 1) == 0;
+}
+
+/* `text`: what `root` was read from. */
+static int parse_summary(struct manifest_summary *out, const json_t *root, const char *text)
 {
     char format[32];
     if (!get_string(format, sizeof(format), root, "format") || strcmp(format, FORMAT_NAME) != 0)
         return report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast manifest");
     if (!get_u32(&out->version, root, "version"))
         return manifest_fail_member("version");
+    if (out->version > MANIFEST_VERSION && !summary_hash_fits(text))
+        return manifest_fail_member("summary_hash");
     if (out->version > MANIFEST_VERSION)
         return report_error(ERR_VERSION, "read it with the Holdfast that wrote it, or a later one",
                             "manifest version %" PRIu32 " is unknown: this Holdfast reads %u to %u",
@@ -224,7 +242,7 @@ int manifest_read_summary(struct manifest_summary *out, const void *text, size_t
     if (error == ERR_MEMORY)
         return error;
     error = error ? report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast manifest")
-                  : parse_summary(out, root);
+                  : parse_summary(out, root, text);
     json_decref(root);
     if (error)
         return error;

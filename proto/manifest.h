@@ -11,7 +11,8 @@
  * each.
  *
  * Reading is safe on hostile input: at most 64 MiB, every number range-checked, ERR_CORRUPT with
- * the member's name. A later version is ERR_VERSION. Version 1, which had no header_hash, is read
+ * the member's name. A later version is ERR_VERSION when its summary_hash fits, which every version
+ * has; damage otherwise. Version 1, which had no header_hash, is read
  * and no longer written. */
 #ifndef HOLDFAST_MANIFEST_H
 #define HOLDFAST_MANIFEST_H

@@ -5,6 +5,7 @@ asks ckpt-cli, through the server or on the directory. write_llama() makes model
 change() and sealed() damage; Clock moves the wall clock.
 """
 
+import ctypes
 import hashlib
 import json
 import math
@@ -94,7 +95,13 @@ def change(path, offset, new=None):
 
 
 def sealed(text):
-    """A manifest that was changed, with the right checksum again."""
+    """A manifest that was changed, with the right checksums again."""
+    key = b'"summary_hash":"'
+    at = text.find(key) + len(key)
+    if at >= len(key):
+        xxh3 = ctypes.CDLL("libxxhash.so.0").XXH3_64bits
+        xxh3.argtypes, xxh3.restype = (ctypes.c_char_p, ctypes.c_size_t), ctypes.c_uint64
+        text = text[:at] + b"%016x" % xxh3(bytes(text[:at]), at) + text[at + 16:]
     text = text[:text.rindex(b'"sha256"')]
     return text + b'"sha256":"%s"}\n' % hashlib.sha256(text).hexdigest().encode()
 
