@@ -3,6 +3,7 @@
  * Saving is in save.c, loading in load.c, the session with ckptd in session.c. */
 #include "clients/session.h"
 
+#include "proto/durability.h"
 #include "proto/report.h"
 #include "proto/shard.h"
 
@@ -18,10 +19,16 @@ _Static_assert(CKPT_INVALID == (int)ERR_INVALID && CKPT_NOT_FOUND == (int)ERR_NO
                    CKPT_TIMEOUT == (int)ERR_TIMEOUT && CKPT_ABORTED == (int)ERR_ABORTED &&
                    CKPT_MISMATCH == (int)ERR_MISMATCH,
                "the codes of ckpt.h are those of report.h");
+_Static_assert(CKPT_LEVEL_ACCEPTED == (int)DURABLE_ACCEPTED &&
+                   CKPT_LEVEL_LOCAL == (int)DURABLE_LOCAL &&
+                   CKPT_LEVEL_REPLICATED == (int)DURABLE_REPLICATED &&
+                   CKPT_LEVEL_BUCKET == (int)DURABLE_BUCKET,
+               "the levels of ckpt.h are those of durability.h");
 _Static_assert(CKPT_PHASE_BUSY == (int)ARENA_PHASE_BUSY &&
                    CKPT_PHASE_QUIET == (int)ARENA_PHASE_QUIET,
                "the phases of ckpt.h are those of arena.h");
-_Static_assert(CKPT_DIMS_MAX == LAYOUT_DIMS_MAX, "the limits of ckpt.h are those of layout.h");
+_Static_assert(CKPT_DIMS_MAX <= LAYOUT_DIMS_MAX && CKPT_ARRAY_DIMS_MAX == LAYOUT_DIMS_MAX,
+               "the limits of ckpt.h are those of layout.h");
 
 #define CONNECT_MS_DEFAULT 10000u
 #define DESCRIBE_MS_DEFAULT 60000u
@@ -204,21 +211,47 @@ int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info
     return open_attempt(ckpt, out_attempt, out_newest, options, flags, true);
 }
 
+static int describe(struct ckpt *ckpt, uint64_t attempt, struct session_tensors *tensors)
+{
+    if (attempt == 0) {
+        session_tensors_free(tensors);
+        return report_error(ERR_INVALID, "take a number with ckpt_attempt_open",
+                            "attempts are counted from 1");
+    }
+    session_drop(ckpt);
+    session_tensors_free(&ckpt->tensors);
+    ckpt->tensors = *tensors;
+    ckpt->attempt = attempt;
+    /* ckptd may have restarted since the last call. */
+    int error = session_hello(ckpt, SESSION_CALL_MS);
+    return error != 0 ? error : session_describe(ckpt, ckpt->describe_ms, true);
+}
+
 int ckpt_describe(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_tensor *tensors,
                   uint32_t num_tensors)
 {
     struct session_tensors described;
-    if (attempt == 0)
-        return report_error(ERR_INVALID, "take a number with ckpt_attempt_open",
-                            "attempts are counted from 1");
     int error = session_tensors_copy(&described, tensors, num_tensors);
-    if (error != 0)
-        return error;
-    session_drop(ckpt);
-    session_tensors_free(&ckpt->tensors);
-    ckpt->tensors = described;
-    ckpt->attempt = attempt;
-    /* ckptd may have restarted since the last call. */
-    error = session_hello(ckpt, SESSION_CALL_MS);
-    return error != 0 ? error : session_describe(ckpt, ckpt->describe_ms, true);
+    return error != 0 ? error : describe(ckpt, attempt, &described);
+}
+
+int ckpt_describe_arrays(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_array *arrays,
+                         uint32_t num_arrays)
+{
+    struct session_tensors described;
+    int error = session_arrays_copy(&described, arrays, num_arrays, false);
+    return error != 0 ? error : describe(ckpt, attempt, &described);
+}
+
+int ckpt_move(struct ckpt *ckpt, uint32_t index, void *data)
+{
+    if (ckpt->attempt == 0 || ckpt->save.is_open)
+        return report_error(ERR_INVALID, "describe, move, begin, copy, end: in this order",
+                            "a tensor was moved %s",
+                            ckpt->attempt == 0 ? "before ckpt_describe" : "while a save is open");
+    if (index >= ckpt->tensors.count)
+        return report_error(ERR_INVALID, "tensors are counted from 0 in the order described",
+                            "tensor %u does not exist among %u", index, ckpt->tensors.count);
+    ckpt->tensors.data[index] = data;
+    return 0;
 }

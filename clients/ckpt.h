@@ -40,7 +40,8 @@
  * or for busy_ms where that is more; or when all waits of the save are longer than that and the
  * time that its image takes at 16 MiB/s.
  *
- * Durability: "accepted" (in ckptd's memory), then "local" (committed, survives power loss).
+ * Durability: "accepted" (in ckptd's memory), then "local" (committed, survives power loss), then
+ * where ckptd has them "replicated" and "bucket".
  *
  * Errors: 0 or a negative code; ckpt_error() gives the line that explains the last one on this
  * thread: what happened, detail, hint. Threads: one struct ckpt may be used by one thread at a
@@ -56,7 +57,8 @@
 extern "C" {
 #endif
 
-#define CKPT_DIMS_MAX 4
+#define CKPT_DIMS_MAX 4       /* of struct ckpt_tensor */
+#define CKPT_ARRAY_DIMS_MAX 8 /* of struct ckpt_array, below */
 #define CKPT_NEWEST (-1)
 
 /* Error codes. */
@@ -218,6 +220,108 @@ void ckpt_heed_stop(const volatile int *stop);
 #define CKPT_TAKE_OVER 1u
 int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
                       const struct ckpt_attempt_options *options, uint32_t flags);
+
+/* The structs of version 2 begin with `size`, to be set to sizeof the struct: libckpt reads, and
+ * fills, as much of it as the program knows. Those that libckpt makes have it set. */
+
+/* struct ckpt_tensor with room for 8 dimensions. dims 0 is a scalar: one element. In a list each
+ * has the size of the first. dtype: any name of safetensors up to 8 bytes an element, also "BOOL",
+ * "F8_E4M3", "U16". */
+struct ckpt_array {
+    uint32_t size, dims;
+    const char *name, *dtype;
+    uint64_t shape[CKPT_ARRAY_DIMS_MAX];
+    uint64_t offset[CKPT_ARRAY_DIMS_MAX];
+    uint64_t extent[CKPT_ARRAY_DIMS_MAX];
+    void *data; /* of a description it may be NULL where the caller copies (ckpt_save_place) */
+};
+/* ckpt_describe with these. */
+int ckpt_describe_arrays(struct ckpt *ckpt, uint64_t attempt, const struct ckpt_array *arrays,
+                         uint32_t num_arrays);
+/* The bytes of described tensor `index` are at `data` from now on; no other rank has to know. Not
+ * while a save is open. */
+int ckpt_move(struct ckpt *ckpt, uint32_t index, void *data);
+
+/* ckpt_load of any arrays, described or not, each any number of times. Needs no attempt. */
+struct ckpt_load_request {
+    uint32_t size, num_arrays;
+    int64_t step, below_step; /* as in ckpt_load_options; below_step 0: no limit */
+    uint64_t attempt;
+    const struct ckpt_array *arrays;
+};
+int ckpt_load_arrays(struct ckpt *ckpt, const struct ckpt_load_request *request,
+                     struct ckpt_loaded **out);
+
+/* What a checkpoint holds, before anything is described. step: CKPT_NEWEST, or one; attempt 0: the
+ * newest that has it. Free with ckpt_metadata_free. */
+struct ckpt_tensor_info {
+    uint32_t size, dims;
+    const char *name, *dtype;
+    uint64_t shape[CKPT_ARRAY_DIMS_MAX];
+    uint64_t digest[2]; /* of its contents, however they are cut: proto/checksum.h */
+};
+struct ckpt_metadata {
+    uint32_t size, num_tensors;
+    struct ckpt_info info;                  /* in_memory is not known here: false */
+    const struct ckpt_tensor_info *tensors; /* by name */
+    const char *state_json, *identity_json, *config_json, *data_json, *mesh_json;
+    const char *damage; /* why it is in quarantine; "": it is not */
+};
+int ckpt_metadata(struct ckpt *ckpt, int64_t step, uint64_t attempt, struct ckpt_metadata **out);
+void ckpt_metadata_free(struct ckpt_metadata *metadata);
+
+/* The checkpoints of the handle's run, or with all_runs of every run that the user may see, newest
+ * first within each. Free with ckpt_list_free. */
+struct ckpt_list_entry {
+    uint32_t size;
+    bool pinned, read_back; /* read back: whole, from the disk, and every checksum was right */
+    struct ckpt_info info;
+    const char *damage, *pin_note; /* "": none */
+};
+struct ckpt_list {
+    uint32_t size, num_entries;
+    const struct ckpt_list_entry *entries;
+};
+int ckpt_list(struct ckpt *ckpt, bool all_runs, struct ckpt_list **out);
+void ckpt_list_free(struct ckpt_list *list);
+/* Keeps a checkpoint of the run from being pruned, and says why; or, with note NULL, no longer. */
+int ckpt_pin(struct ckpt *ckpt, uint64_t step, uint64_t attempt, const char *note);
+
+/* The caller copies, for example from a device: instead of ckpt_save_copy(save, index)
+ *
+ *     struct ckpt_place at = {.size = sizeof at};
+ *     while ((error = ckpt_save_place(save, index, at.from_byte + at.bytes, &at)) == 0 &&
+ *            at.bytes > 0) {
+ *         ... copy at.bytes, from byte at.from_byte of the tensor's slice on, to at.to ...
+ *         ckpt_save_announce(save, &at);
+ *     }
+ *
+ * ckpt_save_place waits for room as ckpt_save_copy does, and gives the first piece at or behind a
+ * byte of the slice; bytes 0: there is none. Any number may be asked for before the first is
+ * announced, in any order, as long as the image is no window. Each is announced once, when its
+ * bytes are there. The address is good until the save ends. Errors are kept, as those of
+ * ckpt_save_copy. */
+struct ckpt_place {
+    uint32_t size, index;
+    void *to;
+    uint64_t from_byte, bytes;
+    uint64_t image_byte; /* libckpt's own */
+};
+int ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from_byte,
+                    struct ckpt_place *out);
+int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place);
+
+/* ckpt_save_wait until the save survives that much. "accepted" is reached when every rank has
+ * called ckpt_save_end: then the end of all ranks does not undo it. CKPT_INVALID: this ckptd never
+ * reaches the level. */
+enum ckpt_level {
+    CKPT_LEVEL_ACCEPTED = 1,   /* in ckptd's memory */
+    CKPT_LEVEL_LOCAL = 2,      /* committed, on the disks of its node */
+    CKPT_LEVEL_REPLICATED = 3, /* on those of more than one node */
+    CKPT_LEVEL_BUCKET = 4
+};
+int ckpt_save_wait_for(struct ckpt *ckpt, uint64_t step, enum ckpt_level level,
+                       uint32_t timeout_ms);
 
 #ifdef __cplusplus
 }

@@ -135,9 +135,8 @@ static int take_item(struct load_item *out, const struct load *load,
     bool valid = item->slice < load->tensors.count;
     if (valid) {
         const struct slice *wanted = &load->tensors.slices[item->slice];
-        const struct box whole = {.offset = {0},
-                                  .extent = {wanted->tensor.shape[0], wanted->tensor.shape[1],
-                                             wanted->tensor.shape[2], wanted->tensor.shape[3]}};
+        struct box whole = {.offset = {0}};
+        memcpy(whole.extent, wanted->tensor.shape, sizeof whole.extent);
         uint32_t dims = wanted->tensor.dims;
         valid = take_box(&out->saved, dims, item->n_saved_offset, item->saved_offset,
                          item->n_saved_extent, item->saved_extent) &&
@@ -564,20 +563,13 @@ static int run_load(struct load *load, const struct ckpt_load_options *options,
     return error;
 }
 
-int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct ckpt_loaded **out)
+/* The load of `tensors`, which stay the caller's. */
+static int load_tensors(struct ckpt *ckpt, const struct session_tensors *tensors,
+                        const struct ckpt_load_options *options, struct ckpt_loaded **out)
 {
-    struct load load = {.ckpt = ckpt, .link = {-1, 0}};
+    struct load load = {.ckpt = ckpt, .link = {-1, 0}, .tensors = *tensors};
     int error = 0;
     *out = NULL;
-    if (options->tensors != NULL)
-        error = session_tensors_copy(&load.tensors, options->tensors, options->num_tensors);
-    else if (ckpt->attempt != 0)
-        load.tensors = ckpt->tensors;
-    else
-        error = report_error(ERR_INVALID, "give tensors, or describe first",
-                             "a load was asked for before ckpt_describe");
-    if (error != 0)
-        return error;
     load.covered = calloc((size_t)load.tensors.count + 1, sizeof *load.covered);
     if (load.covered == NULL)
         error = report_error(ERR_MEMORY, NULL, "no memory for a load");
@@ -589,12 +581,46 @@ int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct
     }
     session_link_close(&load.link);
     free(load.covered);
-    if (options->tensors != NULL)
-        session_tensors_free(&load.tensors);
     if (error != 0) {
         ckpt_loaded_free(*out);
         *out = NULL;
     }
+    return error;
+}
+
+int ckpt_load(struct ckpt *ckpt, const struct ckpt_load_options *options, struct ckpt_loaded **out)
+{
+    struct session_tensors wanted;
+    *out = NULL;
+    if (options->tensors == NULL && ckpt->attempt == 0)
+        return report_error(ERR_INVALID, "give tensors, or describe first",
+                            "a load was asked for before ckpt_describe");
+    if (options->tensors == NULL)
+        return load_tensors(ckpt, &ckpt->tensors, options, out);
+    int error = session_tensors_copy(&wanted, options->tensors, options->num_tensors);
+    if (error != 0)
+        return error;
+    error = load_tensors(ckpt, &wanted, options, out);
+    session_tensors_free(&wanted);
+    return error;
+}
+
+int ckpt_load_arrays(struct ckpt *ckpt, const struct ckpt_load_request *request,
+                     struct ckpt_loaded **out)
+{
+    struct session_tensors wanted;
+    *out = NULL;
+    if (request->size != sizeof *request)
+        return report_error(ERR_INVALID, "set it to sizeof(struct ckpt_load_request)",
+                            "the size of a ckpt_load_request is %zu, and %u was given",
+                            sizeof *request, request->size);
+    const struct ckpt_load_options options = {
+        .step = request->step, .attempt = request->attempt, .below_step = request->below_step};
+    int error = session_arrays_copy(&wanted, request->arrays, request->num_arrays, true);
+    if (error != 0)
+        return error;
+    error = load_tensors(ckpt, &wanted, &options, out);
+    session_tensors_free(&wanted);
     return error;
 }
 

@@ -2,7 +2,7 @@
  *
  *   begin   the segments of an image, mapped
  *   copy    past the cache, in pieces of PIECE_BYTES; each is announced at once, so ckptd hashes
- *           and writes while the next piece is copied
+ *           and writes while the next piece is copied; it is place, copy, announce
  *   end     END into the ring, the handle is free
  *
  * The first failure of a save is kept in the handle: later copies do nothing and save_end reports
@@ -13,6 +13,7 @@
  */
 #include "clients/session.h"
 
+#include "proto/durability.h"
 #include "proto/report.h"
 
 #include <stdio.h>
@@ -166,54 +167,87 @@ static int announce(struct ckpt_save *save, const struct arena_entry *entry)
     return 0;
 }
 
-/* One piece from the tensor to the image, across segments. */
-static void copy_piece(const struct ckpt_save *save, uint64_t image_byte, const unsigned char *from,
-                       uint64_t bytes)
+/* A piece lies in one segment, and in the window. */
+static int place_piece(struct ckpt_save *save, const struct session_item *item, uint64_t done,
+                       struct ckpt_place *out)
 {
-    uint64_t segment_bytes = save->ckpt->segment_bytes;
-    while (bytes > 0) {
-        uint64_t inside = image_byte % segment_bytes;
-        uint64_t now = segment_bytes - inside < bytes ? segment_bytes - inside : bytes;
-        arena_copy(save->segments[image_byte / segment_bytes % save->num_segments] + inside, from,
-                   now);
-        image_byte += now;
-        from += now;
-        bytes -= now;
-    }
+    uint64_t image_byte = item->image_byte + done, bytes = item->bytes - done, end;
+    uint64_t segment_bytes = save->ckpt->segment_bytes, inside = image_byte % segment_bytes;
+    int error = window_wait(&end, save, item->tensor, image_byte);
+    if (error != 0)
+        return error;
+    bytes = bytes < PIECE_BYTES ? bytes : PIECE_BYTES;
+    bytes = bytes < segment_bytes - inside ? bytes : segment_bytes - inside;
+    *out = (struct ckpt_place){
+        .size = sizeof *out,
+        .index = item->tensor,
+        .to = save->segments[image_byte / segment_bytes % save->num_segments] + inside,
+        .from_byte = item->slice_byte + done,
+        .bytes = bytes < end - image_byte ? bytes : end - image_byte,
+        .image_byte = image_byte};
+    return 0;
 }
 
-static int copy_item(struct ckpt_save *save, const struct session_item *item)
+/* The item of the tensor that has the first byte at or behind `from_byte` of the slice. */
+static const struct session_item *find_item(const struct ckpt *ckpt, uint32_t index,
+                                            uint64_t from_byte)
 {
-    const unsigned char *from = save->ckpt->tensors.data[item->tensor] + item->slice_byte;
-    uint64_t bytes, end;
-    int error = 0;
-    for (uint64_t done = 0; done < item->bytes && error == 0; done += bytes) {
-        bytes = item->bytes - done < PIECE_BYTES ? item->bytes - done : PIECE_BYTES;
-        error = window_wait(&end, save, item->tensor, item->image_byte + done);
-        if (error != 0)
-            return error;
-        if (end - (item->image_byte + done) < bytes)
-            bytes = end - (item->image_byte + done);
-        copy_piece(save, item->image_byte + done, from + done, bytes);
-        error = announce(save, &(struct arena_entry){.kind = ARENA_ENTRY_RANGE,
-                                                     .image = save->image,
-                                                     .save = save->id,
-                                                     .offset = item->image_byte + done,
-                                                     .bytes = bytes});
+    const struct session_item *found = NULL;
+    for (uint32_t i = ckpt->first_item[index]; i < ckpt->first_item[index + 1]; i++) {
+        const struct session_item *item = &ckpt->items[i];
+        if (item->slice_byte + item->bytes > from_byte &&
+            (found == NULL || item->slice_byte < found->slice_byte))
+            found = item;
     }
-    return error;
+    return found;
 }
 
-int ckpt_save_copy(struct ckpt_save *save, uint32_t index)
+int ckpt_save_place(struct ckpt_save *save, uint32_t index, uint64_t from_byte,
+                    struct ckpt_place *out)
 {
     struct ckpt *ckpt = save->ckpt;
     CHECK(save->is_open);
     CHECK(index < ckpt->tensors.count);
-    uint32_t item = ckpt->first_item[index], end = ckpt->first_item[index + 1];
-    for (; item < end && save->error == 0; item++)
-        save->error = copy_item(save, &ckpt->items[item]);
+    const struct session_item *item = find_item(ckpt, index, from_byte);
+    *out = (struct ckpt_place){.size = sizeof *out, .index = index};
+    if (save->error == 0 && item != NULL)
+        save->error = place_piece(
+            save, item, from_byte > item->slice_byte ? from_byte - item->slice_byte : 0, out);
+    return save->error;
+}
+
+int ckpt_save_announce(struct ckpt_save *save, const struct ckpt_place *place)
+{
+    CHECK(save->is_open);
+    CHECK(place->index < save->ckpt->tensors.count);
+    if (save->error == 0 && place->bytes > save->ckpt->left[place->index])
+        save->error = report_error(ERR_INVALID, "announce each place once",
+                                   "more of tensor %s was announced than it has bytes",
+                                   save->ckpt->tensors.slices[place->index].tensor.name);
     if (save->error == 0)
-        window_copied(save, index);
+        save->error = announce(save, &(struct arena_entry){.kind = ARENA_ENTRY_RANGE,
+                                                           .image = save->image,
+                                                           .save = save->id,
+                                                           .offset = place->image_byte,
+                                                           .bytes = place->bytes});
+    if (save->error == 0)
+        window_announced(save, place->index, place->bytes);
+    return save->error;
+}
+
+int ckpt_save_copy(struct ckpt_save *save, uint32_t index)
+{
+    struct ckpt_place place = {0};
+    const unsigned char *from = save->ckpt->tensors.data[index];
+    if (save->error == 0 && from == NULL && save->ckpt->left[index] > 0)
+        save->error = report_error(
+            ERR_INVALID, "ckpt_move says where it is, or use ckpt_save_place",
+            "tensor %s was described without data", save->ckpt->tensors.slices[index].tensor.name);
+    while (ckpt_save_place(save, index, place.from_byte + place.bytes, &place) == 0 &&
+           place.bytes > 0) {
+        arena_copy(place.to, from + place.from_byte, place.bytes);
+        ckpt_save_announce(save, &place);
+    }
     return save->error;
 }
 
@@ -256,7 +290,8 @@ void ckpt_save_abort(struct ckpt_save *save)
 }
 
 /* Turns one answer into a result; ERR_BUSY: not settled yet. */
-static int judge_save(struct ckpt *ckpt, const Holdfast__V1__WaitSaveReply *reply, uint64_t step)
+static int judge_save(struct ckpt *ckpt, const Holdfast__V1__WaitSaveReply *reply, uint64_t step,
+                      enum durability level)
 {
     bool has_reason = reply->reason != NULL && reply->reason[0] != '\0';
     snprintf(ckpt->durability, sizeof ckpt->durability, "%s", reply->durability);
@@ -265,7 +300,7 @@ static int judge_save(struct ckpt *ckpt, const Holdfast__V1__WaitSaveReply *repl
         snprintf(ckpt->warning, sizeof ckpt->warning, "%s", has_reason ? reply->reason : "");
         return 0;
     case HOLDFAST__V1__SAVE_STATE__SAVE_STAGING:
-        return ERR_BUSY;
+        return level == DURABLE_ACCEPTED && reply->accepted ? 0 : ERR_BUSY;
     case HOLDFAST__V1__SAVE_STATE__SAVE_FAILED:
         return report_error(ERR_ABORTED, "older checkpoints are unharmed",
                             "the save of step %llu failed: %s", (unsigned long long)step,
@@ -295,13 +330,15 @@ static void put_off_questions(struct ckpt *ckpt)
     ckpt->ask_ns = session_clock_ns() + ckpt->ask_pause_s * 1000000000ull;
 }
 
-int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
+static int wait_for_level(struct ckpt *ckpt, uint64_t step, enum durability level,
+                          uint32_t timeout_ms)
 {
     Holdfast__V1__WaitSaveRequest request = HOLDFAST__V1__WAIT_SAVE_REQUEST__INIT;
     uint64_t end = session_clock_ns() + (uint64_t)timeout_ms * 1000000u;
     request.run = ckpt->run;
     request.step = step;
     request.attempt = ckpt->attempt;
+    request.durability = (char *)(uintptr_t)durability_text(level);
     ckpt->warning[0] = ckpt->durability[0] = '\0';
     if (timeout_ms == 0 && session_clock_ns() < ckpt->ask_ns)
         return report_error(ERR_TIMEOUT, "see whether it hangs",
@@ -318,13 +355,27 @@ int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
             put_off_questions(ckpt);
         if (error != 0)
             return error;
-        error = judge_save(ckpt, (Holdfast__V1__WaitSaveReply *)answer, step);
+        error = judge_save(ckpt, (Holdfast__V1__WaitSaveReply *)answer, step, level);
         protobuf_c_message_free_unpacked(answer, NULL);
         if (error != ERR_BUSY)
             return error;
         if (session_clock_ns() >= end)
-            return report_error(ERR_TIMEOUT, "wait longer, or see ckptd's log",
-                                "the save of step %llu was not durable within %u ms",
-                                (unsigned long long)step, timeout_ms);
+            return report_error(
+                ERR_TIMEOUT, "wait longer, or see ckptd's log",
+                "the save of step %llu was not %s within %u ms", (unsigned long long)step,
+                level == DURABLE_LOCAL ? "durable" : durability_text(level), timeout_ms);
     }
+}
+
+int ckpt_save_wait(struct ckpt *ckpt, uint64_t step, uint32_t timeout_ms)
+{
+    return wait_for_level(ckpt, step, DURABLE_LOCAL, timeout_ms);
+}
+
+int ckpt_save_wait_for(struct ckpt *ckpt, uint64_t step, enum ckpt_level level, uint32_t timeout_ms)
+{
+    if (level < CKPT_LEVEL_ACCEPTED || level > CKPT_LEVEL_BUCKET)
+        return report_error(ERR_INVALID, "one of enum ckpt_level", "there is no level %d",
+                            (int)level);
+    return wait_for_level(ckpt, step, (enum durability)level, timeout_ms);
 }

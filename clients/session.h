@@ -92,7 +92,7 @@ struct ckpt {
     uint32_t *first_item; /* per tensor, and one more for the end */
     uint32_t num_items;
     uint32_t *order; /* tensors in the order of their places; those without one come last */
-    bool *is_copied; /* per tensor, by the save in progress */
+    uint64_t *left;  /* per tensor: bytes that the save in progress has to announce yet */
 
     struct session_mapping *mappings; /* per pool index */
     uint32_t num_mappings;
@@ -144,6 +144,8 @@ int session_link_fetch(struct session_link *link, int *out_fds, const struct are
 /* Checks and copies what the user gave. ERR_INVALID names the tensor. */
 int session_tensors_copy(struct session_tensors *out, const struct ckpt_tensor *tensors,
                          uint32_t count);
+int session_arrays_copy(struct session_tensors *out, const struct ckpt_array *arrays,
+                        uint32_t count, bool needs_data);
 void session_tensors_free(struct session_tensors *tensors);
 /* The wire form: one block of memory that borrows names and numbers from `tensors`. */
 int session_tensors_pack(Holdfast__V1__Slice ***out, const struct session_tensors *tensors);
@@ -158,6 +160,7 @@ void session_items_free(struct ckpt *ckpt);
  * tensor before it was left out. ERR_ABORTED, ERR_UNAVAILABLE, ERR_TIMEOUT. */
 int window_wait(uint64_t *out_end, struct ckpt_save *save, uint32_t tensor, uint64_t image_byte);
 void window_begin(struct ckpt_save *save);
-void window_copied(struct ckpt_save *save, uint32_t tensor); /* all of it is announced */
+/* So many bytes more of a tensor are announced. */
+void window_announced(struct ckpt_save *save, uint32_t tensor, uint64_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* tensors.c - a rank's tensors between three forms: the user's (struct ckpt_tensor), the slice
- * algebra's (struct slice) and the wire's (message Slice).
+/* tensors.c - a rank's tensors between three forms: the user's (struct ckpt_array, or ckpt_tensor
+ * of version 1), the slice algebra's (struct slice) and the wire's (message Slice).
  *
  * What comes from the user is checked here, once, with errors that name the tensor; what comes from
  * ckptd (the places in the image) is checked here too, so that a copy never leaves the tensor's
@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* 0 when the tensor's numbers make sense; the text names it otherwise. */
-static int check_tensor(const struct ckpt_tensor *tensor, uint32_t index)
+static int check_array(const struct ckpt_array *tensor, uint32_t index)
 {
     if (tensor->name == NULL || tensor->name[0] == '\0')
         return report_error(ERR_INVALID, "give every tensor its global name",
@@ -20,10 +20,10 @@ static int check_tensor(const struct ckpt_tensor *tensor, uint32_t index)
     if (strlen(tensor->name) >= LAYOUT_NAME_MAX)
         return report_error(ERR_INVALID, "names have at most 191 bytes",
                             "the name of tensor %u is too long: %.64s...", index, tensor->name);
-    if (tensor->dims > CKPT_DIMS_MAX)
+    if (tensor->dims > CKPT_ARRAY_DIMS_MAX)
         return report_error(ERR_INVALID, "flatten some dimensions",
                             "tensor %s has %u dimensions, at most %u are supported", tensor->name,
-                            tensor->dims, CKPT_DIMS_MAX);
+                            tensor->dims, CKPT_ARRAY_DIMS_MAX);
     for (uint32_t d = 0; d < tensor->dims; d++) {
         if (tensor->offset[d] > tensor->shape[d] ||
             tensor->extent[d] > tensor->shape[d] - tensor->offset[d])
@@ -52,9 +52,10 @@ static int slice_size(uint64_t *out, const struct slice *slice)
     return 0;
 }
 
-static int copy_tensor(struct slice *out, const struct ckpt_tensor *tensor, uint32_t index)
+static int copy_array(struct slice *out, const struct ckpt_array *tensor, uint32_t index,
+                      bool needs_data)
 {
-    int error = check_tensor(tensor, index);
+    int error = check_array(tensor, index);
     if (error != 0)
         return error;
     memset(out, 0, sizeof *out);
@@ -72,27 +73,70 @@ static int copy_tensor(struct slice *out, const struct ckpt_tensor *tensor, uint
                             tensor->dtype != NULL ? tensor->dtype : "(null)");
     uint64_t bytes;
     error = slice_size(&bytes, out);
-    if (error == 0 && bytes > 0 && tensor->data == NULL)
+    if (error == 0 && bytes > 0 && tensor->data == NULL && needs_data)
         error = report_error(ERR_INVALID, "an empty slice has an extent of 0",
                              "tensor %s has no data", tensor->name);
     return error;
 }
 
-int session_tensors_copy(struct session_tensors *out, const struct ckpt_tensor *tensors,
-                         uint32_t count)
+/* Of version 1: of each dimension there is room for four. */
+static int widen_tensor(struct ckpt_array *out, const struct ckpt_tensor *tensor)
 {
-    int error = 0;
+    *out = (struct ckpt_array){.size = sizeof *out,
+                               .dims = tensor->dims,
+                               .name = tensor->name,
+                               .dtype = tensor->dtype,
+                               .data = tensor->data};
+    if (tensor->dims > CKPT_DIMS_MAX)
+        return report_error(ERR_INVALID, "use ckpt_describe_arrays, or flatten some dimensions",
+                            "tensor %s has %u dimensions, at most %u are supported",
+                            tensor->name != NULL ? tensor->name : "(null)", tensor->dims,
+                            CKPT_DIMS_MAX);
+    memcpy(out->shape, tensor->shape, sizeof tensor->shape);
+    memcpy(out->offset, tensor->offset, sizeof tensor->offset);
+    memcpy(out->extent, tensor->extent, sizeof tensor->extent);
+    return 0;
+}
+
+static int make_room(struct session_tensors *out, uint32_t count)
+{
     memset(out, 0, sizeof *out);
     out->slices = calloc(count + 1, sizeof *out->slices);
     out->data = calloc(count + 1, sizeof *out->data);
+    out->count = count;
     if (out->slices == NULL || out->data == NULL)
-        error =
-            report_error(ERR_MEMORY, NULL, "no memory for the description of %u tensors", count);
+        return report_error(ERR_MEMORY, NULL, "no memory for the description of %u tensors", count);
+    return 0;
+}
+
+int session_tensors_copy(struct session_tensors *out, const struct ckpt_tensor *tensors,
+                         uint32_t count)
+{
+    struct ckpt_array array;
+    int error = make_room(out, count);
     for (uint32_t i = 0; i < count && error == 0; i++) {
-        error = copy_tensor(&out->slices[i], &tensors[i], i);
+        error = widen_tensor(&array, &tensors[i]);
+        if (error == 0)
+            error = copy_array(&out->slices[i], &array, i, true);
         out->data[i] = tensors[i].data;
     }
-    out->count = count;
+    if (error != 0)
+        session_tensors_free(out);
+    return error;
+}
+
+int session_arrays_copy(struct session_tensors *out, const struct ckpt_array *arrays,
+                        uint32_t count, bool needs_data)
+{
+    int error = make_room(out, count);
+    if (error == 0 && count > 0 && arrays[0].size != sizeof *arrays)
+        error = report_error(ERR_INVALID, "set it to sizeof(struct ckpt_array)",
+                             "the size of a ckpt_array is %zu, and %u was given", sizeof *arrays,
+                             arrays[0].size);
+    for (uint32_t i = 0; i < count && error == 0; i++) {
+        error = copy_array(&out->slices[i], &arrays[i], i, needs_data);
+        out->data[i] = arrays[i].data;
+    }
     if (error != 0)
         session_tensors_free(out);
     return error;
@@ -171,8 +215,8 @@ static int order_tensors(struct ckpt *ckpt)
     uint32_t count = ckpt->tensors.count;
     struct place *places = calloc((size_t)count + 1, sizeof *places);
     ckpt->order = calloc((size_t)count + 1, sizeof *ckpt->order);
-    ckpt->is_copied = calloc((size_t)count + 1, sizeof *ckpt->is_copied);
-    if (places == NULL || ckpt->order == NULL || ckpt->is_copied == NULL) {
+    ckpt->left = calloc((size_t)count + 1, sizeof *ckpt->left);
+    if (places == NULL || ckpt->order == NULL || ckpt->left == NULL) {
         free(places);
         return report_error(ERR_MEMORY, NULL, "no memory for the order of %u tensors", count);
     }
@@ -193,11 +237,11 @@ void session_items_free(struct ckpt *ckpt)
     free(ckpt->items);
     free(ckpt->first_item);
     free(ckpt->order);
-    free(ckpt->is_copied);
+    free(ckpt->left);
     ckpt->items = NULL;
     ckpt->first_item = NULL;
     ckpt->order = NULL;
-    ckpt->is_copied = NULL;
+    ckpt->left = NULL;
     ckpt->num_items = 0;
 }
 

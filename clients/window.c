@@ -27,21 +27,31 @@ uint32_t ckpt_save_order(const struct ckpt *ckpt, uint32_t i)
     return ckpt->order != NULL ? ckpt->order[i] : i;
 }
 
+/* The next tensor of the order is the first of which something is left. */
+static void skip_announced(struct ckpt_save *save)
+{
+    const struct ckpt *ckpt = save->ckpt;
+    while (save->num_in_order < ckpt->tensors.count &&
+           ckpt->left[ckpt->order[save->num_in_order]] == 0)
+        save->num_in_order++;
+}
+
 void window_begin(struct ckpt_save *save)
 {
     struct ckpt *ckpt = save->ckpt;
-    memset(ckpt->is_copied, 0, ckpt->tensors.count * sizeof *ckpt->is_copied);
+    memset(ckpt->left, 0, ckpt->tensors.count * sizeof *ckpt->left);
+    for (uint32_t i = 0; i < ckpt->num_items; i++)
+        ckpt->left[ckpt->items[i].tensor] += ckpt->items[i].bytes;
     save->num_in_order = 0;
     save->waited_ns = 0;
+    skip_announced(save);
 }
 
-void window_copied(struct ckpt_save *save, uint32_t tensor)
+void window_announced(struct ckpt_save *save, uint32_t tensor, uint64_t bytes)
 {
-    const struct ckpt *ckpt = save->ckpt;
-    ckpt->is_copied[tensor] = true;
-    while (save->num_in_order < ckpt->tensors.count &&
-           ckpt->is_copied[ckpt->order[save->num_in_order]])
-        save->num_in_order++;
+    save->ckpt->left[tensor] -= bytes;
+    if (save->ckpt->left[tensor] == 0)
+        skip_announced(save);
 }
 
 /* May the window come to `tensor` at all? */

@@ -18,9 +18,11 @@ static const struct {
     const char *name;
     uint32_t bytes;
 } dtypes[] = {
-    [DTYPE_U8] = {"U8", 1},   [DTYPE_I8] = {"I8", 1},   [DTYPE_BF16] = {"BF16", 2},
-    [DTYPE_F16] = {"F16", 2}, [DTYPE_I32] = {"I32", 4}, [DTYPE_F32] = {"F32", 4},
-    [DTYPE_I64] = {"I64", 8}, [DTYPE_F64] = {"F64", 8},
+    [DTYPE_U8] = {"U8", 1},           [DTYPE_I8] = {"I8", 1},           [DTYPE_BF16] = {"BF16", 2},
+    [DTYPE_F16] = {"F16", 2},         [DTYPE_I32] = {"I32", 4},         [DTYPE_F32] = {"F32", 4},
+    [DTYPE_I64] = {"I64", 8},         [DTYPE_F64] = {"F64", 8},         [DTYPE_BOOL] = {"BOOL", 1},
+    [DTYPE_F8_E4M3] = {"F8_E4M3", 1}, [DTYPE_F8_E5M2] = {"F8_E5M2", 1}, [DTYPE_I16] = {"I16", 2},
+    [DTYPE_U16] = {"U16", 2},         [DTYPE_U32] = {"U32", 4},         [DTYPE_U64] = {"U64", 8},
 };
 #define NUM_DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
 
@@ -44,7 +46,8 @@ int dtype_parse(enum dtype *out, const char *name)
             return 0;
         }
     }
-    return report_error(ERR_INVALID, "U8, I8, BF16, F16, I32, F32, I64 and F64 are known",
+    return report_error(ERR_INVALID,
+                        "the names are those of safetensors: F32, BF16, F8_E4M3, I64, BOOL ...",
                         "element type '%.32s' is unknown", name);
 }
 
@@ -71,7 +74,7 @@ int tensor_meta_check(const struct tensor_meta *tensor)
         return report_error(ERR_INVALID, NULL, "element type of tensor '%s' is unknown",
                             tensor->name);
     if (tensor->dims > LAYOUT_DIMS_MAX)
-        return report_error(ERR_INVALID, "a tensor has at most 4 dimensions",
+        return report_error(ERR_INVALID, "a tensor has at most 8 dimensions",
                             "tensor '%s' has %" PRIu32 " dimensions", tensor->name, tensor->dims);
     uint64_t bytes = dtypes[tensor->dtype].bytes;
     for (uint32_t d = 0; d < tensor->dims; d++) {

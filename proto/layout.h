@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LAYOUT_DIMS_MAX 4
+#define LAYOUT_DIMS_MAX 8
 #define LAYOUT_NAME_MAX 192
 #define LAYOUT_TENSOR_BYTES_MAX (1ull << 56) /* of one global tensor */
 #define LAYOUT_BYTES_MAX (1ull << 62) /* of all that are saved: keeps all sums within 64 bits */
@@ -35,7 +35,14 @@ enum dtype {
     DTYPE_I32,
     DTYPE_F32,
     DTYPE_I64,
-    DTYPE_F64
+    DTYPE_F64,
+    DTYPE_BOOL,
+    DTYPE_F8_E4M3, /* of OCP's 8-bit floats the one without infinities */
+    DTYPE_F8_E5M2,
+    DTYPE_I16,
+    DTYPE_U16,
+    DTYPE_U32,
+    DTYPE_U64
 };
 uint32_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype);           /* safetensors names: "F32" */
@@ -59,8 +66,8 @@ struct slice {
 };
 
 /* What every reader and planner demands: a name of 1 to 191 printable ASCII characters without
- * space, quote and backslash that does not begin with "__", at most 4 dimensions, at most
- * LAYOUT_TENSOR_BYTES_MAX. A box must lie in the shape. ERR_INVALID names the tensor. */
+ * space, quote and backslash that does not begin with "__", at most LAYOUT_DIMS_MAX dimensions, at
+ * most LAYOUT_TENSOR_BYTES_MAX. A box must lie in the shape. ERR_INVALID names the tensor. */
 int tensor_meta_check(const struct tensor_meta *tensor);
 int slice_check(const struct slice *slice);
 

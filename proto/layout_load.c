@@ -271,7 +271,7 @@ struct walk {
 
 static void start_walk(struct walk *walk, const struct layout *layout, const struct box *box)
 {
-    *walk = (struct walk){.layout = layout, .range = {.extent = {1, 1, 1, 1}}};
+    *walk = (struct walk){.layout = layout};
     for (uint32_t d = 0; d < layout->dims; d++) {
         uint64_t last = box->offset[d] + box->extent[d] - 1;
         uint32_t from = layout_find_cut(layout->cuts[d], layout->num_cuts[d], box->offset[d]);

@@ -141,7 +141,7 @@ uint64_t shard_table_entry(const void *table, uint64_t block)
 /* Text that is measured, and kept as far as there is room for it. It is made of pieces of less than
  * PIECE_MAX characters: nothing is counted within one, so that the place stays in a register.
  * Headers are long, and 16,384 of them are written to verify one checkpoint. */
-#define PIECE_MAX 1024
+#define PIECE_MAX 2048
 #define DIGITS_MAX 20 /* of UINT64_MAX */
 _Static_assert(LAYOUT_NAME_MAX + (2 * LAYOUT_DIMS_MAX + 5) * (DIGITS_MAX + 1) < PIECE_MAX / 2 &&
                    sizeof(struct shard_identity) < PIECE_MAX / 2,

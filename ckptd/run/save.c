@@ -63,10 +63,20 @@ struct save *save_find(struct run *run, uint64_t id)
 
 /* ---- the end of a save ---- */
 
-static void answer_wait(struct rpc_call *call, Holdfast__V1__SaveState state, const char *reason)
+/* Has every rank announced its end? Then the attempt's end drives it to commit. */
+static bool is_accepted(const struct save *save)
+{
+    const struct commit_save *known = commit_find(&save->run->coordinator->machine, save->id);
+    return known != NULL && known->num_ended == known->world_size;
+}
+
+/* `save`: while it is in work; else NULL. */
+static void answer_wait(struct rpc_call *call, const struct save *save,
+                        Holdfast__V1__SaveState state, const char *reason)
 {
     Holdfast__V1__WaitSaveReply reply = HOLDFAST__V1__WAIT_SAVE_REPLY__INIT;
     reply.state = state;
+    reply.accepted = state == HOLDFAST__V1__SAVE_STATE__SAVE_STAGING && is_accepted(save);
     reply.durability = state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED ? DURABILITY_LOCAL
                        : state == HOLDFAST__V1__SAVE_STATE__SAVE_STAGING ? "accepted"
                                                                          : "";
@@ -80,7 +90,7 @@ static void answer_waiters(struct save *save, Holdfast__V1__SaveState state, con
         struct save_waiter *waiter = save->waiters;
         save->waiters = waiter->next;
         loop_timer_cancel(save->service->loop, &waiter->timer);
-        answer_wait(waiter->call, state, reason);
+        answer_wait(waiter->call, save, state, reason);
         free(waiter);
     }
 }
@@ -388,6 +398,31 @@ void save_keep(struct run *run, const struct commit_action *action)
 
 /* ---- what stages tell ---- */
 
+static void wait_expired(struct timer *timer)
+{
+    struct save_waiter *waiter = CONTAINER_OF(timer, struct save_waiter, timer);
+    struct save_waiter **at = &waiter->save->waiters;
+    while (*at != waiter)
+        at = &(*at)->next;
+    *at = waiter->next;
+    answer_wait(waiter->call, waiter->save, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING, "");
+    free(waiter);
+}
+
+/* The last rank has announced its end: some wait for no more than that. */
+static void answer_accepted(struct save *save)
+{
+    struct save_waiter **at = &save->waiters, *waiter;
+    while (is_accepted(save) && (waiter = *at) != NULL) {
+        if (waiter->level > DURABLE_ACCEPTED) {
+            at = &waiter->next;
+            continue;
+        }
+        loop_timer_cancel(save->service->loop, &waiter->timer);
+        wait_expired(&waiter->timer);
+    }
+}
+
 static void stage_ended(struct stage *stage)
 {
     struct commit_actions actions = {0};
@@ -395,6 +430,7 @@ static void stage_ended(struct stage *stage)
     struct run *run = save->run;
     save->ended_ms = loop_now_ms();
     commit_ended(&run->coordinator->machine, &actions, save->id, stage->rank);
+    answer_accepted(save);
     run_perform(run, &actions);
 }
 
@@ -489,18 +525,8 @@ void save_hurry_all(struct service *service)
 
 /* ---- WaitSave, AbortSave ---- */
 
-static void wait_expired(struct timer *timer)
-{
-    struct save_waiter *waiter = CONTAINER_OF(timer, struct save_waiter, timer);
-    struct save_waiter **at = &waiter->save->waiters;
-    while (*at != waiter)
-        at = &(*at)->next;
-    *at = waiter->next;
-    answer_wait(waiter->call, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING, "");
-    free(waiter);
-}
-
-static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_ms)
+static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_ms,
+                     enum durability level)
 {
     struct service *service = save->service;
     struct save_waiter *waiter = calloc(1, sizeof *waiter);
@@ -510,12 +536,16 @@ static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_
     }
     int64_t ms = timeout_ms < service->config->limit_wait_ms ? (int64_t)timeout_ms
                                                              : service->config->limit_wait_ms;
-    *waiter = (struct save_waiter){
-        .next = save->waiters, .call = call, .save = save, .timer.run = wait_expired};
+    *waiter = (struct save_waiter){.next = save->waiters,
+                                   .call = call,
+                                   .save = save,
+                                   .level = level,
+                                   .timer.run = wait_expired};
     save->waiters = waiter;
     loop_timer(service->loop, &waiter->timer, ms);
-    if (ms > 0)
+    if (ms > 0 && level > DURABLE_ACCEPTED)
         hurry_until(save); /* a question alone is no reason to hurry */
+    answer_accepted(save);
 }
 
 void save_wait(struct service *service, struct rpc_call *call,
@@ -523,25 +553,33 @@ void save_wait(struct service *service, struct rpc_call *call,
 {
     struct run *run;
     if (run_find(&run, service, request->run, false) != 0) {
-        answer_wait(call, HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN, report_message());
+        answer_wait(call, NULL, HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN, report_message());
+        return;
+    }
+    enum durability level = DURABLE_LOCAL;
+    bool is_known = request->durability[0] == '\0' || durability_parse(&level, request->durability);
+    if (!is_known || level > DURABLE_LOCAL) {
+        rpc_call_fail(call, report_error(ERR_INVALID, "wait for accepted or local",
+                                         "this ckptd has no tier that makes a save %.32s",
+                                         request->durability));
         return;
     }
     uint64_t attempt = request->attempt ? request->attempt : run->coordinator->machine.attempt;
     const struct checkpoint *checkpoint = catalog_find(run, request->step, attempt);
     if (checkpoint && !catalog_has_flaw(checkpoint, FLAW_ASIDE)) {
         char text[REPEAT_TEXT_BYTES];
-        answer_wait(call, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
+        answer_wait(call, NULL, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
                     repeat_text(text, &checkpoint->repeat));
         return;
     }
     for (struct save *save = run->coordinator->saves; save; save = save->next) {
         if (save->step != request->step || save->attempt != attempt || save->discarding)
             continue;
-        wait_for(save, call, request->timeout_ms);
+        wait_for(save, call, request->timeout_ms, level);
         return;
     }
     const struct failure *failure = outcomes_find(service, request->run, request->step, attempt);
-    answer_wait(call,
+    answer_wait(call, NULL,
                 failure ? HOLDFAST__V1__SAVE_STATE__SAVE_FAILED
                         : HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN,
                 failure ? failure->reason : "no such save is known since ckptd started");

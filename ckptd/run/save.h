@@ -7,6 +7,7 @@
 #include "ckptd/loop.h"
 #include "ckptd/run/commit.h"
 #include "proto/ckpt.pb-c.h"
+#include "proto/durability.h"
 #include "proto/manifest.h"
 #include "proto/rpc.h"
 #include "proto/shard.h"
@@ -26,6 +27,7 @@ struct save_waiter {
     struct save_waiter *next;
     struct rpc_call *call;
     struct save *save;
+    enum durability level;
     struct timer timer;
 };
 

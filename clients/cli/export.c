@@ -165,7 +165,7 @@ static void print_header(FILE *out, const struct export *export, const struct it
         const struct output_tensor *tensor = &file->tensors[i];
         const struct tensor_meta *meta =
             &export->checkpoint.manifest->table->tensors[tensor->tensor[0]];
-        char shape[128];
+        char shape[256];
         fputc(',', out);
         text_json(out, items[i].name);
         fprintf(out, ":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%llu,%llu]}",

@@ -220,7 +220,7 @@ static int take_tensor(const struct import *import, struct source *const *by_nam
     const char *mapped = json_string_value(json_object_get(import->weight_map, meta->name));
     struct source *const *found =
         bsearch(meta->name, by_name, import->num_sources, sizeof *by_name, compare_name);
-    char shape[128];
+    char shape[256];
     if (import->weight_map != NULL && (mapped == NULL || strcmp(mapped, file->name) != 0))
         return report_error(ERR_CORRUPT, NULL, "%s holds tensor %s, which the index has elsewhere",
                             file->name, meta->name);

@@ -66,6 +66,11 @@ static void test_abi__constants_keep_their_numbers(void **state)
     assert_int_equal(0 ERR_MAP(EVERY_CODE), (1u << 17) - 2); /* those 16 and no other */
     assert_int_equal(CKPT_PHASE_BUSY, 1);
     assert_int_equal(CKPT_PHASE_QUIET, 2);
+    assert_int_equal(CKPT_ARRAY_DIMS_MAX, 8);
+    assert_int_equal(CKPT_LEVEL_ACCEPTED, 1);
+    assert_int_equal(CKPT_LEVEL_LOCAL, 2);
+    assert_int_equal(CKPT_LEVEL_REPLICATED, 3);
+    assert_int_equal(CKPT_LEVEL_BUCKET, 4);
 }
 
 struct field {
@@ -130,6 +135,59 @@ static const struct field fields[] = {
     AT(ckpt_load_options, tensors, 24),
     AT(ckpt_load_options, num_tensors, 32),
     SIZE(ckpt_load_options, 40),
+    /* of version 2 */
+    AT(ckpt_array, size, 0),
+    AT(ckpt_array, dims, 4),
+    AT(ckpt_array, name, 8),
+    AT(ckpt_array, dtype, 16),
+    AT(ckpt_array, shape, 24),
+    AT(ckpt_array, offset, 88),
+    AT(ckpt_array, extent, 152),
+    AT(ckpt_array, data, 216),
+    SIZE(ckpt_array, 224),
+    AT(ckpt_load_request, size, 0),
+    AT(ckpt_load_request, num_arrays, 4),
+    AT(ckpt_load_request, step, 8),
+    AT(ckpt_load_request, below_step, 16),
+    AT(ckpt_load_request, attempt, 24),
+    AT(ckpt_load_request, arrays, 32),
+    SIZE(ckpt_load_request, 40),
+    AT(ckpt_tensor_info, size, 0),
+    AT(ckpt_tensor_info, dims, 4),
+    AT(ckpt_tensor_info, name, 8),
+    AT(ckpt_tensor_info, dtype, 16),
+    AT(ckpt_tensor_info, shape, 24),
+    AT(ckpt_tensor_info, digest, 88),
+    SIZE(ckpt_tensor_info, 104),
+    AT(ckpt_metadata, size, 0),
+    AT(ckpt_metadata, num_tensors, 4),
+    AT(ckpt_metadata, info, 8),
+    AT(ckpt_metadata, tensors, 256),
+    AT(ckpt_metadata, state_json, 264),
+    AT(ckpt_metadata, identity_json, 272),
+    AT(ckpt_metadata, config_json, 280),
+    AT(ckpt_metadata, data_json, 288),
+    AT(ckpt_metadata, mesh_json, 296),
+    AT(ckpt_metadata, damage, 304),
+    SIZE(ckpt_metadata, 312),
+    AT(ckpt_list_entry, size, 0),
+    AT(ckpt_list_entry, pinned, 4),
+    AT(ckpt_list_entry, read_back, 5),
+    AT(ckpt_list_entry, info, 8),
+    AT(ckpt_list_entry, damage, 256),
+    AT(ckpt_list_entry, pin_note, 264),
+    SIZE(ckpt_list_entry, 272),
+    AT(ckpt_list, size, 0),
+    AT(ckpt_list, num_entries, 4),
+    AT(ckpt_list, entries, 8),
+    SIZE(ckpt_list, 16),
+    AT(ckpt_place, size, 0),
+    AT(ckpt_place, index, 4),
+    AT(ckpt_place, to, 8),
+    AT(ckpt_place, from_byte, 16),
+    AT(ckpt_place, bytes, 24),
+    AT(ckpt_place, image_byte, 32),
+    SIZE(ckpt_place, 40),
 };
 
 static void test_abi__fields_keep_their_places(void **state)

@@ -149,12 +149,39 @@ static void test_convert__integers_become_doubles_with_their_sign(void **state)
     assert_true(convert_to_double(&i32, DTYPE_I32, 0) == -2e9);
     assert_true(convert_to_double(&i64, DTYPE_I64, 0) == -5e9);
     assert_true(convert_to_double(&u8, DTYPE_U8, 0) == 250);
+    const int16_t i16 = -30000;
+    const uint16_t u16 = 60000;
+    const uint32_t u32 = 4000000000u;
+    const uint64_t u64 = 1ull << 63;
+    const unsigned char yes = 1;
+    assert_true(convert_to_double(&i16, DTYPE_I16, 0) == -30000);
+    assert_true(convert_to_double(&u16, DTYPE_U16, 0) == 60000);
+    assert_true(convert_to_double(&u32, DTYPE_U32, 0) == 4e9);
+    assert_true(convert_to_double(&u64, DTYPE_U64, 0) == 0x1p63);
+    assert_true(convert_to_double(&yes, DTYPE_BOOL, 0) == 1);
+}
+
+/* The limits of both formats as OCP's specification of them gives them (its table 1). */
+static void test_convert__floats_of_8_bits_have_the_values_of_their_specification(void **state)
+{
+    (void)state;
+    const unsigned char e4m3[] = {0x00, 0x01, 0x07, 0x08, 0x38, 0x7e, 0xfe, 0x7f};
+    const double e4m3_is[] = {0, 0x1p-9, 0.875 * 0x1p-6, 0x1p-6, 1, 448, -448, 0};
+    for (uint64_t i = 0; i + 1 < sizeof e4m3; i++)
+        assert_true(convert_to_double(e4m3, DTYPE_F8_E4M3, i) == e4m3_is[i]);
+    assert_true(isnan(convert_to_double(e4m3, DTYPE_F8_E4M3, sizeof e4m3 - 1)));
+    const unsigned char e5m2[] = {0x00, 0x01, 0x04, 0x3c, 0x7b, 0xfc, 0x7d};
+    const double e5m2_is[] = {0, 0x1p-16, 0x1p-14, 1, 57344, -INFINITY, 0};
+    for (uint64_t i = 0; i + 1 < sizeof e5m2; i++)
+        assert_true(convert_to_double(e5m2, DTYPE_F8_E5M2, i) == e5m2_is[i]);
+    assert_true(isnan(convert_to_double(e5m2, DTYPE_F8_E5M2, sizeof e5m2 - 1)));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_convert__every_bf16_and_half_survives_the_way_through_double),
+        cmocka_unit_test(test_convert__floats_of_8_bits_have_the_values_of_their_specification),
         cmocka_unit_test(test_convert__ties_go_to_even_and_all_else_to_the_nearest),
         cmocka_unit_test(test_convert__what_is_too_large_becomes_infinite),
         cmocka_unit_test(test_convert__double_to_float_equals_the_hardware),

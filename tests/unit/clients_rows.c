@@ -40,8 +40,8 @@ static int print_seed(void **state)
 static struct tensor_meta make_tensor(uint32_t index)
 {
     struct tensor_meta out = {.dtype = (enum dtype)next_random(8),
-                              .dims = (uint32_t)next_random(LAYOUT_DIMS_MAX + 1),
-                              .shape = {1, 1, 1, 1}};
+                              .dims = (uint32_t)next_random(5),
+                              .shape = {1, 1, 1, 1, 1, 1, 1, 1}};
     snprintf(out.name, sizeof out.name, "t%02u", index);
     for (uint32_t d = 0; d < out.dims; d++)
         out.shape[d] = next_random(3) > 0 ? 6 : next_random(40); /* equal shapes, and empty ones */
@@ -172,7 +172,8 @@ static void test_rows__a_manifest_that_would_be_too_large_is_refused_before_the_
         writer_init(&writer);
         for (; from.num_tensors < count; from.num_tensors++) {
             struct tensor_meta *meta = &tensors[from.num_tensors];
-            *meta = (struct tensor_meta){.dtype = DTYPE_F32, .dims = 1, .shape = {1, 1, 1, 1}};
+            *meta = (struct tensor_meta){
+                .dtype = DTYPE_F32, .dims = 1, .shape = {1, 1, 1, 1, 1, 1, 1, 1}};
             meta->shape[0] = (uint64_t)SHARDS_MAX * (from.num_tensors + 1);
             snprintf(meta->name, sizeof meta->name, "t%02u", from.num_tensors);
         }

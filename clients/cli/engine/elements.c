@@ -141,6 +141,19 @@ static double widen_half(uint16_t bits)
     return out;
 }
 
+/* 4 bits of exponent, 3 of mantissa, no infinity: S.1111.111 is NaN (OCP 8-bit Floating Point
+ * Specification 1.0). */
+static double widen_e4m3(uint8_t bits)
+{
+    int power = bits >> 3 & 0xf, fraction = bits & 7;
+    double out = power == 0 ? fraction * 0x1p-9 : (8 + fraction) * 0x1p-9;
+    for (int i = 1; i < power; i++)
+        out *= 2;
+    if ((bits & 0x7f) == 0x7f)
+        out = (double)__builtin_nan("");
+    return (bits & 0x80) != 0 ? -out : out;
+}
+
 /* A float as a double without the arithmetic that could quieten a NaN differently by compiler. */
 static double widen_float(uint32_t bits)
 {
@@ -165,7 +178,24 @@ double convert_to_double(const void *in, enum dtype from, uint64_t index)
     double wide;
     switch (from) {
     case DTYPE_U8:
+    case DTYPE_BOOL:
         return *at;
+    case DTYPE_F8_E4M3:
+        return widen_e4m3(*at);
+    case DTYPE_F8_E5M2: /* the upper half of a half */
+        return widen_half((uint16_t)(*at << 8));
+    case DTYPE_I16:
+        memcpy(&two, at, sizeof two);
+        return (int16_t)two;
+    case DTYPE_U16:
+        memcpy(&two, at, sizeof two);
+        return two;
+    case DTYPE_U32:
+        memcpy(&four, at, sizeof four);
+        return four;
+    case DTYPE_U64:
+        memcpy(&eight, at, sizeof eight);
+        return (double)(uint64_t)eight;
     case DTYPE_I8:
         return (signed char)*at;
     case DTYPE_BF16:

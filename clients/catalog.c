@@ -1,0 +1,227 @@
+/* catalog.c - what checkpoints there are and what is in them: lists, metadata, pins.
+ *
+ * None of it needs an attempt or a session. Metadata is ckptd's manifest, read by the same parser
+ * that ckptd uses: what a hostile answer claims is checked before it is believed. */
+#include "clients/session.h"
+
+#include "proto/manifest.h"
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LIST_PAGES_MAX 65536u /* of 65,536 checkpoints each no store has more */
+
+/* ---- metadata ---- */
+
+/* What the user sees, and what it borrows from. */
+struct metadata {
+    struct ckpt_metadata seen; /* first: it is what the user frees */
+    struct manifest *manifest;
+    struct ckpt_tensor_info *tensors;
+    char *damage;
+};
+
+static const char *json_or_empty(const char *json)
+{
+    return json != NULL ? json : "{}";
+}
+
+static void fill_info(struct ckpt_info *out, const struct manifest_summary *summary,
+                      const char *durability)
+{
+    *out = (struct ckpt_info){.step = summary->step,
+                              .attempt = summary->attempt,
+                              .bytes = summary->bytes,
+                              .world_size = summary->world_size};
+    snprintf(out->run, sizeof out->run, "%s", summary->run);
+    snprintf(out->nonce, sizeof out->nonce, "%s", summary->nonce);
+    snprintf(out->time, sizeof out->time, "%s", summary->time);
+    snprintf(out->durability, sizeof out->durability, "%s", durability);
+}
+
+static int fill_metadata(struct metadata *out, const char *durability)
+{
+    const struct manifest *manifest = out->manifest;
+    const struct layout_table *table = manifest->table;
+    out->tensors = calloc((size_t)table->num_tensors + 1, sizeof *out->tensors);
+    if (out->tensors == NULL || out->damage == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the metadata of a checkpoint");
+    for (uint32_t i = 0; i < table->num_tensors; i++) {
+        const struct tensor_meta *meta = &table->tensors[i];
+        out->tensors[i] = (struct ckpt_tensor_info){
+            .size = sizeof out->tensors[i],
+            .dims = meta->dims,
+            .name = meta->name,
+            .dtype = dtype_name(meta->dtype),
+            .digest = {manifest->digests[i].sum[0], manifest->digests[i].sum[1]}};
+        memcpy(out->tensors[i].shape, meta->shape, sizeof meta->shape);
+    }
+    out->seen = (struct ckpt_metadata){.size = sizeof out->seen,
+                                       .num_tensors = table->num_tensors,
+                                       .tensors = out->tensors,
+                                       .state_json = json_or_empty(manifest->state_json),
+                                       .identity_json = json_or_empty(manifest->identity_json),
+                                       .config_json = json_or_empty(manifest->config_json),
+                                       .data_json = json_or_empty(manifest->data_json),
+                                       .mesh_json = json_or_empty(manifest->mesh_json),
+                                       .damage = out->damage};
+    fill_info(&out->seen.info, &manifest->summary, durability);
+    return 0;
+}
+
+int ckpt_metadata(struct ckpt *ckpt, int64_t step, uint64_t attempt, struct ckpt_metadata **out)
+{
+    Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    *out = NULL;
+    request.run = ckpt->run;
+    request.step = step;
+    request.attempt = attempt;
+    int error = session_call(ckpt, &answer, "Show", &request.base,
+                             &holdfast__v1__show_reply__descriptor, SESSION_CALL_MS);
+    if (error != 0)
+        return error;
+    const Holdfast__V1__ShowReply *reply = (Holdfast__V1__ShowReply *)answer;
+    struct metadata *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        error = report_error(ERR_MEMORY, NULL, "no memory for the metadata of a checkpoint");
+    if (error == 0)
+        error = manifest_read(&made->manifest, reply->manifest_json, strlen(reply->manifest_json));
+    if (error == 0) {
+        made->damage = strdup(reply->damage);
+        error = fill_metadata(made, reply->durability);
+    }
+    protobuf_c_message_free_unpacked(answer, NULL);
+    if (error == 0)
+        *out = &made->seen;
+    else if (made != NULL)
+        ckpt_metadata_free(&made->seen);
+    return error;
+}
+
+void ckpt_metadata_free(struct ckpt_metadata *metadata)
+{
+    struct metadata *made = (struct metadata *)metadata;
+    if (made == NULL)
+        return;
+    manifest_free(made->manifest);
+    free(made->tensors);
+    free(made->damage);
+    free(made);
+}
+
+/* ---- lists ---- */
+
+struct list {
+    struct ckpt_list seen; /* first, as above */
+    struct ckpt_list_entry *entries;
+    uint32_t room;
+};
+
+/* "" needs no memory of its own. */
+static int keep_text(const char **out, const char *text)
+{
+    *out = text[0] != '\0' ? strdup(text) : "";
+    return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a list");
+}
+
+static void free_text(const char *text)
+{
+    if (text != NULL && text[0] != '\0')
+        free((char *)(uintptr_t)text);
+}
+
+static int add_entry(struct list *list, const Holdfast__V1__CheckpointSummary *summary)
+{
+    if (list->seen.num_entries == list->room) {
+        uint32_t room = list->room == 0 ? 64 : 2 * list->room;
+        struct ckpt_list_entry *larger = realloc(list->entries, room * sizeof *larger);
+        if (larger == NULL)
+            return report_error(ERR_MEMORY, NULL, "no memory for a list of %u", room);
+        list->entries = larger;
+        list->seen.entries = larger;
+        list->room = room;
+    }
+    struct ckpt_list_entry *entry = &list->entries[list->seen.num_entries++];
+    *entry = (struct ckpt_list_entry){
+        .size = sizeof *entry, .pinned = summary->pinned, .read_back = summary->read_back};
+    session_info_take(&entry->info, summary);
+    int error = keep_text(&entry->damage, summary->damage);
+    return error == 0 ? keep_text(&entry->pin_note, summary->pin_note) : error;
+}
+
+/* One page; *page is the name of the next one, "" after the last. */
+static int add_page(struct list *list, struct ckpt *ckpt, const char *run, char **page)
+{
+    Holdfast__V1__ListRequest request = HOLDFAST__V1__LIST_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = (char *)(uintptr_t)run;
+    request.page = *page;
+    int error = session_call(ckpt, &answer, "List", &request.base,
+                             &holdfast__v1__list_reply__descriptor, SESSION_CALL_MS);
+    if (error != 0)
+        return error;
+    const Holdfast__V1__ListReply *reply = (Holdfast__V1__ListReply *)answer;
+    for (size_t i = 0; i < reply->n_checkpoints && error == 0; i++)
+        error = add_entry(list, reply->checkpoints[i]);
+    free(*page);
+    *page = strdup(reply->next);
+    if (error == 0 && *page == NULL)
+        error = report_error(ERR_MEMORY, NULL, "no memory for a list");
+    protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+int ckpt_list(struct ckpt *ckpt, bool all_runs, struct ckpt_list **out)
+{
+    struct list *list = calloc(1, sizeof *list);
+    char *page = strdup("");
+    int error = list != NULL && page != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory");
+    *out = NULL;
+    if (list != NULL)
+        list->seen.size = sizeof list->seen;
+    for (uint32_t i = 0; error == 0 && (i == 0 || page[0] != '\0'); i++) {
+        error = add_page(list, ckpt, all_runs ? "" : ckpt->run, &page);
+        if (error == 0 && i == LIST_PAGES_MAX)
+            error = report_error(ERR_CORRUPT, NULL, "ckptd's list does not end");
+    }
+    free(page);
+    if (error == 0)
+        *out = &list->seen;
+    else if (list != NULL)
+        ckpt_list_free(&list->seen);
+    return error;
+}
+
+void ckpt_list_free(struct ckpt_list *list)
+{
+    struct list *made = (struct list *)list;
+    if (made == NULL)
+        return;
+    for (uint32_t i = 0; i < made->seen.num_entries; i++) {
+        free_text(made->entries[i].damage);
+        free_text(made->entries[i].pin_note);
+    }
+    free(made->entries);
+    free(made);
+}
+
+/* ---- pins ---- */
+
+int ckpt_pin(struct ckpt *ckpt, uint64_t step, uint64_t attempt, const char *note)
+{
+    Holdfast__V1__PinRequest request = HOLDFAST__V1__PIN_REQUEST__INIT;
+    ProtobufCMessage *answer = NULL;
+    request.run = ckpt->run;
+    request.step = step;
+    request.attempt = attempt;
+    request.unpin = note == NULL;
+    request.note = (char *)(uintptr_t)(note != NULL ? note : "");
+    int error = session_call(ckpt, &answer, "Pin", &request.base,
+                             &holdfast__v1__pin_reply__descriptor, SESSION_CALL_MS);
+    if (error == 0)
+        protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}

@@ -1,0 +1,336 @@
+/* clients_arrays.c - what version 2 of ckpt.h added: arrays of up to 8 dimensions, metadata, lists,
+ * pins, moved pointers, copies by the caller, waits for a level.
+ *
+ * Goal: each does what its comment in ckpt.h says, with any cut on the way back. Method: a real
+ * ckptd (clients_bed.h) and one handle, or two that are ranks of one run; the value of an element
+ * follows from its index, so a wrong place shows. */
+#include "tests/unit/clients_bed.h"
+
+enum { CONV, SCALAR, MASK, EIGHTS, ARRAYS };
+/* Each once; whole. */
+static const struct ckpt_array wholes[ARRAYS] = {
+    {.size = sizeof(struct ckpt_array),
+     .dims = 5,
+     .name = "conv.weight",
+     .dtype = "F32",
+     .shape = {4, 3, 2, 5, 7},
+     .extent = {4, 3, 2, 5, 7}},
+    {.size = sizeof(struct ckpt_array), .dims = 0, .name = "optimizer.step", .dtype = "I64"},
+    {.size = sizeof(struct ckpt_array),
+     .dims = 1,
+     .name = "mask",
+     .dtype = "BOOL",
+     .shape = {9},
+     .extent = {9}},
+    {.size = sizeof(struct ckpt_array),
+     .dims = 8,
+     .name = "eight",
+     .dtype = "F8_E4M3",
+     .shape = {2, 1, 2, 1, 3, 1, 2, 2},
+     .extent = {2, 1, 2, 1, 3, 1, 2, 2}},
+};
+
+static float conv_values[4 * 3 * 2 * 5 * 7];
+static int64_t step_value;
+static uint8_t mask_values[9], eight_values[48];
+
+static void fill(struct ckpt_array *out, uint64_t step)
+{
+    void *const data[ARRAYS] = {conv_values, &step_value, mask_values, eight_values};
+    for (uint32_t i = 0; i < 840; i++)
+        conv_values[i] = (float)(i + 1000 * step);
+    step_value = (int64_t)step;
+    for (uint32_t i = 0; i < 9; i++)
+        mask_values[i] = (i + step) % 2;
+    for (uint32_t i = 0; i < 48; i++)
+        eight_values[i] = (uint8_t)(i + step);
+    for (uint32_t i = 0; i < ARRAYS; i++) {
+        out[i] = wholes[i];
+        out[i].data = data[i];
+    }
+}
+
+static struct ckpt *open_described(const struct bed *bed, struct ckpt_array *arrays)
+{
+    uint64_t attempt;
+    struct ckpt *ckpt = open_single(bed, "arrays");
+    fill(arrays, 1);
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
+    assert_int_equal(ckpt_describe_arrays(ckpt, attempt, arrays, ARRAYS), 0);
+    return ckpt;
+}
+
+static void save_step_of(struct ckpt *ckpt, uint64_t step)
+{
+    struct ckpt_save *save;
+    assert_int_equal(ckpt_save_begin(ckpt, &save, step, "{\"mark\":1}"), 0);
+    for (uint32_t i = 0; i < ARRAYS; i++)
+        ckpt_save_copy(save, i);
+    assert_int_equal(ckpt_save_end(save), 0);
+    assert_int_equal(ckpt_save_wait(ckpt, step, 30000), 0);
+}
+
+static int load_arrays(struct ckpt *ckpt, int64_t step, const struct ckpt_array *arrays,
+                       uint32_t count)
+{
+    struct ckpt_loaded *loaded;
+    const struct ckpt_load_request request = {
+        .size = sizeof request, .step = step, .arrays = arrays, .num_arrays = count};
+    int error = ckpt_load_arrays(ckpt, &request, &loaded);
+    ckpt_loaded_free(loaded);
+    return error;
+}
+
+static void test_arrays__five_dimensions_come_back_by_a_cut_of_the_innermost(void **state)
+{
+    struct ckpt_array arrays[ARRAYS], wish[2];
+    float part[4 * 3 * 2 * 5 * 2], other[5];
+    struct ckpt *ckpt = open_described(*state, arrays);
+    save_step_of(ckpt, 1);
+    wish[0] = wish[1] = arrays[CONV];
+    wish[0].offset[4] = 3, wish[0].extent[4] = 2, wish[0].data = part;
+    for (uint32_t d = 0; d < 5;
+         d++) /* the same tensor a second time: one element wide but for d 3 */
+        wish[1].offset[d] = d == 3 ? 0 : 1, wish[1].extent[d] = d == 3 ? 5 : 1;
+    wish[1].data = other;
+    assert_int_equal(load_arrays(ckpt, 1, wish, 2), 0);
+    for (uint32_t row = 0; row < 120; row++)
+        for (uint32_t i = 0; i < 2; i++)
+            assert_true(part[2 * row + i] == (float)(1000 + 7 * row + 3 + i));
+    for (uint32_t i = 0; i < 5; i++)
+        assert_true(other[i] == (float)(1000 + ((1 * 3 + 1) * 2 + 1) * 35 + 7 * i + 1));
+    ckpt_close(ckpt);
+}
+
+static void test_arrays__scalars_masks_and_eight_dimensions_come_back(void **state)
+{
+    struct ckpt_array arrays[ARRAYS];
+    struct ckpt *ckpt = open_described(*state, arrays);
+    save_step_of(ckpt, 1);
+    fill(arrays, 77);
+    assert_int_equal(load_arrays(ckpt, CKPT_NEWEST, arrays, ARRAYS), 0);
+    assert_int_equal(step_value, 1);
+    for (uint32_t i = 0; i < 9; i++)
+        assert_int_equal(mask_values[i], (i + 1) % 2);
+    for (uint32_t i = 0; i < 48; i++)
+        assert_int_equal(eight_values[i], i + 1);
+    ckpt_close(ckpt);
+}
+
+static void test_arrays__a_list_of_another_size_is_refused(void **state)
+{
+    struct ckpt_array arrays[ARRAYS];
+    struct ckpt *ckpt = open_described(*state, arrays);
+    arrays[0].size -= 8;
+    assert_int_equal(ckpt_describe_arrays(ckpt, 2, arrays, ARRAYS), CKPT_INVALID);
+    assert_non_null(strstr(ckpt_error(), "sizeof(struct ckpt_array)"));
+    arrays[0].size += 8, arrays[0].dims = 9;
+    assert_int_equal(ckpt_describe_arrays(ckpt, 2, arrays, ARRAYS), CKPT_INVALID);
+    assert_non_null(strstr(ckpt_error(), "9 dimensions"));
+    ckpt_close(ckpt);
+}
+
+/* ---- what there is ---- */
+
+static void test_metadata__names_types_and_shapes_are_those_described(void **state)
+{
+    struct ckpt_array arrays[ARRAYS];
+    struct ckpt_metadata *metadata;
+    struct ckpt *ckpt = open_described(*state, arrays);
+    save_step_of(ckpt, 1);
+    assert_int_equal(ckpt_metadata(ckpt, CKPT_NEWEST, 0, &metadata), 0);
+    assert_int_equal(metadata->num_tensors, ARRAYS);
+    assert_int_equal(metadata->info.step, 1);
+    assert_string_equal(metadata->info.durability, "local");
+    assert_string_equal(metadata->state_json, "{\"mark\":1}");
+    static const uint32_t by_name[ARRAYS] = {CONV, EIGHTS, MASK, SCALAR};
+    for (uint32_t i = 0; i < ARRAYS; i++) {
+        const struct ckpt_array *whole = &wholes[by_name[i]];
+        const struct ckpt_tensor_info *found = &metadata->tensors[i];
+        assert_string_equal(found->name, whole->name);
+        assert_string_equal(found->dtype, whole->dtype);
+        assert_int_equal(found->dims, whole->dims);
+        assert_memory_equal(found->shape, whole->shape, whole->dims * sizeof *whole->shape);
+        assert_true(found->digest[0] != 0);
+    }
+    ckpt_metadata_free(metadata);
+    assert_int_equal(ckpt_metadata(ckpt, 99, 0, &metadata), CKPT_NOT_FOUND);
+    assert_null(metadata);
+    ckpt_close(ckpt);
+}
+
+static void test_list__says_what_is_pinned_and_why(void **state)
+{
+    struct ckpt_array arrays[ARRAYS];
+    struct ckpt_list *list;
+    struct ckpt *ckpt = open_described(*state, arrays);
+    save_step_of(ckpt, 1);
+    fill(arrays, 2);
+    save_step_of(ckpt, 2);
+    assert_int_equal(ckpt_list(ckpt, false, &list), 0);
+    assert_int_equal(list->num_entries, 2);
+    assert_int_equal(list->entries[0].info.step, 2); /* newest first */
+    const uint64_t attempt = list->entries[1].info.attempt;
+    ckpt_list_free(list);
+    assert_int_equal(ckpt_pin(ckpt, 1, attempt, "for the paper"), 0);
+    assert_int_equal(ckpt_list(ckpt, true, &list), 0);
+    assert_false(list->entries[0].pinned);
+    assert_true(list->entries[1].pinned);
+    assert_non_null(strstr(list->entries[1].pin_note, "for the paper"));
+    assert_string_equal(list->entries[1].damage, "");
+    ckpt_list_free(list);
+    ckpt_close(ckpt);
+}
+
+/* ---- saving ---- */
+
+static void test_move__the_save_takes_the_bytes_from_the_new_place(void **state)
+{
+    struct ckpt_array arrays[ARRAYS];
+    struct ckpt *ckpt = open_described(*state, arrays);
+    static float elsewhere[840];
+    for (uint32_t i = 0; i < 840; i++)
+        elsewhere[i] = -1.0f;
+    assert_int_equal(ckpt_move(ckpt, CONV, elsewhere), 0);
+    assert_int_equal(ckpt_move(ckpt, ARRAYS, elsewhere), CKPT_INVALID);
+    save_step_of(ckpt, 1);
+    assert_int_equal(load_arrays(ckpt, 1, arrays, ARRAYS), 0);
+    for (uint32_t i = 0; i < 840; i++)
+        assert_true(conv_values[i] == -1.0f);
+    ckpt_close(ckpt);
+}
+
+/* The pieces of all tensors, asked for first and announced backwards. */
+static void test_place__the_caller_copies_in_an_order_of_its_own(void **state)
+{
+    struct ckpt_array big = {.size = sizeof big,
+                             .dims = 1,
+                             .name = "big",
+                             .dtype = "U8",
+                             .shape = {20 << 20},
+                             .extent = {20 << 20}};
+    struct ckpt_place places[64] = {{.size = sizeof *places}};
+    struct ckpt *ckpt = open_single(*state, "arrays");
+    struct ckpt_save *save;
+    uint64_t attempt, covered = 0;
+    uint32_t count = 0;
+    unsigned char *bytes = malloc(20 << 20), *back = malloc(20 << 20);
+    for (uint32_t i = 0; i < 20 << 20; i++)
+        bytes[i] = (unsigned char)(mix(i) >> 56);
+    assert_int_equal(ckpt_attempt_open(ckpt, &attempt, NULL, NULL), 0);
+    assert_int_equal(ckpt_describe_arrays(ckpt, attempt, &big, 1), 0); /* without data */
+    assert_int_equal(ckpt_save_begin(ckpt, &save, 1, NULL), 0);
+    while (ckpt_save_place(save, 0, covered, &places[count]) == 0 && places[count].bytes > 0) {
+        assert_int_equal(places[count].from_byte, covered);
+        covered += places[count++].bytes;
+        assert_true(count < 64);
+    }
+    assert_int_equal(covered, 20 << 20);
+    assert_true(count > 20); /* segments are of 1 MiB, and none begins with a tensor */
+    for (uint32_t i = count; i-- > 0;) {
+        memcpy(places[i].to, bytes + places[i].from_byte, places[i].bytes);
+        assert_int_equal(ckpt_save_announce(save, &places[i]), 0);
+    }
+    assert_int_equal(ckpt_save_end(save), 0);
+    assert_int_equal(ckpt_save_wait(ckpt, 1, 30000), 0);
+    big.data = back;
+    assert_int_equal(load_arrays(ckpt, 1, &big, 1), 0);
+    assert_memory_equal(bytes, back, 20 << 20);
+    free(bytes);
+    free(back);
+    ckpt_close(ckpt);
+}
+
+static void test_place__what_is_announced_twice_fails_the_save(void **state)
+{
+    struct ckpt_array arrays[ARRAYS];
+    struct ckpt_place at = {.size = sizeof at};
+    struct ckpt_save *save;
+    struct ckpt *ckpt = open_described(*state, arrays);
+    assert_int_equal(ckpt_save_begin(ckpt, &save, 1, NULL), 0);
+    assert_int_equal(ckpt_save_place(save, CONV, 0, &at), 0);
+    assert_int_equal(ckpt_save_announce(save, &at), 0);
+    assert_int_equal(ckpt_save_announce(save, &at), CKPT_INVALID);
+    assert_non_null(strstr(ckpt_error(), "conv.weight"));
+    assert_int_equal(ckpt_save_end(save), CKPT_INVALID);
+    ckpt_close(ckpt);
+}
+
+static void test_place__a_tensor_without_data_cannot_be_copied(void **state)
+{
+    struct ckpt_array arrays[ARRAYS];
+    struct ckpt_save *save;
+    struct ckpt *ckpt = open_described(*state, arrays);
+    assert_int_equal(ckpt_move(ckpt, MASK, NULL), 0);
+    assert_int_equal(ckpt_save_begin(ckpt, &save, 1, NULL), 0);
+    assert_int_equal(ckpt_save_copy(save, MASK), CKPT_INVALID);
+    assert_non_null(strstr(ckpt_error(), "mask"));
+    ckpt_save_abort(save);
+    ckpt_close(ckpt);
+}
+
+/* ---- levels ---- */
+
+/* Two ranks: the save is accepted when the second has ended, not before. */
+static int work_levels(struct group *group, struct ckpt *ckpt, struct ckpt_tensor *tensors,
+                       uint32_t rank)
+{
+    struct ckpt_save *save;
+    if (ckpt_save_begin(ckpt, &save, group->step, rank == 0 ? "{\"mark\":1}" : NULL) != 0)
+        return rank_failed(group, "begin", rank);
+    pthread_barrier_wait(&group->barrier);
+    if (rank == 0) {
+        if (copy_all(save, tensors, group->step) != 0)
+            return rank_failed(group, "end", rank);
+        if (ckpt_save_wait_for(ckpt, group->step, CKPT_LEVEL_ACCEPTED, 300) != CKPT_TIMEOUT)
+            rank_failed(group, "accepted too early", rank);
+    }
+    pthread_barrier_wait(&group->barrier);
+    if (rank == 1 && copy_all(save, tensors, group->step) != 0)
+        return rank_failed(group, "end", rank);
+    if (ckpt_save_wait_for(ckpt, group->step, CKPT_LEVEL_ACCEPTED, 20000) != 0)
+        return rank_failed(group, "never accepted", rank);
+    if (ckpt_save_durability(ckpt)[0] == '\0')
+        return rank_failed(group, "no level is named", rank);
+    if (ckpt_save_wait_for(ckpt, group->step, CKPT_LEVEL_LOCAL, 20000) != 0)
+        return rank_failed(group, "never local", rank);
+    return 0;
+}
+
+static void test_wait_for__accepted_comes_with_the_last_end(void **state)
+{
+    struct group group = make_group(*state, 2, 5, 1);
+    group.work = work_levels;
+    assert_int_equal(run_group(&group), 0);
+}
+
+static void test_wait_for__a_level_that_ckptd_has_not_is_refused(void **state)
+{
+    struct ckpt_array arrays[ARRAYS];
+    struct ckpt *ckpt = open_described(*state, arrays);
+    save_step_of(ckpt, 1);
+    assert_int_equal(ckpt_save_wait_for(ckpt, 1, CKPT_LEVEL_BUCKET, 1000), CKPT_INVALID);
+    assert_non_null(strstr(ckpt_error(), "bucket"));
+    assert_int_equal(ckpt_save_wait_for(ckpt, 1, (enum ckpt_level)9, 1000), CKPT_INVALID);
+    ckpt_close(ckpt);
+}
+
+#define BED_TEST(name) cmocka_unit_test_setup_teardown(name, bed_open, bed_close)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        BED_TEST(test_arrays__five_dimensions_come_back_by_a_cut_of_the_innermost),
+        BED_TEST(test_arrays__scalars_masks_and_eight_dimensions_come_back),
+        BED_TEST(test_arrays__a_list_of_another_size_is_refused),
+        BED_TEST(test_metadata__names_types_and_shapes_are_those_described),
+        BED_TEST(test_list__says_what_is_pinned_and_why),
+        BED_TEST(test_move__the_save_takes_the_bytes_from_the_new_place),
+        BED_TEST(test_place__the_caller_copies_in_an_order_of_its_own),
+        BED_TEST(test_place__what_is_announced_twice_fails_the_save),
+        BED_TEST(test_place__a_tensor_without_data_cannot_be_copied),
+        BED_TEST(test_wait_for__accepted_comes_with_the_last_end),
+        BED_TEST(test_wait_for__a_level_that_ckptd_has_not_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
