@@ -3,11 +3,11 @@
  * This is what the other back-ends are compared with, and a back-end of its own
  * (KERNEL_BACKEND_REFERENCE) for sanitizers and for doubt. One value at a time, sums in double,
  * rounded to the type of the result at the end; no blocking, no vectors, the C library's exp and
- * log. Items are cut as everywhere (ops.h), so it runs on the same pool. */
+ * log. Items are cut as everywhere (cpu/items.h), so it runs on the same pool. */
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/ops.h"
+#include "kernels/cpu/items.h"
 
 /* ---- Values ---- */
 
@@ -378,7 +378,7 @@ static void adamw(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
     const struct adamw_args *a = args;
-    const struct kernel_adamw *o = &a->options;
+    const struct kernel_adamw_numbers *o = &a->numbers;
     struct range range = item_range(item, FLAT_ITEM, a->count);
     for (size_t i = range.begin; i < range.end; i++) {
         float g = a->grad[i] * o->grad_scale;

@@ -193,6 +193,7 @@ struct model {
     const struct model_table *table;
     struct memory *memory;
     struct kernels *kernels;
+    struct lane *lane;
     struct model_shape s;
     uint32_t batch, seq, rows; /* B, T, N */
     uint32_t q_rows, kv_rows;  /* H x D, K x D */
@@ -246,9 +247,10 @@ void model_free(struct model *m)
     free(m);
 }
 
-void model_set_kernels(struct model *m, struct kernels *kernels)
+void model_set_kernels(struct model *m, struct kernels *kernels, struct lane *lane)
 {
     m->kernels = kernels;
+    m->lane = lane;
 }
 
 void model_kernel_shapes(const struct model *m, struct kernel_shapes *out)
@@ -303,7 +305,14 @@ static int gradients_end(struct model *m, uint32_t block)
 static void linear(struct model *m, void *out, const void *x, const void *w, uint32_t in,
                    uint32_t out_dim)
 {
-    kernel_linear(m->kernels, out, x, w, m->rows, in, out_dim, m->dtype);
+    kernel_linear(m->kernels, m->lane,
+                  &(struct kernel_linear){.out = out,
+                                          .x = x,
+                                          .w = w,
+                                          .rows = m->rows,
+                                          .in = in,
+                                          .out_dim = out_dim,
+                                          .dtype = m->dtype});
 }
 
 enum input_mode { SET, ADD };
@@ -313,15 +322,38 @@ static void linear_backward(struct model *m, void *dx, enum input_mode mode, flo
                             const void *dout, const void *x, const void *w, uint32_t in,
                             uint32_t out_dim)
 {
-    kernel_linear_backward_input(m->kernels, dx, dout, w, m->rows, in, out_dim, mode == ADD,
-                                 m->dtype);
-    kernel_linear_backward_weight(m->kernels, dw, dout, x, m->rows, in, out_dim, m->dtype);
+    kernel_linear_backward_input(m->kernels, m->lane,
+                                 &(struct kernel_linear_backward_input){.dx = dx,
+                                                                        .dout = dout,
+                                                                        .w = w,
+                                                                        .rows = m->rows,
+                                                                        .in = in,
+                                                                        .out_dim = out_dim,
+                                                                        .accumulate = mode == ADD,
+                                                                        .dtype = m->dtype});
+    kernel_linear_backward_weight(m->kernels, m->lane,
+                                  &(struct kernel_linear_backward_weight){.dw = dw,
+                                                                          .dout = dout,
+                                                                          .x = x,
+                                                                          .rows = m->rows,
+                                                                          .in = in,
+                                                                          .out_dim = out_dim,
+                                                                          .dtype = m->dtype});
 }
 
 static void rope(struct model *m, void *x, uint32_t heads, bool inverse)
 {
-    kernel_rope(m->kernels, x, m->rope_cos, m->rope_sin, m->starts, m->batch, m->seq, heads,
-                m->s.head_dim, inverse, m->dtype);
+    kernel_rope(m->kernels, m->lane,
+                &(struct kernel_rope){.x = x,
+                                      .cos = m->rope_cos,
+                                      .sin = m->rope_sin,
+                                      .starts = m->starts,
+                                      .batch = m->batch,
+                                      .seq = m->seq,
+                                      .heads = heads,
+                                      .head_dim = m->s.head_dim,
+                                      .inverse = inverse,
+                                      .dtype = m->dtype});
 }
 
 /* ---- forward ---- */
@@ -332,7 +364,13 @@ static int embedding_forward(struct model *m, const int32_t *inputs)
     m->layers[0].x_in = take(m, "residual in", 0, m->s.dim);
     ERR_TRY(acquire(m, w, 0, MODEL_FORWARD));
     if (m->active)
-        kernel_embedding(m->kernels, m->layers[0].x_in, inputs, w[0], m->rows, m->s.dim, m->dtype);
+        kernel_embedding(m->kernels, m->lane,
+                         &(struct kernel_embedding){.out = m->layers[0].x_in,
+                                                    .tokens = inputs,
+                                                    .table = w[0],
+                                                    .rows = m->rows,
+                                                    .dim = m->s.dim,
+                                                    .dtype = m->dtype});
     return release(m, 0, MODEL_FORWARD);
 }
 
@@ -372,8 +410,16 @@ static void give_layer(struct model *m, uint32_t layer)
 static void norm(struct model *m, void *out, float *rstd, void *x, const void *residual,
                  const void *weight)
 {
-    kernel_rmsnorm(m->kernels, out, rstd, x, residual, weight, m->rows, m->s.dim,
-                   (float)m->s.norm_eps, m->dtype);
+    kernel_rmsnorm(m->kernels, m->lane,
+                   &(struct kernel_rmsnorm){.out = out,
+                                            .rstd = rstd,
+                                            .x = x,
+                                            .residual = residual,
+                                            .weight = weight,
+                                            .rows = m->rows,
+                                            .dim = m->s.dim,
+                                            .eps = (float)m->s.norm_eps,
+                                            .dtype = m->dtype});
 }
 
 static void layer_forward_compute(struct model *m, uint32_t layer, const void *const *w)
@@ -388,14 +434,30 @@ static void layer_forward_compute(struct model *m, uint32_t layer, const void *c
     linear(m, a->v, a->attention_norm, w[WV], c, kv);
     rope(m, a->q, m->s.heads, false);
     rope(m, a->k, m->s.kv_heads, false);
-    kernel_attention(m->kernels, a->attention, a->lse, a->q, a->k, a->v, m->starts, m->batch,
-                     m->seq, m->s.heads, m->s.kv_heads, m->s.head_dim, m->dtype);
+    kernel_attention(m->kernels, m->lane,
+                     &(struct kernel_attention){.out = a->attention,
+                                                .lse = a->lse,
+                                                .q = a->q,
+                                                .key = a->k,
+                                                .value = a->v,
+                                                .starts = m->starts,
+                                                .batch = m->batch,
+                                                .seq = m->seq,
+                                                .heads = m->s.heads,
+                                                .kv_heads = m->s.kv_heads,
+                                                .head_dim = m->s.head_dim,
+                                                .dtype = m->dtype});
     linear(m, a->x_mid, a->attention, w[WO], q, c);
 
     norm(m, a->ffn_norm, a->ffn_rstd, a->x_mid, a->x_in, w[FFN_NORM]);
     linear(m, a->gate, a->ffn_norm, w[W1], c, f);
     linear(m, a->up, a->ffn_norm, w[W3], c, f);
-    kernel_swiglu(m->kernels, a->swiglu, a->gate, a->up, (size_t)m->rows * f, m->dtype);
+    kernel_swiglu(m->kernels, m->lane,
+                  &(struct kernel_swiglu){.out = a->swiglu,
+                                          .gate = a->gate,
+                                          .up = a->up,
+                                          .count = (size_t)m->rows * f,
+                                          .dtype = m->dtype});
     linear(m, m->layers[layer + 1].x_in, a->swiglu, w[W2], f, c);
 }
 
@@ -459,8 +521,14 @@ static double loss_and_its_gradient(struct model *m, const struct model_batch *b
     m->losses = take_floats(m, "losses", 0, m->rows);
     double sum = 0;
     if (m->active) {
-        kernel_cross_entropy(m->kernels, m->losses, m->logits, batch->targets, m->rows, m->s.vocab,
-                             batch->loss_scale, m->dtype);
+        kernel_cross_entropy(m->kernels, m->lane,
+                             &(struct kernel_cross_entropy){.losses = m->losses,
+                                                            .logits = m->logits,
+                                                            .targets = batch->targets,
+                                                            .rows = m->rows,
+                                                            .vocab = m->s.vocab,
+                                                            .scale = &batch->loss_scale,
+                                                            .dtype = m->dtype});
         for (uint32_t i = 0; i < m->rows; i++)
             sum += m->losses[i];
         if (batch->sequence_losses != NULL)
@@ -499,8 +567,16 @@ static int head_backward(struct model *m)
                         m->s.vocab);
     if (m->active) {
         memset(m->dx, 0, (size_t)m->rows * c * kernel_dtype_bytes(m->dtype));
-        kernel_rmsnorm_backward(m->kernels, m->dx, dw[NORM], d_norm, m->layers[last].x_in,
-                                m->head_rstd, w[NORM], m->rows, c, m->dtype);
+        kernel_rmsnorm_backward(m->kernels, m->lane,
+                                &(struct kernel_rmsnorm_backward){.dx = m->dx,
+                                                                  .dweight = dw[NORM],
+                                                                  .dout = d_norm,
+                                                                  .x = m->layers[last].x_in,
+                                                                  .rstd = m->head_rstd,
+                                                                  .weight = w[NORM],
+                                                                  .rows = m->rows,
+                                                                  .dim = c,
+                                                                  .dtype = m->dtype});
     }
     give(m, "logits", 0);
     give(m, "head norm", 0);
@@ -523,12 +599,26 @@ static void feed_forward_backward(struct model *m, uint32_t layer, const struct 
     const struct layer_saved *a = &m->layers[layer];
     uint32_t c = m->s.dim, f = m->s.hidden;
     linear_backward(m, t->d_swiglu, SET, dw[W2], m->dx, a->swiglu, w[W2], f, c);
-    kernel_swiglu_backward(m->kernels, t->d_gate, t->d_up, t->d_swiglu, a->gate, a->up,
-                           (size_t)m->rows * f, m->dtype);
+    kernel_swiglu_backward(m->kernels, m->lane,
+                           &(struct kernel_swiglu_backward){.dgate = t->d_gate,
+                                                            .dup = t->d_up,
+                                                            .dout = t->d_swiglu,
+                                                            .gate = a->gate,
+                                                            .up = a->up,
+                                                            .count = (size_t)m->rows * f,
+                                                            .dtype = m->dtype});
     linear_backward(m, t->d_norm, SET, dw[W1], t->d_gate, a->ffn_norm, w[W1], c, f);
     linear_backward(m, t->d_norm, ADD, dw[W3], t->d_up, a->ffn_norm, w[W3], c, f);
-    kernel_rmsnorm_backward(m->kernels, m->dx, dw[FFN_NORM], t->d_norm, a->x_mid, a->ffn_rstd,
-                            w[FFN_NORM], m->rows, c, m->dtype);
+    kernel_rmsnorm_backward(m->kernels, m->lane,
+                            &(struct kernel_rmsnorm_backward){.dx = m->dx,
+                                                              .dweight = dw[FFN_NORM],
+                                                              .dout = t->d_norm,
+                                                              .x = a->x_mid,
+                                                              .rstd = a->ffn_rstd,
+                                                              .weight = w[FFN_NORM],
+                                                              .rows = m->rows,
+                                                              .dim = c,
+                                                              .dtype = m->dtype});
 }
 
 static void attention_backward(struct model *m, uint32_t layer, const struct layer_temporary *t,
@@ -537,16 +627,38 @@ static void attention_backward(struct model *m, uint32_t layer, const struct lay
     const struct layer_saved *a = &m->layers[layer];
     uint32_t c = m->s.dim, q = m->q_rows, kv = m->kv_rows;
     linear_backward(m, t->d_attention, SET, dw[WO], m->dx, a->attention, w[WO], q, c);
-    kernel_attention_backward(m->kernels, t->d_q, t->d_k, t->d_v, t->d_attention, a->attention,
-                              a->lse, a->q, a->k, a->v, m->starts, m->batch, m->seq, m->s.heads,
-                              m->s.kv_heads, m->s.head_dim, m->dtype);
+    kernel_attention_backward(m->kernels, m->lane,
+                              &(struct kernel_attention_backward){.dq = t->d_q,
+                                                                  .dkey = t->d_k,
+                                                                  .dvalue = t->d_v,
+                                                                  .dout = t->d_attention,
+                                                                  .out = a->attention,
+                                                                  .lse = a->lse,
+                                                                  .q = a->q,
+                                                                  .key = a->k,
+                                                                  .value = a->v,
+                                                                  .starts = m->starts,
+                                                                  .batch = m->batch,
+                                                                  .seq = m->seq,
+                                                                  .heads = m->s.heads,
+                                                                  .kv_heads = m->s.kv_heads,
+                                                                  .head_dim = m->s.head_dim,
+                                                                  .dtype = m->dtype});
     rope(m, t->d_q, m->s.heads, true);
     rope(m, t->d_k, m->s.kv_heads, true);
     linear_backward(m, t->d_norm, SET, dw[WQ], t->d_q, a->attention_norm, w[WQ], c, q);
     linear_backward(m, t->d_norm, ADD, dw[WK], t->d_k, a->attention_norm, w[WK], c, kv);
     linear_backward(m, t->d_norm, ADD, dw[WV], t->d_v, a->attention_norm, w[WV], c, kv);
-    kernel_rmsnorm_backward(m->kernels, m->dx, dw[ATTENTION_NORM], t->d_norm, a->x_in,
-                            a->attention_rstd, w[ATTENTION_NORM], m->rows, c, m->dtype);
+    kernel_rmsnorm_backward(m->kernels, m->lane,
+                            &(struct kernel_rmsnorm_backward){.dx = m->dx,
+                                                              .dweight = dw[ATTENTION_NORM],
+                                                              .dout = t->d_norm,
+                                                              .x = a->x_in,
+                                                              .rstd = a->attention_rstd,
+                                                              .weight = w[ATTENTION_NORM],
+                                                              .rows = m->rows,
+                                                              .dim = c,
+                                                              .dtype = m->dtype});
 }
 
 static void take_temporary(struct model *m, struct layer_temporary *t, uint32_t layer)
@@ -593,8 +705,14 @@ static int embedding_backward(struct model *m, const int32_t *inputs)
     float *dw[MODEL_BLOCK_TENSORS_MAX];
     ERR_TRY(gradients_begin(m, dw, 0));
     if (m->active)
-        kernel_embedding_backward(m->kernels, dw[0], inputs, m->dx, m->rows, m->s.dim, m->s.vocab,
-                                  m->dtype);
+        kernel_embedding_backward(m->kernels, m->lane,
+                                  &(struct kernel_embedding_backward){.dtable = dw[0],
+                                                                      .tokens = inputs,
+                                                                      .dout = m->dx,
+                                                                      .rows = m->rows,
+                                                                      .dim = m->s.dim,
+                                                                      .vocab = m->s.vocab,
+                                                                      .dtype = m->dtype});
     give(m, "d residual", 0);
     give(m, "residual in", 0);
     return gradients_end(m, 0);

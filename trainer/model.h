@@ -97,7 +97,7 @@ struct model_batch {
 int model_new(struct model **out, const struct model_options *options);
 void model_free(struct model *model);
 /* After the memory plan is recorded; kernels must outlive the model. */
-void model_set_kernels(struct model *model, struct kernels *kernels);
+void model_set_kernels(struct model *model, struct kernels *kernels, struct lane *lane);
 void model_kernel_shapes(const struct model *model, struct kernel_shapes *out);
 
 /* Forward and backward of one leaf. *out_loss: sum of the rows' losses, in double, in row order.

@@ -13,13 +13,13 @@
 #include <math.h>
 #include <string.h>
 
-void optimizer_update(struct state *state, struct kernels *kernels, const struct config *config,
-                      const struct optimizer_step *step)
+void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,
+                      const struct config *config, const struct optimizer_step *step)
 {
     double scale = 1.0;
     if (config->max_norm > 0 && config->max_norm / (step->grad_norm + 1e-6) < 1.0)
         scale = config->max_norm / (step->grad_norm + 1e-6);
-    struct kernel_adamw options = {
+    struct kernel_adamw_numbers numbers = {
         .lr = (float)step->lr,
         .beta1 = (float)config->beta1,
         .beta2 = (float)config->beta2,
@@ -32,13 +32,18 @@ void optimizer_update(struct state *state, struct kernels *kernels, const struct
     for (uint32_t i = 0; i < state->num_slices; i++) {
         bool is_norm = state->slices[i].tensor->dims == 1; /* no other vector is in the model */
         float decay = is_norm && config->no_decay_norms ? 0 : (float)config->weight_decay;
-        options.weight_decay = is_adam ? 0 : decay;
-        options.l2 = is_adam ? decay : 0;
+        numbers.weight_decay = is_adam ? 0 : decay;
+        numbers.l2 = is_adam ? decay : 0;
         size_t at = state->slices[i].at;
         if (step->copier != NULL)
             copier_wait_slice(step->copier, i);
         if (state->slices[i].count > 0)
-            kernel_adamw(kernels, state->param + at, state->exp_avg + at, state->exp_avg_sq + at,
-                         state->grad + at, state->slices[i].count, &options);
+            kernel_adamw(kernels, lane,
+                         &(struct kernel_adamw){.param = state->param + at,
+                                                .exp_avg = state->exp_avg + at,
+                                                .exp_avg_sq = state->exp_avg_sq + at,
+                                                .grad = state->grad + at,
+                                                .count = state->slices[i].count,
+                                                .numbers = &numbers});
     }
 }

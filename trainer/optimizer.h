@@ -15,7 +15,7 @@ struct optimizer_step {
 
 /* Updates parameters and moments from state->grad. Elementwise: needs no communication.
  * A slice is changed only when step->copier has let it go. */
-void optimizer_update(struct state *state, struct kernels *kernels, const struct config *config,
-                      const struct optimizer_step *step);
+void optimizer_update(struct state *state, struct kernels *kernels, struct lane *lane,
+                      const struct config *config, const struct optimizer_step *step);
 
 #endif

@@ -13,6 +13,7 @@
  * integers over all ranks: the same bits however the rows are held. Loss. Leaf losses are gathered
  * and added in double in leaf order. */
 #include "trainer/parallel.h"
+#include "kernels/device.h"
 #include "proto/report.h"
 #include "trainer/data/ahead.h"
 #include "trainer/memory.h"
@@ -199,7 +200,11 @@ static int release(void *user, uint32_t index, enum model_pass pass)
 void parallel_params_changed(struct parallel *p)
 {
     if (p->dtype != KERNEL_F32)
-        kernel_convert(p->kernels, p->compute_params, p->dtype, p->state.param, p->state.count);
+        kernel_convert(p->kernels, p->lane,
+                       &(struct kernel_convert){.out = p->compute_params,
+                                                .out_dtype = p->dtype,
+                                                .in = p->state.param,
+                                                .count = p->state.count});
     for (uint32_t b = 0; b < num_all_blocks(p); b++)
         p->blocks[b].is_held = false;
 }
@@ -448,7 +453,7 @@ static void take_kept(struct parallel *p)
         p->starts = memory_take(m, "document starts", 0, tokens * sizeof(int32_t));
     p->targets = memory_take(m, "target tokens", 0, tokens * sizeof(int32_t));
     if (!memory_is_recording(m))
-        kernels_set_scratch(p->kernels, p->scratch, scratch_bytes);
+        lane_set_scratch(p->lane, p->scratch, scratch_bytes);
 }
 
 /* The dry run: a step's walk, which notes every buffer. */
@@ -489,7 +494,7 @@ static int new_model(struct parallel *p)
                                     .seq = (uint32_t)config->seq_len,
                                     .dtype = p->dtype};
     ERR_TRY(model_new(&p->model, &options));
-    model_set_kernels(p->model, p->kernels);
+    model_set_kernels(p->model, p->kernels, p->lane);
     return 0;
 }
 
@@ -573,7 +578,11 @@ int parallel_apply(struct parallel **out, const struct parallel_options *options
     p->dtype = strcmp(config->mixed_precision_param, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
     p->is_canonical = strcmp(config->reduction, "canonical") == 0;
     p->reshard = strcmp(config->reshard_after_forward, "never") != 0;
-    int rc = apply(p);
+    int rc = device_open(&p->device, &device_cpu, NULL);
+    if (rc == 0)
+        rc = lane_open(&p->lane, p->device, "compute");
+    if (rc == 0)
+        rc = apply(p);
     if (rc != 0) {
         parallel_free(p);
         return rc;
@@ -594,6 +603,8 @@ void parallel_free(struct parallel *p)
         free(p->blocks[b].shard_counts);
         free(p->blocks[b].piece_counts);
     }
+    lane_close(p->lane);
+    device_close(p->device);
     model_free(p->model);
     memory_free(p->memory);
     free(p->blocks);
@@ -612,6 +623,10 @@ const struct mesh *parallel_mesh_of(const struct parallel *p)
 struct state *parallel_state(struct parallel *p)
 {
     return &p->state;
+}
+struct lane *parallel_lane(struct parallel *p)
+{
+    return p->lane;
 }
 const struct memory *parallel_memory(const struct parallel *p)
 {

@@ -72,6 +72,7 @@ void parallel_free(struct parallel *parallel);
 
 const struct mesh *parallel_mesh_of(const struct parallel *parallel);
 struct state *parallel_state(struct parallel *parallel);
+struct lane *parallel_lane(struct parallel *parallel); /* on which it computes */
 const struct memory *parallel_memory(const struct parallel *parallel);
 
 /* Initial weights, zero moments. */

@@ -29,6 +29,8 @@ struct parallel {
     const struct config *config;
     const struct model_table *table;
     struct kernels *kernels;
+    struct device *device;
+    struct lane *lane;
     struct memory *memory;
     struct model *model;
     struct model_provider provider;

@@ -66,8 +66,10 @@ static int exchange(struct parallel *p, uint32_t index)
         ERR_TRY(p->mesh.world->ops->all_to_all_v(p->mesh.world, send, send_bytes, send_at, recv,
                                                  recv_bytes, recv_at));
         for (uint32_t r = 0; r < d && rank_has_leaf(p, r); r++)
-            kernel_fold(p->kernels, p->accumulators + block->piece_at,
-                        recv + r * block->piece_counts[me], block->piece_counts[me]);
+            kernel_fold(p->kernels, p->lane,
+                        &(struct kernel_fold){.acc = p->accumulators + block->piece_at,
+                                              .leaf = recv + r * block->piece_counts[me],
+                                              .count = block->piece_counts[me]});
     }
     memory_give(p->memory, "leaf pieces to send", index);
     memory_give(p->memory, "leaf pieces received", index);
@@ -87,7 +89,9 @@ static void add_packed_by_shard(struct parallel *p, uint32_t index)
                 const struct model_tensor *tensor = &p->table->tensors[i];
                 at = pack_rows(at, p->leaf + p->full_at[i], tensor, shard_of(p, tensor, s));
             }
-        kernel_fold(p->kernels, p->accumulators + block->fast_at, packed, count);
+        kernel_fold(p->kernels, p->lane,
+                    &(struct kernel_fold){
+                        .acc = p->accumulators + block->fast_at, .leaf = packed, .count = count});
     }
     memory_give(p->memory, "leaf by shard", index);
 }
@@ -102,7 +106,10 @@ int reduce_end_block(void *user, uint32_t index)
     else if (!p->is_canonical && p->mesh.shards > 1)
         add_packed_by_shard(p, index);
     else if (!memory_is_recording(p->memory) && rank_has_leaf(p, my_rank(p)))
-        kernel_fold(p->kernels, p->accumulators + block->fast_at, p->leaf, block->full_count);
+        kernel_fold(p->kernels, p->lane,
+                    &(struct kernel_fold){.acc = p->accumulators + block->fast_at,
+                                          .leaf = p->leaf,
+                                          .count = block->full_count});
     memory_give(p->memory, "leaf gradient", index);
     return rc;
 }
@@ -160,8 +167,11 @@ static void add_tied(struct parallel *p)
     const struct block *in = &p->blocks[0], *out = &p->blocks[p->table->num_blocks];
     size_t count =
         p->is_canonical ? in->piece_counts[my_rank(p)] : sum_of(in->shard_counts, p->mesh.shards);
-    kernel_fold(p->kernels, p->accumulators + (p->is_canonical ? in->piece_at : in->fast_at),
-                p->accumulators + (p->is_canonical ? out->piece_at : out->fast_at), count);
+    kernel_fold(p->kernels, p->lane,
+                &(struct kernel_fold){
+                    .acc = p->accumulators + (p->is_canonical ? in->piece_at : in->fast_at),
+                    .leaf = p->accumulators + (p->is_canonical ? out->piece_at : out->fast_at),
+                    .count = count});
 }
 
 int reduce_step(struct parallel *p)
@@ -189,7 +199,9 @@ void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum)
             piece += aligned(rows * width);
         }
         if (rows > 0)
-            kernel_sum_squares(p->kernels, sum, x, rows, width);
+            kernel_sum_squares(
+                p->kernels, p->lane,
+                &(struct kernel_sum_squares){.sum = sum, .x = x, .rows = rows, .width = width});
     }
 }
 

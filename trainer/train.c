@@ -67,7 +67,8 @@ static int step(struct rank *r, struct step_result *out, bool *out_stop)
     struct optimizer_step update = {next.optimizer_update, lr, next.grad_norm,
                                     snapshot_copier(r->snapshot)};
     snapshot_phase(r->snapshot, true); /* the update is as fast as memory is */
-    optimizer_update(parallel_state(r->parallel), r->kernels, config, &update);
+    optimizer_update(parallel_state(r->parallel), r->kernels, parallel_lane(r->parallel), config,
+                     &update);
     snapshot_phase(r->snapshot, false);
     parallel_params_changed(r->parallel);
     r->progress = next;

@@ -23,7 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/ops.h"
+#include "kernels/cpu/items.h"
 #include "proto/report.h"
 
 #define ENTRIES_MAX 256

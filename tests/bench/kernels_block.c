@@ -13,12 +13,14 @@
 
 #include "kernels/kernels.h"
 #include "proto/model_shape.h"
+#include "tests/unit/lane_bed.h"
 
 #define ROUNDS 15
 #define OPS_MAX 64
 
 struct bench {
     struct kernels *k;
+    struct lane *lane;
     struct kernel_shapes s;
     enum kernel_dtype dtype;
     struct {
@@ -116,89 +118,244 @@ static void make(struct tensors *t, const struct kernel_shapes *s, enum kernel_d
         t->moments[1][i] = 1;
 }
 
+/* ---- What a block calls; of [N,I] and a weight [O,I] ---- */
+
+static void linear(struct bench *b, const char *name, void *out, const void *x, const void *w,
+                   uint32_t in, uint32_t out_dim)
+{
+    uint32_t rows = b->s.batch * b->s.seq;
+    struct kernel_linear args = {out, x, w, rows, in, out_dim, b->dtype};
+    kernel_linear(b->k, b->lane, &args);
+    lap(b, name, 2.0 * rows * in * out_dim);
+}
+
+static void linear_dx(struct bench *b, const char *name, void *dx, const void *dout, const void *w,
+                      uint32_t in, uint32_t out_dim)
+{
+    uint32_t rows = b->s.batch * b->s.seq;
+    struct kernel_linear_backward_input args = {.dx = dx,
+                                                .dout = dout,
+                                                .w = w,
+                                                .rows = rows,
+                                                .in = in,
+                                                .out_dim = out_dim,
+                                                .accumulate = strstr(name, "added") != NULL,
+                                                .dtype = b->dtype};
+    kernel_linear_backward_input(b->k, b->lane, &args);
+    lap(b, name, 2.0 * rows * in * out_dim);
+}
+
+static void linear_dw(struct bench *b, const char *name, float *dw, const void *dout, const void *x,
+                      uint32_t in, uint32_t out_dim)
+{
+    uint32_t rows = b->s.batch * b->s.seq;
+    struct kernel_linear_backward_weight args = {dw, dout, x, rows, in, out_dim, b->dtype};
+    kernel_linear_backward_weight(b->k, b->lane, &args);
+    lap(b, name, 2.0 * rows * in * out_dim);
+}
+
+static void embedding(struct bench *b, struct tensors *t)
+{
+    struct kernel_embedding args = {t->x,     t->ids,  t->head, b->s.batch * b->s.seq,
+                                    b->s.dim, b->dtype};
+    kernel_embedding(b->k, b->lane, &args);
+    lap(b, "embedding", 0);
+}
+
+static void norm(struct bench *b, struct tensors *t)
+{
+    struct kernel_rmsnorm args = {.out = t->normed,
+                                  .rstd = t->rstd,
+                                  .x = t->x,
+                                  .residual = t->x,
+                                  .weight = t->norm,
+                                  .rows = b->s.batch * b->s.seq,
+                                  .dim = b->s.dim,
+                                  .eps = 1e-5f,
+                                  .dtype = b->dtype};
+    kernel_rmsnorm(b->k, b->lane, &args);
+    lap(b, "norm + residual", 0);
+}
+
+static void norm_backward(struct bench *b, struct tensors *t)
+{
+    struct kernel_rmsnorm_backward args = {.dx = t->dx,
+                                           .dweight = t->dw,
+                                           .dout = t->dnormed,
+                                           .x = t->x,
+                                           .rstd = t->rstd,
+                                           .weight = t->norm,
+                                           .rows = b->s.batch * b->s.seq,
+                                           .dim = b->s.dim,
+                                           .dtype = b->dtype};
+    kernel_rmsnorm_backward(b->k, b->lane, &args);
+    lap(b, "norm backward", 0);
+}
+
+static void rope(struct bench *b, struct tensors *t)
+{
+    struct kernel_rope args = {.x = t->q,
+                               .cos = t->cosines,
+                               .sin = t->sines,
+                               .batch = b->s.batch,
+                               .seq = b->s.seq,
+                               .heads = b->s.heads,
+                               .head_dim = b->s.head_dim,
+                               .dtype = b->dtype};
+    kernel_rope(b->k, b->lane, &args);
+    lap(b, "rope q", 0);
+}
+
+/* Causal: half of the square. */
+static double attention_flops(const struct bench *b, double products)
+{
+    return products * b->s.batch * b->s.seq * (b->s.seq + 1) * b->s.heads * b->s.head_dim;
+}
+
+static void attention(struct bench *b, struct tensors *t)
+{
+    struct kernel_attention args = {.out = t->attended,
+                                    .lse = t->lse,
+                                    .q = t->q,
+                                    .key = t->key,
+                                    .value = t->value,
+                                    .batch = b->s.batch,
+                                    .seq = b->s.seq,
+                                    .heads = b->s.heads,
+                                    .kv_heads = b->s.kv_heads,
+                                    .head_dim = b->s.head_dim,
+                                    .dtype = b->dtype};
+    kernel_attention(b->k, b->lane, &args);
+    lap(b, "attention", attention_flops(b, 2));
+}
+
+static void attention_backward(struct bench *b, struct tensors *t)
+{
+    struct kernel_attention_backward args = {.dq = t->dq,
+                                             .dkey = t->dkey,
+                                             .dvalue = t->dvalue,
+                                             .dout = t->dattended,
+                                             .out = t->attended,
+                                             .lse = t->lse,
+                                             .q = t->q,
+                                             .key = t->key,
+                                             .value = t->value,
+                                             .batch = b->s.batch,
+                                             .seq = b->s.seq,
+                                             .heads = b->s.heads,
+                                             .kv_heads = b->s.kv_heads,
+                                             .head_dim = b->s.head_dim,
+                                             .dtype = b->dtype};
+    kernel_attention_backward(b->k, b->lane, &args);
+    lap(b, "attention backward", attention_flops(b, 5));
+}
+
+static void swiglu(struct bench *b, struct tensors *t)
+{
+    size_t count = (size_t)b->s.batch * b->s.seq * b->s.hidden;
+    kernel_swiglu(b->k, b->lane,
+                  &(struct kernel_swiglu){t->hidden, t->gate, t->up, count, b->dtype});
+    lap(b, "swiglu", 0);
+}
+
+static void swiglu_backward(struct bench *b, struct tensors *t)
+{
+    struct kernel_swiglu_backward args = {.dgate = t->dgate,
+                                          .dup = t->dup,
+                                          .dout = t->dhidden,
+                                          .gate = t->gate,
+                                          .up = t->up,
+                                          .count = (size_t)b->s.batch * b->s.seq * b->s.hidden,
+                                          .dtype = b->dtype};
+    kernel_swiglu_backward(b->k, b->lane, &args);
+    lap(b, "swiglu backward", 0);
+}
+
+static void cross_entropy(struct bench *b, struct tensors *t)
+{
+    struct kernel_cross_entropy args = {.losses = t->losses,
+                                        .logits = t->logits,
+                                        .targets = t->ids,
+                                        .scale = &(float){1e-3f},
+                                        .rows = b->s.batch * b->s.seq,
+                                        .vocab = b->s.vocab,
+                                        .dtype = b->dtype};
+    kernel_cross_entropy(b->k, b->lane, &args);
+    lap(b, "cross entropy", 0);
+}
+
+static void embedding_backward(struct bench *b, struct tensors *t)
+{
+    struct kernel_embedding_backward args = {.dtable = t->dw,
+                                             .tokens = t->ids,
+                                             .dout = t->dx,
+                                             .rows = b->s.batch * b->s.seq,
+                                             .dim = b->s.dim,
+                                             .vocab = b->s.vocab,
+                                             .dtype = b->dtype};
+    kernel_embedding_backward(b->k, b->lane, &args);
+    lap(b, "embedding backward", 0);
+}
+
 static void forward(struct bench *b, struct tensors *t)
 {
-    struct kernels *k = b->k;
     const struct kernel_shapes *s = &b->s;
-    uint32_t n = s->batch * s->seq, c = s->dim, f = s->hidden, h = s->heads * s->head_dim;
-    uint32_t kv = s->kv_heads * s->head_dim;
-    enum kernel_dtype d = b->dtype;
-    double pairs = 2.0 * n * (s->seq + 1) * h; /* causal: two products of half the square */
+    uint32_t c = s->dim, f = s->hidden, h = s->heads * s->head_dim;
     b->last = now_us(b);
-    kernel_embedding(k, t->x, t->ids, t->head, n, c, d);
-    lap(b, "embedding", 0);
-    kernel_rmsnorm(k, t->normed, t->rstd, t->x, t->x, t->norm, n, c, 1e-5f, d);
-    lap(b, "norm + residual", 0);
-    kernel_linear(k, t->q, t->normed, t->wq, n, c, h, d);
-    lap(b, "wq", 2.0 * n * c * h);
-    kernel_linear(k, t->key, t->normed, t->wk, n, c, kv, d);
-    lap(b, "wk", 2.0 * n * c * kv);
-    kernel_rope(k, t->q, t->cosines, t->sines, NULL, s->batch, s->seq, s->heads, s->head_dim, false,
-                d);
-    lap(b, "rope q", 0);
-    kernel_attention(k, t->attended, t->lse, t->q, t->key, t->value, NULL, s->batch, s->seq,
-                     s->heads, s->kv_heads, s->head_dim, d);
-    lap(b, "attention", pairs);
-    kernel_linear(k, t->normed, t->attended, t->wo, n, h, c, d);
-    lap(b, "wo", 2.0 * n * c * h);
-    kernel_linear(k, t->gate, t->normed, t->w1, n, c, f, d);
-    lap(b, "w1", 2.0 * n * c * f);
-    kernel_swiglu(k, t->hidden, t->gate, t->up, (size_t)n * f, d);
-    lap(b, "swiglu", 0);
-    kernel_linear(k, t->normed, t->hidden, t->w2, n, f, c, d);
-    lap(b, "w2", 2.0 * n * c * f);
-    kernel_linear(k, t->logits, t->normed, t->head, n, c, s->vocab, d);
-    lap(b, "head", 2.0 * n * c * s->vocab);
-    kernel_cross_entropy(k, t->losses, t->logits, t->ids, n, s->vocab, 1e-3f, d);
-    lap(b, "cross entropy", 0);
+    embedding(b, t);
+    norm(b, t);
+    linear(b, "wq", t->q, t->normed, t->wq, c, h);
+    linear(b, "wk", t->key, t->normed, t->wk, c, s->kv_heads * s->head_dim);
+    rope(b, t);
+    attention(b, t);
+    linear(b, "wo", t->normed, t->attended, t->wo, h, c);
+    linear(b, "w1", t->gate, t->normed, t->w1, c, f);
+    swiglu(b, t);
+    linear(b, "w2", t->normed, t->hidden, t->w2, f, c);
+    linear(b, "head", t->logits, t->normed, t->head, c, s->vocab);
+    cross_entropy(b, t);
 }
 
 static void backward(struct bench *b, struct tensors *t)
 {
-    struct kernels *k = b->k;
-    const struct kernel_shapes *s = &b->s;
-    uint32_t n = s->batch * s->seq, c = s->dim, f = s->hidden, h = s->heads * s->head_dim;
-    enum kernel_dtype d = b->dtype;
-    double pairs = 5.0 * n * (s->seq + 1) * h;
-    kernel_linear_backward_input(k, t->dnormed, t->logits, t->head, n, c, s->vocab, false, d);
-    lap(b, "head dx", 2.0 * n * c * s->vocab);
-    kernel_linear_backward_weight(k, t->dw, t->logits, t->normed, n, c, s->vocab, d);
-    lap(b, "head dw", 2.0 * n * c * s->vocab);
-    kernel_linear_backward_input(k, t->dhidden, t->dx, t->w2, n, f, c, false, d);
-    lap(b, "w2 dx", 2.0 * n * c * f);
-    kernel_linear_backward_weight(k, t->dw, t->dx, t->hidden, n, f, c, d);
-    lap(b, "w2 dw", 2.0 * n * c * f);
-    kernel_swiglu_backward(k, t->dgate, t->dup, t->dhidden, t->gate, t->up, (size_t)n * f, d);
-    lap(b, "swiglu backward", 0);
-    kernel_linear_backward_input(k, t->dnormed, t->dgate, t->w1, n, c, f, true, d);
-    lap(b, "w1 dx, added", 2.0 * n * c * f);
-    kernel_linear_backward_weight(k, t->dw, t->dgate, t->normed, n, c, f, d);
-    lap(b, "w1 dw", 2.0 * n * c * f);
-    kernel_rmsnorm_backward(k, t->dx, t->dw, t->dnormed, t->x, t->rstd, t->norm, n, c, d);
-    lap(b, "norm backward", 0);
-    kernel_attention_backward(k, t->dq, t->dkey, t->dvalue, t->dattended, t->attended, t->lse, t->q,
-                              t->key, t->value, NULL, s->batch, s->seq, s->heads, s->kv_heads,
-                              s->head_dim, d);
-    lap(b, "attention backward", pairs);
-    kernel_linear_backward_weight(k, t->dw, t->dq, t->normed, n, c, h, d);
-    lap(b, "wq dw", 2.0 * n * c * h);
-    kernel_embedding_backward(k, t->dw, t->ids, t->dx, n, c, s->vocab, d);
-    lap(b, "embedding backward", 0);
+    uint32_t c = b->s.dim, f = b->s.hidden, h = b->s.heads * b->s.head_dim, v = b->s.vocab;
+    linear_dx(b, "head dx", t->dnormed, t->logits, t->head, c, v);
+    linear_dw(b, "head dw", t->dw, t->logits, t->normed, c, v);
+    linear_dx(b, "w2 dx", t->dhidden, t->dx, t->w2, f, c);
+    linear_dw(b, "w2 dw", t->dw, t->dx, t->hidden, f, c);
+    swiglu_backward(b, t);
+    linear_dx(b, "w1 dx, added", t->dnormed, t->dgate, t->w1, c, f);
+    linear_dw(b, "w1 dw", t->dw, t->dgate, t->normed, c, f);
+    norm_backward(b, t);
+    attention_backward(b, t);
+    linear_dw(b, "wq dw", t->dw, t->dq, t->normed, c, h);
+    embedding_backward(b, t);
 }
 
 /* On as many parameters as the embedding has. */
 static void optimizer(struct bench *b, struct tensors *t)
 {
     size_t count = (size_t)b->s.vocab * b->s.dim;
-    struct kernel_adamw options = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 0.1f, 0.05f, 0};
+    struct kernel_adamw_numbers options = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 0.1f, 0.05f, 0};
     struct kernel_exact_sum sum = {0};
-    kernel_fold(b->k, t->master, t->dw, count);
+    kernel_fold(b->k, b->lane,
+                &(struct kernel_fold){.acc = t->master, .leaf = t->dw, .count = count});
     lap(b, "fold", 0);
-    kernel_sum_squares(b->k, &sum, t->dw, b->s.vocab, b->s.dim);
+    kernel_sum_squares(b->k, b->lane,
+                       &(struct kernel_sum_squares){
+                           .sum = &sum, .x = t->dw, .rows = b->s.vocab, .width = b->s.dim});
     lap(b, "sum of squares", 0);
-    kernel_adamw(b->k, t->master, t->moments[0], t->moments[1], t->dw, count, &options);
+    kernel_adamw(b->k, b->lane,
+                 &(struct kernel_adamw){.param = t->master,
+                                        .exp_avg = t->moments[0],
+                                        .exp_avg_sq = t->moments[1],
+                                        .grad = t->dw,
+                                        .count = count,
+                                        .numbers = &options});
     lap(b, "adamw", 0);
-    kernel_convert(b->k, t->head, b->dtype, t->master, count);
+    kernel_convert(b->k, b->lane,
+                   &(struct kernel_convert){
+                       .out = t->head, .out_dtype = b->dtype, .in = t->master, .count = count});
     lap(b, "convert", 0);
 }
 
@@ -235,7 +392,8 @@ static int measure(const char *name, struct kernel_shapes shapes, uint32_t threa
         return 1;
     size_t bytes = kernels_scratch_bytes(b.k, &shapes);
     void *scratch = tensor(bytes / sizeof(float), KERNEL_F32);
-    kernels_set_scratch(b.k, scratch, bytes);
+    b.lane = new_lane();
+    lane_set_scratch(b.lane, scratch, bytes);
     make(&t, &shapes, b.dtype);
     printf("%s, %s, B %u T %u, %u threads, %s, scratch %.1f MiB\n", name,
            b.dtype == KERNEL_F32 ? "f32" : "bf16", shapes.batch, shapes.seq, threads,
@@ -250,6 +408,7 @@ static int measure(const char *name, struct kernel_shapes shapes, uint32_t threa
         b.round = round;
     }
     report(&b);
+    free_lane(b.lane);
     kernels_free(b.k);
     return 0;
 }

@@ -22,6 +22,7 @@
 
 #include "kernels/kernels.h"
 #include "tests/bench/bench.h"
+#include "tests/unit/lane_bed.h"
 
 #define SECONDS 0.03
 #define BUFFER_BYTES ((size_t)112 << 20) /* 32000 x 768 floats, and more */
@@ -34,6 +35,7 @@ struct command {
 
 static void *buffers[5]; /* x or q, w or key, out, value, lse */
 static struct kernels *engines[THREADS_MAX + 1];
+static struct lane *lanes[THREADS_MAX + 1];
 static dnnl_engine_t engine;
 static dnnl_stream_t stream;
 
@@ -56,23 +58,54 @@ static struct kernels *ours(uint32_t threads)
     size_t bytes = kernels_scratch_bytes(engines[threads], &shapes);
     void *scratch = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     BENCH_TRY(scratch == NULL, "no memory");
-    kernels_set_scratch(engines[threads], scratch, bytes);
+    lanes[threads] = new_lane();
+    lane_set_scratch(lanes[threads], scratch, bytes);
     return engines[threads];
 }
 
-static void call_ours(struct kernels *k, const struct command *c, enum kernel_dtype type)
+static void call_ours(struct kernels *k, struct lane *lane, const struct command *c,
+                      enum kernel_dtype type)
 {
     if (strcmp(c->kind, "forward") == 0)
-        kernel_linear(k, buffers[2], buffers[0], buffers[1], c->rows, c->in, c->out, type);
+        kernel_linear(k, lane,
+                      &(struct kernel_linear){.out = buffers[2],
+                                              .x = buffers[0],
+                                              .w = buffers[1],
+                                              .rows = c->rows,
+                                              .in = c->in,
+                                              .out_dim = c->out,
+                                              .dtype = type});
     else if (strcmp(c->kind, "input") == 0)
-        kernel_linear_backward_input(k, buffers[2], buffers[0], buffers[1], c->rows, c->in, c->out,
-                                     false, type);
+        kernel_linear_backward_input(k, lane,
+                                     &(struct kernel_linear_backward_input){.dx = buffers[2],
+                                                                            .dout = buffers[0],
+                                                                            .w = buffers[1],
+                                                                            .rows = c->rows,
+                                                                            .in = c->in,
+                                                                            .out_dim = c->out,
+                                                                            .dtype = type});
     else if (strcmp(c->kind, "weight") == 0)
-        kernel_linear_backward_weight(k, buffers[2], buffers[0], buffers[1], c->rows, c->in, c->out,
-                                      type);
+        kernel_linear_backward_weight(k, lane,
+                                      &(struct kernel_linear_backward_weight){.dw = buffers[2],
+                                                                              .dout = buffers[0],
+                                                                              .x = buffers[1],
+                                                                              .rows = c->rows,
+                                                                              .in = c->in,
+                                                                              .out_dim = c->out,
+                                                                              .dtype = type});
     else
-        kernel_attention(k, buffers[2], buffers[4], buffers[0], buffers[1], buffers[3], NULL, 1,
-                         c->rows, c->in, c->in, c->out, type);
+        kernel_attention(k, lane,
+                         &(struct kernel_attention){.out = buffers[2],
+                                                    .lse = buffers[4],
+                                                    .q = buffers[0],
+                                                    .key = buffers[1],
+                                                    .value = buffers[3],
+                                                    .batch = 1,
+                                                    .seq = c->rows,
+                                                    .heads = c->in,
+                                                    .kv_heads = c->in,
+                                                    .head_dim = c->out,
+                                                    .dtype = type});
 }
 
 /* A matmul of the library: sizes, strides and types of its three matrices. */
@@ -176,7 +209,7 @@ static double measure(const struct command *c)
         if (times == 0) /* the first call is warm-up */
             begin = seconds_of(c->threads);
         if (!library)
-            call_ours(k, c, bf16 ? KERNEL_BF16 : KERNEL_F32);
+            call_ours(k, lanes[c->threads], c, bf16 ? KERNEL_BF16 : KERNEL_F32);
         for (int i = 0; i < count; i++) {
             BENCH_TRY(dnnl_primitive_execute(calls[i].primitive, stream, 3, calls[i].args),
                       "library");

@@ -183,14 +183,19 @@ static void test_kernels__exact_sum_does_not_depend_on_split_or_order(void **sta
     fill_wild(x, EXACT_ROWS * EXACT_WIDTH);
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 3);
     struct kernel_exact_sum whole = {0};
-    kernel_sum_squares(e.kernels, &whole, x, EXACT_ROWS, EXACT_WIDTH);
+    kernel_sum_squares(e.kernels, e.lane,
+                       &(struct kernel_sum_squares){
+                           .sum = &whole, .x = x, .rows = EXACT_ROWS, .width = EXACT_WIDTH});
     double want = kernel_exact_value(&whole);
     for (uint64_t parts = 2; parts <= EXACT_ROWS; parts += 5) {
         struct kernel_exact_sum each[EXACT_ROWS] = {0}, total = {0};
         for (uint64_t p = 0; p < parts; p++) {
             uint64_t begin = EXACT_ROWS * p / parts, end = EXACT_ROWS * (p + 1) / parts;
-            kernel_sum_squares(e.kernels, &each[p], x + begin * EXACT_WIDTH, end - begin,
-                               EXACT_WIDTH);
+            kernel_sum_squares(e.kernels, e.lane,
+                               &(struct kernel_sum_squares){.sum = &each[p],
+                                                            .x = x + begin * EXACT_WIDTH,
+                                                            .rows = end - begin,
+                                                            .width = EXACT_WIDTH});
         }
         for (uint64_t p = parts; p-- > 0;) /* last first, as ranks might */
             for (int i = 0; i < KERNEL_EXACT_LIMBS; i++)
@@ -210,13 +215,18 @@ static void test_kernels__exact_sum_keeps_what_double_would_drop(void **state)
         x[i] = 0x1p-27f;
     x[17] = 1;
     struct kernel_exact_sum sum = {0};
-    kernel_sum_squares(e.kernels, &sum, x, 4097, 1);
+    kernel_sum_squares(e.kernels, e.lane,
+                       &(struct kernel_sum_squares){.sum = &sum, .x = x, .rows = 4097, .width = 1});
     assert_true(kernel_exact_value(&sum) == 1 + 0x1p-42);
     struct kernel_exact_sum large = {0};
     float most = 0x1.fffffep127f, least = 0x1p-149f;
-    kernel_sum_squares(e.kernels, &large, &most, 1, 1);
+    kernel_sum_squares(
+        e.kernels, e.lane,
+        &(struct kernel_sum_squares){.sum = &large, .x = &most, .rows = 1, .width = 1});
     assert_true(kernel_exact_value(&large) == (double)most * (double)most);
-    kernel_sum_squares(e.kernels, &large, &least, 1, 1);
+    kernel_sum_squares(
+        e.kernels, e.lane,
+        &(struct kernel_sum_squares){.sum = &large, .x = &least, .rows = 1, .width = 1});
     assert_true(kernel_exact_value(&large) == (double)most * (double)most);
     free_engine(&e);
 }
@@ -239,15 +249,21 @@ static void test_kernels__exact_sum_rounds_once_to_nearest_even(void **state)
     };
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct kernel_exact_sum sum = {0};
-        kernel_sum_squares(e.kernels, &sum, &rows[i].large, 1, 1);
+        kernel_sum_squares(
+            e.kernels, e.lane,
+            &(struct kernel_sum_squares){.sum = &sum, .x = &rows[i].large, .rows = 1, .width = 1});
         for (int t = 0; t < rows[i].times; t++)
-            kernel_sum_squares(e.kernels, &sum, &rows[i].small, 1, 1);
+            kernel_sum_squares(e.kernels, e.lane,
+                               &(struct kernel_sum_squares){
+                                   .sum = &sum, .x = &rows[i].small, .rows = 1, .width = 1});
         assert_true(kernel_exact_value(&sum) == rows[i].want);
     }
     /* Half way and a hair more, from 200 bits further down. */
     struct kernel_exact_sum sum = {0};
     float parts[4] = {0x1p27f, 1, 1, 0x1p-70f};
-    kernel_sum_squares(e.kernels, &sum, parts, 4, 1);
+    kernel_sum_squares(
+        e.kernels, e.lane,
+        &(struct kernel_sum_squares){.sum = &sum, .x = parts, .rows = 4, .width = 1});
     assert_true(kernel_exact_value(&sum) == 0x1p54 + 4);
     free_engine(&e);
 }
@@ -259,10 +275,12 @@ static void test_kernels__exact_sum_surfaces_nan_and_infinity(void **state)
     float x[3 * 20] = {0};
     struct kernel_exact_sum sum = {0}, other = {0};
     x[25] = -INFINITY;
-    kernel_sum_squares(e.kernels, &sum, x, 3, 20);
+    kernel_sum_squares(e.kernels, e.lane,
+                       &(struct kernel_sum_squares){.sum = &sum, .x = x, .rows = 3, .width = 20});
     assert_true(isinf(kernel_exact_value(&sum)));
     x[47] = NAN;
-    kernel_sum_squares(e.kernels, &other, x, 3, 20);
+    kernel_sum_squares(e.kernels, e.lane,
+                       &(struct kernel_sum_squares){.sum = &other, .x = x, .rows = 3, .width = 20});
     for (int i = 0; i < KERNEL_EXACT_LIMBS; i++)
         sum.limb[i] += other.limb[i];
     assert_true(isnan(kernel_exact_value(&sum)));

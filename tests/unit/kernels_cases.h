@@ -17,6 +17,7 @@
 
 #include "kernels/kernels.h"
 #include "proto/model_shape.h"
+#include "tests/unit/lane_bed.h"
 #include "tests/unit/random.h"
 
 /* ---- Buffers ---- */
@@ -105,7 +106,7 @@ static inline int32_t *random_ids(struct run *run, size_t count, uint32_t limit,
 
 /* ---- Cases: outputs are allocated first ---- */
 
-#define KERNELS struct kernels *k, const struct kernel_shapes *s, struct run *run
+#define KERNELS struct kernels *k, struct lane *lane, const struct kernel_shapes *s, struct run *run
 #define ROWS ((size_t)s->batch * s->seq)
 #define QUERIES (ROWS * s->heads * s->head_dim)
 #define KEYS (ROWS * s->kv_heads * s->head_dim)
@@ -116,7 +117,13 @@ static inline void case_embedding(KERNELS)
     run->num_outputs = 1;
     const void *table = random_buffer(run, (size_t)s->vocab * s->dim, s->dtype);
     const int32_t *tokens = random_ids(run, ROWS, s->vocab, false);
-    kernel_embedding(k, out, tokens, table, (uint32_t)ROWS, s->dim, s->dtype);
+    kernel_embedding(k, lane,
+                     &(struct kernel_embedding){.out = out,
+                                                .tokens = tokens,
+                                                .table = table,
+                                                .rows = (uint32_t)ROWS,
+                                                .dim = s->dim,
+                                                .dtype = s->dtype});
 }
 static inline void case_embedding_backward(KERNELS)
 {
@@ -124,7 +131,14 @@ static inline void case_embedding_backward(KERNELS)
     run->num_outputs = 1;
     const int32_t *tokens = random_ids(run, ROWS, s->vocab, false);
     const void *dout = random_buffer(run, ROWS * s->dim, s->dtype);
-    kernel_embedding_backward(k, dtable, tokens, dout, (uint32_t)ROWS, s->dim, s->vocab, s->dtype);
+    kernel_embedding_backward(k, lane,
+                              &(struct kernel_embedding_backward){.dtable = dtable,
+                                                                  .tokens = tokens,
+                                                                  .dout = dout,
+                                                                  .rows = (uint32_t)ROWS,
+                                                                  .dim = s->dim,
+                                                                  .vocab = s->vocab,
+                                                                  .dtype = s->dtype});
 }
 static inline void norm_with(KERNELS, bool residual)
 {
@@ -134,15 +148,24 @@ static inline void norm_with(KERNELS, bool residual)
     run->num_outputs = 3;
     const void *added = residual ? random_buffer(run, ROWS * s->dim, s->dtype) : NULL;
     const void *weight = random_buffer(run, s->dim, s->dtype);
-    kernel_rmsnorm(k, out, rstd, x, added, weight, (uint32_t)ROWS, s->dim, 1e-5f, s->dtype);
+    kernel_rmsnorm(k, lane,
+                   &(struct kernel_rmsnorm){.out = out,
+                                            .rstd = rstd,
+                                            .x = x,
+                                            .residual = added,
+                                            .weight = weight,
+                                            .rows = (uint32_t)ROWS,
+                                            .dim = s->dim,
+                                            .eps = 1e-5f,
+                                            .dtype = s->dtype});
 }
 static inline void case_norm(KERNELS)
 {
-    norm_with(k, s, run, false);
+    norm_with(k, lane, s, run, false);
 }
 static inline void case_norm_residual(KERNELS)
 {
-    norm_with(k, s, run, true);
+    norm_with(k, lane, s, run, true);
 }
 static inline void case_norm_backward(KERNELS)
 {
@@ -155,8 +178,16 @@ static inline void case_norm_backward(KERNELS)
     for (size_t n = 0; n < ROWS; n++)
         rstd[n] = 1 + fabsf(rstd[n]);
     const void *weight = random_buffer(run, s->dim, s->dtype);
-    kernel_rmsnorm_backward(k, dx, dweight, dout, x, rstd, weight, (uint32_t)ROWS, s->dim,
-                            s->dtype);
+    kernel_rmsnorm_backward(k, lane,
+                            &(struct kernel_rmsnorm_backward){.dx = dx,
+                                                              .dweight = dweight,
+                                                              .dout = dout,
+                                                              .x = x,
+                                                              .rstd = rstd,
+                                                              .weight = weight,
+                                                              .rows = (uint32_t)ROWS,
+                                                              .dim = s->dim,
+                                                              .dtype = s->dtype});
 }
 static inline void case_linear(KERNELS)
 {
@@ -164,7 +195,14 @@ static inline void case_linear(KERNELS)
     run->num_outputs = 1;
     const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
     const void *w = random_buffer(run, (size_t)s->hidden * s->dim, s->dtype);
-    kernel_linear(k, out, x, w, (uint32_t)ROWS, s->dim, s->hidden, s->dtype);
+    kernel_linear(k, lane,
+                  &(struct kernel_linear){.out = out,
+                                          .x = x,
+                                          .w = w,
+                                          .rows = (uint32_t)ROWS,
+                                          .in = s->dim,
+                                          .out_dim = s->hidden,
+                                          .dtype = s->dtype});
 }
 static inline void linear_backward_input(KERNELS, bool accumulate)
 {
@@ -172,16 +210,23 @@ static inline void linear_backward_input(KERNELS, bool accumulate)
     run->num_outputs = 1;
     const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *w = random_buffer(run, (size_t)s->hidden * s->dim, s->dtype);
-    kernel_linear_backward_input(k, dx, dout, w, (uint32_t)ROWS, s->dim, s->hidden, accumulate,
-                                 s->dtype);
+    kernel_linear_backward_input(k, lane,
+                                 &(struct kernel_linear_backward_input){.dx = dx,
+                                                                        .dout = dout,
+                                                                        .w = w,
+                                                                        .rows = (uint32_t)ROWS,
+                                                                        .in = s->dim,
+                                                                        .out_dim = s->hidden,
+                                                                        .accumulate = accumulate,
+                                                                        .dtype = s->dtype});
 }
 static inline void case_linear_dx(KERNELS)
 {
-    linear_backward_input(k, s, run, false);
+    linear_backward_input(k, lane, s, run, false);
 }
 static inline void case_linear_dx_added(KERNELS)
 {
-    linear_backward_input(k, s, run, true);
+    linear_backward_input(k, lane, s, run, true);
 }
 static inline void case_linear_dw(KERNELS)
 {
@@ -189,7 +234,14 @@ static inline void case_linear_dw(KERNELS)
     run->num_outputs = 1;
     const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *x = random_buffer(run, ROWS * s->dim, s->dtype);
-    kernel_linear_backward_weight(k, dw, dout, x, (uint32_t)ROWS, s->dim, s->hidden, s->dtype);
+    kernel_linear_backward_weight(k, lane,
+                                  &(struct kernel_linear_backward_weight){.dw = dw,
+                                                                          .dout = dout,
+                                                                          .x = x,
+                                                                          .rows = (uint32_t)ROWS,
+                                                                          .in = s->dim,
+                                                                          .out_dim = s->hidden,
+                                                                          .dtype = s->dtype});
 }
 static inline void rope_table(float *cosines, float *sines, uint32_t seq, uint32_t head_dim)
 {
@@ -203,6 +255,7 @@ static inline const int32_t *document_starts(KERNELS)
 {
     int32_t *starts = new_buffer(run, ROWS, KERNEL_F32);
     (void)k;
+    (void)lane;
     for (uint32_t n = 0; n < ROWS; n++) {
         uint32_t t = n % s->seq;
         bool begins = t == 0 || (t < 90 && (n * 2654435761u) >> 28 < 4);
@@ -217,20 +270,30 @@ static inline void rope_with(KERNELS, bool inverse, bool has_documents)
     float *cosines = new_buffer(run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
     float *sines = new_buffer(run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
     rope_table(cosines, sines, s->seq, s->head_dim);
-    kernel_rope(k, x, cosines, sines, has_documents ? document_starts(k, s, run) : NULL, s->batch,
-                s->seq, s->heads, s->head_dim, inverse, s->dtype);
+    kernel_rope(
+        k, lane,
+        &(struct kernel_rope){.x = x,
+                              .cos = cosines,
+                              .sin = sines,
+                              .starts = has_documents ? document_starts(k, lane, s, run) : NULL,
+                              .batch = s->batch,
+                              .seq = s->seq,
+                              .heads = s->heads,
+                              .head_dim = s->head_dim,
+                              .inverse = inverse,
+                              .dtype = s->dtype});
 }
 static inline void case_rope(KERNELS)
 {
-    rope_with(k, s, run, false, false);
+    rope_with(k, lane, s, run, false, false);
 }
 static inline void case_rope_inverse(KERNELS)
 {
-    rope_with(k, s, run, true, false);
+    rope_with(k, lane, s, run, true, false);
 }
 static inline void case_rope_documents(KERNELS)
 {
-    rope_with(k, s, run, false, true);
+    rope_with(k, lane, s, run, false, true);
 }
 static inline void attention_with(KERNELS, bool has_documents)
 {
@@ -240,17 +303,28 @@ static inline void attention_with(KERNELS, bool has_documents)
     const void *q = random_buffer(run, QUERIES, s->dtype);
     const void *key = random_buffer(run, KEYS, s->dtype);
     const void *value = random_buffer(run, KEYS, s->dtype);
-    const int32_t *starts = has_documents ? document_starts(k, s, run) : NULL;
-    kernel_attention(k, out, lse, q, key, value, starts, s->batch, s->seq, s->heads, s->kv_heads,
-                     s->head_dim, s->dtype);
+    const int32_t *starts = has_documents ? document_starts(k, lane, s, run) : NULL;
+    kernel_attention(k, lane,
+                     &(struct kernel_attention){.out = out,
+                                                .lse = lse,
+                                                .q = q,
+                                                .key = key,
+                                                .value = value,
+                                                .starts = starts,
+                                                .batch = s->batch,
+                                                .seq = s->seq,
+                                                .heads = s->heads,
+                                                .kv_heads = s->kv_heads,
+                                                .head_dim = s->head_dim,
+                                                .dtype = s->dtype});
 }
 static inline void case_attention(KERNELS)
 {
-    attention_with(k, s, run, false);
+    attention_with(k, lane, s, run, false);
 }
 static inline void case_attention_documents(KERNELS)
 {
-    attention_with(k, s, run, true);
+    attention_with(k, lane, s, run, true);
 }
 static inline void attention_backward_with(KERNELS, bool has_documents)
 {
@@ -263,19 +337,45 @@ static inline void attention_backward_with(KERNELS, bool has_documents)
     const void *dout = random_buffer(run, QUERIES, s->dtype);
     void *out = new_buffer(run, QUERIES, s->dtype);
     float *lse = new_buffer(run, ROWS * s->heads, KERNEL_F32);
-    const int32_t *starts = has_documents ? document_starts(k, s, run) : NULL;
-    kernel_attention(k, out, lse, q, key, value, starts, s->batch, s->seq, s->heads, s->kv_heads,
-                     s->head_dim, s->dtype);
-    kernel_attention_backward(k, dq, dkey, dvalue, dout, out, lse, q, key, value, starts, s->batch,
-                              s->seq, s->heads, s->kv_heads, s->head_dim, s->dtype);
+    const int32_t *starts = has_documents ? document_starts(k, lane, s, run) : NULL;
+    kernel_attention(k, lane,
+                     &(struct kernel_attention){.out = out,
+                                                .lse = lse,
+                                                .q = q,
+                                                .key = key,
+                                                .value = value,
+                                                .starts = starts,
+                                                .batch = s->batch,
+                                                .seq = s->seq,
+                                                .heads = s->heads,
+                                                .kv_heads = s->kv_heads,
+                                                .head_dim = s->head_dim,
+                                                .dtype = s->dtype});
+    kernel_attention_backward(k, lane,
+                              &(struct kernel_attention_backward){.dq = dq,
+                                                                  .dkey = dkey,
+                                                                  .dvalue = dvalue,
+                                                                  .dout = dout,
+                                                                  .out = out,
+                                                                  .lse = lse,
+                                                                  .q = q,
+                                                                  .key = key,
+                                                                  .value = value,
+                                                                  .starts = starts,
+                                                                  .batch = s->batch,
+                                                                  .seq = s->seq,
+                                                                  .heads = s->heads,
+                                                                  .kv_heads = s->kv_heads,
+                                                                  .head_dim = s->head_dim,
+                                                                  .dtype = s->dtype});
 }
 static inline void case_attention_backward(KERNELS)
 {
-    attention_backward_with(k, s, run, false);
+    attention_backward_with(k, lane, s, run, false);
 }
 static inline void case_attention_backward_documents(KERNELS)
 {
-    attention_backward_with(k, s, run, true);
+    attention_backward_with(k, lane, s, run, true);
 }
 static inline void case_swiglu(KERNELS)
 {
@@ -283,7 +383,10 @@ static inline void case_swiglu(KERNELS)
     run->num_outputs = 1;
     const void *gate = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *up = random_buffer(run, ROWS * s->hidden, s->dtype);
-    kernel_swiglu(k, out, gate, up, ROWS * s->hidden, s->dtype);
+    kernel_swiglu(
+        k, lane,
+        &(struct kernel_swiglu){
+            .out = out, .gate = gate, .up = up, .count = ROWS * s->hidden, .dtype = s->dtype});
 }
 static inline void case_swiglu_backward(KERNELS)
 {
@@ -293,7 +396,14 @@ static inline void case_swiglu_backward(KERNELS)
     const void *dout = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *gate = random_buffer(run, ROWS * s->hidden, s->dtype);
     const void *up = random_buffer(run, ROWS * s->hidden, s->dtype);
-    kernel_swiglu_backward(k, dgate, dup, dout, gate, up, ROWS * s->hidden, s->dtype);
+    kernel_swiglu_backward(k, lane,
+                           &(struct kernel_swiglu_backward){.dgate = dgate,
+                                                            .dup = dup,
+                                                            .dout = dout,
+                                                            .gate = gate,
+                                                            .up = up,
+                                                            .count = ROWS * s->hidden,
+                                                            .dtype = s->dtype});
 }
 static inline void case_cross_entropy(KERNELS)
 {
@@ -301,32 +411,55 @@ static inline void case_cross_entropy(KERNELS)
     void *logits = random_buffer(run, ROWS * s->vocab, s->dtype);
     run->num_outputs = 2;
     const int32_t *targets = random_ids(run, ROWS, s->vocab, true);
-    kernel_cross_entropy(k, losses, logits, targets, (uint32_t)ROWS, s->vocab, 0.125f, s->dtype);
+    kernel_cross_entropy(k, lane,
+                         &(struct kernel_cross_entropy){.losses = losses,
+                                                        .logits = logits,
+                                                        .targets = targets,
+                                                        .rows = (uint32_t)ROWS,
+                                                        .vocab = s->vocab,
+                                                        .scale = &(float){0.125f},
+                                                        .dtype = s->dtype});
 }
 static inline void case_add(KERNELS)
 {
     void *y = random_buffer(run, ROWS * s->dim, s->dtype);
     run->num_outputs = 1;
-    kernel_add(k, y, random_buffer(run, ROWS * s->dim, s->dtype), ROWS * s->dim, s->dtype);
+    kernel_add(k, lane,
+               &(struct kernel_add){.y = y,
+                                    .x = random_buffer(run, ROWS * s->dim, s->dtype),
+                                    .count = ROWS * s->dim,
+                                    .dtype = s->dtype});
 }
 static inline void case_fold(KERNELS)
 {
     float *sum = random_buffer(run, ROWS * s->dim, KERNEL_F32);
     run->num_outputs = 1;
-    kernel_fold(k, sum, random_buffer(run, ROWS * s->dim, KERNEL_F32), ROWS * s->dim);
+    kernel_fold(k, lane,
+                &(struct kernel_fold){.acc = sum,
+                                      .leaf = random_buffer(run, ROWS * s->dim, KERNEL_F32),
+                                      .count = ROWS * s->dim});
 }
 static inline void case_convert(KERNELS)
 {
     void *out = new_buffer(run, ROWS * s->dim, s->dtype);
     run->num_outputs = 1;
-    kernel_convert(k, out, s->dtype, random_buffer(run, ROWS * s->dim, KERNEL_F32), ROWS * s->dim);
+    kernel_convert(k, lane,
+                   &(struct kernel_convert){.out = out,
+                                            .out_dtype = s->dtype,
+                                            .in = random_buffer(run, ROWS * s->dim, KERNEL_F32),
+                                            .count = ROWS * s->dim});
 }
 static inline void case_sum_squares(KERNELS)
 {
     float *value = new_buffer(run, 1, KERNEL_F32);
     run->num_outputs = 1;
     struct kernel_exact_sum sum = {0};
-    kernel_sum_squares(k, &sum, random_buffer(run, ROWS * s->dim, KERNEL_F32), ROWS, s->dim);
+    kernel_sum_squares(
+        k, lane,
+        &(struct kernel_sum_squares){.sum = &sum,
+                                     .x = random_buffer(run, ROWS * s->dim, KERNEL_F32),
+                                     .rows = ROWS,
+                                     .width = s->dim});
     *value = (float)kernel_exact_value(&sum);
 }
 static inline void adamw_with(KERNELS, float l2)
@@ -339,16 +472,23 @@ static inline void adamw_with(KERNELS, float l2)
     for (size_t i = 0; i < count; i++)
         exp_avg_sq[i] = fabsf(exp_avg_sq[i]) + 0.1f;
     const float *grad = random_buffer(run, count, KERNEL_F32);
-    struct kernel_adamw options = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.19f, 0.0975f, l2};
-    kernel_adamw(k, param, exp_avg, exp_avg_sq, grad, count, &options);
+    struct kernel_adamw_numbers options = {1e-2f, 0.9f,  0.95f,   1e-8f, 0.1f,
+                                           0.5f,  0.19f, 0.0975f, l2};
+    kernel_adamw(k, lane,
+                 &(struct kernel_adamw){.param = param,
+                                        .exp_avg = exp_avg,
+                                        .exp_avg_sq = exp_avg_sq,
+                                        .grad = grad,
+                                        .count = count,
+                                        .numbers = &options});
 }
 static inline void case_adamw(KERNELS)
 {
-    adamw_with(k, s, run, 0);
+    adamw_with(k, lane, s, run, 0);
 }
 static inline void case_adam(KERNELS)
 {
-    adamw_with(k, s, run, 0.3f);
+    adamw_with(k, lane, s, run, 0.3f);
 }
 
 struct kernel_case {
@@ -402,6 +542,7 @@ static const char *const isa_levels[] = {"avx512", "avx2", "sse2"};
 
 struct engine {
     struct kernels *kernels;
+    struct lane *lane;
     void *scratch;
 };
 static inline struct engine new_engine(enum kernel_backend backend, const char *isa,
@@ -418,11 +559,13 @@ static inline struct engine new_engine(enum kernel_backend backend, const char *
     }
     e.scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
     assert_non_null(e.scratch);
-    kernels_set_scratch(e.kernels, e.scratch, bytes);
+    e.lane = new_lane();
+    lane_set_scratch(e.lane, e.scratch, bytes);
     return e;
 }
 static inline void free_engine(struct engine *e)
 {
+    free_lane(e->lane);
     kernels_free(e->kernels);
     free(e->scratch);
     *e = (struct engine){0};
@@ -433,7 +576,7 @@ static inline struct run run_case(const struct engine *e, int which, struct kern
 {
     struct run run = {.seed = 1000 + (uint64_t)which, .misalignment = misalignment};
     shapes.dtype = dtype;
-    kernel_cases[which].run(e->kernels, &shapes, &run);
+    kernel_cases[which].run(e->kernels, e->lane, &shapes, &run);
     return run;
 }
 

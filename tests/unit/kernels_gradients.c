@@ -29,6 +29,7 @@ static double length(const float *a, size_t count)
 #define INPUTS_MAX 3
 struct problem {
     struct kernels *k;
+    struct lane *lane;
     const struct kernel_shapes *s;
     struct run run;
     int num_inputs;
@@ -91,13 +92,20 @@ static void check_problem(struct problem *p, const char *name)
 
 static double norm_loss(struct problem *p)
 {
-    kernel_rmsnorm(p->k, p->out, p->rstd, p->inputs[0], NULL, p->inputs[1], p->s->batch * p->s->seq,
-                   p->s->dim, 1e-5f, KERNEL_F32);
+    kernel_rmsnorm(p->k, p->lane,
+                   &(struct kernel_rmsnorm){.out = p->out,
+                                            .rstd = p->rstd,
+                                            .x = p->inputs[0],
+                                            .weight = p->inputs[1],
+                                            .rows = p->s->batch * p->s->seq,
+                                            .dim = p->s->dim,
+                                            .eps = 1e-5f,
+                                            .dtype = KERNEL_F32});
     return dot(p->out, p->r, p->out_count);
 }
-static void check_norm(struct kernels *k, const struct kernel_shapes *s)
+static void check_norm(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k, .s = s, .loss = norm_loss, .run = {.seed = 1}};
+    struct problem p = {.k = k, .lane = lane, .s = s, .loss = norm_loss, .run = {.seed = 1}};
     uint32_t rows = s->batch * s->seq;
     add_input(&p, (size_t)rows * s->dim);
     add_input(&p, s->dim);
@@ -105,41 +113,74 @@ static void check_norm(struct kernels *k, const struct kernel_shapes *s)
     p.rstd = new_buffer(&p.run, rows, KERNEL_F32);
     p.loss(&p);
     memset(p.gradients[0], 0, p.counts[0] * sizeof(float));
-    kernel_rmsnorm_backward(k, p.gradients[0], p.gradients[1], p.r, p.inputs[0], p.rstd,
-                            p.inputs[1], rows, s->dim, KERNEL_F32);
+    kernel_rmsnorm_backward(k, lane,
+                            &(struct kernel_rmsnorm_backward){.dx = p.gradients[0],
+                                                              .dweight = p.gradients[1],
+                                                              .dout = p.r,
+                                                              .x = p.inputs[0],
+                                                              .rstd = p.rstd,
+                                                              .weight = p.inputs[1],
+                                                              .rows = rows,
+                                                              .dim = s->dim,
+                                                              .dtype = KERNEL_F32});
     check_problem(&p, "norm");
 }
 
 static double linear_loss(struct problem *p)
 {
-    kernel_linear(p->k, p->out, p->inputs[0], p->inputs[1], p->s->batch * p->s->seq, p->s->dim,
-                  p->s->hidden, KERNEL_F32);
+    kernel_linear(p->k, p->lane,
+                  &(struct kernel_linear){.out = p->out,
+                                          .x = p->inputs[0],
+                                          .w = p->inputs[1],
+                                          .rows = p->s->batch * p->s->seq,
+                                          .in = p->s->dim,
+                                          .out_dim = p->s->hidden,
+                                          .dtype = KERNEL_F32});
     return dot(p->out, p->r, p->out_count);
 }
-static void check_linear(struct kernels *k, const struct kernel_shapes *s)
+static void check_linear(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k, .s = s, .loss = linear_loss, .run = {.seed = 2}};
+    struct problem p = {.k = k, .lane = lane, .s = s, .loss = linear_loss, .run = {.seed = 2}};
     uint32_t rows = s->batch * s->seq;
     add_input(&p, (size_t)rows * s->dim);
     add_input(&p, (size_t)s->hidden * s->dim);
     set_out(&p, (size_t)rows * s->hidden);
-    kernel_linear_backward_input(k, p.gradients[0], p.r, p.inputs[1], rows, s->dim, s->hidden,
-                                 false, KERNEL_F32);
-    kernel_linear_backward_weight(k, p.gradients[1], p.r, p.inputs[0], rows, s->dim, s->hidden,
-                                  KERNEL_F32);
+    kernel_linear_backward_input(k, lane,
+                                 &(struct kernel_linear_backward_input){.dx = p.gradients[0],
+                                                                        .dout = p.r,
+                                                                        .w = p.inputs[1],
+                                                                        .rows = rows,
+                                                                        .in = s->dim,
+                                                                        .out_dim = s->hidden,
+                                                                        .dtype = KERNEL_F32});
+    kernel_linear_backward_weight(k, lane,
+                                  &(struct kernel_linear_backward_weight){.dw = p.gradients[1],
+                                                                          .dout = p.r,
+                                                                          .x = p.inputs[0],
+                                                                          .rows = rows,
+                                                                          .in = s->dim,
+                                                                          .out_dim = s->hidden,
+                                                                          .dtype = KERNEL_F32});
     check_problem(&p, "linear");
 }
 
 static double rope_loss(struct problem *p)
 {
     memcpy(p->out, p->inputs[0], p->out_count * sizeof(float));
-    kernel_rope(p->k, p->out, p->cosines, p->sines, NULL, p->s->batch, p->s->seq, p->s->heads,
-                p->s->head_dim, false, KERNEL_F32);
+    kernel_rope(p->k, p->lane,
+                &(struct kernel_rope){.x = p->out,
+                                      .cos = p->cosines,
+                                      .sin = p->sines,
+                                      .batch = p->s->batch,
+                                      .seq = p->s->seq,
+                                      .heads = p->s->heads,
+                                      .head_dim = p->s->head_dim,
+                                      .dtype = KERNEL_F32});
     return dot(p->out, p->r, p->out_count);
 }
-static void check_rope(struct kernels *k, const struct kernel_shapes *s)
+static void check_rope(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k, .s = s, .loss = rope_loss, .run = {.seed = 3}};
+    struct problem p = {.k = k, .lane = lane, .s = s, .loss = rope_loss, .run = {.seed = 3}};
     size_t count = ROWS * s->heads * s->head_dim;
     add_input(&p, count);
     set_out(&p, count);
@@ -147,55 +188,98 @@ static void check_rope(struct kernels *k, const struct kernel_shapes *s)
     p.sines = new_buffer(&p.run, (size_t)s->seq * s->head_dim / 2, KERNEL_F32);
     rope_table(p.cosines, p.sines, s->seq, s->head_dim);
     memcpy(p.gradients[0], p.r, count * sizeof(float));
-    kernel_rope(k, p.gradients[0], p.cosines, p.sines, NULL, s->batch, s->seq, s->heads,
-                s->head_dim, true, KERNEL_F32);
+    kernel_rope(k, lane,
+                &(struct kernel_rope){.x = p.gradients[0],
+                                      .cos = p.cosines,
+                                      .sin = p.sines,
+                                      .batch = s->batch,
+                                      .seq = s->seq,
+                                      .heads = s->heads,
+                                      .head_dim = s->head_dim,
+                                      .inverse = true,
+                                      .dtype = KERNEL_F32});
     check_problem(&p, "rope");
 }
 
 static double attention_loss(struct problem *p)
 {
-    kernel_attention(p->k, p->out, p->lse, p->inputs[0], p->inputs[1], p->inputs[2], p->starts,
-                     p->s->batch, p->s->seq, p->s->heads, p->s->kv_heads, p->s->head_dim,
-                     KERNEL_F32);
+    kernel_attention(p->k, p->lane,
+                     &(struct kernel_attention){.out = p->out,
+                                                .lse = p->lse,
+                                                .q = p->inputs[0],
+                                                .key = p->inputs[1],
+                                                .value = p->inputs[2],
+                                                .starts = p->starts,
+                                                .batch = p->s->batch,
+                                                .seq = p->s->seq,
+                                                .heads = p->s->heads,
+                                                .kv_heads = p->s->kv_heads,
+                                                .head_dim = p->s->head_dim,
+                                                .dtype = KERNEL_F32});
     return dot(p->out, p->r, p->out_count);
 }
-static void check_attention_with(struct kernels *k, const struct kernel_shapes *s,
-                                 bool has_documents)
+static void check_attention_with(struct kernels *k, struct lane *lane,
+                                 const struct kernel_shapes *s, bool has_documents)
 {
-    struct problem p = {.k = k, .s = s, .loss = attention_loss, .run = {.seed = 4}};
+    struct problem p = {.k = k, .lane = lane, .s = s, .loss = attention_loss, .run = {.seed = 4}};
     add_input(&p, QUERIES);
     add_input(&p, KEYS);
     add_input(&p, KEYS);
     set_out(&p, QUERIES);
     p.lse = new_buffer(&p.run, ROWS * s->heads, KERNEL_F32);
     if (has_documents)
-        p.starts = document_starts(k, s, &p.run);
+        p.starts = document_starts(k, lane, s, &p.run);
     p.loss(&p);
-    kernel_attention_backward(k, p.gradients[0], p.gradients[1], p.gradients[2], p.r, p.out, p.lse,
-                              p.inputs[0], p.inputs[1], p.inputs[2], p.starts, s->batch, s->seq,
-                              s->heads, s->kv_heads, s->head_dim, KERNEL_F32);
+    kernel_attention_backward(k, lane,
+                              &(struct kernel_attention_backward){.dq = p.gradients[0],
+                                                                  .dkey = p.gradients[1],
+                                                                  .dvalue = p.gradients[2],
+                                                                  .dout = p.r,
+                                                                  .out = p.out,
+                                                                  .lse = p.lse,
+                                                                  .q = p.inputs[0],
+                                                                  .key = p.inputs[1],
+                                                                  .value = p.inputs[2],
+                                                                  .starts = p.starts,
+                                                                  .batch = s->batch,
+                                                                  .seq = s->seq,
+                                                                  .heads = s->heads,
+                                                                  .kv_heads = s->kv_heads,
+                                                                  .head_dim = s->head_dim,
+                                                                  .dtype = KERNEL_F32});
     check_problem(&p, "attention");
 }
-static void check_attention(struct kernels *k, const struct kernel_shapes *s)
+static void check_attention(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    check_attention_with(k, s, false);
-    check_attention_with(k, s, true);
+    check_attention_with(k, lane, s, false);
+    check_attention_with(k, lane, s, true);
 }
 
 static double swiglu_loss(struct problem *p)
 {
-    kernel_swiglu(p->k, p->out, p->inputs[0], p->inputs[1], p->out_count, KERNEL_F32);
+    kernel_swiglu(p->k, p->lane,
+                  &(struct kernel_swiglu){.out = p->out,
+                                          .gate = p->inputs[0],
+                                          .up = p->inputs[1],
+                                          .count = p->out_count,
+                                          .dtype = KERNEL_F32});
     return dot(p->out, p->r, p->out_count);
 }
-static void check_swiglu(struct kernels *k, const struct kernel_shapes *s)
+static void check_swiglu(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k, .s = s, .loss = swiglu_loss, .run = {.seed = 5}};
+    struct problem p = {.k = k, .lane = lane, .s = s, .loss = swiglu_loss, .run = {.seed = 5}};
     size_t count = ROWS * s->hidden;
     add_input(&p, count);
     add_input(&p, count);
     set_out(&p, count);
-    kernel_swiglu_backward(k, p.gradients[0], p.gradients[1], p.r, p.inputs[0], p.inputs[1], count,
-                           KERNEL_F32);
+    kernel_swiglu_backward(k, lane,
+                           &(struct kernel_swiglu_backward){.dgate = p.gradients[0],
+                                                            .dup = p.gradients[1],
+                                                            .dout = p.r,
+                                                            .gate = p.inputs[0],
+                                                            .up = p.inputs[1],
+                                                            .count = count,
+                                                            .dtype = KERNEL_F32});
     check_problem(&p, "swiglu");
 }
 
@@ -203,15 +287,23 @@ static double cross_entropy_loss(struct problem *p)
 {
     uint32_t rows = p->s->batch * p->s->seq;
     memcpy(p->out, p->inputs[0], p->out_count * sizeof(float));
-    kernel_cross_entropy(p->k, p->lse, p->out, p->ids, rows, p->s->vocab, 1, KERNEL_F32);
+    kernel_cross_entropy(p->k, p->lane,
+                         &(struct kernel_cross_entropy){.losses = p->lse,
+                                                        .logits = p->out,
+                                                        .targets = p->ids,
+                                                        .rows = rows,
+                                                        .vocab = p->s->vocab,
+                                                        .scale = &(float){1},
+                                                        .dtype = KERNEL_F32});
     double sum = 0;
     for (uint32_t n = 0; n < rows; n++)
         sum += (double)p->lse[n];
     return sum;
 }
-static void check_cross_entropy(struct kernels *k, const struct kernel_shapes *s)
+static void check_cross_entropy(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k, .s = s, .loss = cross_entropy_loss, .run = {.seed = 6}};
+    struct problem p = {
+        .k = k, .lane = lane, .s = s, .loss = cross_entropy_loss, .run = {.seed = 6}};
     size_t count = ROWS * s->vocab;
     add_input(&p, count);
     set_out(&p, count);
@@ -224,22 +316,34 @@ static void check_cross_entropy(struct kernels *k, const struct kernel_shapes *s
 
 static double embedding_loss(struct problem *p)
 {
-    kernel_embedding(p->k, p->out, p->ids, p->inputs[0], p->s->batch * p->s->seq, p->s->dim,
-                     KERNEL_F32);
+    kernel_embedding(p->k, p->lane,
+                     &(struct kernel_embedding){.out = p->out,
+                                                .tokens = p->ids,
+                                                .table = p->inputs[0],
+                                                .rows = p->s->batch * p->s->seq,
+                                                .dim = p->s->dim,
+                                                .dtype = KERNEL_F32});
     return dot(p->out, p->r, p->out_count);
 }
-static void check_embedding(struct kernels *k, const struct kernel_shapes *s)
+static void check_embedding(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k, .s = s, .loss = embedding_loss, .run = {.seed = 7}};
+    struct problem p = {.k = k, .lane = lane, .s = s, .loss = embedding_loss, .run = {.seed = 7}};
     add_input(&p, (size_t)s->vocab * s->dim);
     set_out(&p, ROWS * s->dim);
     p.ids = random_ids(&p.run, ROWS, s->vocab, false);
-    kernel_embedding_backward(k, p.gradients[0], p.ids, p.r, (uint32_t)ROWS, s->dim, s->vocab,
-                              KERNEL_F32);
+    kernel_embedding_backward(k, lane,
+                              &(struct kernel_embedding_backward){.dtable = p.gradients[0],
+                                                                  .tokens = p.ids,
+                                                                  .dout = p.r,
+                                                                  .rows = (uint32_t)ROWS,
+                                                                  .dim = s->dim,
+                                                                  .vocab = s->vocab,
+                                                                  .dtype = KERNEL_F32});
     check_problem(&p, "embedding");
 }
 
-static void check_everywhere(void (*check)(struct kernels *, const struct kernel_shapes *))
+static void check_everywhere(void (*check)(struct kernels *, struct lane *,
+                                           const struct kernel_shapes *))
 {
     for (int i = -1; i < 3; i++) {
         enum kernel_backend backend = i < 0 ? KERNEL_BACKEND_REFERENCE : KERNEL_BACKEND_BEST;
@@ -247,7 +351,7 @@ static void check_everywhere(void (*check)(struct kernels *, const struct kernel
         if (!e.kernels)
             continue;
         for (int shape = 1; shape < NUM_SHAPES; shape++)
-            check(e.kernels, &kernel_shapes[shape]);
+            check(e.kernels, e.lane, &kernel_shapes[shape]);
         free_engine(&e);
     }
 }

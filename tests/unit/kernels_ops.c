@@ -95,7 +95,14 @@ static void test_kernels__loss_of_equal_logits_is_log_of_the_vocabulary(void **s
     int32_t targets[3] = {0, 39, -1};
     for (int i = 0; i < 120; i++)
         logits[i] = 3;
-    kernel_cross_entropy(e.kernels, losses, logits, targets, 3, 40, 1, KERNEL_F32);
+    kernel_cross_entropy(e.kernels, e.lane,
+                         &(struct kernel_cross_entropy){.losses = losses,
+                                                        .logits = logits,
+                                                        .targets = targets,
+                                                        .rows = 3,
+                                                        .vocab = 40,
+                                                        .scale = &(float){1},
+                                                        .dtype = KERNEL_F32});
     assert_float_equal(losses[0], log(40), 1e-6);
     assert_float_equal(losses[1], log(40), 1e-6);
     assert_true(losses[2] == 0 && logits[80] == 0 && logits[119] == 0);
@@ -109,7 +116,14 @@ static void test_kernels__extreme_logits_give_finite_losses(void **state)
     (void)state;
     struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
     float loss, logits[5] = {-3e38f, 300, -200, 299, -INFINITY};
-    kernel_cross_entropy(e.kernels, &loss, logits, (int32_t[]){2}, 1, 5, 1, KERNEL_F32);
+    kernel_cross_entropy(e.kernels, e.lane,
+                         &(struct kernel_cross_entropy){.losses = &loss,
+                                                        .logits = logits,
+                                                        .targets = (int32_t[]){2},
+                                                        .rows = 1,
+                                                        .vocab = 5,
+                                                        .scale = &(float){1},
+                                                        .dtype = KERNEL_F32});
     assert_float_equal(loss, 500.313262, 1e-3);
     assert_true(logits[0] == 0 && logits[4] == 0 && logits[2] == -1);
     free_engine(&e);
@@ -126,14 +140,40 @@ static void test_kernels__nan_surfaces_in_loss_attention_and_norm(void **state)
             continue;
         float loss, logits[40] = {0}, x[64] = {0}, out[64], rstd[1], weight[64], lse[4];
         logits[37] = NAN;
-        kernel_cross_entropy(e.kernels, &loss, logits, (int32_t[]){3}, 1, 40, 1, KERNEL_F32);
+        kernel_cross_entropy(e.kernels, e.lane,
+                             &(struct kernel_cross_entropy){.losses = &loss,
+                                                            .logits = logits,
+                                                            .targets = (int32_t[]){3},
+                                                            .rows = 1,
+                                                            .vocab = 40,
+                                                            .scale = &(float){1},
+                                                            .dtype = KERNEL_F32});
         assert_true(isnan(loss) && isnan(logits[3]));
         for (int c = 0; c < 64; c++)
             weight[c] = 1;
         x[5] = NAN;
-        kernel_rmsnorm(e.kernels, out, rstd, x, NULL, weight, 1, 64, 1e-5f, KERNEL_F32);
+        kernel_rmsnorm(e.kernels, e.lane,
+                       &(struct kernel_rmsnorm){.out = out,
+                                                .rstd = rstd,
+                                                .x = x,
+                                                .weight = weight,
+                                                .rows = 1,
+                                                .dim = 64,
+                                                .eps = 1e-5f,
+                                                .dtype = KERNEL_F32});
         assert_true(isnan(rstd[0]) && isnan(out[63]));
-        kernel_attention(e.kernels, out, lse, x, weight, weight, NULL, 1, 4, 1, 1, 16, KERNEL_F32);
+        kernel_attention(e.kernels, e.lane,
+                         &(struct kernel_attention){.out = out,
+                                                    .lse = lse,
+                                                    .q = x,
+                                                    .key = weight,
+                                                    .value = weight,
+                                                    .batch = 1,
+                                                    .seq = 4,
+                                                    .heads = 1,
+                                                    .kv_heads = 1,
+                                                    .head_dim = 16,
+                                                    .dtype = KERNEL_F32});
         assert_true(isnan(out[0]) && isnan(lse[0]) && !isnan(out[16]));
         free_engine(&e);
     }
@@ -153,7 +193,9 @@ static void test_kernels__bf16_keeps_nan_and_rounds_to_even(void **state)
         uint16_t out[9];
         float values[9];
         memcpy(values, in, sizeof(in));
-        kernel_convert(e.kernels, out, KERNEL_BF16, values, 9);
+        kernel_convert(e.kernels, e.lane,
+                       &(struct kernel_convert){
+                           .out = out, .out_dtype = KERNEL_BF16, .in = values, .count = 9});
         assert_memory_equal(out, want, sizeof(want));
         free_engine(&e);
     }

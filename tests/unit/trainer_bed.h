@@ -1,7 +1,8 @@
-/* trainer_bed.h - what the tests of trainer/ share: the kernels that they run on. */
+/* trainer_bed.h - what the tests of trainer/ share: the kernels and the lane that they run on. */
 #ifndef HOLDFAST_TESTS_TRAINER_BED_H
 #define HOLDFAST_TESTS_TRAINER_BED_H
 
+#include "tests/unit/lane_bed.h"
 #include "trainer/model.h"
 #include "trainer/optimizer.h"
 

@@ -24,6 +24,7 @@ enum { SLICES = 6, EACH = 4096, COUNT = SLICES * EACH, EMPTY = 2, ROUNDS = 5, NE
 
 struct bed {
     struct kernels *kernels;
+    struct lane *lane;
     struct config config;
     struct state_slice slices[SLICES];
     struct state state;
@@ -77,6 +78,7 @@ static int setup(void **out)
     struct bed *bed = calloc(1, sizeof(*bed));
     assert_non_null(bed);
     assert_int_equal(new_kernels(&bed->kernels, 1), 0);
+    bed->lane = new_lane();
     assert_int_equal(sem_init(&bed->gate, 0, 0), 0);
     bed->config = (struct config){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     for (uint32_t i = 0; i < SLICES; i++)
@@ -112,6 +114,7 @@ static int teardown(void **state)
     struct bed *bed = *state;
     sem_post(&bed->gate); /* a test that failed may have left the copy there */
     copier_close(bed->copier);
+    free_lane(bed->lane);
     kernels_free(bed->kernels);
     sem_destroy(&bed->gate);
     free(bed);
@@ -122,7 +125,7 @@ static void update(struct bed *bed, int64_t number)
 {
     struct optimizer_step step = {
         .update = number, .lr = 0.01, .grad_norm = 1, .copier = bed->copier};
-    optimizer_update(&bed->state, bed->kernels, &bed->config, &step);
+    optimizer_update(&bed->state, bed->kernels, bed->lane, &bed->config, &step);
 }
 
 static void test_copier__a_copy_holds_the_state_as_it_was_before_the_update(void **state)

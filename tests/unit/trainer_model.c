@@ -35,6 +35,7 @@ struct bed {
     struct model_table *table;
     struct memory *memory;
     struct kernels *kernels;
+    struct lane *lane;
     struct model *model;
     struct model_provider provider;
     enum kernel_dtype dtype;
@@ -116,7 +117,11 @@ static void make_params(struct bed *bed)
             else if (tensor->block > 0 && tensor->block < bed->table->num_blocks - 1)
                 bed->param[i][k] *= 6;
         }
-        kernel_convert(bed->kernels, bed->half[i], KERNEL_BF16, bed->param[i], elements(bed, i));
+        kernel_convert(bed->kernels, bed->lane,
+                       &(struct kernel_convert){.out = bed->half[i],
+                                                .out_dtype = KERNEL_BF16,
+                                                .in = bed->param[i],
+                                                .count = elements(bed, i)});
     }
 }
 
@@ -128,12 +133,13 @@ static void bed_open_shape(struct bed *bed, const struct model_shape *shape,
     struct kernel_shapes shapes;
     struct kernels_options kernels = {.backend = backend, .num_threads = 1};
     assert_int_equal(kernels_new(&bed->kernels, &kernels), 0);
+    bed->lane = new_lane();
     assert_int_equal(model_table_new(&bed->table, shape), 0);
     assert_true(bed->table->num_tensors <= TENSORS_MAX);
     assert_int_equal(memory_new(&bed->memory), 0);
     struct model_options options = {bed->table, bed->memory, BATCH, SEQ, dtype};
     assert_int_equal(model_new(&bed->model, &options), 0);
-    model_set_kernels(bed->model, bed->kernels);
+    model_set_kernels(bed->model, bed->kernels, bed->lane);
     bed->provider = (struct model_provider){bed, acquire, release, gradients_begin, gradients_end};
     assert_int_equal(model_leaf(bed->model, &bed->provider, NULL, &loss), 0);
     assert_int_equal(memory_place(bed->memory), 0);
@@ -141,7 +147,7 @@ static void bed_open_shape(struct bed *bed, const struct model_shape *shape,
     model_kernel_shapes(bed->model, &shapes);
     size_t scratch_bytes = kernels_scratch_bytes(bed->kernels, &shapes);
     bed->scratch = aligned_bytes(scratch_bytes);
-    kernels_set_scratch(bed->kernels, bed->scratch, scratch_bytes);
+    lane_set_scratch(bed->lane, bed->scratch, scratch_bytes);
     make_params(bed);
     bed->tied_grad = aligned_bytes(elements(bed, 0) * sizeof(float));
     for (uint32_t i = 0; i < ROWS; i++) {
@@ -169,6 +175,7 @@ static void bed_close(struct bed *bed)
     model_free(bed->model);
     memory_free(bed->memory);
     model_table_free(bed->table);
+    free_lane(bed->lane);
     kernels_free(bed->kernels);
 }
 

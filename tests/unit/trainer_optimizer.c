@@ -20,6 +20,7 @@
 
 struct bed {
     struct kernels *kernels;
+    struct lane *lane;
     struct config config;
     struct model_tensor norm, matrix;
     struct state_slice slices[2];
@@ -32,6 +33,7 @@ static int setup(void **out)
     struct bed *bed = calloc(1, sizeof(*bed));
     assert_non_null(bed);
     assert_int_equal(new_kernels(&bed->kernels, 1), 0);
+    bed->lane = new_lane();
     bed->config = (struct config){
         .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_norm = 1.0};
     bed->norm.dims = 1;
@@ -56,6 +58,7 @@ static int setup(void **out)
 static int teardown(void **state)
 {
     struct bed *bed = *state;
+    free_lane(bed->lane);
     kernels_free(bed->kernels);
     free(bed);
     return 0;
@@ -64,7 +67,7 @@ static int teardown(void **state)
 static void update(struct bed *bed, int64_t number, double lr, double grad_norm)
 {
     struct optimizer_step step = {.update = number, .lr = lr, .grad_norm = grad_norm};
-    optimizer_update(&bed->state, bed->kernels, &bed->config, &step);
+    optimizer_update(&bed->state, bed->kernels, bed->lane, &bed->config, &step);
 }
 
 static void want(double got, double expected)

@@ -219,7 +219,7 @@ static int train(struct stretch *s, struct parallel *p, struct ahead *ahead,
             break;
         struct optimizer_step update = {
             .update = step + 1, .lr = schedule_lr(config, step), .grad_norm = result.grad_norm};
-        optimizer_update(parallel_state(p), kernels, config, &update);
+        optimizer_update(parallel_state(p), kernels, parallel_lane(p), config, &update);
         parallel_params_changed(p);
         if (world->rank == 0) {
             s->outcome->loss[step + 1] = result.loss;

@@ -189,7 +189,7 @@ void ISA_NAME(convert)(const void *args, uint32_t item, const struct worker *wor
 /* has_l2 is known when this is compiled: a gradient of -0 stays one where there is no l2. */
 INLINE void adamw_range(const struct adamw_args *a, struct range range, bool has_l2)
 {
-    const struct kernel_adamw o = a->options;
+    const struct kernel_adamw_numbers o = a->numbers;
     float *restrict param = a->param, *restrict exp_avg = a->exp_avg;
     float *restrict exp_avg_sq = a->exp_avg_sq;
     const float *restrict grad = a->grad;
@@ -212,7 +212,7 @@ void ISA_NAME(adamw)(const void *args, uint32_t item, const struct worker *worke
     (void)worker;
     const struct adamw_args *a = args;
     struct range range = item_range(item, FLAT_ITEM, a->count);
-    if (a->options.l2 != 0)
+    if (a->numbers.l2 != 0)
         adamw_range(a, range, true);
     else
         adamw_range(a, range, false);

@@ -15,7 +15,7 @@
 
 #include <immintrin.h>
 
-#include "kernels/ops.h"
+#include "kernels/cpu/items.h"
 
 #define ISA_JOIN_(name, isa) name##_##isa
 #define ISA_JOIN(name, isa) ISA_JOIN_(name, isa)
@@ -249,7 +249,7 @@ struct block {
 };
 void ISA_NAME(block_product)(const struct block *block);
 
-/* ---- The slots of ops.h ---- */
+/* ---- The slots of items.h ---- */
 
 item_fn ISA_NAME(embedding), ISA_NAME(embedding_backward), ISA_NAME(norm), ISA_NAME(norm_backward),
     ISA_NAME(norm_dweight), ISA_NAME(product), ISA_NAME(rope), ISA_NAME(attention),

@@ -7,7 +7,7 @@
  * NaNs, which no digit can hold: they surface in the value whatever else was added. */
 #include <math.h>
 
-#include "kernels/ops.h"
+#include "kernels/cpu/items.h"
 
 #define DIGITS 67 /* (1074 + 1024) / 32, and one for carries out of the largest double */
 #define LIMB_INFINITY (KERNEL_EXACT_LIMBS - 2)

@@ -9,13 +9,14 @@
  * follows at once), then a condition variable.
  *
  * Lock: `lock` guards job, open, joined, sleepers, stop. `sequence` is written under it and read
- * outside by spinning threads as a hint only. `next` hands out items. Not here: nesting, two
- * callers. A pool belongs to one calling thread. */
+ * outside by spinning threads as a hint only. `next` hands out items. Not here: nesting.
+ *
+ * A pool serves one caller at a time (`taken`); one that comes meanwhile does its items alone. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "kernels/ops.h"
+#include "kernels/cpu/items.h"
 #include "proto/report.h"
 
 #define SPIN_ROUNDS 300
@@ -38,6 +39,7 @@ struct pool {
     pthread_mutex_t lock;
     pthread_cond_t posted, left;
     struct job job;
+    atomic_flag taken;
     bool open, stop;
     uint32_t joined, sleepers;
     atomic_uint sequence; /* counts jobs posted */
@@ -108,18 +110,10 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
-void pool_run(struct pool *pool, item_fn *fn, const void *args, uint32_t items, void *scratch,
-              size_t scratch_stride)
+static void run_together(struct pool *pool, const struct job *job)
 {
-    struct job job = {fn, args, scratch, scratch_stride, items};
-    if (pool->num_started == 0 || items <= 1) {
-        struct worker worker = {0, scratch};
-        for (uint32_t i = 0; i < items; i++)
-            fn(args, i, &worker);
-        return;
-    }
     pthread_mutex_lock(&pool->lock);
-    pool->job = job;
+    pool->job = *job;
     pool->open = true;
     atomic_store(&pool->next, 0);
     atomic_fetch_add(&pool->sequence, 1);
@@ -127,7 +121,7 @@ void pool_run(struct pool *pool, item_fn *fn, const void *args, uint32_t items, 
         pthread_cond_broadcast(&pool->posted);
     pthread_mutex_unlock(&pool->lock);
 
-    work(pool, &job, 0);
+    work(pool, job, 0);
 
     for (int i = 0; i < SPIN_ROUNDS && atomic_load(&pool->running) > 0; i++)
         relax();
@@ -136,6 +130,19 @@ void pool_run(struct pool *pool, item_fn *fn, const void *args, uint32_t items, 
     while (pool->joined > 0)
         pthread_cond_wait(&pool->left, &pool->lock);
     pthread_mutex_unlock(&pool->lock);
+}
+
+void pool_run(struct pool *pool, item_fn *fn, const void *args, uint32_t items, void *scratch,
+              size_t scratch_stride)
+{
+    if (pool->num_started > 0 && items > 1 && !atomic_flag_test_and_set(&pool->taken)) {
+        run_together(pool, &(struct job){fn, args, scratch, scratch_stride, items});
+        atomic_flag_clear(&pool->taken);
+        return;
+    }
+    struct worker worker = {0, scratch};
+    for (uint32_t i = 0; i < items; i++)
+        fn(args, i, &worker);
 }
 
 uint32_t pool_threads(const struct pool *pool)
@@ -171,6 +178,7 @@ int pool_new(struct pool **out, uint32_t num_threads)
     pthread_cond_init(&pool->posted, NULL);
     pthread_cond_init(&pool->left, NULL);
     pool->num_threads = num_threads;
+    atomic_flag_clear(&pool->taken);
     for (uint32_t i = 0; i + 1 < num_threads; i++) {
         pool->threads[i] = (struct thread){.pool = pool, .index = i + 1};
         if (pthread_create(&pool->threads[i].id, NULL, thread_main, &pool->threads[i]) != 0) {

@@ -1,23 +1,23 @@
-/* ops.h - what the files of this folder share: work items, the operation table, the pool, the
- * library.
+/* items.h - what the files of the CPU's back-end share: work items, the operation table, the pool,
+ * the library.
  *
  * Every operation is cut into items of a fixed size. An item is computed whole by one thread, from
  * `args` alone, so neither the number of threads nor their order can show in a result. A back-end
  * is a table of functions that compute one item each: kernel_ops_reference is plain C,
- * kernel_ops_{sse2,avx2,avx512} are the files of cpu/isa compiled three times. kernels.c fills in
+ * kernel_ops_{sse2,avx2,avx512} are the files of cpu/isa compiled three times. run.c fills in
  * the arguments, counts the items and hands them to the pool. Matrix products may go to the library
  * of cpu/linear.c instead of the table.
  *
  * Dimension letters are those of kernels.h. */
-#ifndef HOLDFAST_KERNELS_OPS_H
-#define HOLDFAST_KERNELS_OPS_H
+#ifndef HOLDFAST_KERNELS_CPU_ITEMS_H
+#define HOLDFAST_KERNELS_CPU_ITEMS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels/kernels.h"
+#include "kernels/backend.h"
 
 /* ---- Items ---- */
 
@@ -60,11 +60,6 @@ static inline size_t round_up(size_t a, size_t b)
 {
     return divide_up(a, b) * b;
 }
-
-/* A condition that a caller has to meet; kept in release builds, outside the inner loops. */
-_Noreturn void kernels_require_failed(const char *file, int line, const char *condition);
-#define REQUIRE(condition) \
-    ((condition) ? (void)0 : kernels_require_failed(__FILE__, __LINE__, #condition))
 
 /* ---- Arguments, one struct per operation; shapes as in kernels.h ---- */
 
@@ -183,7 +178,7 @@ struct adamw_args {
     float *param, *exp_avg, *exp_avg_sq;
     const float *grad;
     size_t count;
-    struct kernel_adamw options;
+    struct kernel_adamw_numbers numbers;
 };
 
 /* ---- The table of a back-end: each slot computes one item ---- */

@@ -1,0 +1,37 @@
+/* backend.h - what a back-end of kernels.h is: a table, and the struct that its own begins with.
+ * kernels.c chooses one and keeps the lane's order; all else is the back-end's. */
+#ifndef HOLDFAST_KERNELS_BACKEND_H
+#define HOLDFAST_KERNELS_BACKEND_H
+
+#include "kernels/device.h"
+#include "kernels/kernels.h"
+
+/* Head of every back-end's own struct. */
+struct kernels {
+    const struct kernel_backend_ops *ops;
+};
+
+struct kernel_backend_ops {
+    const char *name;
+    /* The device's flags that this back-end needs, all of them. A back-end with DEVICE_HOST_MEMORY
+     * runs on a thread of the lane, when its turn has come: run() computes and returns when it is
+     * done. Another's run() queues on the lane by itself and returns at once. */
+    uint32_t device_flags;
+    const char *device_name; /* the only device that it serves; NULL: any with these flags */
+    int (*open)(struct kernels **out, const struct kernels_options *options);
+    void (*close)(struct kernels *kernels);
+    /* For people, and part of the numeric identity. Borrowed. */
+    const char *(*describe)(const struct kernels *kernels);
+    /* Bytes of scratch that each lane needs so that every operation can run at these shapes. */
+    size_t (*prepare)(const struct kernels *kernels, const struct kernel_shapes *shapes);
+    /* `args` is the operation's struct of kernels.h, and the caller's again after the return. */
+    void (*run)(struct kernels *kernels, struct lane *lane, enum kernel_op op, const void *args);
+};
+extern const struct kernel_backend_ops kernel_backend_cpu;
+
+/* A condition that a caller has to meet; kept in release builds, outside the inner loops. */
+_Noreturn void kernels_require_failed(const char *file, int line, const char *condition);
+#define REQUIRE(condition) \
+    ((condition) ? (void)0 : kernels_require_failed(__FILE__, __LINE__, #condition))
+
+#endif

@@ -1,0 +1,456 @@
+/* run.c - the CPU's back-end: choose the code, cut operations into items, run them on the pool.
+ *
+ * Code, in order of preference: the highest ISA level that both the program and the CPU have, with
+ * the library for products; a lower level asked for by name, with our own products, so that its
+ * results are the same on every machine that has the level; the plain C of reference.c when asked
+ * for.
+ *
+ * Scratch is the lane's: first what an operation shares between threads, then an equal piece for
+ * each thread. prepare() answers with the largest that any operation asks for at the given shapes.
+ *
+ * Lanes may call at the same time. The pool is the first one's; another works alone (pool.c). The
+ * library's objects serve one product at a time: `products` is held for as long as one runs. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cpu/items.h"
+#include "proto/report.h"
+
+struct cpu_kernels {
+    struct kernels base;
+    const struct kernel_ops *ops;
+    struct library *library; /* NULL: products are ops->product */
+    pthread_mutex_t products;
+    struct pool *pool;
+    char description[128];
+};
+
+/* One operation on its way. */
+struct job {
+    struct cpu_kernels *k;
+    struct lane *lane;
+};
+
+/* ---- Life ---- */
+
+static bool cpu_has(const struct kernel_ops *ops)
+{
+    __builtin_cpu_init();
+    if (ops == &kernel_ops_avx512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vl") && cpu_has(&kernel_ops_avx2);
+    if (ops == &kernel_ops_avx2)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    return true;
+}
+
+/* ERR_INVALID: an unknown name, or a level that this CPU lacks. */
+static int choose_ops(const struct kernel_ops **out, bool *best_out, const char *isa)
+{
+    static const struct kernel_ops *const levels[] = {&kernel_ops_avx512, &kernel_ops_avx2,
+                                                      &kernel_ops_sse2};
+    const struct kernel_ops *best = NULL;
+    *out = NULL;
+    for (int i = 0; i < 3; i++) {
+        if (!cpu_has(levels[i]))
+            continue;
+        best = best ? best : levels[i];
+        if (!*out && (!isa || strcmp(isa, levels[i]->name) == 0))
+            *out = levels[i];
+    }
+    *best_out = *out == best;
+    return *out ? 0 : ERR_INVALID;
+}
+
+static struct cpu_kernels *of(const struct kernels *kernels)
+{
+    return (struct cpu_kernels *)kernels;
+}
+
+static void cpu_close(struct kernels *kernels)
+{
+    struct cpu_kernels *k = of(kernels);
+    pool_free(k->pool);
+    library_free(k->library);
+    pthread_mutex_destroy(&k->products);
+    free(k);
+}
+
+/* ERR_INVALID: no threads, too many, or an ISA level that is unknown or that this CPU lacks.
+ * ERR_MEMORY, ERR_BUSY: no memory, no threads to be had. */
+static int cpu_open(struct kernels **out, const struct kernels_options *options)
+{
+    if (options->num_threads < 1 || options->num_threads > THREADS_MAX)
+        return ERR_INVALID;
+    struct cpu_kernels *k = calloc(1, sizeof(*k));
+    if (!k)
+        return ERR_MEMORY;
+    k->base.ops = &kernel_backend_cpu;
+    pthread_mutex_init(&k->products, NULL);
+    bool best = false;
+    int error = 0;
+    if (options->backend == KERNEL_BACKEND_REFERENCE)
+        k->ops = &kernel_ops_reference;
+    else
+        error = choose_ops(&k->ops, &best, options->isa);
+    if (error == 0)
+        error = pool_new(&k->pool, options->num_threads);
+    if (error == 0 && best)
+        error = library_new(&k->library, options->num_threads);
+    if (error != 0) {
+        cpu_close(&k->base);
+        return error;
+    }
+    snprintf(k->description, sizeof(k->description), "%s, products by %s", k->ops->name,
+             k->library ? library_describe(k->library) : "own code");
+    *out = &k->base;
+    return 0;
+}
+
+static const char *cpu_describe(const struct kernels *kernels)
+{
+    return of(kernels)->description;
+}
+
+/* ---- Scratch and items ---- */
+
+static size_t norm_scratch(uint32_t rows, uint32_t dim)
+{
+    return round_up(divide_up(rows, NORM_ROWS) * dim * sizeof(float), 64);
+}
+
+static size_t squares_scratch(const struct cpu_kernels *k)
+{
+    return pool_threads(k->pool) * sizeof(struct kernel_exact_sum);
+}
+
+static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_shapes *s)
+{
+    const struct cpu_kernels *k = of(kernels);
+    struct attention_args attention = {.batch = s->batch,
+                                       .seq = s->seq,
+                                       .heads = s->heads,
+                                       .kv_heads = s->kv_heads,
+                                       .head_dim = s->head_dim};
+    size_t needs[] = {attention_scratch(&attention), loss_scratch(s->vocab), product_scratch(),
+                      k->library ? LIBRARY_SCRATCH : 0};
+    size_t shared[] = {norm_scratch(s->batch * s->seq, s->dim), squares_scratch(k)};
+    size_t most = 0;
+    for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++)
+        most = needs[i] > most ? needs[i] : most;
+    most = round_up(most, 64) * pool_threads(k->pool);
+    for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++)
+        most = shared[i] > most ? shared[i] : most;
+    return most;
+}
+
+/* Scratch that the operation's threads share. */
+static void *shared_scratch(const struct job *j, size_t bytes)
+{
+    REQUIRE(bytes <= j->lane->scratch_bytes);
+    return j->lane->scratch;
+}
+
+/* Runs items that each need `bytes` of scratch for their thread. */
+static void run(const struct job *j, item_fn *fn, const void *args, size_t items, size_t bytes)
+{
+    size_t stride = round_up(bytes, 64);
+    REQUIRE(items <= UINT32_MAX);
+    REQUIRE(stride * pool_threads(j->k->pool) <= j->lane->scratch_bytes);
+    pool_run(j->k->pool, fn, args, (uint32_t)items, j->lane->scratch, stride);
+}
+
+/* ---- Operations, in the order of kernels.h ---- */
+
+static void embedding(const struct job *j, const struct kernel_embedding *a)
+{
+    struct embedding_args args = {.out = a->out,
+                                  .tokens = a->tokens,
+                                  .table = a->table,
+                                  .rows = a->rows,
+                                  .dim = a->dim,
+                                  .dtype = a->dtype};
+    run(j, j->k->ops->embedding, &args, divide_up(a->rows, NORM_ROWS), 0);
+}
+
+static void embedding_backward(const struct job *j, const struct kernel_embedding_backward *a)
+{
+    struct embedding_args args = {.dtable = a->dtable,
+                                  .tokens = a->tokens,
+                                  .dout = a->dout,
+                                  .rows = a->rows,
+                                  .dim = a->dim,
+                                  .vocab = a->vocab,
+                                  .dtype = a->dtype};
+    run(j, j->k->ops->embedding_backward, &args, divide_up(a->dim, COLUMN_ITEM), 0);
+}
+
+static void rmsnorm(const struct job *j, const struct kernel_rmsnorm *a)
+{
+    struct norm_args args = {.out = a->out,
+                             .rstd = a->rstd,
+                             .x = a->x,
+                             .residual = a->residual,
+                             .weight = a->weight,
+                             .rows = a->rows,
+                             .dim = a->dim,
+                             .eps = a->eps,
+                             .dtype = a->dtype};
+    run(j, j->k->ops->norm, &args, divide_up(a->rows, NORM_ROWS), 0);
+}
+
+static void rmsnorm_backward(const struct job *j, const struct kernel_rmsnorm_backward *a)
+{
+    struct norm_args args = {.dx = a->dx,
+                             .dweight = a->dweight,
+                             .dout = a->dout,
+                             .x_in = a->x,
+                             .rstd_in = a->rstd,
+                             .weight = a->weight,
+                             .partial = shared_scratch(j, norm_scratch(a->rows, a->dim)),
+                             .rows = a->rows,
+                             .dim = a->dim,
+                             .dtype = a->dtype};
+    run(j, j->k->ops->norm_backward, &args, divide_up(a->rows, NORM_ROWS), 0);
+    run(j, j->k->ops->norm_dweight, &args, divide_up(a->dim, COLUMN_ITEM), 0);
+}
+
+/* False when the library does not take it. */
+static bool product_by_library(const struct job *j, const struct product_args *args, size_t items)
+{
+    struct library_product product;
+    if (!j->k->library)
+        return false;
+    pthread_mutex_lock(&j->k->products);
+    bool is_taken = library_prepare(&product, j->k->library, args);
+    if (is_taken)
+        run(j, library_product_item, &product, items, LIBRARY_SCRATCH);
+    pthread_mutex_unlock(&j->k->products);
+    return is_taken;
+}
+
+static void product(const struct job *j, const struct product_args *args)
+{
+    size_t items = divide_up(args->m, args->item_rows);
+    REQUIRE(args->m > 0 && args->n > 0 && args->k > 0);
+    if (!product_by_library(j, args, items))
+        run(j, j->k->ops->product, args, items, product_scratch());
+}
+
+static void linear(const struct job *j, const struct kernel_linear *a)
+{
+    struct product_args args = {.c = a->out,
+                                .a = a->x,
+                                .b = a->w,
+                                .m = a->rows,
+                                .n = a->out_dim,
+                                .k = a->in,
+                                .item_rows = PRODUCT_ROWS,
+                                .a_row = a->in,
+                                .a_column = 1,
+                                .b_row = 1,
+                                .b_column = a->in,
+                                .in = a->dtype,
+                                .out = a->dtype};
+    product(j, &args);
+}
+
+static void linear_backward_input(const struct job *j, const struct kernel_linear_backward_input *a)
+{
+    struct product_args args = {.c = a->dx,
+                                .a = a->dout,
+                                .b = a->w,
+                                .m = a->rows,
+                                .n = a->in,
+                                .k = a->out_dim,
+                                .item_rows = PRODUCT_ROWS,
+                                .a_row = a->out_dim,
+                                .a_column = 1,
+                                .b_row = a->in,
+                                .b_column = 1,
+                                .accumulate = a->accumulate,
+                                .in = a->dtype,
+                                .out = a->dtype};
+    product(j, &args);
+}
+
+static void linear_backward_weight(const struct job *j,
+                                   const struct kernel_linear_backward_weight *a)
+{
+    struct product_args args = {.c = a->dw,
+                                .a = a->dout,
+                                .b = a->x,
+                                .m = a->out_dim,
+                                .n = a->in,
+                                .k = a->rows,
+                                .item_rows = PRODUCT_ROWS_WEIGHT,
+                                .a_row = 1,
+                                .a_column = a->out_dim,
+                                .b_row = a->in,
+                                .b_column = 1,
+                                .in = a->dtype,
+                                .out = KERNEL_F32};
+    product(j, &args);
+}
+
+static void rope(const struct job *j, const struct kernel_rope *a)
+{
+    struct rope_args args = {.x = a->x,
+                             .cos = a->cos,
+                             .sin = a->sin,
+                             .starts = a->starts,
+                             .batch = a->batch,
+                             .seq = a->seq,
+                             .heads = a->heads,
+                             .head_dim = a->head_dim,
+                             .inverse = a->inverse,
+                             .dtype = a->dtype};
+    REQUIRE(a->head_dim % 2 == 0);
+    run(j, j->k->ops->rope, &args, divide_up((size_t)a->batch * a->seq, ROPE_ROWS), 0);
+}
+
+static void attention(const struct job *j, const struct kernel_attention *a)
+{
+    struct attention_args args = {.out = a->out,
+                                  .lse = a->lse,
+                                  .q = a->q,
+                                  .key = a->key,
+                                  .value = a->value,
+                                  .starts = a->starts,
+                                  .batch = a->batch,
+                                  .seq = a->seq,
+                                  .heads = a->heads,
+                                  .kv_heads = a->kv_heads,
+                                  .head_dim = a->head_dim,
+                                  .dtype = a->dtype};
+    REQUIRE(a->kv_heads > 0 && a->heads % a->kv_heads == 0);
+    run(j, j->k->ops->attention, &args, attention_items(&args, false), attention_scratch(&args));
+}
+
+static void attention_backward(const struct job *j, const struct kernel_attention_backward *a)
+{
+    struct attention_args args = {.dq = a->dq,
+                                  .dkey = a->dkey,
+                                  .dvalue = a->dvalue,
+                                  .dout = a->dout,
+                                  .out_in = a->out,
+                                  .lse_in = a->lse,
+                                  .q = a->q,
+                                  .key = a->key,
+                                  .value = a->value,
+                                  .starts = a->starts,
+                                  .batch = a->batch,
+                                  .seq = a->seq,
+                                  .heads = a->heads,
+                                  .kv_heads = a->kv_heads,
+                                  .head_dim = a->head_dim,
+                                  .dtype = a->dtype};
+    REQUIRE(a->kv_heads > 0 && a->heads % a->kv_heads == 0);
+    run(j, j->k->ops->attention_backward, &args, attention_items(&args, true),
+        attention_scratch(&args));
+}
+
+static void swiglu(const struct job *j, const struct kernel_swiglu *a)
+{
+    struct swiglu_args args = {
+        .out = a->out, .gate = a->gate, .up = a->up, .count = a->count, .dtype = a->dtype};
+    run(j, j->k->ops->swiglu, &args, divide_up(a->count, FLAT_ITEM), 0);
+}
+
+static void swiglu_backward(const struct job *j, const struct kernel_swiglu_backward *a)
+{
+    struct swiglu_args args = {.dgate = a->dgate,
+                               .dup = a->dup,
+                               .dout = a->dout,
+                               .gate = a->gate,
+                               .up = a->up,
+                               .count = a->count,
+                               .dtype = a->dtype};
+    run(j, j->k->ops->swiglu_backward, &args, divide_up(a->count, FLAT_ITEM), 0);
+}
+
+static void cross_entropy(const struct job *j, const struct kernel_cross_entropy *a)
+{
+    struct loss_args args = {.losses = a->losses,
+                             .logits = a->logits,
+                             .targets = a->targets,
+                             .rows = a->rows,
+                             .vocab = a->vocab,
+                             .scale = *a->scale,
+                             .dtype = a->dtype};
+    run(j, j->k->ops->loss, &args, divide_up(a->rows, LOSS_ROWS), loss_scratch(a->vocab));
+}
+
+static void add(const struct job *j, const struct kernel_add *a)
+{
+    struct flat_args args = {.y = a->y, .x = a->x, .count = a->count, .dtype = a->dtype};
+    run(j, j->k->ops->add, &args, divide_up(a->count, FLAT_ITEM), 0);
+}
+
+static void fold(const struct job *j, const struct kernel_fold *a)
+{
+    struct flat_args args = {.y = a->acc, .x = a->leaf, .count = a->count};
+    run(j, j->k->ops->fold, &args, divide_up(a->count, FLAT_ITEM), 0);
+}
+
+static void convert(const struct job *j, const struct kernel_convert *a)
+{
+    struct flat_args args = {.y = a->out, .x = a->in, .count = a->count, .dtype = a->out_dtype};
+    run(j, j->k->ops->convert, &args, divide_up(a->count, FLAT_ITEM), 0);
+}
+
+static void sum_squares(const struct job *j, const struct kernel_sum_squares *a)
+{
+    struct squares_args args = {.partial = shared_scratch(j, squares_scratch(j->k)),
+                                .x = a->x,
+                                .rows = a->rows,
+                                .width = a->width};
+    memset(args.partial, 0, squares_scratch(j->k));
+    run(j, j->k->ops->squares, &args, divide_up(a->rows, SQUARES_ROWS), 0);
+    for (uint32_t i = 0; i < pool_threads(j->k->pool); i++)
+        exact_merge(a->sum, &args.partial[i]);
+}
+
+static void adamw(const struct job *j, const struct kernel_adamw *a)
+{
+    struct adamw_args args = {.param = a->param,
+                              .exp_avg = a->exp_avg,
+                              .exp_avg_sq = a->exp_avg_sq,
+                              .grad = a->grad,
+                              .count = a->count,
+                              .numbers = *a->numbers};
+    run(j, j->k->ops->adamw, &args, divide_up(a->count, FLAT_ITEM), 0);
+}
+
+/* ---- The table ---- */
+
+#define X(NAME, name)                                             \
+    static void run_##name(const struct job *j, const void *args) \
+    {                                                             \
+        name(j, args);                                            \
+    }
+KERNEL_OPS(X)
+#undef X
+
+static void cpu_run(struct kernels *kernels, struct lane *lane, enum kernel_op op, const void *args)
+{
+    static void (*const table[NUM_KERNEL_OPS])(const struct job *, const void *) = {
+#define X(NAME, name) run_##name,
+        KERNEL_OPS(X)
+#undef X
+    };
+    table[op](&(struct job){of(kernels), lane}, args);
+}
+
+const struct kernel_backend_ops kernel_backend_cpu = {
+    .name = "cpu",
+    .device_flags = DEVICE_HOST_MEMORY,
+    .open = cpu_open,
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .prepare = cpu_prepare,
+    .run = cpu_run,
+};

@@ -1,0 +1,87 @@
+/* device.c - the functions of device.h: thin calls of a back-end's table, which hold the asserts.
+ */
+#include "kernels/backend.h"
+
+int device_open(struct device **out, const struct device_ops *ops,
+                const struct device_options *options)
+{
+    *out = NULL;
+    return ops->open(out, options);
+}
+
+void device_close(struct device *device)
+{
+    if (device)
+        device->ops->close(device);
+}
+
+int device_alloc(struct device *device, void **out, size_t bytes, enum device_memory where)
+{
+    *out = NULL;
+    return device->ops->alloc(device, out, bytes, where);
+}
+
+void device_free(struct device *device, void *at)
+{
+    if (at)
+        device->ops->free(device, at);
+}
+
+int lane_open(struct lane **out, struct device *device, const char *name)
+{
+    *out = NULL;
+    return device->ops->lane_open(device, out, name);
+}
+
+void lane_close(struct lane *lane)
+{
+    if (lane)
+        lane->ops->lane_close(lane);
+}
+
+void lane_set_scratch(struct lane *lane, void *scratch, size_t bytes)
+{
+    REQUIRE((uintptr_t)scratch % 64 == 0);
+    lane->scratch = scratch;
+    lane->scratch_bytes = bytes;
+}
+
+void lane_mark(struct lane *lane, struct mark *out)
+{
+    lane->ops->mark(lane, out);
+}
+
+void lane_wait(struct lane *lane, const struct mark *mark)
+{
+    if (mark->lane && mark->lane != lane) /* its own order is kept anyway */
+        lane->ops->wait(lane, mark);
+}
+
+void lane_copy(struct lane *lane, void *to, const void *from, size_t bytes)
+{
+    if (bytes > 0)
+        lane->ops->copy(lane, to, from, bytes);
+}
+
+void lane_zero(struct lane *lane, void *at, size_t bytes)
+{
+    if (bytes > 0)
+        lane->ops->zero(lane, at, bytes);
+}
+
+void lane_call(struct lane *lane, lane_fn *fn, const void *args, size_t bytes)
+{
+    REQUIRE(bytes <= LANE_ARGS_MAX);
+    lane->ops->call(lane, fn, args, bytes);
+}
+
+int lane_settle(struct lane *lane)
+{
+    return lane->ops->settle(lane, NULL);
+}
+
+int lane_settle_mark(struct lane *lane, const struct mark *mark)
+{
+    REQUIRE(!mark->lane || mark->lane == lane);
+    return mark->lane ? lane->ops->settle(lane, mark) : 0;
+}

@@ -1,0 +1,121 @@
+/* device.h - memory of a device, and lanes: order of work on it.
+ *
+ * A lane is a queue: what is posted on one lane happens in the order of posting. Lanes do not wait
+ * for each other unless told so: a mark notes all that a lane has been given so far, and another
+ * lane that waits for the mark begins nothing more before that is done.
+ *
+ *     lane_copy(copies, device_at, pinned_at, bytes);
+ *     lane_mark(copies, &mark);
+ *     lane_wait(compute, &mark);            queued as well: the caller goes on
+ *     kernel_add(kernels, compute, &args);  kernels.h
+ *     ERR_TRY(lane_settle(compute));        here the caller waits
+ *
+ * Memory: ON_DEVICE is for what runs on lanes; the host neither reads nor writes it. PINNED is for
+ * both: the host may touch it when no lane is about to (after lane_settle, or in lane_call).
+ * On the CPU device both are ordinary memory and the host may touch all of it; the device that the
+ * tests have does not allow it.
+ *
+ * Errors: posting returns nothing. A lane keeps the first error of what ran on it, drops all that
+ * comes after it (marks are still reached, so nobody waits for ever), and lane_settle returns it,
+ * with its text of report.h, until the lane is closed.
+ *
+ * Threads: each lane belongs to one posting thread. A device may be used by many. */
+#ifndef HOLDFAST_KERNELS_DEVICE_H
+#define HOLDFAST_KERNELS_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum device_memory { ON_DEVICE, PINNED };
+
+/* What a device has beyond the least; the core asks for these, not for names. */
+enum device_flag {
+    DEVICE_HOST_MEMORY = 1, /* host threads compute on it: the CPU's kernels serve this device */
+    DEVICE_QUEUED = 2,      /* posting returns before the work is done */
+    DEVICE_GRAPHS = 4       /* has record and replay */
+};
+
+struct device_options {
+    uint32_t index;     /* which of several, as the system counts them */
+    bool is_queued;     /* CPU: a thread for each lane; false: work is done when it is posted */
+    const void *custom; /* what a device outside this folder wants to be told */
+};
+
+/* Head of every back-end's own struct. */
+struct device {
+    const struct device_ops *ops;
+};
+struct lane {
+    const struct device_ops *ops;
+    struct device *device;
+    void *scratch; /* for the operations on this lane, 64-byte aligned; the caller's memory */
+    size_t scratch_bytes;
+};
+
+/* A point in a lane's work. The caller's, zero before its first use; a device may keep something
+ * of its own in `event`, which it frees when it is closed. Used again, it means the later point. */
+struct mark {
+    struct lane *lane; /* NULL: nothing to wait for */
+    uint64_t sequence;
+    void *event;
+};
+
+/* Host work of a lane. Returns 0 or an error of report.h, which becomes the lane's. */
+typedef int lane_fn(void *args);
+#define LANE_ARGS_MAX 384 /* bytes that lane_call copies */
+
+struct graph;
+
+/* A back-end. Slots are called through the functions below, which hold the asserts. */
+struct device_ops {
+    const char *name;
+    uint32_t flags; /* of enum device_flag */
+    /* ERR_UNAVAILABLE: no such device here; ERR_MEMORY. `out` belongs to the caller. Closing frees
+     * memory that is still allocated; lanes are closed before. */
+    int (*open)(struct device **out, const struct device_options *options);
+    void (*close)(struct device *device);
+    /* 64-byte aligned, contents undefined. ERR_MEMORY. */
+    int (*alloc)(struct device *device, void **out, size_t bytes, enum device_memory where);
+    void (*free)(struct device *device, void *at);
+    /* `name` is for people (threads, traces). Closing waits for what is queued. ERR_BUSY: no
+     * thread; ERR_MEMORY. */
+    int (*lane_open)(struct device *device, struct lane **out, const char *name);
+    void (*lane_close)(struct lane *lane);
+    void (*mark)(struct lane *lane, struct mark *mark);       /* all queued so far */
+    void (*wait)(struct lane *lane, const struct mark *mark); /* before what is queued from here */
+    void (*copy)(struct lane *lane, void *to, const void *from, size_t bytes);
+    void (*zero)(struct lane *lane, void *at, size_t bytes);
+    /* Host work in the lane's order. With bytes > 0 the args are copied, else the pointer passes
+     * as it is. On a device with DEVICE_HOST_MEMORY the function may touch the device's memory. */
+    void (*call)(struct lane *lane, lane_fn *fn, const void *args, size_t bytes);
+    /* The host waits until the mark is reached, or for all that is queued when it is NULL. */
+    int (*settle)(struct lane *lane, const struct mark *mark);
+    /* (optional) What is posted from here to the next record becomes a graph, and is not run;
+     * (optional) posts that graph once. */
+    int (*record)(struct lane *lane, struct graph **out);
+    int (*replay)(struct lane *lane, struct graph *graph);
+};
+
+extern const struct device_ops device_cpu;
+
+int device_open(struct device **out, const struct device_ops *ops,
+                const struct device_options *options);
+void device_close(struct device *device); /* NULL is none */
+int device_alloc(struct device *device, void **out, size_t bytes, enum device_memory where);
+void device_free(struct device *device, void *at); /* NULL is none */
+
+int lane_open(struct lane **out, struct device *device, const char *name);
+void lane_close(struct lane *lane); /* NULL is none */
+/* kernels_scratch_bytes says how much. Not while work is queued. */
+void lane_set_scratch(struct lane *lane, void *scratch, size_t bytes);
+
+void lane_mark(struct lane *lane, struct mark *out);
+void lane_wait(struct lane *lane, const struct mark *mark);
+void lane_copy(struct lane *lane, void *to, const void *from, size_t bytes);
+void lane_zero(struct lane *lane, void *at, size_t bytes);
+void lane_call(struct lane *lane, lane_fn *fn, const void *args, size_t bytes);
+int lane_settle(struct lane *lane);
+int lane_settle_mark(struct lane *lane, const struct mark *mark);
+
+#endif

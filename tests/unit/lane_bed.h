@@ -1,0 +1,27 @@
+/* lane_bed.h - a lane of the CPU that works at once, for tests and benches of single operations. */
+#ifndef HOLDFAST_TESTS_LANE_BED_H
+#define HOLDFAST_TESTS_LANE_BED_H
+
+#include <stdlib.h>
+
+#include "kernels/device.h"
+
+static inline struct lane *new_lane(void)
+{
+    struct device *device = NULL;
+    struct lane *lane = NULL;
+    if (device_open(&device, &device_cpu, NULL) != 0 || lane_open(&lane, device, "test") != 0)
+        abort();
+    return lane;
+}
+
+static inline void free_lane(struct lane *lane)
+{
+    if (lane == NULL)
+        return;
+    struct device *device = lane->device;
+    lane_close(lane);
+    device_close(device);
+}
+
+#endif
