@@ -146,4 +146,4 @@ check "busy, skip: a save was left out" says skips "step [0-9]+ was not saved.*i
 check "busy, wait: not for ever" \
     busy bounded 1500000 4 --checkpoint.when_busy wait --checkpoint.busy_wait_seconds 1
 check "busy, wait: then the save was left out" \
-    says bounded "step 3 was not saved .rank [01].*images of rank"
+    says bounded "step [0-9]+ was not saved .rank [01].*images of rank"
