@@ -342,12 +342,14 @@ static int take_scaling(struct model_shape *out, const json_t *scaling)
                                   out->rope_positions, MODEL_POSITIONS_MAX);
 }
 
-static int check_kind(const json_t *config)
+static int check_kind(const json_t *config, const json_t *scaling)
 {
     static const char *const absent[] = {"attention_bias", "mlp_bias"};
     const char *type = json_string_value(json_object_get(config, "model_type"));
     const char *act = json_string_value(json_object_get(config, "hidden_act"));
-    const json_t *partial = json_object_get(config, "partial_rotary_factor");
+    const json_t *partial = json_object_get(scaling, "partial_rotary_factor");
+    if (partial == NULL)
+        partial = json_object_get(config, "partial_rotary_factor");
     if (type == NULL || strcmp(type, "llama") != 0)
         return report_error(ERR_INVALID, "models of the type llama can be taken",
                             "config.json: model_type is '%.64s'", type != NULL ? type : "");
@@ -375,16 +377,19 @@ static int check_read(const struct model_shape *shape)
 
 int model_shape_of_config(struct model_shape *out, const json_t *config)
 {
-    /* Both spellings: members of config.json, or of its rope_parameters. */
-    const json_t *parameters = json_object_get(config, "rope_parameters");
-    const json_t *rope = json_is_object(parameters) ? parameters : config;
+    /* As transformers 5 reads both spellings: the older one goes first, and a base that the scaling
+     * does not have is the config's. */
+    const json_t *scaling = json_object_get(config, "rope_scaling");
+    if (json_object_size(scaling) == 0)
+        scaling = json_object_get(config, "rope_parameters");
+    const json_t *base = json_object_get(scaling, "rope_theta");
+    bool has_base = base != NULL && !json_is_null(base);
     *out = (struct model_shape){0};
-    ERR_TRY(check_kind(config));
+    ERR_TRY(check_kind(config, scaling));
     ERR_TRY(take_sizes(out, config, true));
     ERR_TRY(take_number(&out->norm_eps, config, "rms_norm_eps", 1e-6));
-    ERR_TRY(take_number(&out->rope_theta, rope, "rope_theta", 10000.0));
-    ERR_TRY(take_scaling(out, rope == parameters ? parameters
-                                                 : json_object_get(config, "rope_scaling")));
+    ERR_TRY(take_number(&out->rope_theta, has_base ? scaling : config, "rope_theta", 10000.0));
+    ERR_TRY(take_scaling(out, scaling));
     out->is_tied = json_is_true(json_object_get(config, "tie_word_embeddings"));
     json_int_t positions = json_integer_value(json_object_get(config, "max_position_embeddings"));
     out->positions = positions > 0 && positions <= MODEL_POSITIONS_MAX ? (uint32_t)positions : 0;

@@ -129,7 +129,7 @@ static int refuse_tokens(const struct identity *of, const struct model_differenc
              difference->theirs);
     return report_error(ERR_MISMATCH, hint,
                         "the checkpoint's model has a vocabulary of %s, the tokens of %s have %s",
-                        difference->theirs, of->config->dataset_path, difference->ours);
+                        difference->theirs, trainer_config_data(of->config), difference->ours);
 }
 
 /* A checkpoint that does not say what model it is of is not compared. */

@@ -7,15 +7,18 @@
 
 #include <string.h>
 
+#define NOT_GIVEN (-1) /* of a key of the section */
+
+/* Nought is a value: model_shape_check() refuses it. */
 static void take_size(uint32_t *out, int64_t key)
 {
-    if (key > 0)
+    if (key != NOT_GIVEN)
         *out = (uint32_t)key;
 }
 
 static void take_number(double *out, double key)
 {
-    if (key > 0)
+    if (key != NOT_GIVEN)
         *out = key;
 }
 
@@ -27,7 +30,8 @@ static int take_sizes(struct model_shape *out, const struct config *config)
     take_size(&out->kv_heads, config->model_kv_heads);
     take_size(&out->hidden, config->model_hidden);
     take_size(&out->vocab, config->model_vocab);
-    bool follows = config->model_head_dim < 0 && (config->model_dim > 0 || config->model_heads > 0);
+    bool follows = config->model_head_dim == NOT_GIVEN && out->heads > 0 &&
+                   (config->model_dim != NOT_GIVEN || config->model_heads != NOT_GIVEN);
     if (follows && out->dim % out->heads != 0)
         return report_error(ERR_INVALID, "give model.head_dim",
                             "model.dim = %u does not divide by %u heads", out->dim, out->heads);
@@ -37,7 +41,31 @@ static int take_sizes(struct model_shape *out, const struct config *config)
     return 0;
 }
 
-static void take_rope(struct model_shape *out, const struct config *config)
+/* A key that the kind of scaling does not have would be lost without a word. */
+static int check_rope_keys(const struct config *config, enum model_rope rope)
+{
+    const bool is_llama3 = rope == MODEL_ROPE_LLAMA3;
+    const struct {
+        const char *key;
+        double value;
+        bool has_meaning;
+    } keys[] = {
+        {"factor", config->rope_factor, rope != MODEL_ROPE_PLAIN},
+        {"low_freq_factor", config->rope_low_freq_factor, is_llama3},
+        {"high_freq_factor", config->rope_high_freq_factor, is_llama3},
+        {"original_positions", (double)config->rope_original_positions, is_llama3},
+    };
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        if (keys[i].value != NOT_GIVEN && !keys[i].has_meaning)
+            return report_error(ERR_INVALID,
+                                "leave it out, or set model.rope_scaling (llama3 has all, linear "
+                                "the factor)",
+                                "model.rope_%s = %g has no meaning for this model", keys[i].key,
+                                keys[i].value);
+    return 0;
+}
+
+static int take_rope(struct model_shape *out, const struct config *config)
 {
     enum model_rope rope;
     take_number(&out->rope_theta, config->rope_theta);
@@ -45,14 +73,12 @@ static void take_rope(struct model_shape *out, const struct config *config)
         model_shape_rope_defaults(out, rope);
     else if (strcmp(config->rope_scaling, "none") == 0)
         model_shape_rope_defaults(out, MODEL_ROPE_PLAIN);
-    if (out->rope == MODEL_ROPE_PLAIN)
-        return;
+    ERR_TRY(check_rope_keys(config, out->rope));
     take_number(&out->rope_factor, config->rope_factor);
-    if (out->rope != MODEL_ROPE_LLAMA3)
-        return;
     take_number(&out->rope_low_factor, config->rope_low_freq_factor);
     take_number(&out->rope_high_factor, config->rope_high_freq_factor);
     take_size(&out->rope_positions, config->rope_original_positions);
+    return 0;
 }
 
 bool shape_has_vocab_of_tokens(const struct config *config)
@@ -75,7 +101,7 @@ int shape_of_settings(struct model_shape *out, const struct config *config, uint
     else
         ERR_TRY(model_shape_of_flavor(out, config->model_flavor, tokens_vocab));
     ERR_TRY(take_sizes(out, config));
-    take_rope(out, config);
+    ERR_TRY(take_rope(out, config));
     take_number(&out->norm_eps, config->norm_eps);
     if (strcmp(config->tied_embeddings, "default") != 0)
         out->is_tied = strcmp(config->tied_embeddings, "true") == 0;

@@ -115,6 +115,29 @@ static void test_model_shape__the_first_llama_and_the_newest_form_are_read(void 
     assert_true(shape.rope == MODEL_ROPE_LINEAR && shape.rope_factor == 2.5);
 }
 
+/* What transformers 5.24.0 makes of both spellings in one file. */
+static void test_model_shape__parts_of_the_rotary_embedding_are_found_where_they_are(void **state)
+{
+    (void)state;
+#define SIZES                                                               \
+    "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":2," \
+    "\"num_attention_heads\":4,\"intermediate_size\":256,\"vocab_size\":320,\"rope_theta\":5e5,"
+    struct model_shape shape;
+    assert_int_equal(read_config(&shape, SIZES "\"rope_parameters\":{\"rope_type\":\"default\"}}"),
+                     0);
+    assert_true(shape.rope_theta == 5e5 && shape.rope == MODEL_ROPE_PLAIN);
+    assert_int_equal(read_config(&shape,
+                                 SIZES "\"rope_scaling\":{\"type\":\"linear\",\"factor\":3.0},"
+                                       "\"rope_parameters\":{\"rope_theta\":7.0}}"),
+                     0);
+    assert_true(shape.rope_theta == 5e5 && shape.rope_factor == 3.0);
+    assert_int_equal(read_config(&shape, SIZES
+                                 "\"rope_scaling\":null,\"rope_parameters\":{\"rope_theta\":7.0,"
+                                 "\"partial_rotary_factor\":0.5}}"),
+                     ERR_INVALID);
+#undef SIZES
+}
+
 static void test_model_shape__an_identity_brings_the_shape_back(void **state)
 {
     (void)state;
@@ -241,6 +264,7 @@ int main(void)
             test_model_shape__only_flavors_without_a_release_take_the_tokens_vocabulary),
         cmocka_unit_test(test_model_shape__a_published_config_is_its_flavor),
         cmocka_unit_test(test_model_shape__the_first_llama_and_the_newest_form_are_read),
+        cmocka_unit_test(test_model_shape__parts_of_the_rotary_embedding_are_found_where_they_are),
         cmocka_unit_test(test_model_shape__an_identity_brings_the_shape_back),
         cmocka_unit_test(
             test_model_shape__an_untied_plain_model_has_the_identity_of_earlier_versions),

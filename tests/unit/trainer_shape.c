@@ -1,0 +1,124 @@
+/* trainer_shape - the shape that a configuration asks for.
+ *
+ * Goal: keys win over the flavor and over config.json, one by one; a value that makes no Llama, or
+ * that would be lost without a word, is refused by its name. Method: configurations as
+ * trainer_config_load() leaves them, with one key changed. */
+#include "trainer/shape.h"
+
+#include "proto/options.h"
+#include "proto/report.h"
+#include "trainer/config_table.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct config tiny(void)
+{
+    struct config config = {0};
+    struct options options = {.table = config_table, .config = &config, .quiet = true};
+    assert_int_equal(options_defaults(&options), 0);
+    strcpy(config.model_flavor, "tiny");
+    return config;
+}
+
+static void refused(const struct config *config, const char *what)
+{
+    struct model_shape shape;
+    assert_int_equal(shape_of_settings(&shape, config, 0), ERR_INVALID);
+    if (strstr(report_message(), what) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", report_message(), what);
+}
+
+static void test_shape__a_key_wins_over_the_flavor_alone(void **state)
+{
+    (void)state;
+    struct model_shape shape;
+    struct config config = tiny();
+    config.model_layers = 3;
+    config.norm_eps = 1e-6;
+    assert_int_equal(shape_of_settings(&shape, &config, 300), 0);
+    assert_true(shape.layers == 3 && shape.norm_eps == 1e-6);
+    assert_true(shape.dim == 64 && shape.vocab == 300 && shape.rope_theta == 500000.0);
+}
+
+static void test_shape__the_width_of_heads_follows_dim_and_heads(void **state)
+{
+    (void)state;
+    struct model_shape shape;
+    struct config config = tiny();
+    config.model_heads = 8;
+    assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
+    assert_int_equal(shape.head_dim, 8);
+    config.model_head_dim = 24;
+    assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
+    assert_int_equal(shape.head_dim, 24);
+}
+
+static void test_shape__nought_and_less_are_refused_by_name(void **state)
+{
+    (void)state;
+    struct config config = tiny();
+    config.model_layers = 0;
+    refused(&config, "layers = 0");
+    config = tiny();
+    config.model_heads = 0;
+    refused(&config, "heads = 0");
+    config = tiny();
+    config.model_vocab = 0;
+    refused(&config, "vocab = 0");
+    config = tiny();
+    config.norm_eps = -0.5;
+    refused(&config, "norm_eps -0.5");
+    config = tiny();
+    config.rope_theta = 0;
+    refused(&config, "rope_theta 0");
+}
+
+static void test_shape__numbers_of_a_scaling_that_is_not_there_are_refused(void **state)
+{
+    (void)state;
+    struct model_shape shape;
+    struct config config = tiny();
+    config.rope_factor = 4;
+    refused(&config, "model.rope_factor = 4 has no meaning");
+    strcpy(config.rope_scaling, "linear");
+    assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
+    assert_true(shape.rope == MODEL_ROPE_LINEAR && shape.rope_factor == 4);
+    config.rope_high_freq_factor = 4;
+    refused(&config, "model.rope_high_freq_factor = 4 has no meaning");
+    strcpy(config.rope_scaling, "llama3");
+    assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
+    assert_true(shape.rope_positions == 8192 && shape.rope_high_factor == 4);
+    strcpy(config.rope_scaling, "none");
+    refused(&config, "model.rope_factor = 4 has no meaning");
+}
+
+static void test_shape__tokens_beyond_the_models_vocabulary_are_refused(void **state)
+{
+    (void)state;
+    struct model_shape shape;
+    struct config config = tiny();
+    strcpy(config.model_flavor, "llama2-7B");
+    strcpy(config.dataset_path, "some.tokens");
+    assert_int_equal(shape_of_settings(&shape, &config, 512), 0);
+    assert_int_equal(shape.vocab, 32000);
+    assert_int_equal(shape_of_settings(&shape, &config, 32001), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "some.tokens have a vocabulary of 32001"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shape__a_key_wins_over_the_flavor_alone),
+        cmocka_unit_test(test_shape__the_width_of_heads_follows_dim_and_heads),
+        cmocka_unit_test(test_shape__nought_and_less_are_refused_by_name),
+        cmocka_unit_test(test_shape__numbers_of_a_scaling_that_is_not_there_are_refused),
+        cmocka_unit_test(test_shape__tokens_beyond_the_models_vocabulary_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
