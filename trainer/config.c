@@ -177,6 +177,9 @@ static int check_values(struct config *config)
     if (config->last_save_in_hf && !config->checkpoint_enable)
         return report_error(ERR_INVALID, "set checkpoint.enable = true",
                             "checkpoint.last_save_in_hf needs checkpoint.enable");
+    if (config->last_save_in_hf && config->load_only)
+        return report_error(ERR_INVALID, "set one of them; `ckpt-cli export` writes what is saved",
+                            "checkpoint.load_only and last_save_in_hf contradict");
     if (config->keep_latest_k == 1)
         return report_error(ERR_INVALID, "keep 2 or more, or 0 for all",
                             "checkpoint.keep_latest_k = 1: the only one could be damaged");

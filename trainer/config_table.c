@@ -286,7 +286,7 @@ const struct option config_table[] = {
     BOOL(last_save_in_hf, "checkpoint.last_save_in_hf", "false",
          "after the last step, write the weights as Hugging Face has them"),
     STRING(export_folder, "checkpoint.export_folder", "",
-           "folder of last_save_in_hf; empty: hf below job.dump_folder (ours)"),
+           "folder of last_save_in_hf; empty: hf/RUN-step-N below job.dump_folder (ours)"),
     CHOICE(export_dtype, "checkpoint.export_dtype", "float32", "float16,bfloat16,float32",
            "type of those weights"),
 

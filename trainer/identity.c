@@ -161,6 +161,16 @@ static int parse(json_t **out, const char *text)
                                                                                      : 0;
 }
 
+int identity_check_model(const struct identity *of, const struct ckpt_loaded *loaded)
+{
+    json_t *stored = NULL;
+    int rc = parse(&stored, loaded->identity_json);
+    if (rc == 0)
+        rc = check_model(of, stored);
+    json_decref(stored);
+    return rc;
+}
+
 int identity_check(const struct identity *of, const char *own_json,
                    const struct ckpt_loaded *loaded)
 {

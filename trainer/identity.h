@@ -29,5 +29,7 @@ int identity_write(char **out_identity, char **out_data, const struct identity *
  */
 int identity_check(const struct identity *of, const char *own_json,
                    const struct ckpt_loaded *loaded);
+/* ERR_MISMATCH: its model has another shape; the first field that differs is named. */
+int identity_check_model(const struct identity *of, const struct ckpt_loaded *loaded);
 
 #endif

@@ -78,6 +78,12 @@ def starts(bed):
     _, said = bed.train("of-nothing", initial, os.path.join(bed.folder, "none"), want=78)
     test("a path that is nothing of these is refused by name",
          "there is no config.json" in said and "none" in said, said)
+    _, said = bed.train("of-seed", initial, "seed@0", "--checkpoint.initial_load_in_hf", want=78)
+    test("nor is a run one of Hugging Face's folders", "there is no config.json" in said, said)
+    for name, path in ("folder", seed), ("run", "seed@0"), ("store", f"{copied}:seed@0"):
+        _, said = bed.train("taller", initial, path, "--model.n_layers", 3, want=78)
+        test(f"a {name} of another shape is refused with both values, and is no step 0",
+             "has layers = 2, this configuration 3" in said and not steps_of(bed, "taller"), said)
     _, said = bed.train("of-none", initial, "no-such-run", want=78)
     test("a run that is not there is refused by name", "no-such-run" in said, said)
 
@@ -92,10 +98,23 @@ def ends(bed):
     code, out, err = bed.cli("show", f"last@{STEPS}", "--json", *bed.where)
     assert code == 0, err
     test("of the last checkpoint the optimizer can be left out", "exp_avg" not in out, out[:2000])
+    export = "--checkpoint.last_save_in_hf", "--checkpoint.export_folder", folder
     shutil.rmtree(folder)
-    bed.train("last", "--checkpoint.last_save_in_hf", "--checkpoint.export_folder", folder)
+    os.mkdir(folder + ".part")  # as an export that was killed leaves it
+    _, said = bed.train("last", *export)
     test("a finished run leaves them, too, when they are not there",
-         os.path.exists(os.path.join(folder, "config.json")), os.listdir(bed.folder))
+         os.path.exists(os.path.join(folder, "config.json")), said)
+    _, said = bed.train("last", *export)
+    test("where they are already they stay", "written to" not in said, said)
+    _, said = bed.train("last", *export, steps=MORE, want=78)
+    test("a folder of other weights is refused before training", steps_of(bed, "last")[-1] == STEPS
+         and f"it holds last@{STEPS} (name another" in said, said)
+    _, said = bed.train("last", *export[:2], os.path.join(bed.folder, "no", "such"), steps=MORE,
+                        want=78)
+    test("and one that cannot be made", steps_of(bed, "last")[-1] == STEPS, said)
+    bed.train("last", export[0], steps=MORE)
+    test("unless told otherwise its name has run and step", os.path.exists(
+        os.path.join(bed.folder, "out-last", "hf", f"last-step-{MORE}", "config.json")))
 
 
 def steps_of(bed, run):

@@ -21,8 +21,9 @@ int snapshot_import_initial(struct snapshot *s)
 {
     if (!tool_must_import(s->config))
         return 0;
+    const struct model_shape *shape = &s->of.model->shape;
     return parallel_agree(s->mesh->world,
-                          snapshot_is_rank_0(s) ? tool_import(s->config, s->want_stop) : 0);
+                          snapshot_is_rank_0(s) ? tool_import(s->config, shape, s->want_stop) : 0);
 }
 
 /* RUN[@STEP] */
@@ -49,7 +50,7 @@ static int parse_source(struct source *out, const char *path)
 }
 
 /* Rank 0: which checkpoint it is, for all ranks. */
-static int choose(struct ckpt *ckpt, struct source *source)
+static int choose(const struct snapshot *s, struct ckpt *ckpt, struct source *source)
 {
     struct ckpt_tensor none = {0};
     struct ckpt_load_options options = {.step = source->step, .tensors = &none};
@@ -57,8 +58,9 @@ static int choose(struct ckpt *ckpt, struct source *source)
     ERR_TRY(ckpt_load(ckpt, &options, &loaded));
     source->step = (int64_t)loaded->info.step;
     source->attempt = (int64_t)loaded->info.attempt;
+    int rc = identity_check_model(&s->of, loaded);
     ckpt_loaded_free(loaded);
-    return 0;
+    return rc;
 }
 
 static int load_source(struct snapshot *s, struct progress *p, struct ckpt *ckpt,
@@ -89,7 +91,7 @@ int snapshot_load_initial(struct snapshot *s, struct progress *p)
     options.run = source.run;
     int rc = parallel_agree(world, ckpt_open(&ckpt, &options));
     if (rc == 0)
-        rc = parallel_agree(world, snapshot_is_rank_0(s) ? choose(ckpt, &source) : 0);
+        rc = parallel_agree(world, snapshot_is_rank_0(s) ? choose(s, ckpt, &source) : 0);
     if (rc == 0)
         rc = world->ops->broadcast(world, &source, sizeof(source), 0);
     if (rc == 0)
@@ -102,6 +104,15 @@ int snapshot_load_initial(struct snapshot *s, struct progress *p)
                  source.step);
     s->times.load_seconds = snapshot_now() - start;
     return rc;
+}
+
+/* Before training, and not after it. */
+int snapshot_check_export(struct snapshot *s, int64_t step)
+{
+    if (s->ckpt == NULL || !s->config->last_save_in_hf)
+        return 0;
+    return parallel_agree(s->mesh->world,
+                          snapshot_is_rank_0(s) ? tool_check_export(s->config, step) : 0);
 }
 
 int snapshot_export(struct snapshot *s, int64_t step)

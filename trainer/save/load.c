@@ -166,6 +166,7 @@ static int look(struct snapshot *s, int64_t *out_step)
 int snapshot_look(struct snapshot *s, int64_t *out_step)
 {
     ERR_TRY(look(s, out_step));
+    ERR_TRY(snapshot_check_export(s, *out_step > s->config->steps ? *out_step : s->config->steps));
     if (s->ckpt == NULL || *out_step >= 0 || !snapshot_wants_initial(s))
         return 0;
     ERR_TRY(snapshot_import_initial(s));

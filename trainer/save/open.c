@@ -158,6 +158,11 @@ int snapshot_take(struct snapshot *s)
     if (snapshot_is_rank_0(s))
         log_info("checkpoint", "run %s: attempt %" PRIu64 " at %s", s->config->run, s->attempt,
                  s->config->ckptd_address);
+    if (snapshot_is_rank_0(s) && s->config->keep_latest_k > 0)
+        log_info("checkpoint",
+                 "checkpoint.keep_latest_k = %" PRId64
+                 " is a wish: ckptd follows it where its retention.trainers is set",
+                 s->config->keep_latest_k);
     return parallel_agree(world, open_copier(s));
 }
 

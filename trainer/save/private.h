@@ -8,9 +8,9 @@
 #include "trainer/save/replicas.h"
 #include "trainer/save/snapshot.h"
 
-#define SAVED_FILE_VARIABLE "HOLDFAST_SAVED_FILE" /* in it: "RUN STEP" of the newest durable save \
-                                                   */
-#define STATE_PARTS 3u                            /* param, exp_avg, exp_avg_sq */
+/* Names a file for "RUN STEP" of the newest durable save. */
+#define SAVED_FILE_VARIABLE "HOLDFAST_SAVED_FILE"
+#define STATE_PARTS 3u /* param, exp_avg, exp_avg_sq */
 #define SNAPSHOT_NAME_BYTES 96u
 #define PENDING_MAX 4u /* saves whose end is looked for */
 
@@ -71,5 +71,7 @@ bool snapshot_wants_initial(const struct snapshot *s);
 /* Where the path is no run of our ckptd: afterwards the run has step 0. */
 int snapshot_import_initial(struct snapshot *s);
 int snapshot_load_initial(struct snapshot *s, struct progress *p);
+/* Refuses where snapshot_export() of that step would find something else. */
+int snapshot_check_export(struct snapshot *s, int64_t step);
 
 #endif

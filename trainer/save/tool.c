@@ -2,11 +2,17 @@
  *
  * ckpt-cli is looked for beside the trainer's own program, then in PATH. Its words go to the
  * trainer's stderr. A run of another store goes through Hugging Face's form in fp32, which keeps
- * every bit of the weights, in a folder below job.dump_folder that is removed afterwards. */
+ * every bit of the weights, in a folder below job.dump_folder that is removed afterwards.
+ *
+ * What an export wrote says of which run and step it is (__metadata__ of its safetensors). So a
+ * start knows whether its weights are in the folder already, and whether others are. */
 #include "trainer/save/tool.h"
 
+#include "proto/json.h"
 #include "proto/report.h"
+#include "proto/safetensors.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -23,6 +29,7 @@
 #define ARGUMENTS_MAX 16
 #define POLL_NS 20000000L   /* between two looks at the child */
 #define EXIT_UNAVAILABLE 69 /* of ckpt-cli */
+#define METADATA_BYTES 4096 /* of a header's beginning, where an export has its metadata */
 
 extern char **environ;
 
@@ -102,12 +109,33 @@ static bool is_model_folder(const char *path)
 bool tool_must_import(const struct config *config)
 {
     const char *path = config->initial_load_path;
-    return strchr(path, '/') != NULL || strchr(path, ':') != NULL || is_model_folder(path);
+    return config->initial_load_in_hf || strchr(path, '/') != NULL || strchr(path, ':') != NULL ||
+           is_model_folder(path);
+}
+
+/* Before the run has a step 0 that it cannot go on from. */
+static int check_shape(const struct config *config, const char *folder,
+                       const struct model_shape *ours)
+{
+    struct model_shape theirs;
+    struct model_difference difference;
+    char hint[REPORT_TEXT_MAX];
+    ERR_TRY(model_shape_open(&theirs, folder));
+    if (!model_shape_differs(&difference, ours, &theirs))
+        return 0;
+    snprintf(hint, sizeof(hint), "set model.config = \"%s\"", config->initial_load_path);
+    return report_error(
+        ERR_MISMATCH,
+        folder == config->initial_load_path ? hint
+                                            : "give the model settings that it was trained with",
+        "the model of %s has %s = %s, this configuration %s", config->initial_load_path,
+        difference.field, difference.theirs, difference.ours);
 }
 
 static int import_folder(const struct config *config, const char *folder,
-                         const volatile sig_atomic_t *want_stop)
+                         const struct model_shape *shape, const volatile sig_atomic_t *want_stop)
 {
+    ERR_TRY(check_shape(config, folder, shape));
     const char *const arguments[] = {
         "import", folder, "--run", config->run, "--server", config->ckptd_address, NULL};
     log_info("checkpoint", "run %s has no checkpoint: its step 0 is made of %s", config->run,
@@ -124,7 +152,8 @@ static int remove_entry(const char *path, const struct stat *info, int type, str
 }
 
 /* STORE:RUN[@STEP] */
-static int import_from_store(const struct config *config, const volatile sig_atomic_t *want_stop)
+static int import_from_store(const struct config *config, const struct model_shape *shape,
+                             const volatile sig_atomic_t *want_stop)
 {
     char store[CONFIG_TEXT_MAX], folder[PATH_MAX - 8], model[PATH_MAX];
     const char *colon = strrchr(config->initial_load_path, ':');
@@ -140,7 +169,7 @@ static int import_from_store(const struct config *config, const volatile sig_ato
                                      "--format", "hf",      "--weights-only", NULL};
     int rc = run_tool(arguments, want_stop);
     if (rc == 0)
-        rc = import_folder(config, model, want_stop);
+        rc = import_folder(config, model, shape, want_stop);
     struct report_text text;
     report_keep(&text);
     nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
@@ -148,7 +177,8 @@ static int import_from_store(const struct config *config, const volatile sig_ato
     return rc;
 }
 
-int tool_import(const struct config *config, const volatile sig_atomic_t *want_stop)
+int tool_import(const struct config *config, const struct model_shape *shape,
+                const volatile sig_atomic_t *want_stop)
 {
     const char *path = config->initial_load_path;
     bool is_folder = is_model_folder(path);
@@ -161,13 +191,13 @@ int tool_import(const struct config *config, const volatile sig_atomic_t *want_s
                             is_folder ? "such a folder has weights alone: set it to true"
                                       : "copy the checkpoint with `ckpt-cli cp`, then start",
                             "checkpoint.initial_load_model_only = false with %s", path);
-    return is_folder ? import_folder(config, path, want_stop)
-                     : import_from_store(config, want_stop);
+    return is_folder ? import_folder(config, path, shape, want_stop)
+                     : import_from_store(config, shape, want_stop);
 }
 
 /* ---- out ---- */
 
-static const char *dtype_name(const char *dtype)
+static const char *short_dtype(const char *dtype)
 {
     static const char *const names[][2] = {
         {"float32", "fp32"}, {"bfloat16", "bf16"}, {"float16", "fp16"}};
@@ -177,18 +207,121 @@ static const char *dtype_name(const char *dtype)
     report_check_failed(__FILE__, __LINE__, dtype);
 }
 
+static void name_folder(char out[PATH_MAX], const struct config *config, int64_t step)
+{
+    if (config->export_folder[0] != 0)
+        snprintf(out, PATH_MAX, "%s", config->export_folder);
+    else
+        snprintf(out, PATH_MAX, "%s/hf/%s-step-%lld", config->dump_folder, config->run,
+                 (long long)step);
+}
+
+/* The beginning of the JSON of any safetensors file in the folder; the bytes read. */
+static size_t read_header(char out[METADATA_BYTES], const char *folder)
+{
+    char path[PATH_MAX + 256] = "";
+    char first[8];
+    uint64_t length = 0;
+    size_t bytes = 0;
+    DIR *names = opendir(folder);
+    for (struct dirent *entry; names != NULL && (entry = readdir(names)) != NULL;) {
+        const char *dot = strrchr(entry->d_name, '.');
+        if (dot != NULL && strcmp(dot, ".safetensors") == 0)
+            snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
+    }
+    if (names != NULL)
+        closedir(names);
+    FILE *file = path[0] != 0 ? fopen(path, "re") : NULL;
+    if (file != NULL && fread(first, 1, sizeof(first), file) == sizeof(first) &&
+        safetensors_length(&length, first, UINT64_MAX) == 0)
+        bytes = fread(out, 1, length < METADATA_BYTES ? length : METADATA_BYTES, file);
+    if (file != NULL)
+        fclose(file);
+    return bytes;
+}
+
+/* "RUN@STEP" of the weights in a folder, or "" where it does not say. */
+static void name_exported(char out[CONFIG_TEXT_MAX], const char *folder)
+{
+    char text[METADATA_BYTES];
+    size_t bytes = read_header(text, folder), at = json_first_member(text, bytes);
+    struct json_member member;
+    json_t *metadata = NULL;
+    json_error_t reason;
+    out[0] = 0;
+    if (!json_next_member(&member, text, &at, bytes) || !json_member_is(&member, "__metadata__") ||
+        json_read(&metadata, member.value, member.value_bytes, &reason) != 0)
+        return;
+    const char *run = json_string_value(json_object_get(metadata, "run"));
+    const char *step = json_string_value(json_object_get(metadata, "step"));
+    if (run != NULL && step != NULL)
+        snprintf(out, CONFIG_TEXT_MAX, "%s@%s", run, step);
+    json_decref(metadata);
+}
+
+/* A folder that is given has a parent, in which one can be made. */
+static int check_parent(const char *folder)
+{
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof(parent), "%s", folder);
+    char *slash = strrchr(parent, '/');
+    if (slash != NULL)
+        slash[slash == parent] = 0;
+    if (access(slash != NULL ? parent : ".", W_OK | X_OK) == 0)
+        return 0;
+    return report_error(ERR_INVALID, "make its parent, or name another folder",
+                        "checkpoint.export_folder %s cannot be made: %s", folder, strerror(errno));
+}
+
+/* Of the folder for `step`: *out_done, where it holds these very weights. */
+static int look_at_folder(bool *out_done, const struct config *config, const char *folder,
+                          const char *checkpoint)
+{
+    char there[CONFIG_TEXT_MAX];
+    struct stat status;
+    *out_done = false;
+    if (lstat(folder, &status) != 0)
+        return config->export_folder[0] != 0 ? check_parent(folder) : 0;
+    name_exported(there, folder);
+    report_clear(); /* what is no export is no error */
+    *out_done = strcmp(there, checkpoint) == 0;
+    return *out_done
+               ? 0
+               : report_error(ERR_INVALID, "name another checkpoint.export_folder, or move it away",
+                              "the weights of %s cannot be written to %s: it holds %s", checkpoint,
+                              folder, there[0] != 0 ? there : "something else");
+}
+
+static void name_checkpoint(char out[CONFIG_TEXT_MAX], const struct config *config, int64_t step)
+{
+    snprintf(out, CONFIG_TEXT_MAX, "%.200s@%lld", config->run, (long long)step);
+}
+
+int tool_check_export(const struct config *config, int64_t step)
+{
+    char checkpoint[CONFIG_TEXT_MAX], folder[PATH_MAX];
+    bool is_done;
+    name_folder(folder, config, step);
+    name_checkpoint(checkpoint, config, step);
+    return look_at_folder(&is_done, config, folder, checkpoint);
+}
+
 int tool_export(const struct config *config, int64_t step, const volatile sig_atomic_t *want_stop)
 {
-    char checkpoint[CONFIG_TEXT_MAX + 32], folder[PATH_MAX];
-    bool has_folder = config->export_folder[0] != 0;
-    snprintf(folder, sizeof(folder), "%s%s",
-             has_folder ? config->export_folder : config->dump_folder, has_folder ? "" : "/hf");
-    if (is_model_folder(folder))
+    char checkpoint[CONFIG_TEXT_MAX], folder[PATH_MAX], parent[PATH_MAX];
+    bool is_done;
+    name_folder(folder, config, step);
+    name_checkpoint(checkpoint, config, step);
+    ERR_TRY(look_at_folder(&is_done, config, folder, checkpoint));
+    if (is_done)
         return 0;
-    if (!has_folder)
+    if (config->export_folder[0] == 0) {
         mkdir(config->dump_folder, 0777);
-    snprintf(checkpoint, sizeof(checkpoint), "%s@%lld", config->run, (long long)step);
+        snprintf(parent, sizeof(parent), "%s/hf", config->dump_folder);
+        mkdir(parent, 0777);
+    }
     bool has_tokenizer = config->tokenizer_path[0] != 0;
+    /* --force: what an export that was killed left beside the folder is removed. */
     const char *const arguments[] = {"export",
                                      checkpoint,
                                      "--server",
@@ -196,10 +329,11 @@ int tool_export(const struct config *config, int64_t step, const volatile sig_at
                                      "--output",
                                      folder,
                                      "--dtype",
-                                     dtype_name(config->export_dtype),
+                                     short_dtype(config->export_dtype),
                                      "--format",
                                      "hf",
                                      "--weights-only",
+                                     "--force",
                                      has_tokenizer ? "--tokenizer" : NULL,
                                      config->tokenizer_path,
                                      NULL};

@@ -3,6 +3,7 @@
 #ifndef HOLDFAST_TRAINER_SAVE_TOOL_H
 #define HOLDFAST_TRAINER_SAVE_TOOL_H
 
+#include "proto/model_shape.h"
 #include "trainer/config.h"
 
 #include <signal.h>
@@ -12,10 +13,14 @@
  * ours serves (STORE:RUN)? Then it is imported. Else it names a run of our ckptd. */
 bool tool_must_import(const struct config *config);
 /* Makes it step 0 of the run, which has no checkpoint. Ends ckpt-cli when *want_stop is not 0
- * (ERR_ABORTED). ERR_INVALID: ckpt-cli refused, and has said why on stderr; ERR_UNAVAILABLE. */
-int tool_import(const struct config *config, const volatile sig_atomic_t *want_stop);
-/* Writes the weights of `step` into checkpoint.export_folder in Hugging Face's form, unless a model
- * is there already. Errors as tool_import. */
+ * (ERR_ABORTED). ERR_MISMATCH: it has another shape than the run's, and nothing was made of it;
+ * ERR_INVALID: ckpt-cli refused, and has said why on stderr; ERR_UNAVAILABLE. */
+int tool_import(const struct config *config, const struct model_shape *shape,
+                const volatile sig_atomic_t *want_stop);
+/* ERR_INVALID: the folder of tool_export() holds something else than the weights of `step`. */
+int tool_check_export(const struct config *config, int64_t step);
+/* Writes the weights of `step` into checkpoint.export_folder in Hugging Face's form, unless they
+ * are there already. Errors as tool_check_export() and tool_import(). */
 int tool_export(const struct config *config, int64_t step, const volatile sig_atomic_t *want_stop);
 
 #endif
