@@ -12,6 +12,7 @@
  * ckptd looks after each save, and every limits.look_ms, since others fill the disk too. */
 #include "ckptd/health.h"
 #include "ckptd/catalog.h"
+#include "ckptd/keep/trash.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/session.h"
@@ -68,7 +69,7 @@ static int check_next(const struct run *run, const struct storage_space *space)
         error = save_check_quota(run, bytes);
     return error != 0 ? error
                       : ledger_promise(&ledger, &promise, space, bytes,
-                                       run->coordinator->group->world_size + 2ull);
+                                       save_num_files(run->coordinator->group->world_size));
 }
 
 bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES])
@@ -80,6 +81,10 @@ bool health_can_save(const struct service *service, char out[HEALTH_REASON_BYTES
     if (service->offline[0])
         snprintf(out, HEALTH_REASON_BYTES, "the store is offline: %s", service->offline);
     bool has_space = !out[0] && storage_space(service->storage, &space) == 0;
+    if (has_space && service->trash) { /* a save that needs it gets it */
+        space.bytes_free += service->trash->bytes;
+        space.inodes_free += service->trash->files;
+    }
     if (!out[0] && !has_space)
         snprintf(out, HEALTH_REASON_BYTES, "%s", report_line());
     for (const struct run *run = service->catalog->runs; run && !out[0]; run = run->next) {

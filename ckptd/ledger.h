@@ -40,6 +40,9 @@ struct ledger {
 /* The sum of the two is promised to all in work when it fits; *out is what this one may take. */
 int ledger_promise(struct ledger *ledger, struct ledger_promise *out,
                    const struct storage_space *space, uint64_t bytes, uint64_t inodes);
+/* What must become free before such a promise fits; 0, 0: nothing. */
+struct ledger_promise ledger_deficit(const struct ledger *ledger, const struct storage_space *space,
+                                     uint64_t bytes, uint64_t inodes);
 /* So much of a promise was taken from the disk. */
 void ledger_take(struct ledger *ledger, struct ledger_promise *promise, uint64_t bytes,
                  uint64_t inodes);

@@ -13,6 +13,7 @@ struct policy {
     int64_t keep_last, keep_every, keep_within, keep_best;
     char metric[64], order[8];
     bool may_remove_most, heeds_trainers;
+    int64_t trash; /* seconds that a removed checkpoint can be taken back; 0: not at all */
     int64_t quota; /* bytes of all checkpoints of the run; 0: no limit */
 };
 
@@ -46,6 +47,8 @@ struct policies {
                   "which value of the metric is best"),                                           \
     OPTION_BOOL(t, at may_remove_most, "retention.may_remove_most", "false",                      \
                 "let retention remove more than half of a run at once"),                          \
+    OPTION_INT(t, at trash, "retention.trash_s", 0, 0, 1ll << 40,                                 \
+               "so many seconds ckpt-cli undelete can take back what was removed; 0: not at all"), \
     OPTION_BOOL(t, at heeds_trainers, "retention.trainers", "false",                              \
                 "let a run's trainer say keep_last: checkpoint.keep_latest_k of its configuration")
 /* clang-format on */

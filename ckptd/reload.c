@@ -9,6 +9,7 @@
 #include "ckptd/reload.h"
 #include "ckptd/config.h"
 #include "ckptd/keep/retain.h"
+#include "ckptd/keep/trash.h"
 #include "ckptd/loop.h"
 #include "ckptd/policy.h"
 #include "ckptd/service.h"
@@ -56,6 +57,7 @@ static void take_over(struct reloading *reloading, char *changed)
     if (changed[0])
         log_warn("reload", "these keys have changed, and need a restart of ckptd: %s", changed);
     retain_reloaded(service);
+    trash_look(service);
 }
 
 static void reloaded(struct event *event)

@@ -24,6 +24,8 @@
 #include "ckptd/keep/remove.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scrub.h"
+#include "ckptd/keep/trash.h"
+#include "ckptd/keep/undelete.h"
 #include "ckptd/list.h"
 #include "ckptd/loop.h"
 #include "ckptd/metrics.h"
@@ -215,6 +217,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(History, HistoryRequest, history, history_call, false, false)                          \
     X(Rescan, RescanRequest, rescan, rescan_call, false, false)                              \
     X(Remove, RemoveRequest, remove, remove_call, true, !request->dry_run)                   \
+    X(Undelete, UndeleteRequest, undelete, undelete_call, true, !request->dry_run)           \
     X(Reload, ReloadRequest, reload, reload_call, true, true)                                \
     X(Status, StatusRequest, status, do_status, false, false)
 
@@ -319,8 +322,8 @@ static const struct session_events session_events = {.announced = stage_entry,
                                                      .ended = restore_end_session,
                                                      .part = door_part,
                                                      .lends = restore_lends};
-static const struct coordinator_policy policy = {.apply_retention = retain_apply,
-                                                 .is_being_removed = gc_removes};
+static const struct coordinator_policy policy = {
+    .apply_retention = retain_apply, .make_room = trash_make_room, .is_being_removed = gc_removes};
 
 static int open_loop(struct service *service)
 {
@@ -365,9 +368,10 @@ static int open_rpc(struct service *service)
 
 /* In this order; each may use those before it. */
 static int (*const parts[])(struct service *service) = {
-    open_loop,  reload_open,   history_open, rescan_open,  open_storage, open_pool,   renew_open,
-    gate_open,  open_sessions, restore_open, open_runs,    open_catalog, scan_store,  held_open,
-    scrub_open, retain_open,   place_watch,  metrics_open, open_rpc,     health_open, door_open};
+    open_loop,    reload_open, history_open,  rescan_open,  open_storage, open_pool,
+    renew_open,   gate_open,   open_sessions, restore_open, open_runs,    open_catalog,
+    scan_store,   held_open,   scrub_open,    retain_open,  trash_open,   place_watch,
+    metrics_open, open_rpc,    health_open,   door_open};
 
 /* ---- opening ---- */
 
@@ -412,6 +416,8 @@ int service_run(struct service *service)
 
 static bool is_quiet(const struct service *service)
 {
+    if (service->trash->num_waiting > 0)
+        return false;
     for (const struct run *run = service->catalog->runs; run; run = run->next)
         if (run->coordinator->saves || run->coordinator->opening.call || run->pruning)
             return false;
@@ -519,6 +525,7 @@ void service_close(struct service *service)
         storage_close(service->storage);
     pool_close(service->pool);
     retain_close(service);
+    trash_close(service);
     run_close(service);
     gate_close(service);
     reload_close(service);

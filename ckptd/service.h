@@ -57,6 +57,7 @@ struct service {
     struct held_files *held;       /* restore/held.c */
     struct collecting *collecting; /* keep/gc.c: a Gc under way, or NULL */
     struct retention *retention;   /* keep/retain.c */
+    struct trash *trash;           /* keep/trash.c */
     struct scrub *scrub;           /* keep/scrub.c; NULL: off */
     struct rescans *rescans;       /* rescan.c */
     struct reload *reload;         /* reload.c */

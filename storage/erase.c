@@ -65,18 +65,41 @@ static int refuse_pin(void *user, const struct storage_entry *entry)
                : 0;
 }
 
-int storage_groups_erase(struct storage *storage, const struct storage_group_kind *kind,
-                         const char *parent)
+/* Nothing holds any of its groups back; then the names of what is in it. */
+static int list_free(struct erase_names *names, struct storage *storage,
+                     const struct storage_group_kind *kind, const char *parent)
 {
-    struct erase_names names = {0};
-    char key[STORAGE_KEY_MAX + 1];
     int error =
         storage_groups_noted(storage, STORAGE_PIN, parent, refuse_pin, (void *)(uintptr_t)kind);
     if (error == 0)
         error = storage_groups_leased(storage, parent, refuse_entry,
                                       (void *)(uintptr_t) "in use: somebody reads or writes it");
-    if (error == 0)
-        error = storage_list(storage, parent, add_name, &names);
+    return error == 0 ? storage_list(storage, parent, add_name, names) : error;
+}
+
+int storage_trash_put_all(struct storage *storage, const struct storage_group_kind *kind,
+                          const char *parent, uint64_t seconds, uint64_t *out_count)
+{
+    struct erase_names names = {0};
+    char key[STORAGE_KEY_MAX + 1];
+    *out_count = 0;
+    int error = list_free(&names, storage, kind, parent);
+    for (uint32_t i = 0; i < names.count && error == 0; i++) {
+        if (!kind->is_group(names.list[i]) || !storage_join(key, parent, names.list[i]))
+            continue;
+        error = storage_trash_put(storage, key, seconds, true);
+        *out_count += error == 0;
+    }
+    free_names(&names);
+    return error;
+}
+
+int storage_groups_erase(struct storage *storage, const struct storage_group_kind *kind,
+                         const char *parent)
+{
+    struct erase_names names = {0};
+    char key[STORAGE_KEY_MAX + 1];
+    int error = list_free(&names, storage, kind, parent);
     for (uint32_t i = 0; i < names.count && error == 0; i++)
         if (kind->is_group(names.list[i]) && storage_join(key, parent, names.list[i]))
             error = storage_group_erase(storage, kind, key);

@@ -509,6 +509,50 @@ int storage_group_erase(struct storage *storage, const struct storage_group_kind
     return is_spent ? restore_reserve(storage, prefix, error) : error;
 }
 
+int storage_group_move(struct storage *storage, const char *prefix, const char *other, bool is_told)
+{
+    char from[STORAGE_KEY_MAX + 1], to[STORAGE_KEY_MAX + 1];
+    bool is_spent = false;
+    parent_of(from, prefix);
+    parent_of(to, other);
+    int error = make_tombstone(storage, prefix, &is_spent);
+    if (error == 0 || error == ERR_EXISTS) { /* of a removal that was cut short */
+        error = refuse_held(storage, prefix, is_told);
+        if (error == 0)
+            error = storage_rename(storage, prefix, other);
+        error = give_way(storage, tombstones, prefix, error);
+    }
+    if (error == 0)
+        error = storage_sync_names(storage, to);
+    if (error == 0)
+        error = storage_sync_names(storage, from);
+    if (error == 0)
+        error = storage_groups_forget(storage, prefix);
+    if (error == 0 && is_told) {
+        error = remove_note(storage, folders[STORAGE_QUARANTINE], prefix);
+        error = error == ERR_NOT_FOUND ? 0 : error;
+    }
+    if (error == 0)
+        error = remove_note(storage, tombstones, prefix);
+    return is_spent ? restore_reserve(storage, prefix, error) : error;
+}
+
+int storage_group_discard(struct storage *storage, const struct storage_group_kind *kind,
+                          const char *prefix)
+{
+    struct members members = {.kind = kind};
+    int error = storage_list(storage, prefix, visit_member, &members);
+    if (error == 0 && members.has_marker) {
+        error = remove_member(storage, prefix, kind->marker);
+        if (error == 0)
+            error = storage_sync_names(storage, prefix);
+    }
+    if (error == 0)
+        error = remove_rest(storage, prefix, &members);
+    free_names(&members.names);
+    return error;
+}
+
 int storage_group_clear(struct storage *storage, const struct storage_group_kind *kind,
                         const char *prefix)
 {

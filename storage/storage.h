@@ -305,6 +305,39 @@ int storage_group_erase(struct storage *storage, const struct storage_group_kind
 /* All groups of a parent, what lies beside them, and the parent; see erase.c. */
 int storage_groups_erase(struct storage *storage, const struct storage_group_kind *kind,
                          const char *parent);
+/* Gives the group another key, whose readers do not look there: a removal that can be taken back.
+ * As one it leaves a tombstone meanwhile, and gives way to notes and leases; a crash leaves the
+ * group under the one key or the other. `is_told` as of storage_group_erase(), whose note goes,
+ * too. */
+int storage_group_move(struct storage *storage, const char *prefix, const char *other,
+                       bool is_told);
+/* Removes what is at such a key: the marker first. What is not ours stays, with its directory. */
+int storage_group_discard(struct storage *storage, const struct storage_group_kind *kind,
+                          const char *prefix);
+
+/* The trash of a parent: "<parent>/trash/<group>.<when it was removed, in seconds since 1970>" is a
+ * removed group as it was, until somebody empties the trash or takes it back. How long it stays is
+ * told in "<parent>/trash/term", by seconds, to every tool that removes; see trash.c. */
+struct storage_trashed {
+    char group[STORAGE_KEY_MAX + 1]; /* the key that it had */
+    char key[STORAGE_KEY_MAX + 1];   /* and has now */
+    uint64_t seconds;                /* when it was removed */
+    uint64_t files, bytes;
+};
+/* 0 seconds: removals are final. */
+int storage_trash_term(struct storage *storage, const char *parent, uint64_t *out_seconds);
+int storage_trash_set_term(struct storage *storage, const char *parent, uint64_t seconds);
+/* Removes a group into the trash at that time. Errors as of storage_group_move(). */
+int storage_trash_put(struct storage *storage, const char *prefix, uint64_t seconds, bool is_told);
+/* All groups of a parent, when a person has said so; pins and leases refuse it before any goes. */
+int storage_trash_put_all(struct storage *storage, const struct storage_group_kind *kind,
+                          const char *parent, uint64_t seconds, uint64_t *out_count);
+/* Takes one back. ERR_EXISTS: another group has its key. */
+int storage_trash_take(struct storage *storage, const struct storage_trashed *item);
+/* In no order; a group may be there several times. A parent without a trash lists nothing. */
+int storage_trash_list(struct storage *storage, const char *parent,
+                       int (*visit)(void *user, const struct storage_trashed *item), void *user);
+
 /* In "tombstones": no tombstone, but the place of the next one where the disk is full. */
 #define STORAGE_RESERVE "reserve"
 /* Makes the directory of tombstones and the reserve in it, while there is room: on a full disk a

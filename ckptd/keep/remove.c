@@ -13,6 +13,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/history.h"
 #include "ckptd/keep/gc.h"
+#include "ckptd/keep/trash.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/session.h"
@@ -28,6 +29,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define ADOPTING_ALL UINT64_MAX /* of run->adopting: no attempt is opened, nothing is brought */
 
@@ -36,6 +38,7 @@ struct removal {
     struct rpc_call *call;
     struct run *run;
     struct checkpoint *checkpoint; /* out of the list; NULL: the whole run goes */
+    bool to_trash;
     char prefix[STORAGE_KEY_MAX];
     Holdfast__V1__RemoveReply reply;
     struct fault fault;
@@ -53,9 +56,16 @@ static void work_remove(struct job *job)
 {
     struct removal *removal = CONTAINER_OF(job, struct removal, job);
     struct storage *storage = removal->service->storage;
-    int error = removal->checkpoint
-                    ? storage_group_erase(storage, &checkpoint_kind, removal->prefix)
-                    : storage_groups_erase(storage, &checkpoint_kind, removal->run->name);
+    uint64_t now = (uint64_t)time(NULL), count;
+    int error;
+    if (removal->to_trash && removal->checkpoint)
+        error = storage_trash_put(storage, removal->prefix, now, true);
+    else if (removal->to_trash)
+        error = storage_trash_put_all(storage, &checkpoint_kind, removal->prefix, now, &count);
+    else if (removal->checkpoint)
+        error = storage_group_erase(storage, &checkpoint_kind, removal->prefix);
+    else
+        error = storage_groups_erase(storage, &checkpoint_kind, removal->prefix);
     if (error != 0)
         fault_take(&removal->fault, error);
 }
@@ -84,10 +94,12 @@ static void settle_checkpoint(struct removal *removal)
         catalog_enter(checkpoint, &checkpoint->summary);
         return;
     }
-    history_note(removal->run, &(struct history_event){.name = "remove",
-                                                       .step = checkpoint->summary.step,
-                                                       .attempt = checkpoint->summary.attempt,
-                                                       .call = removal->call});
+    history_note(removal->run,
+                 &(struct history_event){.name = "remove",
+                                         .step = checkpoint->summary.step,
+                                         .attempt = checkpoint->summary.attempt,
+                                         .detail = removal->to_trash ? "into the trash" : "",
+                                         .call = removal->call});
     catalog_drop(checkpoint);
 }
 
@@ -96,7 +108,8 @@ static void settle_run(struct removal *removal)
     struct run *run = removal->run;
     run->unreadable = (struct fault){0};
     if (removal->fault.code == 0) {
-        forget_run(run);
+        if (!removal->to_trash) /* its attempts stay with the trash */
+            forget_run(run);
         return;
     }
     fault_raise(&removal->fault);
@@ -113,11 +126,13 @@ static void removed(struct event *event)
         settle_checkpoint(removal);
     else
         settle_run(removal);
+    trash_look(removal->service);
     if (removal->fault.code == 0) {
         ledger_note(&removal->service->ledger, loop_now_ms(), -(int64_t)removal->reply.bytes);
-        log_info("remove", "%s is removed: %llu checkpoints, %llu bytes", removal->prefix,
+        log_info("remove", "%s is removed: %llu checkpoints, %llu bytes%s", removal->prefix,
                  (unsigned long long)removal->reply.checkpoints,
-                 (unsigned long long)removal->reply.bytes);
+                 (unsigned long long)removal->reply.bytes,
+                 removal->to_trash ? ", into the trash" : "");
         rpc_call_reply(removal->call, &removal->reply.base);
     } else {
         rpc_call_fail(removal->call, fault_raise(&removal->fault));
@@ -197,8 +212,11 @@ static int begin(struct removal *removal, const Holdfast__V1__RemoveRequest *req
     else if (error == 0)
         error = shard_dir_key(removal->prefix, sizeof removal->prefix, removal->run->name,
                               request->step, request->attempt);
+    uint64_t term = error == 0 && !request->now ? trash_term(removal->run) : 0;
     if (error == 0)
         error = is_whole ? take_out_all(removal, request->dry_run) : take_out_one(removal, request);
+    removal->to_trash = error == 0 && term > 0 && removal->reply.checkpoints > 0;
+    removal->reply.trash_seconds = removal->to_trash ? term : 0;
     return error;
 }
 

@@ -21,6 +21,7 @@
 #include "ckptd/checkpoint.h"
 #include "ckptd/history.h"
 #include "ckptd/keep/gc.h"
+#include "ckptd/keep/trash.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
 #include "ckptd/policy.h"
@@ -41,6 +42,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define RELEASES_MS 5 /* between two looks whether lease files are still being removed */
 #define AGAIN_MS 1000 /* when rubbish is being removed at the time for retention */
@@ -62,6 +64,7 @@ struct pruning {
     struct retain_rules rules;
     char metric[64];
     bool is_dry;
+    uint64_t trash; /* how long what goes can be taken back, in seconds; 0: not at all */
     struct retain_item *items;
     struct candidate *candidates; /* in the order of items */
     uint32_t count;
@@ -204,6 +207,7 @@ static void answer(struct pruning *pruning)
         pointers[i] = &entries[i];
     }
     reply.durability = DURABILITY_LOCAL;
+    reply.trash_seconds = pruning->trash;
     reply.entries = pointers;
     reply.n_entries = pruning->count;
     if (entries && pointers)
@@ -234,11 +238,15 @@ static void finish(struct pruning *pruning)
 
 /* ---- removal ---- */
 
-static int remove_one(struct storage *storage, const struct manifest_summary *summary)
+static int remove_one(const struct pruning *pruning, const struct manifest_summary *summary)
 {
+    struct storage *storage = pruning->service->storage;
     char prefix[STORAGE_KEY_MAX];
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
-    return error == 0 ? storage_group_remove(storage, &checkpoint_kind, prefix) : error;
+    if (error != 0)
+        return error;
+    return pruning->trash > 0 ? storage_trash_put(storage, prefix, (uint64_t)time(NULL), false)
+                              : storage_group_remove(storage, &checkpoint_kind, prefix);
 }
 
 /* Without its manifest a checkpoint is gone, whatever else went wrong. */
@@ -258,7 +266,7 @@ static void work_remove(struct job *job)
         struct candidate *candidate = &pruning->candidates[i];
         if (!candidate->checkpoint)
             continue;
-        int error = remove_one(storage, &candidate->summary);
+        int error = remove_one(pruning, &candidate->summary);
         if (error != 0)
             fault_take(&candidate->fault, error);
         candidate->is_gone = error == 0 || is_gone(storage, &candidate->summary);
@@ -269,6 +277,7 @@ static void work_remove(struct job *job)
 static void removed(struct event *event)
 {
     struct pruning *pruning = CONTAINER_OF(event, struct pruning, job.done);
+    const char *into = pruning->trash > 0 ? "into the trash" : "";
     uint32_t count = 0;
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < pruning->count; i++) {
@@ -292,15 +301,18 @@ static void removed(struct event *event)
                                                            .step = candidate->summary.step,
                                                            .attempt = candidate->summary.attempt,
                                                            .call = pruning->call,
+                                                           .detail = into,
                                                            .by = "retention"});
-        log_info("retain", "run %s: removed step %llu, attempt %llu by %s, %llu bytes",
+        log_info("retain", "run %s: removed step %llu, attempt %llu by %s, %llu bytes%s%s",
                  pruning->run->name, (unsigned long long)candidate->summary.step,
                  (unsigned long long)candidate->summary.attempt,
                  pruning->call ? "a prune" : "retention",
-                 (unsigned long long)candidate->summary.bytes);
+                 (unsigned long long)candidate->summary.bytes, into[0] ? ", " : "", into);
     }
     if (count > 0)
         ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
+    if (count > 0 && pruning->trash > 0)
+        trash_look(pruning->service);
     log_debug("retain", "run %s: removed %u of %u checkpoints, %llu bytes", pruning->run->name,
               count, pruning->count, (unsigned long long)bytes);
     finish(pruning);
@@ -425,9 +437,9 @@ static void start_plan(struct timer *timer)
     loop_work(loop, &pruning->job);
 }
 
-/* On an error nothing was begun. */
+/* On an error nothing was begun. `is_final`: what goes cannot be taken back. */
 static int begin(struct run *run, struct rpc_call *call, const struct retain_rules *rules,
-                 const char *metric, bool is_dry)
+                 const char *metric, bool is_dry, bool is_final)
 {
     struct service *service = run->service;
     int error = check_start(service, run, is_dry);
@@ -449,6 +461,7 @@ static int begin(struct run *run, struct rpc_call *call, const struct retain_rul
     pruning->call = call;
     pruning->rules = *rules;
     pruning->is_dry = is_dry;
+    pruning->trash = is_final ? 0 : trash_term(run);
     snprintf(pruning->metric, sizeof pruning->metric, "%s", metric[0] ? metric : "loss");
     fill_items(pruning);
     run->pruning = pruning;
@@ -473,7 +486,7 @@ void retain_prune(struct service *service, struct rpc_call *call,
     if (error == 0)
         error = run_find(&run, service, request->run, false);
     if (error == 0)
-        error = begin(run, call, &rules, request->metric, request->dry_run);
+        error = begin(run, call, &rules, request->metric, request->dry_run, request->now);
     if (error != 0)
         rpc_call_fail(call, error);
 }
@@ -503,7 +516,7 @@ void retain_apply(struct run *run)
     if (retain_check(&rules) == 0) {
         run->retain_again = run->pruning != NULL;
         if (!run->pruning && !run->service->draining &&
-            begin(run, NULL, &rules, policy->metric, false) != 0)
+            begin(run, NULL, &rules, policy->metric, false, false) != 0)
             log_debug("retain", "run %s: %s", run->name, report_line()); /* the next time */
     }
     report_restore(&text, 0);

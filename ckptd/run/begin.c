@@ -12,8 +12,9 @@
  * Who finds no image, waiting or not, ends ckptd's manners for the saves in work (gate.c).
  *
  * The first rank's call promises the save its bytes of the disk, or refuses it (ERR_SPACE); the
- * others' are refused in the same way while there is no room. What retention may remove then goes,
- * since without a commit nothing else would make it.
+ * others' are refused in the same way while there is no room. Where the trash holds enough, the
+ * calls wait until it is emptied (ROOM_WAIT_MS), whatever busy_ms says. Else what retention may
+ * remove goes, since without a commit nothing else would make room.
  *
  * Limits: SLOTS_PER_RANK images a rank, COMMIT_SAVES_MAX saves a run, the pool: ERR_BUSY, at once
  * or after the wait, which limits.wait_ms bounds. A session has one call on its way; another takes
@@ -47,7 +48,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GOES_ON 1 /* the call is answered later; no error code */
+#define GOES_ON 1 /* the call is answered later; no error codes */
+#define AWAITS_ROOM 2
+#define ROOM_WAIT_MS 60000 /* at most so long a save waits for the trash to be emptied */
 
 /* A BeginSave on its way. */
 struct beginning {
@@ -57,8 +60,9 @@ struct beginning {
     const Holdfast__V1__BeginSaveRequest *request; /* lives as long as the call */
     struct timer timer;                            /* armed while parked */
     int64_t until_ms;
-    uint64_t number;     /* of this call of its session */
-    struct image *image; /* whose segments are being cleaned */
+    uint64_t number;                    /* of this call of its session */
+    bool awaits_room, has_awaited_room; /* a part of the disk; as long as it may */
+    struct image *image;                /* whose segments are being cleaned */
     struct job job;
     struct fault fault; /* of that */
 };
@@ -116,8 +120,9 @@ static int check_state_json(const char *text)
 }
 
 /* Space for all shards, the manifest, the mark and the directory. A question to a mounted file
- * system's counters: it does not wait for the disk. */
-static int promise_space(struct save *save)
+ * system's counters: it does not wait for the disk. AWAITS_ROOM: what was removed before and could
+ * be taken back goes now. */
+static int promise_space(struct save *save, bool may_wait)
 {
     struct service *service = save->service;
     struct storage_space space;
@@ -126,9 +131,14 @@ static int promise_space(struct save *save)
         save->bytes += save->group->ranks[i].geometry.file_bytes;
     if (error == 0)
         error = save_check_quota(save->run, save->bytes);
-    if (error == 0)
-        error = ledger_promise(&service->ledger, &save->promise, &space, save->bytes,
-                               (uint64_t)save->world_size + 3);
+    if (error == 0) {
+        uint64_t files = save_num_files(save->world_size);
+        struct ledger_promise lack = ledger_deficit(&service->ledger, &space, save->bytes, files);
+        error = ledger_promise(&service->ledger, &save->promise, &space, save->bytes, files);
+        if (error == ERR_SPACE && may_wait &&
+            service->coordinator_policy->make_room(service, lack.bytes, lack.inodes))
+            return AWAITS_ROOM;
+    }
     if (error != 0)
         outcomes_refused(save->run, save->step, save->attempt, error);
     if (error == ERR_SPACE)
@@ -137,7 +147,7 @@ static int promise_space(struct save *save)
     return error;
 }
 
-static int new_save(struct save **out, struct session *session, uint64_t step)
+static int new_save(struct save **out, struct session *session, uint64_t step, bool may_wait)
 {
     struct run *run = session->run;
     struct save *save = calloc(1, sizeof *save);
@@ -162,7 +172,7 @@ static int new_save(struct save **out, struct session *session, uint64_t step)
     save->world_size = run->coordinator->machine.world_size;
     save->begun_ms = save->ended_ms = loop_now_ms();
     shard_dir_key(save->dir, sizeof save->dir, run->name, step, session->attempt);
-    error = promise_space(save);
+    error = promise_space(save, may_wait);
     if (error != 0) {
         catalog_drop(checkpoint);
         free(stages);
@@ -276,7 +286,7 @@ static int begin(struct session *session, struct beginning *beginning)
     const struct commit_save *known = commit_find_step(&run->coordinator->machine, request->step);
     struct save *save = known ? save_find(run, known->id) : NULL;
     if (!save)
-        error = new_save(&save, session, request->step);
+        error = new_save(&save, session, request->step, !beginning->has_awaited_room);
     if (error == 0)
         error = set_state(save, request->state_json, session->rank);
     if (error != 0) {
@@ -319,6 +329,7 @@ static void wait_is_over(struct timer *timer)
     struct beginning *beginning = CONTAINER_OF(timer, struct beginning, timer);
     unpark(beginning);
     beginning->until_ms = 0;
+    beginning->has_awaited_room = true;
     advance(beginning); /* the last try; its error is the answer */
 }
 
@@ -349,7 +360,11 @@ static void advance(struct beginning *beginning)
     }
     if (error == GOES_ON)
         return;
-    if (error == ERR_BUSY && loop_now_ms() < beginning->until_ms) {
+    if (error == AWAITS_ROOM && !beginning->awaits_room) {
+        beginning->awaits_room = true;
+        beginning->until_ms = loop_now_ms() + ROOM_WAIT_MS;
+    }
+    if (error == AWAITS_ROOM || (error == ERR_BUSY && loop_now_ms() < beginning->until_ms)) {
         park(beginning);
         return;
     }

@@ -60,6 +60,9 @@ struct coordinator_ops {
 /* What the saves of all runs ask of keep/, which is above them. */
 struct coordinator_policy {
     void (*apply_retention)(struct run *run); /* this thread's last error stays */
+    /* A save lacks so much of the disk. True: so much is being removed of what was removed before
+     * and could be taken back, and saves that wait are tried again then. */
+    bool (*make_room)(struct service *service, uint64_t bytes, uint64_t inodes);
     /* Is what there is of this checkpoint being removed? Then nobody may begin it. */
     bool (*is_being_removed)(const struct service *service, const char *run, uint64_t step,
                              uint64_t attempt);

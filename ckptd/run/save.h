@@ -73,6 +73,11 @@ void save_abort(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__AbortSaveRequest *request);
 void save_identity(struct shard_identity *out, const struct save *save, uint32_t rank);
 struct save *save_find(struct run *run, uint64_t id); /* or NULL */
+/* What a save makes on the disk: shards, the manifest, the mark and the directory. */
+static inline uint64_t save_num_files(uint32_t world_size)
+{
+    return world_size + 3ull;
+}
 /* Before a save of so many bytes begins: is it within the quota of its run? ERR_SPACE. */
 int save_check_quota(const struct run *run, uint64_t bytes);
 /* The committed checkpoint that this save's digests are compared with, or NULL. */

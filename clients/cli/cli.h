@@ -51,7 +51,7 @@ struct cli {
     int64_t seed;
     bool is_released, is_all, is_pin;
     bool is_json, is_weights_only, is_forced, is_quick, is_help;
-    bool is_dry_run, may_remove_most, is_yes;
+    bool is_dry_run, may_remove_most, is_yes, is_now;
     const char *args[2];
     char resolved[2][200]; /* of those that were tags, the checkpoints */
     int num_args;
@@ -78,6 +78,7 @@ int cli_import(const struct cli *cli);
 int cli_reshard(const struct cli *cli);
 int cli_prune(const struct cli *cli);
 int cli_rm(const struct cli *cli);
+int cli_undelete(const struct cli *cli);
 int cli_adopt(const struct cli *cli);
 int cli_cp(const struct cli *cli);
 int cli_repair(const struct cli *cli);
@@ -171,6 +172,14 @@ struct failure {
 void failure_keep(struct failure *failure, int error);
 /* Makes it the calling thread's last error; returns it, or 0. */
 int failure_report(const struct failure *failure);
+
+/* ---- undelete.c ---- */
+
+/* Behind "removed": "; for 7 days `ckpt-cli undelete` takes it back\n", or "\n" for 0 seconds. */
+struct trash_note {
+    char text[128];
+};
+struct trash_note trash_note(uint64_t seconds);
 
 /* ---- store.c: which checkpoints there are ---- */
 

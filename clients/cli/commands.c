@@ -64,6 +64,8 @@ const struct option command_settings[] = {
                         "choose the blocks of --sample as then; 0: anew"),
     [FROM] = OPTION_STRING(struct cli, from, "from", "",
                            "where its good shards are: STORE or STORE:RUN"),
+    [NOW] = OPTION_BOOL(struct cli, is_now, "now", "false",
+                        "for good: not into the trash; of rm RUN also what is there"),
     [AND_PIN] = OPTION_BOOL(struct cli, is_pin, "pin", "false", "pin it as well"),
     [JSON] = OPTION_BOOL(struct cli, is_json, "json", "false", "one JSON document on stdout"),
     [HELP] = OPTION_BOOL(struct cli, is_help, "help", "false", "this text"),
@@ -76,6 +78,10 @@ const struct option command_settings[] = {
     "it takes them over at the end. It refuses a step that could be a trainer's own: of the\n"   \
     "newest attempt of a run that is being trained there. What was left there by one that was\n" \
     "killed gc removes, --force does not.\n"
+
+#define TRASH_NOTES                                                                     \
+    "Where the store has a trash\n(retention.trash_s of ckptd) undelete takes it back " \
+    "for a while; --now removes it for good.\n"
 
 const struct command commands[] = {
     {"list", "[RUN]", "committed checkpoints by run, newest first", 0, 1, WHERE | OF_A_RUN,
@@ -141,17 +147,23 @@ const struct command commands[] = {
      "the source's manifest holds.\n" OUTPUT_NOTES},
     {"prune", "RUN --keep-...", "remove what no rule keeps; rules are OR-ed", 1, 1,
      WHERE | OF_A_RUN | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(KEEP_WITHIN) | BIT(KEEP_BEST) |
-         BIT(METRIC) | BIT(BEST) | BIT(MOST) | BIT(DRY_RUN),
+         BIT(METRIC) | BIT(BEST) | BIT(MOST) | BIT(DRY_RUN) | BIT(NOW),
      cli_prune,
      "Always stays: the last two that are whole, the last two that the scrub has read back, and "
-     "what is\npinned, in use, or damaged.\n"},
+     "what is\npinned, in use, or damaged. " TRASH_NOTES},
     {"rm", "RUN | RUN@STEP-aATTEMPT",
      "remove a checkpoint, or a whole run, whatever state it is in", 1, 1,
-     WHERE | BIT(DRY_RUN) | BIT(YES), cli_rm,
+     WHERE | BIT(DRY_RUN) | BIT(YES) | BIT(NOW), cli_rm,
      "Also what is damaged, newer or set aside, and runs without any checkpoint, which count for\n"
      "limits.runs. It says what is lost and asks; --yes answers. What is pinned or in use stays, "
      "and\n"
-     "so does a run that is being trained. With --store the store is locked meanwhile.\n"},
+     "so does a run that is being trained. With --store the store is locked "
+     "meanwhile.\n" TRASH_NOTES},
+    {"undelete", "RUN | RUN@STEP[-aATTEMPT]", "take back what prune, rm or retention removed", 1, 1,
+     WHERE | BIT(DRY_RUN), cli_undelete,
+     "Of a run alone: everything that is in its trash. --dry-run tells what is there, when it was\n"
+     "removed, and until when it stays. Where a save lacks space the oldest go before that.\n"
+     "With --store the store is locked meanwhile.\n"},
     {"pin", "CHECKPOINT", "keep it for good, whatever the rules say", 1, 1, WHERE | BIT(NOTE),
      cli_pin, ""},
     {"unpin", "CHECKPOINT", "take the pin away", 1, 1, WHERE, cli_unpin,

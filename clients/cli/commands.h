@@ -40,6 +40,7 @@ enum setting {
     SAMPLE,
     SEED,
     FROM,
+    NOW,
     AND_PIN,
     JSON,
     HELP,

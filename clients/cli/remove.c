@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define REMOVE_CALL_MS 600000u
@@ -18,6 +19,7 @@
 /* What goes. */
 struct loss {
     uint64_t checkpoints, damaged, bytes;
+    uint64_t trash; /* how long it can be taken back, in seconds; 0: not at all */
 };
 
 static int remove_served(struct loss *out, const struct cli *cli, const struct selection *selection,
@@ -29,10 +31,11 @@ static int remove_served(struct loss *out, const struct cli *cli, const struct s
     request.step = selection->step >= 0 ? (uint64_t)selection->step : 0;
     request.attempt = selection->attempt;
     request.dry_run = is_dry;
+    request.now = cli->is_now;
     ERR_TRY(cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Remove", &request.base,
                      &holdfast__v1__remove_reply__descriptor, REMOVE_CALL_MS));
     const Holdfast__V1__RemoveReply *reply = (const Holdfast__V1__RemoveReply *)answer;
-    *out = (struct loss){reply->checkpoints, reply->damaged, reply->bytes};
+    *out = (struct loss){reply->checkpoints, reply->damaged, reply->bytes, reply->trash_seconds};
     protobuf_c_message_free_unpacked(answer, NULL);
     return 0;
 }
@@ -60,30 +63,43 @@ static int measure_stored(struct loss *out, struct storage *store,
                               selection->run, (long long)selection->step);
 }
 
+static int erase_stored(const struct loss *loss, struct storage *store,
+                        const struct selection *selection)
+{
+    uint64_t count, now = (uint64_t)time(NULL);
+    char prefix[STORAGE_KEY_MAX];
+    if (selection->attempt == 0)
+        return loss->trash > 0
+                   ? storage_trash_put_all(store, &store_checkpoint_kind, selection->run, now,
+                                           &count)
+                   : storage_groups_erase(store, &store_checkpoint_kind, selection->run);
+    ERR_TRY(shard_dir_key(prefix, sizeof prefix, selection->run, (uint64_t)selection->step,
+                          selection->attempt));
+    return loss->trash > 0 ? storage_trash_put(store, prefix, now, true)
+                           : storage_group_erase(store, &store_checkpoint_kind, prefix);
+}
+
 static int remove_stored(struct loss *out, const struct cli *cli, const struct selection *selection,
                          bool is_dry)
 {
     struct storage *store = NULL;
-    char prefix[STORAGE_KEY_MAX];
     *out = (struct loss){0};
     int error = is_dry ? store_open(&store, cli) : store_open_writable(&store, cli);
     if (error == 0 && !is_dry)
         error = store_lock(store, "--server");
     if (error == 0)
         error = measure_stored(out, store, selection);
-    if (error == 0 && selection->attempt != 0)
-        error = shard_dir_key(prefix, sizeof prefix, selection->run, (uint64_t)selection->step,
-                              selection->attempt);
+    if (error == 0 && !cli->is_now && out->checkpoints > 0)
+        error = storage_trash_term(store, selection->run, &out->trash);
     if (error == 0 && !is_dry)
-        error = selection->attempt != 0
-                    ? storage_group_erase(store, &store_checkpoint_kind, prefix)
-                    : storage_groups_erase(store, &store_checkpoint_kind, selection->run);
+        error = erase_stored(out, store, selection);
     if (store != NULL)
         storage_close(store);
     return error;
 }
 
-static void tell(const struct cli *cli, const char *deed, const struct loss *loss)
+/* `lost` or `kept`: for good, or into the trash. */
+static void tell(const struct cli *cli, const char *lost, const char *kept, const struct loss *loss)
 {
     char size[32];
     FILE *to = cli->is_json ? stderr : stdout;
@@ -92,7 +108,7 @@ static void tell(const struct cli *cli, const char *deed, const struct loss *los
     if (loss->damaged > 0)
         fprintf(to, " (%llu of them damaged, newer or set aside)",
                 (unsigned long long)loss->damaged);
-    fprintf(to, "%s\n", deed);
+    fprintf(to, "%s\n", loss->trash > 0 ? kept : lost);
     fflush(to);
 }
 
@@ -100,12 +116,12 @@ static void tell(const struct cli *cli, const char *deed, const struct loss *los
 static int ask(const struct cli *cli, const struct loss *loss)
 {
     char answer[16] = "";
-    tell(cli, " will be lost", loss);
+    tell(cli, " will be lost", " will go into the trash", loss);
     if (cli->is_yes)
         return 0;
     if (!isatty(STDIN_FILENO))
         return report_error(ERR_DENIED, "add --yes", "nobody is there to say yes");
-    fprintf(stderr, "remove it for good? Type yes: ");
+    fprintf(stderr, "remove it%s? Type yes: ", loss->trash > 0 ? "" : " for good");
     if (fgets(answer, sizeof answer, stdin) != NULL && strcmp(answer, "yes\n") == 0)
         return 0;
     return report_error(ERR_DENIED, NULL, "nothing was removed");
@@ -124,18 +140,19 @@ int cli_rm(const struct cli *cli)
     if (error == 0)
         error = remove_it(&loss, cli, &selection, true);
     if (error == 0 && cli->is_dry_run)
-        tell(cli, " would be lost; nothing was touched", &loss);
+        tell(cli, " would be lost; nothing was touched",
+             " would go into the trash; nothing was touched", &loss);
     else if (error == 0)
         error = ask(cli, &loss);
     if (error == 0 && !cli->is_dry_run)
         error = remove_it(&loss, cli, &selection, false);
     if (error == 0 && cli->is_json)
         printf("{\"removed\": \"%s\", \"dry_run\": %s, \"checkpoints\": %llu, \"damaged\": %llu, "
-               "\"bytes\": %llu, \"durability\": \"" CLI_STORED "\"}\n",
+               "\"bytes\": %llu, \"trash_seconds\": %llu, \"durability\": \"" CLI_STORED "\"}\n",
                cli->args[0], cli->is_dry_run ? "true" : "false",
                (unsigned long long)loss.checkpoints, (unsigned long long)loss.damaged,
-               (unsigned long long)loss.bytes);
+               (unsigned long long)loss.bytes, (unsigned long long)loss.trash);
     else if (error == 0 && !cli->is_dry_run)
-        printf("removed, " CLI_STORED "\n");
+        printf("removed, " CLI_STORED "%s", trash_note(loss.trash).text);
     return error;
 }

@@ -20,6 +20,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define PRUNE_CALL_MS 600000u
 
@@ -34,6 +35,7 @@ struct outcome {
 struct outcomes {
     struct outcome *list;
     size_t count;
+    uint64_t trash; /* how long what goes can be taken back, in seconds; 0: not at all */
 };
 
 static int new_outcomes(struct outcomes *out, size_t count)
@@ -107,12 +109,14 @@ static int prune_server(struct outcomes *out, const struct cli *cli, const char 
     request.best_is_highest = rules->best_is_highest;
     request.may_remove_most = rules->may_remove_most;
     request.dry_run = cli->is_dry_run;
+    request.now = cli->is_now;
     int error = cli_call(&answer, cli, "/holdfast.v1.Checkpoint/Prune", &request.base,
                          &holdfast__v1__prune_reply__descriptor, PRUNE_CALL_MS);
     if (error != 0)
         return error;
     const Holdfast__V1__PruneReply *reply = (const Holdfast__V1__PruneReply *)answer;
     error = new_outcomes(out, reply->n_entries);
+    out->trash = reply->trash_seconds;
     for (size_t i = 0; error == 0 && i < out->count; i++) {
         const Holdfast__V1__PruneEntry *entry = reply->entries[i];
         out->list[i] = (struct outcome){.step = entry->step,
@@ -198,12 +202,13 @@ static int fill_item(struct retain_item *out, struct storage *store,
                : 0;
 }
 
-static void remove_one(struct outcome *outcome, struct storage *store, const char *run)
+static void remove_one(struct outcome *outcome, struct storage *store, const char *run, bool keeps)
 {
     char prefix[STORAGE_KEY_MAX];
     int error = shard_dir_key(prefix, sizeof prefix, run, outcome->step, outcome->attempt);
     if (error == 0)
-        error = storage_group_remove(store, &store_checkpoint_kind, prefix);
+        error = keeps ? storage_trash_put(store, prefix, (uint64_t)time(NULL), false)
+                      : storage_group_remove(store, &store_checkpoint_kind, prefix);
     outcome->is_removed = error == 0;
     outcome->code = error;
     if (error != 0)
@@ -275,7 +280,7 @@ static void remove_planned(struct outcomes *outcomes, struct storage *store, con
         struct outcome *outcome = &outcomes->list[i];
         if (outcome->reasons != 0)
             continue;
-        remove_one(outcome, store, run);
+        remove_one(outcome, store, run, outcomes->trash > 0);
         progress_add(&progress, outcome->bytes);
     }
     progress_end(&progress);
@@ -305,6 +310,8 @@ static int prune_catalog(struct outcomes *out, struct storage *store, const stru
                                         .attempt = items[i].attempt,
                                         .bytes = catalog->entries[i].summary.bytes,
                                         .reasons = items[i].reasons};
+    if (error == 0 && !cli->is_now)
+        error = storage_trash_term(store, run, &out->trash);
     if (error == 0 && !cli->is_dry_run)
         remove_planned(out, store, cli, run);
     free(items);
@@ -362,7 +369,8 @@ static void print_json(const struct cli *cli, const char *run, const struct outc
         text_json(stdout, outcome->error);
         printf("}");
     }
-    printf("\n], \"durability\": \"" CLI_STORED "\"}\n");
+    printf("\n], \"trash_seconds\": %llu, \"durability\": \"" CLI_STORED "\"}\n",
+           (unsigned long long)outcomes->trash);
 }
 
 static void print_plan(const struct cli *cli, const char *run, const struct outcomes *outcomes)
@@ -389,9 +397,10 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
             text_safe(text, sizeof text, outcome->error);
         printf("%-32s %11s  %s\n", name, text_bytes(size, sizeof size, outcome->bytes), text);
     }
-    printf("%zu of %s, %s, %s\n", count, text_count(outcomes->count, "checkpoint").text,
+    printf("%zu of %s, %s, %s%s", count, text_count(outcomes->count, "checkpoint").text,
            text_bytes(size, sizeof size, bytes),
-           cli->is_dry_run ? "to be removed; nothing was touched" : "removed, " CLI_STORED);
+           cli->is_dry_run ? "to be removed; nothing was touched" : "removed, " CLI_STORED,
+           trash_note(count > 0 ? outcomes->trash : 0).text);
     if (needs_most(cli, outcomes))
         printf("more than half: without --most nothing will be removed\n");
 }

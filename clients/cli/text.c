@@ -90,7 +90,8 @@ struct text_count text_count(uint64_t count, const char *noun)
 {
     struct text_count out;
     int length = (int)strlen(noun);
-    bool is_one = count == 1, ends_in_y = length > 0 && noun[length - 1] == 'y';
+    bool is_one = count == 1;
+    bool ends_in_y = length > 1 && noun[length - 1] == 'y' && noun[length - 2] != 'a';
     snprintf(out.text, sizeof out.text, "%llu %.*s%s", (unsigned long long)count,
              length - (ends_in_y && !is_one), noun,
              is_one      ? ""

@@ -68,6 +68,29 @@ static void test_ledger__some_inodes_are_kept_for_removals(void **state)
     assert_int_equal(ledger_promise(&ledger, &b, &no_inodes, 1, 1000), 0);
 }
 
+/* So much, and no byte less, must go before a save fits. */
+static void test_ledger__the_deficit_is_what_a_promise_lacks(void **state)
+{
+    struct ledger ledger = {.usable_fraction = 0.8, .promised = {20 * GB, 100}};
+    struct ledger_promise lack = ledger_deficit(&ledger, &disk, 10 * GB, 36), promise;
+    (void)state;
+    assert_true(lack.bytes == 0 && lack.inodes == 0);
+    lack = ledger_deficit(&ledger, &disk, 15 * GB, 40);
+    assert_true(lack.bytes == 5 * GB && lack.inodes == 4);
+    struct storage_space later = disk;
+    later.bytes_free += lack.bytes;
+    later.inodes_free += lack.inodes;
+    assert_int_equal(ledger_promise(&ledger, &promise, &later, 15 * GB + 1, 40), ERR_SPACE);
+    assert_int_equal(ledger_promise(&ledger, &promise, &later, 15 * GB, 40), 0);
+    later = disk; /* fuller than its usable part: that must go, too */
+    later.bytes_free = 5 * GB;
+    ledger = (struct ledger){.usable_fraction = 0.8};
+    lack = ledger_deficit(&ledger, &later, GB, 1);
+    assert_true(lack.bytes == 16 * GB);
+    later.bytes_free += lack.bytes;
+    assert_int_equal(ledger_promise(&ledger, &promise, &later, GB, 1), 0);
+}
+
 static void test_ledger__hours_follow_what_comes_and_goes(void **state)
 {
     struct ledger ledger = {.usable_fraction = 0.8};
@@ -120,6 +143,7 @@ int main(void)
         cmocka_unit_test(test_ledger__saves_at_the_same_time_share_the_room),
         cmocka_unit_test(test_ledger__a_disk_fuller_than_allowed_has_no_room),
         cmocka_unit_test(test_ledger__some_inodes_are_kept_for_removals),
+        cmocka_unit_test(test_ledger__the_deficit_is_what_a_promise_lacks),
         cmocka_unit_test(test_ledger__hours_follow_what_comes_and_goes),
         cmocka_unit_test(test_ledger__only_the_last_changes_count),
         cmocka_unit_test(test_ledger__a_warning_comes_once_an_hour),

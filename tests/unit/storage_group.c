@@ -208,6 +208,85 @@ static void test_group__what_is_in_quarantine_stays_with_the_reason(void **state
     storage_close(storage);
 }
 
+/* ---- the trash ---- */
+
+static int keep_item(void *user, const struct storage_trashed *item)
+{
+    *(struct storage_trashed *)user = *item;
+    return 0;
+}
+
+static struct storage *open_memory(void)
+{
+    struct storage *storage;
+    assert_int_equal(storage_open(&storage, &storage_memory, "", NULL), 0);
+    return storage;
+}
+
+static void test_group__what_is_held_does_not_go_into_the_trash(void **state)
+{
+    (void)state;
+    struct storage *storage = open_memory();
+    assert_int_equal(make_group(storage), 0);
+    for (int kept = STORAGE_PIN; kept <= STORAGE_QUARANTINE; kept++) {
+        assert_int_equal(storage_group_note(storage, (enum storage_note)kept, GROUP, "keep"), 0);
+        assert_int_equal(storage_trash_put(storage, GROUP, 1000, false), ERR_DENIED);
+        assert_true(is_whole(storage));
+        assert_int_equal(count_names(storage, "run/tombstones"), 0);
+        assert_int_equal(storage_group_unnote(storage, (enum storage_note)kept, GROUP), 0);
+    }
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep"), 0);
+    uint64_t count;
+    assert_int_equal(storage_trash_put_all(storage, &kind, "run", 1000, &count), ERR_DENIED);
+    assert_true(is_whole(storage) && count == 0);
+    storage_close(storage);
+}
+
+static void test_group__the_trash_holds_it_whole_until_it_is_taken_back_or_emptied(void **state)
+{
+    (void)state;
+    struct storage *storage = open_memory();
+    struct storage_trashed item = {.seconds = 0}, newer = {.seconds = 0};
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_group_note(storage, STORAGE_QUARANTINE, GROUP, "block 7"), 0);
+    assert_int_equal(storage_trash_put(storage, GROUP, 1000, true), 0); /* a person names it */
+    assert_false(bed_exists(storage, GROUP "/manifest"));
+    assert_int_equal(count_names(storage, "run/quarantine"), 0);
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    assert_int_equal(storage_trash_list(storage, "run", keep_item, &item), 0);
+    assert_true(item.seconds == 1000 && item.files == SHARDS + 1 &&
+                item.bytes == SHARDS * BYTES + 2);
+    assert_string_equal(item.group, GROUP);
+    assert_int_equal(make_group(storage), 0); /* another one has its name */
+    assert_int_equal(storage_trash_take(storage, &item), ERR_EXISTS);
+    assert_int_equal(storage_trash_put(storage, GROUP, 1000, false), 0); /* in the same second */
+    newer = item;
+    snprintf(newer.key, sizeof(newer.key), "run/trash/step-1.1001");
+    assert_int_equal(storage_trash_take(storage, &newer), 0);
+    assert_true(is_whole(storage));
+    assert_int_equal(storage_group_discard(storage, &kind, item.key), 0);
+    assert_int_equal(count_names(storage, "run/trash"), 0);
+    assert_true(is_whole(storage));
+    storage_close(storage);
+}
+
+static void test_group__the_term_of_the_trash_is_in_the_store(void **state)
+{
+    (void)state;
+    struct storage *storage = open_memory();
+    uint64_t seconds = 1;
+    assert_int_equal(storage_trash_term(storage, "run", &seconds), 0);
+    assert_true(seconds == 0);
+    for (uint64_t term = 0; term <= 604800; term += 302400) {
+        assert_int_equal(storage_trash_set_term(storage, "run", term), 0);
+        assert_int_equal(storage_trash_term(storage, "run", &seconds), 0);
+        assert_true(seconds == term);
+    }
+    assert_int_equal(storage_trash_set_term(storage, "run", 0), 0);
+    assert_int_equal(count_names(storage, "run/trash"), 0);
+    storage_close(storage);
+}
+
 /* ---- leases, on a directory ---- */
 
 static struct storage *open_local(const char *path, bool read_only)
@@ -680,6 +759,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_group__a_pin_outlives_a_tombstone_that_a_crash_left),
         cmocka_unit_test(test_group__what_has_the_name_of_a_pin_is_none),
         cmocka_unit_test(test_group__what_is_in_quarantine_stays_with_the_reason),
+        cmocka_unit_test(test_group__what_is_held_does_not_go_into_the_trash),
+        cmocka_unit_test(test_group__the_trash_holds_it_whole_until_it_is_taken_back_or_emptied),
+        cmocka_unit_test(test_group__the_term_of_the_trash_is_in_the_store),
         cmocka_unit_test(test_group__a_lease_lasts_as_long_as_its_holder),
         cmocka_unit_test(test_group__a_lease_is_refused_while_a_removal_is_under_way),
         cmocka_unit_test(test_group__one_without_a_marker_goes_when_nobody_leases_it),

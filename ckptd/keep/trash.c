@@ -1,0 +1,263 @@
+/* trash.c - removed checkpoints stay for retention.trash_s seconds, and can be taken back.
+ *
+ *   a prune, retention, rm ──► <run>/trash/ ──► its term is over, or a save lacks space: gone
+ *                                   │
+ *                                   └──► undelete.c: back in the list
+ *
+ * A worker looks at the start, every TRASH_LOOK_MS, and when something has changed: it notes the
+ * term of each run in the store, for tools that remove without ckptd (storage/trash.c), removes
+ * what is older than its term, and counts the rest. A save that lacks space waits for such a look:
+ * the oldest of all runs go until there is enough. Where all of the trash is not enough it stays,
+ * and the save is refused.
+ *
+ * Without a term (0) what is in the trash stays until a save lacks space: a slip in the
+ * configuration empties nothing. A wall clock that jumps ahead while ckptd runs ends no term: what
+ * it has jumped is taken off every age. */
+#include "ckptd/keep/trash.h"
+#include "ckptd/catalog.h"
+#include "ckptd/policy.h"
+#include "ckptd/service.h"
+#include "proto/array.h"
+#include "proto/report.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define TRASH_LOOK_MS 60000
+#define JUMP_MS 60000 /* a wall clock that is set by less has not jumped */
+
+struct emptied {
+    char *key;
+    uint64_t seconds, files, bytes, term;
+    bool is_gone;
+};
+
+/* A run, as the worker needs it. */
+struct sweep_run {
+    char name[RUN_NAME_MAX + 1];
+    uint64_t term;
+};
+
+struct sweep {
+    struct service *service;
+    struct sweep_run *runs;
+    uint32_t num_runs;
+    struct emptied *items;
+    uint32_t count, room;
+    uint64_t term;                       /* of the run that is being listed */
+    uint64_t now;                        /* seconds since 1970, less what the clock has jumped */
+    uint64_t wanted_files, wanted_bytes; /* to be made free */
+    struct job job;
+};
+
+uint64_t trash_term(const struct run *run)
+{
+    return (uint64_t)policy_of(&run->service->policies, run->name)->trash;
+}
+
+static int64_t wall_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* ---- a look, on a worker ---- */
+
+static int add_item(void *user, const struct storage_trashed *item)
+{
+    struct sweep *sweep = user;
+    ERR_TRY(array_reserve(&sweep->items, &sweep->room, sweep->count, sizeof *sweep->items));
+    char *key = strdup(item->key);
+    if (!key)
+        return report_error(ERR_MEMORY, NULL, "no memory for the trash");
+    sweep->items[sweep->count++] = (struct emptied){.key = key,
+                                                    .seconds = item->seconds,
+                                                    .files = item->files,
+                                                    .bytes = item->bytes,
+                                                    .term = sweep->term};
+    return 0;
+}
+
+static void empty(struct sweep *sweep, struct emptied *item, const char *why)
+{
+    int error = storage_group_discard(sweep->service->storage, &checkpoint_kind, item->key);
+    item->is_gone = true; /* also one that stays is no room that a save could count on */
+    if (error != 0)
+        log_warn("trash", "%s stays: %s", item->key, report_line());
+    else
+        log_info("trash", "%s is gone for good: %s, %llu bytes", item->key, why,
+                 (unsigned long long)item->bytes);
+}
+
+static int compare_ages(const void *a, const void *b)
+{
+    const struct emptied *x = a, *y = b;
+    if (x->seconds != y->seconds)
+        return x->seconds < y->seconds ? -1 : 1;
+    return strcmp(strrchr(x->key, '/'), strrchr(y->key, '/')); /* the lower step */
+}
+
+static void work_sweep(struct job *job)
+{
+    struct sweep *sweep = CONTAINER_OF(job, struct sweep, job);
+    struct storage *storage = sweep->service->storage;
+    uint64_t files = 0, bytes = 0;
+    for (uint32_t i = 0; i < sweep->num_runs; i++) {
+        const struct sweep_run *run = &sweep->runs[i];
+        sweep->term = run->term;
+        int error = storage_trash_set_term(storage, run->name, run->term);
+        if (error == 0)
+            error = storage_trash_list(storage, run->name, add_item, sweep);
+        if (error != 0)
+            log_warn("trash", "the trash of run %s: %s", run->name, report_line());
+    }
+    if (sweep->count > 0)
+        qsort(sweep->items, sweep->count, sizeof *sweep->items, compare_ages);
+    for (uint32_t i = 0; i < sweep->count; i++) {
+        struct emptied *item = &sweep->items[i];
+        bool is_over = item->term > 0 && sweep->now >= item->seconds &&
+                       sweep->now - item->seconds >= item->term;
+        bool is_wanted = files < sweep->wanted_files || bytes < sweep->wanted_bytes;
+        if (!is_over && !is_wanted)
+            continue;
+        empty(sweep, item, is_over ? "its term in the trash is over" : "a save needs its space");
+        files += item->files;
+        bytes += item->bytes;
+    }
+}
+
+static void start_sweep(struct trash *trash);
+
+static void swept(struct event *event)
+{
+    struct sweep *sweep = CONTAINER_OF(event, struct sweep, job.done);
+    struct service *service = sweep->service;
+    struct trash *trash = service->trash;
+    trash->files = trash->bytes = trash->checkpoints = 0;
+    for (uint32_t i = 0; i < sweep->count; i++) {
+        const struct emptied *item = &sweep->items[i];
+        trash->files += item->is_gone ? 0 : item->files;
+        trash->bytes += item->is_gone ? 0 : item->bytes;
+        trash->checkpoints += !item->is_gone;
+        free(item->key);
+    }
+    free(sweep->items);
+    free(sweep->runs);
+    free(sweep);
+    trash_end(service);
+    service_retry_saves(service);
+    service_look(service);
+}
+
+/* ---- beginning ---- */
+
+/* A wall clock that goes ahead of the monotonic one has jumped. */
+static void follow_clock(struct trash *trash)
+{
+    int64_t ahead = wall_ms() - loop_now_ms();
+    if (ahead - trash->clock_ms > JUMP_MS)
+        trash->jumped_ms += ahead - trash->clock_ms;
+    trash->clock_ms = ahead;
+}
+
+static void start_sweep(struct trash *trash)
+{
+    struct service *service = trash->service;
+    uint32_t num_runs = service->catalog->num_runs;
+    struct sweep *sweep = calloc(1, sizeof *sweep);
+    struct sweep_run *runs = calloc(num_runs + 1, sizeof *runs);
+    if (!sweep || !runs) {
+        free(sweep);
+        free(runs);
+        return; /* the next look */
+    }
+    follow_clock(trash);
+    *sweep = (struct sweep){.service = service,
+                            .runs = runs,
+                            .now = (uint64_t)((wall_ms() - trash->jumped_ms) / 1000),
+                            .wanted_files = trash->wanted_files,
+                            .wanted_bytes = trash->wanted_bytes};
+    for (const struct run *run = service->catalog->runs; run; run = run->next) {
+        if (run->unreadable.code != 0 || (run->newest_attempt == 0 && !run->checkpoints))
+            continue; /* it has no directory yet, perhaps */
+        struct sweep_run *to = &runs[sweep->num_runs++];
+        snprintf(to->name, sizeof to->name, "%s", run->name);
+        to->term = trash_term(run);
+    }
+    trash->makes_room = trash->wanted_files > 0 || trash->wanted_bytes > 0;
+    trash->wanted_files = trash->wanted_bytes = 0;
+    trash->is_busy = true;
+    sweep->job = (struct job){.work = work_sweep, .done.run = swept};
+    loop_work(service->loop, &sweep->job);
+}
+
+static void look_now(struct timer *timer)
+{
+    struct trash *trash = CONTAINER_OF(timer, struct trash, timer);
+    struct service *service = trash->service;
+    if (trash->is_busy)
+        trash->must_again = true;
+    else if (!service->draining && !service->offline[0])
+        start_sweep(trash);
+    loop_timer(service->loop, timer, TRASH_LOOK_MS);
+}
+
+void trash_look(struct service *service)
+{
+    loop_timer_cancel(service->loop, &service->trash->timer);
+    loop_timer(service->loop, &service->trash->timer, 0);
+}
+
+int trash_begin(struct service *service)
+{
+    if (service->trash->is_busy)
+        return report_error(ERR_BUSY, "try again", "the trash is being looked at");
+    service->trash->is_busy = true;
+    return 0;
+}
+
+void trash_end(struct service *service)
+{
+    struct trash *trash = service->trash;
+    trash->is_busy = trash->makes_room = false;
+    if (trash->must_again)
+        trash_look(service);
+    trash->must_again = false;
+}
+
+bool trash_make_room(struct service *service, uint64_t bytes, uint64_t files)
+{
+    struct trash *trash = service->trash;
+    if (trash->bytes < bytes || trash->files < files || trash->checkpoints == 0)
+        return false;
+    if (trash->makes_room) /* for a rank of the same save, perhaps: what it lacks then is told */
+        return true;
+    if (trash->wanted_bytes < bytes)
+        trash->wanted_bytes = bytes;
+    if (trash->wanted_files < files)
+        trash->wanted_files = files;
+    trash_look(service);
+    return true;
+}
+
+int trash_open(struct service *service)
+{
+    service->trash = calloc(1, sizeof *service->trash);
+    if (!service->trash)
+        return report_error(ERR_MEMORY, NULL, "no memory for the service");
+    service->trash->service = service;
+    service->trash->timer.run = look_now;
+    service->trash->clock_ms = wall_ms() - loop_now_ms();
+    loop_timer(service->loop, &service->trash->timer, 0);
+    return 0;
+}
+
+void trash_close(struct service *service)
+{
+    free(service->trash);
+    service->trash = NULL;
+}

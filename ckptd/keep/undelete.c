@@ -1,0 +1,283 @@
+/* undelete.c - Undelete: what was removed into a run's trash comes back, or is told.
+ *
+ *   the trash is free ──► worker: what is there? which of it is meant? one rename for each, then a
+ *   look at its files as at a start ──► into the list, with what is wrong with it if anything is
+ *
+ * Of a checkpoint that was removed, made again and removed again the newest is meant. One whose
+ * place is taken stays in the trash, and the answer says so.
+ *
+ * Limit: UNDELETE_MAX checkpoints of a run in one call; the newest removed ones. */
+#include "ckptd/keep/undelete.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/history.h"
+#include "ckptd/keep/gc.h"
+#include "ckptd/keep/trash.h"
+#include "ckptd/ledger.h"
+#include "ckptd/loop.h"
+#include "ckptd/scan.h"
+#include "ckptd/service.h"
+#include "proto/array.h"
+#include "proto/presence.h"
+#include "proto/report.h"
+#include "proto/retain.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define UNDELETE_MAX 8192u
+#define BUSY_MS 10              /* between two looks whether the trash is free */
+#define BUSY_WAIT_MS 60000      /* then ERR_BUSY */
+#define ADOPTING_ALL UINT64_MAX /* of run->adopting: no attempt is opened, nothing is brought */
+
+struct found {
+    struct storage_trashed at;
+    uint64_t step, attempt;
+    struct manifest_summary summary;
+    bool is_taken;
+    struct fault fault; /* why it was not taken, or what is wrong with it */
+};
+
+struct undeleting {
+    struct service *service;
+    struct rpc_call *call;
+    const Holdfast__V1__UndeleteRequest *request; /* lives as long as the call */
+    struct run *run;
+    struct found *items;
+    uint32_t count, room;
+    int64_t until_ms;
+    struct fault fault;
+    struct timer timer;
+    struct job job;
+};
+
+/* ---- on a worker ---- */
+
+static int add_found(void *user, const struct storage_trashed *item)
+{
+    struct undeleting *undeleting = user;
+    const Holdfast__V1__UndeleteRequest *request = undeleting->request;
+    uint64_t step, attempt;
+    bool is_all = request->all || request->dry_run;
+    if (!retain_parse(strrchr(item->group, '/') + 1, &step, &attempt) ||
+        undeleting->count == UNDELETE_MAX ||
+        (!is_all &&
+         (step != request->step || (request->attempt != 0 && attempt != request->attempt))))
+        return 0;
+    ERR_TRY(array_reserve(&undeleting->items, &undeleting->room, undeleting->count,
+                          sizeof *undeleting->items));
+    struct found *found = &undeleting->items[undeleting->count++];
+    memset(found, 0, sizeof *found);
+    found->at = *item;
+    found->step = step;
+    found->attempt = attempt;
+    return 0;
+}
+
+/* Newest attempt, newest step, removed last: first. */
+static int compare_found(const void *a, const void *b)
+{
+    const struct found *x = a, *y = b;
+    if (x->attempt != y->attempt)
+        return x->attempt > y->attempt ? -1 : 1;
+    if (x->step != y->step)
+        return x->step > y->step ? -1 : 1;
+    return x->at.seconds > y->at.seconds ? -1 : x->at.seconds < y->at.seconds;
+}
+
+static void take_back(struct undeleting *undeleting, struct found *found)
+{
+    struct storage *storage = undeleting->service->storage;
+    int error = storage_trash_take(storage, &found->at);
+    found->is_taken = error == 0;
+    if (error == ERR_EXISTS)
+        error = report_error(error, "rename or remove that one first",
+                             "there is a checkpoint of this step and attempt");
+    if (error == 0)
+        error = scan_look(&found->summary, undeleting->run, found->step, found->attempt);
+    if (error == 0)
+        error = presence_check(storage, storage_fetch, &found->summary, 0);
+    if (error != 0)
+        fault_take(&found->fault, error);
+}
+
+static void work_undelete(struct job *job)
+{
+    struct undeleting *undeleting = CONTAINER_OF(job, struct undeleting, job);
+    const Holdfast__V1__UndeleteRequest *request = undeleting->request;
+    int error = storage_trash_list(undeleting->service->storage, undeleting->run->name, add_found,
+                                   undeleting);
+    if (error == 0 && undeleting->count == 0 && !request->dry_run)
+        error = report_error(ERR_NOT_FOUND, "see `ckpt-cli undelete RUN --dry-run`",
+                             "nothing of that is in the trash of run %s", undeleting->run->name);
+    if (error != 0) {
+        fault_take(&undeleting->fault, error);
+        return;
+    }
+    if (undeleting->count > 0)
+        qsort(undeleting->items, undeleting->count, sizeof *undeleting->items, compare_found);
+    for (uint32_t i = 0; i < undeleting->count && !request->dry_run; i++) {
+        struct found *found = &undeleting->items[i];
+        bool is_older =
+            i > 0 && found[-1].step == found->step && found[-1].attempt == found->attempt;
+        if (i > 0 && !request->all)
+            break;
+        if (!is_older)
+            take_back(undeleting, found);
+    }
+}
+
+/* ---- into the list ---- */
+
+static int enter(struct undeleting *undeleting, struct found *found)
+{
+    struct run *run = undeleting->run;
+    struct checkpoint *checkpoint;
+    char text[sizeof checkpoint->damage];
+    snprintf(found->summary.run, sizeof found->summary.run, "%s", run->name);
+    found->summary.step = found->step;
+    found->summary.attempt = found->attempt;
+    int error = catalog_add(&checkpoint, run, &found->summary);
+    if (error != 0)
+        return error;
+    if (run->scrubbed.number != 0) /* it was away, and may have been changed */
+        scrub_cursor_brought(&run->scrubbed, found->step, found->attempt);
+    const struct fault *fault = &found->fault;
+    if (fault->code == 0)
+        return 0;
+    catalog_damage_text(text, sizeof text, fault);
+    if (fault->code == ERR_NOT_FOUND)
+        catalog_set_aside(checkpoint, FLAW_ASIDE, text);
+    else if (fault->code == ERR_MISMATCH || fault->code == ERR_VERSION)
+        catalog_set_aside(checkpoint, fault->code == ERR_VERSION ? FLAW_NEWER : FLAW_MOVED, text);
+    else
+        catalog_damage(checkpoint, fault);
+    return 0;
+}
+
+static void note_taken(struct undeleting *undeleting, struct found *found)
+{
+    struct run *run = undeleting->run;
+    int error = enter(undeleting, found);
+    if (error != 0) /* a look at the store finds it */
+        fault_take(&found->fault, error);
+    ledger_note(&run->service->ledger, loop_now_ms(), (int64_t)found->at.bytes);
+    history_note(run, &(struct history_event){.name = "undelete",
+                                              .step = found->step,
+                                              .attempt = found->attempt,
+                                              .call = undeleting->call});
+    log_info("trash", "run %s: step %llu, attempt %llu is back%s%s", run->name,
+             (unsigned long long)found->step, (unsigned long long)found->attempt,
+             found->fault.code != 0 ? ": " : "", found->fault.message);
+}
+
+/* ---- the answer ---- */
+
+static int answer(const struct undeleting *undeleting)
+{
+    Holdfast__V1__UndeleteReply reply = HOLDFAST__V1__UNDELETE_REPLY__INIT;
+    Holdfast__V1__UndeleteEntry *entries = calloc(undeleting->count + 1, sizeof *entries);
+    reply.entries = calloc(undeleting->count + 1, sizeof *reply.entries);
+    for (uint32_t i = 0; entries && reply.entries && i < undeleting->count; i++) {
+        struct found *found = &undeleting->items[i];
+        if (!undeleting->request->dry_run && !found->is_taken && found->fault.code == 0)
+            continue; /* an older one of the same name */
+        Holdfast__V1__UndeleteEntry *entry = &entries[reply.n_entries];
+        holdfast__v1__undelete_entry__init(entry);
+        entry->step = found->step;
+        entry->attempt = found->attempt;
+        entry->bytes = found->at.bytes;
+        entry->removed_at = found->at.seconds;
+        entry->taken_back = found->is_taken;
+        entry->error = found->fault.message;
+        reply.entries[reply.n_entries++] = entry;
+    }
+    reply.trash_seconds = trash_term(undeleting->run);
+    reply.durability = DURABILITY_LOCAL;
+    int error =
+        entries && reply.entries ? 0 : report_error(ERR_MEMORY, NULL, "no memory to answer");
+    if (error == 0)
+        rpc_call_reply(undeleting->call, &reply.base);
+    free(entries);
+    free(reply.entries);
+    return error;
+}
+
+static void finish(struct undeleting *undeleting, int error)
+{
+    if (error != 0)
+        rpc_call_fail(undeleting->call, error);
+    free(undeleting->items);
+    free(undeleting);
+}
+
+static void undeleted(struct event *event)
+{
+    struct undeleting *undeleting = CONTAINER_OF(event, struct undeleting, job.done);
+    struct service *service = undeleting->service;
+    undeleting->run->adopting = 0;
+    for (uint32_t i = 0; i < undeleting->count; i++)
+        if (undeleting->items[i].is_taken)
+            note_taken(undeleting, &undeleting->items[i]);
+    trash_end(service);
+    if (!undeleting->request->dry_run)
+        trash_look(service);
+    int error = fault_raise(&undeleting->fault);
+    finish(undeleting, error == 0 ? answer(undeleting) : error);
+}
+
+/* ---- beginning ---- */
+
+static int check_run(const struct run *run)
+{
+    return run->pruning || run->adopting != 0 || gc_is_removing(run->service)
+               ? report_error(ERR_BUSY, "try again", "run %s is being changed", run->name)
+               : 0;
+}
+
+static void begin(struct timer *timer)
+{
+    struct undeleting *undeleting = CONTAINER_OF(timer, struct undeleting, timer);
+    struct service *service = undeleting->service;
+    service->trash->num_waiting--;
+    int error = service_check_open(service);
+    if (error == 0 && !undeleting->request->dry_run)
+        error = service_check_online(service);
+    if (error == 0)
+        error = run_find(&undeleting->run, service, undeleting->request->run, false);
+    if (error == 0)
+        error = check_run(undeleting->run);
+    if (error == 0)
+        error = trash_begin(service);
+    if (error == ERR_BUSY && loop_now_ms() < undeleting->until_ms) {
+        service->trash->num_waiting++;
+        loop_timer(service->loop, timer, BUSY_MS);
+        return;
+    }
+    if (error != 0) {
+        finish(undeleting, error);
+        return;
+    }
+    undeleting->run->adopting = ADOPTING_ALL;
+    undeleting->job = (struct job){.work = work_undelete, .done.run = undeleted};
+    loop_work(service->loop, &undeleting->job);
+}
+
+void undelete_call(struct service *service, struct rpc_call *call,
+                   const Holdfast__V1__UndeleteRequest *request)
+{
+    struct undeleting *undeleting = calloc(1, sizeof *undeleting);
+    if (!undeleting) {
+        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to undelete"));
+        return;
+    }
+    undeleting->service = service;
+    undeleting->call = call;
+    undeleting->request = request;
+    undeleting->until_ms = loop_now_ms() + BUSY_WAIT_MS;
+    undeleting->timer.run = begin;
+    service->trash->num_waiting++;
+    begin(&undeleting->timer);
+}

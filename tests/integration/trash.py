@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""trash - what was removed by mistake comes back, until its term is over or a save lacks its space.
+
+Goal: with retention.trash_s a prune, retention and rm leave whole checkpoints in <run>/trash, which
+list, loads and retention do not see, and undelete takes back with every bit; --now removes for
+good; a save that does not fit takes the oldest and no more, or nothing where all of it would not be
+enough; a clock that jumps ends no term; a kill at any step of such a removal, by ckptd or by the
+tool, leaves every checkpoint in the list or in the trash. Method: the real programs; loads through
+libckpt; kill_at.so; a loop-back file system of some MiB (skipped without the right to mount).
+"""
+
+import glob
+import json
+import os
+import shutil
+import struct
+import subprocess
+import time
+
+from lib_store import BUILD, CLI, PATIENCE, SAVER, Clock, World, is_sanitized
+from lib_tap import end, skip, test
+
+DAY = 86400
+ON = ("--retention.trash_s", str(7 * DAY))
+
+
+def loads(world, step):
+    return subprocess.run([SAVER, "load", world.server, "2", "1", str(step)], timeout=PATIENCE,
+                          capture_output=True).returncode == 0
+
+
+def trash(world):
+    folder = os.path.join(world.store, world.run, "trash")
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return sorted(int(name[5:13]) for name in names if name.startswith("step-"))
+
+
+def comes_to(look, value):
+    until = time.monotonic() + PATIENCE
+    while look() != value and time.monotonic() < until:
+        time.sleep(0.02)
+    return look() == value
+
+
+def removed_and_back(world, *where):
+    who = "a ckptd" if where == world.where else "a directory"
+    code, out, err = world.cli("prune", world.run, "--keep-last", "2", "--most", *where)
+    test(f"{who}: a prune leaves them in the trash, and says so", code == 0 and
+         world.steps() == [4, 5] and trash(world) == [1, 2, 3] and "for 7 days" in out,
+         (code, out, err, world.steps(), trash(world)))
+    code, out, err = world.cli("rm", f"{world.run}@5-a5", *where, "--yes")
+    test(f"{who}: rm too", code == 0 and "into the trash" in out and trash(world) == [1, 2, 3, 5],
+         (out, err))
+    code, out, err = world.cli("undelete", world.run, *where, "--dry-run", "--json")
+    told = [(one["step"], one["bytes"] > 0) for one in json.loads(out)["checkpoints"]]
+    test(f"{who}: --dry-run tells what is there", code == 0 and trash(world) == [1, 2, 3, 5] and
+         told == [(step, True) for step in (5, 3, 2, 1)], (out, err))
+    code, out, err = world.cli("undelete", f"{world.run}@2", *where)
+    test(f"{who}: one comes back", code == 0 and world.steps() == [2, 4] and "back" in out,
+         (out, err))
+    code, out, err = world.cli("undelete", world.run, *where)
+    test(f"{who}: and all of them", code == 0 and world.steps() == [1, 2, 3, 4, 5] and
+         trash(world) == [] and world.all_verify() == [], (out, err))
+    test(f"{who}: of what is not there it says so",
+         world.cli("undelete", f"{world.run}@9", *where)[0] == 66)
+    code, out, err = world.cli("rm", world.run, *where, "--yes")
+    test(f"{who}: a whole run goes into the trash", code == 0 and world.steps() == [] and
+         trash(world) == [1, 2, 3, 4, 5], (out, err))
+    code, out, err = world.cli("undelete", world.run, *where)
+    test(f"{who}: and comes back", code == 0 and world.steps() == [1, 2, 3, 4, 5], (out, err))
+
+
+def for_good(world):
+    code, out, err = world.cli("prune", world.run, "--keep-last", "4", "--now", *world.where)
+    test("prune --now removes for good", code == 0 and world.steps() == [2, 3, 4, 5] and
+         trash(world) == [] and "undelete" not in out, (out, err))
+    world.cli("rm", f"{world.run}@2-a2", *world.where, "--yes")
+    world.save_one(6)
+    world.cli("rm", f"{world.run}@6-a6", *world.where, "--yes", "--now")
+    test("and rm --now, which leaves what is in the trash", trash(world) == [2] and
+         world.steps() == [3, 4, 5], trash(world))
+    test("what is in the trash is in no list, and not loaded", not loads(world, 2) and
+         loads(world, 3))
+
+
+def by_rules(world):
+    world.stop()
+    world.launch(*ON, "--retention.keep_last", "2")
+    world.save_one(7)
+    test("retention removes into the trash", comes_to(world.steps, [5, 7]) and
+         comes_to(lambda: trash(world), [2, 3, 4]), (world.steps(), trash(world), world.log()))
+    code, out, err = world.cli("undelete", f"{world.run}@4", *world.where)
+    test("what retention removed comes back while the run is served, and loads", code == 0 and
+         loads(world, 4), (out, err))
+    world.stop()
+    world.launch()
+    world.cli("status", *world.where)
+    test("without a term it stays until a person or a save wants the space",
+         trash(world) == [2, 3], world.log())
+    code, out, _ = world.cli("history", world.run, *world.where)
+    test("the journal tells of removals into the trash and of what came back",
+         "into the trash" in out and "undelete" in out, out)
+    world.stop()
+
+
+def by_time(world, clock):
+    world.launch(*ON)
+    world.save([1, 2, 3])
+    world.cli("rm", f"{world.run}@1-a1", *world.where, "--yes")
+    clock.set(1)
+    world.cli("rm", f"{world.run}@2-a2", *world.where, "--yes")  # a look follows
+    world.cli("undelete", world.run, "--dry-run", *world.where)  # behind it
+    test("a clock that jumps ahead ends no term", trash(world) == [1, 2], world.log())
+    world.stop()
+    clock.set(0, 60)
+    world.launch("--retention.trash_s", "30")
+    test("when its term is over it is gone, and no other",
+         comes_to(lambda: trash(world), [2]) and "its term in the trash is over" in world.log(),
+         (trash(world), world.log()))
+    world.stop()
+
+
+class Killer:
+    """kill_at.so: SIGKILL at the n-th step of the next removal."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "kill")
+        self.number = 0
+        self.order(0)
+        self.env = dict(os.environ, LD_PRELOAD=os.path.join(BUILD, "shims/kill_at.so"),
+                        KILL_FILE=self.path)
+
+    def order(self, step):
+        self.number += 1
+        with open(self.path, "r+b" if os.path.exists(self.path) else "wb") as file:
+            file.write(struct.pack("qq240s", step, self.number, b""))
+
+
+def killed(world, served):
+    """At each step in turn, until a removal is not reached by the kill."""
+    killer, step, lost, kills = Killer(world.folder), 0, [], 0
+    world.launch(*ON)
+    world.save([101, 102, 103])
+    world.stop()
+    while True:
+        step += 1
+        killer.order(0)
+        where = world.where if served else ("--store", world.store)
+        if served:
+            world.launch(*ON, env=killer.env)
+        killer.order(step)
+        tool = subprocess.run([CLI, "prune", world.run, "--keep-last", "2", "--most", *where],
+                              env=None if served else killer.env, capture_output=True, text=True,
+                              timeout=PATIENCE)
+        if tool.returncode == 0:
+            break
+        kills += 1
+        if served:
+            world.process.wait(PATIENCE)
+        world.launch(*ON)
+        if set(world.steps()) | set(trash(world)) != {101, 102, 103}:
+            lost.append((step, world.steps(), trash(world)))
+        world.cli("undelete", world.run, *world.where)
+        lost += world.all_verify()
+        if set(world.steps()) != {101, 102, 103} or world.tombstones():
+            lost.append((step, world.steps(), world.tombstones()))
+        world.stop()
+    if served:  # the step may be one behind the removal
+        world.process.kill()
+        world.process.wait(PATIENCE)
+    test(f"{kills} kills of {'ckptd' if served else 'the tool'}, at each step of a removal: every "
+         "checkpoint is in the list or in the trash, and comes back", kills >= 6 and not lost, lost)
+    world.launch(*ON)
+    world.cli("undelete", world.run, *world.where)
+    world.stop()
+
+
+def full_disk(folder):
+    """What a save lacks is taken from the trash, the oldest first."""
+    disk, mount = os.path.join(folder, "disk"), os.path.join(folder, "mount")
+    names = ["a save that does not fit takes the oldest from the trash", "and no more",
+             "health counts the trash as room",
+             "where all of the trash is not enough it stays, and the save is refused"]
+    with open(disk, "wb") as file:
+        file.truncate(64 << 20)
+    os.mkdir(mount)
+    made = shutil.which("mkfs.ext4") and os.geteuid() == 0 and subprocess.run(
+        ["mkfs.ext4", "-q", "-N", "512", disk], capture_output=True).returncode == 0
+    if not made or subprocess.run(["mount", "-o", "loop", disk, mount],
+                                  capture_output=True).returncode != 0:
+        skip(names, "no file system can be mounted here")
+        return
+    world = World(store=os.path.join(mount, "store"))
+    try:
+        options = (*ON, "--storage.usable_fraction", "1", "--limits.look_ms", "20")
+        world.launch(*options)
+        world.save(range(1, 8))  # of 6.2 MiB
+        world.cli("prune", world.run, "--keep-last", "2", "--most", *world.where)
+        comes_to(lambda: trash(world), [1, 2, 3, 4, 5])
+        world.save_one(8)
+        world.save_one(9)
+        emptied = world.log().count("a save needs its space")
+        test(names[0], world.steps() == [6, 7, 8, 9] and emptied > 0 and
+             trash(world) == [1, 2, 3, 4, 5][emptied:], (trash(world), world.log()[-900:]))
+        free = os.statvfs(mount)
+        test(names[1], free.f_bavail * free.f_frsize < 6524928 + (1 << 20), free)
+        test(names[2], world.cli("health", *world.where)[0] == 0)
+        for step in trash(world)[:-1]:
+            world.cli("undelete", f"{world.run}@{step}", *world.where)
+        left = trash(world)
+        for folder in glob.glob(os.path.join(world.store, world.run, "trash", "step-*")):
+            os.remove(os.path.join(folder, "shard-00001-of-00002.safetensors"))
+        with open(os.path.join(mount, "other"), "wb") as file:  # leaves room for nothing
+            free = os.statvfs(mount)
+            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize - (64 << 10))
+        world.stop()
+        world.launch(*options)
+        good, said = world.try_save(10)
+        test(names[3], not good and "does not fit" in said and trash(world) == left != [],
+             (good, said, left, trash(world)))
+        world.stop()
+    finally:
+        world.close()
+        subprocess.run(["umount", mount], check=True)
+
+
+def main():
+    world = World()
+    try:
+        world.launch(*ON)
+        world.save([1, 2, 3, 4, 5])
+        removed_and_back(world, *world.where)
+        world.stop()
+        removed_and_back(world, "--store", world.store)
+        world.launch(*ON)
+        for_good(world)
+        by_rules(world)
+        full_disk(world.folder)
+    finally:
+        world.close()
+    for served in (True, False):
+        world = World()
+        try:
+            killed(world, served)
+        finally:
+            world.close()
+    world = World()
+    try:
+        by_time(world, Clock(world.folder))
+    finally:
+        world.close()
+    end()
+
+
+main()
