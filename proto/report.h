@@ -33,7 +33,8 @@
     X(ERR_ABORTED, -13, 10, true, "aborted")                            \
     X(ERR_MISMATCH, -14, 9, false, "does not fit the stored state")     \
     X(ERR_VERSION, -15, 9, false, "unknown format or protocol version") \
-    X(ERR_INTERNAL, -16, 13, false, "internal error")
+    X(ERR_INTERNAL, -16, 13, false, "internal error")                   \
+    X(ERR_UNSETTLED, -17, 2, true, "nobody can tell whether it happened")
 
 enum err {
 #define X(name, value, grpc, retry, text) name = value,

@@ -36,7 +36,7 @@ void storage_add(const struct storage_ops *ops)
 
 const struct storage_ops *storage_find(const char *name)
 {
-    const struct storage_ops *const all[] = {&storage_local, &storage_memory, added};
+    const struct storage_ops *const all[] = {&storage_local, &storage_s3, &storage_memory, added};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         if (all[i] && strcmp(all[i]->name, name) == 0)
             return all[i];
@@ -194,6 +194,16 @@ void storage_object_close(struct storage *storage, struct storage_object *object
         return;
     check_owner(storage, object);
     ops_of(storage)->object_close(storage, object);
+}
+
+int storage_object_hash(struct storage *storage, struct storage_object *object,
+                        struct storage_hash *out)
+{
+    const struct storage_ops *ops = ops_of(storage);
+    check_owner(storage, object);
+    return ops->object_hash
+               ? ops->object_hash(storage, object, out)
+               : report_error(ERR_NOT_FOUND, NULL, "a store of kind %s makes no hashes", ops->name);
 }
 
 void storage_submit(struct storage *storage, struct storage_request *request)

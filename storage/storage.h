@@ -1,8 +1,9 @@
 /* storage.h - objects on tiers. Knows bytes and names, not checkpoints.
  *
- * A back-end is one const struct storage_ops. Three exist: `local` (a directory; io_uring with
- * O_DIRECT and fixed buffers, or the same semantics on pwrite threads), `memory`, and `fault`,
- * which wraps another and injects seeded errors, short transfers, torn and lost writes, delays.
+ * A back-end is one const struct storage_ops: `local` (a directory; io_uring with O_DIRECT and
+ * fixed buffers, or the same semantics on pwrite threads), `s3` (a bucket of any S3 server, or a
+ * prefix in one), `memory`, and `fault`, which wraps another and injects seeded errors, short
+ * transfers, torn and lost writes, delays.
  * Callers use the storage_* functions below, which assert arguments and call the table.
  *
  * Two kinds of objects:
@@ -18,6 +19,12 @@
  * 255 a component; components that begin with ".holdfast" are reserved. Anything else is
  * ERR_INVALID. A path through a symbolic link is ERR_DENIED: links are not followed.
  *
+ * In a bucket there are no directories: a key with others below it is listed as one, sync_names has
+ * nothing to do, rename is refused, the space is unknown. A big object appears whole with the SYNC
+ * that follows the last of its bytes; a SYNC before that makes nothing durable. Each byte of it is
+ * written once. What cannot be known to have happened is ERR_UNSETTLED: it may be there, now or
+ * later; ask again, and remove nothing meanwhile.
+ *
  * Threads: a storage may be used from any thread. Callbacks run on a thread of the back-end, one at
  * a time, never inside storage_submit; they may submit, and must not block (nor call any other
  * storage function). Requests and their buffers belong to the caller and must not be touched until
@@ -25,7 +32,8 @@
  * before it was submitted. Close objects when their requests are done, and the storage last.
  * Errors: ERR_IO, ERR_SPACE, ERR_NOT_FOUND, ERR_EXISTS, ERR_BUSY (the store is locked, or there are
  * no descriptors left), ERR_DENIED, ERR_INVALID, ERR_MEMORY, ERR_CORRUPT (of a read), ERR_ABORTED
- * (of a request that was given up). */
+ * (of a request that was given up); of a bucket also ERR_UNAVAILABLE, ERR_UNSETTLED, ERR_STALE (the
+ * store's lock was lost). */
 #ifndef HOLDFAST_STORAGE_H
 #define HOLDFAST_STORAGE_H
 
@@ -36,6 +44,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/uio.h>
 
 #define STORAGE_KEY_MAX 512
@@ -73,6 +82,75 @@ struct storage_request {
     uint32_t retries;
 };
 
+/* How the servers of buckets are reached. Texts that are "" are taken from the environment
+ * (storage_bucket_environment), and are AWS's defaults where that has none. A secret is no setting:
+ * `credentials` says where it is. */
+struct storage_bucket {
+    char endpoint[512]; /* "https://HOST[:PORT]" */
+    char region[64];
+    char style[8];          /* "auto", "path": /BUCKET/KEY, or "virtual": the bucket in the host */
+    char authorities[4096]; /* PEM file of those that a certificate may come from */
+    char credentials[16];   /* "auto", "environment", "file", "web_identity", "instance" */
+    char credentials_file[4096], profile[64];
+    char role[512], token_file[4096], sts_endpoint[512]; /* web_identity */
+    char instance_endpoint[512];                         /* instance: of the metadata service */
+    int64_t part_bytes;                                  /* of a big object's parts, but the last */
+    int64_t connections;                                 /* for requests, at once */
+    int64_t rate;                                        /* bytes per second sent; 0: no limit */
+    char windows[256];     /* "22:00-06:00=0,12:00-13:00=1MiB": other rates at these local times */
+    int64_t retry_s;       /* for how long one request is tried */
+    int64_t stall_s;       /* a request on which no byte has moved for so long has failed */
+    int64_t lease_s;       /* a lease that is not renewed for so long has expired */
+    int64_t upload_idle_s; /* an upload that got no part for so long may be removed */
+    bool single_writer;    /* the bucket has no conditional writes, and nobody else writes there */
+};
+/* Rows of a table of options (proto/options.h) for a struct storage_bucket `f` within a `t`. */
+/* clang-format off */
+#define STORAGE_BUCKET_OPTIONS(t, f, prefix) \
+    OPTION_STRING(t, f endpoint, prefix "endpoint", "", \
+                  "of the S3 server, https://HOST[:PORT]; empty: AWS's"), \
+    OPTION_STRING(t, f region, prefix "region", "", "of the bucket; empty: us-east-1"), \
+    OPTION_CHOICE(t, f style, prefix "style", "auto", "auto,path,virtual", \
+                  "bucket in the path or in the host name; auto: path where endpoint is set"), \
+    OPTION_STRING(t, f authorities, prefix "authorities", "", \
+                  "PEM file of certificate authorities; empty: the system's"), \
+    OPTION_CHOICE(t, f credentials, prefix "credentials", "auto", \
+                  "auto,environment,file,web_identity,instance", \
+                  "where the keys are; auto: the first that is there"), \
+    OPTION_STRING(t, f credentials_file, prefix "credentials_file", "", \
+                  "shared credentials file; empty: ~/.aws/credentials"), \
+    OPTION_STRING(t, f profile, prefix "profile", "", "section of that file; empty: default"), \
+    OPTION_STRING(t, f role, prefix "role", "", "ARN to assume with a web identity"), \
+    OPTION_STRING(t, f token_file, prefix "token_file", "", \
+                  "file with the token of a web identity"), \
+    OPTION_STRING(t, f sts_endpoint, prefix "sts_endpoint", "", \
+                  "of the token service; empty: AWS's for the region"), \
+    OPTION_STRING(t, f instance_endpoint, prefix "instance_endpoint", "", \
+                  "of the metadata service that has an instance's role; empty: it is not asked"), \
+    OPTION_BYTES(t, f part_bytes, prefix "part_bytes", "16MiB", 5242880.0, 4294967296.0 - 4096, \
+                 "of a part of an upload"), \
+    OPTION_INT(t, f connections, prefix "connections", 8, 1, 256, \
+               "requests to the server at once"), \
+    OPTION_BYTES(t, f rate, prefix "rate", "0", 0, 1e15, \
+                 "bytes per second that are sent; 0: no limit"), \
+    OPTION_STRING(t, f windows, prefix "windows", "", \
+                  "other rates at times of day, 22:00-06:00=0,12:00-13:00=1MiB"), \
+    OPTION_INT(t, f retry_s, prefix "retry_s", 60, 0, 86400, "for how long a request is tried"), \
+    OPTION_INT(t, f stall_s, prefix "stall_s", 30, 1, 3600, \
+               "a request on which no byte has moved for so long has failed"), \
+    OPTION_INT(t, f lease_s, prefix "lease_s", 60, 3, 86400, \
+               "a lease that is not renewed for so long has expired"), \
+    OPTION_INT(t, f upload_idle_s, prefix "upload_idle_s", 86400, 1, 31536000, \
+               "an upload that got no part for so long may be removed"), \
+    OPTION_BOOL(t, f single_writer, prefix "single_writer", "false", \
+                "the bucket has no conditional writes, and nobody else writes there")
+/* clang-format on */
+/* The table's defaults, then what the environment says: AWS_ENDPOINT_URL_S3, AWS_REGION and so on,
+ * then HOLDFAST_S3_ENDPOINT, HOLDFAST_S3_PART_BYTES, ...: one for each option. ERR_INVALID. */
+int storage_bucket_environment(struct storage_bucket *out);
+/* The names of these variables and what they mean, a line each. */
+void storage_bucket_print_help(FILE *out);
+
 struct storage_options {
     uint32_t queue_depth; /* requests in flight on the device; 0: 32 */
     bool force_pwrite;    /* do not try io_uring */
@@ -81,10 +159,27 @@ struct storage_options {
     bool is_ours_alone;   /* ERR_DENIED where other users could change the root; see local.c */
     uint16_t io_priority; /* of writes, from storage_io_priority_parse; 0: that of the process */
     bool is_quiet;        /* what was chosen is logged for debugging only */
+    bool is_shared;       /* `local`: other machines use the directory, too (NFS, Lustre, GPFS) */
+    const struct storage_bucket *bucket; /* `s3`; NULL: as the environment says */
 };
 
+/* Where a store is, as people write it: "s3://BUCKET[/PREFIX]", "dir:/PATH" (a directory that other
+ * machines use, too), "/PATH" or "PATH". */
+#define STORAGE_WHERE_BYTES 4096u
+struct storage_where {
+    const struct storage_ops *ops;
+    char place[STORAGE_WHERE_BYTES]; /* as ops->open takes it */
+    bool is_shared;
+};
+/* ERR_INVALID says what is wrong with it. */
+int storage_where_parse(struct storage_where *out, const char *text);
+/* Both at once; `options` as of storage_open(). */
+int storage_open_where(struct storage **out, const char *text,
+                       const struct storage_options *options);
+
 struct storage_space {
-    uint64_t bytes_total, bytes_free;   /* to an ordinary user, without what root keeps */
+    /* To an ordinary user, without what root keeps. bytes_total 0: nobody knows, as of a bucket. */
+    uint64_t bytes_total, bytes_free;
     uint64_t inodes_total, inodes_free; /* 0, 0 where the tier has none */
 };
 
@@ -105,7 +200,14 @@ struct storage_sweep {
 
 enum storage_flags {
     STORAGE_DURABLE = 1, /* what was synced survives power loss */
-    STORAGE_DIRECT = 2   /* requests bypass the page cache */
+    STORAGE_DIRECT = 2,  /* requests bypass the page cache */
+    STORAGE_REMOTE = 4   /* a request is a message to another machine: few, large ones */
+};
+
+/* Of a big object that left this machine. */
+struct storage_hash {
+    uint64_t part_bytes;      /* of every part but the last */
+    unsigned char sha256[32]; /* SHA-256 of the SHA-256 of each part, in order */
 };
 
 struct storage_ops {
@@ -136,12 +238,16 @@ struct storage_ops {
     void (*object_close)(struct storage *storage, struct storage_object *object);
     /* Queue a request; done() always runs, also for errors found at once. */
     void (*submit)(struct storage *storage, struct storage_request *request);
+    /* (optional; without: ERR_NOT_FOUND) Of an object that was created here, after the SYNC that
+     * made it whole; made while the bytes passed. */
+    int (*object_hash)(struct storage *storage, struct storage_object *object,
+                       struct storage_hash *out);
     /* fsync of the directory `prefix` and of every parent up to the root. */
     int (*sync_names)(struct storage *storage, const char *prefix);
     /* Small object, whole and exclusive: temporary name, fsync, renameat2(NOREPLACE), directory
      * fsync. Missing directories are created. ERR_EXISTS when the key is taken. On return it is
      * durable, with every directory above it. After ERR_IO it is gone, but may be back after a
-     * power loss. */
+     * power loss. ERR_UNSETTLED: nobody can tell whether it is there, or will be. */
     int (*publish)(struct storage *storage, const char *key, const void *data, size_t bytes);
     /* Read up to `size` bytes from the start of an object; *out_bytes is its whole size. */
     int (*fetch)(struct storage *storage, const char *key, void *data, size_t size,
@@ -182,6 +288,7 @@ struct storage_ops {
 
 extern const struct storage_ops storage_local;
 extern const struct storage_ops storage_memory;
+extern const struct storage_ops storage_s3; /* `where`: "BUCKET" or "BUCKET/PREFIX" */
 /* One more back-end, for storage_find: tests link one that injects faults (tests/fault/). Before
  * any other call. */
 void storage_add(const struct storage_ops *ops);
@@ -208,6 +315,8 @@ int storage_object_create(struct storage *storage, struct storage_object **out, 
 int storage_object_open(struct storage *storage, struct storage_object **out, const char *key,
                         uint64_t *out_bytes);
 void storage_object_close(struct storage *storage, struct storage_object *object);
+int storage_object_hash(struct storage *storage, struct storage_object *object,
+                        struct storage_hash *out);
 void storage_submit(struct storage *storage, struct storage_request *request);
 int storage_sync_names(struct storage *storage, const char *prefix);
 int storage_publish(struct storage *storage, const char *key, const void *data, size_t bytes);

@@ -73,7 +73,7 @@ static int open_target(struct copy *copy)
     static const struct storage_options options = {.is_quiet = true};
     int error = parse_target(copy);
     if (error == 0)
-        error = storage_open(&copy->store, &storage_local, copy->to.store, &options);
+        error = storage_open_where(&copy->store, copy->to.store, &options);
     if (error == ERR_NOT_FOUND) /* which would say that the source was not found */
         error = ERR_IO;
     return error == 0 && copy->to.server[0] == '\0' ? store_lock(copy->store, "STORE") : error;

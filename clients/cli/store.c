@@ -67,12 +67,16 @@ static int visit_top(void *user, const struct storage_entry *entry)
     return 0;
 }
 
-/* Where nobody can tell, the failure is kept, for when nothing else shows that it is a store. */
+/* Where nobody can tell, the failure is kept, for when nothing else shows that it is a store. A
+ * bucket has no such file. */
 static bool has_lock_file(struct search *search, const char *path)
 {
-    char name[sizeof((struct cli *)0)->store + sizeof STORAGE_LOCK_NAME + 1];
+    struct storage_where where;
+    char name[sizeof where.place + sizeof STORAGE_LOCK_NAME + 1];
     struct stat status;
-    snprintf(name, sizeof name, "%s/%s", path, STORAGE_LOCK_NAME);
+    if (storage_where_parse(&where, path) != 0 || where.ops != &storage_local)
+        return false;
+    snprintf(name, sizeof name, "%s/" STORAGE_LOCK_NAME, where.place);
     if (lstat(name, &status) == 0)
         return S_ISREG(status.st_mode);
     if (errno != ENOENT)
@@ -104,7 +108,7 @@ int store_open(struct storage **out, const struct cli *cli)
     static const struct storage_options options = {.read_only = true};
     if (cli->store[0] == '\0')
         return report_error(ERR_INVALID, "add --store DIR", "no store was named");
-    ERR_TRY(storage_open(out, &storage_local, cli->store, &options));
+    ERR_TRY(storage_open_where(out, cli->store, &options));
     int error = check_is_store(*out, cli->store);
     if (error != 0) {
         storage_close(*out);
@@ -118,8 +122,7 @@ int store_open_writable(struct storage **out, const struct cli *cli)
     ERR_TRY(store_open(out, cli));
     storage_close(*out);
     *out = NULL;
-    return storage_open(out, &storage_local, cli->store,
-                        &(struct storage_options){.is_quiet = true});
+    return storage_open_where(out, cli->store, &(struct storage_options){.is_quiet = true});
 }
 
 int store_lock(struct storage *store, const char *option)

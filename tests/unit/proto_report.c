@@ -90,7 +90,7 @@ static void test_report__every_code_has_name_text_status_and_retry(void **state)
     count++;
     ERR_MAP(X)
 #undef X
-    assert_int_equal(count, 16);
+    assert_int_equal(count, 17);
     assert_string_equal(err_name(0), "OK");
     assert_int_equal(err_grpc_status(0), 0);
     assert_string_equal(err_name(-999), "ERR_UNKNOWN");

@@ -268,7 +268,7 @@ static int check_space(struct writer *writer)
     struct storage_space space;
     char need[32], have[32];
     int error = storage_space(writer->store, &space);
-    if (error != 0 || writer->manifest.summary.bytes <= space.bytes_free)
+    if (error != 0 || space.bytes_total == 0 || writer->manifest.summary.bytes <= space.bytes_free)
         return error;
     return report_error(ERR_SPACE, "free some space, or take another disk",
                         "%s has room for %s, and %s are needed", writer->where,
@@ -337,7 +337,7 @@ int writer_open(struct writer *writer, const char *where, bool is_forced)
 {
     static const struct storage_options options = {.is_quiet = true};
     writer->where = where;
-    int error = storage_open(&writer->store, &storage_local, where, &options);
+    int error = storage_open_where(&writer->store, where, &options);
     if (error == ERR_NOT_FOUND) /* which would say that the source was not found */
         error = ERR_IO;
     if (error == 0)

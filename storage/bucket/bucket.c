@@ -1,0 +1,309 @@
+/* bucket.c - the back-end "s3": its table, its opening, and the probe of what the server honours.
+ *
+ * Servers differ in conditional writes: one honours If-None-Match on PUT and ignores it on the
+ * completion of an upload, another refuses it on PUT and honours it there, some ignore both and
+ * overwrite. So whoever opens a bucket for writing tries each on an object of its own, and uses
+ * what held. Where neither does, two writers could both believe that they made one object: such a
+ * bucket is refused, unless single_writer says that there is only one.
+ *
+ * The name is "BUCKET" or "BUCKET/PREFIX". Nothing is made but below the prefix. */
+#include "storage/bucket/bucket.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PROBE_FOLDER ".holdfast.probe/"
+#define BUDGET_FIRST 200.0
+
+static const char *const exclusive_texts[] = {
+    [EXCLUSIVE_UNKNOWN] = "opened for reading",
+    [EXCLUSIVE_PUT] = "conditional PUT",
+    [EXCLUSIVE_COMPLETE] = "no conditional PUT, conditional completion",
+    [EXCLUSIVE_NOT] = "no conditional writes: a single writer",
+};
+
+/* ---- the name and the server ---- */
+
+/* "BUCKET[/PREFIX]" */
+static int parse_name(struct bucket *bucket, const char *where)
+{
+    size_t length = strcspn(where, "/");
+    const char *prefix = where + length + strspn(where + length, "/");
+    size_t prefix_length = strlen(prefix);
+    while (prefix_length > 0 && prefix[prefix_length - 1] == '/')
+        prefix_length--;
+    bool is_fine = length >= 3 && length < 64 && prefix_length <= STORAGE_KEY_MAX;
+    for (size_t i = 0; i < length && is_fine; i++)
+        is_fine = strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_",
+                         where[i]) != NULL;
+    if (!is_fine)
+        return report_error(ERR_INVALID, "write s3://BUCKET or s3://BUCKET/PREFIX",
+                            "\"%s\" is not the name of a bucket with a prefix", where);
+    snprintf(bucket->name, sizeof bucket->name, "%.*s", (int)length, where);
+    snprintf(bucket->prefix, sizeof bucket->prefix, "%.*s", (int)prefix_length, prefix);
+    char *rest = bucket->prefix, copy[sizeof bucket->prefix];
+    strcpy(copy, bucket->prefix);
+    rest = copy;
+    for (char *name; bucket->prefix[0] != '\0' && (name = strsep(&rest, "/")) != NULL;)
+        if (!storage_name_is_valid(name, strlen(name)))
+            return report_error(ERR_INVALID, "names of [A-Za-z0-9._-] with '/' between them",
+                                "the prefix \"%s\" is not a storage key", bucket->prefix);
+    return 0;
+}
+
+/* "https://HOST[:PORT]" */
+static int parse_endpoint(struct bucket *bucket, const char *endpoint, bool is_virtual)
+{
+    const char *host = strstr(endpoint, "://");
+    size_t scheme = host != NULL ? (size_t)(host - endpoint) : 0;
+    bool is_known = (scheme == 5 && strncmp(endpoint, "https", 5) == 0) ||
+                    (scheme == 4 && strncmp(endpoint, "http", 4) == 0);
+    if (!is_known || host[3] == '\0' || strcspn(host + 3, "/?#@") + 1 < strlen(host + 3))
+        return report_error(ERR_INVALID, "write https://HOST or https://HOST:PORT",
+                            "the endpoint \"%s\" is not an address of a server", endpoint);
+    snprintf(bucket->scheme, sizeof bucket->scheme, "%.*s", (int)scheme, endpoint);
+    snprintf(bucket->host, sizeof bucket->host, "%s%s%.*s", is_virtual ? bucket->name : "",
+             is_virtual ? "." : "", (int)strcspn(host + 3, "/"), host + 3);
+    const char *usual = scheme == 5 ? ":443" : ":80"; /* libcurl leaves it out of "Host" */
+    size_t length = strlen(bucket->host), tail = strlen(usual);
+    if (length > tail && strcmp(bucket->host + length - tail, usual) == 0)
+        bucket->host[length - tail] = '\0';
+    return 0;
+}
+
+static int find_server(struct bucket *bucket)
+{
+    struct storage_bucket *settings = &bucket->settings;
+    char endpoint[sizeof settings->endpoint];
+    bool is_aws = settings->endpoint[0] == '\0';
+    bool is_virtual =
+        strcmp(settings->style, "virtual") == 0 ||
+        (strcmp(settings->style, "auto") == 0 && is_aws && strchr(bucket->name, '.') == NULL);
+    if (settings->region[0] == '\0')
+        strcpy(settings->region, "us-east-1");
+    snprintf(endpoint, sizeof endpoint, "%s", settings->endpoint);
+    if (is_aws)
+        snprintf(endpoint, sizeof endpoint, "https://s3.%s.amazonaws.com", settings->region);
+    if (!is_virtual)
+        snprintf(bucket->path, sizeof bucket->path, "/%s", bucket->name);
+    return parse_endpoint(bucket, endpoint, is_virtual);
+}
+
+/* ---- the probe ---- */
+
+/* *out_holds: a second conditional PUT of the same key is refused. */
+static int probe_put(struct bucket *bucket, const char *key, bool *out_holds)
+{
+    struct iovec body = {"probe\n", 6};
+    int error = 0;
+    *out_holds = false;
+    for (int i = 0; i < 2; i++) {
+        struct s3_call call = {.method = "PUT",
+                               .key = key,
+                               .headers = {"if-none-match: *"},
+                               .num_headers = 1,
+                               .send = &body,
+                               .num_send = 1};
+        error = s3_perform(bucket, &call);
+        int status = call.http.status;
+        s3_call_free(&call);
+        if (status == 501) /* it says so */
+            break;
+        if (error != 0 && !(i == 1 && error == ERR_EXISTS))
+            return error;
+        *out_holds = error == ERR_EXISTS;
+    }
+    return 0;
+}
+
+/* *out_holds: the completion of an upload over an object that is there is refused. */
+static int probe_complete(struct bucket *bucket, const char *key, bool *out_holds)
+{
+    struct s3_upload upload;
+    char etag[HTTP_HEADER_BYTES];
+    bool is_unsettled;
+    struct iovec body = {"probe\n", 6};
+    *out_holds = false;
+    ERR_TRY(s3_upload_begin(bucket, &upload, key, NULL, 0));
+    int error = s3_upload_part(bucket, &upload, key, 1, &body, NULL, etag);
+    if (error == 0)
+        error = s3_upload_complete(bucket, &upload, key, etag, sizeof etag, 1, true, &is_unsettled);
+    *out_holds = error == ERR_EXISTS;
+    if (error != 0)
+        s3_upload_abort(bucket, &upload, key);
+    return error == ERR_EXISTS || error == ERR_VERSION ? 0 : error;
+}
+
+static int refuse_unconditional(const struct bucket *bucket)
+{
+    return report_error(
+        ERR_DENIED, "use another server, or say that there is one writer: single_writer = true",
+        "the server of s3://%s honours If-None-Match neither on PUT nor on the completion of an "
+        "upload: two writers could overwrite one another",
+        bucket->name);
+}
+
+static int probe(struct bucket *bucket)
+{
+    char key[S3_KEY_BYTES], name[64] = PROBE_FOLDER;
+    struct iovec body = {"probe\n", 6};
+    bool is_put = false;
+    ERR_TRY(bucket_make_nonce(name + strlen(name)));
+    bucket_key(key, bucket, name);
+    int error = probe_put(bucket, key, &is_put);
+    struct s3_call plain = {.method = "PUT", .key = key, .send = &body, .num_send = 1};
+    if (error == 0 && !is_put) { /* it may not have been made */
+        error = s3_perform(bucket, &plain);
+        s3_call_free(&plain);
+    }
+    if (error == 0)
+        error = probe_complete(bucket, key, &bucket->is_conditional_complete);
+    if (error == 0)
+        error = bucket_remove_at(bucket, key);
+    bucket->exclusive = is_put                            ? EXCLUSIVE_PUT
+                        : bucket->is_conditional_complete ? EXCLUSIVE_COMPLETE
+                                                          : EXCLUSIVE_NOT;
+    if (error == 0 && bucket->exclusive == EXCLUSIVE_NOT && !bucket->settings.single_writer)
+        error = refuse_unconditional(bucket);
+    return error;
+}
+
+/* Who reads finds out here that there is no such bucket, or no right to it. */
+static int visit_none(void *user, const struct storage_entry *entry)
+{
+    (void)user, (void)entry;
+    return 1;
+}
+
+static int greet(struct bucket *bucket)
+{
+    char prefix[S3_KEY_BYTES];
+    if (!bucket->read_only)
+        return probe(bucket);
+    bucket_key(prefix, bucket, "");
+    int found = bucket_list_at(bucket, prefix, visit_none, NULL);
+    return found == 1 ? 0 : found;
+}
+
+/* ---- open and close ---- */
+
+static void bucket_close(struct storage *storage)
+{
+    struct bucket *bucket = bucket_of(storage);
+    requests_close(bucket->requests);
+    keeper_close(bucket->keeper);
+    for (uint32_t i = 0; i < bucket->num_idle; i++)
+        http_close(bucket->idle[i]);
+    free(bucket->idle);
+    credentials_close(bucket->credentials);
+    pace_close(bucket->pace);
+    pthread_mutex_destroy(&bucket->mutex);
+    free(bucket);
+}
+
+static int take_settings(struct bucket *bucket, const struct storage_options *options)
+{
+    if (options->bucket == NULL)
+        return storage_bucket_environment(&bucket->settings);
+    bucket->settings = *options->bucket;
+    settings_complete(&bucket->settings);
+    return 0;
+}
+
+static int connect_all(struct bucket *bucket)
+{
+    struct storage_bucket *settings = &bucket->settings;
+    bucket->idle = calloc((size_t)settings->connections, sizeof *bucket->idle);
+    if (bucket->idle == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for connections");
+    ERR_TRY(http_init());
+    ERR_TRY(pace_open(&bucket->pace, settings->rate, settings->windows));
+    ERR_TRY(credentials_open(&bucket->credentials, settings));
+    ERR_TRY(greet(bucket));
+    return requests_open(&bucket->requests, bucket);
+}
+
+static void write_text(struct bucket *bucket)
+{
+    snprintf(bucket->text, sizeof bucket->text,
+             "%s://%s, %lld connections, parts of %lld bytes, credentials from %s, %s",
+             bucket->scheme, bucket->host, (long long)bucket->settings.connections,
+             (long long)bucket->settings.part_bytes, credentials_source(bucket->credentials),
+             exclusive_texts[bucket->exclusive]);
+}
+
+static int bucket_open(struct storage **out, const char *where,
+                       const struct storage_options *options)
+{
+    struct bucket *bucket = calloc(1, sizeof *bucket);
+    if (bucket == NULL)
+        return report_error(ERR_MEMORY, NULL, "could not allocate the store of a bucket");
+    bucket->base.ops = &storage_s3;
+    bucket->read_only = options->read_only;
+    bucket->is_quiet = options->read_only || options->is_quiet;
+    bucket->tokens = BUDGET_FIRST;
+    pthread_mutex_init(&bucket->mutex, NULL);
+    int error = parse_name(bucket, where);
+    if (error == 0)
+        error = take_settings(bucket, options);
+    if (error == 0)
+        error = find_server(bucket);
+    if (error == 0)
+        error = connect_all(bucket);
+    if (error != 0) {
+        bucket_close((struct storage *)bucket);
+        return error;
+    }
+    write_text(bucket);
+    log_print(bucket->is_quiet ? LOG_DEBUG : LOG_INFO, "storage", "opened s3://%s: %s", where,
+              bucket->text);
+    *out = (struct storage *)bucket;
+    return 0;
+}
+
+static const char *bucket_describe(struct storage *storage)
+{
+    return bucket_of(storage)->text;
+}
+
+/* ---- what a bucket has none of ---- */
+
+/* A name is durable with its object. */
+static int bucket_sync_names(struct storage *storage, const char *prefix)
+{
+    (void)storage, (void)prefix;
+    return 0;
+}
+
+/* Nobody knows: all stays 0. */
+static int bucket_space(struct storage *storage, struct storage_space *out)
+{
+    (void)storage, (void)out;
+    return 0;
+}
+
+const struct storage_ops storage_s3 = {
+    .name = "s3",
+    .version = 1,
+    .flags = STORAGE_DURABLE | STORAGE_REMOTE,
+    .open = bucket_open,
+    .close = bucket_close,
+    .object_create = bucket_object_create,
+    .object_open = bucket_object_open,
+    .object_close = bucket_object_close,
+    .object_hash = bucket_object_hash,
+    .submit = bucket_submit,
+    .sync_names = bucket_sync_names,
+    .publish = bucket_publish,
+    .fetch = bucket_fetch,
+    .list = bucket_list,
+    .remove = bucket_remove,
+    .lock = bucket_lock,
+    .space = bucket_space,
+    .hold = bucket_hold,
+    .release = bucket_release,
+    .find_holder = bucket_find_holder,
+    .sweep = bucket_sweep,
+    .describe = bucket_describe,
+};

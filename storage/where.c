@@ -1,0 +1,48 @@
+/* where.c - where a store is, as people write it: the one parser of it.
+ *
+ *   s3://BUCKET[/PREFIX]   a bucket of an S3 server, or all below a prefix in it
+ *   dir:/PATH              a directory that other machines use, too: NFS, Lustre, GPFS
+ *   /PATH, PATH            a directory of this machine */
+#include "storage/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct scheme {
+    const char *begin;
+    const struct storage_ops *ops;
+    bool is_shared;
+};
+
+static const struct scheme schemes[] = {
+    {"s3://", &storage_s3, false},
+    {"dir:", &storage_local, true},
+    {"", &storage_local, false},
+};
+
+int storage_where_parse(struct storage_where *out, const char *text)
+{
+    const struct scheme *scheme = schemes;
+    while (strncmp(text, scheme->begin, strlen(scheme->begin)) != 0)
+        scheme++;
+    const char *place = text + strlen(scheme->begin);
+    if (place[0] == '\0' || strlen(place) >= sizeof out->place)
+        return report_error(ERR_INVALID, "write s3://BUCKET/PREFIX, dir:/PATH or /PATH",
+                            "\"%s\" names no store", text);
+    *out = (struct storage_where){.ops = scheme->ops, .is_shared = scheme->is_shared};
+    snprintf(out->place, sizeof out->place, "%s", place);
+    return 0;
+}
+
+int storage_open_where(struct storage **out, const char *text,
+                       const struct storage_options *options)
+{
+    struct storage_where where;
+    struct storage_options own = options ? *options : (struct storage_options){0};
+    *out = NULL;
+    int error = storage_where_parse(&where, text);
+    if (error != 0)
+        return error;
+    own.is_shared = where.is_shared;
+    return storage_open(out, where.ops, where.place, &own);
+}
