@@ -9,6 +9,7 @@
 #include "proto/report.h"
 
 #include <pthread.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -192,6 +193,42 @@ bool json_next_member(struct json_member *out, const char *text, size_t *at, siz
     *out = (struct json_member){text + key + 1, text + value, key_end - key - 2, value_end - value};
     *at = skip_space(text, value_end, bytes) + 1;
     return true;
+}
+
+static int digits_of(double number)
+{
+    char text[40];
+    for (int digits = 15; digits < 17; digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, number);
+        if (strtod(text, NULL) == number)
+            return digits;
+    }
+    return 17;
+}
+
+/* The most that a number in it needs. */
+static int most_digits(const json_t *value)
+{
+    const char *key;
+    json_t *part;
+    size_t i;
+    int most = json_is_real(value) ? digits_of(json_real_value(value)) : 15;
+    json_object_foreach((json_t *)(uintptr_t)value, key, part)
+    {
+        int digits = most_digits(part);
+        most = digits > most ? digits : most;
+    }
+    json_array_foreach(value, i, part)
+    {
+        int digits = most_digits(part);
+        most = digits > most ? digits : most;
+    }
+    return most;
+}
+
+size_t json_shortest(const json_t *value)
+{
+    return JSON_REAL_PRECISION((size_t)most_digits(value));
 }
 
 size_t json_first_member(const char *text, size_t bytes)

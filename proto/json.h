@@ -44,6 +44,9 @@ bool json_member_is(const struct json_member *member, const char *name);
  * no object, or there twice; ERR_MEMORY. Both without a report. */
 int json_copy_objects(char **const outs[], const char *const names[], int count, const char *text,
                       size_t bytes, const char **out_bad);
+/* A flag for json_dumps(): the fewest digits, from 15 on, with which every number in `value` is
+ * read back as the same. Without it 1e-06 is written as 9.9999999999999995e-7. */
+size_t json_shortest(const json_t *value);
 /* Around other uses of jansson by this thread: false when memory was short in between. */
 void json_begin(void);
 bool json_end(void);

@@ -148,6 +148,12 @@ const char *trainer_config_data(const struct config *config)
                                              : config->dataset;
 }
 
+const char *trainer_config_validation_data(const struct config *config)
+{
+    return config->validation_path[0] != '\0' ? config->validation_path
+                                              : config->validation_dataset;
+}
+
 static int check_values(struct config *config)
 {
     ERR_TRY(check_run_name(config->run));
@@ -263,8 +269,9 @@ static int settle_validation(struct config *config)
 {
     if (!config->validation_enable)
         return 0;
-    if (config->validation_path[0] == '\0')
-        return report_error(ERR_INVALID, "write one with `tokenizer tokens` and give its path",
+    if (trainer_config_validation_data(config)[0] == '\0')
+        return report_error(ERR_INVALID,
+                            "give a tokens file or a folder of text, or validation.dataset",
                             "validation.dataset_path is not set: there is nothing to validate on");
     if (config->validation_seq_len == -1)
         config->validation_seq_len = config->seq_len;

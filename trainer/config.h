@@ -108,6 +108,7 @@ struct config {
     int64_t keep_latest_k; /* 0: all */
     /* validation */
     bool validation_enable;
+    char validation_dataset[CONFIG_TEXT_MAX]; /* what is read when the path is "" */
     char validation_path[CONFIG_TEXT_MAX];
     int64_t validation_batch;   /* sequences of a micro-batch */
     int64_t validation_seq_len; /* at most training.seq_len, which -1 stands for until loaded */
@@ -134,6 +135,7 @@ struct config {
 int trainer_config_load(struct config *out, int argc, char **argv);
 /* What the run's data are called in messages and manifests. */
 const char *trainer_config_data(const struct config *config);
+const char *trainer_config_validation_data(const struct config *config);
 /* The effective settings as JSON, to be freed. */
 char *trainer_config_to_json(const struct config *config);
 /* Micro-batches (leaves) of the step that follows `step` steps; `config` is a struct config. */

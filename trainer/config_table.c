@@ -66,7 +66,10 @@ const struct option config_table[] = {
     IGNORED("metrics.rank_0_only", NO_BOARD),
     IGNORED("metrics.enable_color_printing", "colours are used on terminals"),
 
-    CHOICE(model_name, "model.name", "llama3", "llama3", "family of the model"),
+    CHOICE(
+        model_name, "model.name", "llama3", "llama3,llama2,llama",
+        "family of the model; with llama2, which older files call llama, the flavors 7B, 13B and "
+        "70B are Llama 2's"),
     STRING(model_flavor, "model.flavor", "debugmodel",
            "tiny, debugmodel, 110M, 8B, 70B, 405B: sizes, with the vocabulary of the tokens; "
            "llama2-7B, 13B, 70B, llama3-8B, 70B, llama3.1-8B, 70B, 405B, llama3.2-1B, 3B, "
@@ -401,7 +404,8 @@ const struct option config_table[] = {
     BOOL(validation_enable, "validation.enable", "false",
          "compute the loss of a set that is not trained on"),
     ALIAS("validation.enabled", "validation.enable"),
-    IGNORED("validation.dataset", "the set is what validation.dataset_path names"),
+    STRING(validation_dataset, "validation.dataset", "",
+           "as training.dataset, such as c4_validation, when validation.dataset_path is empty"),
     STRING(validation_path, "validation.dataset_path", "",
            "its tokens file, or a folder, as training.dataset_path"),
     INT(validation_batch, "validation.local_batch_size", 8, 1, COUNT_MAX,

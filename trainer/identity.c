@@ -16,7 +16,7 @@
 
 static int pack_json(char **out, json_t *object)
 {
-    *out = object != NULL ? json_dumps(object, JSON_COMPACT) : NULL;
+    *out = object != NULL ? json_dumps(object, JSON_COMPACT | json_shortest(object)) : NULL;
     json_decref(object);
     return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "could not write the manifest's JSON");
 }
@@ -73,8 +73,8 @@ static void say_settings(const struct config *config, const char *stored_json)
             json_t *value = json_object_get(ours, key);
             if (value == NULL || json_equal(value, theirs))
                 continue;
-            char *was = json_dumps(theirs, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15)),
-                 *is = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+            char *was = json_dumps(theirs, JSON_ENCODE_ANY | json_shortest(theirs)),
+                 *is = json_dumps(value, JSON_ENCODE_ANY | json_shortest(value));
             bool is_other = shapes_leaves(sections[i], key);
             log_print(is_other ? LOG_WARN : LOG_INFO, "checkpoint",
                       "%s.%s was %s when the checkpoint was made, now it is %s%s", sections[i], key,

@@ -99,7 +99,8 @@ static int prepare(char out[CORPUS_PATH_BYTES], const struct config *config,
 
 static struct corpus_request corpus_of(const struct config *config)
 {
-    return (struct corpus_request){.dataset = config->dataset, .path = config->dataset_path};
+    return (struct corpus_request){
+        .section = "training", .dataset = config->dataset, .path = config->dataset_path};
 }
 
 static int open_data(struct data **out, const struct config *config)
@@ -132,14 +133,16 @@ static int open_validation(struct rank *r)
         return 0;
     char path[CORPUS_PATH_BYTES];
     ERR_TRY(prepare(path, config,
-                    (struct corpus_request){.dataset = "", .path = config->validation_path}));
+                    (struct corpus_request){.section = "validation",
+                                            .dataset = config->validation_dataset,
+                                            .path = config->validation_path}));
     ERR_TRY(data_open_in_order(&r->validation, path, (uint32_t)config->validation_seq_len));
     const struct data_info *ours = data_info(r->data), *theirs = data_info(r->validation);
     if (strcmp(ours->tokenizer_hash, theirs->tokenizer_hash) != 0)
         return report_error(ERR_MISMATCH, "make the tokens of both with one tokenizer",
                             "the tokens of %s were made by another tokenizer than those of "
                             "training",
-                            config->validation_path);
+                            trainer_config_validation_data(config));
     return is_first_on_node(r) ? data_prove(r->validation) : 0;
 }
 

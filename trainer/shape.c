@@ -5,6 +5,7 @@
 #include "trainer/shape.h"
 #include "proto/report.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define NOT_GIVEN (-1) /* of a key of the section */
@@ -81,12 +82,22 @@ static int take_rope(struct model_shape *out, const struct config *config)
     return 0;
 }
 
+/* torchtitan's older files have sizes of Llama 2 below that name: "llama2", "7B". */
+static int take_flavor(struct model_shape *out, const struct config *config, uint32_t vocab)
+{
+    char older[sizeof(config->model_flavor) + 8];
+    snprintf(older, sizeof(older), "llama2-%s", config->model_flavor);
+    if (strcmp(config->model_name, "llama3") != 0 && model_shape_of_flavor(out, older, vocab) == 0)
+        return 0;
+    return model_shape_of_flavor(out, config->model_flavor, vocab);
+}
+
 bool shape_has_vocab_of_tokens(const struct config *config)
 {
     struct model_shape one, other;
     return config->model_config[0] == '\0' && config->model_vocab < 0 &&
-           model_shape_of_flavor(&one, config->model_flavor, 1) == 0 &&
-           model_shape_of_flavor(&other, config->model_flavor, 2) == 0 && one.vocab != other.vocab;
+           take_flavor(&one, config, 1) == 0 && take_flavor(&other, config, 2) == 0 &&
+           one.vocab != other.vocab;
 }
 
 const char *shape_name(const struct config *config)
@@ -99,7 +110,7 @@ int shape_of_settings(struct model_shape *out, const struct config *config, uint
     if (config->model_config[0] != '\0')
         ERR_TRY(model_shape_open(out, config->model_config));
     else
-        ERR_TRY(model_shape_of_flavor(out, config->model_flavor, tokens_vocab));
+        ERR_TRY(take_flavor(out, config, tokens_vocab));
     ERR_TRY(take_sizes(out, config));
     ERR_TRY(take_rope(out, config));
     take_number(&out->norm_eps, config->norm_eps);

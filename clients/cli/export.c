@@ -463,7 +463,7 @@ static int finish_part(struct export *export, struct part *part)
 /* Takes `root`, which was built after json_begin: what lacks a part is not published. */
 static int publish_json(struct export *export, const char *name, json_t *root)
 {
-    char *text = root != NULL ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    char *text = root != NULL ? json_dumps(root, JSON_INDENT(2) | json_shortest(root)) : NULL;
     json_decref(root);
     if (!json_end()) {
         free(text);

@@ -324,7 +324,7 @@ static int plan_table(struct import *import)
 
 static char *dump(json_t *root)
 {
-    char *text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
+    char *text = root != NULL ? json_dumps(root, JSON_COMPACT | json_shortest(root)) : NULL;
     json_decref(root);
     return text;
 }

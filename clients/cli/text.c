@@ -49,7 +49,8 @@ static int write_json(const char *text, size_t bytes, void *user)
 
 int text_json_value(FILE *out, const json_t *value, size_t flags)
 {
-    return json_dump_callback(value, write_json, out, flags | JSON_ENSURE_ASCII) == 0
+    flags |= JSON_ENSURE_ASCII | json_shortest(value);
+    return json_dump_callback(value, write_json, out, flags) == 0
                ? 0
                : report_errno(ERR_IO, "could not write the output", "stdout");
 }

@@ -234,7 +234,7 @@ def tokens_go_to_the_users_cache_where_the_folder_takes_none(bed):
     bed.write("h/a.txt", bed.long[:9000].encode())
     bed.write("h/.holdfast", b"a file where the cache would be")
     said = trained(bed, "--training.dataset", bed.path("h"), "--validation.enable",
-                   "--validation.dataset_path", bed.path("h"))[0]
+                   "--validation.dataset", bed.path("h"))[0]
     assert said.count("making the tokens") == 1, said
     assert len([name for name in cached(bed.path("cache", "holdfast"))
                 if name.endswith(".tokens")]) == 1
@@ -244,6 +244,10 @@ def a_usual_name_says_where_its_files_go(bed):
     process = trainer(bed, "--training.dataset", "c4")
     said = process.communicate(timeout=60)[0]
     assert process.returncode != 0 and bed.path("cache", "holdfast", "c4") in said, said
+    process = trainer(bed, "--training.dataset", bed.path("g"), "--validation.enable",
+                      "--validation.dataset", "c4_validation")
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode != 0 and "validation.dataset = \"c4_validation\"" in said, said
     bed.write("cache/holdfast/c4/c4-train.00000-of-01024.json.gz", gzip.compress(lines(bed.texts)))
     assert "making the tokens" in trained(bed, "--training.dataset", "c4")[0]
     process = trainer(bed, "--training.dataset", "c5")

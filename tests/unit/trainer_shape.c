@@ -98,6 +98,26 @@ static void test_shape__numbers_of_a_scaling_that_is_not_there_are_refused(void 
     refused(&config, "model.rope_factor = 4 has no meaning");
 }
 
+static void test_shape__sizes_of_llama_2_are_found_below_their_family(void **state)
+{
+    (void)state;
+    struct model_shape shape;
+    struct config config = tiny();
+    strcpy(config.model_flavor, "70B");
+    assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
+    assert_int_equal(shape.vocab, 128256);
+    strcpy(config.model_name, "llama2");
+    assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
+    assert_int_equal(model_shape_parameters(&shape), 68976648192);
+    strcpy(config.model_name, "llama"); /* of March 2024 */
+    strcpy(config.model_flavor, "7B");
+    assert_int_equal(shape_of_settings(&shape, &config, 0), 0);
+    assert_int_equal(model_shape_parameters(&shape), 6738415616);
+    strcpy(config.model_flavor, "debugmodel");
+    assert_int_equal(shape_of_settings(&shape, &config, 300), 0);
+    assert_int_equal(shape.vocab, 300);
+}
+
 static void test_shape__tokens_beyond_the_models_vocabulary_are_refused(void **state)
 {
     (void)state;
@@ -118,6 +138,7 @@ int main(void)
         cmocka_unit_test(test_shape__the_width_of_heads_follows_dim_and_heads),
         cmocka_unit_test(test_shape__nought_and_less_are_refused_by_name),
         cmocka_unit_test(test_shape__numbers_of_a_scaling_that_is_not_there_are_refused),
+        cmocka_unit_test(test_shape__sizes_of_llama_2_are_found_below_their_family),
         cmocka_unit_test(test_shape__tokens_beyond_the_models_vocabulary_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

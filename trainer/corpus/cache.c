@@ -54,15 +54,16 @@ static int user_cache(char out[CORPUS_PATH_BYTES])
                               "there is no cache folder of the user");
 }
 
-static int no_files(const char *name, const char *folder)
+static int no_files(const struct corpus_request *request, const char *folder)
 {
     char hint[CORPUS_PATH_BYTES + 256];
     snprintf(hint, sizeof hint,
              "put its files (.jsonl, .json.gz, .json.zst, .txt) into %s, or name their folder in "
-             "training.dataset_path",
-             folder);
+             "%s.dataset_path",
+             folder, request->section);
     return report_error(ERR_NOT_FOUND, hint,
-                        "training.dataset = \"%s\": its files are not on this machine", name);
+                        "%s.dataset = \"%s\": its files are not on this machine", request->section,
+                        request->dataset);
 }
 
 /* The file or folder that is meant. */
@@ -76,13 +77,13 @@ static int locate(char out[CORPUS_PATH_BYTES], const struct corpus_request *requ
     if (request->path[0] != '\0' || stat(named, &status) == 0)
         return 0;
     if (!is_usual(named))
-        return report_error(ERR_NOT_FOUND,
-                            "name a tokens file, a folder of text or JSON lines, or c4, c4_test",
-                            "training.dataset = \"%s\": there is no such file or folder", named);
+        return report_error(
+            ERR_NOT_FOUND, "name a tokens file, a folder of text or JSON lines, or c4, c4_test",
+            "%s.dataset = \"%s\": there is no such file or folder", request->section, named);
     ERR_TRY(user_cache(out));
     size_t length = strlen(out);
     snprintf(out + length, CORPUS_PATH_BYTES - length, "/%s", named);
-    return stat(out, &status) == 0 ? 0 : no_files(named, out);
+    return stat(out, &status) == 0 ? 0 : no_files(request, out);
 }
 
 /* ---- the key ---- */

@@ -52,8 +52,9 @@ int corpus_write(const char *path, const struct corpus_options *options, struct 
 /* ---- cache.c: corpora that training names ---- */
 
 struct corpus_request {
-    const char *dataset;   /* training.dataset: a tokens file, a folder, or a usual name; or "" */
-    const char *path;      /* training.dataset_path: goes first; or "" */
+    const char *section;   /* of the configuration, for messages: "training", "validation" */
+    const char *dataset;   /* its key dataset: a tokens file, a folder, or a usual name; or "" */
+    const char *path;      /* its dataset_path: goes first; or "" */
     const char *tokenizer; /* file, for a folder; or "" */
     struct corpus_fields fields;
     const struct tokenizer_progress *progress;

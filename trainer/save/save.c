@@ -210,7 +210,7 @@ static char *state_json(const struct snapshot *s, const struct progress *p)
                   "schedule", "step", (json_int_t)p->schedule_update, "optimizer", "step",
                   (json_int_t)(s->has_no_moments ? 0 : p->optimizer_update), "metrics", "loss",
                   p->loss, "grad_norm", p->grad_norm);
-    char *text = state != NULL ? json_dumps(state, JSON_COMPACT) : NULL;
+    char *text = state != NULL ? json_dumps(state, JSON_COMPACT | json_shortest(state)) : NULL;
     json_decref(state);
     return text;
 }

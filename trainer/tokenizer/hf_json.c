@@ -579,7 +579,8 @@ int tokenizer_read_json(struct tokenizer *out, const char *name, const char *tex
         return bad(&reader, "not a tokenizer: too many parts");
     int result = json_read(&root, text, bytes, &reason);
     if (result == ERR_CORRUPT)
-        return report_error(ERR_CORRUPT, NULL, "%s, line %d: %s", name, reason.line, reason.text);
+        return report_error(ERR_CORRUPT, "give the tokenizer of a Llama, or `tokenizer train` one",
+                            "%s, line %d: %s", name, reason.line, reason.text);
     if (result == 0)
         result = read_root(&reader, root);
     json_decref(root);
