@@ -69,15 +69,17 @@ FUZZ_LINK =
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps all run test test-no-uring torture mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
+.PHONY: help deps all python run test test-no-uring torture mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
-	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install,$(MAKECMDGOALS:test-no-uring=test))
+	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install python,$(MAKECMDGOALS:test-no-uring=test))
 all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) ## build every program and library
+python: deps-now $(BUILD)/libckpt.so.1 ## a wheel of the Python package, libckpt inside, into $(BUILD)/wheel
+	@BUILD=$(BUILD) WHEEL_VENV=$${WHEEL_VENV:-build/wheel-venv} clients/python/make_wheel
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
 	@BUILD=$(BUILD) deploy/main-job
 tests-built: $(TESTS) $(BUILD)/tests/ckptd $(SHIMS) $(FUZZERS) $(BENCHES)

@@ -1,9 +1,12 @@
-/* catalog.c - what checkpoints there are and what is in them: lists, metadata, pins.
+/* catalog.c - what checkpoints there are and what is in them: lists, metadata, pins; of a ckptd, or
+ * of a store's directory (offline.c).
  *
  * None of it needs an attempt or a session. Metadata is ckptd's manifest, read by the same parser
  * that ckptd uses: what a hostile answer claims is checked before it is believed. */
+#include "clients/offline.h"
 #include "clients/session.h"
 
+#include "proto/durability.h"
 #include "proto/manifest.h"
 #include "proto/report.h"
 
@@ -71,11 +74,10 @@ static int fill_metadata(struct metadata *out, const char *durability)
     return 0;
 }
 
-int ckpt_metadata(struct ckpt *ckpt, int64_t step, uint64_t attempt, struct ckpt_metadata **out)
+static int show(struct metadata *out, struct ckpt *ckpt, int64_t step, uint64_t attempt)
 {
     Holdfast__V1__ShowRequest request = HOLDFAST__V1__SHOW_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
-    *out = NULL;
     request.run = ckpt->run;
     request.step = step;
     request.attempt = attempt;
@@ -84,19 +86,38 @@ int ckpt_metadata(struct ckpt *ckpt, int64_t step, uint64_t attempt, struct ckpt
     if (error != 0)
         return error;
     const Holdfast__V1__ShowReply *reply = (Holdfast__V1__ShowReply *)answer;
-    struct metadata *made = calloc(1, sizeof *made);
-    if (made == NULL)
-        error = report_error(ERR_MEMORY, NULL, "no memory for the metadata of a checkpoint");
-    if (error == 0)
-        error = manifest_read(&made->manifest, reply->manifest_json, strlen(reply->manifest_json));
+    error = manifest_read(&out->manifest, reply->manifest_json, strlen(reply->manifest_json));
     if (error == 0) {
-        made->damage = strdup(reply->damage);
-        error = fill_metadata(made, reply->durability);
+        out->damage = strdup(reply->damage);
+        error = fill_metadata(out, reply->durability);
     }
     protobuf_c_message_free_unpacked(answer, NULL);
+    return error;
+}
+
+static int show_offline(struct metadata *out, const struct ckpt *ckpt, int64_t step,
+                        uint64_t attempt)
+{
+    char damage[OFFLINE_DAMAGE_BYTES];
+    const struct offline_choice choice = {.step = step, .attempt = attempt};
+    int error = offline_manifest(&out->manifest, damage, ckpt, &choice);
+    if (error != 0)
+        return error;
+    out->damage = strdup(damage);
+    return fill_metadata(out, damage[0] != '\0' ? "damaged" : durability_text(DURABLE_LOCAL));
+}
+
+int ckpt_metadata(struct ckpt *ckpt, int64_t step, uint64_t attempt, struct ckpt_metadata **out)
+{
+    struct metadata *made = calloc(1, sizeof *made);
+    *out = NULL;
+    if (made == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the metadata of a checkpoint");
+    int error = offline_is(ckpt) ? show_offline(made, ckpt, step, attempt)
+                                 : show(made, ckpt, step, attempt);
     if (error == 0)
         *out = &made->seen;
-    else if (made != NULL)
+    else
         ckpt_metadata_free(&made->seen);
     return error;
 }
@@ -123,17 +144,19 @@ struct list {
 /* "" needs no memory of its own. */
 static int keep_text(const char **out, const char *text)
 {
-    *out = text[0] != '\0' ? strdup(text) : "";
-    return *out != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a list");
+    const char *kept = text[0] != '\0' ? strdup(text) : "";
+    *out = kept != NULL ? kept : "";
+    return kept != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a list");
 }
 
 static void free_text(const char *text)
 {
-    if (text != NULL && text[0] != '\0')
+    if (text[0] != '\0')
         free((char *)(uintptr_t)text);
 }
 
-static int add_entry(struct list *list, const Holdfast__V1__CheckpointSummary *summary)
+/* A fresh entry at the end. */
+static int new_entry(struct ckpt_list_entry **out, struct list *list)
 {
     if (list->seen.num_entries == list->room) {
         uint32_t room = list->room == 0 ? 64 : 2 * list->room;
@@ -144,12 +167,53 @@ static int add_entry(struct list *list, const Holdfast__V1__CheckpointSummary *s
         list->seen.entries = larger;
         list->room = room;
     }
-    struct ckpt_list_entry *entry = &list->entries[list->seen.num_entries++];
-    *entry = (struct ckpt_list_entry){
-        .size = sizeof *entry, .pinned = summary->pinned, .read_back = summary->read_back};
+    *out = &list->entries[list->seen.num_entries++];
+    **out = (struct ckpt_list_entry){.size = sizeof **out, .damage = "", .pin_note = ""};
+    return 0;
+}
+
+static int add_entry(struct list *list, const Holdfast__V1__CheckpointSummary *summary)
+{
+    struct ckpt_list_entry *entry;
+    ERR_TRY(new_entry(&entry, list));
+    entry->pinned = summary->pinned;
+    entry->read_back = summary->read_back;
     session_info_take(&entry->info, summary);
-    int error = keep_text(&entry->damage, summary->damage);
-    return error == 0 ? keep_text(&entry->pin_note, summary->pin_note) : error;
+    ERR_TRY(keep_text(&entry->damage, summary->damage));
+    return keep_text(&entry->pin_note, summary->pin_note);
+}
+
+static int add_offline_run(struct list *list, const struct ckpt *ckpt, const char *run)
+{
+    struct offline_entry *entries;
+    struct ckpt_list_entry *entry;
+    uint32_t count;
+    ERR_TRY(offline_entries(&entries, &count, ckpt, run));
+    int error = 0;
+    for (uint32_t i = 0; i < count && error == 0; i++) {
+        bool is_damaged = entries[i].damage[0] != '\0';
+        error = new_entry(&entry, list);
+        if (error != 0)
+            break;
+        entry->pinned = entries[i].pinned;
+        fill_info(&entry->info, &entries[i].summary,
+                  is_damaged ? "damaged" : durability_text(DURABLE_LOCAL));
+        error = keep_text(&entry->damage, entries[i].damage);
+    }
+    free(entries);
+    return error;
+}
+
+static int add_offline(struct list *list, const struct ckpt *ckpt, bool all_runs)
+{
+    char *runs = NULL;
+    if (!all_runs)
+        return add_offline_run(list, ckpt, ckpt->run);
+    int error = offline_runs(&runs, ckpt);
+    for (const char *run = runs; error == 0 && run[0] != '\0'; run += strlen(run) + 1)
+        error = add_offline_run(list, ckpt, run);
+    free(runs);
+    return error;
 }
 
 /* One page; *page is the name of the next one, "" after the last. */
@@ -182,7 +246,9 @@ int ckpt_list(struct ckpt *ckpt, bool all_runs, struct ckpt_list **out)
     *out = NULL;
     if (list != NULL)
         list->seen.size = sizeof list->seen;
-    for (uint32_t i = 0; error == 0 && (i == 0 || page[0] != '\0'); i++) {
+    if (error == 0 && offline_is(ckpt))
+        error = add_offline(list, ckpt, all_runs);
+    for (uint32_t i = 0; error == 0 && !offline_is(ckpt) && (i == 0 || page[0] != '\0'); i++) {
         error = add_page(list, ckpt, all_runs ? "" : ckpt->run, &page);
         if (error == 0 && i == LIST_PAGES_MAX)
             error = report_error(ERR_CORRUPT, NULL, "ckptd's list does not end");

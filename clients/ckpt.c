@@ -1,6 +1,7 @@
 /* ckpt.c - libckpt's handle: open, attempt, describe, close. The promises are those of ckpt.h.
  *
  * Saving is in save.c, loading in load.c, the session with ckptd in session.c. */
+#include "clients/offline.h"
 #include "clients/session.h"
 
 #include "proto/durability.h"
@@ -78,6 +79,13 @@ static int connect_first(struct ckpt *ckpt)
     }
 }
 
+static int open_server(struct ckpt *ckpt)
+{
+    ERR_TRY(rpc_client_open(&ckpt->rpc, ckpt->server));
+    rpc_client_heed_stop(ckpt->rpc, stop_of_thread);
+    return connect_first(ckpt);
+}
+
 int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
 {
     int error = check_options(options);
@@ -96,11 +104,8 @@ int ckpt_open(struct ckpt **out, const struct ckpt_options *options)
     ckpt->link.socket = -1;
     ckpt->event = -1;
     ckpt->save.ckpt = ckpt;
-    error = rpc_client_open(&ckpt->rpc, ckpt->server);
-    if (error == 0)
-        rpc_client_heed_stop(ckpt->rpc, stop_of_thread);
-    if (error == 0)
-        error = connect_first(ckpt);
+    error = strncmp(ckpt->server, OFFLINE_PREFIX, strlen(OFFLINE_PREFIX)) == 0 ? offline_open(ckpt)
+                                                                               : open_server(ckpt);
     if (error != 0) {
         ckpt_close(ckpt);
         return error;
@@ -125,6 +130,11 @@ void ckpt_close(struct ckpt *ckpt)
 const char *ckpt_error(void)
 {
     return report_line();
+}
+
+const char *ckpt_error_hint(void)
+{
+    return report_hint();
 }
 
 static void copy_text(char *out, size_t size, const char *text)

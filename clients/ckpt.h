@@ -94,7 +94,8 @@ struct ckpt_tensor {
 };
 
 struct ckpt_options {
-    const char *server; /* "unix:/path" */
+    const char *server; /* "unix:/path"; of version 2 "dir:/path", a store's directory, which is
+                           read without ckptd: metadata, lists and loads, all verified */
     const char *run;    /* [A-Za-z0-9._-], not '.' first, at most 100 bytes */
     uint32_t rank, world_size;
     uint32_t connect_ms;  /* first connection; 0: 10,000 */
@@ -220,6 +221,9 @@ void ckpt_heed_stop(const volatile int *stop);
 #define CKPT_TAKE_OVER 1u
 int ckpt_attempt_take(struct ckpt *ckpt, uint64_t *out_attempt, struct ckpt_info *out_newest,
                       const struct ckpt_attempt_options *options, uint32_t flags);
+
+/* Of the line that ckpt_error() gives, what to do about it; "": nobody knows. */
+const char *ckpt_error_hint(void);
 
 /* The structs of version 2 begin with `size`, to be set to sizeof the struct: libckpt reads, and
  * fills, as much of it as the program knows. Those that libckpt makes have it set. */

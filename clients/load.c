@@ -12,49 +12,28 @@
  * does not hold a shard, a part of it at a time: whole blocks. The boxes are copied as far as that
  * goes, and LoadShard is asked for the next byte that is needed.
  *
+ * A handle on a store's directory has no ckptd to ask: offline_load.c plans and reads, and the
+ * parts that it gives are copied in the same way.
+ *
  * What ckptd says is checked: every box must lie inside the saved slice, the wanted slice and the
  * shard, and in the end as many elements of each slice must have been copied as it has.
  *
  * When ckptd is restarted meanwhile, the load is opened again, of the very same checkpoint, and
  * goes on with the shard that it was at: the new ckptd keeps that checkpoint for 10 s.
  *
- * Bounds: a busy pool (ERR_BUSY) is waited for at most BUSY_WAIT_MS per shard, a ckptd that went
- * away AGAIN_WAIT_MS. */
-#include "clients/session.h"
+ * Bounds: a ckptd that went away is waited for at most AGAIN_WAIT_MS, a busy one as load_view.c
+ * says. */
+#include "clients/load.h"
 
 #include "proto/report.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
-#define OPEN_MS 120000u  /* OpenLoad may wait for a save that is being settled */
-#define SHARD_MS 600000u /* LoadShard: one shard from the slowest tier */
-#define BUSY_WAIT_MS 60000u
-#define BUSY_PAUSE_MS 20u
+#define OPEN_MS 120000u      /* OpenLoad may wait for a save that is being settled */
 #define AGAIN_WAIT_MS 10000u /* as the default of ckptd's limits.reopen_ms */
 #define AGAIN_PAUSE_MS 50u
-
-struct load {
-    struct ckpt *ckpt;
-    struct session_tensors tensors; /* what is wanted */
-    struct session_link link;       /* its own, when the handle has no session */
-    struct session_link *arena;     /* the one in use */
-    Holdfast__V1__OpenLoadReply *plan;
-    uint64_t segment_bytes;
-    uint64_t *covered; /* elements copied, per wanted slice */
-    uint64_t bytes_memory, bytes_local;
-};
-
-/* Bytes [start, start + bytes) of a shard, mapped as one array: all of it, or a part. */
-struct shard_view {
-    unsigned char *data;
-    uint64_t start, bytes, mapped;
-    uint64_t from;   /* what lies before this byte was copied from the parts before */
-    uint64_t length; /* of the shard */
-};
 
 /* ---- the plan ---- */
 
@@ -69,7 +48,12 @@ static int open_plan(struct load *load, const struct ckpt_load_options *options)
     request.attempt = options->attempt;
     request.below_step = options->below_step > 0 ? options->below_step : -1;
     request.n_slices = load->tensors.count;
-    int error = session_tensors_pack(&request.slices, &load->tensors);
+    int error = 0;
+    if (offline_is(ckpt)) {
+        const struct offline_choice choice = {options->step, options->below_step, options->attempt};
+        return offline_load_open(&load->offline, &load->plan, ckpt, &choice, &load->tensors);
+    }
+    error = session_tensors_pack(&request.slices, &load->tensors);
     if (error == 0)
         error = session_call(ckpt, &answer, "OpenLoad", &request.base,
                              &holdfast__v1__open_load_reply__descriptor, OPEN_MS);
@@ -93,6 +77,10 @@ static void close_plan(struct load *load)
     Holdfast__V1__CloseLoadRequest request = HOLDFAST__V1__CLOSE_LOAD_REQUEST__INIT;
     ProtobufCMessage *answer = NULL;
     request.load = load->plan->load;
+    if (load->offline != NULL || offline_is(load->ckpt)) {
+        offline_load_free(load->offline);
+        return;
+    }
     /* The text of an earlier error is the one that counts; a lease that is not closed runs out. */
     struct report_text text;
     report_keep(&text);
@@ -155,70 +143,6 @@ static int take_item(struct load_item *out, const struct load *load,
 }
 
 /* ---- one shard ---- */
-
-/* Maps the `count` segments that begin with number `first` at their places in the view. */
-static int map_part(struct shard_view *view, struct load *load, const uint32_t *segments,
-                    uint32_t first, uint32_t count)
-{
-    struct arena_request request = {.magic = ARENA_MAGIC,
-                                    .version = ARENA_VERSION,
-                                    .kind = ARENA_REQUEST_SEGMENTS,
-                                    .session = load->arena->token,
-                                    .num_segments = count};
-    int fds[ARENA_FDS_MAX];
-    memcpy(request.segments, segments + first, count * sizeof *segments);
-    int error = session_link_fetch(load->arena, fds, &request, count);
-    if (error != 0)
-        return error;
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t start = (first + i) * load->segment_bytes;
-        uint64_t bytes =
-            view->mapped - start < load->segment_bytes ? view->mapped - start : load->segment_bytes;
-        void *mapping;
-        if (error == 0)
-            error = arena_map(&mapping, view->data + start, fds[i], bytes, PROT_READ);
-        close(fds[i]);
-    }
-    return error;
-}
-
-static void unmap_shard(struct shard_view *view)
-{
-    if (view->data != NULL)
-        munmap(view->data, view->mapped);
-    *view = (struct shard_view){0};
-}
-
-static int map_shard(struct shard_view *view, struct load *load,
-                     const Holdfast__V1__LoadShardReply *reply, uint64_t from)
-{
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), need;
-    int error = 0;
-    *view = (struct shard_view){0};
-    view->length = reply->bytes;
-    view->start = reply->part_start;
-    view->bytes = reply->part_bytes;
-    view->from = from > view->start ? from : view->start;
-    if (view->bytes == 0 || reply->n_segments > SESSION_POOL_SEGMENTS_MAX ||
-        view->bytes > reply->n_segments * load->segment_bytes || view->start > view->length ||
-        view->bytes > view->length - view->start)
-        return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
-                            "ckptd lent %zu segments for %llu of the %llu bytes of a shard",
-                            reply->n_segments, (unsigned long long)reply->part_bytes,
-                            (unsigned long long)reply->bytes);
-    view->mapped = (view->bytes + page - 1) / page * page;
-    need = (view->bytes + load->segment_bytes - 1) / load->segment_bytes;
-    error = arena_reserve((void **)&view->data, view->mapped);
-    if (error != 0)
-        return error;
-    for (uint64_t first = 0; first < need && error == 0; first += ARENA_FDS_MAX) {
-        uint64_t count = need - first < ARENA_FDS_MAX ? need - first : ARENA_FDS_MAX;
-        error = map_part(view, load, reply->segments, (uint32_t)first, (uint32_t)count);
-    }
-    if (error != 0)
-        unmap_shard(view);
-    return error;
-}
 
 /* The first elements of [first, end), in the row-major order of `box`, that make a box. Returns how
  * many they are. */
@@ -304,6 +228,26 @@ static int copy_items(uint64_t *out_next, struct load *load, const struct shard_
     return 0;
 }
 
+/* Behind the last byte that the items need of the shard, as far as they follow each other without a
+ * gap of a part. */
+static uint64_t last_needed(const struct load *load, size_t first, size_t end, uint64_t at)
+{
+    uint64_t until = at + 1;
+    for (size_t i = first; i < end; i++) {
+        struct load_item item;
+        uint64_t from, to;
+        if (take_item(&item, load, load->plan->items[i], UINT64_MAX) != 0)
+            break; /* copy_items() tells it */
+        const struct slice *wanted = &load->tensors.slices[item.slice];
+        if (item.data_byte > until + CHECKSUM_BLOCK_BYTES)
+            break;
+        box_span(&from, &to, &item.saved, &item.part, wanted->tensor.dims,
+                 dtype_bytes(wanted->tensor.dtype));
+        until = item.data_byte + to > until ? item.data_byte + to : until;
+    }
+    return until;
+}
+
 /* The first byte of the shard that any of the items needs. */
 static int first_needed(uint64_t *out, const struct load *load, size_t first, size_t end)
 {
@@ -319,23 +263,6 @@ static int first_needed(uint64_t *out, const struct load *load, size_t first, si
         *out = next < *out ? next : *out;
     }
     return 0;
-}
-
-static int call_load_shard(struct load *load, uint32_t shard, uint64_t from_byte,
-                           Holdfast__V1__LoadShardReply **out)
-{
-    Holdfast__V1__LoadShardRequest request = HOLDFAST__V1__LOAD_SHARD_REQUEST__INIT;
-    uint64_t end = session_clock_ns() + BUSY_WAIT_MS * 1000000ull;
-    request.load = load->plan->load;
-    request.shard = shard;
-    request.from_byte = from_byte;
-    for (;;) {
-        int error = session_call(load->ckpt, (ProtobufCMessage **)out, "LoadShard", &request.base,
-                                 &holdfast__v1__load_shard_reply__descriptor, SHARD_MS);
-        if (error != ERR_BUSY || session_clock_ns() >= end)
-            return error;
-        nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_MS * 1000000L}, NULL);
-    }
 }
 
 static int call_release(struct load *load, uint32_t shard)
@@ -356,21 +283,17 @@ static int call_release(struct load *load, uint32_t shard)
 static int load_part(uint64_t *at, size_t *first, struct load *load, size_t end)
 {
     uint32_t shard = load->plan->items[*first]->shard;
-    Holdfast__V1__LoadShardReply *reply = NULL;
     struct shard_view view;
+    bool is_memory = false;
     uint64_t next = 0;
-    int error = call_load_shard(load, shard, *at, &reply);
+    int error = load_view(&view, &is_memory, load, shard, *at, last_needed(load, *first, end, *at));
     if (error != 0)
         return error;
-    error = map_shard(&view, load, reply, *at);
-    if (error == 0) {
-        error = copy_items(&next, load, &view, first, end, strcmp(reply->tier, "memory") == 0);
-        unmap_shard(&view);
-    }
+    error = copy_items(&next, load, &view, first, end, is_memory);
+    load_view_close(&view);
     if (error == 0 && next <= *at)
         error = report_error(ERR_CORRUPT, NULL, "ckptd lent a part of shard %u without byte %llu",
                              shard, (unsigned long long)*at);
-    protobuf_c_message_free_unpacked(&reply->base, NULL);
     *at = next;
     return error;
 }
@@ -383,7 +306,7 @@ static int load_shard(struct load *load, size_t first, size_t end)
     while (at != UINT64_MAX && error == 0)
         error = load_part(&at, &first, load, end);
     /* After an error CloseLoad releases all. */
-    return error != 0 ? error : call_release(load, shard);
+    return error != 0 || load->offline != NULL ? error : call_release(load, shard);
 }
 
 /* ---- after a restart of ckptd ---- */
@@ -429,7 +352,7 @@ static int open_again(struct load *load, int error)
     uint64_t boot_id = ckpt->boot_id, end = session_clock_ns() + AGAIN_WAIT_MS * 1000000ull;
     struct report_text text;
     bool is_back = false;
-    if (error != ERR_UNAVAILABLE && error != ERR_NOT_FOUND)
+    if (load->offline != NULL || (error != ERR_UNAVAILABLE && error != ERR_NOT_FOUND))
         return error;
     report_keep(&text);
     do {

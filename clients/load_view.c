@@ -1,0 +1,134 @@
+/* load_view.c - the bytes of a shard as an array: segments that ckptd lends, mapped read-only one
+ * after the other, or blocks that are read from a store's directory.
+ *
+ * Bounds: a busy pool (ERR_BUSY) is waited for at most BUSY_WAIT_MS per shard. */
+#include "clients/load.h"
+
+#include "proto/report.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SHARD_MS 600000u /* LoadShard: one shard from the slowest tier */
+#define BUSY_WAIT_MS 60000u
+#define BUSY_PAUSE_MS 20u
+
+/* Maps the `count` segments that begin with number `first` at their places in the view. */
+static int map_part(struct shard_view *view, struct load *load, const uint32_t *segments,
+                    uint32_t first, uint32_t count)
+{
+    struct arena_request request = {.magic = ARENA_MAGIC,
+                                    .version = ARENA_VERSION,
+                                    .kind = ARENA_REQUEST_SEGMENTS,
+                                    .session = load->arena->token,
+                                    .num_segments = count};
+    int fds[ARENA_FDS_MAX];
+    memcpy(request.segments, segments + first, count * sizeof *segments);
+    int error = session_link_fetch(load->arena, fds, &request, count);
+    if (error != 0)
+        return error;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t start = (first + i) * load->segment_bytes;
+        uint64_t bytes =
+            view->mapped - start < load->segment_bytes ? view->mapped - start : load->segment_bytes;
+        void *mapping;
+        if (error == 0)
+            error = arena_map(&mapping, view->data + start, fds[i], bytes, PROT_READ);
+        close(fds[i]);
+    }
+    return error;
+}
+
+void load_view_close(struct shard_view *view)
+{
+    if (view->data != NULL)
+        munmap(view->data, view->mapped);
+    *view = (struct shard_view){0};
+}
+
+static int map_shard(struct shard_view *view, struct load *load,
+                     const Holdfast__V1__LoadShardReply *reply, uint64_t from)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), need;
+    int error = 0;
+    *view = (struct shard_view){0};
+    view->length = reply->bytes;
+    view->start = reply->part_start;
+    view->bytes = reply->part_bytes;
+    view->from = from > view->start ? from : view->start;
+    if (view->bytes == 0 || reply->n_segments > SESSION_POOL_SEGMENTS_MAX ||
+        view->bytes > reply->n_segments * load->segment_bytes || view->start > view->length ||
+        view->bytes > view->length - view->start)
+        return report_error(ERR_CORRUPT, "client and ckptd may be of different versions",
+                            "ckptd lent %zu segments for %llu of the %llu bytes of a shard",
+                            reply->n_segments, (unsigned long long)reply->part_bytes,
+                            (unsigned long long)reply->bytes);
+    view->mapped = (view->bytes + page - 1) / page * page;
+    need = (view->bytes + load->segment_bytes - 1) / load->segment_bytes;
+    error = arena_reserve((void **)&view->data, view->mapped);
+    if (error != 0)
+        return error;
+    for (uint64_t first = 0; first < need && error == 0; first += ARENA_FDS_MAX) {
+        uint64_t count = need - first < ARENA_FDS_MAX ? need - first : ARENA_FDS_MAX;
+        error = map_part(view, load, reply->segments, (uint32_t)first, (uint32_t)count);
+    }
+    if (error != 0)
+        load_view_close(view);
+    return error;
+}
+
+static int call_load_shard(struct load *load, uint32_t shard, uint64_t from_byte,
+                           Holdfast__V1__LoadShardReply **out)
+{
+    Holdfast__V1__LoadShardRequest request = HOLDFAST__V1__LOAD_SHARD_REQUEST__INIT;
+    uint64_t end = session_clock_ns() + BUSY_WAIT_MS * 1000000ull;
+    request.load = load->plan->load;
+    request.shard = shard;
+    request.from_byte = from_byte;
+    for (;;) {
+        int error = session_call(load->ckpt, (ProtobufCMessage **)out, "LoadShard", &request.base,
+                                 &holdfast__v1__load_shard_reply__descriptor, SHARD_MS);
+        if (error != ERR_BUSY || session_clock_ns() >= end)
+            return error;
+        nanosleep(&(struct timespec){.tv_nsec = BUSY_PAUSE_MS * 1000000L}, NULL);
+    }
+}
+
+/* What ckptd lends of the shard around byte `at`. */
+static int view_lent(struct shard_view *out, bool *out_memory, struct load *load, uint32_t shard,
+                     uint64_t at)
+{
+    Holdfast__V1__LoadShardReply *reply = NULL;
+    int error = call_load_shard(load, shard, at, &reply);
+    if (error != 0)
+        return error;
+    error = map_shard(out, load, reply, at);
+    *out_memory = strcmp(reply->tier, "memory") == 0;
+    protobuf_c_message_free_unpacked(&reply->base, NULL);
+    return error;
+}
+
+static int view_offline(struct shard_view *out, struct load *load, uint32_t shard, uint64_t at,
+                        uint64_t until)
+{
+    struct offline_part part;
+    int error = offline_load_part(&part, load->offline, shard, at, until);
+    if (error == 0)
+        *out = (struct shard_view){.data = part.data,
+                                   .start = part.start,
+                                   .bytes = part.bytes,
+                                   .mapped = part.mapped,
+                                   .from = at,
+                                   .length = part.length};
+    return error;
+}
+
+int load_view(struct shard_view *out, bool *out_memory, struct load *load, uint32_t shard,
+              uint64_t at, uint64_t until)
+{
+    *out_memory = false;
+    return load->offline != NULL ? view_offline(out, load, shard, at, until)
+                                 : view_lent(out, out_memory, load, shard, at);
+}

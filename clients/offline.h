@@ -1,0 +1,62 @@
+/* offline.h - a store's directory without ckptd: what ckpt_open("dir:/path") reads; see offline.c.
+ *
+ * The answers take the forms that ckptd's have, so that catalog.c and load.c check and use both
+ * alike. */
+#ifndef HOLDFAST_CLIENTS_OFFLINE_H
+#define HOLDFAST_CLIENTS_OFFLINE_H
+
+#include "clients/session.h"
+#include "proto/manifest.h"
+
+#define OFFLINE_PREFIX "dir:"
+#define OFFLINE_DAMAGE_BYTES 512u
+
+/* A checkpoint of the directory, and what is wrong with it. */
+struct offline_entry {
+    struct manifest_summary summary;
+    bool pinned;
+    char damage[OFFLINE_DAMAGE_BYTES];
+};
+
+static inline bool offline_is(const struct ckpt *ckpt)
+{
+    return ckpt->rpc == NULL;
+}
+/* Is there such a directory? ERR_NOT_FOUND. */
+int offline_open(const struct ckpt *ckpt);
+/* All of a run, newest first (by attempt, then step); *out is freed with free(). ERR_NOT_FOUND:
+ * there is no such run. */
+int offline_entries(struct offline_entry **out, uint32_t *out_count, const struct ckpt *ckpt,
+                    const char *run);
+/* The names of all runs, each ended by a NUL, an empty one at the end; freed with free(). */
+int offline_runs(char **out, const struct ckpt *ckpt);
+/* Which checkpoint is meant. below_step 0: no limit. *out_damage, when not NULL, gets what is wrong
+ * with one that was named; the newest that is meant is never a damaged one. ERR_NOT_FOUND,
+ * ERR_CORRUPT: all are damaged. */
+struct offline_choice {
+    int64_t step, below_step;
+    uint64_t attempt;
+};
+int offline_manifest(struct manifest **out, char out_damage[OFFLINE_DAMAGE_BYTES],
+                     const struct ckpt *ckpt, const struct offline_choice *choice);
+
+/* A load in work. */
+struct offline_load;
+/* Plans it: *out_plan is what ckptd's OpenLoad would have answered. Free both, also after an error,
+ * with offline_load_free and protobuf_c_message_free_unpacked. */
+int offline_load_open(struct offline_load **out, Holdfast__V1__OpenLoadReply **out_plan,
+                      const struct ckpt *ckpt, const struct offline_choice *choice,
+                      const struct session_tensors *wanted);
+void offline_load_free(struct offline_load *load);
+/* Whole, verified blocks of a shard from the one that holds byte `at` on, as far as `end`, at most
+ * OFFLINE_PART_BYTES, in fresh memory: munmap(*out_data, *out_mapped). ERR_CORRUPT, ERR_IO. */
+#define OFFLINE_PART_BYTES (32ull << 20)
+struct offline_part {
+    unsigned char *data;
+    uint64_t start, bytes, mapped; /* of the shard's file */
+    uint64_t length;               /* of the file */
+};
+int offline_load_part(struct offline_part *out, struct offline_load *load, uint32_t shard,
+                      uint64_t at, uint64_t end);
+
+#endif

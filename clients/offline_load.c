@@ -1,0 +1,280 @@
+/* offline_load.c - a load from a store's directory: the plan, and verified parts of its shards.
+ *
+ * The plan comes from the manifest by the same algebra that ckptd plans with, in the form of
+ * ckptd's answer. A shard is opened when it is first read: its size, its header's hash and the hash
+ * of its checksum table must be the manifest's; then each block that is read must fit its entry of
+ * the table. One shard is open at a time. */
+#include "clients/offline.h"
+
+#include "proto/origin.h"
+#include "proto/report.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define HEADER_END_BYTES (2 * SHARD_ALIGN) /* in which the text of a header ends */
+#define ITEMS_MAX (16u << 20)              /* of a plan */
+
+struct offline_load {
+    const char *root;
+    struct manifest *manifest;
+    uint64_t *tensor_bytes; /* per shard */
+    /* The shard that is open; fd < 0: none. */
+    int fd;
+    uint32_t shard;
+    struct shard_geometry geometry;
+    struct shard_identity identity;
+    uint64_t seed; /* of its block checksums */
+    void *table;
+};
+
+/* ---- the plan ---- */
+
+static int fail_memory(void)
+{
+    return report_error(ERR_MEMORY, NULL, "no memory for a load");
+}
+
+static bool copy_numbers(size_t *out_count, uint64_t **out, const uint64_t *numbers, uint32_t dims)
+{
+    *out = calloc((size_t)dims + 1, sizeof **out);
+    *out_count = *out != NULL ? dims : 0;
+    if (*out != NULL)
+        memcpy(*out, numbers, dims * sizeof **out);
+    return *out != NULL;
+}
+
+static int make_item(Holdfast__V1__LoadItem **out, const struct load_item *item, uint32_t dims,
+                     uint64_t data_start)
+{
+    Holdfast__V1__LoadItem *made = malloc(sizeof *made);
+    if (made == NULL)
+        return fail_memory();
+    holdfast__v1__load_item__init(made);
+    *out = made;
+    made->slice = item->slice;
+    made->shard = item->shard;
+    made->shard_byte = data_start + item->data_byte;
+    bool ok = copy_numbers(&made->n_saved_offset, &made->saved_offset, item->saved.offset, dims) &&
+              copy_numbers(&made->n_saved_extent, &made->saved_extent, item->saved.extent, dims) &&
+              copy_numbers(&made->n_offset, &made->offset, item->part.offset, dims) &&
+              copy_numbers(&made->n_extent, &made->extent, item->part.extent, dims);
+    return ok ? 0 : fail_memory();
+}
+
+static int fill_summary(Holdfast__V1__CheckpointSummary **out,
+                        const struct manifest_summary *summary)
+{
+    Holdfast__V1__CheckpointSummary *made = malloc(sizeof *made);
+    if (made == NULL)
+        return fail_memory();
+    holdfast__v1__checkpoint_summary__init(made);
+    *out = made;
+    made->step = summary->step;
+    made->attempt = summary->attempt;
+    made->bytes = summary->bytes;
+    made->world_size = summary->world_size;
+    made->run = strdup(summary->run);
+    made->nonce = strdup(summary->nonce);
+    made->time = strdup(summary->time);
+    made->durability = strdup("local");
+    return made->run && made->nonce && made->time && made->durability ? 0 : fail_memory();
+}
+
+static int fill_texts(Holdfast__V1__OpenLoadReply *plan, const struct manifest *manifest)
+{
+    plan->state_json = strdup(manifest->state_json != NULL ? manifest->state_json : "{}");
+    plan->identity_json = strdup(manifest->identity_json != NULL ? manifest->identity_json : "{}");
+    plan->config_json = strdup(manifest->config_json != NULL ? manifest->config_json : "{}");
+    plan->data_json = strdup(manifest->data_json != NULL ? manifest->data_json : "{}");
+    return plan->state_json && plan->identity_json && plan->config_json && plan->data_json
+               ? fill_summary(&plan->checkpoint, &manifest->summary)
+               : fail_memory();
+}
+
+static int plan_items(Holdfast__V1__OpenLoadReply *plan, const struct manifest *manifest,
+                      const struct session_tensors *wanted)
+{
+    struct load_item *items = NULL;
+    uint32_t count = 0;
+    const struct load_wish wish = {wanted->slices, wanted->count, ITEMS_MAX};
+    int error = layout_plan_load(&items, &count, manifest->table, &wish);
+    if (error == 0) {
+        plan->items = calloc((size_t)count + 1, sizeof *plan->items);
+        error = plan->items != NULL ? 0 : fail_memory();
+    }
+    for (uint32_t i = 0; i < count && error == 0; i++) {
+        plan->n_items = i + 1;
+        error = make_item(&plan->items[i], &items[i], wanted->slices[items[i].slice].tensor.dims,
+                          manifest->shards[items[i].shard].data_start);
+    }
+    if (error != 0 && plan->n_items > 0 && plan->items[plan->n_items - 1] == NULL)
+        plan->n_items--;
+    free(items);
+    return error;
+}
+
+int offline_load_open(struct offline_load **out, Holdfast__V1__OpenLoadReply **out_plan,
+                      const struct ckpt *ckpt, const struct offline_choice *choice,
+                      const struct session_tensors *wanted)
+{
+    struct offline_load *load = *out = calloc(1, sizeof *load);
+    *out_plan = malloc(sizeof **out_plan);
+    if (load != NULL)
+        load->fd = -1;
+    if (*out_plan != NULL)
+        holdfast__v1__open_load_reply__init(*out_plan);
+    if (load == NULL || *out_plan == NULL)
+        return fail_memory();
+    load->root = ckpt->server + strlen(OFFLINE_PREFIX);
+    ERR_TRY(offline_manifest(&load->manifest, NULL, ckpt, choice));
+    uint32_t shards = load->manifest->summary.shards;
+    load->tensor_bytes = calloc((size_t)shards + 1, sizeof *load->tensor_bytes);
+    if (load->tensor_bytes == NULL)
+        return fail_memory();
+    ERR_TRY(layout_shard_bytes(load->tensor_bytes, load->manifest->table, shards));
+    ERR_TRY(plan_items(*out_plan, load->manifest, wanted));
+    (*out_plan)->segment_bytes = CHECKSUM_BLOCK_BYTES;
+    return fill_texts(*out_plan, load->manifest);
+}
+
+/* ---- shards ---- */
+
+static void close_shard(struct offline_load *load)
+{
+    if (load->fd >= 0)
+        close(load->fd);
+    load->fd = -1;
+    free(load->table);
+    load->table = NULL;
+}
+
+void offline_load_free(struct offline_load *load)
+{
+    if (load == NULL)
+        return;
+    close_shard(load);
+    manifest_free(load->manifest);
+    free(load->tensor_bytes);
+    free(load);
+}
+
+static int fail_shard(const struct offline_load *load, const char *what)
+{
+    return report_error(ERR_CORRUPT, "an older checkpoint may be whole; see `ckpt-cli verify`",
+                        "%s of shard %u of %s@%llu-a%llu", what, load->shard,
+                        load->manifest->summary.run,
+                        (unsigned long long)load->manifest->summary.step,
+                        (unsigned long long)load->manifest->summary.attempt);
+}
+
+static int read_bytes(const struct offline_load *load, void *out, uint64_t at, uint64_t bytes)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t now = pread(load->fd, (char *)out + done, bytes - done, (off_t)(at + done));
+        if (now < 0 && errno == EINTR)
+            continue;
+        if (now < 0)
+            return report_errno(ERR_IO, "could not read a shard", load->root);
+        if (now == 0)
+            return fail_shard(load, "the file is too short");
+        done += (uint64_t)now;
+    }
+    return 0;
+}
+
+/* Header and checksum table must be those that were committed. */
+static int prove_shard(struct offline_load *load)
+{
+    const struct manifest_shard *entry = &load->manifest->shards[load->shard];
+    const struct shard_geometry *geometry = &load->geometry;
+    uint64_t table_bytes = geometry->file_bytes - geometry->table_start;
+    uint64_t end = entry->data_start < HEADER_END_BYTES ? entry->data_start : HEADER_END_BYTES;
+    unsigned char header[HEADER_END_BYTES];
+    if (lseek(load->fd, 0, SEEK_END) != (off_t)geometry->file_bytes ||
+        geometry->file_bytes != entry->bytes)
+        return fail_shard(load, "the file has another length than the manifest says");
+    load->table = malloc(table_bytes + 1);
+    if (load->table == NULL)
+        return fail_memory();
+    ERR_TRY(read_bytes(load, header, entry->data_start - end, end));
+    ERR_TRY(read_bytes(load, load->table, geometry->table_start, table_bytes));
+    if (!manifest_header_fits(load->manifest, load->shard, header, end))
+        return fail_shard(load, "the manifest does not fit the header");
+    if (checksum_bytes(load->table, table_bytes) != entry->table_hash)
+        return fail_shard(load, "the manifest does not fit the checksums");
+    return 0;
+}
+
+static int open_shard(struct offline_load *load, uint32_t shard)
+{
+    char key[512], path[4096];
+    if (load->fd >= 0 && load->shard == shard)
+        return 0;
+    close_shard(load);
+    load->shard = shard;
+    if (shard >= load->manifest->summary.shards)
+        return fail_shard(load, "there is no such shard: the plan");
+    manifest_identity(&load->identity, &load->manifest->summary, shard);
+    ERR_TRY(shard_geometry_derive(&load->geometry, load->manifest->shards[shard].data_start,
+                                  load->tensor_bytes[shard]));
+    ERR_TRY(shard_key(key, sizeof key, &load->identity));
+    if (snprintf(path, sizeof path, "%s/%s", load->root, key) >= (int)sizeof path)
+        return report_error(ERR_INVALID, NULL, "the path of the store is too long");
+    load->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (load->fd < 0 && errno == ENOENT)
+        return fail_shard(load, "the file is missing");
+    if (load->fd < 0)
+        return report_errno(ERR_IO, "could not open a shard", path);
+    load->seed = checksum_shard_identity(load->identity.nonce, shard, load->identity.shards);
+    int error = prove_shard(load);
+    if (error != 0)
+        close_shard(load);
+    return error;
+}
+
+static int verify_blocks(const struct offline_load *load, const struct offline_part *part)
+{
+    uint64_t start, length;
+    for (uint64_t at = 0; at < part->bytes; at += length) {
+        uint64_t block = (part->start + at) / CHECKSUM_BLOCK_BYTES;
+        shard_block(&start, &length, &load->geometry, block);
+        if (checksum_block(part->data + at, length, load->seed, block) !=
+            shard_table_entry(load->table, block))
+            return fail_shard(load, "the checksum does not fit a block");
+    }
+    return 0;
+}
+
+int offline_load_part(struct offline_part *out, struct offline_load *load, uint32_t shard,
+                      uint64_t at, uint64_t end)
+{
+    *out = (struct offline_part){0};
+    ERR_TRY(open_shard(load, shard));
+    const struct shard_geometry *geometry = &load->geometry;
+    if (at >= geometry->table_start || end <= at)
+        return fail_shard(load, "the plan leaves the data");
+    out->length = geometry->file_bytes;
+    out->start = at / CHECKSUM_BLOCK_BYTES * CHECKSUM_BLOCK_BYTES;
+    uint64_t stop = out->start + OFFLINE_PART_BYTES;
+    end = (end + CHECKSUM_BLOCK_BYTES - 1) / CHECKSUM_BLOCK_BYTES * CHECKSUM_BLOCK_BYTES;
+    stop = end < stop ? end : stop;
+    stop = geometry->table_start < stop ? geometry->table_start : stop;
+    out->bytes = out->mapped = stop - out->start;
+    void *memory =
+        mmap(NULL, out->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return fail_memory();
+    out->data = memory;
+    int error = read_bytes(load, memory, out->start, out->bytes);
+    if (error == 0)
+        error = verify_blocks(load, out);
+    if (error != 0)
+        munmap(memory, out->mapped);
+    return error;
+}

@@ -1,0 +1,69 @@
+"""python -m holdfast - lists checkpoints and reads tensors from the command line.
+
+    python -m holdfast list [RUN]
+    python -m holdfast show RUN@STEP
+    python -m holdfast get RUN@STEP TENSOR OUT.npy
+"""
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import List, Optional
+
+import numpy
+
+import holdfast
+
+
+def list_checkpoints(options: argparse.Namespace) -> None:
+    address = f"dir:{options.store}" if options.store else options.server
+    with holdfast.Client(address, options.run or "any") as client:
+        for info in client.list(all_runs=options.run is None):
+            marks = " pinned" * info.pinned + " damaged" * bool(info.damage)
+            print(f"{info.spec:40} {info.bytes / 1e9:10.3f} GB  {info.time}  {info.durability}"
+                  f"{marks}")
+
+
+def show(options: argparse.Namespace) -> None:
+    with holdfast.open(options.checkpoint, server=options.server, store=options.store) as found:
+        print(f"{found.info.spec}  {found.info.bytes} bytes  {found.info.time}  "
+              f"{found.info.durability}")
+        for name, tensor in found.items():
+            print(f"{name}  {tensor.dtype}  {list(tensor.shape)}")
+        for name in found.objects:
+            print(f"{name}  object")
+
+
+def get(options: argparse.Namespace) -> None:
+    with holdfast.open(options.checkpoint, server=options.server, store=options.store) as found:
+        numpy.save(options.out, found[options.tensor][...])
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m holdfast", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", help="ckptd's address, such as unix:/run/holdfast/ckptd.sock")
+    parser.add_argument("--store", help="a store's directory, read without ckptd")
+    commands = parser.add_subparsers(required=True)
+    listing = commands.add_parser("list")
+    listing.add_argument("run", nargs="?")
+    listing.set_defaults(do=list_checkpoints)
+    showing = commands.add_parser("show")
+    showing.add_argument("checkpoint")
+    showing.set_defaults(do=show)
+    getting = commands.add_parser("get")
+    getting.add_argument("checkpoint")
+    getting.add_argument("tensor")
+    getting.add_argument("out")
+    getting.set_defaults(do=get)
+    options = parser.parse_args(arguments)
+    try:
+        options.do(options)
+    except holdfast.HoldfastError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""arrays - a NumPy array or a torch tensor as libckpt sees it: a box of a named global tensor and
+the address of its first byte. Nothing is copied, but a tensor that is not contiguous, once.
+
+torch is never imported here: a tensor is recognised by its module.
+"""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, List, Optional, Sequence, Tuple
+
+import numpy
+
+from . import _lib, dtypes
+from .errors import InvalidError
+
+OBJECT = "object:"  # such names are those of bytes objects (client.py)
+_ESCAPED = {code: f"%{code:02X}" for code in (*range(0x21), 0x22, 0x25, 0x5c, 0x7f)}
+
+
+def stored_name(name: str) -> str:
+    """The name under which a tensor is stored: printable ASCII; what that is not is escaped as in
+    URLs.
+
+    >>> stored_name("a b"), stored_name("layers.0.wq.weight")
+    ('a%20b', 'layers.0.wq.weight')
+    """
+    stored = name.translate(_ESCAPED)
+    if not stored.isascii():
+        stored = "".join(c if c.isascii() else "".join(f"%{b:02X}" for b in c.encode())
+                         for c in stored)
+    if stored.startswith("__"):
+        stored = "%5F" + stored[1:]
+    if not 0 < len(stored) < 192:
+        raise InvalidError(f"a tensor's name has 1 to 191 characters, not {len(stored)}: "
+                           f"{stored[:64]}")
+    return stored
+
+
+def given_name(stored: str) -> str:
+    """What stored_name() was given.
+
+    >>> given_name("a%20b")
+    'a b'
+    """
+    from urllib.parse import unquote
+
+    return unquote(stored)
+
+
+def is_torch(value: Any) -> bool:
+    return type(value).__module__.split(".")[0] == "torch" or hasattr(value, "data_ptr")
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """A box of a global tensor, for a rank that holds only a part: `data` are the elements from
+    `offset` on of a tensor of `shape`.
+
+    >>> Slice(numpy.zeros((2, 8)), shape=(4, 8), offset=(2, 0)).extent
+    (2, 8)
+    """
+
+    data: Any
+    shape: Tuple[int, ...]
+    offset: Tuple[int, ...]
+
+    @property
+    def extent(self) -> Tuple[int, ...]:
+        return tuple(self.data.shape)
+
+
+class Part:
+    """What libckpt is told of one array; `source` is kept alive with it."""
+
+    __slots__ = ("name", "dtype", "shape", "offset", "extent", "pointer", "source", "on_device")
+
+    def __init__(self, name: str, dtype: str, shape: Sequence[int], offset: Sequence[int],
+                 extent: Sequence[int], pointer: int, source: Any, on_device: bool = False) -> None:
+        if len(shape) > _lib.DIMS_MAX:
+            raise InvalidError(f"{name} has {len(shape)} dimensions", "at most 8; reshape it")
+        if len(shape) != len(offset) or len(shape) != len(extent):
+            raise InvalidError(f"shape {tuple(shape)}, offset {tuple(offset)} and data of shape "
+                               f"{tuple(extent)} of {name} do not fit each other")
+        self.name, self.dtype = name, dtype
+        self.shape, self.offset, self.extent = tuple(shape), tuple(offset), tuple(extent)
+        self.pointer, self.source, self.on_device = pointer, source, on_device
+
+    @property
+    def key(self) -> Tuple[Any, ...]:
+        """What ranks agree on in a description."""
+        return self.name, self.dtype, self.shape, self.offset, self.extent
+
+    @property
+    def nbytes(self) -> int:
+        return int(numpy.prod(self.extent, dtype=numpy.int64)) * dtypes.size(self.dtype)
+
+
+def _torch_part(name: str, tensor: Any, shape: Optional[Sequence[int]],
+                offset: Optional[Sequence[int]], writable: bool) -> Part:
+    dtype = dtypes.of_torch(tensor.dtype)
+    local = tensor.detach()
+    if not local.is_contiguous():
+        if writable:
+            raise InvalidError(f"{name} is not contiguous, so nothing can be loaded into it",
+                               "load into tensor.contiguous() and copy_() it")
+        local = local.contiguous()
+    on_device = local.device.type != "cpu"
+    if on_device and local.device.type == "meta":
+        raise InvalidError(f"{name} is a meta tensor: it has no data", "to_empty() it first")
+    extent = tuple(local.shape)
+    return Part(name, dtype, extent if shape is None else shape,
+                (0,) * len(extent) if offset is None else offset, extent, local.data_ptr(), local,
+                on_device)
+
+
+def _numpy_part(name: str, value: Any, shape: Optional[Sequence[int]],
+                offset: Optional[Sequence[int]], writable: bool) -> Part:
+    array = numpy.asarray(value)
+    if writable and (array is not value or not array.flags.writeable
+                     or not array.flags.c_contiguous):
+        raise InvalidError(f"{name} cannot be loaded into",
+                           "give a writable, C-contiguous array")
+    if array.dtype == object:
+        raise InvalidError(f"{name} holds Python objects", "save them as `state` or `objects`")
+    dtype = dtypes.of_numpy(array.dtype)
+    array = numpy.ascontiguousarray(array).reshape(array.shape)  # of a scalar it makes [1]
+    extent = array.shape
+    return Part(name, dtype, extent if shape is None else shape,
+                (0,) * len(extent) if offset is None else offset, extent, array.ctypes.data, array)
+
+
+def part(name: str, value: Any, writable: bool = False) -> Part:
+    """The part that a value is: an array, a tensor, a number, or a Slice of one."""
+    stored = stored_name(name)
+    if stored.startswith(OBJECT):
+        raise InvalidError(f"{name}: names that begin with {OBJECT} are those of bytes objects")
+    shape = offset = None
+    if isinstance(value, Slice):
+        shape, offset, value = value.shape, value.offset, value.data
+    make = _torch_part if is_torch(value) else _numpy_part
+    return make(stored, value, shape, offset, writable)
+
+
+def describe(parts: Sequence[Part], with_data: bool = True) -> Any:
+    """The list of struct ckpt_array; it borrows names and data."""
+    arrays = (_lib.Array * max(len(parts), 1))()
+    for array, piece in zip(arrays, parts):
+        array.size = _lib.sizeof(_lib.Array)
+        array.dims = len(piece.shape)
+        array.name, array.dtype = piece.name.encode(), piece.dtype.encode()
+        array.shape[:array.dims] = piece.shape
+        array.offset[:array.dims] = piece.offset
+        array.extent[:array.dims] = piece.extent
+        array.data = piece.pointer if with_data and not piece.on_device else None
+    return arrays
+
+
+def first_differences(wanted: List[Part], names: Any, limit: int = 10) -> List[str]:
+    """How parts differ from the tensors of a checkpoint ({name: (dtype, shape)}), a line each."""
+    lines = []
+    for piece in wanted:
+        found = names.get(piece.name)
+        if found is None:
+            lines.append(f"{given_name(piece.name)}: not in the checkpoint")
+        elif found != (piece.dtype, piece.shape):
+            lines.append(f"{given_name(piece.name)}: {found[0]} {list(found[1])} in the "
+                         f"checkpoint, {piece.dtype} {list(piece.shape)} here")
+    return lines[:limit] + ([f"and {len(lines) - limit} more"] if len(lines) > limit else [])

@@ -1,0 +1,201 @@
+"""checkpoint - holdfast.open(): a checkpoint as a mapping of lazy tensors.
+
+Nothing but names, types and shapes is read until a tensor is indexed; then exactly that slice.
+"""
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import numpy
+
+from . import arrays, dtypes
+from .arrays import Part
+from .client import Client, Metadata, default_server, object_bytes
+from .errors import InvalidError, NotFoundError
+
+_SPEC = re.compile(r"(?P<run>[^@]+)(@(?P<step>\d+)(-a0*(?P<attempt>\d+))?)?$")
+_FOLDER = re.compile(r"(?P<store>.*?)/*(?P<run>[^/]+)/step-0*(?P<step>\d+)-a0*(?P<attempt>\d+)/*$")
+
+
+class LazyTensor:
+    """One tensor of a checkpoint; indexing reads that slice, and numpy.asarray() all of it."""
+
+    def __init__(self, checkpoint: "Checkpoint", name: str, dtype: str,
+                 shape: Tuple[int, ...]) -> None:
+        self._checkpoint, self._stored = checkpoint, name
+        self.name, self.dtype, self.shape = arrays.given_name(name), dtype, shape
+
+    @property
+    def nbytes(self) -> int:
+        return int(numpy.prod(self.shape, dtype=numpy.int64)) * dtypes.size(self.dtype)
+
+    @property
+    def digest(self) -> Tuple[int, int]:
+        """Two sums over all elements that do not depend on how the tensor is cut."""
+        return self._checkpoint.metadata.digests[self._stored]
+
+    def __repr__(self) -> str:
+        return f"LazyTensor({self.name!r}, {self.dtype}, {list(self.shape)})"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar has no length")
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> "numpy.ndarray[Any, Any]":
+        return self._read(index, dtypes.to_numpy(self.dtype))
+
+    def bits(self, index: Any = ...) -> "numpy.ndarray[Any, Any]":
+        """The elements as unsigned integers of their size, whatever type they have."""
+        return self._read(index, dtypes.bits(self.dtype))
+
+    def numpy(self) -> "numpy.ndarray[Any, Any]":
+        return self[...]
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any:
+        return self[...] if dtype is None else self[...].astype(dtype)
+
+    def torch(self, index: Any = ...) -> Any:
+        """The slice as a torch tensor."""
+        import torch
+
+        integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        size = dtypes.size(self.dtype)
+        bits = self.bits(index).view(f"i{size}" if size > 1 else "u1")
+        return torch.from_numpy(bits).view(integers[size]).view(dtypes.to_torch(self.dtype))
+
+    def _read(self, index: Any, dtype: Any) -> "numpy.ndarray[Any, Any]":
+        offset, extent, rest = _box_of(index, self.shape)
+        out = numpy.empty(extent, dtype)
+        if out.size:
+            self._checkpoint.read([Part(self._stored, self.dtype, self.shape, offset, extent,
+                                        out.ctypes.data, out)])
+        return out[rest]
+
+
+def _box_of(index: Any, shape: Sequence[int]) -> Tuple[List[int], List[int], Tuple[Any, ...]]:
+    """The box that an index needs, and the index into what is read of it."""
+    given = index if isinstance(index, tuple) else (index,)
+    if sum(entry is Ellipsis for entry in given) > 1:
+        raise IndexError("an index has one ellipsis")
+    if Ellipsis in given:
+        at = given.index(Ellipsis)
+        given = given[:at] + (slice(None),) * (len(shape) - len(given) + 1) + given[at + 1:]
+    if len(given) > len(shape):
+        raise IndexError(f"{len(given)} indices for {len(shape)} dimensions")
+    given = given + (slice(None),) * (len(shape) - len(given))
+    offset, extent, rest = [], [], []
+    for entry, length in zip(given, shape):
+        if isinstance(entry, slice):
+            places = range(*entry.indices(length))
+            low = min(places[0], places[-1]) if len(places) else 0
+            high = max(places[0], places[-1]) + 1 if len(places) else 0
+            stop = places.stop - low
+            rest.append(slice(places.start - low if len(places) else 0,
+                              stop if stop >= 0 else None, places.step))
+        else:
+            place = int(entry) + (length if entry < 0 else 0)
+            if not 0 <= place < length:
+                raise IndexError(f"index {entry} is out of range of {length}")
+            low, high = place, place + 1
+            rest.append(0)
+        offset.append(low)
+        extent.append(high - low)
+    return offset, extent, tuple(rest)
+
+
+class Checkpoint(Mapping[str, LazyTensor]):
+    """A committed checkpoint: tensors by name, and what was said of it.
+
+    >>> with holdfast.open("demo@1", server=server) as checkpoint:
+    ...     checkpoint.step, sorted(checkpoint), checkpoint.state
+    ...     checkpoint["w"][0, 1:3]
+    (1, ['w'], {'epoch': 4})
+    array([1., 2.])
+    """
+
+    def __init__(self, client: Client, step: Optional[int], attempt: int) -> None:
+        self._client = client
+        self.metadata: Metadata = client.metadata(step, attempt)
+        self.info = self.metadata.info
+        self._tensors: Dict[str, LazyTensor] = {}
+        self._objects: Dict[str, LazyTensor] = {}
+        for stored, (dtype, shape) in self.metadata.tensors.items():
+            if stored.startswith(arrays.OBJECT):
+                tensor = LazyTensor(self, stored[len(arrays.OBJECT):], dtype, shape)
+                tensor._stored = stored
+                self._objects[tensor.name] = tensor
+            else:
+                tensor = LazyTensor(self, stored, dtype, shape)
+                self._tensors[tensor.name] = tensor
+
+    @property
+    def step(self) -> int:
+        return self.info.step
+
+    @property
+    def state(self) -> Any:
+        return self.metadata.state
+
+    @property
+    def objects(self) -> List[str]:
+        """Names of the bytes objects."""
+        return list(self._objects)
+
+    def object(self, name: str) -> bytes:
+        """A bytes object."""
+        if name not in self._objects:
+            raise NotFoundError(f"{self.info.spec} has no object {name!r}")
+        return object_bytes(self._objects[name][...])
+
+    def __getitem__(self, name: str) -> LazyTensor:
+        if name not in self._tensors:
+            raise NotFoundError(f"{self.info.spec} has no tensor {name!r}")
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def read(self, parts: List[Part]) -> None:
+        """Fills parts, all in one load."""
+        self._client.load_parts(parts, self.info.step, self.info.attempt)
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        """Fills arrays, tensors or Slices in place."""
+        self.read([arrays.part(name, value, writable=True) for name, value in tensors.items()])
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> "Checkpoint":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def open(spec: str, *, server: Optional[str] = None,  # noqa: A001 - as safetensors' safe_open
+         store: Optional[str] = None) -> Checkpoint:
+    """Opens "run", "run@step" or "run@step-aN" of a ckptd (`server`, by default HOLDFAST_SERVER or
+    where ckptd listens by default), or of a store's directory (`store`), or the directory of one
+    checkpoint, whose path `spec` is then."""
+    is_folder = server is None and store is None and os.path.isdir(spec)
+    folder = _FOLDER.match(spec) if is_folder else None
+    match = folder or _SPEC.match(spec)
+    if match is None:
+        raise InvalidError(f"{spec!r} names no checkpoint", "write run@step, such as llama@1000")
+    if folder is not None:
+        store = folder["store"] or ("/" if spec.startswith("/") else ".")
+    address = f"dir:{store}" if store is not None else server or default_server()
+    client = Client(address, match["run"])
+    try:
+        step = None if match["step"] is None else int(match["step"])
+        return Checkpoint(client, step, int(match["attempt"] or 0))
+    except BaseException:
+        client.close()
+        raise

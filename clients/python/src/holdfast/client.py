@@ -1,0 +1,412 @@
+"""client - saving and loading through ckptd: holdfast.Client.
+
+A client is one rank of a run (of a world of one unless it is told otherwise). The first save takes
+an attempt and describes the tensors; the next ones copy, as long as names, types and shapes stay
+what they were. Arrays may lie elsewhere at each save. Each byte is copied once: from the array, or
+from the device that has it, into ckptd's memory.
+"""
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import struct
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import numpy
+
+from . import _lib, arrays
+from .arrays import Part
+from .errors import InvalidError, MismatchError, NotFoundError
+
+LEVELS = {"accepted": 1, "local": 2, "replicated": 3, "bucket": 4}
+OBJECT_ROOM_MIN = 4096
+_LENGTH = struct.Struct("<Q")
+
+
+def default_server() -> str:
+    """HOLDFAST_SERVER, else where ckptd listens when it is told nothing."""
+    return os.environ.get("HOLDFAST_SERVER") or f"unix:/tmp/holdfast-{os.getuid()}/ckptd.sock"
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointInfo:
+    """One line of a list: which checkpoint, how big, how durable.
+
+    `damage` says why ckptd serves it no more, "" when it does; `pin_note` who pinned it and why."""
+
+    run: str
+    step: int
+    attempt: int
+    nonce: str
+    bytes: int
+    time: str
+    world_size: int
+    durability: str
+    in_memory: bool = False
+    pinned: bool = False
+    read_back: bool = False
+    damage: str = ""
+    pin_note: str = ""
+
+    @property
+    def spec(self) -> str:
+        """As holdfast.open() takes it."""
+        return f"{self.run}@{self.step}-a{self.attempt}"
+
+
+def info_of(info: Any, **more: Any) -> CheckpointInfo:
+    return CheckpointInfo(run=_lib.text(info.run), step=info.step, attempt=info.attempt,
+                          nonce=_lib.text(info.nonce), bytes=info.bytes, time=_lib.text(info.time),
+                          world_size=info.world_size, durability=_lib.text(info.durability),
+                          in_memory=info.in_memory, **more)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """What a load found. `state` is what the save was given; `skipped` has a line for each newer
+    checkpoint that was passed over."""
+
+    info: CheckpointInfo
+    state: Any
+    config: Any
+    identity: Any
+    data: Any
+    skipped: List[str]
+    bytes_memory: int
+    bytes_local: int
+    seconds: float
+
+    @property
+    def step(self) -> int:
+        return self.info.step
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """What a checkpoint holds: {stored name: (dtype, shape)} and all that was said of the run."""
+
+    info: CheckpointInfo
+    tensors: Dict[str, Tuple[str, Tuple[int, ...]]]
+    digests: Dict[str, Tuple[int, int]]
+    state: Any
+    config: Any
+    identity: Any
+    data: Any
+    mesh: Any
+    damage: str
+
+
+class Save:
+    """A save that has begun; wait() for it, or never look at it again."""
+
+    def __init__(self, client: "Client", step: int) -> None:
+        self._client, self.step = client, step
+
+    def wait(self, level: str = "local", timeout: float = 600.0) -> str:
+        """Until the save is "accepted", "local", "replicated" or in the "bucket"; returns the
+        level it has. Raises AbortedError when it failed, TimeoutError after `timeout` seconds."""
+        return self._client.wait(self.step, level, timeout)
+
+
+class Client:
+    """One rank's connection to ckptd.
+
+    >>> with Client(server, run="doc") as client:              # the run appears with its first save
+    ...     weights = {"w": numpy.arange(6.0).reshape(2, 3)}
+    ...     client.save(1, weights, state={"epoch": 4}).wait()
+    ...     weights["w"][:] = 0
+    ...     loaded = client.load(weights)                      # in place; the newest step
+    ...     loaded.step, loaded.state, float(weights["w"].sum())
+    'local'
+    (1, {'epoch': 4}, 15.0)
+
+    Several ranks: rank 0 calls start() and gives its result to the others, who call start(attempt);
+    then all save the same step, each its own `holdfast.Slice`s.
+    """
+
+    def __init__(self, server: Optional[str] = None, run: str = "default", rank: int = 0,
+                 world_size: int = 1, *, connect_seconds: float = 10.0, busy_seconds: float = 0.0,
+                 describe_seconds: float = 60.0, config: Any = None, data: Any = None,
+                 mesh: Any = None, identity: Any = None, take_over: bool = False) -> None:
+        self.server, self.run = server or default_server(), run
+        self.rank, self.world_size = rank, world_size
+        self.attempt = 0
+        self._about = {"config_json": config, "data_json": data, "mesh_json": mesh,
+                       "identity_json": identity}
+        self._take_over = take_over
+        self._described: List[Part] = []
+        self._objects: Dict[str, Any] = {}  # name: the buffer that is described
+        self._handle = ctypes.c_void_p()
+        options = _lib.Options(self.server.encode(), run.encode(), rank, world_size,
+                               int(connect_seconds * 1000), int(describe_seconds * 1000),
+                               int(busy_seconds * 1000))
+        self._lib = _lib.library()
+        _lib.check(self._lib.ckpt_open(_lib.byref(self._handle), _lib.byref(options)))
+
+    def close(self) -> None:
+        """What was saved becomes durable all the same."""
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        self._lib.ckpt_close(handle)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    # ---- attempts ----
+
+    def start(self, attempt: Optional[int] = None) -> int:
+        """Rank 0 takes a new attempt of the run, durably; the other ranks are given its number."""
+        if attempt is None:
+            if self.rank != 0:
+                raise InvalidError(f"rank {self.rank} has no attempt to start",
+                                   "rank 0 calls start() and broadcasts the number")
+            number, options = ctypes.c_uint64(), _lib.AttemptOptions()
+            take_over = self._take_over or self.attempt > 0  # from itself
+            for name, value in self._about.items():
+                if value is not None:
+                    setattr(options, name, json.dumps(value).encode())
+            _lib.check(self._lib.ckpt_attempt_take(self._handle, _lib.byref(number), None,
+                                                   _lib.byref(options), int(take_over)))
+            attempt = number.value
+        self.attempt, self._described = attempt, []
+        return attempt
+
+    # ---- saving ----
+
+    def save(self, step: int, tensors: Mapping[str, Any], state: Any = None,
+             objects: Optional[Mapping[str, bytes]] = None) -> Save:
+        """Copies `tensors` (name: array, tensor or Slice) into ckptd's memory and returns: they may
+        change then. ckptd makes them durable and commits them as a whole.
+
+        `state` is anything that JSON has, at most 1 MiB, of rank 0. `objects` are bytes by name.
+        Raises BusyError, UnavailableError and others when nothing was saved: training may go on.
+        """
+        parts = [arrays.part(name, value) for name, value in tensors.items()]
+        return self.save_parts(step, parts, state, objects)
+
+    def save_parts(self, step: int, parts: List[Part], state: Any = None,
+                   objects: Optional[Mapping[str, bytes]] = None) -> Save:
+        parts = parts + [self._object_part(name, value) for name, value in (objects or {}).items()]
+        self._describe(parts)
+        save = ctypes.c_void_p()
+        text = json.dumps(state if state is not None else {}).encode() if self.rank == 0 else None
+        _lib.check(self._lib.ckpt_save_begin(self._handle, _lib.byref(save), step, text))
+        try:
+            for place in range(len(parts)):
+                index = self._lib.ckpt_save_order(self._handle, place)
+                if parts[index].on_device:
+                    self._copy_from_device(save, index, parts[index])
+                else:
+                    self._lib.ckpt_save_copy(save, index)  # a failure is kept for the end
+        except BaseException:
+            self._lib.ckpt_save_abort(save)
+            raise
+        _lib.check(self._lib.ckpt_save_end(save))
+        return Save(self, step)
+
+    def wait(self, step: int, level: str = "local", timeout: float = 600.0) -> str:
+        if level not in LEVELS:
+            raise InvalidError(f"there is no level {level!r}", f"one of {', '.join(LEVELS)}")
+        _lib.check(self._lib.ckpt_save_wait_for(self._handle, step, LEVELS[level],
+                                                int(timeout * 1000)))
+        return _lib.text(self._lib.ckpt_save_durability(self._handle))
+
+    @property
+    def warning(self) -> str:
+        """What is wrong with the save that the last wait() found committed; "": nothing."""
+        return _lib.text(self._lib.ckpt_save_warning(self._handle))
+
+    def describes(self, parts: Sequence[Part], objects: Mapping[str, bytes]) -> bool:
+        """Would a save of these need no new description?"""
+        known = {piece.name for piece in self._described}
+        return ([piece.key for piece in self._described if not piece.name.startswith(arrays.OBJECT)]
+                == [piece.key for piece in parts]
+                and {name for name in known if name.startswith(arrays.OBJECT)}
+                == {arrays.OBJECT + arrays.stored_name(name) for name in objects}
+                and all(self._has_room(name, value) for name, value in objects.items()))
+
+    def _describe(self, parts: List[Part]) -> None:
+        if [piece.key for piece in self._described] == [piece.key for piece in parts]:
+            for index, piece in enumerate(parts):
+                if piece.pointer != self._described[index].pointer:
+                    data = None if piece.on_device else piece.pointer
+                    _lib.check(self._lib.ckpt_move(self._handle, index, data))
+            self._described = parts
+            return
+        if self._described and self.world_size > 1:
+            raise MismatchError(
+                "the tensors of this save are not those of the save before: "
+                + self._first_change(parts), "every rank calls start() anew, with one attempt")
+        if self.attempt == 0 or self._described:
+            self.start()
+        _lib.check(self._lib.ckpt_describe_arrays(self._handle, self.attempt,
+                                                  arrays.describe(parts), len(parts)))
+        self._described = parts
+
+    def _first_change(self, parts: List[Part]) -> str:
+        for old, new in zip(self._described, parts):
+            if old.key != new.key:
+                return f"{old.name} {list(old.shape)} and {new.name} {list(new.shape)}"
+        return f"{len(self._described)} tensors and {len(parts)}"
+
+    def _copy_from_device(self, save: Any, index: int, piece: Part) -> None:
+        import torch
+
+        raw = piece.source.reshape(-1).view(torch.uint8)
+        place = _lib.Place(size=_lib.sizeof(_lib.Place))
+        at = 0
+        while True:
+            if self._lib.ckpt_save_place(save, index, at, _lib.byref(place)) or not place.bytes:
+                return
+            memory = (ctypes.c_uint8 * place.bytes).from_address(place.to)
+            torch.frombuffer(memory, dtype=torch.uint8).copy_(
+                raw[place.from_byte:place.from_byte + place.bytes])
+            self._lib.ckpt_save_announce(save, _lib.byref(place))
+            at = place.from_byte + place.bytes
+
+    # ---- bytes objects: a U8 tensor of the object's length, the object, and room to grow ----
+
+    def _has_room(self, name: str, value: bytes) -> bool:
+        buffer = self._objects.get(name)
+        return buffer is not None and len(value) + _LENGTH.size <= buffer.size
+
+    def _object_part(self, name: str, value: bytes) -> Part:
+        if not self._has_room(name, value):
+            room = max(OBJECT_ROOM_MIN, 1 << (2 * len(value) + _LENGTH.size - 1).bit_length())
+            self._objects[name] = numpy.zeros(room, numpy.uint8)
+        buffer = self._objects[name]
+        end = _LENGTH.size + len(value)
+        buffer[:_LENGTH.size] = numpy.frombuffer(_LENGTH.pack(len(value)), numpy.uint8)
+        buffer[_LENGTH.size:end] = numpy.frombuffer(value, numpy.uint8)
+        buffer[end:] = 0
+        return Part(arrays.OBJECT + arrays.stored_name(name), "U8", buffer.shape, (0,),
+                    buffer.shape, buffer.ctypes.data, buffer)
+
+    # ---- loading ----
+
+    def load(self, tensors: Mapping[str, Any], step: Optional[int] = None, *, attempt: int = 0,
+             below_step: int = 0) -> Loaded:
+        """Fills `tensors` (name: array, tensor or Slice) in place from a checkpoint, the newest
+        without `step`. Any slices of it, whatever ranks saved it; every byte is verified."""
+        return self.load_parts([arrays.part(name, value, writable=True)
+                                for name, value in tensors.items()], step, attempt, below_step)
+
+    def load_parts(self, parts: List[Part], step: Optional[int] = None, attempt: int = 0,
+                   below_step: int = 0) -> Loaded:
+        staged = [_Staged(piece) for piece in parts if piece.on_device]
+        given = iter(staged)
+        listed = [next(given).part if piece.on_device else piece for piece in parts]
+        request = _lib.LoadRequest(_lib.sizeof(_lib.LoadRequest), len(parts),
+                                   _lib.NEWEST if step is None else step, below_step, attempt,
+                                   arrays.describe(listed))
+        found = ctypes.POINTER(_lib.Loaded)()
+        code = self._lib.ckpt_load_arrays(self._handle, _lib.byref(request), _lib.byref(found))
+        if code in (MismatchError.code, NotFoundError.code):
+            self._explain(_lib.error(code), parts, step, attempt)
+        _lib.check(code)
+        try:
+            result = _loaded_of(found.contents)
+        finally:
+            self._lib.ckpt_loaded_free(found)
+        for piece in staged:
+            piece.give()
+        return result
+
+    def _explain(self, error: Exception, parts: List[Part], step: Optional[int],
+                 attempt: int) -> None:
+        """A load that does not fit says how: the first ten differences."""
+        try:
+            metadata = self.metadata(step, attempt)
+        except NotFoundError:
+            raise error from None
+        lines = arrays.first_differences(parts, metadata.tensors)
+        if not lines:
+            raise error
+        raise MismatchError(f"{metadata.info.spec} does not hold what is wanted:\n  "
+                            + "\n  ".join(lines))
+
+    # ---- catalog ----
+
+    def metadata(self, step: Optional[int] = None, attempt: int = 0) -> Metadata:
+        """Names, types and shapes of a checkpoint of the run, and its state."""
+        found = ctypes.POINTER(_lib.Metadata)()
+        _lib.check(self._lib.ckpt_metadata(self._handle, _lib.NEWEST if step is None else step,
+                                           attempt, _lib.byref(found)))
+        try:
+            return _metadata_of(found.contents)
+        finally:
+            self._lib.ckpt_metadata_free(found)
+
+    def list(self, all_runs: bool = False) -> "list[CheckpointInfo]":
+        """The checkpoints of the run, or of all runs, newest first within each."""
+        found = ctypes.POINTER(_lib.List)()
+        _lib.check(self._lib.ckpt_list(self._handle, all_runs, _lib.byref(found)))
+        try:
+            return [info_of(entry.info, pinned=entry.pinned, read_back=entry.read_back,
+                            damage=_lib.text(entry.damage), pin_note=_lib.text(entry.pin_note))
+                    for entry in found.contents.entries[:found.contents.num_entries]]
+        finally:
+            self._lib.ckpt_list_free(found)
+
+    def pin(self, step: int, attempt: int, note: str = "") -> None:
+        """Keeps a checkpoint from being pruned until unpin()."""
+        _lib.check(self._lib.ckpt_pin(self._handle, step, attempt, note.encode()))
+
+    def unpin(self, step: int, attempt: int) -> None:
+        _lib.check(self._lib.ckpt_pin(self._handle, step, attempt, None))
+
+
+class _Staged:
+    """A load into a device: through memory of the host."""
+
+    def __init__(self, piece: Part) -> None:
+        self.wanted = piece
+        self.memory = numpy.empty(max(piece.nbytes, 1), numpy.uint8)
+        self.part = Part(piece.name, piece.dtype, piece.shape, piece.offset, piece.extent,
+                         self.memory.ctypes.data, self.memory)
+
+    def give(self) -> None:
+        import torch
+
+        if self.wanted.nbytes > 0:
+            raw = self.wanted.source.reshape(-1).view(torch.uint8)
+            raw.copy_(torch.from_numpy(self.memory))
+
+
+def object_bytes(buffer: Union[bytes, memoryview, "numpy.ndarray[Any, Any]"]) -> bytes:
+    """The object in the bytes of its U8 tensor."""
+    raw = bytes(buffer)
+    length = _LENGTH.unpack_from(raw)[0] if len(raw) >= _LENGTH.size else len(raw)
+    if length > len(raw) - _LENGTH.size:
+        raise InvalidError("the tensor holds no bytes object")
+    return raw[_LENGTH.size:_LENGTH.size + length]
+
+
+def _json(value: Optional[bytes]) -> Any:
+    return json.loads(_lib.text(value) or "{}")
+
+
+def _loaded_of(found: Any) -> Loaded:
+    return Loaded(info=info_of(found.info), state=_json(found.state_json),
+                  config=_json(found.config_json), identity=_json(found.identity_json),
+                  data=_json(found.data_json),
+                  skipped=_lib.text(found.skipped).splitlines(),
+                  bytes_memory=found.bytes_memory, bytes_local=found.bytes_local,
+                  seconds=found.seconds)
+
+
+def _metadata_of(found: Any) -> Metadata:
+    tensors, digests = {}, {}
+    for entry in found.tensors[:found.num_tensors]:
+        name = _lib.text(entry.name)
+        tensors[name] = _lib.text(entry.dtype), tuple(entry.shape[:entry.dims])
+        digests[name] = tuple(entry.digest)
+    damage = _lib.text(found.damage)
+    return Metadata(info=info_of(found.info, damage=damage), tensors=tensors, digests=digests,
+                    state=_json(found.state_json), config=_json(found.config_json),
+                    identity=_json(found.identity_json), data=_json(found.data_json),
+                    mesh=_json(found.mesh_json), damage=damage)

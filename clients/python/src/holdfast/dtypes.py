@@ -1,0 +1,90 @@
+"""dtypes - element types by their safetensors names, and as NumPy and torch know them.
+
+NumPy has no bfloat16 and no 8-bit floats: the package ml_dtypes gives them to it. Without it such
+tensors can be saved, loaded into torch tensors, and read as their raw bits (LazyTensor.bits()).
+"""
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Tuple
+
+import numpy
+
+from .errors import InvalidError
+
+# safetensors: (bytes, NumPy, of ml_dtypes, torch)
+_TABLE: Dict[str, Tuple[int, Optional[str], Optional[str], Optional[str]]] = {
+    "BOOL": (1, "bool", None, "bool"),
+    "U8": (1, "uint8", None, "uint8"),
+    "I8": (1, "int8", None, "int8"),
+    "U16": (2, "uint16", None, "uint16"),
+    "I16": (2, "int16", None, "int16"),
+    "U32": (4, "uint32", None, "uint32"),
+    "I32": (4, "int32", None, "int32"),
+    "U64": (8, "uint64", None, "uint64"),
+    "I64": (8, "int64", None, "int64"),
+    "F16": (2, "float16", None, "float16"),
+    "F32": (4, "float32", None, "float32"),
+    "F64": (8, "float64", None, "float64"),
+    "BF16": (2, None, "bfloat16", "bfloat16"),
+    "F8_E4M3": (1, None, "float8_e4m3fn", "float8_e4m3fn"),
+    "F8_E5M2": (1, None, "float8_e5m2", "float8_e5m2"),
+}
+_OF_NAME = {numpy_name or ml_name: name for name, (_, numpy_name, ml_name, _) in _TABLE.items()}
+_OF_TORCH = {torch_name: name for name, (_, _, _, torch_name) in _TABLE.items()}
+
+
+def size(dtype: str) -> int:
+    """Bytes of an element.
+
+    >>> size("BF16")
+    2
+    """
+    return _TABLE[dtype][0]
+
+
+def of_numpy(dtype: Any) -> str:
+    """The safetensors name of a NumPy type.
+
+    >>> of_numpy(numpy.dtype("float32"))
+    'F32'
+    """
+    kind = numpy.dtype(dtype)
+    name = _OF_NAME.get(kind.name)
+    if name is None or not kind.isnative:
+        raise InvalidError(f"arrays of type {kind} cannot be saved",
+                           f"one of {', '.join(sorted(filter(None, _OF_NAME)))}, little-endian")
+    return name
+
+
+def to_numpy(dtype: str) -> "numpy.dtype[Any]":
+    """The NumPy type of a safetensors name; of ml_dtypes where NumPy has none."""
+    _, name, ml_name, _ = _TABLE[dtype]
+    if name is not None:
+        return numpy.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise InvalidError(f"NumPy has no type for {dtype}",
+                           "pip install ml_dtypes, or use .torch(), or .bits() for the raw bits"
+                           ) from None
+    return numpy.dtype(getattr(ml_dtypes, ml_name or ""))
+
+
+def bits(dtype: str) -> "numpy.dtype[Any]":
+    """The unsigned integer as wide as an element."""
+    return numpy.dtype(f"uint{8 * size(dtype)}")
+
+
+def of_torch(dtype: Any) -> str:
+    name = _OF_TORCH.get(str(dtype).rsplit(".", 1)[-1])
+    if name is None:
+        raise InvalidError(f"tensors of type {dtype} cannot be saved",
+                           "view them as a type of the same size: tensor.view(torch.uint8), or "
+                           "torch.view_as_real() of complex ones")
+    return name
+
+
+def to_torch(dtype: str) -> Any:
+    import torch
+
+    return getattr(torch, _TABLE[dtype][3] or "")

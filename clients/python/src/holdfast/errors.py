@@ -1,0 +1,108 @@
+"""errors - the exceptions of the package, one for each code of ckpt.h.
+
+Every one has `hint`, what to do about it, and str() ends with it.
+"""
+from __future__ import annotations
+
+from typing import Dict, Type
+
+
+class HoldfastError(Exception):
+    """The base of all. `hint` is "" where nobody knows what to do."""
+
+    code = 0
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class InvalidError(HoldfastError, ValueError):
+    """An argument, or the order of calls."""
+    code = -1
+
+
+class NotFoundError(HoldfastError, KeyError):
+    """No such run, checkpoint or tensor."""
+    code = -2
+
+
+class ExistsError(HoldfastError):
+    """The attempt has committed this step, or somebody trains the run."""
+    code = -3
+
+
+class StaleError(HoldfastError):
+    """A newer attempt of the run has taken over: stop."""
+    code = -4
+
+
+class BusyError(HoldfastError):
+    """Every image is still being written: skip this save, or try again."""
+    code = -5
+
+
+class SpaceError(HoldfastError):
+    """The checkpoint does not fit on ckptd's disk."""
+    code = -6
+
+
+class StorageError(HoldfastError, OSError):
+    """A disk or a socket failed."""
+    code = -7
+
+
+class CorruptError(HoldfastError):
+    """Stored data is damaged."""
+    code = -8
+
+
+class UnavailableError(HoldfastError, ConnectionError):
+    """ckptd cannot be reached."""
+    code = -9
+
+
+class TimeoutError(HoldfastError, TimeoutError):  # noqa: A001 - also Python's own
+    """It took longer than was allowed."""
+    code = -10
+
+
+class DeniedError(HoldfastError, PermissionError):
+    """ckptd does not serve this user."""
+    code = -11
+
+
+class OutOfMemoryError(HoldfastError, MemoryError):
+    """This program or ckptd is out of memory."""
+    code = -12
+
+
+class AbortedError(HoldfastError):
+    """The save failed or was given up; older checkpoints are unharmed."""
+    code = -13
+
+
+class MismatchError(HoldfastError, ValueError):
+    """The tensors asked for are not those of the checkpoint."""
+    code = -14
+
+
+class VersionError(HoldfastError):
+    """libckpt and ckptd do not know each other."""
+    code = -15
+
+
+class InternalError(HoldfastError):
+    """A fault of libckpt or ckptd."""
+    code = -16
+
+
+def _all(base: Type[HoldfastError]) -> Dict[int, Type[HoldfastError]]:
+    return {kind.code: kind for kind in base.__subclasses__()}
+
+
+BY_CODE = _all(HoldfastError)

@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""python_client - the package holdfast (clients/python) against a real ckptd, without torch.
+
+Goal: arrays of every type come back bit for bit, whole or in slices, from ckptd and from the
+store's directory; ranks save what other ranks load; the examples in the docstrings are true; what
+is wrong is an exception that says what to do; a save that was accepted outlives its process.
+Method: libckpt as built, ctypes, processes that are killed.
+"""
+
+import doctest
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from lib_store import BUILD, World, is_sanitized
+from lib_tap import Skip, need, run
+
+need("numpy")
+import numpy  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SOURCE = os.path.join(ROOT, "clients/python/src")
+os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
+sys.path.insert(0, SOURCE)
+sys.dont_write_bytecode = True
+if is_sanitized("libckpt.so.1"):
+    print("a library with a sanitizer cannot be loaded into Python")
+    sys.exit(77)
+import holdfast  # noqa: E402
+from holdfast import arrays, checkpoint, client, dtypes  # noqa: E402
+
+PLAIN = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
+         "float16", "float32", "float64"]
+
+
+def raises(kind, function, *words):
+    try:
+        function()
+    except kind as error:
+        assert all(word in str(error) for word in words), error
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def child(world, text, *more):
+    """A Python process that has `server` and runs `text`."""
+    head = ("import os, sys, time, numpy, holdfast\nserver = sys.argv[1]\n")
+    return subprocess.Popen([sys.executable, "-c", head + text, world.server, *more],
+                            env=dict(os.environ, PYTHONPATH=SOURCE), stdout=subprocess.PIPE,
+                            text=True)
+
+
+def importing_the_package_imports_no_torch(world):
+    code = "import sys, holdfast; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code],
+                          env=dict(os.environ, PYTHONPATH=SOURCE)).returncode == 0
+
+
+def the_examples_in_the_docstrings_are_true(world):
+    with holdfast.Client(world.server, run="demo") as saver:
+        saver.save(1, {"w": numpy.arange(6.0).reshape(2, 3)}, state={"epoch": 4}).wait()
+    for module in (arrays, dtypes, client, checkpoint):
+        result = doctest.testmod(module, extraglobs={"server": world.server, "holdfast": holdfast})
+        assert result.attempted > 0 and result.failed == 0, (module.__name__, result)
+
+
+def arrays_of_every_type_come_back_bit_for_bit(world):
+    random = numpy.random.default_rng(7)
+    wanted = {name: random.integers(0, 256, (3, 5, 8), numpy.uint8).view(name)
+              for name in PLAIN if name != "bool"}
+    wanted["bool"] = random.integers(0, 2, (7,), numpy.uint8).view("bool")
+    wanted["five.d"] = random.standard_normal((2, 3, 1, 4, 5)).astype("f4")
+    wanted["scalar"] = numpy.array(-2.5)
+    wanted["odd name \u00e4"] = numpy.arange(4)
+    with holdfast.Client(world.server, run="types") as saver:
+        assert saver.save(1, wanted).wait() == "local"
+    for where in ({"server": world.server}, {"store": world.store}):
+        with holdfast.open("types@1", **where) as found:
+            assert set(found) == set(wanted)
+            for name, array in wanted.items():
+                back = found[name][...]
+                assert back.dtype == array.dtype and back.shape == array.shape, name
+                assert back.tobytes() == array.tobytes(), name
+
+
+def floats_that_numpy_lacks_need_ml_dtypes_and_say_so(world):
+    raw = numpy.arange(12, dtype=numpy.uint8)
+    parts = [arrays.Part(f"w.{name}", name, (12 // dtypes.size(name),), (0,),
+                         (12 // dtypes.size(name),), raw.ctypes.data, raw)
+             for name in ("BF16", "F8_E4M3", "F8_E5M2")]
+    with holdfast.Client(world.server, run="floats") as saver:
+        saver.save_parts(1, parts).wait()
+    with holdfast.open("floats", server=world.server) as found:
+        for part in parts:
+            assert found[part.name].bits().tobytes() == raw.tobytes()
+        hidden = sys.modules.get("ml_dtypes")
+        sys.modules["ml_dtypes"] = None  # as if it were not installed
+        try:
+            error = raises(holdfast.InvalidError, lambda: found["w.BF16"][:2], "BF16")
+            assert "ml_dtypes" in error.hint
+        finally:
+            sys.modules.pop("ml_dtypes")
+            if hidden is not None:
+                sys.modules["ml_dtypes"] = hidden
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise Skip("ml_dtypes") from None
+        assert found["w.BF16"][...].dtype == ml_dtypes.bfloat16
+        with holdfast.Client(world.server, run="floats2") as saver:
+            saver.save(1, {"w": found["w.F8_E4M3"][...]}).wait()
+        assert holdfast.open("floats2", server=world.server)["w"].dtype == "F8_E4M3"
+
+
+def slices_are_those_of_numpy(world):
+    array = numpy.arange(7 * 5 * 6).reshape(7, 5, 6)
+    with holdfast.Client(world.server, run="slices") as saver:
+        saver.save(1, {"a": array}).wait()
+    indices = [3, -1, slice(2, 5), (slice(None), 4), (..., slice(1, 6, 2)),
+               (slice(None, None, -1),), (slice(5, 1, -2), ..., 0), (2, 3, 4), slice(3, 3),
+               (slice(None), slice(4, 9), -6), ...]
+    with holdfast.open("slices@1", server=world.server) as found:
+        for index in indices:
+            assert numpy.array_equal(found["a"][index], array[index]), index
+        raises(IndexError, lambda: found["a"][7])
+        raises(IndexError, lambda: found["a"][0, 0, 0, 0])
+        assert numpy.asarray(found["a"]).sum() == array.sum() and len(found["a"]) == 7
+
+
+def a_slice_reads_little_more_than_itself(world):
+    """Of 64 MiB one row; whole ones would be read from a store's directory by whole shards."""
+    array = numpy.arange(16 << 20, dtype=numpy.float32).reshape(4096, 4096)
+    with holdfast.Client(world.server, run="big") as saver:
+        saver.save(1, {"a": array}).wait()
+    os.sync()
+    read = ("with open('/proc/self/io') as f: before = int(f.read().split()[1])\n"
+            "row = holdfast.open('big@1', store=sys.argv[2])['a'][1000]\n"
+            "with open('/proc/self/io') as f: after = int(f.read().split()[1])\n"
+            "print(after - before, float(row[7]))")
+    process = child(world, read, world.store)
+    said, value = process.communicate(timeout=60)[0].split()
+    assert float(value) == 1000 * 4096 + 7 and int(said) < 4 << 20, said
+
+
+def arrays_that_moved_are_saved_from_where_they_are(world):
+    with holdfast.Client(world.server, run="moved") as saver:
+        for step in (1, 2, 3):
+            saver.save(step, {"a": numpy.full(1000, step), "b": numpy.float32(step)}).wait()
+        assert saver.attempt == 1  # described once
+        assert [info.step for info in saver.list()] == [3, 2, 1]
+        saver.save(4, {"a": numpy.full(1001, 4)}).wait()  # other shapes: described anew
+        assert saver.attempt == 2
+        back = numpy.zeros(1000, int)
+        assert saver.load({"a": back}, step=2).step == 2 and (back == 2).all()
+
+
+def objects_grow_and_come_back(world):
+    with holdfast.Client(world.server, run="objects") as saver:
+        for step, length in ((1, 0), (2, 3000), (3, 4080), (4, 100000)):
+            saver.save(step, {"a": numpy.zeros(3)}, objects={"loader/0": bytes(length)}).wait()
+        assert saver.attempt == 2  # of these only the last needed more room
+    for step, length in ((1, 0), (2, 3000), (3, 4080), (4, 100000)):
+        with holdfast.open(f"objects@{step}", server=world.server) as found:
+            assert found.object("loader/0") == bytes(length) and list(found) == ["a"]
+            raises(holdfast.NotFoundError, lambda: found.object("other"))
+
+
+RANKS = """
+rank, world, step = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+with holdfast.Client(server, "ranks", rank, world, take_over=True) as client:
+    if rank == 0:
+        attempt = client.start()
+        print(attempt, flush=True)
+    else:
+        client.start(int(sys.argv[5]))
+    rows = numpy.arange(60).reshape(12, 5)
+    first, last = 12 * rank // world, 12 * (rank + 1) // world
+    mine = rows[first:last] * step
+    client.save(step, {"w": holdfast.Slice(mine, (12, 5), (first, 0)), "same": numpy.arange(9)},
+                {"by": world}).wait(timeout=30)
+"""
+
+
+def ranks_save_slices_and_others_load_theirs(world):
+    first = child(world, RANKS, "0", "3", "1")
+    attempt = first.stdout.readline().strip()
+    others = [child(world, RANKS, str(rank), "3", "1", attempt) for rank in (1, 2)]
+    assert [process.wait(60) for process in (first, *others)] == [0, 0, 0]
+    wanted = numpy.arange(60).reshape(12, 5)
+    with holdfast.open("ranks@1", server=world.server) as found:
+        assert found.state == {"by": 3} and found.info.world_size == 3
+        assert numpy.array_equal(found["w"][...], wanted)
+        column = numpy.zeros((12, 2), int)  # another cut than that of the ranks
+        found.load({"w": holdfast.Slice(column, (12, 5), (0, 3)), "same": numpy.zeros(9, int)})
+        assert numpy.array_equal(column, wanted[:, 3:])
+
+
+def an_accepted_save_of_a_killed_process_commits(world):
+    text = """
+client = holdfast.Client(server, "killed")
+save = client.save(5, {"a": numpy.arange(2 << 20)})
+print(save.wait("accepted"), flush=True)
+time.sleep(60)
+"""
+    process = child(world, text)
+    assert process.stdout.readline().strip() in ("accepted", "local")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            found = holdfast.open("killed@5", server=world.server)
+            break
+        except holdfast.NotFoundError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert numpy.array_equal(found["a"][...], numpy.arange(2 << 20))
+
+
+def what_does_not_fit_is_told_by_name(world):
+    with holdfast.Client(world.server, run="moved") as reader:
+        wish = {"a": numpy.zeros(7, int), **{f"no{i:02}": numpy.zeros(1) for i in range(12)}}
+        error = raises(holdfast.MismatchError, lambda: reader.load(wish, step=1),
+                       "a: I64 [1000] in the checkpoint, I64 [7] here", "no00: not in", "3 more")
+        assert str(error).count("\n") == 11, error
+
+
+def mistakes_are_exceptions_with_hints(world):
+    error = raises(holdfast.UnavailableError,
+                   lambda: holdfast.Client("unix:/no/ckptd", connect_seconds=0.2), "/no/ckptd")
+    assert error.hint and "\n" not in str(error)
+    with holdfast.Client(world.server, run="types") as user:
+        for bad in (numpy.zeros(3, complex), numpy.array([object()]), numpy.zeros((1,) * 9)):
+            raises(holdfast.InvalidError, lambda: user.save(9, {"bad": bad}))
+        raises(holdfast.InvalidError, lambda: user.load({"bool": numpy.zeros(7, bool)[::2]}))
+        raises(holdfast.InvalidError, lambda: user.wait(1, "cloud"), "accepted, local")
+        raises(holdfast.NotFoundError, lambda: user.metadata(77), "77")
+        raises(holdfast.InvalidError, lambda: holdfast.open("a@b@c", server=world.server),
+               "run@step")
+        with holdfast.open("types", server=world.server) as found:
+            raises(KeyError, lambda: found["nothing"], "nothing")
+        user.pin(1, 1, "kept for a test")
+        assert [info.pin_note for info in user.list()][0].endswith("kept for a test")
+        user.unpin(1, 1)
+        assert not user.list()[0].pinned
+    raises(holdfast.InvalidError, lambda: holdfast.Client(f"dir:{world.store}", "x").save(
+        1, {"a": numpy.zeros(1)}), "only read")
+
+
+def the_command_line_lists_shows_and_gets(world):
+    def command(*arguments):
+        return subprocess.run([sys.executable, "-m", "holdfast", *arguments], capture_output=True,
+                              text=True, env=dict(os.environ, PYTHONPATH=SOURCE), timeout=60)
+
+    out = os.path.join(world.folder, "a.npy")
+    assert "slices@1-a1" in command("--server", world.server, "list").stdout
+    assert "a  I64  [7, 5, 6]" in command("--store", world.store, "show", "slices@1").stdout
+    assert command("--store", world.store, "get", "slices@1", "a", out).returncode == 0
+    assert numpy.load(out).shape == (7, 5, 6)
+    failed = command("--store", world.store, "show", "none@1")
+    assert failed.returncode == 1 and failed.stderr.count("\n") == 1, failed.stderr
+
+
+if __name__ == "__main__":
+    bed = World()
+    bed.start("--memory.pool_bytes", "256MiB")
+    tests = [importing_the_package_imports_no_torch, the_examples_in_the_docstrings_are_true,
+             arrays_of_every_type_come_back_bit_for_bit,
+             floats_that_numpy_lacks_need_ml_dtypes_and_say_so, slices_are_those_of_numpy,
+             a_slice_reads_little_more_than_itself, arrays_that_moved_are_saved_from_where_they_are,
+             objects_grow_and_come_back, ranks_save_slices_and_others_load_theirs,
+             an_accepted_save_of_a_killed_process_commits, what_does_not_fit_is_told_by_name,
+             mistakes_are_exceptions_with_hints, the_command_line_lists_shows_and_gets]
+    passed = run(tests, bed)
+    bed.close()
+    sys.exit(not passed)
