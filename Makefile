@@ -52,9 +52,7 @@ TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
 FAULT_O = $(call obj,$(wildcard tests/fault/*.c))
 # What stands between a program and the system: preloaded, or run in front of it.
 SHIMS = $(addprefix $(BUILD)/shims/,clock.so fill.so kill_at.so slow_read.so no_uring)
-# crowd.py kills ckptd at steps of a removal; since removals need no wait after a start it meets others than it
-# knows, and fails: it is for `tests/run tests/integration/crowd.py` until it knows them.
-INTEGRATION = $(filter-out tests/integration/lib% tests/integration/crowd.py,$(wildcard tests/integration/*.sh tests/integration/*.py))
+INTEGRATION = $(filter-out tests/integration/lib%,$(wildcard tests/integration/*.sh tests/integration/*.py))
 INTEROP = $(filter-out tests/interop/lib%,$(wildcard tests/interop/*.py)) tests/integration/tokenizer_interop.py
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp')
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))

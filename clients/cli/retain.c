@@ -484,6 +484,24 @@ static int find_served(struct selection *selection, const struct cli *cli)
     return error;
 }
 
+/* A removal that was killed before the pin was made has left no manifest, and none sees a pin any
+ * more: it must not be called pinned. */
+static int pin_stored(struct storage *store, const struct selection *selection, const char *prefix,
+                      const char *note)
+{
+    struct report_text text;
+    int error = storage_group_note(store, STORAGE_PIN, prefix, note);
+    if (error != 0)
+        return error;
+    error = store_need_checkpoint(store, selection);
+    if (error != ERR_NOT_FOUND)
+        return error;
+    report_keep(&text);
+    if (storage_group_unnote(store, STORAGE_PIN, prefix) != 0)
+        log_warn("pin", "the pin on %s stays: %s", prefix, report_line());
+    return report_restore(&text, error);
+}
+
 static int pin_store(const struct cli *cli, struct selection *selection, bool is_unpin)
 {
     struct storage *store = NULL;
@@ -501,7 +519,7 @@ static int pin_store(const struct cli *cli, struct selection *selection, bool is
         error = store_need_checkpoint(store, selection);
     if (error == 0)
         error = is_unpin ? storage_group_unnote(store, STORAGE_PIN, prefix)
-                         : storage_group_note(store, STORAGE_PIN, prefix, cli->note);
+                         : pin_stored(store, selection, prefix, cli->note);
     storage_close(store);
     return error;
 }

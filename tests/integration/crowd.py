@@ -11,7 +11,6 @@ of the directory as it lies there then. A prune of a directory that nobody serve
 at each of its steps, beside one who pins and unpins and `ckpt-cli verify`, which need no lock; the
 next prune ends it, sometimes (with ROUNDS= each time) after a ckptd that loads everything. SEED=
 repeats what is drawn; ROUNDS= kills so often, at each step again and again.
-also without io_uring
 """
 
 import itertools
@@ -37,7 +36,7 @@ SERVED_SECONDS = 3  # in which each of the crowd should have been served
 ROUNDS_ALL = 20     # steps of the removal of two shards, and of the next one's beginning
 ROUNDS = int(os.environ.get("ROUNDS") or ROUNDS_ALL)
 ALONE_SAVED = 6  # checkpoints that a prune finds where nobody serves
-ALONE_STEPS = 40  # at most; of a prune of the four oldest, where nobody holds one
+ALONE_STEPS = 20  # at most; of a prune of the four oldest, where nobody holds one
 ALONE_TRIES = 20  # to come to a step: what is pinned or read takes none
 ALONE_LOADS = 1 if "ROUNDS" in os.environ else 8  # of so many kills one is followed by loads
 EVERYBODY = {"prune", "read", "verify", "pin", "unpin"}
