@@ -107,6 +107,23 @@ static int check_run_name(const char *name)
     return 0;
 }
 
+/* A run without a name gets that of the configuration file, so that two configurations are not one
+ * run by an oversight. */
+static void settle_run(struct config *config)
+{
+    if (config->run[0] != '\0')
+        return;
+    const char *slash = strrchr(config->config_file, '/');
+    const char *name = slash != NULL ? slash + 1 : config->config_file;
+    size_t length = strlen(name);
+    if (length > 5 && strcmp(name + length - 5, ".toml") == 0)
+        length -= 5;
+    config->run_is_of_file = length > 0;
+    snprintf(config->run, sizeof(config->run), "%.*s", (int)length, name);
+    if (length == 0)
+        strcpy(config->run, "default");
+}
+
 /* Every part of the comma separated list must be a known part of the state. */
 static int check_exclusions(const char *list)
 {
@@ -348,6 +365,7 @@ int trainer_config_load(struct config *out, int argc, char **argv)
         strcpy(file, out->config_file); /* a file may name itself otherwise */
         ERR_TRY(options_read_toml(&options, file));
     }
+    settle_run(out);
     ERR_TRY(check_available(out));
     ERR_TRY(check_values(out));
     ERR_TRY(read_ramp(out));

@@ -20,6 +20,7 @@ struct config {
     char dump_folder[CONFIG_TEXT_MAX];
     char description[CONFIG_TEXT_MAX];
     char run[CONFIG_TEXT_MAX]; /* job.run: name of the run in ckptd; ours */
+    bool run_is_of_file;       /* it was not given: the configuration file's name is */
     bool print_config;
     double peak_tflops; /* of a rank; 0: unknown */
     bool no_color;      /* metrics.disable_color_printing; trainer_config_load() sets NO_COLOR */

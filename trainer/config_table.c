@@ -42,7 +42,9 @@ const struct option config_table[] = {
     STRING(config_file, "job.config_file", "", "TOML file to read (also --config)"),
     STRING(dump_folder, "job.dump_folder", "./outputs", "folder of what the trainer writes"),
     STRING(description, "job.description", "default job", "free text for the log"),
-    STRING(run, "job.run", "default", "name of the run in ckptd: what resumes what (ours)"),
+    STRING(run, "job.run", "",
+           "name of the run in ckptd: what resumes what; empty: the name of the file of --config "
+           "(ours)"),
     BOOL(print_config, "job.print_config", "false", "print the effective configuration"),
     STRING(save_config_file, "job.save_config_file", "",
            "file under dump_folder for the effective configuration as JSON"),

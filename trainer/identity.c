@@ -171,6 +171,15 @@ int identity_check_model(const struct identity *of, const struct ckpt_loaded *lo
     return rc;
 }
 
+bool identity_is_same(const struct identity *of, const struct ckpt_loaded *loaded)
+{
+    json_t *data = NULL;
+    bool is_same = identity_check_model(of, loaded) == 0 && parse(&data, loaded->data_json) == 0 &&
+                   strcmp(text_of(data, "hash"), data_info(of->data)->hash) == 0;
+    json_decref(data);
+    return is_same;
+}
+
 int identity_check(const struct identity *of, const char *own_json,
                    const struct ckpt_loaded *loaded)
 {

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 101
+plan 106
 make_tiny
 start_ckptd
 
@@ -196,6 +196,19 @@ for how in token told; do
     ended
     check_equal "who lost the run ends with 78" "$status" 78
 done
+
+# ---- a run without a name ----
+grep -v '^run = ' "$tiny" >"$tmp/nameless.toml"
+nameless() { # SETTING...: output in $tmp/nameless.log
+    "$BUILD/trainer" --job.config_file "$tmp/nameless.toml" --ckptd.address "$server" \
+        --metrics.loss_file "$tmp/nameless.loss" --training.steps 5 "$@" >>"$tmp/nameless.log" 2>&1
+}
+check "a run that was called default" nameless --job.run default
+check_equal "is not begun anew under the configuration's name: 78" "$(status_of nameless)" 78
+check "and both names are said" says nameless \
+    'would be "nameless", .*run "default" has step 5 of this model'
+check_equal "another model is: 0" "$(status_of nameless --model.norm_eps 0.001)" 0
+check "under the configuration's name" "$BUILD/ckpt-cli" verify nameless@5 --store "$store"
 
 check_equal "load_step goes back to an older step" \
     "$(status_of train right --checkpoint.load_step 5 --comm.ranks 3)" 0

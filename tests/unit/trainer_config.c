@@ -294,6 +294,23 @@ static void test_config__the_schedule_comes_out_settled(void **state)
     check_refused("--optimizer.beta1 1", "beta1 = 1", "below 1");
 }
 
+static void test_config__a_run_without_a_name_has_that_of_its_file(void **state)
+{
+    const struct bed *bed = *state;
+    struct config config;
+    char arguments[300];
+    write_text(bed->file, "[training]\ndataset_path = \"/x\"\n");
+    snprintf(arguments, sizeof(arguments), "--job.config_file %s", bed->file);
+    assert_int_equal(load(&config, arguments), 0);
+    assert_true(config.run_is_of_file);
+    assert_string_equal(config.run, "config"); /* of config.toml */
+    snprintf(arguments, sizeof(arguments), "--job.config_file %s --job.run mine", bed->file);
+    assert_int_equal(load(&config, arguments), 0);
+    assert_true(!config.run_is_of_file && strcmp(config.run, "mine") == 0);
+    assert_int_equal(load(&config, ""), 0);
+    assert_true(!config.run_is_of_file && strcmp(config.run, "default") == 0);
+}
+
 static void test_config__paths_and_names_are_checked(void **state)
 {
     const struct bed *bed = *state;
@@ -365,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_config__every_key_of_the_table_is_sound),
         cmocka_unit_test(test_config__batch_sizes_come_out_settled),
         cmocka_unit_test(test_config__the_schedule_comes_out_settled),
+        cmocka_unit_test(test_config__a_run_without_a_name_has_that_of_its_file),
         cmocka_unit_test(test_config__paths_and_names_are_checked),
         cmocka_unit_test(test_config__ranks_as_threads_are_refused_in_one_process_of_several),
         cmocka_unit_test(test_config__the_json_names_every_setting),

@@ -1,4 +1,5 @@
-/* initial.c - what a run without a checkpoint starts from: checkpoint.initial_load_path.
+/* initial.c - what a run without a checkpoint starts from: checkpoint.initial_load_path; and that
+ * it is no run of another name.
  *
  * A folder of Hugging Face and a run of another store become step 0 of this run (tool.h), which is
  * loaded as any checkpoint is. A run of the same ckptd is read in place: its weights alone, for a
@@ -11,6 +12,30 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Earlier versions called every run "default" that had no name of its own. */
+int snapshot_check_nameless(const struct snapshot *s)
+{
+    struct ckpt *ckpt = NULL;
+    struct ckpt_options options = {
+        .server = s->config->ckptd_address, .run = "default", .world_size = s->mesh->world->size};
+    struct ckpt_tensor none = {0};
+    struct ckpt_load_options newest = {.step = CKPT_NEWEST, .tensors = &none};
+    struct ckpt_loaded *loaded = NULL;
+    if (!s->config->run_is_of_file)
+        return 0;
+    ERR_TRY(ckpt_open(&ckpt, &options));
+    int rc = ckpt_load(ckpt, &newest, &loaded);
+    if (rc == 0 && identity_is_same(&s->of, loaded))
+        rc = report_error(ERR_EXISTS,
+                          "go on with it by job.run = \"default\", or begin anew by giving job.run",
+                          "job.run is not given, and would be \"%s\", the configuration's name: "
+                          "run \"default\" has step %" PRIu64 " of this model and these data",
+                          s->config->run, loaded->info.step);
+    ckpt_loaded_free(loaded);
+    ckpt_close(ckpt);
+    return rc == ERR_NOT_FOUND || rc == ERR_CORRUPT ? 0 : rc;
+}
 
 bool snapshot_wants_initial(const struct snapshot *s)
 {

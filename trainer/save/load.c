@@ -157,6 +157,8 @@ static int look(struct snapshot *s, int64_t *out_step)
     int rc = snapshot_is_rank_0(s) ? ask_for_candidate(s, 0, &candidate) : 0;
     if (rc == 0 && snapshot_is_rank_0(s) && candidate.step < 0)
         rc = check_saved(s);
+    if (rc == 0 && snapshot_is_rank_0(s) && candidate.step < 0)
+        rc = snapshot_check_nameless(s);
     ERR_TRY(parallel_agree(world, rc));
     ERR_TRY(world->ops->broadcast(world, &candidate, sizeof(candidate), 0));
     *out_step = s->newest_step = candidate.step;

@@ -66,7 +66,10 @@ int snapshot_leave_moments_out(struct snapshot *s);
 /* load.c */
 int snapshot_read_progress(struct snapshot *s, struct progress *p,
                            const struct ckpt_loaded *loaded);
-/* initial.c: of a run that has no checkpoint. All are collective. */
+/* initial.c: of a run that has no checkpoint. */
+/* Rank 0. ERR_EXISTS: it is probably the one that was called "default" when it had no name. */
+int snapshot_check_nameless(const struct snapshot *s);
+/* All that follow are collective. */
 bool snapshot_wants_initial(const struct snapshot *s);
 /* Where the path is no run of our ckptd: afterwards the run has step 0. */
 int snapshot_import_initial(struct snapshot *s);
