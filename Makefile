@@ -39,7 +39,7 @@ STORAGE_O = $(call obj,$(call src,storage))
 CKPTD_O = $(call obj,$(filter-out ckptd/main.c,$(call src,ckptd)))
 CKPT_O = $(call obj,$(filter-out clients/cli/% clients/examples/%,$(call src,clients)))
 CLI_O = $(call obj,$(filter-out clients/cli/main.c,$(call src,clients/cli)))
-KERNELS_O = $(call obj,$(call src,kernels))
+KERNELS_O = $(call obj,$(filter-out kernels/cuda/%,$(call src,kernels)))
 # Files of kernels/cpu/isa are compiled once per ISA level; -DISA names the level.
 ISA_SRC = $(wildcard kernels/cpu/isa/*.c)
 ISA_O = $(foreach i,sse2 avx2 avx512,$(patsubst %.c,$(OBJ)/%.$(i).o,$(ISA_SRC)))
@@ -54,7 +54,7 @@ FAULT_O = $(call obj,$(wildcard tests/fault/*.c))
 SHIMS = $(addprefix $(BUILD)/shims/,clock.so fill.so kill_at.so slow_read.so no_uring)
 INTEGRATION = $(filter-out tests/integration/lib%,$(wildcard tests/integration/*.sh tests/integration/*.py))
 INTEROP = $(filter-out tests/interop/lib%,$(wildcard tests/interop/*.py)) tests/integration/tokenizer_interop.py
-SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp')
+SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cpp' '*.cu')
 BENCHES = $(patsubst tests/bench/%.c,$(BUILD)/bench/%,$(wildcard tests/bench/*.c))
 
 FUZZERS = $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(filter-out tests/fuzz/replay.c,$(wildcard tests/fuzz/*.c)))
@@ -165,6 +165,39 @@ $(OBJ)/kernels/cpu/isa/%.$(1).o: kernels/cpu/isa/%.c | deps-now
 endef
 $(foreach i,sse2 avx2 avx512,$(eval $(call ISA_RULE,$(i))))
 
+# The .cu files as C++ for lanes of a CPU (kernels/cuda/cpu/lanes.h). The lanes themselves are free of
+# sanitizers, and their loops stay loops: what they copy between fibers is no access of a kernel.
+CU = $(wildcard kernels/cuda/*.cu)
+LANES_C_O = $(OBJ)/kernels/cuda/cpu/lanes.o $(OBJ)/kernels/cuda/run.o
+LANES_FLAGS = -x c++ -ffp-contract=off -Wno-unknown-pragmas
+$(OBJ)/lanes/%.o: %.cu | deps-now
+	$(call say,c++ )
+	$(Q)$(CXX) $(CXXFLAGS_ALL) $(LANES_FLAGS) -c -o $@ $<
+$(OBJ)/kernels/cuda/cpu/lanes.o: kernels/cuda/cpu/lanes.c | deps-now
+	$(call say,cc  )
+	$(Q)$(CC) $(filter-out $(SAN),$(CFLAGS_ALL)) -fno-builtin -c -o $@ $<
+$(BUILD)/liblanes.a: $(CU:%.cu=$(OBJ)/lanes/%.o) $(LANES_C_O)
+
+# Two programs that are always sanitized, and by gcc, whose ThreadSanitizer knows fibers; the libraries
+# behind them are not, so that there are none in a build with SANITIZER.
+CHECKED = $(if $(SANITIZER),,$(addprefix $(BUILD)/cuda/,racecheck memcheck))
+CHECKED_SAN_racecheck = -fsanitize=thread
+CHECKED_SAN_memcheck = -fsanitize=address,undefined -fno-sanitize-recover=all
+define CHECKED_RULE
+$(OBJ)/$(1)/%.o: %.cu | deps-now
+	$$(call say,c++ )
+	$$(Q)g++ $$(CXXFLAGS_ALL) $$(LANES_FLAGS) $$(CHECKED_SAN_$(1)) -O1 -c -o $$@ $$<
+$(OBJ)/$(1)/%.o: %.c | deps-now
+	$$(call say,cc  )
+	$$(Q)gcc $$(CFLAGS_ALL) $$(CHECKED_SAN_$(1)) -O1 -c -o $$@ $$<
+$(BUILD)/cuda/$(1): $(OBJ)/$(1)/tests/cuda/checked.o $(patsubst %.cu,$(OBJ)/$(1)/%.o,$(CU) tests/cuda/faulty.cu) \
+    $(LANES_C_O) $(BUILD)/libkernels.a $(BUILD)/libproto.a
+	$$(call say,link)
+	$$(Q)gcc $$(CHECKED_SAN_$(1)) -pthread -o $$@ $$(filter %.o,$$^) -Wl,--start-group $$(filter %.a,$$^) \
+	    -Wl,--end-group $$(LIBS) -lcmocka -ldnnl -lgomp
+endef
+$(foreach i,racecheck memcheck,$(eval $(call CHECKED_RULE,$(i))))
+
 $(BUILD)/libproto.a: $(PROTO_O)
 $(BUILD)/libstorage.a: $(STORAGE_O)
 $(BUILD)/libckptd.a: $(CKPTD_O)
@@ -240,6 +273,9 @@ WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 # A unit test may use every part of the tree.
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS) -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))
+$(BUILD)/tests/kernels_cuda: $(BUILD)/liblanes.a
+$(BUILD)/tests/kernels_cuda_lanes: $(OBJ)/lanes/tests/cuda/faulty.o $(BUILD)/liblanes.a
+$(BUILD)/tests/kernels_cuda_checked: | $(CHECKED)
 # Without sanitizers: what they test is the program behind it.
 $(BUILD)/shims/%.so: tests/shims/%.c tests/shims/segment.h
 	$(call say,link)

@@ -20,6 +20,14 @@
 #include "tests/unit/lane_bed.h"
 #include "tests/unit/random.h"
 
+/* Under AddressSanitizer what lies behind a buffer is no memory. */
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#define NO_MEMORY(at, bytes) ASAN_POISON_MEMORY_REGION(at, bytes)
+#else
+#define NO_MEMORY(at, bytes) ((void)(at), (void)(bytes))
+#endif
+
 /* ---- Buffers ---- */
 
 #define BUFFERS_MAX 16
@@ -47,6 +55,8 @@ static inline void *new_buffer(struct run *run, size_t count, enum kernel_dtype 
     b->data = (char *)b->memory + run->misalignment;
     b->count = count;
     b->dtype = dtype;
+    size_t used = run->misalignment + count * kernel_dtype_bytes(dtype);
+    NO_MEMORY((char *)b->memory + used, bytes - used);
     return b->data;
 }
 

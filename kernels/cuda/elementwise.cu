@@ -1,0 +1,221 @@
+/* elementwise.cu - what treats each element by itself: embedding, RoPE, SwiGLU, add, fold, convert,
+ * AdamW. Formulas and bits are those of cpu/isa/elementwise.c.
+ *
+ * A thread moves 16 bytes of the narrowest tensor at a time; the last one of a tensor goes value by
+ * value. Each is as fast as memory: nothing is read or written twice. */
+#include "kernels/cuda/run.h"
+#include "kernels/cuda/values.h"
+
+#define THREADS 256
+
+/* The first element that this thread treats, when each treats N. */
+template <unsigned N> DEVICE size_t first_element(void)
+{
+    return ((size_t)blockIdx.x * THREADS + threadIdx.x) * N;
+}
+
+/* ---- Embedding: rows in units of 16 bytes, or of 2 where a row is no multiple ---- */
+
+template <class UNIT> KERNEL(THREADS, 4) void embedding(struct kernel_embedding a)
+{
+    size_t units = a.dim * (a.dtype == KERNEL_BF16 ? 2u : 4u) / sizeof(UNIT);
+    size_t i = first_element<1>(), n = i / units;
+    if (n < a.rows)
+        ((UNIT *)a.out)[i] = ((const UNIT *)a.table)[(size_t)a.tokens[n] * units + i % units];
+}
+
+extern "C" int cuda_embedding(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_embedding &a = *(const struct kernel_embedding *)args;
+    size_t row = a.dim * kernel_dtype_bytes(a.dtype);
+    if (row % sizeof(struct quad) == 0)
+        return LAUNCH(call->stream, blocks_for(a.rows * (row / sizeof(struct quad)), THREADS),
+                      THREADS, 0, embedding<struct quad>, a);
+    return LAUNCH(call->stream, blocks_for(a.rows * (row / 2), THREADS), THREADS, 0,
+                  embedding<uint16_t>, a);
+}
+
+/* ---- Rotary embedding: (x0, x1) -> (x0 cos - x1 sin, x0 sin + x1 cos) ---- */
+
+template <bool BF16, unsigned N> KERNEL(THREADS, 4) void rope(struct kernel_rope a)
+{
+    size_t i = first_element<N>(), row = (size_t)a.heads * a.head_dim, n = i / row;
+    if (n >= (size_t)a.batch * a.seq)
+        return;
+    unsigned half = a.head_dim / 2, d = (unsigned)(i % row % a.head_dim);
+    size_t position = n % a.seq - (a.starts != NULL ? (size_t)a.starts[n] : 0);
+    float x[N], y[N], cosines[N / 2], sines[N / 2], sign = a.inverse ? -1.0f : 1.0f;
+    load<BF16>(x, a.x, i);
+    load<false>(cosines, a.cos, position * half + d / 2);
+    load<false>(sines, a.sin, position * half + d / 2);
+#pragma unroll
+    for (unsigned j = 0; j < N; j += 2) {
+        y[j] = x[j] * cosines[j / 2] + x[j + 1] * (sines[j / 2] * -sign);
+        y[j + 1] = x[j + 1] * cosines[j / 2] + x[j] * (sines[j / 2] * sign);
+    }
+    store<BF16>(a.x, i, y);
+}
+
+template <bool BF16, unsigned N>
+static int rope_as(const struct cuda_call *call, const struct kernel_rope &a)
+{
+    size_t count = (size_t)a.batch * a.seq * a.heads * a.head_dim;
+    return LAUNCH(call->stream, blocks_for(count, (size_t)THREADS * N), THREADS, 0, (rope<BF16, N>),
+                  a);
+}
+
+extern "C" int cuda_rope(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_rope &a = *(const struct kernel_rope *)args;
+    if (a.head_dim % 8 != 0)
+        return a.dtype == KERNEL_BF16 ? rope_as<true, 2>(call, a) : rope_as<false, 2>(call, a);
+    return a.dtype == KERNEL_BF16 ? rope_as<true, 8>(call, a) : rope_as<false, 8>(call, a);
+}
+
+/* ---- SwiGLU: silu(gate) up, silu(x) = x / (1 + e^-x) ---- */
+
+template <bool BF16> KERNEL(THREADS, 4) void swiglu(struct kernel_swiglu a)
+{
+    const unsigned N = wide<BF16>;
+    size_t i = first_element<N>();
+    if (i >= a.count)
+        return;
+    float gate[N], up[N], out[N];
+    load_part<BF16>(gate, a.gate, i, a.count);
+    load_part<BF16>(up, a.up, i, a.count);
+#pragma unroll
+    for (unsigned j = 0; j < N; j++)
+        out[j] = gate[j] * logistic(gate[j]) * up[j];
+    store_part<BF16>(a.out, i, a.count, out);
+}
+
+template <bool BF16> KERNEL(THREADS, 4) void swiglu_backward(struct kernel_swiglu_backward a)
+{
+    const unsigned N = wide<BF16>;
+    size_t i = first_element<N>();
+    if (i >= a.count)
+        return;
+    float gate[N], up[N], dout[N], dgate[N], dup[N];
+    load_part<BF16>(gate, a.gate, i, a.count);
+    load_part<BF16>(up, a.up, i, a.count);
+    load_part<BF16>(dout, a.dout, i, a.count);
+#pragma unroll
+    for (unsigned j = 0; j < N; j++) {
+        float sigmoid = logistic(gate[j]);
+        float slope = sigmoid * (1.0f + gate[j] * (1.0f - sigmoid));
+        dup[j] = dout[j] * (gate[j] * sigmoid);
+        dgate[j] = dout[j] * up[j] * slope;
+    }
+    store_part<BF16>(a.dup, i, a.count, dup);
+    store_part<BF16>(a.dgate, i, a.count, dgate);
+}
+
+/* ---- Add, fold, convert ---- */
+
+template <bool BF16> KERNEL(THREADS, 4) void add(struct kernel_add a)
+{
+    const unsigned N = wide<BF16>;
+    size_t i = first_element<N>();
+    if (i >= a.count)
+        return;
+    float y[N], x[N];
+    load_part<BF16>(y, a.y, i, a.count);
+    load_part<BF16>(x, a.x, i, a.count);
+#pragma unroll
+    for (unsigned j = 0; j < N; j++)
+        y[j] = y[j] + x[j];
+    store_part<BF16>(a.y, i, a.count, y);
+}
+
+template <bool BF16> KERNEL(THREADS, 4) void convert(struct kernel_convert a)
+{
+    const unsigned N = wide<BF16>;
+    size_t i = first_element<N>();
+    if (i >= a.count)
+        return;
+    float x[N];
+    load_part<false>(x, a.in, i, a.count);
+    store_part<BF16>(a.out, i, a.count, x);
+}
+
+/* ---- Optimizer ---- */
+
+DEVICE void adamw_step(const struct kernel_adamw_numbers &o, float grad, float &param, float &m,
+                       float &v)
+{
+    float g = grad * o.grad_scale;
+    if (o.l2 != 0.0f) /* else a gradient of -0 stays one */
+        g = g + o.l2 * param;
+    m = o.beta1 * m + (1.0f - o.beta1) * g;
+    v = o.beta2 * v + (1.0f - o.beta2) * (g * g);
+    float update = m / o.bias1 / (square_root(v / o.bias2) + o.eps) + o.weight_decay * param;
+    param = param - o.lr * update;
+}
+
+KERNEL(THREADS, 4) void adamw(struct kernel_adamw a)
+{
+    const unsigned N = wide<false>;
+    size_t i = first_element<N>();
+    if (i >= a.count)
+        return;
+    const struct kernel_adamw_numbers o = *a.numbers;
+    float param[N], m[N], v[N], grad[N];
+    load_part<false>(param, a.param, i, a.count);
+    load_part<false>(m, a.exp_avg, i, a.count);
+    load_part<false>(v, a.exp_avg_sq, i, a.count);
+    load_part<false>(grad, a.grad, i, a.count);
+#pragma unroll
+    for (unsigned j = 0; j < N; j++)
+        adamw_step(o, grad[j], param[j], m[j], v[j]);
+    store_part<false>(a.exp_avg, i, a.count, m);
+    store_part<false>(a.exp_avg_sq, i, a.count, v);
+    store_part<false>(a.param, i, a.count, param);
+}
+
+/* ---- Launches of what has a count ---- */
+
+template <bool BF16, auto kernel, class A> static int flat(const struct cuda_call *call, const A &a)
+{
+    return LAUNCH(call->stream, blocks_for(a.count, (size_t)THREADS * wide<BF16>), THREADS, 0,
+                  kernel, a);
+}
+
+extern "C" int cuda_swiglu(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_swiglu &a = *(const struct kernel_swiglu *)args;
+    return a.dtype == KERNEL_BF16 ? flat<true, swiglu<true>>(call, a)
+                                  : flat<false, swiglu<false>>(call, a);
+}
+
+extern "C" int cuda_swiglu_backward(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_swiglu_backward &a = *(const struct kernel_swiglu_backward *)args;
+    return a.dtype == KERNEL_BF16 ? flat<true, swiglu_backward<true>>(call, a)
+                                  : flat<false, swiglu_backward<false>>(call, a);
+}
+
+extern "C" int cuda_add(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_add &a = *(const struct kernel_add *)args;
+    return a.dtype == KERNEL_BF16 ? flat<true, add<true>>(call, a)
+                                  : flat<false, add<false>>(call, a);
+}
+
+extern "C" int cuda_fold(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_fold &a = *(const struct kernel_fold *)args;
+    const struct kernel_add sum = {a.acc, a.leaf, a.count, KERNEL_F32};
+    return flat<false, add<false>>(call, sum);
+}
+
+extern "C" int cuda_convert(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_convert &a = *(const struct kernel_convert *)args;
+    return a.out_dtype == KERNEL_BF16 ? flat<true, convert<true>>(call, a)
+                                      : flat<false, convert<false>>(call, a);
+}
+
+extern "C" int cuda_adamw(const struct cuda_call *call, const void *args)
+{
+    return flat<false, adamw>(call, *(const struct kernel_adamw *)args);
+}

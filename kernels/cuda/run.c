@@ -1,0 +1,30 @@
+/* run.c - which function of the .cu files is which operation of kernels.h, and how much scratch a
+ * stream needs for all of them. Knows nothing of CUDA: the same file serves the lanes of a CPU. */
+#include "kernels/cuda/run.h"
+
+#include "kernels/cuda/scratch.h"
+
+static cuda_fn *const functions[NUM_KERNEL_OPS] = {
+#define X(NAME, name) [KERNEL_##NAME] = cuda_##name,
+    CUDA_OPS(X)
+#undef X
+};
+
+cuda_fn *cuda_function(enum kernel_op op)
+{
+    return functions[op];
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+size_t cuda_scratch_bytes(const struct kernel_shapes *s)
+{
+    size_t rows = (size_t)s->batch * s->seq;
+    size_t segments = (rows + SCRATCH_NORM_SEGMENT - 1) / SCRATCH_NORM_SEGMENT;
+    size_t squares = SCRATCH_SQUARES_ROWS * sizeof(double) +
+                     SCRATCH_SQUARES_BLOCKS * sizeof(struct kernel_exact_sum);
+    return larger(segments * s->dim * sizeof(float), squares);
+}

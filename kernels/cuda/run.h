@@ -1,0 +1,48 @@
+/* run.h - the operations of kernels.h as functions that queue kernels on a stream.
+ *
+ * cuda_<name>(call, args): args is struct kernel_<name>, copied into the launches. Returns 0 or the
+ * CUDA runtime's error. Compiled for lanes of a CPU (bodies.h) the stream has no meaning, and the
+ * work is done when the call returns. */
+#ifndef HOLDFAST_CUDA_RUN_H
+#define HOLDFAST_CUDA_RUN_H
+
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct cuda_call {
+    void *stream;  /* cudaStream_t */
+    void *scratch; /* memory of the device, cuda_scratch_bytes of it, for this stream alone */
+};
+typedef int cuda_fn(const struct cuda_call *call, const void *args);
+
+/* X(number, name): what is there so far. */
+#define CUDA_OPS(X)                           \
+    X(EMBEDDING, embedding)                   \
+    X(EMBEDDING_BACKWARD, embedding_backward) \
+    X(RMSNORM, rmsnorm)                       \
+    X(RMSNORM_BACKWARD, rmsnorm_backward)     \
+    X(ROPE, rope)                             \
+    X(SWIGLU, swiglu)                         \
+    X(SWIGLU_BACKWARD, swiglu_backward)       \
+    X(CROSS_ENTROPY, cross_entropy)           \
+    X(ADD, add)                               \
+    X(FOLD, fold)                             \
+    X(CONVERT, convert)                       \
+    X(SUM_SQUARES, sum_squares)               \
+    X(ADAMW, adamw)
+#define X(NAME, name) cuda_fn cuda_##name;
+CUDA_OPS(X)
+#undef X
+
+/* NULL: no kernel for it. */
+cuda_fn *cuda_function(enum kernel_op op);
+/* Bytes of scratch with which every operation can run at these shapes. */
+size_t cuda_scratch_bytes(const struct kernel_shapes *shapes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,11 @@
+/* scratch.h - how the operations share a stream's scratch: each has all of it while it runs. */
+#ifndef HOLDFAST_CUDA_SCRATCH_H
+#define HOLDFAST_CUDA_SCRATCH_H
+
+/* The exact norm takes so many rows at a time, and adds them up in so many blocks. */
+#define SCRATCH_SQUARES_ROWS 65536
+#define SCRATCH_SQUARES_BLOCKS 256
+/* Rows of one segment of the norm's weight gradient, a row of floats each. */
+#define SCRATCH_NORM_SEGMENT 32
+
+#endif
