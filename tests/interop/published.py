@@ -2,14 +2,15 @@
 """published - our tokens of published tokenizers are those of the libraries they were made for.
 
 Goal: Llama 3's own tokenizer.model gives the tokens of tiktoken, with its special tokens as text
-and as tokens; a published SentencePiece model of Llama 2's form (Mistral 7B's), made a
-tokenizer.json by transformers' rules, gives the tokens of the tokenizers library and of
-SentencePiece itself. Method: the files are those that the Python packages llama-models and
-mistral-common ship; the texts are 1 MB of real text, random Unicode and what is known to differ
-between tokenizers.
+and as tokens, and so does the tokenizer.json that transformers makes of it; a published
+SentencePiece model of Llama 2's form (Mistral 7B's), made a tokenizer.json by transformers' rules,
+gives the tokens of the tokenizers library and of SentencePiece itself. Method: the files are those
+that the Python packages llama-models and mistral-common ship; the texts are 1 MB of real text,
+random Unicode and what is known to differ between tokenizers.
 """
 import glob
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -24,8 +25,8 @@ need("tiktoken", "tokenizers", "transformers", "sentencepiece", "llama_models", 
 import sentencepiece  # noqa: E402
 import tiktoken  # noqa: E402
 from tiktoken.load import load_tiktoken_bpe  # noqa: E402
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers  # noqa: E402
-from transformers.convert_slow_tokenizer import generate_merges  # noqa: E402
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers  # noqa: E402
+from transformers.convert_slow_tokenizer import TikTokenConverter, generate_merges  # noqa: E402
 import llama_models  # noqa: E402
 import mistral_common  # noqa: E402
 
@@ -40,7 +41,15 @@ SPECIAL = (["<|begin_of_text|>", "<|end_of_text|>"]
 LLAMA3 = os.path.join(list(llama_models.__path__)[0], "llama3", "tokenizer.model")
 LLAMA2_FORM = glob.glob(os.path.join(list(mistral_common.__path__)[0], "data",
                                      "tokenizer.model.v1"))[0]
-TEXTS = [lib_text.real_text(), lib_text.random_text(200000), "".join(SPECIAL) + "<s>x</s>",
+# Case folds beyond ASCII, white space of every kind, marks, digits, joined emoji, unassigned, cut
+# names of special tokens.
+ODD = ("'S '\u017f \u017f'LL \u0130 \u212a \u2019s \u200b \u00a0 \u2028 \x85 \u180e \ufeff \r \n "
+       "\t \x1c \x7f e\u0301 \u0345 \u0663 \u0968 \u2167 \u00bd \U0001f9d1\u200d\U0001f680 \ud55c "
+       "\U0001f1e9 \U000e0041 \u1112 \u0e01\u0e47 \u05d0 \U0001d7d8 \u0378 \ue000 \uffff 123 1 ... "
+       "\U0010ffff !! <|eot_id|> <| |> <|eot_id x Hello").split(" ") + [" ", "  "]
+DRAW = random.Random(5)
+TEXTS = ["".join(DRAW.choice(ODD) for _ in range(60000)), lib_text.real_text(),
+         lib_text.random_text(200000), "".join(SPECIAL) + "<s>x</s>",
          "", " ", "  a", "a" * 100000, "\n\n \n", "\u2581 \u2581\u2581x", "\x00\x01\t\u00a0 ",
          "if x:\n\tprint('''y''')\n    # 1234567 don't WE'LL\n" * 50]
 
@@ -82,6 +91,20 @@ def llama_3s_special_tokens_are_tokens_when_asked_for(bed):
              bed.tiktoken.encode(text, allowed_special="all"), "tiktoken", text)
 
 
+@test
+def llama_3s_tokenizer_json_gives_the_same_tokens(bed):
+    theirs = TikTokenConverter(vocab_file=LLAMA3, pattern=PATTERN).converted()
+    theirs.model.ignore_merges = True
+    theirs.add_special_tokens([AddedToken(name, normalized=False) for name in SPECIAL])
+    theirs.save(bed.path("tokenizer.json"))
+    for is_special in (False, True):
+        theirs.encode_special_tokens = not is_special
+        for text in TEXTS:
+            ours = bed.tokens(bed.path("tokenizer.json"), text, *["--special"] * is_special)
+            same(ours, theirs.encode(text, add_special_tokens=False).ids, "tokenizers", text)
+            same(ours, bed.tokens(LLAMA3, text, *["--special"] * is_special), "ranks", text)
+
+
 def converted(bed, is_legacy):
     """tokenizer.json as transformers makes it of SentencePiece's file, in its two forms."""
     spm = sentencepiece.SentencePieceProcessor(model_file=LLAMA2_FORM)
@@ -113,8 +136,8 @@ def a_published_tokenizer_of_llama_2s_form_gives_the_same_tokens(bed):
 def they_are_those_of_sentencepiece(bed):
     converted(bed, True)
     theirs = sentencepiece.SentencePieceProcessor(model_file=LLAMA2_FORM)
-    same(bed.tokens(bed.path("tokenizer.json"), TEXTS[0]), theirs.encode(TEXTS[0]),
-         "sentencepiece", TEXTS[0])
+    text = lib_text.real_text()
+    same(bed.tokens(bed.path("tokenizer.json"), text), theirs.encode(text), "sentencepiece", text)
 
 
 if __name__ == "__main__":
