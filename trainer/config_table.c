@@ -151,8 +151,8 @@ const struct option config_table[] = {
     INT(global_batch_size, "training.global_batch_size", -1, -1, COUNT_MAX,
         "sequences of a step; -1: local_batch_size x canonical.micro_batches"),
     STRING(mixture, "training.mixture", "",
-           "FILE:WEIGHT,FILE:WEIGHT,...: tokens files in place of training.dataset_path; the "
-           "weights may change at a resume (ours)"),
+           "NAME:WEIGHT,NAME:WEIGHT,...: tokens files, folders or names as in training.dataset, in "
+           "place of training.dataset_path; the weights may change at a resume (ours)"),
     BOOL(document_mask, "training.document_mask", "false",
          "attention does not cross documents, and positions begin again with each (ours)"),
     STRING(batch_ramp, "training.batch_ramp", "",

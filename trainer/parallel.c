@@ -529,6 +529,11 @@ static uint32_t ranks_on_machine(const struct parallel *p)
     return 1;
 }
 
+int parallel_check_room(const struct parallel *p)
+{
+    return room_check(p->memory, ranks_on_machine(p), room_available(""));
+}
+
 /* Steps 1 to 4: no communication. */
 static int prepare(struct parallel *p)
 {
@@ -550,7 +555,7 @@ static int prepare(struct parallel *p)
     ERR_TRY(plan_memory(p));
     if (config->estimate)
         return 0;
-    ERR_TRY(room_check(p->memory, ranks_on_machine(p), room_available("")));
+    ERR_TRY(parallel_check_room(p));
     ERR_TRY(memory_commit(p->memory));
     take_kept(p);
     return 0;

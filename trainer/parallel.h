@@ -74,6 +74,9 @@ const struct mesh *parallel_mesh_of(const struct parallel *parallel);
 struct state *parallel_state(struct parallel *parallel);
 struct lane *parallel_lane(struct parallel *parallel); /* on which it computes */
 const struct memory *parallel_memory(const struct parallel *parallel);
+/* Whether the machine has the memory that its ranks plan for (room.h). apply() asks, too, unless
+ * memory_estimation.enable is set. */
+int parallel_check_room(const struct parallel *parallel);
 
 /* Initial weights, zero moments. */
 void parallel_init_state(struct parallel *parallel, uint64_t seed);

@@ -84,11 +84,44 @@ static void log_progress(void *user, const char *what, uint64_t done, uint64_t t
              (double)total / 1048576.0, 100.0 * (double)done / (double)total);
 }
 
-/* The tokens file that a request of the run stands for. */
-static int prepare(char out[CORPUS_PATH_BYTES], const struct config *config,
-                   struct corpus_request request)
+/* The plan of this rank without its data, by the vocabulary of the tokenizer. */
+static int plan_without_data(struct rank *plan)
 {
+    struct tokenizer *tokenizer;
+    struct parallel_options options = {.config = plan->config, .world = plan->world};
+    ERR_TRY(tokenizer_open(&tokenizer, plan->config->tokenizer_path));
+    uint32_t vocab = tokenizer_vocab(tokenizer);
+    tokenizer_close(tokenizer);
+    ERR_TRY(new_kernels(&plan->kernels, plan->config));
+    ERR_TRY(new_table(&plan->table, plan->config, vocab));
+    options.table = plan->table;
+    options.kernels = plan->kernels;
+    return parallel_apply(&plan->parallel, &options);
+}
+
+/* A model that does not fit is refused before its corpus is tokenized, which may take hours. */
+static int check_before_tokenizing(const struct rank *r)
+{
+    if (r->config->tokenizer_path[0] == 0 || r->config->estimate || r->parallel != NULL)
+        return 0;
+    struct config config = *r->config;
+    config.estimate = true; /* nothing is allocated or sent */
+    struct comm world = {.rank = r->world->rank, .size = r->world->size};
+    struct rank plan = {.config = &config, .world = &world};
+    int rc = plan_without_data(&plan);
+    if (rc == 0)
+        rc = parallel_check_room(plan.parallel);
+    rank_close(&plan);
+    return rc;
+}
+
+/* The tokens file that a request of the run stands for. */
+static int prepare(const struct rank *r, char out[CORPUS_PATH_BYTES], struct corpus_request request)
+{
+    const struct config *config = r->config;
     time_t logged = 0;
+    if (!corpus_is_prepared(&request))
+        ERR_TRY(check_before_tokenizing(r));
     struct tokenizer_progress progress = {log_progress, &logged};
     request.tokenizer = config->tokenizer_path;
     request.fields =
@@ -103,22 +136,34 @@ static struct corpus_request corpus_of(const struct config *config)
         .section = "training", .dataset = config->dataset, .path = config->dataset_path};
 }
 
-static int open_data(struct data **out, const struct config *config)
+/* A source of a mixture: a tokens file, or what training.dataset could name. */
+static int locate_source(void *user, char out[DATA_PATH_BYTES], const char *name)
 {
+    struct corpus_request request = {.section = "training", .dataset = name, .path = ""};
+    if (!corpus_is_prepared(&request))
+        return prepare(user, out, request);
+    snprintf(out, DATA_PATH_BYTES, "%s", name); /* who opens it says what is wrong with it */
+    return 0;
+}
+
+static int open_data(struct rank *r)
+{
+    const struct config *config = r->config;
     char path[CORPUS_PATH_BYTES];
     uint32_t seq_len = (uint32_t)config->seq_len;
     uint64_t seed = (uint64_t)config->seed;
+    struct data_locator locator = {locate_source, r};
     if (config->mixture[0] != 0)
-        return data_open_mixture(out, config->mixture, seq_len, seed);
-    ERR_TRY(prepare(path, config, corpus_of(config)));
-    return data_open(out, path, seq_len, seed);
+        return data_open_mixture(&r->data, config->mixture, &locator, seq_len, seed);
+    ERR_TRY(prepare(r, path, corpus_of(config)));
+    return data_open(&r->data, path, seq_len, seed);
 }
 
 /* What a rank opens by itself. */
 static int open_own(struct rank *r)
 {
     const struct config *config = r->config;
-    ERR_TRY(open_data(&r->data, config));
+    ERR_TRY(open_data(r));
     if (is_first_on_node(r) && !config->estimate)
         ERR_TRY(data_prove(r->data));
     ERR_TRY(check_tokenizer(config, data_info(r->data)));
@@ -132,7 +177,7 @@ static int open_validation(struct rank *r)
     if (!config->validation_enable)
         return 0;
     char path[CORPUS_PATH_BYTES];
-    ERR_TRY(prepare(path, config,
+    ERR_TRY(prepare(r, path,
                     (struct corpus_request){.section = "validation",
                                             .dataset = config->validation_dataset,
                                             .path = config->validation_path}));

@@ -193,7 +193,7 @@ def trainer(bed, *options):
         [os.path.join(os.path.dirname(TOKENIZER), "trainer"), "--job.run", "x", "--model.flavor",
          "tiny", "--model.hf_assets_path", bed.path("model"), "--training.seq_len", "32",
          "--training.local_batch_size", "1", "--canonical.micro_batches", "2", "--comm.ranks", "2",
-         "--training.steps", "2", "--metrics.log_freq", "1", *options],
+         "--training.steps", "2", "--metrics.log_freq", "1", *map(str, options)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
@@ -240,6 +240,24 @@ def tokens_go_to_the_users_cache_where_the_folder_takes_none(bed):
                 if name.endswith(".tokens")]) == 1
 
 
+def a_mixture_takes_folders_and_files(bed):
+    bed.write("i/a.txt", bed.long[9000:30000].encode())
+    said = trained(bed, "--training.mixture", f"{bed.path('i')}/:0.75,{bed.path('g.tokens')}:0.25",
+                   "--training.steps", 4)
+    assert said[0].count("making the tokens") == 1 and " i: " in said[0], said
+    means = [field.split("=")[0] for field in said[1].split() if "=" in field]
+    assert set(means) == {"loss.i", "loss.g"}, said
+
+
+def a_model_that_does_not_fit_is_refused_before_its_corpus_is_tokenized(bed):
+    bed.write("j/a.txt", bed.long[:5000].encode())
+    process = trainer(bed, "--training.dataset", bed.path("j"), "--model.flavor", "405B",
+                      "--training.steps", 3)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 78 and "GiB of memory" in said, said
+    assert "making the tokens" not in said and not os.path.exists(bed.path("j", ".holdfast")), said
+
+
 def a_usual_name_says_where_its_files_go(bed):
     process = trainer(bed, "--training.dataset", "c4")
     said = process.communicate(timeout=60)[0]
@@ -265,6 +283,8 @@ if __name__ == "__main__":
                                 a_folder_is_tokenized_once_whoever_starts,
                                 a_folder_that_has_changed_is_tokenized_again,
                                 tokens_go_to_the_users_cache_where_the_folder_takes_none,
+                                a_mixture_takes_folders_and_files,
+                                a_model_that_does_not_fit_is_refused_before_its_corpus_is_tokenized,
                                 a_usual_name_says_where_its_files_go], one_bed)
     finally:
         shutil.rmtree(one_bed.root, ignore_errors=True)

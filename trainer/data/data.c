@@ -18,7 +18,6 @@
 
 #define CACHED_BLOCKS 8u
 #define WEIGHT_MAX 1000.0
-#define PATH_BYTES 4096u
 
 struct cached_block {
     uint32_t source;
@@ -40,12 +39,16 @@ struct data {
 
 /* ---- opening ---- */
 
-/* "corpora/prose.tokens" is called "prose". */
+/* "corpora/prose.tokens" and the folder "corpora/prose/" are called "prose". */
 static void name_source(struct data_source *source, const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    const char *name = slash != NULL ? slash + 1 : path;
-    size_t length = strlen(name);
+    size_t end = strlen(path), begin;
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/'; begin--)
+        continue;
+    const char *name = path + begin;
+    size_t length = end - begin;
     if (length > 7 && strcmp(name + length - 7, ".tokens") == 0)
         length -= 7;
     snprintf(source->name, sizeof source->name, "%.*s", (int)(length < 60 ? length : 60), name);
@@ -72,7 +75,9 @@ static int check_alike(const struct data *data, const struct tokens_header *head
     return 0;
 }
 
-static int add_source(struct data *data, const char *path, uint64_t weight, uint64_t seed)
+/* `name`: what the configuration calls the tokens file at `path`. */
+static int add_source(struct data *data, const char *name, const char *path, uint64_t weight,
+                      uint64_t seed)
 {
     uint32_t at = data->info.num_sources;
     struct data_source *source = &data->place.sources[at];
@@ -83,7 +88,7 @@ static int add_source(struct data *data, const char *path, uint64_t weight, uint
     const struct tokens_header *header = tokens_file_header(data->files[at]);
     *source = (struct data_source){.num_tokens = header->num_tokens, .weight = weight};
     source->num_samples = (header->num_tokens - 1) / data->info.seq_len;
-    name_source(source, path);
+    name_source(source, name);
     snprintf(source->hash, sizeof source->hash, "%016llx", (unsigned long long)header->hash);
     if (at == 0) {
         data->info.vocab = header->vocab;
@@ -105,7 +110,7 @@ static int add_source(struct data *data, const char *path, uint64_t weight, uint
     return 0;
 }
 
-/* "FILE:WEIGHT"; cuts the weight off. A path without one has the weight 1. */
+/* "NAME:WEIGHT"; cuts the weight off. A name without one has the weight 1. */
 static int take_weight(char *source, uint64_t *out)
 {
     char *colon = strrchr(source, ':'), *end;
@@ -114,7 +119,7 @@ static int take_weight(char *source, uint64_t *out)
         return 0;
     double weight = strtod(colon + 1, &end);
     if (end == colon + 1 || *end != 0 || !(weight >= 1.0 / DATA_WEIGHT_UNIT) || weight > WEIGHT_MAX)
-        return report_error(ERR_INVALID, "write FILE:WEIGHT,FILE:WEIGHT with weights above 0",
+        return report_error(ERR_INVALID, "write NAME:WEIGHT,NAME:WEIGHT with weights above 0",
                             "training.mixture: \"%s\" has no weight of 0.000001 to %g", source,
                             WEIGHT_MAX);
     *colon = 0;
@@ -122,19 +127,24 @@ static int take_weight(char *source, uint64_t *out)
     return 0;
 }
 
-static int add_mixture(struct data *data, const char *mixture, uint64_t seed)
+static int add_mixture(struct data *data, const char *mixture, const struct data_locator *locator,
+                       uint64_t seed)
 {
-    char text[PATH_BYTES], *rest = NULL;
+    char text[DATA_PATH_BYTES], path[DATA_PATH_BYTES], *rest = NULL;
     uint64_t weight;
     if (strlen(mixture) >= sizeof text)
         return report_error(ERR_INVALID, "use shorter paths", "training.mixture is too long");
     strcpy(text, mixture);
     for (char *at = strtok_r(text, ",", &rest); at != NULL; at = strtok_r(NULL, ",", &rest)) {
-        ERR_TRY(take_weight(at + strspn(at, " "), &weight));
-        ERR_TRY(add_source(data, at + strspn(at, " "), weight, seed));
+        char *name = at + strspn(at, " ");
+        ERR_TRY(take_weight(name, &weight));
+        strcpy(path, name);
+        if (locator != NULL)
+            ERR_TRY(locator->locate(locator->user, path, name));
+        ERR_TRY(add_source(data, name, path, weight, seed));
     }
     if (data->info.num_sources == 0)
-        return report_error(ERR_INVALID, "write FILE:WEIGHT,FILE:WEIGHT",
+        return report_error(ERR_INVALID, "write NAME:WEIGHT,NAME:WEIGHT",
                             "training.mixture names no source");
     return 0;
 }
@@ -152,19 +162,22 @@ static void hash_sources(struct data *data)
              (unsigned long long)checksum_bytes(hashes, (size_t)num * 16));
 }
 
-static int open_sources(struct data **out, const char *text, bool is_mixture, uint32_t seq_len,
-                        uint64_t seed)
+static int new_data(struct data **out, uint32_t seq_len)
 {
     CHECK(seq_len > 0);
     struct data *data = calloc(1, sizeof *data);
-    if (data == NULL)
+    *out = data;
+    if (data != NULL)
+        data->cache = calloc(CACHED_BLOCKS, sizeof *data->cache);
+    if (data == NULL || data->cache == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to open the tokens file");
     data->info.seq_len = data->place.seq_len = seq_len;
-    data->cache = calloc(CACHED_BLOCKS, sizeof *data->cache);
-    int rc = data->cache != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for tokens");
-    if (rc == 0)
-        rc = is_mixture ? add_mixture(data, text, seed)
-                        : add_source(data, text, DATA_WEIGHT_UNIT, seed);
+    return 0;
+}
+
+/* Hands out what has its sources, `rc` being how that went. */
+static int hand_out(struct data **out, struct data *data, int rc)
+{
     if (rc != 0) {
         data_close(data);
         return rc;
@@ -176,17 +189,26 @@ static int open_sources(struct data **out, const char *text, bool is_mixture, ui
 
 int data_open(struct data **out, const char *path, uint32_t seq_len, uint64_t seed)
 {
-    return open_sources(out, path, false, seq_len, seed);
+    struct data *data;
+    int rc = new_data(&data, seq_len);
+    if (rc == 0)
+        rc = add_source(data, path, path, DATA_WEIGHT_UNIT, seed);
+    return hand_out(out, data, rc);
 }
 
-int data_open_mixture(struct data **out, const char *mixture, uint32_t seq_len, uint64_t seed)
+int data_open_mixture(struct data **out, const char *mixture, const struct data_locator *locator,
+                      uint32_t seq_len, uint64_t seed)
 {
-    return open_sources(out, mixture, true, seq_len, seed);
+    struct data *data;
+    int rc = new_data(&data, seq_len);
+    if (rc == 0)
+        rc = add_mixture(data, mixture, locator, seed);
+    return hand_out(out, data, rc);
 }
 
 int data_open_in_order(struct data **out, const char *path, uint32_t seq_len)
 {
-    ERR_TRY(open_sources(out, path, false, seq_len, 0));
+    ERR_TRY(data_open(out, path, seq_len, 0));
     (*out)->is_in_order = true;
     return 0;
 }

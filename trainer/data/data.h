@@ -44,9 +44,17 @@ struct data_info {
     char tokenizer_hash[65]; /* SHA-256 of the tokenizer file, hex */
 };
 
-/* One tokens file; `data_open_mixture` takes "FILE:WEIGHT,FILE:WEIGHT,...", or one file's path. */
+#define DATA_PATH_BYTES 4096u
+/* Writes the tokens file that a name in a mixture stands for. */
+struct data_locator {
+    int (*locate)(void *user, char out[DATA_PATH_BYTES], const char *name);
+    void *user;
+};
+/* One tokens file; or a mixture "NAME:WEIGHT,NAME:WEIGHT,...", whose names are tokens files where
+ * `locator` is NULL. */
 int data_open(struct data **out, const char *path, uint32_t seq_len, uint64_t seed);
-int data_open_mixture(struct data **out, const char *mixture, uint32_t seq_len, uint64_t seed);
+int data_open_mixture(struct data **out, const char *mixture, const struct data_locator *locator,
+                      uint32_t seq_len, uint64_t seed);
 /* One file in the order of the file; behind its last sample come samples without targets. */
 int data_open_in_order(struct data **out, const char *path, uint32_t seq_len);
 void data_close(struct data *data);
