@@ -33,7 +33,7 @@ int origin_key(char *out, size_t size, const struct manifest_summary *summary)
 bool origin_is_member(const char *name)
 {
     return shard_is_file_name(name) || strcmp(name, ORIGIN_NAME) == 0 ||
-           strcmp(name, VERIFIED_NAME) == 0;
+           strcmp(name, VERIFIED_NAME) == 0 || strcmp(name, MANIFEST_DAMAGED_NAME) == 0;
 }
 
 void origin_rename(struct manifest_summary *summary, const char *run)

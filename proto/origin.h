@@ -15,7 +15,8 @@
 
 #define ORIGIN_NAME "origin.json"
 #define ORIGIN_BYTES_MAX 512u
-#define VERIFIED_NAME "verified.json" /* what the last `ckpt-cli verify` found */
+#define MANIFEST_DAMAGED_NAME "manifest.damaged" /* in whose place `ckpt-cli repair` made one */
+#define VERIFIED_NAME "verified.json"            /* what the last `ckpt-cli verify` found */
 
 struct storage;
 

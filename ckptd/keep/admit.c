@@ -438,16 +438,17 @@ static int list_again(const struct admission *admission)
     struct checkpoint *checkpoint = catalog_find(admission->run, summary->step, summary->attempt);
     if (!checkpoint)
         return report_error(ERR_NOT_FOUND, "see ckpt-cli list", "it was removed meanwhile");
-    if (!checkpoint->damaged)
-        return 0;
+    bool was_damaged = checkpoint->damaged; /* else `ckpt-cli repair` may have made it a manifest */
     if (!catalog_take_out(checkpoint))
-        return report_error(ERR_BUSY, "try again", "a load that had begun before is still open");
+        return !was_damaged ? 0
+                            : report_error(ERR_BUSY, "try again",
+                                           "a load that had begun before is still open");
     *checkpoint = (struct checkpoint){
         .run = checkpoint->run, .pinned = checkpoint->pinned, .pin_note = checkpoint->pin_note};
     catalog_enter(checkpoint, summary);
-    log_info("catalog", "run %s, step %llu, attempt %llu is out of quarantine",
-             admission->run->name, (unsigned long long)summary->step,
-             (unsigned long long)summary->attempt);
+    log_info("catalog", "run %s, step %llu, attempt %llu is %s", admission->run->name,
+             (unsigned long long)summary->step, (unsigned long long)summary->attempt,
+             was_damaged ? "out of quarantine" : "read again");
     return 0;
 }
 

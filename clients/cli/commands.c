@@ -176,11 +176,13 @@ const struct command commands[] = {
      "is verified before it is written, and all is read back at the end. Again the same command\n"
      "copies what is missing: checkpoints and shards that are there are passed over. Step and\n"
      "attempt stay.\n"},
-    {"repair", "CHECKPOINT --from STORE", "replace its damaged shards from a copy of it", 1, 1,
-     WHERE | ON_FILES | BIT(FROM), cli_repair,
+    {"repair", "CHECKPOINT [--from STORE]", "replace damaged shards, or a manifest that is lost", 1,
+     1, WHERE | ON_FILES | BIT(FROM), cli_repair,
      "STORE:RUN names a run that has another name there. Every block is read here, and what is\n"
      "taken from there is held against the manifest here. Afterwards all is read back, and the\n"
-     "checkpoint leaves quarantine.\n"},
+     "checkpoint leaves quarantine. Where the manifest of RUN@STEP-aATTEMPT is lost or damaged it\n"
+     "is taken from there, too; without --from it is made of the headers of the shards. Then it\n"
+     "has no state: no trainer resumes from it, but its weights can be exported or trained on.\n"},
     {"rename", "RUN NAME", "give a run another name", 2, 2, WHERE | OF_A_RUN, cli_rename,
      "The shards keep the old name inside; a small file beside each manifest says so\n"
      "(origin.json), and list and show tell it. With --store the store is locked meanwhile.\n"},

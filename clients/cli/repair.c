@@ -1,4 +1,5 @@
-/* repair.c - repair: the shards of a checkpoint that are damaged, from a copy of it elsewhere.
+/* repair.c - repair: the shards of a checkpoint that are damaged, from a copy of it elsewhere; and
+ * its manifest, from the copy or, without one, from the headers of its shards (rebuild.c).
  *
  *   every block here is read: which shards are damaged
  *    │ for each, the same shard elsewhere, each block held against the manifest and tables here
@@ -11,6 +12,7 @@
  *
  * A repair that is cut short leaves a checkpoint that is damaged as before, or less so; the same
  * command takes it up again. */
+#include "clients/cli/repair.h"
 #include "clients/cli/engine/blocks.h"
 
 #include "proto/origin.h"
@@ -29,6 +31,8 @@ struct repair {
     struct progress progress;
     bool *is_bad; /* per shard */
     uint32_t num_bad;
+    char run_there[128];                   /* "": as here */
+    bool has_new_manifest, has_lost_state; /* it was lost, and where no copy has it its state */
 };
 
 /* ---- what is damaged here ---- */
@@ -74,24 +78,59 @@ static int open_elsewhere(struct repair *repair)
 {
     struct cli *other = &repair->elsewhere;
     const char *from = repair->cli->from, *colon = strrchr(from, ':');
-    const char *run = repair->here.manifest->summary.run;
     bool is_server = strncmp(from, "unix:/", 6) == 0;
     bool has_run = colon != NULL && strchr(colon, '/') == NULL && !(is_server && colon == from + 4);
     size_t length = has_run ? (size_t)(colon - from) : strlen(from);
+    if (repair->other != NULL)
+        return 0;
+    if (from[0] == '\0')
+        return report_error(ERR_INVALID, "add --from STORE, or --from STORE:RUN",
+                            "no store with a copy of it was named");
     *other = *repair->cli;
     other->server[0] = other->store[0] = '\0';
     if (length >= sizeof other->store || (is_server && length >= sizeof other->server))
         return report_error(ERR_INVALID, NULL, "--from %s is too long", from);
     snprintf(is_server ? other->server : other->store,
              is_server ? sizeof other->server : sizeof other->store, "%.*s", (int)length, from);
+    snprintf(repair->run_there, sizeof repair->run_there, "%s", has_run ? colon + 1 : "");
     if (is_server)
         ERR_TRY(server_find_store(other));
-    ERR_TRY(store_open(&repair->other, other));
+    return store_open(&repair->other, other);
+}
+
+static int load_elsewhere(struct repair *repair)
+{
+    const char *run = repair->here.manifest->summary.run;
+    ERR_TRY(open_elsewhere(repair));
+    if (repair->run_there[0] != '\0')
+        run = repair->run_there;
     ERR_TRY(manifest_read(&repair->there.manifest, repair->here.text, repair->here.text_bytes));
-    origin_rename(&repair->there.manifest->summary, has_run ? colon + 1 : run);
+    origin_rename(&repair->there.manifest->summary, run);
     repair->there.store = repair->other;
-    snprintf(repair->there.name, sizeof repair->there.name, "%.180s", from);
+    snprintf(repair->there.name, sizeof repair->there.name, "%.180s", repair->cli->from);
     return checkpoint_load(&repair->there, LOAD_TABLES);
+}
+
+/* The manifest of one that is named with its attempt is lost, or damaged. */
+static int mend_manifest(struct repair *repair)
+{
+    struct selection selection;
+    struct manifest *manifest = NULL;
+    ERR_TRY(selection_parse(&selection, repair->cli->args[0]));
+    if (selection.attempt == 0)
+        return 0;
+    int error = checkpoint_manifest(&manifest, repair->store, &selection);
+    if (manifest != NULL)
+        manifest_free(manifest);
+    if (error != ERR_NOT_FOUND && error != ERR_CORRUPT)
+        return error == ERR_MISMATCH ? 0 : error; /* which is explained where it is opened */
+    repair->has_new_manifest = true;
+    repair->has_lost_state = repair->cli->from[0] == '\0';
+    if (repair->has_lost_state)
+        return rebuild_from_shards(repair->store, repair->cli, &selection);
+    ERR_TRY(open_elsewhere(repair));
+    return rebuild_from_copy(repair->store, &selection, repair->other,
+                             repair->run_there[0] != '\0' ? repair->run_there : selection.run);
 }
 
 static int check_there(const struct repair *repair, uint32_t shard)
@@ -177,7 +216,7 @@ static int repair_shards(struct repair *repair)
                    2 * repair->here.manifest->summary.bytes);
     int error = find_damage(repair);
     if (error == 0 && repair->num_bad > 0)
-        error = open_elsewhere(repair);
+        error = load_elsewhere(repair);
     for (uint32_t i = 0; i < shards && error == 0 && repair->num_bad > 0; i++)
         error = repair->is_bad[i] ? check_there(repair, i) : 0;
     for (uint32_t i = 0; i < shards && error == 0; i++)
@@ -191,14 +230,12 @@ static int repair_shards(struct repair *repair)
 static int open_here(struct repair *repair)
 {
     const struct cli *cli = repair->cli;
-    if (cli->from[0] == '\0')
-        return report_error(ERR_INVALID, "add --from STORE, or --from STORE:RUN",
-                            "no store with a copy of it was named");
     ERR_TRY(store_open_writable(&repair->store, cli));
     if (cli->server[0] != '\0')
         ERR_TRY(server_prepare_write(cli, 0));
     else
         ERR_TRY(store_lock(repair->store, "--server"));
+    ERR_TRY(mend_manifest(repair));
     return checkpoint_open(&repair->here, repair->store, cli->args[0]);
 }
 
@@ -209,12 +246,17 @@ int cli_repair(const struct cli *cli)
     if (error == 0)
         error = repair_shards(&repair);
     if (error == 0 && cli->is_json)
-        printf("{\"checkpoint\": \"%s\", \"shards_replaced\": %u, \"durability\": \"" CLI_STORED
-               "\"}\n",
-               repair.here.name, repair.num_bad);
+        printf("{\"checkpoint\": \"%s\", \"shards_replaced\": %u, \"manifest_replaced\": %s, "
+               "\"state_lost\": %s, \"durability\": \"" CLI_STORED "\"}\n",
+               repair.here.name, repair.num_bad, repair.has_new_manifest ? "true" : "false",
+               repair.has_lost_state ? "true" : "false");
     else if (error == 0)
-        printf("%s: whole, " CLI_STORED ". %s replaced, all read back\n", repair.here.name,
-               text_count(repair.num_bad, "shard").text);
+        printf("%s: whole, " CLI_STORED ". %s replaced%s, all read back\n%s", repair.here.name,
+               text_count(repair.num_bad, "shard").text,
+               repair.has_new_manifest ? " and the manifest" : "",
+               repair.has_lost_state ? "its state is lost: no trainer resumes from it; export it, "
+                                       "or start another run from its weights\n"
+                                     : "");
     free(repair.is_bad);
     if (repair.there.store != NULL)
         checkpoint_close(&repair.there);

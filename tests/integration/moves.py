@@ -177,6 +177,65 @@ def a_damaged_shard_is_repaired_from_a_copy(bed):
     bed.load(bed.run, 2)
 
 
+def a_lost_manifest_is_made_of_the_shards_and_has_no_state(bed):
+    folder = bed.path(bed.run, "step-00000002-a0002")
+    manifest = os.path.join(folder, "manifest.json")
+    name, where = f"{bed.run}@2-a2", ("--store", bed.store)
+    digests = {one["name"]: one["digest"]
+               for one in json.loads(bed.good("show", name, "--json", *bed.where))["tensors"]}
+    for harm in (lambda: os.remove(manifest), lambda: change(manifest, 4200)):
+        for where in (bed.where, ("--store", bed.store)):
+            os.chmod(manifest, 0o600)
+            harm()
+            bed.stop()
+            if where == bed.where:
+                bed.launch()
+            out = json.loads(bed.good("repair", name, "--json", *where))
+            assert out["manifest_replaced"] and out["state_lost"], out
+            assert "whole" in bed.good("verify", name, *where)
+            shown = json.loads(bed.good("show", name, "--json", *where))
+            assert shown["state"] == {"lost": True}, shown
+            assert {one["name"]: one["digest"] for one in shown["tensors"]} == digests
+            if where != bed.where:
+                bed.launch()
+            assert bed.states(bed.run, *bed.where)[2] is None
+            bed.load(bed.run, 2)
+            kept = os.path.join(folder, "manifest.damaged")
+            if os.path.exists(kept):
+                os.remove(kept)
+    os.remove(manifest)
+    shard = os.path.join(folder, "shard-00002-of-00002.safetensors")
+    change(shard, 1500000)
+    code, _, err = bed.cli("repair", name, *bed.where)
+    assert code == 1 and "shard 2: block 1 is damaged" in err and not os.path.exists(manifest), err
+    os.rename(shard, shard + ".away")
+    code, _, err = bed.cli("repair", name, *bed.where)
+    assert code == 1 and "shard 2: the file is missing" in err, err
+    os.rename(shard + ".away", shard)
+    change(shard, 1500000)
+
+
+def a_lost_manifest_comes_from_a_copy_with_its_state(bed):
+    other = os.path.join(bed.folder, "other")
+    folder = bed.path(bed.run, "step-00000002-a0002")
+    manifest, name = os.path.join(folder, "manifest.json"), f"{bed.run}@2-a2"
+    shard = os.path.join(folder, "shard-00001-of-00002.safetensors")
+    assert not os.path.exists(manifest)
+    change(shard, 1500000)
+    code, _, err = bed.cli("repair", name, "--from", f"{other}:second", *bed.where)
+    assert code != 0 and not os.path.exists(manifest), err  # what was cut short there
+    third = os.path.join(bed.folder, "of-another-save")
+    shutil.copytree(os.path.join(bed.store, bed.run, "step-00000001-a0001"),
+                    os.path.join(third, bed.run, "step-00000002-a0002"))
+    code, _, err = bed.cli("repair", name, "--from", third, *bed.where)
+    assert code != 0 and "another save" in err and not os.path.exists(manifest), (code, err)
+    out = json.loads(bed.good("repair", name, "--from", f"{other}:backup", "--json", *bed.where))
+    assert out["manifest_replaced"] and not out["state_lost"] and out["shards_replaced"] == 1, out
+    shown = json.loads(bed.good("show", name, "--json", *bed.where))
+    assert shown["state"].get("mark") == 1, shown["state"]
+    bed.load(bed.run, 2)
+
+
 def a_tag_means_its_checkpoint_in_every_command(bed):
     run = bed.run
     bed.good("tag", f"{run}@1", "best", *bed.where)
@@ -211,6 +270,8 @@ def main():
                             what_is_damaged_is_not_copied,
                             a_copy_goes_into_a_served_store,
                             a_damaged_shard_is_repaired_from_a_copy,
+                            a_lost_manifest_is_made_of_the_shards_and_has_no_state,
+                            a_lost_manifest_comes_from_a_copy_with_its_state,
                             a_tag_means_its_checkpoint_in_every_command], bed)
     finally:
         bed.close()

@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 106
+plan 109
 make_tiny
 start_ckptd
 
@@ -196,6 +196,14 @@ for how in token told; do
     ended
     check_equal "who lost the run ends with 78" "$status" 78
 done
+
+# ---- a state that is lost ----
+check "a run makes its first steps" train lost --training.steps 5
+rm -f "$store/lost/step-00000005-a0001/manifest.json"
+"$BUILD/ckpt-cli" repair lost@5-a1 --server "$server" >>"$tmp/lost.log" 2>&1
+check_equal "from a manifest that was made of the shards it does not go on: 78" \
+    "$(status_of train lost)" 78
+check "and the reason is said" says lost "the state of step 5 is lost"
 
 # ---- a run without a name ----
 grep -v '^run = ' "$tiny" >"$tmp/nameless.toml"

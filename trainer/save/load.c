@@ -54,6 +54,15 @@ int snapshot_read_progress(struct snapshot *s, struct progress *p, const struct 
     if (json_read(&state, loaded->state_json, strlen(loaded->state_json), &reason) == ERR_MEMORY)
         return ERR_MEMORY;
     int64_t next_sample = number_in(state, "data", "next_sample", -1);
+    if (json_is_true(json_object_get(state, "lost"))) {
+        json_decref(state);
+        return report_error(ERR_MISMATCH,
+                            "start another run from it by checkpoint.initial_load_path, or remove "
+                            "it: the run then goes on from an older one",
+                            "the state of step %" PRIu64 " is lost: `ckpt-cli repair` made its "
+                            "manifest of its shards",
+                            loaded->info.step);
+    }
     if (next_sample < 0) {
         json_decref(state);
         return report_error(ERR_MISMATCH, "load a checkpoint that the trainer made",
