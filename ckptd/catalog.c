@@ -175,12 +175,40 @@ void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary 
 {
     struct run *run = checkpoint->run;
     struct checkpoint **at = find_place(run, summary->step, summary->attempt);
+    bool is_anywhere = false;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        is_anywhere |= checkpoint->copies[tier].is_there;
+    if (!is_anywhere)
+        checkpoint->copies[TIER_LOCAL].is_there = true;
     checkpoint->summary = *summary;
     checkpoint->next = *at;
     *at = checkpoint;
     run->service->catalog->num_checkpoints++;
     run->service->catalog->num_promised -= checkpoint->is_promised;
     checkpoint->is_promised = false;
+}
+
+void catalog_found(struct checkpoint *checkpoint, enum tier_index tier)
+{
+    struct copy *copy = &checkpoint->copies[tier];
+    if (!copy->is_there)
+        *copy = (struct copy){.is_there = true};
+    if (copy->is_damaged || !catalog_has_flaw(checkpoint, FLAW_DAMAGED))
+        return;
+    /* What was damaged is so in the other tiers only: this one serves it. */
+    checkpoint->damaged = false;
+    checkpoint->flaw = NULL;
+    checkpoint->damage[0] = '\0';
+}
+
+bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier)
+{
+    bool is_elsewhere = false;
+    for (unsigned other = 0; other < NUM_TIERS; other++)
+        is_elsewhere |= other != tier && checkpoint->copies[other].is_there;
+    if (is_elsewhere)
+        checkpoint->copies[tier] = (struct copy){0};
+    return is_elsewhere;
 }
 
 int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary)
@@ -253,6 +281,7 @@ void catalog_set_aside(struct checkpoint *checkpoint, const char *flaw, const ch
 void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven)
 {
     snprintf(checkpoint->damage, sizeof checkpoint->damage, "%s", text);
+    checkpoint->copies[catalog_source(checkpoint)].is_damaged = true;
     checkpoint->damaged = true;
     checkpoint->flaw = FLAW_DAMAGED;
     checkpoint->damage_is_proven = is_proven;
@@ -298,21 +327,40 @@ void catalog_damage_text(char *out, size_t size, const struct fault *fault)
     snprintf(out, size, "%s%s%s", fault->message, fault->detail[0] ? ": " : "", fault->detail);
 }
 
-void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault)
+/* One whole copy is left: it is served from there. */
+static void report_damaged_copy(struct checkpoint *checkpoint, enum tier_index tier,
+                                const char *text)
+{
+    checkpoint->copies[tier].is_damaged = true;
+    log_error("catalog",
+              "run %s, step %llu, attempt %llu is damaged in the %s tier, and served "
+              "from the %s one: %s",
+              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
+              (unsigned long long)checkpoint->summary.attempt, tier_kinds[tier].name,
+              tier_kinds[catalog_source(checkpoint)].name, text);
+}
+
+void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const struct fault *fault)
 {
     struct service *service = checkpoint->run->service;
     char text[sizeof checkpoint->damage];
+    bool is_elsewhere = false;
     catalog_damage_text(text, sizeof text, fault);
-    catalog_quarantine(checkpoint, text, catalog_is_proof(fault));
+    for (unsigned other = 0; other < NUM_TIERS; other++)
+        is_elsewhere |= other != tier && catalog_has_copy(checkpoint, (enum tier_index)other);
+    if (is_elsewhere)
+        report_damaged_copy(checkpoint, tier, text);
+    else
+        catalog_quarantine(checkpoint, text, catalog_is_proof(fault));
     struct noting *noting = catalog_is_proof(fault) ? calloc(1, sizeof *noting) : NULL;
     if (!noting)
         return;
-    noting->storage = service->storage;
+    noting->storage = service->tiers[tier].storage;
     memcpy(noting->text, text, sizeof text);
     shard_dir_key(noting->prefix, sizeof noting->prefix, checkpoint->run->name,
                   checkpoint->summary.step, checkpoint->summary.attempt);
     noting->job = (struct job){.work = work_note, .done.run = noted};
-    loop_work(service->loop, &noting->job);
+    tier_work(service, tier, &noting->job);
 }
 
 bool catalog_in_memory(const struct checkpoint *checkpoint)
@@ -325,6 +373,24 @@ bool catalog_in_memory(const struct checkpoint *checkpoint)
     return checkpoint->summary.shards > 0;
 }
 
+enum durability catalog_durability(const struct checkpoint *checkpoint)
+{
+    enum durability best = DURABLE_NOT;
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++) {
+        enum durability gives = tier_kinds[tier].gives;
+        if (catalog_has_copy(checkpoint, (enum tier_index)tier) && gives > best)
+            best = gives;
+    }
+    return best;
+}
+
+/* The tiers that list it, nearest first. */
+static const char *tier_names(const struct checkpoint *checkpoint)
+{
+    static const char *const names[2][2] = {{"", "far"}, {"local", "local,far"}};
+    return names[checkpoint->copies[TIER_LOCAL].is_there][checkpoint->copies[TIER_FAR].is_there];
+}
+
 void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *checkpoint)
 {
     holdfast__v1__checkpoint_summary__init(out);
@@ -335,7 +401,10 @@ void catalog_summary(Holdfast__V1__CheckpointSummary *out, struct checkpoint *ch
     out->bytes = checkpoint->summary.bytes;
     out->time = checkpoint->summary.time;
     out->world_size = checkpoint->summary.world_size;
-    out->durability = checkpoint->damaged ? (char *)(uintptr_t)checkpoint->flaw : DURABILITY_LOCAL;
+    out->durability =
+        (char *)(uintptr_t)(checkpoint->damaged ? checkpoint->flaw
+                                                : durability_text(catalog_durability(checkpoint)));
+    out->tiers = (char *)(uintptr_t)tier_names(checkpoint);
     out->origin = checkpoint->summary.origin;
     out->in_memory = catalog_in_memory(checkpoint);
     out->pinned = checkpoint->pinned;

@@ -24,6 +24,7 @@ struct catalog_events {
     int (*made)(struct run *run);           /* a run has come: ERR_MEMORY */
     void (*read)(struct run *run);          /* its newest attempt is known */
     void (*freed)(struct run *run);         /* it goes */
+    void (*saw)(struct run *run);           /* newest_attempt has grown without a start of ours */
     bool (*is_idle)(const struct run *run); /* no attempt, and nothing in work */
 };
 
@@ -48,6 +49,10 @@ int catalog_check_room(const struct service *service);
 int catalog_new(struct checkpoint **out, struct run *run);
 void catalog_drop(struct checkpoint *checkpoint); /* NULL is allowed */
 void catalog_enter(struct checkpoint *checkpoint, const struct manifest_summary *summary);
+/* That tier has it, or has it no more. An entry that catalog_enter() gets without any has it in
+ * the local one. catalog_lost() is false, and nothing happened, when no tier is left. */
+void catalog_found(struct checkpoint *checkpoint, enum tier_index tier);
+bool catalog_lost(struct checkpoint *checkpoint, enum tier_index tier);
 /* Both at once. ERR_MEMORY, ERR_BUSY. */
 int catalog_add(struct checkpoint **out, struct run *run, const struct manifest_summary *summary);
 struct checkpoint *catalog_find(struct run *run, uint64_t step, uint64_t attempt);
@@ -56,9 +61,9 @@ struct checkpoint *catalog_behind(struct run *run, uint64_t step, uint64_t attem
 /* Takes it out of the list, and its images out of memory; false, and nothing happened, while it is
  * in use. Then catalog_drop, or catalog_enter again. */
 bool catalog_take_out(struct checkpoint *checkpoint);
-/* Quarantines it: `fault` says why. What is proof of damage (ERR_CORRUPT) is also noted
- * durably, by a worker. */
-void catalog_damage(struct checkpoint *checkpoint, const struct fault *fault);
+/* Its copy in the tier is damaged: `fault` says why. What is proof of damage (ERR_CORRUPT) is also
+ * noted durably there, by a worker. Without another whole copy it is quarantined. */
+void catalog_damage(struct checkpoint *checkpoint, enum tier_index tier, const struct fault *fault);
 /* Is that fault a proof of damage? A file that was not found may be one that could not be looked
  * for: the next start lists it. */
 bool catalog_is_proof(const struct fault *fault);
@@ -71,6 +76,8 @@ void catalog_set_aside(struct checkpoint *checkpoint, const char *flaw, const ch
 void catalog_quarantine(struct checkpoint *checkpoint, const char *text, bool is_proven);
 /* The durable note beside it. Blocks; any thread. */
 void catalog_write_note(struct storage *storage, const char *prefix, const char *text);
+enum durability
+catalog_durability(const struct checkpoint *checkpoint);     /* the best of its copies */
 bool catalog_in_memory(const struct checkpoint *checkpoint); /* all of it */
 /* Empties the list of a run. */
 void catalog_forget(struct run *run);

@@ -4,6 +4,7 @@
 #define HOLDFAST_CKPTD_CHECKPOINT_H
 
 #include "ckptd/loop.h"
+#include "ckptd/tier.h"
 #include "proto/checksum.h"
 #include "proto/manifest.h"
 #include "proto/retain.h"
@@ -28,12 +29,21 @@ struct repeat {
     uint64_t step, attempt;
 };
 
+/* The checkpoint in one tier. */
+struct copy {
+    bool is_there;   /* committed, as far as ckptd has seen */
+    bool is_damaged; /* what damaged it is in the log, and in a note beside it */
+    int64_t
+        read_ms; /* loop_now_ms() when all of it was last proven there; 0: not since the start */
+};
+
 struct checkpoint {
     struct checkpoint *next; /* of the run; newest attempt first, then newest step */
     struct run *run;
     struct manifest_summary summary;
-    bool pinned;      /* as last seen */
-    bool damaged;     /* quarantined: reported, never deleted, never served */
+    bool pinned; /* as last seen */
+    struct copy copies[NUM_TIERS];
+    bool damaged;     /* quarantined: no tier has it whole; reported, never deleted, never served */
     const char *flaw; /* while damaged: FLAW_..., proto/presence.h; it may be whole all the same */
     bool damage_is_proven;
     char damage[sizeof((struct fault *)0)->message + sizeof((struct fault *)0)->detail + 2];
@@ -43,6 +53,9 @@ struct checkpoint {
     uint32_t num_images;               /* entered and not left yet */
     struct manifest *manifest;         /* cached while leased */
     uint64_t manifest_hash;            /* of its text, once it was written or loaded; else 0 */
+    uint64_t far_manifest_hash;        /* likewise, of that in the far tier */
+    bool is_wanted_far;                /* somebody waits for it there: it drains first */
+    char given_up[256];                /* why it never drains, until a restart; "": it may */
     uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
     uint32_t leases;  /* loads, their opening, and passes for them */
     bool is_scrubbed; /* the scrub is reading it */
@@ -90,6 +103,21 @@ struct run {
 static inline bool catalog_in_use(const struct checkpoint *checkpoint)
 {
     return checkpoint->leases > 0 || checkpoint->is_scrubbed;
+}
+
+/* Has that tier a whole copy? */
+static inline bool catalog_has_copy(const struct checkpoint *checkpoint, enum tier_index tier)
+{
+    return checkpoint->copies[tier].is_there && !checkpoint->copies[tier].is_damaged;
+}
+
+/* Where its bytes are read: the first tier that has it whole. */
+static inline enum tier_index catalog_source(const struct checkpoint *checkpoint)
+{
+    for (unsigned tier = 0; tier < NUM_TIERS; tier++)
+        if (catalog_has_copy(checkpoint, (enum tier_index)tier))
+            return (enum tier_index)tier;
+    return TIER_LOCAL;
 }
 
 /* The image of a shard, or NULL. */

@@ -109,6 +109,32 @@ static const struct option table[] = {
     OPTION_INT(struct config, pace_quiet_wait_ms, "pace.quiet_wait_ms", 10000, 0, 3600000,
                "the longest that a chunk waits for a quiet phase"),
     POLICY_RETENTION(struct config, policies.all.),
+    OPTION_STRING(struct config, tier_store, "tier.store", "",
+                  "the far tier: s3://bucket/prefix, or dir:/path (shared directory); empty: none"),
+    OPTION_CHOICE(struct config, tier_what, "tier.what", "all", "all,every,last",
+                  "which checkpoints drain into it: all; steps that are multiples of tier.every; "
+                  "the newest"),
+    OPTION_INT(struct config, tier_every, "tier.every", 1, 1, 1ll << 40,
+               "with tier.what = every: the steps that drain"),
+    OPTION_CHOICE(struct config, tier_attempts, "tier.attempts", "far", "far,local",
+                  "far: a start needs the far tier; local: a start does not, and what it saves "
+                  "drains when its number could be taken there"),
+    OPTION_BYTES(struct config, tier_part_bytes, "tier.part_bytes", "16MiB", MIB, GIB,
+                 "bytes that are sent and proven at once"),
+    OPTION_INT(struct config, tier_connections, "tier.connections", 4, 1, 32,
+               "parts under way at once"),
+    OPTION_BYTES(struct config, tier_rate, "tier.rate", "256MiB", 0, (double)PACE_RATE_MAX,
+                 "bytes per second into the far tier; 0: no limit"),
+    OPTION_BOOL(struct config, tier_quiet, "tier.quiet", "true",
+                "send in the trainers' quiet phases, if they have any"),
+    OPTION_INT(struct config, tier_cpu_nice, "tier.cpu_nice", 19, 0, 19,
+               "niceness of the threads that prove and send"),
+    OPTION_INT(struct config, tier_wait_ms, "tier.wait_ms", 60000, 0, 3600000,
+               "how long a start waits for a far tier that does not answer"),
+    OPTION_INT(struct config, tier_retry_ms, "tier.retry_ms", 1000, 1, 3600000,
+               "first pause after an error of the far tier; it doubles up to 64 times that"),
+    OPTION_INT(struct config, tier_look_ms, "tier.look_ms", 60000, 0, 86400000,
+               "lists and loads look for others' checkpoints there when the last look is older"),
     OPTION_BYTES(struct config, scrub_rate, "scrub.rate", "4MiB", 0, TIB,
                  "bytes per second that are read again to find damage; 0: none"),
     OPTION_INT(struct config, scrub_period, "scrub.period_s", 604800, 0, 1ll << 32,
@@ -245,6 +271,16 @@ static int check_pace(const struct config *config)
     return error;
 }
 
+static int check_tier(const struct config *config)
+{
+    if (config->tier_part_bytes % CHECKSUM_BLOCK_BYTES != 0)
+        return report_error(ERR_INVALID, NULL, "tier.part_bytes is not a multiple of 1 MiB");
+    if (config->tier_rate != 0 && config->tier_rate < PACE_RATE_MIN)
+        return report_error(ERR_INVALID, "0 is no limit",
+                            "tier.rate is below %lld bytes per second", (long long)PACE_RATE_MIN);
+    return 0;
+}
+
 static int check_relations(struct config *config)
 {
     if (config->store[0] == 0)
@@ -269,7 +305,8 @@ static int check_relations(struct config *config)
     if (config->pool_bytes % config->segment_bytes != 0)
         return report_error(ERR_INVALID, NULL,
                             "memory.pool_bytes is not a multiple of memory.segment_bytes");
-    return check_pace(config);
+    error = check_tier(config);
+    return error == 0 ? check_pace(config) : error;
 }
 
 /* The value of --config, which must be read before the arguments that override it. */

@@ -38,6 +38,12 @@ struct config {
     struct policies policies; /* as read at the start */
     char metrics_file[256];
     int64_t metrics_every_ms;
+    char tier_store[512]; /* "": there is no far tier */
+    char tier_what[8], tier_attempts[8];
+    int64_t tier_every;
+    int64_t tier_part_bytes, tier_connections, tier_rate; /* bytes per second; 0: no limit */
+    bool tier_quiet;
+    int64_t tier_cpu_nice, tier_wait_ms, tier_retry_ms, tier_look_ms;
     int64_t scrub_rate, scrub_period, scrub_start_ms; /* bytes per second, 0: none; seconds */
 };
 /* Defaults, then the file named by --config, then the other arguments. ERR_INVALID. With --help,

@@ -1,11 +1,12 @@
 /* loop.c - the service thread's loop: events from other threads, timers, descriptors, and the
  * workers that do what blocks.
  *
- * Two chains under one mutex each: events for the service thread, jobs for the workers. Posting
- * links an embedded struct, so it neither allocates nor fails, and whatever was written before a
- * post is seen by whoever takes it. The service thread sleeps in epoll and is woken by an eventfd;
- * it takes one ready descriptor at a time, so a callback may remove any other watch without leaving
- * a stale event behind.
+ * Two chains under one mutex each: events for the service thread, jobs for a crew of workers. The
+ * loop has a crew of its own; who waits long for what may not answer (a far tier) has another.
+ * Posting links an embedded struct, so it neither allocates nor fails, and whatever was written
+ * before a post is seen by whoever takes it. The service thread sleeps in epoll and is woken by an
+ * eventfd; it takes one ready descriptor at a time, so a callback may remove any other watch
+ * without leaving a stale event behind.
  *
  * Order: events run in the order they were posted; after each descriptor the whole chain runs.
  * Limits: none of its own; see loop.h. */
@@ -25,6 +26,19 @@
 
 #define WORKERS_MAX 64u
 
+/* Threads that take jobs from one chain. */
+struct crew {
+    struct loop *loop; /* hears when a job is done */
+    pthread_mutex_t job_mutex;
+    pthread_cond_t job_posted;
+    struct job *first_job, *last_job;
+    uint32_t num_running;
+    bool ending;
+    pthread_t workers[WORKERS_MAX];
+    uint32_t num_workers;
+    int worker_nice;
+};
+
 struct loop {
     int epoll_fd, wake_fd;
     struct watch wake_watch;
@@ -34,16 +48,7 @@ struct loop {
     pthread_mutex_t event_mutex;
     struct event *first_event, *last_event;
     bool woken; /* somebody has written wake_fd for this chain */
-
-    pthread_mutex_t job_mutex;
-    pthread_cond_t job_posted;
-    struct job *first_job, *last_job;
-    uint32_t num_running;
-    bool ending;
-
-    pthread_t workers[WORKERS_MAX];
-    uint32_t num_workers;
-    int worker_nice;
+    struct crew *crew;
 };
 
 int64_t loop_now_ms(void)
@@ -193,55 +198,101 @@ void loop_stop(struct loop *loop)
 
 /* ---- workers ---- */
 
-void loop_work(struct loop *loop, struct job *job)
+void crew_work(struct crew *crew, struct job *job)
 {
     job->next = NULL;
-    pthread_mutex_lock(&loop->job_mutex);
-    if (loop->first_job)
-        loop->last_job->next = job;
+    pthread_mutex_lock(&crew->job_mutex);
+    if (crew->first_job)
+        crew->last_job->next = job;
     else
-        loop->first_job = job;
-    loop->last_job = job;
-    pthread_cond_signal(&loop->job_posted);
-    pthread_mutex_unlock(&loop->job_mutex);
+        crew->first_job = job;
+    crew->last_job = job;
+    pthread_cond_signal(&crew->job_posted);
+    pthread_mutex_unlock(&crew->job_mutex);
+}
+
+void loop_work(struct loop *loop, struct job *job)
+{
+    crew_work(loop->crew, job);
 }
 
 static void *run_worker(void *argument)
 {
-    struct loop *loop = argument;
+    struct crew *crew = argument;
     /* Linux keeps it per thread, 0 is this one. Nobody may lower it again without a privilege, so
      * it stays; a ckptd that was started nicer stays as it is. */
-    if (loop->worker_nice > getpriority(PRIO_PROCESS, 0) &&
-        setpriority(PRIO_PROCESS, 0, loop->worker_nice) != 0)
+    if (crew->worker_nice > getpriority(PRIO_PROCESS, 0) &&
+        setpriority(PRIO_PROCESS, 0, crew->worker_nice) != 0)
         log_warn("loop", "could not lower the priority of a worker: %s", strerror(errno));
     for (;;) {
-        pthread_mutex_lock(&loop->job_mutex);
-        while (!loop->first_job && !loop->ending)
-            pthread_cond_wait(&loop->job_posted, &loop->job_mutex);
-        struct job *job = loop->ending ? NULL : loop->first_job;
+        pthread_mutex_lock(&crew->job_mutex);
+        while (!crew->first_job && !crew->ending)
+            pthread_cond_wait(&crew->job_posted, &crew->job_mutex);
+        struct job *job = crew->ending ? NULL : crew->first_job;
         if (job) {
-            loop->first_job = job->next;
-            loop->num_running++;
+            crew->first_job = job->next;
+            crew->num_running++;
         }
-        pthread_mutex_unlock(&loop->job_mutex);
+        pthread_mutex_unlock(&crew->job_mutex);
         if (!job)
             return NULL;
         /* The work may hand its struct on; what is needed afterwards is read before. */
         bool has_done = job->done.run;
         job->work(job);
         if (has_done)
-            loop_post(loop, &job->done);
-        pthread_mutex_lock(&loop->job_mutex);
-        loop->num_running--;
-        pthread_mutex_unlock(&loop->job_mutex);
+            loop_post(crew->loop, &job->done);
+        pthread_mutex_lock(&crew->job_mutex);
+        crew->num_running--;
+        pthread_mutex_unlock(&crew->job_mutex);
     }
 }
 
+int crew_open(struct crew **out, struct loop *loop, uint32_t num_workers, int worker_nice)
+{
+    CHECK(num_workers >= 1 && num_workers <= WORKERS_MAX);
+    struct crew *crew = calloc(1, sizeof *crew);
+    if (!crew)
+        return report_error(ERR_MEMORY, NULL, "no memory for workers");
+    crew->loop = loop;
+    crew->worker_nice = worker_nice;
+    pthread_mutex_init(&crew->job_mutex, NULL);
+    pthread_cond_init(&crew->job_posted, NULL);
+    for (uint32_t i = 0; i < num_workers; i++) {
+        int number = pthread_create(&crew->workers[i], NULL, run_worker, crew);
+        if (number == 0) {
+            crew->num_workers++;
+            continue;
+        }
+        crew_close(crew);
+        return report_error(ERR_MEMORY, "raise the limit of processes, or lower threads.workers",
+                            "could not start worker %u: %s", i, strerror(number));
+    }
+    *out = crew;
+    return 0;
+}
+
+void crew_close(struct crew *crew)
+{
+    if (!crew)
+        return;
+    pthread_mutex_lock(&crew->job_mutex);
+    crew->ending = true;
+    pthread_cond_broadcast(&crew->job_posted);
+    pthread_mutex_unlock(&crew->job_mutex);
+    for (uint32_t i = 0; i < crew->num_workers; i++)
+        pthread_join(crew->workers[i], NULL);
+    pthread_cond_destroy(&crew->job_posted);
+    pthread_mutex_destroy(&crew->job_mutex);
+    free(crew);
+}
+
+/* ---- as a whole ---- */
+
 bool loop_is_idle(struct loop *loop)
 {
-    pthread_mutex_lock(&loop->job_mutex);
-    bool idle = !loop->first_job && loop->num_running == 0;
-    pthread_mutex_unlock(&loop->job_mutex);
+    pthread_mutex_lock(&loop->crew->job_mutex);
+    bool idle = !loop->crew->first_job && loop->crew->num_running == 0;
+    pthread_mutex_unlock(&loop->crew->job_mutex);
     pthread_mutex_lock(&loop->event_mutex);
     idle = idle && !loop->first_event;
     pthread_mutex_unlock(&loop->event_mutex);
@@ -250,14 +301,10 @@ bool loop_is_idle(struct loop *loop)
 
 int loop_open(struct loop **out, uint32_t num_workers, int worker_nice)
 {
-    CHECK(num_workers >= 1 && num_workers <= WORKERS_MAX);
     struct loop *loop = calloc(1, sizeof *loop);
     if (!loop)
         return report_error(ERR_MEMORY, NULL, "no memory for the service loop");
-    loop->worker_nice = worker_nice;
     pthread_mutex_init(&loop->event_mutex, NULL);
-    pthread_mutex_init(&loop->job_mutex, NULL);
-    pthread_cond_init(&loop->job_posted, NULL);
     loop->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     loop->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     loop->wake_watch.run = run_wake;
@@ -266,15 +313,8 @@ int loop_open(struct loop **out, uint32_t num_workers, int worker_nice)
         error = report_errno(ERR_MEMORY, "could not make the service loop", "epoll, eventfd");
     if (error == 0)
         error = loop_watch(loop, &loop->wake_watch, loop->wake_fd);
-    for (uint32_t i = 0; i < num_workers && error == 0; i++) {
-        int number = pthread_create(&loop->workers[i], NULL, run_worker, loop);
-        if (number != 0)
-            error =
-                report_error(ERR_MEMORY, "raise the limit of processes, or lower threads.workers",
-                             "could not start worker %u: %s", i, strerror(number));
-        else
-            loop->num_workers++;
-    }
+    if (error == 0)
+        error = crew_open(&loop->crew, loop, num_workers, worker_nice);
     if (error != 0) {
         loop_close(loop);
         return error;
@@ -287,18 +327,11 @@ void loop_close(struct loop *loop)
 {
     if (!loop)
         return;
-    pthread_mutex_lock(&loop->job_mutex);
-    loop->ending = true;
-    pthread_cond_broadcast(&loop->job_posted);
-    pthread_mutex_unlock(&loop->job_mutex);
-    for (uint32_t i = 0; i < loop->num_workers; i++)
-        pthread_join(loop->workers[i], NULL);
+    crew_close(loop->crew);
     if (loop->epoll_fd >= 0)
         close(loop->epoll_fd);
     if (loop->wake_fd >= 0)
         close(loop->wake_fd);
-    pthread_cond_destroy(&loop->job_posted);
-    pthread_mutex_destroy(&loop->job_mutex);
     pthread_mutex_destroy(&loop->event_mutex);
     free(loop);
 }

@@ -54,6 +54,11 @@ void loop_post(struct loop *loop, struct event *event); /* any thread */
  * `under_way`, and the service thread is woken only by the one that brings it to 0 or is urgent. */
 void loop_post_counted(struct loop *loop, struct event *event, atomic_uint *under_way, bool urgent);
 void loop_work(struct loop *loop, struct job *job); /* any thread */
+/* Further workers, whose jobs may block for long without those of the loop waiting. */
+struct crew;
+int crew_open(struct crew **out, struct loop *loop, uint32_t num_workers, int worker_nice);
+void crew_close(struct crew *crew); /* before loop_close; as that. NULL is allowed */
+void crew_work(struct crew *crew, struct job *job); /* any thread */
 int64_t loop_now_ms(void);                          /* monotonic */
 /* Nothing queued, nothing running. Only from a timer: an event's own chain does not count. */
 bool loop_is_idle(struct loop *loop);

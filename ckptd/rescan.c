@@ -268,7 +268,11 @@ static int check_newcomer(struct run *run, const struct manifest_summary *summar
 static int enter_newcomer(struct run *run, const struct newcomer *found)
 {
     const struct manifest_summary *summary = &found->summary;
-    struct checkpoint *checkpoint;
+    struct checkpoint *checkpoint = catalog_find(run, summary->step, summary->attempt);
+    if (checkpoint) { /* until now the far tier alone had it */
+        catalog_found(checkpoint, TIER_LOCAL);
+        return 0;
+    }
     int error = check_newcomer(run, summary);
     if (error == 0)
         error = catalog_new(&checkpoint, run);
@@ -317,9 +321,11 @@ static bool drop_vanished(struct run *run, const struct place_of_step *known)
     struct checkpoint *checkpoint = catalog_find(run, known->step, known->attempt);
     if (!checkpoint)
         return true;
-    if (!catalog_take_out(checkpoint))
-        return false;
-    catalog_drop(checkpoint);
+    if (!catalog_lost(checkpoint, TIER_LOCAL)) {
+        if (!catalog_take_out(checkpoint))
+            return false;
+        catalog_drop(checkpoint);
+    }
     run->service->rescans->vanished++;
     history_note(run, &(struct history_event){.name = "vanish",
                                               .step = known->step,
@@ -346,7 +352,8 @@ static void take_look(struct service *service, struct look *look)
     for (uint32_t i = 0; i < look->num_found; i++) {
         struct newcomer *found = &look->found[i];
         uint64_t step = found->summary.step, attempt = found->summary.attempt;
-        if (catalog_find(run, step, attempt) || is_own_step(run, step, attempt))
+        const struct checkpoint *known = catalog_find(run, step, attempt);
+        if ((known && known->copies[TIER_LOCAL].is_there) || is_own_step(run, step, attempt))
             continue;
         int error =
             found->fault.code != 0 ? fault_raise(&found->fault) : enter_newcomer(run, found);
@@ -397,6 +404,8 @@ static int note_known(struct rescan *rescan, const struct run *run)
     look->is_known = true;
     look->stamp = run->looked_stamp;
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next) {
+        if (!c->copies[TIER_LOCAL].is_there)
+            continue;
         ERR_TRY(
             array_reserve(&look->known, &look->room_known, look->num_known, sizeof *look->known));
         look->known[look->num_known++] =

@@ -17,6 +17,8 @@
 #include "ckptd/server.h"
 #include "ckptd/catalog.h"
 #include "ckptd/door.h"
+#include "ckptd/drain/drain.h"
+#include "ckptd/drain/far.h"
 #include "ckptd/health.h"
 #include "ckptd/history.h"
 #include "ckptd/keep/admit.h"
@@ -181,10 +183,15 @@ static bool is_granted(struct service *service, struct rpc_call *call, const cha
     {                                                                           \
         function(service, call, (const Holdfast__V1__##type *)request);         \
     }                                                                           \
+    static void far_##name(struct service *service, struct rpc_call *call,      \
+                           const ProtobufCMessage *request)                     \
+    {                                                                           \
+        far_first(service, call, request, now_##name);                          \
+    }                                                                           \
     static void look_and_##name(struct service *service, struct rpc_call *call, \
                                 const Holdfast__V1__##type *request)            \
     {                                                                           \
-        rescan_first(service, call, &request->base, now_##name);                \
+        rescan_first(service, call, &request->base, far_##name);                \
     }
 LOOKS_FIRST(list, ListRequest, list_call)
 LOOKS_FIRST(show, ShowRequest, list_show)
@@ -314,8 +321,14 @@ static void raise_limits(void)
 
 /* ---- the parts, and whom each tells ---- */
 
+static void phase_changed(struct service *service)
+{
+    gate_phase_changed(service);
+    drain_phase_changed(service);
+}
+
 static const struct session_events session_events = {.announced = stage_entry,
-                                                     .phase_changed = gate_phase_changed,
+                                                     .phase_changed = phase_changed,
                                                      .let_go = run_rank_let_go,
                                                      .leaves = stage_leave_session,
                                                      .rank_left = run_rank_left,
@@ -368,9 +381,9 @@ static int open_rpc(struct service *service)
 
 /* In this order; each may use those before it. */
 static int (*const parts[])(struct service *service) = {
-    open_loop,    reload_open, history_open,  rescan_open,  open_storage, open_pool,
-    renew_open,   gate_open,   open_sessions, restore_open, open_runs,    open_catalog,
-    scan_store,   held_open,   scrub_open,    retain_open,  trash_open,   place_watch,
+    open_loop,    reload_open, history_open,  rescan_open,  open_storage, tier_open,    open_pool,
+    renew_open,   gate_open,   open_sessions, restore_open, open_runs,    open_catalog, scan_store,
+    held_open,    far_open,    scrub_open,    retain_open,  trash_open,   drain_open,   place_watch,
     metrics_open, open_rpc,    health_open,   door_open};
 
 /* ---- opening ---- */
@@ -491,6 +504,8 @@ static void fail_waiting(struct service *service)
             group_free(run->coordinator->group);
     }
     rescan_end(service);
+    far_end(service);
+    drain_end(service);
     save_begin_close(service);
     attempt_open_close(service);
 }
@@ -508,6 +523,7 @@ void service_close(struct service *service)
     /* What came in meanwhile is answered, though nobody hears it, so that its memory is freed. */
     if (service->loop)
         loop_run_pending(service->loop);
+    tier_end(service);
     door_close(service);
     session_table_close(service);
     restore_close(service);
@@ -519,8 +535,11 @@ void service_close(struct service *service)
     }
     catalog_close(service);
     loop_close(service->loop);
+    drain_close(service);
+    far_close(service);
     scrub_close(service);
     metrics_close(service);
+    tier_close(service);
     if (service->storage)
         storage_close(service->storage);
     pool_close(service->pool);

@@ -5,6 +5,7 @@
 #include "ckptd/config.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
+#include "ckptd/tier.h"
 #include "storage/storage.h"
 
 #include <stdatomic.h>
@@ -20,7 +21,8 @@ struct rpc_server;
 struct service {
     const struct config *config;
     struct loop *loop;
-    struct storage *storage;
+    struct storage *storage; /* the local tier's */
+    struct tier tiers[NUM_TIERS];
     struct rpc_server *rpc;
     uint64_t boot_id;
     char arena_path[160];
@@ -62,6 +64,8 @@ struct service {
     struct rescans *rescans;       /* rescan.c */
     struct reload *reload;         /* reload.c */
     struct journals *journals;     /* history.c */
+    struct drain *drain;           /* drain/upload.c; NULL: there is no far tier */
+    struct far *far;               /* drain/far.c; likewise */
     struct metrics *metrics;       /* metrics.c; NULL: off */
     struct door *door;             /* door.c */
 };

@@ -3,6 +3,7 @@
 #include "ckptd/status.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/drain/drain.h"
 #include "ckptd/health.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scrub.h"
@@ -222,24 +223,23 @@ static json_t *describe_runs(const struct service *service)
     return list;
 }
 
+static json_t *describe_tier(const struct service *service)
+{
+    return drain_describe(service);
+}
+
 /* The parts of Status, in its order. */
 static const struct {
     const char *name;
     json_t *(*describe)(const struct service *service);
 } status_parts[] = {
-    {"health", describe_health},
-    {"runs", describe_runs},
-    {"pool", describe_pool},
-    {"sessions", describe_sessions},
-    {"catalog", describe_catalog},
-    {"disk", describe_disk},
-    {"scrub", describe_scrub},
-    {"saves", describe_saves},
-    {"images", describe_images},
-    {"last_commit", describe_commit},
-    {"last_unchanged", describe_unchanged},
-    {"pace", describe_pace},
-    {"since_start", describe_totals},
+    {"health", describe_health},      {"runs", describe_runs},
+    {"pool", describe_pool},          {"sessions", describe_sessions},
+    {"catalog", describe_catalog},    {"disk", describe_disk},
+    {"tier", describe_tier},          {"scrub", describe_scrub},
+    {"saves", describe_saves},        {"images", describe_images},
+    {"last_commit", describe_commit}, {"last_unchanged", describe_unchanged},
+    {"pace", describe_pace},          {"since_start", describe_totals},
 };
 
 char *service_status(const struct service *service)

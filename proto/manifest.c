@@ -181,12 +181,12 @@ static int parse_summary(struct manifest_summary *out, const json_t *root, const
         return report_error(ERR_CORRUPT, NULL, "the file is not a Holdfast manifest");
     if (!get_u32(&out->version, root, "version"))
         return manifest_fail_member("version");
-    if (out->version > MANIFEST_VERSION && !summary_hash_fits(text))
+    if (out->version > MANIFEST_VERSION_OF_TIER && !summary_hash_fits(text))
         return manifest_fail_member("summary_hash");
-    if (out->version > MANIFEST_VERSION)
+    if (out->version > MANIFEST_VERSION_OF_TIER)
         return report_error(ERR_VERSION, "read it with the Holdfast that wrote it, or a later one",
                             "manifest version %" PRIu32 " is unknown: this Holdfast reads %u to %u",
-                            out->version, VERSION_MIN, MANIFEST_VERSION);
+                            out->version, VERSION_MIN, MANIFEST_VERSION_OF_TIER);
     if (out->version < VERSION_MIN)
         return manifest_fail_member("version");
     if (!get_string(out->run, sizeof(out->run), root, "run"))
@@ -253,6 +253,11 @@ int manifest_read_summary(struct manifest_summary *out, const void *text, size_t
 bool manifest_has_header_hashes(const struct manifest *manifest)
 {
     return manifest->summary.version >= VERSION_OF_HEADER_HASHES;
+}
+
+bool manifest_is_of_tier(const struct manifest *manifest)
+{
+    return manifest->summary.version == MANIFEST_VERSION_OF_TIER;
 }
 
 bool manifest_header_fits(const struct manifest *manifest, uint32_t shard, const void *bytes,
@@ -350,7 +355,8 @@ static int check_sizes(const struct manifest *manifest)
 static int check_content(const struct manifest *manifest)
 {
     const char *bad = find_bad_member(&manifest->summary);
-    if (!bad && manifest->summary.version != MANIFEST_VERSION)
+    if (!bad && manifest->summary.version !=
+                    (manifest->part_sums ? MANIFEST_VERSION_OF_TIER : MANIFEST_VERSION))
         bad = "version";
     if (!bad &&
         (manifest->parent_step > INT64_MAX || manifest->parent_attempt > INT64_MAX ||
@@ -549,5 +555,6 @@ void manifest_free(struct manifest *manifest)
     layout_table_free(manifest->table);
     free(manifest->digests);
     free(manifest->shards);
+    free(manifest->part_sums);
     free(manifest);
 }

@@ -13,7 +13,11 @@
  * Reading is safe on hostile input: at most 64 MiB, every number range-checked, ERR_CORRUPT with
  * the member's name. A later version is ERR_VERSION when its summary_hash fits, which every version
  * has; damage otherwise. Version 1, which had no header_hash, is read
- * and no longer written. */
+ * and no longer written.
+ *
+ * A far tier's manifest is version 3: the same body, and behind it the size of the parts in which
+ * the shards were sent there and per shard one SHA-256: that of the SHA-256 of its parts, 32 bytes
+ * each, in order. So a part is proven by itself while it passes, whoever sends or fetches it. */
 #ifndef HOLDFAST_MANIFEST_H
 #define HOLDFAST_MANIFEST_H
 
@@ -22,6 +26,7 @@
 #include "proto/shard.h"
 
 #define MANIFEST_VERSION 2
+#define MANIFEST_VERSION_OF_TIER 3 /* with part_bytes and part_sums */
 #define MANIFEST_SUMMARY_BYTES 4096u
 #define MANIFEST_BYTES_MAX (64u << 20)
 #define MANIFEST_NAME "manifest.json"
@@ -47,6 +52,10 @@ struct manifest_shard {
     uint64_t table_hash;  /* checksum_bytes() of the checksum table tensor */
 };
 
+struct manifest_part_sum {
+    char sha256[CHECKSUM_SHA256_HEX];
+};
+
 struct manifest {
     struct manifest_summary summary;
     uint64_t parent_step,
@@ -61,7 +70,9 @@ struct manifest {
     struct layout_table *table; /* owned */
     struct digest *digests;     /* per tensor of the table, owned */
     struct manifest_shard *shards;
-    uint64_t text_hash; /* checksum_bytes() of the text that it was read of */
+    uint64_t part_bytes;                 /* of a tier's manifest; else 0, */
+    struct manifest_part_sum *part_sums; /* and NULL; per shard, owned */
+    uint64_t text_hash;                  /* checksum_bytes() of the text that it was read of */
 };
 
 /* What every new checkpoint is given: 32 hex digits of the system's random numbers (ERR_IO: it has
@@ -75,6 +86,7 @@ int manifest_read(struct manifest **out, const void *text, size_t bytes);
 int manifest_read_summary(struct manifest_summary *out, const void *text, size_t bytes);
 /* Not those of version 1. */
 bool manifest_has_header_hashes(const struct manifest *manifest);
+bool manifest_is_of_tier(const struct manifest *manifest); /* version 3 */
 /* Does the header of a shard, of which these are the last bytes, end with the hash that was
  * committed? Of version 1 nothing is known, so it does. */
 bool manifest_header_fits(const struct manifest *manifest, uint32_t shard, const void *bytes,

@@ -7,8 +7,12 @@
  *   "shard_table":[
  *   {"file":"<name>","bytes":8192,"data_start":4096,"header_hash":"<16>","table_hash":"<16>"},
  *   ...],
+ *   "part_bytes":8388608,
+ *   "part_hashes":[
+ *   {"sha256":"<64 digits>"},
+ *   ...],
  *
- * Version 1 had no header_hash.
+ * Version 1 had no header_hash; the last two are of version 3 alone, a far tier's.
  *
  * They grow with the world, to megabytes, and every load and every verify reads them: a JSON
  * library would take some 50 bytes of memory for each number. So they are read as they are written,
@@ -103,11 +107,22 @@ static void print_shards(FILE *out, const struct manifest *manifest)
     fprintf(out, "],\n");
 }
 
+/* Of a tier's manifest. */
+static void print_part_sums(FILE *out, const struct manifest *manifest)
+{
+    fprintf(out, "\"part_bytes\":%" PRIu64 ",\n\"part_hashes\":[", manifest->part_bytes);
+    for (uint32_t i = 0; i < manifest->summary.shards; i++)
+        fprintf(out, "%s\n{\"sha256\":\"%s\"}", i ? "," : "", manifest->part_sums[i].sha256);
+    fprintf(out, "],\n");
+}
+
 void manifest_print_tables(FILE *out, const struct manifest *manifest)
 {
     print_layouts(out, manifest->table);
     print_tensors(out, manifest);
     print_shards(out, manifest);
+    if (manifest_is_of_tier(manifest))
+        print_part_sums(out, manifest);
 }
 
 /* ---- reading: values ---- */
@@ -283,6 +298,13 @@ static bool take_shard(struct cursor *cursor, struct manifest *manifest, uint32_
            take(cursor, "\"}");
 }
 
+static bool take_part_sum(struct cursor *cursor, struct manifest *manifest, uint32_t index)
+{
+    char *out = manifest->part_sums[index].sha256;
+    return take(cursor, "{\"sha256\":\"") && take_text(cursor, out, CHECKSUM_SHA256_HEX) &&
+           take(cursor, "}") && strspn(out, "0123456789abcdef") == CHECKSUM_SHA256_HEX - 1;
+}
+
 /* ---- reading: the tables ---- */
 
 typedef bool take_entry(struct cursor *cursor, struct manifest *manifest, uint32_t index);
@@ -336,6 +358,21 @@ static int read_shards(struct cursor *cursor, struct manifest *manifest)
     return read_entries(cursor, manifest, "shard_table", count, take_shard);
 }
 
+static int read_part_sums(struct cursor *cursor, struct manifest *manifest)
+{
+    uint32_t count = manifest->summary.shards;
+    if (!take(cursor, "\"part_bytes\":") ||
+        !take_number(cursor, &manifest->part_bytes, INT64_MAX) || manifest->part_bytes == 0 ||
+        !take(cursor, ",\n"))
+        return manifest_fail_member("part_bytes");
+    if (!take(cursor, "\"part_hashes\":[") || count_entries(cursor, CHECKSUM_SHA256_HEX) != count)
+        return manifest_fail_member("part_hashes");
+    manifest->part_sums = calloc(count, sizeof(*manifest->part_sums));
+    if (!manifest->part_sums)
+        return manifest_fail_memory();
+    return read_entries(cursor, manifest, "part_hashes", count, take_part_sum);
+}
+
 int manifest_read_tables(struct manifest *manifest, const char *text, size_t bytes)
 {
     struct cursor cursor = {text, text + bytes, false};
@@ -347,6 +384,8 @@ int manifest_read_tables(struct manifest *manifest, const char *text, size_t byt
         error = read_tensors(&cursor, manifest);
     if (!error)
         error = read_shards(&cursor, manifest);
+    if (!error && manifest_is_of_tier(manifest))
+        error = read_part_sums(&cursor, manifest);
     if (!error && cursor.at != cursor.end)
         error = manifest_fail_member("of the top level");
     return error;

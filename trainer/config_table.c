@@ -252,6 +252,10 @@ const struct option config_table[] = {
         "the longest that when_busy = wait waits; then the save is left out (ours)"),
     INT(final_seconds, "checkpoint.final_seconds", 600, 1, 86400,
         "the longest that the end waits for the last checkpoint; then it ends with 75 (ours)"),
+    CHOICE(
+        durability, "checkpoint.durability", "local", "local,bucket",
+        "how much the last checkpoint must survive before training ends: a loss of power, or that "
+        "of the node (in ckptd's far tier, tier.store) (ours)"),
     INT(load_step, "checkpoint.load_step", -1, -1, COUNT_MAX, "step to resume from; -1: newest"),
     BOOL(load_only, "checkpoint.load_only", "false", "load, never save"),
     BOOL(take_over, "checkpoint.take_over", "false",

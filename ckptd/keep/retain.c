@@ -297,6 +297,10 @@ static void removed(struct event *event)
         }
         count++;
         bytes += candidate->summary.bytes;
+        if (catalog_lost(candidate->checkpoint, TIER_LOCAL)) { /* it is listed on from there */
+            catalog_enter(candidate->checkpoint, &candidate->summary);
+            candidate->checkpoint = NULL;
+        }
         history_note(pruning->run, &(struct history_event){.name = "remove",
                                                            .step = candidate->summary.step,
                                                            .attempt = candidate->summary.attempt,
@@ -372,9 +376,10 @@ static void note_looks(struct pruning *pruning)
         if (!checkpoint)
             continue;
         if (!pruning->items[i].is_vanished)
-            catalog_damage(checkpoint, &candidate->fault);
-        else if (catalog_take_out(checkpoint)) {
-            catalog_drop(checkpoint);
+            catalog_damage(checkpoint, TIER_LOCAL, &candidate->fault);
+        else if (catalog_lost(checkpoint, TIER_LOCAL) || catalog_take_out(checkpoint)) {
+            if (!checkpoint->copies[TIER_FAR].is_there)
+                catalog_drop(checkpoint);
             log_error("retain", "run %s, step %llu, attempt %llu has vanished from the store: %s",
                       pruning->run->name, (unsigned long long)candidate->summary.step,
                       (unsigned long long)candidate->summary.attempt, candidate->fault.message);
@@ -401,15 +406,17 @@ static void planned(struct event *event)
 static void fill_items(struct pruning *pruning)
 {
     uint32_t i = 0;
-    for (const struct checkpoint *c = pruning->run->checkpoints; c; c = c->next, i++) {
+    for (const struct checkpoint *c = pruning->run->checkpoints; c; c = c->next) {
+        if (!c->copies[TIER_LOCAL].is_there)
+            continue;
         pruning->candidates[i].summary = c->summary;
         pruning->candidates[i].manifest_hash = c->manifest_hash;
-        pruning->items[i] = (struct retain_item){.step = c->summary.step,
-                                                 .attempt = c->summary.attempt,
-                                                 .time = retain_time(c->summary.time),
-                                                 .is_leased = catalog_in_use(c),
-                                                 .is_damaged = c->damaged,
-                                                 .is_proven = catalog_is_read_back(c)};
+        pruning->items[i++] = (struct retain_item){.step = c->summary.step,
+                                                   .attempt = c->summary.attempt,
+                                                   .time = retain_time(c->summary.time),
+                                                   .is_leased = catalog_in_use(c),
+                                                   .is_damaged = !catalog_has_copy(c, TIER_LOCAL),
+                                                   .is_proven = catalog_is_read_back(c)};
     }
 }
 
@@ -449,7 +456,7 @@ static int begin(struct run *run, struct rpc_call *call, const struct retain_rul
     if (!pruning)
         return report_error(ERR_MEMORY, NULL, "no memory for a prune");
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-        pruning->count++;
+        pruning->count += c->copies[TIER_LOCAL].is_there;
     pruning->items = calloc(pruning->count + 1, sizeof *pruning->items);
     pruning->candidates = calloc(pruning->count + 1, sizeof *pruning->candidates);
     if (!pruning->items || !pruning->candidates) {

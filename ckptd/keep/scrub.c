@@ -226,7 +226,8 @@ static struct checkpoint *find_next(const struct scrub *scrub)
     for (struct checkpoint *c = scrub->run->checkpoints; c; c = c->next) {
         if (is_older(c, cursor->attempt, cursor->step))
             break; /* they are newest first */
-        if (!c->damaged && is_older(c, scrub->last_attempt, scrub->last_step + 1))
+        if (catalog_has_copy(c, TIER_LOCAL) &&
+            is_older(c, scrub->last_attempt, scrub->last_step + 1))
             next = c;
     }
     return next;
@@ -354,7 +355,7 @@ static void judge(struct scrub *scrub)
     }
     scrub->state.damaged++;
     if (!checkpoint->damaged)
-        catalog_damage(checkpoint, fault);
+        catalog_damage(checkpoint, TIER_LOCAL, fault);
 }
 
 /* Every block was as its checksum says: retention may count on it, and List says so. */
@@ -571,7 +572,8 @@ static void measure_pass(struct scrub_state *out, const struct scrub *scrub)
 {
     const struct scrub_cursor *cursor = &scrub->run->scrubbed;
     for (const struct checkpoint *c = scrub->run->checkpoints; c; c = c->next) {
-        if (c->damaged || !is_older(c, scrub->last_attempt, scrub->last_step + 1))
+        if (!catalog_has_copy(c, TIER_LOCAL) ||
+            !is_older(c, scrub->last_attempt, scrub->last_step + 1))
             continue;
         out->pass_bytes += c->summary.bytes;
         if (is_older(c, cursor->attempt, cursor->step))

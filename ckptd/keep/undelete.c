@@ -153,7 +153,7 @@ static int enter(struct undeleting *undeleting, struct found *found)
     else if (fault->code == ERR_MISMATCH || fault->code == ERR_VERSION)
         catalog_set_aside(checkpoint, fault->code == ERR_VERSION ? FLAW_NEWER : FLAW_MOVED, text);
     else
-        catalog_damage(checkpoint, fault);
+        catalog_damage(checkpoint, TIER_LOCAL, fault);
     return 0;
 }
 

@@ -239,6 +239,12 @@ static void chunk_transferred(struct storage_request *request)
         end_step(chunk);
 }
 
+struct storage *image_storage(const struct image *image)
+{
+    const struct service *service = image->service;
+    return image->tier == TIER_LOCAL ? service->storage : service->tiers[image->tier].storage;
+}
+
 static void transfer_chunk(struct chunk *chunk, enum storage_op op)
 {
     struct image *image = chunk->image;
@@ -250,11 +256,11 @@ static void transfer_chunk(struct chunk *chunk, enum storage_op op)
         .offset = start,
         .data = address(image, start),
         .bytes = (uint32_t)(end - start),
-        .buffer = (int32_t)segment_of(image, start),
+        .buffer = image->tier == TIER_LOCAL ? (int32_t)segment_of(image, start) : -1,
         .given_up = &image->stopped,
         .done = chunk_transferred,
     };
-    storage_submit(image->service->storage, &chunk->request);
+    storage_submit(image_storage(image), &chunk->request);
 }
 
 /* On a worker. */

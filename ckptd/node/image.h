@@ -5,6 +5,7 @@
 
 #include "ckptd/loop.h"
 #include "ckptd/node/pool.h"
+#include "ckptd/tier.h"
 #include "proto/layout.h"
 #include "proto/shard.h"
 #include "storage/storage.h"
@@ -70,9 +71,10 @@ struct image {
     struct image **slot;           /* where its session has it, or NULL: it is no session's */
     struct checkpoint *checkpoint; /* READING and RESIDENT: of which it holds shard `shard` */
     uint32_t shard;
-    uint32_t readers;    /* loads, and the pass; not reclaimed while > 0 */
-    uint64_t table_hash; /* of its checksum table, as the manifest has it */
-    bool in_pass;        /* READ or VERIFY */
+    enum tier_index tier; /* READING: where its file is; of a save the local one */
+    uint32_t readers;     /* loads, and the pass; not reclaimed while > 0 */
+    uint64_t table_hash;  /* of its checksum table, as the manifest has it */
+    bool in_pass;         /* READ or VERIFY */
     int64_t pass_begun_ms;
     bool had_writer;     /* when the pass began */
     bool verified;       /* by a pass, with no writer since */
@@ -147,6 +149,8 @@ uint32_t image_tail_chunks(const struct service *service, const struct shard_geo
 bool image_has_chunk(const struct image *image, uint32_t index);
 /* Is what it has of the checksum table in that chunk the same as in `table`? */
 bool image_has_table(const struct image *image, uint32_t index, const uint8_t *table);
+/* In which its file is. */
+struct storage *image_storage(const struct image *image);
 /* Starts chunk `index` in the current pass; its report comes later. */
 void image_start_chunk(struct image *image, uint32_t index);
 /* Writes a chunk whose bytes are final, without hashing. */

@@ -48,16 +48,25 @@ void lend_shard(struct shard_wait *wait, struct image *image)
     reply.bytes = image->geometry.file_bytes;
     /* From disk for all loads that were open when it was read, whoever asked first. */
     bool from_memory = image->state != IMAGE_READING && load->number > image->read_until;
-    reply.tier = from_memory ? "memory" : "local";
+    reply.tier = from_memory ? "memory" : (char *)(uintptr_t)tier_kinds[image->tier].name;
     rpc_call_reply(wait->call, &reply.base);
     free(wait);
 }
 
-void lend_note_damage(struct checkpoint *checkpoint, struct fault *fault)
+/* A far tier that does not answer says nothing about what lies there. */
+static bool is_damage(const struct image *image, const struct fault *fault)
 {
-    if (fault->code != ERR_CORRUPT && fault->code != ERR_NOT_FOUND && fault->code != ERR_IO)
-        return;
-    if (!checkpoint->damaged)
-        catalog_damage(checkpoint, fault);
+    return fault->code == ERR_CORRUPT || fault->code == ERR_NOT_FOUND ||
+           (fault->code == ERR_IO && image->tier == TIER_LOCAL);
+}
+
+bool lend_note_damage(const struct image *image, struct fault *fault)
+{
+    struct checkpoint *checkpoint = image->checkpoint;
+    if (!is_damage(image, fault))
+        return false;
+    if (!checkpoint->damaged && !checkpoint->copies[image->tier].is_damaged)
+        catalog_damage(checkpoint, image->tier, fault);
     fault->code = ERR_CORRUPT;
+    return !checkpoint->damaged;
 }

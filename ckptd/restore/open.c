@@ -41,6 +41,7 @@ struct opening {
     struct rpc_call *call;
     const Holdfast__V1__OpenLoadRequest *request;
     struct checkpoint *checkpoint; /* leased */
+    enum tier_index tier;          /* whose manifest is read */
     const struct manifest *cached; /* of the checkpoint, or NULL */
     struct manifest *manifest;     /* read by the worker, */
     bool needs_hold;               /* who makes the file of its lease, too */
@@ -139,11 +140,14 @@ static void work_open(struct job *job)
     struct opening *opening = CONTAINER_OF(job, struct opening, job);
     int error = opening->cached
                     ? 0
-                    : catalog_read_manifest(&opening->manifest, opening->service->storage,
+                    : catalog_read_manifest(&opening->manifest,
+                                            opening->service->tiers[opening->tier].storage,
                                             &opening->checkpoint->summary);
-    /* The daemon's own lack of memory, descriptors or rights says nothing about the checkpoint. */
+    /* The daemon's own lack of memory, descriptors or rights says nothing about the checkpoint, nor
+     * does a far tier that does not answer. */
     opening->is_damage =
-        error != 0 && error != ERR_MEMORY && error != ERR_BUSY && error != ERR_DENIED;
+        error != 0 && error != ERR_MEMORY && error != ERR_BUSY && error != ERR_DENIED &&
+        (opening->tier == TIER_LOCAL || error == ERR_CORRUPT || error == ERR_NOT_FOUND);
     const struct manifest *manifest = opening->cached ? opening->cached : opening->manifest;
     if (error == 0)
         error = layout_plan_load(
@@ -166,11 +170,12 @@ static void start_opening(struct opening *opening)
     }
     catalog_lease(opening->checkpoint);
     opening->cached = opening->checkpoint->manifest;
+    opening->tier = catalog_source(opening->checkpoint);
     opening->needs_hold = !opening->checkpoint->hold && !opening->hold;
     opening->is_damage = false;
     opening->fault = (struct fault){0};
     opening->job = (struct job){.work = work_open, .done.run = opened};
-    loop_work(opening->service->loop, &opening->job);
+    tier_work(opening->service, opening->cached ? TIER_LOCAL : opening->tier, &opening->job);
 }
 
 static void fill_item(Holdfast__V1__LoadItem *out, struct load_item *item,
@@ -273,11 +278,13 @@ static int finish_opening(struct opening *opening)
 static int hold_to_first_manifest(const struct opening *opening)
 {
     struct checkpoint *checkpoint = opening->checkpoint;
+    uint64_t *hash =
+        opening->tier == TIER_LOCAL ? &checkpoint->manifest_hash : &checkpoint->far_manifest_hash;
     if (!opening->manifest)
         return 0;
-    if (checkpoint->manifest_hash == 0)
-        checkpoint->manifest_hash = opening->manifest->text_hash;
-    return checkpoint->manifest_hash == opening->manifest->text_hash
+    if (*hash == 0)
+        *hash = opening->manifest->text_hash;
+    return *hash == opening->manifest->text_hash
                ? 0
                : report_error(ERR_CORRUPT, NULL, "its manifest was exchanged since ckptd read it");
 }
@@ -304,8 +311,8 @@ static void opened(struct event *event)
         fail_opening(opening, fault_raise(&opening->fault));
         return;
     }
-    if (!checkpoint->damaged)
-        catalog_damage(checkpoint, &opening->fault);
+    if (!checkpoint->damaged && !checkpoint->copies[opening->tier].is_damaged)
+        catalog_damage(checkpoint, opening->tier, &opening->fault);
     manifest_free(opening->manifest);
     free(opening->items);
     opening->manifest = NULL;

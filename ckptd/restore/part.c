@@ -45,7 +45,8 @@ bool part_is_needed(const struct checkpoint *checkpoint, uint32_t shard)
 static void fail_part(struct image *image, struct shard_wait *wait)
 {
     struct fault fault = image->fault;
-    lend_note_damage(image->checkpoint, &fault);
+    if (lend_note_damage(image, &fault))
+        fault.code = ERR_UNAVAILABLE; /* the same call again is served from another tier */
     rpc_call_fail(wait->call, fault_raise(&fault));
     free(wait);
 }
@@ -81,7 +82,7 @@ static void work_end_part(struct job *job)
 static void end_part(struct image *image)
 {
     image->job = (struct job){.work = work_end_part, .done.run = part_ended};
-    loop_work(image->service->loop, &image->job);
+    pass_work(image);
 }
 
 static void chunk_advanced(struct image *image, struct chunk *chunk)
@@ -146,6 +147,7 @@ int part_load(struct load *load, struct shard_wait *wait)
     if (error != 0)
         return error;
     image->state = IMAGE_READING;
+    image->tier = catalog_source(checkpoint);
     image->checkpoint = checkpoint;
     image->shard = wait->shard;
     image->waiting = wait;
@@ -161,6 +163,6 @@ int part_load(struct load *load, struct shard_wait *wait)
     want_ask(load, image);
     want_ask_from(image, wait->from_byte);
     image->job = (struct job){.work = pass_work_open_file, .done.run = part_opened};
-    loop_work(wait->service->loop, &image->job);
+    pass_work(image);
     return 0;
 }

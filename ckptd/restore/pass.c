@@ -53,6 +53,13 @@ static const struct pass_events *events_of(const struct image *image)
 
 static void open_file(struct image *image);
 
+/* A job that uses the file: it may wait long for a far one. */
+void pass_work(struct image *image)
+{
+    enum tier_index tier = image->state == IMAGE_READING ? image->tier : TIER_LOCAL;
+    tier_work(image->service, tier, &image->job);
+}
+
 /* ---- the end ---- */
 
 static void end_well(struct image *image)
@@ -93,7 +100,7 @@ static void pass_ended(struct event *event)
 void pass_close_file(struct image *image)
 {
     if (image->object)
-        storage_object_close(image->service->storage, image->object);
+        storage_object_close(image_storage(image), image->object);
     image->object = NULL;
     free(image->stored_table);
     image->stored_table = NULL;
@@ -113,7 +120,7 @@ static void work_end_pass(struct job *job)
 static void end_pass(struct image *image)
 {
     image->job = (struct job){.work = work_end_pass, .done.run = pass_ended};
-    loop_work(image->service->loop, &image->job);
+    pass_work(image);
 }
 
 /* ---- chunks ---- */
@@ -234,7 +241,7 @@ static void hold_for_pass(struct image *image, enum image_pass pass)
 static int open_and_prove_table(struct image *image)
 {
     const struct manifest_summary *summary = &image->checkpoint->summary;
-    struct storage *storage = image->service->storage;
+    struct storage *storage = image_storage(image);
     int error = pool_clean(image->service->pool, image->segments, image->num_segments);
     if (error == 0)
         error =
@@ -263,12 +270,13 @@ static void file_opened(struct event *event)
 static void open_file(struct image *image)
 {
     image->job = (struct job){.work = pass_work_open_file, .done.run = file_opened};
-    loop_work(image->service->loop, &image->job);
+    pass_work(image);
 }
 
 static void begin_read(struct image *image)
 {
     image->state = IMAGE_READING;
+    image->tier = catalog_source(image->checkpoint);
     hold_for_pass(image, PASS_READ);
     events_of(image)->begins(image);
     open_file(image);

@@ -12,7 +12,8 @@
  * still write; without a writer once is enough. Calls for one shard share one pass.
  *
  * Damage in memory drops the image and reads the file. Damage on disk, a shard that is missing or
- * cannot be read, quarantines the checkpoint: ERR_CORRUPT now, and passed over from then on.
+ * cannot be read, has the next tier read that has the checkpoint whole; without one it quarantines
+ * the checkpoint: ERR_CORRUPT now, and passed over from then on.
  *
  * A shard that is larger than the pool is lent in parts (part.c).
  *
@@ -85,7 +86,7 @@ void shard_failed(struct image *image)
     struct checkpoint *checkpoint = image->checkpoint;
     struct fault fault = image->fault;
     struct shard_wait *wait = take_waiting(image);
-    bool from_disk = image->state == IMAGE_READING;
+    bool from_disk = image->state == IMAGE_READING, is_elsewhere = false;
     if (!from_disk && fault.code == ERR_MEMORY) /* which says nothing about the image */
         log_warn("restore", "run %s, step %llu: shard %u is read from disk: %s",
                  checkpoint->run->name, (unsigned long long)checkpoint->summary.step, image->shard,
@@ -97,11 +98,11 @@ void shard_failed(struct image *image)
                   checkpoint->run->name, (unsigned long long)checkpoint->summary.step, image->shard,
                   fault.message);
     else
-        lend_note_damage(checkpoint, &fault);
+        is_elsewhere = lend_note_damage(image, &fault);
     image_leave_checkpoint(image);
     while (wait) {
         struct shard_wait *next = wait->next;
-        if (from_disk) {
+        if (from_disk && !is_elsewhere) {
             rpc_call_fail(wait->call, fault_raise(&fault));
             free(wait);
         } else {

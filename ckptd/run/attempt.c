@@ -8,12 +8,14 @@
  * Limits: JSON_BYTES_MAX per field. */
 #include "ckptd/run/attempt.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
 #include "ckptd/loop.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/json.h"
+#include "proto/manifest.h"
 #include "proto/memfile.h"
 #include "proto/report.h"
 #include "proto/toml.h"
@@ -31,6 +33,11 @@ static void key_of(char *out, size_t size, const struct run *run, uint64_t numbe
 {
     snprintf(out, size, "%s/attempts/%04llu%s", run->name, (unsigned long long)number,
              loaded ? ".loaded" : "");
+}
+
+bool attempt_needs_far(const struct service *service)
+{
+    return tier_has_far(service) && strcmp(service->config->tier_attempts, "far") == 0;
 }
 
 /* ---- struct attempt ---- */
@@ -71,12 +78,15 @@ static const char *const section_names[NUM_SECTIONS] = {"config", "identity", "m
 static int write_head(char **out, const struct run *run, uint64_t number,
                       const Holdfast__V1__OpenAttemptRequest *request)
 {
+    char nonce[33]; /* no other text has it: whose the number is, is told by it (tier.h) */
+    ERR_TRY(manifest_new_nonce(nonce));
     json_begin();
     json_t *root = json_object();
     json_object_set_new(root, "format", json_string(ATTEMPT_FORMAT));
     json_object_set_new(root, "version", json_integer(ATTEMPT_VERSION));
     json_object_set_new(root, "run", json_string(run->name));
     json_object_set_new(root, "attempt", json_integer((json_int_t)number));
+    json_object_set_new(root, "nonce", json_string(nonce));
     json_object_set_new(root, "world_size", json_integer(request->world_size));
     bool is_text =
         json_object_set_new(root, "code_version", json_string(request->code_version)) == 0;
@@ -254,10 +264,33 @@ int attempt_read_back(struct attempt **out, const struct run *run, uint64_t numb
     return error;
 }
 
+/* Exclusively among all that share the far tier. Nothing is known while it does not answer: the
+ * number may be ours or another's, so no attempt is opened with it. */
+static int take_far(const struct run *run, const char *key, const char *text)
+{
+    struct service *service = run->service;
+    char nonce[33] = "";
+    const char *at = strstr(text, "\"nonce\":\"");
+    CHECK(at && strlen(at) > 9 + 32); /* attempt_write */
+    memcpy(nonce, at + 9, 32);
+    switch (tier_publish(service->tiers[TIER_FAR].storage, key, text, strlen(text), nonce)) {
+    case PUBLICATION_DURABLE:
+        return 0;
+    case PUBLICATION_TAKEN:
+        return ERR_EXISTS;
+    default:
+        return report_error(
+            ERR_UNAVAILABLE, "start again; or, with tier.attempts = \"local\", without it",
+            "the far tier did not take the number of the attempt: %s", report_line());
+    }
+}
+
 int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text)
 {
     char key[STORAGE_KEY_MAX];
     key_of(key, sizeof key, run, number, false);
+    if (attempt_needs_far(run->service))
+        ERR_TRY(take_far(run, key, text));
     int error = storage_publish(run->service->storage, key, text, strlen(text));
     return error == 0 ? read_attempt(out, text, strlen(text), key) : error;
 }

@@ -40,7 +40,10 @@ int attempt_read_object(struct json_t **out, const char *text, const char *field
 /* The text of "<run>/attempts/<number>", its sections as the request has them. To be freed. */
 int attempt_write(char **out, const struct run *run, uint64_t number,
                   const Holdfast__V1__OpenAttemptRequest *request);
-/* Makes that text durable, exclusively. Blocks. ERR_EXISTS. */
+/* Is a number created in the far tier, too, before it is answered? */
+bool attempt_needs_far(const struct service *service);
+/* Makes that text durable, exclusively, in the far tier first where that is needed. Blocks; any
+ * thread. ERR_EXISTS; ERR_UNAVAILABLE: the far tier did not answer. */
 int attempt_publish(struct attempt **out, const struct run *run, uint64_t number, const char *text);
 /* From the store, with what it loaded. Blocks. */
 int attempt_read_back(struct attempt **out, const struct run *run, uint64_t number);

@@ -1,6 +1,7 @@
 /* open.c - OpenAttempt: a start of a run's ranks takes the next fencing number.
  *
- *   OpenAttempt ──► rings drained ──► commit.c settles older saves ──► COMMIT_TAKE: worker writes
+ *   OpenAttempt ──► (with a far tier: what is there?) ──► rings drained ──► commit.c settles older
+ * saves ──► COMMIT_TAKE: worker writes
  *   "<run>/attempts/0003", exclusively and durably ──► COMMIT_OPENED: older sessions end, answer
  *
  * A run that is being trained is not taken from who trains it (takeover.h): the start of another
@@ -10,6 +11,7 @@
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
 #include "ckptd/config.h"
+#include "ckptd/drain/far.h"
 #include "ckptd/history.h"
 #include "ckptd/loop.h"
 #include "ckptd/node/session.h"
@@ -70,7 +72,8 @@ void open_take(struct run *run, const struct commit_action *action)
         attempt_write(&work->text, run, number,
                       (const Holdfast__V1__OpenAttemptRequest *)run->coordinator->opening.message);
     if (error == 0) {
-        loop_work(run->service->loop, &work->job);
+        tier_work(run->service, attempt_needs_far(run->service) ? TIER_FAR : TIER_LOCAL,
+                  &work->job);
         return;
     }
     struct commit_actions actions = {0};
@@ -173,6 +176,7 @@ struct newcomer {
     const Holdfast__V1__OpenAttemptRequest *request; /* lives as long as the call */
     struct timer timer;
     int64_t came_ms;
+    struct far_waiter looked;
 };
 
 static bool is_same_launcher(const struct run *run, struct rpc_call *call,
@@ -255,25 +259,31 @@ static void open_run(struct run *run, struct rpc_call *call,
 
 static void look(struct newcomer *newcomer);
 
-static void look_again(struct timer *timer)
+static void unpark(struct newcomer *newcomer)
 {
-    struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
     struct newcomer **at = &newcomer->service->newcomers;
     while (*at != newcomer)
         at = &(*at)->next;
     *at = newcomer->next;
+}
+
+static void look_again(struct timer *timer)
+{
+    struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
+    unpark(newcomer);
     look(newcomer);
 }
 
-static void park(struct newcomer *newcomer)
+/* Until `run`, after `ms`. */
+static void park(struct newcomer *newcomer, void (*run)(struct timer *), int64_t ms)
 {
     struct newcomer **at = &newcomer->service->newcomers;
     while (*at)
         at = &(*at)->next;
     newcomer->next = NULL;
     *at = newcomer;
-    newcomer->timer.run = look_again;
-    loop_timer(newcomer->service->loop, &newcomer->timer, LOOK_MS);
+    newcomer->timer.run = run;
+    loop_timer(newcomer->service->loop, &newcomer->timer, ms);
 }
 
 /* Opened, parked, or refused. */
@@ -288,7 +298,7 @@ static void look(struct newcomer *newcomer)
         error = catalog_report_adopting(run);
     enum takeover answer = error == 0 ? decide(run, newcomer) : TAKEOVER_REFUSED;
     if (answer == TAKEOVER_WAIT) {
-        park(newcomer);
+        park(newcomer, look_again, LOOK_MS);
         return;
     }
     if (error == 0 && answer == TAKEOVER_REFUSED)
@@ -297,6 +307,47 @@ static void look(struct newcomer *newcomer)
         rpc_call_fail(newcomer->call, error);
     else
         open_run(run, newcomer->call, request);
+    free(newcomer);
+}
+
+/* In which the far tier must have answered. */
+static int64_t time_left(const struct newcomer *newcomer)
+{
+    int64_t left = newcomer->service->config->tier_wait_ms - (loop_now_ms() - newcomer->came_ms);
+    return left > 1 ? left : 1;
+}
+
+static void look_far_again(struct timer *timer)
+{
+    struct newcomer *newcomer = CONTAINER_OF(timer, struct newcomer, timer);
+    unpark(newcomer);
+    far_look(newcomer->service, &newcomer->looked, time_left(newcomer));
+}
+
+/* What others have committed and opened is known now. Without that a start would train on from an
+ * older checkpoint than there is: it waits for the far tier, then ends. */
+static void looked_far(struct far_waiter *waiter)
+{
+    struct newcomer *newcomer = CONTAINER_OF(waiter, struct newcomer, looked);
+    struct service *service = newcomer->service;
+    const struct fault *fault = &waiter->fault;
+    if (fault->code == 0 || (!attempt_needs_far(service) && !service->is_closing)) {
+        if (fault->code != 0)
+            log_warn("session", "run %s is started without the far tier: %s",
+                     newcomer->request->run, fault->message);
+        newcomer->came_ms = loop_now_ms(); /* the wait for the run begins now */
+        look(newcomer);
+        return;
+    }
+    if (!service->is_closing && !service->draining &&
+        loop_now_ms() - newcomer->came_ms < service->config->tier_wait_ms) {
+        park(newcomer, look_far_again, service->config->tier_retry_ms);
+        return;
+    }
+    rpc_call_fail(
+        newcomer->call,
+        report_error(ERR_UNAVAILABLE, "start again; or, with tier.attempts = \"local\", without it",
+                     "the far tier does not answer, and a start needs it: %s", fault->message));
     free(newcomer);
 }
 
@@ -310,7 +361,11 @@ void attempt_open(struct service *service, struct rpc_call *call,
     }
     *newcomer = (struct newcomer){
         .service = service, .call = call, .request = request, .came_ms = loop_now_ms()};
-    look(newcomer);
+    newcomer->looked.go_on = looked_far;
+    if (tier_has_far(service))
+        far_look(service, &newcomer->looked, time_left(newcomer));
+    else
+        look(newcomer);
 }
 
 void attempt_open_close(struct service *service)

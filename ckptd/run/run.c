@@ -33,14 +33,6 @@ static void was_read(struct run *run)
     commit_init(&run->coordinator->machine, run->newest_attempt);
 }
 
-static void freed(struct run *run)
-{
-    attempt_free(run->coordinator->attempt);
-    attempt_free(run->coordinator->take.attempt);
-    free(run->coordinator);
-    run->coordinator = NULL;
-}
-
 /* What began it came to nothing. */
 static bool is_idle(const struct run *run)
 {
@@ -49,8 +41,24 @@ static bool is_idle(const struct run *run)
            !coordinator->take.busy && !coordinator->describing;
 }
 
+/* Another ckptd has opened attempts meanwhile. One that is open here goes on: what it saves has a
+ * number of its own. */
+static void saw(struct run *run)
+{
+    if (is_idle(run))
+        commit_init(&run->coordinator->machine, run->newest_attempt);
+}
+
+static void freed(struct run *run)
+{
+    attempt_free(run->coordinator->attempt);
+    attempt_free(run->coordinator->take.attempt);
+    free(run->coordinator);
+    run->coordinator = NULL;
+}
+
 const struct catalog_events coordinator_events = {
-    .made = made, .read = was_read, .freed = freed, .is_idle = is_idle};
+    .made = made, .read = was_read, .freed = freed, .saw = saw, .is_idle = is_idle};
 
 /* ---- what is decided, and by whom it is done ---- */
 

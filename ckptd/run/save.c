@@ -12,6 +12,7 @@
 #include "ckptd/run/save.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/drain/drain.h"
 #include "ckptd/history.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
@@ -70,6 +71,19 @@ static bool is_accepted(const struct save *save)
     return known != NULL && known->num_ended == known->world_size;
 }
 
+/* With the level that it has by now. */
+static void answer_committed(struct rpc_call *call, const struct checkpoint *checkpoint,
+                             const char *reason)
+{
+    Holdfast__V1__WaitSaveReply reply = HOLDFAST__V1__WAIT_SAVE_REPLY__INIT;
+    enum durability level = catalog_durability(checkpoint);
+    reply.state = HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED;
+    reply.durability =
+        (char *)(uintptr_t)durability_text(level > DURABLE_LOCAL ? level : DURABLE_LOCAL);
+    reply.reason = (char *)(uintptr_t)reason;
+    rpc_call_reply(call, &reply.base);
+}
+
 /* `save`: while it is in work; else NULL. */
 static void answer_wait(struct rpc_call *call, const struct save *save,
                         Holdfast__V1__SaveState state, const char *reason)
@@ -90,7 +104,12 @@ static void answer_waiters(struct save *save, Holdfast__V1__SaveState state, con
         struct save_waiter *waiter = save->waiters;
         save->waiters = waiter->next;
         loop_timer_cancel(save->service->loop, &waiter->timer);
-        answer_wait(waiter->call, save, state, reason);
+        /* A commit is only half of the way to a better level than local. */
+        if (state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED && waiter->level > DURABLE_LOCAL)
+            drain_wait(save->service, waiter->call,
+                       catalog_find(save->run, save->step, save->attempt), waiter->timeout_ms);
+        else
+            answer_wait(waiter->call, save, state, reason);
         free(waiter);
     }
 }
@@ -344,6 +363,7 @@ void save_committed(struct run *run, const struct commit_action *action)
     save_free(save);
     outcomes_committed(run);
     run->service->coordinator_policy->apply_retention(run);
+    drain_look(run->service);
 }
 
 /* ---- failed ---- */
@@ -540,6 +560,7 @@ static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_
                                    .call = call,
                                    .save = save,
                                    .level = level,
+                                   .timeout_ms = timeout_ms,
                                    .timer.run = wait_expired};
     save->waiters = waiter;
     loop_timer(service->loop, &waiter->timer, ms);
@@ -548,28 +569,39 @@ static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_
     answer_accepted(save);
 }
 
+/* ERR_INVALID: it is no level, or one that nothing here gives. */
+static int read_level(enum durability *out, const struct service *service, const char *text)
+{
+    bool is_known = text[0] == '\0' || durability_parse(out, text);
+    bool is_given = *out <= DURABLE_LOCAL || (*out == DURABLE_BUCKET && tier_has_far(service));
+    return is_known && is_given
+               ? 0
+               : report_error(ERR_INVALID, "wait for accepted or local; bucket needs tier.store",
+                              "this ckptd has no tier that makes a save %.32s", text);
+}
+
 void save_wait(struct service *service, struct rpc_call *call,
                const Holdfast__V1__WaitSaveRequest *request)
 {
     struct run *run;
+    enum durability level = DURABLE_LOCAL;
+    int error = read_level(&level, service, request->durability);
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
     if (run_find(&run, service, request->run, false) != 0) {
         answer_wait(call, NULL, HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN, report_message());
         return;
     }
-    enum durability level = DURABLE_LOCAL;
-    bool is_known = request->durability[0] == '\0' || durability_parse(&level, request->durability);
-    if (!is_known || level > DURABLE_LOCAL) {
-        rpc_call_fail(call, report_error(ERR_INVALID, "wait for accepted or local",
-                                         "this ckptd has no tier that makes a save %.32s",
-                                         request->durability));
-        return;
-    }
     uint64_t attempt = request->attempt ? request->attempt : run->coordinator->machine.attempt;
-    const struct checkpoint *checkpoint = catalog_find(run, request->step, attempt);
+    struct checkpoint *checkpoint = catalog_find(run, request->step, attempt);
     if (checkpoint && !catalog_has_flaw(checkpoint, FLAW_ASIDE)) {
         char text[REPEAT_TEXT_BYTES];
-        answer_wait(call, NULL, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
-                    repeat_text(text, &checkpoint->repeat));
+        if (level > DURABLE_LOCAL && catalog_durability(checkpoint) < level)
+            drain_wait(service, call, checkpoint, request->timeout_ms);
+        else
+            answer_committed(call, checkpoint, repeat_text(text, &checkpoint->repeat));
         return;
     }
     for (struct save *save = run->coordinator->saves; save; save = save->next) {

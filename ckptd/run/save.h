@@ -27,7 +27,8 @@ struct save_waiter {
     struct save_waiter *next;
     struct rpc_call *call;
     struct save *save;
-    enum durability level;
+    enum durability level; /* that is waited for */
+    uint32_t timeout_ms;
     struct timer timer;
 };
 

@@ -140,6 +140,18 @@ static int take_attempt(struct snapshot *s, int64_t answer[2])
     return rc;
 }
 
+/* A ckptd that never reaches checkpoint.durability says so now, not after days of training. */
+static int check_level(const struct snapshot *s)
+{
+    if (strcmp(s->config->durability, "bucket") != 0)
+        return 0;
+    int rc = ckpt_save_wait_for(s->ckpt, 0, CKPT_LEVEL_BUCKET, 0);
+    if (rc == ERR_INVALID)
+        return rc;
+    report_clear();
+    return 0;
+}
+
 int snapshot_take(struct snapshot *s)
 {
     if (s->ckpt == NULL)
@@ -151,6 +163,7 @@ int snapshot_take(struct snapshot *s)
     ERR_TRY(parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? take_attempt(s, answer) : 0));
     ERR_TRY(world->ops->broadcast(world, answer, sizeof(answer), 0));
     s->attempt = (uint64_t)answer[0];
+    ERR_TRY(parallel_agree(world, snapshot_is_rank_0(s) ? check_level(s) : 0));
     s->newest_step = answer[1];
     ERR_TRY(parallel_agree(s->mesh->world,
                            ckpt_describe(s->ckpt, s->attempt, s->tensors, s->num_tensors)));

@@ -16,7 +16,8 @@
  * They begin with the last save, or earlier, when rank 0 is asked to stop while it waits for
  * another. A call of libckpt that has begun is not broken off (ckpt.h has its bounds). The last
  * save is tried until it is durable or that time is over: what passes by itself (no free image, no
- * ckptd) may fail any number of times, anything else FINAL_TRIES times. */
+ * ckptd) may fail any number of times, anything else FINAL_TRIES times. With checkpoint.durability
+ * = "bucket" the end waits, in the same time, until ckptd has it in its far tier. */
 #include "proto/json.h"
 #include "proto/report.h"
 #include "trainer/data/manifest.h"
@@ -342,6 +343,38 @@ static bool may_pass(int rc)
     return rc == ERR_BUSY || rc == ERR_UNAVAILABLE || rc == ERR_TIMEOUT;
 }
 
+/* Rank 0: until the last checkpoint survives as much as it must. */
+static int await_level(struct snapshot *s, int64_t step)
+{
+    int rc = ERR_TIMEOUT;
+    log_info("checkpoint", "waiting for step %" PRId64 " to be in the far tier, at most %.0f s",
+             step, seconds_left(s, snapshot_now()));
+    while (may_pass(rc) && snapshot_now() < s->deadline) {
+        rc = ckpt_save_wait_for(s->ckpt, (uint64_t)step, CKPT_LEVEL_BUCKET, ASK_MS);
+        if (may_pass(rc) && rc != ERR_TIMEOUT)
+            sleep_for(PAUSE_SECONDS_MAX);
+    }
+    if (rc == 0)
+        log_info("checkpoint", "step %" PRId64 " is durable (%s)", step,
+                 ckpt_save_durability(s->ckpt));
+    return rc;
+}
+
+/* All ranks; the last checkpoint is durable on the node. */
+static int end_at_level(struct snapshot *s, int64_t step)
+{
+    uint32_t first;
+    if (strcmp(s->config->durability, "bucket") != 0)
+        return 0;
+    int rc = snapshot_is_rank_0(s) ? await_level(s, step) : 0;
+    if (rc != 0)
+        rc = report_error(err_retry(rc) ? rc : ERR_ABORTED, "start the run again",
+                          "the last checkpoint, of step %" PRId64
+                          ", is on the node's disk, but not in the far tier: %s",
+                          step, report_line());
+    return parallel_agree_quietly(s->mesh->world, rc, &first);
+}
+
 int snapshot_save_final(struct snapshot *s, const struct progress *p)
 {
     if (!snapshot_is_taken(s))
@@ -377,7 +410,7 @@ int snapshot_save_final(struct snapshot *s, const struct progress *p)
         pause = fmin(2 * pause, FINAL_PAUSE_SECONDS_MAX);
     }
     if (s->durable_step == p->step)
-        return 0;
+        return end_at_level(s, p->step);
     bool is_late = snapshot_now() >= s->deadline;
     rc = report_error(err_retry(rc) ? rc : ERR_ABORTED, "start the run again when ckptd can save",
                       "the last checkpoint, of step %" PRId64 ", could not be saved%s", p->step,

@@ -1,0 +1,27 @@
+/* claim.h - what a transfer holds in the far tier before its first byte: the attempt's number, a
+ * lease and a mark on the directory; see claim.c. Blocks; any thread. */
+#ifndef HOLDFAST_CKPTD_DRAIN_CLAIM_H
+#define HOLDFAST_CKPTD_DRAIN_CLAIM_H
+
+#include "ckptd/tier.h"
+#include "proto/manifest.h"
+
+#include <stdbool.h>
+
+struct service;
+
+struct claim {
+    struct storage *storage;    /* the far one; NULL: nothing was claimed yet */
+    struct storage_hold *lease; /* NULL: none, or the back-end needs none */
+    char prefix[STORAGE_KEY_MAX];
+};
+
+/* Also again, after an outcome other than DURABLE. This thread's last error says why. */
+enum publication claim_take(struct claim *claim, struct service *service,
+                            const struct manifest_summary *summary);
+/* The lease goes; the mark too, when the manifest is there. */
+void claim_end(struct claim *claim, bool is_held);
+/* As if the process had ended. */
+void claim_leave(struct claim *claim, struct service *service);
+
+#endif

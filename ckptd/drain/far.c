@@ -1,0 +1,442 @@
+/* far.c - looks at what the far tier holds: at the start, before each attempt is opened, and when a
+ * list or a load comes and the last look is old.
+ *
+ *   service thread: what is known to be there ──► crew: the runs, their attempts, their directories
+ *   of steps; of those that are not known the summary of the manifest ──► service thread: the
+ *   catalog
+ *
+ * What has no manifest is no checkpoint, and is left alone: another node may be sending it. A
+ * listing may lag: what it names is believed only when the manifest could be read, and what it does
+ * not name any more leaves the catalog when the manifest is not found either. An error changes
+ * nothing.
+ *
+ * A checkpoint of the same step and attempt but with another nonce than the local one is another
+ * store's: it is named in the log, and never mixed with ours. */
+#include "ckptd/drain/far.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
+#include "ckptd/service.h"
+#include "proto/array.h"
+#include "proto/manifest.h"
+#include "proto/report.h"
+#include "proto/retain.h"
+#include "proto/shard.h"
+#include "storage/storage.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_WAIT_MS 5000 /* of a list or a load, for a far tier that does not answer */
+
+struct far_step {
+    uint64_t step, attempt;
+    bool is_known; /* when the look began */
+    bool is_there;
+    struct manifest_summary summary; /* of one that was not known */
+};
+
+struct far_run {
+    char name[RUN_NAME_MAX + 1];
+    uint64_t attempt; /* the highest number there */
+    struct far_step *steps;
+    uint32_t num_steps, room_steps;
+};
+
+struct look {
+    struct service *service;
+    struct far_waiter *waiters;
+    struct far_run *runs;
+    uint32_t num_runs, room_runs;
+    struct fault fault;
+    struct job job;
+};
+
+struct far {
+    struct look *now;           /* under way, or NULL */
+    struct far_waiter *waiters; /* for the next */
+    int64_t looked_ms;          /* when the last one that went well ended; 0: none has */
+};
+
+static void free_look(struct look *look)
+{
+    for (uint32_t i = 0; i < look->num_runs; i++)
+        free(look->runs[i].steps);
+    free(look->runs);
+    free(look);
+}
+
+static int add_run(struct far_run **out, struct look *look, const char *name)
+{
+    ERR_TRY(array_reserve(&look->runs, &look->room_runs, look->num_runs, sizeof *look->runs));
+    *out = &look->runs[look->num_runs++];
+    memset(*out, 0, sizeof **out);
+    snprintf((*out)->name, sizeof(*out)->name, "%s", name);
+    return 0;
+}
+
+static int add_step(struct far_run *run, const struct far_step *step)
+{
+    ERR_TRY(array_reserve(&run->steps, &run->room_steps, run->num_steps, sizeof *run->steps));
+    run->steps[run->num_steps++] = *step;
+    return 0;
+}
+
+/* ---- on the crew ---- */
+
+static int visit_run(void *user, const struct storage_entry *entry)
+{
+    struct look *look = user;
+    struct far_run *run;
+    if (!entry->is_dir || !run_name_valid(entry->name))
+        return 0;
+    for (uint32_t i = 0; i < look->num_runs; i++)
+        if (strcmp(look->runs[i].name, entry->name) == 0)
+            return 0;
+    return add_run(&run, look, entry->name);
+}
+
+static int visit_attempt(void *user, const struct storage_entry *entry)
+{
+    struct far_run *run = user;
+    char *end;
+    unsigned long long number = strtoull(entry->name, &end, 10);
+    if (*end == '\0' && number > run->attempt && number < UINT64_MAX)
+        run->attempt = number;
+    return 0;
+}
+
+static int visit_step(void *user, const struct storage_entry *entry)
+{
+    struct far_run *run = user;
+    uint64_t step, attempt;
+    if (!entry->is_dir || !retain_parse(entry->name, &step, &attempt))
+        return 0;
+    for (uint32_t i = 0; i < run->num_steps; i++) {
+        if (run->steps[i].step != step || run->steps[i].attempt != attempt)
+            continue;
+        run->steps[i].is_there = true;
+        return 0;
+    }
+    return add_step(run, &(struct far_step){.step = step, .attempt = attempt, .is_there = true});
+}
+
+/* Only a manifest makes it one. What cannot be read is seen to by the next look. */
+static int read_summary(struct storage *storage, struct far_run *run, struct far_step *step)
+{
+    char key[STORAGE_KEY_MAX], text[MANIFEST_SUMMARY_BYTES];
+    uint64_t bytes = 0;
+    const struct manifest_summary place = {.step = step->step, .attempt = step->attempt};
+    struct manifest_summary named = place;
+    snprintf(named.run, sizeof named.run, "%s", run->name);
+    int error = manifest_key(key, sizeof key, &named);
+    if (error == 0)
+        error = storage_fetch(storage, key, text, sizeof text, &bytes);
+    if (error == 0 && step->is_known)
+        return 0;
+    if (error == 0)
+        error =
+            manifest_read_summary(&step->summary, text, bytes < sizeof text ? bytes : sizeof text);
+    if (error == 0)
+        error = catalog_settle(&step->summary, storage, run->name, step->step, step->attempt);
+    step->is_there = error == 0;
+    if (error != 0 && error != ERR_NOT_FOUND && error != ERR_CORRUPT && error != ERR_MISMATCH &&
+        error != ERR_VERSION)
+        return error;
+    if (error != 0 && error != ERR_NOT_FOUND)
+        log_warn("tier", "%s in the far tier is not listed: %s", key, report_line());
+    return 0;
+}
+
+static int look_at_run(struct storage *storage, struct far_run *run)
+{
+    char attempts[STORAGE_KEY_MAX];
+    snprintf(attempts, sizeof attempts, "%s/attempts", run->name);
+    int error = storage_list(storage, attempts, visit_attempt, run);
+    if (error == 0)
+        error = storage_list(storage, run->name, visit_step, run);
+    for (uint32_t i = 0; error == 0 && i < run->num_steps; i++) {
+        struct far_step *step = &run->steps[i];
+        if (!step->is_known || !step->is_there) /* a listing may lag */
+            error = read_summary(storage, run, step);
+    }
+    return error;
+}
+
+static void work_look(struct job *job)
+{
+    struct look *look = CONTAINER_OF(job, struct look, job);
+    struct storage *storage = look->service->tiers[TIER_FAR].storage;
+    int error = storage_list(storage, "", visit_run, look);
+    for (uint32_t i = 0; error == 0 && i < look->num_runs; i++)
+        error = look_at_run(storage, &look->runs[i]);
+    if (error != 0)
+        fault_take(&look->fault, error);
+}
+
+/* ---- into the catalog ---- */
+
+static void report_other(const struct checkpoint *checkpoint)
+{
+    log_error("tier",
+              "run %s, step %llu, attempt %llu is in the far tier with another nonce: another "
+              "store has taken this attempt's number; its checkpoint is not this one",
+              checkpoint->run->name, (unsigned long long)checkpoint->summary.step,
+              (unsigned long long)checkpoint->summary.attempt);
+}
+
+static void enter_step(struct run *run, const struct far_step *step)
+{
+    struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
+    if (checkpoint && checkpoint->copies[TIER_FAR].is_there)
+        return;
+    if (checkpoint && strcmp(checkpoint->summary.nonce, step->summary.nonce) != 0) {
+        report_other(checkpoint);
+        return;
+    }
+    if (checkpoint) {
+        catalog_found(checkpoint, TIER_FAR);
+        return;
+    }
+    if (catalog_check_room(run->service) != 0 || catalog_new(&checkpoint, run) != 0) {
+        log_warn("tier", "run %s, step %llu is not listed: %s", run->name,
+                 (unsigned long long)step->step, report_line());
+        return;
+    }
+    checkpoint->copies[TIER_FAR].is_there = true;
+    catalog_enter(checkpoint, &step->summary);
+}
+
+/* It was there, and neither a listing nor its manifest's name finds it. */
+static void leave_step(struct run *run, const struct far_step *step)
+{
+    struct checkpoint *checkpoint = catalog_find(run, step->step, step->attempt);
+    if (!checkpoint || !checkpoint->copies[TIER_FAR].is_there)
+        return;
+    if (!catalog_lost(checkpoint, TIER_FAR)) {
+        if (!catalog_take_out(checkpoint))
+            return; /* in use: the next look */
+        catalog_drop(checkpoint);
+    }
+    log_warn("tier", "run %s, step %llu, attempt %llu has vanished from the far tier", run->name,
+             (unsigned long long)step->step, (unsigned long long)step->attempt);
+}
+
+static void take_run(struct service *service, const struct far_run *far)
+{
+    struct run *run = NULL;
+    uint64_t newest = far->attempt;
+    bool is_any = newest > 0;
+    for (uint32_t i = 0; i < far->num_steps; i++) {
+        const struct far_step *step = &far->steps[i];
+        is_any |= step->is_there || step->is_known;
+        if (step->is_there && step->attempt > newest)
+            newest = step->attempt;
+    }
+    if (!is_any || run_find(&run, service, far->name, true) != 0)
+        return;
+    for (uint32_t i = 0; i < far->num_steps; i++) {
+        if (far->steps[i].is_there && !far->steps[i].is_known)
+            enter_step(run, &far->steps[i]);
+        else if (!far->steps[i].is_there && far->steps[i].is_known)
+            leave_step(run, &far->steps[i]);
+    }
+    if (newest > run->newest_attempt) {
+        run->newest_attempt = newest;
+        service->catalog->events->saw(run);
+    }
+}
+
+static void start_look(struct service *service);
+
+static void go_on(struct far_waiter *waiter, const struct fault *fault)
+{
+    loop_timer_cancel(waiter->service->loop, &waiter->timer);
+    waiter->fault = *fault;
+    waiter->go_on(waiter);
+}
+
+static void looked(struct event *event)
+{
+    struct look *look = CONTAINER_OF(event, struct look, job.done);
+    struct service *service = look->service;
+    struct tier *tier = &service->tiers[TIER_FAR];
+    bool was_offline = tier->offline[0];
+    tier->offline[0] = '\0';
+    if (look->fault.code != 0) {
+        snprintf(tier->offline, sizeof tier->offline, "%s", look->fault.message);
+        if (!was_offline)
+            log_error("tier", "the far tier cannot be read: %s", tier->offline);
+    } else {
+        for (uint32_t i = 0; i < look->num_runs; i++)
+            take_run(service, &look->runs[i]);
+        service->far->looked_ms = loop_now_ms();
+        if (was_offline)
+            log_info("tier", "the far tier answers again");
+    }
+    struct far_waiter *waiters = look->waiters;
+    struct fault fault = look->fault;
+    service->far->now = NULL;
+    free_look(look);
+    while (waiters) {
+        struct far_waiter *waiter = waiters;
+        waiters = waiter->next;
+        go_on(waiter, &fault);
+    }
+    if (service->far->waiters && !service->far->now)
+        start_look(service);
+}
+
+/* ---- beginning ---- */
+
+static int note_known(struct look *look, const struct run *run)
+{
+    struct far_run *far;
+    ERR_TRY(add_run(&far, look, run->name));
+    for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
+        if (c->copies[TIER_FAR].is_there)
+            ERR_TRY(add_step(far, &(struct far_step){.step = c->summary.step,
+                                                     .attempt = c->summary.attempt,
+                                                     .is_known = true}));
+    return 0;
+}
+
+static void give_up(struct far_waiter *waiters, int error)
+{
+    struct fault fault = {0};
+    if (waiters)
+        fault_take(&fault, error);
+    while (waiters) {
+        struct far_waiter *waiter = waiters;
+        waiters = waiter->next;
+        go_on(waiter, &fault);
+    }
+}
+
+static void start_look(struct service *service)
+{
+    struct far *far = service->far;
+    struct look *look = calloc(1, sizeof *look);
+    struct far_waiter *waiters = far->waiters;
+    int error = look ? 0 : report_error(ERR_MEMORY, NULL, "no memory for a look at the far tier");
+    far->waiters = NULL;
+    for (const struct run *run = service->catalog->runs; run && error == 0; run = run->next)
+        if (run->unreadable.code == 0)
+            error = note_known(look, run);
+    if (error != 0) {
+        if (look)
+            free_look(look);
+        give_up(waiters, error);
+        return;
+    }
+    look->service = service;
+    look->waiters = waiters;
+    look->job = (struct job){.work = work_look, .done.run = looked};
+    far->now = look;
+    tier_work(service, TIER_FAR, &look->job);
+}
+
+static bool take_out(struct far_waiter **at, const struct far_waiter *waiter)
+{
+    while (*at && *at != waiter)
+        at = &(*at)->next;
+    if (!*at)
+        return false;
+    *at = waiter->next;
+    return true;
+}
+
+static void waited_enough(struct timer *timer)
+{
+    struct far_waiter *waiter = CONTAINER_OF(timer, struct far_waiter, timer);
+    struct far *far = waiter->service->far;
+    struct fault fault;
+    if (!take_out(&far->waiters, waiter))
+        take_out(&far->now->waiters, waiter);
+    fault_take(&fault, report_error(ERR_TIMEOUT, NULL, "the far tier has not answered yet"));
+    go_on(waiter, &fault);
+}
+
+void far_look(struct service *service, struct far_waiter *waiter, int64_t ms)
+{
+    waiter->service = service;
+    waiter->fault = (struct fault){0};
+    waiter->next = service->far->waiters;
+    waiter->timer = (struct timer){.run = waited_enough};
+    service->far->waiters = waiter;
+    loop_timer(service->loop, &waiter->timer, ms);
+    if (!service->far->now)
+        start_look(service);
+}
+
+bool far_is_fresh(const struct service *service, int64_t max_age_ms)
+{
+    const struct far *far = service->far;
+    return !far || (far->looked_ms > 0 && loop_now_ms() - far->looked_ms <= max_age_ms);
+}
+
+struct first {
+    struct far_waiter waiter;
+    struct rpc_call *call;
+    const ProtobufCMessage *request;
+    void (*handle)(struct service *service, struct rpc_call *call, const ProtobufCMessage *request);
+};
+
+static void handle_now(struct far_waiter *waiter)
+{
+    struct first *first = CONTAINER_OF(waiter, struct first, waiter);
+    first->handle(waiter->service, first->call, first->request);
+    free(first);
+}
+
+void far_first(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,
+               void (*handle)(struct service *service, struct rpc_call *call,
+                              const ProtobufCMessage *request))
+{
+    bool is_needed = !service->draining && !far_is_fresh(service, service->config->tier_look_ms);
+    struct first *first = is_needed ? calloc(1, sizeof *first) : NULL;
+    if (!first) {
+        handle(service, call, request);
+        return;
+    }
+    *first = (struct first){.waiter.go_on = handle_now, call, request, handle};
+    far_look(service, &first->waiter, FIRST_WAIT_MS);
+}
+
+int far_open(struct service *service)
+{
+    if (!tier_has_far(service))
+        return 0;
+    service->far = calloc(1, sizeof *service->far);
+    if (!service->far)
+        return report_error(ERR_MEMORY, NULL, "no memory for the far tier");
+    start_look(service);
+    return 0;
+}
+
+void far_end(struct service *service)
+{
+    struct far *far = service->far;
+    if (!far)
+        return;
+    report_error(ERR_UNAVAILABLE, NULL, "ckptd ends");
+    struct far_waiter *waiters = far->waiters;
+    far->waiters = NULL;
+    give_up(waiters, ERR_UNAVAILABLE);
+    waiters = far->now ? far->now->waiters : NULL;
+    if (far->now)
+        far->now->waiters = NULL;
+    give_up(waiters, ERR_UNAVAILABLE);
+}
+
+void far_close(struct service *service)
+{
+    struct far *far = service->far;
+    if (!far)
+        return;
+    if (far->now)
+        free_look(far->now);
+    free(far);
+    service->far = NULL;
+}

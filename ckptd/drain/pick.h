@@ -1,0 +1,31 @@
+/* pick.h - which checkpoint of a run drains next. Pure; see pick.c. */
+#ifndef HOLDFAST_CKPTD_DRAIN_PICK_H
+#define HOLDFAST_CKPTD_DRAIN_PICK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum pick_what { PICK_ALL, PICK_EVERY, PICK_LAST };
+
+struct pick_rule {
+    enum pick_what what;
+    uint64_t every; /* of PICK_EVERY */
+};
+
+/* A checkpoint of the run, newest first. */
+struct pick_item {
+    uint64_t step;
+    bool is_local;    /* the local tier has it whole, */
+    bool is_far;      /* the far one has it */
+    bool is_wanted;   /* somebody waits for it there */
+    bool is_given_up; /* its transfer ended, and a person must act */
+};
+
+/* Does the rule, or somebody who waits, bring it into the far tier, if nothing is in the way? */
+bool pick_goes(const struct pick_rule *rule, const struct pick_item *item, bool is_newest);
+/* The index of what drains next, or -1: nothing does. *out_left: so many would follow, it
+ * included. */
+int64_t pick_next(const struct pick_rule *rule, const struct pick_item *items, uint32_t count,
+                  uint32_t *out_left);
+
+#endif

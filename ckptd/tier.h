@@ -1,0 +1,55 @@
+/* tier.h - where checkpoints lie durably, nearest first: the node's own disk, and the far tier (a
+ * shared directory or a bucket), which outlives the node; see tier.c. Loads take their bytes from
+ * the first tier that has them. Nobody asks which back-end a tier has. */
+#ifndef HOLDFAST_CKPTD_TIER_H
+#define HOLDFAST_CKPTD_TIER_H
+
+#include "ckptd/loop.h"
+#include "proto/durability.h"
+#include "storage/storage.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct service;
+
+enum tier_index { TIER_LOCAL, TIER_FAR, NUM_TIERS };
+
+struct tier_kind {
+    const char *name;      /* in answers and lists */
+    enum durability gives; /* to what is committed there */
+};
+extern const struct tier_kind tier_kinds[NUM_TIERS];
+
+struct tier {
+    struct storage *storage; /* NULL: there is no such tier */
+    struct crew *crew;       /* NULL: what blocks on it is the loop's workers' */
+    char offline[512];       /* why it is not used any more, or does not answer; "" normally */
+};
+
+/* What came of a publication. What nobody set is unknown. */
+enum publication {
+    PUBLICATION_UNKNOWN, /* it may be there, now or later: ask again, remove nothing */
+    PUBLICATION_ABSENT,  /* it is certainly not there, and never will be by this call */
+    PUBLICATION_TAKEN,   /* another object has the name */
+    PUBLICATION_DURABLE  /* it is there and survives what the tier survives */
+};
+
+int tier_open(struct service *service); /* behind open_storage; ERR_INVALID, those of storage */
+void tier_end(struct service *service); /* nothing of the far tier is under way any more */
+void tier_close(struct service *service);
+bool tier_has_far(const struct service *service);
+/* Blocking work on that tier. */
+void tier_work(struct service *service, enum tier_index tier, struct job *job);
+
+/* storage_publish(), told apart: who finds the name taken, or hears no answer, reads what is there,
+ * as its own first try may have had its effect. `nonce`, 32 random digits, stands in the text's
+ * first TIER_NONCE_BYTES and in no other text's. Blocks; any thread. Of all but DURABLE this
+ * thread's last error says why. */
+#define TIER_NONCE_BYTES 4096u
+enum publication tier_publish(struct storage *storage, const char *key, const void *text,
+                              size_t bytes, const char *nonce);
+/* Only the reading: is this nonce's text there? */
+enum publication tier_settle(struct storage *storage, const char *key, const char *nonce);
+
+#endif
