@@ -19,19 +19,22 @@ struct cuda_call {
 typedef int cuda_fn(const struct cuda_call *call, const void *args);
 
 /* X(number, name): what is there so far. */
-#define CUDA_OPS(X)                           \
-    X(EMBEDDING, embedding)                   \
-    X(EMBEDDING_BACKWARD, embedding_backward) \
-    X(RMSNORM, rmsnorm)                       \
-    X(RMSNORM_BACKWARD, rmsnorm_backward)     \
-    X(ROPE, rope)                             \
-    X(SWIGLU, swiglu)                         \
-    X(SWIGLU_BACKWARD, swiglu_backward)       \
-    X(CROSS_ENTROPY, cross_entropy)           \
-    X(ADD, add)                               \
-    X(FOLD, fold)                             \
-    X(CONVERT, convert)                       \
-    X(SUM_SQUARES, sum_squares)               \
+#define CUDA_OPS(X)                                   \
+    X(EMBEDDING, embedding)                           \
+    X(EMBEDDING_BACKWARD, embedding_backward)         \
+    X(RMSNORM, rmsnorm)                               \
+    X(RMSNORM_BACKWARD, rmsnorm_backward)             \
+    X(LINEAR, linear)                                 \
+    X(LINEAR_BACKWARD_INPUT, linear_backward_input)   \
+    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight) \
+    X(ROPE, rope)                                     \
+    X(SWIGLU, swiglu)                                 \
+    X(SWIGLU_BACKWARD, swiglu_backward)               \
+    X(CROSS_ENTROPY, cross_entropy)                   \
+    X(ADD, add)                                       \
+    X(FOLD, fold)                                     \
+    X(CONVERT, convert)                               \
+    X(SUM_SQUARES, sum_squares)                       \
     X(ADAMW, adamw)
 #define X(NAME, name) cuda_fn cuda_##name;
 CUDA_OPS(X)

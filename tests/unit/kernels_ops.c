@@ -1,38 +1,9 @@
 /* kernels_ops.c - every operation against its plain C twin.
  *
  * Goal: each ISA level, with the library and with our own products, computes what reference.c says.
- * Method: the cases of kernels_cases.h at awkward shapes, same inputs on both sides. The twin sums
- * in double, so what is allowed is the rounding of the other side: in float 1e-5 of the result
- * itself plus 1e-5 of the root mean square of all results (for sums that cancel); in bf16 one unit
- * in the last place (2^-7) plus 4e-3 of the root mean square (attention's backward starts from an
- * `out` that each side rounded). Inputs have variance 1; 1e-6 is added for results that are zero
- * but for rounding. */
-#include "tests/unit/kernels_cases.h"
-
-static double root_mean_square(const struct buffer *b)
-{
-    double sum = 0;
-    for (size_t i = 0; i < b->count; i++)
-        sum += pow((double)value_of(b->data, i, b->dtype), 2);
-    return sqrt(sum / (double)b->count);
-}
-
-static bool close_enough(const struct buffer *got, const struct buffer *want,
-                         enum kernel_dtype dtype)
-{
-    double rms = root_mean_square(want);
-    double relative = dtype == KERNEL_F32 ? 1e-5 : 0x1p-7;
-    double absolute = (dtype == KERNEL_F32 ? 1e-5 : 4e-3) * rms + 1e-6;
-    for (size_t i = 0; i < want->count; i++) {
-        double a = (double)value_of(got->data, i, got->dtype);
-        double b = (double)value_of(want->data, i, want->dtype);
-        if (!(fabs(a - b) <= relative * fabs(b) + absolute)) {
-            print_error("element %zu of %zu: %.9g, expected %.9g\n", i, want->count, a, b);
-            return false;
-        }
-    }
-    return true;
-}
+ * Method: the cases of kernels_cases.h at awkward shapes, same inputs on both sides. How
+ * near they have to be: kernels_close.h. */
+#include "tests/unit/kernels_close.h"
 
 static void compare_case(const struct engine *engine, const struct engine *reference, int which,
                          int shape, enum kernel_dtype dtype)

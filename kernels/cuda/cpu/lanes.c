@@ -25,6 +25,9 @@ WEAK void __asan_poison_memory_region(const volatile void *at, size_t bytes);
 WEAK void __asan_unpoison_memory_region(const volatile void *at, size_t bytes);
 #define TSAN_NO_SYNC 1
 
+/* Under ThreadSanitizer blocks take turns with so many sets of fibers: a fiber that runs a second
+ * block tells that block's others at a barrier what it did in the first, and hides races. */
+#define SETS_MAX 4
 #define STACK_BYTES ((size_t)256 << 10)
 /* Stack tops that differ by a multiple of a page would share the sets of the first cache. */
 #define STACK_SHIFT 320
@@ -63,7 +66,7 @@ struct warp {
     unsigned arrived, number;
     const char *file;
     int line;
-    char sync[2]; /* addresses that ThreadSanitizer knows, used in turn */
+    char sync[SETS_MAX][2]; /* addresses that ThreadSanitizer knows, used in turn */
     unsigned turn;
     unsigned char in[LANES_WARP][LANES_EXCHANGE_MAX], out[LANES_WARP][LANES_EXCHANGE_MAX];
 };
@@ -72,8 +75,8 @@ static struct {
     uint64_t seed, random;
     const struct lanes_launch *launch;
     unsigned char args[ARGS_MAX];
-    struct context host, fibers[LANES_THREADS_MAX];
-    unsigned num_fibers;
+    struct context host, fibers[SETS_MAX][LANES_THREADS_MAX];
+    unsigned num_fibers[SETS_MAX], set;
     struct context *left; /* the context that was switched away from */
     struct thread threads[LANES_THREADS_MAX], *now;
     struct copy (*copies)[COPIES_MAX];
@@ -82,7 +85,7 @@ static struct {
     unsigned at_barrier, ended, barrier_turn;
     const char *barrier_file; /* of the first that waits */
     int barrier_line;
-    char barrier_sync[2], begin_sync, end_sync;
+    char barrier_sync[SETS_MAX][2], begin_sync, end_sync;
     unsigned char *shared;
     size_t shared_used, shared_at[SHARED_CALLS_MAX];
     unsigned shared_calls;
@@ -264,9 +267,8 @@ static void *map(size_t bytes)
     return at;
 }
 
-static void make_fiber(unsigned i)
+static void make_fiber(struct context *fiber, unsigned i)
 {
-    struct context *fiber = &m.fibers[i];
     char *stack = map(STACK_BYTES);
     if (mprotect(stack, 4096, PROT_NONE) != 0)
         refuse("a stack could not get its guard page", NULL, 0);
@@ -337,6 +339,9 @@ static void run_block(size_t index)
     struct lanes_dim block = {(unsigned)(index % launch->grid.x),
                               (unsigned)(index / launch->grid.x % launch->grid.y),
                               (unsigned)(index / launch->grid.x / launch->grid.y)};
+    m.set = __tsan_create_fiber ? (unsigned)(draw() % SETS_MAX) : 0;
+    for (unsigned *have = &m.num_fibers[m.set]; *have < n; (*have)++)
+        make_fiber(&m.fibers[m.set][*have], *have);
     begin_shared();
     if (__tsan_release) /* the host has heard of no fiber: blocks stay unordered */
         __tsan_release(&m.begin_sync);
@@ -344,7 +349,7 @@ static void run_block(size_t index)
     for (unsigned w = 0; w < WARPS_MAX; w++)
         m.warps[w].arrived = 0;
     for (unsigned t = 0; t < n; t++)
-        begin_thread(t, &m.fibers[(t + turn) % n], block);
+        begin_thread(t, &m.fibers[m.set][(t + turn) % n], block);
     leave(&m.host);
 }
 
@@ -360,8 +365,6 @@ void lanes_launch(const struct lanes_launch *launch)
     if (!m.copies)
         m.copies = map(sizeof(*m.copies) * LANES_THREADS_MAX);
     m.host.tsan = __tsan_get_current_fiber ? __tsan_get_current_fiber() : NULL;
-    for (; m.num_fibers < launch->threads; m.num_fibers++)
-        make_fiber(m.num_fibers);
     size_t blocks = (size_t)launch->grid.x * launch->grid.y * launch->grid.z;
     size_t order = m.seed % 3, first = order == 0 ? 0 : order == 1 ? blocks - 1 : draw() % blocks;
     size_t step = order == 0 ? 1 : order == 1 ? blocks - 1 : draw() % blocks + 1;
@@ -378,7 +381,7 @@ void lanes_launch(const struct lanes_launch *launch)
 
 void lanes_barrier(const char *file, int line)
 {
-    char *sync = &m.barrier_sync[m.barrier_turn];
+    char *sync = &m.barrier_sync[m.set][m.barrier_turn];
     if (m.at_barrier == 0) {
         m.barrier_file = file;
         m.barrier_line = line;
@@ -550,7 +553,8 @@ void lanes_collect(enum lanes_collective kind, void *out, size_t out_bytes, cons
     struct thread *self = m.now;
     unsigned t = self->place.thread.x;
     struct warp *warp = &m.warps[t / LANES_WARP];
-    char *sync = &warp->sync[warp->turn];
+    char *sync = &warp->sync[m.set][warp->turn];
+    bool orders_memory = kind == LANES_SYNC;
     if (in_bytes > LANES_EXCHANGE_MAX || out_bytes > LANES_EXCHANGE_MAX)
         refuse("more bytes than a collective takes", file, line);
     if (warp->arrived > 0 && (warp->kind != kind || warp->number != number || warp->line != line))
@@ -560,7 +564,7 @@ void lanes_collect(enum lanes_collective kind, void *out, size_t out_bytes, cons
     warp->file = file;
     warp->line = line;
     copy_bytes(warp->in[t % LANES_WARP], in, in_bytes);
-    if (kind == LANES_SYNC && __tsan_release)
+    if (orders_memory && __tsan_release)
         __tsan_release(sync);
     if (++warp->arrived < LANES_WARP) {
         wait_as(AT_WARP, file, line);
@@ -571,7 +575,7 @@ void lanes_collect(enum lanes_collective kind, void *out, size_t out_bytes, cons
         for (unsigned lane = 0; lane < LANES_WARP; lane++)
             set_ready(&m.threads[t / LANES_WARP * LANES_WARP + lane]);
     }
-    if (kind == LANES_SYNC && __tsan_acquire)
+    if (orders_memory && __tsan_acquire)
         __tsan_acquire(sync);
     copy_bytes(out, warp->out[t % LANES_WARP], out_bytes);
 }

@@ -18,8 +18,8 @@
  * Under ThreadSanitizer (gcc's) each fiber is a thread of its own and only barriers, __syncwarp,
  * the launch and its end order memory: a shuffle does not, nor does the order in which fibers run.
  * So an access that no barrier separates from another is a report with both lines, in whatever
- * order they ran; fibers change between threads from block to block, so this holds between blocks,
- * too. Under AddressSanitizer an access past an allocation is a report.
+ * order they ran. Blocks take turns with four sets of fibers, so this holds for most pairs of
+ * blocks, too. Under AddressSanitizer an access past an allocation is a report.
  *
  * lanes.c is compiled without sanitizers: what it copies between fibers is no access of theirs.
  * One launch at a time, on one thread. */

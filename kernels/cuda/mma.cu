@@ -1,0 +1,175 @@
+/* mma.cu - products of bf16 by tensor cores: what runs where cuBLASLt is not.
+ *
+ * A block of 8 warps owns a tile of 128 x 128 of c and walks k in steps of 32. Three steps of both
+ * operands lie in shared memory; asynchronous copies of 16 bytes fill the third while the first is
+ * multiplied. A warp owns 64 x 32 of c: 4 x 4 products of m16n8k16, float all through, rounded once
+ * at the end. An operand lies in shared memory as in the tensor, [rows][k] or [k][rows]: ldmatrix
+ * transposes the latter. Rows are padded by 16 bytes, so that the eight rows of a matrix lie in
+ * different banks. Past the ends lie zeros. The sum over k runs in steps of 16 in order; the order
+ * within a step is the tensor core's. */
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/values.h"
+
+#define THREADS 256
+#define TILE 128 /* rows and columns of c */
+#define DEPTH 32
+#define STAGES 3
+#define WARP_ROWS 64
+#define WARP_COLUMNS 32
+#define CHUNK 8 /* values of a copy */
+#define ROW_BY_K (DEPTH + 8)
+#define ROW_ACROSS (TILE + 8)
+/* Of a tile of an operand, whichever way it lies. */
+#define TILE_VALUES (TILE * ROW_BY_K > DEPTH * ROW_ACROSS ? TILE * ROW_BY_K : DEPTH * ROW_ACROSS)
+
+struct stage {
+    uint16_t a[TILE_VALUES], b[TILE_VALUES];
+};
+
+/* Begins to copy an operand's tile at (first, k_first). */
+template <bool BY_K>
+DEVICE void copy_tile(uint16_t *to, const void *from, uint32_t first, uint32_t rows,
+                      uint32_t k_first, uint32_t k)
+{
+    const unsigned per_row = (BY_K ? DEPTH : TILE) / CHUNK;
+#pragma unroll
+    for (unsigned i = threadIdx.x; i < TILE * DEPTH / CHUNK; i += THREADS) {
+        unsigned outer = i / per_row, inner = i % per_row * CHUNK;
+        uint32_t row = first + (BY_K ? outer : inner), l = k_first + (BY_K ? inner : outer);
+        size_t at = BY_K ? (size_t)row * k + l : (size_t)l * rows + row;
+        bool is_read = row < rows && l < k;
+        copy_async(to + outer * (BY_K ? ROW_BY_K : ROW_ACROSS) + inner,
+                   (const uint16_t *)from + (is_read ? at : 0), is_read);
+    }
+}
+
+template <bool A_BY_K, bool B_BY_K>
+DEVICE void copy_stage(struct stage *s, const struct product &p, uint32_t k_first)
+{
+    copy_tile<A_BY_K>(s->a, p.a, blockIdx.y * TILE, p.m, k_first, p.k);
+    copy_tile<B_BY_K>(s->b, p.b, blockIdx.x * TILE, p.n, k_first, p.k);
+    copy_commit();
+}
+
+/* a[16,16] at (row, k) as a fragment. */
+template <bool BY_K>
+DEVICE void load_a(uint32_t (&out)[4], const uint16_t *tile, unsigned row, unsigned k)
+{
+    unsigned lane = threadIdx.x % WARP, matrix = lane / 8, in = lane % 8;
+    if (BY_K)
+        load_matrices(out, tile + (row + matrix % 2 * 8 + in) * ROW_BY_K + k + matrix / 2 * 8);
+    else
+        load_matrices_transposed(out, tile + (k + matrix / 2 * 8 + in) * ROW_ACROSS + row +
+                                          matrix % 2 * 8);
+}
+/* b[16,16] at (k, column): the fragments of two products of 8 columns. */
+template <bool BY_K>
+DEVICE void load_b(uint32_t (&out)[4], const uint16_t *tile, unsigned column, unsigned k)
+{
+    unsigned lane = threadIdx.x % WARP, matrix = lane / 8, in = lane % 8;
+    if (BY_K)
+        load_matrices(out, tile + (column + matrix / 2 * 8 + in) * ROW_BY_K + k + matrix % 2 * 8);
+    else
+        load_matrices_transposed(out, tile + (k + matrix % 2 * 8 + in) * ROW_ACROSS + column +
+                                          matrix / 2 * 8);
+}
+
+#define M_TILES (WARP_ROWS / 16)
+#define N_TILES (WARP_COLUMNS / 8)
+
+template <bool A_BY_K, bool B_BY_K>
+DEVICE void multiply_stage(float (&c)[M_TILES][N_TILES][4], const struct stage *s, unsigned row,
+                           unsigned column)
+{
+#pragma unroll
+    for (unsigned k = 0; k < DEPTH; k += 16) {
+        uint32_t a[M_TILES][4], b[N_TILES / 2][4];
+#pragma unroll
+        for (unsigned i = 0; i < M_TILES; i++)
+            load_a<A_BY_K>(a[i], s->a, row + 16 * i, k);
+#pragma unroll
+        for (unsigned j = 0; j < N_TILES / 2; j++)
+            load_b<B_BY_K>(b[j], s->b, column + 16 * j, k);
+#pragma unroll
+        for (unsigned i = 0; i < M_TILES; i++)
+#pragma unroll
+            for (unsigned j = 0; j < N_TILES; j++)
+                multiply_matrices(c[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+    }
+}
+
+/* Two neighbouring values of c. */
+template <bool IS_FLOAT>
+DEVICE void store_pair(const struct product &p, size_t at, float x, float y)
+{
+    if (p.is_added) {
+        x = x + load_one<!IS_FLOAT>(p.c, at);
+        y = y + load_one<!IS_FLOAT>(p.c, at + 1);
+    }
+    if (IS_FLOAT) {
+        store_one<false>(p.c, at, x);
+        store_one<false>(p.c, at + 1, y);
+    } else {
+        *(uint32_t *)((uint16_t *)p.c + at) = (uint32_t)to_bf16(y) << 16 | to_bf16(x);
+    }
+}
+
+template <bool IS_FLOAT>
+DEVICE void store_tile(const struct product &p, const float (&c)[M_TILES][N_TILES][4], unsigned row,
+                       unsigned column)
+{
+    unsigned lane = threadIdx.x % WARP;
+#pragma unroll
+    for (unsigned i = 0; i < M_TILES * N_TILES * 2; i++) {
+        unsigned half = i % 2, tile_n = i / 2 % N_TILES, tile_m = i / 2 / N_TILES;
+        uint32_t m = blockIdx.y * TILE + row + tile_m * 16 + half * 8 + lane / 4;
+        uint32_t n = blockIdx.x * TILE + column + tile_n * 8 + lane % 4 * 2;
+        const float *pair = c[tile_m][tile_n] + half * 2;
+        if (m < p.m && n < p.n)
+            store_pair<IS_FLOAT>(p, (size_t)m * p.n + n, pair[0], pair[1]);
+    }
+}
+
+template <bool A_BY_K, bool B_BY_K, bool IS_FLOAT>
+KERNEL(THREADS, 1)
+void product_mma(struct product p)
+{
+    DYNAMIC_SHARED(struct stage, stages);
+    unsigned warp = threadIdx.x / WARP, row = warp / 4 * WARP_ROWS,
+             column = warp % 4 * WARP_COLUMNS;
+    uint32_t steps = (p.k + DEPTH - 1) / DEPTH;
+    float c[M_TILES][N_TILES][4] = {};
+    for (uint32_t s = 0; s < STAGES - 1; s++)
+        copy_stage<A_BY_K, B_BY_K>(stages + s, p, s * DEPTH);
+    for (uint32_t s = 0; s < steps; s++) {
+        copy_wait<STAGES - 2>();
+        BARRIER(); /* what others copied is there, and nobody reads the stage before any more */
+        copy_stage<A_BY_K, B_BY_K>(stages + (s + STAGES - 1) % STAGES, p, (s + STAGES - 1) * DEPTH);
+        multiply_stage<A_BY_K, B_BY_K>(c, stages + s % STAGES, row, column);
+    }
+    copy_wait<0>();
+    store_tile<IS_FLOAT>(p, c, row, column);
+}
+
+bool cuda_product_fits(const struct product *p)
+{
+    return p->dtype == KERNEL_BF16 && (p->a_by_k ? p->k : p->m) % CHUNK == 0 &&
+           (p->b_by_k ? p->k : p->n) % CHUNK == 0 && p->n % 2 == 0;
+}
+
+template <bool A_BY_K, bool B_BY_K, bool IS_FLOAT>
+static int launch(const struct cuda_call *call, const struct product &p)
+{
+    dim3 grid(blocks_for(p.n, TILE), blocks_for(p.m, TILE));
+    return LAUNCH(call->stream, grid, THREADS, STAGES * sizeof(struct stage),
+                  (product_mma<A_BY_K, B_BY_K, IS_FLOAT>), p);
+}
+
+/* Of the eight ways there could be, those that the operations of kernels.h have. */
+int cuda_product_mma(const struct cuda_call *call, const struct product *p)
+{
+    if (p->a_by_k)
+        return p->b_by_k ? launch<true, true, false>(call, *p)
+                         : launch<true, false, false>(call, *p);
+    return launch<false, false, true>(call, *p);
+}

@@ -1,0 +1,120 @@
+/* product.cu - the products of kernels.h, and the plain kernel behind them.
+ *
+ * bf16 goes to the tensor cores (mma.cu) where its shape allows; the plain kernel takes the rest:
+ * float, and rows that are no multiple of 16 bytes. Its element of c is one chain of fused
+ * multiplications and additions over k, in order, as that of cpu/isa/product.c where the level
+ * fuses: it has the bits of avx2.
+ *
+ * A block of 256 threads owns a tile of 64 x 64 and walks k in steps of 16; both operands of a step
+ * lie in shared memory as floats, [k][m] and [k][n], each thread has 4 x 4 values of c. */
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/values.h"
+
+#define THREADS 256
+#define TILE 64
+#define DEPTH 16
+#define EACH 4 /* values of c a thread has, in either direction */
+
+struct tiles {
+    float a[2][DEPTH][TILE + 4], b[2][DEPTH][TILE + 4];
+};
+
+/* out[DEPTH][TILE] = the operand from (first, k) on; zeros past its ends. */
+template <bool BF16>
+DEVICE void load_tile(float (*out)[TILE + 4], const void *from, uint32_t first, uint32_t rows,
+                      uint32_t k_first, uint32_t k, bool by_k)
+{
+#pragma unroll
+    for (unsigned i = threadIdx.x; i < TILE * DEPTH; i += THREADS) {
+        /* Neighbouring threads read neighbouring values. */
+        unsigned row = by_k ? i / DEPTH : i % TILE, l = by_k ? i % DEPTH : i / TILE;
+        size_t at = by_k ? (size_t)(first + row) * k + k_first + l
+                         : (size_t)(k_first + l) * rows + first + row;
+        bool is_inside = first + row < rows && k_first + l < k;
+        out[l][row] = is_inside ? load_one<BF16>(from, at) : 0;
+    }
+}
+
+template <bool BF16>
+DEVICE void load_tiles(struct tiles &t, const struct product &p, unsigned turn, uint32_t k_first)
+{
+    load_tile<BF16>(t.a[turn], p.a, blockIdx.y * TILE, p.m, k_first, p.k, p.a_by_k);
+    load_tile<BF16>(t.b[turn], p.b, blockIdx.x * TILE, p.n, k_first, p.k, p.b_by_k);
+}
+
+DEVICE void multiply_tiles(float (&c)[EACH][EACH], const struct tiles &t, unsigned turn,
+                           unsigned row, unsigned column, unsigned depth)
+{
+    for (unsigned l = 0; l < depth; l++) {
+#pragma unroll
+        for (unsigned i = 0; i < EACH; i++)
+#pragma unroll
+            for (unsigned j = 0; j < EACH; j++)
+                c[i][j] = fused(t.a[turn][l][row + i], t.b[turn][l][column + j], c[i][j]);
+    }
+}
+
+template <bool BF16> DEVICE void store_value(const struct product &p, size_t at, float value)
+{
+    if (p.is_float)
+        store_one<false>(p.c, at, p.is_added ? value + load_one<false>(p.c, at) : value);
+    else
+        store_one<BF16>(p.c, at, p.is_added ? value + load_one<BF16>(p.c, at) : value);
+}
+
+template <bool BF16> KERNEL(THREADS, 2) void product_plain(struct product p)
+{
+    SHARED(struct tiles, t);
+    unsigned row = threadIdx.x / (TILE / EACH) * EACH, column = threadIdx.x % (TILE / EACH) * EACH;
+    float c[EACH][EACH] = {};
+    unsigned turn = 0;
+    for (uint32_t k = 0; k < p.k; k += DEPTH, turn ^= 1) {
+        load_tiles<BF16>(t, p, turn, k);
+        BARRIER();
+        /* Not the zeros past the end: a fused addition of 0 turns -0 into 0. */
+        multiply_tiles(c, t, turn, row, column, p.k - k < DEPTH ? p.k - k : DEPTH);
+    }
+#pragma unroll
+    for (unsigned i = 0; i < EACH; i++)
+#pragma unroll
+        for (unsigned j = 0; j < EACH; j++) {
+            uint32_t m = blockIdx.y * TILE + row + i, n = blockIdx.x * TILE + column + j;
+            if (m < p.m && n < p.n)
+                store_value<BF16>(p, (size_t)m * p.n + n, c[i][j]);
+        }
+}
+
+int cuda_product_plain(const struct cuda_call *call, const struct product *p)
+{
+    dim3 grid(blocks_for(p->n, TILE), blocks_for(p->m, TILE));
+    return p->dtype == KERNEL_BF16
+               ? LAUNCH(call->stream, grid, THREADS, 0, product_plain<true>, *p)
+               : LAUNCH(call->stream, grid, THREADS, 0, product_plain<false>, *p);
+}
+
+static int run(const struct cuda_call *call, const struct product &p)
+{
+    return cuda_product_fits(&p) ? cuda_product_mma(call, &p) : cuda_product_plain(call, &p);
+}
+
+extern "C" int cuda_linear(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_linear &a = *(const struct kernel_linear *)args;
+    return run(call, {a.out, a.x, a.w, a.rows, a.out_dim, a.in, true, true, false, false, a.dtype});
+}
+
+extern "C" int cuda_linear_backward_input(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_linear_backward_input &a =
+        *(const struct kernel_linear_backward_input *)args;
+    return run(call, {a.dx, a.dout, a.w, a.rows, a.in, a.out_dim, true, false, a.accumulate, false,
+                      a.dtype});
+}
+
+extern "C" int cuda_linear_backward_weight(const struct cuda_call *call, const void *args)
+{
+    const struct kernel_linear_backward_weight &a =
+        *(const struct kernel_linear_backward_weight *)args;
+    return run(call,
+               {a.dw, a.dout, a.x, a.out_dim, a.in, a.rows, false, false, false, true, a.dtype});
+}
