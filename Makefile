@@ -67,7 +67,7 @@ FUZZ_LINK =
 Q = $(if $(V),,@)
 say = @mkdir -p $(@D)$(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,; echo "  $(1) $@")
 
-.PHONY: help deps all python run test test-no-uring torture mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
+.PHONY: help deps all cuda python run test test-no-uring torture mutants check fuzz bench bench-peers interop format install clean deps-now tests-built
 .SECONDARY:
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -75,7 +75,7 @@ deps: ## install every package that is missing (apt; root or sudo)
 	@deploy/deps
 deps-now: # what the goals at hand need; a few milliseconds when nothing is missing
 	@deploy/deps build $(filter run test torture mutants check fuzz bench bench-peers interop install python,$(MAKECMDGOALS:test-no-uring=test))
-all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) ## build every program and library
+all: $(PROGRAMS) $(BUILD)/libckpt.a $(BUILD)/libckpt.so.1 $(EXAMPLES) cuda ## build every program and library
 python: deps-now $(BUILD)/libckpt.so.1 ## a wheel of the Python package, libckpt inside, into $(BUILD)/wheel
 	@BUILD=$(BUILD) WHEEL_VENV=$${WHEEL_VENV:-build/wheel-venv} clients/python/make_wheel
 run: deps-now all ## train on real text, kill it, resume on other world sizes, compare bit for bit
@@ -177,6 +177,26 @@ $(OBJ)/kernels/cuda/cpu/lanes.o: kernels/cuda/cpu/lanes.c | deps-now
 	$(call say,cc  )
 	$(Q)$(CC) $(filter-out $(SAN),$(CFLAGS_ALL)) -fno-builtin -c -o $@ $<
 $(BUILD)/liblanes.a: $(CU:%.cu=$(OBJ)/lanes/%.o) $(LANES_C_O)
+
+# The .cu files for GPUs, where nvcc is: machine code for sm_90a, and PTX that newer and older ones
+# compile when they load it; `make check` takes more of them. What ptxas said of each kernel
+# lies beside the object.
+NVCC ?= $(shell command -v nvcc)
+CUDA_ARCHS ?= 90a
+CUDA_O = $(patsubst %.cu,$(OBJ)/gpu/%.o,$(CU))
+# Multiplication and addition stay apart: values.h.
+NVCC_CODE = -std=c++17 -I. -O2 -fmad=false
+NVCC_FLAGS = $(NVCC_CODE) -Werror all-warnings -Xcompiler -Wall$(,)-Wextra$(,)-Werror$(,)-fPIC -Xptxas -v \
+    $(foreach i,$(CUDA_ARCHS),-gencode arch=compute_$(i)$(,)code=sm_$(i)) -gencode arch=compute_80$(,)code=compute_80
+$(OBJ)/gpu/%.o: %.cu | deps-now
+	$(call say,nvcc)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -c -o $@ $< >$(@:.o=.log) 2>&1 || { cat $(@:.o=.log); rm -f $@; exit 1; }
+$(OBJ)/gpu/%.ptx: %.cu | deps-now
+	$(call say,nvcc)
+	$(Q)$(NVCC) $(NVCC_CODE) -arch=compute_80 -ptx -o $@ $<
+$(BUILD)/libgpu.a: $(CUDA_O)
+cuda: $(if $(SANITIZER),,$(if $(NVCC),$(BUILD)/libgpu.a $(CUDA_O:.o=.ptx))) ## compile kernels/cuda for GPUs, where nvcc is
+	$(if $(NVCC),,@echo "cuda: no nvcc here: kernels/cuda is compiled for lanes of a CPU only")
 
 # Two programs that are always sanitized, and by gcc, whose ThreadSanitizer knows fibers; the libraries
 # behind them are not, so that there are none in a build with SANITIZER.
