@@ -1,0 +1,459 @@
+"""holdfast.dcp - torch.distributed.checkpoint through ckptd.
+
+    session = holdfast.dcp.Session(run="llama")                   # once, on every rank
+
+    dcp.save(state_dict, storage_writer=session.writer(step))     # returns when it is durable
+    dcp.async_save(state_dict, storage_writer=session.writer(step),
+                   async_stager=session.stager(step))             # copies once, into ckptd's memory
+    dcp.load(state_dict, storage_reader=session.reader())         # the newest; reader(step) another
+
+dcp.async_save speaks to all ranks in a thread, so wait for one before the next; holdfast.dcp.async_save
+does not, and its saves overlap. A save that was copied commits even if every process is killed. Loads ask for exactly the slices of
+this rank, and ckptd reshards. A save that fails warns and training goes on (on_failure="raise"
+raises). Python objects are stored as torch.save writes them; what others wrote is loaded only as
+far as torch.load(weights_only=True) takes it, unless reader(allow_pickle=True) is asked for.
+
+How much of DCP's protocol is used: the planner's items say what a rank holds. A planner that
+changes values (resolve_data) works with a writer alone, not with a stager, which copies before DCP
+plans.
+"""
+from __future__ import annotations
+
+import io
+import os
+import re
+import warnings
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkStorageMetadata,
+                                                   Metadata, TensorProperties,
+                                                   TensorStorageMetadata)
+from torch.distributed.checkpoint.planner import (LoadItemType, LoadPlan, LoadPlanner, SavePlan,
+                                                  SavePlanner, WriteItemType)
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from . import dtypes, sharded
+from .arrays import Part
+from .client import Client, LEVELS
+from .errors import HoldfastError, InvalidError, MismatchError, UnavailableError
+from .sharded import Item, Saver, Stored
+
+_ID = re.compile(r"(?:.*[/@])?(?:step-?)?(?P<step>\d+)/?$")
+Id = Union[str, "os.PathLike[str]", None]
+
+
+def step_of(checkpoint_id: Id) -> int:
+    """The step that a checkpoint's id ends with.
+
+    >>> step_of("llama/step-12"), step_of("llama@12"), step_of("/out/checkpoint/step-12")
+    (12, 12, 12)
+    """
+    match = _ID.match(os.fspath(checkpoint_id)) if checkpoint_id is not None else None
+    if match is None:
+        raise InvalidError(f"checkpoint_id {checkpoint_id!r} ends with no step",
+                           "such as run/step-12, or give the step to writer(), stager(), reader()")
+    return int(match["step"])
+
+
+class Session:
+    """A job's connection to ckptd; made once, by every rank of `process_group`.
+
+    Its ranks talk through a gloo group of the session's own: one small gather for each save.
+    `fallback` is a directory that DCP's own files are written to when there is no ckptd.
+    """
+
+    def __init__(self, run: str, server: Optional[str] = None, *, process_group: Any = None,
+                 wait: Optional[str] = "local", timeout: float = 600.0, on_failure: str = "warn",
+                 fallback: Optional[str] = None, take_over: bool = False,
+                 **options: Any) -> None:
+        if on_failure not in ("warn", "raise"):
+            raise InvalidError(f"on_failure {on_failure!r}", '"warn" or "raise"')
+        if wait is not None and wait not in LEVELS:
+            raise InvalidError(f"there is no level {wait!r}", f"one of {', '.join(LEVELS)}")
+        self.run, self.server, self.wait_level, self.timeout = run, server, wait, timeout
+        self.on_failure, self.fallback = on_failure, fallback
+        self._group, self.rank, self.world_size = _own_group(process_group)
+        self.saver: Optional[Saver] = None
+        failed: Optional[HoldfastError] = None
+        try:
+            self.saver = Saver(server, run, self.rank, self.world_size, self._gather,
+                               take_over=take_over, **options)
+        except UnavailableError as error:
+            failed = error
+        errors = [error for error in self._gather(failed) if error is not None]
+        if errors and fallback is None:
+            raise errors[0]
+        if errors:
+            warnings.warn(f"no ckptd, so DCP's files go to {fallback}: {errors[0]}", stacklevel=2)
+            self.saver = None
+        self.saved: Dict[int, bool] = {}  # steps that a stager has copied: did it work?
+        self._staging = ThreadPoolExecutor(1, "holdfast-stage")
+        self._finishing = ThreadPoolExecutor(1, "holdfast-wait")
+
+    def _gather(self, value: Any) -> List[Any]:
+        if self._group is None:
+            return [value]
+        values: List[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value, group=self._group)
+        return values
+
+    def close(self) -> None:
+        self._staging.shutdown()
+        self._finishing.shutdown()
+        if self.saver is not None:
+            self.saver.close()
+
+    def writer(self, step: Optional[int] = None, state: Any = None) -> StorageWriter:
+        """For dcp.save and dcp.async_save. `state` is JSON that is stored with the step."""
+        if self.saver is None:
+            return FileSystemWriter(os.path.join(self.fallback or "", f"step-{step}"))
+        return Writer(self, step, state)
+
+    def stager(self, step: int, overlap: bool = False, state: Any = None,
+               planner: Optional[SavePlanner] = None) -> Optional[AsyncStager]:
+        """For dcp.async_save beside writer(step). With `overlap` the copy goes on in a thread: wait
+        for the answer's staging_completion before the tensors change."""
+        return None if self.saver is None else Stager(self, step, overlap, state, planner)
+
+    def reader(self, step: Optional[int] = None, *, attempt: int = 0,
+               allow_pickle: bool = False) -> StorageReader:
+        """For dcp.load: of a step, or of the newest checkpoint."""
+        if self.saver is None:
+            folder = f"step-{step}" if step is not None else _newest(self.fallback or "")
+            return FileSystemReader(os.path.join(self.fallback or "", folder))
+        return Reader(self.run, self.server, step, attempt=attempt, allow_pickle=allow_pickle)
+
+    def save(self, step: int, items: List[Item], objects: Mapping[str, bytes], state: Any,
+             about: Any) -> bool:
+        """False: it failed, which was said."""
+        assert self.saver is not None
+        try:
+            self.saver.save(step, items, objects, state, about)
+            return True
+        except HoldfastError as error:
+            if self.on_failure == "raise":
+                raise
+            warnings.warn(f"step {step} was not saved, and training goes on: {error}", stacklevel=2)
+            return False
+
+    def finish_later(self, step: int, staged: "ThreadFuture[Any]") -> "ThreadFuture[Any]":
+        def wait() -> bool:
+            staged.result()
+            good = self.saved.pop(step, False)
+            if good:
+                self.finish(step)
+            return good
+
+        return self._finishing.submit(wait)
+
+    def finish(self, step: int) -> None:
+        if self.wait_level is None or self.saver is None:
+            return
+        try:
+            self.saver.wait(step, self.wait_level, self.timeout)
+        except HoldfastError as error:
+            if self.on_failure == "raise":
+                raise
+            warnings.warn(f"step {step} is not durable, and training goes on: {error}",
+                          stacklevel=2)
+
+
+def _own_group(process_group: Any) -> Tuple[Any, int, int]:
+    if not dist.is_available() or not dist.is_initialized():
+        return None, 0, 1
+    ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
+    if len(ranks) == 1:
+        return None, 0, 1
+    group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    return group, dist.get_rank(group), len(ranks)
+
+
+def _newest(folder: str) -> str:
+    steps = [int(name[5:]) for name in os.listdir(folder)
+             if name.startswith("step-") and name[5:].isdigit()
+             and os.path.exists(os.path.join(folder, name, ".metadata"))]
+    if not steps:
+        raise InvalidError(f"{folder} has no checkpoint of DCP")
+    return f"step-{max(steps)}"
+
+
+# ---- saving ----
+
+
+def _resolve(plan_items: Any, planner: SavePlanner) -> Tuple[List[Item], Dict[str, bytes]]:
+    items, objects = [], {}
+    for item in plan_items:
+        value = planner.resolve_data(item)
+        if item.type == WriteItemType.BYTE_IO:
+            assert isinstance(value, io.BytesIO)
+            objects[item.index.fqn] = value.getvalue()
+            continue
+        data = item.tensor_data
+        items.append(Item(item.index.fqn, tuple(data.size), tuple(data.chunk.offsets),
+                          value.detach(), item.type == WriteItemType.SHARD))
+    return items, objects
+
+
+def _paths(planner_data: Any) -> Any:
+    """DCP's way from flat names to the nested state dict, as JSON has it."""
+    if not isinstance(planner_data, dict):
+        return None
+    return {"paths": {name: list(path) for name, path in planner_data.items()}}
+
+
+class Writer(StorageWriter):
+    """Of one step; see Session.writer()."""
+
+    def __init__(self, session: Session, step: Optional[int], state: Any) -> None:
+        self.session, self.step, self.state = session, step, state
+        self._items: Any = []
+        self._about: Any = None
+
+    def reset(self, checkpoint_id: Id = None) -> None:
+        if self.step is None or checkpoint_id is not None:
+            self.step = step_of(checkpoint_id)
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        if not kwargs.get("use_collectives", True) and self.session.world_size > 1:
+            raise InvalidError("holdfast.dcp saves what all ranks have as one checkpoint",
+                               "use_collectives=True")
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        if getattr(plan, "usable", True):
+            self._items, self._about = plan.items, _paths(plan.planner_data)
+        return plan
+
+    def prepare_global_plan(self, plans: List[SavePlan]) -> List[SavePlan]:
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
+        assert self.step is not None
+        good = self.session.saved.pop(self.step, None)
+        if good is None:
+            items = self._items or plan.items
+            good = self.session.save(self.step, *_resolve(items, planner), self.state, self._about)
+        result = [WriteResult(item.index, 0, None) for item in plan.items] if good else []
+        future: "Future[List[WriteResult]]" = Future()
+        future.set_result(result + [WriteResult(None, 0, good)])  # type: ignore[arg-type]
+        return future
+
+    def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
+        assert self.step is not None
+        bad = [rank for rank, result in enumerate(results) if not result[-1].storage_data]
+        if not bad:
+            self.session.finish(self.step)
+        else:
+            warnings.warn(f"step {self.step} was not saved by ranks {bad}, so by none",
+                          stacklevel=2)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Id) -> bool:
+        return checkpoint_id is not None and _ID.match(os.fspath(checkpoint_id)) is not None
+
+
+class Stager(AsyncStager):
+    """Copies a state dict into ckptd's memory and ends the save: what DCP does after that changes
+    nothing any more. See Session.stager()."""
+
+    def __init__(self, session: Session, step: int, overlap: bool, state: Any,
+                 planner: Optional[SavePlanner]) -> None:
+        self.session, self.step, self.overlap, self.state = session, step, overlap, state
+        self._planner = planner or DefaultSavePlanner()
+        self._future: Optional["ThreadFuture[Any]"] = None
+
+    @property
+    def should_synchronize_after_execute(self) -> bool:
+        return not self.overlap
+
+    def stage(self, state_dict: Any, **_: Any) -> Any:
+        self._planner.set_up_planner(state_dict, is_coordinator=self.session.rank == 0)
+        plan = self._planner.create_local_plan()
+        items, objects = _resolve(plan.items, self._planner)  # objects as they are now
+        about = _paths(plan.planner_data)
+        copy = self.session._staging.submit(self._copy, items, objects, about, state_dict)
+        if not self.overlap:
+            return copy.result()
+        self._future = copy
+        return copy
+
+    def _copy(self, items: List[Item], objects: Dict[str, bytes], about: Any,
+              state_dict: Any) -> Any:
+        self.session.saved[self.step] = False
+        self.session.saved[self.step] = self.session.save(self.step, items, objects, self.state,
+                                                          about)
+        return state_dict
+
+    def synchronize_staging(self) -> None:
+        if self._future is not None:
+            self._future.result()
+
+    def close(self) -> None:
+        self.synchronize_staging()
+
+
+# ---- loading ----
+
+
+class Reader(StorageReader):
+    """Of one checkpoint; see Session.reader(). Needs no session: any process may read."""
+
+    def __init__(self, run: str, server: Optional[str] = None, step: Optional[int] = None, *,
+                 attempt: int = 0, allow_pickle: bool = False) -> None:
+        self.client = Client(server, run)
+        self.step, self.attempt, self.allow_pickle = step, attempt, allow_pickle
+        self.found: Any = None
+        self.tensors: Dict[str, Stored] = {}
+        self.objects: Dict[str, bytes] = {}
+
+    def reset(self, checkpoint_id: Id = None) -> None:
+        if checkpoint_id is not None:
+            self.step = step_of(checkpoint_id)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        self.found = self.client.metadata(self.step, self.attempt)
+        self.tensors = sharded.tensors_of(self.found)
+        self.objects, abouts = sharded.read_objects(self.client, self.found)
+        entries: Dict[str, Any] = {name: _storage_of(one) for name, one in self.tensors.items()}
+        entries.update({name: BytesStorageMetadata() for name in self.objects})
+        paths = {name: tuple(path) for about in abouts if about
+                 for name, path in about["paths"].items()}
+        return Metadata(state_dict_metadata=entries, planner_data=paths or None)
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any,
+                              **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: List[LoadPlan]) -> List[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> "Future[None]":
+        parts: List[Part] = []
+        after = []  # (item, what the planner gave, what was loaded into)
+        for item in plan.items:
+            if item.type == LoadItemType.BYTE_IO:
+                planner.load_bytes(item, self._object(item.storage_index.fqn))
+                continue
+            target = planner.resolve_tensor(item)
+            stored = self.tensors[item.storage_index.fqn]
+            memory = _memory_for(target, stored.dtype)
+            offset = item.storage_index.offset
+            parts.append(stored.part(offset if offset is not None else (0,) * len(stored.size),
+                                     tuple(item.storage_offsets), tuple(item.lengths),
+                                     memory.data_ptr(), memory))
+            after.append((item, target, memory))
+        if parts:
+            self.client.load_parts(parts, self.found.info.step, self.found.info.attempt)
+        for item, target, memory in after:
+            if memory is not target:
+                target.detach().copy_(memory)
+            planner.commit_tensor(item, target)
+        future: "Future[None]" = Future()
+        future.set_result(None)
+        return future
+
+    def _object(self, name: str) -> io.BytesIO:
+        """An object as the planner takes it: DefaultLoadPlanner unpickles without a look, so
+        nothing but what weights_only takes reaches it."""
+        raw = self.objects[name]
+        if self.allow_pickle:
+            return io.BytesIO(raw)
+        try:
+            value = torch.load(io.BytesIO(raw), weights_only=True)
+        except Exception as error:
+            raise InvalidError(
+                f"object {name} of {self.found.info.spec} is a pickle of more than plain values: "
+                f"{str(error).splitlines()[0]}",
+                "reader(allow_pickle=True) loads it, if you trust who wrote it") from None
+        again = io.BytesIO()
+        torch.save(value, again)
+        again.seek(0)
+        return again
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Id) -> bool:
+        return checkpoint_id is not None and _ID.match(os.fspath(checkpoint_id)) is not None
+
+
+def _storage_of(one: Stored) -> TensorStorageMetadata:
+    """One chunk for the whole tensor: DCP then asks for exactly what this rank lacks of it."""
+    return TensorStorageMetadata(
+        properties=TensorProperties(dtype=dtypes.to_torch(one.dtype)), size=torch.Size(one.size),
+        chunks=[ChunkStorageMetadata(offsets=torch.Size(offset), sizes=torch.Size(extent))
+                for offset, extent in one.boxes])
+
+
+def _memory_for(target: torch.Tensor, dtype: str) -> torch.Tensor:
+    """Where the bytes go: into the target, where it is plain memory of that type."""
+    wanted = dtypes.to_torch(dtype)
+    if target.device.type == "cpu" and target.is_contiguous() and target.dtype == wanted:
+        return target
+    raw = numpy.empty(max(target.numel(), 1) * dtypes.size(dtype), numpy.uint8)
+    return torch.from_numpy(raw)[:target.numel() * dtypes.size(dtype)].view(wanted).view(
+        target.shape)
+
+
+def differences(state_dict: Mapping[str, Any], reader: Reader, limit: int = 10) -> List[str]:
+    """How a state dict differs from a checkpoint: a line for each tensor, at most `limit`."""
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+    metadata = reader.read_metadata().state_dict_metadata
+    lines = []
+    for name, value in flatten_state_dict(dict(state_dict))[0].items():
+        if name not in metadata:
+            lines.append(f"{name}: not in the checkpoint")
+        elif isinstance(value, torch.Tensor) and value.size() != getattr(metadata[name], "size",
+                                                                         None):
+            has = getattr(metadata[name], "size", None)
+            lines.append(f"{name}: {'an object' if has is None else list(has)} in the checkpoint, "
+                         f"{list(value.size())} here")
+    return lines[:limit] + ([f"and {len(lines) - limit} more"] if len(lines) > limit else [])
+
+
+def save(state_dict: Mapping[str, Any], session: Session, step: int, state: Any = None) -> None:
+    """dcp.save of a step."""
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save(dict(state_dict), storage_writer=session.writer(step, state))
+
+
+def async_save(state_dict: Mapping[str, Any], session: Session, step: int, overlap: bool = False,
+               state: Any = None) -> Tuple["ThreadFuture[Any]", "ThreadFuture[Any]"]:
+    """(staged, durable): the tensors may change when `staged` is done. Saves may overlap: unlike
+    dcp.async_save it has nothing to say to other ranks once the bytes are copied."""
+    if session.saver is None:
+        raise InvalidError("there is no ckptd", "dcp.async_save with session.writer() writes files")
+    stager = Stager(session, step, overlap, state, None)
+    staged: "ThreadFuture[Any]" = ThreadFuture()
+    if overlap:
+        staged = stager.stage(dict(state_dict))
+    else:
+        staged.set_result(stager.stage(dict(state_dict)))
+    return staged, session.finish_later(step, staged)
+
+
+def load(state_dict: Dict[str, Any], session: Session, step: Optional[int] = None,
+         **options: Any) -> int:
+    """dcp.load into `state_dict`, in place; returns the step. What does not fit is a MismatchError
+    with the first ten differences."""
+    import torch.distributed.checkpoint as dcp
+
+    reader = session.reader(step, **options)
+    if isinstance(reader, Reader):
+        lines = differences(state_dict, reader)
+        if lines:
+            raise MismatchError(f"{reader.found.info.spec} does not hold what is wanted:\n  "
+                                + "\n  ".join(lines))
+    dcp.load(state_dict, storage_reader=reader)
+    return reader.found.info.step if isinstance(reader, Reader) else -1

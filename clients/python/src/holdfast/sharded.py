@@ -1,0 +1,270 @@
+"""sharded - what the ranks of one job save together: tensors cut in any way, whole ones, objects.
+
+The part of holdfast.dcp that knows no torch. Each rank gives what it holds; `gather` is the only
+thing that ranks say to each other here: it hands every rank the list of what all ranks gave.
+
+Every save begins with one gather: does anybody have other tensors than last time, or objects that
+no longer fit their room? If so, the ranks tell each other what they have, agree on who writes what
+no mesh splits, take a new attempt, and describe. Then each rank copies and ends; nothing waits.
+
+ - A "shard" may be held by several ranks: they hold the same, and ckptd splits the work.
+ - A "whole" tensor, and an object, may differ between ranks: the rank with least to write of those
+   that have it writes it, the lowest when they are equal.
+ - A tensor of which a rank has several boxes is stored as one tensor for each box, "NAME@OFFSETS".
+ - The objects of a rank are one bytes object, "dcp/RANK": a JSON index, then the bytes.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import struct
+import threading
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from . import arrays
+from .arrays import Part
+from .client import Client, Metadata, object_bytes
+from .errors import CorruptError, InvalidError
+
+BUSY_SECONDS = 30.0  # a save waits so long while every image is being written, then it fails
+OBJECTS = "dcp/"  # names of the bytes objects, and the rank
+_PIECE = re.compile(r"(?P<name>.*)@(?P<offset>\d+(,\d+)*)$", re.S)
+_LENGTH = struct.Struct("<Q")
+Gather = Callable[[Any], List[Any]]
+
+
+@dataclasses.dataclass
+class Item:
+    """One box of a tensor that this rank holds. `tensor`: NumPy array or torch tensor."""
+
+    name: str
+    size: Tuple[int, ...]
+    offset: Tuple[int, ...]
+    tensor: Any
+    is_shard: bool = False  # replicas hold the same; else it is of this rank alone
+
+
+def piece_name(name: str, offset: Sequence[int]) -> str:
+    """
+    >>> piece_name("w", (0, 4))
+    'w@0,4'
+    """
+    return f"{name}@{','.join(map(str, offset))}"
+
+
+def _plain(name: str) -> str:
+    """A name that is no piece's: "@" is escaped."""
+    return name.replace("%", "%25").replace("@", "%40")
+
+
+def _given(name: str) -> str:
+    return name.replace("%40", "@").replace("%25", "%")
+
+
+# ---- objects of a rank ----
+
+
+def pack(objects: Mapping[str, bytes], about: Any = None) -> bytes:
+    """
+    >>> unpack(pack({"a": b"xy", "b": b""}, {"k": 1}))
+    ({'a': b'xy', 'b': b''}, {'k': 1})
+    """
+    index, at = {}, 0
+    for name, value in objects.items():
+        index[name] = [at, len(value)]
+        at += len(value)
+    head = json.dumps({"version": 1, "index": index, "about": about}).encode()
+    return b"".join([_LENGTH.pack(len(head)), head, *objects.values()])
+
+
+def unpack(blob: bytes) -> Tuple[Dict[str, bytes], Any]:
+    try:
+        length = _LENGTH.unpack_from(blob)[0]
+        head = json.loads(blob[_LENGTH.size:_LENGTH.size + length])
+        body = memoryview(blob)[_LENGTH.size + length:]
+        return ({name: bytes(body[at:at + size]) for name, (at, size) in head["index"].items()},
+                head["about"])
+    except (struct.error, ValueError, KeyError, TypeError):
+        raise CorruptError("the objects of a rank are not what holdfast.dcp writes") from None
+
+
+# ---- who writes what ----
+
+
+def _owners(held: List[List[Tuple[str, int]]]) -> Dict[str, int]:
+    """The writer of each name, given the names and bytes of every rank. The same on every rank."""
+    ranks_of: Dict[str, List[int]] = {}
+    size_of: Dict[str, int] = {}
+    for rank, names in enumerate(held):
+        for name, size in names:
+            ranks_of.setdefault(name, []).append(rank)
+            size_of[name] = max(size, size_of.get(name, 0))
+    load = [0] * len(held)
+    owners = {}
+    for name in sorted(ranks_of, key=lambda one: (-size_of[one], one)):
+        owner = min(ranks_of[name], key=lambda rank: (load[rank], rank))
+        owners[name] = owner
+        load[owner] += size_of[name]
+    return owners
+
+
+class Saver:
+    """One rank's side of the saves of a job. Used by one thread at a time; wait() by any."""
+
+    def __init__(self, server: Optional[str], run: str, rank: int, world_size: int,
+                 gather: Gather, **options: Any) -> None:
+        options.setdefault("busy_seconds", BUSY_SECONDS)
+        self.client = Client(server, run, rank, world_size, **options)
+        self.run, self.rank, self.world_size = run, rank, world_size
+        self._gather = gather
+        self._signature: Any = None  # of the description; None: there is none
+        self._owned_objects: Set[str] = set()
+        self._pieces: Set[str] = set()
+        self._owners: Dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._waiter: Optional[Client] = None
+
+    def close(self) -> None:
+        self.client.close()
+        if self._waiter is not None:
+            self._waiter.close()
+
+    def save(self, step: int, items: Sequence[Item], objects: Mapping[str, bytes],
+             state: Any = None, about: Any = None) -> None:
+        """All ranks call it with the same step. It returns when everything is copied; then ckptd
+        commits the step by itself, whatever becomes of the ranks."""
+        with self._lock:
+            signature = _signature(items, objects)
+            blob_parts = self._parts(items) if signature == self._signature else None
+            fits = blob_parts is not None and self.client.describes(
+                blob_parts, self._blob(objects, about))
+            answers = self._gather((step, fits))
+            if any(other != step for other, _ in answers):
+                raise InvalidError(f"rank {self.rank} saves step {step}, others "
+                                   f"{sorted({other for other, _ in answers})}")
+            if not all(fit for _, fit in answers):
+                self._signature = None
+                self._agree(items, objects)
+                blob_parts = self._parts(items)
+            self.client.save_parts(step, blob_parts or [], state, self._blob(objects, about))
+            self._signature = signature
+
+    def _agree(self, items: Sequence[Item], objects: Mapping[str, bytes]) -> None:
+        """Who writes what, and a new attempt."""
+        seen: Set[str] = set()
+        twice = {item.name for item in items if item.name in seen or seen.add(item.name)}
+        wholes = [(item.name, _bytes_of(item)) for item in items if not item.is_shard]
+        told = self._gather((sorted(twice), wholes,
+                             [(name, len(value)) for name, value in objects.items()]))
+        self._pieces = {name for names, _, _ in told for name in names}
+        self._owners = _owners([names for _, names, _ in told])
+        owners = _owners([names for _, _, names in told])
+        self._owned_objects = {name for name, owner in owners.items() if owner == self.rank}
+        attempt: Any = None
+        if self.rank == 0:
+            try:
+                attempt = self.client.start()
+            except Exception as error:  # told to all, and raised by all
+                attempt = error
+        attempt = self._gather(attempt)[0]
+        if isinstance(attempt, Exception):
+            raise attempt
+        if self.rank != 0:
+            self.client.start(attempt)
+
+    def _parts(self, items: Sequence[Item]) -> List[Part]:
+        parts = []
+        for item in items:
+            if not item.is_shard and self._owners.get(item.name) != self.rank:
+                continue
+            name = _plain(item.name)
+            if item.name in self._pieces:
+                parts.append(arrays.part(piece_name(name, item.offset), item.tensor))
+            else:
+                parts.append(arrays.part(name, arrays.Slice(item.tensor, item.size, item.offset)))
+        return parts
+
+    def _blob(self, objects: Mapping[str, bytes], about: Any) -> Dict[str, bytes]:
+        mine = {name: value for name, value in objects.items() if name in self._owned_objects}
+        if not mine and about is None:
+            return {}
+        return {f"{OBJECTS}{self.rank}": pack(mine, about)}
+
+    def wait(self, step: int, level: str = "local", timeout: float = 600.0) -> str:
+        """Until the step has that level; of any thread, beside a save."""
+        if self._waiter is None:
+            self._waiter = Client(self.client.server, self.run)
+            self._waiter_attempt = 0
+        return self._waiter.wait(step, level, timeout)
+
+
+def _bytes_of(item: Item) -> int:
+    return int(item.tensor.nbytes)
+
+
+def _signature(items: Sequence[Item], objects: Mapping[str, bytes]) -> Any:
+    return ([(item.name, item.size, item.offset, tuple(item.tensor.shape), str(item.tensor.dtype),
+              item.is_shard) for item in items], sorted(objects))
+
+
+# ---- what was saved ----
+
+
+@dataclasses.dataclass
+class Stored:
+    """A tensor as it is stored: its boxes, of which each lies in a tensor of its own unless it is
+    the whole."""
+
+    dtype: str
+    size: Tuple[int, ...]
+    boxes: List[Tuple[Tuple[int, ...], Tuple[int, ...]]]  # offset, extent
+    stored: Dict[Tuple[int, ...], str]  # by offset
+
+    def part(self, offset: Sequence[int], inner: Sequence[int], extent: Sequence[int], pointer: int,
+             source: Any) -> Part:
+        """Of the box at `offset`, the elements from `inner` on."""
+        name = self.stored[tuple(offset)]
+        box = next(box for box in self.boxes if box[0] == tuple(offset))
+        return Part(name, self.dtype, box[1], inner, extent, pointer, source)
+
+
+def tensors_of(metadata: Metadata) -> Dict[str, Stored]:
+    """The tensors of a checkpoint by the names that they were given; pieces put together."""
+    found: Dict[str, Stored] = {}
+    for stored, (dtype, shape) in metadata.tensors.items():
+        if stored.startswith(arrays.OBJECT):
+            continue
+        name = arrays.given_name(stored)
+        match = _PIECE.match(name)
+        offset = (0,) * len(shape)
+        if match is not None:
+            name = match["name"]
+            offset = tuple(int(number) for number in match["offset"].split(","))
+        one = found.setdefault(_given(name), Stored(dtype, (0,) * len(shape), [], {}))
+        one.boxes.append((offset, shape))
+        one.stored[offset] = stored
+        one.size = tuple(max(old, at + length)
+                         for old, at, length in zip(one.size, offset, shape))
+    return found
+
+
+def read_objects(client: Client, metadata: Metadata) -> Tuple[Dict[str, bytes], List[Any]]:
+    """All objects of a checkpoint, by name, and what the ranks said about theirs."""
+    import numpy
+
+    buffers, parts = [], []
+    for stored, (dtype, shape) in metadata.tensors.items():
+        if stored.startswith(arrays.OBJECT + OBJECTS):
+            buffer = numpy.empty(shape, numpy.uint8)
+            buffers.append(buffer)
+            parts.append(Part(stored, dtype, shape, (0,), shape, buffer.ctypes.data, buffer))
+    if parts:
+        client.load_parts(parts, metadata.info.step, metadata.info.attempt)
+    objects: Dict[str, bytes] = {}
+    abouts = []
+    for buffer in buffers:
+        some, about = unpack(object_bytes(buffer))
+        objects.update(some)
+        abouts.append(about)
+    return objects, abouts

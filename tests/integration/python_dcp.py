@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+"""python_dcp - the calls that torch's DCP makes of holdfast.dcp, replayed without torch.
+
+Goal: what holdfast.sharded does for the items of an FSDP2, HSDP or tensor-parallel state dict, with
+its objects: every rank's boxes are saved as one checkpoint, replicas split the work, one rank writes
+what no mesh splits, other ranks load exactly their slices; several boxes of one tensor on a rank;
+changes of shape; objects; a rank that fails. Method: tests/golden/dcp/calls.json, recorded and
+compared by tests/interop/dcp.py; ranks are threads, each with its own connection to a real ckptd;
+an element's value follows from its tensor and its place.
+"""
+
+import doctest
+import json
+import os
+import sys
+import threading
+import zlib
+
+from lib_store import BUILD, World, is_sanitized
+from lib_tap import need, run
+
+need("numpy")
+import numpy  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
+sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
+sys.dont_write_bytecode = True
+if is_sanitized("libckpt.so.1"):
+    print("a library with a sanitizer cannot be loaded into Python")
+    sys.exit(77)
+import holdfast  # noqa: E402
+from holdfast import dtypes, sharded  # noqa: E402
+from holdfast.sharded import Item, Saver  # noqa: E402
+
+with open(os.path.join(ROOT, "tests/golden/dcp/calls.json")) as recorded:
+    CALLS = json.load(recorded)
+
+
+class Ranks:
+    """Threads that gather by a barrier; `task(rank, gather)` on each, and what they returned."""
+
+    def __init__(self, count):
+        self.count, self.barrier = count, threading.Barrier(count, timeout=60)
+        self.given, self.results = [None] * count, [None] * count
+
+    def gather_of(self, rank):
+        def gather(value):
+            self.given[rank] = value
+            self.barrier.wait()
+            given = list(self.given)
+            self.barrier.wait()
+            return given
+        return gather
+
+    def run(self, task):
+        def start(rank):
+            try:
+                self.results[rank] = task(rank, self.gather_of(rank))
+            except Exception as error:
+                self.results[rank] = error
+        threads = [threading.Thread(target=start, args=(rank,)) for rank in range(self.count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for result in self.results:
+            if isinstance(result, Exception):
+                raise result
+        return self.results
+
+
+def values(name, dtype, size, offset, extent, step=1):
+    """The elements of a box: each follows from its tensor, step and place in the whole."""
+    at = numpy.arange(int(numpy.prod(size)), dtype=numpy.uint64).reshape(size)
+    box = at[tuple(slice(low, low + length) for low, length in zip(offset, extent)) or ...]
+    with numpy.errstate(over="ignore"):
+        mixed = (box + numpy.uint64(zlib.crc32(name.encode()) + step)) * numpy.uint64(
+            0x9e3779b97f4a7c15)
+    bits = dtypes.bits(dtype)
+    out = (mixed >> numpy.uint64(64 - 8 * bits.itemsize)).astype(bits).view(dtypes.to_numpy(dtype))
+    return numpy.array(out)  # of a scalar, too
+
+
+def same(found, wanted):
+    """To the bit: the values may be NaN."""
+    return found.shape == wanted.shape and found.tobytes() == wanted.tobytes()
+
+
+def held_by(call, rank, step=1):
+    """The items and objects of a recorded rank; what no mesh splits differs from rank to rank."""
+    items, objects = [], {}
+    for name, kind, *box in call[rank][0]:
+        if kind == "BYTE_IO":
+            objects[name] = f"{name} of {rank} at {step}".encode()
+            continue
+        size, offset, extent, dtype = box
+        shift = step if kind == "SHARD" else step + 1000 * rank
+        items.append(Item(name, tuple(size), tuple(offset),
+                          values(name, dtype, size, offset, extent, shift), kind == "SHARD"))
+    return items, objects
+
+
+def save_call(world, mesh, run_name, steps=(1,)):
+    ranks = Ranks(len(CALLS[mesh]))
+
+    def task(rank, gather):
+        saver = Saver(world.server, run_name, rank, ranks.count, gather, take_over=True)
+        for step in steps:
+            items, objects = held_by(CALLS[mesh], rank, step)
+            saver.save(step, items, objects, {"mesh": mesh} if rank == 0 else None, {"r": rank})
+            for item in items:
+                item.tensor[...] = 1  # the copy is the save's
+        saver.wait(steps[-1], timeout=30)
+        saver.close()
+        return saver.client.attempt
+
+    return ranks.run(task)
+
+
+def recorded_meshes_come_back_whole(world):
+    for mesh in ("fsdp", "hsdp", "fsdp+tp", "tp"):
+        name = mesh.replace("+", "-")
+        assert set(save_call(world, mesh, name)) == {1}
+        with holdfast.Client(world.server, name) as client:
+            metadata = client.metadata()
+            stored = sharded.tensors_of(metadata)
+            assert metadata.state == {"mesh": mesh}
+        with holdfast.open(name, server=world.server) as found:
+            for fqn, kind, *box in CALLS[mesh][0][0]:
+                if kind == "BYTE_IO":
+                    continue
+                size, dtype = tuple(box[0]), box[3]
+                assert stored[fqn].size == size and stored[fqn].dtype == dtype
+                whole = found[fqn][...]
+                writers = [rank for rank in range(len(CALLS[mesh]))
+                           if same(whole, values(fqn, dtype, size, (0,) * len(size),
+                                                              size, 1 + 1000 * rank))]
+                assert writers if kind == "TENSOR" else writers == [0], (mesh, fqn, writers)
+
+
+def recorded_loads_ask_for_their_slices(world):
+    """What three ranks of torch ask for, of what four have saved."""
+    save_call(world, "fsdp", "asked")
+    loads = CALLS["fsdp3"]
+    client = holdfast.Client(world.server, "asked")
+    metadata = client.metadata()
+    stored = sharded.tensors_of(metadata)
+    seen = {}
+    for rank, (_, reads) in enumerate(loads):
+        parts, checks = [], []
+        for fqn, kind, offset, inner, lengths in reads:
+            if kind == "BYTE_IO":
+                continue
+            one = stored[fqn]
+            memory = numpy.zeros(lengths, dtypes.to_numpy(one.dtype))
+            parts.append(one.part(offset, inner, lengths, memory.ctypes.data, memory))
+            checks.append((fqn, one, [a + b for a, b in zip(offset, inner)], lengths, memory))
+            seen[fqn] = seen.get(fqn, 0) + int(numpy.prod(lengths))
+        client.load_parts(parts, 1)
+        for fqn, one, at, lengths, memory in checks:
+            if one.size and fqn != "model.seen":
+                assert same(memory, values(fqn, one.dtype, one.size, at, lengths)), fqn
+    assert seen["model.up.weight"] == 26 * 12  # each element once, by one of the three
+
+
+def objects_come_from_one_rank_each(world):
+    save_call(world, "fsdp", "objects")
+    client = holdfast.Client(world.server, "objects")
+    metadata = client.metadata()
+    objects, abouts = sharded.read_objects(client, metadata)
+    names = {name for name, kind, *_ in CALLS["fsdp"][0][0] if kind == "BYTE_IO"}
+    assert set(objects) == names and len(names) > 5
+    assert {raw.split(b" of ")[0].decode() for raw in objects.values()} == names
+    assert sorted(about["r"] for about in abouts) == [0, 1, 2, 3]
+    each = [holdfast.open("objects", server=world.server).object(f"dcp/{rank}")
+            for rank in range(4)]
+    assert sum(len(sharded.unpack(blob)[0]) for blob in each) == len(names)  # none twice
+    broken = sharded.pack({"a": b"1"})[:-3]
+    try:
+        sharded.unpack(b"\xff" * 7 + broken)
+        raise AssertionError("it was believed")
+    except holdfast.errors.CorruptError:
+        pass
+
+
+def replicas_split_the_work(world):
+    save_call(world, "hsdp", "split")
+    folder = os.path.join(world.store, "split")
+    folder = os.path.join(folder, max(name for name in os.listdir(folder) if "step-" in name))
+    rows = []
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".safetensors"):
+            with open(os.path.join(folder, name), "rb") as file:
+                head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            rows.append(head["model.up.weight"]["shape"][0])
+    assert len(rows) == 4 and sum(rows) == 26 and min(rows) >= 6, rows
+
+
+def later_saves_need_no_new_description(world):
+    assert set(save_call(world, "tp", "again", (1, 2, 3))) == {1}  # one attempt
+    with holdfast.open("again@2", server=world.server) as found:
+        size = found["model.up.weight"].shape
+        assert same(found["model.up.weight"][...],
+                                 values("model.up.weight", "F32", size, (0, 0), size, 2))
+
+
+def several_boxes_of_a_tensor_on_one_rank(world):
+    """Rows of two halves, as of fused projections: each rank has a piece of both."""
+    ranks = Ranks(2)
+
+    def task(rank, gather):
+        saver = Saver(world.server, "boxes", rank, 2, gather)
+        items = [Item("w@13", (8, 3), (half + 2 * rank, 0),
+                      values("w", "F32", (8, 3), (half + 2 * rank, 0), (2, 3)), True)
+                 for half in (0, 4)]
+        saver.save(1, items, {})
+        saver.wait(1, timeout=30)
+        saver.close()
+
+    ranks.run(task)
+    client = holdfast.Client(world.server, "boxes")
+    stored = sharded.tensors_of(client.metadata())
+    assert list(stored) == ["w@13"] and stored["w@13"].size == (8, 3)
+    assert sorted(box[0] for box in stored["w@13"].boxes) == [(0, 0), (2, 0), (4, 0), (6, 0)]
+    row = numpy.zeros((1, 3), numpy.float32)
+    client.load_parts([stored["w@13"].part((4, 0), (1, 0), (1, 3), row.ctypes.data, row)], 1)
+    assert same(row, values("w", "F32", (8, 3), (5, 0), (1, 3)))
+
+
+def a_change_on_one_rank_is_described_by_all(world):
+    ranks = Ranks(3)
+
+    def task(rank, gather):
+        saver = Saver(world.server, "change", rank, 3, gather)
+        item = Item("w", (6,), (2 * rank,), numpy.full(2, rank), True)
+        for step, size in ((1, 10), (2, 12), (3, 50000), (4, 60000)):
+            size = size if rank == 1 else 12
+            saver.save(step, [item], {f"o{rank}": bytes(size)})
+        saver.wait(4, timeout=30)
+        saver.close()
+        return saver.client.attempt
+
+    attempts = ranks.run(task)
+    assert attempts == [2, 2, 2], attempts  # rank 1's object outgrew its room once
+    client = holdfast.Client(world.server, "change")
+    for step, length in ((1, 10), (3, 50000), (4, 60000)):
+        objects, _ = sharded.read_objects(client, client.metadata(step))
+        assert len(objects["o1"]) == length
+    assert client.metadata(2).state == {}
+
+
+def ranks_that_save_different_steps_are_told(world):
+    ranks = Ranks(2)
+
+    def task(rank, gather):
+        saver = Saver(world.server, "steps", rank, 2, gather)
+        try:
+            saver.save(5 + rank, [Item("w", (2,), (rank,), numpy.zeros(1), True)], {})
+        except holdfast.errors.InvalidError as error:
+            return str(error)
+        finally:
+            saver.close()
+
+    assert all("[5, 6]" in said for said in ranks.run(task))
+
+
+def an_attempt_that_cannot_be_taken_fails_on_every_rank(world):
+    holder = holdfast.Client(world.server, "held")
+    holder.save(1, {"a": numpy.zeros(1)})
+    ranks = Ranks(2)
+
+    def task(rank, gather):
+        saver = Saver(world.server, "held", rank, 2, gather)
+        try:
+            saver.save(2, [Item("w", (2,), (rank,), numpy.zeros(1), True)], {})
+        except holdfast.errors.ExistsError as error:
+            return str(error)
+        finally:
+            saver.close()
+
+    assert all("is being trained" in said for said in ranks.run(task))
+    holder.close()
+
+
+def the_examples_in_the_docstrings_are_true(world):
+    result = doctest.testmod(sharded)
+    assert result.attempted > 0 and result.failed == 0, result
+
+
+if __name__ == "__main__":
+    bed = World()
+    bed.start("--memory.pool_bytes", "256MiB", "--limits.takeover_ms", "200")
+    tests = [recorded_meshes_come_back_whole, recorded_loads_ask_for_their_slices,
+             objects_come_from_one_rank_each, replicas_split_the_work,
+             later_saves_need_no_new_description, several_boxes_of_a_tensor_on_one_rank,
+             a_change_on_one_rank_is_described_by_all, ranks_that_save_different_steps_are_told,
+             an_attempt_that_cannot_be_taken_fails_on_every_rank,
+             the_examples_in_the_docstrings_are_true]
+    passed = run(tests, bed)
+    bed.close()
+    sys.exit(not passed)

@@ -1,0 +1,323 @@
+#!/usr/bin/env python3
+"""dcp - torch.distributed.checkpoint through ckptd (holdfast.dcp), by the torch that PyPI has.
+
+Goal: what FSDP2, HSDP, tensor parallel and both together save by dcp.save and dcp.async_save loads
+on any other mesh, bit for bit, optimizer and Python objects too; a save that was copied survives
+kill -9; no pickle is loaded that was not asked for; a failed save does not end training; the calls
+that torch makes are those that tests/integration/python_dcp.py replays without it.
+Method: gloo on the CPU with 2, 3 and 4 processes and a real ckptd. The whole state of one mesh,
+gathered by torch itself, is the reference. With --record the recorded calls are written anew.
+"""
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from lib_dcp import ROOT, job, make, spoil, state_of, torch, whole
+from lib_store import World
+from lib_tap import run
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+
+import holdfast
+import holdfast.dcp
+
+RECORDED = os.path.join(ROOT, "tests/golden/dcp/calls.json")
+KILLS = int(os.environ.get("KILLS", "4"))
+
+
+def session(server, name, **options):
+    return holdfast.dcp.Session(name, server, take_over=True, **options)
+
+
+# ---- what ranks do ----
+
+
+def save_on(rank, mesh, server, name, reference):
+    model, optimizer = make(mesh)
+    state = state_of(model, optimizer)
+    keep = session(server, name)
+    dcp.save(state, storage_writer=keep.writer(1, {"from": mesh}))
+    dcp.async_save(state, storage_writer=keep.writer(2), async_stager=keep.stager(2)).result()
+    for step in (3, 4, 5):  # these overlap
+        staged, durable = holdfast.dcp.async_save(state, keep, step, overlap=True)
+        staged.result()
+    spoil(state)  # the copies are the saves'
+    assert durable.result()
+    all_of_it = whole(state_of(*make(mesh)))
+    if rank == 0:
+        torch.save(all_of_it, reference)
+    keep.close()
+
+
+def load_on(rank, mesh, server, name, reference, steps):
+    wanted = torch.load(reference, weights_only=True)
+    state = state_of(*make(mesh))
+    keep = session(server, name)
+    for step in steps:
+        spoil(state)
+        assert holdfast.dcp.load(state, keep, step) == step
+        found = whole(state)
+        assert found.keys() == wanted.keys(), found.keys() ^ wanted.keys()
+        for key, value in wanted.items():
+            same = torch.equal(value, found[key]) if isinstance(value, torch.Tensor) \
+                else value == found[key]
+            assert same, (mesh, step, key, value, found[key])
+    keep.close()
+
+
+def fail_on(rank, mesh, server, name):
+    """A save that ranks cannot make: it warns, and the next one is made."""
+    import warnings
+
+    keep = session(server, name, timeout=20)
+    state = {"w": torch.full((4,), float(rank)), "n": rank}
+    dcp.save(state, storage_writer=keep.writer(1))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        dcp.save(state, storage_writer=keep.writer(1))  # it is there
+    assert any("step 1" in str(one.message) for one in said), [str(one.message) for one in said]
+    state["w"], state["other"] = torch.zeros(9), torch.ones(3) * rank  # other tensors
+    dcp.save(state, storage_writer=keep.writer(2))
+    assert {info.step for info in keep.saver.client.list()} == {1, 2}
+    with holdfast.open(f"{name}@2", server=server) as found:
+        assert found["w"].shape == (9,) and found["other"][0] in (0, 1)
+    keep.close()
+
+
+def record_on(rank, mesh, server, name, out, loads):
+    """The items of a save, and of the loads of what is stored."""
+    state = state_of(*make(mesh))
+    planner = DefaultSavePlanner()
+    planner.set_up_planner(state, is_coordinator=rank == 0)
+    saves = [[item.index.fqn, item.type.name, list(item.tensor_data.size),
+              list(item.tensor_data.chunk.offsets), list(item.tensor_data.chunk.sizes),
+              holdfast.dcp.dtypes.of_torch(item.tensor_data.properties.dtype)]
+             if item.tensor_data is not None else [item.index.fqn, item.type.name]
+             for item in planner.create_local_plan().items]
+    reads = []
+    if loads:
+        reader = holdfast.dcp.Reader(name, server)
+        planner = DefaultLoadPlanner()
+        planner.set_up_planner(state, reader.read_metadata(), rank == 0)
+        reads = [[item.storage_index.fqn, item.type.name, list(item.storage_index.offset or []),
+                  list(item.storage_offsets), list(item.lengths)]
+                 for item in planner.create_local_plan().items]
+    every = [None] * dist.get_world_size()
+    dist.all_gather_object(every, (saves, reads))
+    if rank == 0:
+        with open(out, "w") as file:
+            json.dump(every, file)
+
+
+# ---- tests ----
+
+
+def every_mesh_loads_what_every_mesh_saved(world):
+    meshes = [("fsdp", ["fsdp3", "tp"]), ("hsdp", ["fsdp"]), ("fsdp+tp", ["fsdp3", "hsdp"]),
+              ("tp", ["fsdp+tp"])]
+    for saved, others in meshes:
+        name = f"net-{saved.replace('+', '-')}"
+        reference = os.path.join(world.folder, name)
+        job(save_on, saved, world.server, name, reference)
+        for mesh in others:
+            job(load_on, mesh, world.server, name, reference, [1, 2, 5])
+        with holdfast.open(f"{name}@1", store=world.store) as found:
+            assert found.state == {"from": saved}
+            want = torch.load(reference, weights_only=True)["model.up.weight"]
+            assert torch.equal(found["model.up.weight"].torch(), want)
+
+
+def a_single_process_needs_no_group(world):
+    keep = session(world.server, "alone")
+    model, optimizer = make("single")
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "half":
+             torch.arange(6, dtype=torch.bfloat16), "five": torch.arange(32.).view(2, 2, 2, 2, 2)}
+    want = whole(state)
+    dcp.save(state, storage_writer=keep.writer(1))
+    spoil(state)
+    dcp.load(state, storage_reader=keep.reader())
+    assert all(torch.equal(value, whole(state)[key]) if isinstance(value, torch.Tensor)
+               else value == whole(state)[key] for key, value in want.items())
+    keep.close()
+
+
+def replicas_split_the_work(world):
+    """Of HSDP every rank writes a part: DCP alone lets one of two replicas write all."""
+    folder = os.path.join(world.store, "net-hsdp")
+    folder = os.path.join(folder, max(name for name in os.listdir(folder) if "step-" in name))
+    rows = []
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".safetensors"):
+            with open(os.path.join(folder, name), "rb") as file:
+                head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            rows.append(head["model.up.weight"]["shape"][0])
+    assert len(rows) == 4 and sum(rows) == 26 and min(rows) >= 6, rows
+
+
+class Planted:
+    def __reduce__(self):
+        return (os.mkdir, (Planted.folder,))
+
+
+def pickles_of_others_are_not_loaded_unless_asked(world):
+    Planted.folder = os.path.join(world.folder, "planted")
+    blob = io.BytesIO()
+    torch.save(Planted(), blob)
+    keep = session(world.server, "pickles")
+    keep.saver.save(1, [], {"state": blob.getvalue()}, None, {"paths": {"state": ["state"]}})
+    keep.finish(1)
+    try:
+        dcp.load({"state": 0}, storage_reader=keep.reader())
+        refused = ""
+    except BaseException as error:  # DCP's own kind, around ours
+        refused = str(error)
+    assert "allow_pickle" in refused, refused
+    assert not os.path.exists(Planted.folder)
+    dcp.load({"state": 0}, storage_reader=keep.reader(allow_pickle=True))
+    assert os.path.exists(Planted.folder)  # it was asked for
+    keep.close()
+
+
+def what_does_not_fit_is_told_at_once(world):
+    keep = session(world.server, "alone")
+    wish = {"half": torch.zeros(5), **{f"x{i:02}": torch.zeros(1) for i in range(12)}}
+    try:
+        holdfast.dcp.load(wish, keep)
+        raise AssertionError("it was loaded")
+    except holdfast.errors.MismatchError as error:
+        assert "half: [6] in the checkpoint, [5] here" in str(error) and "3 more" in str(error)
+    keep.close()
+
+
+def a_failed_save_does_not_end_training(world):
+    job(fail_on, "fsdp2", world.server, "fails")
+
+
+def without_ckptd_files_are_written_if_asked(world):
+    folder = os.path.join(world.folder, "files")
+    options = {"connect_seconds": 0.2}
+    try:
+        holdfast.dcp.Session("none", "unix:/no/ckptd", **options)
+        raise AssertionError("there is none")
+    except holdfast.errors.UnavailableError as error:
+        assert str(error).count("\n") == 0
+    keep = holdfast.dcp.Session("none", "unix:/no/ckptd", fallback=folder, **options)
+    dcp.save({"a": torch.arange(5)}, storage_writer=keep.writer(4))
+    back = {"a": torch.zeros(5, dtype=torch.int64)}
+    dcp.load(back, storage_reader=keep.reader())
+    assert back["a"][4] == 4
+
+
+TRAIN = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import torch, torch.distributed.checkpoint as dcp
+how, where, folder = sys.argv[1:4]
+state = {f"w{i}": torch.zeros(1 << 20) for i in range(16)}
+if how == "holdfast":
+    import holdfast.dcp
+    keep = holdfast.dcp.Session("train", where, take_over=True)
+for step in range(1, 10000):
+    for value in state.values():
+        value.fill_(step)
+    if how == "holdfast":
+        staged, durable = holdfast.dcp.async_save(state, keep, step)
+        print(step, flush=True)   # copied: from here on it is ckptd's
+        durable.result()
+    else:
+        copied = dcp.async_save(state, checkpoint_id=f"{folder}/step-{step}")
+        print(step, flush=True)
+        copied.result()
+"""
+
+
+def killed_at_random(world, how, folder):
+    """Starts a job, kills it at a random time, and says (the step it had copied, the one that a
+    start after that finds, the wholeness of every checkpoint that is there)."""
+    process = subprocess.Popen(
+        [sys.executable, "-B", "-c", TRAIN, how, world.server, folder], stdout=subprocess.PIPE,
+        text=True, env=dict(os.environ, PYTHONPATH=os.path.join(ROOT, "clients/python/src")))
+    process.stdout.readline()
+    time.sleep(random.uniform(0.0, 0.6))
+    process.send_signal(signal.SIGKILL)
+    told = [int(line) for line in process.stdout.read().split()]
+    process.wait()
+    return max(told, default=1)
+
+
+def newest_whole(world, how, folder, copied):
+    """The newest step that loads, all of it of one step; and how many there are that do not."""
+    state = {f"w{i}": torch.zeros(1 << 20) for i in range(16)}
+    deadline, broken = time.monotonic() + 20, 0
+    if how == "holdfast":
+        while True:
+            keep = holdfast.dcp.Reader("train", world.server)
+            dcp.load(state, storage_reader=keep)
+            if keep.found.info.step >= copied or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        return keep.found.info.step, int(any((value != keep.found.info.step).any()
+                                             for value in state.values()))
+    for step in sorted((int(name[5:]) for name in os.listdir(folder)), reverse=True):
+        try:
+            dcp.load(state, checkpoint_id=f"{folder}/step-{step}")
+            return step, broken
+        except BaseException:  # what DCP raises is no Exception
+            broken += 1
+    return 0, broken
+
+
+def a_copied_save_survives_kill_9(world):
+    """The table: of DCP's own files the save in work is lost, and its directory stays."""
+    random.seed(5)
+    rows = {}
+    for how in ("holdfast", "dcp files"):
+        lost = broken = 0
+        for turn in range(KILLS):
+            folder = tempfile.mkdtemp(dir=world.folder)
+            copied = killed_at_random(world, how, folder)
+            newest, bad = newest_whole(world, how, folder, copied)
+            lost += max(0, copied - newest)
+            broken += bad
+        rows[how] = (lost, broken)
+        print(f"# {how}: {KILLS} kills at random times: {lost} copied saves lost, {broken} broken "
+              "checkpoints left", flush=True)
+    assert rows["holdfast"] == (0, 0), rows
+
+
+def the_recorded_calls_are_those_of_this_torch(world):
+    """tests/golden/dcp/calls.json, which python_dcp.py replays."""
+    calls = {}
+    for mesh, name in (("fsdp", None), ("hsdp", None), ("fsdp+tp", None), ("tp", None),
+                       ("fsdp3", "net-fsdp")):
+        out = os.path.join(world.folder, "calls")
+        job(record_on, mesh, world.server, name, out, name is not None)
+        with open(out) as file:
+            calls[mesh] = json.load(file)
+    if "--record" in sys.argv:
+        with open(RECORDED, "w") as file:
+            json.dump(calls, file, separators=(",", ":"), sort_keys=True)
+            file.write("\n")
+    with open(RECORDED) as file:
+        assert json.load(file) == calls
+
+
+if __name__ == "__main__":
+    print(f"# torch {torch.__version__}", flush=True)
+    bed = World()
+    bed.start("--memory.pool_bytes", "512MiB", "--retention.keep_last", "8")
+    tests = [every_mesh_loads_what_every_mesh_saved, a_single_process_needs_no_group,
+             replicas_split_the_work, pickles_of_others_are_not_loaded_unless_asked,
+             what_does_not_fit_is_told_at_once, a_failed_save_does_not_end_training,
+             without_ckptd_files_are_written_if_asked, a_copied_save_survives_kill_9,
+             the_recorded_calls_are_those_of_this_torch]
+    passed = run(tests, bed)
+    bed.close()
+    sys.exit(not passed)

@@ -1,0 +1,122 @@
+"""lib_dcp - jobs of torch on gloo for tests/interop/dcp.py: a model and its optimizer on a mesh.
+
+job() starts ranks as processes, each of which makes the model on its mesh and does one thing.
+"""
+import logging
+import os
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(HERE, "../integration"))
+sys.path.insert(0, os.path.join(ROOT, "clients/python/src"))
+BUILD = os.path.abspath(os.environ.get("BUILD", "build"))
+os.environ["HOLDFAST_LIBCKPT"] = os.path.join(BUILD, "libckpt.so.1")
+from lib_tap import need  # noqa: E402
+
+need("torch")
+import warnings  # noqa: E402
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.checkpoint.state_dict import get_state_dict  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
+from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,  # noqa: E402
+                                               parallelize_module)
+
+# name: (degrees, names of the axes)
+MESHES = {"single": ((1,), ("dp",)), "fsdp": ((4,), ("dp",)),
+          "hsdp": ((2, 2), ("replicate", "dp")), "tp": ((2,), ("tp",)), "fsdp+tp": ((2, 2), ("dp", "tp")), "fsdp3": ((3,), ("dp",)),
+          "fsdp2": ((2,), ("dp",))}
+
+
+class Net(nn.Module):
+    """Two layers whose sizes no mesh divides, a norm, a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(12, 26)
+        self.down = nn.Linear(26, 10, bias=False)
+        self.norm = nn.LayerNorm(10)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        return self.norm(self.down(torch.relu(self.up(x))))
+
+
+def world_of(mesh):
+    size = 1
+    for degree in MESHES[mesh][0]:
+        size *= degree
+    return size
+
+
+def make(name):
+    """The model on its mesh, and an optimizer that has made one step."""
+    degrees, axes = MESHES[name]
+    torch.manual_seed(11)
+    model = Net()
+    if name != "single":
+        mesh = init_device_mesh("cpu", degrees, mesh_dim_names=axes)
+        if "tp" in axes:
+            parallelize_module(model, mesh["tp"],
+                               {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        if "dp" in axes:
+            data = mesh if "tp" not in axes else mesh["dp"]
+            for layer in (model.up, model.down, model):
+                fully_shard(layer, mesh=data)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    torch.manual_seed(12)
+    model(torch.randn(8, 12)).square().sum().backward()
+    optimizer.step()
+    model.seen += 7
+    return model, optimizer
+
+
+def state_of(model, optimizer):
+    weights, moments = get_state_dict(model, optimizer)
+    return {"model": weights, "optimizer": moments,
+            "train": {"step": 3, "note": "words", "list": [1, 2.5, None]}}
+
+
+def whole(state):
+    """Flat, every tensor whole: what two meshes must agree about."""
+    from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+    return {name: value.full_tensor() if isinstance(value, DTensor) else value
+            for name, value in flatten_state_dict(state)[0].items()}
+
+
+def spoil(state):
+    for value in state.values():
+        if isinstance(value, dict):
+            spoil(value)
+        elif isinstance(value, torch.Tensor):
+            (value.to_local() if isinstance(value, DTensor) else value).fill_(1)
+    if "note" in state:
+        state.update(step=0, note="", list=[0, 0, 0])
+
+
+def _rank(rank, task, mesh, meeting, arguments):
+    warnings.simplefilter("ignore")
+    logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank,
+                            world_size=world_of(mesh))
+    try:
+        task(rank, mesh, *arguments)
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+
+
+def job(task, mesh, *arguments):
+    """task(rank, mesh, *arguments) on every rank; an exception in one is raised here."""
+    folder = tempfile.mkdtemp(prefix="job-")
+    torch.multiprocessing.spawn(_rank, (task, mesh, os.path.join(folder, "meeting"), arguments),
+                                world_of(mesh))
