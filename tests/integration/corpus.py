@@ -15,10 +15,12 @@ import json
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 import lib_tap
 
@@ -26,6 +28,7 @@ TOKENIZER = os.path.join(os.path.abspath(os.environ.get("BUILD", "build")), "tok
 VOCAB = 290
 BEGIN, END = VOCAB - 2, VOCAB - 1
 BLOCK = 16384
+SCALE = float(os.environ.get("TEST_TIME_SCALE", 1))
 
 
 def bits(plane, count):
@@ -240,6 +243,27 @@ def tokens_go_to_the_users_cache_where_the_folder_takes_none(bed):
                 if name.endswith(".tokens")]) == 1
 
 
+def tokenizing_that_is_stopped_ends_soon_and_is_done_again(bed):
+    for name in "ab":
+        bed.write(f"k/{name}.txt", bed.long.encode() * 3)
+    cache = bed.path("k", ".holdfast")
+    for number in signal.SIGTERM, signal.SIGKILL:
+        # the ranks are threads: one makes the tokens, the other waits for it
+        process = trainer(bed, "--training.dataset", bed.path("k"))
+        while not (os.path.isdir(cache) and any(".tmp" in name for name in os.listdir(cache))):
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.001)
+        began = time.monotonic()
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[0]
+        assert process.returncode == (75 if number == signal.SIGTERM else -number), said
+        assert time.monotonic() - began < 3 * SCALE, said
+    left = [name for name in os.listdir(cache) if ".tmp" in name]
+    assert len(left) == 1, left  # of the one that was killed
+    assert "making the tokens" in trained(bed, "--training.dataset", bed.path("k"))[0]
+    assert [name[-7:] for name in os.listdir(cache)] == [".tokens"], os.listdir(cache)
+
+
 def a_mixture_takes_folders_and_files(bed):
     bed.write("i/a.txt", bed.long[9000:30000].encode())
     said = trained(bed, "--training.mixture", f"{bed.path('i')}/:0.75,{bed.path('g.tokens')}:0.25",
@@ -283,6 +307,7 @@ if __name__ == "__main__":
                                 a_folder_is_tokenized_once_whoever_starts,
                                 a_folder_that_has_changed_is_tokenized_again,
                                 tokens_go_to_the_users_cache_where_the_folder_takes_none,
+                                tokenizing_that_is_stopped_ends_soon_and_is_done_again,
                                 a_mixture_takes_folders_and_files,
                                 a_model_that_does_not_fit_is_refused_before_its_corpus_is_tokenized,
                                 a_usual_name_says_where_its_files_go], one_bed)

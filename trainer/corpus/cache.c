@@ -7,13 +7,15 @@
  *
  * Whoever makes tokens holds a lock (flock) on KEY.lock beside them; all others wait for it and
  * then find the tokens. A tokens file has its name only when it is whole, so the lock keeps work
- * from being done twice and is no matter of safety. */
+ * from being done twice and is no matter of safety. What a process that was killed wrote is removed
+ * by the next one that makes the tokens. */
 #include "trainer/corpus/corpus.h"
 #include "trainer/corpus/source.h"
 
 #include "proto/checksum.h"
 #include "proto/report.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -22,9 +24,11 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CACHE_IN_FOLDER ".holdfast"
+#define LOCK_POLL_NS 50000000L /* between two looks at a lock that another holds */
 
 /* ---- which files ---- */
 
@@ -138,7 +142,7 @@ static bool is_writable_folder(const char *path)
 }
 
 /* Waits for the lock; closing *out gives it back. */
-static int take_lock(int *out, const char *path)
+static int take_lock(int *out, const char *path, const volatile sig_atomic_t *want_stop)
 {
     *out = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*out < 0)
@@ -147,15 +151,38 @@ static int take_lock(int *out, const char *path)
         return 0;
     if (errno == EWOULDBLOCK)
         log_info("data", "waiting for another process that makes these tokens (%s)", path);
-    int result;
-    do
-        result = flock(*out, LOCK_EX);
-    while (result != 0 && errno == EINTR);
-    if (result == 0)
-        return 0;
-    result = report_errno(ERR_IO, "could not lock a corpus", path);
+    bool stops = false;
+    while (!stops && (errno == EWOULDBLOCK || errno == EINTR)) {
+        nanosleep(&(struct timespec){0, LOCK_POLL_NS}, NULL);
+        if (flock(*out, LOCK_EX | LOCK_NB) == 0)
+            return 0;
+        stops = want_stop != NULL && *want_stop != 0;
+    }
+    int result = stops ? report_error(ERR_ABORTED, NULL, "the wait for %s was stopped", path)
+                       : report_errno(ERR_IO, "could not lock a corpus", path);
     close(*out);
     return result;
+}
+
+/* Of earlier processes: PATH.NUMBER.tmp. The lock is held, so nobody writes one. */
+static void remove_unfinished(const char *path)
+{
+    char folder[CORPUS_PATH_BYTES + 8], file[CORPUS_PATH_BYTES + 300];
+    snprintf(folder, sizeof folder, "%s", path);
+    char *slash = strrchr(folder, '/');
+    const char *name = path + (slash - folder) + 1;
+    size_t length = strlen(name);
+    *slash = '\0';
+    DIR *entries = opendir(folder);
+    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+        const char *end = strrchr(entry->d_name, '.');
+        if (strncmp(entry->d_name, name, length) != 0 || end == NULL || strcmp(end, ".tmp") != 0)
+            continue;
+        snprintf(file, sizeof file, "%s/%s", folder, entry->d_name);
+        unlink(file);
+    }
+    if (entries != NULL)
+        closedir(entries);
 }
 
 static int make_tokens(const char *out, const char *folder, const struct tokenizer *tokenizer,
@@ -167,7 +194,9 @@ static int make_tokens(const char *out, const char *folder, const struct tokeniz
                                      .paths = paths,
                                      .num_paths = 1,
                                      .fields = request->fields,
-                                     .progress = request->progress};
+                                     .progress = request->progress,
+                                     .want_stop = request->want_stop};
+    remove_unfinished(out);
     log_info("data", "making the tokens of %s, once; they are kept as %s", folder, out);
     ERR_TRY(corpus_write(out, &options, &made));
     log_info("data", "%s: %" PRIu64 " tokens of %" PRIu64 " documents in %" PRIu64 " files", folder,
@@ -183,7 +212,7 @@ static int find_or_make(const char *out, const char *folder, const struct tokeni
     if (access(out, R_OK) == 0)
         return 0;
     snprintf(lock_path, sizeof lock_path, "%s.lock", out);
-    ERR_TRY(take_lock(&lock, lock_path));
+    ERR_TRY(take_lock(&lock, lock_path, request->want_stop));
     int result = access(out, R_OK) == 0 ? 0 : make_tokens(out, folder, tokenizer, request);
     if (result == 0)
         unlink(lock_path); /* who waits has it open, and then finds the tokens */

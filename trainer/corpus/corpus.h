@@ -17,6 +17,7 @@
 #include "trainer/data/tokens_file.h"
 #include "trainer/tokenizer.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -39,6 +40,7 @@ struct corpus_options {
     bool finds_special;   /* special tokens in the text are tokens */
     bool skips_bad_lines; /* a line that is no object with the fields is counted and left out */
     const struct tokenizer_progress *progress; /* may be NULL */
+    const volatile sig_atomic_t *want_stop;    /* not 0: ERR_ABORTED within a second; may be NULL */
 };
 
 struct corpus_result {
@@ -58,6 +60,7 @@ struct corpus_request {
     const char *tokenizer; /* file, for a folder; or "" */
     struct corpus_fields fields;
     const struct tokenizer_progress *progress;
+    const volatile sig_atomic_t *want_stop; /* as above, also while another makes the tokens */
 };
 /* Writes the path of a tokens file to `out`. A folder is tokenized on the first call, under a lock:
  * others wait for it. ERR_NOT_FOUND says where to put the files of a usual name. */

@@ -252,6 +252,14 @@ static void report(const struct work *work, const struct stream *stream)
                          work->sources.bytes);
 }
 
+static int check_stop(const struct work *work)
+{
+    const volatile sig_atomic_t *want_stop = work->pipeline.options->want_stop;
+    return want_stop == NULL || *want_stop == 0
+               ? 0
+               : report_error(ERR_ABORTED, "start again: it begins anew", "tokenizing was stopped");
+}
+
 /* The job behind `job` gets the text that is not its own. */
 static int split_job(struct work *work, struct job *job, size_t cut, struct job **out_next)
 {
@@ -292,6 +300,7 @@ static int read_stream(struct work *work, const struct source *source, struct st
         work->out->text_bytes += job->bytes;
         put_job(work);
         report(work, stream);
+        ERR_TRY(check_stop(work));
         if (is_last)
             return 0;
     }
