@@ -137,8 +137,11 @@ static void accept_one(struct watch *watch)
 
 static void adopt_rpc(struct service *service, int fd, const struct ucred *peer)
 {
-    if (rpc_server_adopt(service->rpc, fd, peer->uid, peer->pid,
-                         door_is_operator(service, peer->uid)) != 0)
+    struct principal who = {.role =
+                                door_is_operator(service, peer->uid) ? ROLE_OPERATOR : ROLE_USER,
+                            .uid = peer->uid,
+                            .pid = peer->pid};
+    if (rpc_server_adopt(service->rpc, fd, &who) != 0)
         log_refused(service, report_line());
 }
 

@@ -154,7 +154,7 @@ void history_hurry(struct service *service)
 
 static char *make_line(const struct history_event *event)
 {
-    char time[32], who[RPC_WHO_MAX] = "", by[160], detail[200];
+    char time[32], who[RPC_WHO_MAX] = "", by[RPC_WHO_MAX], detail[RPC_WHO_MAX + 96];
     uid_t uid;
     manifest_now(time);
     if (event->call)

@@ -314,17 +314,25 @@ static void call_answer(struct rpc_call *call, grpc_byte_buffer *reply, grpc_sta
     call_free_unlock(call);
 }
 
-bool rpc_call_who(struct rpc_call *call, uid_t *out_uid, char out[RPC_WHO_MAX])
+bool rpc_call_principal(struct rpc_call *call, struct principal *out, char out_who[RPC_WHO_MAX])
 {
     struct rpc_server *server = call->server;
-    struct rpc_peer peer = {.uid = (uid_t)-1};
-    bool is_known = rpc_peers_find(&server->peers, &peer, call->connection) == 0;
+    struct rpc_peer found = {.peer = {.uid = (uid_t)-1}};
+    bool is_known = rpc_peers_find(&server->peers, &found, call->connection) == 0;
     if (is_known)
-        snprintf(out, RPC_WHO_MAX, "user %u, process %d", (unsigned)peer.uid, (int)peer.pid);
+        principal_text(out_who, &found.peer);
     else
-        snprintf(out, RPC_WHO_MAX, "somebody who has gone");
-    *out_uid = peer.uid;
+        snprintf(out_who, RPC_WHO_MAX, "somebody who has gone");
+    *out = found.peer;
     return is_known;
+}
+
+bool rpc_call_who(struct rpc_call *call, uid_t *out_uid, char out[RPC_WHO_MAX])
+{
+    struct principal peer;
+    bool is_known = rpc_call_principal(call, &peer, out);
+    *out_uid = peer.uid;
+    return is_known && peer.kind == PRINCIPAL_USER;
 }
 
 void rpc_call_fail(struct rpc_call *call, int error)
@@ -761,14 +769,12 @@ int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *op
     return 0;
 }
 
-int rpc_server_adopt(struct rpc_server *server, int socket, uid_t uid, pid_t pid,
-                     bool is_privileged)
+int rpc_server_adopt(struct rpc_server *server, int socket, const struct principal *peer)
 {
-    const struct rpc_client_id id = {.uid = uid, .pid = pid, .is_privileged = is_privileged};
     int of_grpc = -1, of_guard = -1;
-    int error = rpc_guard_make_room(server->guard, &id);
+    int error = rpc_guard_make_room(server->guard, peer);
     if (error == 0)
-        error = rpc_peers_connect(&server->peers, &of_grpc, &of_guard, &id);
+        error = rpc_peers_connect(&server->peers, &of_grpc, &of_guard, peer);
     if (error != 0) {
         close(socket);
         return error;
@@ -781,7 +787,7 @@ int rpc_server_adopt(struct rpc_server *server, int socket, uid_t uid, pid_t pid
     pthread_mutex_unlock(&server->mutex);
     grpc_server_credentials_release(credentials);
     if (!closing)
-        return rpc_guard_add(server->guard, socket, of_guard, &id);
+        return rpc_guard_add(server->guard, socket, of_guard, peer);
     close(of_grpc);
     close(of_guard);
     close(socket);

@@ -14,6 +14,8 @@
 #ifndef HOLDFAST_RPC_H
 #define HOLDFAST_RPC_H
 
+#include "proto/principal.h"
+
 #include <protobuf-c/protobuf-c.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -46,9 +48,8 @@ struct rpc_server_options {
 #define RPC_REQUEST_BYTES (64ull << 20) /* a usual value */
 int rpc_server_open(struct rpc_server **out, const struct rpc_server_options *options);
 /* Takes over a connected, already checked socket, also when it fails. Some connections are kept for
- * privileged users, who also may hold all the memory for requests. ERR_BUSY: too many. */
-int rpc_server_adopt(struct rpc_server *server, int socket, uid_t uid, pid_t pid,
-                     bool is_privileged);
+ * privileged peers, who also may hold all the memory for requests. ERR_BUSY: too many. */
+int rpc_server_adopt(struct rpc_server *server, int socket, const struct principal *peer);
 /* health: SERVING or NOT_SERVING, of the server (the service "") and of its services. Both are true
  * at first. A server that answers, but cannot do what its services are for, is serving and not
  * able: then its services are NOT_SERVING, and it is not. */
@@ -57,9 +58,11 @@ void rpc_server_set_able(struct rpc_server *server, bool able);
 /* Refuses new calls, cancels those unanswered after `grace_ms`, joins the threads, frees. */
 void rpc_server_close(struct rpc_server *server, uint32_t grace_ms);
 
-#define RPC_WHO_MAX 64u
-/* Who asks, by the kernel's word on the connection, and in a log's words: "user 1000, process
- * 4711". False: nobody knows any more, and *out_uid is nobody's. To be called before the answer. */
+#define RPC_WHO_MAX PRINCIPAL_TEXT_MAX
+/* Who asks, and in a log's words. False: nobody knows any more, and *out is nobody who may do
+ * anything. To be called before the answer. */
+bool rpc_call_principal(struct rpc_call *call, struct principal *out, char out_who[RPC_WHO_MAX]);
+/* The same where only the user counts: of a certificate's, *out_uid is nobody's. */
 bool rpc_call_who(struct rpc_call *call, uid_t *out_uid, char out[RPC_WHO_MAX]);
 /* ERR_INVALID: the reply is over RPC_MESSAGE_BYTES_MAX, and rpc_call_reply answers with this error
  * instead. A handler that undoes its work when the client is not told of it asks here first. */

@@ -45,7 +45,7 @@ struct link {
     bool unwatched[NUM_SIDES];  /* hung up: epoll would tell it for ever */
     struct flow from[NUM_SIDES];
     struct rpc_frames frames;
-    struct rpc_client_id id;
+    struct principal peer;
     int64_t added_ms, refilled_ms;
     int64_t active_ms; /* when it last had an open stream */
     int64_t ticket_ms; /* since when it has one, or waits for one */
@@ -113,11 +113,11 @@ static void expel(struct rpc_guard *guard, struct link *link, const char *why)
 {
     int64_t now = now_ms();
     if (guard->logged_ms == 0 || now - guard->logged_ms >= LOG_MS) {
-        char more[64] = "";
+        char more[64] = "", who[PRINCIPAL_TEXT_MAX];
         if (guard->num_unlogged > 0)
             snprintf(more, sizeof more, " (%u more since the line before)", guard->num_unlogged);
-        log_warn("rpc", "closed a connection of user %u, process %d: %s%s", (unsigned)link->id.uid,
-                 (int)link->id.pid, why, more);
+        principal_text(who, &link->peer);
+        log_warn("rpc", "closed a connection of %s: %s%s", who, why, more);
         guard->logged_ms = now;
         guard->num_unlogged = 0;
     } else {
@@ -276,11 +276,11 @@ static bool relay(struct rpc_guard *guard, struct link *link, enum side from)
 
 /* ---- tickets for large requests ---- */
 
-static uint32_t tickets_of(const struct rpc_guard *guard, uid_t uid)
+static uint32_t tickets_of(const struct rpc_guard *guard, const struct principal *peer)
 {
     uint32_t count = 0;
     for (const struct link *link = guard->links; link; link = link->next)
-        count += link->has_ticket && link->id.uid == uid;
+        count += link->has_ticket && principal_is_same(&link->peer, peer);
     return count;
 }
 
@@ -290,8 +290,8 @@ static struct link *next_waiting(const struct rpc_guard *guard)
     struct link *best = NULL;
     uint32_t fewest = 0;
     for (struct link *link = guard->links; link; link = link->next) {
-        uint32_t count = link->waits ? tickets_of(guard, link->id.uid) : 0;
-        if (!link->waits || (!link->id.is_privileged && count >= RPC_TICKETS * 3 / 4))
+        uint32_t count = link->waits ? tickets_of(guard, &link->peer) : 0;
+        if (!link->waits || (!principal_is_privileged(&link->peer) && count >= RPC_TICKETS * 3 / 4))
             continue;
         if (!best || count < fewest || (count == fewest && link->ticket_ms < best->ticket_ms)) {
             best = link;
@@ -457,23 +457,24 @@ static void *guard_thread(void *argument)
 
 /* ---- places ---- */
 
-static uint32_t count_of(const struct rpc_guard *guard, uid_t uid)
+static uint32_t count_of(const struct rpc_guard *guard, const struct principal *peer)
 {
     uint32_t count = 0;
     for (const struct link *link = guard->links; link; link = link->next)
-        count += link->id.uid == uid;
+        count += principal_is_same(&link->peer, peer);
     return count;
 }
 
-static uid_t largest_user(const struct rpc_guard *guard)
+static const struct principal *largest_user(const struct rpc_guard *guard)
 {
-    uid_t largest = guard->links->id.uid;
+    const struct principal *largest = &guard->links->peer;
     uint32_t most = 0;
     for (const struct link *link = guard->links; link; link = link->next) {
-        uint32_t count = link->id.uid == largest && most > 0 ? 0 : count_of(guard, link->id.uid);
+        bool is_counted = most > 0 && principal_is_same(&link->peer, largest);
+        uint32_t count = is_counted ? 0 : count_of(guard, &link->peer);
         if (count > most) {
             most = count;
-            largest = link->id.uid;
+            largest = &link->peer;
         }
     }
     return largest;
@@ -483,19 +484,19 @@ static uid_t largest_user(const struct rpc_guard *guard)
  */
 static struct link *find_idle(const struct rpc_guard *guard)
 {
-    uid_t uid = largest_user(guard);
+    const struct principal *largest = largest_user(guard);
     struct link *idle = NULL;
     for (struct link *link = guard->links; link; link = link->next)
-        if (link->id.uid == uid && link->frames.num_open == 0 &&
+        if (principal_is_same(&link->peer, largest) && link->frames.num_open == 0 &&
             (!idle || link->active_ms <= idle->active_ms)) /* the newest come first */
             idle = link;
     return idle;
 }
 
-int rpc_guard_make_room(struct rpc_guard *guard, const struct rpc_client_id *id)
+int rpc_guard_make_room(struct rpc_guard *guard, const struct principal *peer)
 {
     uint32_t places = guard->num_places;
-    if (!id->is_privileged && places > 2 * RPC_PLACES_RESERVED)
+    if (!principal_is_privileged(peer) && places > 2 * RPC_PLACES_RESERVED)
         places -= RPC_PLACES_RESERVED;
     pthread_mutex_lock(&guard->mutex);
     bool is_full = guard->num_links >= places;
@@ -520,7 +521,7 @@ static bool watch_first(struct rpc_guard *guard, struct link *link)
     return true;
 }
 
-int rpc_guard_add(struct rpc_guard *guard, int client, int library, const struct rpc_client_id *id)
+int rpc_guard_add(struct rpc_guard *guard, int client, int library, const struct principal *peer)
 {
     struct link *link = calloc(1, sizeof *link);
     if (!link) {
@@ -530,7 +531,7 @@ int rpc_guard_add(struct rpc_guard *guard, int client, int library, const struct
     }
     link->fd[CLIENT] = client;
     link->fd[LIBRARY] = library;
-    link->id = *id;
+    link->peer = *peer;
     link->frames.tokens = RPC_FRAMES_BURST;
     set_allowance(link);
     link->added_ms = link->refilled_ms = link->active_ms = now_ms();

@@ -23,9 +23,10 @@
 #ifndef HOLDFAST_RPC_GUARD_H
 #define HOLDFAST_RPC_GUARD_H
 
+#include "proto/principal.h"
+
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #define RPC_RELAY_BYTES 8192u
 #define RPC_STALL_MS 30000
@@ -42,18 +43,13 @@ struct rpc_guard_options {
     uint32_t num_places; /* connections at once */
     uint32_t silent_ms;
 };
-struct rpc_client_id {
-    uid_t uid;
-    pid_t pid;
-    bool is_privileged;
-};
 /* ERR_MEMORY, ERR_IO */
 int rpc_guard_open(struct rpc_guard **out, const struct rpc_guard_options *options);
-/* A place for one more connection of that user, if need be another's. ERR_BUSY: there is none. */
-int rpc_guard_make_room(struct rpc_guard *guard, const struct rpc_client_id *id);
+/* A place for one more connection of that peer, if need be another's. ERR_BUSY: there is none. */
+int rpc_guard_make_room(struct rpc_guard *guard, const struct principal *peer);
 /* Relays between `client` and `library`, non-blocking sockets that are the guard's from here on,
  * also when it fails. ERR_MEMORY, ERR_IO. */
-int rpc_guard_add(struct rpc_guard *guard, int client, int library, const struct rpc_client_id *id);
+int rpc_guard_add(struct rpc_guard *guard, int client, int library, const struct principal *peer);
 /* Closes every connection, joins the thread, frees. NULL is fine. */
 void rpc_guard_close(struct rpc_guard *guard);
 

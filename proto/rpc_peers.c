@@ -81,7 +81,7 @@ static int move_up(struct rpc_peers *peers, int socket)
     return fd;
 }
 
-static int add(struct rpc_peers *peers, int *out, int socket, const struct rpc_client_id *id)
+static int add(struct rpc_peers *peers, int *out, int socket, const struct principal *who)
 {
     struct stat status;
     if (peers->count == peers->max)
@@ -97,8 +97,7 @@ static int add(struct rpc_peers *peers, int *out, int socket, const struct rpc_c
     if (!old)
         old = &peers->list[peers->count++];
     /* Calls of the connection that had the number may still let go what they hold of it. */
-    struct rpc_peer peer = {.fd = fd, .inode = status.st_ino, .uid = id->uid, .pid = id->pid};
-    peer.is_privileged = id->is_privileged;
+    struct rpc_peer peer = {.fd = fd, .inode = status.st_ino, .peer = *who};
     memcpy(peer.held, old->held, sizeof peer.held);
     *old = peer;
     close(socket);
@@ -106,23 +105,23 @@ static int add(struct rpc_peers *peers, int *out, int socket, const struct rpc_c
     return 0;
 }
 
-static int add_locked(struct rpc_peers *peers, int *out, int socket, const struct rpc_client_id *id)
+static int add_locked(struct rpc_peers *peers, int *out, int socket, const struct principal *peer)
 {
     pthread_mutex_lock(&peers->mutex);
-    int error = add(peers, out, socket, id);
+    int error = add(peers, out, socket, peer);
     pthread_mutex_unlock(&peers->mutex);
     return error;
 }
 
 int rpc_peers_connect(struct rpc_peers *peers, int *out_library, int *out_guard,
-                      const struct rpc_client_id *id)
+                      const struct principal *peer)
 {
     int pair[2], size = PAIR_BYTES;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
         return report_errno(ERR_IO, "could not connect a client to the RPC library", "socketpair");
     for (int i = 0; i < 2; i++) /* best effort */
         setsockopt(pair[i], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-    int error = add_locked(peers, out_library, pair[0], id);
+    int error = add_locked(peers, out_library, pair[0], peer);
     if (error != 0) {
         close(pair[0]);
         close(pair[1]);
@@ -148,12 +147,13 @@ int rpc_peers_find(struct rpc_peers *peers, struct rpc_peer *out, int number)
     return found ? 0 : report_error(ERR_NOT_FOUND, NULL, "connection %d has gone", number);
 }
 
-/* Of all connections, or of one user's. */
-static size_t sum_held(const struct rpc_peers *peers, enum rpc_held kind, const uid_t *uid)
+/* Of all connections, or of one peer's. */
+static size_t sum_held(const struct rpc_peers *peers, enum rpc_held kind,
+                       const struct principal *peer)
 {
     size_t sum = 0;
     for (uint32_t i = 0; i < peers->count; i++)
-        if (!uid || peers->list[i].uid == *uid)
+        if (!peer || principal_is_same(&peers->list[i].peer, peer))
             sum += peers->list[i].held[kind];
     return sum;
 }
@@ -165,7 +165,8 @@ bool rpc_peers_hold(struct rpc_peers *peers, int number, enum rpc_held kind, siz
     struct rpc_peer *peer = find(peers, number);
     size_t all = sum_held(peers, kind, NULL);
     bool fits = peer && bytes <= max && all <= max - bytes &&
-                (peer->is_privileged || sum_held(peers, kind, &peer->uid) + bytes <= max / 4 * 3);
+                (principal_is_privileged(&peer->peer) ||
+                 sum_held(peers, kind, &peer->peer) + bytes <= max / 4 * 3);
     if (fits)
         peer->held[kind] += bytes;
     pthread_mutex_unlock(&peers->mutex);
@@ -190,9 +191,10 @@ void rpc_peers_blame(struct rpc_peers *peers, int number)
                 shutdown(number, SHUT_RDWR) == 0;
     struct rpc_peer peer = found ? *found : (struct rpc_peer){.fd = -1};
     pthread_mutex_unlock(&peers->mutex);
-    if (shut)
-        log_warn("rpc",
-                 "closed a connection of user %u, process %d: it began %u requests and did "
-                 "not finish them",
-                 (unsigned)peer.uid, (int)peer.pid, RPC_BROKEN_MAX);
+    if (!shut)
+        return;
+    char who[PRINCIPAL_TEXT_MAX];
+    principal_text(who, &peer.peer);
+    log_warn("rpc", "closed a connection of %s: it began %u requests and did not finish them", who,
+             RPC_BROKEN_MAX);
 }

@@ -8,7 +8,7 @@
 #ifndef HOLDFAST_RPC_PEERS_H
 #define HOLDFAST_RPC_PEERS_H
 
-#include "proto/rpc_guard.h"
+#include "proto/principal.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -25,9 +25,7 @@ enum rpc_held { RPC_HELD_REQUESTS, RPC_HELD_ANSWERS, NUM_RPC_HELD };
 struct rpc_peer {
     int fd;
     ino_t inode; /* of the socket: another one under the same number is another connection */
-    uid_t uid;
-    pid_t pid;
-    bool is_privileged;
+    struct principal peer;
     uint32_t num_broken; /* requests that it began and did not finish */
     size_t held[NUM_RPC_HELD];
 };
@@ -43,10 +41,10 @@ struct rpc_peers {
 int rpc_peers_init(struct rpc_peers *out, uint32_t max);
 void rpc_peers_deinit(struct rpc_peers *peers);
 /* A new connection between the RPC library and the guard: a socket pair, whose ends are the
- * caller's. The library's has a number of its own, by which `id` is known. ERR_BUSY: there are
+ * caller's. The library's has a number of its own, by which `peer` is known. ERR_BUSY: there are
  * `max` already; ERR_IO. */
 int rpc_peers_connect(struct rpc_peers *peers, int *out_library, int *out_guard,
-                      const struct rpc_client_id *id);
+                      const struct principal *peer);
 /* The number of the connection that gRPC calls `name`; -1: it is none of ours. */
 int rpc_peers_number(const char *name);
 /* Who is, or was, at the other end of that connection. ERR_NOT_FOUND. */

@@ -37,7 +37,7 @@ struct attempt_work {
 struct holder {
     int64_t opened_ms;
     uid_t uid;
-    char who[64], since[32], host[64], launch[128]; /* launch "": no token */
+    char who[PRINCIPAL_TEXT_MAX], since[32], host[64], launch[128]; /* launch "": no token */
 };
 
 struct coordinator {

@@ -104,7 +104,7 @@ static void reply_opened(struct run *run, uint64_t number)
 /* Before the call is answered, and before the attempt that it ends is forgotten. */
 static void note_opened(struct run *run, struct attempt *attempt)
 {
-    char detail[160] = "";
+    char detail[PRINCIPAL_TEXT_MAX + 96] = "";
     uid_t uid;
     if (run->coordinator->attempt)
         snprintf(detail, sizeof detail, "%u ranks; takes over from attempt %llu%s%s",
@@ -210,7 +210,8 @@ static enum takeover decide(const struct run *run, const struct newcomer *newcom
 static int report_held(const struct run *run, const Holdfast__V1__OpenAttemptRequest *request)
 {
     const struct holder *holder = &run->coordinator->holder;
-    char who[256] = "a start before ckptd's last restart", step[64] = "nothing saved yet";
+    char who[PRINCIPAL_TEXT_MAX + 128] = "a start before ckptd's last restart",
+                                  step[64] = "nothing saved yet";
     if (holder->who[0] != '\0')
         snprintf(who, sizeof who, "%s on %s, since %s", holder->who,
                  holder->host[0] != '\0' ? holder->host : "this host", holder->since);

@@ -229,7 +229,9 @@ static void *serve(void *argument)
         if (polls[0].revents != 0) {
             int fd = accept(fake->listeners[0], NULL, NULL);
             if (fd >= 0)
-                rpc_server_adopt(fake->server, fd, geteuid(), getpid(), true);
+                rpc_server_adopt(
+                    fake->server, fd,
+                    &(struct principal){.role = ROLE_OPERATOR, .uid = geteuid(), .pid = getpid()});
         }
         if (polls[2].revents != 0)
             answer_arena(fake);

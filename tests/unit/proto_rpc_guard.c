@@ -265,7 +265,11 @@ static void test_guard__answers_that_nobody_reads_take_so_much_memory_and_no_mor
         int pair[2];
         assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
         setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        assert_int_equal(rpc_server_adopt(server, pair[1], geteuid(), getpid(), true), 0);
+        assert_int_equal(
+            rpc_server_adopt(
+                server, pair[1],
+                &(struct principal){.role = ROLE_OPERATOR, .uid = geteuid(), .pid = getpid()}),
+            0);
         assert_in_range(count_answered(pair[0]), ANSWERS_FIT - 1, ANSWERS_FIT);
         close(pair[0]);
     }
