@@ -4,7 +4,7 @@
  * Both are ours to accept: the peer's uid is checked with SO_PEERCRED (gRPC's own local credentials
  * check nobody), and only then the gRPC connection is handed over. Allowed are our own user, root,
  * and the users of access.uids and access.operators; with such users the sockets are writable by
- * all, and the check alone decides. What only operators may is said in the table of server.c.
+ * all, and the check alone decides. What each role may is said in rights.c.
  *
  * An arena connection names its session with its first request and is that session's life line:
  * when it ends, the rank is gone (session.c). ckptd sends descriptors and accepts none: it receives
@@ -86,7 +86,7 @@ static bool is_own(uid_t uid)
     return uid == geteuid() || uid == 0;
 }
 
-bool door_is_operator(const struct service *service, uid_t uid)
+static bool is_operator(const struct service *service, uid_t uid)
 {
     return is_own(uid) || config_is_operator(service->config, uid);
 }
@@ -137,8 +137,7 @@ static void accept_one(struct watch *watch)
 
 static void adopt_rpc(struct service *service, int fd, const struct ucred *peer)
 {
-    struct principal who = {.role =
-                                door_is_operator(service, peer->uid) ? ROLE_OPERATOR : ROLE_USER,
+    struct principal who = {.role = is_operator(service, peer->uid) ? ROLE_OPERATOR : ROLE_USER,
                             .uid = peer->uid,
                             .pid = peer->pid};
     if (rpc_server_adopt(service->rpc, fd, &who) != 0)

@@ -29,8 +29,6 @@ struct connection {
 struct door;
 int door_open(struct service *service);
 void door_close(struct service *service);
-/* May that user, who has come in, remove, free and add checkpoints? */
-bool door_is_operator(const struct service *service, uid_t uid);
 void door_drop(struct connection *connection);
 /* We end the session, not the peer: the connection stays until the peer hangs up when it holds
  * images in `left`. */

@@ -155,10 +155,10 @@ void history_hurry(struct service *service)
 static char *make_line(const struct history_event *event)
 {
     char time[32], who[RPC_WHO_MAX] = "", by[RPC_WHO_MAX], detail[RPC_WHO_MAX + 96];
-    uid_t uid;
+    struct principal principal;
     manifest_now(time);
     if (event->call)
-        rpc_call_who(event->call, &uid, who);
+        rpc_call_principal(event->call, &principal, who);
     snprintf(by, sizeof by, "%s", event->call ? who : event->by);
     snprintf(detail, sizeof detail, "%s", event->detail ? event->detail : "");
     report_make_printable(by); /* they may have been cut */

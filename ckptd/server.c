@@ -45,6 +45,7 @@
 #include "ckptd/restore/open.h"
 #include "ckptd/restore/restore.h"
 #include "ckptd/restore/shard.h"
+#include "ckptd/rights.h"
 #include "ckptd/run/begin.h"
 #include "ckptd/run/commit.h"
 #include "ckptd/run/coordinator.h"
@@ -151,28 +152,50 @@ static size_t put_field(char *out, size_t size, const ProtobufCFieldDescriptor *
     return (size_t)bytes < size ? (size_t)bytes : size - 1;
 }
 
-/* May who asks for something that changes the store have it? The log says who it was, and what was
- * asked for, also when it is refused; the files of keep/ tell what came of it. */
-static bool is_granted(struct service *service, struct rpc_call *call, const char *method,
-                       const ProtobufCMessage *message, bool for_operators)
+/* The run that a request names; "" where it names none. */
+static const char *run_of(const ProtobufCMessage *message)
 {
+    const ProtobufCFieldDescriptor *field =
+        protobuf_c_message_descriptor_get_field_by_name(message->descriptor, "run");
+    if (!field || field->type != PROTOBUF_C_TYPE_STRING)
+        return "";
+    return *(char *const *)(const void *)((const char *)message + field->offset);
+}
+
+/* Who asks, and in words, and what for. */
+struct asking {
+    const char *method;
+    enum right right;
+    bool is_logged;       /* also when it is granted */
+    bool is_of_this_node; /* it is of no use without shared memory */
+};
+
+/* May who asks have it? The log says who it was, and what was asked for, also when it is refused;
+ * the files of keep/ tell what came of it. */
+static bool is_granted(struct rpc_call *call, const ProtobufCMessage *message,
+                       const struct asking *asking)
+{
+    struct principal principal;
     char who[RPC_WHO_MAX], what[1024] = "";
     size_t used = 0;
-    uid_t uid;
+    bool is_known = rpc_call_principal(call, &principal, who);
+    int error = is_known ? rights_check(&principal, who, asking->right, run_of(message))
+                         : report_error(ERR_DENIED, NULL, "the connection has gone");
+    if (error == 0 && asking->is_of_this_node && principal.kind != PRINCIPAL_USER)
+        error = report_error(ERR_DENIED, "ask the ckptd of the node that the ranks run on",
+                             "%s needs memory that is shared with ckptd, and %s is on another node",
+                             asking->method, who);
+    if (error == 0 && !asking->is_logged)
+        return true;
     for (unsigned i = 0; i < message->descriptor->n_fields; i++)
         used +=
             put_field(what + used, sizeof what - used, &message->descriptor->fields[i], message);
-    bool is_known = rpc_call_who(call, &uid, who);
-    if (!for_operators || (is_known && door_is_operator(service, uid))) {
-        log_info("ckptd", "%s asked for by %s%s", method, who, what);
+    if (error == 0) {
+        log_info("ckptd", "%s asked for by %s%s", asking->method, who, what);
         return true;
     }
-    log_warn("ckptd", "%s refused to %s, who is no operator%s", method, who, what);
-    rpc_call_fail(call, report_error(ERR_DENIED,
-                                     "come as ckptd's user or root, or be one of access.operators",
-                                     "only operators may remove, free or add checkpoints, and "
-                                     "%s is none",
-                                     who));
+    log_warn("ckptd", "%s refused to %s%s: %s", asking->method, who, what, report_line());
+    rpc_call_fail(call, error);
     return false;
 }
 
@@ -197,47 +220,48 @@ LOOKS_FIRST(list, ListRequest, list_call)
 LOOKS_FIRST(show, ShowRequest, list_show)
 LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
 
-/* Who may come in may save, load, look, and protect with a pin. What removes checkpoints or other
- * files, takes a protection away, or adds what no rank saved, is for operators; a dry run does
- * none of that. The request is at hand where the last column is asked.
+/* What a call takes is a right; rights.c says which role has it. A dry run takes only a look. The
+ * request is at hand where the right is asked.
  *
- * X(method, message type, descriptor prefix, handler, is it logged who asks?, for operators?) */
-#define METHODS(X)                                                                           \
-    X(Hello, HelloRequest, hello, do_hello, false, false)                                    \
-    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, true, false)              \
-    X(Describe, DescribeRequest, describe, describe_rank, false, false)                      \
-    X(BeginSave, BeginSaveRequest, begin_save, save_begin, false, false)                     \
-    X(WaitSave, WaitSaveRequest, wait_save, save_wait, false, false)                         \
-    X(AbortSave, AbortSaveRequest, abort_save, save_abort, true, false)                      \
-    X(OpenLoad, OpenLoadRequest, open_load, look_and_load, false, false)                     \
-    X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, false, false)             \
-    X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, false, false) \
-    X(CloseLoad, CloseLoadRequest, close_load, restore_close_load, false, false)             \
-    X(List, ListRequest, list, look_and_list, false, false)                                  \
-    X(Show, ShowRequest, show, look_and_show, false, false)                                  \
-    X(Prune, PruneRequest, prune, retain_prune, true, !request->dry_run)                     \
-    X(Pin, PinRequest, pin, retain_pin, true, request->unpin)                                \
-    X(Release, ReleaseRequest, release, admit_release, true, true)                           \
-    X(Adopt, AdoptRequest, adopt, admit_adopt, true, true)                                   \
-    X(Gc, GcRequest, gc, gc_collect, true, !request->dry_run)                                \
-    X(Scrub, ScrubRequest, scrub, scrub_call, true, true)                                    \
-    X(History, HistoryRequest, history, history_call, false, false)                          \
-    X(Rescan, RescanRequest, rescan, rescan_call, false, false)                              \
-    X(Remove, RemoveRequest, remove, remove_call, true, !request->dry_run)                   \
-    X(Undelete, UndeleteRequest, undelete, undelete_call, true, !request->dry_run)           \
-    X(Reload, ReloadRequest, reload, reload_call, true, true)                                \
-    X(Status, StatusRequest, status, do_status, false, false)
+ * X(method, message type, descriptor prefix, handler, right, is it logged when it is granted?, does
+ * it need shared memory?) */
+#define UNLESS_DRY(right) (request->dry_run ? RIGHT_LOOK : (right))
+#define METHODS(X)                                                                                \
+    X(Hello, HelloRequest, hello, do_hello, RIGHT_CONNECT, false, false)                          \
+    X(OpenAttempt, OpenAttemptRequest, open_attempt, attempt_open, RIGHT_SAVE, true, true)        \
+    X(Describe, DescribeRequest, describe, describe_rank, RIGHT_SAVE, false, true)                \
+    X(BeginSave, BeginSaveRequest, begin_save, save_begin, RIGHT_SAVE, false, true)               \
+    X(WaitSave, WaitSaveRequest, wait_save, save_wait, RIGHT_LOOK, false, false)                  \
+    X(AbortSave, AbortSaveRequest, abort_save, save_abort, RIGHT_SAVE, true, true)                \
+    X(OpenLoad, OpenLoadRequest, open_load, look_and_load, RIGHT_LOAD, false, true)               \
+    X(LoadShard, LoadShardRequest, load_shard, restore_load_shard, RIGHT_LOAD, false, true)       \
+    X(ReleaseShard, ReleaseShardRequest, release_shard, restore_release_shard, RIGHT_LOAD, false, \
+      true)                                                                                       \
+    X(CloseLoad, CloseLoadRequest, close_load, restore_close_load, RIGHT_LOAD, false, true)       \
+    X(List, ListRequest, list, look_and_list, RIGHT_LOOK, false, false)                           \
+    X(Show, ShowRequest, show, look_and_show, RIGHT_LOOK, false, false)                           \
+    X(Prune, PruneRequest, prune, retain_prune, UNLESS_DRY(RIGHT_PRUNE), true, false)             \
+    X(Pin, PinRequest, pin, retain_pin, request->unpin ? RIGHT_OPERATE : RIGHT_PIN, true, false)  \
+    X(Release, ReleaseRequest, release, admit_release, RIGHT_OPERATE, true, false)                \
+    X(Adopt, AdoptRequest, adopt, admit_adopt, RIGHT_OPERATE, true, false)                        \
+    X(Gc, GcRequest, gc, gc_collect, UNLESS_DRY(RIGHT_OPERATE), true, false)                      \
+    X(Scrub, ScrubRequest, scrub, scrub_call, RIGHT_OPERATE, true, false)                         \
+    X(History, HistoryRequest, history, history_call, RIGHT_LOOK, false, false)                   \
+    X(Rescan, RescanRequest, rescan, rescan_call, RIGHT_LOOK, false, false)                       \
+    X(Remove, RemoveRequest, remove, remove_call, UNLESS_DRY(RIGHT_OPERATE), true, false)         \
+    X(Undelete, UndeleteRequest, undelete, undelete_call, UNLESS_DRY(RIGHT_OPERATE), true, false) \
+    X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                     \
+    X(Status, StatusRequest, status, do_status, RIGHT_LOOK, false, false)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */
-#define X(method, type, prefix, function, is_logged, for_operators)                               \
+#define X(method, type, prefix, function, right, is_logged, is_of_this_node)                      \
     static void run_##prefix(struct service *service, struct rpc_call *call,                      \
                              const ProtobufCMessage *message)                                     \
     {                                                                                             \
         const Holdfast__V1__##type *request = (const Holdfast__V1__##type *)message;              \
-        bool asks_much = (for_operators);                                                         \
-        if ((is_logged || asks_much) && !is_granted(service, call, #method, message, asks_much))  \
-            return;                                                                               \
-        function(service, call, request);                                                         \
+        const struct asking asking = {#method, right, is_logged, is_of_this_node};                \
+        if (is_granted(call, message, &asking))                                                   \
+            function(service, call, request);                                                     \
     }                                                                                             \
     static void take_##prefix(void *user, struct rpc_call *call, const ProtobufCMessage *message) \
     {                                                                                             \
@@ -247,7 +271,7 @@ METHODS(X)
 #undef X
 
 static const struct rpc_method methods[] = {
-#define X(method, type, prefix, function, is_logged, for_operators)                     \
+#define X(method, type, prefix, function, right, is_logged, is_of_this_node)            \
     {"/holdfast.v1.Checkpoint/" #method, &holdfast__v1__##prefix##_request__descriptor, \
      &holdfast__v1__##prefix##_reply__descriptor, take_##prefix},
     METHODS(X)

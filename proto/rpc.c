@@ -327,14 +327,6 @@ bool rpc_call_principal(struct rpc_call *call, struct principal *out, char out_w
     return is_known;
 }
 
-bool rpc_call_who(struct rpc_call *call, uid_t *out_uid, char out[RPC_WHO_MAX])
-{
-    struct principal peer;
-    bool is_known = rpc_call_principal(call, &peer, out);
-    *out_uid = peer.uid;
-    return is_known && peer.kind == PRINCIPAL_USER;
-}
-
 void rpc_call_fail(struct rpc_call *call, int error)
 {
     char text[RPC_TEXT_MAX];

@@ -62,8 +62,6 @@ void rpc_server_close(struct rpc_server *server, uint32_t grace_ms);
 /* Who asks, and in a log's words. False: nobody knows any more, and *out is nobody who may do
  * anything. To be called before the answer. */
 bool rpc_call_principal(struct rpc_call *call, struct principal *out, char out_who[RPC_WHO_MAX]);
-/* The same where only the user counts: of a certificate's, *out_uid is nobody's. */
-bool rpc_call_who(struct rpc_call *call, uid_t *out_uid, char out[RPC_WHO_MAX]);
 /* ERR_INVALID: the reply is over RPC_MESSAGE_BYTES_MAX, and rpc_call_reply answers with this error
  * instead. A handler that undoes its work when the client is not told of it asks here first. */
 int rpc_call_check_reply(const struct rpc_call *call, const ProtobufCMessage *reply);

@@ -36,7 +36,7 @@ struct attempt_work {
 /* The start that opened the attempt; of one that a restart found nothing is known. */
 struct holder {
     int64_t opened_ms;
-    uid_t uid;
+    struct principal principal;
     char who[PRINCIPAL_TEXT_MAX], since[32], host[64], launch[128]; /* launch "": no token */
 };
 

@@ -105,14 +105,14 @@ static void reply_opened(struct run *run, uint64_t number)
 static void note_opened(struct run *run, struct attempt *attempt)
 {
     char detail[PRINCIPAL_TEXT_MAX + 96] = "";
-    uid_t uid;
+    struct principal principal;
     if (run->coordinator->attempt)
         snprintf(detail, sizeof detail, "%u ranks; takes over from attempt %llu%s%s",
                  attempt->world_size, (unsigned long long)run->coordinator->attempt->number,
                  run->coordinator->attempt->who[0] ? " of " : "", run->coordinator->attempt->who);
     else
         snprintf(detail, sizeof detail, "%u ranks", attempt->world_size);
-    rpc_call_who(run->coordinator->opening.call, &uid, attempt->who);
+    rpc_call_principal(run->coordinator->opening.call, &principal, attempt->who);
     history_note(run,
                  &(struct history_event){.name = "attempt", .by = attempt->who, .detail = detail});
 }
@@ -182,11 +182,12 @@ struct newcomer {
 static bool is_same_launcher(const struct run *run, struct rpc_call *call,
                              const Holdfast__V1__OpenAttemptRequest *request)
 {
-    uid_t uid;
+    struct principal principal;
     char who[RPC_WHO_MAX];
     return request->launch[0] != '\0' &&
            strcmp(request->launch, run->coordinator->holder.launch) == 0 &&
-           rpc_call_who(call, &uid, who) && uid == run->coordinator->holder.uid;
+           rpc_call_principal(call, &principal, who) &&
+           principal_is_same(&principal, &run->coordinator->holder.principal);
 }
 
 static enum takeover decide(const struct run *run, const struct newcomer *newcomer)
@@ -229,8 +230,8 @@ static void hold(struct run *run, struct rpc_call *call,
     struct holder *holder = &run->coordinator->holder;
     time_t now = time(NULL);
     struct tm utc;
-    *holder = (struct holder){.uid = (uid_t)-1};
-    rpc_call_who(call, &holder->uid, holder->who);
+    *holder = (struct holder){0};
+    rpc_call_principal(call, &holder->principal, holder->who);
     strftime(holder->since, sizeof holder->since, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     snprintf(holder->host, sizeof holder->host, "%s", request->host);
     snprintf(holder->launch, sizeof holder->launch, "%s", request->launch);

@@ -235,8 +235,7 @@ static void test_rights__who_is_refused_is_in_the_log(void **state)
     close(fd);
     snprintf(want, sizeof want, "warn ckptd: Adopt refused to user 12345, process %d", user.pid);
     assert_non_null(strstr(text, want));
-    snprintf(want, sizeof want,
-             "warn ckptd: Pin refused to user 12345, process %d, who is no operator, unpin",
+    snprintf(want, sizeof want, "warn ckptd: Pin refused to user 12345, process %d, unpin",
              user.pid);
     assert_non_null(strstr(text, want));
     assert_null(strstr(text, "asked for"));
