@@ -28,6 +28,8 @@ typedef int cuda_fn(const struct cuda_call *call, const void *args);
     X(LINEAR_BACKWARD_INPUT, linear_backward_input)   \
     X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight) \
     X(ROPE, rope)                                     \
+    X(ATTENTION, attention)                           \
+    X(ATTENTION_BACKWARD, attention_backward)         \
     X(SWIGLU, swiglu)                                 \
     X(SWIGLU_BACKWARD, swiglu_backward)               \
     X(CROSS_ENTROPY, cross_entropy)                   \

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """cuda_static - what the compiler made of the .cu files stays within its budgets.
 
-Goal: no kernel takes more registers or shared memory than its row of kernels/cuda/budgets.toml says,
+Goal: no kernel takes more registers or shared memory than kernels/cuda/budgets.toml says,
 none spills or has a stack, and none that lacks `fuses` contains an instruction whose result is not
 that of IEEE 754 or that fuses what the source does not: so the bits of a GPU are those of the
 lanes of a CPU. Method: what ptxas said of each kernel (-Xptxas -v), for every architecture that was

@@ -22,12 +22,8 @@ static const struct kernel_shapes shapes[] = {
 /* Do tensor cores have a part in it? Their sums have an order of their own. */
 static bool by_tensor_cores(int which, const struct kernel_shapes *s, enum kernel_dtype dtype)
 {
-    const char *name = kernel_cases[which].name;
-    if (dtype == KERNEL_F32 || !kernel_cases[which].fused)
-        return false;
-    if (strncmp(name, "attention", 9) == 0)
-        return s->head_dim % 8 == 0;
-    return s->dim % 8 == 0 && s->hidden % 8 == 0;
+    bool is_product = strncmp(kernel_cases[which].name, "linear", 6) == 0;
+    return is_product && dtype == KERNEL_BF16 && s->dim % 8 == 0 && s->hidden % 8 == 0;
 }
 
 static void say_shape(const char *what, int which, const struct kernel_shapes *s,
