@@ -149,7 +149,7 @@ $(OBJ)/gen/proto/%.o: $(OBJ)/gen/proto/%.c
 	$(Q)$(CC) $(HARDEN) $(CFLAGS_ALL) -c -o $@ $<
 $(OBJ)/%.o: %.c | deps-now $(PB_C:=.h)
 	$(call say,cc  )
-	$(Q)$(CC) $(HARDEN) $(CFLAGS_ALL) $(if $(findstring comm_mpi,$@),$(MPICC_C)) -c -o $@ $<
+	$(Q)$(CC) $(HARDEN) $(CFLAGS_ALL) $(if $(findstring comm/mpi,$@),$(MPICC_C)) -c -o $@ $<
 $(OBJ)/%.o: %.cpp | deps-now
 	$(call say,c++ )
 	$(Q)$(CXX) $(HARDEN) $(CXXFLAGS_ALL) -c -o $@ $<

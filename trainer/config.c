@@ -24,8 +24,9 @@
 #define MICRO_BATCHES_MAX (1 << 20)
 #define MICRO_BATCH_TOKENS_MAX (1 << 24) /* what counts rows is 32 bits wide */
 
-static const char *const short_keys[] = {"config", "job.config_file", "estimate",
-                                         "memory_estimation.enable", NULL};
+static const char *const short_keys[] = {
+    "config",        "job.config_file",     "estimate", "memory_estimation.enable",
+    "print-program", "debug.print_program", NULL};
 
 /* ---- reading ---- */
 
@@ -83,12 +84,11 @@ static int check_one(const char *key, int64_t value)
 static int check_available(const struct config *config)
 {
     ERR_TRY(check_one("parallelism.tensor_parallel_degree", config->tp));
-    ERR_TRY(check_one("parallelism.pipeline_parallel_degree", config->pp));
     ERR_TRY(check_one("parallelism.context_parallel_degree", config->cp));
+    ERR_TRY(check_one("canonical.tp_blocks", config->tp_blocks > 0 ? config->tp_blocks : 1));
+    ERR_TRY(check_one("canonical.cp_blocks", config->cp_blocks > 0 ? config->cp_blocks : 1));
     ERR_TRY(check_one("parallelism.expert_parallel_degree", config->ep));
     ERR_TRY(check_one("canonical.groups", config->groups));
-    ERR_TRY(check_one("canonical.tp_blocks", config->tp_blocks));
-    ERR_TRY(check_one("canonical.cp_blocks", config->cp_blocks));
     if (config->converters[0] != '\0')
         return not_available("model.converters", config->converters, "leave it empty");
     return 0;
@@ -282,6 +282,15 @@ static int settle_batch(struct config *config)
     return 0;
 }
 
+/* A run that is begun on a degree has as many blocks, unless it wants more to move later. */
+static void settle_blocks(struct config *config)
+{
+    if (config->tp_blocks == 0)
+        config->tp_blocks = config->tp;
+    if (config->cp_blocks == 0)
+        config->cp_blocks = config->cp;
+}
+
 static int settle_validation(struct config *config)
 {
     if (!config->validation_enable)
@@ -366,10 +375,12 @@ int trainer_config_load(struct config *out, int argc, char **argv)
         ERR_TRY(options_read_toml(&options, file));
     }
     settle_run(out);
+    out->estimate = out->estimate || out->print_program; /* neither trains */
     ERR_TRY(check_available(out));
     ERR_TRY(check_values(out));
     ERR_TRY(read_ramp(out));
     ERR_TRY(settle_batch(out));
+    settle_blocks(out);
     ERR_TRY(settle_validation(out));
     ERR_TRY(settle_ckptd(out));
     settle_schedule(out, options.quiet);

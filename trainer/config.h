@@ -80,11 +80,21 @@ struct config {
     char reduction[16];              /* "canonical" or "fast" */
     /* canonical: fixed when the run is created, kept in the manifest */
     int64_t micro_batches; /* per step, the most of a ramp; > 0 after trainer_config_load() */
-    int64_t groups, tp_blocks, cp_blocks;
+    int64_t groups;
+    int64_t tp_blocks, cp_blocks; /* the degrees, where they are not given */
     /* parallelism */
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
     char reshard_after_forward[16]; /* "default", "always", "never" */
-    int64_t tp, pp, cp, ep;         /* accepted only as 1 by this version */
+    int64_t tp, pp, cp;
+    int64_t ep; /* accepted only as 1 by this version */
+    char pipeline_schedule[32];
+    char pipeline_csv[CONFIG_TEXT_MAX];        /* "": pipeline_schedule */
+    int64_t first_stage_less, last_stage_less; /* layers that the ends of a model cost */
+    int64_t layers_per_stage;                  /* 0: what the schedule asks for */
+    /* activation_checkpoint */
+    char ac_mode[16];            /* "none", "full", "selective", "memory_budget" */
+    char selective_ac_option[8]; /* every n-th layer, or "op" */
+    double memory_budget;        /* 1: all is kept */
     /* checkpoint */
     bool checkpoint_enable;
     int64_t interval;
@@ -128,6 +138,7 @@ struct config {
     /* debug */
     int64_t seed;
     bool estimate;                     /* --estimate: print the memory plan and end */
+    bool print_program;                /* --print-program: print the steps' operations and end */
     char logits_file[CONFIG_TEXT_MAX]; /* debug.logits_file: forward of sample 0, write f32, end */
     int64_t crash_at_step;             /* debug.pause_at_step: for the tests, see README; -1 off */
     int64_t slow_copy_us;              /* debug.slow_copy_us: likewise; 0 off */

@@ -26,11 +26,11 @@
 #define NO_BOARD "this version writes no TensorBoard or W&B events; see metrics.loss_file"
 #define NO_LOADER "samples are read straight from the tokens file"
 #define NO_COMPILE "there is nothing to compile at run time"
-#define NO_PIPELINE "this version has no pipeline parallelism"
-#define NO_TENSOR "this version has no tensor parallelism"
-#define NO_CONTEXT "this version has no context parallelism"
+#define NO_PIPELINE "stages are cut by layers; a micro-batch is training.local_batch_size"
+#define NO_TENSOR "the loss is cut by vocabulary, and communication waits for nothing else"
+#define NO_CONTEXT "chunks are paired (headtail), keys and values gathered (allgather)"
 #define NO_EXPERTS "there is no mixture-of-experts model"
-#define NO_RECOMPUTE "this version keeps all activations: more memory, the same results"
+#define NO_RECOMPUTE "recomputation gives the same bits always"
 #define NO_QUANTIZE "this version has no quantized products"
 #define NO_FT "ranks restart from ckptd's memory; TorchFT is not used"
 #define NO_FLIGHT "this version has no flight recorder and no collective time-outs"
@@ -183,8 +183,9 @@ const struct option config_table[] = {
     INT(micro_batches, "canonical.micro_batches", -1, -1, 1 << 20,
         "micro-batches of a step on whatever number of ranks; -1: from global_batch_size (ours)"),
     INT(groups, "canonical.groups", 1, 1, 1 << 20, "groups of the gradient sum (ours)"),
-    INT(tp_blocks, "canonical.tp_blocks", 1, 1, 1024, "blocks of cut contractions (ours)"),
-    INT(cp_blocks, "canonical.cp_blocks", 1, 1, 1024, "blocks of a sequence (ours)"),
+    INT(tp_blocks, "canonical.tp_blocks", 0, 0, 1024,
+        "parts in which sums over heads, hidden width and vocabulary are made (ours)"),
+    INT(cp_blocks, "canonical.cp_blocks", 0, 0, 1024, "parts of a sequence (ours)"),
 
     INT(dp_replicate, "parallelism.data_parallel_replicate_degree", 1, 1, RANKS_MAX,
         "copies of the sharded model"),
@@ -192,9 +193,19 @@ const struct option config_table[] = {
         "ranks that share one copy (FSDP); -1: all that are left"),
     CHOICE(reshard_after_forward, "parallelism.fsdp_reshard_after_forward", "default",
            "default,always,never", "drop gathered weights after the forward pass"),
-    INT(tp, "parallelism.tensor_parallel_degree", 1, 1, RANKS_MAX, "only 1 is available"),
-    INT(pp, "parallelism.pipeline_parallel_degree", 1, 1, RANKS_MAX, "only 1 is available"),
-    INT(cp, "parallelism.context_parallel_degree", 1, 1, RANKS_MAX, "only 1 is available"),
+    INT(tp, "parallelism.tensor_parallel_degree", 1, 1, 1024, "only 1 is available"),
+    INT(pp, "parallelism.pipeline_parallel_degree", 1, 1, RANKS_MAX, "stages of a pipeline"),
+    INT(cp, "parallelism.context_parallel_degree", 1, 1, 1024, "only 1 is available"),
+    CHOICE(pipeline_schedule, "parallelism.pipeline_parallel_schedule", "1F1B",
+           "GPipe,1F1B,Interleaved1F1B,ZBH1", "which stage computes what when"),
+    STRING(pipeline_csv, "parallelism.pipeline_parallel_schedule_csv", "",
+           "a schedule of your own: a line per rank, actions as 0F0,0B0; in place of the above"),
+    INT(first_stage_less, "parallelism.pipeline_parallel_first_stage_less_layers", 1, 0, 1024,
+        "layers that the embedding counts for when stages are cut"),
+    INT(last_stage_less, "parallelism.pipeline_parallel_last_stage_less_layers", 1, 0, 1024,
+        "layers that the output counts for"),
+    INT(layers_per_stage, "parallelism.pipeline_parallel_layers_per_stage", 0, 0, 1024,
+        "layers of a stage; 0: one stage per rank, two with Interleaved1F1B"),
     INT(ep, "parallelism.expert_parallel_degree", 1, 1, RANKS_MAX, "only 1 is available"),
     ALIAS("training.data_parallel_replicate_degree", "parallelism.data_parallel_replicate_degree"),
     ALIAS("training.data_parallel_shard_degree", "parallelism.data_parallel_shard_degree"),
@@ -215,17 +226,13 @@ const struct option config_table[] = {
     IGNORED("experimental.enable_async_tensor_parallel", NO_TENSOR),
     IGNORED("parallelism.module_fqns_per_model_part", NO_PIPELINE),
     IGNORED("parallelism.pipeline_parallel_split_points", NO_PIPELINE),
-    IGNORED("parallelism.pipeline_parallel_first_stage_less_layers", NO_PIPELINE),
-    IGNORED("parallelism.pipeline_parallel_last_stage_less_layers", NO_PIPELINE),
-    IGNORED("parallelism.pipeline_parallel_layers_per_stage", NO_PIPELINE),
-    IGNORED("parallelism.pipeline_parallel_schedule", NO_PIPELINE),
-    IGNORED("parallelism.pipeline_parallel_schedule_csv", NO_PIPELINE),
     IGNORED("parallelism.pipeline_parallel_microbatch_size", NO_PIPELINE),
     IGNORED("parallelism.pipeline_parallel_microbatches", NO_PIPELINE),
     IGNORED("parallelism.pipeline_parallel_expert_parallel_overlap", NO_EXPERTS),
     IGNORED("experimental.pipeline_parallel_split_points", NO_PIPELINE),
-    IGNORED("experimental.pipeline_parallel_schedule", NO_PIPELINE),
-    IGNORED("experimental.pipeline_parallel_schedule_csv", NO_PIPELINE),
+    ALIAS("experimental.pipeline_parallel_schedule", "parallelism.pipeline_parallel_schedule"),
+    ALIAS("experimental.pipeline_parallel_schedule_csv",
+          "parallelism.pipeline_parallel_schedule_csv"),
     IGNORED("experimental.pipeline_parallel_microbatches", NO_PIPELINE),
     IGNORED("parallelism.context_parallel_load_balancer", NO_CONTEXT),
     IGNORED("parallelism.context_parallel_rotate_method", NO_CONTEXT),
@@ -299,11 +306,15 @@ const struct option config_table[] = {
     CHOICE(export_dtype, "checkpoint.export_dtype", "float32", "float16,bfloat16,float32",
            "type of those weights"),
 
-    IGNORED("activation_checkpoint.mode", NO_RECOMPUTE),
-    IGNORED("activation_checkpoint.selective_ac_option", NO_RECOMPUTE),
+    CHOICE(ac_mode, "activation_checkpoint.mode", "none", "none,full,selective,memory_budget",
+           "which activations are computed again in the backward; no bit changes (torchtitan's "
+           "default is selective)"),
+    STRING(selective_ac_option, "activation_checkpoint.selective_ac_option", "2",
+           "of selective: every so many layers one, or op: norms and SwiGLU, products are kept"),
     IGNORED("activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.early_stop", NO_RECOMPUTE),
-    IGNORED("activation_checkpoint.memory_budget", NO_RECOMPUTE),
+    DOUBLE(memory_budget, "activation_checkpoint.memory_budget", 0.5, 0, 1,
+           "of memory_budget: the part of layers that keep theirs"),
     IGNORED("activation_checkpoint.visualize_memory_budget_pareto", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.preserve_rng_state", NO_RECOMPUTE),
     IGNORED("activation_checkpoint.determinism_check", NO_RECOMPUTE),
@@ -340,6 +351,8 @@ const struct option config_table[] = {
     IGNORED("debug.deterministic_warn_only", DETERMINISTIC),
     IGNORED("debug.moe_force_load_balance", NO_EXPERTS),
 
+    BOOL(print_program, "debug.print_program", "false",
+         "print the operations of a step, stage by stage, and end (also --print-program; ours)"),
     BOOL(estimate, "memory_estimation.enable", "false",
          "print the memory plan and end (also --estimate)"),
     ALIAS("memory_estimation.enabled", "memory_estimation.enable"),

@@ -4,7 +4,7 @@
 #include "proto/report.h"
 #include "trainer/config.h"
 #include "trainer/data/manifest.h"
-#include "trainer/model.h"
+#include "trainer/model/model.h"
 #include "trainer/shape.h"
 
 #include <stdbool.h>

@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_TRAINER_OPTIMIZER_H
 #define HOLDFAST_TRAINER_OPTIMIZER_H
 
-#include "trainer/parallel.h"
+#include "trainer/parallel/parallel.h"
 
 struct copier;
 

@@ -3,7 +3,7 @@
 #include "proto/report.h"
 #include "trainer/corpus/corpus.h"
 #include "trainer/data/ahead.h"
-#include "trainer/memory.h"
+#include "trainer/run/memory.h"
 #include "trainer/shape.h"
 #include "trainer/tokenizer.h"
 
@@ -211,10 +211,11 @@ int rank_validate(struct rank *r, const volatile sig_atomic_t *want_stop, bool *
 static int open_ahead(struct rank *r)
 {
     const struct config *config = r->config;
+    const struct mesh *mesh = parallel_mesh_of(r->parallel);
     struct ahead_options options = {.data = r->data,
                                     .batch = (uint32_t)config->local_batch_size,
-                                    .rank = r->world->rank,
-                                    .num_ranks = r->world->size,
+                                    .rank = mesh_group_place(mesh, GROUP_DATA),
+                                    .num_ranks = mesh_group_size(mesh, GROUP_DATA),
                                     .wants_starts = config->document_mask,
                                     .leaves_of_step = trainer_config_leaves,
                                     .user = config,
@@ -251,13 +252,26 @@ static int save_config(const struct config *config, const char *json)
     return 0;
 }
 
+/* "dp_replicate 2 x dp_shard 2", and the other axes where they cut. */
+static void describe_mesh(char out[128], const struct mesh *mesh)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (uint32_t axis = 0; axis < NUM_AXES; axis++)
+        if (mesh->degree[axis] > 1 || axis == AXIS_REPLICATE || axis == AXIS_SHARD)
+            at += (size_t)snprintf(out + at, 128 - at, "%s%s %u", at > 0 ? " x " : "",
+                                   mesh_axis_name(axis), mesh->degree[axis]);
+}
+
 /* What rank 0 says about the run before it starts. */
 static int introduce(const struct rank *r)
 {
     const struct config *config = r->config;
     const struct mesh *mesh = parallel_mesh_of(r->parallel);
+    char axes[128];
     if (r->world->rank != 0)
         return 0;
+    describe_mesh(axes, mesh);
     char *json = trainer_config_to_json(config);
     if (json == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for the configuration's text");
@@ -265,11 +279,11 @@ static int introduce(const struct rank *r)
              shape_name(config), (double)model_shape_parameters(&r->table->shape) * 1e-6,
              r->table->shape.vocab, config->mixed_precision_param);
     log_info("train",
-             "mesh dp_replicate %u x dp_shard %u (%s), %lld threads each, %s; a step is %lld "
-             "micro-batches of %lld x %lld tokens, %s reduction",
-             mesh->replicas, mesh->shards, r->world->ops->name, (long long)config->threads,
-             kernels_describe(r->kernels), (long long)config->micro_batches,
-             (long long)config->local_batch_size, (long long)config->seq_len, config->reduction);
+             "mesh %s (%s), %lld threads each, %s; a step is %lld micro-batches of %lld x %lld "
+             "tokens, %s reduction",
+             axes, r->world->ops->name, (long long)config->threads, kernels_describe(r->kernels),
+             (long long)config->micro_batches, (long long)config->local_batch_size,
+             (long long)config->seq_len, config->reduction);
     const struct memory *memory = parallel_memory(r->parallel);
     log_info("train", "memory plan per rank: %.1f MiB kept, %.1f MiB shared within the step",
              (double)memory_kept_bytes(memory) / 1048576.0,
@@ -368,11 +382,32 @@ int rank_write_logits(struct rank *r)
     return parallel_agree(r->world, rc);
 }
 
+/* The memory plan of a rank, or its program. */
+static void print_plan(const struct rank *r)
+{
+    char axes[128];
+    const struct config *config = r->config;
+    double parameters = (double)model_shape_parameters(&r->table->shape);
+    const struct state *state = parallel_state(r->parallel);
+    uint32_t copies = mesh_group_size(parallel_mesh_of(r->parallel), GROUP_COPIES);
+    if (config->print_program) {
+        parallel_print_program(r->parallel, stdout);
+        return;
+    }
+    describe_mesh(axes, parallel_mesh_of(r->parallel));
+    printf("%s %s, %.2f M parameters, vocabulary %u, %s: rank %u of %u\n", config->model_name,
+           shape_name(config), parameters * 1e-6, r->table->shape.vocab, axes, r->world->rank,
+           r->world->size);
+    memory_print(parallel_memory(r->parallel), stdout);
+    printf("%-28s %7s %12.2f  in ckptd's memory, per image\n", "checkpoint image", "",
+           3.0 * 4.0 * (double)state->count / copies / 1048576.0);
+}
+
 int rank_estimate(const struct config *config)
 {
     bool is_open = config->dp_shard < 0;
-    uint32_t num_ranks =
-        (uint32_t)(is_open ? config->comm_ranks : config->dp_replicate * config->dp_shard);
+    int64_t others = config->pp * config->dp_replicate * config->cp * config->tp;
+    uint32_t num_ranks = (uint32_t)(is_open ? config->comm_ranks : others * config->dp_shard);
     struct comm world = {.rank = 0, .size = num_ranks};
     struct rank r = {.config = config, .world = &world};
     struct parallel_options options = {.config = config, .world = &world};
@@ -383,19 +418,14 @@ int rank_estimate(const struct config *config)
         rc = new_table(&r.table, config, 0);
     options.table = r.table;
     options.kernels = r.kernels;
-    if (rc == 0)
+    uint32_t stages = (uint32_t)config->pp;
+    for (uint32_t stage = 0; stage < stages && rc == 0; stage++) {
+        world.rank = num_ranks / stages * stage; /* the first rank of each */
         rc = parallel_apply(&r.parallel, &options);
-    if (rc == 0) {
-        const struct mesh *mesh = parallel_mesh_of(r.parallel);
-        double image =
-            3.0 * 4.0 * (double)model_shape_parameters(&r.table->shape) / num_ranks / 1048576.0;
-        printf("%s %s, %.2f M parameters, vocabulary %u, dp_replicate %u x dp_shard %u: rank 0 of "
-               "%u\n",
-               config->model_name, shape_name(config),
-               (double)model_shape_parameters(&r.table->shape) * 1e-6, r.table->shape.vocab,
-               mesh->replicas, mesh->shards, num_ranks);
-        memory_print(parallel_memory(r.parallel), stdout);
-        printf("%-28s %7s %12.2f  in ckptd's memory, per image\n", "checkpoint image", "", image);
+        if (rc == 0)
+            print_plan(&r);
+        parallel_free(r.parallel);
+        r.parallel = NULL;
     }
     rank_close(&r);
     return rc;

@@ -40,8 +40,8 @@ int rank_write_logits(struct rank *rank);
 int rank_run_all(const struct config *config, const volatile sig_atomic_t *want_stop,
                  int (*work)(struct rank *rank, int *out_exit));
 
-/* Prints the memory plan of rank 0 of dp_replicate x dp_shard ranks (comm.ranks when the second is
- * -1), without starting any. */
+/* Prints the memory plan of the first rank of each stage of a mesh (of comm.ranks ranks when
+ * dp_shard is -1), or with debug.print_program its program, without starting any. */
 int rank_estimate(const struct config *config);
 
 #endif

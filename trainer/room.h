@@ -2,7 +2,7 @@
 #ifndef HOLDFAST_TRAINER_ROOM_H
 #define HOLDFAST_TRAINER_ROOM_H
 
-#include "trainer/memory.h"
+#include "trainer/run/memory.h"
 
 /* Bytes that this process may still take: MemAvailable and free swap, bounded by the limits of its
  * control groups (versions 1 and 2). `root`: "", or a folder with proc and sys for tests.

@@ -44,7 +44,7 @@ refused "a choice that does not exist lists those that do" \
     'checkpoint\.async_mode.*sometimes.*disabled' --checkpoint.async_mode sometimes
 refused "an unknown flavor lists the known ones" 'huge.*debugmodel' --model.flavor huge
 refused "a world size that does not fit the mesh is refused with the product" \
-    'dp_shard 2 = 2 ranks, but 3 were started' \
+    'dp_shard 2 x cp 1 x tp 1 = 2 ranks, but 3 were started' \
     --comm.ranks 3 --parallelism.data_parallel_shard_degree 2
 refused "a batch that micro-batches do not divide is refused" 'global_batch_size' \
     --training.global_batch_size 7 --training.local_batch_size 2

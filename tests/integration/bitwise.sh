@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Goal: a run has the same losses, gradient norms, weights and moments, bit for bit, on every mesh
-# dp_replicate x dp_shard, with one thread per rank or two, with ranks as threads or as processes,
+# dp_replicate x dp_shard, also in a pipeline of two stages, with one thread per rank or
+# two, with ranks as threads or as processes,
 # and also when it is stopped and resumed on any other of these. Method: the tiny model is trained
 # on one rank and one thread; every other way to run it must write the same loss file (hexadecimal
 # floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no differing tensor.
@@ -12,22 +13,27 @@
 
 steps=16
 meshes=(1x1 1x2 2x1 1x3 1x4 2x2 1x8)
+pipes=(1x1p2 1x2p2 2x1p4)
 seed=${SEED:-$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')}
 backends=(local mpi)
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
 note "SEED=$seed"
 RANDOM=$seed
-plan $((3 + 2 * 2 * ${#meshes[@]} - 1 + ${#meshes[@]} + 1 + 10))
+plan $((2 * ${#pipes[@]} + 5 * ${#meshes[@]} + 13))
 make_tiny
 start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 8MiB
 
 # Trains run RUN up to STEP; the loss file is RUN's own and grows from stretch to stretch.
 train() { # RUN MESH THREADS BACKEND STEP [SETTING...]
-    local replicas=${2%x*} shards=${2#*x} launch=()
-    [ "$4" = local ] || launch=("${mpi[@]}" -n $((replicas * shards)))
+    local grid=${2%p*} stages=1 launch=()
+    [ "$grid" = "$2" ] || stages=${2#*p}
+    local replicas=${grid%x*} shards=${grid#*x}
+    local ranks=$((replicas * shards * stages))
+    [ "$4" = local ] || launch=("${mpi[@]}" -n $ranks)
     "${launch[@]}" "$BUILD/trainer" --job.config_file "$tiny" --job.run "$1" \
         --ckptd.address "$server" --metrics.loss_file "$tmp/$1.loss" --comm.backend "$4" \
-        --comm.ranks $((replicas * shards)) --kernels.threads "$3" --training.steps "$5" \
+        --comm.ranks $ranks --parallelism.pipeline_parallel_degree $stages \
+        --kernels.threads "$3" --training.steps "$5" \
         --parallelism.data_parallel_replicate_degree "$replicas" \
         --parallelism.data_parallel_shard_degree "$shards" \
         --lr_scheduler.total_steps $steps --checkpoint.interval 5 \
@@ -58,18 +64,25 @@ for mesh in "${meshes[@]}"; do
     done
 done
 
+for mesh in "${pipes[@]}"; do
+    backend=${backends[$((RANDOM % 2))]}
+    check "$mesh, $backend: every bit is the same" \
+        train_same "m$mesh" "$mesh" 1 "$backend" $steps
+done
+
 # The ring: the run's own checkpoint is loaded by the next mesh.
 stretch=0
-for mesh in "${meshes[@]}"; do
+ring=("${meshes[@]}" "${pipes[@]}")
+for mesh in "${ring[@]}"; do
     stretch=$((stretch + 1))
-    upto=$((stretch * steps / ${#meshes[@]}))
+    upto=$((stretch * steps / ${#ring[@]}))
     check "ring: $mesh trains on to step $upto" \
         train ring "$mesh" $((stretch % 2 + 1)) "${backends[stretch % 2]}" "$upto"
 done
 check "ring: after all meshes every bit is the same" same ring
 
 any() { # OUT-VARIABLE: a random way to run
-    printf -v "$1" '%s %s %s' "${meshes[RANDOM % ${#meshes[@]}]}" $((RANDOM % 2 + 1)) \
+    printf -v "$1" '%s %s %s' "${ring[RANDOM % ${#ring[@]}]}" $((RANDOM % 2 + 1)) \
         "${backends[RANDOM % 2]}"
 }
 move() { # RUN FROM STEP TO

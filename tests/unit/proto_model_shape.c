@@ -7,7 +7,7 @@
 #include "proto/json.h"
 #include "proto/model_shape.h"
 #include "proto/report.h"
-#include "trainer/model.h"
+#include "trainer/model/model.h"
 
 #include <math.h>
 #include <setjmp.h>

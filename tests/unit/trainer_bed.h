@@ -3,7 +3,7 @@
 #define HOLDFAST_TESTS_TRAINER_BED_H
 
 #include "tests/unit/lane_bed.h"
-#include "trainer/model.h"
+#include "trainer/model/model.h"
 #include "trainer/optimizer.h"
 
 #include <stdbool.h>

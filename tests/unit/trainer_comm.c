@@ -6,7 +6,7 @@
  * so every received byte is checked; counts are random (seeded). Threads note what they find, the
  * test's own thread asserts. tests/integration/comm_mpi.sh starts the --mpi form. */
 #include "proto/report.h"
-#include "trainer/comm.h"
+#include "trainer/comm/comm.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -56,7 +56,8 @@ static void test_golden__initial_weights_have_the_recorded_bits(void **state)
         const struct model_tensor *tensor = &table->tensors[i];
         size_t count = tensor->rows * tensor->width;
         float *values = malloc(count * sizeof(*values));
-        model_init_rows(values, tensor, 0, tensor->rows, SEED);
+        model_init_box(values, tensor, &(struct box){.extent = {tensor->rows, tensor->width}},
+                       SEED);
         digest = checksum_seeded(values, count * sizeof(*values), digest);
         free(values);
     }

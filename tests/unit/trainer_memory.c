@@ -6,7 +6,7 @@
  * checked when given back. */
 #include "proto/report.h"
 #include "tests/unit/shell.h"
-#include "trainer/memory.h"
+#include "trainer/run/memory.h"
 #include "trainer/room.h"
 
 #include <setjmp.h>

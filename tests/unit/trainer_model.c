@@ -1,16 +1,16 @@
 /* trainer_model.c - the model's table, initial weights, forward and backward.
  *
  * Goal: shapes and parameter counts are Llama's; initial values do not depend on who makes them;
- * the gradient of the whole model is the derivative of its loss; a walk without a batch makes the
- * calls of a real one. Method: published parameter counts; a provider that keeps whole tensors in
- * plain arrays; per tensor, central differences along a random direction and along the gradient
- * itself (a wrong component shows in the first, a wrong size in the second), and for single
- * elements; the loss again, in double, from the logits. */
+ * the gradient of the whole model is the derivative of its loss. Method: published parameter
+ * counts; blocks are called with whole tensors in plain arrays; per tensor, central differences
+ * along a random direction and along the gradient itself (a wrong component shows in the first, a
+ * wrong size in the second), and for single elements; the loss again, in double, from the logits.
+ * Recomputation and a backward in halves have to give the same bits as neither. */
 #include "proto/report.h"
 #include "tests/unit/trainer_bed.h"
 #include "trainer/data/random.h"
-#include "trainer/memory.h"
-#include "trainer/model.h"
+#include "trainer/model/model.h"
+#include "trainer/run/memory.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -28,7 +28,6 @@
 #define SEQ 9u
 #define ROWS (BATCH * SEQ)
 #define TENSORS_MAX 64u
-#define CALLS_MAX 256u
 
 /* A model on one rank, all tensors whole. */
 struct bed {
@@ -37,61 +36,26 @@ struct bed {
     struct kernels *kernels;
     struct lane *lane;
     struct model *model;
-    struct model_provider provider;
     enum kernel_dtype dtype;
     float *param[TENSORS_MAX], *grad[TENSORS_MAX];
     float *tied_grad;            /* of the embedding as the output */
     uint16_t *half[TENSORS_MAX]; /* bf16 copies */
-    char calls[CALLS_MAX];       /* one letter and one block number per call */
-    uint32_t num_calls;
+    bool is_apart;               /* the halves of each block's backward are called one by one */
     int32_t inputs[ROWS], targets[ROWS];
     const int32_t *starts; /* of documents; NULL: none */
     void *scratch;
 };
 
-static void note(struct bed *bed, char what, uint32_t block)
-{
-    assert_true(bed->num_calls + 2 <= CALLS_MAX);
-    bed->calls[bed->num_calls++] = what;
-    bed->calls[bed->num_calls++] = (char)('0' + block);
-}
-
-static int acquire(void *user, const void **out_params, uint32_t block, enum model_pass pass)
-{
-    struct bed *bed = user;
-    note(bed, pass == MODEL_FORWARD ? 'f' : 'b', block);
-    uint32_t first, num = model_block_tensors(bed->table, block, &first);
-    for (uint32_t i = first; i < first + num; i++)
-        out_params[i - first] =
-            bed->dtype == KERNEL_F32 ? (const void *)bed->param[i] : (const void *)bed->half[i];
-    return 0;
-}
-
-static int release(void *user, uint32_t block, enum model_pass pass)
-{
-    note(user, pass == MODEL_FORWARD ? 'F' : 'B', block);
-    return 0;
-}
-
-static int gradients_begin(void *user, float **out_grads, uint32_t block)
-{
-    struct bed *bed = user;
-    note(bed, 'g', block);
-    uint32_t first, num = model_block_tensors(bed->table, block, &first);
-    for (uint32_t i = first; i < first + num; i++)
-        out_grads[i - first] = block == bed->table->num_blocks ? bed->tied_grad : bed->grad[i];
-    return 0;
-}
-
-static int gradients_end(void *user, uint32_t block)
-{
-    note(user, 'G', block);
-    return 0;
-}
-
 static size_t elements(const struct bed *bed, uint32_t tensor)
 {
     return bed->table->tensors[tensor].rows * bed->table->tensors[tensor].width;
+}
+
+static void init_rows(float *out, const struct model_tensor *tensor, uint64_t first, uint64_t rows,
+                      uint64_t seed)
+{
+    struct box box = {.offset = {first, 0}, .extent = {rows, tensor->width}};
+    model_init_box(out, tensor, &box, seed);
 }
 
 /* The model asks kernels for at least 64-byte alignment. */
@@ -108,7 +72,7 @@ static void make_params(struct bed *bed)
         bed->param[i] = aligned_bytes(bytes);
         bed->grad[i] = aligned_bytes(bytes);
         bed->half[i] = aligned_bytes(bytes / 2);
-        model_init_rows(bed->param[i], tensor, 0, tensor->rows, 5);
+        init_rows(bed->param[i], tensor, 0, tensor->rows, 5);
         /* Norms off one, and weights so large that every path counts (attention is far from
          * uniform). */
         for (size_t k = 0; k < elements(bed, i); k++) {
@@ -125,11 +89,69 @@ static void make_params(struct bed *bed)
     }
 }
 
-static void bed_open_shape(struct bed *bed, const struct model_shape *shape,
-                           enum kernel_backend backend, enum kernel_dtype dtype)
+static void pointers(const struct bed *bed, uint32_t block, const void **w, float **dw)
 {
-    *bed = (struct bed){.dtype = dtype};
+    uint32_t first, num = model_block_tensors(bed->table, block, &first);
+    bool is_tied_output = block == bed->table->num_blocks;
+    for (uint32_t i = first; i < first + num; i++) {
+        w[i - first] =
+            bed->dtype == KERNEL_F32 ? (const void *)bed->param[i] : (const void *)bed->half[i];
+        dw[i - first] = is_tied_output ? bed->tied_grad : bed->grad[i];
+    }
+    if (block == bed->table->num_blocks - 1 && bed->table->shape.is_tied)
+        w[1] = bed->dtype == KERNEL_F32 ? (const void *)bed->param[0] : (const void *)bed->half[0];
+}
+
+static void block_backward(struct bed *bed, uint32_t block, uint32_t halves)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    float *dw[MODEL_BLOCK_TENSORS_MAX];
+    pointers(bed, block, w, dw);
+    bool is_layer = block > 0 && block < bed->table->num_blocks - 1;
+    if (is_layer && (halves & MODEL_INPUT))
+        assert_int_equal(model_recompute(bed->model, 0, block, w), 0);
+    assert_int_equal(model_backward(bed->model, 0, block, halves, w, dw), 0);
+}
+
+/* Forward and loss; out_logits [T, V] before they become their gradient, or NULL. */
+static double run_forward(struct bed *bed, const struct model_batch *batch, float *out_logits)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    float *dw[MODEL_BLOCK_TENSORS_MAX];
     double loss;
+    model_begin(bed->model, 0, batch);
+    for (uint32_t block = 0; block < bed->table->num_blocks; block++) {
+        pointers(bed, block, w, dw);
+        assert_int_equal(model_forward(bed->model, 0, block, w), 0);
+    }
+    if (out_logits != NULL)
+        model_copy_logits(bed->model, 0, out_logits);
+    assert_int_equal(model_loss(bed->model, 0, &loss), 0);
+    return loss;
+}
+
+static double run_leaf(struct bed *bed, const struct model_batch *batch)
+{
+    double loss = run_forward(bed, batch, NULL);
+    uint32_t last = bed->table->num_blocks - !bed->table->shape.is_tied;
+    for (uint32_t block = last + 1; block-- > 0;)
+        block_backward(bed, block, bed->is_apart ? MODEL_INPUT : MODEL_INPUT | MODEL_WEIGHT);
+    for (uint32_t block = last + 1; block-- > 0 && bed->is_apart;)
+        block_backward(bed, block, MODEL_WEIGHT);
+    return loss;
+}
+
+struct way {
+    enum model_keep keep;
+    bool is_apart;
+    uint32_t tp_blocks;
+};
+
+static void bed_open_way(struct bed *bed, const struct model_shape *shape,
+                         enum kernel_backend backend, enum kernel_dtype dtype, struct way way)
+{
+    const uint8_t keep[16] = {(uint8_t)way.keep, (uint8_t)way.keep};
+    *bed = (struct bed){.dtype = dtype, .is_apart = way.is_apart};
     struct kernel_shapes shapes;
     struct kernels_options kernels = {.backend = backend, .num_threads = 1};
     assert_int_equal(kernels_new(&bed->kernels, &kernels), 0);
@@ -137,11 +159,17 @@ static void bed_open_shape(struct bed *bed, const struct model_shape *shape,
     assert_int_equal(model_table_new(&bed->table, shape), 0);
     assert_true(bed->table->num_tensors <= TENSORS_MAX);
     assert_int_equal(memory_new(&bed->memory), 0);
-    struct model_options options = {bed->table, bed->memory, BATCH, SEQ, dtype};
+    struct model_options options = {.table = bed->table,
+                                    .memory = bed->memory,
+                                    .batch = BATCH,
+                                    .seq = SEQ,
+                                    .dtype = dtype,
+                                    .num_slots = 1,
+                                    .cut = {way.tp_blocks, 1, 1, 1, 0, 0, NULL, NULL},
+                                    .keep = keep};
     assert_int_equal(model_new(&bed->model, &options), 0);
     model_set_kernels(bed->model, bed->kernels, bed->lane);
-    bed->provider = (struct model_provider){bed, acquire, release, gradients_begin, gradients_end};
-    assert_int_equal(model_leaf(bed->model, &bed->provider, NULL, &loss), 0);
+    run_leaf(bed, NULL); /* the walk: what a leaf takes must be what it noted */
     assert_int_equal(memory_place(bed->memory), 0);
     assert_int_equal(memory_commit(bed->memory), 0);
     model_kernel_shapes(bed->model, &shapes);
@@ -154,6 +182,12 @@ static void bed_open_shape(struct bed *bed, const struct model_shape *shape,
         bed->inputs[i] = (int32_t)((i * 17 + 3) % VOCAB);
         bed->targets[i] = (int32_t)((i * 29 + 11) % VOCAB);
     }
+}
+
+static void bed_open_shape(struct bed *bed, const struct model_shape *shape,
+                           enum kernel_backend backend, enum kernel_dtype dtype)
+{
+    bed_open_way(bed, shape, backend, dtype, (struct way){.tp_blocks = 1});
 }
 
 static void bed_open(struct bed *bed, enum kernel_backend backend, enum kernel_dtype dtype)
@@ -181,11 +215,9 @@ static void bed_close(struct bed *bed)
 
 static double loss_of(struct bed *bed)
 {
-    double loss;
     struct model_batch batch = {
         .inputs = bed->inputs, .targets = bed->targets, .starts = bed->starts, .loss_scale = 1.0f};
-    bed->num_calls = 0;
-    assert_int_equal(model_leaf(bed->model, &bed->provider, &batch, &loss), 0);
+    double loss = run_leaf(bed, &batch);
     for (size_t k = 0; bed->table->shape.is_tied && k < elements(bed, 0); k++)
         bed->grad[0][k] += bed->tied_grad[k];
     return loss;
@@ -406,7 +438,9 @@ static void test_model__loss_is_the_cross_entropy_of_its_logits(void **state)
     /* The logits are those of the first sequence: make all targets beyond it free. */
     for (uint32_t i = SEQ; i < ROWS; i++)
         bed.targets[i] = -1;
-    assert_int_equal(model_logits(bed.model, &bed.provider, bed.inputs, logits), 0);
+    struct model_batch batch = {.inputs = bed.inputs, .targets = bed.targets};
+    run_forward(&bed, &batch, logits);
+    model_forget(bed.model, 0, 0, bed.table->num_blocks);
     for (uint32_t t = 0; t < SEQ; t++) {
         double total = 0;
         for (uint32_t v = 0; v < VOCAB; v++)
@@ -417,27 +451,28 @@ static void test_model__loss_is_the_cross_entropy_of_its_logits(void **state)
     bed_close(&bed);
 }
 
-static void test_model__a_walk_without_a_batch_makes_the_same_calls(void **state)
+/* Every way of keeping activations, and a backward in one go or in halves. */
+static void test_model__recomputation_and_halves_change_no_bit(void **state)
 {
     (void)state;
-    struct bed bed;
-    char real[CALLS_MAX];
-    double loss = 1;
-    bed_open(&bed, KERNEL_BACKEND_REFERENCE, KERNEL_F32);
-    loss_of(&bed);
-    uint32_t num_real = bed.num_calls;
-    memcpy(real, bed.calls, num_real);
-    bed.num_calls = 0;
-    assert_int_equal(model_leaf(bed.model, &bed.provider, NULL, &loss), 0);
-    assert_int_equal(bed.num_calls, num_real);
-    assert_memory_equal(real, bed.calls, num_real);
-    assert_true(loss == 0);
-    /* Blocks forth and back: embedding, two layers, head; the embedding's backward acquires
-     * nothing. */
-    const char *expected = "f0F0f1F1f2F2f3F3b3g3G3B3b2g2G2B2b1g1G1B1g0G0";
-    assert_int_equal(num_real, strlen(expected));
-    assert_memory_equal(real, expected, num_real);
-    bed_close(&bed);
+    struct model_shape shape;
+    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB), 0);
+    for (int tied = 0; tied < 2; tied++) {
+        struct bed plain, other;
+        shape.is_tied = tied == 1;
+        bed_open_shape(&plain, &shape, KERNEL_BACKEND_BEST, KERNEL_BF16);
+        double loss = loss_of(&plain);
+        for (int i = 1; i < 6; i++) {
+            struct way way = {(enum model_keep)(i / 2), i % 2 == 1, 1};
+            bed_open_way(&other, &shape, KERNEL_BACKEND_BEST, KERNEL_BF16, way);
+            assert_true(loss_of(&other) == loss);
+            for (uint32_t t = 0; t < plain.table->num_tensors; t++)
+                assert_memory_equal(plain.grad[t], other.grad[t],
+                                    elements(&plain, t) * sizeof(float));
+            bed_close(&other);
+        }
+        bed_close(&plain);
+    }
 }
 
 /* ---- table and initial weights ---- */
@@ -451,10 +486,10 @@ static void test_model__initial_values_do_not_depend_on_how_rows_are_cut(void **
         const struct model_tensor *tensor = &table->tensors[i];
         size_t count = tensor->rows * tensor->width;
         float *whole = malloc(count * sizeof(float)), *cut = malloc(count * sizeof(float));
-        model_init_rows(whole, tensor, 0, tensor->rows, 11);
+        init_rows(whole, tensor, 0, tensor->rows, 11);
         for (uint64_t row = 0; row < tensor->rows; row += 13) {
             uint64_t rows = tensor->rows - row < 13 ? tensor->rows - row : 13;
-            model_init_rows(cut + row * tensor->width, tensor, row, rows, 11);
+            init_rows(cut + row * tensor->width, tensor, row, rows, 11);
         }
         assert_memory_equal(whole, cut, count * sizeof(float));
         double square = 0, largest = 0;
@@ -516,7 +551,7 @@ int main(void)
         cmocka_unit_test(test_model__back_ends_agree_to_rounding),
         cmocka_unit_test(test_model__bf16_is_near_float),
         cmocka_unit_test(test_model__loss_is_the_cross_entropy_of_its_logits),
-        cmocka_unit_test(test_model__a_walk_without_a_batch_makes_the_same_calls),
+        cmocka_unit_test(test_model__recomputation_and_halves_change_no_bit),
         cmocka_unit_test(test_model__a_masked_document_knows_nothing_of_what_is_before_it),
         cmocka_unit_test(test_model__gradient_over_documents_is_the_derivative),
         cmocka_unit_test(test_model__initial_deviations_are_torchtitans),

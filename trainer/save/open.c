@@ -49,8 +49,8 @@ static int describe_tensors(struct snapshot *s)
                                              .dtype = "F32",
                                              .dims = tensor->dims,
                                              .shape = {tensor->rows, tensor->width},
-                                             .offset = {slice->first_row, 0},
-                                             .extent = {slice->rows, tensor->width},
+                                             .offset = {slice->box.offset[0], slice->box.offset[1]},
+                                             .extent = {slice->box.extent[0], slice->box.extent[1]},
                                              .data = data[i / num] + slice->at};
         s->bytes += slice->count * sizeof(float);
     }
@@ -124,8 +124,10 @@ static int take_attempt(struct snapshot *s, int64_t answer[2])
     struct ckpt_info newest = {0};
     char mesh[96];
     char *config_json = trainer_config_to_json(s->config);
-    snprintf(mesh, sizeof(mesh), "{\"pp\":1,\"dp_replicate\":%u,\"dp_shard\":%u,\"cp\":1,\"tp\":1}",
-             s->mesh->replicas, s->mesh->shards);
+    const uint32_t *degree = s->mesh->degree;
+    snprintf(mesh, sizeof(mesh),
+             "{\"pp\":%u,\"dp_replicate\":%u,\"dp_shard\":%u,\"cp\":%u,\"tp\":%u}", degree[AXIS_PP],
+             degree[AXIS_REPLICATE], degree[AXIS_SHARD], degree[AXIS_CP], degree[AXIS_TP]);
     struct ckpt_attempt_options options = {.config_json = config_json,
                                            .identity_json = s->identity_json,
                                            .mesh_json = mesh,

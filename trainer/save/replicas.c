@@ -13,6 +13,7 @@ static const char *const part_names[PARTS] = {"", "exp_avg of ", "exp_avg_sq of 
 struct replicas {
     const struct mesh *mesh;
     const struct state *state;
+    uint32_t count;         /* replicas */
     uint32_t num;           /* hashes of one replica */
     uint64_t *all, *own;    /* of all replicas, one after the other; of this one */
     size_t *bytes, *places; /* of each in `all` */
@@ -21,13 +22,13 @@ struct replicas {
 int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state)
 {
     *out = NULL;
-    if (mesh->replicas == 1)
+    if (mesh_group_size(mesh, GROUP_COPIES) == 1)
         return 0;
-    uint32_t count = mesh->replicas, num = state->num_slices * PARTS;
+    uint32_t count = mesh_group_size(mesh, GROUP_COPIES), num = state->num_slices * PARTS;
     struct replicas *replicas = calloc(1, sizeof(*replicas));
     if (replicas == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to compare the replicas");
-    *replicas = (struct replicas){.mesh = mesh, .state = state, .num = num};
+    *replicas = (struct replicas){.mesh = mesh, .state = state, .count = count, .num = num};
     replicas->all = calloc((count + (size_t)1) * num, sizeof(*replicas->all));
     replicas->bytes = calloc(2 * (size_t)count, sizeof(*replicas->bytes));
     if (replicas->all == NULL || replicas->bytes == NULL) {
@@ -68,9 +69,20 @@ static uint32_t votes(const struct replicas *replicas, uint32_t at, uint32_t r)
 {
     const uint64_t *all = replicas->all + at;
     uint32_t same = 0;
-    for (uint32_t other = 0; other < replicas->mesh->replicas; other++)
+    for (uint32_t other = 0; other < replicas->count; other++)
         same += all[(size_t)other * replicas->num] == all[(size_t)r * replicas->num];
     return same;
+}
+
+/* The rank that holds copy `copy` of what this rank holds. */
+static uint32_t rank_of(const struct mesh *mesh, uint32_t copy)
+{
+    uint32_t place[NUM_AXES];
+    for (uint32_t axis = 0; axis < NUM_AXES; axis++)
+        place[axis] = mesh->place[axis];
+    place[AXIS_REPLICATE] = copy / mesh->degree[AXIS_CP];
+    place[AXIS_CP] = copy % mesh->degree[AXIS_CP];
+    return mesh_rank_of(mesh, place);
 }
 
 /* Hash `at` is not the same on all. */
@@ -78,7 +90,7 @@ static int fail(const struct replicas *replicas, uint32_t at)
 {
     const struct mesh *mesh = replicas->mesh;
     uint32_t most = 0, least = 0;
-    for (uint32_t r = 1; r < mesh->replicas; r++) {
+    for (uint32_t r = 1; r < replicas->count; r++) {
         uint32_t count = votes(replicas, at, r);
         if (count > votes(replicas, at, most))
             most = r;
@@ -91,18 +103,18 @@ static int fail(const struct replicas *replicas, uint32_t at)
         "replicas have come apart, nothing more is saved: %s%s is not the same on rank %u and rank "
         "%u; %u of %u replicas hold what rank %u has",
         part_names[at % PARTS], replicas->state->slices[at / PARTS].tensor->name,
-        most * mesh->shards + mesh->shard, least * mesh->shards + mesh->shard,
-        votes(replicas, at, most), mesh->replicas, most * mesh->shards + mesh->shard);
+        rank_of(mesh, most), rank_of(mesh, least), votes(replicas, at, most), replicas->count,
+        rank_of(mesh, most));
 }
 
 static int compare_in_group(const struct replicas *replicas)
 {
-    struct comm *group = replicas->mesh->replica_group;
+    struct comm *group = replicas->mesh->of[GROUP_COPIES];
     hash_state(replicas->own, replicas->state);
     ERR_TRY(group->ops->all_gather_v(group, replicas->own, replicas->num * sizeof(*replicas->own),
                                      replicas->all, replicas->bytes, replicas->places));
     for (uint32_t i = 0; i < replicas->num; i++)
-        if (votes(replicas, i, 0) != replicas->mesh->replicas)
+        if (votes(replicas, i, 0) != replicas->count)
             return fail(replicas, i);
     return 0;
 }

@@ -6,7 +6,7 @@
 #ifndef HOLDFAST_TRAINER_REPLICAS_H
 #define HOLDFAST_TRAINER_REPLICAS_H
 
-#include "trainer/parallel.h"
+#include "trainer/parallel/parallel.h"
 
 struct replicas;
 

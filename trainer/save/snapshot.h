@@ -14,7 +14,7 @@
 #ifndef HOLDFAST_TRAINER_SNAPSHOT_H
 #define HOLDFAST_TRAINER_SNAPSHOT_H
 
-#include "trainer/parallel.h"
+#include "trainer/parallel/parallel.h"
 
 #include <signal.h>
 

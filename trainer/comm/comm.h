@@ -19,6 +19,13 @@
 
 struct comm;
 
+/* A send on its way; the caller's, until wait. */
+struct comm_request {
+    void *of_backend[8];
+};
+/* Tags of what is sent between two ranks: equal tags are received in the order of sending. */
+enum { COMM_TAG_TIED = 1, COMM_TAG_STAGES = 16 };
+
 struct comm_ops {
     const char *name;
     int (*split)(struct comm *comm, struct comm **out, uint32_t color, uint32_t key);
@@ -36,6 +43,11 @@ struct comm_ops {
     /* recv[counts[rank]] = sum over ranks of their send[sum(counts)] part; fast mode */
     int (*reduce_scatter_f32)(struct comm *comm, const float *send, float *recv,
                               const size_t *counts);
+    /* Posts and returns: data stay untouched until wait, which returns when they may be changed. */
+    int (*send)(struct comm *comm, uint32_t peer, int tag, const void *data, size_t bytes,
+                struct comm_request *request);
+    int (*receive)(struct comm *comm, uint32_t peer, int tag, void *data, size_t bytes);
+    int (*wait)(struct comm *comm, struct comm_request *request);
     /* Ends all ranks: mpi now, with this exit code; local at their next collective. */
     void (*abort)(struct comm *comm, int exit_code);
 };

@@ -1,51 +1,48 @@
 /* parallel.h - how a model is spread over ranks, and one training step on them.
  *
- * parallel_apply() is the recipe: mesh -> layouts -> memory plan -> communicators. What it makes:
+ * parallel_apply() is the recipe: mesh -> layouts -> program -> memory plan -> communicators. What
+ * it makes:
  *
- *   mesh     ranks as a grid dp_replicate x dp_shard (R x F); rank = replica * F + shard.
+ *   mesh     ranks as a grid of five axes (mesh.h).
  *
- *   layouts  dimension 0 of every tensor is cut in F: ceil(rows / F) rows per shard, the last ones
- *            shorter or empty, as FSDP2 does. A shard is cut again in R the same way: the pieces,
- *            of which each rank owns one while gradients are summed.
+ *   layouts  tensor parallel cuts columns or rows of the products, dp_shard the rows of what is
+ * left (layout.h). A shard is cut again among its copies (dp_replicate x cp): the pieces, of which
+ * each rank owns one while gradients are summed. Pipeline stages hold other tensors.
  *
- *   state    this rank's shard of parameters and both optimizer moments, float, the same on all
- *            replicas: what a checkpoint saves.
+ *   program  a step as a list of operations (run/program.h), which execute.c runs.
  *
- * FSDP is R = 1, DDP is F = 1, HSDP has both; all three run the same code.
+ *   state    this rank's boxes of parameters and both optimizer moments, float, the same on all
+ *            copies: what a checkpoint saves.
  *
- * Reduction "canonical" (the default) gives the same bits for every R, F and number of threads; see
- * parallel.c. "fast" sums per rank first and lets the library reduce once per step. */
+ * Reduction "canonical" (the default) gives the same bits on every mesh and with every number of
+ * threads; see reduce.c. "fast" sums per rank first and lets the library reduce once per step. */
 #ifndef HOLDFAST_TRAINER_PARALLEL_H
 #define HOLDFAST_TRAINER_PARALLEL_H
 
-#include "trainer/comm.h"
 #include "trainer/config.h"
 #include "trainer/data/data.h"
-#include "trainer/model.h"
+#include "trainer/model/model.h"
+#include "trainer/parallel/mesh.h"
 
 #include <signal.h>
+#include <stdio.h>
 
 struct ahead;
 struct memory;
 struct parallel;
 
-struct mesh {
-    uint32_t replicas, shards;  /* R, F */
-    uint32_t replica, shard;    /* this rank's place */
-    struct comm *world;         /* borrowed */
-    struct comm *shard_group;   /* the F ranks of one replica; NULL in an estimate */
-    struct comm *replica_group; /* the R ranks that hold the same shard */
-};
-
-/* This rank's rows of one tensor. */
+/* This rank's box of one tensor. */
 struct state_slice {
     const struct model_tensor *tensor;
-    uint64_t first_row, rows;
-    size_t at, count; /* floats; in every buffer of the state */
+    struct box box;    /* of the global tensor; two dimensions */
+    size_t at, count;  /* floats; in every buffer of the state, row-major */
+    uint32_t segments; /* parts of a row in which the norm counts it: the run's blocks of it */
+    bool is_counted;   /* this rank's tp place and stage answer for it in the norm */
 };
 
 struct state {
-    uint32_t num_slices; /* one per tensor of the model, in its order */
+    uint32_t num_slices; /* one per tensor of this rank's stages, in the table's order; a tied
+                          * output on another stage than the embedding comes last */
     struct state_slice *slices;
     size_t count; /* floats per buffer, padding included */
     float *param, *exp_avg, *exp_avg_sq;
@@ -59,12 +56,6 @@ struct parallel_options {
     struct comm *world;
 };
 
-/* Splits world ranks over the axes; ERR_INVALID states the sum. No communication. */
-int parallel_mesh(struct mesh *out, const struct config *config, uint32_t rank, uint32_t size);
-/* Rows [*out_first, *out_first + *out_rows) of `rows` that part `part` of `parts` holds. */
-void parallel_cut(uint64_t *out_first, uint64_t *out_rows, uint64_t rows, uint32_t parts,
-                  uint32_t part);
-
 /* The recipe. With config->estimate it ends after the memory plan: only parallel_memory() and
  * parallel_free() may follow. Collective. */
 int parallel_apply(struct parallel **out, const struct parallel_options *options);
@@ -74,6 +65,8 @@ const struct mesh *parallel_mesh_of(const struct parallel *parallel);
 struct state *parallel_state(struct parallel *parallel);
 struct lane *parallel_lane(struct parallel *parallel); /* on which it computes */
 const struct memory *parallel_memory(const struct parallel *parallel);
+/* What a step does, operation by operation. */
+void parallel_print_program(const struct parallel *parallel, FILE *out);
 /* Whether the machine has the memory that its ranks plan for (room.h). apply() asks, too, unless
  * memory_estimation.enable is set. */
 int parallel_check_room(const struct parallel *parallel);
@@ -119,7 +112,8 @@ struct evaluation_result {
 int parallel_evaluate(struct parallel *parallel, const struct evaluation *of,
                       struct evaluation_result *out);
 
-/* Forward of samples [first_sample, ...); rank 0 gets [T, V] logits of the first. Collective. */
+/* Forward of samples [first_sample, ...); rank 0 gets [T, V] logits of the first. ERR_INVALID where
+ * tensor, context or pipeline parallel cuts them. Collective. */
 int parallel_logits(struct parallel *parallel, struct ahead *ahead, uint64_t first_sample,
                     float *out_logits);
 

@@ -10,7 +10,8 @@
  * and the plan notes when each buffer is born and given back. memory_commit() then places buffers
  * so that those whose lives do not meet may share addresses, allocates, and from there on take()
  * answers the same address for the same (name, index), step after step; nothing is allocated while
- * training runs. A buffer that is never given back lives for the whole run and shares with nobody.
+ * training runs. A (name, index) may be taken again after it was given: a life more. A buffer that
+ * is never given back lives for the whole run and shares with nobody.
  *
  * Names must be string constants (compared by content; the pointer is kept). Addresses are aligned
  * to MEMORY_ALIGN bytes and start as zeros. Threads: one owner. */

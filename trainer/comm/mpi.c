@@ -8,7 +8,7 @@
  * Errors are returned, not fatal (MPI_ERRORS_RETURN), and become ERR_UNAVAILABLE. What a lost peer
  * does is up to the launcher: Open MPI's mpirun ends every rank when one dies. */
 #include "proto/report.h"
-#include "trainer/comm.h"
+#include "trainer/comm/comm.h"
 
 #include <limits.h>
 #include <mpi.h>
@@ -215,6 +215,42 @@ static int mpi_reduce_scatter_f32(struct comm *comm, const float *send, float *r
                  "reduce_scatter");
 }
 
+_Static_assert(sizeof(MPI_Request) <= sizeof(struct comm_request), "a request fits");
+
+static int check_bytes(size_t bytes)
+{
+    if (bytes <= INT_MAX)
+        return 0;
+    return report_error(ERR_INVALID, "use a smaller training.local_batch_size or seq_len",
+                        "a message of %zu bytes does not fit MPI's counts", bytes);
+}
+
+static int mpi_send(struct comm *comm, uint32_t peer, int tag, const void *data, size_t bytes,
+                    struct comm_request *request)
+{
+    struct mpi *m = (struct mpi *)comm;
+    ERR_TRY(check_bytes(bytes));
+    return check(m,
+                 MPI_Isend(data, (int)bytes, MPI_BYTE, (int)peer, tag, m->comm,
+                           (MPI_Request *)(void *)request),
+                 "isend");
+}
+
+static int mpi_receive(struct comm *comm, uint32_t peer, int tag, void *data, size_t bytes)
+{
+    struct mpi *m = (struct mpi *)comm;
+    ERR_TRY(check_bytes(bytes));
+    return check(m,
+                 MPI_Recv(data, (int)bytes, MPI_BYTE, (int)peer, tag, m->comm, MPI_STATUS_IGNORE),
+                 "recv");
+}
+
+static int mpi_wait(struct comm *comm, struct comm_request *request)
+{
+    return check((struct mpi *)comm, MPI_Wait((MPI_Request *)(void *)request, MPI_STATUS_IGNORE),
+                 "wait");
+}
+
 static void mpi_abort(struct comm *comm, int exit_code)
 {
     MPI_Abort(((struct mpi *)comm)->comm, exit_code);
@@ -231,5 +267,8 @@ static const struct comm_ops mpi_ops = {
     .all_reduce_i64 = mpi_all_reduce_i64,
     .all_reduce_f32 = mpi_all_reduce_f32,
     .reduce_scatter_f32 = mpi_reduce_scatter_f32,
+    .send = mpi_send,
+    .receive = mpi_receive,
+    .wait = mpi_wait,
     .abort = mpi_abort,
 };

@@ -19,7 +19,7 @@
  *
  * Sums are in rank order, so this back-end is deterministic in the fast mode too. */
 #include "proto/report.h"
-#include "trainer/comm.h"
+#include "trainer/comm/comm.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -37,6 +37,17 @@ struct slot {
     struct group *group; /* split: the group that the slot's rank was put in */
 };
 
+/* A send on its way, in the caller's request; listed in its group until it is received. */
+struct message {
+    struct message *next;
+    const void *data;
+    size_t bytes;
+    uint32_t from, to;
+    int tag;
+    enum { MESSAGE_POSTED, MESSAGE_COPYING, MESSAGE_DONE } state;
+};
+_Static_assert(sizeof(struct message) <= sizeof(struct comm_request), "a message fits");
+
 struct world;
 struct group {
     struct world *world;
@@ -48,6 +59,7 @@ struct group {
     uint64_t generation;  /* waits completed */
     bool broken;          /* a member has left */
     struct slot *slots;
+    struct message *messages; /* in the order of sending */
 };
 
 struct world {
@@ -161,9 +173,27 @@ static void group_free(struct group *group)
     free(group);
 }
 
-static void group_leave(struct group *group)
+/* What a rank that leaves has sent is the others' no more, when they are not just copying it. */
+static void drop_messages(struct group *group, uint32_t rank)
+{
+    struct message **link = &group->messages;
+    while (*link != NULL) {
+        struct message *message = *link;
+        if (message->from != rank) {
+            link = &message->next;
+        } else if (message->state == MESSAGE_COPYING) {
+            pthread_cond_wait(&group->changed, &group->world->mutex);
+            link = &group->messages;
+        } else {
+            *link = message->next;
+        }
+    }
+}
+
+static void group_leave(struct group *group, uint32_t rank)
 {
     pthread_mutex_lock(&group->world->mutex);
+    drop_messages(group, rank);
     group->broken = true;
     pthread_cond_broadcast(&group->changed);
     /* The last one out frees; broken waiters have left their copies before they come here. */
@@ -256,7 +286,7 @@ static void local_free(struct comm *comm)
     struct local *l = (struct local *)comm;
     if (l == NULL)
         return;
-    group_leave(l->group);
+    group_leave(l->group, l->base.rank);
     free(l);
 }
 
@@ -367,6 +397,80 @@ static int local_reduce_scatter_f32(struct comm *comm, const float *send, float 
     return collective_end(l);
 }
 
+/* ---- point to point ---- */
+
+static int local_send(struct comm *comm, uint32_t peer, int tag, const void *data, size_t bytes,
+                      struct comm_request *request)
+{
+    struct local *l = (struct local *)comm;
+    struct group *group = l->group;
+    struct message *message = (struct message *)request, **last = &group->messages;
+    CHECK(peer < comm->size && peer != comm->rank);
+    *message =
+        (struct message){.data = data, .bytes = bytes, .from = comm->rank, .to = peer, .tag = tag};
+    pthread_mutex_lock(&group->world->mutex);
+    while (*last != NULL)
+        last = &(*last)->next;
+    *last = message;
+    pthread_cond_broadcast(&group->changed);
+    pthread_mutex_unlock(&group->world->mutex);
+    return 0;
+}
+
+static struct message *find_message(struct group *group, uint32_t from, uint32_t to, int tag)
+{
+    struct message *message = group->messages;
+    while (message != NULL && (message->state != MESSAGE_POSTED || message->from != from ||
+                               message->to != to || message->tag != tag))
+        message = message->next;
+    return message;
+}
+
+static void end_message(struct group *group, struct message *message)
+{
+    struct message **link = &group->messages;
+    while (*link != message)
+        link = &(*link)->next;
+    *link = message->next;
+    message->state = MESSAGE_DONE;
+    pthread_cond_broadcast(&group->changed);
+}
+
+static int local_receive(struct comm *comm, uint32_t peer, int tag, void *data, size_t bytes)
+{
+    struct local *l = (struct local *)comm;
+    struct group *group = l->group;
+    struct message *message;
+    int rc = 0;
+    pthread_mutex_lock(&group->world->mutex);
+    while ((message = find_message(group, peer, comm->rank, tag)) == NULL && !is_broken(group))
+        pthread_cond_wait(&group->changed, &group->world->mutex);
+    if (message == NULL) {
+        rc = lost();
+    } else {
+        CHECK(message->bytes == bytes);
+        message->state = MESSAGE_COPYING;
+        pthread_mutex_unlock(&group->world->mutex);
+        copy_bytes(data, message->data, bytes);
+        pthread_mutex_lock(&group->world->mutex);
+        end_message(group, message);
+    }
+    pthread_mutex_unlock(&group->world->mutex);
+    return rc;
+}
+
+static int local_wait(struct comm *comm, struct comm_request *request)
+{
+    struct group *group = ((struct local *)comm)->group;
+    const struct message *message = (const struct message *)request;
+    pthread_mutex_lock(&group->world->mutex);
+    while (message->state != MESSAGE_DONE && !is_broken(group))
+        pthread_cond_wait(&group->changed, &group->world->mutex);
+    int rc = message->state == MESSAGE_DONE ? 0 : lost();
+    pthread_mutex_unlock(&group->world->mutex);
+    return rc;
+}
+
 static void local_abort(struct comm *comm, int exit_code)
 {
     (void)exit_code; /* of threads, the process's exit code is its caller's to choose */
@@ -384,6 +488,9 @@ static const struct comm_ops local_ops = {
     .all_reduce_i64 = local_all_reduce_i64,
     .all_reduce_f32 = local_all_reduce_f32,
     .reduce_scatter_f32 = local_reduce_scatter_f32,
+    .send = local_send,
+    .receive = local_receive,
+    .wait = local_wait,
     .abort = local_abort,
 };
 

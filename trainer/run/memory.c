@@ -1,12 +1,13 @@
 /* memory.c - the static memory plan (see memory.h).
  *
- * Time counts takes and gives of the dry run. A buffer lives in [birth, death). Placement is greedy
- * by size: the largest first, each at the lowest offset where it meets no placed buffer that lives
- * at the same time. Two areas are allocated: one for what is kept, one for what the step shares.
+ * Time counts takes and gives of the dry run. A buffer has a life [birth, death) for each time that
+ * it is taken. Placement is greedy by size: the largest first, each at the lowest offset where it
+ * meets no placed buffer that lives at the same time. Two areas are allocated: one for what is
+ * kept, one for what the step shares.
  *
  * Guarantees: two buffers whose lives meet never overlap (asserted after placing); take() after the
  * recording asserts name, index and size, so a step that differs from the dry run stops at once. */
-#include "trainer/memory.h"
+#include "trainer/run/memory.h"
 #include "proto/report.h"
 
 #include <stdbool.h>
@@ -16,11 +17,16 @@
 
 #define TIME_NEVER UINT64_MAX
 
+struct life {
+    uint64_t birth, death;
+};
+
 struct buffer {
     const char *name;
     uint32_t index;
-    size_t bytes; /* rounded up to MEMORY_ALIGN */
-    uint64_t birth, death;
+    size_t bytes;       /* rounded up to MEMORY_ALIGN */
+    struct life *lives; /* one after the other */
+    uint32_t num_lives, lives_capacity;
     uint64_t offset; /* in its area */
     bool is_taken;
 };
@@ -32,7 +38,7 @@ struct memory {
     uint64_t time;
     uint64_t kept_bytes, shared_bytes;
     char *kept, *shared;
-    bool is_placed, is_full;
+    bool is_placed, is_full, is_short;
 };
 
 int memory_new(struct memory **out)
@@ -49,6 +55,8 @@ void memory_free(struct memory *memory)
         munmap(memory->kept, memory->kept_bytes);
     if (memory->shared != NULL)
         munmap(memory->shared, memory->shared_bytes);
+    for (uint32_t i = 0; i < memory->num_buffers; i++)
+        free(memory->buffers[i].lives);
     free(memory->buffers);
     free(memory);
 }
@@ -68,7 +76,22 @@ static struct buffer *find(struct memory *memory, const char *name, uint32_t ind
 
 static bool is_kept(const struct buffer *b)
 {
-    return b->death == TIME_NEVER;
+    return b->num_lives > 0 && b->lives[b->num_lives - 1].death == TIME_NEVER;
+}
+
+static void begin_life(struct memory *memory, struct buffer *b)
+{
+    if (b->num_lives == b->lives_capacity) {
+        uint32_t capacity = b->lives_capacity == 0 ? 1 : 2 * b->lives_capacity;
+        struct life *grown = realloc(b->lives, capacity * sizeof(*grown));
+        if (grown == NULL) {
+            memory->is_short = true; /* said by memory_place */
+            return;
+        }
+        b->lives = grown;
+        b->lives_capacity = capacity;
+    }
+    b->lives[b->num_lives++] = (struct life){memory->time++, TIME_NEVER};
 }
 
 static struct buffer *record(struct memory *memory, const char *name, uint32_t index, size_t bytes)
@@ -86,8 +109,7 @@ static struct buffer *record(struct memory *memory, const char *name, uint32_t i
         memory->capacity = capacity;
     }
     struct buffer *b = &memory->buffers[memory->num_buffers++];
-    *b = (struct buffer){.name = name, .index = index, .bytes = bytes, .death = TIME_NEVER};
-    b->birth = memory->time++;
+    *b = (struct buffer){.name = name, .index = index, .bytes = bytes};
     return b;
 }
 
@@ -96,10 +118,13 @@ void *memory_take(struct memory *memory, const char *name, uint32_t index, size_
     size_t rounded = (bytes + MEMORY_ALIGN - 1) / MEMORY_ALIGN * MEMORY_ALIGN;
     struct buffer *b = find(memory, name, index);
     if (!memory->is_placed) {
-        CHECK(b == NULL); /* the dry run takes each buffer once */
-        b = record(memory, name, index, rounded);
-        if (b != NULL)
+        CHECK(b == NULL || (!b->is_taken && b->bytes == rounded));
+        if (b == NULL)
+            b = record(memory, name, index, rounded);
+        if (b != NULL) {
             b->is_taken = true;
+            begin_life(memory, b);
+        }
         return NULL;
     }
     CHECK(b != NULL && b->bytes == rounded);
@@ -117,8 +142,8 @@ void memory_give(struct memory *memory, const char *name, uint32_t index)
     if (b == NULL)
         return;
     b->is_taken = false;
-    if (!memory->is_placed)
-        b->death = memory->time++;
+    if (!memory->is_placed && b->num_lives > 0)
+        b->lives[b->num_lives - 1].death = memory->time++;
 }
 
 /* ---- placing ---- */
@@ -128,12 +153,20 @@ static int by_size(const void *a, const void *b)
     const struct buffer *x = *(struct buffer *const *)a, *y = *(struct buffer *const *)b;
     if (x->bytes != y->bytes)
         return x->bytes > y->bytes ? -1 : 1;
-    return x->birth < y->birth ? -1 : 1;
+    return x->lives[0].birth < y->lives[0].birth ? -1 : 1;
 }
 
 static bool lives_meet(const struct buffer *a, const struct buffer *b)
 {
-    return a->birth < b->death && b->birth < a->death;
+    for (uint32_t i = 0, j = 0; i < a->num_lives && j < b->num_lives;) {
+        if (a->lives[i].birth < b->lives[j].death && b->lives[j].birth < a->lives[i].death)
+            return true;
+        if (a->lives[i].death < b->lives[j].death)
+            i++;
+        else
+            j++;
+    }
+    return false;
 }
 
 static bool places_meet(const struct buffer *a, const struct buffer *b)
@@ -176,8 +209,10 @@ int memory_place(struct memory *memory)
         return report_error(ERR_MEMORY, "the model has too many layers for one rank",
                             "the memory plan has more than %u buffers", MEMORY_BUFFERS_MAX);
     struct buffer **order = calloc(2 * (memory->num_buffers + 1u), sizeof(*order));
-    if (order == NULL)
+    if (order == NULL || memory->is_short) {
+        free(order);
         return report_error(ERR_MEMORY, NULL, "no memory for the memory plan");
+    }
     uint32_t count = 0;
     for (uint32_t i = 0; i < memory->num_buffers; i++) {
         struct buffer *b = &memory->buffers[i];
@@ -271,13 +306,16 @@ static uint64_t peak_of(const struct memory *memory, uint32_t first)
 {
     uint64_t peak = 0;
     for (uint32_t i = first; i < memory->num_buffers; i++) {
-        uint64_t live = 0, at = memory->buffers[i].birth;
-        if (strcmp(memory->buffers[i].name, memory->buffers[first].name) != 0)
+        const struct buffer *at = &memory->buffers[i];
+        uint64_t live = 0;
+        if (strcmp(at->name, memory->buffers[first].name) != 0 || at->num_lives == 0)
             continue;
+        struct life birth = {at->lives[0].birth, at->lives[0].birth + 1};
+        struct buffer now = {.lives = &birth, .num_lives = 1};
         for (uint32_t j = first; j < memory->num_buffers; j++) {
             const struct buffer *b = &memory->buffers[j];
             bool is_same = strcmp(b->name, memory->buffers[first].name) == 0;
-            if (is_same && (is_kept(b) || (b->birth <= at && at < b->death)))
+            if (is_same && (is_kept(b) || lives_meet(b, &now)))
                 live += b->bytes;
         }
         peak = live > peak ? live : peak;

@@ -1,0 +1,173 @@
+/* buffers.c - the buffers of a leaf on its way: their sizes, and what is kept of them.
+ *
+ * One table names each buffer of a layer, how large it is and whether it is kept when products are
+ * kept; forward, recomputation and backward take and give by bits of that table. */
+#include "proto/report.h"
+#include "trainer/model/private.h"
+#include "trainer/run/memory.h"
+
+/* Rows of a buffer, and what is in a row. */
+enum rows { ROWS, OWN_ROWS, ONE_ROW };
+enum row { ROW_DIM, ROW_Q, ROW_KV, ROW_D_KV, ROW_HIDDEN, ROW_FLOAT, ROW_LSE, ROW_NORM_WEIGHTS };
+
+struct buffer_kind {
+    const char *name;
+    enum rows rows;
+    enum row row;
+    bool is_product; /* kept with MODEL_KEEP_PRODUCTS */
+};
+
+static const struct buffer_kind saved_kinds[NUM_SAVED] = {
+    [SAVED_ATTENTION_NORM] = {"attention norm", ROWS, ROW_DIM, false},
+    [SAVED_ATTENTION_RSTD] = {"attention rstd", OWN_ROWS, ROW_FLOAT, true},
+    [SAVED_Q] = {"query", ROWS, ROW_Q, true},
+    [SAVED_K] = {"key", ROWS, ROW_KV, true},
+    [SAVED_V] = {"value", ROWS, ROW_KV, true},
+    [SAVED_ATTENTION] = {"attention", ROWS, ROW_Q, true},
+    [SAVED_LSE] = {"attention lse", ROWS, ROW_LSE, true},
+    [SAVED_X_MID] = {"residual mid", OWN_ROWS, ROW_DIM, true},
+    [SAVED_FFN_NORM] = {"ffn norm", ROWS, ROW_DIM, false},
+    [SAVED_FFN_RSTD] = {"ffn rstd", OWN_ROWS, ROW_FLOAT, true},
+    [SAVED_GATE] = {"gate", ROWS, ROW_HIDDEN, true},
+    [SAVED_UP] = {"up", ROWS, ROW_HIDDEN, true},
+    [SAVED_SWIGLU] = {"swiglu", ROWS, ROW_HIDDEN, false},
+};
+
+static const struct buffer_kind temporary_kinds[NUM_TEMPORARIES] = {
+    [TEMPORARY_D_SWIGLU] = {"d swiglu", ROWS, ROW_HIDDEN, false},
+    [TEMPORARY_D_GATE] = {"d gate", ROWS, ROW_HIDDEN, false},
+    [TEMPORARY_D_UP] = {"d up", ROWS, ROW_HIDDEN, false},
+    [TEMPORARY_D_NORM] = {"d norm", OWN_ROWS, ROW_DIM, false},
+    [TEMPORARY_D_ATTENTION] = {"d attention", ROWS, ROW_Q, false},
+    [TEMPORARY_D_Q] = {"d query", ROWS, ROW_Q, false},
+    [TEMPORARY_D_K] = {"d key", ROWS, ROW_D_KV, false},
+    [TEMPORARY_D_V] = {"d value", ROWS, ROW_D_KV, false},
+    [TEMPORARY_D_OUT] = {"d block out", ROWS, ROW_DIM, false},
+    [TEMPORARY_D_MID] = {"d block mid", ROWS, ROW_DIM, false},
+    [TEMPORARY_D_NORM_WEIGHTS] = {"d norm weights", ONE_ROW, ROW_NORM_WEIGHTS, false},
+};
+
+static size_t bytes_of(const struct model *m, const struct buffer_kind *kind)
+{
+    const size_t row_bytes[] = {
+        [ROW_DIM] = m->s.dim * m->element,
+        [ROW_Q] = m->q_width * m->element,
+        [ROW_KV] = m->kv_width * m->element,
+        [ROW_D_KV] = m->d_kv_width * m->element,
+        [ROW_HIDDEN] = m->hidden * m->element,
+        [ROW_FLOAT] = sizeof(float),
+        [ROW_LSE] = m->q_width / m->s.head_dim * sizeof(float),
+        [ROW_NORM_WEIGHTS] = 2 * (size_t)m->s.dim * sizeof(float),
+    };
+    const size_t rows[] = {[ROWS] = m->rows, [OWN_ROWS] = m->own_rows, [ONE_ROW] = 1};
+    return rows[kind->rows] * row_bytes[kind->row];
+}
+
+void *model_take_bytes(struct model *m, const char *name, uint32_t index, size_t bytes)
+{
+    return memory_take(m->memory, name, index, bytes);
+}
+
+void model_give(struct model *m, const char *name, uint32_t index)
+{
+    memory_give(m->memory, name, index);
+}
+
+uint32_t model_kept(const struct model *m, uint32_t layer)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < NUM_SAVED; i++)
+        if (m->keep[layer] == MODEL_KEEP_ALL ||
+            (m->keep[layer] == MODEL_KEEP_PRODUCTS && saved_kinds[i].is_product))
+            kept |= 1u << i;
+    return kept;
+}
+
+void model_take_saved(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
+{
+    void **saved = m->slots[slot].layers[layer].saved;
+    for (uint32_t i = 0; i < NUM_SAVED; i++)
+        if (which >> i & 1)
+            saved[i] = memory_take(m->memory, saved_kinds[i].name, slot_index(m, slot, layer),
+                                   bytes_of(m, &saved_kinds[i]));
+}
+
+void model_give_saved(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
+{
+    for (uint32_t i = 0; i < NUM_SAVED; i++)
+        if (which >> i & 1)
+            memory_give(m->memory, saved_kinds[i].name, slot_index(m, slot, layer));
+}
+
+void model_take_temporaries(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
+{
+    void **temporary = m->slots[slot].layers[layer].temporary;
+    for (uint32_t i = 0; i < NUM_TEMPORARIES; i++)
+        if (which >> i & 1)
+            temporary[i] =
+                memory_take(m->memory, temporary_kinds[i].name, slot_index(m, slot, layer),
+                            bytes_of(m, &temporary_kinds[i]));
+}
+
+void model_give_temporaries(struct model *m, uint32_t slot, uint32_t layer, uint32_t which)
+{
+    for (uint32_t i = 0; i < NUM_TEMPORARIES; i++)
+        if (which >> i & 1)
+            memory_give(m->memory, temporary_kinds[i].name, slot_index(m, slot, layer));
+}
+
+/* ---- the residual stream ---- */
+
+size_t model_stream_bytes(const struct model *m)
+{
+    return (size_t)m->own_rows * m->s.dim * m->element;
+}
+
+void *model_take_stream(struct model *m, uint32_t slot, uint32_t block)
+{
+    struct layer_buffers *layer = &m->slots[slot].layers[block - 1];
+    layer->carry = NULL;
+    layer->x_in =
+        model_take_bytes(m, "residual in", slot_index(m, slot, block - 1), model_stream_bytes(m));
+    return layer->x_in;
+}
+
+void *model_stream(const struct model *m, uint32_t slot, uint32_t block)
+{
+    return m->slots[slot].layers[block - 1].x_in;
+}
+
+void model_give_stream(struct model *m, uint32_t slot, uint32_t block)
+{
+    model_give(m, "residual in", slot_index(m, slot, block - 1));
+}
+
+void *model_take_gradient(struct model *m, uint32_t slot)
+{
+    m->slots[slot].dx =
+        model_take_bytes(m, "d residual", slot_index(m, slot, 0), model_stream_bytes(m));
+    return m->slots[slot].dx;
+}
+
+void *model_gradient(const struct model *m, uint32_t slot)
+{
+    return m->slots[slot].dx;
+}
+
+void model_give_gradient(struct model *m, uint32_t slot)
+{
+    model_give(m, "d residual", slot_index(m, slot, 0));
+}
+
+int model_close_stream(struct model *m, uint32_t slot, uint32_t block)
+{
+    struct layer_buffers *layer = &m->slots[slot].layers[block - 1];
+    if (layer->carry != NULL && m->slots[slot].is_active)
+        kernel_add(m->kernels, m->lane,
+                   &(struct kernel_add){.y = layer->x_in,
+                                        .x = layer->carry,
+                                        .count = (size_t)m->own_rows * m->s.dim,
+                                        .dtype = m->dtype});
+    layer->carry = NULL;
+    return 0;
+}

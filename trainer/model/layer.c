@@ -1,0 +1,307 @@
+/* layer.c - one transformer layer: forward, what is computed again, backward in two halves.
+ *
+ * The residual stream is kept once per norm: a projection writes its output to a new buffer and the
+ * following norm adds the stream to it in place, so no copy is made. Behind the layer that addition
+ * is left to the next block's norm (`carry`) where this layer keeps the stream at its second norm;
+ * where it does not, the layer adds it itself: the same bits. */
+#include "proto/report.h"
+#include "trainer/model/private.h"
+
+#include <string.h>
+
+#define BIT(number) (1u << (number))
+#define ALL_SAVED (BIT(NUM_SAVED) - 1)
+/* What the second half needs. */
+#define SAVED_FOR_WEIGHTS \
+    (BIT(SAVED_ATTENTION_NORM) | BIT(SAVED_ATTENTION) | BIT(SAVED_FFN_NORM) | BIT(SAVED_SWIGLU))
+#define TEMPORARIES_FOR_WEIGHTS                                                              \
+    (BIT(TEMPORARY_D_GATE) | BIT(TEMPORARY_D_UP) | BIT(TEMPORARY_D_Q) | BIT(TEMPORARY_D_K) | \
+     BIT(TEMPORARY_D_V) | BIT(TEMPORARY_D_OUT) | BIT(TEMPORARY_D_MID) |                      \
+     BIT(TEMPORARY_D_NORM_WEIGHTS))
+#define TEMPORARIES_FOR_INPUT \
+    (BIT(TEMPORARY_D_SWIGLU) | BIT(TEMPORARY_D_NORM) | BIT(TEMPORARY_D_ATTENTION))
+
+static struct layer_buffers *of(const struct model *m, uint32_t slot, uint32_t layer)
+{
+    return &m->slots[slot].layers[layer];
+}
+
+/* ---- forward ---- */
+
+/* Queries, keys, values and attention, of which `todo` is wanted. */
+static int attention_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t todo,
+                          const void *const *w)
+{
+    struct layer_buffers *l = of(m, slot, layer);
+    const struct slot *s = &m->slots[slot];
+    void *const *a = l->saved;
+    uint32_t c = m->s.dim, heads = m->q_width / m->s.head_dim;
+    uint32_t kv_heads = m->kv_width / m->s.head_dim;
+    if (todo & BIT(SAVED_ATTENTION_NORM))
+        ERR_TRY(norm_forward(m, a[SAVED_ATTENTION_NORM], a[SAVED_ATTENTION_RSTD], l->x_in, l->carry,
+                             w[ATTENTION_NORM], s->is_active));
+    if (s->is_active && (todo & BIT(SAVED_Q))) {
+        product_columns(m, a[SAVED_Q], a[SAVED_ATTENTION_NORM], w[WQ], c, m->q_width, m->blocks);
+        product_columns(m, a[SAVED_K], a[SAVED_ATTENTION_NORM], w[WK], c, m->kv_width,
+                        m->kv_blocks);
+        product_columns(m, a[SAVED_V], a[SAVED_ATTENTION_NORM], w[WV], c, m->kv_width,
+                        m->kv_blocks);
+        attention_rotate(m, s, a[SAVED_Q], m->blocks, heads, false);
+        attention_rotate(m, s, a[SAVED_K], m->kv_blocks, kv_heads, false);
+    }
+    ERR_TRY(attention_forward(m, slot, layer, todo));
+    if (todo & BIT(SAVED_X_MID))
+        ERR_TRY(
+            product_rows(m, a[SAVED_X_MID], a[SAVED_ATTENTION], w[WO], m->q_width, s->is_active));
+    return 0;
+}
+
+static int feed_forward_part(struct model *m, uint32_t slot, uint32_t layer, uint32_t todo,
+                             const void *const *w)
+{
+    struct layer_buffers *l = of(m, slot, layer);
+    const struct slot *s = &m->slots[slot];
+    void *const *a = l->saved;
+    uint32_t c = m->s.dim;
+    const void *residual = todo & BIT(SAVED_X_MID) ? l->x_in : NULL; /* else it is in there */
+    if (todo & BIT(SAVED_FFN_NORM))
+        ERR_TRY(norm_forward(m, a[SAVED_FFN_NORM], a[SAVED_FFN_RSTD], a[SAVED_X_MID], residual,
+                             w[FFN_NORM], s->is_active));
+    if (s->is_active && (todo & BIT(SAVED_GATE))) {
+        product_columns(m, a[SAVED_GATE], a[SAVED_FFN_NORM], w[W1], c, m->hidden, m->blocks);
+        product_columns(m, a[SAVED_UP], a[SAVED_FFN_NORM], w[W3], c, m->hidden, m->blocks);
+    }
+    if (s->is_active && (todo & BIT(SAVED_SWIGLU)))
+        kernel_swiglu(m->kernels, m->lane,
+                      &(struct kernel_swiglu){.out = a[SAVED_SWIGLU],
+                                              .gate = a[SAVED_GATE],
+                                              .up = a[SAVED_UP],
+                                              .count = (size_t)m->rows * m->hidden,
+                                              .dtype = m->dtype});
+    return 0;
+}
+
+int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *const *w)
+{
+    uint32_t kept = model_kept(m, layer);
+    model_take_saved(m, slot, layer, ALL_SAVED);
+    void *out = model_take_stream(m, slot, layer + 2);
+    void *const *a = of(m, slot, layer)->saved;
+    ERR_TRY(attention_part(m, slot, layer, ALL_SAVED, w));
+    ERR_TRY(feed_forward_part(m, slot, layer, ALL_SAVED, w));
+    ERR_TRY(product_rows(m, out, a[SAVED_SWIGLU], w[W2], m->hidden, m->slots[slot].is_active));
+    of(m, slot, layer)->carry = NULL;
+    of(m, slot, layer + 1)->carry = a[SAVED_X_MID];
+    if ((kept & BIT(SAVED_X_MID)) == 0)
+        ERR_TRY(model_close_stream(m, slot, layer + 2));
+    model_give_saved(m, slot, layer, ALL_SAVED & ~kept);
+    return 0;
+}
+
+int layer_recompute(struct model *m, uint32_t slot, uint32_t layer, const void *const *w)
+{
+    uint32_t todo = ALL_SAVED & ~model_kept(m, layer);
+    /* A norm that is computed again writes its statistics again, too: the same. */
+    model_take_saved(m, slot, layer, todo);
+    ERR_TRY(attention_part(m, slot, layer, todo, w));
+    return feed_forward_part(m, slot, layer, todo, w);
+}
+
+/* ---- backward ---- */
+
+/* The gradient of the stream as all rows, for the products in front of it: gathered, copied when it
+ * has to outlive its changes, or as it is. */
+static int stream_gradient(struct model *m, uint32_t slot, void *copy, bool is_kept,
+                           const void **out)
+{
+    const struct slot *s = &m->slots[slot];
+    *out = copy != NULL ? copy : s->dx;
+    if (!s->is_active)
+        return 0;
+    if (m->cut.tp > 1)
+        return rows_gather(m, copy, s->dx, m->s.dim * m->element);
+    if (is_kept)
+        memcpy(copy, s->dx, model_stream_bytes(m));
+    return 0;
+}
+
+static int backward_norm(struct model *m, uint32_t slot, uint32_t layer, float *dweight,
+                         const void *const *w, bool is_attention)
+{
+    const struct slot *s = &m->slots[slot];
+    const struct layer_buffers *l = &s->layers[layer];
+    struct norm_gradient norm = {
+        .dx = s->dx,
+        .dweight = dweight,
+        .dout = l->temporary[TEMPORARY_D_NORM],
+        .x = is_attention ? l->x_in : l->saved[SAVED_X_MID],
+        .weight = w[is_attention ? ATTENTION_NORM : FFN_NORM],
+        .rstd = l->saved[is_attention ? SAVED_ATTENTION_RSTD : SAVED_FFN_RSTD]};
+    return norm_backward(m, &norm, s->is_active);
+}
+
+static int feed_forward_input(struct model *m, uint32_t slot, uint32_t layer, const void *d_out,
+                              const void *const *w)
+{
+    const struct slot *s = &m->slots[slot];
+    void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
+    if (s->is_active) {
+        product_rows_input(m, t[TEMPORARY_D_SWIGLU], d_out, w[W2], m->hidden);
+        kernel_swiglu_backward(
+            m->kernels, m->lane,
+            &(struct kernel_swiglu_backward){.dgate = t[TEMPORARY_D_GATE],
+                                             .dup = t[TEMPORARY_D_UP],
+                                             .dout = t[TEMPORARY_D_SWIGLU],
+                                             .gate = a[SAVED_GATE],
+                                             .up = a[SAVED_UP],
+                                             .count = (size_t)m->rows * m->hidden,
+                                             .dtype = m->dtype});
+    }
+    const struct product_term terms[] = {{t[TEMPORARY_D_GATE], w[W1], m->hidden, m->blocks},
+                                         {t[TEMPORARY_D_UP], w[W3], m->hidden, m->blocks}};
+    return product_columns_input(m, t[TEMPORARY_D_NORM], terms, 2, s->is_active);
+}
+
+static int attention_input(struct model *m, uint32_t slot, uint32_t layer, const void *d_mid,
+                           const void *const *w)
+{
+    const struct slot *s = &m->slots[slot];
+    void *const *t = s->layers[layer].temporary;
+    uint32_t heads = m->q_width / m->s.head_dim, d_kv_heads = m->d_kv_width / m->s.head_dim;
+    if (s->is_active)
+        product_rows_input(m, t[TEMPORARY_D_ATTENTION], d_mid, w[WO], m->q_width);
+    ERR_TRY(attention_backward(m, slot, layer));
+    if (s->is_active) {
+        attention_rotate(m, s, t[TEMPORARY_D_Q], m->blocks, heads, true);
+        attention_rotate(m, s, t[TEMPORARY_D_K], m->blocks, d_kv_heads, true);
+    }
+    const struct product_term terms[] = {{t[TEMPORARY_D_Q], w[WQ], m->q_width, m->blocks},
+                                         {t[TEMPORARY_D_K], w[WK], m->d_kv_width, m->kv_blocks},
+                                         {t[TEMPORARY_D_V], w[WV], m->d_kv_width, m->kv_blocks}};
+    return product_columns_input(m, t[TEMPORARY_D_NORM], terms, 3, s->is_active);
+}
+
+/* dw of a product by columns (its output cut) of `width` columns on this rank. */
+static int columns_weight(struct model *m, const struct slot *s, float *dw, const void *dout,
+                          const void *x, uint32_t width, uint32_t w_blocks, uint32_t sharers)
+{
+    return product_weight(m,
+                          &(struct product_weight){.dw = dw,
+                                                   .dout = dout,
+                                                   .x = x,
+                                                   .out_dim = width / m->blocks,
+                                                   .in = m->s.dim,
+                                                   .dout_is_cut = true,
+                                                   .w_blocks = w_blocks,
+                                                   .sharers = sharers},
+                          s->is_active);
+}
+
+static int rows_weight(struct model *m, const struct slot *s, float *dw, const void *dout,
+                       const void *x, uint32_t width)
+{
+    return product_weight(m,
+                          &(struct product_weight){.dw = dw,
+                                                   .dout = dout,
+                                                   .x = x,
+                                                   .out_dim = m->s.dim,
+                                                   .in = width / m->blocks,
+                                                   .x_is_cut = true,
+                                                   .w_blocks = m->blocks,
+                                                   .sharers = 1},
+                          s->is_active);
+}
+
+static int feed_forward_weights(struct model *m, uint32_t slot, uint32_t layer, const void *d_out,
+                                float *const *dw)
+{
+    const struct slot *s = &m->slots[slot];
+    void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
+    ERR_TRY(rows_weight(m, s, dw[W2], d_out, a[SAVED_SWIGLU], m->hidden));
+    ERR_TRY(columns_weight(m, s, dw[W1], t[TEMPORARY_D_GATE], a[SAVED_FFN_NORM], m->hidden,
+                           m->blocks, 1));
+    return columns_weight(m, s, dw[W3], t[TEMPORARY_D_UP], a[SAVED_FFN_NORM], m->hidden, m->blocks,
+                          1);
+}
+
+static int attention_weights(struct model *m, uint32_t slot, uint32_t layer, const void *d_mid,
+                             float *const *dw)
+{
+    const struct slot *s = &m->slots[slot];
+    void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
+    const void *x = a[SAVED_ATTENTION_NORM];
+    uint32_t sharers = m->cut.tp > m->s.kv_heads ? m->cut.tp / m->s.kv_heads : 1;
+    ERR_TRY(rows_weight(m, s, dw[WO], d_mid, a[SAVED_ATTENTION], m->q_width));
+    ERR_TRY(columns_weight(m, s, dw[WQ], t[TEMPORARY_D_Q], x, m->q_width, m->blocks, 1));
+    ERR_TRY(
+        columns_weight(m, s, dw[WK], t[TEMPORARY_D_K], x, m->d_kv_width, m->kv_blocks, sharers));
+    return columns_weight(m, s, dw[WV], t[TEMPORARY_D_V], x, m->d_kv_width, m->kv_blocks, sharers);
+}
+
+/* Which buffers hold the gradient of the stream as the halves need it. */
+static uint32_t stream_copies(const struct model *m, uint32_t halves)
+{
+    bool is_apart = halves != (MODEL_INPUT | MODEL_WEIGHT);
+    return m->cut.tp > 1 || is_apart ? BIT(TEMPORARY_D_OUT) | BIT(TEMPORARY_D_MID) : 0;
+}
+
+/* Both halves in one go: a temporary is dead as soon as both have used it. */
+static int backward_together(struct model *m, uint32_t slot, uint32_t layer, uint32_t halves,
+                             const void *const *w, float *const *dw)
+{
+    void *const *t = of(m, slot, layer)->temporary;
+    uint32_t copies = stream_copies(m, halves);
+    bool is_apart = halves != (MODEL_INPUT | MODEL_WEIGHT);
+    void *out_copy = copies != 0 ? t[TEMPORARY_D_OUT] : NULL;
+    void *mid_copy = copies != 0 ? t[TEMPORARY_D_MID] : NULL;
+    float *kept = is_apart ? t[TEMPORARY_D_NORM_WEIGHTS] : NULL;
+    float *ffn_norm = is_apart ? kept : dw[FFN_NORM];
+    float *attention_norm = !is_apart ? dw[ATTENTION_NORM] : kept != NULL ? kept + m->s.dim : NULL;
+    const void *d_out, *d_mid;
+    ERR_TRY(stream_gradient(m, slot, out_copy, is_apart, &d_out));
+    ERR_TRY(feed_forward_input(m, slot, layer, d_out, w));
+    if (!is_apart)
+        ERR_TRY(feed_forward_weights(m, slot, layer, d_out, dw));
+    ERR_TRY(backward_norm(m, slot, layer, ffn_norm, w, false));
+    ERR_TRY(stream_gradient(m, slot, mid_copy, is_apart, &d_mid));
+    ERR_TRY(attention_input(m, slot, layer, d_mid, w));
+    if (!is_apart)
+        ERR_TRY(attention_weights(m, slot, layer, d_mid, dw));
+    return backward_norm(m, slot, layer, attention_norm, w, true);
+}
+
+static int backward_weights(struct model *m, uint32_t slot, uint32_t layer, float *const *dw)
+{
+    void *const *t = of(m, slot, layer)->temporary;
+    const float *kept = t[TEMPORARY_D_NORM_WEIGHTS];
+    size_t c = m->s.dim;
+    if (m->slots[slot].is_active) {
+        memcpy(dw[FFN_NORM], kept, c * sizeof(float));
+        memcpy(dw[ATTENTION_NORM], kept + c, c * sizeof(float));
+    }
+    ERR_TRY(feed_forward_weights(m, slot, layer, t[TEMPORARY_D_OUT], dw));
+    return attention_weights(m, slot, layer, t[TEMPORARY_D_MID], dw);
+}
+
+int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halves,
+                   const void *const *w, float *const *dw)
+{
+    bool is_apart = halves != (MODEL_INPUT | MODEL_WEIGHT);
+    uint32_t for_weights = TEMPORARIES_FOR_WEIGHTS & ~(BIT(TEMPORARY_D_OUT) | BIT(TEMPORARY_D_MID) |
+                                                       BIT(TEMPORARY_D_NORM_WEIGHTS));
+    for_weights |= stream_copies(m, halves) | (is_apart ? BIT(TEMPORARY_D_NORM_WEIGHTS) : 0);
+    if (halves & MODEL_INPUT) {
+        model_take_temporaries(m, slot, layer, for_weights | TEMPORARIES_FOR_INPUT);
+        ERR_TRY(backward_together(m, slot, layer, halves, w, dw));
+        model_give_temporaries(m, slot, layer, TEMPORARIES_FOR_INPUT);
+        model_give_saved(m, slot, layer, ALL_SAVED & ~SAVED_FOR_WEIGHTS);
+        model_give_stream(m, slot, layer + 1);
+    } else {
+        ERR_TRY(backward_weights(m, slot, layer, dw));
+    }
+    if (halves & MODEL_WEIGHT) {
+        model_give_temporaries(m, slot, layer, for_weights);
+        model_give_saved(m, slot, layer, SAVED_FOR_WEIGHTS);
+    }
+    return 0;
+}

@@ -1,0 +1,155 @@
+/* model.h - a Llama: the table of its tensors, initial weights, forward and backward, block by
+ * block.
+ *
+ * The table names every tensor with its global shape; layouts, memory plan, saving and loading all
+ * read it. Tensors are grouped in blocks, the unit in which parameters are gathered and gradients
+ * are handed over: block 0 is the embedding, blocks 1..L are the layers, block L + 1 is the final
+ * norm with the output projection. A tied model has one matrix for embedding and output. As the
+ * output it is a block of its own, L + 2, whose gradient is a leaf of its own.
+ *
+ * Blocks are closed: model_forward and model_backward of a block read and write what the slot holds
+ * and nothing of other blocks but the residual stream. Who calls them, in which order and with
+ * which parameters is the program's business (run/program.h). A slot is one leaf (micro-batch) on
+ * its way: as many may be under way as the model has slots.
+ *
+ * A slot without a batch is walked: the same buffers are taken and given, nothing is computed and
+ * nothing is sent. The memory plan is recorded so, and ranks without a leaf walk, too.
+ *
+ * Cut. Tensor parallel cuts every contraction over heads, the hidden width and the vocabulary in
+ * tp_blocks parts, context parallel the tokens in cp_blocks: products.c has the order of sums.
+ *
+ * Letters: B sequences, T positions, N = B*T rows, C dim, F hidden, H heads, K key/value heads, D
+ * head width, V vocabulary, L layers. Activations and parameters are of the compute dtype,
+ * gradients float. */
+#ifndef HOLDFAST_TRAINER_MODEL_H
+#define HOLDFAST_TRAINER_MODEL_H
+
+#include "kernels/kernels.h"
+#include "proto/layout.h"
+#include "proto/model_shape.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MODEL_BLOCK_TENSORS_MAX 9u
+
+/* What tensor parallel cuts of a tensor: dimension 0 (columns of the product), the same by whole
+ * key/value heads, dimension 1 (rows of the product), nothing. */
+enum model_role { MODEL_WHOLE, MODEL_COLUMNS, MODEL_KV_COLUMNS, MODEL_ROWS };
+
+struct model_tensor {
+    char name[64];
+    uint32_t dims;        /* 1 or 2 */
+    uint64_t rows, width; /* [rows, width]; width is 1 for a vector */
+    uint32_t block;
+    enum model_role role;
+    uint32_t heads;  /* key/value heads, of MODEL_KV_COLUMNS */
+    double init_std; /* 0: all ones */
+    double init_cut; /* in units of init_std; 0: not cut */
+};
+
+struct model_table {
+    struct model_shape shape;
+    uint32_t num_tensors;
+    uint32_t num_blocks;          /* without the tied output's */
+    struct model_tensor *tensors; /* in block order */
+    uint32_t *first_tensor;       /* per block, and one more for the end */
+};
+
+int model_table_new(struct model_table **out, const struct model_shape *shape);
+void model_table_free(struct model_table *table);
+/* The tensors of a block: [*out_first, *out_first + the result). */
+uint32_t model_block_tensors(const struct model_table *table, uint32_t block, uint32_t *out_first);
+/* torchtitan's count: 6 x (parameters of products) + 12 x L x H x D x T (full attention).
+ */
+double model_flops_per_token(const struct model_table *table, uint32_t seq);
+
+/* Initial values of a box of the tensor (two dimensions), by global element: see table.c. */
+void model_init_box(float *out, const struct model_tensor *tensor, const struct box *box,
+                    uint64_t seed);
+
+struct comm;
+struct memory;
+struct model;
+
+/* How the axes cut the model on this rank. tp_blocks and cp_blocks are the run's, powers of two;
+ * the degrees divide them. Groups are NULL where the degree is 1 and in an estimate. */
+struct model_cut {
+    uint32_t tp_blocks, cp_blocks;
+    uint32_t tp, cp;
+    uint32_t tp_place, cp_place;
+    struct comm *tp_group, *cp_group;
+};
+
+/* What a layer's forward keeps for its backward; the rest is computed again. */
+enum model_keep {
+    MODEL_KEEP_ALL,
+    MODEL_KEEP_PRODUCTS, /* norms and SwiGLU are computed again */
+    MODEL_KEEP_NOTHING   /* but the block's input */
+};
+
+struct model_options {
+    const struct model_table *table; /* must outlive the model */
+    struct memory *memory;           /* likewise */
+    uint32_t batch, seq;
+    enum kernel_dtype dtype;
+    uint32_t num_slots;
+    struct model_cut cut;
+    const uint8_t *keep; /* [L] enum model_keep; NULL: all is kept. Copied. */
+};
+
+/* ERR_INVALID with the sum: the shape, the batch or the sequence does not fit the cut. */
+int model_cut_check(const struct model_options *options);
+int model_new(struct model **out, const struct model_options *options);
+void model_free(struct model *model);
+/* After the memory plan is recorded; kernels and lane must outlive the model. */
+void model_set_kernels(struct model *model, struct kernels *kernels, struct lane *lane);
+void model_kernel_shapes(const struct model *model, struct kernel_shapes *out);
+void model_set_groups(struct model *model, struct comm *tp_group, struct comm *cp_group);
+
+struct model_batch {
+    const int32_t *inputs, *targets; /* [B, T] */
+    const int32_t *starts;   /* [B, T] where each input's document begins; NULL: no matter */
+    float loss_scale;        /* gradients are of loss_scale x (sum of the rows' losses) */
+    double *sequence_losses; /* [B] sums of each sequence's rows, in row order; or NULL */
+};
+
+/* A new leaf in the slot. batch NULL: it is walked; else what it points to stays until the leaf's
+ * end. */
+void model_begin(struct model *model, uint32_t slot, const struct model_batch *batch);
+bool model_is_active(const struct model *model, uint32_t slot);
+
+/* w: the block's tensors in the compute dtype, cut by tp and laid out as model_view says; of a tied
+ * model's head w[1] is the embedding. dw: where the gradients go, float, laid out likewise. */
+int model_forward(struct model *model, uint32_t slot, uint32_t block, const void *const *w);
+/* *out_loss: sum of the rows' losses, in double, in row order; the logits become their gradient. */
+int model_loss(struct model *model, uint32_t slot, double *out_loss);
+/* What the layer did not keep, from what it kept. */
+int model_recompute(struct model *model, uint32_t slot, uint32_t block, const void *const *w);
+/* The halves of a backward: the gradient of the block's input, then those of its weights. Both at
+ * once need fewer buffers. dw is used by MODEL_WEIGHT alone, w by MODEL_INPUT alone. */
+enum { MODEL_INPUT = 1, MODEL_WEIGHT = 2 };
+int model_backward(struct model *model, uint32_t slot, uint32_t block, uint32_t halves,
+                   const void *const *w, float *const *dw);
+/* Gives what a forward of blocks [first, end) keeps for a backward that does not come. */
+void model_forget(struct model *model, uint32_t slot, uint32_t first, uint32_t end);
+/* Of the slot's first sequence: [T, V]; on a rank that has all of it. */
+void model_copy_logits(struct model *model, uint32_t slot, float *out_logits);
+
+/* The residual stream in front of a block, as it goes from stage to stage, and its gradient: the
+ * buffers, taken by model_take_*, given by the backward and by model_give_gradient. */
+size_t model_stream_bytes(const struct model *model);
+void *model_take_stream(struct model *model, uint32_t slot, uint32_t block);
+void *model_stream(const struct model *model, uint32_t slot, uint32_t block);
+void model_give_stream(struct model *model, uint32_t slot, uint32_t block);
+void *model_take_gradient(struct model *model, uint32_t slot);
+void *model_gradient(const struct model *model, uint32_t slot);
+void model_give_gradient(struct model *model, uint32_t slot);
+/* Adds to the stream what the block in front left for the next norm to add: before it is sent. */
+int model_close_stream(struct model *model, uint32_t slot, uint32_t block);
+
+/* A tensor of MODEL_ROWS is laid out as `blocks` dense parts of its columns, one after the other;
+ * all others are one dense part. */
+uint32_t model_view_blocks(const struct model_cut *cut, const struct model_tensor *tensor);
+
+#endif

@@ -1,0 +1,184 @@
+/* private.h - what the files of the model share: its struct, the buffers of a leaf, products. */
+#ifndef HOLDFAST_TRAINER_MODEL_PRIVATE_H
+#define HOLDFAST_TRAINER_MODEL_PRIVATE_H
+
+#include "trainer/model/model.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Order of a layer's tensors in its block. */
+enum { WQ, WK, WV, WO, W1, W2, W3, ATTENTION_NORM, FFN_NORM, NUM_LAYER_TENSORS };
+enum { NORM, OUTPUT, NUM_HEAD_TENSORS };
+
+/* ---- the buffers of a layer ---- */
+
+/* Kept from a layer's forward for its backward, in the order of their making. */
+enum saved {
+    SAVED_ATTENTION_NORM, /* [rows, C] */
+    SAVED_ATTENTION_RSTD, /* [own rows] */
+    SAVED_Q,              /* [blocks][rows, H D / B], rotated */
+    SAVED_K,              /* [kv blocks][rows, K D / kvB], rotated */
+    SAVED_V,
+    SAVED_ATTENTION, /* as Q */
+    SAVED_LSE,       /* [blocks][B, H / B, T] */
+    SAVED_X_MID,     /* [own rows, C] the residual stream at the second norm */
+    SAVED_FFN_NORM,
+    SAVED_FFN_RSTD,
+    SAVED_GATE, /* [blocks][rows, F / B] */
+    SAVED_UP,
+    SAVED_SWIGLU,
+    NUM_SAVED
+};
+/* Of a layer's backward. The second half needs those up to D_V, so they outlive the first half when
+ * the halves are apart. */
+enum temporary {
+    TEMPORARY_D_SWIGLU,
+    TEMPORARY_D_GATE,
+    TEMPORARY_D_UP,
+    TEMPORARY_D_NORM, /* [own rows, C], of either norm */
+    TEMPORARY_D_ATTENTION,
+    TEMPORARY_D_Q,
+    TEMPORARY_D_K, /* [blocks][rows, .]: of each block its own */
+    TEMPORARY_D_V,
+    TEMPORARY_D_OUT, /* [rows, C] gradient of the stream behind the block, where it is a copy */
+    TEMPORARY_D_MID, /* likewise behind the attention */
+    TEMPORARY_D_NORM_WEIGHTS, /* float [2][C], where the halves are apart */
+    NUM_TEMPORARIES
+};
+
+struct layer_buffers {
+    void *x_in;  /* [own rows, C] the residual stream that comes in */
+    void *carry; /* what the first norm has yet to add to it, or NULL */
+    void *saved[NUM_SAVED];
+    void *temporary[NUM_TEMPORARIES];
+};
+
+/* One leaf on its way. */
+struct slot {
+    struct model_batch batch;
+    bool is_active;               /* compute; false in a walk */
+    struct layer_buffers *layers; /* L + 1: the last has x_in and carry alone, the head's */
+    void *head_norm, *logits;     /* [rows, C], [blocks][rows, V / B] */
+    float *head_rstd;             /* [own rows] */
+    void *d_head_norm;
+    float *d_norm_weight; /* [C] of the final norm, where the halves of the backward are apart */
+    void *dx;             /* [own rows, C] gradient of the residual stream */
+};
+
+struct model {
+    const struct model_table *table;
+    struct memory *memory;
+    struct kernels *kernels;
+    struct lane *lane;
+    struct model_shape s;
+    struct model_cut cut;
+    uint32_t batch, seq;
+    uint32_t rows;                          /* of this cp place: B*T / cp */
+    uint32_t block_rows;                    /* of one cp block: B*T / cp_blocks */
+    uint32_t own_rows;                      /* of this tp place: rows / tp */
+    uint32_t blocks, kv_blocks, row_blocks; /* this rank's: of tp, of keys and values, of cp */
+    uint32_t q_width, kv_width, hidden;     /* this rank's columns: H D, K D, F */
+    uint32_t d_kv_width;                    /* of dK: kv_width, or more where blocks share a head */
+    uint32_t vocab;                         /* this rank's */
+    enum kernel_dtype dtype;
+    size_t element;             /* bytes of dtype */
+    uint8_t *keep;              /* [L] */
+    float *rope_cos, *rope_sin; /* [T, D/2] */
+    uint32_t num_slots;
+    struct slot *slots;
+    size_t *lists; /* of a collective: bytes and places of the tp or cp ranks */
+};
+
+/* ---- buffers (buffers.c) ---- */
+
+void *model_take_bytes(struct model *m, const char *name, uint32_t index, size_t bytes);
+void model_give(struct model *m, const char *name, uint32_t index);
+/* The index of a buffer of the slot. */
+static inline uint32_t slot_index(const struct model *m, uint32_t slot, uint32_t layer)
+{
+    return slot * (m->s.layers + 1) + layer;
+}
+/* Of a layer: all of `which` (bits of enum saved), each once. */
+void model_take_saved(struct model *m, uint32_t slot, uint32_t layer, uint32_t which);
+void model_give_saved(struct model *m, uint32_t slot, uint32_t layer, uint32_t which);
+uint32_t model_kept(const struct model *m, uint32_t layer); /* bits of enum saved */
+void model_take_temporaries(struct model *m, uint32_t slot, uint32_t layer, uint32_t which);
+void model_give_temporaries(struct model *m, uint32_t slot, uint32_t layer, uint32_t which);
+
+static inline char *at_byte(const void *base, size_t bytes)
+{
+    return (char *)(uintptr_t)base + bytes;
+}
+
+/* ---- products over blocks (products.c); all but walks compute ---- */
+
+/* out[blocks][rows, O / blocks] = x[rows, I] w^T, w[O, I]. */
+void product_columns(struct model *m, void *out, const void *x, const void *w, uint32_t in,
+                     uint32_t out_dim, uint32_t blocks);
+/* own_out[own rows, C] = sum over all blocks of x[blocks][rows, I / blocks] w^T; w is laid out by
+ * blocks. Takes its buffers in a walk, too. */
+int product_rows(struct model *m, void *own_out, const void *x, const void *w, uint32_t in,
+                 bool is_active);
+/* dx[blocks][rows, I / blocks] = dout[rows, C] w, of a product by rows. */
+void product_rows_input(struct model *m, void *dx, const void *dout, const void *w, uint32_t in);
+/* own_dx[own rows, C] = sum over all blocks and terms of dout w, of products by columns. */
+struct product_term {
+    const void *dout; /* [m->blocks][rows, out_dim / m->blocks] */
+    const void *w;    /* [w_blocks] */
+    uint32_t out_dim, w_blocks;
+};
+int product_columns_input(struct model *m, void *own_dx, const struct product_term *terms,
+                          uint32_t num_terms, bool is_active);
+/* dw[w_blocks][O, I] = sum over cp blocks and over the blocks that share a part of w, of dout^T x.
+ * A side that is cut has blocks, one that is whole has not. `sharers`: tp ranks that hold the same
+ * part. */
+struct product_weight {
+    float *dw;
+    const void *dout, *x;
+    uint32_t out_dim, in; /* of one block */
+    bool dout_is_cut, x_is_cut;
+    uint32_t w_blocks, sharers;
+};
+int product_weight(struct model *m, const struct product_weight *args, bool is_active);
+/* full[rows, width] of all tp ranks' own rows; with tp = 1 they are the same buffer. */
+int rows_gather(struct model *m, void *full, const void *own, size_t row_bytes);
+/* dx += gradient through a norm; dweight[C] summed over all tp blocks of rows, then over this
+ * rank's cp blocks. */
+struct norm_gradient {
+    void *dx;
+    float *dweight;
+    const void *dout, *x, *weight;
+    const float *rstd;
+};
+int norm_backward(struct model *m, const struct norm_gradient *args, bool is_active);
+/* out[rows, C] = norm(x + residual), gathered; x and rstd are of the own rows. */
+int norm_forward(struct model *m, void *out, float *rstd, void *x, const void *residual,
+                 const void *weight, bool is_active);
+
+/* parts[0] = the sum of `num` parts, `stride` floats apart, as a balanced binary tree. */
+void tree_in_place(struct model *m, float *parts, uint32_t num, size_t stride, size_t count);
+
+/* ---- attention.c ---- */
+
+void attention_rotate(struct model *m, const struct slot *slot, void *x, uint32_t blocks,
+                      uint32_t heads, bool inverse);
+int attention_forward(struct model *m, uint32_t slot, uint32_t layer, uint32_t todo);
+int attention_backward(struct model *m, uint32_t slot, uint32_t layer);
+
+/* ---- layer.c, ends.c ---- */
+
+int layer_forward(struct model *m, uint32_t slot, uint32_t layer, const void *const *w);
+int layer_recompute(struct model *m, uint32_t slot, uint32_t layer, const void *const *w);
+int layer_backward(struct model *m, uint32_t slot, uint32_t layer, uint32_t halves,
+                   const void *const *w, float *const *dw);
+int embedding_forward(struct model *m, uint32_t slot, const void *const *w);
+int embedding_backward(struct model *m, uint32_t slot, float *const *dw);
+int head_forward(struct model *m, uint32_t slot, const void *const *w);
+int head_backward(struct model *m, uint32_t slot, uint32_t halves, const void *const *w,
+                  float *const *dw);
+int tied_backward(struct model *m, uint32_t slot, uint32_t halves, const void *const *w,
+                  float *const *dw);
+
+#endif

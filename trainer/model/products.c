@@ -1,0 +1,422 @@
+/* products.c - products and sums over blocks: the one place that knows how the model is cut.
+ *
+ * Rows. The tokens of a leaf are cut in cp_blocks blocks of block_rows rows; a rank has row_blocks
+ * of them, one after the other. What is computed row by row (norms, the residual stream) is cut
+ * again: of each block a tensor-parallel rank has own rows, a contiguous tp-th (sequence parallel).
+ * rows_gather makes rows of own rows. Columns. Heads, hidden width and vocabulary are cut in
+ * tp_blocks; a rank has `blocks` of them, each a dense matrix [rows, columns of a block], so that a
+ * product has the same shape, strides and bits whatever rank computes it.
+ *
+ * Sums. What a block contributes to a sum over a cut dimension is a partial result in float, in the
+ * order that one block has alone. Partial results are added as a balanced binary tree over the
+ * index of the block, and rounded once. Blocks and degrees are powers of two, so a rank adds a
+ * whole sub-tree and sends one partial result:
+ *
+ *   blocks of tp      products by rows, inputs of products by columns, weights of norms; and
+ * weights of keys and values, where several blocks share a head blocks of cp      all weights; here
+ * the sum over this rank's blocks alone, the rest is added by who owns the gradient
+ * (parallel/reduce.c)
+ *
+ * With one block there is no partial result: the product itself writes the result. */
+#include "proto/report.h"
+#include "trainer/comm/comm.h"
+#include "trainer/model/private.h"
+
+#include <string.h>
+
+#define TREE_DEPTH_MAX 10u /* tp_blocks and cp_blocks are at most 2^10 */
+
+/* ---- trees ---- */
+
+static void fold(struct model *m, float *acc, const float *leaf, size_t count)
+{
+    kernel_fold(m->kernels, m->lane,
+                &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count});
+}
+
+void tree_in_place(struct model *m, float *parts, uint32_t num, size_t stride, size_t count)
+{
+    for (uint32_t step = 1; step < num; step *= 2)
+        for (uint32_t i = 0; i < num; i += 2 * step)
+            fold(m, parts + i * stride, parts + (i + step) * stride, count);
+}
+
+/* Parts that come one after the other: part i is written to slot[number of ones in i], and added to
+ * its left neighbour as soon as that sub-tree is whole. slot[0] gets the sum. */
+struct tree {
+    float *slot[TREE_DEPTH_MAX + 1];
+    size_t count;
+};
+
+static uint32_t depth_of(uint32_t parts)
+{
+    uint32_t depth = 0;
+    while (parts >> depth > 1)
+        depth++;
+    return depth;
+}
+
+static float *tree_at(const struct tree *tree, uint32_t index)
+{
+    return tree->slot[__builtin_popcount(index)];
+}
+
+static void tree_add(struct model *m, const struct tree *tree, uint32_t index)
+{
+    uint32_t height = (uint32_t)__builtin_popcount(index);
+    for (; index & 1; index >>= 1, height--)
+        fold(m, tree->slot[height - 1], tree->slot[height], tree->count);
+}
+
+/* `sum` is slot 0; the others are taken under `name`. */
+static struct tree tree_take(struct model *m, const char *name, float *sum, size_t count,
+                             uint32_t parts)
+{
+    struct tree tree = {.slot = {sum}, .count = count};
+    for (uint32_t i = 1; i <= depth_of(parts); i++)
+        tree.slot[i] = model_take_bytes(m, name, i, count * sizeof(float));
+    return tree;
+}
+
+static void tree_give(struct model *m, const char *name, uint32_t parts)
+{
+    for (uint32_t i = 1; i <= depth_of(parts); i++)
+        model_give(m, name, i);
+}
+
+/* ---- rows among tensor-parallel ranks ---- */
+
+int rows_gather(struct model *m, void *full, const void *own, size_t row_bytes)
+{
+    uint32_t tp = m->cut.tp, own_block = m->block_rows / tp;
+    size_t *bytes = m->lists, *at = m->lists + tp;
+    if (tp == 1)
+        return 0;
+    for (uint32_t r = 0; r < tp; r++) {
+        bytes[r] = own_block * row_bytes;
+        at[r] = r * bytes[r];
+    }
+    for (uint32_t p = 0; p < m->row_blocks; p++)
+        ERR_TRY(m->cut.tp_group->ops->all_gather_v(
+            m->cut.tp_group, at_byte(own, p * own_block * row_bytes), bytes[0],
+            at_byte(full, p * m->block_rows * row_bytes), bytes, at));
+    return 0;
+}
+
+/* Of row block p: partial[block_rows, C] of all tp ranks, added, rounded into the own rows. */
+static int rows_reduce(struct model *m, void *own_out, uint32_t p, float *partial, bool is_active)
+{
+    uint32_t tp = m->cut.tp, own_block = m->block_rows / tp;
+    size_t count = (size_t)own_block * m->s.dim;
+    size_t *bytes = m->lists, *at = m->lists + tp;
+    float *sum = partial;
+    if (tp > 1)
+        sum = model_take_bytes(m, "partial rows received", 0, tp * count * sizeof(float));
+    if (is_active && tp > 1) {
+        for (uint32_t r = 0; r < tp; r++) {
+            bytes[r] = count * sizeof(float);
+            at[r] = r * bytes[r];
+        }
+        ERR_TRY(m->cut.tp_group->ops->all_to_all_v(m->cut.tp_group, partial, bytes, at, sum, bytes,
+                                                   at));
+        tree_in_place(m, sum, tp, count, count);
+    }
+    if (is_active)
+        kernel_convert(m->kernels, m->lane,
+                       &(struct kernel_convert){.out = at_byte(own_out, p * count * m->element),
+                                                .in = sum,
+                                                .count = count,
+                                                .out_dtype = m->dtype});
+    if (tp > 1)
+        model_give(m, "partial rows received", 0);
+    return 0;
+}
+
+/* ---- products ---- */
+
+static const void *part_of(const struct model *m, const void *base, uint32_t block, uint32_t p,
+                           uint32_t width)
+{
+    size_t row = (size_t)block * m->rows + (size_t)p * m->block_rows;
+    return at_byte(base, row * width * m->element);
+}
+
+void product_columns(struct model *m, void *out, const void *x, const void *w, uint32_t in,
+                     uint32_t out_dim, uint32_t blocks)
+{
+    uint32_t width = out_dim / blocks;
+    for (uint32_t b = 0; b < blocks; b++)
+        for (uint32_t p = 0; p < m->row_blocks; p++)
+            kernel_linear(
+                m->kernels, m->lane,
+                &(struct kernel_linear){.out = (void *)(uintptr_t)part_of(m, out, b, p, width),
+                                        .x = part_of(m, x, 0, p, in),
+                                        .w = at_byte(w, (size_t)b * width * in * m->element),
+                                        .rows = m->block_rows,
+                                        .in = in,
+                                        .out_dim = width,
+                                        .dtype = m->dtype});
+}
+
+int product_rows(struct model *m, void *own_out, const void *x, const void *w, uint32_t in,
+                 bool is_active)
+{
+    uint32_t width = in / m->blocks, c = m->s.dim;
+    bool is_partial = m->cut.tp_blocks > 1;
+    size_t count = (size_t)m->block_rows * c;
+    struct tree tree = {0};
+    if (is_partial)
+        tree = tree_take(m, "partial rows",
+                         model_take_bytes(m, "partial rows", 0, count * sizeof(float)), count,
+                         m->blocks);
+    for (uint32_t p = 0; p < m->row_blocks; p++) {
+        for (uint32_t b = 0; b < m->blocks && is_active; b++) {
+            void *to =
+                is_partial ? (void *)tree_at(&tree, b) : at_byte(own_out, p * count * m->element);
+            kernel_linear(
+                m->kernels, m->lane,
+                &(struct kernel_linear){.out = to,
+                                        .x = part_of(m, x, b, p, width),
+                                        .w = at_byte(w, (size_t)b * width * c * m->element),
+                                        .rows = m->block_rows,
+                                        .in = width,
+                                        .out_dim = c,
+                                        .dtype = m->dtype});
+            if (is_partial)
+                tree_add(m, &tree, b);
+        }
+        if (is_partial)
+            ERR_TRY(rows_reduce(m, own_out, p, tree.slot[0], is_active));
+    }
+    if (is_partial) {
+        tree_give(m, "partial rows", m->blocks);
+        model_give(m, "partial rows", 0);
+    }
+    return 0;
+}
+
+void product_rows_input(struct model *m, void *dx, const void *dout, const void *w, uint32_t in)
+{
+    uint32_t width = in / m->blocks, c = m->s.dim;
+    for (uint32_t b = 0; b < m->blocks; b++)
+        for (uint32_t p = 0; p < m->row_blocks; p++)
+            kernel_linear_backward_input(m->kernels, m->lane,
+                                         &(struct kernel_linear_backward_input){
+                                             .dx = (void *)(uintptr_t)part_of(m, dx, b, p, width),
+                                             .dout = part_of(m, dout, 0, p, c),
+                                             .w = at_byte(w, (size_t)b * width * c * m->element),
+                                             .rows = m->block_rows,
+                                             .in = width,
+                                             .out_dim = c,
+                                             .dtype = m->dtype});
+}
+
+/* All terms of one block and one row block, one after the other. */
+static void input_terms(struct model *m, void *to, const struct product_term *terms,
+                        uint32_t num_terms, uint32_t b, uint32_t p)
+{
+    uint32_t c = m->s.dim;
+    for (uint32_t i = 0; i < num_terms; i++) {
+        const struct product_term *term = &terms[i];
+        uint32_t width = term->out_dim / m->blocks;
+        uint32_t w_block = b / (m->blocks / term->w_blocks);
+        kernel_linear_backward_input(
+            m->kernels, m->lane,
+            &(struct kernel_linear_backward_input){
+                .dx = to,
+                .dout = part_of(m, term->dout, b, p, width),
+                .w = at_byte(term->w, (size_t)w_block * width * c * m->element),
+                .rows = m->block_rows,
+                .in = c,
+                .out_dim = width,
+                .accumulate = i > 0,
+                .dtype = m->dtype});
+    }
+}
+
+int product_columns_input(struct model *m, void *own_dx, const struct product_term *terms,
+                          uint32_t num_terms, bool is_active)
+{
+    bool is_partial = m->cut.tp_blocks > 1;
+    size_t count = (size_t)m->block_rows * m->s.dim;
+    struct tree tree = {0};
+    if (is_partial)
+        tree = tree_take(m, "partial rows",
+                         model_take_bytes(m, "partial rows", 0, count * sizeof(float)), count,
+                         m->blocks);
+    for (uint32_t p = 0; p < m->row_blocks; p++) {
+        for (uint32_t b = 0; b < m->blocks && is_active; b++) {
+            void *to =
+                is_partial ? (void *)tree_at(&tree, b) : at_byte(own_dx, p * count * m->element);
+            input_terms(m, to, terms, num_terms, b, p);
+            if (is_partial)
+                tree_add(m, &tree, b);
+        }
+        if (is_partial)
+            ERR_TRY(rows_reduce(m, own_dx, p, tree.slot[0], is_active));
+    }
+    if (is_partial) {
+        tree_give(m, "partial rows", m->blocks);
+        model_give(m, "partial rows", 0);
+    }
+    return 0;
+}
+
+/* ---- gradients of weights ---- */
+
+static void weight_part(struct model *m, const struct product_weight *a, float *to, uint32_t b,
+                        uint32_t p)
+{
+    kernel_linear_backward_weight(
+        m->kernels, m->lane,
+        &(struct kernel_linear_backward_weight){
+            .dw = to,
+            .dout = part_of(m, a->dout, a->dout_is_cut ? b : 0, p, a->out_dim),
+            .x = part_of(m, a->x, a->x_is_cut ? b : 0, p, a->in),
+            .rows = m->block_rows,
+            .in = a->in,
+            .out_dim = a->out_dim,
+            .dtype = m->dtype});
+}
+
+/* A part that several tp ranks hold: the sum of what each of them has of it. */
+static int add_sharers(struct model *m, float *part, size_t count, uint32_t sharers, bool is_active)
+{
+    uint32_t tp = m->cut.tp, first = m->cut.tp_place / sharers * sharers;
+    size_t *bytes = m->lists, *at = m->lists + tp;
+    if (sharers == 1)
+        return 0;
+    float *all =
+        model_take_bytes(m, "partial weights of sharers", 0, sharers * count * sizeof(float));
+    if (is_active) {
+        /* Everybody's part goes to the sharers of its own head alone. */
+        size_t *send_at = m->lists + 2 * (size_t)tp;
+        for (uint32_t r = 0; r < tp; r++) {
+            bool is_mine = r / sharers * sharers == first;
+            bytes[r] = is_mine ? count * sizeof(float) : 0;
+            at[r] = is_mine ? (r - first) * count * sizeof(float) : 0;
+            send_at[r] = 0;
+        }
+        ERR_TRY(m->cut.tp_group->ops->all_to_all_v(m->cut.tp_group, part, bytes, send_at, all,
+                                                   bytes, at));
+        tree_in_place(m, all, sharers, count, count);
+        memcpy(part, all, count * sizeof(float));
+    }
+    model_give(m, "partial weights of sharers", 0);
+    return 0;
+}
+
+int product_weight(struct model *m, const struct product_weight *a, bool is_active)
+{
+    static const char *const by_row = "partial weights", *const by_block = "partial shared weights";
+    uint32_t group = m->blocks / a->w_blocks;
+    size_t count = (size_t)a->out_dim * a->in;
+    struct tree rows = tree_take(m, by_row, NULL, count, m->row_blocks);
+    struct tree shared = tree_take(m, by_block, NULL, count, group);
+    for (uint32_t w = 0; w < a->w_blocks; w++) {
+        rows.slot[0] = is_active ? a->dw + w * count : NULL;
+        for (uint32_t p = 0; p < m->row_blocks; p++) {
+            shared.slot[0] = tree_at(&rows, p);
+            for (uint32_t i = 0; i < group && is_active; i++) {
+                weight_part(m, a, tree_at(&shared, i), w * group + i, p);
+                tree_add(m, &shared, i);
+            }
+            ERR_TRY(add_sharers(m, shared.slot[0], count, a->sharers, is_active));
+            if (is_active)
+                tree_add(m, &rows, p);
+        }
+    }
+    tree_give(m, by_row, m->row_blocks);
+    tree_give(m, by_block, group);
+    return 0;
+}
+
+/* ---- norms ---- */
+
+int norm_forward(struct model *m, void *out, float *rstd, void *x, const void *residual,
+                 const void *weight, bool is_active)
+{
+    void *own = out;
+    if (m->cut.tp > 1)
+        own = model_take_bytes(m, "norm of own rows", 0, model_stream_bytes(m));
+    if (is_active)
+        kernel_rmsnorm(m->kernels, m->lane,
+                       &(struct kernel_rmsnorm){.out = own,
+                                                .rstd = rstd,
+                                                .x = x,
+                                                .residual = residual,
+                                                .weight = weight,
+                                                .rows = m->own_rows,
+                                                .dim = m->s.dim,
+                                                .eps = (float)m->s.norm_eps,
+                                                .dtype = m->dtype});
+    if (is_active)
+        ERR_TRY(rows_gather(m, out, own, m->s.dim * m->element));
+    if (m->cut.tp > 1)
+        model_give(m, "norm of own rows", 0);
+    return 0;
+}
+
+/* The rows of block b of tp within row block p. */
+static void norm_part(struct model *m, const struct norm_gradient *a, float *dweight, size_t first,
+                      uint32_t rows)
+{
+    size_t at = first * m->s.dim * m->element;
+    kernel_rmsnorm_backward(m->kernels, m->lane,
+                            &(struct kernel_rmsnorm_backward){.dx = at_byte(a->dx, at),
+                                                              .dweight = dweight,
+                                                              .dout = at_byte(a->dout, at),
+                                                              .x = at_byte(a->x, at),
+                                                              .rstd = a->rstd + first,
+                                                              .weight = a->weight,
+                                                              .rows = rows,
+                                                              .dim = m->s.dim,
+                                                              .dtype = m->dtype});
+}
+
+/* parts: [row_blocks][blocks][C]; all: [tp][row_blocks][C]. */
+static int norm_parts(struct model *m, const struct norm_gradient *a, float *parts, float *all)
+{
+    uint32_t tp = m->cut.tp, rows = m->own_rows / (m->row_blocks * m->blocks);
+    size_t c = m->s.dim, mine = m->row_blocks * c;
+    size_t *bytes = m->lists, *at = m->lists + tp;
+    for (uint32_t i = 0; i < m->row_blocks * m->blocks; i++)
+        norm_part(m, a, parts + i * c, (size_t)i * rows, rows);
+    for (uint32_t p = 0; p < m->row_blocks; p++) {
+        tree_in_place(m, parts + p * m->blocks * c, m->blocks, c, c);
+        memmove(parts + p * c, parts + p * m->blocks * c, c * sizeof(float));
+    }
+    for (uint32_t r = 0; r < tp; r++) {
+        bytes[r] = mine * sizeof(float);
+        at[r] = r * bytes[r];
+    }
+    if (tp > 1)
+        ERR_TRY(
+            m->cut.tp_group->ops->all_gather_v(m->cut.tp_group, parts, bytes[0], all, bytes, at));
+    else
+        memcpy(all, parts, bytes[0]);
+    tree_in_place(m, all, tp, mine, mine);
+    tree_in_place(m, all, m->row_blocks, c, c);
+    memcpy(a->dweight, all, c * sizeof(float));
+    return 0;
+}
+
+int norm_backward(struct model *m, const struct norm_gradient *a, bool is_active)
+{
+    size_t c = m->s.dim;
+    int rc = 0;
+    if (m->cut.tp_blocks * m->row_blocks == 1) {
+        if (is_active)
+            norm_part(m, a, a->dweight, 0, m->own_rows);
+        return 0;
+    }
+    float *parts = model_take_bytes(m, "partial norm weights", 0,
+                                    m->row_blocks * m->blocks * c * sizeof(float));
+    float *all = model_take_bytes(m, "partial norm weights", 1,
+                                  m->cut.tp * m->row_blocks * c * sizeof(float));
+    if (is_active)
+        rc = norm_parts(m, a, parts, all);
+    model_give(m, "partial norm weights", 0);
+    model_give(m, "partial norm weights", 1);
+    return rc;
+}

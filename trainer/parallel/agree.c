@@ -1,0 +1,33 @@
+/* agree.c - all ranks learn how a call ended (see parallel.h). */
+#include "proto/report.h"
+#include "trainer/comm/comm.h"
+#include "trainer/parallel/parallel.h"
+
+#include <stdlib.h>
+
+int parallel_agree_quietly(struct comm *world, int rc, uint32_t *out_first)
+{
+    uint32_t size = world->size, first = 0;
+    int64_t *codes = calloc(size, sizeof(*codes));
+    *out_first = world->rank;
+    if (codes == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for %u codes", size);
+    codes[world->rank] = rc;
+    int agreed = world->ops->all_reduce_i64(world, codes, size);
+    while (agreed == 0 && first < size && codes[first] == 0)
+        first++;
+    if (agreed == 0 && first < size)
+        agreed = (int)codes[first];
+    *out_first = first;
+    free(codes);
+    return agreed;
+}
+
+int parallel_agree(struct comm *world, int rc)
+{
+    uint32_t first = 0;
+    int agreed = parallel_agree_quietly(world, rc, &first);
+    if (agreed != 0 && first != world->rank && first < world->size)
+        report_clear();
+    return agreed;
+}

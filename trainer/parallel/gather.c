@@ -1,0 +1,110 @@
+/* gather.c - parameters: from each rank's shard to what the model computes with.
+ *
+ * Each rank keeps its shard in float, packed tensor after tensor in block order (every tensor
+ * starts at a multiple of ALIGN elements, so that kernels and transports see aligned, 64-byte
+ * units). For a block's compute the F shards are gathered in the compute dtype and unpacked to the
+ * tensors of this tp place. A tensor that the model wants by blocks of columns is laid out so on
+ * the way, also where there is nothing to gather. What needs neither is used where it lies. */
+#include "proto/report.h"
+#include "trainer/parallel/private.h"
+#include "trainer/run/memory.h"
+
+#include <string.h>
+
+void gather_move_rows(const struct parallel *p, uint32_t index, struct part part, void *full,
+                      void *packed, size_t element, enum rows_direction direction)
+{
+    const struct model_tensor *tensor = &p->table->tensors[index];
+    struct box tp = layout_tp_box(&p->mesh, tensor);
+    uint32_t blocks = model_view_blocks(&p->cut, tensor);
+    size_t bytes = tp.extent[1] / blocks * element; /* of a row of a block */
+    size_t block_bytes = tp.extent[0] * bytes;
+    char *whole = (char *)full + p->full_at[index] * element + part.first * bytes;
+    char *dense = packed;
+    uint64_t rows = part.rows;
+    if (blocks == 1) {
+        bytes *= rows;
+        rows = rows > 0 ? 1 : 0;
+    }
+    for (uint64_t row = 0; row < rows; row++)
+        for (uint32_t b = 0; b < blocks; b++) {
+            char *at = whole + b * block_bytes + row * bytes,
+                 *of = dense + (row * blocks + b) * bytes;
+            memcpy(direction == ROWS_PACK ? of : at, direction == ROWS_PACK ? at : of, bytes);
+        }
+}
+
+static void unpack_shard(const struct parallel *p, const struct block *block, uint32_t shard,
+                         const char *packed, size_t element)
+{
+    for (uint32_t i = block->first; i < block->first + block->num; i++) {
+        const struct model_tensor *tensor = &p->table->tensors[i];
+        struct part part = shard_of(p, tensor, shard);
+        gather_move_rows(p, i, part, block->gathered, (void *)(uintptr_t)packed, element,
+                         ROWS_UNPACK);
+        packed += aligned(part.rows * width_of(p, tensor)) * element;
+    }
+}
+
+/* The shards of all ranks of the shard group. */
+static int gather_shards(struct parallel *p, struct block *block)
+{
+    size_t element = kernel_dtype_bytes(p->dtype), total = 0;
+    uint32_t shards = p->mesh.degree[AXIS_SHARD];
+    size_t *bytes = p->lists, *at = p->lists + shards;
+    for (uint32_t s = 0; s < shards; s++) {
+        bytes[s] = block->shard_counts[s] * element;
+        at[s] = total;
+        total += bytes[s];
+    }
+    char *packed = memory_take(p->memory, "gathered shards", block->take_index, total);
+    if (!memory_is_recording(p->memory)) {
+        struct comm *comm = p->mesh.of[GROUP_SHARD];
+        const char *mine = (const char *)p->compute_params + block->at * element;
+        ERR_TRY(comm->ops->all_gather_v(comm, mine, bytes[p->mesh.place[AXIS_SHARD]], packed, bytes,
+                                        at));
+        for (uint32_t s = 0; s < shards; s++)
+            unpack_shard(p, block, s, packed + at[s], element);
+    }
+    memory_give(p->memory, "gathered shards", block->take_index);
+    return 0;
+}
+
+static bool is_in_place(const struct parallel *p, const struct block *block)
+{
+    return p->mesh.degree[AXIS_SHARD] == 1 && !block->is_strided;
+}
+
+int gather_block(struct parallel *p, uint32_t index, bool is_second)
+{
+    struct block *block = &p->blocks[index];
+    size_t element = kernel_dtype_bytes(p->dtype);
+    char *mine = (char *)p->compute_params + block->at * element;
+    if (is_in_place(p, block)) {
+        block->gathered = mine;
+        return 0;
+    }
+    block->take_index = 2 * index + is_second;
+    block->gathered = memory_take(p->memory, "gathered parameters", block->take_index,
+                                  block->full_count * element);
+    if (p->mesh.degree[AXIS_SHARD] > 1)
+        return gather_shards(p, block);
+    if (!memory_is_recording(p->memory))
+        unpack_shard(p, block, 0, mine, element);
+    return 0;
+}
+
+void gather_drop(struct parallel *p, uint32_t index)
+{
+    const struct block *block = &p->blocks[index];
+    if (!is_in_place(p, block))
+        memory_give(p->memory, "gathered parameters", block->take_index);
+}
+
+void gather_pointers(const struct parallel *p, uint32_t index, const void **out_params)
+{
+    const struct block *block = &p->blocks[index];
+    size_t element = kernel_dtype_bytes(p->dtype);
+    for (uint32_t i = 0; i < block->num; i++)
+        out_params[i] = (char *)block->gathered + p->full_at[block->first + i] * element;
+}

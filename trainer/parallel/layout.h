@@ -1,0 +1,33 @@
+/* layout.h - which part of every tensor a rank holds: boxes.
+ *
+ * Axes that cut the same dimension cut in the order tp, shard, then copies (replicate x cp), which
+ * own pieces while gradients are summed. Tensor parallel cuts dimension 0 of the column products
+ * and of the vocabulary, dimension 1 of the row products, and leaves norms whole. The cut of tp is
+ * even (model_split_check refuses others); key and value heads that are fewer than tp ranks are
+ * held by several. The other axes cut rows: ceil(rows / parts) each, the last ones shorter or
+ * empty, as FSDP2 does. */
+#ifndef HOLDFAST_TRAINER_LAYOUT_H
+#define HOLDFAST_TRAINER_LAYOUT_H
+
+#include "proto/layout.h"
+#include "trainer/model/model.h"
+#include "trainer/parallel/mesh.h"
+
+/* Rows [*out_first, *out_first + *out_rows) of `rows` that part `part` of `parts` holds. */
+void layout_cut(uint64_t *out_first, uint64_t *out_rows, uint64_t rows, uint32_t parts,
+                uint32_t part);
+
+/* Of one tp place: what the model computes with. */
+struct box layout_tp_box(const struct mesh *mesh, const struct model_tensor *tensor);
+/* Rows of that box, counted within it, that shard `shard` holds; those that `copy` of its copies
+ * owns. */
+struct part {
+    uint64_t first, rows;
+};
+struct part layout_shard(const struct mesh *mesh, const struct box *tp, uint32_t shard);
+struct part layout_piece(const struct mesh *mesh, const struct box *tp, uint32_t shard,
+                         uint32_t copy);
+/* Whether this tp place answers for the tensor where several hold the same box: the first does. */
+bool layout_is_first(const struct mesh *mesh, const struct model_tensor *tensor);
+
+#endif

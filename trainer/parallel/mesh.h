@@ -1,0 +1,44 @@
+/* mesh.h - ranks as a grid of five axes, and the groups in which they communicate.
+ *
+ * rank = (((pp * R + replicate) * F + shard) * C + cp) * T + tp: pipeline stages are outermost,
+ * tensor-parallel ranks are neighbours. A group is all ranks that differ in its axes alone, in the
+ * order of their ranks. */
+#ifndef HOLDFAST_TRAINER_MESH_H
+#define HOLDFAST_TRAINER_MESH_H
+
+#include "trainer/comm/comm.h"
+#include "trainer/config.h"
+
+enum axis { AXIS_PP, AXIS_REPLICATE, AXIS_SHARD, AXIS_CP, AXIS_TP, NUM_AXES };
+
+enum group {
+    GROUP_PP,     /* the stages of one pipeline */
+    GROUP_DATA,   /* replicate x shard: whose leaves are different */
+    GROUP_SHARD,  /* who together hold one copy of the parameters of a place */
+    GROUP_COPIES, /* replicate x cp: who hold the same shard */
+    GROUP_OWNERS, /* replicate x shard x cp: who own pieces of the same sums of gradients */
+    GROUP_CP,
+    GROUP_TP,
+    NUM_GROUPS
+};
+
+struct mesh {
+    uint32_t degree[NUM_AXES], place[NUM_AXES];
+    struct comm *world;          /* borrowed */
+    struct comm *of[NUM_GROUPS]; /* NULL: of one rank, or not split (an estimate) */
+};
+
+/* Splits world ranks over the axes; out->world stays. ERR_INVALID states the sum. No communication.
+ */
+int mesh_init(struct mesh *out, const struct config *config, uint32_t rank, uint32_t size);
+/* Makes the groups. Collective. */
+int mesh_split(struct mesh *mesh);
+void mesh_free_groups(struct mesh *mesh);
+
+uint32_t mesh_rank_of(const struct mesh *mesh, const uint32_t place[NUM_AXES]);
+/* Ranks of a group, and this rank's place in it: known without communication. */
+uint32_t mesh_group_size(const struct mesh *mesh, enum group group);
+uint32_t mesh_group_place(const struct mesh *mesh, enum group group);
+const char *mesh_axis_name(enum axis axis);
+
+#endif

@@ -1,0 +1,541 @@
+/* parallel.c - the recipe that spreads a model over ranks (see parallel.h).
+ *
+ * Gathering of parameters: gather.c. Gradients: reduce.c. The step: run/step.c, whose program
+ * run/execute.c runs. */
+#include "trainer/parallel/parallel.h"
+#include "kernels/device.h"
+#include "proto/report.h"
+#include "trainer/parallel/private.h"
+#include "trainer/room.h"
+#include "trainer/run/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- stages ---- */
+
+static const struct {
+    const char *name;
+    enum pipe_schedule schedule;
+} schedules[] = {
+    {"GPipe", PIPE_GPIPE},
+    {"1F1B", PIPE_1F1B},
+    {"Interleaved1F1B", PIPE_INTERLEAVED},
+    {"ZBH1", PIPE_ZBH1},
+};
+
+static int choose_schedule(struct parallel *p)
+{
+    const struct config *config = p->config;
+    p->shape.file = config->pipeline_csv;
+    p->shape.schedule = PIPE_FILE;
+    if (config->pipeline_csv[0] != '\0')
+        return 0;
+    for (size_t i = 0; i < sizeof(schedules) / sizeof(schedules[0]); i++)
+        if (strcmp(config->pipeline_schedule, schedules[i].name) == 0) {
+            p->shape.schedule = schedules[i].schedule;
+            return 0;
+        }
+    return report_error(ERR_INVALID, "GPipe, 1F1B, Interleaved1F1B, ZBH1, or a file",
+                        "parallelism.pipeline_parallel_schedule = %s is not available",
+                        config->pipeline_schedule);
+}
+
+/* Stages of a rank: several with the interleaved schedule, or as many as the layers per stage ask
+ * for. */
+static int count_chunks(struct parallel *p)
+{
+    const struct config *config = p->config;
+    uint32_t ranks = p->mesh.degree[AXIS_PP], chunks = 1, layers = p->table->shape.layers;
+    uint64_t cost = layers + (uint64_t)config->first_stage_less + (uint64_t)config->last_stage_less;
+    if (ranks > 1 && p->shape.schedule == PIPE_INTERLEAVED)
+        chunks = 2;
+    if (ranks > 1 && config->layers_per_stage > 0) {
+        uint64_t per_stage = (uint64_t)config->layers_per_stage;
+        uint64_t stages = (cost + per_stage - 1) / per_stage;
+        if (stages % ranks != 0 || stages / ranks > UINT16_MAX)
+            return report_error(ERR_INVALID,
+                                "choose layers per stage so that stages divide by ranks",
+                                "parallelism.pipeline_parallel_layers_per_stage = %llu makes %llu "
+                                "stages of %llu layers (ends counted), not a multiple of %u ranks",
+                                (unsigned long long)per_stage, (unsigned long long)stages,
+                                (unsigned long long)cost, ranks);
+        chunks = (uint32_t)(stages / ranks);
+    }
+    bool has_chunks = p->shape.schedule == PIPE_INTERLEAVED || p->shape.schedule == PIPE_FILE;
+    if (chunks > 1 && !has_chunks)
+        return report_error(ERR_INVALID, "take Interleaved1F1B, or more layers per stage",
+                            "parallelism.pipeline_parallel_schedule = %s has one stage per rank, "
+                            "but %u are asked for",
+                            config->pipeline_schedule, chunks);
+    p->shape.chunks = chunks;
+    return 0;
+}
+
+/* The layers, with the costs of the two ends in layers, in equal parts; the first parts are one
+ * layer longer where they do not divide. */
+static int cut_stages(struct parallel *p)
+{
+    const struct config *config = p->config;
+    uint32_t stages = p->mesh.degree[AXIS_PP] * p->shape.chunks, layers = p->table->shape.layers;
+    int64_t first_less = stages > 1 ? config->first_stage_less : 0;
+    int64_t last_less = stages > 1 ? config->last_stage_less : 0;
+    int64_t cost = layers + first_less + last_less, next = 1;
+    p->first_block = calloc(stages + 1, sizeof(*p->first_block));
+    if (p->first_block == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the stages");
+    for (uint32_t s = 0; s < stages; s++) {
+        int64_t count = cost / stages + (s < cost % stages);
+        count -= s == 0 ? first_less : 0;
+        count -= s == stages - 1 ? last_less : 0;
+        bool has_end = s == 0 || s == stages - 1;
+        if (count < 0 || (count == 0 && !has_end))
+            return report_error(ERR_INVALID, "use fewer stages",
+                                "%u layers in %u pipeline stages, the first with %lld less and the "
+                                "last with %lld: stage %u would have %lld",
+                                layers, stages, (long long)first_less, (long long)last_less, s,
+                                (long long)count);
+        p->first_block[s] = s == 0 ? 0 : (uint32_t)next;
+        next += count;
+    }
+    p->first_block[stages] = p->table->num_blocks;
+    p->shape.first_block = p->first_block;
+    return 0;
+}
+
+/* ---- activations ---- */
+
+/* Every n-th layer of a selective mode, or of a budget as many as are over it. */
+static bool is_recomputed(const struct config *config, uint32_t layer)
+{
+    double left = 1.0 - config->memory_budget;
+    long every = strtol(config->selective_ac_option, NULL, 10);
+    if (strcmp(config->ac_mode, "full") == 0)
+        return true;
+    if (strcmp(config->ac_mode, "memory_budget") == 0)
+        return (int64_t)((layer + 1) * left + 1e-9) > (int64_t)(layer * left + 1e-9);
+    return every > 0 && layer % (uint64_t)every == 0;
+}
+
+static int choose_kept(struct parallel *p)
+{
+    const struct config *config = p->config;
+    bool is_selective = strcmp(config->ac_mode, "selective") == 0;
+    bool by_operation = is_selective && strcmp(config->selective_ac_option, "op") == 0;
+    uint32_t layers = p->table->shape.layers;
+    p->keep = calloc(layers, sizeof(*p->keep));
+    if (p->keep == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the list of layers");
+    if (is_selective && !by_operation && strtol(config->selective_ac_option, NULL, 10) < 1)
+        return report_error(ERR_INVALID, "give a number of layers, or op",
+                            "activation_checkpoint.selective_ac_option = %s",
+                            config->selective_ac_option);
+    for (uint32_t i = 0; i < layers && strcmp(config->ac_mode, "none") != 0; i++)
+        p->keep[i] = by_operation               ? MODEL_KEEP_PRODUCTS
+                     : is_recomputed(config, i) ? MODEL_KEEP_NOTHING
+                                                : MODEL_KEEP_ALL;
+    p->shape.keep = p->keep;
+    return 0;
+}
+
+/* ---- programs ---- */
+
+static bool drops_parameters(const struct parallel *p)
+{
+    const char *policy = p->config->reshard_after_forward;
+    if (strcmp(policy, "default") == 0)
+        return p->mesh.degree[AXIS_PP] == 1;
+    return strcmp(policy, "always") == 0;
+}
+
+static int make_programs(struct parallel *p)
+{
+    p->shape.num_blocks = p->table->num_blocks;
+    p->shape.is_tied = is_tied(p);
+    p->shape.num_ranks = p->mesh.degree[AXIS_PP];
+    p->shape.rank = p->mesh.place[AXIS_PP];
+    p->shape.num_leaves = p->num_micro_steps;
+    p->shape.drops = drops_parameters(p);
+    ERR_TRY(choose_schedule(p));
+    ERR_TRY(count_chunks(p));
+    ERR_TRY(cut_stages(p));
+    ERR_TRY(choose_kept(p));
+    ERR_TRY(program_build(&p->program, &p->shape));
+    ERR_TRY(program_build_evaluation(&p->evaluation, &p->shape));
+    return p->mesh.degree[AXIS_PP] > 1 ? transfers_new(p) : 0;
+}
+
+/* ---- layouts ---- */
+
+static void count_block(struct parallel *p, struct block *block)
+{
+    for (uint32_t i = block->first; i < block->first + block->num; i++) {
+        const struct model_tensor *tensor = &p->table->tensors[i];
+        struct box tp = layout_tp_box(&p->mesh, tensor);
+        uint64_t width = tp.extent[1];
+        p->full_at[i] = block->full_count;
+        block->full_count += aligned(tp.extent[0] * width);
+        block->is_strided = block->is_strided || model_view_blocks(&p->cut, tensor) > 1;
+        for (uint32_t s = 0; s < p->mesh.degree[AXIS_SHARD]; s++)
+            block->shard_counts[s] += aligned(shard_of(p, tensor, s).rows * width);
+        for (uint32_t o = 0; o < mesh_group_size(&p->mesh, GROUP_OWNERS); o++)
+            block->piece_counts[o] += aligned(piece_of(p, tensor, o).rows * width);
+    }
+}
+
+static void add_slice(struct parallel *p, const struct model_tensor *tensor, bool is_twin)
+{
+    struct box box = layout_tp_box(&p->mesh, tensor);
+    struct part mine = layout_shard(&p->mesh, &box, p->mesh.place[AXIS_SHARD]);
+    box.offset[0] += mine.first;
+    box.extent[0] = mine.rows;
+    p->state.slices[p->state.num_slices++] =
+        (struct state_slice){.tensor = tensor,
+                             .box = box,
+                             .at = p->state.count,
+                             .count = mine.rows * box.extent[1],
+                             .segments = model_view_blocks(&p->cut, tensor),
+                             .is_counted = !is_twin && layout_is_first(&p->mesh, tensor)};
+    p->state.count += aligned(mine.rows * box.extent[1]);
+}
+
+/* The state holds each tensor once: a tied output beside its embedding has accumulators only. */
+static void lay_out_block(struct parallel *p, uint32_t index)
+{
+    struct block *block = &p->blocks[index];
+    bool is_output = index == p->table->num_blocks, is_beside = is_output && p->blocks[0].is_here;
+    block->num = model_block_tensors(p->table, index, &block->first);
+    block->is_here = program_stage_of(&p->shape, index) % p->shape.num_ranks == p->shape.rank;
+    count_block(p, block);
+    if (!block->is_here)
+        return;
+    block->at = is_beside ? p->blocks[0].at : p->state.count;
+    block->piece_at = p->piece_count;
+    block->fast_at = p->fast_count;
+    if (is_beside)
+        return;
+    for (uint32_t i = block->first; i < block->first + block->num; i++)
+        add_slice(p, &p->table->tensors[i], is_output);
+    p->piece_count += block->piece_counts[mesh_group_place(&p->mesh, GROUP_OWNERS)];
+    p->fast_count += sum_of(block->shard_counts, p->mesh.degree[AXIS_SHARD]);
+}
+
+static int lay_out(struct parallel *p)
+{
+    uint32_t num_blocks = num_all_blocks(p), d = num_data_ranks(p);
+    uint32_t owners = mesh_group_size(&p->mesh, GROUP_OWNERS);
+    p->blocks = calloc(num_blocks, sizeof(*p->blocks));
+    p->full_at = calloc(p->table->num_tensors, sizeof(*p->full_at));
+    p->state.slices = calloc(p->table->num_tensors + 1, sizeof(*p->state.slices));
+    p->lists = calloc(4 * (size_t)owners, sizeof(*p->lists));
+    size_t values = (size_t)p->num_micro_steps * (1 + 2 * (size_t)p->config->local_batch_size);
+    p->losses = calloc(values, sizeof(*p->losses));
+    p->all_losses = calloc(values * d, sizeof(*p->all_losses));
+    bool is_short = p->blocks == NULL || p->full_at == NULL || p->state.slices == NULL ||
+                    p->lists == NULL || p->losses == NULL || p->all_losses == NULL;
+    for (uint32_t b = 0; b < num_blocks && !is_short; b++) {
+        p->blocks[b].shard_counts = calloc(p->mesh.degree[AXIS_SHARD], sizeof(size_t));
+        p->blocks[b].piece_counts = calloc(owners, sizeof(size_t));
+        is_short = p->blocks[b].shard_counts == NULL || p->blocks[b].piece_counts == NULL;
+    }
+    if (is_short)
+        return report_error(ERR_MEMORY, NULL, "no memory for the layouts");
+    for (uint32_t b = 0; b < num_blocks; b++)
+        lay_out_block(p, b);
+    return 0;
+}
+
+/* ---- memory ---- */
+
+static void take_tokens(struct parallel *p, struct tokens *out, uint32_t index, size_t count)
+{
+    size_t bytes = count * sizeof(int32_t);
+    out->inputs = memory_take(p->memory, "input tokens", index, bytes);
+    if (p->config->document_mask)
+        out->starts = memory_take(p->memory, "document starts", index, bytes);
+    out->targets = memory_take(p->memory, "target tokens", index, bytes);
+}
+
+/* Buffers of the whole run: noted while recording, addresses afterwards. */
+static void take_kept(struct parallel *p)
+{
+    struct memory *m = p->memory;
+    struct kernel_shapes shapes;
+    size_t bytes = p->state.count * sizeof(float);
+    size_t tokens = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len;
+    p->state.param = memory_take(m, "parameters", 0, bytes);
+    p->state.exp_avg = memory_take(m, "exp_avg", 0, bytes);
+    p->state.exp_avg_sq = memory_take(m, "exp_avg_sq", 0, bytes);
+    p->accumulators =
+        memory_take(m, "gradient accumulators", 0, reduce_accumulator_count(p) * sizeof(float));
+    bool is_whole = p->is_canonical ? mesh_group_size(&p->mesh, GROUP_COPIES) == 1
+                                    : p->mesh.degree[AXIS_SHARD] == 1;
+    p->state.grad = is_whole ? p->accumulators : memory_take(m, "gradient shard", 0, bytes);
+    p->compute_params = p->state.param;
+    if (p->dtype != KERNEL_F32)
+        p->compute_params = memory_take(m, "parameters in compute dtype", 0,
+                                        p->state.count * kernel_dtype_bytes(p->dtype));
+    model_kernel_shapes(p->model, &shapes);
+    size_t scratch_bytes = kernels_scratch_bytes(p->kernels, &shapes);
+    p->scratch = memory_take(m, "kernel scratch", 0, scratch_bytes);
+    for (uint32_t i = 0; i < p->num_reads; i++)
+        take_tokens(p, &p->tokens[i], i, tokens / p->cut.cp);
+    if (p->cut.cp_blocks > 1)
+        take_tokens(p, &p->raw, p->num_reads, tokens);
+    transfers_take(p);
+    if (!memory_is_recording(m))
+        lane_set_scratch(p->lane, p->scratch, scratch_bytes);
+}
+
+/* A walk of a step of so many leaves per data rank. */
+static int walk_step(struct parallel *p, uint32_t num_leaves)
+{
+    struct execution walk = {0};
+    struct program_options shape = p->shape;
+    struct program *program = NULL;
+    shape.num_leaves = num_leaves;
+    ERR_TRY(program_build(&program, &shape));
+    int rc = execute_program(p, program, &walk);
+    program_free(program);
+    return rc;
+}
+
+/* The dry run: the walk of a step notes every buffer. Without a pipeline one leaf stands for all;
+ * with one, each length that a step may have is walked. */
+static int plan_memory(struct parallel *p)
+{
+    struct execution walk = {0};
+    uint32_t d = num_data_ranks(p), most = p->num_micro_steps;
+    take_kept(p);
+    if (p->mesh.degree[AXIS_PP] == 1) {
+        ERR_TRY(walk_step(p, 1));
+        return memory_place(p->memory);
+    }
+    ERR_TRY(walk_step(p, most));
+    for (uint32_t i = 0; i < p->config->num_ramp; i++) {
+        uint32_t leaves = (uint32_t)((p->config->ramp[i].micro_batches + d - 1) / d);
+        if (leaves < most)
+            ERR_TRY(walk_step(p, leaves));
+    }
+    ERR_TRY(execute_program(p, p->evaluation, &walk));
+    return memory_place(p->memory);
+}
+
+/* ---- the recipe ---- */
+
+static int check_canonical(const struct config *config)
+{
+    if (config->groups != 1)
+        return report_error(ERR_INVALID, "set canonical.groups to 1",
+                            "canonical.groups = %lld: only 1 is available in this version",
+                            (long long)config->groups);
+    if (config->micro_batches < 1 || config->micro_batches > UINT32_MAX)
+        return report_error(ERR_INVALID, "set training.global_batch_size",
+                            "a step of %lld micro-batches is not possible",
+                            (long long)config->micro_batches);
+    return 0;
+}
+
+static void choose_cut(struct parallel *p)
+{
+    const struct config *config = p->config;
+    p->cut = (struct model_cut){.tp_blocks = (uint32_t)config->tp_blocks,
+                                .cp_blocks = (uint32_t)config->cp_blocks,
+                                .tp = p->mesh.degree[AXIS_TP],
+                                .cp = p->mesh.degree[AXIS_CP],
+                                .tp_place = p->mesh.place[AXIS_TP],
+                                .cp_place = p->mesh.place[AXIS_CP]};
+}
+
+static struct model_options model_options_of(const struct parallel *p)
+{
+    return (struct model_options){.table = p->table,
+                                  .memory = p->memory,
+                                  .batch = (uint32_t)p->config->local_batch_size,
+                                  .seq = (uint32_t)p->config->seq_len,
+                                  .dtype = p->dtype,
+                                  .cut = p->cut};
+}
+
+static int new_model(struct parallel *p)
+{
+    struct model_options options = model_options_of(p);
+    options.num_slots = p->program->num_slots;
+    options.keep = p->keep;
+    p->num_reads = p->program->num_reads;
+    p->tokens = calloc(p->num_reads, sizeof(*p->tokens));
+    if (p->tokens == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the tokens' places");
+    ERR_TRY(model_new(&p->model, &options));
+    model_set_kernels(p->model, p->kernels, p->lane);
+    return 0;
+}
+
+/* A run keeps its S wherever it goes on: ranks above it help to hold the state. */
+static void note_idle_ranks(const struct parallel *p)
+{
+    if (num_data_ranks(p) > p->num_leaves && p->mesh.world->rank == 0)
+        log_warn("train",
+                 "%u data ranks, but a step has only canonical.micro_batches = %u: the ranks from "
+                 "%u on hold their shards and compute nothing",
+                 num_data_ranks(p), p->num_leaves, p->num_leaves);
+}
+
+/* Of this run. A launcher that does not say is taken at one rank. */
+static uint32_t ranks_on_machine(const struct parallel *p)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"};
+    if (strcmp(p->config->comm_backend, "local") == 0)
+        return p->mesh.world->size;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *size = getenv(names[i]);
+        if (size != NULL && strtoul(size, NULL, 10) > 0)
+            return (uint32_t)strtoul(size, NULL, 10);
+    }
+    return 1;
+}
+
+int parallel_check_room(const struct parallel *p)
+{
+    return room_check(p->memory, ranks_on_machine(p), room_available(""));
+}
+
+/* Steps 1 to 5: no communication. */
+static int prepare(struct parallel *p)
+{
+    const struct config *config = p->config;
+    struct comm *world = p->mesh.world;
+    /* 1. The mesh: which place this rank has, and how it cuts the model. */
+    ERR_TRY(mesh_init(&p->mesh, config, world->rank, world->size));
+    p->mesh.world = world;
+    ERR_TRY(check_canonical(config));
+    choose_cut(p);
+    struct model_options model = model_options_of(p);
+    ERR_TRY(model_cut_check(&model));
+    p->num_leaves = (uint32_t)config->micro_batches;
+    p->num_micro_steps = (p->num_leaves + num_data_ranks(p) - 1) / num_data_ranks(p);
+    note_idle_ranks(p);
+    /* 2. The program: which stage it has, and what a step does in which order. */
+    ERR_TRY(make_programs(p));
+    /* 3. The layouts: which boxes of its tensors it holds. */
+    ERR_TRY(lay_out(p));
+    /* 4. The model, block by block. */
+    ERR_TRY(memory_new(&p->memory));
+    ERR_TRY(new_model(p));
+    /* 5. The memory: every buffer of a step, by a dry run. */
+    ERR_TRY(plan_memory(p));
+    if (config->estimate)
+        return 0;
+    ERR_TRY(parallel_check_room(p));
+    ERR_TRY(memory_commit(p->memory));
+    take_kept(p);
+    return 0;
+}
+
+static int apply(struct parallel *p)
+{
+    if (p->config->estimate)
+        return prepare(p);
+    ERR_TRY(parallel_agree(p->mesh.world, prepare(p)));
+    /* 6. The groups in which it communicates. */
+    ERR_TRY(mesh_split(&p->mesh));
+    model_set_groups(p->model, p->mesh.of[GROUP_TP], p->mesh.of[GROUP_CP]);
+    return 0;
+}
+
+int parallel_apply(struct parallel **out, const struct parallel_options *options)
+{
+    const struct config *config = options->config;
+    struct parallel *p = calloc(1, sizeof(*p));
+    if (p == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for the parallel state");
+    p->config = config;
+    p->table = options->table;
+    p->kernels = options->kernels;
+    p->mesh.world = options->world;
+    p->dtype = strcmp(config->mixed_precision_param, "bfloat16") == 0 ? KERNEL_BF16 : KERNEL_F32;
+    p->is_canonical = strcmp(config->reduction, "canonical") == 0;
+    int rc = device_open(&p->device, &device_cpu, NULL);
+    if (rc == 0)
+        rc = lane_open(&p->lane, p->device, "compute");
+    if (rc == 0)
+        rc = apply(p);
+    if (rc != 0) {
+        parallel_free(p);
+        return rc;
+    }
+    *out = p;
+    return 0;
+}
+
+void parallel_free(struct parallel *p)
+{
+    if (p == NULL)
+        return;
+    mesh_free_groups(&p->mesh);
+    for (uint32_t b = 0; p->blocks != NULL && b < num_all_blocks(p); b++) {
+        free(p->blocks[b].shard_counts);
+        free(p->blocks[b].piece_counts);
+    }
+    lane_close(p->lane);
+    device_close(p->device);
+    model_free(p->model);
+    memory_free(p->memory);
+    transfers_free(p);
+    program_free(p->program);
+    program_free(p->evaluation);
+    free(p->first_block);
+    free(p->keep);
+    free(p->tokens);
+    free(p->blocks);
+    free(p->full_at);
+    free(p->state.slices);
+    free(p->lists);
+    free(p->losses);
+    free(p->all_losses);
+    free(p);
+}
+
+const struct mesh *parallel_mesh_of(const struct parallel *p)
+{
+    return &p->mesh;
+}
+struct state *parallel_state(struct parallel *p)
+{
+    return &p->state;
+}
+struct lane *parallel_lane(struct parallel *p)
+{
+    return p->lane;
+}
+void parallel_print_program(const struct parallel *p, FILE *out)
+{
+    program_print(p->program, out);
+}
+const struct memory *parallel_memory(const struct parallel *p)
+{
+    return p->memory;
+}
+
+void parallel_init_state(struct parallel *p, uint64_t seed)
+{
+    size_t bytes = p->state.count * sizeof(float);
+    memset(p->state.exp_avg, 0, bytes);
+    memset(p->state.exp_avg_sq, 0, bytes);
+    for (uint32_t i = 0; i < p->state.num_slices; i++) {
+        const struct state_slice *slice = &p->state.slices[i];
+        model_init_box(p->state.param + slice->at, slice->tensor, &slice->box, seed);
+    }
+    parallel_params_changed(p);
+}
+
+void parallel_params_changed(struct parallel *p)
+{
+    if (p->dtype != KERNEL_F32)
+        kernel_convert(p->kernels, p->lane,
+                       &(struct kernel_convert){.out = p->compute_params,
+                                                .out_dtype = p->dtype,
+                                                .in = p->state.param,
+                                                .count = p->state.count});
+}

@@ -1,0 +1,182 @@
+/* private.h - what the files that spread a model over ranks share: parallel.c (the recipe),
+ * gather.c (parameters), reduce.c (gradients), and in run/ execute.c (the program), step.c and
+ * evaluate.c. */
+#ifndef HOLDFAST_TRAINER_PARALLEL_PRIVATE_H
+#define HOLDFAST_TRAINER_PARALLEL_PRIVATE_H
+
+#include "trainer/parallel/layout.h"
+#include "trainer/parallel/parallel.h"
+#include "trainer/run/program.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define ALIGN 32u /* elements: 64 bytes of bf16 */
+
+struct block {
+    uint32_t first, num;  /* tensors */
+    bool is_here;         /* on a stage of this rank */
+    bool is_strided;      /* the model wants some tensor laid out by blocks of columns */
+    size_t full_count;    /* elements of its whole tensors, as tp cuts them */
+    size_t *shard_counts; /* per shard: packed elements */
+    size_t *piece_counts; /* per owner */
+    size_t at;            /* of this rank's shard in the state's buffers */
+    size_t piece_at;      /* of this rank's piece in the accumulators */
+    size_t fast_at;       /* of the block in the fast accumulators */
+    void *gathered;       /* whole tensors in the compute dtype */
+    uint32_t take_index;
+};
+
+/* The tokens of a leaf, [B, T] in the order of this rank's rows. */
+struct tokens {
+    int32_t *inputs, *targets, *starts; /* starts: NULL without training.document_mask */
+};
+
+struct parallel {
+    const struct config *config;
+    const struct model_table *table;
+    struct kernels *kernels;
+    struct device *device;
+    struct lane *lane;
+    struct memory *memory;
+    struct model *model;
+    struct model_cut cut;
+    struct mesh mesh;
+    struct state state;
+    enum kernel_dtype dtype;
+    bool is_canonical;
+    uint32_t num_leaves;      /* S */
+    uint32_t num_micro_steps; /* ceil(S / d) */
+    uint64_t counted;         /* tokens of the step that count; 0: all do */
+    uint32_t leaf_values;     /* that are gathered of each leaf: see gather_losses */
+    int failure; /* of this rank alone, in this step: all learn of it at the end of the step */
+    struct block *blocks;           /* one more than the table has where the output is tied */
+    size_t *full_at;                /* per tensor: in its block's whole tensors */
+    size_t piece_count, fast_count; /* floats of the accumulators, without those of a tied output
+                                     * beside its embedding */
+    size_t *lists; /* four lists of as many byte counts or places as the largest group has ranks */
+    double *losses, *all_losses;
+    /* The step. */
+    struct program_options shape; /* of the programs; num_leaves of the one at hand */
+    uint32_t *first_block;
+    uint8_t *keep;
+    struct program *program, *evaluation;
+    struct transfers *transfers; /* NULL: one stage */
+    /* Buffers of the whole run. */
+    float *accumulators;
+    void *compute_params; /* bf16 copy of state.param, or state.param itself */
+    void *scratch;
+    struct tokens *tokens; /* [num_reads] */
+    uint32_t num_reads;
+    struct tokens raw; /* in the order of the data, where rows have another; else tokens[0] */
+    float *leaf;       /* gradient of the current block */
+};
+
+static inline size_t aligned(size_t count)
+{
+    return (count + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* Owner o of the group of owners: its shard, and which of the shard's copies it is. */
+static inline struct part piece_of(const struct parallel *p, const struct model_tensor *tensor,
+                                   uint32_t owner)
+{
+    struct box tp = layout_tp_box(&p->mesh, tensor);
+    uint32_t cp = p->mesh.degree[AXIS_CP], data = owner / cp, shards = p->mesh.degree[AXIS_SHARD];
+    return layout_piece(&p->mesh, &tp, data % shards, data / shards * cp + owner % cp);
+}
+
+static inline struct part shard_of(const struct parallel *p, const struct model_tensor *tensor,
+                                   uint32_t shard)
+{
+    struct box tp = layout_tp_box(&p->mesh, tensor);
+    return layout_shard(&p->mesh, &tp, shard);
+}
+
+static inline uint64_t width_of(const struct parallel *p, const struct model_tensor *tensor)
+{
+    return layout_tp_box(&p->mesh, tensor).extent[1];
+}
+
+static inline uint32_t num_data_ranks(const struct parallel *p)
+{
+    return mesh_group_size(&p->mesh, GROUP_DATA);
+}
+
+static inline uint32_t my_data_rank(const struct parallel *p)
+{
+    return mesh_group_place(&p->mesh, GROUP_DATA);
+}
+
+/* Whether the embedding is the output, too: then it is a block of its own behind the last. */
+static inline bool is_tied(const struct parallel *p)
+{
+    return p->table->shape.is_tied;
+}
+
+static inline uint32_t num_all_blocks(const struct parallel *p)
+{
+    return p->table->num_blocks + is_tied(p);
+}
+
+static inline size_t sum_of(const size_t *counts, uint32_t num)
+{
+    size_t sum = 0;
+    for (uint32_t i = 0; i < num; i++)
+        sum += counts[i];
+    return sum;
+}
+
+/* Leaf `micro_step` of a data rank: is there one in this step? */
+static inline bool rank_has_leaf(const struct parallel *p, uint32_t data_rank, uint32_t micro_step)
+{
+    return (uint64_t)micro_step * num_data_ranks(p) + data_rank < p->num_leaves;
+}
+
+/* ---- gather.c ---- */
+
+/* The parameters of a block for the model, until gather_drop. */
+int gather_block(struct parallel *p, uint32_t block, bool is_second);
+void gather_drop(struct parallel *p, uint32_t block);
+void gather_pointers(const struct parallel *p, uint32_t block, const void **out_params);
+/* Rows `part` of a tensor between the model's layout and packed, row-major ones. */
+enum rows_direction { ROWS_PACK, ROWS_UNPACK };
+void gather_move_rows(const struct parallel *p, uint32_t tensor, struct part part, void *full,
+                      void *packed, size_t element, enum rows_direction direction);
+
+/* ---- reduce.c ---- */
+
+/* Where the block's gradient of one leaf goes; then, that leaf of all ranks to its owners, and the
+ * fold. Collective in the group of owners. */
+void reduce_begin_block(struct parallel *p, uint32_t block, float **out_grads);
+int reduce_end_block(struct parallel *p, uint32_t block, uint32_t micro_step);
+/* Floats of a rank's sums of a step, those of the tied output behind the others. */
+size_t reduce_accumulator_count(const struct parallel *p);
+/* The end of a step: whole sums to the shards. Collective. */
+int reduce_step(struct parallel *p);
+/* Sum of squares of what this rank alone answers for. */
+void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum);
+
+/* ---- run/execute.c ---- */
+
+/* What a program is run with; the walk of a memory plan has no input. */
+struct execution {
+    const struct step_input *input;
+    bool is_asked_to_stop;
+    double loss;                     /* of an evaluation's leaf */
+    const struct model_batch *batch; /* of an evaluation; NULL there: walk */
+    float *logits;                   /* or NULL */
+    int (*at_op)(struct parallel *p, struct execution *e, const struct op *op);
+};
+int execute_program(struct parallel *p, const struct program *program, struct execution *e);
+int transfers_new(struct parallel *p);
+void transfers_free(struct parallel *p);
+void transfers_take(struct parallel *p); /* their buffers, which live for the whole run */
+
+/* ---- run/step.c ---- */
+
+/* Rows of [B, T] tokens into the order of this rank's rows. */
+void step_order_tokens(const struct parallel *p, const struct tokens *raw, struct tokens *out);
+
+#endif

@@ -1,0 +1,281 @@
+/* reduce.c - gradients: from the leaves of all ranks to each rank's share of their sum.
+ *
+ * The canonical order. A step has S leaves (micro-batches); d = R * F data ranks.
+ *
+ *   C1  Leaf i * d + r is computed at micro-step i by data rank r.
+ *   C2  A leaf's gradient is float, and is added to nothing before it is whole: where context
+ *       parallel computed it in parts, the parts are added as a balanced binary tree over the index
+ *       of their block (model/products.c has the same tree inside of a rank).
+ *   C3  Each element has one owner, who adds the leaves 0..S-1 to it one after the other: a left
+ *       fold, started from zero. Only kernel_fold adds; the library moves bits.
+ *   C4  Whoever runs the backwards of a stage runs them in leaf order (run/pipe.c).
+ *   C5  A tied model's embedding has two folds, as embedding and as output; at the end of a step
+ * the second is added to the first, element by element.
+ *
+ * So an element is the same bits whatever the mesh. Per block and micro-step an all-to-all in the
+ * group of owners (replicate x shard x cp) sends each owner its piece of every leaf. Ranks without
+ * a leaf in the last micro-step, the only one where d > S, send nothing but take part. At the end
+ * of the step the pieces of a shard are gathered among its copies (replicate x cp).
+ *
+ * Fast. A rank adds its leaves; once per step the sums are reduce-scattered over the shards and
+ * all-reduced over the copies. Bits then depend on the mesh and the library. */
+#include "proto/report.h"
+#include "trainer/parallel/private.h"
+#include "trainer/run/memory.h"
+
+#include <string.h>
+
+static void fold(struct parallel *p, float *acc, const float *leaf, size_t count)
+{
+    kernel_fold(p->kernels, p->lane,
+                &(struct kernel_fold){.acc = acc, .leaf = leaf, .count = count});
+}
+
+static uint32_t num_owners(const struct parallel *p)
+{
+    return mesh_group_size(&p->mesh, GROUP_OWNERS);
+}
+
+static uint32_t my_owner(const struct parallel *p)
+{
+    return mesh_group_place(&p->mesh, GROUP_OWNERS);
+}
+
+void reduce_begin_block(struct parallel *p, uint32_t index, float **out_grads)
+{
+    const struct block *block = &p->blocks[index];
+    p->leaf = memory_take(p->memory, "leaf gradient", index, block->full_count * sizeof(*p->leaf));
+    for (uint32_t i = 0; i < block->num; i++)
+        out_grads[i] = p->leaf != NULL ? p->leaf + p->full_at[block->first + i] : NULL;
+}
+
+static float *pack_rows(struct parallel *p, float *packed, uint32_t tensor, struct part part)
+{
+    gather_move_rows(p, tensor, part, p->leaf, packed, sizeof(*packed), ROWS_PACK);
+    return packed + aligned(part.rows * width_of(p, &p->table->tensors[tensor]));
+}
+
+/* Of one data rank: the parts of its leaf that the ranks of its cp group have, to parts[0]. C2. */
+static void add_parts(struct parallel *p, float *parts, size_t count)
+{
+    for (uint32_t step = 1; step < p->mesh.degree[AXIS_CP]; step *= 2)
+        for (uint32_t i = 0; i < p->mesh.degree[AXIS_CP]; i += 2 * step)
+            fold(p, parts + i * count, parts + (i + step) * count, count);
+}
+
+static void pack_for_owners(struct parallel *p, const struct block *block, float *send)
+{
+    for (uint32_t o = 0; o < num_owners(p); o++)
+        for (uint32_t i = block->first; i < block->first + block->num; i++)
+            send = pack_rows(p, send, i, piece_of(p, &p->table->tensors[i], o));
+}
+
+/* Leaf pieces to their owners, and the fold over the data ranks' leaves in their order. */
+static int exchange(struct parallel *p, uint32_t index, uint32_t micro_step)
+{
+    const struct block *block = &p->blocks[index];
+    struct comm *comm = p->mesh.of[GROUP_OWNERS];
+    uint32_t num = num_owners(p), me = my_owner(p), cp = p->mesh.degree[AXIS_CP];
+    bool is_mine = rank_has_leaf(p, my_data_rank(p), micro_step);
+    size_t *send_bytes = p->lists, *send_at = p->lists + num;
+    size_t *recv_bytes = p->lists + 2 * num, *recv_at = p->lists + 3 * num;
+    size_t send_total = 0, mine = block->piece_counts[me];
+    for (uint32_t o = 0; o < num; o++) {
+        send_at[o] = send_total;
+        send_total += block->piece_counts[o] * sizeof(float);
+        send_bytes[o] = is_mine ? block->piece_counts[o] * sizeof(float) : 0;
+        recv_at[o] = o * mine * sizeof(float);
+        recv_bytes[o] = rank_has_leaf(p, o / cp, micro_step) ? mine * sizeof(float) : 0;
+    }
+    float *send = memory_take(p->memory, "leaf pieces to send", index, send_total);
+    float *recv = memory_take(p->memory, "leaf pieces received", index, num * mine * sizeof(float));
+    if (!memory_is_recording(p->memory)) {
+        if (is_mine)
+            pack_for_owners(p, block, send);
+        ERR_TRY(
+            comm->ops->all_to_all_v(comm, send, send_bytes, send_at, recv, recv_bytes, recv_at));
+        for (uint32_t r = 0; r < num_data_ranks(p) && rank_has_leaf(p, r, micro_step); r++) {
+            float *parts = recv + r * cp * mine;
+            add_parts(p, parts, mine);
+            fold(p, p->accumulators + block->piece_at, parts, mine); /* C3 */
+        }
+    }
+    memory_give(p->memory, "leaf pieces to send", index);
+    memory_give(p->memory, "leaf pieces received", index);
+    return 0;
+}
+
+/* Adds a leaf to this rank's own sum, in the order in which reduce_scatter wants it. */
+static void add_packed_by_shard(struct parallel *p, uint32_t index, bool is_mine)
+{
+    const struct block *block = &p->blocks[index];
+    uint32_t shards = p->mesh.degree[AXIS_SHARD];
+    size_t count = sum_of(block->shard_counts, shards);
+    float *packed = memory_take(p->memory, "leaf by shard", index, count * sizeof(float));
+    if (!memory_is_recording(p->memory) && is_mine) {
+        float *at = packed;
+        for (uint32_t s = 0; s < shards; s++)
+            for (uint32_t i = block->first; i < block->first + block->num; i++)
+                at = pack_rows(p, at, i, shard_of(p, &p->table->tensors[i], s));
+        fold(p, p->accumulators + block->fast_at, packed, count);
+    }
+    memory_give(p->memory, "leaf by shard", index);
+}
+
+int reduce_end_block(struct parallel *p, uint32_t index, uint32_t micro_step)
+{
+    const struct block *block = &p->blocks[index];
+    bool is_mine = rank_has_leaf(p, my_data_rank(p), micro_step);
+    int rc = 0;
+    if (p->is_canonical && num_owners(p) > 1)
+        rc = exchange(p, index, micro_step);
+    else if (p->mesh.degree[AXIS_SHARD] > 1 || block->is_strided)
+        add_packed_by_shard(p, index, is_mine);
+    else if (!memory_is_recording(p->memory) && is_mine)
+        fold(p, p->accumulators + block->fast_at, p->leaf, block->full_count);
+    memory_give(p->memory, "leaf gradient", index);
+    return rc;
+}
+
+/* ---- the end of a step: whole sums to the shards, norm ---- */
+
+/* The pieces of this shard, from its copies. */
+static int gather_pieces(struct parallel *p)
+{
+    struct comm *comm = p->mesh.of[GROUP_COPIES];
+    uint32_t copies = mesh_group_size(&p->mesh, GROUP_COPIES), shard = p->mesh.place[AXIS_SHARD];
+    size_t *bytes = p->lists, *at = p->lists + copies, total = 0;
+    for (uint32_t copy = 0; copy < copies; copy++) {
+        bytes[copy] = 0;
+        for (uint32_t i = 0; i < p->state.num_slices; i++) {
+            const struct model_tensor *tensor = p->state.slices[i].tensor;
+            struct box tp = layout_tp_box(&p->mesh, tensor);
+            struct part piece = layout_piece(&p->mesh, &tp, shard, copy);
+            bytes[copy] += aligned(piece.rows * tp.extent[1]) * sizeof(float);
+        }
+        at[copy] = total;
+        total += bytes[copy];
+    }
+    char *recv = memory_take(p->memory, "pieces of the replicas", 0, total);
+    if (!memory_is_recording(p->memory)) {
+        uint32_t me = mesh_group_place(&p->mesh, GROUP_COPIES);
+        ERR_TRY(comm->ops->all_gather_v(comm, p->accumulators, bytes[me], recv, bytes, at));
+        const float *from = (const float *)recv;
+        for (uint32_t copy = 0; copy < copies; copy++)
+            for (uint32_t i = 0; i < p->state.num_slices; i++) {
+                const struct state_slice *slice = &p->state.slices[i];
+                struct box tp = layout_tp_box(&p->mesh, slice->tensor);
+                struct part piece = layout_piece(&p->mesh, &tp, shard, copy);
+                size_t count = piece.rows * tp.extent[1];
+                uint64_t row = tp.offset[0] + piece.first - slice->box.offset[0];
+                memcpy(p->state.grad + slice->at + row * tp.extent[1], from, count * sizeof(*from));
+                from += aligned(count);
+            }
+    }
+    memory_give(p->memory, "pieces of the replicas", 0);
+    return 0;
+}
+
+static int reduce_fast(struct parallel *p)
+{
+    struct comm *shards = p->mesh.of[GROUP_SHARD], *copies = p->mesh.of[GROUP_COPIES];
+    for (uint32_t b = 0; b < num_all_blocks(p) && p->mesh.degree[AXIS_SHARD] > 1; b++) {
+        const struct block *block = &p->blocks[b];
+        bool is_beside = b == p->table->num_blocks && p->blocks[0].is_here; /* added already */
+        if (block->is_here && !is_beside)
+            ERR_TRY(shards->ops->reduce_scatter_f32(shards, p->accumulators + block->fast_at,
+                                                    p->state.grad + block->at,
+                                                    block->shard_counts));
+    }
+    if (copies != NULL)
+        ERR_TRY(copies->ops->all_reduce_f32(copies, p->state.grad, p->state.count));
+    return 0;
+}
+
+/* The floats of a block's sums on this rank. */
+static size_t sum_count(const struct parallel *p, const struct block *block)
+{
+    return p->is_canonical ? block->piece_counts[my_owner(p)]
+                           : sum_of(block->shard_counts, p->mesh.degree[AXIS_SHARD]);
+}
+
+static float *sum_at(const struct parallel *p, const struct block *block)
+{
+    return p->accumulators + (p->is_canonical ? block->piece_at : block->fast_at);
+}
+
+/* C5, where embedding and output are on the two ends of a pipeline: both ranks add the other's sum,
+ * which is the same sum on both. */
+static int swap_tied(struct parallel *p, const struct block *block)
+{
+    struct comm *comm = p->mesh.of[GROUP_PP];
+    uint32_t last = p->mesh.degree[AXIS_PP] - 1;
+    uint32_t peer = p->mesh.place[AXIS_PP] == 0 ? last : 0;
+    size_t bytes = sum_count(p, block) * sizeof(float);
+    float *other = memory_take(p->memory, "sum of the tied matrix", 0, bytes);
+    int rc = 0;
+    if (!memory_is_recording(p->memory)) {
+        struct comm_request request;
+        rc = comm->ops->send(comm, peer, COMM_TAG_TIED, sum_at(p, block), bytes, &request);
+        if (rc == 0)
+            rc = comm->ops->receive(comm, peer, COMM_TAG_TIED, other, bytes);
+        if (rc == 0)
+            rc = comm->ops->wait(comm, &request);
+        if (rc == 0)
+            fold(p, sum_at(p, block), other, sum_count(p, block));
+    }
+    memory_give(p->memory, "sum of the tied matrix", 0);
+    return rc;
+}
+
+/* The output's sum of a tied matrix to the embedding's. C5. */
+static int add_tied(struct parallel *p)
+{
+    const struct block *in = &p->blocks[0], *out = &p->blocks[p->table->num_blocks];
+    if (in->is_here && out->is_here && !memory_is_recording(p->memory))
+        fold(p, sum_at(p, in), sum_at(p, out), sum_count(p, in));
+    if (in->is_here != out->is_here)
+        return swap_tied(p, in->is_here ? in : out);
+    return 0;
+}
+
+int reduce_step(struct parallel *p)
+{
+    if (is_tied(p))
+        ERR_TRY(add_tied(p));
+    if (p->is_canonical)
+        return mesh_group_size(&p->mesh, GROUP_COPIES) > 1 ? gather_pieces(p) : 0;
+    return memory_is_recording(p->memory) ? 0 : reduce_fast(p);
+}
+
+void reduce_sum_squares(struct parallel *p, struct kernel_exact_sum *sum)
+{
+    bool by_piece = p->is_canonical && mesh_group_size(&p->mesh, GROUP_COPIES) > 1;
+    if (!by_piece && mesh_group_place(&p->mesh, GROUP_COPIES) > 0)
+        return; /* the first copy answers for the shard */
+    const float *piece = p->accumulators;
+    for (uint32_t i = 0; i < p->state.num_slices; i++) {
+        const struct state_slice *slice = &p->state.slices[i];
+        uint64_t rows = slice->box.extent[0], width = slice->box.extent[1];
+        const float *x = p->state.grad + slice->at;
+        if (by_piece) {
+            rows = piece_of(p, slice->tensor, my_owner(p)).rows;
+            x = piece;
+            piece += aligned(rows * width);
+        }
+        if (rows > 0 && slice->is_counted)
+            kernel_sum_squares(p->kernels, p->lane,
+                               &(struct kernel_sum_squares){.sum = sum,
+                                                            .x = x,
+                                                            .rows = rows * slice->segments,
+                                                            .width = width / slice->segments});
+    }
+}
+
+size_t reduce_accumulator_count(const struct parallel *p)
+{
+    size_t count = p->is_canonical ? p->piece_count : p->fast_count;
+    const struct block *output = &p->blocks[p->table->num_blocks];
+    bool is_beside = is_tied(p) && p->blocks[0].is_here && output->is_here;
+    return is_beside ? count + sum_count(p, output) : count;
+}

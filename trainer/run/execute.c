@@ -1,0 +1,221 @@
+/* execute.c - runs the program of a step, operation by operation, on one lane.
+ *
+ * The same walk with nothing to compute records the memory plan: every buffer is taken and given by
+ * the operation that needs it. What concerns the step and not the model (tokens, losses, the norm,
+ * stopping) is done by the `at_op` of who runs the program.
+ *
+ * What is sent to another stage is copied to a buffer of its own, which lives for the whole run,
+ * one for each leaf under way: a send never waits for its receiver, but when that buffer is needed
+ * again. */
+#include "proto/report.h"
+#include "trainer/parallel/private.h"
+#include "trainer/run/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum direction { DOWN, UP, NUM_DIRECTIONS };
+
+struct transfer {
+    void *buffer;
+    struct comm_request request;
+    bool is_posted;
+};
+
+struct transfers {
+    uint32_t num_slots;
+    struct transfer *of[NUM_DIRECTIONS]; /* [num_slots] */
+};
+
+/* ---- between stages ---- */
+
+int transfers_new(struct parallel *p)
+{
+    struct transfers *t = calloc(1, sizeof(*t));
+    p->transfers = t;
+    if (t == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory for transfers between stages");
+    t->num_slots = p->program->num_slots;
+    for (uint32_t d = 0; d < NUM_DIRECTIONS; d++) {
+        t->of[d] = calloc(t->num_slots, sizeof(*t->of[d]));
+        if (t->of[d] == NULL)
+            return report_error(ERR_MEMORY, NULL, "no memory for transfers between stages");
+    }
+    return 0;
+}
+
+void transfers_free(struct parallel *p)
+{
+    if (p->transfers == NULL)
+        return;
+    for (uint32_t d = 0; d < NUM_DIRECTIONS; d++)
+        free(p->transfers->of[d]);
+    free(p->transfers);
+}
+
+void transfers_take(struct parallel *p)
+{
+    static const char *const names[NUM_DIRECTIONS] = {"stream to send", "gradient to send"};
+    for (uint32_t d = 0; d < NUM_DIRECTIONS && p->transfers != NULL; d++)
+        for (uint32_t slot = 0; slot < p->transfers->num_slots; slot++)
+            p->transfers->of[d][slot].buffer =
+                memory_take(p->memory, names[d], slot, model_stream_bytes(p->model));
+}
+
+/* Both ends know the boundary by the stage behind it. */
+static int tag_of(const struct program_options *o, const struct op *op, enum direction d,
+                  bool is_behind)
+{
+    uint32_t stages = o->num_ranks * o->chunks, boundary = op->stage + (is_behind ? 1 : 0);
+    return (int)(((op->leaf % 4096) * (stages + 1) + boundary) * NUM_DIRECTIONS + d) +
+           COMM_TAG_STAGES;
+}
+
+static int settle(struct parallel *p, struct transfer *transfer)
+{
+    struct comm *comm = p->mesh.of[GROUP_PP];
+    if (!transfer->is_posted)
+        return 0;
+    transfer->is_posted = false;
+    return comm->ops->wait(comm, &transfer->request);
+}
+
+static int send(struct parallel *p, const struct op *op, uint32_t slot, enum direction d,
+                const void *data)
+{
+    struct comm *comm = p->mesh.of[GROUP_PP];
+    struct transfer *transfer = &p->transfers->of[d][slot];
+    size_t bytes = model_stream_bytes(p->model);
+    ERR_TRY(settle(p, transfer));
+    memcpy(transfer->buffer, data, bytes);
+    transfer->is_posted = true;
+    return comm->ops->send(comm, op->peer, tag_of(&p->shape, op, d, d == DOWN), transfer->buffer,
+                           bytes, &transfer->request);
+}
+
+static int receive(struct parallel *p, const struct op *op, enum direction d, void *data)
+{
+    struct comm *comm = p->mesh.of[GROUP_PP];
+    return comm->ops->receive(comm, op->peer, tag_of(&p->shape, op, d, d == UP), data,
+                              model_stream_bytes(p->model));
+}
+
+static int run_transfer(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    struct model *m = p->model;
+    uint32_t front = p->first_block[op->stage], behind = p->first_block[op->stage + 1];
+    bool is_live = model_is_active(m, slot) && !memory_is_recording(p->memory);
+    int rc = 0;
+    void *data;
+    switch (op->kind) {
+    case OP_RECEIVE:
+        data = model_take_stream(m, slot, front);
+        return is_live ? receive(p, op, DOWN, data) : 0;
+    case OP_SEND:
+        model_close_stream(m, slot, behind);
+        rc = is_live ? send(p, op, slot, DOWN, model_stream(m, slot, behind)) : 0;
+        model_give_stream(m, slot, behind);
+        return rc;
+    case OP_RECEIVE_GRADIENT:
+        data = model_take_gradient(m, slot);
+        return is_live ? receive(p, op, UP, data) : 0;
+    default:
+        rc = is_live ? send(p, op, slot, UP, model_gradient(m, slot)) : 0;
+        model_give_gradient(m, slot);
+        return rc;
+    }
+}
+
+static int settle_all(struct parallel *p)
+{
+    for (uint32_t d = 0; d < NUM_DIRECTIONS && p->transfers != NULL; d++)
+        for (uint32_t slot = 0; slot < p->transfers->num_slots; slot++)
+            ERR_TRY(settle(p, &p->transfers->of[d][slot]));
+    return 0;
+}
+
+/* ---- blocks ---- */
+
+static int run_forward(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    gather_pointers(p, op->block, w);
+    if (op->block == p->table->num_blocks - 1 && is_tied(p))
+        gather_pointers(p, p->table->num_blocks, &w[1]);
+    return model_forward(p->model, slot, op->block, w);
+}
+
+static int run_recompute(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    gather_pointers(p, op->block, w);
+    return model_recompute(p->model, slot, op->block, w);
+}
+
+static int run_backward(struct parallel *p, const struct op *op, uint32_t slot)
+{
+    const void *w[MODEL_BLOCK_TENSORS_MAX];
+    float *dw[MODEL_BLOCK_TENSORS_MAX];
+    uint32_t halves = op->kind == OP_BACKWARD         ? MODEL_INPUT | MODEL_WEIGHT
+                      : op->kind == OP_BACKWARD_INPUT ? MODEL_INPUT
+                                                      : MODEL_WEIGHT;
+    if (op->block > 0 && (halves & MODEL_INPUT))
+        gather_pointers(p, op->block, w);
+    if (halves & MODEL_WEIGHT)
+        reduce_begin_block(p, op->block, dw);
+    return model_backward(p->model, slot, op->block, halves, w, dw);
+}
+
+static int run(struct parallel *p, struct execution *e, const struct op *op, uint32_t slot)
+{
+    uint32_t first = p->first_block[op->stage], end = p->first_block[op->stage + 1];
+    switch (op->kind) {
+    case OP_BEGIN:
+        model_begin(p->model, slot, e->batch);
+        return 0;
+    case OP_GATHER:
+        return gather_block(p, op->block, op->is_second);
+    case OP_DROP:
+        gather_drop(p, op->block);
+        return 0;
+    case OP_FORWARD:
+        return run_forward(p, op, slot);
+    case OP_LOSS:
+        return model_loss(p->model, slot, &e->loss);
+    case OP_RECOMPUTE:
+        return run_recompute(p, op, slot);
+    case OP_BACKWARD:
+    case OP_BACKWARD_INPUT:
+    case OP_BACKWARD_WEIGHT:
+        return run_backward(p, op, slot);
+    case OP_EXCHANGE:
+        return reduce_end_block(p, op->block, op->leaf);
+    case OP_FORGET:
+        model_forget(p->model, slot, first, end);
+        return 0;
+    case OP_REDUCE:
+        ERR_TRY(settle_all(p));
+        return reduce_step(p);
+    case OP_RECEIVE:
+    case OP_SEND:
+    case OP_RECEIVE_GRADIENT:
+    case OP_SEND_GRADIENT:
+        return run_transfer(p, op, slot);
+    default: /* the step's own */
+        return 0;
+    }
+}
+
+int execute_program(struct parallel *p, const struct program *program, struct execution *e)
+{
+    for (uint32_t i = 0; i < program->num_ops && !e->is_asked_to_stop; i++) {
+        const struct op *op = &program->ops[i];
+        uint32_t slot = program_slot(program, &p->shape, op->stage, op->leaf);
+        if (op->kind == OP_BEGIN && e->at_op != NULL) /* says which batch it is */
+            ERR_TRY(e->at_op(p, e, op));
+        ERR_TRY(run(p, e, op, slot));
+        if (op->kind != OP_BEGIN && e->at_op != NULL)
+            ERR_TRY(e->at_op(p, e, op));
+    }
+    return 0;
+}

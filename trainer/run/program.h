@@ -1,0 +1,86 @@
+/* program.h - one step of one rank as a list: what is done, in which order. Pure: built from
+ * numbers, checked, printed (`trainer --print-program`); the memory plan is its walk, execute.c
+ * runs it.
+ *
+ * A schedule (pipe.h) says which stage computes which leaf when; lowering it adds what that needs:
+ * blocks of parameters are gathered and dropped, the residual stream and its gradient are sent from
+ * stage to stage, what was not kept is computed again, gradients are exchanged and folded. */
+#ifndef HOLDFAST_TRAINER_PROGRAM_H
+#define HOLDFAST_TRAINER_PROGRAM_H
+
+#include "trainer/run/pipe.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+enum op_kind {
+    OP_ASK_STOP, /* is some rank asked to stop? Then the step is dropped */
+    OP_READ,     /* tokens of a leaf */
+    OP_BEGIN,    /* a leaf's way through a stage of this rank */
+    OP_GATHER,
+    OP_DROP,    /* the parameters of a block */
+    OP_RECEIVE, /* the residual stream in front of a stage, from `peer` */
+    OP_FORWARD,
+    OP_LOSS,
+    OP_SEND,             /* the stream behind a stage */
+    OP_RECEIVE_GRADIENT, /* of the stream behind a stage */
+    OP_RECOMPUTE,
+    OP_BACKWARD, /* both halves */
+    OP_BACKWARD_INPUT,
+    OP_BACKWARD_WEIGHT,
+    OP_EXCHANGE,      /* a block's gradient of a leaf to its owners, who fold it in leaf order */
+    OP_SEND_GRADIENT, /* of the stream in front of a stage */
+    OP_FORGET,        /* what a forward kept: no backward comes */
+    OP_REDUCE,        /* the sums of the step to who holds the state */
+    OP_NORM,          /* of the gradient, with what all ranks have to know */
+    OP_LOSSES,        /* of all leaves */
+    NUM_OP_KINDS
+};
+
+struct op {
+    uint8_t kind;
+    uint8_t is_second; /* OP_GATHER: for a backward */
+    uint16_t peer;     /* rank of the pipeline */
+    uint32_t stage, leaf;
+    uint32_t block;
+};
+
+#define PROGRAM_BLOCK_NONE UINT32_MAX
+
+struct program {
+    struct op *ops;
+    uint32_t num_ops, capacity;
+    uint32_t num_leaves, rank;
+    uint32_t num_slots;   /* leaves under way at a time, of all stages of this rank */
+    uint32_t *first_slot; /* per chunk, and one more for the end */
+    uint32_t num_reads;   /* leaves whose tokens are held at a time */
+    double bubble;
+};
+
+struct program_options {
+    uint32_t num_blocks; /* L + 2; the tied output's is num_blocks */
+    bool is_tied;
+    const uint8_t *keep;              /* [L] enum model_keep */
+    uint32_t num_ranks, rank, chunks; /* of the pipeline */
+    const uint32_t *first_block;      /* [num_ranks * chunks + 1] of each stage, and the end */
+    enum pipe_schedule schedule;
+    const char *file;
+    uint32_t num_leaves; /* per data rank */
+    bool drops;          /* parameters are dropped after each use, else held to the step's end */
+};
+
+/* ERR_INVALID as pipe_new; ERR_MEMORY. */
+int program_build(struct program **out, const struct program_options *options);
+/* One leaf forward through all stages, its loss, and nothing kept. */
+int program_build_evaluation(struct program **out, const struct program_options *options);
+void program_free(struct program *program);
+
+/* The slot of a leaf in a stage of this rank. */
+uint32_t program_slot(const struct program *program, const struct program_options *options,
+                      uint32_t stage, uint32_t leaf);
+uint32_t program_stage_of(const struct program_options *options, uint32_t block);
+
+const char *op_name(enum op_kind kind);
+void program_print(const struct program *program, FILE *out);
+
+#endif

@@ -1,0 +1,316 @@
+/* step.c - one training step on a mesh (see parallel/parallel.h): what it adds to its program.
+ *
+ * Stop. With one stage all ranks agree before each leaf whether some rank is asked to stop; with a
+ * pipeline before the step. Norm. Squares are summed exactly (kernel_sum_squares), each element by
+ * one rank, limbs as integers over all ranks: the same bits however the rows are held. Loss. Leaf
+ * losses are gathered and added in double in leaf order. */
+#include "proto/report.h"
+#include "trainer/data/ahead.h"
+#include "trainer/parallel/private.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct step {
+    struct execution execution;
+    const struct step_input *input;
+    struct step_result *out;
+    struct model_batch batch;
+};
+
+static bool is_asked_to_stop(const struct step_input *input)
+{
+    return input->want_stop != NULL && *input->want_stop != 0;
+}
+
+/* ---- leaves ---- */
+
+void step_order_tokens(const struct parallel *p, const struct tokens *raw, struct tokens *out)
+{
+    uint32_t batch = (uint32_t)p->config->local_batch_size, seq = (uint32_t)p->config->seq_len;
+    uint32_t blocks = p->cut.cp_blocks, chunk = seq / (2 * blocks), mine = blocks / p->cut.cp;
+    if (blocks == 1)
+        return;                                       /* they are read in place */
+    for (uint32_t i = 0; i < 2 * mine * batch; i++) { /* [block][half][sequence] */
+        uint32_t block = p->cut.cp_place * mine + i / (2 * batch), half = i / batch % 2;
+        uint32_t first = (half == 0 ? block : 2 * blocks - 1 - block) * chunk;
+        size_t from = (size_t)(i % batch) * seq + first, at = (size_t)i * chunk;
+        memcpy(out->inputs + at, raw->inputs + from, chunk * sizeof(int32_t));
+        memcpy(out->targets + at, raw->targets + from, chunk * sizeof(int32_t));
+        if (out->starts != NULL)
+            memcpy(out->starts + at, raw->starts + from, chunk * sizeof(int32_t));
+    }
+}
+
+static double tokens_that_count(const struct parallel *p)
+{
+    double leaf = (double)((uint64_t)p->config->local_batch_size * (uint64_t)p->config->seq_len);
+    return p->counted > 0 ? (double)p->counted : (double)p->num_leaves * leaf;
+}
+
+static void count_sequences(const struct parallel *p, const struct tokens *tokens, double *out)
+{
+    uint32_t seq_len = (uint32_t)p->config->seq_len;
+    for (int64_t b = 0; b < p->config->local_batch_size; b++) {
+        out[b] = 0;
+        for (uint32_t t = 0; t < seq_len; t++)
+            out[b] += tokens->targets[(size_t)b * seq_len + t] >= 0;
+    }
+}
+
+static double *values_of(const struct parallel *p, uint32_t leaf)
+{
+    return p->losses + (size_t)leaf * p->leaf_values;
+}
+
+/* A leaf that could not be read is computed of zeros: the step is void, all learn it at its end. */
+static void read_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
+{
+    struct tokens *to = &p->tokens[leaf % p->num_reads];
+    struct tokens raw = p->cut.cp_blocks > 1 ? p->raw : *to;
+    size_t bytes = (size_t)p->config->local_batch_size * (size_t)p->config->seq_len * 4;
+    double *values = values_of(p, leaf);
+    memset(values, 0, p->leaf_values * sizeof(*values));
+    if (!rank_has_leaf(p, my_data_rank(p), leaf))
+        return;
+    if (p->failure == 0)
+        p->failure =
+            ahead_take(s->input->ahead, &(struct data_batch){raw.inputs, raw.targets, raw.starts});
+    if (p->failure != 0) {
+        memset(raw.inputs, 0, bytes);
+        memset(raw.targets, 0xff, bytes);
+        if (raw.starts != NULL)
+            memset(raw.starts, 0, bytes);
+    }
+    if (p->leaf_values > 1)
+        count_sequences(p, &raw, values + 1 + p->config->local_batch_size);
+    step_order_tokens(p, &raw, to);
+}
+
+static void begin_leaf(struct parallel *p, struct step *s, uint32_t leaf)
+{
+    const struct tokens *tokens = &p->tokens[leaf % p->num_reads];
+    s->batch = (struct model_batch){.inputs = tokens->inputs,
+                                    .targets = tokens->targets,
+                                    .starts = tokens->starts,
+                                    .loss_scale = (float)(1.0 / tokens_that_count(p))};
+    if (p->leaf_values > 1)
+        s->batch.sequence_losses = values_of(p, leaf) + 1;
+    s->execution.batch = rank_has_leaf(p, my_data_rank(p), leaf) ? &s->batch : NULL;
+}
+
+/* ---- stopping ---- */
+
+/* debug.pause_at_step: rank 0 waits in mid-step, and so do the others in their next collective,
+ * until it is killed or asked to stop. */
+static void pause_in_step(const struct step_input *input)
+{
+    log_info("train", "process %d pauses within step %lld", (int)getpid(), (long long)input->step);
+    while (!is_asked_to_stop(input))
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+}
+
+static void end_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
+{
+    const struct step_input *input = s->input;
+    if (p->mesh.world->rank != 0)
+        return;
+    log_debug("train", "micro-step %u of %u of step %lld is done", leaf + 1, p->num_micro_steps,
+              (long long)input->step);
+    bool is_first = leaf == 0 || p->mesh.degree[AXIS_PP] > 1;
+    if (is_first && input->step == p->config->crash_at_step)
+        pause_in_step(input);
+}
+
+/* A step may take longer than the notice that whoever stops a job gives. */
+static int agree_to_stop(struct parallel *p, struct step *s)
+{
+    int64_t stop = is_asked_to_stop(s->input);
+    ERR_TRY(p->mesh.world->ops->all_reduce_i64(p->mesh.world, &stop, 1));
+    s->out->stop = s->out->is_dropped = s->execution.is_asked_to_stop = stop != 0;
+    return 0;
+}
+
+static int norm_and_stop(struct parallel *p, struct step *s)
+{
+    struct {
+        struct kernel_exact_sum sum;
+        int64_t stop, failures;
+    } all = {.stop = is_asked_to_stop(s->input), .failures = p->failure != 0};
+    reduce_sum_squares(p, &all.sum);
+    ERR_TRY(p->mesh.world->ops->all_reduce_i64(p->mesh.world, (int64_t *)&all,
+                                               sizeof(all) / sizeof(int64_t)));
+    s->out->grad_norm = sqrt(kernel_exact_value(&all.sum));
+    s->out->stop = all.stop != 0;
+    return all.failures == 0 ? 0 : parallel_agree(p->mesh.world, p->failure);
+}
+
+/* ---- losses ---- */
+
+/* Adds a leaf's sequences to the sums of their sources. */
+static void add_to_sources(const struct parallel *p, const struct step_input *input, uint32_t leaf,
+                           const double *values, struct step_result *out)
+{
+    uint32_t batch = (uint32_t)p->config->local_batch_size;
+    uint64_t sample;
+    for (uint32_t b = 0; b < batch; b++) {
+        uint32_t source = data_locate(ahead_data(input->ahead),
+                                      input->first_sample + (uint64_t)leaf * batch + b, &sample);
+        out->sources[source].sum += values[b];
+        out->sources[source].counted += (uint64_t)values[batch + b];
+    }
+}
+
+/* The values of all data ranks, which the last stage has, to all ranks. */
+static int gather_values(struct parallel *p)
+{
+    struct comm *data = p->mesh.of[GROUP_DATA], *stages = p->mesh.of[GROUP_PP];
+    uint32_t d = num_data_ranks(p);
+    size_t *bytes = p->lists, *at = p->lists + d;
+    for (uint32_t r = 0; r < d; r++) {
+        bytes[r] = (size_t)p->num_micro_steps * p->leaf_values * sizeof(double);
+        at[r] = r * bytes[r];
+    }
+    if (data != NULL)
+        ERR_TRY(data->ops->all_gather_v(data, p->losses, bytes[0], p->all_losses, bytes, at));
+    else
+        memcpy(p->all_losses, p->losses, bytes[0]);
+    if (stages == NULL)
+        return 0;
+    return stages->ops->broadcast(stages, p->all_losses, d * bytes[0], stages->size - 1);
+}
+
+/* Each leaf's loss, and when there are several sources the loss and the number of tokens that count
+ * of each of its sequences; added in leaf order. */
+static int gather_losses(struct parallel *p, struct step *s)
+{
+    uint32_t d = num_data_ranks(p);
+    struct step_result *out = s->out;
+    ERR_TRY(gather_values(p));
+    double sum = 0;
+    memset(out->sources, 0, sizeof(out->sources));
+    for (uint32_t leaf = 0; leaf < p->num_leaves; leaf++) {
+        size_t place = (size_t)(leaf % d) * p->num_micro_steps + leaf / d;
+        const double *values = p->all_losses + place * p->leaf_values;
+        sum += values[0];
+        if (p->leaf_values > 1)
+            add_to_sources(p, s->input, leaf, values + 1, out);
+    }
+    out->data_seconds = ahead_waited(s->input->ahead);
+    if (p->counted > 0) {
+        out->loss = sum / (double)p->counted;
+        return 0;
+    }
+    uint64_t tokens = (uint64_t)p->config->local_batch_size * (uint64_t)p->config->seq_len;
+    out->loss = sum / (double)p->num_leaves / (double)tokens;
+    return 0;
+}
+
+/* ---- the step ---- */
+
+static int at_op(struct parallel *p, struct execution *e, const struct op *op)
+{
+    struct step *s = (struct step *)e;
+    switch (op->kind) {
+    case OP_ASK_STOP:
+        if (op->leaf > 0)
+            end_leaf(p, s, op->leaf - 1);
+        return agree_to_stop(p, s);
+    case OP_READ:
+        read_leaf(p, s, op->leaf);
+        return 0;
+    case OP_BEGIN:
+        begin_leaf(p, s, op->leaf);
+        return 0;
+    case OP_LOSS:
+        values_of(p, op->leaf)[0] = e->loss;
+        return 0;
+    case OP_NORM:
+        end_leaf(p, s, p->num_micro_steps - 1);
+        return norm_and_stop(p, s);
+    case OP_LOSSES:
+        return gather_losses(p, s);
+    default:
+        return 0;
+    }
+}
+
+/* What the loss is divided by, where a mask leaves tokens out: known to all before the first leaf,
+ * so that each leaf's gradient is scaled once, as it is computed. */
+static int count_tokens(struct parallel *p, const struct step_input *input)
+{
+    struct comm *data = p->mesh.of[GROUP_DATA];
+    int64_t counted = 0;
+    uint64_t mine = 0;
+    p->counted = 0;
+    if (!data_info(ahead_data(input->ahead))->has_mask)
+        return 0;
+    p->failure = ahead_count(input->ahead, &mine);
+    counted = (int64_t)mine;
+    if (data != NULL)
+        ERR_TRY(data->ops->all_reduce_i64(data, &counted, 1));
+    p->counted = counted > 0 ? (uint64_t)counted : 1; /* a step without any has no gradient */
+    return 0;
+}
+
+/* The sizes of the step, which a ramp changes, and what it is divided by. */
+static int begin_step(struct parallel *p, const struct step_input *input)
+{
+    bool by_source = data_info(ahead_data(input->ahead))->num_sources > 1;
+    uint32_t d = num_data_ranks(p);
+    memset(p->accumulators, 0, reduce_accumulator_count(p) * sizeof(float));
+    p->failure = 0;
+    p->num_leaves = trainer_config_leaves(p->config, input->step - 1);
+    p->num_micro_steps = (p->num_leaves + d - 1) / d;
+    p->leaf_values = by_source ? 1 + 2 * (uint32_t)p->config->local_batch_size : 1;
+    if (p->program->num_leaves != p->num_micro_steps) {
+        p->shape.num_leaves = p->num_micro_steps;
+        program_free(p->program);
+        p->program = NULL;
+        ERR_TRY(program_build(&p->program, &p->shape));
+    }
+    ahead_step(input->ahead, input->step - 1, input->first_sample);
+    return count_tokens(p, input);
+}
+
+int parallel_step(struct parallel *p, const struct step_input *input, struct step_result *out)
+{
+    struct step step = {.execution = {.at_op = at_op}, .input = input, .out = out};
+    ERR_TRY(begin_step(p, input));
+    return execute_program(p, p->program, &step.execution);
+}
+
+/* ---- logits ---- */
+
+static int at_logits(struct parallel *p, struct execution *e, const struct op *op)
+{
+    bool is_head = op->kind == OP_FORWARD && op->block == p->table->num_blocks - 1;
+    if (is_head && e->logits != NULL)
+        model_copy_logits(p->model, 0, e->logits);
+    return 0;
+}
+
+int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_sample,
+                    float *out_logits)
+{
+    const struct tokens *tokens = &p->tokens[0];
+    struct model_batch batch = {.inputs = tokens->inputs, .targets = tokens->targets};
+    struct execution execution = {.at_op = at_logits};
+    const uint32_t *degree = p->mesh.degree;
+    int rc = 0;
+    if (degree[AXIS_TP] * degree[AXIS_CP] * degree[AXIS_PP] > 1)
+        return report_error(ERR_INVALID, "run it on a mesh of dp_shard and dp_replicate",
+                            "debug.logits_file: pp %u x cp %u x tp %u cut the logits",
+                            degree[AXIS_PP], degree[AXIS_CP], degree[AXIS_TP]);
+    if (p->mesh.world->rank == 0) {
+        ahead_step(ahead, 0, first_sample);
+        rc = ahead_take(ahead, &(struct data_batch){tokens->inputs, tokens->targets, NULL});
+        /* The others wait in the gathers: what could not be read is walked. */
+        execution.batch = rc == 0 ? &batch : NULL;
+        execution.logits = out_logits;
+    }
+    ERR_TRY(execute_program(p, p->evaluation, &execution));
+    return rc;
+}
