@@ -127,7 +127,7 @@ struct storage_bucket {
                   "of the token service; empty: AWS's for the region"), \
     OPTION_STRING(t, f instance_endpoint, prefix "instance_endpoint", "", \
                   "of the metadata service that has an instance's role; empty: it is not asked"), \
-    OPTION_BYTES(t, f part_bytes, prefix "part_bytes", "16MiB", 5242880.0, 4294967296.0 - 4096, \
+    OPTION_BYTES(t, f part_bytes, prefix "part_bytes", "16MiB", 65536, 4294963200.0, \
                  "of a part of an upload"), \
     OPTION_INT(t, f connections, prefix "connections", 8, 1, 256, \
                "requests to the server at once"), \

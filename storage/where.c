@@ -31,6 +31,8 @@ int storage_where_parse(struct storage_where *out, const char *text)
                             "\"%s\" names no store", text);
     *out = (struct storage_where){.ops = scheme->ops, .is_shared = scheme->is_shared};
     snprintf(out->place, sizeof out->place, "%s", place);
+    for (size_t last = strlen(place) - 1; last > 0 && out->place[last] == '/'; last--)
+        out->place[last] = '\0'; /* so that equal texts are equal places */
     return 0;
 }
 

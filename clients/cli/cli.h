@@ -208,6 +208,8 @@ struct catalog {
 int store_open(struct storage **out, const struct cli *cli);
 /* Likewise: no directory becomes a store by it. */
 int store_open_writable(struct storage **out, const struct cli *cli);
+/* Are both the same store? The other one need not exist. */
+int store_compare(bool *out_is_same, const char *store, const char *other);
 /* For the only one that writes. ERR_BUSY: `option` names the ckptd that may do the work. */
 int store_lock(struct storage *store, const char *option);
 /* Calls look for every directory that may be a run, in no order; what is not 0 stops. */

@@ -197,7 +197,6 @@ static int find_target(struct convert *convert)
     static const char socket[] = "unix:";
     const struct cli *cli = convert->cli;
     struct cli *target = &convert->target;
-    struct stat source, status;
     *target = *cli;
     target->store[0] = target->server[0] = '\0';
     if (cli->output[0] == '\0')
@@ -215,12 +214,9 @@ static int find_target(struct convert *convert)
             return error;
     }
     convert->writer.option = "--output";
-    if (stat(cli->store, &source) != 0)
-        return report_errno(ERR_IO, "could not look at the store of the source", cli->store);
-    bool exists = stat(target->store, &status) == 0;
-    if (!exists && errno != ENOENT)
-        return report_errno(ERR_IO, "could not look at the store of the output", target->store);
-    if (exists && source.st_dev == status.st_dev && source.st_ino == status.st_ino)
+    bool is_same = false;
+    ERR_TRY(store_compare(&is_same, cli->store, target->store));
+    if (is_same)
         return report_error(ERR_INVALID, "name another store", "%s is the store of the source",
                             cli->output);
     return 0;

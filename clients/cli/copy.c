@@ -300,9 +300,8 @@ static void print_copied(const struct copy *copy)
 /* A run that is copied onto itself would be there already, each checkpoint of it. */
 static int refuse_itself(const struct copy *copy, const struct selection *from)
 {
-    struct stat source, target;
-    bool is_same = stat(copy->cli->store, &source) == 0 && stat(copy->to.store, &target) == 0 &&
-                   source.st_dev == target.st_dev && source.st_ino == target.st_ino;
+    bool is_same = false;
+    ERR_TRY(store_compare(&is_same, copy->cli->store, copy->to.store));
     return is_same && strcmp(from->run, copy->run) == 0
                ? report_error(ERR_INVALID, "name another run or store",
                               "%s would be copied onto itself", from->run)

@@ -125,6 +125,25 @@ int store_open_writable(struct storage **out, const struct cli *cli)
     return storage_open_where(out, cli->store, &(struct storage_options){.is_quiet = true});
 }
 
+int store_compare(bool *out_is_same, const char *store, const char *other)
+{
+    struct storage_where one, two;
+    struct stat source, target;
+    *out_is_same = false;
+    ERR_TRY(storage_where_parse(&one, store));
+    ERR_TRY(storage_where_parse(&two, other));
+    *out_is_same = one.ops == two.ops && strcmp(one.place, two.place) == 0;
+    if (*out_is_same || one.ops != two.ops || one.ops != &storage_local)
+        return 0;
+    if (stat(one.place, &source) != 0)
+        return report_errno(ERR_IO, "could not look at the store of the source", store);
+    bool exists = stat(two.place, &target) == 0;
+    if (!exists && errno != ENOENT)
+        return report_errno(ERR_IO, "could not look at the store of the output", other);
+    *out_is_same = exists && source.st_dev == target.st_dev && source.st_ino == target.st_ino;
+    return 0;
+}
+
 int store_lock(struct storage *store, const char *option)
 {
     char hint[96];

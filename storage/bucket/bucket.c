@@ -110,7 +110,8 @@ static int probe_put(struct bucket *bucket, const char *key, bool *out_holds)
         s3_call_free(&call);
         if (status == 501) /* it says so */
             break;
-        if (error != 0 && !(i == 1 && error == ERR_EXISTS))
+        bool is_own = i == 1 || call.is_unsettled; /* the one that is there */
+        if (error != 0 && !(is_own && error == ERR_EXISTS))
             return error;
         *out_holds = error == ERR_EXISTS;
     }
@@ -122,7 +123,7 @@ static int probe_complete(struct bucket *bucket, const char *key, bool *out_hold
 {
     struct s3_upload upload;
     char etag[HTTP_HEADER_BYTES];
-    bool is_unsettled;
+    bool is_unsettled = false;
     struct iovec body = {"probe\n", 6};
     *out_holds = false;
     ERR_TRY(s3_upload_begin(bucket, &upload, key, NULL, 0));
@@ -130,6 +131,8 @@ static int probe_complete(struct bucket *bucket, const char *key, bool *out_hold
     if (error == 0)
         error = s3_upload_complete(bucket, &upload, key, etag, sizeof etag, 1, true, &is_unsettled);
     *out_holds = error == ERR_EXISTS;
+    if (error == ERR_NOT_FOUND && is_unsettled) /* the try before has completed it */
+        return 0;
     if (error != 0)
         s3_upload_abort(bucket, &upload, key);
     return error == ERR_EXISTS || error == ERR_VERSION ? 0 : error;
@@ -204,10 +207,13 @@ static void bucket_close(struct storage *storage)
 
 static int take_settings(struct bucket *bucket, const struct storage_options *options)
 {
+    struct storage_bucket *settings = &bucket->settings;
     if (options->bucket == NULL)
-        return storage_bucket_environment(&bucket->settings);
-    bucket->settings = *options->bucket;
-    settings_complete(&bucket->settings);
+        ERR_TRY(storage_bucket_environment(settings));
+    else
+        *settings = *options->bucket;
+    settings_complete(settings);
+    settings->part_bytes -= settings->part_bytes % STORAGE_ALIGN;
     return 0;
 }
 

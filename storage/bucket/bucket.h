@@ -115,7 +115,7 @@ int bucket_publish_at(struct bucket *bucket, const char *key, const void *data, 
 int bucket_put_at(struct bucket *bucket, const char *key, const void *data, size_t bytes,
                   const char *header);
 /* After a try that may have taken effect, or a 412: is the object the one with this nonce? Returns
- * 0, ERR_EXISTS or ERR_UNSETTLED. */
+ * 0, ERR_EXISTS, ERR_UNSETTLED, or ERR_BUSY: it is told to be there and is not, try again. */
 int bucket_settle(struct bucket *bucket, const char *key, const char *nonce, int error);
 int bucket_fetch(struct storage *storage, const char *key, void *data, size_t size,
                  uint64_t *out_bytes);

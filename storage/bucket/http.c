@@ -33,7 +33,7 @@ struct transfer {
     size_t piece, at;    /* of the body: what is sent next */
     size_t room, filled; /* likewise of `receive`: the piece, and bytes in it */
     uint64_t received;
-    bool is_too_long, is_short_of_memory;
+    bool was_sent, is_too_long, is_short_of_memory;
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -118,12 +118,14 @@ static size_t send_some(char *out, size_t size, size_t count, void *user)
     return moved;
 }
 
-/* libcurl sends the body again where a connection that it had kept was closed meanwhile. */
+/* libcurl sends the body again where a connection that it had kept was closed meanwhile: what it
+ * had sent before may have been a whole request, too. */
 static int rewind_body(void *user, curl_off_t offset, int origin)
 {
     struct transfer *transfer = user;
     if (offset != 0 || origin != SEEK_SET)
         return CURL_SEEKFUNC_FAIL;
+    transfer->was_sent = transfer->was_sent || transfer->piece > 0 || transfer->at > 0;
     transfer->piece = transfer->at = 0;
     return CURL_SEEKFUNC_OK;
 }
@@ -330,13 +332,12 @@ static int fail_call(struct http_connection *connection, struct transfer *transf
 {
     struct http_call *call = transfer->call;
     const char *why = connection->error[0] ? connection->error : curl_easy_strerror(code);
-    call->was_sent = may_have_acted(code, transfer);
+    call->was_sent = transfer->was_sent || may_have_acted(code, transfer);
     if (transfer->is_short_of_memory || code == CURLE_OUT_OF_MEMORY)
         return report_error(ERR_MEMORY, NULL, "no memory for the answer of a server");
     if (transfer->is_too_long)
         return report_error(ERR_CORRUPT, NULL, "the server's answer is longer than was asked for");
-    if (code == CURLE_SSL_CACERT_BADFILE || code == CURLE_URL_MALFORMAT ||
-        code == CURLE_UNSUPPORTED_PROTOCOL)
+    if (code == CURLE_SSL_CACERT_BADFILE || code == CURLE_URL_MALFORMAT)
         return report_error(ERR_INVALID, "look at the endpoint and the authorities' file",
                             "the server cannot be asked: %s", why);
     if (code == CURLE_PEER_FAILED_VERIFICATION)
@@ -389,5 +390,6 @@ int http_perform(struct http_connection *connection, struct http_call *call)
     if (error != 0)
         return error;
     call->status = (int)status;
+    call->was_sent = transfer.was_sent;
     return check_length(call, transfer.received + call->text_bytes);
 }

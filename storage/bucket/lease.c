@@ -129,22 +129,28 @@ static void prolong_lock(struct bucket *bucket, uint64_t begin_ns)
     atomic_store(&bucket->lock_until_ns, begin_ns + (uint64_t)bucket->settings.lease_s * SECOND_NS);
 }
 
-/* Of the keeper's thread, without the mutex. */
+/* Of the keeper's thread, without the mutex. A lock that was lost is not renewed, and what this
+ * process may have written of it after the other had its own goes. */
 static void renew(struct keeper *keeper, struct storage_hold *hold)
 {
     struct bucket *bucket = keeper->bucket;
     struct newest newest = {0};
     uint64_t begin = bucket_now_ns();
-    int error = bucket_put_at(bucket, hold->key, hold->data, hold->bytes, hold->header);
     bool is_lock = hold == keeper->lock;
+    if (is_lock && atomic_load(&bucket->is_lock_lost))
+        return;
+    int error = bucket_put_at(bucket, hold->key, hold->data, hold->bytes, hold->header);
     if (error != 0)
         log_warn("storage", "a lease was not renewed: %s", report_line());
-    if (is_lock && error == 0)
-        error = find_lock(bucket, &newest);
-    if (is_lock && error == 0 && newest.number != keeper->lock_number)
+    if (error != 0 || !is_lock)
+        return;
+    error = find_lock(bucket, &newest);
+    if (newest.number > keeper->lock_number) {
         lose_lock(bucket);
-    else if (is_lock && error == 0)
+        bucket_remove_at(bucket, hold->key);
+    } else if (error == 0) {
         prolong_lock(bucket, begin);
+    }
 }
 
 static void wait_for_next(struct keeper *keeper)

@@ -25,6 +25,8 @@
 #define FIRST_BYTES (1u << 20) /* of a fetch, which come with its first request */
 #define HEADER_LINE_BYTES 160u
 #define PAGES_MAX 100000u
+#define SETTLES_MAX 4u /* of an object that is told to be there and is not */
+#define FETCHES_MAX 3u /* of bytes that were damaged on the way */
 
 /* ---- publish ---- */
 
@@ -63,13 +65,14 @@ int bucket_settle(struct bucket *bucket, const char *key, const char *nonce, int
     if (looked == 0)
         return report_error(ERR_EXISTS, NULL, "\"%s\" already exists", key);
     if (error == ERR_EXISTS && looked == ERR_NOT_FOUND) /* somebody removed it meanwhile */
-        return report_restore(&text, ERR_EXISTS);
+        return report_restore(&text, ERR_BUSY);
     report_restore(&text, error);
     return report_error(ERR_UNSETTLED, "look whether it is there before anything depends on it",
                         "nobody can tell whether \"%s\" was made: %s", key, text.message);
 }
 
-static int put(struct bucket *bucket, const struct publication *publication, bool is_conditional)
+static int put_once(struct bucket *bucket, const struct publication *publication,
+                    bool is_conditional)
 {
     struct s3_call call = {.method = "PUT",
                            .key = publication->key,
@@ -86,6 +89,14 @@ static int put(struct bucket *bucket, const struct publication *publication, boo
     s3_call_free(&call);
     if (error == ERR_EXISTS || (error != 0 && call.is_unsettled))
         return bucket_settle(bucket, publication->key, publication->nonce, error);
+    return error;
+}
+
+static int put(struct bucket *bucket, const struct publication *publication, bool is_conditional)
+{
+    int error = ERR_BUSY;
+    for (uint32_t i = 0; i < SETTLES_MAX && error == ERR_BUSY; i++)
+        error = put_once(bucket, publication, is_conditional);
     return error;
 }
 
@@ -236,7 +247,9 @@ int bucket_fetch(struct storage *storage, const char *key, void *data, size_t si
         return error;
     }
     size_t first = size < FIRST_BYTES ? size : FIRST_BYTES;
-    int error = fetch_first(bucket, whole, data, first, out_bytes);
+    int error = ERR_CORRUPT;
+    for (uint32_t i = 0; i < FETCHES_MAX && error == ERR_CORRUPT; i++)
+        error = fetch_first(bucket, whole, data, first, out_bytes);
     size_t wanted = error == 0 && *out_bytes < size ? (size_t)*out_bytes : size;
     for (size_t at = first; error == 0 && at < wanted;) {
         size_t part = (size_t)bucket->settings.part_bytes;

@@ -302,7 +302,7 @@ static const struct meaning meanings[] = {
     {404, "NoSuchBucket", FINAL, ERR_INVALID, false},
     {404, NULL, FINAL, ERR_NOT_FOUND, false},
     {412, NULL, FINAL, ERR_EXISTS, false},
-    {409, NULL, AGAIN, ERR_BUSY, false},
+    {409, NULL, AGAIN, ERR_BUSY, true},
     {416, NULL, FINAL, ERR_CORRUPT, false},
     {301, NULL, FINAL, ERR_INVALID, false},
     {307, NULL, FINAL, ERR_INVALID, false},
@@ -350,34 +350,56 @@ static int fail_with(const struct bucket *bucket, const struct s3_call *call,
                         text->message[0] ? ": " : "", text->message);
 }
 
+/* What a good answer must have to be one: some servers, and proxies, say 200 and put an error into
+ * the body. ERR_CORRUPT. */
+static int check_good(const struct s3_call *call, const struct error_text *text)
+{
+    const struct http_call *http = &call->http;
+    bool is_of_object =
+        call->key != NULL && !call->answers_xml && strcmp(call->method, "DELETE") != 0;
+    if (text->is_error)
+        return report_error(ERR_CORRUPT, NULL, "the server answered 200 with the error %s",
+                            text->code);
+    if (call->answers_xml && http->text == NULL)
+        return report_error(ERR_CORRUPT, NULL, "the server's answer has no body");
+    if (is_of_object && http->etag[0] == '\0')
+        return report_error(ERR_CORRUPT, NULL, "the server answered %d without an ETag",
+                            http->status);
+    if (call->num_receive > 0 && http->status == 206 && http->range_start != call->range_start)
+        return report_error(ERR_CORRUPT, NULL, "the server answered with another range");
+    return 0;
+}
+
+static const struct meaning *meaning_of(int status, const char *code)
+{
+    const struct meaning *meaning = meanings;
+    while ((meaning->status != 0 && meaning->status != status) ||
+           (meaning->code != NULL && strcmp(meaning->code, code) != 0))
+        meaning++;
+    return meaning;
+}
+
 /* *out_error: what is to be returned when the verdict is FINAL, or tries have an end. */
 static enum verdict judge(const struct bucket *bucket, struct s3_call *call, int *out_error)
 {
     const struct http_call *http = &call->http;
     struct error_text text = {0};
     bool is_good = http->status >= 200 && http->status < 300;
-    *out_error = 0;
-    if (http->text != NULL && (!is_good || call->answers_xml))
-        *out_error = xml_read(http->text, http->text_bytes, take_error, &text);
-    if (is_good && call->answers_xml && http->text == NULL)
-        *out_error = report_error(ERR_CORRUPT, NULL, "the server's answer has no body");
-    if (is_good && call->num_receive > 0 && http->status == 206 &&
-        http->range_start != call->range_start)
-        *out_error = report_error(ERR_CORRUPT, NULL, "the server answered with another range");
-    if (is_good && *out_error != 0) {
-        call->is_unsettled = true;
-        return *out_error == ERR_CORRUPT ? AGAIN : FINAL;
-    }
+    bool is_data = is_good && !call->answers_xml && strcmp(call->method, "GET") == 0;
+    int error = http->text != NULL && !is_data
+                    ? xml_read(http->text, http->text_bytes, take_error, &text)
+                    : 0;
+    if (is_good && error == 0)
+        error = check_good(call, &text);
     snprintf(call->code, sizeof call->code, "%s", text.code);
-    if (is_good && !(call->answers_xml && text.is_error))
+    *out_error = error;
+    if (is_good && error == 0)
         return DONE;
-    const struct meaning *meaning = meanings;
-    while ((meaning->status != 0 && meaning->status != http->status) ||
-           (meaning->code != NULL && strcmp(meaning->code, text.code) != 0))
-        meaning++;
-    *out_error = fail_with(bucket, call, meaning, &text);
-    call->is_unsettled = call->is_unsettled || meaning->may_have_acted;
-    return meaning->verdict;
+    const struct meaning *meaning = meaning_of(http->status, text.code);
+    if (!is_good || (text.is_error && meaning->code != NULL))
+        *out_error = fail_with(bucket, call, meaning, &text);
+    call->is_unsettled = call->is_unsettled || is_good || meaning->may_have_acted;
+    return is_good && error != ERR_CORRUPT ? FINAL : is_good ? AGAIN : meaning->verdict;
 }
 
 /* ---- trying again ---- */

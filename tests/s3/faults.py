@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""faults - every request to a bucket fails in every way: before or after it had its effect.
+
+Goal: nothing that was acknowledged is lost, nothing torn is visible, nothing is orphaned for ever,
+and what fails once is tried again. Method: one story (open with its probe, publish, upload, read,
+list, remove) against the strict server (lib_server.py), once for each request of it, each fault,
+before and after; then the objects of the server are looked at. On each kind of server: that which
+honours If-None-Match on PUT, and that which honours it on the completion of an upload.
+
+The requests of a story are those of its undisturbed run. With TORTURE=1 each of them is disturbed,
+else one of several of a kind in a row, and the fault also comes twice and three times.
+"""
+
+import concurrent.futures
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
+
+import lib_tap  # noqa: E402
+from lib_drive import PART, Driver, content, hash_of  # noqa: E402
+from lib_server import FAULTS, Fault, Server  # noqa: E402
+
+SIZE = 3 * PART + 4096
+TEXT = "a-manifest-of-the-tests"
+HAVE_NO_EFFECT = ("longer", "shorter", "truncated", "damaged", "stale")  # of their own: one place
+TORTURE = bool(os.environ.get("TORTURE"))
+# What a client can neither notice nor mend: the answer says that there is such an object, or it is
+# another listing. It may be an error then, but never a false success.
+MAY_FAIL = ("412", "stale")
+
+
+def story(kind, fault):
+    """What happened: {step: (word, text)}, the server, and the number of requests."""
+    server = Server(kind)
+    server.fault, server.stall_s = fault, 2.5
+    happened = {}
+    with Driver("s3://checkpoints/p", server.environment) as driver:
+        happened["open"] = driver.opened
+        if driver.opened[0] == "OK":
+            happened["publish"] = driver.do("publish", "run/marker", TEXT)
+            happened["send"] = driver.do("send", "run/shard", SIZE, 5)
+            happened["get"] = driver.do("get", "run/shard", 5)
+            happened["fetch"] = driver.do("fetch", "run/marker")
+            happened["list"] = driver.do("list", "run")
+            happened["listed"] = ("OK", driver.listed)
+            happened["again"] = driver.do("publish", "run/marker", TEXT)
+            happened["remove"] = driver.do("remove", "run/marker")
+            happened["sweep"] = driver.do("sweep", "run", 0)
+    count = len(server.log)
+    server.close()
+    return happened, server, count
+
+
+def violations(happened, server, fault):
+    """What must never be."""
+    found = list(server.bugs)
+    told = happened.get
+
+    def is_good(step):
+        return told(step, ("", ""))[0] == "OK"
+
+    data, shard = content(SIZE, 5), server.objects.get("p/run/shard")
+    marker = server.objects.get("p/run/marker")
+    is_mended = fault is None or fault.what not in MAY_FAIL
+    if any(word == "DIED" for word, _ in happened.values()):
+        found.append(f"the program died: {happened}")
+    if is_mended:
+        found += [f"{step} failed: {word} {text}" for step, (word, text) in happened.items()
+                  if word != "OK" and step != "again"]
+        if told("again") and told("again")[0] != "ERR_EXISTS":
+            found.append(f"a second publication: {told('again')}")
+    if shard is not None and shard.data != data:
+        found.append("a torn object is visible")
+    if is_good("send") and (shard is None or told("send")[1].split()[0] != hash_of(data)):
+        found.append("an acknowledged object is lost")
+    if told("again") and told("again")[0] == "OK" and is_good("publish"):
+        found.append("two publications of one key succeeded")
+    if is_good("publish") and not is_good("remove") and marker is None and is_mended:
+        found.append("an acknowledged publication is lost")
+    if is_good("publish") and told("fetch")[0] == "ERR_NOT_FOUND":
+        found.append("an acknowledged publication is not found")
+    if is_good("fetch") and told("fetch")[1] != f"{len(TEXT)} {TEXT}":
+        found.append("another text was fetched")
+    is_told = fault is not None and fault.what == "damaged"  # by the checksums of the caller
+    if is_good("get") and told("get")[1] != f"{SIZE} same" and not is_told:
+        found.append(f"other bytes were read: {told('get')[1]}")
+    if is_good("list") and fault is None and sorted(told("listed")[1]) != ["marker", "shard"]:
+        found.append(f"the listing is wrong: {told('listed')[1]}")
+    if is_good("remove") and marker is not None:
+        found.append("what was removed is there")
+    if is_good("sweep") and any(upload.key.startswith("p/run/")
+                                for upload in server.uploads.values()):
+        found.append("an upload is orphaned")
+    return found
+
+
+def shape(request):
+    """What kind of request: its method, and the names of its parameters."""
+    method, path, _ = request
+    return method, re.sub(r"=[^&]*", "", path.partition("?")[2])
+
+
+def numbers(log, is_changing):
+    """Of the requests to disturb; in torture all, else one of several of a kind in a row."""
+    for number, request in enumerate(log, 1):
+        is_same = number > 1 and shape(request) == shape(log[number - 2])
+        if TORTURE or not (is_same or (is_changing and request[0] in ("GET", "HEAD"))):
+            yield number
+
+
+def cases(log, is_changing):
+    for what in FAULTS:
+        for after in ((False,) if what in HAVE_NO_EFFECT else (False, True)):
+            for number in numbers(log, is_changing):
+                for times in (1, 2, 3) if TORTURE else (1,):
+                    yield what, after, number, times
+
+
+def try_one(kind, case):
+    what, after, number, times = case
+    fault = Fault(number, what, after, times, lambda request: request.command != "HEAD"
+                  or what not in HAVE_NO_EFFECT)
+    happened, server, _ = story(kind, fault)
+    found = violations(happened, server, fault)
+    where = server.log[number - 1][:2] if number <= len(server.log) else "-"
+    return [f"request {number} {where} {what} {'after' if after else 'before'} x{times}: {one}"
+            for one in found]
+
+
+def matrix(kind, is_changing=False):
+    """`is_changing`: only the requests that change something."""
+    happened, server, count = story(kind, None)
+    bad = violations(happened, server, None)
+    all_cases = list(cases(server.log, is_changing))
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:  # most of them wait
+        for found in pool.map(lambda case: try_one(kind, case), all_cases):
+            bad += found
+    print(f"# {kind}: {count} requests, {len(all_cases)} stories")
+    assert not bad, "\n".join(bad[:40])
+
+
+def where_put_is_conditional_nothing_is_lost_torn_or_orphaned(_):
+    matrix("put")
+
+
+def where_completion_is_conditional_nothing_is_lost_torn_or_orphaned(_):
+    matrix("complete", is_changing=True)
+
+
+TESTS = [where_put_is_conditional_nothing_is_lost_torn_or_orphaned,
+         where_completion_is_conditional_nothing_is_lost_torn_or_orphaned]
+
+if __name__ == "__main__":
+    sys.exit(0 if lib_tap.run(TESTS, None) else 1)

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""gateway - the back-end s3 and ckpt-cli against a real S3 server: Ceph's RADOS gateway.
+
+Goal: what holds against the server of the tests holds against one that others wrote: plain and with
+TLS, conditional writes, uploads, leases; of many writers of one key exactly one wins, each time;
+and each command of ckpt-cli that works on a directory works on a bucket. Method: lib_rgw.py starts it;
+the driver and ckpt-cli ask it. RACES=1000 makes the races longer.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../integration"))
+
+import lib_rgw  # noqa: E402
+import lib_tap  # noqa: E402
+from lib_drive import BUILD, Driver, content, environment, hash_of  # noqa: E402
+from lib_store import CLI, World  # noqa: E402
+
+MIB = 1 << 20
+PART = 5 * MIB  # the least that this server takes
+SIZE = 3 * PART + 4096
+RACES = int(os.environ.get("RACES", 100))
+SETTINGS = {"HOLDFAST_S3_PART_BYTES": str(PART)}
+
+
+class Bed:
+    def __init__(self, folder):
+        self.folder = folder
+        self.plain = lib_rgw.Gateway(os.path.join(folder, "rgw"))
+        self.plain.__enter__()
+        self.world = None
+
+    def driver(self, prefix, gateway=None, **more):
+        return Driver(f"s3://checkpoints/{prefix}", (gateway or self.plain).environment, SETTINGS,
+                      more)
+
+    def cli(self, *arguments, codes=(0,)):
+        done = subprocess.run([CLI, *map(str, arguments)], capture_output=True, text=True,
+                              timeout=120, env=environment(self.plain.environment))
+        assert done.returncode in codes, (arguments, done.returncode, done.stdout, done.stderr)
+        return done.stdout
+
+    def store(self):
+        """A directory with three checkpoints; its run."""
+        if self.world is None:
+            self.world = World()
+            self.world.launch()
+            self.world.save([10, 20, 30])
+            self.world.stop()
+        return self.world.store, self.world.run
+
+    def listed(self, store):
+        return json.loads(self.cli("list", "--json", "--store", store))
+
+    def close(self):
+        self.plain.stop()
+        if self.world:
+            self.world.close()
+
+
+def go_through(driver):
+    driver.good("publish", "run/marker", "text")
+    assert driver.do("publish", "run/marker", "text")[0] == "ERR_EXISTS"
+    told = driver.good("send", "run/shard", SIZE, 5)
+    assert told == f"{hash_of(content(SIZE, 5), PART)} {PART}", told
+    assert driver.good("get", "run/shard", 5) == f"{SIZE} same"
+    assert driver.do("send", "run/shard", SIZE, 5)[0] == "ERR_EXISTS"
+    driver.good("publish", "run/empty")
+    assert driver.good("fetch", "run/empty").split() == ["0"]
+    assert driver.good("fetch", "run/marker") == "4 text"
+    driver.good("list", "run")
+    assert sorted(driver.listed) == ["empty", "marker", "shard"]
+    driver.good("hold", 0, "run/leases/x", "me")
+    driver.good("holder", "run/leases/x")
+    driver.good("release", 0)
+    assert driver.do("holder", "run/leases/x")[0] == "ERR_NOT_FOUND"
+    driver.good("lock")
+    driver.good("remove", "run/marker")
+    assert driver.do("remove", "run/marker")[0] == "ERR_NOT_FOUND"
+    assert driver.do("fetch", "run/marker")[0] == "ERR_NOT_FOUND"
+    assert driver.do("remove", "run")[0] == "ERR_EXISTS"
+
+
+def a_real_server_keeps_what_it_is_given(bed):
+    with bed.driver("plain") as driver:
+        assert "conditional PUT" in driver.good("describe")
+        go_through(driver)
+
+
+def with_tls_too_and_only_from_an_authority_that_is_named(bed):
+    with lib_rgw.Gateway(os.path.join(bed.folder, "tls"), tls=True) as gateway:
+        with bed.driver("tls", gateway) as driver:
+            go_through(driver)
+        with bed.driver("tls", gateway, AWS_CA_BUNDLE="/etc/ssl/certs/ca-certificates.crt",
+                        HOLDFAST_S3_RETRY_S="1") as driver:
+            assert driver.opened[0] in ("ERR_DENIED", "ERR_INVALID"), driver.opened
+
+
+def of_writers_that_race_for_a_key_exactly_one_wins_each_time(bed):
+    writers = [bed.driver("race") for _ in range(4)]
+    for number in range(RACES):
+        for place, writer in enumerate(writers):
+            writer.process.stdin.write(f"publish attempts/{number:04d} {place}\n")
+            writer.process.stdin.flush()
+        answers = [writer.answer() for writer in writers]
+        winners = [place for place, (word, _) in enumerate(answers) if word == "OK"]
+        assert len(winners) == 1, (number, answers)
+        assert all(word in ("OK", "ERR_EXISTS") for word, _ in answers), answers
+        assert writers[0].good("fetch", f"attempts/{number:04d}") == f"1 {winners[0]}"
+    for writer in writers:
+        writer.close()
+
+
+def an_upload_that_was_cut_short_goes_on_and_another_is_swept(bed):
+    with bed.driver("cut") as driver:
+        driver.process.stdin.write(f"put run/x {SIZE} 3\n")
+        driver.process.stdin.flush()
+        driver.kill()
+    with bed.driver("cut", HOLDFAST_S3_UPLOAD_IDLE_S="1") as driver:
+        assert driver.good("put", "run/x", SIZE, 3).split()[0] == hash_of(content(SIZE, 3), PART)
+        assert driver.good("get", "run/x", 3) == f"{SIZE} same"
+        assert driver.good("sweep", "run", 0) == "0 0"
+
+
+# ---- ckpt-cli ----
+
+def checkpoints_are_copied_into_a_bucket_and_back_byte_for_byte(bed):
+    store, run = bed.store()
+    there = "s3://checkpoints/cli"
+    said = json.loads(bed.cli("cp", "--json", "--store", store, run, f"{there}:{run}"))
+    assert said["copied"] == 3, said
+    again = json.loads(bed.cli("cp", "--json", "--store", store, run, f"{there}:{run}"))
+    assert again["copied"] == 0 and again["there_already"] == 3, again
+    assert [one["step"] for one in bed.listed(there)] == [30, 20, 10]
+    back = os.path.join(bed.folder, "back")
+    bed.cli("cp", "--store", there, run, f"{back}:{run}")
+    for path, _, names in os.walk(os.path.join(back, run)):
+        for name in names:
+            copied = os.path.join(path, name)
+            source = copied.replace(back, store)
+            if name.endswith(".safetensors") or name == "manifest.json":
+                with open(copied, "rb") as one, open(source, "rb") as other:
+                    assert one.read() == other.read(), copied
+    shutil.rmtree(back)
+
+
+def commands_on_a_bucket_say_what_they_say_on_a_directory(bed):
+    store, run = bed.store()
+    there = "s3://checkpoints/cli"
+    for command in (("show", f"{run}@20"), ("du",), ("verify", f"{run}@20"),
+                    ("verify", "--quick", f"{run}@10"), ("diff", f"{run}@10", f"{run}@10"),
+                    ("gc", "--dry-run")):
+        bed.cli(*command, "--store", there)
+        bed.cli(*command, "--store", store)
+    bed.cli("diff", f"{run}@10", f"{run}@20", "--store", there, codes=(1,))
+    here, far = (json.loads(bed.cli("show", "--json", f"{run}@20", "--store", one))
+                 for one in (store, there))
+    assert far["nonce"] == here["nonce"] and far["tensors"] == here["tensors"]
+    bed.cli("pin", f"{run}@10", "--store", there)
+    bed.cli("prune", run, "--keep-last", "2", "--store", there)
+    assert len(bed.listed(there)) == 3, "a pinned one was pruned"
+    bed.cli("unpin", f"{run}@10", "--store", there)
+    bed.cli("prune", run, "--keep-last", "2", "--store", there)
+    assert [one["step"] for one in bed.listed(there)] == [30, 20]
+    bed.cli("gc", "--store", there)
+
+
+def outputs_are_made_in_a_bucket_and_read_from_one(bed):
+    store, run = bed.store()
+    there = "s3://checkpoints/made"
+    bed.cli("convert", f"{run}@20", "--store", store, "--output", there, "--dtype", "bf16")
+    bed.cli("reshard", f"{run}@30", "--store", "s3://checkpoints/cli", "--shards", "3",
+            "--output", there)
+    assert sorted(one["step"] for one in bed.listed(there)) == [20, 30]
+    bed.cli("verify", "--all", "--store", there)
+    path = os.path.join(bed.folder, "one.safetensors")
+    other = os.path.join(bed.folder, "two.safetensors")
+    bed.cli("export", f"{run}@30", "--store", "s3://checkpoints/cli", "--output", path)
+    bed.cli("export", f"{run}@30", "--store", store, "--output", other)
+    with open(path, "rb") as one, open(other, "rb") as two:
+        assert one.read() == two.read()
+
+
+TESTS = [
+    a_real_server_keeps_what_it_is_given,
+    with_tls_too_and_only_from_an_authority_that_is_named,
+    of_writers_that_race_for_a_key_exactly_one_wins_each_time,
+    an_upload_that_was_cut_short_goes_on_and_another_is_swept,
+    checkpoints_are_copied_into_a_bucket_and_back_byte_for_byte,
+    commands_on_a_bucket_say_what_they_say_on_a_directory,
+    outputs_are_made_in_a_bucket_and_read_from_one,
+]
+
+
+def main():
+    missing = lib_rgw.missing()
+    if missing:
+        print(f"of Ceph {', '.join(missing)} is missing: deploy/deps test")
+        return 77
+    assert os.path.isdir(BUILD)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR", "/var/tmp")) as folder:
+        bed = Bed(folder)
+        try:
+            return 0 if lib_tap.run(TESTS, bed) else 1
+        finally:
+            bed.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
