@@ -3,8 +3,8 @@
 
 Goal: what holds against the server of the tests holds against one that others wrote: plain and with
 TLS, conditional writes, uploads, leases; of many writers of one key exactly one wins, each time;
-and each command of ckpt-cli that works on a directory works on a bucket. Method: lib_rgw.py starts it;
-the driver and ckpt-cli ask it. RACES=1000 makes the races longer.
+and each command of ckpt-cli that works on a directory works on a bucket. Method: lib_rgw.py starts
+it; the driver and ckpt-cli ask it. RACES=1000 makes the races longer.
 """
 
 import json
