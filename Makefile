@@ -195,8 +195,13 @@ $(OBJ)/gpu/%.o: %.cu | deps-now
 $(OBJ)/gpu/%.ptx: %.cu | deps-now
 	$(call say,nvcc)
 	$(Q)$(NVCC) $(NVCC_CODE) -arch=compute_80 -ptx -o $@ $<
-$(BUILD)/libgpu.a: $(CUDA_O)
-cuda: $(if $(SANITIZER),,$(if $(NVCC),$(BUILD)/libgpu.a $(CUDA_O:.o=.ptx))) ## compile kernels/cuda for GPUs, where nvcc is
+# And what is linked with NVIDIA's runtime.
+CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+$(OBJ)/kernels/cuda/device.o: CFLAGS += -isystem $(CUDA_HOME)/include
+$(BUILD)/libgpu.a: $(CUDA_O) $(OBJ)/kernels/cuda/device.o $(OBJ)/kernels/cuda/run.o
+$(BUILD)/cuda/start: $(OBJ)/tests/cuda/start.o $(BUILD)/libgpu.a $(BUILD)/libkernels.a $(BUILD)/libproto.a
+	$(link) -ldnnl -lgomp -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart
+cuda: $(if $(SANITIZER),,$(if $(NVCC),$(BUILD)/cuda/start $(CUDA_O:.o=.ptx))) ## compile kernels/cuda for GPUs, where nvcc is
 	$(if $(NVCC),,@echo "cuda: no nvcc here: kernels/cuda is compiled for lanes of a CPU only")
 
 # Two programs that are always sanitized, and by gcc, whose ThreadSanitizer knows fibers; the libraries

@@ -28,6 +28,8 @@ struct kernel_backend_ops {
     void (*run)(struct kernels *kernels, struct lane *lane, enum kernel_op op, const void *args);
 };
 extern const struct kernel_backend_ops kernel_backend_cpu;
+/* There in programs that are linked with kernels/cuda/device.c: those that name device_cuda. */
+extern const struct kernel_backend_ops kernel_backend_cuda __attribute__((weak));
 
 /* A condition that a caller has to meet; kept in release builds, outside the inner loops. */
 _Noreturn void kernels_require_failed(const char *file, int line, const char *condition);

@@ -12,7 +12,8 @@
 #include "kernels/backend.h"
 #include "proto/report.h"
 
-static const struct kernel_backend_ops *const backends[] = {&kernel_backend_cpu};
+static const struct kernel_backend_ops *const backends[] = {&kernel_backend_cpu,
+                                                            &kernel_backend_cuda};
 
 static const struct {
     const char *name;
@@ -42,7 +43,7 @@ int kernels_new(struct kernels **out, const struct kernels_options *options)
 {
     *out = NULL;
     for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++)
-        if (serves(backends[i], options->device))
+        if (backends[i] && serves(backends[i], options->device))
             return backends[i]->open(out, options);
     return ERR_INVALID;
 }

@@ -6,6 +6,7 @@
 #ifndef HOLDFAST_CUDA_RUN_H
 #define HOLDFAST_CUDA_RUN_H
 
+#include "kernels/device.h"
 #include "kernels/kernels.h"
 
 #ifdef __cplusplus
@@ -44,6 +45,9 @@ CUDA_OPS(X)
 
 /* NULL: no kernel for it. */
 cuda_fn *cuda_function(enum kernel_op op);
+/* A GPU as a device, in programs that are linked with libgpu.a (device.c). */
+extern const struct device_ops device_cuda;
+
 /* Bytes of scratch with which every operation can run at these shapes. */
 size_t cuda_scratch_bytes(const struct kernel_shapes *shapes);
 

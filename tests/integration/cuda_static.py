@@ -125,6 +125,13 @@ def main():
     found = list(not_as_written(ptx, budgets))
     test("the PTX rounds as IEEE 754 does, and fuses only what is written so", not found,
          "\n".join(found))
+    start = subprocess.run([os.path.join(BUILD, "cuda/start")], capture_output=True, text=True)
+    said = (start.stdout + start.stderr).splitlines()
+    print("\n".join("# " + line for line in said))
+    test("linked with NVIDIA's runtime and started: sums of a GPU, or one line and status 78",
+         len(said) == 1 and (start.returncode == 0 and "sums are right" in said[0] or
+                             start.returncode == 78 and said[0].startswith("start: CUDA: ")),
+         (start.returncode, said))
     end()
 
 

@@ -1,0 +1,398 @@
+/* device.c - a CUDA GPU as a device (kernels/device.h), and the back-end of kernels.h that queues
+ * the .cu files' kernels on its lanes.
+ *
+ * A lane is a stream, a mark an event. Host work of a lane is a host function of the stream. The
+ * first error of a lane, of the CUDA runtime or of host work, is kept, and nothing more is queued.
+ * Memory ON_DEVICE is cudaMalloc's, PINNED is page-locked and known to every device. The device
+ * frees at its end what is still allocated and the events of marks.
+ *
+ * Lock: of the device guards its lists; `error` and `text` of a lane are guarded by its own. */
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/run.h"
+#include "proto/report.h"
+
+#define CAPABILITY_MIN 8 /* bf16 in tensor cores, asynchronous copies */
+
+struct allocation {
+    struct allocation *next;
+    void *at;
+    enum device_memory where;
+};
+struct event {
+    struct event *next;
+    cudaEvent_t event;
+};
+struct cuda_device {
+    struct device base;
+    int index;
+    pthread_mutex_t lock;
+    struct allocation *allocations;
+    struct event *events;
+    char name[300]; /* for describe */
+};
+struct cuda_lane {
+    struct lane base;
+    cudaStream_t stream;
+    pthread_mutex_t lock;
+    int error;
+    struct report_text text;
+};
+
+static struct cuda_device *device_of(const struct lane *lane)
+{
+    return (struct cuda_device *)lane->device;
+}
+static struct cuda_lane *of(const struct lane *lane)
+{
+    return (struct cuda_lane *)lane;
+}
+
+static int fail(cudaError_t error, const char *what)
+{
+    int code = error == cudaErrorMemoryAllocation ? ERR_MEMORY : ERR_UNAVAILABLE;
+    return report_error(code, NULL, "CUDA: %s: %s (%s)", what, cudaGetErrorString(error),
+                        cudaGetErrorName(error));
+}
+
+/* ---- The device ---- */
+
+static int check_device(struct cuda_device *device)
+{
+    struct cudaDeviceProp has;
+    int driver = 0, runtime = 0, count = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess)
+        return fail(error, "no GPU to compute on");
+    if (device->index >= count)
+        return report_error(ERR_UNAVAILABLE, NULL, "CUDA: no GPU %d, there are %d", device->index,
+                            count);
+    if ((error = cudaSetDevice(device->index)) != cudaSuccess ||
+        (error = cudaGetDeviceProperties(&has, device->index)) != cudaSuccess ||
+        (error = cudaDriverGetVersion(&driver)) != cudaSuccess ||
+        (error = cudaRuntimeGetVersion(&runtime)) != cudaSuccess)
+        return fail(error, "the GPU could not be opened");
+    if (has.major < CAPABILITY_MIN)
+        return report_error(ERR_INVALID, NULL,
+                            "CUDA: %s has compute capability %d.%d, needed is %d.0", has.name,
+                            has.major, has.minor, CAPABILITY_MIN);
+    snprintf(device->name, sizeof(device->name), "cuda, %s, driver %d, runtime %d", has.name,
+             driver, runtime);
+    return 0;
+}
+
+static int cuda_open(struct device **out, const struct device_options *options)
+{
+    struct cuda_device *device = calloc(1, sizeof(*device));
+    if (!device)
+        return report_error(ERR_MEMORY, NULL, "no memory for a GPU as a device");
+    device->base.ops = &device_cuda;
+    device->index = options ? (int)options->index : 0;
+    int error = check_device(device);
+    if (error != 0) {
+        free(device);
+        return error;
+    }
+    pthread_mutex_init(&device->lock, NULL);
+    *out = &device->base;
+    return 0;
+}
+
+static void free_memory(const struct allocation *allocation)
+{
+    if (allocation->where == ON_DEVICE)
+        (void)cudaFree(allocation->at);
+    else
+        (void)cudaFreeHost(allocation->at);
+}
+
+static void cuda_close(struct device *base)
+{
+    struct cuda_device *device = (struct cuda_device *)base;
+    for (struct allocation *next, *a = device->allocations; a; a = next) {
+        next = a->next;
+        free_memory(a);
+        free(a);
+    }
+    for (struct event *next, *e = device->events; e; e = next) {
+        next = e->next;
+        (void)cudaEventDestroy(e->event);
+        free(e);
+    }
+    pthread_mutex_destroy(&device->lock);
+    free(device);
+}
+
+static int cuda_alloc(struct device *base, void **out, size_t bytes, enum device_memory where)
+{
+    struct cuda_device *device = (struct cuda_device *)base;
+    struct allocation *allocation = calloc(1, sizeof(*allocation));
+    if (!allocation)
+        return report_error(ERR_MEMORY, NULL, "no memory for a buffer's entry");
+    cudaError_t error = cudaSetDevice(device->index);
+    if (error == cudaSuccess && where == ON_DEVICE)
+        error = cudaMalloc(&allocation->at, bytes);
+    else if (error == cudaSuccess)
+        error = cudaHostAlloc(&allocation->at, bytes, cudaHostAllocPortable);
+    if (error != cudaSuccess) {
+        char what[64];
+        free(allocation);
+        snprintf(what, sizeof(what), "no %s of %zu bytes",
+                 where == ON_DEVICE ? "buffer" : "page-locked buffer", bytes);
+        return fail(error, what);
+    }
+    allocation->where = where;
+    pthread_mutex_lock(&device->lock);
+    allocation->next = device->allocations;
+    device->allocations = allocation;
+    pthread_mutex_unlock(&device->lock);
+    *out = allocation->at;
+    return 0;
+}
+
+static void cuda_free(struct device *base, void *at)
+{
+    struct cuda_device *device = (struct cuda_device *)base;
+    struct allocation *found = NULL;
+    pthread_mutex_lock(&device->lock);
+    for (struct allocation **a = &device->allocations; *a && !found; a = found ? a : &(*a)->next) {
+        if ((*a)->at == at) {
+            found = *a;
+            *a = found->next;
+        }
+    }
+    pthread_mutex_unlock(&device->lock);
+    REQUIRE(found);
+    free_memory(found);
+    free(found);
+}
+
+/* ---- Lanes ---- */
+
+static int cuda_lane_open(struct device *device, struct lane **out, const char *name)
+{
+    struct cuda_lane *lane = calloc(1, sizeof(*lane));
+    if (!lane)
+        return report_error(ERR_MEMORY, NULL, "no memory for the lane %s", name);
+    lane->base = (struct lane){.ops = device->ops, .device = device};
+    cudaError_t error = cudaSetDevice(device_of(&lane->base)->index);
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking);
+    if (error != cudaSuccess) {
+        free(lane);
+        return fail(error, "no stream for a lane");
+    }
+    pthread_mutex_init(&lane->lock, NULL);
+    *out = &lane->base;
+    return 0;
+}
+
+static void cuda_lane_close(struct lane *base)
+{
+    struct cuda_lane *lane = of(base);
+    (void)cudaStreamSynchronize(lane->stream);
+    (void)cudaStreamDestroy(lane->stream);
+    pthread_mutex_destroy(&lane->lock);
+    free(lane);
+}
+
+/* The error, with its text of this thread, becomes the lane's, unless it has one. */
+static void keep_error(struct cuda_lane *lane, int error)
+{
+    pthread_mutex_lock(&lane->lock);
+    if (error != 0 && lane->error == 0) {
+        lane->error = error;
+        report_keep(&lane->text);
+    }
+    pthread_mutex_unlock(&lane->lock);
+}
+static void keep(struct cuda_lane *lane, cudaError_t error, const char *what)
+{
+    if (error != cudaSuccess)
+        keep_error(lane, fail(error, what));
+}
+static int error_of(struct cuda_lane *lane)
+{
+    pthread_mutex_lock(&lane->lock);
+    int error = lane->error;
+    pthread_mutex_unlock(&lane->lock);
+    return error;
+}
+
+static cudaError_t new_event(struct cuda_device *device, struct mark *mark)
+{
+    struct event *event = calloc(1, sizeof(*event));
+    if (!event)
+        return cudaErrorMemoryAllocation;
+    cudaError_t error = cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming);
+    if (error != cudaSuccess) {
+        free(event);
+        return error;
+    }
+    pthread_mutex_lock(&device->lock);
+    event->next = device->events;
+    device->events = event;
+    pthread_mutex_unlock(&device->lock);
+    mark->event = event->event;
+    return cudaSuccess;
+}
+
+static void cuda_mark(struct lane *base, struct mark *mark)
+{
+    struct cuda_lane *lane = of(base);
+    cudaError_t error = mark->event ? cudaSuccess : new_event(device_of(base), mark);
+    if (error == cudaSuccess)
+        error = cudaEventRecord(mark->event, lane->stream);
+    keep(lane, error, "a mark could not be made");
+    mark->lane = base;
+    mark->sequence++;
+}
+
+static void cuda_wait(struct lane *base, const struct mark *mark)
+{
+    if (mark->event)
+        keep(of(base), cudaStreamWaitEvent(of(base)->stream, mark->event, 0), "a wait was refused");
+}
+
+static void cuda_copy(struct lane *base, void *to, const void *from, size_t bytes)
+{
+    struct cuda_lane *lane = of(base);
+    if (error_of(lane) == 0)
+        keep(lane, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, lane->stream),
+             "a copy was refused");
+}
+
+static void cuda_zero(struct lane *base, void *at, size_t bytes)
+{
+    struct cuda_lane *lane = of(base);
+    if (error_of(lane) == 0)
+        keep(lane, cudaMemsetAsync(at, 0, bytes, lane->stream), "zeroing was refused");
+}
+
+struct host_work {
+    struct cuda_lane *lane;
+    lane_fn *fn;
+    const void *pointer; /* NULL: args */
+    max_align_t args[];
+};
+
+static void CUDART_CB run_host_work(void *argument)
+{
+    struct host_work *work = argument;
+    if (error_of(work->lane) == 0)
+        keep_error(work->lane, work->fn(work->pointer ? (void *)work->pointer : work->args));
+    free(work);
+}
+
+static void cuda_call(struct lane *base, lane_fn *fn, const void *args, size_t bytes)
+{
+    struct cuda_lane *lane = of(base);
+    struct host_work *work = malloc(sizeof(*work) + bytes);
+    if (!work) {
+        keep_error(lane, report_error(ERR_MEMORY, NULL, "no memory for host work"));
+        return;
+    }
+    *work = (struct host_work){.lane = lane, .fn = fn, .pointer = bytes > 0 ? NULL : args};
+    if (bytes > 0)
+        memcpy(work->args, args, bytes);
+    cudaError_t error = cudaLaunchHostFunc(lane->stream, run_host_work, work);
+    if (error != cudaSuccess)
+        free(work);
+    keep(lane, error, "host work was refused");
+}
+
+static int cuda_settle(struct lane *base, const struct mark *mark)
+{
+    struct cuda_lane *lane = of(base);
+    cudaError_t error =
+        mark ? cudaEventSynchronize(mark->event) : cudaStreamSynchronize(lane->stream);
+    keep(lane, error, "what was queued has failed");
+    int code = error_of(lane);
+    return code == 0 ? 0 : report_restore(&lane->text, code);
+}
+
+const struct device_ops device_cuda = {
+    .name = "cuda",
+    .flags = DEVICE_QUEUED,
+    .open = cuda_open,
+    .close = cuda_close,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .lane_open = cuda_lane_open,
+    .lane_close = cuda_lane_close,
+    .mark = cuda_mark,
+    .wait = cuda_wait,
+    .copy = cuda_copy,
+    .zero = cuda_zero,
+    .call = cuda_call,
+    .settle = cuda_settle,
+};
+
+/* ---- The back-end ---- */
+
+struct cuda_kernels {
+    struct kernels base;
+    const struct cuda_device *device;
+};
+
+static int backend_open(struct kernels **out, const struct kernels_options *options)
+{
+    struct cuda_kernels *kernels = calloc(1, sizeof(*kernels));
+    if (!kernels)
+        return report_error(ERR_MEMORY, NULL, "no memory for the kernels of a GPU");
+    kernels->base.ops = &kernel_backend_cuda;
+    kernels->device = (const struct cuda_device *)options->device;
+    *out = &kernels->base;
+    return 0;
+}
+
+static void backend_close(struct kernels *kernels)
+{
+    free(kernels);
+}
+
+static const char *backend_describe(const struct kernels *kernels)
+{
+    return ((const struct cuda_kernels *)kernels)->device->name;
+}
+
+static size_t backend_prepare(const struct kernels *kernels, const struct kernel_shapes *shapes)
+{
+    (void)kernels;
+    return cuda_scratch_bytes(shapes);
+}
+
+static void backend_run(struct kernels *kernels, struct lane *base, enum kernel_op op,
+                        const void *args)
+{
+    (void)kernels;
+    struct cuda_lane *lane = of(base);
+    const struct cuda_call call = {.stream = lane->stream, .scratch = base->scratch};
+    cuda_fn *function = cuda_function(op);
+    if (error_of(lane) != 0)
+        return;
+    if (!function) {
+        keep_error(
+            lane, report_error(ERR_INVALID, NULL, "no kernel of a GPU for %s", kernel_op_name(op)));
+        return;
+    }
+    cudaError_t error = cudaSetDevice(device_of(base)->index);
+    if (error == cudaSuccess)
+        error = (cudaError_t)function(&call, args);
+    keep(lane, error, kernel_op_name(op));
+}
+
+const struct kernel_backend_ops kernel_backend_cuda = {
+    .name = "cuda",
+    .device_name = "cuda",
+    .open = backend_open,
+    .close = backend_close,
+    .describe = backend_describe,
+    .prepare = backend_prepare,
+    .run = backend_run,
+};
