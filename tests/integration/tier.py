@@ -13,13 +13,12 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
-import sys
+import threading
 import time
 
 import lib_train
-from lib_store import PATIENCE, World, change
+from lib_store import BUILD, PATIENCE, SAVER, World, change
 from lib_tap import end, test
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
@@ -98,12 +97,167 @@ def resumes(world, options, rounds):
     world.stop()
 
 
+def verified(world, run):
+    """What of the run does not verify in the far tier."""
+    code, out, err = world.cli("verify", "--store", world.far, run)
+    return None if code == 0 else (code, out, err)
+
+
+def numbers(store, run):
+    return {int(name) for name in os.listdir(os.path.join(store, run, "attempts"))
+            if name.isdigit()}
+
+
+def races(worlds, options, rounds):
+    """Starts of one run on two ckptd, at the same time."""
+    for world in worlds:
+        world.start(*options)
+
+    def start_often(world):
+        for _ in range(rounds):
+            world.save_one(1, ranks=1)
+
+    threads = [threading.Thread(target=start_often, args=(world,)) for world in worlds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    run = worlds[0].listed()[0]["run"]
+    taken = [numbers(world.store, run) for world in worlds]
+    test(f"of two ckptd one wins each of {2 * rounds} attempts",
+         not taken[0] & taken[1] and taken[0] | taken[1] == set(range(1, 2 * rounds + 1)) and
+         numbers(worlds[0].far, run) == taken[0] | taken[1],
+         (sorted(taken[0] & taken[1]), [len(some) for some in taken]))
+    for world in worlds:
+        wait_until(drained(world), "both have drained")
+    bad = verified(worlds[0], run)
+    found = glob.glob(f"{worlds[0].far}/{run}/step-*/manifest.json")
+    test("each attempt's checkpoint is in the far tier once, and whole",
+         bad is None and len(found) == 2 * rounds, (bad, len(found)))
+    for world in worlds:
+        world.stop()
+
+
+def killed(world, options, rounds):
+    """SIGKILL at any point of a drain that is made slow."""
+    chance = random.Random(SEED)
+    slow = (*options, "--tier.rate", "4MiB", "--tier.what", "all")
+    world.start(*slow)
+    for step in range(1, rounds + 1):
+        world.save_one(step)
+        time.sleep(chance.random() * 1.5)
+        world.process.kill()
+        world.process.wait()
+        world.start(*slow)
+    world.end()
+    world.start(*options)
+    wait_until(drained(world), "the drain has ended")
+    run = world.listed()[0]["run"]
+    names = {os.path.basename(path) for path in glob.glob(f"{world.far}/{run}/step-*")}
+    whole = {os.path.basename(os.path.dirname(path))
+             for path in glob.glob(f"{world.far}/{run}/step-*/manifest.json")}
+    marks = glob.glob(f"{world.far}/{run}/step-*/unfinished")
+    test("a drain that is killed anywhere goes on: all is there, whole, and no mark is left",
+         verified(world, run) is None and len(whole) == rounds and names == whole and not marks,
+         (verified(world, run), names, whole, marks))
+    world.stop()
+
+
+def unwell(world, options):
+    """A far tier whose operations fail now and then; from some on; that is full."""
+    world.ckptd = os.path.join(BUILD, "tests", "ckptd")
+    faulty = f"fault:seed={SEED % 1000},error=0.05:local:{world.far}"
+    world.start("--tier.store", faulty, *PARTS, "--tier.retry_ms", "10", *options)
+    for step in range(1, 4):
+        deadline = time.monotonic() + PATIENCE  # a start that hears nothing ends, to be tried again
+        while not world.try_save(step)[0]:
+            assert time.monotonic() < deadline
+    wait_until(drained(world), "a drain over errors")
+    tier, run = tier_of(world), world.listed()[0]["run"]
+    test("a drain goes on over errors of the far tier, and counts them",
+         verified(world, run) is None and tier["checkpoints"] == 3 and tier["errors"] > 0 and
+         tier["given_up"] == 0, tier)
+    world.stop()
+    world.start("--tier.store", "fault:fail_from=1:memory:", *PARTS, "--tier.retry_ms", "10",
+                "--tier.wait_ms", "300")
+    good, said = world.try_save(4)
+    test("a start needs the far tier, and says so", not good and "the far tier does not" in said,
+         said)
+    world.stop()
+    world.start("--tier.store", "fault:fail_from=1:memory:", *PARTS, "--tier.retry_ms", "10",
+                "--tier.attempts", "local")
+    good, said = world.try_save(5)
+    test("but not with tier.attempts = local", good, said)
+    test("which status tells", tier_of(world)["offline"] != "", tier_of(world))
+    world.stop()
+    world.start("--tier.store", "fault:seed=1:memory:2097152", *PARTS, "--tier.retry_ms", "10")
+    for step in range(6, 9):
+        world.save_one(step)
+    wait_until(lambda: tier_of(world)["errors"] > 3, "a full tier is told")
+    tier = tier_of(world)
+    test("a full far tier holds nothing up, and is tried again",
+         tier["offline"] != "" and tier["now"]["resting"] in (True, False), tier)
+    world.stop()
+
+
+def taken(world, other, options):
+    """The same run's first attempt in two stores, apart from each other."""
+    world.start(*options)
+    world.save_one(1)
+    wait_until(drained(world), "the first store's drain")
+    other.far = world.far
+    other.start("--tier.store", "fault:fail_from=1:memory:", "--tier.attempts", "local", *PARTS)
+    other.save_one(1, seed=1)
+    other.stop()
+    other.ckptd = os.path.join(BUILD, "ckptd")
+    other.start(*options, "--tier.attempts", "local")
+    wait_until(lambda: tier_of(other)["given_up"] == 1, "the alarm")
+    run = world.listed()[0]["run"]
+    test("a number that another store has taken ends the drain with an alarm",
+         f"another store has taken attempt 1 of run {run} in the far tier" in other.log() and
+         verified(world, run) is None, other.log()[-2000:])
+    for one in (world, other):
+        one.stop()
+
+
+def damaged(world, options):
+    """One copy is damaged: the other serves."""
+    world.start(*options)
+    world.save_one(1)
+    wait_until(drained(world), "the drain")
+    run = world.listed()[0]["run"]
+    world.stop()
+    shard = glob.glob(f"{world.store}/{run}/step-*/shard-00001-*")[0]
+    change(shard, os.path.getsize(shard) // 2)
+    world.start(*options)
+    read = subprocess.run([SAVER, "read", world.server, "1", "5000"], capture_output=True,
+                          text=True, timeout=PATIENCE)
+    listed = world.listed(*world.where)
+    test("what is damaged on the node's disk is served from the far tier",
+         read.returncode == 0 and [entry["durability"] for entry in listed] == ["bucket"] and
+         "is damaged in the local tier, and served from the far one" in world.log(),
+         (read, listed, world.log()[-1500:]))
+    world.stop()
+
+
+def new_world(far=None, ckptd=None):
+    world = World()
+    world.ckptd = os.path.join(BUILD, ckptd or "ckptd")
+    world.far = far or os.path.join(world.folder, "far")
+    return world, ("--tier.store", "dir:" + world.far, *PARTS)
+
+
 def main():
     print(f"# SEED={SEED}")
-    world = World()
-    world.far = os.path.join(world.folder, "far")
-    options = "--tier.store", "dir:" + world.far, *PARTS
+    world, options = new_world()
     resumes(world, options, int(os.environ.get("ROUNDS", "5")))
+    world, options = new_world()
+    races([world, new_world(far=world.far)[0]], options, 50)
+    killed(*new_world(), 6)
+    unwell(new_world(ckptd="tests/ckptd")[0], ())
+    world, options = new_world()
+    taken(world, new_world(ckptd="tests/ckptd")[0], options)
+    damaged(*new_world())
     end()
 
 

@@ -277,7 +277,7 @@ static void test_admit__what_a_later_version_wrote_stops_a_load(void **state)
     FREE_REPLY(list);
     assert_int_equal(load_all(bed, -1, NULL), ERR_VERSION);
     assert_non_null(
-        strstr(report_line(), "manifest version 9 is unknown: this Holdfast reads 1 to 2"));
+        strstr(report_line(), "manifest version 9 is unknown: this Holdfast reads 1 to 3"));
     assert_int_equal(load_all(bed, 1, NULL), 0); /* named on purpose */
     assert_int_equal(gc(bed, false, NULL), 0);
     shell("test -e '%s' && test ! -e '%s/" RUN "/quarantine/step-00000002-a0001'", path,
