@@ -54,8 +54,9 @@ struct checkpoint {
     struct manifest *manifest;         /* cached while leased */
     uint64_t manifest_hash;            /* of its text, once it was written or loaded; else 0 */
     uint64_t far_manifest_hash;        /* likewise, of that in the far tier */
-    bool is_wanted_far;                /* somebody waits for it there: it drains first */
-    char given_up[256];                /* why it never drains, until a restart; "": it may */
+    bool goes_far;      /* it is to be there: queue_plan(), when that was last asked */
+    bool is_wanted_far; /* somebody waits for it there: it drains first */
+    char given_up[256]; /* why it never drains, until a restart; "": it may */
     uint32_t *wanted; /* while leased; per shard: loads that planned it and have not released it */
     uint32_t leases;  /* loads, their opening, and passes for them */
     bool is_scrubbed; /* the scrub is reading it */

@@ -23,6 +23,7 @@
 #include "ckptd/history.h"
 #include "ckptd/keep/admit.h"
 #include "ckptd/keep/gc.h"
+#include "ckptd/keep/pins.h"
 #include "ckptd/keep/remove.h"
 #include "ckptd/keep/retain.h"
 #include "ckptd/keep/scrub.h"
@@ -241,7 +242,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(List, ListRequest, list, look_and_list, RIGHT_LOOK, false, false)                           \
     X(Show, ShowRequest, show, look_and_show, RIGHT_LOOK, false, false)                           \
     X(Prune, PruneRequest, prune, retain_prune, UNLESS_DRY(RIGHT_PRUNE), true, false)             \
-    X(Pin, PinRequest, pin, retain_pin, request->unpin ? RIGHT_OPERATE : RIGHT_PIN, true, false)  \
+    X(Pin, PinRequest, pin, pins_call, request->unpin ? RIGHT_OPERATE : RIGHT_PIN, true, false)   \
     X(Release, ReleaseRequest, release, admit_release, RIGHT_OPERATE, true, false)                \
     X(Adopt, AdoptRequest, adopt, admit_adopt, RIGHT_OPERATE, true, false)                        \
     X(Gc, GcRequest, gc, gc_collect, UNLESS_DRY(RIGHT_OPERATE), true, false)                      \

@@ -243,7 +243,7 @@ const char *retain_text(char *out, size_t size, unsigned reasons)
 {
     static const char *const names[RETAIN_REASONS] = {"last",   "every",   "within",       "best",
                                                       "pinned", "leased",  "unverifiable", "good",
-                                                      "proven", "vanished"};
+                                                      "proven", "vanished", "draining"};
     size_t at = 0;
     snprintf(out, size, "%s", reasons == 0 ? "remove" : "");
     for (uint32_t i = 0; i < RETAIN_REASONS && at < size; i++)

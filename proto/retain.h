@@ -46,8 +46,9 @@ enum retain_reason {
     RETAIN_GOOD = 1 << 7,     /* one of the last whole ones */
     RETAIN_PROVEN = 1 << 8,   /* one of the last that were read back */
     RETAIN_VANISHED = 1 << 9, /* it is not there: nothing to keep, nothing to remove */
+    RETAIN_DRAINS = 1 << 10,  /* it is to lie in another tier, which is not known to have it now */
 };
-#define RETAIN_REASONS 10u
+#define RETAIN_REASONS 11u
 
 /* One checkpoint of a run. */
 struct retain_item {

@@ -20,10 +20,11 @@
 #include "ckptd/config.h"
 #include "ckptd/drain/claim.h"
 #include "ckptd/drain/far.h"
-#include "ckptd/drain/pick.h"
+#include "ckptd/drain/queue.h"
 #include "ckptd/drain/ship.h"
 #include "ckptd/drain/transfer.h"
 #include "ckptd/history.h"
+#include "ckptd/run/coordinator.h"
 #include "ckptd/service.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/manifest.h"
@@ -171,6 +172,7 @@ static void closed(struct event *event)
     drain->checkpoint = NULL;
     catalog_unlease(checkpoint);
     answer_waiters(drain);
+    drain->service->coordinator_policy->apply_retention(checkpoint->run);
     drain_look(drain->service);
 }
 
@@ -188,6 +190,7 @@ static void do_held(struct drain *drain, const struct transfer_action *action)
     uint64_t sent = drain->ship.bytes_sent - drain->bytes_before;
     (void)action;
     catalog_found(checkpoint, TIER_FAR);
+    checkpoint->is_wanted_far = false;
     checkpoint->copies[TIER_FAR].read_ms = loop_now_ms();
     checkpoint->far_manifest_hash = drain->text_hash;
     drain->checkpoints++;
@@ -239,13 +242,12 @@ static void rested(struct timer *timer)
 
 static void do_rest(struct drain *drain, const struct transfer_action *action)
 {
-    struct tier *tier = &drain->service->tiers[TIER_FAR];
+    bool is_first = !drain->newest_error[0];
     drain->errors++;
     catalog_damage_text(drain->newest_error, sizeof drain->newest_error, &drain->fault);
-    if (!tier->offline[0])
+    if (is_first)
         log_error("drain", "the far tier takes nothing, and is tried again: %s",
                   drain->newest_error);
-    snprintf(tier->offline, sizeof tier->offline, "%.500s", drain->newest_error);
     loop_timer(drain->service->loop, &drain->rest, action->ms);
 }
 
@@ -279,7 +281,7 @@ static void arrived(struct ship *ship)
     drain->fault = ship->fault;
     if (ship->fault.code == 0) {
         memcpy(drain->manifest->part_sums[ship->shard].sha256, ship->sha256, CHECKSUM_SHA256_HEX);
-        drain->service->tiers[TIER_FAR].offline[0] = '\0';
+        drain->newest_error[0] = '\0';
     }
     perform(drain,
             transfer_copied(&drain->machine, ship->shard, ship->fault.code, ship->is_of_source));
@@ -410,60 +412,6 @@ static void perform(struct drain *drain, struct transfer_action action)
 
 /* ---- the next one ---- */
 
-static struct pick_rule rule_of(const struct config *config)
-{
-    enum pick_what what = strcmp(config->tier_what, "all") == 0    ? PICK_ALL
-                          : strcmp(config->tier_what, "last") == 0 ? PICK_LAST
-                                                                   : PICK_EVERY;
-    return (struct pick_rule){what, (uint64_t)config->tier_every};
-}
-
-/* What of the run goes next, or NULL. */
-static struct checkpoint *pick_of_run(struct drain *drain, const struct run *run)
-{
-    const struct pick_rule rule = rule_of(drain->service->config);
-    uint32_t count = 0, i = 0, left = 0;
-    for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-        count++;
-    struct pick_item *items = calloc(count + 1, sizeof *items);
-    if (!items)
-        return NULL; /* the next look */
-    for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-        items[i++] = (struct pick_item){.step = c->summary.step,
-                                        .is_local = catalog_has_copy(c, TIER_LOCAL) && !c->damaged,
-                                        .is_far = c->copies[TIER_FAR].is_there,
-                                        .is_wanted = c->is_wanted_far,
-                                        .is_given_up = c->given_up[0] != '\0'};
-    int64_t next = pick_next(&rule, items, count, &left);
-    free(items);
-    struct checkpoint *found = run->checkpoints;
-    for (int64_t at = 0; at < next; at++)
-        found = found->next;
-    drain->left += left;
-    if (next >= 0)
-        drain->left_bytes += left * found->summary.bytes;
-    return next >= 0 ? found : NULL;
-}
-
-static bool is_before(const struct checkpoint *a, const struct checkpoint *b)
-{
-    if (a->is_wanted_far != b->is_wanted_far)
-        return a->is_wanted_far;
-    return strcmp(a->summary.time, b->summary.time) > 0; /* the newest of all runs */
-}
-
-static struct checkpoint *pick(struct drain *drain)
-{
-    struct checkpoint *best = NULL;
-    drain->left = drain->left_bytes = 0;
-    for (const struct run *run = drain->service->catalog->runs; run; run = run->next) {
-        struct checkpoint *found = pick_of_run(drain, run);
-        if (found && (!best || is_before(found, best)))
-            best = found;
-    }
-    return best;
-}
-
 /* The manifest, and room for the hashes that the far one has behind it. */
 static void work_begin(struct job *job)
 {
@@ -505,7 +453,7 @@ void drain_look(struct service *service)
         ship_look(&drain->ship);
         return;
     }
-    drain->checkpoint = pick(drain);
+    drain->checkpoint = queue_next(service, &drain->left, &drain->left_bytes);
     if (!drain->checkpoint)
         return;
     catalog_lease(drain->checkpoint);
@@ -604,16 +552,18 @@ json_t *drain_describe(const struct service *service)
     json_int_t held = 0;
     if (!drain)
         return json_null();
+    const char *unread = service->tiers[TIER_FAR].offline; /* else it may take nothing */
+    const char *offline = unread[0] ? unread : drain->newest_error;
     for (const struct run *run = service->catalog->runs; run; run = run->next)
         for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
             held += c->copies[TIER_FAR].is_there;
-    return json_pack(
-        "{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o}", "store",
-        service->config->tier_store, "storage", storage_describe(service->tiers[TIER_FAR].storage),
-        "offline", service->tiers[TIER_FAR].offline, "checkpoints", held, "waiting",
-        (json_int_t)drain->left, "waiting_bytes", (json_int_t)drain->left_bytes, "drained",
-        (json_int_t)drain->checkpoints, "bytes_sent", (json_int_t)drain->ship.bytes_sent,
-        "bytes_from_memory", (json_int_t)drain->ship.bytes_from_memory, "errors",
-        (json_int_t)drain->errors, "given_up", (json_int_t)drain->given_up, "bytes_per_second",
-        drain->rate, "last_error", drain->newest_error, "now", describe_now(drain));
+    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:s, s:o}",
+                     "store", service->config->tier_store, "storage",
+                     storage_describe(service->tiers[TIER_FAR].storage), "offline", offline,
+                     "checkpoints", held, "waiting", (json_int_t)drain->left, "waiting_bytes",
+                     (json_int_t)drain->left_bytes, "drained", (json_int_t)drain->checkpoints,
+                     "bytes_sent", (json_int_t)drain->ship.bytes_sent, "bytes_from_memory",
+                     (json_int_t)drain->ship.bytes_from_memory, "errors", (json_int_t)drain->errors,
+                     "given_up", (json_int_t)drain->given_up, "bytes_per_second", drain->rate,
+                     "last_error", drain->newest_error, "now", describe_now(drain));
 }

@@ -49,6 +49,7 @@ struct look {
     struct far_waiter *waiters;
     struct far_run *runs;
     uint32_t num_runs, room_runs;
+    uint64_t changes; /* when it began */
     struct fault fault;
     struct job job;
 };
@@ -56,6 +57,7 @@ struct look {
 struct far {
     struct look *now;           /* under way, or NULL */
     struct far_waiter *waiters; /* for the next */
+    uint64_t changes;           /* removals by this ckptd */
     int64_t looked_ms;          /* when the last one that went well ended; 0: none has */
 };
 
@@ -236,7 +238,9 @@ static void take_run(struct service *service, const struct far_run *far)
     }
     if (!is_any || run_find(&run, service, far->name, true) != 0)
         return;
-    for (uint32_t i = 0; i < far->num_steps; i++) {
+    /* What a removal has taken out of the list is left to it. */
+    bool is_changing = run->pruning || run->adopting == UINT64_MAX;
+    for (uint32_t i = 0; i < far->num_steps && !is_changing; i++) {
         if (far->steps[i].is_there && !far->steps[i].is_known)
             enter_step(run, &far->steps[i]);
         else if (!far->steps[i].is_there && far->steps[i].is_known)
@@ -257,12 +261,29 @@ static void go_on(struct far_waiter *waiter, const struct fault *fault)
     waiter->go_on(waiter);
 }
 
+/* It may have seen what was removed meanwhile. Who waits goes on waiting. */
+static void look_anew(struct look *look)
+{
+    struct far *far = look->service->far;
+    struct far_waiter **at = &far->waiters;
+    while (*at)
+        at = &(*at)->next;
+    *at = look->waiters;
+    far->now = NULL;
+    start_look(look->service);
+    free_look(look);
+}
+
 static void looked(struct event *event)
 {
     struct look *look = CONTAINER_OF(event, struct look, job.done);
     struct service *service = look->service;
     struct tier *tier = &service->tiers[TIER_FAR];
     bool was_offline = tier->offline[0];
+    if (look->fault.code == 0 && look->changes != service->far->changes) {
+        look_anew(look);
+        return;
+    }
     tier->offline[0] = '\0';
     if (look->fault.code != 0) {
         snprintf(tier->offline, sizeof tier->offline, "%s", look->fault.message);
@@ -332,6 +353,7 @@ static void start_look(struct service *service)
     }
     look->service = service;
     look->waiters = waiters;
+    look->changes = far->changes;
     look->job = (struct job){.work = work_look, .done.run = looked};
     far->now = look;
     tier_work(service, TIER_FAR, &look->job);
@@ -402,6 +424,11 @@ void far_first(struct service *service, struct rpc_call *call, const ProtobufCMe
     }
     *first = (struct first){.waiter.go_on = handle_now, call, request, handle};
     far_look(service, &first->waiter, FIRST_WAIT_MS);
+}
+
+void far_changed(struct service *service)
+{
+    service->far->changes++;
 }
 
 int far_open(struct service *service)

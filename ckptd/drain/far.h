@@ -28,6 +28,8 @@ bool far_is_fresh(const struct service *service, int64_t max_age_ms);
 /* A look that begins from now on, at most `ms`; then ERR_TIMEOUT. One at a time: who comes
  * meanwhile waits for the next. */
 void far_look(struct service *service, struct far_waiter *waiter, int64_t ms);
+/* ckptd has removed something there: a look that is under way is made again. */
+void far_changed(struct service *service);
 /* Handles the call behind a look, when the last one is older than tier.look_ms. What comes of the
  * look does not matter: what is known is answered. */
 void far_first(struct service *service, struct rpc_call *call, const ProtobufCMessage *request,

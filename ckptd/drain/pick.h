@@ -19,13 +19,14 @@ struct pick_item {
     bool is_far;      /* the far one has it */
     bool is_wanted;   /* somebody waits for it there */
     bool is_given_up; /* its transfer ended, and a person must act */
+    bool is_kept;     /* the far tier's own rules would keep it */
+    bool goes;        /* pick_mark(): it is to be there */
 };
 
-/* Does the rule, or somebody who waits, bring it into the far tier, if nothing is in the way? */
-bool pick_goes(const struct pick_rule *rule, const struct pick_item *item, bool is_newest);
-/* The index of what drains next, or -1: nothing does. *out_left: so many would follow, it
- * included. */
-int64_t pick_next(const struct pick_rule *rule, const struct pick_item *items, uint32_t count,
-                  uint32_t *out_left);
+/* Sets `goes`: by the rule, or as somebody waits for it; not what would be removed there again. */
+void pick_mark(const struct pick_rule *rule, struct pick_item *items, uint32_t count);
+/* Of marked items. The index of what drains next, or -1: nothing does. *out_left: so many would
+ * follow, it included. */
+int64_t pick_next(const struct pick_item *items, uint32_t count, uint32_t *out_left);
 
 #endif

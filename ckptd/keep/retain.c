@@ -1,4 +1,4 @@
-/* retain.c - which checkpoints go, and how: pins, prune, retention.
+/* retain.c - which checkpoints of a tier go, and how: prune, retention.
  *
  *   1. Prune; with retention a commit, a save that found no room, and once after the start.
  *   2. A worker reads pins, leases and metrics, makes the plan (proto/retain.c), and looks at all
@@ -15,12 +15,18 @@
  * before a tombstone is looked for, a tombstone before they are: one of the two sees the other. A
  * lease file of ckptd's own that is being removed (restore/held.c) is waited for.
  *
+ * Each tier has its plan: the local one by [retention] or a prune, then the far one by [tier]. What
+ * the local one gives up must be in the far tier if it is to be there (tiers.c).
+ *
  * Limit: one plan at a time per run (ERR_BUSY). */
 #include "ckptd/keep/retain.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/drain/far.h"
+#include "ckptd/drain/queue.h"
 #include "ckptd/history.h"
 #include "ckptd/keep/gc.h"
+#include "ckptd/keep/tiers.h"
 #include "ckptd/keep/trash.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
@@ -54,12 +60,14 @@ struct candidate {
     struct fault fault;            /* why it could not be removed, or that it is not there */
     uint64_t manifest_hash;        /* as in struct checkpoint */
     bool is_gone;
-    char *pin_note; /* NULL: none */
+    struct other_copy other; /* that must be there before this one goes */
+    char *pin_note;          /* NULL: none */
 };
 
 struct pruning {
     struct service *service;
     struct run *run;
+    enum tier_index tier;  /* whose copies go */
     struct rpc_call *call; /* NULL: retention */
     struct retain_rules rules;
     char metric[64];
@@ -86,9 +94,12 @@ static void free_pruning(struct pruning *pruning)
     free(pruning);
 }
 
-/* ---- what pins say ---- */
-
 /* ---- the plan, on a worker ---- */
+
+static struct storage *storage_of(const struct pruning *pruning)
+{
+    return pruning->service->tiers[pruning->tier].storage;
+}
 
 /* The item that a note or a lease is on, or NULL. */
 static struct retain_item *item_of(struct pruning *pruning, const struct storage_entry *entry)
@@ -125,8 +136,8 @@ static int read_metric(struct pruning *pruning, uint32_t index)
 {
     struct retain_item *item = &pruning->items[index];
     struct manifest *manifest = NULL;
-    int error = catalog_read_manifest(&manifest, pruning->service->storage,
-                                      &pruning->candidates[index].summary);
+    int error =
+        catalog_read_manifest(&manifest, storage_of(pruning), &pruning->candidates[index].summary);
     if (error == ERR_MEMORY)
         return error;
     if (error == ERR_NOT_FOUND) {
@@ -148,7 +159,7 @@ static int look_at(void *user, uint32_t index)
     struct pruning *pruning = user;
     struct candidate *candidate = &pruning->candidates[index];
     struct retain_item *item = &pruning->items[index];
-    int error = presence_check(pruning->service->storage, storage_fetch, &candidate->summary,
+    int error = presence_check(storage_of(pruning), storage_fetch, &candidate->summary,
                                candidate->manifest_hash);
     item->is_vanished = error == ERR_NOT_FOUND;
     item->is_damaged = error != 0 && error != ERR_NOT_FOUND;
@@ -157,17 +168,44 @@ static int look_at(void *user, uint32_t index)
     return error == ERR_MEMORY ? error : 0;
 }
 
+/* What goes must be in the tier that is to keep it. */
+static void hold_back(struct pruning *pruning)
+{
+    for (uint32_t i = 0; i < pruning->count; i++) {
+        struct candidate *candidate = &pruning->candidates[i];
+        if (pruning->items[i].reasons != 0 ||
+            tiers_check_other(pruning->service, &candidate->summary, &candidate->other) == 0)
+            continue;
+        pruning->items[i].reasons = RETAIN_DRAINS;
+        log_debug("retain", "run %s, step %llu stays: %s", pruning->run->name,
+                  (unsigned long long)candidate->summary.step, report_line());
+    }
+}
+
+/* A pin holds in all tiers, whichever it lies in. */
+static int read_pins(struct pruning *pruning)
+{
+    int error = 0;
+    for (unsigned tier = 0; tier < NUM_TIERS && error == 0; tier++) {
+        struct storage *storage = pruning->service->tiers[tier].storage;
+        if (storage && (tier == TIER_LOCAL || tier == pruning->tier))
+            error =
+                storage_groups_noted(storage, STORAGE_PIN, pruning->run->name, visit_pin, pruning);
+    }
+    return error;
+}
+
 static void work_plan(struct job *job)
 {
     struct pruning *pruning = CONTAINER_OF(job, struct pruning, job);
     uint32_t removed;
-    struct storage *storage = pruning->service->storage;
+    struct storage *storage = storage_of(pruning);
     const char *run = pruning->run->name;
     /* A tombstone that could not be taken back keeps readers away: no removal of this run is under
      * way now, so what there is of them is such a one. */
     if (!pruning->is_dry && storage_groups_recover(storage, &checkpoint_kind, run) != 0)
         log_warn("retain", "run %s: what a removal left stays: %s", run, report_line());
-    int error = storage_groups_noted(storage, STORAGE_PIN, run, visit_pin, pruning);
+    int error = read_pins(pruning);
     if (error == 0)
         error = storage_groups_leased(storage, run, visit_lease, pruning);
     for (uint32_t i = 0; i < pruning->count && error == 0 && pruning->rules.keep_best > 0; i++)
@@ -179,6 +217,8 @@ static void work_plan(struct job *job)
         if (error == ERR_DENIED && pruning->is_dry) /* which shows a refused plan too */
             error = 0;
     }
+    if (error == 0)
+        hold_back(pruning);
     if (error != 0)
         fault_take(&pruning->fault, error);
 }
@@ -218,6 +258,8 @@ static void answer(struct pruning *pruning)
     free(pointers);
 }
 
+static void apply_far(struct run *run);
+
 static void finish(struct pruning *pruning)
 {
     if (pruning->fault.code != 0) {
@@ -231,16 +273,19 @@ static void finish(struct pruning *pruning)
         answer(pruning);
     }
     struct run *run = pruning->run;
+    bool was_local = pruning->tier == TIER_LOCAL && !pruning->call;
     free_pruning(pruning);
     if (run->retain_again)
         retain_apply(run);
+    else if (was_local)
+        apply_far(run);
 }
 
 /* ---- removal ---- */
 
 static int remove_one(const struct pruning *pruning, const struct manifest_summary *summary)
 {
-    struct storage *storage = pruning->service->storage;
+    struct storage *storage = storage_of(pruning);
     char prefix[STORAGE_KEY_MAX];
     int error = shard_dir_key(prefix, sizeof prefix, summary->run, summary->step, summary->attempt);
     if (error != 0)
@@ -261,7 +306,7 @@ static bool is_gone(struct storage *storage, const struct manifest_summary *summ
 static void work_remove(struct job *job)
 {
     struct pruning *pruning = CONTAINER_OF(job, struct pruning, job);
-    struct storage *storage = pruning->service->storage;
+    struct storage *storage = storage_of(pruning);
     for (uint32_t i = 0; i < pruning->count; i++) {
         struct candidate *candidate = &pruning->candidates[i];
         if (!candidate->checkpoint)
@@ -297,7 +342,7 @@ static void removed(struct event *event)
         }
         count++;
         bytes += candidate->summary.bytes;
-        if (catalog_lost(candidate->checkpoint, TIER_LOCAL)) { /* it is listed on from there */
+        if (catalog_lost(candidate->checkpoint, pruning->tier)) { /* another tier lists it on */
             catalog_enter(candidate->checkpoint, &candidate->summary);
             candidate->checkpoint = NULL;
         }
@@ -307,13 +352,16 @@ static void removed(struct event *event)
                                                            .call = pruning->call,
                                                            .detail = into,
                                                            .by = "retention"});
-        log_info("retain", "run %s: removed step %llu, attempt %llu by %s, %llu bytes%s%s",
+        log_info("retain", "run %s: removed step %llu, attempt %llu %sby %s, %llu bytes%s%s",
                  pruning->run->name, (unsigned long long)candidate->summary.step,
                  (unsigned long long)candidate->summary.attempt,
+                 pruning->tier == TIER_FAR ? "from the far tier " : "",
                  pruning->call ? "a prune" : "retention",
                  (unsigned long long)candidate->summary.bytes, into[0] ? ", " : "", into);
     }
-    if (count > 0)
+    if (count > 0 && pruning->tier == TIER_FAR)
+        far_changed(pruning->service);
+    if (count > 0 && pruning->tier == TIER_LOCAL)
         ledger_note(&pruning->service->ledger, loop_now_ms(), -(int64_t)bytes);
     if (count > 0 && pruning->trash > 0)
         trash_look(pruning->service);
@@ -376,9 +424,9 @@ static void note_looks(struct pruning *pruning)
         if (!checkpoint)
             continue;
         if (!pruning->items[i].is_vanished)
-            catalog_damage(checkpoint, TIER_LOCAL, &candidate->fault);
-        else if (catalog_lost(checkpoint, TIER_LOCAL) || catalog_take_out(checkpoint)) {
-            if (!checkpoint->copies[TIER_FAR].is_there)
+            catalog_damage(checkpoint, pruning->tier, &candidate->fault);
+        else if (catalog_lost(checkpoint, pruning->tier) || catalog_take_out(checkpoint)) {
+            if (checkpoint->copies[pruning->tier].is_there) /* it was the last one */
                 catalog_drop(checkpoint);
             log_error("retain", "run %s, step %llu, attempt %llu has vanished from the store: %s",
                       pruning->run->name, (unsigned long long)candidate->summary.step,
@@ -398,7 +446,7 @@ static void planned(struct event *event)
         return;
     }
     pruning->job = (struct job){.work = work_remove, .done.run = removed};
-    loop_work(pruning->service->loop, &pruning->job);
+    tier_work(pruning->service, pruning->tier, &pruning->job);
 }
 
 /* ---- beginning ---- */
@@ -406,17 +454,21 @@ static void planned(struct event *event)
 static void fill_items(struct pruning *pruning)
 {
     uint32_t i = 0;
+    queue_plan(pruning->run);
     for (const struct checkpoint *c = pruning->run->checkpoints; c; c = c->next) {
-        if (!c->copies[TIER_LOCAL].is_there)
+        if (!c->copies[pruning->tier].is_there)
             continue;
         pruning->candidates[i].summary = c->summary;
-        pruning->candidates[i].manifest_hash = c->manifest_hash;
-        pruning->items[i++] = (struct retain_item){.step = c->summary.step,
-                                                   .attempt = c->summary.attempt,
-                                                   .time = retain_time(c->summary.time),
-                                                   .is_leased = catalog_in_use(c),
-                                                   .is_damaged = !catalog_has_copy(c, TIER_LOCAL),
-                                                   .is_proven = catalog_is_read_back(c)};
+        pruning->candidates[i].manifest_hash =
+            pruning->tier == TIER_LOCAL ? c->manifest_hash : c->far_manifest_hash;
+        tiers_note_other(&pruning->candidates[i].other, c, pruning->tier);
+        pruning->items[i++] =
+            (struct retain_item){.step = c->summary.step,
+                                 .attempt = c->summary.attempt,
+                                 .time = retain_time(c->summary.time),
+                                 .is_leased = catalog_in_use(c),
+                                 .is_damaged = !catalog_has_copy(c, pruning->tier),
+                                 .is_proven = catalog_is_read_back(c)};
     }
 }
 
@@ -440,23 +492,33 @@ static void start_plan(struct timer *timer)
         loop_timer(loop, timer, RELEASES_MS);
         return;
     }
+    /* A look at the far tier may take long. */
+    enum tier_index slowest = tier_has_far(pruning->service) ? TIER_FAR : TIER_LOCAL;
     pruning->job = (struct job){.work = work_plan, .done.run = planned};
-    loop_work(loop, &pruning->job);
+    tier_work(pruning->service, slowest, &pruning->job);
 }
 
-/* On an error nothing was begun. `is_final`: what goes cannot be taken back. */
-static int begin(struct run *run, struct rpc_call *call, const struct retain_rules *rules,
-                 const char *metric, bool is_dry, bool is_final)
+struct plan_options {
+    struct rpc_call *call; /* NULL: retention */
+    struct retain_rules rules;
+    const char *metric;
+    enum tier_index tier;
+    bool is_dry;
+    bool is_final; /* what goes cannot be taken back */
+};
+
+/* On an error nothing was begun. */
+static int begin(struct run *run, const struct plan_options *options)
 {
     struct service *service = run->service;
-    int error = check_start(service, run, is_dry);
+    int error = check_start(service, run, options->is_dry);
     if (error != 0)
         return error;
     struct pruning *pruning = calloc(1, sizeof *pruning);
     if (!pruning)
         return report_error(ERR_MEMORY, NULL, "no memory for a prune");
     for (const struct checkpoint *c = run->checkpoints; c; c = c->next)
-        pruning->count += c->copies[TIER_LOCAL].is_there;
+        pruning->count += c->copies[options->tier].is_there;
     pruning->items = calloc(pruning->count + 1, sizeof *pruning->items);
     pruning->candidates = calloc(pruning->count + 1, sizeof *pruning->candidates);
     if (!pruning->items || !pruning->candidates) {
@@ -465,11 +527,13 @@ static int begin(struct run *run, struct rpc_call *call, const struct retain_rul
     }
     pruning->service = service;
     pruning->run = run;
-    pruning->call = call;
-    pruning->rules = *rules;
-    pruning->is_dry = is_dry;
-    pruning->trash = is_final ? 0 : trash_term(run);
-    snprintf(pruning->metric, sizeof pruning->metric, "%s", metric[0] ? metric : "loss");
+    pruning->tier = options->tier;
+    pruning->call = options->call;
+    pruning->rules = options->rules;
+    pruning->is_dry = options->is_dry;
+    pruning->trash = options->is_final ? 0 : trash_term(run);
+    snprintf(pruning->metric, sizeof pruning->metric, "%s",
+             options->metric[0] ? options->metric : "loss");
     fill_items(pruning);
     run->pruning = pruning;
     pruning->timer.run = start_plan;
@@ -493,7 +557,11 @@ void retain_prune(struct service *service, struct rpc_call *call,
     if (error == 0)
         error = run_find(&run, service, request->run, false);
     if (error == 0)
-        error = begin(run, call, &rules, request->metric, request->dry_run, request->now);
+        error = begin(run, &(struct plan_options){.call = call,
+                                                  .rules = rules,
+                                                  .metric = request->metric,
+                                                  .is_dry = request->dry_run,
+                                                  .is_final = request->now});
     if (error != 0)
         rpc_call_fail(call, error);
 }
@@ -510,6 +578,34 @@ static struct retain_rules rules_of(const struct policy *policy)
                                  .may_remove_most = policy->may_remove_most};
 }
 
+/* Has a plan begun? */
+static bool apply(struct run *run, const struct plan_options *options)
+{
+    if (retain_check(&options->rules) != 0 || run->pruning || run->service->draining)
+        return false;
+    int error = begin(run, options);
+    if (error != 0)
+        log_debug("retain", "run %s: %s", run->name, report_line()); /* the next time */
+    return error == 0;
+}
+
+/* Behind the local tier's plan: one at a time. */
+static void apply_far(struct run *run)
+{
+    const struct config *config = run->service->config;
+    const struct policy *policy = policy_of(&run->service->policies, run->name);
+    const struct plan_options options = {
+        .rules = {.keep_last = (uint32_t)config->tier_keep_last,
+                  .keep_every = (uint64_t)config->tier_keep_every,
+                  .keep_within = (uint64_t)config->tier_keep_within,
+                  .may_remove_most = policy->may_remove_most},
+        .metric = "",
+        .tier = TIER_FAR,
+        .is_final = true};
+    if (tier_has_far(run->service))
+        apply(run, &options);
+}
+
 void retain_apply(struct run *run)
 {
     const struct policy *policy = policy_of(&run->service->policies, run->name);
@@ -520,12 +616,10 @@ void retain_apply(struct run *run)
         rules.keep_last = wish;
     struct report_text text;
     report_keep(&text);
-    if (retain_check(&rules) == 0) {
-        run->retain_again = run->pruning != NULL;
-        if (!run->pruning && !run->service->draining &&
-            begin(run, NULL, &rules, policy->metric, false, false) != 0)
-            log_debug("retain", "run %s: %s", run->name, report_line()); /* the next time */
-    }
+    const struct plan_options options = {.rules = rules, .metric = policy->metric};
+    run->retain_again = run->pruning != NULL;
+    if (!run->retain_again && !apply(run, &options))
+        apply_far(run);
     report_restore(&text, 0);
 }
 
@@ -583,102 +677,4 @@ void retain_close(struct service *service)
 {
     free(service->retention);
     service->retention = NULL;
-}
-
-/* ---- pins ---- */
-
-struct pinning {
-    struct service *service;
-    struct rpc_call *call;
-    struct run *run;
-    uint64_t step, attempt;
-    bool is_unpin;
-    char note[PIN_NOTE_MAX]; /* of one that was there before: what it says */
-    char prefix[STORAGE_KEY_MAX];
-    struct fault fault;
-    struct job job;
-};
-
-static void work_pin(struct job *job)
-{
-    struct pinning *pinning = CONTAINER_OF(job, struct pinning, job);
-    struct storage *storage = pinning->service->storage;
-    int error = pinning->is_unpin
-                    ? storage_group_unnote(storage, STORAGE_PIN, pinning->prefix)
-                    : storage_group_note(storage, STORAGE_PIN, pinning->prefix, pinning->note);
-    if (error == 0)
-        return;
-    fault_take(&pinning->fault, error);
-    if (error == ERR_EXISTS)
-        storage_group_find_note(storage, STORAGE_PIN, pinning->prefix, pinning->note,
-                                sizeof pinning->note);
-}
-
-static void pinned(struct event *event)
-{
-    struct pinning *pinning = CONTAINER_OF(event, struct pinning, job.done);
-    Holdfast__V1__PinReply reply = HOLDFAST__V1__PIN_REPLY__INIT;
-    struct checkpoint *checkpoint = catalog_find(pinning->run, pinning->step, pinning->attempt);
-    bool is_done = pinning->fault.code == 0 || pinning->fault.code == ERR_EXISTS;
-    reply.durability = DURABILITY_LOCAL;
-    if (checkpoint && is_done)
-        catalog_set_pin(checkpoint, !pinning->is_unpin,
-                        !pinning->is_unpin && pinning->note[0] ? strdup(pinning->note) : NULL);
-    if (pinning->fault.code == 0)
-        history_note(pinning->run,
-                     &(struct history_event){.name = pinning->is_unpin ? "unpin" : "pin",
-                                             .step = pinning->step,
-                                             .attempt = pinning->attempt,
-                                             .call = pinning->call,
-                                             .detail = pinning->note});
-    if (pinning->fault.code == 0)
-        log_info("retain", "run %s: %s step %llu, attempt %llu%s%s", pinning->run->name,
-                 pinning->is_unpin ? "unpinned" : "pinned", (unsigned long long)pinning->step,
-                 (unsigned long long)pinning->attempt, pinning->note[0] ? ": " : "", pinning->note);
-    if (pinning->fault.code != 0)
-        rpc_call_fail(pinning->call, fault_raise(&pinning->fault));
-    else
-        rpc_call_reply(pinning->call, &reply.base);
-    free(pinning);
-}
-
-static int find_pinned(struct pinning *pinning, const Holdfast__V1__PinRequest *request)
-{
-    struct run *run;
-    int error = run_find(&run, pinning->service, request->run, false);
-    if (error != 0)
-        return error;
-    pinning->run = run;
-    pinning->step = request->step;
-    pinning->attempt = request->attempt;
-    /* A pin outlives what it names: it may be taken away all the same. */
-    if (!request->unpin && !catalog_find(run, request->step, request->attempt))
-        return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
-                            "run '%s' has no checkpoint of step %llu by that attempt", run->name,
-                            (unsigned long long)request->step);
-    return shard_dir_key(pinning->prefix, sizeof pinning->prefix, run->name, request->step,
-                         request->attempt);
-}
-
-void retain_pin(struct service *service, struct rpc_call *call,
-                const Holdfast__V1__PinRequest *request)
-{
-    struct pinning *pinning = calloc(1, sizeof *pinning);
-    int error = pinning ? service_check_open(service)
-                        : report_error(ERR_MEMORY, NULL, "no memory for a pin");
-    if (error == 0) {
-        pinning->service = service;
-        pinning->call = call;
-        pinning->is_unpin = request->unpin;
-        snprintf(pinning->note, sizeof pinning->note, "%s", request->note);
-        report_make_printable(pinning->note); /* it may have been cut, or be no UTF-8 */
-        error = find_pinned(pinning, request);
-    }
-    if (error != 0) {
-        free(pinning);
-        rpc_call_fail(call, error);
-        return;
-    }
-    pinning->job = (struct job){.work = work_pin, .done.run = pinned};
-    loop_work(service->loop, &pinning->job);
 }

@@ -1,4 +1,4 @@
-/* retain.h - which checkpoints go, and which are pinned; see retain.c. On the service thread; a
+/* retain.h - which checkpoints go; see retain.c. On the service thread; a
  * handler answers its call once. */
 #ifndef HOLDFAST_CKPTD_KEEP_RETAIN_H
 #define HOLDFAST_CKPTD_KEEP_RETAIN_H
@@ -21,8 +21,6 @@ struct retention {
 
 void retain_prune(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__PruneRequest *request);
-void retain_pin(struct service *service, struct rpc_call *call,
-                const Holdfast__V1__PinRequest *request);
 /* Applies the rules of the configuration, if there are any. This thread's last error stays. */
 void retain_apply(struct run *run);
 /* To all runs, at the start, */

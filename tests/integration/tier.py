@@ -240,6 +240,32 @@ def damaged(world, options):
     world.stop()
 
 
+def retained(world, options):
+    """Rules of both tiers, and a far tier that does not answer at first."""
+    rules = "--retention.keep_last", "2", "--retention.may_remove_most", "true"
+    world.start("--tier.store", "fault:fail_from=1:memory:", "--tier.attempts", "local", *PARTS,
+                *rules)
+    for step in range(1, 7):
+        world.save_one(step)
+    run = world.listed()[0]["run"]
+    out = world.cli("prune", run, "--keep-last", "2", "--dry-run", *world.where)[1]
+    test("what the far tier is to have stays until it has it, and a prune says why",
+         world.steps() == list(range(1, 7)) and "draining" in out, (world.steps(), out))
+    world.stop()
+    world.start(*options, *rules, "--tier.keep_last", "3", "--tier.verify_age_s", "0")
+
+    def far_steps():
+        return sorted({entry["step"] for entry in world.listed("--store", world.far)})
+
+    wait_until(lambda: drained(world)() and world.steps() == [5, 6] and far_steps() == [4, 5, 6],
+               (world.steps(), far_steps(), world.log()[-2000:]))
+    test("each tier keeps what its own rules say",
+         verified(world, run) is None and
+         {entry["step"] for entry in world.listed(*world.where)} == {4, 5, 6},
+         world.listed(*world.where))
+    world.stop()
+
+
 def new_world(far=None, ckptd=None):
     world = World()
     world.ckptd = os.path.join(BUILD, ckptd or "ckptd")
@@ -258,6 +284,7 @@ def main():
     world, options = new_world()
     taken(world, new_world(ckptd="tests/ckptd")[0], options)
     damaged(*new_world())
+    retained(*new_world(ckptd="tests/ckptd"))
     end()
 
 

@@ -302,21 +302,21 @@ static void test_transfer__pauses_double_up_to_a_bound_and_begin_anew(void **sta
 
 /* ---- pick ---- */
 
-static int64_t next_of(enum pick_what what, const struct pick_item *items, uint32_t count,
-                       uint32_t *left)
+static int64_t next_of(enum pick_what what, struct pick_item *items, uint32_t count, uint32_t *left)
 {
     const struct pick_rule rule = {what, 10};
-    return pick_next(&rule, items, count, left);
+    pick_mark(&rule, items, count);
+    return pick_next(items, count, left);
 }
 
 static void test_pick__the_newest_goes_first_but_behind_what_is_waited_for(void **state)
 {
     (void)state;
-    struct pick_item items[] = {{.step = 31, .is_local = false, .is_far = true},
-                                {.step = 30, .is_local = true},
-                                {.step = 25, .is_local = true},
-                                {.step = 20, .is_local = true},
-                                {.step = 10, .is_local = true, .is_far = true}};
+    struct pick_item items[] = {{.step = 31, .is_kept = true, .is_far = true},
+                                {.step = 30, .is_kept = true, .is_local = true},
+                                {.step = 25, .is_kept = true, .is_local = true},
+                                {.step = 20, .is_kept = true, .is_local = true},
+                                {.step = 10, .is_kept = true, .is_local = true, .is_far = true}};
     uint32_t left;
     assert_int_equal(next_of(PICK_ALL, items, 5, &left), 1);
     assert_int_equal(left, 3);
@@ -331,18 +331,21 @@ static void test_pick__the_newest_goes_first_but_behind_what_is_waited_for(void 
     assert_int_equal(left, 0);
 }
 
-static void test_pick__the_rule_says_which_go_and_who_waits_overrules_it(void **state)
+static void test_pick__the_rules_say_which_go_and_who_waits_overrules_them(void **state)
 {
     (void)state;
-    struct pick_item items[] = {{.step = 35, .is_local = true},
-                                {.step = 30, .is_local = true},
-                                {.step = 25, .is_local = true}};
+    struct pick_item items[] = {{.step = 35, .is_kept = true, .is_local = true},
+                                {.step = 30, .is_kept = true, .is_local = true},
+                                {.step = 25, .is_kept = true, .is_local = true}};
     uint32_t left;
     assert_int_equal(next_of(PICK_LAST, items, 3, &left), 0);
     assert_int_equal(next_of(PICK_EVERY, items, 3, &left), 1);
-    items[0].is_far = items[1].is_far = true;
+    items[1].is_kept = false; /* it would be removed there again */
+    assert_int_equal(next_of(PICK_EVERY, items, 3, &left), -1);
+    items[1].is_kept = items[0].is_far = items[1].is_far = true;
     assert_int_equal(next_of(PICK_LAST, items, 3, &left), -1);
     assert_int_equal(next_of(PICK_EVERY, items, 3, &left), -1);
+    items[2].is_kept = false;
     items[2].is_wanted = true;
     assert_int_equal(next_of(PICK_LAST, items, 3, &left), 2);
 }
@@ -353,7 +356,7 @@ int main(void)
         cmocka_unit_test(test_transfer__any_order_keeps_the_invariants),
         cmocka_unit_test(test_transfer__pauses_double_up_to_a_bound_and_begin_anew),
         cmocka_unit_test(test_pick__the_newest_goes_first_but_behind_what_is_waited_for),
-        cmocka_unit_test(test_pick__the_rule_says_which_go_and_who_waits_overrules_it),
+        cmocka_unit_test(test_pick__the_rules_say_which_go_and_who_waits_overrules_them),
     };
     seed_random();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,113 @@
+/* tiers.c - before a tier drops its copy of a checkpoint, the tier that is to keep it has it: now,
+ * and proven.
+ *
+ * The local tier drops a copy that is to be in the far one only when it is there: manifest and the
+ * size and header of every shard are looked at then, and every block was read back within
+ * tier.verify_age_s, when it was sent or, where that is longer ago, at this very moment. A
+ * checkpoint that is still on its way stays: rules that keep little, and a far tier that is slow,
+ * fill the disk, which status and the log tell.
+ *
+ * The far tier drops a copy by its own rules (tier.keep_last, ...). It is the tier that keeps
+ * longest, so nothing is asked of the local one. */
+#include "ckptd/keep/tiers.h"
+#include "ckptd/catalog.h"
+#include "ckptd/checkpoint.h"
+#include "ckptd/config.h"
+#include "ckptd/restore/file.h"
+#include "ckptd/service.h"
+#include "proto/checksum.h"
+#include "proto/presence.h"
+#include "proto/report.h"
+#include "proto/retain.h"
+#include "storage/storage.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#define BLOCKS_AT_ONCE 8u
+
+void tiers_note_other(struct other_copy *out, const struct checkpoint *checkpoint,
+                      enum tier_index tier)
+{
+    const struct service *service = checkpoint->run->service;
+    const struct copy *far = &checkpoint->copies[TIER_FAR];
+    *out = (struct other_copy){.tier = TIER_FAR, .manifest_hash = checkpoint->far_manifest_hash};
+    if (tier != TIER_LOCAL || !tier_has_far(service))
+        return;
+    out->is_awaited = !far->is_there && checkpoint->goes_far;
+    out->is_needed = checkpoint->goes_far;
+    /* It was sent behind its commit: the time of that is the latest that is known after a start. */
+    int64_t age = far->read_ms > 0 ? (loop_now_ms() - far->read_ms) / 1000
+                                   : (int64_t)time(NULL) - retain_time(checkpoint->summary.time);
+    out->is_old = age > service->config->tier_verify_age_s || age < 0;
+}
+
+/* ---- reading it back ---- */
+
+static int prove_blocks(struct storage *storage, struct storage_object *object,
+                        const struct shard_geometry *geometry, const uint8_t *table,
+                        const struct manifest_summary *summary, uint32_t shard, uint8_t *room)
+{
+    uint64_t identity = checksum_shard_identity(summary->nonce, shard, summary->shards);
+    uint64_t step = (uint64_t)BLOCKS_AT_ONCE * CHECKSUM_BLOCK_BYTES;
+    for (uint64_t at = 0; at < geometry->table_start; at += step) {
+        uint64_t left = geometry->file_bytes - at, bytes = left < step ? left : step;
+        ERR_TRY(storage_transfer(storage, STORAGE_READ, object, at, room, (uint32_t)bytes));
+        for (uint64_t i = 0; i < bytes && at + i < geometry->table_start;
+             i += CHECKSUM_BLOCK_BYTES) {
+            uint64_t block = (at + i) / CHECKSUM_BLOCK_BYTES, start, length;
+            shard_block(&start, &length, geometry, block);
+            uint64_t sum = checksum_block(room + i, length, identity, block);
+            ERR_TRY(file_check_block(table, geometry, block, sum, summary, shard));
+        }
+    }
+    return 0;
+}
+
+static int prove_shard(struct storage *storage, const struct manifest *manifest, uint32_t shard,
+                       uint8_t *room)
+{
+    struct shard_geometry geometry;
+    struct storage_object *object = NULL;
+    uint8_t *table = NULL;
+    int error = file_geometry(&geometry, manifest, shard);
+    if (error == 0)
+        error = file_open(&object, storage, &manifest->summary, shard, geometry.file_bytes);
+    if (error == 0)
+        error = file_read_table(&table, storage, object, &geometry,
+                                manifest->shards[shard].table_hash, &manifest->summary, shard);
+    if (error == 0)
+        error = prove_blocks(storage, object, &geometry, table, &manifest->summary, shard, room);
+    free(table);
+    if (object)
+        storage_object_close(storage, object);
+    return error;
+}
+
+static int prove_all(struct storage *storage, const struct manifest_summary *summary)
+{
+    struct manifest *manifest = NULL;
+    void *room = NULL;
+    int error = catalog_read_manifest(&manifest, storage, summary);
+    if (error == 0 &&
+        posix_memalign(&room, STORAGE_ALIGN, BLOCKS_AT_ONCE * CHECKSUM_BLOCK_BYTES) != 0)
+        error = report_error(ERR_MEMORY, NULL, "no memory to read a checkpoint back");
+    for (uint32_t i = 0; error == 0 && i < manifest->summary.shards; i++)
+        error = prove_shard(storage, manifest, i, room);
+    free(room);
+    manifest_free(manifest);
+    return error;
+}
+
+int tiers_check_other(struct service *service, const struct manifest_summary *summary,
+                      const struct other_copy *other)
+{
+    struct storage *storage = service->tiers[other->tier].storage;
+    if (!other->is_needed)
+        return 0;
+    if (other->is_awaited)
+        return report_error(ERR_BUSY, NULL, "it is not in the %s tier yet",
+                            tier_kinds[other->tier].name);
+    ERR_TRY(presence_check(storage, storage_fetch, summary, other->manifest_hash));
+    return other->is_old ? prove_all(storage, summary) : 0;
+}
