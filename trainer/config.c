@@ -335,6 +335,22 @@ static int settle_ckptd(struct config *config)
     return 0;
 }
 
+/* torchtitan's sizes of Llama 3 have the scaling of Llama 3.1 since October 2025; ours have the one
+ * of their first release. */
+static void note_rope(const struct config *config, const bool *is_set)
+{
+    static const char *const sizes[] = {"8B", "70B", "405B"};
+    if (strcmp(config->model_name, "llama3") != 0 || config->model_config[0] != '\0' ||
+        is_given(is_set, "model.rope_scaling"))
+        return;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        if (strcmp(config->model_flavor, sizes[i]) == 0)
+            log_info("config",
+                     "model.flavor = %s has Llama 3's rotary embedding; torchtitan scales it as "
+                     "Llama 3.1 since October 2025: for that set model.flavor = llama3.1-%s",
+                     sizes[i], sizes[i]);
+}
+
 /* Says once where a default differs from what torchtitan's users expect. */
 static void note_differences(const struct config *config, const bool *is_set)
 {
@@ -346,6 +362,7 @@ static void note_differences(const struct config *config, const bool *is_set)
                  "neither training.global_batch_size nor canonical.micro_batches is given: a step "
                  "is %lld micro-batches on any number of ranks",
                  (long long)config->micro_batches);
+    note_rope(config, is_set);
     if (config->checkpoint_enable && !is_given(is_set, "checkpoint.async_mode"))
         log_info("config",
                  "checkpoint.async_mode is not given: training goes on when a save is copied "

@@ -7,7 +7,7 @@
 # given a store which is not safe with it.
 . "$(dirname "$0")/lib.sh"
 . tests/integration/lib_tiny.sh
-plan 37
+plan 38
 make_tiny
 start_ckptd
 
@@ -83,6 +83,8 @@ refused "tokens of a larger vocabulary than the model's are refused" \
 refused "a plan that the machine has no memory for is refused with its largest parts" \
     'ranks on this machine need .* GiB are available; the largest parts .*parameters .*smaller' \
     --model.flavor 405B
+check "and it is said that torchtitan's flavor of that name has another rotary embedding" \
+    grep -q "set model.flavor = llama3.1-405B" "$tmp/out.txt"
 refused "another order of sums than the run was created with is refused" 'micro_batches' \
     --job.run tiny --canonical.micro_batches 3 --training.steps 40
 ends_with 75 "no ckptd on the address may be there later: run again" "$tmp/nobody" \
