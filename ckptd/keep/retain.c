@@ -428,6 +428,11 @@ static void note_looks(struct pruning *pruning)
         else if (catalog_lost(checkpoint, pruning->tier) || catalog_take_out(checkpoint)) {
             if (checkpoint->copies[pruning->tier].is_there) /* it was the last one */
                 catalog_drop(checkpoint);
+            history_note(pruning->run,
+                         &(struct history_event){.name = "vanish",
+                                                 .step = candidate->summary.step,
+                                                 .attempt = candidate->summary.attempt,
+                                                 .by = "not ckptd"});
             log_error("retain", "run %s, step %llu, attempt %llu has vanished from the store: %s",
                       pruning->run->name, (unsigned long long)candidate->summary.step,
                       (unsigned long long)candidate->summary.attempt, candidate->fault.message);

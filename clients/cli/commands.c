@@ -199,8 +199,9 @@ const struct command commands[] = {
      WHERE | OF_A_RUN | ON_FILES, cli_untag, ""},
     {"du", "[RUN | CHECKPOINT]", "bytes by run, checkpoint and kind of tensor", 0, 1,
      WHERE | ON_FILES, cli_du,
-     "Beside them the bytes of rubbish (see gc), of files that are not ours, and of files that\n"
-     "are shared: that have another name, so that removing them frees nothing.\n"},
+     "Beside them the bytes of rubbish (see gc), of the trash (see undelete), of files that are\n"
+     "not ours, and of files that are shared: that have another name, so that removing them frees "
+     "nothing.\n"},
     {"gc", "", "remove what belongs to no checkpoint", 0, 0, WHERE | BIT(DRY_RUN), cli_gc,
      "That is what a crash leaves: shards of a save that was never committed, removals that were\n"
      "cut short, notes on checkpoints that are gone, leases whose holder died, temporary files.\n"

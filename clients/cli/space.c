@@ -29,8 +29,8 @@ struct space {
     uint64_t found_files, found_bytes; /* of all that goes, also what the list does not hold */
     bool is_first;
     struct progress *progress;
-    uint64_t total, rubbish_bytes, shared, other; /* bytes; of du */
-    struct failure failure;                       /* of du: the first; the rest is told */
+    uint64_t total, rubbish_bytes, shared, other, trash; /* bytes; of du */
+    struct failure failure;                              /* of du: the first; the rest is told */
 };
 
 /* ---- names ---- */
@@ -455,6 +455,14 @@ static int measure_checkpoint(struct measure *measure, const char *name,
     return 0;
 }
 
+static int add_trashed(void *user, const struct storage_trashed *item)
+{
+    struct space *space = user;
+    space->trash += item->bytes;
+    space->total += item->bytes;
+    return 0;
+}
+
 static int measure_checkpoints(struct measure *measure)
 {
     struct space *space = measure->space;
@@ -475,30 +483,31 @@ static int measure_checkpoints(struct measure *measure)
         progress_add(space->progress, 1);
     }
     free(names.list);
-    return error;
+    return error == 0 ? storage_trash_list(space->store, measure->run, add_trashed, space) : error;
 }
 
 /* `error`: what kept du from counting the rest; "": nothing. */
 static void print_run_end(const struct measure *measure, uint64_t rubbish, const char *error)
 {
     const struct space *space = measure->space;
-    char size[4][32];
+    char size[5][32];
     progress_hide(space->progress);
     if (measure->num_checkpoints == 0)
         print_run_begin(measure);
     if (space->cli->is_json) {
         printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu, "
-               "\"error\": ",
+               "\"trash\": %llu, \"error\": ",
                measure->num_checkpoints == 0 ? "" : "\n    ", (unsigned long long)space->total,
                (unsigned long long)rubbish, (unsigned long long)space->other,
-               (unsigned long long)space->shared);
+               (unsigned long long)space->shared, (unsigned long long)space->trash);
         text_json(stdout, error);
         printf("}");
         return;
     }
-    printf("%-48s %11s  (rubbish %s, not ours %s, shared %s)%s\n", measure->run,
+    printf("%-48s %11s  (rubbish %s, trash %s, not ours %s, shared %s)%s\n", measure->run,
            text_bytes(size[0], 32, space->total), text_bytes(size[1], 32, rubbish),
-           text_bytes(size[2], 32, space->other), text_bytes(size[3], 32, space->shared),
+           text_bytes(size[4], 32, space->trash), text_bytes(size[2], 32, space->other),
+           text_bytes(size[3], 32, space->shared),
            error[0] != '\0' ? ", and what could not be looked into" : "");
 }
 
@@ -527,6 +536,7 @@ static int measure_run(struct space *sums, const char *run, const struct selecti
     sums->total += space.total;
     sums->other += space.other;
     sums->shared += space.shared;
+    sums->trash += space.trash;
     sums->rubbish_bytes += rubbish;
     return 0;
 }
@@ -553,10 +563,11 @@ int cli_du(const struct cli *cli)
         error = for_all_runs(&space, &selection, measure_all);
     progress_end(&progress);
     if (error == 0 && cli->is_json)
-        printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu}\n",
+        printf("%s], \"bytes\": %llu, \"rubbish\": %llu, \"other\": %llu, \"shared\": %llu, "
+               "\"trash\": %llu}\n",
                space.is_first ? "{\"runs\": [" : "\n  ", (unsigned long long)space.total,
                (unsigned long long)space.rubbish_bytes, (unsigned long long)space.other,
-               (unsigned long long)space.shared);
+               (unsigned long long)space.shared, (unsigned long long)space.trash);
     else if (error == 0 && selection.run[0] == '\0')
         printf("%-48s %11s  (rubbish %s)\n", "all runs", text_bytes(size[0], 32, space.total),
                text_bytes(size[1], 32, space.rubbish_bytes));

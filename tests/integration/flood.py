@@ -2,11 +2,12 @@
 """flood - clients that may connect and misbehave.
 
 Goal: an allowed user cannot end ckptd or make it grow past what deploy/ckptd.conf documents for
-clients, cannot keep an operator out, and cannot stop the saves of others; who does it is named in
-the log. Method: a real ckptd that another user may use, and that user's processes (this user's
-where root is missing), which write HTTP/2 frames by hand: pings whose answers they never read, on
-many connections; messages of almost 4 MiB whose end never comes; greetings without a request on
-every connection there is. ckptd's resident memory is read while they are at it.
+clients, cannot keep an operator out, and cannot stop or slow the saves of others: ckptd spends
+less than a tenth of a core on such a client; who does it is named in the log. Method: a real
+ckptd that another user may use, and that user's processes (this user's where root is missing),
+which write HTTP/2 frames by hand: pings whose answers they never read, on many connections;
+messages of almost 4 MiB whose end never comes; greetings without a request on every connection
+there is. ckptd's resident memory and its time on the processors are read while they are at it.
 """
 
 import multiprocessing
@@ -27,7 +28,8 @@ GROWTH = 176  # MiB: deploy/ckptd.conf, limits.request_bytes
 PING_GROWTH = 48  # of it those of connections, and some of gRPC's
 SESSIONS = 64
 PLACES = SESSIONS + 64
-CONNECTIONS, SENDERS, SECONDS = 40, 100, 4
+CONNECTIONS, SENDERS, SECONDS = 40, 100, 5
+ALONE_SECONDS, CORE_PART = 2, 0.1  # of an attack before the saves beside it
 
 
 def frame(kind, flags, stream, payload=b""):
@@ -156,10 +158,21 @@ def resident(world):
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") // MIB
 
 
+def processor_seconds(world):
+    with open(f"/proc/{world.process.pid}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def under(world, name, step):
     """(most MiB more, every save and look went well, what the attacker said) during an attack."""
     before, most, well = resident(world), 0, True
     attack = Attack(world, name)
+    begun = processor_seconds(world)
+    time.sleep(ALONE_SECONDS)
+    spent = processor_seconds(world) - begun
+    test(f"{name}: ckptd spends less than {CORE_PART:.0%} of a core on them",
+         spent < CORE_PART * ALONE_SECONDS or is_sanitized(), spent)
     while attack.runs():
         step += 1
         saved = world.try_save(step)

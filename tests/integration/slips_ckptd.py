@@ -2,7 +2,7 @@
 """slips_ckptd - what an operator does to a ckptd by mistake: its answer says what is so.
 
 Goal: a socket file that was removed is made again, and ranks that are connected go on; a lock that
-is no file, and a pool that is too small for the ranks, end with 78 and words that name them; a
+is no file ends with 78 and words that name it; a pool that is too small for the ranks is named; a
 ckptd whose connections are all in use is not called absent. Method: the real programs.
 """
 
@@ -65,12 +65,21 @@ def lock_is_a_fifo(world):
     os.rename(lock + "-", lock)
 
 
+def pool_too_small(world):
+    world.launch("--memory.pool_bytes", "1MiB")
+    good, said = world.try_save(3)
+    test("a pool that is too small for the ranks is named, with what to enlarge", not good and
+         "too little for rank 0" in said and "enlarge memory.pool_bytes" in said, said)
+    world.stop()
+
+
 def main():
     world = World()
     try:
         removed_sockets(world)
         full(world)
         lock_is_a_fifo(world)
+        pool_too_small(world)
     finally:
         world.close()
     end()

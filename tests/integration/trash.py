@@ -51,6 +51,8 @@ def removed_and_back(world, *where):
     code, out, err = world.cli("rm", f"{world.run}@5-a5", *where, "--yes")
     test(f"{who}: rm too", code == 0 and "into the trash" in out and trash(world) == [1, 2, 3, 5],
          (out, err))
+    code, out, err = world.cli("du", "--json", *where)
+    test(f"{who}: du tells what it takes", json.loads(out)["trash"] > 4 * 6524928, (out, err))
     code, out, err = world.cli("undelete", world.run, *where, "--dry-run", "--json")
     told = [(one["step"], one["bytes"] > 0) for one in json.loads(out)["checkpoints"]]
     test(f"{who}: --dry-run tells what is there", code == 0 and trash(world) == [1, 2, 3, 5] and
