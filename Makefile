@@ -21,7 +21,7 @@ HARDEN_LINK = -Wl,-z,relro,-z,now
 CFLAGS_ALL = -std=c17 -D_GNU_SOURCE -I. -I$(OBJ)/gen $(OPT) $(WARN) -ffp-contract=off -fPIC -pthread -MMD -MP $(SAN) $(CFLAGS)
 CXXFLAGS_ALL = -std=c++17 -I. $(OPT) $(WARN) -fPIC -pthread -MMD -MP $(SAN) $(CXXFLAGS)
 
-PKG_LIBS = $(shell pkg-config --libs libprotobuf-c liburing libxxhash jansson libcrypto libpcre2-8 libcurl expat) -lgrpc -lgpr
+PKG_LIBS = $(shell pkg-config --libs libprotobuf-c liburing libxxhash jansson libssl libcrypto libpcre2-8 libcurl expat) -lgrpc -lgpr
 MPICC_C = $(shell mpicc --showme:compile 2>/dev/null)
 MPICC_L = $(shell mpicc --showme:link 2>/dev/null)
 LIBS = $(PKG_LIBS) -lstdc++ -lm -pthread

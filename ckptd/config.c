@@ -7,6 +7,7 @@
 #include "ckptd/config.h"
 #include "ckptd/node/pace.h"
 #include "ckptd/policy.h"
+#include "proto/address.h"
 #include "proto/checksum.h"
 #include "proto/options.h"
 #include "proto/report.h"
@@ -18,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #define KIB 1024.0
@@ -31,6 +31,10 @@ static const struct option table[] = {
     OPTION_STRING(struct config, config_file, "config", "", "TOML file with these keys"),
     OPTION_STRING(struct config, listen, "listen", "",
                   "unix:/path of the socket; default unix:/tmp/holdfast-<uid>/ckptd.sock"),
+    OPTION_STRING(struct config, tls_listen, "tls.listen", "",
+                  "host:port, for clients with a certificate; empty: none"),
+    OPTION_STRING(struct config, tls_directory, "tls.directory", "/etc/holdfast/tls",
+                  "certificate.pem, key.pem, authority.pem and, if any, revoked.pem"),
     OPTION_STRING(struct config, store, "store", "",
                   "directory of the checkpoints (or memory:<bytes>)"),
     OPTION_BOOL(struct config, check, "check", "false",
@@ -289,6 +293,21 @@ static int check_tier(const struct config *config)
     return 0;
 }
 
+static int check_addresses(const struct config *config)
+{
+    struct address address;
+    if (address_parse(&address, config->listen) != 0 || address.kind != ADDRESS_UNIX ||
+        strlen(address.path) + strlen(".arena") >= sizeof address.path)
+        return report_error(ERR_INVALID, "use unix:/path, at most 100 bytes",
+                            "listen = \"%s\" is not the path of a unix socket", config->listen);
+    if (config->tls_listen[0] == '\0')
+        return 0;
+    if (address_parse(&address, config->tls_listen) != 0 || address.kind != ADDRESS_TLS)
+        return report_error(ERR_INVALID, "use HOST:PORT, as 0.0.0.0:7070",
+                            "tls.listen = \"%s\" is not an address and a port", config->tls_listen);
+    return 0;
+}
+
 static int check_relations(struct config *config)
 {
     if (config->store[0] == 0)
@@ -300,11 +319,9 @@ static int check_relations(struct config *config)
         error = check_access(config);
     if (error != 0)
         return error;
-    struct sockaddr_un address;
-    if (strncmp(config->listen, "unix:/", 6) != 0 ||
-        strlen(config->listen) - strlen("unix:") + strlen(".arena") >= sizeof address.sun_path)
-        return report_error(ERR_INVALID, "use unix:/path, at most 100 bytes",
-                            "listen = \"%s\" is not the path of a unix socket", config->listen);
+    error = check_addresses(config);
+    if (error != 0)
+        return error;
     if (config->block_bytes % CHECKSUM_BLOCK_BYTES != 0)
         return report_error(ERR_INVALID, NULL, "storage.block_bytes is not a multiple of 1 MiB");
     if (config->segment_bytes % config->block_bytes != 0)

@@ -14,7 +14,8 @@ struct config {
     int argc; /* as config_load was called; borrowed */
     char **argv;
     char config_file[256];
-    char listen[128]; /* "unix:/path" */
+    char listen[128];                         /* "unix:/path" */
+    char tls_listen[280], tls_directory[256]; /* "host:port"; "": none */
     char store[512];
     bool store_must_exist, make_store, check;
     char log[256];

@@ -32,6 +32,7 @@
 #include "ckptd/list.h"
 #include "ckptd/loop.h"
 #include "ckptd/metrics.h"
+#include "ckptd/network.h"
 #include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/place.h"
@@ -79,10 +80,13 @@ static void do_hello(struct service *service, struct rpc_call *call,
 {
     Holdfast__V1__HelloReply reply = HOLDFAST__V1__HELLO_REPLY__INIT;
     (void)request; /* the client compares; an older server may serve a newer client */
+    struct principal principal;
+    char who[RPC_WHO_MAX];
+    bool is_here = rpc_call_principal(call, &principal, who) && principal.kind == PRINCIPAL_USER;
     reply.protocol = RPC_PROTOCOL;
     reply.version = (char *)report_version;
     reply.boot_id = service->boot_id;
-    reply.arena_socket = service->arena_path;
+    reply.arena_socket = is_here ? service->arena_path : "";
     rpc_call_reply(call, &reply.base);
 }
 
@@ -140,7 +144,8 @@ static size_t put_field(char *out, size_t size, const ProtobufCFieldDescriptor *
 {
     const void *value = (const char *)message + field->offset;
     int bytes = 0;
-    CHECK(field->label != PROTOBUF_C_LABEL_REPEATED);
+    if (field->label == PROTOBUF_C_LABEL_REPEATED)
+        return 0; /* a list is long */
     if (field->type == PROTOBUF_C_TYPE_UINT64 && *(const uint64_t *)value != 0)
         bytes = snprintf(out, size, ", %s %llu", field->name,
                          (unsigned long long)*(const uint64_t *)value);
@@ -409,7 +414,7 @@ static int (*const parts[])(struct service *service) = {
     open_loop,    reload_open, history_open,  rescan_open,  open_storage, tier_open,    open_pool,
     renew_open,   gate_open,   open_sessions, restore_open, open_runs,    open_catalog, scan_store,
     held_open,    far_open,    scrub_open,    retain_open,  trash_open,   drain_open,   place_watch,
-    metrics_open, open_rpc,    health_open,   door_open};
+    metrics_open, open_rpc,    health_open,   door_open,    network_open};
 
 /* ---- opening ---- */
 
@@ -543,6 +548,7 @@ void service_close(struct service *service)
     service->draining = true;
     service->takes_last_saves = false;
     fail_waiting(service);
+    network_close(service);
     if (service->rpc)
         rpc_server_close(service->rpc, CLOSE_GRACE_MS);
     /* What came in meanwhile is answered, though nobody hears it, so that its memory is freed. */

@@ -68,6 +68,7 @@ struct service {
     struct far *far;               /* drain/far.c; likewise */
     struct metrics *metrics;       /* metrics.c; NULL: off */
     struct door *door;             /* door.c */
+    struct network *network;       /* network.c; NULL: no other machine comes in */
 };
 
 /* From any thread, also again: stop taking work, finish what runs within limits.drain_ms, end. */

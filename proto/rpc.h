@@ -70,7 +70,10 @@ void rpc_call_reply(struct rpc_call *call, const ProtobufCMessage *reply);
 void rpc_call_fail(struct rpc_call *call, int error);
 
 struct rpc_client;
-/* `target`: "unix:/path". Connects lazily; never fails for an absent server. */
+/* `target`: as proto/address.h has it; with a host, the files of tls_client_directory()
+ * (proto/tls/) say who the client is, and the server's certificate must name the host. Connects
+ * lazily; never fails for an absent server. ERR_INVALID; ERR_NOT_FOUND, ERR_DENIED: of those files.
+ */
 int rpc_client_open(struct rpc_client **out, const char *target);
 /* Where this user's ckptd listens unless it is told otherwise: unix:/tmp/holdfast-UID/ckptd.sock.
  * In /tmp anybody may have made that directory first. ERR_DENIED: somebody else did. */

@@ -5,21 +5,25 @@
  * about. Limits: of messages, see rpc_wire.h. */
 #include "proto/rpc.h"
 
+#include "proto/address.h"
 #include "proto/report.h"
 #include "proto/rpc_text.h"
 #include "proto/rpc_wire.h"
+#include "proto/tls/tls.h"
 
+#include <grpc/grpc_security.h>
 #include <grpc/status.h>
 #include <grpc/support/alloc.h>
 #include <grpc/support/time.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
+#define PEM_BYTES_MAX 65536
 #define HANDSHAKE_MS 2000 /* for a connection to come about, in whatever many calls */
 #define RECONNECT_MS_MIN 50
 #define RECONNECT_MS_MAX 1000
@@ -45,25 +49,73 @@ int rpc_default_address(char *out, size_t size)
                         (unsigned)uid, (unsigned)info.st_uid);
 }
 
-/* gRPC would call it an internal error, at the first call. */
-static int check_target(const char *target)
+/* The text of a file of the client's TLS directory; to be freed. */
+static int read_pem(char **out, const char *name)
 {
-    static const char scheme[] = "unix:";
-    size_t room = sizeof((struct sockaddr_un *)0)->sun_path, length = strlen(target);
-    if (strncmp(target, scheme, strlen(scheme)) != 0 || length < strlen(scheme) + room)
+    char path[TLS_PATH_MAX];
+    tls_path(path, tls_client_directory(), name);
+    FILE *file = fopen(path, "re");
+    size_t bytes = 0;
+    if (!file)
+        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_DENIED,
+                            "could not read what a client of another machine needs", path);
+    char *text = calloc(1, PEM_BYTES_MAX + 1);
+    if (text)
+        bytes = fread(text, 1, PEM_BYTES_MAX + 1, file);
+    fclose(file);
+    if (text && bytes > 0 && bytes <= PEM_BYTES_MAX) {
+        *out = text;
         return 0;
-    return report_error(ERR_INVALID, "name a shorter path",
-                        "the path of a socket has at most %zu bytes, and %s has %zu", room - 1,
-                        target, length - strlen(scheme));
+    }
+    free(text);
+    return report_error(text ? ERR_INVALID : ERR_MEMORY, "make it anew: deploy/certificates",
+                        "%s could not be read, or is no certificate", path);
+}
+
+static int tls_credentials(grpc_channel_credentials **out)
+{
+    char *authority = NULL, *certificate = NULL, *key = NULL;
+    int error = read_pem(&authority, "authority.pem");
+    if (error == 0)
+        error = read_pem(&certificate, "certificate.pem");
+    if (error == 0)
+        error = read_pem(&key, "key.pem");
+    if (error == 0) {
+        grpc_ssl_pem_key_cert_pair pair = {.private_key = key, .cert_chain = certificate};
+        *out = grpc_ssl_credentials_create(authority, &pair, NULL, NULL);
+        if (!*out)
+            error = report_error(ERR_INVALID, "make them anew: deploy/certificates",
+                                 "the files of %s do not fit each other", tls_client_directory());
+    }
+    if (key)
+        explicit_bzero(key, strlen(key));
+    free(key);
+    free(certificate);
+    free(authority);
+    return error;
+}
+
+/* gRPC would call a wrong target an internal error, at the first call. */
+static int make_credentials(grpc_channel_credentials **out, const char *target)
+{
+    struct address address;
+    ERR_TRY(address_parse(&address, target));
+    if (address.kind == ADDRESS_TLS)
+        return tls_credentials(out);
+    *out = grpc_insecure_credentials_create();
+    return 0;
 }
 
 int rpc_client_open(struct rpc_client **out, const char *target)
 {
-    ERR_TRY(check_target(target));
-    struct rpc_client *client = calloc(1, sizeof *client);
-    if (!client)
-        return report_error(ERR_MEMORY, NULL, "no memory for an RPC client");
+    grpc_channel_credentials *credentials = NULL;
     rpc_start();
+    ERR_TRY(make_credentials(&credentials, target));
+    struct rpc_client *client = calloc(1, sizeof *client);
+    if (!client) {
+        grpc_channel_credentials_release(credentials);
+        return report_error(ERR_MEMORY, NULL, "no memory for an RPC client");
+    }
     grpc_arg args[] = {
         rpc_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
         rpc_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, RPC_MESSAGE_BYTES_MAX),
@@ -76,7 +128,6 @@ int rpc_client_open(struct rpc_client **out, const char *target)
         rpc_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
     };
     grpc_channel_args channel_args = {sizeof args / sizeof args[0], args};
-    grpc_channel_credentials *credentials = grpc_insecure_credentials_create();
     client->channel = grpc_channel_create(target, credentials, &channel_args);
     grpc_channel_credentials_release(credentials);
     *out = client;

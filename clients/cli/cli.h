@@ -39,7 +39,7 @@ struct json_t; /* of jansson */
 
 struct cli {
     char store[4096];
-    char server[160];
+    char server[280];
     char output[4096];
     char dtype[8];
     int64_t keep_last, keep_every, keep_best, shards;

@@ -4,7 +4,8 @@
 
 const struct option command_settings[] = {
     [STORE] = OPTION_STRING(struct cli, store, "store", "", "directory of the store"),
-    [SERVER] = OPTION_STRING(struct cli, server, "server", "", "ckptd's socket, unix:/PATH"),
+    [SERVER] = OPTION_STRING(struct cli, server, "server", "",
+                             "where ckptd answers: unix:/PATH, or HOST:PORT"),
     [OUTPUT] = OPTION_STRING(struct cli, output, "output", "",
                              "the file or folder to write; of convert and reshard: another "
                              "store, its directory or unix:/PATH of the ckptd that serves it"),

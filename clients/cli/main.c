@@ -8,6 +8,7 @@
  * those of enum cli_exit. With --json stdout is one JSON document, of watch one per look. */
 #include "clients/cli/commands.h"
 
+#include "proto/address.h"
 #include "proto/rpc.h"
 
 #include <string.h>
@@ -30,12 +31,15 @@ static const char EXIT_CODES[] =
 
 static void print_help(FILE *out)
 {
-    fprintf(out, "usage: ckpt-cli COMMAND [ARGUMENTS] [--store DIR | --server unix:/PATH]\n\n");
+    fprintf(out, "usage: ckpt-cli COMMAND [ARGUMENTS] [--store DIR | --server ADDRESS]\n\n");
     for (size_t i = 0; i < num_commands; i++)
         fprintf(out, "  %-7s %-26s %s\n", commands[i].name, commands[i].arguments,
                 commands[i].summary);
     fprintf(out,
-            "\n%sWithout --store and --server: the server unix:/tmp/holdfast-UID/ckptd.sock.\n"
+            "\n%sADDRESS is unix:/PATH, or HOST:PORT of a ckptd on another machine: then "
+            "$HOLDFAST_TLS\n"
+            "(default /etc/holdfast/tls) holds certificate.pem, key.pem and authority.pem.\n"
+            "Without --store and --server: the server unix:/tmp/holdfast-UID/ckptd.sock.\n"
             "`ckpt-cli COMMAND --help` lists its options.\n\n%s",
             CHECKPOINT_NOTE, EXIT_CODES);
 }
@@ -184,9 +188,9 @@ static int check_usage(const struct command *command, struct cli *cli, const boo
                             text_count((uint64_t)command->args_max, "argument").text, num_args);
     if (is_set[STORE] && is_set[SERVER])
         return report_error(ERR_INVALID, "choose one", "--store and --server were both given");
-    if (is_set[SERVER] && strncmp(cli->server, "unix:/", strlen("unix:/")) != 0)
-        return report_error(ERR_INVALID, "name its socket: unix:/PATH",
-                            "--server '%s' is no socket", cli->server);
+    struct address address;
+    if (is_set[SERVER])
+        ERR_TRY(address_parse(&address, cli->server));
     return set_default_server(cli);
 }
 

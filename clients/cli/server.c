@@ -10,9 +10,11 @@
  * ckptd that is restarted at that moment is waited for: to ask again is harmless. */
 #include "clients/cli/cli.h"
 
+#include "proto/address.h"
 #include "proto/ckpt.pb-c.h"
 #include "proto/json.h"
 #include "proto/rpc.h"
+#include "proto/tls/tls.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -52,7 +54,14 @@ static bool may_come_in(int fd)
 static int say_why(const struct cli *cli)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", cli->server + strlen("unix:"));
+    struct address server;
+    ERR_TRY(address_parse(&server, cli->server));
+    if (server.kind == ADDRESS_TLS)
+        return report_error(ERR_UNAVAILABLE, "its log tells whom it refused, and why",
+                            "no ckptd answered at %s, or one end refused the other's certificate "
+                            "(the files of %s)",
+                            cli->server, tls_client_directory());
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", server.path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     bool is_there = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
     bool is_denied = !is_there && errno == EACCES, is_gone = !is_there && errno == ENOENT;

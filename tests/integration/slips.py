@@ -29,9 +29,11 @@ def names(world):
     refused(world, "an empty --store is not the default", 2, "--store is empty", "list", "--store",
             "")
     refused(world, "nor is an empty --server", 2, "--server is empty", "unpin", "x", "--server", "")
-    for server in ("localhost:1", world.folder + "/s", "unix:", "tcp:1"):
-        refused(world, f"a server is a socket: {server.replace(world.folder, '')}", 2,
-                "is no socket", "list", "--server", server)
+    for server in (world.folder + "/s", "unix:", "unix:s", "tcp", ":1", "host:0", "host:65536",
+                   "a:b:1"):
+        refused(world, f"a server is a socket or a port: {server.replace(world.folder, '')}", 2,
+                "names no socket" if server.startswith("unix:") else "is no address",
+                "list", "--server", server)
     code, out, err = world.cli("health", "--server", "unix:/" + "x" * 120)
     test("nor a path that is longer than one of a socket", code == 2 and "at most 107" in err and
          err.startswith("ckpt-cli: the path") and err.count("\n") == 1, (code, out, err))

@@ -1,0 +1,146 @@
+/* network.c - the TCP socket of tls.listen: whoever comes with a certificate of the authority.
+ *
+ * Connections are accepted here and go to the relay (proto/tls/tls.h), which does the handshake and
+ * verifies; what it hands back goes to the RPC server by the same way as a connection of the unix
+ * socket, behind the same guard. rights.c says what each role may. Ranks need memory that they
+ * share with ckptd, so they use the unix socket of the ckptd on their node. */
+#include "ckptd/network.h"
+#include "ckptd/config.h"
+#include "ckptd/door.h"
+#include "ckptd/loop.h"
+#include "ckptd/service.h"
+#include "proto/address.h"
+#include "proto/array.h"
+#include "proto/report.h"
+#include "proto/rpc.h"
+#include "proto/tls/tls.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define BACKLOG 256
+#define PAUSE_MS 500 /* of the listener when the process is out of descriptors */
+
+struct network {
+    struct service *service;
+    struct tls_relay *relay;
+    int fd;
+    struct watch watch;
+    struct timer pause; /* over: accept again */
+};
+
+/* On the relay's thread. */
+static void verified(void *user, int socket, const struct principal *principal)
+{
+    struct service *service = user;
+    if (rpc_server_adopt(service->rpc, socket, principal) != 0)
+        log_warn("tls", "refused %s: %s", principal->name, report_line());
+}
+
+static void pause_ended(struct timer *timer)
+{
+    struct network *network = CONTAINER_OF(timer, struct network, pause);
+    if (loop_watch(network->service->loop, &network->watch, network->fd) != 0)
+        loop_timer(network->service->loop, &network->pause, PAUSE_MS);
+}
+
+static void accept_one(struct watch *watch)
+{
+    struct network *network = CONTAINER_OF(watch, struct network, watch);
+    struct sockaddr_storage address;
+    socklen_t size = sizeof address;
+    char from[NI_MAXHOST] = "an unknown address";
+    int on = 1;
+    int fd = accept4(watch->fd, (struct sockaddr *)&address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+        log_warn("tls", "could not accept a connection: %s", strerror(errno));
+        loop_unwatch(network->service->loop, &network->watch);
+        loop_timer(network->service->loop, &network->pause, PAUSE_MS);
+    }
+    if (fd < 0)
+        return;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    getnameinfo((struct sockaddr *)&address, size, from, sizeof from, NULL, 0, NI_NUMERICHOST);
+    tls_relay_adopt(network->relay, fd, from);
+}
+
+static int listen_at(int *out, const struct addrinfo *at)
+{
+    int on = 1, fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) {
+        *out = fd;
+        return 0;
+    }
+    int reason = errno;
+    close(fd);
+    errno = reason;
+    return -1;
+}
+
+static int open_socket(int *out, const char *text)
+{
+    const struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    struct address address;
+    ERR_TRY(address_parse(&address, text));
+    int rc = getaddrinfo(address.host, address.port, &hints, &found);
+    if (rc != 0)
+        return report_error(ERR_INVALID, "name an address of this machine",
+                            "tls.listen %s cannot be resolved: %s", text, gai_strerror(rc));
+    rc = listen_at(out, found);
+    if (rc != 0)
+        rc = report_errno(errno == EADDRINUSE ? ERR_BUSY : ERR_IO,
+                          "could not listen on the address of tls.listen", text);
+    freeaddrinfo(found);
+    return rc;
+}
+
+int network_open(struct service *service)
+{
+    const struct config *config = service->config;
+    if (config->tls_listen[0] == '\0')
+        return 0;
+    struct network *network = calloc(1, sizeof *network);
+    if (!network)
+        return report_error(ERR_MEMORY, NULL, "no memory for the listener");
+    service->network = network;
+    *network = (struct network){.service = service,
+                                .fd = -1,
+                                .watch = {.run = accept_one, .fd = -1},
+                                .pause = {.run = pause_ended}};
+    const struct tls_relay_options options = {.directory = config->tls_directory,
+                                              .num_connections = (uint32_t)config->limit_sessions +
+                                                                 RPC_CONNECTIONS_BESIDE,
+                                              .user = service,
+                                              .verified = verified};
+    ERR_TRY(tls_relay_open(&network->relay, &options));
+    ERR_TRY(open_socket(&network->fd, config->tls_listen));
+    ERR_TRY(loop_watch(service->loop, &network->watch, network->fd));
+    log_info("tls", "listening on %s, with the files of %s", config->tls_listen,
+             config->tls_directory);
+    return 0;
+}
+
+void network_close(struct service *service)
+{
+    struct network *network = service->network;
+    if (!network)
+        return;
+    if (network->fd >= 0) {
+        loop_unwatch(service->loop, &network->watch);
+        loop_timer_cancel(service->loop, &network->pause);
+        close(network->fd);
+    }
+    tls_relay_close(network->relay);
+    free(network);
+    service->network = NULL;
+}

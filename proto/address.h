@@ -1,0 +1,18 @@
+/* address.h - where a ckptd answers: "unix:/path" for those on its node, "host:port" for everybody
+ * who has a certificate (TLS). A host is a name, an IPv4 address, or an IPv6 address in brackets.
+ */
+#ifndef HOLDFAST_ADDRESS_H
+#define HOLDFAST_ADDRESS_H
+
+enum address_kind { ADDRESS_UNIX, ADDRESS_TLS };
+
+struct address {
+    enum address_kind kind;
+    char path[108];          /* ADDRESS_UNIX: as long as the kernel allows */
+    char host[256], port[6]; /* ADDRESS_TLS; host without brackets */
+};
+
+/* ERR_INVALID says what is wrong with it. */
+int address_parse(struct address *out, const char *text);
+
+#endif

@@ -1,0 +1,180 @@
+/* context.c - see context.h. */
+#include "proto/tls/context.h"
+#include "proto/report.h"
+#include "proto/tls/tls.h"
+
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define CERTIFICATE "certificate.pem"
+#define KEY "key.pem"
+#define AUTHORITY "authority.pem"
+#define REVOKED "revoked.pem"
+
+void tls_path(char out[TLS_PATH_MAX], const char *directory, const char *name)
+{
+    snprintf(out, TLS_PATH_MAX, "%s/%s", directory, name);
+}
+
+const char *tls_client_directory(void)
+{
+    const char *directory = getenv("HOLDFAST_TLS");
+    return directory && directory[0] ? directory : "/etc/holdfast/tls";
+}
+
+const char *tls_error_text(void)
+{
+    unsigned long error = ERR_get_error();
+    const char *text = error ? ERR_reason_error_string(error) : NULL;
+    ERR_clear_error();
+    return text ? text : "no reason given";
+}
+
+static int64_t changed_ns(const char *directory, const char *name)
+{
+    char path[TLS_PATH_MAX];
+    struct stat info;
+    tls_path(path, directory, name);
+    if (stat(path, &info) != 0)
+        return 0;
+    return (int64_t)info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec + (int64_t)info.st_ino;
+}
+
+void tls_stamp(struct tls_stamp *out, const char *directory)
+{
+    *out =
+        (struct tls_stamp){changed_ns(directory, CERTIFICATE) ^ changed_ns(directory, KEY) * 31,
+                           changed_ns(directory, AUTHORITY) ^ changed_ns(directory, REVOKED) * 31};
+}
+
+static int fail_file(const char *path)
+{
+    return report_error(ERR_INVALID, "make it anew: deploy/certificates",
+                        "%s could not be used: %s", path, tls_error_text());
+}
+
+/* Others who can read the key can be ckptd. */
+static int check_key(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0)
+        return report_errno(errno == ENOENT ? ERR_NOT_FOUND : ERR_IO, "could not look at the key",
+                            path);
+    if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+        return report_error(ERR_DENIED, "chmod 600", "%s can be read by others: its mode is %04o",
+                            path, (unsigned)info.st_mode & 07777);
+    return 0;
+}
+
+static int load_own(SSL_CTX *context, const char *directory)
+{
+    char certificate[TLS_PATH_MAX], key[TLS_PATH_MAX];
+    tls_path(certificate, directory, CERTIFICATE);
+    tls_path(key, directory, KEY);
+    ERR_TRY(check_key(key));
+    if (SSL_CTX_use_certificate_chain_file(context, certificate) != 1)
+        return fail_file(certificate);
+    if (SSL_CTX_use_PrivateKey_file(context, key, SSL_FILETYPE_PEM) != 1 ||
+        SSL_CTX_check_private_key(context) != 1)
+        return fail_file(key);
+    return 0;
+}
+
+static int load_trust(SSL_CTX *context, const char *directory)
+{
+    char authority[TLS_PATH_MAX], revoked[TLS_PATH_MAX];
+    struct stat info;
+    tls_path(authority, directory, AUTHORITY);
+    tls_path(revoked, directory, REVOKED);
+    X509_STORE *store = SSL_CTX_get_cert_store(context);
+    if (SSL_CTX_load_verify_file(context, authority) != 1)
+        return fail_file(authority);
+    SSL_CTX_set_client_CA_list(context, SSL_load_client_CA_file(authority));
+    if (stat(revoked, &info) != 0 && errno == ENOENT)
+        return 0;
+    X509_LOOKUP *lookup = X509_STORE_add_lookup(store, X509_LOOKUP_file());
+    if (!lookup || X509_load_crl_file(lookup, revoked, X509_FILETYPE_PEM) <= 0)
+        return fail_file(revoked);
+    X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK);
+    return 0;
+}
+
+/* gRPC is HTTP/2 and says so; who offers something else is no client of ours. */
+static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_bytes,
+                           const unsigned char *offered, unsigned bytes, void *user)
+{
+    static const unsigned char h2[] = "\x02h2";
+    (void)ssl;
+    (void)user;
+    if (SSL_select_next_proto((unsigned char **)(uintptr_t)out, out_bytes, h2, sizeof h2 - 1,
+                              offered, bytes) == OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_OK;
+    return SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+/* No session is resumed: each handshake verifies the certificate. */
+static void set_rules(SSL_CTX *context)
+{
+    SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_set_num_tickets(context, 0);
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                  SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
+}
+
+int tls_context_open(SSL_CTX **out, const char *directory)
+{
+    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
+    if (!context)
+        return report_error(ERR_MEMORY, NULL, "no memory for TLS: %s", tls_error_text());
+    set_rules(context);
+    int error = load_own(context, directory);
+    if (error == 0)
+        error = load_trust(context, directory);
+    if (error == 0)
+        *out = context;
+    else
+        SSL_CTX_free(context);
+    return error;
+}
+
+/* ---- identity ---- */
+
+/* Takes the name if it is one of ours; *out_count counts those. */
+static void take_name(struct principal *out, uint32_t *out_count, const GENERAL_NAME *name)
+{
+    if (name->type != GEN_URI)
+        return;
+    const ASN1_IA5STRING *uri = name->d.uniformResourceIdentifier;
+    const char *text = (const char *)ASN1_STRING_get0_data(uri);
+    struct principal found;
+    if (strlen(text) == (size_t)ASN1_STRING_length(uri) && principal_parse(&found, text)) {
+        *out = found;
+        ++*out_count;
+    }
+}
+
+int tls_identify(struct principal *out, const SSL *ssl)
+{
+    X509 *certificate = SSL_get1_peer_certificate(ssl);
+    GENERAL_NAMES *names =
+        certificate ? X509_get_ext_d2i(certificate, NID_subject_alt_name, NULL, NULL) : NULL;
+    uint32_t count = 0;
+    for (int i = 0; i < (names ? sk_GENERAL_NAME_num(names) : 0); i++)
+        take_name(out, &count, sk_GENERAL_NAME_value(names, i));
+    GENERAL_NAMES_free(names);
+    X509_free(certificate);
+    if (count == 1)
+        return 0;
+    return report_error(ERR_DENIED, "proto/principal.h lists the names that there are",
+                        "its certificate names %u identities instead of one", count);
+}

@@ -1,0 +1,24 @@
+/* context.h - what a handshake is done with, and who it was with; private to proto/tls. */
+#ifndef HOLDFAST_TLS_CONTEXT_H
+#define HOLDFAST_TLS_CONTEXT_H
+
+#include "proto/principal.h"
+
+#include <openssl/ssl.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* When the files changed last; 0 for one that is not there. */
+struct tls_stamp {
+    int64_t own_ns, trust_ns; /* certificate and key; authority and revoked */
+};
+void tls_stamp(struct tls_stamp *out, const char *directory);
+/* A server's, from the files of the directory. Errors as tls_relay_open. */
+int tls_context_open(SSL_CTX **out, const char *directory);
+/* Who is at the other end of a handshake that is done. ERR_DENIED: its certificate names no
+ * identity, or several. */
+int tls_identify(struct principal *out, const SSL *ssl);
+/* The first error that OpenSSL has queued, in its words; the rest is dropped. */
+const char *tls_error_text(void);
+
+#endif

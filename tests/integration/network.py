@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+"""network - who comes to ckptd over TCP, and what each may ask for.
+
+Goal: only a certificate of the authority, in force, not revoked, that names one identity, comes in;
+each role may make its calls and no other, a role that names a run those of that run; the client
+believes only the host that it asked for; files are read again while ckptd serves; strangers who
+open connections and say nothing keep no operator out.
+Method: a real ckptd on loopback, certificates by deploy/certificates, ckpt-cli and Python's grpcio
+as clients. Every call is made with every identity, and the answer compared with a table of its own.
+"""
+
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import lib_tap  # noqa: E402
+
+lib_tap.need("grpc")
+if not shutil.which("openssl"):
+    print("openssl is missing")
+    sys.exit(77)
+import grpc  # noqa: E402
+from lib_store import CLI, PATIENCE, World  # noqa: E402
+from lib_tap import test  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LOOK = {"Hello"}
+SEE = {"List", "Show", "History", "WaitSave"}
+OF_ALL = {"Status", "Rescan"}  # name no run
+NODE_ONLY = {"OpenAttempt", "Describe", "BeginSave", "AbortSave", "OpenLoad", "LoadShard",
+             "ReleaseShard", "CloseLoad"}  # need shared memory
+OPERATE = {"Release", "Adopt", "Gc", "Scrub", "Remove", "Undelete", "Reload"}
+CALLS = LOOK | SEE | OF_ALL | NODE_ONLY | OPERATE | {"Prune", "Pin"}
+MAY = {
+    "holdfast://operator/anna": CALLS - NODE_ONLY,
+    "holdfast://node/n2": LOOK | SEE | OF_ALL,
+    "holdfast://reader": LOOK | SEE | OF_ALL,
+    "holdfast://reader/a": LOOK | SEE,
+    "holdfast://reader/b": LOOK,  # every call names the run a
+    "holdfast://pruner": LOOK | SEE | OF_ALL | {"Prune", "Pin"},
+    "holdfast://trainer/a": LOOK | SEE | {"Pin"},
+    "holdfast://trainer/b": LOOK,
+}
+# The run a, in the field that each request has for it; the others have none.
+RUN = {**dict.fromkeys(("OpenAttempt", "Describe", "WaitSave", "List", "Show", "Prune", "Pin",
+                        "Release", "History", "Remove", "Undelete"), b"\x0a\x01a"),
+       "OpenLoad": b"\x12\x01a", "Scrub": b"\x12\x01a", "Adopt": b"\x1a\x01a"}
+SILENT = 200  # connections that say nothing
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Network(World):
+    def __init__(self):
+        super().__init__()
+        self.authority = os.path.join(self.folder, "authority")
+        self.certificates("authority", self.authority)
+        self.issue("node", "holdfast://node/n1", "127.0.0.1")
+        self.address = f"127.0.0.1:{free_port()}"
+
+    def certificates(self, *words, **environment):
+        done = subprocess.run([os.path.join(ROOT, "deploy/certificates"), *words], text=True,
+                              capture_output=True, env={**os.environ, **environment})
+        assert done.returncode == 0, done.stderr
+
+    def path(self, name, file=""):
+        return os.path.join(self.folder, name, file)
+
+    def issue(self, name, uri, *hosts, authority=None, **environment):
+        self.certificates("issue", authority or self.authority, self.path(name), uri, *hosts,
+                          **environment)
+        return name
+
+    def serve(self):
+        self.start("--tls.listen", self.address, "--tls.directory", self.path("node"))
+
+    def ask(self, name, *words, address=None):
+        done = subprocess.run([CLI, *words, "--server", address or self.address], text=True,
+                              capture_output=True, timeout=PATIENCE,
+                              env={**os.environ, "HOLDFAST_TLS": self.path(name)})
+        return done.returncode, done.stdout + done.stderr
+
+    def channel(self, name):
+        def read(file):
+            with open(self.path(name, file), "rb") as pem:
+                return pem.read()
+        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(
+            read("authority.pem"), read("key.pem"), read("certificate.pem")))
+
+    def context(self, name, version):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(self.path("node", "authority.pem"))
+        if name:
+            context.load_cert_chain(self.path(name, "certificate.pem"), self.path(name, "key.pem"))
+        context.maximum_version = version
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    def comes_in(self, name, version=ssl.TLSVersion.TLSv1_3):
+        """Does the server keep the connection? With TLS 1.3 it refuses behind the handshake."""
+        host, port = self.address.split(":")
+        try:
+            with socket.create_connection((host, int(port)), PATIENCE) as plain:
+                with self.context(name, version).wrap_socket(plain, server_hostname=host) as tls:
+                    tls.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+                    return tls.recv(1) != b""
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+
+def allowed(world, channel):
+    """The calls that are not refused for want of a right."""
+    good = set()
+    for name in sorted(CALLS):
+        call = channel.unary_unary(f"/holdfast.v1.Checkpoint/{name}")
+        try:
+            call(RUN.get(name, b""), timeout=PATIENCE)
+        except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.PERMISSION_DENIED:
+                continue
+            assert error.code() != grpc.StatusCode.UNAVAILABLE, (name, error, world.log())
+        good.add(name)
+    return good
+
+
+def soon(condition):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def roles(world):
+    for uri, may in MAY.items():
+        name = world.issue(uri.replace("/", "-").replace(":", ""), uri)
+        with world.channel(name) as channel:
+            got = allowed(world, channel)
+        test(f"{uri} may make its calls and no other", got == may,
+             f"too many {got - may}, too few {may - got}")
+    test("what was refused is in the log, with who asked and why",
+         "Gc refused to holdfast://reader/a" in world.log(), world.log())
+
+
+def identities(world):
+    world.issue("anna", "holdfast://operator/anna")
+    test("an operator with a certificate lists", world.ask("anna", "list")[0] == 0)
+    test("no certificate is refused", not world.comes_in(None))
+    test("TLS 1.2 is refused", not world.comes_in("anna", ssl.TLSVersion.TLSv1_2))
+    test("TLS 1.3 with a certificate is not", world.comes_in("anna"))
+    other = world.path("other-authority")
+    world.certificates("authority", other)
+    world.issue("stranger", "holdfast://operator/anna", authority=other)
+    world.issue("late", "holdfast://operator/anna", STARTDATE="20200101000000Z",
+                ENDDATE="20200201000000Z")
+    world.issue("king", "holdfast://king/anna")
+    world.issue("bare", "holdfast://trainer")
+    for name, what, why in (
+            ("stranger", "another authority's", "unable to get local issuer certificate"),
+            ("late", "an expired", "certificate has expired"),
+            ("king", "an unknown role's", "names 0 identities"),
+            ("bare", "a trainer's of no run", "names 0 identities")):
+        test(f"{what} certificate is refused, and the log says why",
+             soon(lambda: not world.comes_in(name) and why in world.log()), world.log())
+    code, said = world.ask("anna", "list", address="localhost:" + world.address.split(":")[1])
+    test("the client refuses a server whose certificate names another host", code != 0 and
+         "refused" in said, said)
+    code, said = world.ask("nowhere", "list")
+    test("a client without files names the one that is missing", code == 66 and
+         "authority.pem" in said, said)
+
+
+def readable_key(world):
+    os.chmod(world.path("node", "key.pem"), 0o644)
+    world.spawn("--tls.listen", world.address, "--tls.directory", world.path("node"))
+    code = world.process.wait(PATIENCE)
+    test("a key that others can read ends the start with 78", code == 78, code)
+    test("and with the reason", "can be read by others" in world.log(), world.log())
+    os.chmod(world.path("node", "key.pem"), 0o600)
+
+
+def reload(world):
+    world.issue("gone", "holdfast://reader")
+    with world.channel("gone") as channel:
+        listing = channel.unary_unary("/holdfast.v1.Checkpoint/List")
+        listing(b"", timeout=PATIENCE)
+        world.certificates("revoke", world.authority, world.path("gone"))
+        shutil.copy(os.path.join(world.authority, "revoked.pem"), world.path("node"))
+
+        def refused():
+            try:
+                listing(b"", timeout=PATIENCE)
+            except grpc.RpcError as error:
+                return error.code() == grpc.StatusCode.UNAVAILABLE
+            return False
+        test("a certificate that is revoked is out without a restart, open connections too",
+             soon(refused), world.log())
+    test("the others come in as before", world.ask("anna", "list")[0] == 0, world.log())
+    with open(world.path("node", "revoked.pem"), "w") as file:
+        file.write("no list")
+    test("a list that cannot be used is told", soon(lambda: "cannot be used" in world.log()))
+    test("and the one before holds", world.ask("anna", "list")[0] == 0 and
+         not world.comes_in("gone"), world.log())
+
+
+def crowd(world):
+    host, port = world.address.split(":")
+    silent = []
+
+    def one_more():
+        silent.append(socket.create_connection((host, int(port)), PATIENCE))
+        return "too many handshakes" in world.log()
+    for _ in range(SILENT):
+        one_more()
+    test("a crowd that shakes no hands is turned away, and the log says so", soon(one_more),
+         world.log())
+    test("and keeps nobody of this node out", world.cli("list", *world.where)[0] == 0)
+    for connection in silent:
+        connection.close()
+    test("and over the network when the crowd has gone",
+         soon(lambda: world.ask("anna", "list")[0] == 0), world.log())
+
+
+def main():
+    world = Network()
+    try:
+        readable_key(world)
+        world.serve()
+        identities(world)
+        roles(world)
+        reload(world)
+        crowd(world)
+        world.stop()
+    finally:
+        world.close()
+    lib_tap.end()
+
+
+main()
