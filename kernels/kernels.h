@@ -115,13 +115,15 @@ struct kernel_rmsnorm_backward {
     enum kernel_dtype dtype;
 };
 
-/* Products for a weight w[O,I] as PyTorch stores it: out = x w^T. */
+/* Products for a weight w[O,I] as PyTorch stores it: out = x w^T. With `is_partial` the result is
+ * float whatever the dtype: a part of a sum that others add to. */
 struct kernel_linear {
     void *out;     /* [N,O] */
     const void *x; /* [N,I] */
     const void *w; /* [O,I] */
     uint32_t rows, in, out_dim;
     enum kernel_dtype dtype;
+    bool is_partial;
 };
 /* dx = dout w, or dx += dout w with `accumulate`. */
 struct kernel_linear_backward_input {
@@ -131,6 +133,7 @@ struct kernel_linear_backward_input {
     uint32_t rows, in, out_dim;
     bool accumulate;
     enum kernel_dtype dtype;
+    bool is_partial;
 };
 /* dw = dout^T x, overwritten. */
 struct kernel_linear_backward_weight {

@@ -83,9 +83,7 @@ static int check_one(const char *key, int64_t value)
 
 static int check_available(const struct config *config)
 {
-    ERR_TRY(check_one("parallelism.tensor_parallel_degree", config->tp));
     ERR_TRY(check_one("parallelism.context_parallel_degree", config->cp));
-    ERR_TRY(check_one("canonical.tp_blocks", config->tp_blocks > 0 ? config->tp_blocks : 1));
     ERR_TRY(check_one("canonical.cp_blocks", config->cp_blocks > 0 ? config->cp_blocks : 1));
     ERR_TRY(check_one("parallelism.expert_parallel_degree", config->ep));
     ERR_TRY(check_one("canonical.groups", config->groups));

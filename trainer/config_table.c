@@ -184,7 +184,8 @@ const struct option config_table[] = {
         "micro-batches of a step on whatever number of ranks; -1: from global_batch_size (ours)"),
     INT(groups, "canonical.groups", 1, 1, 1 << 20, "groups of the gradient sum (ours)"),
     INT(tp_blocks, "canonical.tp_blocks", 0, 0, 1024,
-        "parts in which sums over heads, hidden width and vocabulary are made (ours)"),
+        "parts in which sums over heads, hidden width and vocabulary are made: the most that "
+        "tensor_parallel_degree can become; 0: that degree (ours)"),
     INT(cp_blocks, "canonical.cp_blocks", 0, 0, 1024, "parts of a sequence (ours)"),
 
     INT(dp_replicate, "parallelism.data_parallel_replicate_degree", 1, 1, RANKS_MAX,
@@ -193,7 +194,8 @@ const struct option config_table[] = {
         "ranks that share one copy (FSDP); -1: all that are left"),
     CHOICE(reshard_after_forward, "parallelism.fsdp_reshard_after_forward", "default",
            "default,always,never", "drop gathered weights after the forward pass"),
-    INT(tp, "parallelism.tensor_parallel_degree", 1, 1, 1024, "only 1 is available"),
+    INT(tp, "parallelism.tensor_parallel_degree", 1, 1, 1024,
+        "ranks that share the products of a layer by blocks, and its norms and the loss by rows"),
     INT(pp, "parallelism.pipeline_parallel_degree", 1, 1, RANKS_MAX, "stages of a pipeline"),
     INT(cp, "parallelism.context_parallel_degree", 1, 1, 1024, "only 1 is available"),
     CHOICE(pipeline_schedule, "parallelism.pipeline_parallel_schedule", "1F1B",

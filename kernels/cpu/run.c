@@ -254,7 +254,7 @@ static void linear(const struct job *j, const struct kernel_linear *a)
                                 .b_row = 1,
                                 .b_column = a->in,
                                 .in = a->dtype,
-                                .out = a->dtype};
+                                .out = a->is_partial ? KERNEL_F32 : a->dtype};
     product(j, &args);
 }
 
@@ -273,7 +273,7 @@ static void linear_backward_input(const struct job *j, const struct kernel_linea
                                 .b_column = 1,
                                 .accumulate = a->accumulate,
                                 .in = a->dtype,
-                                .out = a->dtype};
+                                .out = a->is_partial ? KERNEL_F32 : a->dtype};
     product(j, &args);
 }
 

@@ -451,6 +451,20 @@ static void test_model__loss_is_the_cross_entropy_of_its_logits(void **state)
     bed_close(&bed);
 }
 
+/* Sums over heads, hidden width and vocabulary in two parts. */
+static void test_model__gradient_in_blocks_is_the_derivative(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct model_shape shape;
+    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB + 1), 0);
+    shape.kv_heads = 1; /* both blocks share it */
+    bed_open_way(&bed, &shape, KERNEL_BACKEND_REFERENCE, KERNEL_F32, (struct way){.tp_blocks = 2});
+    for (uint32_t i = 0; i < bed.table->num_tensors; i++)
+        check_tensor(&bed, i);
+    bed_close(&bed);
+}
+
 /* Every way of keeping activations, and a backward in one go or in halves. */
 static void test_model__recomputation_and_halves_change_no_bit(void **state)
 {
@@ -551,6 +565,7 @@ int main(void)
         cmocka_unit_test(test_model__back_ends_agree_to_rounding),
         cmocka_unit_test(test_model__bf16_is_near_float),
         cmocka_unit_test(test_model__loss_is_the_cross_entropy_of_its_logits),
+        cmocka_unit_test(test_model__gradient_in_blocks_is_the_derivative),
         cmocka_unit_test(test_model__recomputation_and_halves_change_no_bit),
         cmocka_unit_test(test_model__a_masked_document_knows_nothing_of_what_is_before_it),
         cmocka_unit_test(test_model__gradient_over_documents_is_the_derivative),

@@ -1,41 +1,124 @@
 /* ends.c - the two ends of the model: the embedding, and the final norm with the output projection
  * and the loss. */
 #include "proto/report.h"
+#include "trainer/comm/comm.h"
 #include "trainer/model/private.h"
 
 #include <string.h>
 
-/* ---- embedding ---- */
+/* ---- embedding: each tp rank has a part of the vocabulary ---- */
+
+/* Tokens as rows of this rank's part; those of other parts become `other`. */
+static void local_tokens(const struct model *m, int32_t *out, const int32_t *tokens, int32_t other)
+{
+    int32_t first = (int32_t)(m->cut.tp_place * m->vocab);
+    for (uint32_t i = 0; i < m->rows; i++) {
+        int32_t local = tokens[i] - first;
+        out[i] = local >= 0 && local < (int32_t)m->vocab ? local : other;
+    }
+}
+
+static void embed(struct model *m, void *out, const int32_t *tokens, const void *table)
+{
+    kernel_embedding(m->kernels, m->lane,
+                     &(struct kernel_embedding){.out = out,
+                                                .tokens = tokens,
+                                                .table = table,
+                                                .rows = m->rows,
+                                                .dim = m->s.dim,
+                                                .dtype = m->dtype});
+}
+
+/* Of row block p: from each rank what it has for this rank's rows, of which the token's owner's is
+ * taken. No sum: the bits of a row are those of the table. */
+static int take_own_rows(struct model *m, char *own, const char *all, char *received,
+                         const int32_t *tokens, uint32_t p)
+{
+    uint32_t tp = m->cut.tp, own_block = m->block_rows / tp;
+    size_t row = m->s.dim * m->element, *bytes = m->lists, *at = m->lists + tp;
+    for (uint32_t r = 0; r < tp; r++) {
+        bytes[r] = own_block * row;
+        at[r] = r * bytes[r];
+    }
+    ERR_TRY(m->cut.tp_group->ops->all_to_all_v(m->cut.tp_group, all + p * m->block_rows * row,
+                                               bytes, at, received, bytes, at));
+    for (uint32_t i = 0; i < own_block; i++) {
+        uint32_t token = p * m->block_rows + m->cut.tp_place * own_block + i;
+        uint32_t owner = (uint32_t)tokens[token] / m->vocab;
+        memcpy(own + ((size_t)p * own_block + i) * row, received + at[owner] + i * row, row);
+    }
+    return 0;
+}
 
 int embedding_forward(struct model *m, uint32_t slot, const void *const *w)
 {
     const struct slot *s = &m->slots[slot];
     void *out = model_take_stream(m, slot, 1);
-    if (s->is_active)
-        kernel_embedding(m->kernels, m->lane,
-                         &(struct kernel_embedding){.out = out,
-                                                    .tokens = s->batch.inputs,
-                                                    .table = w[0],
-                                                    .rows = m->rows,
-                                                    .dim = m->s.dim,
-                                                    .dtype = m->dtype});
-    return 0;
+    size_t row = m->s.dim * m->element;
+    int rc = 0;
+    if (m->cut.tp == 1) {
+        if (s->is_active)
+            embed(m, out, s->batch.inputs, w[0]);
+        return 0;
+    }
+    int32_t *tokens = model_take_bytes(m, "tokens of own vocabulary", 0, m->rows * sizeof(*tokens));
+    char *all = model_take_bytes(m, "embedding of own vocabulary", 0, m->rows * row);
+    char *received = model_take_bytes(m, "embedding received", 0, m->block_rows * row);
+    if (s->is_active) {
+        local_tokens(m, tokens, s->batch.inputs, 0);
+        embed(m, all, tokens, w[0]);
+    }
+    for (uint32_t p = 0; p < m->row_blocks && s->is_active && rc == 0; p++)
+        rc = take_own_rows(m, out, all, received, s->batch.inputs, p);
+    model_give(m, "tokens of own vocabulary", 0);
+    model_give(m, "embedding of own vocabulary", 0);
+    model_give(m, "embedding received", 0);
+    return rc;
+}
+
+static void embedding_weight(struct model *m, float *dtable, const int32_t *tokens,
+                             const void *dout, uint32_t vocab)
+{
+    kernel_embedding_backward(m->kernels, m->lane,
+                              &(struct kernel_embedding_backward){.dtable = dtable,
+                                                                  .tokens = tokens,
+                                                                  .dout = dout,
+                                                                  .rows = m->rows,
+                                                                  .dim = m->s.dim,
+                                                                  .vocab = vocab,
+                                                                  .dtype = m->dtype});
+}
+
+/* Rows of other ranks' tokens are added to one row more than the rank has, which nobody reads. */
+static int embedding_weight_by_vocabulary(struct model *m, const struct slot *s, float *dtable)
+{
+    size_t row = m->s.dim * m->element, count = (size_t)m->vocab * m->s.dim;
+    int32_t *tokens = model_take_bytes(m, "tokens of own vocabulary", 0, m->rows * sizeof(*tokens));
+    void *all = model_take_bytes(m, "d embedding of all rows", 0, m->rows * row);
+    float *table =
+        model_take_bytes(m, "d embedding and other rows", 0, (count + m->s.dim) * sizeof(*table));
+    int rc = s->is_active ? rows_gather(m, all, s->dx, row) : 0;
+    if (s->is_active && rc == 0) {
+        local_tokens(m, tokens, s->batch.inputs, (int32_t)m->vocab);
+        embedding_weight(m, table, tokens, all, m->vocab + 1);
+        memcpy(dtable, table, count * sizeof(*table));
+    }
+    model_give(m, "tokens of own vocabulary", 0);
+    model_give(m, "d embedding of all rows", 0);
+    model_give(m, "d embedding and other rows", 0);
+    return rc;
 }
 
 int embedding_backward(struct model *m, uint32_t slot, float *const *dw)
 {
     const struct slot *s = &m->slots[slot];
-    if (s->is_active)
-        kernel_embedding_backward(m->kernels, m->lane,
-                                  &(struct kernel_embedding_backward){.dtable = dw[0],
-                                                                      .tokens = s->batch.inputs,
-                                                                      .dout = s->dx,
-                                                                      .rows = m->rows,
-                                                                      .dim = m->s.dim,
-                                                                      .vocab = m->vocab,
-                                                                      .dtype = m->dtype});
+    int rc = 0;
+    if (m->cut.tp > 1)
+        rc = embedding_weight_by_vocabulary(m, s, dw[0]);
+    else if (s->is_active)
+        embedding_weight(m, dw[0], s->batch.inputs, s->dx, m->vocab);
     model_give_gradient(m, slot);
-    return 0;
+    return rc;
 }
 
 /* ---- head ---- */
@@ -70,28 +153,108 @@ static void sum_sequences(const struct model *m, const float *losses, double *ou
     }
 }
 
+static void cross_entropy(struct model *m, float *losses, void *logits, const int32_t *targets,
+                          const float *scale, uint32_t rows)
+{
+    kernel_cross_entropy(m->kernels, m->lane,
+                         &(struct kernel_cross_entropy){.losses = losses,
+                                                        .logits = logits,
+                                                        .targets = targets,
+                                                        .scale = scale,
+                                                        .rows = rows,
+                                                        .vocab = m->s.vocab,
+                                                        .dtype = m->dtype});
+}
+
+/* Turns logits by blocks of the vocabulary into whole rows, or back: block (b, p) of this rank
+ * against columns of `by_row` [own rows, V]. `part`: [block_rows, columns of a block]. */
+static int turn_block(struct model *m, char *logits, char *by_row, char *part, uint32_t b,
+                      uint32_t p, bool is_back)
+{
+    uint32_t tp = m->cut.tp, own_block = m->block_rows / tp;
+    size_t width = m->vocab / m->blocks * m->element, row = m->s.vocab * m->element;
+    size_t *bytes = m->lists, *at = m->lists + tp;
+    char *block = logits + ((size_t)b * m->rows + (size_t)p * m->block_rows) * width;
+    char *mine = tp > 1 ? part : block;
+    for (uint32_t r = 0; r < tp; r++) {
+        bytes[r] = own_block * width;
+        at[r] = r * bytes[r];
+    }
+    if (tp > 1 && !is_back)
+        ERR_TRY(
+            m->cut.tp_group->ops->all_to_all_v(m->cut.tp_group, block, bytes, at, part, bytes, at));
+    for (uint32_t r = 0; r < tp; r++)
+        for (uint32_t i = 0; i < own_block; i++) {
+            char *whole = by_row + ((size_t)p * own_block + i) * row;
+            char *of = whole + (r * m->blocks + b) * width, *dense = mine + at[r] + i * width;
+            memcpy(is_back ? dense : of, is_back ? of : dense, width);
+        }
+    if (tp > 1 && is_back)
+        ERR_TRY(
+            m->cut.tp_group->ops->all_to_all_v(m->cut.tp_group, part, bytes, at, block, bytes, at));
+    return 0;
+}
+
+static int turn_logits(struct model *m, const struct slot *s, char *by_row, char *part,
+                       bool is_back)
+{
+    for (uint32_t p = 0; p < m->row_blocks; p++)
+        for (uint32_t b = 0; b < m->blocks; b++)
+            ERR_TRY(turn_block(m, s->logits, by_row, part, b, p, is_back));
+    return 0;
+}
+
+/* The loss of the own rows over the whole vocabulary: rows are cut where the vocabulary was, so no
+ * rank has more of them than before, and a row's loss and gradient are those of one rank. */
+static int loss_by_rows(struct model *m, const struct slot *s, float *losses)
+{
+    uint32_t own_block = m->block_rows / m->cut.tp;
+    size_t width = m->vocab / m->blocks * m->element;
+    char *by_row = model_take_bytes(m, "logits by rows", 0, m->own_rows * m->s.vocab * m->element);
+    char *part = model_take_bytes(m, "logits on their way", 0, m->block_rows * width);
+    int32_t *targets = model_take_bytes(m, "targets of own rows", 0, m->own_rows * sizeof(int32_t));
+    float *own = model_take_bytes(m, "losses of own rows", 0, m->own_rows * sizeof(float));
+    int rc = 0;
+    if (s->is_active) {
+        for (uint32_t p = 0; p < m->row_blocks; p++)
+            memcpy(targets + (size_t)p * own_block,
+                   s->batch.targets + p * m->block_rows + m->cut.tp_place * own_block,
+                   own_block * sizeof(*targets));
+        float *to = m->cut.tp > 1 ? own : losses;
+        rc = turn_logits(m, s, by_row, part, false);
+        if (rc == 0) {
+            cross_entropy(m, to, by_row, targets, &s->batch.loss_scale, m->own_rows);
+            rc = turn_logits(m, s, by_row, part, true);
+        }
+        if (rc == 0)
+            rc = rows_gather(m, losses, own, sizeof(float));
+    }
+    model_give(m, "logits by rows", 0);
+    model_give(m, "logits on their way", 0);
+    model_give(m, "targets of own rows", 0);
+    model_give(m, "losses of own rows", 0);
+    return rc;
+}
+
 int model_loss(struct model *m, uint32_t slot, double *out_loss)
 {
     const struct slot *s = &m->slots[slot];
     uint32_t index = slot_index(m, slot, 0);
     float *losses = model_take_bytes(m, "losses", index, m->rows * sizeof(float));
+    int rc = 0;
     *out_loss = 0;
-    if (s->is_active) {
-        kernel_cross_entropy(m->kernels, m->lane,
-                             &(struct kernel_cross_entropy){.losses = losses,
-                                                            .logits = s->logits,
-                                                            .targets = s->batch.targets,
-                                                            .rows = m->rows,
-                                                            .vocab = m->s.vocab,
-                                                            .scale = &s->batch.loss_scale,
-                                                            .dtype = m->dtype});
+    if (m->cut.tp_blocks > 1)
+        rc = loss_by_rows(m, s, losses);
+    else if (s->is_active)
+        cross_entropy(m, losses, s->logits, s->batch.targets, &s->batch.loss_scale, m->rows);
+    if (s->is_active && rc == 0) {
         for (uint32_t i = 0; i < m->rows; i++)
             *out_loss += losses[i];
         if (s->batch.sequence_losses != NULL)
             sum_sequences(m, losses, s->batch.sequence_losses);
     }
     model_give(m, "losses", index);
-    return 0;
+    return rc;
 }
 
 /* d_norm of the head = d_logits w, and dw = d_logits^T norm. */

@@ -181,7 +181,8 @@ int product_rows(struct model *m, void *own_out, const void *x, const void *w, u
                                         .rows = m->block_rows,
                                         .in = width,
                                         .out_dim = c,
-                                        .dtype = m->dtype});
+                                        .dtype = m->dtype,
+                                        .is_partial = is_partial});
             if (is_partial)
                 tree_add(m, &tree, b);
         }
@@ -230,7 +231,8 @@ static void input_terms(struct model *m, void *to, const struct product_term *te
                 .in = c,
                 .out_dim = width,
                 .accumulate = i > 0,
-                .dtype = m->dtype});
+                .dtype = m->dtype,
+                .is_partial = m->cut.tp_blocks > 1});
     }
 }
 
