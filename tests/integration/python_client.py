@@ -30,6 +30,7 @@ if is_sanitized("libckpt.so.1"):
     sys.exit(77)
 import holdfast  # noqa: E402
 from holdfast import arrays, checkpoint, client, dtypes  # noqa: E402
+from importlib import import_module  # noqa: E402
 
 PLAIN = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
          "float16", "float32", "float64"]
@@ -61,7 +62,7 @@ def importing_the_package_imports_no_torch(world):
 def the_examples_in_the_docstrings_are_true(world):
     with holdfast.Client(world.server, run="demo") as saver:
         saver.save(1, {"w": numpy.arange(6.0).reshape(2, 3)}, state={"epoch": 4}).wait()
-    for module in (arrays, dtypes, client, checkpoint):
+    for module in (arrays, dtypes, client, checkpoint, import_module("holdfast.follow")):
         result = doctest.testmod(module, extraglobs={"server": world.server, "holdfast": holdfast})
         assert result.attempted > 0 and result.failed == 0, (module.__name__, result)
 
@@ -249,6 +250,31 @@ def mistakes_are_exceptions_with_hints(world):
         1, {"a": numpy.zeros(1)}), "only read")
 
 
+FLOW = """
+with holdfast.Client(server, "flow") as client:
+    for step in range(1, 41):
+        client.save(step, {"a": numpy.full(300000, step), "b": numpy.full(7, step)}).wait()
+with holdfast.Client(server, "flow", take_over=True) as client:  # rolled back: a higher attempt
+    client.save(5, {"a": numpy.full(300000, 500), "b": numpy.full(7, 500)}).wait()
+"""
+
+
+def versions_flow_forwards_and_whole(world):
+    """While a run saves 40 steps and then goes back to step 5 in a new attempt."""
+    process = child(world, FLOW)
+    seen = []
+    for version in holdfast.follow("flow", server=world.server, every=0.01, timeout=30):
+        first, last = int(version["b"][0]), int(version["a"][-1])
+        assert first == last == (500 if version.info.attempt == 2 else version.step)
+        seen.append((version.info.attempt, version.step))
+        if version.info.attempt == 2:
+            break
+    assert process.wait(30) == 0
+    assert seen == sorted(set(seen)) and seen[-1] == (2, 5) and len(seen) > 2, seen
+    raises(holdfast.errors.TimeoutError, lambda: next(holdfast.follow(
+        "flow", server=world.server, after=seen[-1], every=0.01, timeout=0.1)), "flow")
+
+
 def the_command_line_lists_shows_and_gets(world):
     def command(*arguments):
         return subprocess.run([sys.executable, "-m", "holdfast", *arguments], capture_output=True,
@@ -272,7 +298,8 @@ if __name__ == "__main__":
              a_slice_reads_little_more_than_itself, arrays_that_moved_are_saved_from_where_they_are,
              objects_grow_and_come_back, ranks_save_slices_and_others_load_theirs,
              an_accepted_save_of_a_killed_process_commits, what_does_not_fit_is_told_by_name,
-             mistakes_are_exceptions_with_hints, the_command_line_lists_shows_and_gets]
+             mistakes_are_exceptions_with_hints, versions_flow_forwards_and_whole,
+             the_command_line_lists_shows_and_gets]
     passed = run(tests, bed)
     bed.close()
     sys.exit(not passed)

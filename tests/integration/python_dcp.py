@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """python_dcp - the calls that torch's DCP makes of holdfast.dcp, replayed without torch.
 
-Goal: what holdfast.sharded does for the items of an FSDP2, HSDP or tensor-parallel state dict, with
-its objects: every rank's boxes are saved as one checkpoint, replicas split the work, one rank writes
-what no mesh splits, other ranks load exactly their slices; several boxes of one tensor on a rank;
+Goal: what holdfast.sharded does for the items of an FSDP2, HSDP or tensor-parallel state dict:
+every rank's boxes are saved as one checkpoint, replicas split the work, one rank writes what no
+mesh splits, other ranks load their slices and no more; several boxes of one tensor on a rank;
 changes of shape; objects; a rank that fails. Method: tests/golden/dcp/calls.json, recorded and
 compared by tests/interop/dcp.py; ranks are threads, each with its own connection to a real ckptd;
 an element's value follows from its tensor and its place.

@@ -196,6 +196,35 @@ def what_does_not_fit_is_told_at_once(world):
     keep.close()
 
 
+def dcp_files_on(rank, mesh, folder, save):
+    state = state_of(*make(mesh))
+    if save:
+        dcp.save(state, checkpoint_id=folder)
+        return
+    want = whole(state)
+    spoil(state)
+    dcp.load(state, checkpoint_id=folder)
+    found = whole(state)
+    assert all(torch.equal(value, found[key]) if isinstance(value, torch.Tensor)
+               else value == found[key] for key, value in want.items())
+
+
+def directories_of_dcp_are_converted_both_ways(world):
+    """DCP's own files of four ranks become a checkpoint, and files again that three ranks load."""
+    theirs, ours = os.path.join(world.folder, "theirs"), os.path.join(world.folder, "ours")
+    command = [sys.executable, "-m", "holdfast", "--server", world.server]
+    env = dict(os.environ, PYTHONPATH=os.path.join(ROOT, "clients/python/src"))
+    job(dcp_files_on, "fsdp", theirs, True)
+    subprocess.run([*command, "from-dcp", theirs, "converted@3"], check=True, env=env)
+    subprocess.run([*command, "to-dcp", "converted@3", ours], check=True, env=env)
+    job(dcp_files_on, "fsdp3", ours, False)
+    with open(os.path.join(theirs, ".metadata"), "wb") as file:
+        file.write(b"cos\nsystem\n(S'true'\ntR.")  # a pickle that would run a command
+    refused = subprocess.run([*command, "from-dcp", theirs, "converted@4"], env=env,
+                             capture_output=True, text=True)
+    assert refused.returncode == 1 and "system" in refused.stderr, refused.stderr
+
+
 def a_failed_save_does_not_end_training(world):
     job(fail_on, "fsdp2", world.server, "fails")
 
@@ -315,9 +344,9 @@ if __name__ == "__main__":
     bed.start("--memory.pool_bytes", "512MiB", "--retention.keep_last", "8")
     tests = [every_mesh_loads_what_every_mesh_saved, a_single_process_needs_no_group,
              replicas_split_the_work, pickles_of_others_are_not_loaded_unless_asked,
-             what_does_not_fit_is_told_at_once, a_failed_save_does_not_end_training,
-             without_ckptd_files_are_written_if_asked, a_copied_save_survives_kill_9,
-             the_recorded_calls_are_those_of_this_torch]
+             what_does_not_fit_is_told_at_once, directories_of_dcp_are_converted_both_ways,
+             a_failed_save_does_not_end_training, without_ckptd_files_are_written_if_asked,
+             a_copied_save_survives_kill_9, the_recorded_calls_are_those_of_this_torch]
     passed = run(tests, bed)
     bed.close()
     sys.exit(not passed)

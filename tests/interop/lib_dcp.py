@@ -30,9 +30,9 @@ from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
                                                parallelize_module)
 
 # name: (degrees, names of the axes)
-MESHES = {"single": ((1,), ("dp",)), "fsdp": ((4,), ("dp",)),
-          "hsdp": ((2, 2), ("replicate", "dp")), "tp": ((2,), ("tp",)), "fsdp+tp": ((2, 2), ("dp", "tp")), "fsdp3": ((3,), ("dp",)),
-          "fsdp2": ((2,), ("dp",))}
+MESHES = {"single": ((1,), ("dp",)), "fsdp": ((4,), ("dp",)), "fsdp2": ((2,), ("dp",)),
+          "fsdp3": ((3,), ("dp",)), "hsdp": ((2, 2), ("replicate", "dp")), "tp": ((2,), ("tp",)),
+          "fsdp+tp": ((2, 2), ("dp", "tp"))}
 
 
 class Net(nn.Module):

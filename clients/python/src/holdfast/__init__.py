@@ -15,7 +15,8 @@ from .checkpoint import Checkpoint, LazyTensor, open
 from .client import CheckpointInfo, Client, Loaded, Metadata, Save
 from .errors import *  # noqa: F401,F403 - the exceptions
 from .errors import HoldfastError
+from .follow import follow
 
 __version__ = "0.1"
 __all__ = ["Checkpoint", "CheckpointInfo", "Client", "HoldfastError", "LazyTensor", "Loaded",
-           "Metadata", "Save", "Slice", "open"]
+           "Metadata", "Save", "Slice", "follow", "open"]

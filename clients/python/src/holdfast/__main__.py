@@ -3,6 +3,9 @@
     python -m holdfast list [RUN]
     python -m holdfast show RUN@STEP
     python -m holdfast get RUN@STEP TENSOR OUT.npy
+    python -m holdfast follow RUN                    # a line for each version, as it is committed
+    python -m holdfast from-dcp DIRECTORY RUN@STEP   # torch's DCP directories; need torch
+    python -m holdfast to-dcp RUN@STEP DIRECTORY
 """
 from __future__ import annotations
 
@@ -39,6 +42,28 @@ def get(options: argparse.Namespace) -> None:
         numpy.save(options.out, found[options.tensor][...])
 
 
+def follow(options: argparse.Namespace) -> None:
+    for version in holdfast.follow(options.run, server=options.server, store=options.store,
+                                   timeout=options.timeout):
+        print(f"{version.info.spec}  {version.info.bytes} bytes  {version.info.time}", flush=True)
+
+
+def from_dcp(options: argparse.Namespace) -> None:
+    from holdfast import convert
+
+    run, _, step = options.checkpoint.partition("@")
+    if not step.isdigit():
+        raise holdfast.InvalidError(f"{options.checkpoint!r} names no step", "write RUN@STEP")
+    print(convert.from_dcp(options.folder, run, int(step), options.server))
+
+
+def to_dcp(options: argparse.Namespace) -> None:
+    from holdfast import convert
+
+    with holdfast.open(options.checkpoint, server=options.server, store=options.store) as found:
+        convert.to_dcp(found, options.folder)
+
+
 def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -56,10 +81,22 @@ def main(arguments: Optional[List[str]] = None) -> int:
     getting.add_argument("tensor")
     getting.add_argument("out")
     getting.set_defaults(do=get)
+    following = commands.add_parser("follow")
+    following.add_argument("run")
+    following.add_argument("--timeout", type=float, help="seconds without a version, then an end")
+    following.set_defaults(do=follow)
+    reading = commands.add_parser("from-dcp")
+    reading.add_argument("folder")
+    reading.add_argument("checkpoint")
+    reading.set_defaults(do=from_dcp)
+    writing = commands.add_parser("to-dcp")
+    writing.add_argument("checkpoint")
+    writing.add_argument("folder")
+    writing.set_defaults(do=to_dcp)
     options = parser.parse_args(arguments)
     try:
         options.do(options)
-    except holdfast.HoldfastError as error:
+    except (holdfast.HoldfastError, ImportError) as error:
         print(f"holdfast: {error}", file=sys.stderr)
         return 1
     return 0

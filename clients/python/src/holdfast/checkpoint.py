@@ -63,7 +63,7 @@ class LazyTensor:
 
         integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         size = dtypes.size(self.dtype)
-        bits = self.bits(index).view(f"i{size}" if size > 1 else "u1")
+        bits = numpy.asarray(self.bits(index)).view(f"i{size}" if size > 1 else "u1")
         return torch.from_numpy(bits).view(integers[size]).view(dtypes.to_torch(self.dtype))
 
     def _read(self, index: Any, dtype: Any) -> "numpy.ndarray[Any, Any]":

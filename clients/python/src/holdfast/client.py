@@ -256,7 +256,8 @@ class Client:
     def _copy_from_device(self, save: Any, index: int, piece: Part) -> None:
         import torch
 
-        raw = piece.source.reshape(-1).view(torch.uint8)
+        source = piece.source() if callable(piece.source) else piece.source  # convert.py's are lazy
+        raw = source.reshape(-1).view(torch.uint8)
         place = _lib.Place(size=_lib.sizeof(_lib.Place))
         at = 0
         while True:

@@ -7,10 +7,11 @@
                    async_stager=session.stager(step))             # copies once, into ckptd's memory
     dcp.load(state_dict, storage_reader=session.reader())         # the newest; reader(step) another
 
-dcp.async_save speaks to all ranks in a thread, so wait for one before the next; holdfast.dcp.async_save
-does not, and its saves overlap. A save that was copied commits even if every process is killed. Loads ask for exactly the slices of
-this rank, and ckptd reshards. A save that fails warns and training goes on (on_failure="raise"
-raises). Python objects are stored as torch.save writes them; what others wrote is loaded only as
+dcp.async_save speaks to all ranks in a thread, so wait for one before the next;
+holdfast.dcp.async_save does not, and its saves overlap. A save that was copied commits even if
+every process is killed. Loads ask for exactly the slices of this rank, and ckptd reshards. A save
+that fails warns and training goes on (on_failure="raise" raises).
+Python objects are stored as torch.save writes them; what others wrote is loaded only as
 far as torch.load(weights_only=True) takes it, unless reader(allow_pickle=True) is asked for.
 
 How much of DCP's protocol is used: the planner's items say what a rank holds. A planner that
@@ -38,6 +39,7 @@ from torch.distributed.checkpoint.metadata import (BytesStorageMetadata, ChunkSt
 from torch.distributed.checkpoint.planner import (LoadItemType, LoadPlan, LoadPlanner, SavePlan,
                                                   SavePlanner, WriteItemType)
 from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
@@ -68,12 +70,13 @@ class Session:
     """A job's connection to ckptd; made once, by every rank of `process_group`.
 
     Its ranks talk through a gloo group of the session's own: one small gather for each save.
-    `fallback` is a directory that DCP's own files are written to when there is no ckptd.
+    `fallback` is a directory that DCP's own files are written to when there is no ckptd; `alone`
+    is for one process that saves by itself, though it is in a group.
     """
 
     def __init__(self, run: str, server: Optional[str] = None, *, process_group: Any = None,
                  wait: Optional[str] = "local", timeout: float = 600.0, on_failure: str = "warn",
-                 fallback: Optional[str] = None, take_over: bool = False,
+                 fallback: Optional[str] = None, alone: bool = False, take_over: bool = False,
                  **options: Any) -> None:
         if on_failure not in ("warn", "raise"):
             raise InvalidError(f"on_failure {on_failure!r}", '"warn" or "raise"')
@@ -81,7 +84,8 @@ class Session:
             raise InvalidError(f"there is no level {wait!r}", f"one of {', '.join(LEVELS)}")
         self.run, self.server, self.wait_level, self.timeout = run, server, wait, timeout
         self.on_failure, self.fallback = on_failure, fallback
-        self._group, self.rank, self.world_size = _own_group(process_group)
+        self._group, self.rank, self.world_size = (
+            (None, 0, 1) if alone else _own_group(process_group))
         self.saver: Optional[Saver] = None
         failed: Optional[HoldfastError] = None
         try:
@@ -404,13 +408,78 @@ def _memory_for(target: torch.Tensor, dtype: str) -> torch.Tensor:
         target.shape)
 
 
+def _plain(state_dict: Mapping[str, Any]) -> Dict[str, Any]:
+    """With the state dicts of what is Stateful, as dcp.save makes them."""
+    return {name: value.state_dict() if isinstance(value, Stateful) else value
+            for name, value in state_dict.items()}
+
+
+_INT = re.compile(r"int:-?\d+$")
+_EMPTY = "holdfast:{}"
+
+
+def _keys(value: Any, to_dcp: bool) -> Any:
+    """A nested state without, or again with, what DCP's names lose: keys that are numbers, and
+    empty dicts."""
+    if isinstance(value, dict):
+        if to_dcp and not value:
+            return _EMPTY
+        return {_key(key, to_dcp): _keys(inner, to_dcp) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_keys(inner, to_dcp) for inner in value)
+    return {} if not to_dcp and isinstance(value, str) and value == _EMPTY else value
+
+
+def _key(key: Any, to_dcp: bool) -> Any:
+    if to_dcp:
+        return f"int:{key}" if type(key) is int else key
+    return int(key[4:]) if isinstance(key, str) and _INT.match(key) else key
+
+
+def save_whole(state: Mapping[str, Any], session: Session, step: int) -> None:
+    """As torch.save: a nested state of one process. DCP's names are strings, so keys that are
+    numbers, as optimizers have them, are stored as "int:0" and empty dicts as a mark; load_whole
+    gives both back."""
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save(_keys(dict(state), to_dcp=True), storage_writer=session.writer(step), no_dist=True)
+
+
+def load_whole(run: str, step: Optional[int] = None, *, server: Optional[str] = None,
+               attempt: int = 0, allow_pickle: bool = False) -> Dict[str, Any]:
+    """The nested state dict of a checkpoint, whole and on the CPU, as torch.load would give it."""
+    from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
+
+    reader = Reader(run, server, step, attempt=attempt, allow_pickle=allow_pickle)
+    metadata = reader.read_metadata()
+    flat: Dict[str, Any] = {}
+    parts = []
+    for name, stored in reader.tensors.items():
+        flat[name] = torch.empty(stored.size, dtype=dtypes.to_torch(stored.dtype))
+        for offset, extent in stored.boxes:
+            box = flat[name] if len(stored.boxes) == 1 else torch.empty(
+                extent, dtype=flat[name].dtype)
+            parts.append((name, offset, box, stored.part(offset, (0,) * len(offset), extent,
+                                                         box.data_ptr(), box)))
+    reader.client.load_parts([part for *_, part in parts], reader.found.info.step,
+                             reader.found.info.attempt)
+    for name, offset, box, _ in parts:
+        if box is not flat[name]:
+            flat[name][tuple(slice(at, at + size) for at, size in zip(offset, box.shape))] = box
+    for name in reader.objects:
+        flat[name] = torch.load(reader._object(name), weights_only=not allow_pickle)
+    paths = metadata.planner_data or {}
+    nested = unflatten_state_dict(flat, {name: paths.get(name, (name,)) for name in flat})
+    return _keys(nested, to_dcp=False)
+
+
 def differences(state_dict: Mapping[str, Any], reader: Reader, limit: int = 10) -> List[str]:
     """How a state dict differs from a checkpoint: a line for each tensor, at most `limit`."""
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
     metadata = reader.read_metadata().state_dict_metadata
     lines = []
-    for name, value in flatten_state_dict(dict(state_dict))[0].items():
+    for name, value in flatten_state_dict(_plain(state_dict))[0].items():
         if name not in metadata:
             lines.append(f"{name}: not in the checkpoint")
         elif isinstance(value, torch.Tensor) and value.size() != getattr(metadata[name], "size",
@@ -437,9 +506,9 @@ def async_save(state_dict: Mapping[str, Any], session: Session, step: int, overl
     stager = Stager(session, step, overlap, state, None)
     staged: "ThreadFuture[Any]" = ThreadFuture()
     if overlap:
-        staged = stager.stage(dict(state_dict))
+        staged = stager.stage(_plain(state_dict))
     else:
-        staged.set_result(stager.stage(dict(state_dict)))
+        staged.set_result(stager.stage(_plain(state_dict)))
     return staged, session.finish_later(step, staged)
 
 
