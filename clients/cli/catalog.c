@@ -254,22 +254,22 @@ static int print_catalog(const struct cli *cli, struct tally *tally, struct stor
             error = read_pin(&pin, store, from);
         if (error != 0)
             break;
-        const struct row row = {.run = from->run,
-                                .nonce = from->nonce,
-                                .time = from->time,
-                                .origin = from->origin,
-                                .durability = entry->flaw ? entry->flaw : CLI_STORED,
-                                .damage = entry->damage != NULL ? entry->damage : "",
-                                .step = from->step,
-                                .attempt = from->attempt,
-                                .bytes = from->bytes,
-                                .world_size = from->world_size,
-                                .is_read_back =
-                                    scrub_has_proven(&scrubbed, from->step, from->attempt),
-                                .is_pinned = pin.is_there,
-                                .pin_note = pin.note,
-                                .store = store,
-                                .begins_run = begins_run};
+        const struct row row = {
+            .run = from->run,
+            .nonce = from->nonce,
+            .time = from->time,
+            .origin = from->origin,
+            .durability = entry->flaw ? entry->flaw : store_durability(cli->store),
+            .damage = entry->damage != NULL ? entry->damage : "",
+            .step = from->step,
+            .attempt = from->attempt,
+            .bytes = from->bytes,
+            .world_size = from->world_size,
+            .is_read_back = scrub_has_proven(&scrubbed, from->step, from->attempt),
+            .is_pinned = pin.is_there,
+            .pin_note = pin.note,
+            .store = store,
+            .begins_run = begins_run};
         print_row(cli, tally, &row, i == 0);
     }
     return error;
@@ -642,18 +642,18 @@ static int show_store(const struct cli *cli)
         error = read_pin(&pin, store, &checkpoint.manifest->summary);
     if (error == 0)
         error = find_read_back(&is_read_back, store, &checkpoint);
-    const struct shown shown = {.manifest = checkpoint.manifest,
-                                .text = checkpoint.text,
-                                .bytes = checkpoint.text_bytes,
-                                .durability =
-                                    checkpoint.quarantine[0] != '\0' ? CLI_DAMAGED : CLI_STORED,
-                                .damage = checkpoint.quarantine,
-                                .skipped = checkpoint.skipped,
-                                .num_skipped = checkpoint.num_skipped,
-                                .is_read_back = is_read_back,
-                                .store = store,
-                                .is_pinned = pin.is_there,
-                                .pin_note = pin.note};
+    const struct shown shown = {
+        .manifest = checkpoint.manifest,
+        .text = checkpoint.text,
+        .bytes = checkpoint.text_bytes,
+        .durability = checkpoint.quarantine[0] != '\0' ? CLI_DAMAGED : store_durability(cli->store),
+        .damage = checkpoint.quarantine,
+        .skipped = checkpoint.skipped,
+        .num_skipped = checkpoint.num_skipped,
+        .is_read_back = is_read_back,
+        .store = store,
+        .is_pinned = pin.is_there,
+        .pin_note = pin.note};
     if (error == 0)
         error = print_shown(cli, &shown, read_stored, store);
     if (checkpoint.store != NULL)

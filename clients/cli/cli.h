@@ -60,7 +60,7 @@ struct cli {
 };
 
 /* How durable what a store's directory holds is, in ckptd's words: it outlives a loss of power. */
-#define CLI_STORED "local"
+#define CLI_STORED "local" /* of a directory; store_durability() of any store */
 #define CLI_DAMAGED "damaged"
 #define CLI_MOVED "moved" /* into another run's directory, and not adopted */
 
@@ -210,6 +210,8 @@ int store_open(struct storage **out, const struct cli *cli);
 int store_open_writable(struct storage **out, const struct cli *cli);
 /* Are both the same store? The other one need not exist. */
 int store_compare(bool *out_is_same, const char *store, const char *other);
+/* How durable what is in it is: CLI_STORED, or "bucket". */
+const char *store_durability(const char *store);
 /* For the only one that writes. ERR_BUSY: `option` names the ckptd that may do the work. */
 int store_lock(struct storage *store, const char *option);
 /* Calls look for every directory that may be a run, in no order; what is not 0 stops. */

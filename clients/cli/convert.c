@@ -261,14 +261,16 @@ static void print_result(const struct convert *convert)
         printf(", \"output\": ");
         text_json(stdout, convert->cli->output);
         printf(", \"nonce\": \"%s\", \"shards\": %u, \"tensors\": %u, \"bytes\": %llu, "
-               "\"durability\": \"" CLI_STORED "\"}\n",
+               "\"durability\": \"%s\"}\n",
                manifest->summary.nonce, manifest->summary.shards, manifest->table->num_tensors,
-               (unsigned long long)manifest->summary.bytes);
+               (unsigned long long)manifest->summary.bytes,
+               store_durability(convert->target.store));
     } else {
-        printf("%s: %s in %s, %s, committed in %s, " CLI_STORED "\n", convert->checkpoint.name,
+        printf("%s: %s in %s, %s, committed in %s, %s\n", convert->checkpoint.name,
                text_count(manifest->table->num_tensors, "tensor").text,
                text_count(manifest->summary.shards, "shard").text,
-               text_bytes(size, sizeof size, manifest->summary.bytes), convert->cli->output);
+               text_bytes(size, sizeof size, manifest->summary.bytes), convert->cli->output,
+               store_durability(convert->target.store));
     }
 }
 

@@ -288,13 +288,14 @@ static void print_copied(const struct copy *copy)
     char size[32];
     if (copy->cli->is_json)
         printf("{\"run\": \"%s\", \"copied\": %u, \"there_already\": %u, \"shards_kept\": %u, "
-               "\"bytes\": %llu, \"durability\": \"" CLI_STORED "\"}\n",
+               "\"bytes\": %llu, \"durability\": \"%s\"}\n",
                copy->run, copy->num_copied, copy->num_there, copy->num_shards_kept,
-               (unsigned long long)copy->bytes);
+               (unsigned long long)copy->bytes, store_durability(copy->to.store));
     else
-        printf("%s: %s copied and read back, %s, " CLI_STORED "; %u there already\n", copy->run,
+        printf("%s: %s copied and read back, %s, %s; %u there already\n", copy->run,
                text_count(copy->num_copied, "checkpoint").text,
-               text_bytes(size, sizeof size, copy->bytes), copy->num_there);
+               text_bytes(size, sizeof size, copy->bytes), store_durability(copy->to.store),
+               copy->num_there);
 }
 
 /* A run that is copied onto itself would be there already, each checkpoint of it. */

@@ -549,15 +549,17 @@ static void print_result(const struct import *import)
     char size[32], safe[sizeof import->cli->store];
     if (import->cli->is_json)
         printf("{\"checkpoint\": \"%s@0-a1\", \"nonce\": \"%s\", \"shards\": %u, \"tensors\": %u, "
-               "\"bytes\": %llu, \"durability\": \"" CLI_STORED "\"}\n",
+               "\"bytes\": %llu, \"durability\": \"%s\"}\n",
                manifest->summary.run, manifest->summary.nonce, manifest->summary.shards,
-               manifest->table->num_tensors, (unsigned long long)manifest->summary.bytes);
+               manifest->table->num_tensors, (unsigned long long)manifest->summary.bytes,
+               store_durability(import->cli->store));
     else
-        printf("%s@0-a1: %s in %s, %s, committed in %s, " CLI_STORED "\n", manifest->summary.run,
+        printf("%s@0-a1: %s in %s, %s, committed in %s, %s\n", manifest->summary.run,
                text_count(manifest->table->num_tensors, "tensor").text,
                text_count(manifest->summary.shards, "shard").text,
                text_bytes(size, sizeof size, manifest->summary.bytes),
-               text_safe(safe, sizeof safe, import->cli->store));
+               text_safe(safe, sizeof safe, import->cli->store),
+               store_durability(import->cli->store));
 }
 
 static void deinit(struct import *import)

@@ -42,6 +42,12 @@ static void print_help(FILE *out)
             "Without --store and --server: the server unix:/tmp/holdfast-UID/ckptd.sock.\n"
             "`ckpt-cli COMMAND --help` lists its options.\n\n%s",
             CHECKPOINT_NOTE, EXIT_CODES);
+    fprintf(out,
+            "\nA DIR of --store, --output and cp may be s3://BUCKET/PREFIX, on any S3 server. Keys "
+            "are\n"
+            "those of AWS_ACCESS_KEY_ID, a web identity, ~/.aws/credentials or an instance's "
+            "role.\nSettings from the environment:\n\n");
+    storage_bucket_print_help(out);
 }
 
 /* Is its default more than not to have been given? */
@@ -96,6 +102,8 @@ static int exit_code(int error)
     case ERR_DENIED:
     case ERR_BUSY:
     case ERR_EXISTS:
+    case ERR_STALE:
+    case ERR_UNSETTLED:
         return CLI_IO;
     default:
         return CLI_INTERNAL;

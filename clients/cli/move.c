@@ -105,8 +105,8 @@ static int adopt_all(const struct cli *cli, struct storage *store, const struct 
     if (cli->is_json)
         printf("{\"run\": \"%s\", \"adopted\": %u}\n", cli->args[0], adopted);
     else
-        printf("%s: %s adopted, " CLI_STORED "%s\n", cli->args[0],
-               text_count(adopted, "checkpoint").text,
+        printf("%s: %s adopted, %s%s\n", cli->args[0], text_count(adopted, "checkpoint").text,
+               store_durability(cli->store),
                adopted == 0 ? "; none was saved under another run's name" : "");
     return 0;
 }
@@ -208,9 +208,8 @@ int cli_rename(const struct cli *cli)
         error = rename_store(cli);
     if (error != 0)
         return error;
-    printf(cli->is_json ? "{\"run\": \"%s\", \"renamed_to\": \"%s\", \"durability\": \"" CLI_STORED
-                          "\"}\n"
-                        : "%s is %s now, " CLI_STORED "\n",
-           cli->args[0], cli->args[1]);
+    printf(cli->is_json ? "{\"run\": \"%s\", \"renamed_to\": \"%s\", \"durability\": \"%s\"}\n"
+                        : "%s is %s now, %s\n",
+           cli->args[0], cli->args[1], store_durability(cli->store));
     return 0;
 }

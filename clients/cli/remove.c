@@ -148,11 +148,12 @@ int cli_rm(const struct cli *cli)
         error = remove_it(&loss, cli, &selection, false);
     if (error == 0 && cli->is_json)
         printf("{\"removed\": \"%s\", \"dry_run\": %s, \"checkpoints\": %llu, \"damaged\": %llu, "
-               "\"bytes\": %llu, \"trash_seconds\": %llu, \"durability\": \"" CLI_STORED "\"}\n",
+               "\"bytes\": %llu, \"trash_seconds\": %llu, \"durability\": \"%s\"}\n",
                cli->args[0], cli->is_dry_run ? "true" : "false",
                (unsigned long long)loss.checkpoints, (unsigned long long)loss.damaged,
-               (unsigned long long)loss.bytes, (unsigned long long)loss.trash);
+               (unsigned long long)loss.bytes, (unsigned long long)loss.trash,
+               store_durability(cli->store));
     else if (error == 0 && !cli->is_dry_run)
-        printf("removed, " CLI_STORED "%s", trash_note(loss.trash).text);
+        printf("removed, %s%s", store_durability(cli->store), trash_note(loss.trash).text);
     return error;
 }

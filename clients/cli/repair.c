@@ -247,12 +247,12 @@ int cli_repair(const struct cli *cli)
         error = repair_shards(&repair);
     if (error == 0 && cli->is_json)
         printf("{\"checkpoint\": \"%s\", \"shards_replaced\": %u, \"manifest_replaced\": %s, "
-               "\"state_lost\": %s, \"durability\": \"" CLI_STORED "\"}\n",
+               "\"state_lost\": %s, \"durability\": \"%s\"}\n",
                repair.here.name, repair.num_bad, repair.has_new_manifest ? "true" : "false",
-               repair.has_lost_state ? "true" : "false");
+               repair.has_lost_state ? "true" : "false", store_durability(cli->store));
     else if (error == 0)
-        printf("%s: whole, " CLI_STORED ". %s replaced%s, all read back\n%s", repair.here.name,
-               text_count(repair.num_bad, "shard").text,
+        printf("%s: whole, %s. %s replaced%s, all read back\n%s", repair.here.name,
+               store_durability(cli->store), text_count(repair.num_bad, "shard").text,
                repair.has_new_manifest ? " and the manifest" : "",
                repair.has_lost_state ? "its state is lost: no trainer resumes from it; export it, "
                                        "or start another run from its weights\n"

@@ -369,8 +369,8 @@ static void print_json(const struct cli *cli, const char *run, const struct outc
         text_json(stdout, outcome->error);
         printf("}");
     }
-    printf("\n], \"trash_seconds\": %llu, \"durability\": \"" CLI_STORED "\"}\n",
-           (unsigned long long)outcomes->trash);
+    printf("\n], \"trash_seconds\": %llu, \"durability\": \"%s\"}\n",
+           (unsigned long long)outcomes->trash, store_durability(cli->store));
 }
 
 static void print_plan(const struct cli *cli, const char *run, const struct outcomes *outcomes)
@@ -397,9 +397,10 @@ static void print_plan(const struct cli *cli, const char *run, const struct outc
             text_safe(text, sizeof text, outcome->error);
         printf("%-32s %11s  %s\n", name, text_bytes(size, sizeof size, outcome->bytes), text);
     }
-    printf("%zu of %s, %s, %s%s", count, text_count(outcomes->count, "checkpoint").text,
+    printf("%zu of %s, %s, %s%s%s", count, text_count(outcomes->count, "checkpoint").text,
            text_bytes(size, sizeof size, bytes),
-           cli->is_dry_run ? "to be removed; nothing was touched" : "removed, " CLI_STORED,
+           cli->is_dry_run ? "to be removed; nothing was touched" : "removed, ",
+           cli->is_dry_run ? "" : store_durability(cli->store),
            trash_note(count > 0 ? outcomes->trash : 0).text);
     if (needs_most(cli, outcomes))
         printf("more than half: without --most nothing will be removed\n");
@@ -554,15 +555,19 @@ static int pin_or_unpin(const struct cli *cli, bool is_unpin)
         return error;
     if (cli->is_json)
         printf("{\"run\": \"%s\", \"step\": %lld, \"attempt\": %llu, \"pinned\": %s, "
-               "\"durability\": \"" CLI_STORED "\"}\n",
+               "\"durability\": \"%s\"}\n",
                selection.run, (long long)selection.step, (unsigned long long)selection.attempt,
-               is_unpin ? "false" : "true");
+               is_unpin ? "false" : "true", store_durability(cli->store));
     else
-        printf("%s@%lld-a%llu: %s\n", selection.run, (long long)selection.step,
+        printf("%s@%lld-a%llu: %s, %s%s\n", selection.run, (long long)selection.step,
                (unsigned long long)selection.attempt,
-               is_unpin     ? "no longer pinned, " CLI_STORED
-               : was_pinned ? "pinned before, " CLI_STORED "; its note is the one from then"
-                            : "pinned, " CLI_STORED "; nothing removes it");
+               is_unpin     ? "no longer pinned"
+               : was_pinned ? "pinned before"
+                            : "pinned",
+               store_durability(cli->store),
+               is_unpin     ? ""
+               : was_pinned ? "; its note is the one from then"
+                            : "; nothing removes it");
     return 0;
 }
 

@@ -132,7 +132,7 @@ static json_t *describe_saves(const struct survey *survey)
 }
 
 /* The last that was committed, in whichever run. */
-static json_t *describe_newest(const struct survey *survey)
+static json_t *describe_newest(const struct survey *survey, const char *store)
 {
     const struct manifest_summary *newest = NULL;
     for (uint32_t i = 0; i < survey->catalog.count; i++) {
@@ -145,7 +145,7 @@ static json_t *describe_newest(const struct survey *survey)
         return json_null();
     return json_pack("{ss sI sI sI ss ss}", "run", newest->run, "step", (json_int_t)newest->step,
                      "attempt", (json_int_t)newest->attempt, "bytes", (json_int_t)newest->bytes,
-                     "time", newest->time, "durability", CLI_STORED);
+                     "time", newest->time, "durability", store_durability(store));
 }
 
 /* Nobody knows which ones were there at the look before. */
@@ -183,7 +183,7 @@ int status_of_store(json_t **out, const struct cli *cli, struct store_looks *loo
         *out = json_pack("{ss ss sb so so so so}", "version", report_version, "store", cli->store,
                          "in_use", (int)survey.is_in_use, "disk", describe_disk(&survey), "catalog",
                          describe_catalog(&survey), "saves", describe_saves(&survey), "last_commit",
-                         describe_newest(&survey));
+                         describe_newest(&survey, cli->store));
         if (looks != NULL)
             compare_looks(looks, &survey.catalog);
         if (looks != NULL)

@@ -125,6 +125,13 @@ int store_open_writable(struct storage **out, const struct cli *cli)
     return storage_open_where(out, cli->store, &(struct storage_options){.is_quiet = true});
 }
 
+const char *store_durability(const char *store)
+{
+    struct storage_where where;
+    return storage_where_parse(&where, store) == 0 && where.ops == &storage_s3 ? "bucket"
+                                                                               : CLI_STORED;
+}
+
 int store_compare(bool *out_is_same, const char *store, const char *other)
 {
     struct storage_where one, two;

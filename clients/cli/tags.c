@@ -206,10 +206,13 @@ int cli_tag(const struct cli *cli)
         error = pin_too(cli, &selection);
     if (error != 0 || (cli->is_pin && cli->is_json)) /* what pin has said is one document */
         return error;
-    printf(cli->is_json ? "{\"run\": \"%s\", \"step\": %lld, \"attempt\": %llu, \"tag\": \"%s\"}\n"
-                        : "%s@%lld-a%llu: tagged %s, " CLI_STORED "\n",
-           selection.run, (long long)selection.step, (unsigned long long)selection.attempt,
-           cli->args[1]);
+    if (cli->is_json)
+        printf("{\"run\": \"%s\", \"step\": %lld, \"attempt\": %llu, \"tag\": \"%s\"}\n",
+               selection.run, (long long)selection.step, (unsigned long long)selection.attempt,
+               cli->args[1]);
+    else
+        printf("%s@%lld-a%llu: tagged %s, %s\n", selection.run, (long long)selection.step,
+               (unsigned long long)selection.attempt, cli->args[1], store_durability(cli->store));
     return 0;
 }
 

@@ -193,7 +193,8 @@ static void print_one(const struct cli *cli, const struct trash *trash, const ch
     if (cli->is_dry_run)
         printf(", stays until %s\n", until);
     else
-        printf(", %s%s%s\n", removed->is_back ? "back, " CLI_STORED : "stays in the trash",
+        printf(", %s%s%s%s\n", removed->is_back ? "back, " : "stays in the trash",
+               removed->is_back ? store_durability(cli->store) : "",
                removed->error[0] != '\0' ? ": " : "", text_safe(safe, sizeof safe, removed->error));
 }
 
@@ -205,8 +206,8 @@ static void print_trash(const struct cli *cli, const struct trash *trash, const 
     for (uint32_t i = 0; i < trash->count; i++)
         print_one(cli, trash, run, i);
     if (cli->is_json)
-        printf("\n], \"trash_seconds\": %llu, \"durability\": \"" CLI_STORED "\"}\n",
-               (unsigned long long)trash->term);
+        printf("\n], \"trash_seconds\": %llu, \"durability\": \"%s\"}\n",
+               (unsigned long long)trash->term, store_durability(cli->store));
     else if (trash->count == 0)
         printf("nothing is in the trash of run %s\n", run);
 }

@@ -132,7 +132,7 @@ static void print_whole(const struct verify *verify)
     const struct manifest *manifest = verify->checkpoint.manifest;
     /* With --release it is about to leave. */
     const char *where = verify->checkpoint.quarantine[0] == '\0' || verify->cli->is_released
-                            ? CLI_STORED
+                            ? store_durability(verify->cli->store)
                             : "in quarantine until `verify --release`";
     char size[32];
     text_bytes(size, sizeof size, verify->bytes);
@@ -157,7 +157,8 @@ static void print_json_end(const struct verify *verify)
     bool is_damaged = verify->num_damages > 0 || verify->checkpoint.quarantine[0] != '\0';
     printf("%s], \"quarantine\": ", verify->num_damages > 0 ? "\n" : "");
     text_json(stdout, verify->checkpoint.quarantine);
-    printf(", \"durability\": \"%s\"", is_damaged ? CLI_DAMAGED : CLI_STORED);
+    printf(", \"durability\": \"%s\"",
+           is_damaged ? CLI_DAMAGED : store_durability(verify->cli->store));
     printf(", \"damages\": %llu, \"shards\": %u, \"blocks\": %llu, \"bytes\": %llu, "
            "\"tensors\": %u}%s",
            (unsigned long long)verify->num_damages, verify->checkpoint.manifest->summary.shards,

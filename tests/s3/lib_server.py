@@ -2,8 +2,8 @@
 
 It is no model of ours: it checks what a real server would, and more. Each request must be signed
 by AWS Signature Version 4 (computed here anew, from AWS's documentation), with a date within 15
-minutes of the server's clock; each body must have the SHA-256 that its header says; a completion must name
-the parts in order with their ETags, and all but the last must be of `part_min` bytes.
+minutes of the server's clock; each body must have the SHA-256 that its header says; a completion
+must name the parts in order with their ETags, and all but the last must be of `part_min` bytes.
 
     server = Server(kind="put")      # what is honoured of If-None-Match: put, complete, both, none
     server.endpoint, server.environment
