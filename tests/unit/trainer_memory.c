@@ -6,8 +6,8 @@
  * checked when given back. */
 #include "proto/report.h"
 #include "tests/unit/shell.h"
-#include "trainer/run/memory.h"
 #include "trainer/room.h"
+#include "trainer/run/memory.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -105,6 +105,35 @@ static void test_memory__buffers_that_live_together_never_overlap(void **state)
         assert_true(memory_shared_bytes(memory) < memory_unshared_bytes(memory));
         memory_free(memory);
     }
+}
+
+/* Two that take turns share; a third that lives once, in a late turn of theirs, may not. */
+static void test_memory__a_buffer_is_where_no_other_is_in_any_of_its_lives(void **state)
+{
+    (void)state;
+    struct memory *memory;
+    unsigned char *at[3];
+    assert_int_equal(memory_new(&memory), 0);
+    for (uint32_t turn = 0; turn < 3; turn++) {
+        memory_take(memory, "first", 0, 1000);
+        memory_give(memory, "first", 0);
+        memory_take(memory, "second", 0, 1000);
+        if (turn == 2)
+            memory_take(memory, "third", 0, 1000);
+        memory_give(memory, "second", 0);
+        if (turn == 2)
+            memory_give(memory, "third", 0);
+    }
+    assert_int_equal(memory_place(memory), 0);
+    assert_int_equal(memory_commit(memory), 0);
+    assert_int_equal(memory_shared_bytes(memory), 2048);
+    at[0] = memory_take(memory, "first", 0, 1000);
+    memory_give(memory, "first", 0);
+    at[1] = memory_take(memory, "second", 0, 1000);
+    at[2] = memory_take(memory, "third", 0, 1000);
+    assert_ptr_equal(at[0], at[1]);
+    assert_true(at[2] != at[1]);
+    memory_free(memory);
 }
 
 static void test_memory__lives_that_do_not_meet_share_one_place(void **state)
@@ -218,6 +247,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory__buffers_that_live_together_never_overlap),
+        cmocka_unit_test(test_memory__a_buffer_is_where_no_other_is_in_any_of_its_lives),
         cmocka_unit_test(test_memory__lives_that_do_not_meet_share_one_place),
         cmocka_unit_test(test_memory__what_is_never_given_back_is_kept_apart),
         cmocka_unit_test(test_memory__a_plan_with_too_many_buffers_is_refused),

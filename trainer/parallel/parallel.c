@@ -288,6 +288,23 @@ static void take_kept(struct parallel *p)
         lane_set_scratch(p->lane, p->scratch, scratch_bytes);
 }
 
+/* The programs of all stages of a step of so many leaves against each other. */
+static int check_programs(const struct parallel *p, uint32_t num_leaves)
+{
+    struct program_options shape = p->shape;
+    struct program **ranks = calloc(shape.num_ranks, sizeof(struct program *));
+    int rc = ranks != NULL ? 0 : report_error(ERR_MEMORY, NULL, "no memory for the programs");
+    shape.num_leaves = num_leaves;
+    for (shape.rank = 0; shape.rank < shape.num_ranks && rc == 0; shape.rank++)
+        rc = program_build(&ranks[shape.rank], &shape);
+    if (rc == 0)
+        rc = program_check((const struct program *const *)ranks, &shape);
+    for (uint32_t r = 0; r < shape.num_ranks && ranks != NULL; r++)
+        program_free(ranks[r]);
+    free(ranks);
+    return rc;
+}
+
 /* A walk of a step of so many leaves per data rank. */
 static int walk_step(struct parallel *p, uint32_t num_leaves)
 {
@@ -295,6 +312,7 @@ static int walk_step(struct parallel *p, uint32_t num_leaves)
     struct program_options shape = p->shape;
     struct program *program = NULL;
     shape.num_leaves = num_leaves;
+    ERR_TRY(check_programs(p, num_leaves));
     ERR_TRY(program_build(&program, &shape));
     int rc = execute_program(p, program, &walk);
     program_free(program);

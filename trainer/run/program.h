@@ -1,6 +1,6 @@
 /* program.h - one step of one rank as a list: what is done, in which order. Pure: built from
- * numbers, checked, printed (`trainer --print-program`); the memory plan is its walk, execute.c
- * runs it.
+ * numbers, checked (check.c), printed (`trainer --print-program`); the memory plan is its walk,
+ * execute.c runs it.
  *
  * A schedule (pipe.h) says which stage computes which leaf when; lowering it adds what that needs:
  * blocks of parameters are gathered and dropped, the residual stream and its gradient are sent from
@@ -79,6 +79,12 @@ void program_free(struct program *program);
 uint32_t program_slot(const struct program *program, const struct program_options *options,
                       uint32_t stage, uint32_t leaf);
 uint32_t program_stage_of(const struct program_options *options, uint32_t block);
+
+/* check.c: the programs of all ranks of a pipeline together: each leaf of each block once forward,
+ * once backward of input and once of weight, those and the exchange in the order of leaves;
+ * parameters are there where they are used; every receive finds its send, and nothing waits for
+ * itself. ERR_INVALID names the operation. */
+int program_check(const struct program *const *ranks, const struct program_options *options);
 
 const char *op_name(enum op_kind kind);
 void program_print(const struct program *program, FILE *out);

@@ -1,0 +1,172 @@
+/* trainer_program.c - the programs of a step, and what checks them.
+ *
+ * Goal: the programs of every schedule pass the check; a program in which one operation is missing,
+ * comes twice or comes too early does not. Method: programs are built for many pipelines; then one
+ * operation after the other is left out of one rank, doubled, or swapped with the next. */
+#include "proto/report.h"
+#include "trainer/model/model.h"
+#include "trainer/run/program.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define RANKS_MAX 4u
+
+struct bed {
+    struct program_options o;
+    struct program *ranks[RANKS_MAX];
+    uint32_t first_block[2 * RANKS_MAX + 1];
+    uint8_t keep[16];
+};
+
+/* Four layers in as many stages as fit, two in each of the middle of two ranks. */
+static void bed_open(struct bed *bed, enum pipe_schedule schedule, uint32_t num_ranks, bool drops)
+{
+    uint32_t chunks = schedule == PIPE_INTERLEAVED && num_ranks > 1 ? 2 : 1;
+    uint32_t stages = num_ranks * chunks;
+    *bed = (struct bed){.o = {.num_blocks = 6,
+                              .is_tied = drops,
+                              .num_ranks = num_ranks,
+                              .chunks = chunks,
+                              .schedule = schedule,
+                              .num_leaves = 5,
+                              .drops = drops}};
+    memset(bed->keep, MODEL_KEEP_NOTHING, sizeof(bed->keep));
+    for (uint32_t s = 0; s <= stages; s++)
+        bed->first_block[s] = 6 * s / stages;
+    bed->o.first_block = bed->first_block;
+    bed->o.keep = bed->keep;
+    for (uint32_t r = 0; r < num_ranks; r++) {
+        bed->o.rank = r;
+        assert_int_equal(program_build(&bed->ranks[r], &bed->o), 0);
+    }
+}
+
+static void bed_close(struct bed *bed)
+{
+    for (uint32_t r = 0; r < bed->o.num_ranks; r++)
+        program_free(bed->ranks[r]);
+}
+
+static int check(const struct bed *bed)
+{
+    return program_check((const struct program *const *)bed->ranks, &bed->o);
+}
+
+static void test_program__every_schedule_makes_programs_that_pass(void **state)
+{
+    (void)state;
+    static const enum pipe_schedule all[] = {PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZBH1};
+    for (int s = 0; s < 4; s++)
+        for (uint32_t ranks = 1; ranks <= 3; ranks++)
+            for (int drops = 0; drops < 2; drops++) {
+                struct bed bed;
+                bed_open(&bed, all[s], ranks, drops == 1);
+                if (check(&bed) != 0)
+                    fail_msg("schedule %d on %u ranks: %s", s, ranks, report_line());
+                bed_close(&bed);
+            }
+}
+
+/* What no other operation needs: the step's own, reading and forgetting. */
+static bool is_free(const struct op *op)
+{
+    return op->kind == OP_ASK_STOP || op->kind == OP_READ || op->kind == OP_BEGIN ||
+           op->kind == OP_REDUCE || op->kind == OP_NORM || op->kind == OP_LOSSES ||
+           op->kind == OP_RECOMPUTE || op->kind == OP_DROP;
+}
+
+static void remove_op(struct program *p, uint32_t at)
+{
+    memmove(&p->ops[at], &p->ops[at + 1], (p->num_ops - at - 1) * sizeof(*p->ops));
+    p->num_ops--;
+}
+
+static void double_op(struct program *p, uint32_t at)
+{
+    p->ops = realloc(p->ops, (p->num_ops + 1) * sizeof(*p->ops));
+    memmove(&p->ops[at + 1], &p->ops[at], (p->num_ops - at) * sizeof(*p->ops));
+    p->num_ops++;
+}
+
+static void want_refused(void (*change)(struct program *p, uint32_t at), uint32_t rank)
+{
+    struct bed bed;
+    bed_open(&bed, PIPE_ZBH1, 2, true);
+    uint32_t num = bed.ranks[rank]->num_ops;
+    bed_close(&bed);
+    for (uint32_t at = 0; at < num; at++) {
+        bed_open(&bed, PIPE_ZBH1, 2, true);
+        struct op op = bed.ranks[rank]->ops[at];
+        change(bed.ranks[rank], at);
+        if (!is_free(&op) && check(&bed) != ERR_INVALID)
+            fail_msg("operation %u (%s) of rank %u changed, and it passes", at, op_name(op.kind),
+                     rank);
+        bed_close(&bed);
+    }
+}
+
+static void test_program__a_missing_operation_is_found(void **state)
+{
+    (void)state;
+    want_refused(remove_op, 0);
+    want_refused(remove_op, 1);
+}
+
+static void test_program__an_operation_that_comes_twice_is_found(void **state)
+{
+    (void)state;
+    want_refused(double_op, 0);
+    want_refused(double_op, 1);
+}
+
+static void test_program__ranks_that_wait_for_each_other_are_found(void **state)
+{
+    (void)state;
+    struct bed bed;
+    bed_open(&bed, PIPE_1F1B, 2, false);
+    struct program *first = bed.ranks[0];
+    uint32_t at = 0;
+    while (first->ops[at].kind != OP_RECEIVE_GRADIENT)
+        at++;
+    struct op early = first->ops[at];
+    remove_op(first, at);
+    double_op(first, 0);
+    first->ops[0] = early; /* before the forward that leads to it */
+    assert_int_equal(check(&bed), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "receive_gradient of stage 0, leaf 0"));
+    assert_non_null(strstr(report_message(), "is never sent"));
+    bed_close(&bed);
+}
+
+static void test_program__leaves_out_of_order_are_found(void **state)
+{
+    (void)state;
+    struct bed bed;
+    bed_open(&bed, PIPE_GPIPE, 1, false);
+    struct program *p = bed.ranks[0];
+    for (uint32_t i = 0; i < p->num_ops; i++) /* the first two leaves change places */
+        if (p->ops[i].leaf < 2 && p->ops[i].kind >= OP_RECOMPUTE)
+            p->ops[i].leaf = 1 - p->ops[i].leaf;
+    assert_int_equal(check(&bed), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "the leaf in front has not been through it"));
+    bed_close(&bed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_program__every_schedule_makes_programs_that_pass),
+        cmocka_unit_test(test_program__a_missing_operation_is_found),
+        cmocka_unit_test(test_program__an_operation_that_comes_twice_is_found),
+        cmocka_unit_test(test_program__ranks_that_wait_for_each_other_are_found),
+        cmocka_unit_test(test_program__leaves_out_of_order_are_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

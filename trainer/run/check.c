@@ -1,0 +1,222 @@
+/* check.c - can the programs of all ranks of a pipeline be run, and do they make a step?
+ *
+ * The programs are run against each other without arithmetic: each rank goes on as long as what its
+ * next operation needs is there. What is forbidden is said at once; what is left when no rank can
+ * go on waits for something that never comes. */
+#include "proto/report.h"
+#include "trainer/run/program.h"
+
+#include <stdlib.h>
+
+enum done { FORWARD, INPUT, WEIGHT, EXCHANGED, NUM_DONE };
+
+struct check {
+    const struct program *const *ranks;
+    const struct program_options *o;
+    uint32_t blocks, leaves, stages;
+    bool *done[NUM_DONE]; /* [blocks][leaves] */
+    bool *sent[2];        /* down, up: [stages + 1 boundaries][leaves] */
+    bool *arrived[2];     /* likewise */
+    bool *loss;           /* [leaves] */
+    bool *is_held;        /* [num_ranks][blocks] */
+    uint32_t *at;         /* [num_ranks] the next operation */
+    const char *reason;   /* why an operation is wrong */
+};
+
+static bool *of_block(const struct check *c, enum done what, const struct op *op)
+{
+    return &c->done[what][(size_t)op->block * c->leaves + op->leaf];
+}
+
+/* The boundary in front of (down: behind) an operation's stage. */
+static size_t boundary(const struct check *c, const struct op *op, bool is_behind)
+{
+    return (size_t)(op->stage + is_behind) * c->leaves + op->leaf;
+}
+
+static bool has_stream(const struct check *c, const struct op *op)
+{
+    if (op->block > c->o->first_block[op->stage])
+        return c->done[FORWARD][(size_t)(op->block - 1) * c->leaves + op->leaf];
+    return op->stage == 0 || c->arrived[0][boundary(c, op, false)];
+}
+
+static bool has_gradient(const struct check *c, const struct op *op)
+{
+    uint32_t last = c->o->first_block[op->stage + 1] - 1;
+    bool is_tied_output = op->block == c->o->num_blocks;
+    if (!is_tied_output && op->block < last)
+        return c->done[INPUT][(size_t)(op->block + 1) * c->leaves + op->leaf];
+    return op->stage + 1 == c->stages ? c->loss[op->leaf] : c->arrived[1][boundary(c, op, true)];
+}
+
+static void set_once(struct check *c, bool *flag, const char *reason)
+{
+    if (*flag)
+        c->reason = reason;
+    *flag = true;
+}
+
+static bool is_in_order(const struct check *c, enum done what, const struct op *op)
+{
+    return op->leaf == 0 || *(of_block(c, what, op) - 1);
+}
+
+static void check_backward(struct check *c, const struct op *op, bool is_held)
+{
+    bool has_input = op->kind != OP_BACKWARD_WEIGHT && op->block > 0;
+    bool has_weight = op->kind != OP_BACKWARD_INPUT;
+    bool was_forward = op->block == c->o->num_blocks || *of_block(c, FORWARD, op);
+    if (!was_forward || (op->kind != OP_BACKWARD_WEIGHT && !has_gradient(c, op)))
+        c->reason = "it has no gradient to begin with";
+    if (has_input && !is_held)
+        c->reason = "its parameters are not there";
+    if (has_input)
+        set_once(c, of_block(c, INPUT, op), "it comes twice");
+    if (has_weight && op->block > 0 && !*of_block(c, INPUT, op))
+        c->reason = "the gradient of its input is not there";
+    if (has_weight && !is_in_order(c, WEIGHT, op))
+        c->reason = "the leaf in front has not been through it";
+    if (has_weight)
+        set_once(c, of_block(c, WEIGHT, op), "it comes twice");
+}
+
+static void check_block(struct check *c, const struct op *op, bool *is_held)
+{
+    switch (op->kind) {
+    case OP_GATHER:
+        set_once(c, is_held, "its parameters are there already");
+        break;
+    case OP_DROP:
+        c->reason = *is_held ? c->reason : "its parameters are not there";
+        *is_held = false;
+        break;
+    case OP_FORWARD:
+        c->reason = !has_stream(c, op) ? "the block in front has not been computed" : c->reason;
+        c->reason = !*is_held ? "its parameters are not there" : c->reason;
+        set_once(c, of_block(c, FORWARD, op), "it comes twice");
+        break;
+    case OP_RECOMPUTE:
+        c->reason = !*is_held ? "its parameters are not there" : c->reason;
+        break;
+    case OP_LOSS:
+        set_once(c, &c->loss[op->leaf], "it comes twice");
+        break;
+    case OP_EXCHANGE:
+        c->reason = !*of_block(c, WEIGHT, op) ? "there is no gradient" : c->reason;
+        c->reason = !is_in_order(c, EXCHANGED, op) ? "leaves are out of order" : c->reason;
+        set_once(c, of_block(c, EXCHANGED, op), "it comes twice");
+        break;
+    default:
+        check_backward(c, op, *is_held);
+        break;
+    }
+}
+
+/* False: what it waits for has not been sent. */
+static bool transfer(struct check *c, const struct op *op)
+{
+    uint32_t direction = op->kind == OP_SEND_GRADIENT || op->kind == OP_RECEIVE_GRADIENT;
+    bool is_behind = op->kind == OP_SEND || op->kind == OP_RECEIVE_GRADIENT;
+    size_t at = boundary(c, op, is_behind);
+    if (op->kind == OP_SEND || op->kind == OP_SEND_GRADIENT) {
+        set_once(c, &c->sent[direction][at], "it comes twice");
+        return true;
+    }
+    if (!c->sent[direction][at])
+        return false;
+    set_once(c, &c->arrived[direction][at], "it comes twice");
+    return true;
+}
+
+/* One operation of a rank; false: it has to wait. */
+static bool advance(struct check *c, uint32_t rank)
+{
+    const struct op *op = &c->ranks[rank]->ops[c->at[rank]];
+    bool is_transfer = op->kind == OP_SEND || op->kind == OP_RECEIVE ||
+                       op->kind == OP_SEND_GRADIENT || op->kind == OP_RECEIVE_GRADIENT;
+    if (is_transfer)
+        return transfer(c, op);
+    if (op->block != PROGRAM_BLOCK_NONE)
+        check_block(c, op, &c->is_held[(size_t)rank * c->blocks + op->block]);
+    return true;
+}
+
+static int refuse(const struct check *c, uint32_t rank, const char *reason)
+{
+    const struct op *op = &c->ranks[rank]->ops[c->at[rank]];
+    return report_error(ERR_INVALID, "this is a defect of the program's making, or of a schedule",
+                        "rank %u of the pipeline, operation %u, %s of stage %u, leaf %u, block %d: "
+                        "%s",
+                        rank, c->at[rank], op_name(op->kind), op->stage, op->leaf, (int)op->block,
+                        reason);
+}
+
+static int run_all(struct check *c)
+{
+    bool has_moved = true;
+    while (has_moved) {
+        has_moved = false;
+        for (uint32_t r = 0; r < c->o->num_ranks; r++)
+            while (c->at[r] < c->ranks[r]->num_ops && advance(c, r)) {
+                if (c->reason != NULL)
+                    return refuse(c, r, c->reason);
+                c->at[r]++;
+                has_moved = true;
+            }
+    }
+    for (uint32_t r = 0; r < c->o->num_ranks; r++)
+        if (c->at[r] < c->ranks[r]->num_ops)
+            return refuse(c, r, "what it waits for is never sent");
+    return 0;
+}
+
+static int check_whole(const struct check *c)
+{
+    for (uint32_t block = 0; block < c->blocks; block++)
+        for (uint32_t leaf = 0; leaf < c->leaves; leaf++)
+            if (!c->done[EXCHANGED][(size_t)block * c->leaves + leaf])
+                return report_error(ERR_INVALID, NULL,
+                                    "no gradient of block %u for leaf %u is exchanged", block,
+                                    leaf);
+    return 0;
+}
+
+static bool allocate(struct check *c)
+{
+    size_t all = (size_t)c->blocks * c->leaves, boundaries = (size_t)(c->stages + 1) * c->leaves;
+    bool is_whole = true;
+    for (uint32_t i = 0; i < NUM_DONE; i++)
+        is_whole = (c->done[i] = calloc(all, sizeof(bool))) != NULL && is_whole;
+    for (uint32_t i = 0; i < 2; i++) {
+        is_whole = (c->sent[i] = calloc(boundaries, sizeof(bool))) != NULL && is_whole;
+        is_whole = (c->arrived[i] = calloc(boundaries, sizeof(bool))) != NULL && is_whole;
+    }
+    c->loss = calloc(c->leaves, sizeof(bool));
+    c->is_held = calloc((size_t)c->o->num_ranks * c->blocks, sizeof(bool));
+    c->at = calloc(c->o->num_ranks, sizeof(*c->at));
+    return is_whole && c->loss != NULL && c->is_held != NULL && c->at != NULL;
+}
+
+int program_check(const struct program *const *ranks, const struct program_options *o)
+{
+    struct check c = {.ranks = ranks,
+                      .o = o,
+                      .blocks = o->num_blocks + o->is_tied,
+                      .leaves = o->num_leaves,
+                      .stages = o->num_ranks * o->chunks};
+    int rc = allocate(&c) ? run_all(&c)
+                          : report_error(ERR_MEMORY, NULL, "no memory to check the programs");
+    if (rc == 0)
+        rc = check_whole(&c);
+    for (uint32_t i = 0; i < NUM_DONE; i++)
+        free(c.done[i]);
+    for (uint32_t i = 0; i < 2; i++) {
+        free(c.sent[i]);
+        free(c.arrived[i]);
+    }
+    free(c.loss);
+    free(c.is_held);
+    free(c.at);
+    return rc;
+}
