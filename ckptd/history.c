@@ -29,6 +29,7 @@ struct journals {
     struct service *service;
     struct timer timer;
     bool is_busy, must_write;
+    const struct run *writing; /* whose journal a worker writes, or NULL */
 };
 
 struct journal {
@@ -88,6 +89,7 @@ static void written(struct event *event)
     struct history *history = &journal->run->history;
     size_t bytes = strlen(journal->lines);
     service->journals->is_busy = false;
+    service->journals->writing = NULL;
     if (journal->fault.code == 0) {
         memmove(history->lines, history->lines + bytes, history->bytes - bytes + 1);
         history->bytes -= bytes;
@@ -104,8 +106,8 @@ static void written(struct event *event)
 static void write_next(struct service *service)
 {
     struct run *run = service->catalog->runs;
-    while (run && run->history.bytes == 0)
-        run = run->next;
+    while (run && (run->history.bytes == 0 || run->unreadable.code != 0))
+        run = run->next; /* of one that cannot be read, or is being removed, nothing is written */
     if (!run || service->journals->is_busy)
         return;
     struct journal *journal = calloc(1, sizeof *journal);
@@ -114,6 +116,7 @@ static void write_next(struct service *service)
         free(journal);
         return;
     }
+    service->journals->writing = run;
     *journal = (struct journal){.service = service,
                                 .run = run,
                                 .lines = lines,
@@ -121,6 +124,11 @@ static void write_next(struct service *service)
     service->journals->is_busy = true;
     service->journals->must_write = false;
     loop_work(service->loop, &journal->job);
+}
+
+bool history_is_written(const struct run *run)
+{
+    return run->service->journals->writing == run;
 }
 
 static void time_to_write(struct timer *timer)

@@ -6,6 +6,7 @@
 #include "proto/ckpt.pb-c.h"
 #include "proto/rpc.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct service;
@@ -20,6 +21,8 @@ struct history_event {
 };
 int history_open(struct service *service);
 void history_close(struct service *service); /* behind the loop, before the catalog is closed */
+/* Is a worker writing the run's journal now? */
+bool history_is_written(const struct run *run);
 void history_note(struct run *run, const struct history_event *event);
 void history_call(struct service *service, struct rpc_call *call,
                   const Holdfast__V1__HistoryRequest *request);

@@ -462,7 +462,8 @@ static bool is_quiet(const struct service *service)
     if (service->trash->num_waiting > 0)
         return false;
     for (const struct run *run = service->catalog->runs; run; run = run->next)
-        if (run->coordinator->saves || run->coordinator->opening.call || run->pruning)
+        if (run->coordinator->saves || run->coordinator->opening.call || run->pruning ||
+            run->adopting != 0)
             return false;
     for (const struct image *image = service->images; image; image = image->next)
         if (image->busy > 0)

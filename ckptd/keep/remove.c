@@ -31,6 +31,7 @@
 #include <string.h>
 #include <time.h>
 
+#define JOURNAL_MS 5            /* between two looks whether the journal is still being written */
 #define ADOPTING_ALL UINT64_MAX /* of run->adopting: no attempt is opened, nothing is brought */
 
 struct removal {
@@ -42,6 +43,7 @@ struct removal {
     char prefix[STORAGE_KEY_MAX];
     Holdfast__V1__RemoveReply reply;
     struct fault fault;
+    struct timer timer;
     struct job job;
 };
 
@@ -110,6 +112,10 @@ static void settle_run(struct removal *removal)
     if (removal->fault.code == 0) {
         if (!removal->to_trash) /* its attempts stay with the trash */
             forget_run(run);
+        else
+            history_note(run, &(struct history_event){.name = "remove",
+                                                      .detail = "all of them, into the trash",
+                                                      .call = removal->call});
         return;
     }
     fault_raise(&removal->fault);
@@ -220,6 +226,21 @@ static int begin(struct removal *removal, const Holdfast__V1__RemoveRequest *req
     return error;
 }
 
+/* A journal that is being written would come back behind the removal of its run, and so would the
+ * term of its trash. */
+static void start(struct timer *timer)
+{
+    struct removal *removal = CONTAINER_OF(timer, struct removal, timer);
+    struct loop *loop = removal->service->loop;
+    bool is_written = history_is_written(removal->run) || removal->service->trash->is_busy;
+    if (!removal->checkpoint && is_written) {
+        loop_timer(loop, timer, JOURNAL_MS);
+        return;
+    }
+    removal->job = (struct job){.work = work_remove, .done.run = removed};
+    loop_work(loop, &removal->job);
+}
+
 void remove_call(struct service *service, struct rpc_call *call,
                  const Holdfast__V1__RemoveRequest *request)
 {
@@ -246,6 +267,6 @@ void remove_call(struct service *service, struct rpc_call *call,
         report_error(ERR_BUSY, "try again", "run %s is being removed", removal->run->name);
         fault_take(&removal->run->unreadable, ERR_BUSY);
     }
-    removal->job = (struct job){.work = work_remove, .done.run = removed};
-    loop_work(service->loop, &removal->job);
+    removal->timer.run = start;
+    start(&removal->timer);
 }
