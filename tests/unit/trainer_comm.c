@@ -361,10 +361,103 @@ static int far_places(struct comm *comm, void *user)
     return rc;
 }
 
+/* ---- messages ---- */
+
+#define TAGS 3u
+#define MESSAGES 4u /* of a tag */
+
+/* Every rank sends its neighbour several messages of several tags, and receives what it gets from
+ * the other one by tag, the last first: in the order of sending within a tag, whatever comes
+ * before. */
+static int messages_by_tag(struct comm *comm, void *user)
+{
+    (void)user;
+    static _Thread_local unsigned char sent[TAGS][MESSAGES][PART_MAX];
+    unsigned char got[PART_MAX];
+    struct comm_request requests[TAGS][MESSAGES];
+    uint32_t to = (comm->rank + 1) % comm->size, from = (comm->rank + comm->size - 1) % comm->size;
+    if (comm->size == 1)
+        return 0;
+    for (uint32_t i = 0; i < MESSAGES; i++)
+        for (uint32_t tag = 0; tag < TAGS; tag++) {
+            size_t bytes = count_of(i, comm->rank, tag);
+            fill(sent[tag][i], bytes, comm->rank, tag * MESSAGES + i);
+            ERR_TRY(comm->ops->send(comm, to, (int)tag + COMM_TAG_STAGES, sent[tag][i], bytes,
+                                    &requests[tag][i]));
+        }
+    for (uint32_t tag = TAGS; tag-- > 0;)
+        for (uint32_t i = 0; i < MESSAGES; i++) {
+            size_t bytes = count_of(i, from, tag);
+            ERR_TRY(comm->ops->receive(comm, from, (int)tag + COMM_TAG_STAGES, got, bytes));
+            want_filled(got, bytes, from, tag * MESSAGES + i);
+        }
+    for (uint32_t tag = 0; tag < TAGS; tag++)
+        for (uint32_t i = 0; i < MESSAGES; i++)
+            ERR_TRY(comm->ops->wait(comm, &requests[tag][i]));
+    return comm->ops->barrier(comm); /* who leaves earlier breaks the group */
+}
+
+static void test_comm_local__messages_are_received_by_tag_in_the_order_of_sending(void **state)
+{
+    (void)state;
+    num_wrong = 0;
+    for (size_t i = 0; i < NUM_SIZES; i++)
+        assert_int_equal(comm_local_run(sizes[i], messages_by_tag, NULL), 0);
+    assert_int_equal(num_wrong, 0);
+}
+
+/* The sender may change its data as soon as wait returns; the receiver takes its time. */
+static int send_and_overwrite(struct comm *comm, void *user)
+{
+    (void)user;
+    unsigned char data[PART_MAX];
+    struct comm_request request;
+    if (comm->rank == 0) {
+        fill(data, sizeof(data), 0, 1);
+        ERR_TRY(comm->ops->send(comm, 1, COMM_TAG_TIED, data, sizeof(data), &request));
+        ERR_TRY(comm->ops->wait(comm, &request));
+        memset(data, 0, sizeof(data));
+        return comm->ops->barrier(comm);
+    }
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    ERR_TRY(comm->ops->receive(comm, 0, COMM_TAG_TIED, data, sizeof(data)));
+    want_filled(data, sizeof(data), 0, 1);
+    return comm->ops->barrier(comm);
+}
+
+static void test_comm_local__a_send_is_over_when_it_is_received(void **state)
+{
+    (void)state;
+    num_wrong = 0;
+    assert_int_equal(comm_local_run(2, send_and_overwrite, NULL), 0);
+    assert_int_equal(num_wrong, 0);
+}
+
+/* One rank ends while another waits for its message, and a third for its message to be taken. */
+static int wait_for_the_lost(struct comm *comm, void *user)
+{
+    (void)user;
+    unsigned char data[8] = {0};
+    struct comm_request request;
+    if (comm->rank == 0)
+        return ERR_IO;
+    if (comm->rank == 1)
+        return comm->ops->receive(comm, 0, COMM_TAG_TIED, data, sizeof(data));
+    ERR_TRY(comm->ops->send(comm, 0, COMM_TAG_TIED, data, sizeof(data), &request));
+    return comm->ops->wait(comm, &request);
+}
+
+static void test_comm_local__a_lost_rank_ends_waits_for_messages(void **state)
+{
+    (void)state;
+    assert_int_equal(comm_local_run(3, wait_for_the_lost, NULL), ERR_IO);
+}
+
 static int run_under_mpi(void)
 {
     int (*const rounds[])(struct comm *, void *) = {all_to_all_rounds, gather_rounds, sum_counts,
-                                                    scatter_sums,      split_twice,   far_places};
+                                                    scatter_sums,      split_twice,   far_places,
+                                                    messages_by_tag};
     struct comm *world;
     int rc = comm_mpi_open(&world);
     sums_in_rank_order = false;
@@ -389,6 +482,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_comm_local__split_makes_groups_by_colour_in_order_of_key),
         cmocka_unit_test(test_comm_local__a_rank_that_fails_wakes_all_others),
         cmocka_unit_test(test_comm_local__a_rank_that_is_done_breaks_only_its_own_groups),
+        cmocka_unit_test(test_comm_local__messages_are_received_by_tag_in_the_order_of_sending),
+        cmocka_unit_test(test_comm_local__a_send_is_over_when_it_is_received),
+        cmocka_unit_test(test_comm_local__a_lost_rank_ends_waits_for_messages),
         cmocka_unit_test(test_comm_local__abort_ends_everyones_next_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -152,18 +152,25 @@ static int refuse(const struct check *c, uint32_t rank, const char *reason)
                         reason);
 }
 
+/* A rank as far as it gets. */
+static int run_rank(struct check *c, uint32_t rank, bool *out_moved)
+{
+    while (c->at[rank] < c->ranks[rank]->num_ops && advance(c, rank)) {
+        if (c->reason != NULL)
+            return refuse(c, rank, c->reason);
+        c->at[rank]++;
+        *out_moved = true;
+    }
+    return 0;
+}
+
 static int run_all(struct check *c)
 {
     bool has_moved = true;
     while (has_moved) {
         has_moved = false;
         for (uint32_t r = 0; r < c->o->num_ranks; r++)
-            while (c->at[r] < c->ranks[r]->num_ops && advance(c, r)) {
-                if (c->reason != NULL)
-                    return refuse(c, r, c->reason);
-                c->at[r]++;
-                has_moved = true;
-            }
+            ERR_TRY(run_rank(c, r, &has_moved));
     }
     for (uint32_t r = 0; r < c->o->num_ranks; r++)
         if (c->at[r] < c->ranks[r]->num_ops)
