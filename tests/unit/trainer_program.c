@@ -25,7 +25,7 @@ struct bed {
     uint8_t keep[16];
 };
 
-/* Four layers in as many stages as fit, two in each of the middle of two ranks. */
+/* Six blocks, four of them layers, in equal stages. */
 static void bed_open(struct bed *bed, enum pipe_schedule schedule, uint32_t num_ranks, bool drops)
 {
     uint32_t chunks = schedule == PIPE_INTERLEAVED && num_ranks > 1 ? 2 : 1;
@@ -160,6 +160,19 @@ static void test_program__leaves_out_of_order_are_found(void **state)
             p->ops[i].leaf = 1 - p->ops[i].leaf;
     assert_int_equal(check(&bed), ERR_INVALID);
     assert_non_null(strstr(report_message(), "the leaf in front has not been through it"));
+    bed_close(&bed);
+    bed_open(&bed, PIPE_GPIPE, 1, false);
+    p = bed.ranks[0];
+    uint32_t at[2] = {0, 0}; /* of the embedding's exchanges: the first goes behind the second */
+    for (uint32_t i = 0; i < p->num_ops; i++)
+        if (p->ops[i].kind == OP_EXCHANGE && p->ops[i].block == 0 && p->ops[i].leaf < 2)
+            at[p->ops[i].leaf] = i;
+    struct op first = p->ops[at[0]];
+    double_op(p, at[1]);
+    p->ops[at[1] + 1] = first;
+    remove_op(p, at[0]);
+    assert_int_equal(check(&bed), ERR_INVALID);
+    assert_non_null(strstr(report_message(), "leaves are out of order"));
     bed_close(&bed);
 }
 
