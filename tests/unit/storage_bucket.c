@@ -357,7 +357,8 @@ static int drive_get(struct drive *drive)
         return error;
     unsigned char *data = drive_data(bytes, 0);
     unsigned char *wanted = drive_data(bytes, (unsigned)atoi(drive->arguments[1]));
-    uint64_t piece = 16 << 10, count = (bytes + piece - 1) / piece;
+    uint64_t piece = bytes < 64 << 20 ? 16 << 10 : 1 << 20; /* as ckpt-cli reads */
+    uint64_t count = (bytes + piece - 1) / piece;
     for (uint64_t first = 0; first < count; first += DRIVE_READS) {
         uint64_t end = first + DRIVE_READS < count ? first + DRIVE_READS : count;
         for (uint64_t i = first; i < end; i++) {
