@@ -297,6 +297,11 @@ static int local_open(struct storage **out, const char *where,
     write_text(local);
     log_print(local->is_quiet ? LOG_DEBUG : LOG_INFO, "storage", "opened %s: %s", where,
               local->text);
+    if (options->is_shared)
+        log_print(local->is_quiet ? LOG_DEBUG : LOG_INFO, "storage",
+                  "%s is shared: its locks count between machines only if its file system passes "
+                  "them on",
+                  where);
     *out = (struct storage *)local;
     return 0;
 close_local:

@@ -159,7 +159,10 @@ struct storage_options {
     bool is_ours_alone;   /* ERR_DENIED where other users could change the root; see local.c */
     uint16_t io_priority; /* of writes, from storage_io_priority_parse; 0: that of the process */
     bool is_quiet;        /* what was chosen is logged for debugging only */
-    bool is_shared;       /* `local`: other machines use the directory, too (NFS, Lustre, GPFS) */
+    /* `local`: other machines use the directory, too (NFS, Lustre, GPFS). It is opened like any
+     * other: its lock, leases and sweeps hold between machines only where the file system passes
+     * open-file-description locks on, and the log says so. */
+    bool is_shared;
     const struct storage_bucket *bucket; /* `s3`; NULL: as the environment says */
 };
 
