@@ -38,8 +38,8 @@ static int setup(void **out)
         .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_norm = 1.0};
     bed->norm.dims = 1;
     bed->matrix.dims = 2;
-    bed->slices[0] = (struct state_slice){.tensor = &bed->norm, .rows = 2, .at = 0, .count = 2};
-    bed->slices[1] = (struct state_slice){.tensor = &bed->matrix, .rows = 3, .at = 4, .count = 3};
+    bed->slices[0] = (struct state_slice){.tensor = &bed->norm, .at = 0, .count = 2};
+    bed->slices[1] = (struct state_slice){.tensor = &bed->matrix, .at = 4, .count = 3};
     bed->state = (struct state){.num_slices = 2,
                                 .slices = bed->slices,
                                 .count = COUNT,
