@@ -50,6 +50,8 @@ EXAMPLES = $(patsubst clients/examples/%.c,$(BUILD)/%,$(wildcard clients/example
 TESTS = $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/*.c))
 # A store that injects faults: linked into the tests, and into a ckptd of the same objects.
 FAULT_O = $(call obj,$(wildcard tests/fault/*.c))
+# A device whose lanes run late: linked into the tests.
+DEVICE_O = $(call obj,$(wildcard tests/device/*.c))
 # What stands between a program and the system: preloaded, or run in front of it.
 SHIMS = $(addprefix $(BUILD)/shims/,clock.so fill.so kill_at.so slow_read.so no_uring)
 INTEGRATION = $(filter-out tests/integration/lib% tests/s3/lib%,$(wildcard tests/integration/*.sh \
@@ -297,7 +299,7 @@ WRAP_ckptd_gc = storage_remove
 WRAP_ckptd_admit = storage_publish
 WRAP_clients_lease = $(WRAP_CALLS) storage_hold
 # A unit test may use every part of the tree.
-$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
+$(BUILD)/tests/%: $(OBJ)/tests/unit/%.o $(FAULT_O) $(DEVICE_O) $(BUILD)/libckptd.a $(BUILD)/libcli.a $T $K $C $S $P
 	$(link) $(MPICC_L) -ldnnl -lgomp $(T_LIBS) -lcmocka $(addprefix -Wl$(,)--wrap=,$(WRAP_$*))
 $(BUILD)/tests/kernels_cuda: $(BUILD)/liblanes.a
 $(BUILD)/tests/kernels_cuda_lanes: $(OBJ)/lanes/tests/cuda/faulty.o $(BUILD)/liblanes.a

@@ -27,6 +27,11 @@ void device_free(struct device *device, void *at)
         device->ops->free(device, at);
 }
 
+bool device_owns(struct device *device, const void *at)
+{
+    return !device->ops->owns || device->ops->owns(device, at);
+}
+
 int lane_open(struct lane **out, struct device *device, const char *name)
 {
     *out = NULL;
@@ -41,7 +46,7 @@ void lane_close(struct lane *lane)
 
 void lane_set_scratch(struct lane *lane, void *scratch, size_t bytes)
 {
-    REQUIRE((uintptr_t)scratch % 64 == 0);
+    REQUIRE((uintptr_t)scratch % 64 == 0 && (!scratch || device_owns(lane->device, scratch)));
     lane->scratch = scratch;
     lane->scratch_bytes = bytes;
 }
@@ -59,14 +64,18 @@ void lane_wait(struct lane *lane, const struct mark *mark)
 
 void lane_copy(struct lane *lane, void *to, const void *from, size_t bytes)
 {
-    if (bytes > 0)
-        lane->ops->copy(lane, to, from, bytes);
+    if (bytes == 0)
+        return;
+    REQUIRE(device_owns(lane->device, to) && device_owns(lane->device, from));
+    lane->ops->copy(lane, to, from, bytes);
 }
 
 void lane_zero(struct lane *lane, void *at, size_t bytes)
 {
-    if (bytes > 0)
-        lane->ops->zero(lane, at, bytes);
+    if (bytes == 0)
+        return;
+    REQUIRE(device_owns(lane->device, at));
+    lane->ops->zero(lane, at, bytes);
 }
 
 void lane_call(struct lane *lane, lane_fn *fn, const void *args, size_t bytes)

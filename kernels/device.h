@@ -78,6 +78,9 @@ struct device_ops {
     /* 64-byte aligned, contents undefined. ERR_MEMORY. */
     int (*alloc)(struct device *device, void **out, size_t bytes, enum device_memory where);
     void (*free)(struct device *device, void *at);
+    /* (optional) Whether an address is in memory of this device, of either kind. Where it is there,
+     * copies, zeros and the arguments of operations are checked when they are posted. */
+    bool (*owns)(struct device *device, const void *at);
     /* `name` is for people (threads, traces). Closing waits for what is queued. ERR_BUSY: no
      * thread; ERR_MEMORY. */
     int (*lane_open)(struct device *device, struct lane **out, const char *name);
@@ -104,6 +107,9 @@ int device_open(struct device **out, const struct device_ops *ops,
 void device_close(struct device *device); /* NULL is none */
 int device_alloc(struct device *device, void **out, size_t bytes, enum device_memory where);
 void device_free(struct device *device, void *at); /* NULL is none */
+
+/* True where the device cannot tell. */
+bool device_owns(struct device *device, const void *at);
 
 int lane_open(struct lane **out, struct device *device, const char *name);
 void lane_close(struct lane *lane); /* NULL is none */

@@ -17,9 +17,9 @@ static const struct kernel_backend_ops *const backends[] = {&kernel_backend_cpu,
 
 static const struct {
     const char *name;
-    size_t bytes;
+    size_t bytes, num_pointers;
 } operations[NUM_KERNEL_OPS] = {
-#define X(NAME, name) {#name, sizeof(struct kernel_##name)},
+#define X(NAME, name, pointers) {#name, sizeof(struct kernel_##name), pointers},
     KERNEL_OPS(X)
 #undef X
 };
@@ -77,7 +77,7 @@ struct posted {
     max_align_t args[LANE_ARGS_MAX / sizeof(max_align_t) - 2];
 };
 _Static_assert(sizeof(struct posted) <= LANE_ARGS_MAX, "an operation fits into a lane's queue");
-#define X(NAME, name)                                                                \
+#define X(NAME, name, pointers)                                                      \
     _Static_assert(sizeof(struct kernel_##name) <= sizeof((struct posted *)0)->args, \
                    "the arguments of " #name " fit");
 KERNEL_OPS(X)
@@ -90,9 +90,23 @@ static int run_posted(void *args)
     return 0;
 }
 
+/* A pointer to memory that is not the device's ends the process here, where it was given. */
+static void check_pointers(struct lane *lane, enum kernel_op op, const void *args)
+{
+    void *const *pointers = args;
+    for (size_t i = 0; i < operations[op].num_pointers; i++) {
+        if (!pointers[i] || device_owns(lane->device, pointers[i]))
+            continue;
+        fprintf(stderr, "kernel_%s: pointer %zu is not to memory of the device %s\n",
+                operations[op].name, i + 1, lane->device->ops->name);
+        abort();
+    }
+}
+
 void kernel_run(struct kernels *kernels, struct lane *lane, enum kernel_op op, const void *args)
 {
     REQUIRE(lane && op < NUM_KERNEL_OPS);
+    check_pointers(lane, op, args);
     if (!(kernels->ops->device_flags & DEVICE_HOST_MEMORY)) {
         kernels->ops->run(kernels, lane, op, args);
         return;

@@ -215,6 +215,21 @@ struct kernel_cross_entropy {
     enum kernel_dtype dtype;
 };
 
+/* The rectangle [first_row, +rows) x [first_column, +columns) of a matrix with rows of `width`
+ * elements, to dense rows and back. */
+struct kernel_pack {
+    void *packed;     /* [rows,columns] */
+    const void *full; /* [..,width] */
+    size_t first_row, rows, first_column, columns, width;
+    enum kernel_dtype dtype;
+};
+struct kernel_unpack {
+    void *full;         /* [..,width] */
+    const void *packed; /* [rows,columns] */
+    size_t first_row, rows, first_column, columns, width;
+    enum kernel_dtype dtype;
+};
+
 /* y += x. */
 struct kernel_add {
     void *y;
@@ -260,35 +275,38 @@ struct kernel_adamw_numbers {
 struct kernel_adamw {
     float *param, *exp_avg, *exp_avg_sq;
     const float *grad;
-    size_t count;
     const struct kernel_adamw_numbers *numbers;
+    size_t count;
 };
 
 /* ---- Running them ---- */
 
-/* X(number, name): kernel_<name>(kernels, lane, const struct kernel_<name> *args) for each. */
-#define KERNEL_OPS(X)                                 \
-    X(EMBEDDING, embedding)                           \
-    X(EMBEDDING_BACKWARD, embedding_backward)         \
-    X(RMSNORM, rmsnorm)                               \
-    X(RMSNORM_BACKWARD, rmsnorm_backward)             \
-    X(LINEAR, linear)                                 \
-    X(LINEAR_BACKWARD_INPUT, linear_backward_input)   \
-    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight) \
-    X(ROPE, rope)                                     \
-    X(ATTENTION, attention)                           \
-    X(ATTENTION_BACKWARD, attention_backward)         \
-    X(SWIGLU, swiglu)                                 \
-    X(SWIGLU_BACKWARD, swiglu_backward)               \
-    X(CROSS_ENTROPY, cross_entropy)                   \
-    X(ADD, add)                                       \
-    X(FOLD, fold)                                     \
-    X(CONVERT, convert)                               \
-    X(SUM_SQUARES, sum_squares)                       \
-    X(ADAMW, adamw)
+/* X(number, name, pointers): kernel_<name>(kernels, lane, const struct kernel_<name> *args) for
+ * each. The struct begins with so many pointers to memory of the device. */
+#define KERNEL_OPS(X)                                    \
+    X(EMBEDDING, embedding, 3)                           \
+    X(EMBEDDING_BACKWARD, embedding_backward, 3)         \
+    X(RMSNORM, rmsnorm, 5)                               \
+    X(RMSNORM_BACKWARD, rmsnorm_backward, 6)             \
+    X(LINEAR, linear, 3)                                 \
+    X(LINEAR_BACKWARD_INPUT, linear_backward_input, 3)   \
+    X(LINEAR_BACKWARD_WEIGHT, linear_backward_weight, 3) \
+    X(ROPE, rope, 4)                                     \
+    X(ATTENTION, attention, 6)                           \
+    X(ATTENTION_BACKWARD, attention_backward, 10)        \
+    X(SWIGLU, swiglu, 3)                                 \
+    X(SWIGLU_BACKWARD, swiglu_backward, 5)               \
+    X(CROSS_ENTROPY, cross_entropy, 4)                   \
+    X(PACK, pack, 2)                                     \
+    X(UNPACK, unpack, 2)                                 \
+    X(ADD, add, 2)                                       \
+    X(FOLD, fold, 2)                                     \
+    X(CONVERT, convert, 2)                               \
+    X(SUM_SQUARES, sum_squares, 2)                       \
+    X(ADAMW, adamw, 5)
 
 enum kernel_op {
-#define X(NAME, name) KERNEL_##NAME,
+#define X(NAME, name, pointers) KERNEL_##NAME,
     KERNEL_OPS(X)
 #undef X
         NUM_KERNEL_OPS
@@ -298,7 +316,7 @@ const char *kernel_op_name(enum kernel_op op); /* "attention_backward" */
 /* Posts the operation on the lane. `args` is the struct of that operation, copied before return. */
 void kernel_run(struct kernels *kernels, struct lane *lane, enum kernel_op op, const void *args);
 
-#define X(NAME, name)                                                            \
+#define X(NAME, name, pointers)                                                  \
     static inline void kernel_##name(struct kernels *kernels, struct lane *lane, \
                                      const struct kernel_##name *args)           \
     {                                                                            \

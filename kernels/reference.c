@@ -335,6 +335,16 @@ static void loss(const void *args, uint32_t item, const struct worker *worker)
 
 /* ---- What is elementwise, and the optimizer ---- */
 
+static void box(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct box_args *a = args;
+    struct range rows = item_range(item, a->item_rows, a->rows);
+    for (size_t n = rows.begin; n < rows.end; n++)
+        for (size_t i = 0; i < a->row_bytes; i++)
+            a->to[n * a->to_stride + i] = a->from[n * a->from_stride + i];
+}
+
 static void add(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
@@ -405,6 +415,7 @@ const struct kernel_ops kernel_ops_reference = {
     .swiglu = swiglu,
     .swiglu_backward = swiglu_backward,
     .loss = loss,
+    .box = box,
     .add = add,
     .fold = fold,
     .convert = convert,

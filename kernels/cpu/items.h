@@ -161,6 +161,14 @@ struct loss_args {
     enum kernel_dtype dtype;
 };
 
+/* A rectangle of a matrix and its dense copy, in bytes. */
+struct box_args {
+    char *to;
+    const char *from;
+    size_t rows, row_bytes, to_stride, from_stride;
+    size_t item_rows; /* about FLAT_ITEM elements */
+};
+
 struct flat_args { /* add, fold, convert */
     void *y;
     const void *x;
@@ -197,6 +205,7 @@ struct kernel_ops {
     item_fn *swiglu;             /* FLAT_ITEM elements */
     item_fn *swiglu_backward;    /* FLAT_ITEM elements */
     item_fn *loss;               /* LOSS_ROWS rows; scratch: loss_scratch */
+    item_fn *box;                /* item_rows rows copied */
     item_fn *add;                /* FLAT_ITEM elements, likewise the rest but squares */
     item_fn *fold;
     item_fn *convert;

@@ -384,6 +384,46 @@ static void cross_entropy(const struct job *j, const struct kernel_cross_entropy
     run(j, j->k->ops->loss, &args, divide_up(a->rows, LOSS_ROWS), loss_scratch(a->vocab));
 }
 
+/* Copies `columns` elements of each of `rows` rows; strides in elements. */
+static void copy_box(const struct job *j, struct box_args args, size_t columns,
+                     enum kernel_dtype dtype)
+{
+    size_t element = kernel_dtype_bytes(dtype);
+    if (args.rows == 0 || columns == 0)
+        return;
+    args.row_bytes = columns * element;
+    args.to_stride *= element;
+    args.from_stride *= element;
+    args.item_rows = divide_up(FLAT_ITEM, columns);
+    run(j, j->k->ops->box, &args, divide_up(args.rows, args.item_rows), 0);
+}
+
+static void pack(const struct job *j, const struct kernel_pack *a)
+{
+    size_t at = (a->first_row * a->width + a->first_column) * kernel_dtype_bytes(a->dtype);
+    REQUIRE(a->first_column + a->columns <= a->width);
+    copy_box(j,
+             (struct box_args){.to = a->packed,
+                               .from = (const char *)a->full + at,
+                               .rows = a->rows,
+                               .to_stride = a->columns,
+                               .from_stride = a->width},
+             a->columns, a->dtype);
+}
+
+static void unpack(const struct job *j, const struct kernel_unpack *a)
+{
+    size_t at = (a->first_row * a->width + a->first_column) * kernel_dtype_bytes(a->dtype);
+    REQUIRE(a->first_column + a->columns <= a->width);
+    copy_box(j,
+             (struct box_args){.to = (char *)a->full + at,
+                               .from = a->packed,
+                               .rows = a->rows,
+                               .to_stride = a->width,
+                               .from_stride = a->columns},
+             a->columns, a->dtype);
+}
+
 static void add(const struct job *j, const struct kernel_add *a)
 {
     struct flat_args args = {.y = a->y, .x = a->x, .count = a->count, .dtype = a->dtype};
@@ -427,7 +467,7 @@ static void adamw(const struct job *j, const struct kernel_adamw *a)
 
 /* ---- The table ---- */
 
-#define X(NAME, name)                                             \
+#define X(NAME, name, pointers)                                   \
     static void run_##name(const struct job *j, const void *args) \
     {                                                             \
         name(j, args);                                            \
@@ -438,7 +478,7 @@ KERNEL_OPS(X)
 static void cpu_run(struct kernels *kernels, struct lane *lane, enum kernel_op op, const void *args)
 {
     static void (*const table[NUM_KERNEL_OPS])(const struct job *, const void *) = {
-#define X(NAME, name) run_##name,
+#define X(NAME, name, pointers) run_##name,
         KERNEL_OPS(X)
 #undef X
     };

@@ -47,20 +47,15 @@ static inline struct engine new_lanes_engine(void)
     /* More than each of the shapes that are used here. */
     size_t bytes = cuda_scratch_bytes(&(struct kernel_shapes){
         .batch = 4, .seq = 300, .dim = 1024, .heads = 128, .kv_heads = 8, .head_dim = 128});
-    e.scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    assert_non_null(e.scratch);
+    assert_int_equal(device_alloc(e.lane->device, &e.scratch, bytes, ON_DEVICE), 0);
     lane_set_scratch(e.lane, e.scratch, bytes);
     return e;
 }
 
-/* Have the operations of this case kernels? */
+/* Has the operation of this case a kernel? */
 static inline bool lanes_have_case(int which)
 {
-    const char *name = kernel_cases[which].name;
-    bool is_product = strncmp(name, "linear", 6) == 0;
-    if (strncmp(name, "attention", 9) == 0)
-        return cuda_function(KERNEL_ATTENTION) && cuda_function(KERNEL_ATTENTION_BACKWARD);
-    return !is_product || cuda_function(KERNEL_LINEAR);
+    return cuda_function(kernel_cases[which].op) != NULL;
 }
 
 /* What lies behind a buffer is as it was made: 0xff. (AddressSanitizer finds this by itself.) */

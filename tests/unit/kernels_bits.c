@@ -126,20 +126,20 @@ static void test_kernels__attention_has_the_same_bits_on_avx2_and_avx512(void **
 #define RANKS 3
 struct rank {
     pthread_t thread;
+    struct engine engine;
     struct run runs[NUM_CASES];
 };
 
 static void *rank_main(void *argument)
 {
     struct rank *rank = argument;
-    struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 2);
+    rank->engine = new_engine(KERNEL_BACKEND_BEST, NULL, 2);
     for (int round = 0; round < 3; round++) {
         for (int which = 0; which < NUM_CASES; which++) {
             free_run(&rank->runs[which]);
-            rank->runs[which] = run_case(&e, which, kernel_shapes[4], KERNEL_F32, 0);
+            rank->runs[which] = run_case(&rank->engine, which, kernel_shapes[4], KERNEL_F32, 0);
         }
     }
-    free_engine(&e);
     return NULL;
 }
 
@@ -160,6 +160,8 @@ static void test_kernels__rank_threads_do_not_disturb_each_other(void **state)
         }
         free_run(&want);
     }
+    for (int r = 0; r < RANKS; r++)
+        free_engine(&ranks[r].engine);
     free_engine(&alone);
 }
 

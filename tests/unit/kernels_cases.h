@@ -41,7 +41,8 @@ struct run {
     struct buffer buffers[BUFFERS_MAX];
     int num_buffers, num_outputs;
     uint64_t seed;
-    size_t misalignment; /* multiple of 64 added to page-aligned addresses */
+    size_t misalignment;   /* multiple of 64 added to page-aligned addresses */
+    struct device *device; /* whose memory it takes */
 };
 
 static inline void *new_buffer(struct run *run, size_t count, enum kernel_dtype dtype)
@@ -49,21 +50,20 @@ static inline void *new_buffer(struct run *run, size_t count, enum kernel_dtype 
     assert_true(run->num_buffers < BUFFERS_MAX);
     struct buffer *b = &run->buffers[run->num_buffers++];
     size_t bytes = (count * kernel_dtype_bytes(dtype) + run->misalignment + 8191) / 4096 * 4096;
-    b->memory = aligned_alloc(4096, bytes);
-    assert_non_null(b->memory);
-    memset(b->memory, 0xff, bytes); /* NaN in both types: what is not written shows */
-    b->data = (char *)b->memory + run->misalignment;
+    assert_int_equal(device_alloc(run->device, &b->memory, bytes + 4096, PINNED), 0);
+    memset(b->memory, 0xff, bytes + 4096); /* NaN in both types: what is not written shows */
+    b->data = (char *)(((uintptr_t)b->memory + 4095) / 4096 * 4096) + run->misalignment;
     b->count = count;
     b->dtype = dtype;
-    size_t used = run->misalignment + count * kernel_dtype_bytes(dtype);
-    NO_MEMORY((char *)b->memory + used, bytes - used);
+    char *end = (char *)b->data + count * kernel_dtype_bytes(dtype);
+    NO_MEMORY(end, (size_t)((char *)b->memory + bytes + 4096 - end));
     return b->data;
 }
 
 static inline void free_run(struct run *run)
 {
     for (int i = 0; i < run->num_buffers; i++)
-        free(run->buffers[i].memory);
+        device_free(run->device, run->buffers[i].memory);
     run->num_buffers = 0;
 }
 
@@ -421,14 +421,44 @@ static inline void case_cross_entropy(KERNELS)
     void *logits = random_buffer(run, ROWS * s->vocab, s->dtype);
     run->num_outputs = 2;
     const int32_t *targets = random_ids(run, ROWS, s->vocab, true);
+    float *scale = new_buffer(run, 1, KERNEL_F32);
+    *scale = 0.125f;
     kernel_cross_entropy(k, lane,
                          &(struct kernel_cross_entropy){.losses = losses,
                                                         .logits = logits,
                                                         .targets = targets,
                                                         .rows = (uint32_t)ROWS,
                                                         .vocab = s->vocab,
-                                                        .scale = &(float){0.125f},
+                                                        .scale = scale,
                                                         .dtype = s->dtype});
+}
+static inline void case_pack(KERNELS)
+{
+    void *packed = new_buffer(run, (ROWS + 1) / 2 * ((s->dim + 2) / 3), s->dtype);
+    run->num_outputs = 1;
+    kernel_pack(k, lane,
+                &(struct kernel_pack){.packed = packed,
+                                      .full = random_buffer(run, ROWS * s->dim, s->dtype),
+                                      .first_row = ROWS / 2,
+                                      .rows = (ROWS + 1) / 2,
+                                      .first_column = s->dim / 3,
+                                      .columns = (s->dim + 2) / 3,
+                                      .width = s->dim,
+                                      .dtype = s->dtype});
+}
+static inline void case_unpack(KERNELS)
+{
+    void *full = random_buffer(run, ROWS * s->dim, s->dtype);
+    run->num_outputs = 1;
+    kernel_unpack(k, lane,
+                  &(struct kernel_unpack){.full = full,
+                                          .packed = random_buffer(run, ROWS * s->dim, s->dtype),
+                                          .first_row = ROWS / 2,
+                                          .rows = (ROWS + 1) / 2,
+                                          .first_column = s->dim / 3,
+                                          .columns = (s->dim + 2) / 3,
+                                          .width = s->dim,
+                                          .dtype = s->dtype});
 }
 static inline void case_add(KERNELS)
 {
@@ -463,14 +493,16 @@ static inline void case_sum_squares(KERNELS)
 {
     float *value = new_buffer(run, 1, KERNEL_F32);
     run->num_outputs = 1;
-    struct kernel_exact_sum sum = {0};
+    struct kernel_exact_sum *sum = new_buffer(run, sizeof(*sum) / sizeof(float), KERNEL_F32);
+    memset(sum, 0, sizeof(*sum));
     kernel_sum_squares(
         k, lane,
-        &(struct kernel_sum_squares){.sum = &sum,
+        &(struct kernel_sum_squares){.sum = sum,
                                      .x = random_buffer(run, ROWS * s->dim, KERNEL_F32),
                                      .rows = ROWS,
                                      .width = s->dim});
-    *value = (float)kernel_exact_value(&sum);
+    assert_int_equal(lane_settle(lane), 0);
+    *value = (float)kernel_exact_value(sum);
 }
 static inline void adamw_with(KERNELS, float l2)
 {
@@ -482,15 +514,17 @@ static inline void adamw_with(KERNELS, float l2)
     for (size_t i = 0; i < count; i++)
         exp_avg_sq[i] = fabsf(exp_avg_sq[i]) + 0.1f;
     const float *grad = random_buffer(run, count, KERNEL_F32);
-    struct kernel_adamw_numbers options = {1e-2f, 0.9f,  0.95f,   1e-8f, 0.1f,
-                                           0.5f,  0.19f, 0.0975f, l2};
+    struct kernel_adamw_numbers *numbers =
+        new_buffer(run, sizeof(*numbers) / sizeof(float), KERNEL_F32);
+    *numbers =
+        (struct kernel_adamw_numbers){1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.19f, 0.0975f, l2};
     kernel_adamw(k, lane,
                  &(struct kernel_adamw){.param = param,
                                         .exp_avg = exp_avg,
                                         .exp_avg_sq = exp_avg_sq,
                                         .grad = grad,
                                         .count = count,
-                                        .numbers = &options});
+                                        .numbers = numbers});
 }
 static inline void case_adamw(KERNELS)
 {
@@ -505,33 +539,37 @@ struct kernel_case {
     const char *name;
     void (*run)(KERNELS);
     bool fused; /* built from products: multiply-add is fused on some levels */
+    enum kernel_op op;
 };
 static const struct kernel_case kernel_cases[] = {
-    {"embedding", case_embedding, false},
-    {"embedding_backward", case_embedding_backward, false},
-    {"norm", case_norm, false},
-    {"norm_residual", case_norm_residual, false},
-    {"norm_backward", case_norm_backward, false},
-    {"linear", case_linear, true},
-    {"linear_dx", case_linear_dx, true},
-    {"linear_dx_added", case_linear_dx_added, true},
-    {"linear_dw", case_linear_dw, true},
-    {"rope", case_rope, false},
-    {"rope_inverse", case_rope_inverse, false},
-    {"attention", case_attention, true},
-    {"attention_backward", case_attention_backward, true},
-    {"rope_documents", case_rope_documents, false},
-    {"attention_documents", case_attention_documents, true},
-    {"attention_backward_documents", case_attention_backward_documents, true},
-    {"swiglu", case_swiglu, false},
-    {"swiglu_backward", case_swiglu_backward, false},
-    {"cross_entropy", case_cross_entropy, false},
-    {"add", case_add, false},
-    {"fold", case_fold, false},
-    {"convert", case_convert, false},
-    {"sum_squares", case_sum_squares, false},
-    {"adamw", case_adamw, false},
-    {"adam", case_adam, false},
+    {"embedding", case_embedding, false, KERNEL_EMBEDDING},
+    {"embedding_backward", case_embedding_backward, false, KERNEL_EMBEDDING_BACKWARD},
+    {"norm", case_norm, false, KERNEL_RMSNORM},
+    {"norm_residual", case_norm_residual, false, KERNEL_RMSNORM},
+    {"norm_backward", case_norm_backward, false, KERNEL_RMSNORM_BACKWARD},
+    {"linear", case_linear, true, KERNEL_LINEAR},
+    {"linear_dx", case_linear_dx, true, KERNEL_LINEAR_BACKWARD_INPUT},
+    {"linear_dx_added", case_linear_dx_added, true, KERNEL_LINEAR_BACKWARD_INPUT},
+    {"linear_dw", case_linear_dw, true, KERNEL_LINEAR_BACKWARD_WEIGHT},
+    {"rope", case_rope, false, KERNEL_ROPE},
+    {"rope_inverse", case_rope_inverse, false, KERNEL_ROPE},
+    {"attention", case_attention, true, KERNEL_ATTENTION},
+    {"attention_backward", case_attention_backward, true, KERNEL_ATTENTION_BACKWARD},
+    {"rope_documents", case_rope_documents, false, KERNEL_ROPE},
+    {"attention_documents", case_attention_documents, true, KERNEL_ATTENTION},
+    {"attention_backward_documents", case_attention_backward_documents, true,
+     KERNEL_ATTENTION_BACKWARD},
+    {"swiglu", case_swiglu, false, KERNEL_SWIGLU},
+    {"swiglu_backward", case_swiglu_backward, false, KERNEL_SWIGLU_BACKWARD},
+    {"cross_entropy", case_cross_entropy, false, KERNEL_CROSS_ENTROPY},
+    {"pack", case_pack, false, KERNEL_PACK},
+    {"unpack", case_unpack, false, KERNEL_UNPACK},
+    {"add", case_add, false, KERNEL_ADD},
+    {"fold", case_fold, false, KERNEL_FOLD},
+    {"convert", case_convert, false, KERNEL_CONVERT},
+    {"sum_squares", case_sum_squares, false, KERNEL_SUM_SQUARES},
+    {"adamw", case_adamw, false, KERNEL_ADAMW},
+    {"adam", case_adam, false, KERNEL_ADAMW},
 };
 #define NUM_CASES (int)(sizeof(kernel_cases) / sizeof(kernel_cases[0]))
 
@@ -555,38 +593,43 @@ struct engine {
     struct lane *lane;
     void *scratch;
 };
+static inline void engine_lane(struct engine *e, struct lane *lane)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < NUM_SHAPES; i++) {
+        size_t needed = kernels_scratch_bytes(e->kernels, &kernel_shapes[i]);
+        bytes = needed > bytes ? needed : bytes;
+    }
+    e->lane = lane;
+    assert_int_equal(device_alloc(lane->device, &e->scratch, bytes, ON_DEVICE), 0);
+    lane_set_scratch(lane, e->scratch, bytes);
+}
 static inline struct engine new_engine(enum kernel_backend backend, const char *isa,
                                        uint32_t threads)
 {
     struct engine e = {0};
     struct kernels_options options = {.backend = backend, .num_threads = threads, .isa = isa};
-    if (kernels_new(&e.kernels, &options) != 0)
-        return e;
-    size_t bytes = 0;
-    for (int i = 0; i < NUM_SHAPES; i++) {
-        size_t needed = kernels_scratch_bytes(e.kernels, &kernel_shapes[i]);
-        bytes = needed > bytes ? needed : bytes;
-    }
-    e.scratch = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    assert_non_null(e.scratch);
-    e.lane = new_lane();
-    lane_set_scratch(e.lane, e.scratch, bytes);
+    if (kernels_new(&e.kernels, &options) == 0)
+        engine_lane(&e, new_lane());
     return e;
 }
 static inline void free_engine(struct engine *e)
 {
+    if (e->lane)
+        device_free(e->lane->device, e->scratch);
     free_lane(e->lane);
     kernels_free(e->kernels);
-    free(e->scratch);
     *e = (struct engine){0};
 }
 
 static inline struct run run_case(const struct engine *e, int which, struct kernel_shapes shapes,
                                   enum kernel_dtype dtype, size_t misalignment)
 {
-    struct run run = {.seed = 1000 + (uint64_t)which, .misalignment = misalignment};
+    struct run run = {
+        .seed = 1000 + (uint64_t)which, .misalignment = misalignment, .device = e->lane->device};
     shapes.dtype = dtype;
     kernel_cases[which].run(e->kernels, e->lane, &shapes, &run);
+    assert_int_equal(lane_settle(e->lane), 0);
     return run;
 }
 

@@ -105,7 +105,11 @@ static double norm_loss(struct problem *p)
 }
 static void check_norm(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k, .lane = lane, .s = s, .loss = norm_loss, .run = {.seed = 1}};
+    struct problem p = {.k = k,
+                        .lane = lane,
+                        .s = s,
+                        .loss = norm_loss,
+                        .run = {.seed = 1, .device = lane->device}};
     uint32_t rows = s->batch * s->seq;
     add_input(&p, (size_t)rows * s->dim);
     add_input(&p, s->dim);
@@ -140,7 +144,11 @@ static double linear_loss(struct problem *p)
 }
 static void check_linear(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k, .lane = lane, .s = s, .loss = linear_loss, .run = {.seed = 2}};
+    struct problem p = {.k = k,
+                        .lane = lane,
+                        .s = s,
+                        .loss = linear_loss,
+                        .run = {.seed = 2, .device = lane->device}};
     uint32_t rows = s->batch * s->seq;
     add_input(&p, (size_t)rows * s->dim);
     add_input(&p, (size_t)s->hidden * s->dim);
@@ -180,7 +188,11 @@ static double rope_loss(struct problem *p)
 }
 static void check_rope(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k, .lane = lane, .s = s, .loss = rope_loss, .run = {.seed = 3}};
+    struct problem p = {.k = k,
+                        .lane = lane,
+                        .s = s,
+                        .loss = rope_loss,
+                        .run = {.seed = 3, .device = lane->device}};
     size_t count = ROWS * s->heads * s->head_dim;
     add_input(&p, count);
     set_out(&p, count);
@@ -221,7 +233,11 @@ static double attention_loss(struct problem *p)
 static void check_attention_with(struct kernels *k, struct lane *lane,
                                  const struct kernel_shapes *s, bool has_documents)
 {
-    struct problem p = {.k = k, .lane = lane, .s = s, .loss = attention_loss, .run = {.seed = 4}};
+    struct problem p = {.k = k,
+                        .lane = lane,
+                        .s = s,
+                        .loss = attention_loss,
+                        .run = {.seed = 4, .device = lane->device}};
     add_input(&p, QUERIES);
     add_input(&p, KEYS);
     add_input(&p, KEYS);
@@ -267,7 +283,11 @@ static double swiglu_loss(struct problem *p)
 }
 static void check_swiglu(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k, .lane = lane, .s = s, .loss = swiglu_loss, .run = {.seed = 5}};
+    struct problem p = {.k = k,
+                        .lane = lane,
+                        .s = s,
+                        .loss = swiglu_loss,
+                        .run = {.seed = 5, .device = lane->device}};
     size_t count = ROWS * s->hidden;
     add_input(&p, count);
     add_input(&p, count);
@@ -302,8 +322,11 @@ static double cross_entropy_loss(struct problem *p)
 }
 static void check_cross_entropy(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {
-        .k = k, .lane = lane, .s = s, .loss = cross_entropy_loss, .run = {.seed = 6}};
+    struct problem p = {.k = k,
+                        .lane = lane,
+                        .s = s,
+                        .loss = cross_entropy_loss,
+                        .run = {.seed = 6, .device = lane->device}};
     size_t count = ROWS * s->vocab;
     add_input(&p, count);
     set_out(&p, count);
@@ -327,7 +350,11 @@ static double embedding_loss(struct problem *p)
 }
 static void check_embedding(struct kernels *k, struct lane *lane, const struct kernel_shapes *s)
 {
-    struct problem p = {.k = k, .lane = lane, .s = s, .loss = embedding_loss, .run = {.seed = 7}};
+    struct problem p = {.k = k,
+                        .lane = lane,
+                        .s = s,
+                        .loss = embedding_loss,
+                        .run = {.seed = 7, .device = lane->device}};
     add_input(&p, (size_t)s->vocab * s->dim);
     set_out(&p, ROWS * s->dim);
     p.ids = random_ids(&p.run, ROWS, s->vocab, false);

@@ -172,6 +172,36 @@ static void test_kernels__bf16_keeps_nan_and_rounds_to_even(void **state)
     }
 }
 
+static void test_kernels__pack_and_unpack_move_the_rectangle_that_they_name(void **state)
+{
+    (void)state;
+    struct engine e = new_engine(KERNEL_BACKEND_BEST, NULL, 1);
+    float full[5 * 7], packed[2 * 3], back[5 * 7] = {0};
+    for (int i = 0; i < 35; i++)
+        full[i] = (float)i;
+    kernel_pack(e.kernels, e.lane,
+                &(struct kernel_pack){.packed = packed,
+                                      .full = full,
+                                      .first_row = 2,
+                                      .rows = 2,
+                                      .first_column = 4,
+                                      .columns = 3,
+                                      .width = 7});
+    const float want[6] = {18, 19, 20, 25, 26, 27};
+    assert_memory_equal(packed, want, sizeof(want));
+    kernel_unpack(e.kernels, e.lane,
+                  &(struct kernel_unpack){.full = back,
+                                          .packed = packed,
+                                          .first_row = 2,
+                                          .rows = 2,
+                                          .first_column = 4,
+                                          .columns = 3,
+                                          .width = 7});
+    for (int i = 0; i < 35; i++)
+        assert_true(back[i] == (i / 7 >= 2 && i / 7 < 4 && i % 7 >= 4 ? full[i] : 0));
+    free_engine(&e);
+}
+
 static void test_kernels__new_refuses_what_it_cannot_serve(void **state)
 {
     (void)state;
@@ -209,6 +239,7 @@ int main(void)
         cmocka_unit_test(test_kernels__extreme_logits_give_finite_losses),
         cmocka_unit_test(test_kernels__nan_surfaces_in_loss_attention_and_norm),
         cmocka_unit_test(test_kernels__bf16_keeps_nan_and_rounds_to_even),
+        cmocka_unit_test(test_kernels__pack_and_unpack_move_the_rectangle_that_they_name),
         cmocka_unit_test(test_kernels__new_refuses_what_it_cannot_serve),
         cmocka_unit_test(test_kernels__describe_names_level_and_library),
     };

@@ -151,6 +151,15 @@ INLINE void add_range(void *y, const void *x, struct range range, bool bf16)
     }
 }
 
+void ISA_NAME(box)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct box_args *a = args;
+    struct range rows = item_range(item, a->item_rows, a->rows);
+    for (size_t n = rows.begin; n < rows.end; n++)
+        memcpy(a->to + n * a->to_stride, a->from + n * a->from_stride, a->row_bytes);
+}
+
 void ISA_NAME(add)(const void *args, uint32_t item, const struct worker *worker)
 {
     (void)worker;
@@ -278,6 +287,7 @@ const struct kernel_ops ISA_NAME(kernel_ops) = {
     .swiglu = ISA_NAME(swiglu),
     .swiglu_backward = ISA_NAME(swiglu_backward),
     .loss = ISA_NAME(loss),
+    .box = ISA_NAME(box),
     .add = ISA_NAME(add),
     .fold = ISA_NAME(fold),
     .convert = ISA_NAME(convert),
