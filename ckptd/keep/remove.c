@@ -11,6 +11,7 @@
 #include "ckptd/keep/remove.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
+#include "ckptd/drain/far.h"
 #include "ckptd/history.h"
 #include "ckptd/keep/gc.h"
 #include "ckptd/keep/trash.h"
@@ -54,12 +55,29 @@ static void count(Holdfast__V1__RemoveReply *reply, const struct checkpoint *che
     reply->bytes += checkpoint->summary.bytes;
 }
 
-static void work_remove(struct job *job)
+static bool is_in(const struct removal *removal, enum tier_index tier)
 {
-    struct removal *removal = CONTAINER_OF(job, struct removal, job);
+    bool has_tier = removal->service->tiers[tier].storage != NULL;
+    return has_tier && (!removal->checkpoint || removal->checkpoint->copies[tier].is_there);
+}
+
+/* For good: the trash is on the node's disk. */
+static int remove_far(const struct removal *removal)
+{
+    struct storage *storage = removal->service->tiers[TIER_FAR].storage;
+    if (!is_in(removal, TIER_FAR))
+        return 0;
+    return removal->checkpoint ? storage_group_erase(storage, &checkpoint_kind, removal->prefix)
+                               : storage_groups_erase(storage, &checkpoint_kind, removal->prefix);
+}
+
+static int remove_local(const struct removal *removal)
+{
     struct storage *storage = removal->service->storage;
     uint64_t now = (uint64_t)time(NULL), count;
-    int error;
+    int error = 0;
+    if (!is_in(removal, TIER_LOCAL))
+        return 0;
     if (removal->to_trash && removal->checkpoint)
         error = storage_trash_put(storage, removal->prefix, now, true);
     else if (removal->to_trash)
@@ -68,6 +86,16 @@ static void work_remove(struct job *job)
         error = storage_group_erase(storage, &checkpoint_kind, removal->prefix);
     else
         error = storage_groups_erase(storage, &checkpoint_kind, removal->prefix);
+    return error;
+}
+
+/* The far tier first: while that cannot be, it is listed as it was, and may be tried again. */
+static void work_remove(struct job *job)
+{
+    struct removal *removal = CONTAINER_OF(job, struct removal, job);
+    int error = remove_far(removal);
+    if (error == 0)
+        error = remove_local(removal);
     if (error != 0)
         fault_take(&removal->fault, error);
 }
@@ -128,6 +156,8 @@ static void removed(struct event *event)
 {
     struct removal *removal = CONTAINER_OF(event, struct removal, job.done);
     removal->run->adopting = 0;
+    if (tier_has_far(removal->service))
+        far_changed(removal->service);
     if (removal->checkpoint)
         settle_checkpoint(removal);
     else
@@ -238,7 +268,8 @@ static void start(struct timer *timer)
         return;
     }
     removal->job = (struct job){.work = work_remove, .done.run = removed};
-    loop_work(loop, &removal->job);
+    struct service *service = removal->service;
+    tier_work(service, tier_has_far(service) ? TIER_FAR : TIER_LOCAL, &removal->job);
 }
 
 void remove_call(struct service *service, struct rpc_call *call,

@@ -270,6 +270,14 @@ def retained(world, options):
          verified(world, run) is None and
          {entry["step"] for entry in world.listed(*world.where)} == {4, 5, 6},
          world.listed(*world.where))
+    for step in (4, 6):  # of the far tier alone; of both
+        attempt = max(entry["attempt"] for entry in world.listed(*world.where)
+                      if entry["step"] == step)
+        code, out, err = world.cli("rm", f"{run}@{step}-a{attempt}", "--yes", *world.where)
+        test(f"rm takes step {step} out of every tier that has it",
+             code == 0 and step not in far_steps() and step not in world.steps() and
+             step not in {entry["step"] for entry in world.listed(*world.where)},
+             (code, out, err, far_steps()))
     world.stop()
 
 
