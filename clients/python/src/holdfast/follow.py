@@ -3,10 +3,10 @@
     for version in holdfast.follow("llama", server=server):
         w = version["model.w"].torch()                # this version's, whatever is saved meanwhile
 
-Versions are ordered by (attempt, step) and never go back; a reader that is slower than the run skips
-those between, and training never waits for it. A version is a committed checkpoint, so it is never
-half there; its bytes come from ckptd's memory while they are there, and ckptd holds what is being
-read (a lease) until the read is over.
+Versions are ordered by (attempt, step) and never go back; a reader that is slower than the run
+skips those between, and training never waits for it. A version is a committed checkpoint, so it is
+never half there; its bytes come from ckptd's memory while they are there, and ckptd holds what is
+being read (a lease) until the read is over.
 """
 from __future__ import annotations
 
