@@ -78,7 +78,8 @@ enum {
     CKPT_ABORTED = -13,  /* the save failed or was aborted */
     CKPT_MISMATCH = -14, /* tensors of the program and of the checkpoint differ */
     CKPT_VERSION = -15,  /* libckpt and ckptd, or ckptd and the store, do not know each other */
-    CKPT_INTERNAL = -16  /* a fault of libckpt or ckptd */
+    CKPT_INTERNAL = -16, /* a fault of libckpt or ckptd */
+    CKPT_UNSETTLED = -17 /* nobody can tell yet whether it happened: ask again */
 };
 
 /* This rank's slice of one tensor. dtype is the safetensors name ("F32", "BF16"). offset and extent
