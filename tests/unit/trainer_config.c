@@ -163,10 +163,8 @@ static void test_config__mistakes_are_named(void **state)
 static void test_config__what_this_version_lacks_is_refused(void **state)
 {
     (void)state;
-    check_refused("--parallelism.tensor_parallel_degree 2", "tensor_parallel_degree = 2", "to 1");
     check_refused("--parallelism.pipeline_parallel_schedule DualPipeV", "DualPipeV", "1F1B");
     check_refused("--parallelism.context_parallel_degree 4", "context_parallel_degree", "to 1");
-    check_refused("--experimental.tensor_parallel_degree 4", "parallelism.tensor", "to 1");
     check_refused("--canonical.groups 2", "canonical.groups = 2", "to 1");
     check_refused("--model.converters float8", "model.converters", "float8");
     check_refused("--training.dtype bfloat16", "training.dtype", "float32");
