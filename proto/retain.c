@@ -241,8 +241,8 @@ int retain_plan_seen(struct retain_item *items, uint32_t count, const struct ret
 
 const char *retain_text(char *out, size_t size, unsigned reasons)
 {
-    static const char *const names[RETAIN_REASONS] = {"last",   "every",   "within",       "best",
-                                                      "pinned", "leased",  "unverifiable", "good",
+    static const char *const names[RETAIN_REASONS] = {"last",   "every",    "within",       "best",
+                                                      "pinned", "leased",   "unverifiable", "good",
                                                       "proven", "vanished", "draining"};
     size_t at = 0;
     snprintf(out, size, "%s", reasons == 0 ? "remove" : "");

@@ -100,8 +100,8 @@ static int run(const struct cuda_call *call, const struct product &p)
 extern "C" int cuda_linear(const struct cuda_call *call, const void *args)
 {
     const struct kernel_linear &a = *(const struct kernel_linear *)args;
-    return run(call, {a.out, a.x, a.w, a.rows, a.out_dim, a.in, true, true, false, a.is_partial,
-                      a.dtype});
+    return run(
+        call, {a.out, a.x, a.w, a.rows, a.out_dim, a.in, true, true, false, a.is_partial, a.dtype});
 }
 
 extern "C" int cuda_linear_backward_input(const struct cuda_call *call, const void *args)

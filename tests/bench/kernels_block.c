@@ -124,13 +124,8 @@ static void linear(struct bench *b, const char *name, void *out, const void *x, 
                    uint32_t in, uint32_t out_dim)
 {
     uint32_t rows = b->s.batch * b->s.seq;
-    struct kernel_linear args = {.out = out,
-                                 .x = x,
-                                 .w = w,
-                                 .rows = rows,
-                                 .in = in,
-                                 .out_dim = out_dim,
-                                 .dtype = b->dtype};
+    struct kernel_linear args = {
+        .out = out, .x = x, .w = w, .rows = rows, .in = in, .out_dim = out_dim, .dtype = b->dtype};
     kernel_linear(b->k, b->lane, &args);
     lap(b, name, 2.0 * rows * in * out_dim);
 }

@@ -396,7 +396,7 @@ static void test_door__beyond_the_limit_idle_connections_make_room(void **state)
         closed = count_hung_up(fds, ALL);
     }
     assert_in_range(closed, OVER - SESSIONS, OVER + SESSIONS); /* the bed has some */
-    for (int i = 0; i < OVER - SESSIONS; i++) /* those that came first */
+    for (int i = 0; i < OVER - SESSIONS; i++)                  /* those that came first */
         assert_int_equal(recv(fds[i], &(char){0}, 1, MSG_DONTWAIT), 0);
     assert_true(save_step(peers, 1, 2));
     for (int i = 0; i < ALL; i++)

@@ -284,7 +284,7 @@ static int split_job(struct work *work, struct job *job, size_t cut, struct job 
 static int read_stream(struct work *work, const struct source *source, struct stream *stream)
 {
     struct job *job, *next;
-    size_t cut;
+    size_t cut = 0;
     ERR_TRY(take_job(work, &job));
     job->file = source->path;
     job->has_lines = source->has_lines;
