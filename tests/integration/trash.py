@@ -114,6 +114,29 @@ def by_time(world, clock):
     world.cli("undelete", world.run, "--dry-run", *world.where)  # behind it
     test("a clock that jumps ahead ends no term", trash(world) == [1, 2], world.log())
     world.stop()
+    clock.set(0, 60)
+    world.launch("--retention.trash_s", "30")
+    test("when its term is over it is gone, and no other",
+         comes_to(lambda: (trash(world), "its term in the trash is over" in world.log()),
+                  ([2], True)),
+         (trash(world), world.log()))
+    world.stop()
+
+
+class Killer:
+    """kill_at.so: SIGKILL at the n-th step of the next removal."""
+
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "kill")
+        self.number = 0
+        self.order(0)
+        self.env = dict(os.environ, LD_PRELOAD=os.path.join(BUILD, "shims/kill_at.so"),
+                        KILL_FILE=self.path)
+
+    def order(self, step):
+        self.number += 1
+        with open(self.path, "r+b" if os.path.exists(self.path) else "wb") as file:
+            file.write(struct.pack("qq240s", step, self.number, b""))
 
 
 def killed(world, served):
