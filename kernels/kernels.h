@@ -145,14 +145,15 @@ struct kernel_linear_backward_weight {
 };
 
 /* Rotary embedding in place, pairs (2i, 2i+1) as Llama's reference code has them; cos, sin are made
- * by kernel_rope_table. With `starts` [B,T] positions count from starts[t] on (see attention).
- * inverse: the backward. */
+ * by kernel_rope_table, for first + T positions at least. Row t is at position first + t; with
+ * `starts` [B,T] positions count from starts[t] on (see attention). inverse: the backward. */
 struct kernel_rope {
     void *x;               /* [B,T,heads,D] */
-    const float *cos;      /* [T,D/2] */
-    const float *sin;      /* [T,D/2] */
+    const float *cos;      /* [.,D/2] */
+    const float *sin;      /* [.,D/2] */
     const int32_t *starts; /* [B,T] or NULL */
     uint32_t batch, seq, heads, head_dim;
+    uint32_t first;
     bool inverse;
     enum kernel_dtype dtype;
 };
@@ -160,32 +161,38 @@ struct kernel_rope {
 void kernel_rope_table(float *cos, float *sin, uint32_t seq, uint32_t head_dim,
                        const double *frequencies);
 
-/* Causal grouped-query attention, scale 1/sqrt(D). With `starts` the query at t sees the keys
- * starts[t] .. t alone, those of its document; starts[t] <= t, never falling within a sequence.
- * lse, the log-sum-exp of the scaled scores, is kept for the backward. */
+/* Causal grouped-query attention, scale 1/sqrt(D), of Q queries at positions first .. first + Q - 1
+ * to keys at positions 0 .. T - 1; the query at t sees the keys 0 .. t. With `starts` it sees the
+ * keys starts[t] .. t alone, those of its document; starts[t] <= t, never falling within a
+ * sequence. lse, the log-sum-exp of the scaled scores, is kept for the backward. */
 struct kernel_attention {
-    void *out;             /* [B,T,H,D] */
-    float *lse;            /* [B,H,T] */
-    const void *q;         /* [B,T,H,D] */
+    void *out;             /* [B,Q,H,D] */
+    float *lse;            /* [B,H,Q] */
+    const void *q;         /* [B,Q,H,D] */
     const void *key;       /* [B,T,K,D] */
     const void *value;     /* [B,T,K,D] */
-    const int32_t *starts; /* [B,T] or NULL */
+    const int32_t *starts; /* [B,Q] or NULL */
     uint32_t batch, seq, heads, kv_heads, head_dim;
+    uint32_t queries, first; /* Q, 0: as many as keys; first + Q <= T */
     enum kernel_dtype dtype;
 };
-/* dq, dkey, dvalue overwritten. Recomputes the probabilities from lse. */
+/* dq, dkey, dvalue overwritten; dkey and dvalue are of these queries alone. Recomputes the
+ * probabilities from lse. */
 struct kernel_attention_backward {
-    void *dq;              /* [B,T,H,D] */
+    void *dq;              /* [B,Q,H,D] */
     void *dkey;            /* [B,T,K,D] */
     void *dvalue;          /* [B,T,K,D] */
-    const void *dout;      /* [B,T,H,D] */
-    const void *out;       /* [B,T,H,D] */
-    const float *lse;      /* [B,H,T] */
-    const void *q;         /* [B,T,H,D] */
+    const void *dout;      /* [B,Q,H,D] */
+    const void *out;       /* [B,Q,H,D] */
+    const float *lse;      /* [B,H,Q] */
+    const void *q;         /* [B,Q,H,D] */
     const void *key;       /* [B,T,K,D] */
     const void *value;     /* [B,T,K,D] */
-    const int32_t *starts; /* [B,T] or NULL */
+    const int32_t *starts; /* [B,Q] or NULL */
     uint32_t batch, seq, heads, kv_heads, head_dim;
+    uint32_t queries, first; /* as above */
+    bool is_partial;         /* dkey and dvalue are float whatever the dtype: a part of a sum */
+    bool accumulate;         /* with is_partial: the queries' terms follow those that are there */
     enum kernel_dtype dtype;
 };
 

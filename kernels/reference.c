@@ -172,10 +172,18 @@ static void rope(const void *args, uint32_t item, const struct worker *worker)
 
 /* ---- Attention ---- */
 
-/* Where head h of sequence b at position t begins, in [B,T,heads,D]. */
-static size_t at(const struct attention_args *a, size_t heads, size_t b, size_t t, size_t h)
+/* Where head h of sequence b at position t begins, in [B,Q,H,D] and in [B,T,K,D]. */
+static size_t query_at(const struct attention_args *a, size_t b, size_t t, size_t h)
 {
-    return ((b * a->seq + t) * heads + h) * a->head_dim;
+    return ((b * a->queries + t - a->first) * a->heads + h) * a->head_dim;
+}
+static size_t key_at(const struct attention_args *a, size_t b, size_t t, size_t g)
+{
+    return ((b * a->seq + t) * a->kv_heads + g) * a->head_dim;
+}
+static size_t lse_at(const struct attention_args *a, size_t b, size_t t, size_t h)
+{
+    return (b * a->heads + h) * a->queries + t - a->first;
 }
 
 static double dot(const struct attention_args *a, const void *x, size_t x_at, const void *y,
@@ -192,14 +200,14 @@ static void score(const struct attention_args *a, double *scores, size_t b, size
 {
     size_t g = h / (a->heads / a->kv_heads);
     for (size_t j = attention_start(a, b, t); j <= t; j++)
-        scores[j] = dot(a, a->q, at(a, a->heads, b, t, h), a->key, at(a, a->kv_heads, b, j, g)) /
-                    sqrt(a->head_dim);
+        scores[j] =
+            dot(a, a->q, query_at(a, b, t, h), a->key, key_at(a, b, j, g)) / sqrt(a->head_dim);
 }
 
 /* One query: out = sum over keys j <= t of softmax(q k_j / sqrt(D)) v_j. */
 static void attend(const struct attention_args *a, size_t b, size_t t, size_t h, double *p)
 {
-    size_t g = h / (a->heads / a->kv_heads), q = at(a, a->heads, b, t, h);
+    size_t g = h / (a->heads / a->kv_heads), q = query_at(a, b, t, h);
     size_t start = attention_start(a, b, t);
     double max = -INFINITY, sum = 0;
     score(a, p, b, t, h);
@@ -207,11 +215,11 @@ static void attend(const struct attention_args *a, size_t b, size_t t, size_t h,
         max = p[j] > max ? p[j] : max;
     for (size_t j = start; j <= t; j++)
         sum += p[j] = exp(p[j] - max);
-    a->lse[(b * a->heads + h) * a->seq + t] = (float)(max + log(sum));
+    a->lse[lse_at(a, b, t, h)] = (float)(max + log(sum));
     for (size_t d = 0; d < a->head_dim; d++) {
         double out = 0;
         for (size_t j = start; j <= t; j++)
-            out += p[j] / sum * get(a->value, at(a, a->kv_heads, b, j, g) + d, a->dtype);
+            out += p[j] / sum * get(a->value, key_at(a, b, j, g) + d, a->dtype);
         put(a->out, q + d, out, a->dtype);
     }
 }
@@ -219,13 +227,13 @@ static void attend(const struct attention_args *a, size_t b, size_t t, size_t h,
 static void attention(const void *args, uint32_t item, const struct worker *worker)
 {
     const struct attention_args *a = args;
-    uint32_t positions = attention_positions(a), tiles = (uint32_t)divide_up(a->seq, positions);
-    struct range times = item_range(item % tiles, positions, a->seq);
+    uint32_t positions = attention_positions(a), tiles = (uint32_t)divide_up(a->queries, positions);
+    struct range times = item_range(item % tiles, positions, a->queries);
     size_t g = item / tiles % a->kv_heads, b = item / tiles / a->kv_heads;
     size_t group = a->heads / a->kv_heads;
     for (size_t t = times.begin; t < times.end; t++)
         for (size_t h = g * group; h < (g + 1) * group; h++)
-            attend(a, b, t, h, worker->scratch);
+            attend(a, b, a->first + t, h, worker->scratch);
 }
 
 /* One query's share: p = exp(score - lse), ds = p (dout v_j - dout out); dq, dkey and dvalue
@@ -233,13 +241,13 @@ static void attention(const void *args, uint32_t item, const struct worker *work
 static void attend_backward(const struct attention_args *a, size_t b, size_t t, size_t h,
                             float *dkey, float *dvalue, double *p)
 {
-    size_t g = h / (a->heads / a->kv_heads), q = at(a, a->heads, b, t, h), width = a->head_dim;
+    size_t g = h / (a->heads / a->kv_heads), q = query_at(a, b, t, h), width = a->head_dim;
     double scale = 1 / sqrt(a->head_dim), delta = dot(a, a->dout, q, a->out_in, q);
-    double lse = a->lse_in[(b * a->heads + h) * a->seq + t];
+    double lse = a->lse_in[lse_at(a, b, t, h)];
     size_t start = attention_start(a, b, t);
     score(a, p, b, t, h);
     for (size_t j = start; j <= t; j++) {
-        size_t key = at(a, a->kv_heads, b, j, g);
+        size_t key = key_at(a, b, j, g);
         p[j] = exp(p[j] - lse);
         for (size_t d = 0; d < width; d++)
             dvalue[j * width + d] += (float)(p[j] * get(a->dout, q + d, a->dtype));
@@ -250,7 +258,7 @@ static void attend_backward(const struct attention_args *a, size_t b, size_t t, 
     for (size_t d = 0; d < width; d++) {
         double sum = 0;
         for (size_t j = start; j <= t; j++)
-            sum += p[j] * get(a->key, at(a, a->kv_heads, b, j, g) + d, a->dtype);
+            sum += p[j] * get(a->key, key_at(a, b, j, g) + d, a->dtype);
         put(a->dq, q + d, sum, a->dtype);
     }
 }
@@ -263,14 +271,16 @@ static void attention_backward(const void *args, uint32_t item, const struct wor
     double *p = worker->scratch;
     float *dkey = (float *)(p + a->seq), *dvalue = dkey + a->seq * width;
     memset(dkey, 0, 2 * a->seq * width * sizeof(float));
-    for (size_t t = 0; t < a->seq; t++)
+    for (size_t i = 0; a->accumulate && i < a->seq * width; i++) {
+        dkey[i] = get(a->dkey, key_at(a, b, i / width, g) + i % width, a->sums);
+        dvalue[i] = get(a->dvalue, key_at(a, b, i / width, g) + i % width, a->sums);
+    }
+    for (size_t t = a->first; t < a->first + a->queries; t++)
         for (size_t h = g * group; h < (g + 1) * group; h++)
             attend_backward(a, b, t, h, dkey, dvalue, p);
-    for (size_t t = 0; t < a->seq; t++) {
-        for (size_t d = 0; d < width; d++) {
-            put(a->dkey, at(a, a->kv_heads, b, t, g) + d, dkey[t * width + d], a->dtype);
-            put(a->dvalue, at(a, a->kv_heads, b, t, g) + d, dvalue[t * width + d], a->dtype);
-        }
+    for (size_t i = 0; i < a->seq * width; i++) {
+        put(a->dkey, key_at(a, b, i / width, g) + i % width, dkey[i], a->sums);
+        put(a->dvalue, key_at(a, b, i / width, g) + i % width, dvalue[i], a->sums);
     }
 }
 

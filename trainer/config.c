@@ -83,8 +83,10 @@ static int check_one(const char *key, int64_t value)
 
 static int check_available(const struct config *config)
 {
-    ERR_TRY(check_one("parallelism.context_parallel_degree", config->cp));
-    ERR_TRY(check_one("canonical.cp_blocks", config->cp_blocks > 0 ? config->cp_blocks : 1));
+    if (strcmp(config->cp_rotate_method, "allgather") != 0)
+        return not_available("parallelism.context_parallel_rotate_method", config->cp_rotate_method,
+                             "set it to allgather: a ring brings keys in another order to each "
+                             "rank, and the bits would depend on the mesh");
     ERR_TRY(check_one("parallelism.expert_parallel_degree", config->ep));
     ERR_TRY(check_one("canonical.groups", config->groups));
     if (config->converters[0] != '\0')

@@ -86,7 +86,8 @@ struct config {
     int64_t dp_replicate, dp_shard; /* dp_shard -1: the ranks that are left */
     char reshard_after_forward[16]; /* "default", "always", "never" */
     int64_t tp, pp, cp;
-    int64_t ep; /* accepted only as 1 by this version */
+    char cp_rotate_method[16]; /* accepted only as "allgather" */
+    int64_t ep;                /* accepted only as 1 by this version */
     char pipeline_schedule[32];
     char pipeline_csv[CONFIG_TEXT_MAX];        /* "": pipeline_schedule */
     int64_t first_stage_less, last_stage_less; /* layers that the ends of a model cost */

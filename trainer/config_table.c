@@ -28,7 +28,7 @@
 #define NO_COMPILE "there is nothing to compile at run time"
 #define NO_PIPELINE "stages are cut by layers; a micro-batch is training.local_batch_size"
 #define NO_TENSOR "the loss is cut by vocabulary, and communication waits for nothing else"
-#define NO_CONTEXT "chunks are paired (headtail), keys and values gathered (allgather)"
+#define NO_CONTEXT "chunks of a sequence are always paired, head with tail (headtail)"
 #define NO_EXPERTS "there is no mixture-of-experts model"
 #define NO_RECOMPUTE "recomputation gives the same bits always"
 #define NO_QUANTIZE "this version has no quantized products"
@@ -186,7 +186,9 @@ const struct option config_table[] = {
     INT(tp_blocks, "canonical.tp_blocks", 0, 0, 1024,
         "parts in which sums over heads, hidden width and vocabulary are made: the most that "
         "tensor_parallel_degree can become; 0: that degree (ours)"),
-    INT(cp_blocks, "canonical.cp_blocks", 0, 0, 1024, "parts of a sequence (ours)"),
+    INT(cp_blocks, "canonical.cp_blocks", 0, 0, 1024,
+        "parts in which sums over the positions of a sequence are made: the most that "
+        "context_parallel_degree can become; 0: that degree (ours)"),
 
     INT(dp_replicate, "parallelism.data_parallel_replicate_degree", 1, 1, RANKS_MAX,
         "copies of the sharded model"),
@@ -197,7 +199,10 @@ const struct option config_table[] = {
     INT(tp, "parallelism.tensor_parallel_degree", 1, 1, 1024,
         "ranks that share the products of a layer by blocks, and its norms and the loss by rows"),
     INT(pp, "parallelism.pipeline_parallel_degree", 1, 1, RANKS_MAX, "stages of a pipeline"),
-    INT(cp, "parallelism.context_parallel_degree", 1, 1, 1024, "only 1 is available"),
+    INT(cp, "parallelism.context_parallel_degree", 1, 1, 1024,
+        "ranks that share each sequence, in chunks from its two ends"),
+    CHOICE(cp_rotate_method, "parallelism.context_parallel_rotate_method", "allgather",
+           "allgather,alltoall", "how keys and values come to all queries; allgather alone"),
     CHOICE(pipeline_schedule, "parallelism.pipeline_parallel_schedule", "1F1B",
            "GPipe,1F1B,Interleaved1F1B,ZBH1", "which stage computes what when"),
     STRING(pipeline_csv, "parallelism.pipeline_parallel_schedule_csv", "",
@@ -237,8 +242,8 @@ const struct option config_table[] = {
           "parallelism.pipeline_parallel_schedule_csv"),
     IGNORED("experimental.pipeline_parallel_microbatches", NO_PIPELINE),
     IGNORED("parallelism.context_parallel_load_balancer", NO_CONTEXT),
-    IGNORED("parallelism.context_parallel_rotate_method", NO_CONTEXT),
-    IGNORED("experimental.context_parallel_rotate_method", NO_CONTEXT),
+    ALIAS("experimental.context_parallel_rotate_method",
+          "parallelism.context_parallel_rotate_method"),
     IGNORED("parallelism.expert_tensor_parallel_degree", NO_EXPERTS),
     IGNORED("parallelism.expert_parallel_comm_backend", NO_EXPERTS),
 

@@ -102,9 +102,9 @@ struct product_args {
 
 struct rope_args {
     void *x;                /* [B,T,heads,D] */
-    const float *cos, *sin; /* [T,D/2] */
+    const float *cos, *sin; /* [.,D/2] */
     const int32_t *starts;  /* [B,T] or NULL */
-    uint32_t batch, seq, heads, head_dim;
+    uint32_t batch, seq, heads, head_dim, first;
     bool inverse;
     enum kernel_dtype dtype;
 };
@@ -112,24 +112,26 @@ struct rope_args {
 /* Position of row n of [B,T] in its document, or in its sequence. */
 static inline size_t rope_position(const struct rope_args *a, size_t n)
 {
-    return n % a->seq - (a->starts != NULL ? (size_t)a->starts[n] : 0);
+    return a->first + n % a->seq - (a->starts != NULL ? (size_t)a->starts[n] : 0);
 }
 
 struct attention_args {
-    void *out;                   /* [B,T,H,D] */
-    float *lse;                  /* [B,H,T] */
-    const void *q, *key, *value; /* [B,T,H,D], [B,T,K,D] */
+    void *out;                   /* [B,Q,H,D] */
+    float *lse;                  /* [B,H,Q] */
+    const void *q, *key, *value; /* [B,Q,H,D], [B,T,K,D] */
     void *dq, *dkey, *dvalue;    /* likewise */
-    const void *dout, *out_in;   /* [B,T,H,D] */
-    const float *lse_in;         /* [B,H,T] */
-    const int32_t *starts;       /* [B,T] first key that a query sees; NULL: 0 */
+    const void *dout, *out_in;   /* [B,Q,H,D] */
+    const float *lse_in;         /* [B,H,Q] */
+    const int32_t *starts;       /* [B,Q] first key that a query sees; NULL: 0 */
     uint32_t batch, seq, heads, kv_heads, head_dim;
-    enum kernel_dtype dtype;
+    uint32_t queries, first; /* Q; the first one's position */
+    bool accumulate;
+    enum kernel_dtype dtype, sums; /* sums: of dkey and dvalue */
 };
 /* First key that the query at position t of sequence b sees. */
 static inline size_t attention_start(const struct attention_args *a, size_t b, size_t t)
 {
-    return a->starts != NULL ? (size_t)a->starts[b * a->seq + t] : 0;
+    return a->starts != NULL ? (size_t)a->starts[b * a->queries + t - a->first] : 0;
 }
 /* Query positions per item: with the heads that share a key, about ATTENTION_LANES queries. */
 static inline uint32_t attention_positions(const struct attention_args *a)
@@ -141,7 +143,7 @@ static inline uint32_t attention_positions(const struct attention_args *a)
  */
 static inline uint32_t attention_items(const struct attention_args *a, bool backward)
 {
-    size_t tiles = backward ? 1 : divide_up(a->seq, attention_positions(a));
+    size_t tiles = backward ? 1 : divide_up(a->queries, attention_positions(a));
     return (uint32_t)((size_t)a->batch * a->kv_heads * tiles);
 }
 

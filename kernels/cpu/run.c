@@ -306,6 +306,7 @@ static void rope(const struct job *j, const struct kernel_rope *a)
                              .seq = a->seq,
                              .heads = a->heads,
                              .head_dim = a->head_dim,
+                             .first = a->first,
                              .inverse = a->inverse,
                              .dtype = a->dtype};
     REQUIRE(a->head_dim % 2 == 0);
@@ -325,8 +326,11 @@ static void attention(const struct job *j, const struct kernel_attention *a)
                                   .heads = a->heads,
                                   .kv_heads = a->kv_heads,
                                   .head_dim = a->head_dim,
+                                  .queries = a->queries > 0 ? a->queries : a->seq,
+                                  .first = a->first,
                                   .dtype = a->dtype};
     REQUIRE(a->kv_heads > 0 && a->heads % a->kv_heads == 0);
+    REQUIRE(args.first + args.queries <= a->seq);
     run(j, j->k->ops->attention, &args, attention_items(&args, false), attention_scratch(&args));
 }
 
@@ -347,8 +351,13 @@ static void attention_backward(const struct job *j, const struct kernel_attentio
                                   .heads = a->heads,
                                   .kv_heads = a->kv_heads,
                                   .head_dim = a->head_dim,
-                                  .dtype = a->dtype};
+                                  .queries = a->queries > 0 ? a->queries : a->seq,
+                                  .first = a->first,
+                                  .accumulate = a->accumulate,
+                                  .dtype = a->dtype,
+                                  .sums = a->is_partial ? KERNEL_F32 : a->dtype};
     REQUIRE(a->kv_heads > 0 && a->heads % a->kv_heads == 0);
+    REQUIRE(args.first + args.queries <= a->seq && (a->is_partial || !a->accumulate));
     run(j, j->k->ops->attention_backward, &args, attention_items(&args, true),
         attention_scratch(&args));
 }

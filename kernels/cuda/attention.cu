@@ -268,9 +268,19 @@ template <bool BF16> KERNEL(THREADS, 1) void attention_dkv(struct kernel_attenti
 
 /* ---- Launches ---- */
 
+#define NOT_SUPPORTED 801 /* cudaErrorNotSupported */
+
+/* A range of queries, which context parallel asks for, has no kernel yet. */
+template <class A> static bool is_whole(const A &a)
+{
+    return a.first == 0 && (a.queries == 0 || a.queries == a.seq);
+}
+
 extern "C" int cuda_attention(const struct cuda_call *call, const void *args)
 {
     const struct kernel_attention &a = *(const struct kernel_attention *)args;
+    if (!is_whole(a))
+        return NOT_SUPPORTED;
     dim3 grid(blocks_for(a.seq, THREADS), a.heads, a.batch);
     size_t shared = sizeof(float) * ((2 * THREADS + KEYS) * a.head_dim + THREADS * KEYS);
     return a.dtype == KERNEL_BF16
@@ -293,5 +303,7 @@ static int backward(const struct cuda_call *call, const struct kernel_attention_
 extern "C" int cuda_attention_backward(const struct cuda_call *call, const void *args)
 {
     const struct kernel_attention_backward &a = *(const struct kernel_attention_backward *)args;
+    if (!is_whole(a) || a.is_partial)
+        return NOT_SUPPORTED;
     return a.dtype == KERNEL_BF16 ? backward<true>(call, a) : backward<false>(call, a);
 }

@@ -43,7 +43,7 @@ template <bool BF16, unsigned N> KERNEL(THREADS, 4) void rope(struct kernel_rope
     if (n >= (size_t)a.batch * a.seq)
         return;
     unsigned half = a.head_dim / 2, d = (unsigned)(i % row % a.head_dim);
-    size_t position = n % a.seq - (a.starts != NULL ? (size_t)a.starts[n] : 0);
+    size_t position = a.first + n % a.seq - (a.starts != NULL ? (size_t)a.starts[n] : 0);
     float x[N], y[N], cosines[N / 2], sines[N / 2], sign = a.inverse ? -1.0f : 1.0f;
     load<BF16>(x, a.x, i);
     load<false>(cosines, a.cos, position * half + d / 2);

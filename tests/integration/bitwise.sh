@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Goal: a run has the same losses, gradient norms, weights and moments, bit for bit, on every mesh
-# dp_replicate x dp_shard, also in a pipeline or tensor parallel, with one thread per rank or
-# two, with ranks as threads or as processes,
+# dp_replicate x dp_shard, also in a pipeline (p), context (c) or tensor parallel (t), with one
+# thread per rank or two, with ranks as threads or as processes,
 # and also when it is stopped and resumed on any other of these. Method: the tiny model is trained
 # on one rank and one thread; every other way to run it must write the same loss file (hexadecimal
 # floats, compared with cmp) and a final checkpoint in which ckpt-cli finds no differing tensor.
@@ -13,7 +13,7 @@
 
 steps=16
 meshes=(1x1 1x2 2x1 1x3 1x4 2x2 1x8)
-pipes=(1x1p2 1x2p2 2x1p4 1x1t2 1x3t2 2x1p2t2)
+pipes=(1x1p2 1x2p2 2x1p4 1x1t2 1x1c2 1x3c2 1x2c2t2 1x1p2c2t2)
 seed=${SEED:-$(od -An -N2 -tu2 /dev/urandom | tr -d ' ')}
 backends=(local mpi)
 command -v mpirun >/dev/null || skip_all "mpirun is missing: make deps installs it"
@@ -25,16 +25,18 @@ start_ckptd --memory.pool_bytes 512MiB --memory.segment_bytes 8MiB
 
 # Trains run RUN up to STEP; the loss file is RUN's own and grows from stretch to stretch.
 train() { # RUN MESH THREADS BACKEND STEP [SETTING...]
-    local grid=$2 stages=1 tensor=1 launch=()
+    local grid=$2 stages=1 context=1 tensor=1 launch=()
     [[ $grid != *t* ]] || { tensor=${grid#*t} && grid=${grid%t*}; }
+    [[ $grid != *c* ]] || { context=${grid#*c} && grid=${grid%c*}; }
     [[ $grid != *p* ]] || { stages=${grid#*p} && grid=${grid%p*}; }
     local replicas=${grid%x*} shards=${grid#*x}
-    local ranks=$((replicas * shards * stages * tensor))
+    local ranks=$((replicas * shards * stages * context * tensor))
     [ "$4" = local ] || launch=("${mpi[@]}" -n $ranks)
     "${launch[@]}" "$BUILD/trainer" --job.config_file "$tiny" --job.run "$1" \
         --ckptd.address "$server" --metrics.loss_file "$tmp/$1.loss" --comm.backend "$4" \
         --comm.ranks $ranks --parallelism.pipeline_parallel_degree $stages \
         --parallelism.tensor_parallel_degree $tensor --canonical.tp_blocks 2 \
+        --parallelism.context_parallel_degree $context --canonical.cp_blocks 2 \
         --kernels.threads "$3" --training.steps "$5" \
         --parallelism.data_parallel_replicate_degree "$replicas" \
         --parallelism.data_parallel_shard_degree "$shards" \

@@ -164,7 +164,7 @@ static void test_config__what_this_version_lacks_is_refused(void **state)
 {
     (void)state;
     check_refused("--parallelism.pipeline_parallel_schedule DualPipeV", "DualPipeV", "1F1B");
-    check_refused("--parallelism.context_parallel_degree 4", "context_parallel_degree", "to 1");
+    check_refused("--parallelism.context_parallel_rotate_method alltoall", "rotate_method", "ring");
     check_refused("--canonical.groups 2", "canonical.groups = 2", "to 1");
     check_refused("--model.converters float8", "model.converters", "float8");
     check_refused("--training.dtype bfloat16", "training.dtype", "float32");

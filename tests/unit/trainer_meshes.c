@@ -132,42 +132,110 @@ static void test_meshes__every_tensor_parallel_degree_gives_the_same_bits(void *
         want_same_with_blocks(list[i].blocks, list[i].place, (int)i);
 }
 
-static void test_meshes__blocks_are_another_order_of_sums(void **state)
+/* ---- context parallel ---- */
+
+/* The blocks of both axes belong to the run; one rank has them all. */
+static void want_same_with_chunks(const char *blocks, struct place place, int way)
+{
+    static const char *const modes[] = {"none", "selective", "full"};
+    const char *extra[] = {"--activation_checkpoint.mode",
+                           "none",
+                           "--training.mixed_precision_param",
+                           way % 2 == 0 ? "bfloat16" : "float32",
+                           "--model.tied_embeddings",
+                           way % 3 == 0 ? "true" : "false",
+                           "--canonical.cp_blocks",
+                           blocks,
+                           "--canonical.tp_blocks",
+                           place.tp > 1 ? "2" : "1",
+                           "--training.local_batch_size",
+                           way % 4 == 0 ? "2" : "1",
+                           "--training.dataset_path",
+                           marked_path,
+                           "--training.document_mask",
+                           way % 4 == 1 ? "true" : "false",
+                           "--activation_checkpoint.selective_ac_option",
+                           "op",
+                           "--parallelism.pipeline_parallel_schedule",
+                           way % 4 == 2 ? "ZBH1" : "1F1B"};
+    struct outcome *reference = new_outcome(), *outcome = new_outcome();
+    run_on(reference, alone, 0, 2, extra, 16);
+    extra[1] = modes[way % 3];
+    run_on(outcome, place, 0, 2, extra, 20);
+    want_same(reference, outcome, place);
+    free_outcome(outcome);
+    free_outcome(reference);
+}
+
+static void test_meshes__every_context_parallel_degree_gives_the_same_bits(void **state)
 {
     (void)state;
-    const char *extra[] = {"--canonical.tp_blocks", "2"};
+    static const struct {
+        const char *blocks;
+        struct place place;
+    } list[] = {
+        {"2", {1, 1, 1, 1, 2, 1}}, {"4", {1, 1, 2, 1, 2, 1}}, {"4", {1, 1, 1, 1, 4, 1}},
+        {"2", {1, 2, 1, 1, 2, 1}}, {"4", {2, 1, 1, 1, 2, 1}}, {"4", {2, 2, 1, 1, 4, 1}},
+        {"2", {1, 1, 1, 2, 2, 1}}, {"2", {1, 1, 1, 1, 2, 2}}, {"4", {1, 2, 1, 2, 2, 2}},
+    };
+    for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i += place_stride())
+        want_same_with_chunks(list[i].blocks, list[i].place, (int)i);
+}
+
+static void want_other_order(const char *key, const char *document_mask)
+{
+    const char *extra[] = {"--training.dataset_path",
+                           marked_path,
+                           "--training.document_mask",
+                           document_mask,
+                           key,
+                           "2"};
     struct outcome *one = new_outcome(), *two = new_outcome();
-    run_on(one, alone, 0, 3, NULL, 0);
-    run_on(two, alone, 0, 3, extra, 2);
+    run_on(one, alone, 0, 3, extra, 4);
+    run_on(two, alone, 0, 3, extra, 6);
     want_near(one, two);
     assert_true(one->loss[3] != two->loss[3]);
     free_outcome(one);
     free_outcome(two);
 }
 
+static void test_meshes__blocks_are_another_order_of_sums(void **state)
+{
+    (void)state;
+    want_other_order("--canonical.tp_blocks", "false");
+    want_other_order("--canonical.cp_blocks", "false");
+    want_other_order("--canonical.cp_blocks", "true");
+}
+
 static void test_meshes__a_run_moves_between_all_axes(void **state)
 {
     (void)state;
-    const char *extra[] = {"--canonical.tp_blocks", "4"};
-    static const struct place moves[] = {{1, 1, 1, 1, 1, 4}, {2, 1, 2, 2, 1, 1},
-                                         {1, 3, 1, 1, 1, 2}, {1, 1, 1, 4, 1, 4},
-                                         {1, 2, 1, 1, 1, 1}, {1, 2, 1, 2, 1, 4}};
+    const char *extra[] = {"--canonical.tp_blocks", "4", "--canonical.cp_blocks", "4"};
+    static const struct place moves[] = {{1, 1, 1, 1, 1, 4}, {2, 1, 2, 2, 4, 1},
+                                         {1, 3, 1, 1, 2, 2}, {1, 1, 1, 4, 1, 4},
+                                         {1, 2, 1, 1, 4, 1}, {1, 2, 1, 2, 2, 2}};
     struct outcome *reference = new_outcome(), *moving = new_outcome();
-    run_on(reference, alone, 0, 6, extra, 2);
+    run_on(reference, alone, 0, 6, extra, 4);
     for (int64_t step = 0; step < 6; step++)
-        run_on(moving, moves[step], step, step + 1, extra, 2);
+        run_on(moving, moves[step], step, step + 1, extra, 4);
     want_same(reference, moving, alone);
     free_outcome(reference);
     free_outcome(moving);
 }
 
-static void want_refused(const char *const *extra, int num_extra, const char *reason)
+static void want_refused_on(uint32_t ranks, const char *const *extra, int num_extra,
+                            const char *reason)
 {
     struct stretch stretch = {.config = configure(extra, num_extra), .outcome = NULL};
     report_clear();
-    assert_int_equal(comm_local_run(1, rank_main, &stretch), ERR_INVALID);
+    assert_int_equal(comm_local_run(ranks, rank_main, &stretch), ERR_INVALID);
     if (strstr(report_message(), reason) == NULL)
         fail_msg("\"%s\" is not in: %s", reason, report_message());
+}
+
+static void want_refused(const char *const *extra, int num_extra, const char *reason)
+{
+    want_refused_on(1, extra, num_extra, reason);
 }
 
 static void test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum(void **state)
@@ -175,9 +243,19 @@ static void test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum(void **s
     (void)state;
     const char *heads[] = {"--canonical.tp_blocks", "8"};
     const char *three[] = {"--canonical.tp_blocks", "3"};
+    const char *chunks[] = {"--canonical.cp_blocks", "2", "--training.seq_len", "30"};
+    const char *degree[] = {"--canonical.cp_blocks",
+                            "2",
+                            "--parallelism.context_parallel_degree",
+                            "4",
+                            "--parallelism.data_parallel_shard_degree",
+                            "1"};
     const char *vocabulary[] = {"--canonical.tp_blocks", "4", "--model.vocab_size", "302"};
     want_refused(heads, 2, "the number of heads 4 does not divide by canonical.tp_blocks = 8");
     want_refused(three, 2, "canonical.tp_blocks = 3");
+    want_refused(chunks, 4, "training.seq_len 30 does not divide by 2 x canonical.cp_blocks = 4");
+    want_refused_on(4, degree, 6,
+                    "context_parallel_degree = 4 does not divide canonical.cp_blocks = 2");
     want_refused(vocabulary, 4, "302 does not divide by canonical.tp_blocks = 4");
 }
 
@@ -188,6 +266,7 @@ int main(void)
         cmocka_unit_test(test_meshes__a_schedule_from_a_file_gives_the_same_bits),
         cmocka_unit_test(test_meshes__a_run_moves_between_pipelines_on_a_ramp),
         cmocka_unit_test(test_meshes__every_tensor_parallel_degree_gives_the_same_bits),
+        cmocka_unit_test(test_meshes__every_context_parallel_degree_gives_the_same_bits),
         cmocka_unit_test(test_meshes__blocks_are_another_order_of_sums),
         cmocka_unit_test(test_meshes__a_run_moves_between_all_axes),
         cmocka_unit_test(test_meshes__what_blocks_cannot_cut_is_refused_with_the_sum),

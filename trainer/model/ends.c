@@ -76,17 +76,27 @@ int embedding_forward(struct model *m, uint32_t slot, const void *const *w)
     return rc;
 }
 
-static void embedding_weight(struct model *m, float *dtable, const int32_t *tokens,
-                             const void *dout, uint32_t vocab)
+/* Sum over this rank's cp blocks. Walks take the parts' buffers, too. */
+static void embedding_weight(struct model *m, const struct slot *s, float *dtable,
+                             const int32_t *tokens, const void *dout, uint32_t vocab)
 {
-    kernel_embedding_backward(m->kernels, m->lane,
-                              &(struct kernel_embedding_backward){.dtable = dtable,
-                                                                  .tokens = tokens,
-                                                                  .dout = dout,
-                                                                  .rows = m->rows,
-                                                                  .dim = m->s.dim,
-                                                                  .vocab = vocab,
-                                                                  .dtype = m->dtype});
+    static const char *const name = "partial embeddings";
+    size_t row = m->s.dim * m->element;
+    struct tree tree = tree_take(m, name, dtable, (size_t)vocab * m->s.dim, m->row_blocks);
+    for (uint32_t p = 0; p < m->row_blocks && s->is_active; p++) {
+        size_t first = (size_t)p * m->block_rows;
+        kernel_embedding_backward(
+            m->kernels, m->lane,
+            &(struct kernel_embedding_backward){.dtable = tree_at(&tree, p),
+                                                .tokens = tokens + first,
+                                                .dout = at_byte(dout, first * row),
+                                                .rows = m->block_rows,
+                                                .dim = m->s.dim,
+                                                .vocab = vocab,
+                                                .dtype = m->dtype});
+        tree_add(m, &tree, p);
+    }
+    tree_give(m, name, m->row_blocks);
 }
 
 /* Rows of other ranks' tokens are added to one row more than the rank has, which nobody reads. */
@@ -98,11 +108,12 @@ static int embedding_weight_by_vocabulary(struct model *m, const struct slot *s,
     float *table =
         model_take_bytes(m, "d embedding and other rows", 0, (count + m->s.dim) * sizeof(*table));
     int rc = s->is_active ? rows_gather(m, all, s->dx, row) : 0;
-    if (s->is_active && rc == 0) {
+    if (s->is_active && rc == 0)
         local_tokens(m, tokens, s->batch.inputs, (int32_t)m->vocab);
-        embedding_weight(m, table, tokens, all, m->vocab + 1);
+    if (rc == 0)
+        embedding_weight(m, s, table, tokens, all, m->vocab + 1);
+    if (s->is_active && rc == 0)
         memcpy(dtable, table, count * sizeof(*table));
-    }
     model_give(m, "tokens of own vocabulary", 0);
     model_give(m, "d embedding of all rows", 0);
     model_give(m, "d embedding and other rows", 0);
@@ -115,8 +126,8 @@ int embedding_backward(struct model *m, uint32_t slot, float *const *dw)
     int rc = 0;
     if (m->cut.tp > 1)
         rc = embedding_weight_by_vocabulary(m, s, dw[0]);
-    else if (s->is_active)
-        embedding_weight(m, dw[0], s->batch.inputs, s->dx, m->vocab);
+    else
+        embedding_weight(m, s, dw[0], s->batch.inputs, s->dx, m->vocab);
     model_give_gradient(m, slot);
     return rc;
 }
@@ -236,23 +247,42 @@ static int loss_by_rows(struct model *m, const struct slot *s, float *losses)
     return rc;
 }
 
+/* The rows' losses in the order of their sequences. */
+static int losses_in_order(struct model *m, const struct slot *s, uint32_t index,
+                           const float **losses)
+{
+    const struct context_width of = {"losses by rank", 1, 1, KERNEL_F32};
+    size_t bytes = (size_t)m->batch * m->seq * sizeof(float);
+    if (m->cut.cp_blocks == 1)
+        return 0;
+    float *all = model_take_bytes(m, "losses of all rows", index, bytes);
+    int rc = context_gather(m, all, *losses, &of, s->is_active);
+    *losses = all;
+    return rc;
+}
+
 int model_loss(struct model *m, uint32_t slot, double *out_loss)
 {
     const struct slot *s = &m->slots[slot];
-    uint32_t index = slot_index(m, slot, 0);
+    uint32_t index = slot_index(m, slot, 0), rows = m->batch * m->seq;
     float *losses = model_take_bytes(m, "losses", index, m->rows * sizeof(float));
+    const float *ordered = losses;
     int rc = 0;
     *out_loss = 0;
     if (m->cut.tp_blocks > 1)
         rc = loss_by_rows(m, s, losses);
     else if (s->is_active)
         cross_entropy(m, losses, s->logits, s->batch.targets, &s->batch.loss_scale, m->rows);
+    if (rc == 0)
+        rc = losses_in_order(m, s, index, &ordered);
     if (s->is_active && rc == 0) {
-        for (uint32_t i = 0; i < m->rows; i++)
-            *out_loss += losses[i];
+        for (uint32_t i = 0; i < rows; i++)
+            *out_loss += ordered[i];
         if (s->batch.sequence_losses != NULL)
-            sum_sequences(m, losses, s->batch.sequence_losses);
+            sum_sequences(m, ordered, s->batch.sequence_losses);
     }
+    if (m->cut.cp_blocks > 1)
+        model_give(m, "losses of all rows", index);
     model_give(m, "losses", index);
     return rc;
 }
@@ -268,7 +298,8 @@ static int output_backward(struct model *m, uint32_t slot, uint32_t halves, cons
     if ((halves & MODEL_WEIGHT) == 0)
         return 0;
     return product_weight(m,
-                          &(struct product_weight){.dw = dw,
+                          &(struct product_weight){.name = "partial output",
+                                                   .dw = dw,
                                                    .dout = s->logits,
                                                    .x = s->head_norm,
                                                    .out_dim = m->vocab / m->blocks,

@@ -181,35 +181,26 @@ static int attention_input(struct model *m, uint32_t slot, uint32_t layer, const
     return product_columns_input(m, t[TEMPORARY_D_NORM], terms, 3, s->is_active);
 }
 
-/* dw of a product by columns (its output cut) of `width` columns on this rank. */
-static int columns_weight(struct model *m, const struct slot *s, float *dw, const void *dout,
-                          const void *x, uint32_t width, uint32_t w_blocks, uint32_t sharers)
+/* dw of a product by columns: its output is cut. */
+static int columns_weight(struct model *m, const struct slot *s, struct product_weight a)
 {
-    return product_weight(m,
-                          &(struct product_weight){.dw = dw,
-                                                   .dout = dout,
-                                                   .x = x,
-                                                   .out_dim = width / m->blocks,
-                                                   .in = m->s.dim,
-                                                   .dout_is_cut = true,
-                                                   .w_blocks = w_blocks,
-                                                   .sharers = sharers},
-                          s->is_active);
+    a.out_dim /= m->blocks;
+    a.in = m->s.dim;
+    a.dout_is_cut = true;
+    a.w_blocks = a.w_blocks > 0 ? a.w_blocks : m->blocks;
+    a.sharers = a.sharers > 0 ? a.sharers : 1;
+    return product_weight(m, &a, s->is_active);
 }
 
-static int rows_weight(struct model *m, const struct slot *s, float *dw, const void *dout,
-                       const void *x, uint32_t width)
+/* Of a product by rows: its input is cut. */
+static int rows_weight(struct model *m, const struct slot *s, struct product_weight a)
 {
-    return product_weight(m,
-                          &(struct product_weight){.dw = dw,
-                                                   .dout = dout,
-                                                   .x = x,
-                                                   .out_dim = m->s.dim,
-                                                   .in = width / m->blocks,
-                                                   .x_is_cut = true,
-                                                   .w_blocks = m->blocks,
-                                                   .sharers = 1},
-                          s->is_active);
+    a.out_dim = m->s.dim;
+    a.in /= m->blocks;
+    a.x_is_cut = true;
+    a.w_blocks = m->blocks;
+    a.sharers = 1;
+    return product_weight(m, &a, s->is_active);
 }
 
 static int feed_forward_weights(struct model *m, uint32_t slot, uint32_t layer, const void *d_out,
@@ -217,11 +208,18 @@ static int feed_forward_weights(struct model *m, uint32_t slot, uint32_t layer, 
 {
     const struct slot *s = &m->slots[slot];
     void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
-    ERR_TRY(rows_weight(m, s, dw[W2], d_out, a[SAVED_SWIGLU], m->hidden));
-    ERR_TRY(columns_weight(m, s, dw[W1], t[TEMPORARY_D_GATE], a[SAVED_FFN_NORM], m->hidden,
-                           m->blocks, 1));
-    return columns_weight(m, s, dw[W3], t[TEMPORARY_D_UP], a[SAVED_FFN_NORM], m->hidden, m->blocks,
-                          1);
+    const struct product_weight w2 = {
+        .name = "partial w2", .dw = dw[W2], .dout = d_out, .x = a[SAVED_SWIGLU], .in = m->hidden};
+    struct product_weight w1 = {.name = "partial w1 and w3",
+                                .dw = dw[W1],
+                                .dout = t[TEMPORARY_D_GATE],
+                                .x = a[SAVED_FFN_NORM],
+                                .out_dim = m->hidden};
+    ERR_TRY(rows_weight(m, s, w2));
+    ERR_TRY(columns_weight(m, s, w1));
+    w1.dw = dw[W3];
+    w1.dout = t[TEMPORARY_D_UP];
+    return columns_weight(m, s, w1);
 }
 
 static int attention_weights(struct model *m, uint32_t slot, uint32_t layer, const void *d_mid,
@@ -230,12 +228,29 @@ static int attention_weights(struct model *m, uint32_t slot, uint32_t layer, con
     const struct slot *s = &m->slots[slot];
     void *const *a = s->layers[layer].saved, *const *t = s->layers[layer].temporary;
     const void *x = a[SAVED_ATTENTION_NORM];
-    uint32_t sharers = m->cut.tp > m->s.kv_heads ? m->cut.tp / m->s.kv_heads : 1;
-    ERR_TRY(rows_weight(m, s, dw[WO], d_mid, a[SAVED_ATTENTION], m->q_width));
-    ERR_TRY(columns_weight(m, s, dw[WQ], t[TEMPORARY_D_Q], x, m->q_width, m->blocks, 1));
-    ERR_TRY(
-        columns_weight(m, s, dw[WK], t[TEMPORARY_D_K], x, m->d_kv_width, m->kv_blocks, sharers));
-    return columns_weight(m, s, dw[WV], t[TEMPORARY_D_V], x, m->d_kv_width, m->kv_blocks, sharers);
+    const struct product_weight wo = {.name = "partial wo",
+                                      .dw = dw[WO],
+                                      .dout = d_mid,
+                                      .x = a[SAVED_ATTENTION],
+                                      .in = m->q_width};
+    const struct product_weight wq = {.name = "partial wq",
+                                      .dw = dw[WQ],
+                                      .dout = t[TEMPORARY_D_Q],
+                                      .x = x,
+                                      .out_dim = m->q_width};
+    struct product_weight wk = {.name = "partial wk and wv",
+                                .dw = dw[WK],
+                                .dout = t[TEMPORARY_D_K],
+                                .x = x,
+                                .out_dim = m->d_kv_width,
+                                .w_blocks = m->kv_blocks};
+    wk.sharers = m->cut.tp > m->s.kv_heads ? m->cut.tp / m->s.kv_heads : 1;
+    ERR_TRY(rows_weight(m, s, wo));
+    ERR_TRY(columns_weight(m, s, wq));
+    ERR_TRY(columns_weight(m, s, wk));
+    wk.dw = dw[WV];
+    wk.dout = t[TEMPORARY_D_V];
+    return columns_weight(m, s, wk);
 }
 
 /* Which buffers hold the gradient of the stream as the halves need it. */

@@ -81,6 +81,14 @@ struct model_cut {
     struct comm *tp_group, *cp_group;
 };
 
+/* Context parallel cuts each sequence in chunks (context.c). A rank's rows are chunk after chunk,
+ * of each chunk sequence after sequence. How many chunks the rank at `place` has, their positions,
+ * and the first position of chunk `index`. */
+uint32_t model_num_chunks(const struct model_cut *cut);
+uint32_t model_chunk_length(const struct model_cut *cut, uint32_t seq);
+uint32_t model_chunk_first(const struct model_cut *cut, uint32_t seq, uint32_t place,
+                           uint32_t index);
+
 /* What a layer's forward keeps for its backward; the rest is computed again. */
 enum model_keep {
     MODEL_KEEP_ALL,
@@ -108,8 +116,8 @@ void model_kernel_shapes(const struct model *model, struct kernel_shapes *out);
 void model_set_groups(struct model *model, struct comm *tp_group, struct comm *cp_group);
 
 struct model_batch {
-    const int32_t *inputs, *targets; /* [B, T] */
-    const int32_t *starts;   /* [B, T] where each input's document begins; NULL: no matter */
+    const int32_t *inputs, *targets; /* [rows] */
+    const int32_t *starts;   /* [rows] where each input's document begins; NULL: no matter */
     float loss_scale;        /* gradients are of loss_scale x (sum of the rows' losses) */
     double *sequence_losses; /* [B] sums of each sequence's rows, in row order; or NULL */
 };

@@ -22,7 +22,7 @@ enum saved {
     SAVED_K,              /* [kv blocks][rows, K D / kvB], rotated */
     SAVED_V,
     SAVED_ATTENTION, /* as Q */
-    SAVED_LSE,       /* [blocks][B, H / B, T] */
+    SAVED_LSE,       /* [blocks][chunks][B, H / B, positions of a chunk] */
     SAVED_X_MID,     /* [own rows, C] the residual stream at the second norm */
     SAVED_FFN_NORM,
     SAVED_FFN_RSTD,
@@ -135,6 +135,7 @@ int product_columns_input(struct model *m, void *own_dx, const struct product_te
  * A side that is cut has blocks, one that is whole has not. `sharers`: tp ranks that hold the same
  * part. */
 struct product_weight {
+    const char *name; /* of the buffers of partial results, all of this size */
     float *dw;
     const void *dout, *x;
     uint32_t out_dim, in; /* of one block */
@@ -157,8 +158,35 @@ int norm_backward(struct model *m, const struct norm_gradient *args, bool is_act
 int norm_forward(struct model *m, void *out, float *rstd, void *x, const void *residual,
                  const void *weight, bool is_active);
 
+/* Parts that come one after the other: part i is written to slot[number of ones in i], and added to
+ * its left neighbour as soon as that sub-tree is whole. slot[0] gets the sum. */
+#define TREE_DEPTH_MAX 10u /* tp_blocks and cp_blocks are at most 2^10 */
+struct tree {
+    float *slot[TREE_DEPTH_MAX + 1];
+    size_t count;
+};
+/* `sum` is slot 0; the others are taken under `name`, from index 1 on. */
+struct tree tree_take(struct model *m, const char *name, float *sum, size_t count, uint32_t parts);
+void tree_give(struct model *m, const char *name, uint32_t parts);
+float *tree_at(const struct tree *tree, uint32_t index);
+void tree_add(struct model *m, const struct tree *tree, uint32_t index); /* after it is written */
 /* parts[0] = the sum of `num` parts, `stride` floats apart, as a balanced binary tree. */
 void tree_in_place(struct model *m, float *parts, uint32_t num, size_t stride, size_t count);
+
+/* ---- sequences that are cut, cp_blocks > 1 (context.c) ---- */
+
+/* full[blocks][B, T, width] in the order of the sequences, from own[blocks][rows, width] of all cp
+ * ranks. */
+struct context_width {
+    const char *name; /* of the buffer of what comes from the ranks, always of this size */
+    uint32_t blocks, width;
+    enum kernel_dtype dtype;
+};
+int context_gather(struct model *m, void *full, const void *own, const struct context_width *of,
+                   bool is_active);
+/* own[0], own[1] [rows, width] = the sum over the cp ranks of their partial[2][B, T, width]. */
+int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t width,
+                   bool is_active);
 
 /* ---- attention.c ---- */
 

@@ -12,10 +12,10 @@
  * index of the block, and rounded once. Blocks and degrees are powers of two, so a rank adds a
  * whole sub-tree and sends one partial result:
  *
- *   blocks of tp      products by rows, inputs of products by columns, weights of norms; and
- * weights of keys and values, where several blocks share a head blocks of cp      all weights; here
- * the sum over this rank's blocks alone, the rest is added by who owns the gradient
- * (parallel/reduce.c)
+ * - blocks of tp: products by rows, inputs of products by columns, weights of norms; and weights of
+ *   keys and values, where several blocks share a head.
+ * - blocks of cp: all weights; here the sum over this rank's blocks alone, the rest is added by who
+ *   owns the gradient (parallel/reduce.c). Gradients of keys and values: see context.c.
  *
  * With one block there is no partial result: the product itself writes the result. */
 #include "proto/report.h"
@@ -23,8 +23,6 @@
 #include "trainer/model/private.h"
 
 #include <string.h>
-
-#define TREE_DEPTH_MAX 10u /* tp_blocks and cp_blocks are at most 2^10 */
 
 /* ---- trees ---- */
 
@@ -41,13 +39,6 @@ void tree_in_place(struct model *m, float *parts, uint32_t num, size_t stride, s
             fold(m, parts + i * stride, parts + (i + step) * stride, count);
 }
 
-/* Parts that come one after the other: part i is written to slot[number of ones in i], and added to
- * its left neighbour as soon as that sub-tree is whole. slot[0] gets the sum. */
-struct tree {
-    float *slot[TREE_DEPTH_MAX + 1];
-    size_t count;
-};
-
 static uint32_t depth_of(uint32_t parts)
 {
     uint32_t depth = 0;
@@ -56,21 +47,19 @@ static uint32_t depth_of(uint32_t parts)
     return depth;
 }
 
-static float *tree_at(const struct tree *tree, uint32_t index)
+float *tree_at(const struct tree *tree, uint32_t index)
 {
     return tree->slot[__builtin_popcount(index)];
 }
 
-static void tree_add(struct model *m, const struct tree *tree, uint32_t index)
+void tree_add(struct model *m, const struct tree *tree, uint32_t index)
 {
     uint32_t height = (uint32_t)__builtin_popcount(index);
     for (; index & 1; index >>= 1, height--)
         fold(m, tree->slot[height - 1], tree->slot[height], tree->count);
 }
 
-/* `sum` is slot 0; the others are taken under `name`. */
-static struct tree tree_take(struct model *m, const char *name, float *sum, size_t count,
-                             uint32_t parts)
+struct tree tree_take(struct model *m, const char *name, float *sum, size_t count, uint32_t parts)
 {
     struct tree tree = {.slot = {sum}, .count = count};
     for (uint32_t i = 1; i <= depth_of(parts); i++)
@@ -78,7 +67,7 @@ static struct tree tree_take(struct model *m, const char *name, float *sum, size
     return tree;
 }
 
-static void tree_give(struct model *m, const char *name, uint32_t parts)
+void tree_give(struct model *m, const char *name, uint32_t parts)
 {
     for (uint32_t i = 1; i <= depth_of(parts); i++)
         model_give(m, name, i);
@@ -310,10 +299,10 @@ static int add_sharers(struct model *m, float *part, size_t count, uint32_t shar
 
 int product_weight(struct model *m, const struct product_weight *a, bool is_active)
 {
-    static const char *const by_row = "partial weights", *const by_block = "partial shared weights";
+    static const char *const by_block = "partial shared weights";
     uint32_t group = m->blocks / a->w_blocks;
     size_t count = (size_t)a->out_dim * a->in;
-    struct tree rows = tree_take(m, by_row, NULL, count, m->row_blocks);
+    struct tree rows = tree_take(m, a->name, NULL, count, m->row_blocks);
     struct tree shared = tree_take(m, by_block, NULL, count, group);
     for (uint32_t w = 0; w < a->w_blocks; w++) {
         rows.slot[0] = is_active ? a->dw + w * count : NULL;
@@ -328,7 +317,7 @@ int product_weight(struct model *m, const struct product_weight *a, bool is_acti
                 tree_add(m, &rows, p);
         }
     }
-    tree_give(m, by_row, m->row_blocks);
+    tree_give(m, a->name, m->row_blocks);
     tree_give(m, by_block, group);
     return 0;
 }

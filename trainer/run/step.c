@@ -30,12 +30,11 @@ static bool is_asked_to_stop(const struct step_input *input)
 void step_order_tokens(const struct parallel *p, const struct tokens *raw, struct tokens *out)
 {
     uint32_t batch = (uint32_t)p->config->local_batch_size, seq = (uint32_t)p->config->seq_len;
-    uint32_t blocks = p->cut.cp_blocks, chunk = seq / (2 * blocks), mine = blocks / p->cut.cp;
-    if (blocks == 1)
-        return;                                       /* they are read in place */
-    for (uint32_t i = 0; i < 2 * mine * batch; i++) { /* [block][half][sequence] */
-        uint32_t block = p->cut.cp_place * mine + i / (2 * batch), half = i / batch % 2;
-        uint32_t first = (half == 0 ? block : 2 * blocks - 1 - block) * chunk;
+    uint32_t chunk = model_chunk_length(&p->cut, seq);
+    if (p->cut.cp_blocks == 1)
+        return;                                                        /* they are read in place */
+    for (uint32_t i = 0; i < model_num_chunks(&p->cut) * batch; i++) { /* [chunk][sequence] */
+        uint32_t first = model_chunk_first(&p->cut, seq, p->cut.cp_place, i / batch);
         size_t from = (size_t)(i % batch) * seq + first, at = (size_t)i * chunk;
         memcpy(out->inputs + at, raw->inputs + from, chunk * sizeof(int32_t));
         memcpy(out->targets + at, raw->targets + from, chunk * sizeof(int32_t));
@@ -298,12 +297,13 @@ int parallel_logits(struct parallel *p, struct ahead *ahead, uint64_t first_samp
     const struct tokens *tokens = &p->tokens[0];
     struct model_batch batch = {.inputs = tokens->inputs, .targets = tokens->targets};
     struct execution execution = {.at_op = at_logits};
-    const uint32_t *degree = p->mesh.degree;
+    uint32_t stages = p->mesh.degree[AXIS_PP];
     int rc = 0;
-    if (degree[AXIS_TP] * degree[AXIS_CP] * degree[AXIS_PP] > 1)
-        return report_error(ERR_INVALID, "run it on a mesh of dp_shard and dp_replicate",
-                            "debug.logits_file: pp %u x cp %u x tp %u cut the logits",
-                            degree[AXIS_PP], degree[AXIS_CP], degree[AXIS_TP]);
+    if (stages * p->cut.cp_blocks * p->cut.tp_blocks > 1)
+        return report_error(ERR_INVALID, "run it without a pipeline, with one block of each",
+                            "debug.logits_file: pp %u, canonical.cp_blocks %u and tp_blocks %u "
+                            "cut the logits",
+                            stages, p->cut.cp_blocks, p->cut.tp_blocks);
     if (p->mesh.world->rank == 0) {
         ahead_step(ahead, 0, first_sample);
         rc = ahead_take(ahead, &(struct data_batch){tokens->inputs, tokens->targets, NULL});

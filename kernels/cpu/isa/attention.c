@@ -27,8 +27,8 @@
 struct queries {
     const struct attention_args *a;
     size_t b, g, group;
-    size_t positions, first,
-        count; /* positions of a tile; of this one: the first, how many there are */
+    size_t positions, row, first,
+        count; /* positions of a tile; of this one: the first's row and position, how many */
     size_t num_lanes, width;
     float *limit; /* [L] last key a query sees */
     float *rows;  /* [L,W] */
@@ -38,8 +38,9 @@ static struct queries queries_of(const struct attention_args *a, size_t b, size_
 {
     struct queries q = {.a = a, .b = b, .g = g, .group = a->heads / a->kv_heads};
     q.positions = attention_positions(a);
-    q.first = tile * q.positions;
-    q.count = a->seq - q.first < q.positions ? a->seq - q.first : q.positions;
+    q.row = tile * q.positions;
+    q.first = a->first + q.row;
+    q.count = a->queries - q.row < q.positions ? a->queries - q.row : q.positions;
     q.num_lanes = round_up(q.positions * q.group, LANES);
     q.width = round_up(a->head_dim, LANES);
     return q;
@@ -48,7 +49,7 @@ static struct queries queries_of(const struct attention_args *a, size_t b, size_
 static size_t query_at(const struct queries *q, size_t head, size_t p)
 {
     const struct attention_args *a = q->a;
-    return ((q->b * a->seq + q->first + p) * a->heads + q->g * q->group + head) * a->head_dim;
+    return ((q->b * a->queries + q->row + p) * a->heads + q->g * q->group + head) * a->head_dim;
 }
 
 static size_t key_at(const struct queries *q, size_t j)
@@ -331,7 +332,7 @@ static void write_out(const struct queries *q, const struct softmax *s)
     transpose(q->rows, s->out, q->width, row);
     write_rows(q, a->out, q->rows);
     for (size_t head = 0; head < q->group; head++) {
-        size_t to = (q->b * a->heads + q->g * q->group + head) * a->seq + q->first;
+        size_t to = (q->b * a->heads + q->g * q->group + head) * a->queries + q->row;
         memcpy(a->lse + to, s->max + head * q->positions, q->count * sizeof(float));
     }
 }
@@ -339,7 +340,7 @@ static void write_out(const struct queries *q, const struct softmax *s)
 void ISA_NAME(attention)(const void *args, uint32_t item, const struct worker *worker)
 {
     const struct attention_args *a = args;
-    size_t tiles = divide_up(a->seq, attention_positions(a)), pair = item / tiles;
+    size_t tiles = divide_up(a->queries, attention_positions(a)), pair = item / tiles;
     struct queries q = queries_of(a, pair / a->kv_heads, pair % a->kv_heads, item % tiles);
     size_t area = q.num_lanes * q.width;
     float *x = worker->scratch;
@@ -421,7 +422,7 @@ static void read_queries(const struct queries *q, const struct gradients *g)
     for (size_t l = 0; l < row; l++)
         g->lse[l] = __builtin_inff(); /* padding: no probability */
     for (size_t head = 0; head < q->group; head++) {
-        size_t from = (q->b * a->heads + q->g * q->group + head) * a->seq + q->first;
+        size_t from = (q->b * a->heads + q->g * q->group + head) * a->queries + q->row;
         memcpy(g->lse + head * q->positions, a->lse_in + from, q->count * sizeof(float));
     }
     memset(g->dq, 0, row * q->width * sizeof(float));
@@ -467,10 +468,19 @@ static void backward_tile(const struct queries *q, const struct gradients *g)
     write_rows(q, a->dq, q->rows);
 }
 
+/* Sums of an earlier range of queries; zeros where there is none. */
+static void read_sums(const struct queries *q, float *sums, const void *x)
+{
+    size_t dim = q->a->head_dim;
+    memset(sums, 0, q->a->seq * q->width * sizeof(float));
+    for (size_t j = 0; q->a->accumulate && j < q->a->seq; j++)
+        memcpy(sums + j * q->width, (const float *)x + key_at(q, j), dim * sizeof(float));
+}
+
 static void write_keys(const struct queries *q, void *x, const float *sums)
 {
     size_t dim = q->a->head_dim;
-    bool bf16 = q->a->dtype == KERNEL_BF16;
+    bool bf16 = q->a->sums == KERNEL_BF16;
     for (size_t j = 0; j < q->a->seq; j++) {
         for (size_t d = 0; d < dim; d += WIDTH) {
             size_t count = part_of(d, dim);
@@ -486,9 +496,9 @@ void ISA_NAME(attention_backward)(const void *args, uint32_t item, const struct 
     struct queries q = queries_of(a, b, head, 0);
     struct gradients g;
     gradients_place(&g, &q, worker->scratch);
-    memset(g.dkey, 0, a->seq * q.width * sizeof(float));
-    memset(g.dvalue, 0, a->seq * q.width * sizeof(float));
-    size_t tiles = divide_up(a->seq, q.positions);
+    read_sums(&q, g.dkey, a->dkey);
+    read_sums(&q, g.dvalue, a->dvalue);
+    size_t tiles = divide_up(a->queries, q.positions);
     for (size_t tile = 0; tile < tiles; tile++) {
         q = queries_of(a, b, head, tile);
         gradients_place(&g, &q, worker->scratch);

@@ -1,0 +1,151 @@
+/* context.c - sequences that are cut among ranks.
+ *
+ * Each sequence is cut in 2 P chunks of as many positions, P = cp_blocks. Block p is chunk p with
+ * chunk 2 P - 1 - p, of all sequences: since a query sees what is before it, all blocks cost the
+ * same. A rank of context parallel has row_blocks blocks, one after the other. Its rows lie as
+ * [block][chunk of the block][sequence][position]; with one block as [sequence][position].
+ *
+ * Queries stay where they are. Keys and values are gathered, so that a query's softmax runs over
+ * its keys in the order of their positions: its bits are those of one rank. What the queries of a
+ * block add to the gradients of keys and values is a partial result, added as products.c says:
+ * the queries of the block's two chunks in order, then the tree over the blocks, rounded once.
+ * It goes to who has the rows. Bytes per layer and rank: forward (cp - 1) / cp x the keys and
+ * values of a micro-batch, backward the same, and as many numbers in float. */
+#include "proto/report.h"
+#include "trainer/comm/comm.h"
+#include "trainer/model/private.h"
+
+/* ---- chunks ---- */
+
+uint32_t model_num_chunks(const struct model_cut *cut)
+{
+    return cut->cp_blocks > 1 ? 2 * (cut->cp_blocks / cut->cp) : 1;
+}
+
+uint32_t model_chunk_length(const struct model_cut *cut, uint32_t seq)
+{
+    return cut->cp_blocks > 1 ? seq / (2 * cut->cp_blocks) : seq;
+}
+
+uint32_t model_chunk_first(const struct model_cut *cut, uint32_t seq, uint32_t place,
+                           uint32_t index)
+{
+    uint32_t block = place * (cut->cp_blocks / cut->cp) + index / 2;
+    uint32_t chunk = index % 2 == 0 ? block : 2 * cut->cp_blocks - 1 - block;
+    return chunk * model_chunk_length(cut, seq);
+}
+
+/* ---- rows of all ranks in the order of their sequences, and back ---- */
+
+/* A matrix in two orders: `full` [blocks][B, T, width], `by_rank` [cp][blocks][rows, width]. */
+struct context_rows {
+    void *full, *by_rank;
+    uint32_t blocks, width;
+    enum kernel_dtype dtype;
+};
+
+/* Of one rank and block, chunk `index` of sequence b. */
+static void move_chunk(struct model *m, const struct context_rows *a, size_t at_rank,
+                       size_t at_full, bool to_full)
+{
+    struct kernel_unpack unpack = {.full = a->full,
+                                   .packed = a->by_rank,
+                                   .first_row = at_full,
+                                   .rows = model_chunk_length(&m->cut, m->seq),
+                                   .columns = a->width,
+                                   .width = a->width,
+                                   .dtype = a->dtype};
+    unpack.packed = at_byte(a->by_rank, at_rank * a->width * kernel_dtype_bytes(a->dtype));
+    if (to_full) {
+        kernel_unpack(m->kernels, m->lane, &unpack);
+        return;
+    }
+    kernel_pack(m->kernels, m->lane,
+                &(struct kernel_pack){.packed = (void *)(uintptr_t)unpack.packed,
+                                      .full = a->full,
+                                      .first_row = at_full,
+                                      .rows = unpack.rows,
+                                      .columns = a->width,
+                                      .width = a->width,
+                                      .dtype = a->dtype});
+}
+
+static void move_rows(struct model *m, const struct context_rows *a, bool to_full)
+{
+    uint32_t chunks = model_num_chunks(&m->cut), length = model_chunk_length(&m->cut, m->seq);
+    for (uint32_t r = 0; r < m->cut.cp; r++)
+        for (uint32_t block = 0; block < a->blocks; block++)
+            for (uint32_t i = 0; i < chunks; i++)
+                for (uint32_t b = 0; b < m->batch; b++) {
+                    size_t of_rank = ((size_t)r * a->blocks + block) * m->rows;
+                    size_t of_full = ((size_t)block * m->batch + b) * m->seq;
+                    move_chunk(m, a, of_rank + ((size_t)i * m->batch + b) * length,
+                               of_full + model_chunk_first(&m->cut, m->seq, r, i), to_full);
+                }
+}
+
+static void set_lists(struct model *m, size_t bytes_each)
+{
+    for (uint32_t r = 0; r < m->cut.cp; r++) {
+        m->lists[r] = bytes_each;
+        m->lists[m->cut.cp + r] = r * bytes_each;
+    }
+}
+
+int context_gather(struct model *m, void *full, const void *own, const struct context_width *of,
+                   bool is_active)
+{
+    uint32_t cp = m->cut.cp;
+    size_t mine = (size_t)of->blocks * m->rows * of->width * kernel_dtype_bytes(of->dtype);
+    struct context_rows rows = {.full = full,
+                                .by_rank = (void *)(uintptr_t)own,
+                                .blocks = of->blocks,
+                                .width = of->width,
+                                .dtype = of->dtype};
+    int rc = 0;
+    if (cp > 1)
+        rows.by_rank = model_take_bytes(m, of->name, 0, cp * mine);
+    if (is_active && cp > 1) {
+        struct comm *comm = m->cut.cp_group;
+        set_lists(m, mine);
+        rc = comm->ops->all_gather_v(comm, own, mine, rows.by_rank, m->lists, m->lists + cp);
+    }
+    if (is_active && rc == 0)
+        move_rows(m, &rows, true);
+    if (cp > 1)
+        model_give(m, of->name, 0);
+    return rc;
+}
+
+int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t width,
+                   bool is_active)
+{
+    static const char *const name = "partial rows of context ranks";
+    uint32_t cp = m->cut.cp;
+    size_t count = (size_t)m->rows * width, both = 2 * count;
+    struct context_rows rows = {.full = partial, .blocks = 2, .width = width, .dtype = KERNEL_F32};
+    float *sum = rows.by_rank = model_take_bytes(m, name, 0, cp * both * sizeof(*sum));
+    int rc = 0;
+    if (cp > 1)
+        sum = model_take_bytes(m, name, 1, cp * both * sizeof(*sum));
+    if (is_active)
+        move_rows(m, &rows, false);
+    if (is_active && cp > 1) {
+        struct comm *comm = m->cut.cp_group;
+        size_t *bytes = m->lists, *at = m->lists + cp;
+        set_lists(m, both * sizeof(*sum));
+        rc = comm->ops->all_to_all_v(comm, rows.by_rank, bytes, at, sum, bytes, at);
+        if (rc == 0)
+            tree_in_place(m, sum, cp, both, both);
+    }
+    for (int i = 0; i < 2 && is_active && rc == 0; i++)
+        kernel_convert(m->kernels, m->lane,
+                       &(struct kernel_convert){.out = own[i],
+                                                .in = sum + (size_t)i * count,
+                                                .count = count,
+                                                .out_dtype = m->dtype});
+    model_give(m, name, 0);
+    if (cp > 1)
+        model_give(m, name, 1);
+    return rc;
+}
