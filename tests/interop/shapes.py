@@ -12,12 +12,10 @@ steps is at most a hundredth of their distance from where they began. Nothing of
 model that lacks what makes its shape, which is shown by the logits.
 """
 import copy
-import json
 
-from lib_llama import compare, difference, load, torch, transformers
-from lib_hf import SEQ, bits_of_folder, cli, export, main, read, samples, test
+from lib_llama import compare, compare_steps, difference, load, save_random, torch, transformers
+from lib_hf import SEQ, bits_of_folder, cli, export, main, samples, test
 import numpy
-import reference
 
 STEPS, LOGITS, FIRST_LOSS, LOSS, DISTANCE = 20, 1e-5, 1e-6, 1e-4, 1e-2
 BASE = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 2,
@@ -48,14 +46,7 @@ def make(bed, name):
     rope = dict(scaling or {"rope_type": "default"}, rope_theta=theta)
     config = transformers.LlamaConfig(**{**BASE, **changes}, initializer_range=0.1,
                                       rope_theta=theta, rope_parameters=rope)
-    model = transformers.LlamaForCausalLM(config)
-    with torch.no_grad():
-        for key, value in model.named_parameters():
-            if "norm" in key:
-                value.add_(0.2 * torch.randn_like(value))
-    folder = bed.fresh("made")
-    model.save_pretrained(folder)
-    return folder
+    return save_random(bed, config)
 
 
 def our_logits(bed, store, folder, steps, *options):
@@ -67,41 +58,6 @@ def our_logits(bed, store, folder, steps, *options):
 def their_logits(model, bed):
     with torch.no_grad():
         return model(torch.from_numpy(samples(bed, 1)[0])).logits[0].float()
-
-
-def their_steps(model, bed, config):
-    """[(loss, gradient norm)] of PyTorch's steps, which change the model."""
-    settings, data = config["optimizer"], reference.Data(bed.path("tokens"), SEQ, 0)
-    count = config["canonical"]["micro_batches"] * config["training"]["local_batch_size"]
-    optimizer = torch.optim.AdamW(model.parameters(), 1.0, (settings["beta1"], settings["beta2"]),
-                                  settings["eps"], settings["weight_decay"])
-    out = []
-    for step in range(STEPS):
-        inputs, targets = (torch.from_numpy(part) for part in data.read(step * count, count))
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(inputs).logits.flatten(0, 1),
-                                                 targets.flatten())
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config["training"]["max_norm"])
-        optimizer.param_groups[0]["lr"] = reference.learning_rate(config, step)
-        optimizer.step()
-        out.append((loss.item(), norm.item()))
-    return out
-
-
-def compare_steps(bed, store, name, folder):
-    """The model that PyTorch trained."""
-    lines = bed.train(store, "shape", STEPS, "--model.config", folder, "--job.dump_folder",
-                      bed.root, "--job.save_config_file", "config.json")
-    ours = [tuple(map(float.fromhex, line.split()[1:])) for line in lines if line]
-    model = load(folder).train()
-    theirs = their_steps(model, bed, json.loads(read(bed.path("config.json"))))
-    assert len(ours) == STEPS
-    compare(f"{name}: loss of the first step", abs(ours[0][0] / theirs[0][0] - 1), FIRST_LOSS)
-    for part, what in enumerate(("loss", "gradient norm")):
-        compare(f"{name}: {what} of {STEPS} steps",
-                max(abs(a[part] / b[part] - 1) for a, b in zip(ours, theirs)), LOSS)
-    return model
 
 
 @torch.no_grad()
@@ -125,7 +81,7 @@ def go_round(bed, name):
                                                         their_logits(before, bed)), 0)
     first = our_logits(bed, store, folder, STEPS)
     compare(f"{name}: logits", difference(first, their_logits(before, bed)), LOGITS)
-    trained = compare_steps(bed, store, name, folder)
+    trained = compare_steps(bed, store, name, folder, STEPS, FIRST_LOSS, LOSS)
     after = load(export(bed, store, f"shape@{STEPS}", "after"))
     compare(f"{name}: logits after {STEPS} steps",
             difference(our_logits(bed, store, folder, STEPS), their_logits(after, bed)), LOGITS)
