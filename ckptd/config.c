@@ -33,6 +33,10 @@ static const struct option table[] = {
                   "unix:/path of the socket; default unix:/tmp/holdfast-<uid>/ckptd.sock"),
     OPTION_STRING(struct config, tls_listen, "tls.listen", "",
                   "host:port, for clients with a certificate; empty: none"),
+    OPTION_STRING(struct config, tls_bulk, "tls.bulk", "",
+                  "host:port of the bulk plane, for ranks and peers on other nodes; empty: none"),
+    OPTION_BOOL(struct config, tls_bulk_plain, "tls.bulk_plain", "false",
+                "without TLS: tickets alone say who may; only on a loopback address"),
     OPTION_STRING(struct config, tls_directory, "tls.directory", "/etc/holdfast/tls",
                   "certificate.pem, key.pem, authority.pem and, if any, revoked.pem"),
     OPTION_STRING(struct config, store, "store", "",
@@ -293,6 +297,26 @@ static int check_tier(const struct config *config)
     return 0;
 }
 
+static int check_bulk(const struct config *config)
+{
+    struct address address;
+    if (config->tls_bulk[0] == '\0')
+        return 0;
+    if (address_parse(&address, config->tls_bulk) != 0 || address.kind != ADDRESS_TLS)
+        return report_error(ERR_INVALID, "use HOST:PORT, as 0.0.0.0:7071",
+                            "tls.bulk = \"%s\" is not an address and a port", config->tls_bulk);
+    if (config->tls_listen[0] == '\0')
+        return report_error(ERR_INVALID, "set tls.listen too",
+                            "tls.bulk = \"%s\" is of no use: tickets for it come over tls.listen",
+                            config->tls_bulk);
+    if (config->tls_bulk_plain && strcmp(address.host, "127.0.0.1") != 0 &&
+        strcmp(address.host, "::1") != 0)
+        return report_error(ERR_INVALID, "listen on 127.0.0.1 or [::1], or leave it off",
+                            "tls.bulk_plain is for this machine alone, and tls.bulk is \"%s\"",
+                            config->tls_bulk);
+    return 0;
+}
+
 static int check_addresses(const struct config *config)
 {
     struct address address;
@@ -300,6 +324,7 @@ static int check_addresses(const struct config *config)
         strlen(address.path) + strlen(".arena") >= sizeof address.path)
         return report_error(ERR_INVALID, "use unix:/path, at most 100 bytes",
                             "listen = \"%s\" is not the path of a unix socket", config->listen);
+    ERR_TRY(check_bulk(config));
     if (config->tls_listen[0] == '\0')
         return 0;
     if (address_parse(&address, config->tls_listen) != 0 || address.kind != ADDRESS_TLS)

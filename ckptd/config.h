@@ -16,6 +16,8 @@ struct config {
     char config_file[256];
     char listen[128];                         /* "unix:/path" */
     char tls_listen[280], tls_directory[256]; /* "host:port"; "": none */
+    char tls_bulk[280];                       /* likewise */
+    bool tls_bulk_plain;
     char store[512];
     bool store_must_exist, make_store, check;
     char log[256];

@@ -86,7 +86,7 @@ static int listen_at(int *out, const struct addrinfo *at)
     return -1;
 }
 
-static int open_socket(int *out, const char *text)
+int network_listen(int *out, const char *text, const char *key)
 {
     const struct addrinfo hints = {.ai_flags = AI_PASSIVE, .ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
@@ -95,11 +95,11 @@ static int open_socket(int *out, const char *text)
     int rc = getaddrinfo(address.host, address.port, &hints, &found);
     if (rc != 0)
         return report_error(ERR_INVALID, "name an address of this machine",
-                            "tls.listen %s cannot be resolved: %s", text, gai_strerror(rc));
+                            "%s %s cannot be resolved: %s", key, text, gai_strerror(rc));
     rc = listen_at(out, found);
     if (rc != 0)
         rc = report_errno(errno == EADDRINUSE ? ERR_BUSY : ERR_IO,
-                          "could not listen on the address of tls.listen", text);
+                          "could not listen on an address of the settings", text);
     freeaddrinfo(found);
     return rc;
 }
@@ -123,7 +123,7 @@ int network_open(struct service *service)
                                               .user = service,
                                               .verified = verified};
     ERR_TRY(tls_relay_open(&network->relay, &options));
-    ERR_TRY(open_socket(&network->fd, config->tls_listen));
+    ERR_TRY(network_listen(&network->fd, config->tls_listen, "tls.listen"));
     ERR_TRY(loop_watch(service->loop, &network->watch, network->fd));
     log_info("tls", "listening on %s, with the files of %s", config->tls_listen,
              config->tls_directory);

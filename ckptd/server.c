@@ -15,6 +15,7 @@
  * end comes in the same way, and service_run() says why: saves, loads and plans count on the budget
  * that was set. */
 #include "ckptd/server.h"
+#include "ckptd/bulk/plane.h"
 #include "ckptd/catalog.h"
 #include "ckptd/door.h"
 #include "ckptd/drain/drain.h"
@@ -257,6 +258,7 @@ LOOKS_FIRST(load, OpenLoadRequest, restore_open_load)
     X(Remove, RemoveRequest, remove, remove_call, UNLESS_DRY(RIGHT_OPERATE), true, false)         \
     X(Undelete, UndeleteRequest, undelete, undelete_call, UNLESS_DRY(RIGHT_OPERATE), true, false) \
     X(Reload, ReloadRequest, reload, reload_call, RIGHT_OPERATE, true, false)                     \
+    X(OpenBulk, OpenBulkRequest, open_bulk, plane_open_bulk, RIGHT_LOAD, false, false)            \
     X(Status, StatusRequest, status, do_status, RIGHT_LOOK, false, false)
 
 /* Per method: the typed call on the service thread, and what an RPC thread does. */
@@ -414,7 +416,7 @@ static int (*const parts[])(struct service *service) = {
     open_loop,    reload_open, history_open,  rescan_open,  open_storage, tier_open,    open_pool,
     renew_open,   gate_open,   open_sessions, restore_open, open_runs,    open_catalog, scan_store,
     held_open,    far_open,    scrub_open,    retain_open,  trash_open,   drain_open,   place_watch,
-    metrics_open, open_rpc,    health_open,   door_open,    network_open};
+    metrics_open, open_rpc,    health_open,   door_open,    network_open, plane_open};
 
 /* ---- opening ---- */
 
@@ -549,6 +551,7 @@ void service_close(struct service *service)
     service->draining = true;
     service->takes_last_saves = false;
     fail_waiting(service);
+    plane_close(service);
     network_close(service);
     if (service->rpc)
         rpc_server_close(service->rpc, CLOSE_GRACE_MS);

@@ -69,6 +69,7 @@ struct service {
     struct metrics *metrics;       /* metrics.c; NULL: off */
     struct door *door;             /* door.c */
     struct network *network;       /* network.c; NULL: no other machine comes in */
+    struct bulk_plane *bulk;       /* bulk/plane.c; NULL: nor do bytes */
 };
 
 /* From any thread, also again: stop taking work, finish what runs within limits.drain_ms, end. */

@@ -105,22 +105,37 @@ static int load_trust(SSL_CTX *context, const char *directory)
     return 0;
 }
 
-/* gRPC is HTTP/2 and says so; who offers something else is no client of ours. */
+#define PROTOCOL_MAX 64
+
+/* A protocol as ALPN lists it: its length, its name. Returns the bytes. */
+static unsigned wire_protocol(unsigned char out[PROTOCOL_MAX], const char *protocol)
+{
+    size_t length = strlen(protocol);
+    CHECK(length < PROTOCOL_MAX);
+    out[0] = (unsigned char)length;
+    memcpy(out + 1, protocol, length);
+    return (unsigned)length + 1;
+}
+
+/* Clients say what they speak; who offers something else, or nothing, is none of ours. */
 static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *out_bytes,
                            const unsigned char *offered, unsigned bytes, void *user)
 {
-    static const unsigned char h2[] = "\x02h2";
+    unsigned char ours[PROTOCOL_MAX];
+    unsigned our_bytes = wire_protocol(ours, user);
+    unsigned char *found;
     (void)ssl;
-    (void)user;
-    if (SSL_select_next_proto((unsigned char **)(uintptr_t)out, out_bytes, h2, sizeof h2 - 1,
-                              offered, bytes) == OPENSSL_NPN_NEGOTIATED)
-        return SSL_TLSEXT_ERR_OK;
-    return SSL_TLSEXT_ERR_ALERT_FATAL;
+    if (SSL_select_next_proto(&found, out_bytes, offered, bytes, ours, our_bytes) !=
+        OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    *out = found; /* within `offered` */
+    return SSL_TLSEXT_ERR_OK;
 }
 
 /* No session is resumed: each handshake verifies the certificate. */
-static void set_rules(SSL_CTX *context)
+static void set_rules(SSL_CTX *context, enum tls_side side, const char *protocol)
 {
+    unsigned char ours[PROTOCOL_MAX];
     SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
@@ -128,15 +143,18 @@ static void set_rules(SSL_CTX *context)
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                   SSL_MODE_RELEASE_BUFFERS);
-    SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
+    if (side == TLS_CLIENT)
+        SSL_CTX_set_alpn_protos(context, ours, wire_protocol(ours, protocol));
+    else
+        SSL_CTX_set_alpn_select_cb(context, choose_protocol, (void *)(uintptr_t)protocol);
 }
 
-int tls_context_open(SSL_CTX **out, const char *directory)
+int tls_context_open(SSL_CTX **out, const char *directory, enum tls_side side, const char *protocol)
 {
-    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
+    SSL_CTX *context = SSL_CTX_new(side == TLS_CLIENT ? TLS_client_method() : TLS_server_method());
     if (!context)
         return report_error(ERR_MEMORY, NULL, "no memory for TLS: %s", tls_error_text());
-    set_rules(context);
+    set_rules(context, side, protocol);
     int error = load_own(context, directory);
     if (error == 0)
         error = load_trust(context, directory);

@@ -13,8 +13,11 @@ struct tls_stamp {
     int64_t own_ns, trust_ns; /* certificate and key; authority and revoked */
 };
 void tls_stamp(struct tls_stamp *out, const char *directory);
-/* A server's, from the files of the directory. Errors as tls_relay_open. */
-int tls_context_open(SSL_CTX **out, const char *directory);
+/* From the files of the directory. `protocol`: the only one that is spoken, as ALPN has it. Errors
+ * as tls_relay_open. */
+enum tls_side { TLS_SERVER, TLS_CLIENT };
+int tls_context_open(SSL_CTX **out, const char *directory, enum tls_side side,
+                     const char *protocol);
 /* Who is at the other end of a handshake that is done. ERR_DENIED: its certificate names no
  * identity, or several. */
 int tls_identify(struct principal *out, const SSL *ssl);

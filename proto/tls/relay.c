@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define PROTOCOL "h2" /* gRPC is HTTP/2 */
 #define EVENTS_MAX 64
 #define LOG_MS 1000 /* between two lines about peers that were refused */
 #define FROM_MAX 64
@@ -355,7 +356,7 @@ static void reload(struct tls_relay *relay)
     if (!has_new_own && !has_new_trust)
         return;
     relay->stamp = stamp;
-    if (tls_context_open(&context, relay->options.directory) != 0) {
+    if (tls_context_open(&context, relay->options.directory, TLS_SERVER, PROTOCOL) != 0) {
         log_error("tls", "the files of %s changed and cannot be used; the old ones go on: %s",
                   relay->options.directory, report_line());
         return;
@@ -463,7 +464,7 @@ int tls_relay_open(struct tls_relay **out, const struct tls_relay_options *optio
     relay->epoll = relay->wake = -1;
     pthread_mutex_init(&relay->mutex, NULL);
     tls_stamp(&relay->stamp, options->directory);
-    int error = tls_context_open(&relay->context, options->directory);
+    int error = tls_context_open(&relay->context, options->directory, TLS_SERVER, PROTOCOL);
     if (error == 0)
         error = start(relay);
     if (error == 0)

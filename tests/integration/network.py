@@ -4,7 +4,8 @@
 Goal: only a certificate of the authority, in force, not revoked, that names one identity, comes in;
 each role may make its calls and no other, a role that names a run those of that run; the client
 believes only the host that it asked for; files are read again while ckptd serves; strangers who
-open connections and say nothing keep no operator out.
+open connections and say nothing keep no operator out. The bulk plane gives the files of a
+checkpoint to who has a ticket and the identity that it was given to, and to nobody else.
 Method: a real ckptd on loopback, certificates by deploy/certificates, ckpt-cli and Python's grpcio
 as clients. Every call is made with every identity, and the answer compared with a table of its own.
 """
@@ -13,6 +14,7 @@ import os
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import time
@@ -35,21 +37,23 @@ OF_ALL = {"Status", "Rescan"}  # name no run
 NODE_ONLY = {"OpenAttempt", "Describe", "BeginSave", "AbortSave", "OpenLoad", "LoadShard",
              "ReleaseShard", "CloseLoad"}  # need shared memory
 OPERATE = {"Release", "Adopt", "Gc", "Scrub", "Remove", "Undelete", "Reload"}
-CALLS = LOOK | SEE | OF_ALL | NODE_ONLY | OPERATE | {"Prune", "Pin"}
+LOAD = {"OpenBulk"}
+CALLS = LOOK | SEE | OF_ALL | LOAD | NODE_ONLY | OPERATE | {"Prune", "Pin"}
 MAY = {
     "holdfast://operator/anna": CALLS - NODE_ONLY,
-    "holdfast://node/n2": LOOK | SEE | OF_ALL,
-    "holdfast://reader": LOOK | SEE | OF_ALL,
-    "holdfast://reader/a": LOOK | SEE,
+    "holdfast://node/n2": LOOK | SEE | OF_ALL | LOAD,
+    "holdfast://reader": LOOK | SEE | OF_ALL | LOAD,
+    "holdfast://reader/a": LOOK | SEE | LOAD,
     "holdfast://reader/b": LOOK,  # every call names the run a
     "holdfast://pruner": LOOK | SEE | OF_ALL | {"Prune", "Pin"},
-    "holdfast://trainer/a": LOOK | SEE | {"Pin"},
+    "holdfast://trainer/a": LOOK | SEE | LOAD | {"Pin"},
     "holdfast://trainer/b": LOOK,
 }
 # The run a, in the field that each request has for it; the others have none.
 RUN = {**dict.fromkeys(("OpenAttempt", "Describe", "WaitSave", "List", "Show", "Prune", "Pin",
                         "Release", "History", "Remove", "Undelete"), b"\x0a\x01a"),
-       "OpenLoad": b"\x12\x01a", "Scrub": b"\x12\x01a", "Adopt": b"\x1a\x01a"}
+       "OpenLoad": b"\x12\x01a", "OpenBulk": b"\x12\x01a", "Scrub": b"\x12\x01a",
+       "Adopt": b"\x1a\x01a"}
 SILENT = 200  # connections that say nothing
 
 
@@ -66,6 +70,7 @@ class Network(World):
         self.certificates("authority", self.authority)
         self.issue("node", "holdfast://node/n1", "127.0.0.1")
         self.address = f"127.0.0.1:{free_port()}"
+        self.bulk = f"127.0.0.1:{free_port()}"
 
     def certificates(self, *words, **environment):
         done = subprocess.run([os.path.join(ROOT, "deploy/certificates"), *words], text=True,
@@ -81,7 +86,8 @@ class Network(World):
         return name
 
     def serve(self):
-        self.start("--tls.listen", self.address, "--tls.directory", self.path("node"))
+        self.start("--tls.listen", self.address, "--tls.bulk", self.bulk, "--tls.directory",
+                   self.path("node"))
 
     def ask(self, name, *words, address=None):
         done = subprocess.run([CLI, *words, "--server", address or self.address], text=True,
@@ -95,6 +101,13 @@ class Network(World):
                 return pem.read()
         return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(
             read("authority.pem"), read("key.pem"), read("certificate.pem")))
+
+    def bulk_socket(self, name, protocol="holdfast-bulk/1"):
+        context = self.context(name, ssl.TLSVersion.TLSv1_3)
+        context.set_alpn_protocols([protocol])
+        host, port = self.bulk.split(":")
+        return context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE),
+                                   server_hostname=host)
 
     def context(self, name, version):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -180,6 +193,91 @@ def identities(world):
          "authority.pem" in said, said)
 
 
+def take(stream, count):
+    data = b""
+    while len(data) < count:
+        data += stream.recv(count - len(data)) or (_ for _ in ()).throw(ConnectionError("over"))
+    return data
+
+
+HELLO, REQUEST, ANSWER = "<4sI16s", "<4sIIIQQQQIIQ", "<4siQQQQQIIQ"  # proto/bulk/wire.h
+
+
+def answer_of(stream):
+    """The error, the bytes behind it."""
+    _, error, _, count, *_ = struct.unpack(ANSWER, take(stream, struct.calcsize(ANSWER)))
+    return error, take(stream, count)
+
+
+def say_hello(stream, ticket):
+    stream.sendall(struct.pack(HELLO, b"BLK1", 0, ticket))
+    return answer_of(stream)
+
+
+def fetch(world, name, ticket, part, count):
+    with world.bulk_socket(name) as stream:
+        said = say_hello(stream, ticket)
+        if said[0] != 0:
+            return said
+        stream.sendall(struct.pack(REQUEST, b"BLK1", 1, part, 0, 0, count, 0, 0, 0, 0, 0))
+        return answer_of(stream)
+
+
+def put(world, name, ticket):
+    with world.bulk_socket(name) as stream:
+        say_hello(stream, ticket)
+        stream.sendall(struct.pack(REQUEST, b"BLK1", 2, 0, 0, 0, 1, 1, 0, 0, 0, 0) + b"x")
+        return answer_of(stream)
+
+
+def turned_away(world, name, protocol="holdfast-bulk/1"):
+    try:
+        with world.bulk_socket(name, protocol) as stream:
+            stream.sendall(struct.pack(HELLO, b"BLK1", 0, bytes(16)))
+            return stream.recv(1) == b""
+    except (ssl.SSLError, ConnectionError):
+        return True
+
+
+def ticket_for(world, name, run, step):
+    request = b"\x12" + bytes([len(run)]) + run.encode() + b"\x18" + bytes([step])
+    with world.channel(name) as channel:
+        reply = channel.unary_unary("/holdfast.v1.Checkpoint/OpenBulk")(request, timeout=PATIENCE)
+    assert reply[:2] == b"\x0a\x10", reply  # field 1, 16 bytes
+    return reply[2:18]
+
+
+def bulk(world):
+    world.save([3])
+    shard = next(os.path.join(folder, file) for folder, _, files in os.walk(world.store)
+                 for file in sorted(files) if file.endswith(".safetensors"))
+    with open(shard, "rb") as file:
+        data = file.read(1 << 20)
+    world.issue("peer", "holdfast://node/n3")
+    ticket = ticket_for(world, "peer", world.run, 3)
+    got = fetch(world, "peer", ticket, 0, len(data))
+    test("a node with a ticket gets a stored shard", got == (0, data), got[1][:200])
+    error, text = fetch(world, "peer", ticket, 2**32 - 1, 100)
+    test("and the manifest", error == 0 and text[:1] == b"{", text[:100])
+    test("it is told that there is no such part", fetch(world, "peer", ticket, 99, 1)[0] == -2)
+    test("it may not write", put(world, "peer", ticket)[0] == -11)
+    test("nobody else comes in with it", fetch(world, "anna", ticket, 0, 1)[0] == -11)
+    test("nor does it without one", fetch(world, "peer", bytes(16), 0, 1)[0] == -11)
+    test("who has no certificate is turned away", turned_away(world, None))
+    test("another authority's, too", turned_away(world, "stranger"))
+    test("and who speaks something else", turned_away(world, "peer", "h2"))
+    with world.bulk_socket("peer") as stream:
+        say_hello(stream, ticket)
+        stream.sendall(b"x" * 64)
+        test("what is no request ends the connection", stream.recv(1) == b"")
+
+
+def bulk_reload(world):
+    """Behind the revocation of `gone`."""
+    test("the bulk plane reads the list of the revoked, too", turned_away(world, "gone") and
+         fetch(world, "peer", ticket_for(world, "peer", world.run, 3), 0, 1)[0] == 0, world.log())
+
+
 def readable_key(world):
     os.chmod(world.path("node", "key.pem"), 0o644)
     world.spawn("--tls.listen", world.address, "--tls.directory", world.path("node"))
@@ -205,6 +303,7 @@ def reload(world):
             return False
         test("a certificate that is revoked is out without a restart, open connections too",
              soon(refused), world.log())
+    bulk_reload(world)
     test("the others come in as before", world.ask("anna", "list")[0] == 0, world.log())
     with open(world.path("node", "revoked.pem"), "w") as file:
         file.write("no list")
@@ -238,6 +337,7 @@ def main():
         world.serve()
         identities(world)
         roles(world)
+        bulk(world)
         reload(world)
         crowd(world)
         world.stop()

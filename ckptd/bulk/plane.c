@@ -1,0 +1,228 @@
+/* plane.c - the socket of tls.bulk: bytes of checkpoints for ranks and peers on other nodes.
+ *
+ * OpenBulk looks a checkpoint up on the service thread and puts what was granted into a ticket; a
+ * connection that comes with it serves itself from there, on a thread of its own, and never touches
+ * the service's state. So a ticket says all: it is made after rights.c has been asked. */
+#include "ckptd/bulk/plane.h"
+#include "ckptd/bulk/stored.h"
+#include "ckptd/bulk/tickets.h"
+#include "ckptd/catalog.h"
+#include "ckptd/config.h"
+#include "ckptd/loop.h"
+#include "ckptd/network.h"
+#include "ckptd/service.h"
+#include "proto/address.h"
+#include "proto/bulk/server.h"
+#include "proto/report.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CONNECTIONS 256u
+
+struct bulk_plane {
+    struct service *service;
+    struct tickets *tickets;
+    struct bulk_server *server;
+    char address[288]; /* as clients are told */
+};
+
+struct bulk_entered {
+    struct stored stored;
+};
+
+/* ---- connections, each on its thread ---- */
+
+static int enter(void *user, struct bulk_entered **out, const uint8_t *ticket,
+                 const struct principal *peer)
+{
+    struct bulk_plane *plane = user;
+    struct ticket_right right;
+    ERR_TRY(tickets_check(plane->tickets, &right, ticket, peer, loop_now_ms()));
+    struct bulk_entered *entered = calloc(1, sizeof *entered);
+    if (!entered)
+        return report_error(ERR_MEMORY, NULL, "no memory for a connection");
+    entered->stored = (struct stored){.storage = plane->service->storage, .summary = right.summary};
+    *out = entered;
+    return 0;
+}
+
+static void leave(struct bulk_entered *entered)
+{
+    stored_close(&entered->stored);
+    free(entered);
+}
+
+static int get_begin(struct bulk_entered *entered, const struct bulk_request *request)
+{
+    return stored_begin(&entered->stored, request);
+}
+
+static int get_block(struct bulk_entered *entered, const struct bulk_request *request,
+                     uint64_t offset, uint64_t bytes, void *room, const void **out)
+{
+    return stored_block(&entered->stored, request, offset, bytes, room, out);
+}
+
+static void get_end(struct bulk_entered *entered)
+{
+    stored_end(&entered->stored);
+}
+
+static int refuse(void)
+{
+    return report_error(ERR_DENIED, NULL, "the ticket is for reading");
+}
+
+static int put_begin(struct bulk_entered *entered, const struct bulk_request *request, void **to,
+                     struct tls_stream *cut)
+{
+    (void)entered;
+    (void)request;
+    (void)to;
+    (void)cut;
+    return refuse();
+}
+
+static int put_end(struct bulk_entered *entered, const struct bulk_request *request, int error)
+{
+    (void)entered;
+    (void)request;
+    return error;
+}
+
+static int ask(struct bulk_entered *entered, const struct bulk_request *request,
+               struct bulk_answer *answer)
+{
+    (void)entered;
+    (void)request;
+    (void)answer;
+    return refuse();
+}
+
+static const struct bulk_ops ops = {.enter = enter,
+                                    .leave = leave,
+                                    .get_begin = get_begin,
+                                    .get_block = get_block,
+                                    .get_end = get_end,
+                                    .put_begin = put_begin,
+                                    .put_end = put_end,
+                                    .ask = ask};
+
+/* ---- tickets ---- */
+
+/* The stored checkpoint that the request names; the newest attempt that has the step, or one. */
+static int find_stored(struct checkpoint **out, struct service *service,
+                       const Holdfast__V1__OpenBulkRequest *request)
+{
+    struct run *run;
+    ERR_TRY(run_find(&run, service, request->run, false));
+    *out = NULL;
+    for (struct checkpoint *c = run->checkpoints; c && !*out; c = c->next)
+        if (c->summary.step == request->step &&
+            (request->attempt == 0 || c->summary.attempt == request->attempt))
+            *out = c;
+    if (!*out)
+        return report_error(ERR_NOT_FOUND, "see `ckpt-cli list`",
+                            "run '%s' has no checkpoint of step %llu", run->name,
+                            (unsigned long long)request->step);
+    if ((*out)->damaged)
+        return report_error(ERR_CORRUPT, "take another one", "it is in quarantine: %s",
+                            (*out)->damage);
+    if (!(*out)->copies[TIER_LOCAL].is_there || (*out)->copies[TIER_LOCAL].is_damaged)
+        return report_error(ERR_NOT_FOUND, "ask the tier that has it",
+                            "this node has no whole copy of step %llu of run '%s'",
+                            (unsigned long long)request->step, run->name);
+    return 0;
+}
+
+static int grant(struct service *service, const Holdfast__V1__OpenBulkRequest *request,
+                 struct ticket_right *right, Holdfast__V1__CheckpointSummary *summary)
+{
+    struct checkpoint *checkpoint;
+    if (!service->bulk)
+        return report_error(ERR_INVALID, "set tls.bulk", "this ckptd has no bulk plane");
+    if (request->session != 0)
+        return report_error(ERR_DENIED, "ask for a stored checkpoint",
+                            "sessions do not use the bulk plane in this version");
+    ERR_TRY(find_stored(&checkpoint, service, request));
+    *right = (struct ticket_right){.summary = checkpoint->summary};
+    catalog_summary(summary, checkpoint);
+    return 0;
+}
+
+void plane_open_bulk(struct service *service, struct rpc_call *call,
+                     const Holdfast__V1__OpenBulkRequest *request)
+{
+    Holdfast__V1__OpenBulkReply reply = HOLDFAST__V1__OPEN_BULK_REPLY__INIT;
+    Holdfast__V1__CheckpointSummary summary = HOLDFAST__V1__CHECKPOINT_SUMMARY__INIT;
+    struct ticket_right right;
+    struct principal principal;
+    uint8_t ticket[BULK_TICKET_BYTES];
+    char who[RPC_WHO_MAX];
+    int error = grant(service, request, &right, &summary);
+    if (error == 0 && !rpc_call_principal(call, &principal, who))
+        error = report_error(ERR_DENIED, NULL, "the connection has gone");
+    if (error == 0)
+        error = tickets_issue(service->bulk->tickets, ticket, &principal, &right, loop_now_ms());
+    if (error != 0) {
+        rpc_call_fail(call, error);
+        return;
+    }
+    reply.ticket = (ProtobufCBinaryData){sizeof ticket, ticket};
+    reply.address = service->bulk->address;
+    reply.valid_ms = TICKETS_VALID_MS;
+    if (right.session == 0)
+        reply.checkpoint = &summary;
+    rpc_call_reply(call, &reply.base);
+}
+
+/* ---- opening, closing ---- */
+
+/* Without the host where it is any of this machine's: the client has reached one already. */
+static void take_address(struct bulk_plane *plane, const char *text)
+{
+    struct address address;
+    CHECK(address_parse(&address, text) == 0); /* config.c */
+    bool is_any = strcmp(address.host, "0.0.0.0") == 0 || strcmp(address.host, "::") == 0;
+    snprintf(plane->address, sizeof plane->address, "%s%s", is_any ? ":" : "",
+             is_any ? address.port : text);
+}
+
+int plane_open(struct service *service)
+{
+    const struct config *config = service->config;
+    int listener = -1;
+    if (config->tls_bulk[0] == '\0')
+        return 0;
+    struct bulk_plane *plane = calloc(1, sizeof *plane);
+    if (!plane)
+        return report_error(ERR_MEMORY, NULL, "no memory for the bulk plane");
+    service->bulk = plane;
+    plane->service = service;
+    take_address(plane, config->tls_bulk);
+    ERR_TRY(tickets_open(&plane->tickets));
+    ERR_TRY(network_listen(&listener, config->tls_bulk, "tls.bulk"));
+    const struct bulk_server_options options = {
+        .ops = &ops,
+        .user = plane,
+        .listener = listener,
+        .directory = config->tls_bulk_plain ? NULL : config->tls_directory,
+        .num_connections = CONNECTIONS};
+    ERR_TRY(bulk_server_open(&plane->server, &options));
+    log_info("bulk", "listening on %s%s", config->tls_bulk,
+             config->tls_bulk_plain ? ", without TLS" : "");
+    return 0;
+}
+
+void plane_close(struct service *service)
+{
+    struct bulk_plane *plane = service->bulk;
+    if (!plane)
+        return;
+    bulk_server_close(plane->server);
+    tickets_close(plane->tickets);
+    free(plane);
+    service->bulk = NULL;
+}

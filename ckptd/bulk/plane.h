@@ -1,0 +1,17 @@
+/* plane.h - the bulk plane of ckptd, opened and closed, and its tickets; see plane.c. */
+#ifndef HOLDFAST_CKPTD_BULK_PLANE_H
+#define HOLDFAST_CKPTD_BULK_PLANE_H
+
+#include "proto/ckpt.pb-c.h"
+#include "proto/rpc.h"
+
+struct service;
+struct bulk_server_counts;
+
+/* Nothing when tls.bulk is not set. */
+int plane_open(struct service *service);
+void plane_close(struct service *service);
+void plane_open_bulk(struct service *service, struct rpc_call *call,
+                     const Holdfast__V1__OpenBulkRequest *request);
+
+#endif

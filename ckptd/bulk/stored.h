@@ -1,0 +1,30 @@
+/* stored.h - the files of a stored checkpoint, as the bulk plane reads them; see stored.c. */
+#ifndef HOLDFAST_CKPTD_BULK_STORED_H
+#define HOLDFAST_CKPTD_BULK_STORED_H
+
+#include "proto/bulk/wire.h"
+#include "proto/manifest.h"
+#include "storage/storage.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Of one connection. */
+struct stored {
+    struct storage *storage;
+    struct manifest_summary summary;
+    struct storage_object *file; /* of shard `part`; NULL: none is open */
+    uint32_t part;
+    uint64_t file_bytes;
+    void *manifest; /* while one is read */
+    size_t manifest_bytes;
+};
+
+/* ERR_NOT_FOUND: no such part, or it has not so many bytes; errors of the store. */
+int stored_begin(struct stored *stored, const struct bulk_request *request);
+int stored_block(struct stored *stored, const struct bulk_request *request, uint64_t offset,
+                 uint64_t bytes, void *room, const void **out);
+void stored_end(struct stored *stored);
+void stored_close(struct stored *stored);
+
+#endif

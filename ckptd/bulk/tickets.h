@@ -1,0 +1,36 @@
+/* tickets.h - what the control plane lets who do on the bulk plane: 16 random bytes, good for one
+ * identity and for TICKETS_VALID_MS, in which a connection must come with it, any number of times.
+ *
+ * Bounds: TICKETS_MAX at once, TICKETS_EACH of them of one identity; those that have run out make
+ * room. Threads: any. */
+#ifndef HOLDFAST_CKPTD_BULK_TICKETS_H
+#define HOLDFAST_CKPTD_BULK_TICKETS_H
+
+#include "proto/bulk/bulk.h"
+#include "proto/manifest.h"
+#include "proto/principal.h"
+
+#include <stdint.h>
+
+#define TICKETS_MAX 1024u
+#define TICKETS_EACH 256u
+#define TICKETS_VALID_MS 60000
+
+/* What a ticket is for. */
+struct ticket_right {
+    uint64_t session;                /* 0: a stored checkpoint, */
+    struct manifest_summary summary; /* this one */
+};
+
+struct tickets;
+int tickets_open(struct tickets **out); /* ERR_MEMORY */
+void tickets_close(struct tickets *tickets);
+/* ERR_BUSY. */
+int tickets_issue(struct tickets *tickets, uint8_t out[BULK_TICKET_BYTES],
+                  const struct principal *holder, const struct ticket_right *right, int64_t now_ms);
+/* `peer` NULL: nobody knows who it is, and the ticket alone counts. ERR_DENIED: unknown, run out,
+ * or another's; which of them is not told. */
+int tickets_check(struct tickets *tickets, struct ticket_right *out, const uint8_t *ticket,
+                  const struct principal *peer, int64_t now_ms);
+
+#endif

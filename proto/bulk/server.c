@@ -1,0 +1,483 @@
+/* server.c - see server.h. */
+#include "proto/bulk/server.h"
+#include "proto/checksum.h"
+#include "proto/report.h"
+#include "proto/tls/stream.h"
+#include "proto/tls/tls.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOG_MS 1000     /* between two lines about peers that were refused */
+#define LOOK_MS 500     /* an idle connection looks whether the end has come */
+#define PAUSE_US 100000 /* when the process is out of descriptors */
+#define STACK_BYTES (512u << 10)
+#define FROM_MAX 64
+
+struct connection {
+    struct connection *next;
+    struct bulk_server *server;
+    struct tls_stream *stream; /* NULL: in the handshake */
+    int socket;
+    struct principal peer;
+    struct bulk_entered *entered;
+    char from[FROM_MAX];
+    bool is_over; /* told to end */
+    void *room;
+    struct bulk_server_counts counts; /* of its bytes and times, given to the server at its end */
+};
+
+struct bulk_server {
+    struct bulk_server_options options;
+    struct tls_keys *keys;
+    pthread_t thread;
+    int wake;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed; /* a connection has gone */
+    struct connection *connections;
+    struct bulk_server_counts counts;
+    bool is_closing;
+    int64_t logged_ms;
+    uint32_t num_unlogged;
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* A crowd of strangers does not fill the log. With the mutex. */
+static void log_refused(struct bulk_server *server, const char *from, const char *why)
+{
+    int64_t now = now_ns() / 1000000;
+    char more[64] = "";
+    server->counts.num_refused++;
+    if (server->logged_ms != 0 && now - server->logged_ms < LOG_MS) {
+        server->num_unlogged++;
+        return;
+    }
+    if (server->num_unlogged > 0)
+        snprintf(more, sizeof more, " (%u more since the line before)", server->num_unlogged);
+    log_warn("bulk", "refused a connection from %s: %s%s", from, why, more);
+    server->logged_ms = now;
+    server->num_unlogged = 0;
+}
+
+/* ---- answers ---- */
+
+static int send_answer(struct connection *connection, const struct bulk_answer *answer)
+{
+    return tls_stream_write(connection->stream, answer, sizeof *answer, BULK_STALL_MS);
+}
+
+/* Tells the peer of this thread's last error. */
+static int send_error(struct connection *connection, int error)
+{
+    char text[BULK_TEXT_MAX];
+    snprintf(text, sizeof text, "%s", report_line());
+    report_make_printable(text);
+    const struct bulk_answer answer = {.magic = BULK_MAGIC, .error = error, .bytes = strlen(text)};
+    ERR_TRY(send_answer(connection, &answer));
+    return tls_stream_write(connection->stream, text, answer.bytes, BULK_STALL_MS);
+}
+
+/* ---- requests; an error ends the connection ---- */
+
+static int send_blocks(struct connection *connection, const struct bulk_request *request)
+{
+    const struct bulk_ops *ops = connection->server->options.ops;
+    uint64_t end = request->offset + request->bytes;
+    for (uint64_t at = request->offset, bytes; at < end; at += bytes) {
+        const void *data = connection->room;
+        bytes = end - at < BULK_BLOCK_BYTES ? end - at : BULK_BLOCK_BYTES;
+        int error =
+            ops->get_block(connection->entered, request, at, bytes, connection->room, &data);
+        if (error != 0)
+            return send_error(connection, error);
+        int64_t begun = now_ns();
+        const struct bulk_answer answer = {
+            .magic = BULK_MAGIC, .offset = at, .bytes = bytes, .hash = checksum_bytes(data, bytes)};
+        ERR_TRY(send_answer(connection, &answer));
+        ERR_TRY(tls_stream_write(connection->stream, data, bytes, BULK_STALL_MS));
+        connection->counts.bytes_out += bytes;
+        connection->counts.ns_out += (uint64_t)(now_ns() - begun);
+    }
+    return 0;
+}
+
+static int serve_get(struct connection *connection, const struct bulk_request *request)
+{
+    const struct bulk_ops *ops = connection->server->options.ops;
+    int error = ops->get_begin(connection->entered, request);
+    if (error != 0)
+        return send_error(connection, error);
+    error = send_blocks(connection, request);
+    ops->get_end(connection->entered);
+    return error;
+}
+
+/* Reads the bytes of a PUT that was refused: the peer has sent them already. */
+static int skip_block(struct connection *connection, uint64_t bytes)
+{
+    return tls_stream_read(connection->stream, connection->room, bytes, BULK_STALL_MS);
+}
+
+static int refuse_put(struct connection *connection, const struct bulk_request *request, int error)
+{
+    struct report_text text;
+    report_keep(&text);
+    ERR_TRY(skip_block(connection, request->bytes));
+    return send_error(connection, report_restore(&text, error));
+}
+
+static int serve_put(struct connection *connection, const struct bulk_request *request)
+{
+    const struct bulk_ops *ops = connection->server->options.ops;
+    const struct bulk_answer answer = {.magic = BULK_MAGIC};
+    void *to = NULL;
+    int error = ops->put_begin(connection->entered, request, &to, connection->stream);
+    if (error != 0)
+        return refuse_put(connection, request, error);
+    int64_t begun = now_ns();
+    int cut = tls_stream_read(connection->stream, to, request->bytes, BULK_STALL_MS);
+    error = cut;
+    if (error == 0 && checksum_bytes(to, request->bytes) != request->hash)
+        error = report_error(ERR_CORRUPT, NULL, "block %u came damaged over the bulk plane",
+                             request->number);
+    connection->counts.bytes_in += cut == 0 ? request->bytes : 0;
+    connection->counts.ns_in += (uint64_t)(now_ns() - begun);
+    error = ops->put_end(connection->entered, request, error);
+    if (cut != 0)
+        return cut;
+    return error != 0 ? send_error(connection, error) : send_answer(connection, &answer);
+}
+
+static int serve_ask(struct connection *connection, const struct bulk_request *request)
+{
+    struct bulk_answer answer = {.magic = BULK_MAGIC};
+    int error = connection->server->options.ops->ask(connection->entered, request, &answer);
+    return error != 0 ? send_error(connection, error) : send_answer(connection, &answer);
+}
+
+static int (*const serve[NUM_BULK_VERBS])(struct connection *, const struct bulk_request *) = {
+    [BULK_GET] = serve_get, [BULK_PUT] = serve_put,    [BULK_HAVE] = serve_ask,
+    [BULK_END] = serve_ask, [BULK_WINDOW] = serve_ask,
+};
+
+static int serve_one(struct connection *connection)
+{
+    struct bulk_request request;
+    ERR_TRY(tls_stream_read(connection->stream, &request, sizeof request, BULK_STALL_MS));
+    ERR_TRY(bulk_check_request(&request));
+    return serve[request.verb](connection, &request);
+}
+
+/* ---- connections ---- */
+
+static bool is_over(struct connection *connection)
+{
+    struct bulk_server *server = connection->server;
+    pthread_mutex_lock(&server->mutex);
+    bool answer = server->is_closing || connection->is_over;
+    pthread_mutex_unlock(&server->mutex);
+    return answer;
+}
+
+/* Its identity is known now: is there room for one more of it? */
+static int check_crowd(struct connection *connection)
+{
+    struct bulk_server *server = connection->server;
+    uint32_t count = 0;
+    if (!server->keys)
+        return 0;
+    pthread_mutex_lock(&server->mutex);
+    for (const struct connection *other = server->connections; other; other = other->next)
+        count += other->stream && principal_is_same(&other->peer, &connection->peer);
+    pthread_mutex_unlock(&server->mutex);
+    if (count <= BULK_CONNECTIONS_EACH)
+        return 0;
+    return report_error(ERR_BUSY, "open fewer", "%s has %u connections to the bulk plane already",
+                        connection->peer.name, BULK_CONNECTIONS_EACH);
+}
+
+static int shake_hands(struct connection *connection)
+{
+    struct bulk_server *server = connection->server;
+    struct tls_stream *stream;
+    ERR_TRY(tls_stream_open(&stream, server->keys, connection->socket, NULL, TLS_HANDSHAKE_MS,
+                            &connection->peer));
+    pthread_mutex_lock(&server->mutex);
+    connection->stream = stream;
+    pthread_mutex_unlock(&server->mutex);
+    return 0;
+}
+
+static int enter(struct connection *connection)
+{
+    struct bulk_server *server = connection->server;
+    struct bulk_hello hello;
+    const struct bulk_answer answer = {.magic = BULK_MAGIC};
+    ERR_TRY(shake_hands(connection));
+    ERR_TRY(tls_stream_read(connection->stream, &hello, sizeof hello, BULK_STALL_MS));
+    if (hello.magic != BULK_MAGIC)
+        return report_error(ERR_CORRUPT, NULL, "it does not speak as the bulk plane does");
+    int error = check_crowd(connection);
+    if (error == 0)
+        error = server->options.ops->enter(server->options.user, &connection->entered, hello.ticket,
+                                           server->keys ? &connection->peer : NULL);
+    if (error != 0) {
+        struct report_text text;
+        report_keep(&text);
+        send_error(connection, error);
+        return report_restore(&text, error);
+    }
+    return send_answer(connection, &answer);
+}
+
+static void remove_connection(struct connection *connection)
+{
+    struct bulk_server *server = connection->server;
+    pthread_mutex_lock(&server->mutex);
+    struct connection **at = &server->connections;
+    while (*at != connection)
+        at = &(*at)->next;
+    *at = connection->next;
+    server->counts.num_connections--;
+    pthread_cond_broadcast(&server->changed);
+    pthread_mutex_unlock(&server->mutex);
+}
+
+/* What it has moved since it told last. */
+static void give_counts(struct connection *connection)
+{
+    struct bulk_server *server = connection->server;
+    pthread_mutex_lock(&server->mutex);
+    server->counts.bytes_in += connection->counts.bytes_in;
+    server->counts.bytes_out += connection->counts.bytes_out;
+    server->counts.ns_in += connection->counts.ns_in;
+    server->counts.ns_out += connection->counts.ns_out;
+    pthread_mutex_unlock(&server->mutex);
+    connection->counts = (struct bulk_server_counts){0};
+}
+
+static void serve_all(struct connection *connection)
+{
+    int error = 0;
+    while (error == 0 && !is_over(connection)) {
+        error = tls_stream_wait(connection->stream, LOOK_MS);
+        if (error == 0)
+            error = serve_one(connection);
+        else if (error == ERR_TIMEOUT)
+            error = 0; /* idle */
+        give_counts(connection);
+    }
+    if (error == ERR_CORRUPT)
+        log_warn("bulk", "ended the connection from %s: %s", connection->from, report_line());
+}
+
+static void *run_connection(void *argument)
+{
+    struct connection *connection = argument;
+    struct bulk_server *server = connection->server;
+    int error = enter(connection);
+    if (error == 0)
+        serve_all(connection);
+    else {
+        pthread_mutex_lock(&server->mutex);
+        log_refused(server, connection->from, report_line());
+        pthread_mutex_unlock(&server->mutex);
+    }
+    if (connection->entered)
+        server->options.ops->leave(connection->entered);
+    pthread_mutex_lock(&server->mutex);
+    struct tls_stream *stream = connection->stream;
+    connection->stream = NULL;
+    pthread_mutex_unlock(&server->mutex);
+    tls_stream_close(stream);
+    free(connection->room);
+    remove_connection(connection);
+    free(connection);
+    return NULL;
+}
+
+/* ---- newcomers ---- */
+
+static const char *may_enter(const struct bulk_server *server, const char *from)
+{
+    uint32_t of_it = 0;
+    for (const struct connection *other = server->connections; other; other = other->next)
+        of_it += strcmp(other->from, from) == 0;
+    return server->counts.num_connections >= server->options.num_connections
+               ? "too many connections are open"
+           : of_it >= BULK_CONNECTIONS_EACH ? "too many connections of that address are open"
+                                            : NULL;
+}
+
+/* False: there is no thread for it. With the mutex. */
+static bool start_connection(struct connection *connection)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    connection->room = aligned_alloc(4096, BULK_BLOCK_BYTES + BULK_ROOM_BESIDE);
+    if (!connection->room)
+        return false;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    bool started = pthread_create(&thread, &attributes, run_connection, connection) == 0;
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
+static void take_in(struct bulk_server *server, int fd, const char *from)
+{
+    struct connection *connection = calloc(1, sizeof *connection);
+    pthread_mutex_lock(&server->mutex);
+    const char *why = connection ? may_enter(server, from) : "no memory";
+    if (!why) {
+        *connection = (struct connection){.server = server, .socket = fd};
+        snprintf(connection->from, sizeof connection->from, "%s", from);
+        connection->next = server->connections;
+        server->connections = connection;
+        server->counts.num_connections++;
+        if (!start_connection(connection)) {
+            server->connections = connection->next;
+            server->counts.num_connections--;
+            why = "no memory";
+        }
+    }
+    if (why) {
+        log_refused(server, from, why);
+        close(fd);
+        if (connection)
+            free(connection->room);
+        free(connection);
+    }
+    pthread_mutex_unlock(&server->mutex);
+}
+
+static void accept_one(struct bulk_server *server)
+{
+    struct sockaddr_storage address;
+    socklen_t size = sizeof address;
+    char from[FROM_MAX] = "this machine";
+    int fd = accept4(server->options.listener, (struct sockaddr *)&address, &size,
+                     SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+        log_warn("bulk", "could not accept a connection: %s", strerror(errno));
+        usleep(PAUSE_US);
+    }
+    if (fd < 0)
+        return;
+    getnameinfo((struct sockaddr *)&address, size, from, sizeof from, NULL, 0, NI_NUMERICHOST);
+    take_in(server, fd, from);
+}
+
+/* Those in the handshake end by its deadline. */
+static void end_connections(struct bulk_server *server)
+{
+    pthread_mutex_lock(&server->mutex);
+    for (struct connection *connection = server->connections; connection;
+         connection = connection->next) {
+        connection->is_over = true;
+        if (connection->stream)
+            tls_stream_cut(connection->stream);
+    }
+    pthread_mutex_unlock(&server->mutex);
+}
+
+static bool is_closing(struct bulk_server *server)
+{
+    pthread_mutex_lock(&server->mutex);
+    bool answer = server->is_closing;
+    pthread_mutex_unlock(&server->mutex);
+    return answer;
+}
+
+static void *accept_all(void *argument)
+{
+    struct bulk_server *server = argument;
+    struct pollfd states[] = {{.fd = server->options.listener, .events = POLLIN},
+                              {.fd = server->wake, .events = POLLIN}};
+    while (!is_closing(server)) {
+        if (poll(states, 2, TLS_LOOK_MS) > 0 && states[0].revents != 0)
+            accept_one(server);
+        if (server->keys && tls_keys_look(server->keys))
+            end_connections(server);
+    }
+    return NULL;
+}
+
+/* ---- opening, closing ---- */
+
+static void free_server(struct bulk_server *server)
+{
+    tls_keys_close(server->keys);
+    close(server->options.listener);
+    if (server->wake >= 0)
+        close(server->wake);
+    pthread_cond_destroy(&server->changed);
+    pthread_mutex_destroy(&server->mutex);
+    free(server);
+}
+
+int bulk_server_open(struct bulk_server **out, const struct bulk_server_options *options)
+{
+    struct bulk_server *server = calloc(1, sizeof *server);
+    int error = 0;
+    if (!server) {
+        close(options->listener);
+        return report_error(ERR_MEMORY, NULL, "no memory for the bulk plane");
+    }
+    server->options = *options;
+    pthread_mutex_init(&server->mutex, NULL);
+    pthread_cond_init(&server->changed, NULL);
+    server->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (options->directory)
+        error = tls_keys_open_server(&server->keys, options->directory, BULK_PROTOCOL);
+    if (error == 0 && server->wake < 0)
+        error = report_errno(ERR_IO, "could not open the bulk plane", "eventfd");
+    if (error == 0 && pthread_create(&server->thread, NULL, accept_all, server) != 0)
+        error = report_error(ERR_MEMORY, NULL, "the thread of the bulk plane could not be started");
+    if (error == 0)
+        *out = server;
+    else
+        free_server(server);
+    return error;
+}
+
+void bulk_server_close(struct bulk_server *server)
+{
+    if (!server)
+        return;
+    uint64_t one = 1;
+    pthread_mutex_lock(&server->mutex);
+    server->is_closing = true;
+    pthread_mutex_unlock(&server->mutex);
+    (void)!write(server->wake, &one, sizeof one);
+    pthread_join(server->thread, NULL);
+    end_connections(server);
+    pthread_mutex_lock(&server->mutex);
+    while (server->connections)
+        pthread_cond_wait(&server->changed, &server->mutex);
+    pthread_mutex_unlock(&server->mutex);
+    free_server(server);
+}
+
+void bulk_server_count(struct bulk_server *server, struct bulk_server_counts *out)
+{
+    pthread_mutex_lock(&server->mutex);
+    *out = server->counts;
+    pthread_mutex_unlock(&server->mutex);
+}

@@ -1,0 +1,320 @@
+/* stream.c - see stream.h.
+ *
+ * The socket does not block. A call tries, and sleeps in poll() when it cannot go on, until its
+ * deadline. Peers that vanish without a word are found by keep-alives, and while bytes are under
+ * way by TCP_USER_TIMEOUT. */
+#include "proto/tls/stream.h"
+#include "proto/report.h"
+#include "proto/tls/context.h"
+#include "proto/tls/tls.h"
+
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define READ_BYTES (64u << 10) /* records that one recv() may bring */
+#define ALIVE_S 5 /* silence before the peer's kernel is asked, and between two tries */
+#define ALIVE_TRIES 3
+#define UNACKED_MS 20000 /* bytes that the peer's kernel did not take for so long: it has gone */
+
+struct tls_keys {
+    pthread_mutex_t mutex; /* of `context` */
+    SSL_CTX *context;
+    struct tls_stamp stamp;
+    enum tls_side side;
+    const char *directory, *protocol;
+};
+
+struct tls_stream {
+    int socket;
+    SSL *ssl; /* NULL: plain */
+};
+
+/* ---- keys ---- */
+
+static int open_keys(struct tls_keys **out, const char *directory, enum tls_side side,
+                     const char *protocol)
+{
+    struct tls_keys *keys = calloc(1, sizeof *keys);
+    if (!keys)
+        return report_error(ERR_MEMORY, NULL, "no memory for TLS");
+    *keys = (struct tls_keys){.side = side, .directory = directory, .protocol = protocol};
+    pthread_mutex_init(&keys->mutex, NULL);
+    tls_stamp(&keys->stamp, directory);
+    int error = tls_context_open(&keys->context, directory, side, protocol);
+    if (error == 0)
+        *out = keys;
+    else
+        tls_keys_close(keys);
+    return error;
+}
+
+int tls_keys_open_server(struct tls_keys **out, const char *directory, const char *protocol)
+{
+    return open_keys(out, directory, TLS_SERVER, protocol);
+}
+
+int tls_keys_open_client(struct tls_keys **out, const char *directory, const char *protocol)
+{
+    return open_keys(out, directory, TLS_CLIENT, protocol);
+}
+
+void tls_keys_close(struct tls_keys *keys)
+{
+    if (!keys)
+        return;
+    SSL_CTX_free(keys->context);
+    pthread_mutex_destroy(&keys->mutex);
+    free(keys);
+}
+
+bool tls_keys_look(struct tls_keys *keys)
+{
+    struct tls_stamp stamp;
+    SSL_CTX *context;
+    tls_stamp(&stamp, keys->directory);
+    bool has_new_own = stamp.own_ns != keys->stamp.own_ns;
+    bool has_new_trust = stamp.trust_ns != keys->stamp.trust_ns;
+    if (!has_new_own && !has_new_trust)
+        return false;
+    keys->stamp = stamp;
+    if (tls_context_open(&context, keys->directory, keys->side, keys->protocol) != 0) {
+        log_error("tls",
+                  "the files of %s changed and cannot be used for %s; the old ones go on: %s",
+                  keys->directory, keys->protocol, report_line());
+        return false;
+    }
+    pthread_mutex_lock(&keys->mutex);
+    SSL_CTX *before = keys->context;
+    keys->context = context;
+    pthread_mutex_unlock(&keys->mutex);
+    SSL_CTX_free(before); /* connections that are open hold it */
+    return has_new_trust;
+}
+
+static SSL *new_ssl(struct tls_keys *keys)
+{
+    pthread_mutex_lock(&keys->mutex);
+    SSL *ssl = SSL_new(keys->context);
+    pthread_mutex_unlock(&keys->mutex);
+    return ssl;
+}
+
+/* ---- time ---- */
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int sleep_until(const struct tls_stream *stream, short events, int64_t until_ms)
+{
+    struct pollfd state = {.fd = stream->socket, .events = events};
+    for (;;) {
+        int64_t left = until_ms - now_ms();
+        int count = poll(&state, 1, left > 0 ? (int)(left < 60000 ? left : 60000) : 0);
+        if (count > 0)
+            return 0;
+        if (count < 0 && errno != EINTR)
+            return report_errno(ERR_IO, "could not wait for a connection", "poll");
+        if (count == 0 && left <= 0)
+            return report_error(ERR_TIMEOUT, NULL, "the other end of a connection stood still");
+    }
+}
+
+/* ---- the handshake ---- */
+
+static void set_socket(int socket)
+{
+    const struct {
+        int level, name, value;
+    } options[] = {
+        {IPPROTO_TCP, TCP_NODELAY, 1},           {SOL_SOCKET, SO_KEEPALIVE, 1},
+        {IPPROTO_TCP, TCP_KEEPIDLE, ALIVE_S},    {IPPROTO_TCP, TCP_KEEPINTVL, ALIVE_S},
+        {IPPROTO_TCP, TCP_KEEPCNT, ALIVE_TRIES}, {IPPROTO_TCP, TCP_USER_TIMEOUT, UNACKED_MS}};
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) /* a unix socket has none */
+        setsockopt(socket, options[i].level, options[i].name, &options[i].value,
+                   sizeof options[i].value);
+}
+
+/* Whom the certificate of the server must name: an address or a name. */
+static bool expect_host(SSL *ssl, const char *host)
+{
+    if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) == 1)
+        return true;
+    ERR_clear_error();
+    return SSL_set1_host(ssl, host) == 1 && SSL_set_tlsext_host_name(ssl, host) == 1;
+}
+
+static int fail_handshake(const SSL *ssl)
+{
+    long verified = SSL_get_verify_result(ssl);
+    const char *text = tls_error_text();
+    return report_error(ERR_DENIED, "look at the certificates of both ends: deploy/certificates",
+                        "a TLS handshake failed: %s",
+                        verified != X509_V_OK ? X509_verify_cert_error_string(verified) : text);
+}
+
+static int shake(struct tls_stream *stream, bool is_client, int64_t until_ms)
+{
+    for (;;) {
+        ERR_clear_error();
+        int rc = is_client ? SSL_connect(stream->ssl) : SSL_accept(stream->ssl);
+        int reason = rc == 1 ? SSL_ERROR_NONE : SSL_get_error(stream->ssl, rc);
+        if (rc == 1)
+            return 0;
+        if (reason == SSL_ERROR_SYSCALL && ERR_peek_error() == 0)
+            return report_error(ERR_UNAVAILABLE, NULL, "a connection ended in its handshake");
+        if (reason != SSL_ERROR_WANT_READ && reason != SSL_ERROR_WANT_WRITE)
+            return fail_handshake(stream->ssl);
+        ERR_TRY(sleep_until(stream, reason == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, until_ms));
+    }
+}
+
+static int open_tls(struct tls_stream *stream, struct tls_keys *keys, const char *host,
+                    int64_t until_ms, struct principal *out_peer)
+{
+    stream->ssl = new_ssl(keys);
+    if (!stream->ssl || SSL_set_fd(stream->ssl, stream->socket) != 1 ||
+        (host && !expect_host(stream->ssl, host)))
+        return report_error(ERR_MEMORY, NULL, "no memory for a connection: %s", tls_error_text());
+    SSL_set_read_ahead(stream->ssl, 1);
+    SSL_set_default_read_buffer_len(stream->ssl, READ_BYTES);
+    ERR_TRY(shake(stream, host != NULL, until_ms));
+    struct principal peer;
+    int error = tls_identify(&peer, stream->ssl);
+    if (error == 0 && out_peer)
+        *out_peer = peer;
+    return host ? 0 : error; /* that it names the host is what counts of a server */
+}
+
+int tls_stream_open(struct tls_stream **out, struct tls_keys *keys, int socket, const char *host,
+                    uint32_t timeout_ms, struct principal *out_peer)
+{
+    struct tls_stream *stream = calloc(1, sizeof *stream);
+    if (!stream) {
+        close(socket);
+        return report_error(ERR_MEMORY, NULL, "no memory for a connection");
+    }
+    stream->socket = socket;
+    set_socket(socket);
+    if (out_peer)
+        *out_peer = (struct principal){.kind = PRINCIPAL_CERTIFICATE, .role = ROLE_READER};
+    int error = keys ? open_tls(stream, keys, host, now_ms() + timeout_ms, out_peer) : 0;
+    if (error == 0)
+        *out = stream;
+    else
+        tls_stream_close(stream);
+    return error;
+}
+
+void tls_stream_close(struct tls_stream *stream)
+{
+    if (!stream)
+        return;
+    if (stream->ssl)
+        SSL_free(stream->ssl);
+    ERR_clear_error();
+    close(stream->socket);
+    free(stream);
+}
+
+void tls_stream_cut(struct tls_stream *stream)
+{
+    shutdown(stream->socket, SHUT_RDWR);
+}
+
+/* ---- bytes ---- */
+
+/* What one call moved: bytes, 0 for nothing yet (and *out_events to wait for), or an error. */
+static ssize_t after_tls(const struct tls_stream *stream, int rc, short *out_events)
+{
+    int reason = SSL_get_error(stream->ssl, rc);
+    if (reason == SSL_ERROR_WANT_READ || reason == SSL_ERROR_WANT_WRITE) {
+        *out_events = reason == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT;
+        return 0;
+    }
+    return report_error(ERR_UNAVAILABLE, NULL, "a connection ended: %s",
+                        reason == SSL_ERROR_SSL ? tls_error_text() : "its other end has gone");
+}
+
+static ssize_t after_plain(ssize_t count, short events, short *out_events)
+{
+    if (count > 0)
+        return count;
+    *out_events = events;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
+        return 0;
+    return report_error(ERR_UNAVAILABLE, NULL, "a connection ended: %s",
+                        count == 0 ? "its other end has gone" : strerror(errno));
+}
+
+static ssize_t read_some(struct tls_stream *stream, void *out, size_t bytes, short *out_events)
+{
+    if (!stream->ssl)
+        return after_plain(recv(stream->socket, out, bytes, MSG_DONTWAIT), POLLIN, out_events);
+    ERR_clear_error();
+    int rc = SSL_read(stream->ssl, out, bytes < INT32_MAX ? (int)bytes : INT32_MAX);
+    return rc > 0 ? rc : after_tls(stream, rc, out_events);
+}
+
+static ssize_t write_some(struct tls_stream *stream, const void *data, size_t bytes,
+                          short *out_events)
+{
+    if (!stream->ssl)
+        return after_plain(send(stream->socket, data, bytes, MSG_DONTWAIT | MSG_NOSIGNAL), POLLOUT,
+                           out_events);
+    ERR_clear_error();
+    int rc = SSL_write(stream->ssl, data, bytes < INT32_MAX ? (int)bytes : INT32_MAX);
+    return rc > 0 ? rc : after_tls(stream, rc, out_events);
+}
+
+int tls_stream_read(struct tls_stream *stream, void *out, size_t bytes, uint32_t timeout_ms)
+{
+    int64_t until_ms = now_ms() + timeout_ms;
+    for (size_t done = 0; done < bytes;) {
+        short events = 0;
+        ssize_t count = read_some(stream, (char *)out + done, bytes - done, &events);
+        if (count < 0)
+            return (int)count;
+        done += (size_t)count;
+        if (count == 0)
+            ERR_TRY(sleep_until(stream, events, until_ms));
+    }
+    return 0;
+}
+
+int tls_stream_write(struct tls_stream *stream, const void *data, size_t bytes, uint32_t timeout_ms)
+{
+    int64_t until_ms = now_ms() + timeout_ms;
+    for (size_t done = 0; done < bytes;) {
+        short events = 0;
+        ssize_t count = write_some(stream, (const char *)data + done, bytes - done, &events);
+        if (count < 0)
+            return (int)count;
+        done += (size_t)count;
+        if (count == 0)
+            ERR_TRY(sleep_until(stream, events, until_ms));
+    }
+    return 0;
+}
+
+int tls_stream_wait(struct tls_stream *stream, uint32_t timeout_ms)
+{
+    if (stream->ssl && SSL_has_pending(stream->ssl))
+        return 0;
+    return sleep_until(stream, POLLIN, now_ms() + timeout_ms);
+}

@@ -1,0 +1,48 @@
+/* stream.h - a connection whose bytes a thread reads and writes itself, each call with a deadline:
+ * TLS 1.3 with a certificate on both sides (tls.h says of which files), or, without keys, plain.
+ *
+ * For bytes in bulk: they go between the socket and the caller's memory, without a thread or a
+ * buffer of ours between. The other way, for who cannot know of TLS, is the relay.
+ *
+ * Threads: a stream has one user at a time, but for tls_stream_cut; keys may be shared. Who writes
+ * to a peer that has gone gets SIGPIPE: it must be blocked or ignored. */
+#ifndef HOLDFAST_TLS_STREAM_H
+#define HOLDFAST_TLS_STREAM_H
+
+#include "proto/principal.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The files of a directory, read. */
+struct tls_keys;
+/* `protocol`: what is spoken behind the handshake; the other side must name the same. Both strings
+ * are borrowed as long as the keys. ERR_INVALID, ERR_DENIED, ERR_NOT_FOUND: of the files;
+ * ERR_MEMORY. */
+int tls_keys_open_server(struct tls_keys **out, const char *directory, const char *protocol);
+int tls_keys_open_client(struct tls_keys **out, const char *directory, const char *protocol);
+void tls_keys_close(struct tls_keys *keys); /* NULL is fine */
+/* Reads the files again where they have changed. Those that cannot be used are logged, and the old
+ * ones go on. True: the authority or the list of the revoked is another, so connections that are
+ * open must be verified again. */
+bool tls_keys_look(struct tls_keys *keys);
+
+struct tls_stream;
+/* Takes over a connected socket, also when it fails, and shakes hands. `keys` NULL: plain.
+ * `host`: of a client, whom the certificate must name; of a server NULL. `out_peer` may be NULL; of
+ * a plain connection, and of a server's certificate without an identity, it is the role reader of
+ * no run. ERR_DENIED: the peer, or our own files, say why; ERR_TIMEOUT, ERR_UNAVAILABLE,
+ * ERR_MEMORY. */
+int tls_stream_open(struct tls_stream **out, struct tls_keys *keys, int socket, const char *host,
+                    uint32_t timeout_ms, struct principal *out_peer);
+void tls_stream_close(struct tls_stream *stream); /* NULL is fine */
+/* Ends what another thread does with the stream. */
+void tls_stream_cut(struct tls_stream *stream);
+/* All `bytes`, within the time. ERR_UNAVAILABLE: the connection is over; ERR_TIMEOUT. */
+int tls_stream_read(struct tls_stream *stream, void *out, size_t bytes, uint32_t timeout_ms);
+int tls_stream_write(struct tls_stream *stream, const void *data, size_t bytes,
+                     uint32_t timeout_ms);
+/* 0: there is something to read; ERR_TIMEOUT: not within the time. */
+int tls_stream_wait(struct tls_stream *stream, uint32_t timeout_ms);
+
+#endif
