@@ -8,6 +8,9 @@
  *                              ▼
  *               the other objects, the directory ──► tombstone removed
  *
+ * The other objects are those that are listed behind the marker: who leased the group until the
+ * tombstone came may have left one more.
+ *
  * The order is that of restic and Delta Lake: what makes data reachable goes before the data. A
  * crash before the marker is gone leaves a whole group and a tombstone; after it, rubbish that the
  * same call removes when it is made again.
@@ -321,6 +324,14 @@ static int visit_member(void *user, const struct storage_entry *entry)
     return 0;
 }
 
+/* What is in it now; free members->names. */
+static int list_members(struct members *members, struct storage *storage, const char *prefix)
+{
+    free_names(&members->names);
+    *members = (struct members){.kind = members->kind};
+    return storage_list(storage, prefix, visit_member, members);
+}
+
 static int remove_member(struct storage *storage, const char *prefix, const char *name)
 {
     char key[STORAGE_KEY_MAX + 1];
@@ -402,7 +413,7 @@ int storage_group_rest(struct storage *storage, const struct storage_group_kind 
                        const char *prefix, enum storage_rest *out)
 {
     struct members members = {.kind = kind};
-    int error = storage_list(storage, prefix, visit_member, &members);
+    int error = list_members(&members, storage, prefix);
     if (error == 0)
         error = judge_rest(storage, &members, prefix, out);
     free_names(&members.names);
@@ -434,15 +445,19 @@ static int make_tombstone(struct storage *storage, const char *prefix, bool *out
     return publish_note(storage, tombstones, prefix, "");
 }
 
-static int remove_marker(struct storage *storage, const char *prefix, const char *marker,
+/* Who leased the group until now may have left an object in it: once nobody can any more, the
+ * members are listed anew. */
+static int remove_marker(struct storage *storage, struct members *members, const char *prefix,
                          bool is_told, bool *out_is_spent)
 {
     int error = make_tombstone(storage, prefix, out_is_spent);
     if (error == 0 || error == ERR_EXISTS) /* of a removal that was cut short */
         error = give_way(storage, tombstones, prefix, refuse_held(storage, prefix, is_told));
     if (error == 0)
-        error = remove_member(storage, prefix, marker);
-    return error == 0 ? storage_sync_names(storage, prefix) : error;
+        error = remove_member(storage, prefix, members->kind->marker);
+    if (error == 0)
+        error = storage_sync_names(storage, prefix);
+    return error == 0 ? list_members(members, storage, prefix) : error;
 }
 
 /* The removal made room, or its tombstone is gone again. Without the reserve the next one needs an
@@ -464,15 +479,16 @@ static int remove_group(struct storage *storage, const struct storage_group_kind
 {
     struct members members = {.kind = kind};
     bool is_spent = false;
-    int error = storage_list(storage, prefix, visit_member, &members);
+    int error = list_members(&members, storage, prefix);
+    bool goes = !members.has_marker || is_new;
     if (error == 0 && !members.has_marker)
         error = refuse_rest(storage, &members, prefix);
     if (error == 0 && members.has_marker && is_new)
-        error = remove_marker(storage, prefix, kind->marker, false, &is_spent);
-    if (error == 0 && (!members.has_marker || is_new))
+        error = remove_marker(storage, &members, prefix, false, &is_spent);
+    if (error == 0 && goes)
         error = remove_rest(storage, prefix, &members);
     free_names(&members.names);
-    if (error == 0 && (!members.has_marker || is_new))
+    if (error == 0 && goes)
         error = storage_groups_forget(storage, prefix);
     if (error == 0)
         error = remove_note(storage, tombstones, prefix);
@@ -492,9 +508,9 @@ int storage_group_erase(struct storage *storage, const struct storage_group_kind
 {
     struct members members = {.kind = kind};
     bool is_spent = false;
-    int error = storage_list(storage, prefix, visit_member, &members);
+    int error = list_members(&members, storage, prefix);
     if (error == 0)
-        error = remove_marker(storage, prefix, kind->marker, true, &is_spent);
+        error = remove_marker(storage, &members, prefix, true, &is_spent);
     if (error == 0)
         error = remove_rest(storage, prefix, &members);
     free_names(&members.names);
@@ -541,7 +557,7 @@ int storage_group_discard(struct storage *storage, const struct storage_group_ki
                           const char *prefix)
 {
     struct members members = {.kind = kind};
-    int error = storage_list(storage, prefix, visit_member, &members);
+    int error = list_members(&members, storage, prefix);
     if (error == 0 && members.has_marker) {
         error = remove_member(storage, prefix, kind->marker);
         if (error == 0)
