@@ -1,0 +1,382 @@
+/* storage_leases.c - who holds a group back, and what nobody holds any more.
+ *
+ * Goal: what is being read or written is not removed; a lease lasts as long as its holder, and one
+ * of two, holder and remover, sees the other; what crashes left is found, and goes. Method: leases
+ * are held, and dropped by a kill, in a process of their own; what leases and rubbish ask of the
+ * storage fails and is cut at each operation.
+ * also without io_uring
+ */
+#include "tests/unit/group_bed.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+/* ---- leases ---- */
+
+/* Leases the group, says so, and waits to be killed. */
+static void read_until_killed(const char *path, int fd)
+{
+    struct storage *storage = open_local(path, true);
+    struct storage_hold *hold;
+    char answer = storage_group_lease(storage, &hold, GROUP, "a reader") == 0 && hold ? 'y' : 'n';
+    if (write(fd, &answer, 1) == 1)
+        pause();
+    _exit(1);
+}
+
+/* This program once more, with its answer on a pipe. */
+static pid_t start_reader(const char *path)
+{
+    int ends[2];
+    pid_t pid;
+    char answer = '?', self[] = "/proc/self/exe", mode[] = "reader";
+    char *argv[] = {self, mode, (char *)(uintptr_t)path, NULL};
+    posix_spawn_file_actions_t actions;
+    assert_int_equal(pipe(ends), 0);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+    assert_int_equal(posix_spawn(&pid, self, &actions, NULL, argv, environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &answer, 1), 1);
+    assert_int_equal(answer, 'y');
+    close(ends[0]);
+    return pid;
+}
+
+static int count_step(void *user, const struct storage_entry *entry)
+{
+    assert_string_equal(entry->name, "step-1");
+    ++*(int *)user;
+    return 0;
+}
+
+static int count_leased(struct storage *storage)
+{
+    int count = 0;
+    assert_int_equal(storage_groups_leased(storage, "run", count_step, &count), 0);
+    return count;
+}
+
+static void test_leases__a_lease_lasts_as_long_as_its_holder(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    struct storage_hold *hold;
+    bed_make_directory(path);
+    struct storage *storage = open_local(path, false);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_lock(storage), 0);
+    pid_t reader = start_reader(path);
+    assert_int_equal(storage_group_lease(storage, &hold, GROUP, "another"), 0);
+    assert_int_equal(count_leased(storage), 2);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
+    assert_non_null(strstr(report_line(), "somebody reads it"));
+    storage_release(storage, hold);
+    assert_int_equal(count_leased(storage), 1);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
+    assert_true(is_whole(storage));
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    kill(reader, SIGKILL);
+    assert_int_equal(waitpid(reader, NULL, 0), reader);
+    assert_int_equal(count_names(storage, "run/leases"), 1); /* a file that nobody holds */
+    assert_int_equal(count_leased(storage), 0);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), 0);
+    assert_int_equal(count_names(storage, "run/step-1"), 0);
+    assert_int_equal(count_names(storage, "run/leases"), 0);
+    storage_close(storage);
+    bed_remove_directory(path);
+}
+
+/* Nobody has the lock, so the tombstone is of a removal that was cut short: that is no obstacle to
+ * a pin, and the pin is one to the removal. */
+static void test_leases__a_pin_outlives_a_tombstone_that_a_crash_left(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    bed_make_directory(path);
+    struct storage *storage = open_local(path, false), *remover = open_local(path, false);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
+    assert_int_equal(storage_lock(remover), 0);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "late"), ERR_NOT_FOUND);
+    storage_close(remover);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "in time"), 0);
+    remover = open_local(path, false);
+    assert_int_equal(storage_lock(remover), 0);
+    assert_int_equal(storage_group_remove(remover, &kind, GROUP), ERR_DENIED);
+    assert_int_equal(storage_groups_recover(remover, &kind, "run"), 0);
+    assert_true(is_whole(storage));
+    assert_int_equal(count_names(storage, "run/tombstones"), 0);
+    assert_int_equal(count_names(storage, "run/pins"), 1);
+    storage_close(remover);
+    storage_close(storage);
+    bed_remove_directory(path);
+}
+
+/* A directory has the name of the note: that is none, and nobody is told that there is one. */
+static void test_leases__what_has_the_name_of_a_pin_is_none(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    bed_make_directory(path);
+    struct storage *storage = open_local(path, false);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_publish(storage, "run/pins/step-1/x", "", 0), 0);
+    assert_int_equal(storage_group_note(storage, STORAGE_PIN, GROUP, "keep it"), ERR_IO);
+    assert_non_null(strstr(report_line(), "pins/step-1 cannot be made"));
+    assert_int_equal(storage_group_find_note(storage, STORAGE_PIN, GROUP, NULL, 0), ERR_NOT_FOUND);
+    storage_close(storage);
+    bed_remove_directory(path);
+}
+
+/* A tombstone means a removal only while somebody can be removing. */
+static void test_leases__a_lease_is_refused_while_a_removal_is_under_way(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    struct storage_hold *hold;
+    bed_make_directory(path);
+    struct storage *storage = open_local(path, false), *reader = open_local(path, true);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/step-1", "", 0), 0);
+    assert_int_equal(storage_group_lease(reader, &hold, GROUP, ""), 0); /* a crash left it */
+    storage_release(reader, hold);
+    assert_int_equal(storage_lock(storage), 0);
+    assert_int_equal(storage_group_lease(reader, &hold, GROUP, ""), ERR_NOT_FOUND);
+    assert_null(hold);
+    assert_non_null(strstr(report_line(), "being removed"));
+    assert_int_equal(count_names(storage, "run/leases"), 0);
+    storage_close(reader);
+    storage_close(storage);
+    bed_remove_directory(path);
+}
+
+/* Who writes a group leases it, too: until there is a marker, or the writer is gone. */
+static void test_leases__one_without_a_marker_goes_when_nobody_leases_it(void **state)
+{
+    (void)state;
+    char path[BED_PATH_BYTES];
+    struct storage_rubbish_list list = {0};
+    bed_make_directory(path);
+    struct storage *storage = open_local(path, false);
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(list.count, 0);
+    assert_int_equal(storage_group_clear(storage, &kind, GROUP), 0);
+    assert_true(is_whole(storage)); /* it has a marker */
+    pid_t writer = start_reader(path);
+    assert_int_equal(storage_remove(storage, GROUP "/manifest"), 0);
+    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(list.count, 0);
+    assert_int_equal(storage_group_clear(storage, &kind, GROUP), ERR_DENIED);
+    assert_int_equal(count_names(storage, GROUP), SHARDS);
+    kill(writer, SIGKILL);
+    assert_int_equal(waitpid(writer, NULL, 0), writer);
+    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(list.count, 2); /* and the file of its lease */
+    assert_int_equal(list.items[0].what, STORAGE_UNFINISHED);
+    assert_int_equal(list.items[0].files, SHARDS);
+    assert_int_equal(list.items[0].bytes, SHARDS * BYTES);
+    for (size_t i = 0; i < list.count; i++)
+        assert_int_equal(storage_rubbish_remove(storage, &kind, &list.items[i]), 0);
+    assert_int_equal(count_names(storage, GROUP), 0);
+    assert_int_equal(count_names(storage, "run/leases"), 0);
+    storage_rubbish_free(&list);
+    storage_close(storage);
+    bed_remove_directory(path);
+}
+
+/* A reader in another process; `settings` of the one that removes. False when what fails was never
+ * reached. */
+static bool refuse_leased(const char *settings, unsigned at)
+{
+    char path[BED_PATH_BYTES], where[2 * BED_PATH_BYTES];
+    struct storage_hold *hold;
+    bed_make_directory(path);
+    struct storage *reader = open_local(path, false);
+    assert_int_equal(make_group(reader), 0);
+    assert_int_equal(storage_group_lease(reader, &hold, GROUP, "a reader"), 0);
+    snprintf(where, sizeof(where), "seed=%u,%s=%u:local:%s", at, settings, at, path);
+    struct storage *storage = open_fault(where);
+    int error = storage_group_remove(storage, &kind, GROUP);
+    assert_true(error == ERR_DENIED || error == ERR_IO);
+    bool is_reached = storage_fault_operations(storage) >= at;
+    assert_int_equal(storage_fault_crash(storage), 0);
+    storage_close(storage);
+    assert_true(is_whole(reader));
+    assert_int_equal(count_leased(reader), 1);
+    storage_release(reader, hold);
+    assert_int_equal(storage_group_remove(reader, &kind, GROUP), 0);
+    assert_int_equal(count_names(reader, GROUP), 0);
+    storage_close(reader);
+    bed_remove_directory(path);
+    return is_reached;
+}
+
+static void test_leases__what_is_leased_stays_whatever_fails(void **state)
+{
+    (void)state;
+    unsigned at = 1;
+    while (refuse_leased("fail_at", at))
+        assert_true(refuse_leased("fail_from", at++));
+    assert_true(at > 5); /* list, tombstone, pin, quarantine, leases, holder */
+}
+
+/* Who reads has a lease that a removal sees, or an error; the power ends it. */
+static bool lease_over(const char *settings, unsigned at)
+{
+    char path[BED_PATH_BYTES], where[2 * BED_PATH_BYTES];
+    struct storage_hold *hold;
+    bed_make_directory(path);
+    struct storage *plain = open_local(path, false);
+    assert_int_equal(make_group(plain), 0);
+    snprintf(where, sizeof(where), "seed=%u,%s=%u:local:%s", at, settings, at, path);
+    struct storage *storage = open_fault(where);
+    int error = storage_group_lease(storage, &hold, GROUP, "a reader");
+    assert_int_equal(error == 0, hold != NULL);
+    assert_int_equal(count_leased(plain), error == 0);
+    assert_true(error == 0 || error == ERR_IO);
+    if (error == 0)
+        assert_int_equal(storage_group_remove(plain, &kind, GROUP), ERR_DENIED);
+    bool is_reached = storage_fault_operations(storage) >= at;
+    assert_int_equal(storage_fault_crash(storage), 0);
+    assert_int_equal(storage_group_remove(plain, &kind, GROUP), 0);
+    assert_int_equal(count_names(plain, "run/leases"), 0);
+    storage_release(storage, hold);
+    storage_close(storage);
+    storage_close(plain);
+    bed_remove_directory(path);
+    return is_reached;
+}
+
+static void test_leases__a_lease_is_seen_or_refused_whatever_fails(void **state)
+{
+    (void)state;
+    unsigned at = 1;
+    while (lease_over("fail_at", at))
+        assert_true(lease_over("fail_from", at++));
+    assert_int_equal(at, 3); /* hold, tombstone */
+}
+
+static void check_without_marker(enum storage_note note, const char *said)
+{
+    struct storage *storage = open_fault("lost=1:memory:");
+    struct storage_rubbish_list list = {0};
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_group_note(storage, note, GROUP, "keep it"), 0);
+    assert_int_equal(storage_remove(storage, GROUP "/manifest"), 0);
+    assert_int_equal(storage_group_clear(storage, &kind, GROUP), ERR_DENIED);
+    assert_int_equal(storage_group_remove(storage, &kind, GROUP), ERR_DENIED);
+    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(list.count, 1);
+    assert_int_equal(list.items[0].what, STORAGE_UNKNOWN);
+    assert_non_null(strstr(storage_rubbish_reason(&list.items[0]), said));
+    assert_int_equal(storage_rubbish_remove(storage, &kind, &list.items[0]), ERR_CORRUPT);
+    assert_int_equal(count_names(storage, GROUP), SHARDS);
+    storage_rubbish_free(&list);
+    assert_int_equal(storage_group_unnote(storage, note, GROUP), 0);
+    assert_int_equal(storage_group_clear(storage, &kind, GROUP), 0);
+    assert_int_equal(count_names(storage, GROUP), 0);
+    /* A note on nothing at all goes. */
+    assert_int_equal(storage_group_note(storage, note, GROUP, "keep it"), 0);
+    assert_int_equal(storage_rubbish_find(&list, storage, &kind, "run"), 0);
+    assert_int_equal(list.count, 1);
+    assert_int_equal(list.items[0].what, STORAGE_STALE);
+    storage_rubbish_free(&list);
+    storage_close(storage);
+}
+
+/* Its manifest was lost after the note was made: what is left of it is no rubbish, nor is that. */
+static void test_leases__what_is_noted_stays_without_its_marker(void **state)
+{
+    (void)state;
+    check_without_marker(STORAGE_PIN, "pinned");
+    check_without_marker(STORAGE_QUARANTINE, "quarantine");
+}
+
+/* ---- rubbish ---- */
+
+/* A group without a marker, notes and a lease on none, and what a publication left. */
+static void make_rubbish(struct storage *storage, const char *path)
+{
+    static const struct timespec old[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+    char name[BED_PATH_BYTES + 64];
+    assert_int_equal(make_group(storage), 0);
+    assert_int_equal(storage_remove(storage, GROUP "/manifest"), 0);
+    assert_int_equal(storage_publish(storage, "run/step-2/manifest", "{}", 2), 0);
+    assert_int_equal(storage_publish(storage, "run/pins/step-8", "", 0), 0);
+    assert_int_equal(storage_publish(storage, "run/tombstones/step-7", "", 0), 0);
+    assert_int_equal(storage_publish(storage, "run/leases/step-2.0123456789abcdef", "", 0), 0);
+    snprintf(name, sizeof(name), "%s/run/.holdfast.tmp.0123456789abcdef", path);
+    FILE *file = fopen(name, "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(utimensat(AT_FDCWD, name, old, 0), 0);
+}
+
+/* How much of it was found; with `must_work` all of that goes. */
+static size_t collect(struct storage *storage, bool must_work)
+{
+    struct storage_rubbish_list list = {0};
+    int error = storage_rubbish_find(&list, storage, &kind, "run");
+    assert_true(error == 0 || !must_work);
+    for (size_t i = 0; i < list.count && error == 0; i++) {
+        int failed = storage_rubbish_remove(storage, &kind, &list.items[i]);
+        assert_true(failed == 0 || !must_work);
+    }
+    size_t count = list.count;
+    storage_rubbish_free(&list);
+    return count;
+}
+
+static bool cut_collection(unsigned at)
+{
+    char path[BED_PATH_BYTES], where[2 * BED_PATH_BYTES];
+    bed_make_directory(path);
+    struct storage *plain = open_local(path, false);
+    make_rubbish(plain, path);
+    snprintf(where, sizeof(where), "seed=%u,late=1,fail_from=%u:local:%s", at, at, path);
+    struct storage *storage = open_fault(where);
+    collect(storage, false);
+    bool is_reached = storage_fault_operations(storage) >= at;
+    assert_int_equal(storage_fault_crash(storage), 0);
+    storage_close(storage);
+    collect(plain, true);
+    assert_int_equal(collect(plain, true), 0);
+    assert_int_equal(count_names(plain, GROUP), 0);
+    assert_true(bed_exists(plain, "run/step-2/manifest"));
+    storage_close(plain);
+    bed_remove_directory(path);
+    return is_reached;
+}
+
+static void test_leases__rubbish_goes_after_a_power_cut_anywhere_in_its_removal(void **state)
+{
+    (void)state;
+    unsigned at = 1;
+    while (cut_collection(at))
+        at++;
+    assert_true(at > 25);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "reader") == 0)
+        read_until_killed(argv[2], 1);
+    tell_in_memory();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_leases__a_lease_lasts_as_long_as_its_holder),
+        cmocka_unit_test(test_leases__a_pin_outlives_a_tombstone_that_a_crash_left),
+        cmocka_unit_test(test_leases__what_has_the_name_of_a_pin_is_none),
+        cmocka_unit_test(test_leases__a_lease_is_refused_while_a_removal_is_under_way),
+        cmocka_unit_test(test_leases__one_without_a_marker_goes_when_nobody_leases_it),
+        cmocka_unit_test(test_leases__what_is_leased_stays_whatever_fails),
+        cmocka_unit_test(test_leases__a_lease_is_seen_or_refused_whatever_fails),
+        cmocka_unit_test(test_leases__what_is_noted_stays_without_its_marker),
+        cmocka_unit_test(test_leases__rubbish_goes_after_a_power_cut_anywhere_in_its_removal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
