@@ -257,6 +257,26 @@ struct kernel_convert {
     enum kernel_dtype out_dtype;
 };
 
+/* out = x, rounded to what a float8 format can hold under one scale for all of it: 2^k, the largest
+ * power of two with which the largest |x| stays in the format, |k| <= KERNEL_FLOAT8_SCALE_MAX. So
+ * out 2^k are float8 numbers, and a product of rounded operands is the float8 product: powers of
+ * two pass through it exactly. With a NaN or an infinity in x all of out is NaN. out may be x.
+ * (Formats: OCP 8-bit floating point 1.0. Scaling: tensorwise, by powers of two, as torchao has
+ * it.)
+ */
+enum kernel_float8 {
+    KERNEL_E4M3, /* at most 448, 3 bits behind the first, from 2^-6 down in steps of 2^-9 */
+    KERNEL_E5M2  /* at most 57344, 2 bits behind the first, from 2^-14 down in steps of 2^-16 */
+};
+#define KERNEL_FLOAT8_SCALE_MAX 100
+struct kernel_round_float8 {
+    void *out;
+    const void *x;
+    size_t count;
+    enum kernel_float8 format;
+    enum kernel_dtype dtype;
+};
+
 /* Sum of squares of each of `rows` rows of x, in double, one canonical segment per row, added
  * exactly into a wide fixed-point accumulator, so the total does not depend on who holds which
  * rows. Accumulators of several ranks are added limb by limb as int64 (any order, exact). */
@@ -309,6 +329,7 @@ struct kernel_adamw {
     X(ADD, add, 2)                                       \
     X(FOLD, fold, 2)                                     \
     X(CONVERT, convert, 2)                               \
+    X(ROUND_FLOAT8, round_float8, 2)                     \
     X(SUM_SQUARES, sum_squares, 2)                       \
     X(ADAMW, adamw, 5)
 

@@ -382,6 +382,33 @@ static void convert(const void *args, uint32_t item, const struct worker *worker
         put(a->y, i, ((const float *)a->x)[i], a->dtype);
 }
 
+static void largest(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct float8_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    uint32_t *most = &a->largest[worker->index * FLOAT8_WORKER];
+    for (size_t i = range.begin; i < range.end; i++) {
+        float x = fabsf(get(a->x, i, a->dtype));
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof(bits));
+        *most = bits > *most ? bits : *most;
+    }
+}
+
+static void round_float8(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct float8_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    for (size_t i = range.begin; i < range.end; i++) {
+        double x = ldexp(get(a->x, i, a->dtype), a->scale);
+        int exponent = x == 0 || ilogb(x) < a->lowest ? a->lowest : ilogb(x);
+        double step = ldexp(1, exponent - a->bits);
+        double rounded = a->scale == FLOAT8_NAN ? NAN : rint(x / step) * step;
+        put(a->out, i, ldexp(rounded, -a->scale), a->dtype);
+    }
+}
+
 static void squares(const void *args, uint32_t item, const struct worker *worker)
 {
     const struct squares_args *a = args;
@@ -429,6 +456,8 @@ const struct kernel_ops kernel_ops_reference = {
     .add = add,
     .fold = fold,
     .convert = convert,
+    .largest = largest,
+    .round_float8 = round_float8,
     .squares = squares,
     .adamw = adamw,
 };

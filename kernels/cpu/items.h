@@ -178,6 +178,19 @@ struct flat_args { /* add, fold, convert */
     enum kernel_dtype dtype; /* of y; x too for add, float for convert */
 };
 
+struct float8_args {
+    void *out;
+    const void *x;
+    size_t count;
+    enum kernel_dtype dtype;
+    uint32_t *largest; /* bits of |x|, one per worker, a line apart */
+    int scale;         /* the power of two; FLOAT8_NAN: all is NaN */
+    int bits, lowest;  /* of the format: behind the first bit; the exponent from which on steps are
+                          equal */
+};
+#define FLOAT8_NAN 1000
+#define FLOAT8_WORKER 16u /* a cache line */
+
 struct squares_args {
     struct kernel_exact_sum *partial; /* one per worker */
     const float *x;                   /* [rows,width] */
@@ -211,7 +224,9 @@ struct kernel_ops {
     item_fn *add;                /* FLAT_ITEM elements, likewise the rest but squares */
     item_fn *fold;
     item_fn *convert;
-    item_fn *squares; /* SQUARES_ROWS rows into partial[worker] */
+    item_fn *largest;      /* |x| of FLAT_ITEM elements into largest[worker] */
+    item_fn *round_float8; /* FLAT_ITEM elements, by a scale that is known */
+    item_fn *squares;      /* SQUARES_ROWS rows into partial[worker] */
     item_fn *adamw;
 };
 extern const struct kernel_ops kernel_ops_reference, kernel_ops_sse2, kernel_ops_avx2,

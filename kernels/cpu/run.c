@@ -127,6 +127,11 @@ static size_t squares_scratch(const struct cpu_kernels *k)
     return pool_threads(k->pool) * sizeof(struct kernel_exact_sum);
 }
 
+static size_t float8_scratch(const struct cpu_kernels *k)
+{
+    return pool_threads(k->pool) * FLOAT8_WORKER * sizeof(uint32_t);
+}
+
 static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_shapes *s)
 {
     const struct cpu_kernels *k = of(kernels);
@@ -137,7 +142,8 @@ static size_t cpu_prepare(const struct kernels *kernels, const struct kernel_sha
                                        .head_dim = s->head_dim};
     size_t needs[] = {attention_scratch(&attention), loss_scratch(s->vocab), product_scratch(),
                       k->library ? LIBRARY_SCRATCH : 0};
-    size_t shared[] = {norm_scratch(s->batch * s->seq, s->dim), squares_scratch(k)};
+    size_t shared[] = {norm_scratch(s->batch * s->seq, s->dim), squares_scratch(k),
+                       float8_scratch(k)};
     size_t most = 0;
     for (size_t i = 0; i < sizeof(needs) / sizeof(needs[0]); i++)
         most = needs[i] > most ? needs[i] : most;
@@ -449,6 +455,42 @@ static void convert(const struct job *j, const struct kernel_convert *a)
 {
     struct flat_args args = {.y = a->out, .x = a->in, .count = a->count, .dtype = a->out_dtype};
     run(j, j->k->ops->convert, &args, divide_up(a->count, FLAT_ITEM), 0);
+}
+
+/* The power of two for a largest |x| of these bits. Both formats end at 1.75 times a power. */
+static int float8_scale(uint32_t largest, int highest)
+{
+    int exponent = (int)(largest >> 23) - 127;
+    if (largest >= 0x7f800000)
+        return FLOAT8_NAN;
+    int scale = highest - exponent - ((largest & 0x7fffff) > 0x600000);
+    if (scale > KERNEL_FLOAT8_SCALE_MAX)
+        return KERNEL_FLOAT8_SCALE_MAX;
+    return scale < -KERNEL_FLOAT8_SCALE_MAX ? -KERNEL_FLOAT8_SCALE_MAX : scale;
+}
+
+static void round_float8(const struct job *j, const struct kernel_round_float8 *a)
+{
+    static const struct {
+        int bits, lowest, highest;
+    } formats[] = {[KERNEL_E4M3] = {3, -6, 8}, [KERNEL_E5M2] = {2, -14, 15}};
+    size_t items = divide_up(a->count, FLAT_ITEM), bytes = float8_scratch(j->k);
+    struct float8_args args = {.out = a->out,
+                               .x = a->x,
+                               .count = a->count,
+                               .dtype = a->dtype,
+                               .largest = shared_scratch(j, bytes),
+                               .bits = formats[a->format].bits,
+                               .lowest = formats[a->format].lowest};
+    uint32_t largest = 0;
+    memset(args.largest, 0, bytes);
+    run(j, j->k->ops->largest, &args, items, 0);
+    for (uint32_t i = 0; i < pool_threads(j->k->pool); i++) {
+        uint32_t mine = args.largest[i * FLOAT8_WORKER];
+        largest = mine > largest ? mine : largest;
+    }
+    args.scale = float8_scale(largest, formats[a->format].highest);
+    run(j, j->k->ops->round_float8, &args, items, 0);
 }
 
 static void sum_squares(const struct job *j, const struct kernel_sum_squares *a)

@@ -37,6 +37,7 @@ typedef int cuda_fn(const struct cuda_call *call, const void *args);
     X(ADD, add)                                       \
     X(FOLD, fold)                                     \
     X(CONVERT, convert)                               \
+    X(ROUND_FLOAT8, round_float8)                     \
     X(SUM_SQUARES, sum_squares)                       \
     X(ADAMW, adamw)
 #define X(NAME, name) cuda_fn cuda_##name;

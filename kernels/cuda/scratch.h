@@ -5,6 +5,8 @@
 /* The exact norm takes so many rows at a time, and adds them up in so many blocks. */
 #define SCRATCH_SQUARES_ROWS 65536
 #define SCRATCH_SQUARES_BLOCKS 256
+/* So many blocks look for the largest value of a tensor (float8.cu). */
+#define SCRATCH_FLOAT8_BLOCKS 512
 /* Rows of one segment of the norm's weight gradient, a row of floats each. */
 #define SCRATCH_NORM_SEGMENT 32
 

@@ -489,6 +489,26 @@ static inline void case_convert(KERNELS)
                                             .in = random_buffer(run, ROWS * s->dim, KERNEL_F32),
                                             .count = ROWS * s->dim});
 }
+static inline void float8_with(KERNELS, enum kernel_float8 format)
+{
+    void *out = new_buffer(run, ROWS * s->dim, s->dtype);
+    run->num_outputs = 1;
+    kernel_round_float8(
+        k, lane,
+        &(struct kernel_round_float8){.out = out,
+                                      .x = random_buffer(run, ROWS * s->dim, s->dtype),
+                                      .count = ROWS * s->dim,
+                                      .format = format,
+                                      .dtype = s->dtype});
+}
+static inline void case_e4m3(KERNELS)
+{
+    float8_with(k, lane, s, run, KERNEL_E4M3);
+}
+static inline void case_e5m2(KERNELS)
+{
+    float8_with(k, lane, s, run, KERNEL_E5M2);
+}
 static inline void case_sum_squares(KERNELS)
 {
     float *value = new_buffer(run, 1, KERNEL_F32);
@@ -567,6 +587,8 @@ static const struct kernel_case kernel_cases[] = {
     {"add", case_add, false, KERNEL_ADD},
     {"fold", case_fold, false, KERNEL_FOLD},
     {"convert", case_convert, false, KERNEL_CONVERT},
+    {"e4m3", case_e4m3, false, KERNEL_ROUND_FLOAT8},
+    {"e5m2", case_e5m2, false, KERNEL_ROUND_FLOAT8},
     {"sum_squares", case_sum_squares, false, KERNEL_SUM_SQUARES},
     {"adamw", case_adamw, false, KERNEL_ADAMW},
     {"adam", case_adam, false, KERNEL_ADAMW},

@@ -172,6 +172,72 @@ static void test_kernels__bf16_keeps_nan_and_rounds_to_even(void **state)
     }
 }
 
+/* The value of a code without sign, as the format defines it. */
+static float float8_value(int code, int bits, int bias)
+{
+    int exponent = code >> bits, rest = code & ((1 << bits) - 1);
+    return exponent == 0 ? ldexpf((float)rest, 1 - bias - bits)
+                         : ldexpf((float)(rest + (1 << bits)), exponent - bias - bits);
+}
+
+/* Between each code and the next: a quarter goes down, the middle to the even code, the rest up. */
+static void want_codes(const struct engine *e, enum kernel_float8 format, int last, int bits,
+                       int bias)
+{
+    float in[4 * 128 + 1], want[4 * 128 + 1], out[4 * 128 + 1];
+    int count = 0;
+    for (int code = 0; code < last; code++) {
+        float low = float8_value(code, bits, bias), high = float8_value(code + 1, bits, bias);
+        float sign = code % 3 == 0 ? -1.0f : 1.0f;
+        const float values[] = {low, 0.75f * low + 0.25f * high, 0.5f * (low + high),
+                                0.25f * low + 0.75f * high};
+        const float to[] = {low, low, code % 2 == 0 ? low : high, high};
+        for (int i = 0; i < 4; i++, count++) {
+            in[count] = sign * values[i];
+            want[count] = sign * to[i];
+        }
+    }
+    in[count] = want[count] = float8_value(last, bits, bias); /* the largest: the scale is 1 */
+    count++;
+    for (int scale = -20; scale <= 20; scale += 10) {
+        for (int i = 0; i < count; i++)
+            in[i] = ldexpf(in[i], scale);
+        kernel_round_float8(e->kernels, e->lane,
+                            &(struct kernel_round_float8){
+                                .out = out, .x = in, .count = (size_t)count, .format = format});
+        for (int i = 0; i < count; i++) {
+            assert_float_equal(ldexpf(out[i], -scale), want[i], 0);
+            in[i] = ldexpf(in[i], -scale);
+        }
+    }
+}
+
+static void test_kernels__float8_rounds_between_any_two_codes(void **state)
+{
+    (void)state;
+    static const char *const levels[] = {"avx512", "avx2", "sse2", NULL};
+    for (int i = 0; i < 4; i++) {
+        struct engine e = new_engine(
+            levels[i] != NULL ? KERNEL_BACKEND_BEST : KERNEL_BACKEND_REFERENCE, levels[i], 2);
+        if (!e.kernels)
+            continue;
+        want_codes(&e, KERNEL_E4M3, 0x7e, 3, 7);
+        want_codes(&e, KERNEL_E5M2, 0x7b, 2, 15);
+        float x[] = {1, NAN, 2, 0, INFINITY}, out[5];
+        for (size_t first = 0; first < 5; first++) {
+            kernel_round_float8(
+                e.kernels, e.lane,
+                &(struct kernel_round_float8){.out = out, .x = x + first, .count = 5 - first});
+            assert_true(isnan(out[0]) && isnan(out[4 - first]));
+        }
+        memset(x, 0, sizeof(x));
+        kernel_round_float8(e.kernels, e.lane,
+                            &(struct kernel_round_float8){.out = out, .x = x, .count = 5});
+        assert_memory_equal(out, x, sizeof(x));
+        free_engine(&e);
+    }
+}
+
 static void test_kernels__pack_and_unpack_move_the_rectangle_that_they_name(void **state)
 {
     (void)state;
@@ -239,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_kernels__extreme_logits_give_finite_losses),
         cmocka_unit_test(test_kernels__nan_surfaces_in_loss_attention_and_norm),
         cmocka_unit_test(test_kernels__bf16_keeps_nan_and_rounds_to_even),
+        cmocka_unit_test(test_kernels__float8_rounds_between_any_two_codes),
         cmocka_unit_test(test_kernels__pack_and_unpack_move_the_rectangle_that_they_name),
         cmocka_unit_test(test_kernels__new_refuses_what_it_cannot_serve),
         cmocka_unit_test(test_kernels__describe_names_level_and_library),

@@ -1,5 +1,5 @@
 /* elementwise.c - what treats each element by itself, or adds rows in order: embedding, RoPE,
- * SwiGLU, add, fold, convert, AdamW, and the sums of squares of rows.
+ * SwiGLU, add, fold, convert, float8, AdamW, and the sums of squares of rows.
  *
  * Elementwise code has no order to keep: IEEE arithmetic without contraction gives the same bits at
  * every vector width. The embedding's gradient is cut by columns, so each table element is
@@ -193,6 +193,64 @@ void ISA_NAME(convert)(const void *args, uint32_t item, const struct worker *wor
     }
 }
 
+/* ---- Float8 ---- */
+
+/* Bits of |x| as integers: a NaN is larger than infinity, and that than the rest. */
+INLINE uint32_t largest_of(const void *x, struct range range, bool bf16)
+{
+    lanes_u32 most = {0};
+    uint32_t out = 0;
+    for (size_t i = range.begin; i < range.end; i += WIDTH) {
+        lanes_u32 bits = (lanes_u32)load_part(x, i, part_of(i, range.end), bf16) & 0x7fffffff;
+        lanes_u32 more = (lanes_u32)(bits > most);
+        most = (more & bits) | (~more & most);
+    }
+    for (size_t l = 0; l < WIDTH; l++)
+        out = most[l] > out ? most[l] : out;
+    return out;
+}
+
+void ISA_NAME(largest)(const void *args, uint32_t item, const struct worker *worker)
+{
+    const struct float8_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    uint32_t *most = &a->largest[worker->index * FLOAT8_WORKER];
+    uint32_t mine =
+        a->dtype == KERNEL_BF16 ? largest_of(a->x, range, true) : largest_of(a->x, range, false);
+    *most = mine > *most ? mine : *most;
+}
+
+/* In steps of q a number is rounded by adding 1.5 2^23 q, whose last bit is worth q, and taking it
+ * away again. */
+INLINE void float8_range(const struct float8_args *a, struct range range, bool bf16)
+{
+    bool is_nan = a->scale == FLOAT8_NAN;
+    lanes up = broadcast(is_nan ? NAN : ldexpf(1, a->scale));
+    lanes down = broadcast(is_nan ? NAN : ldexpf(1, -a->scale));
+    const uint32_t lowest = (uint32_t)(a->lowest + 127) << 23;
+    const uint32_t shift = (uint32_t)(23 - a->bits) << 23;
+    for (size_t i = range.begin; i < range.end; i += WIDTH) {
+        size_t count = part_of(i, range.end);
+        lanes x = load_part(a->x, i, count, bf16) * up;
+        lanes_u32 exponent = (lanes_u32)x & 0x7f800000;
+        lanes_u32 is_low = (lanes_u32)(exponent < lowest);
+        exponent = (is_low & lowest) | (~is_low & exponent);
+        lanes magic = (lanes)((exponent + shift) | 0x400000);
+        store_part(a->out, i, (x + magic - magic) * down, count, bf16);
+    }
+}
+
+void ISA_NAME(round_float8)(const void *args, uint32_t item, const struct worker *worker)
+{
+    (void)worker;
+    const struct float8_args *a = args;
+    struct range range = item_range(item, FLAT_ITEM, a->count);
+    if (a->dtype == KERNEL_BF16)
+        float8_range(a, range, true);
+    else
+        float8_range(a, range, false);
+}
+
 /* ---- Optimizer ---- */
 
 /* has_l2 is known when this is compiled: a gradient of -0 stays one where there is no l2. */
@@ -291,6 +349,8 @@ const struct kernel_ops ISA_NAME(kernel_ops) = {
     .add = ISA_NAME(add),
     .fold = ISA_NAME(fold),
     .convert = ISA_NAME(convert),
+    .largest = ISA_NAME(largest),
+    .round_float8 = ISA_NAME(round_float8),
     .squares = ISA_NAME(squares),
     .adamw = ISA_NAME(adamw),
 };

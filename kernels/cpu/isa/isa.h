@@ -254,7 +254,7 @@ void ISA_NAME(block_product)(const struct block *block);
 item_fn ISA_NAME(embedding), ISA_NAME(embedding_backward), ISA_NAME(norm), ISA_NAME(norm_backward),
     ISA_NAME(norm_dweight), ISA_NAME(product), ISA_NAME(rope), ISA_NAME(attention),
     ISA_NAME(attention_backward), ISA_NAME(swiglu), ISA_NAME(swiglu_backward), ISA_NAME(loss),
-    ISA_NAME(box), ISA_NAME(add), ISA_NAME(fold), ISA_NAME(convert), ISA_NAME(squares),
-    ISA_NAME(adamw);
+    ISA_NAME(box), ISA_NAME(add), ISA_NAME(fold), ISA_NAME(convert), ISA_NAME(largest),
+    ISA_NAME(round_float8), ISA_NAME(squares), ISA_NAME(adamw);
 
 #endif
