@@ -62,7 +62,8 @@ def importing_the_package_imports_no_torch(world):
 def the_examples_in_the_docstrings_are_true(world):
     with holdfast.Client(world.server, run="demo") as saver:
         saver.save(1, {"w": numpy.arange(6.0).reshape(2, 3)}, state={"epoch": 4}).wait()
-    for module in (arrays, dtypes, client, checkpoint, import_module("holdfast.follow")):
+    for module in (arrays, dtypes, client, checkpoint, import_module("holdfast.follow"),
+                   import_module("holdfast.names")):
         result = doctest.testmod(module, extraglobs={"server": world.server, "holdfast": holdfast})
         assert result.attempted > 0 and result.failed == 0, (module.__name__, result)
 

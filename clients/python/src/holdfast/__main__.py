@@ -6,6 +6,7 @@
     python -m holdfast follow RUN                    # a line for each version, as it is committed
     python -m holdfast from-dcp DIRECTORY RUN@STEP   # torch's DCP directories; need torch
     python -m holdfast to-dcp RUN@STEP DIRECTORY
+    python -m holdfast cross RUN@STEP NEWRUN         # between our trainer and torchtitan; --to FORM
 """
 from __future__ import annotations
 
@@ -64,6 +65,16 @@ def to_dcp(options: argparse.Namespace) -> None:
         convert.to_dcp(found, options.folder)
 
 
+def cross(options: argparse.Namespace) -> None:
+    from holdfast import cross as crossing
+
+    with holdfast.open(options.checkpoint, server=options.server, store=options.store) as found:
+        print(crossing.cross(found, options.run, options.to, server=options.server,
+                             head_dim=options.head_dim,
+                             place=(options.tokens, options.seq_len, options.samples)
+                             if options.tokens else None))
+
+
 def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -93,6 +104,16 @@ def main(arguments: Optional[List[str]] = None) -> int:
     writing.add_argument("checkpoint")
     writing.add_argument("folder")
     writing.set_defaults(do=to_dcp)
+    crossing = commands.add_parser("cross")
+    crossing.add_argument("checkpoint")
+    crossing.add_argument("run")
+    crossing.add_argument("--to", default="holdfast", help="a form, such as torchtitan")
+    crossing.add_argument("--head-dim", type=int, help="width of a head, where none is stored")
+    crossing.add_argument("--tokens", help="our trainer's tokens file, of which --samples samples "
+                          "of --seq-len tokens count as read; without, it begins at its first")
+    crossing.add_argument("--samples", type=int, default=0)
+    crossing.add_argument("--seq-len", type=int, default=1)
+    crossing.set_defaults(do=cross)
     options = parser.parse_args(arguments)
     try:
         options.do(options)
