@@ -21,6 +21,16 @@ static void key_of(char out[STORAGE_KEY_MAX + 32], const struct save *save)
     snprintf(out, STORAGE_KEY_MAX + 32, "%s/" MARK_NAME, save->dir);
 }
 
+/* A save of this step was given up, and a shard of it could not be removed: that one needs its mark
+ * at every moment, and for the next save the mark proves the same. */
+static bool is_marked_before(const struct save *save, const char *key)
+{
+    char text[MARK_BYTES_MAX] = "";
+    uint64_t bytes;
+    return storage_fetch(save->service->storage, key, text, sizeof text - 1, &bytes) == 0 &&
+           mark_is_of(save->dir, text);
+}
+
 static int publish_mark(const struct save *save)
 {
     char key[STORAGE_KEY_MAX + 32], text[MARK_BYTES_MAX];
@@ -32,7 +42,9 @@ static int publish_mark(const struct save *save)
     int error = storage_publish(storage, key, text, strlen(text));
     if (error != ERR_EXISTS)
         return error;
-    error = storage_remove(storage, key); /* of a save of this step that was given up */
+    if (is_marked_before(save, key))
+        return storage_sync_names(storage, save->dir);
+    error = storage_remove(storage, key);
     return error == 0 ? storage_publish(storage, key, text, strlen(text)) : error;
 }
 
