@@ -6,7 +6,7 @@
 # says.
 . "$(dirname "$0")/lib.sh"
 command -v mpirun >/dev/null || skip_all "mpirun is missing"
-plan 45
+plan 49
 
 bin=$tmp/bin
 mkdir "$bin"
@@ -138,6 +138,17 @@ check_equal "so are those whose wrappers were killed with them; one counts as lo
     "$(PATH=$bin:$PATH launch 3 "1 all kill-wrapper")" "0: 3 2"
 check_equal "no such mpirun is left" "$(pgrep -fc "$bin/mpirun")" 0
 rm "$bin/mpirun"
+
+printf 'there\ngone\n' >"$tmp/names"
+over_hosts=(--hosts-file "$tmp/names" --host-check "test there =")
+check_equal "fewer hosts that answer than --min-nodes end with 75 before a start" \
+    "$(launch 2 "" "${over_hosts[@]}" --min-nodes 2)" "75: "
+check_equal "the host that does not is named" \
+    "$(grep -c 'host gone does not answer' "$tmp/launch.log")" 1
+check_equal "--hosts-file beside --ranks-file is refused with 78" \
+    "$(launch 2 "" "${over_hosts[@]}" --ranks-file "$tmp/places")" "78: "
+check_equal "so is one without a folder for the notes that the hosts share" \
+    "$(launch 2 "" "${over_hosts[@]}" --dir "")" "78: "
 
 check_equal "an unknown option is refused with 78" "$(launch 2 "" --no-such)" "78: "
 check_equal "so is a number that the shell would read otherwise" \

@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Goal: a run as a job of SLURM saves at the warning before its time limit, ends with 75, is queued
+# again and goes on; a job that loses a node goes on with the one that is left; a task of an array
+# takes its own options; no loss differs from the undisturbed run's. Method: a real slurmctld, four
+# slurmd and munged, each slurmd in a node of its own (lib_nodes.sh) that ends with all its
+# processes. All ranks use one ckptd, through the file system that the nodes share.
+# slurmctld looks at time limits 30 s after its start: by then the job with a limit must train.
+. "$(dirname "$0")/lib.sh"
+for program in slurmctld slurmd sbatch munged mpirun; do
+    PATH=$PATH:/usr/sbin command -v "$program" >/dev/null || skip_all "$program is missing"
+done
+. tests/integration/lib_nodes.sh "$0"
+. tests/integration/lib_tiny.sh
+export PATH=$PATH:/usr/sbin HOLDFAST_BIN=$BUILD HOLDFAST_LAUNCH=$PWD/deploy/launch
+plan 11
+make_tiny
+
+# ---- the cluster ----
+
+cat >"$tmp/slurm.conf" <<END
+ClusterName=test
+SlurmctldHost=ctl(10.77.0.254)
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket=$tmp/munge,cred_expire=5
+ProctrackType=proctrack/pgid
+TaskPlugin=task/none
+SelectType=select/cons_tres
+StateSaveLocation=$tmp/state
+SlurmctldPidFile=$tmp/slurmctld.pid
+SlurmctldPort=17000
+SlurmdSpoolDir=$tmp/%n.spool
+SlurmdPidFile=$tmp/%n.pid
+SlurmdParameters=config_overrides
+SlurmdTimeout=10
+KillWait=20
+RequeueExit=75
+SchedulerParameters=sched_interval=2
+PropagateResourceLimits=NONE
+END
+for i in 1 2 3 4; do
+    echo "NodeName=n$i NodeAddr=10.77.0.$i Port=1700$i CPUs=4"
+done >>"$tmp/slurm.conf"
+echo "PartitionName=all Nodes=ALL Default=YES State=UP" >>"$tmp/slurm.conf"
+export SLURM_CONF=$tmp/slurm.conf
+mkdir "$tmp/state"
+(umask 077 && head -c 1024 /dev/urandom >"$tmp/munge.key")
+munged --foreground --force --socket "$tmp/munge" --key-file "$tmp/munge.key" \
+    --pid-file "$tmp/munge.pid" --seed-file "$tmp/munge.seed" >"$tmp/munged.log" 2>&1 &
+started_pids+=("$!")
+wait_for 5 test -S "$tmp/munge" || give_up "munged does not begin" "$tmp/munged.log"
+for i in 1 2 3 4; do start_node "n$i" "$i" slurmd -D -N "n$i"; done
+slurmctld -D >"$tmp/slurmctld.log" 2>&1 &
+started_pids+=("$!")
+all_idle() { [ "$(sinfo -h -t idle -o %D)" = 4 ]; }
+wait_for 15 all_idle || give_up "the nodes do not come" "$tmp/slurmctld.log"
+start_ckptd
+
+# ---- the jobs ----
+
+submit() { # RUN SBATCH-OPTION... -- TRAINER-OPTION...: its number in $job
+    local run=$1 options=()
+    shift
+    until [ "$1" = -- ]; do options+=("$1") && shift; done
+    shift
+    : >"$tmp/$run.loss"
+    job=$(HOLDFAST_JOB_DIR=$tmp/$run.dir sbatch --parsable --nodes 2 \
+        --output "$tmp/$run.log" "${options[@]}" deploy/slurm/train.sbatch --config "$tiny" \
+        --ranks 1 --server "$server" --backoff 0.2 --backoff-max 2 --restarts-max 1000 -- \
+        --job.run "$run" --metrics.loss_file "$tmp/$run.loss" --training.steps 1000000 \
+        --checkpoint.interval 1000000 "$@") || give_up "sbatch refuses $run"
+}
+has_lines() { [ "$(wc -l <"$tmp/$1.loss")" -ge "$2" ]; }
+trains() { # RUN: twenty more steps
+    wait_for 40 has_lines "$1" $(($(wc -l <"$tmp/$1.loss") + 20)) || {
+        tail -n 5 "$tmp/slurmctld.log" | sed 's/^/# /'
+        give_up "$1 does not train" "$tmp/$1.log"
+    }
+}
+starts() { awk '$2 == "start" { print $4 }' "$tmp/$1.dir/events" | paste -sd' '; }
+has_starts() { [ "$(starts "$1" | wc -w)" -ge "$2" ]; }
+is_over() { [ -z "$(squeue -h -j "$1" -t RUNNING,COMPLETING -o %T)" ]; }
+right() { # RUN: every loss is the undisturbed run's
+    check_equal "$1: every loss is that of an undisturbed run" \
+        "$(awk 'NR == FNR { right[$1] = $0; next } $0 != right[$1]' "$tmp/alone.loss" \
+            "$tmp/$1.loss" | head -n 3)" ""
+}
+
+submit limit --nodelist n3,n4 --time 1 --signal B:USR1@30 --
+limit=$job
+submit lost --nodelist n1,n2 -- --checkpoint.interval 20
+lost=$job
+trains limit
+trains lost
+end_node n2
+
+HOLDFAST_ARRAY_OPTIONS=$tmp/options
+printf '%s\n' "--training.steps 1" "--training.steps 30" >"$HOLDFAST_ARRAY_OPTIONS"
+export HOLDFAST_ARRAY_OPTIONS
+submit array --array 1 --nodelist n3,n4 --
+unset HOLDFAST_ARRAY_OPTIONS
+! grep -q 'asked to stop' "$tmp/limit.log" || give_up "too slow: the warning came first"
+array_is_done() { grep -q 'the run is done' "$tmp/array.log"; }
+check "a task of an array takes the options of its line" wait_for 30 array_is_done
+check_equal "and ends after its steps" "$(wc -l <"$tmp/array.loss")" 30
+
+check "a lost node ends the start" wait_for 60 has_starts lost 2
+trains lost
+check_equal "the job goes on with the node that is left" \
+    "$(starts lost | cut -d ' ' -f 1),$(starts lost | grep -o '.$')" "2,1"
+check_equal "and was not queued again" \
+    "$(scontrol show job "$lost" | grep -o 'Restarts=[0-9]*')" "Restarts=0"
+scancel "$lost"
+
+is_requeued() { [ "$(scontrol show job "$limit" | grep -o 'Restarts=[0-9]*')" = "Restarts=1" ]; }
+check "before the time limit the job ends with 75 and is queued again" wait_for 45 is_requeued
+check "the run is started again" wait_for 30 eval '[ $(grep -c "start 1 with" "$tmp/limit.log") = 2 ]'
+trains limit
+steps_of() { # START: the steps that it logged
+    awk -v n="$1" '/ start 1 with / { i++ }
+        i == n && match($0, /step: *[0-9]+ /) { print substr($0, RSTART + 5, RLENGTH - 6) + 0 }' \
+        "$tmp/limit.log"
+}
+saved=$(steps_of 1 | tail -n 1)
+check_equal "it goes on from the last step before that" "$(steps_of 2 | head -n 1)" $((saved + 1))
+scancel "$limit"
+check "cancelled jobs end" wait_for 30 eval 'is_over "$lost" && is_over "$limit"'
+
+last=$(cat "$tmp"/{lost,limit}.loss | sort -n | tail -n 1 | cut -d ' ' -f 1)
+in_background alone --training.steps 1000000 --checkpoint.interval 1000000
+note "step $last is the last, step $saved was saved at the warning, $SECONDS s"
+reached() { [ "$(tail -n 1 "$tmp/alone.loss" | cut -d ' ' -f 1)" -gt "$last" ]; }
+wait_for 60 reached || give_up "the undisturbed run does not come so far" "$tmp/alone.log"
+kill_ours TERM "$pid"
+ended
+right limit
+right lost
