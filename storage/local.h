@@ -1,4 +1,4 @@
-/* local.h - private to local.c and locks.c: objects as files below one directory. */
+/* local.h - private to local.c, names.c and locks.c: objects as files below one directory. */
 #ifndef HOLDFAST_STORAGE_LOCAL_H
 #define HOLDFAST_STORAGE_LOCAL_H
 
@@ -35,6 +35,21 @@ int local_open_parent(const struct local *local, const char *key, bool make, con
 int local_create_temporary(char out[TEMPORARY_BYTES], int parent);
 /* 0, or -1 with errno. */
 int local_write_all(int fd, const char *data, size_t bytes);
+
+/* A regular file, for reading, and its size. */
+int local_open_for_reading(int *out_fd, uint64_t *out_bytes, const struct local *local,
+                           const char *key);
+/* names.c, slots of the table. */
+int local_sync_names(struct storage *storage, const char *prefix);
+int local_publish(struct storage *storage, const char *key, const void *data, size_t bytes);
+int local_fetch(struct storage *storage, const char *key, void *data, size_t size,
+                uint64_t *out_bytes);
+int local_list(struct storage *storage, const char *prefix,
+               int (*visit)(void *user, const struct storage_entry *entry), void *user);
+int local_stamp(struct storage *storage, const char *prefix, uint64_t *out, uint64_t *out_age_ms);
+int local_remove(struct storage *storage, const char *key);
+int local_rename(struct storage *storage, const char *key, const char *other);
+int local_sweep(struct storage *storage, const char *prefix, struct storage_sweep *sweep);
 
 /* locks.c: the lock of an open file, until it is closed. 0, or -1 with errno. */
 int local_lock_file(int fd);
