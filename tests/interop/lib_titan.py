@@ -149,7 +149,8 @@ def make_config(tokens, checkpoint, steps, folder, mesh, **more):
         lr_scheduler=optimizer.LRSchedulersContainer.Config(warmup_steps=2, total_steps=10),
         training=TrainingConfig(local_batch_size=BATCH // ranks, seq_len=SEQ, steps=steps,
                                 mixed_precision_param="float32", disable_cuda_graphs=True),
-        metrics=MetricsProcessor.Config(log_freq=1), debug=DebugConfig(seed=7), activation_checkpoint=None,
+        metrics=MetricsProcessor.Config(log_freq=1), debug=DebugConfig(seed=7),
+        activation_checkpoint=None,
         parallelism=ParallelismConfig(**mesh), checkpoint=checkpoint())
 
 
