@@ -30,7 +30,7 @@
 
 /* ---- Buffers ---- */
 
-#define BUFFERS_MAX 16
+#define BUFFERS_MAX 40
 struct buffer {
     void *memory, *data;
     size_t count;

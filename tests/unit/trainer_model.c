@@ -144,7 +144,7 @@ static double run_leaf(struct bed *bed, const struct model_batch *batch)
 struct way {
     enum model_keep keep;
     bool is_apart;
-    uint32_t tp_blocks;
+    uint32_t tp_blocks, cp_blocks; /* 0: 1 */
 };
 
 static void bed_open_way(struct bed *bed, const struct model_shape *shape,
@@ -162,10 +162,13 @@ static void bed_open_way(struct bed *bed, const struct model_shape *shape,
     struct model_options options = {.table = bed->table,
                                     .memory = bed->memory,
                                     .batch = BATCH,
-                                    .seq = SEQ,
+                                    .seq = way.cp_blocks > 1 ? SEQ / 4 * 4 : SEQ,
                                     .dtype = dtype,
                                     .num_slots = 1,
-                                    .cut = {way.tp_blocks, 1, 1, 1, 0, 0, NULL, NULL},
+                                    .cut = {.tp_blocks = way.tp_blocks > 0 ? way.tp_blocks : 1,
+                                            .cp_blocks = way.cp_blocks > 0 ? way.cp_blocks : 1,
+                                            .tp = 1,
+                                            .cp = 1},
                                     .keep = keep};
     assert_int_equal(model_new(&bed->model, &options), 0);
     model_set_kernels(bed->model, bed->kernels, bed->lane);
@@ -187,7 +190,7 @@ static void bed_open_way(struct bed *bed, const struct model_shape *shape,
 static void bed_open_shape(struct bed *bed, const struct model_shape *shape,
                            enum kernel_backend backend, enum kernel_dtype dtype)
 {
-    bed_open_way(bed, shape, backend, dtype, (struct way){.tp_blocks = 1});
+    bed_open_way(bed, shape, backend, dtype, (struct way){0});
 }
 
 static void bed_open(struct bed *bed, enum kernel_backend backend, enum kernel_dtype dtype)
@@ -465,6 +468,20 @@ static void test_model__gradient_in_blocks_is_the_derivative(void **state)
     bed_close(&bed);
 }
 
+/* Sums over positions, too: rows lie as chunks, of which queries see keys of others. */
+static void test_model__gradient_in_chunks_is_the_derivative(void **state)
+{
+    (void)state;
+    struct bed bed;
+    struct model_shape shape;
+    assert_int_equal(model_shape_of_flavor(&shape, "tiny", VOCAB + 1), 0);
+    bed_open_way(&bed, &shape, KERNEL_BACKEND_REFERENCE, KERNEL_F32,
+                 (struct way){.tp_blocks = 2, .cp_blocks = 2});
+    for (uint32_t i = 0; i < bed.table->num_tensors; i++)
+        check_tensor(&bed, i);
+    bed_close(&bed);
+}
+
 /* Every way of keeping activations, and a backward in one go or in halves. */
 static void test_model__recomputation_and_halves_change_no_bit(void **state)
 {
@@ -477,7 +494,7 @@ static void test_model__recomputation_and_halves_change_no_bit(void **state)
         bed_open_shape(&plain, &shape, KERNEL_BACKEND_BEST, KERNEL_BF16);
         double loss = loss_of(&plain);
         for (int i = 1; i < 6; i++) {
-            struct way way = {(enum model_keep)(i / 2), i % 2 == 1, 1};
+            struct way way = {(enum model_keep)(i / 2), i % 2 == 1, 1, 1};
             bed_open_way(&other, &shape, KERNEL_BACKEND_BEST, KERNEL_BF16, way);
             assert_true(loss_of(&other) == loss);
             for (uint32_t t = 0; t < plain.table->num_tensors; t++)
@@ -566,6 +583,7 @@ int main(void)
         cmocka_unit_test(test_model__bf16_is_near_float),
         cmocka_unit_test(test_model__loss_is_the_cross_entropy_of_its_logits),
         cmocka_unit_test(test_model__gradient_in_blocks_is_the_derivative),
+        cmocka_unit_test(test_model__gradient_in_chunks_is_the_derivative),
         cmocka_unit_test(test_model__recomputation_and_halves_change_no_bit),
         cmocka_unit_test(test_model__a_masked_document_knows_nothing_of_what_is_before_it),
         cmocka_unit_test(test_model__gradient_over_documents_is_the_derivative),

@@ -279,7 +279,8 @@ static void test_parallel__more_ranks_than_micro_batches_change_no_bit(void **st
 /* What each rank of 3 x 2 was told before and after one bit of one replica changed. */
 struct apart {
     struct config config;
-    int part; /* 0 parameters, 1 exp_avg, 2 exp_avg_sq */
+    int part;             /* 0 parameters, 1 exp_avg, 2 exp_avg_sq */
+    uint32_t rank, slice; /* where the bit is */
     int before[6], after[6];
     char text[6][512];
 };
@@ -299,9 +300,9 @@ static int come_apart(struct comm *world, void *user)
     struct state *state = parallel_state(p);
     ERR_TRY(replicas_open(&replicas, parallel_mesh_of(p), state));
     apart->before[me] = replicas_compare(replicas);
-    const struct state_slice *slice = &state->slices[4];
+    const struct state_slice *slice = &state->slices[apart->slice];
     float *const parts[PARTS] = {state->param, state->exp_avg, state->exp_avg_sq};
-    if (me == 3) /* replica 1, shard 1: the last of its rows */
+    if (me == apart->rank) /* in the last of its rows */
         ((unsigned char *)(parts[apart->part] + slice->at + slice->count - 1))[0] ^= 1;
     report_clear();
     apart->after[me] = replicas_compare(replicas);
@@ -321,7 +322,8 @@ static void test_parallel__a_replica_that_differs_in_one_bit_is_named(void **sta
     struct model_table *table;
     assert_int_equal(new_table(&table, "tiny", VOCAB), 0);
     for (int part = 0; part < PARTS; part++) {
-        struct apart apart = {.config = configure(extra, 2), .part = part};
+        /* Replica 1, shard 1. */
+        struct apart apart = {.config = configure(extra, 2), .part = part, .rank = 3, .slice = 4};
         char want[256];
         assert_int_equal(comm_local_run(6, come_apart, &apart), 0);
         snprintf(want, sizeof(want),
@@ -337,6 +339,34 @@ static void test_parallel__a_replica_that_differs_in_one_bit_is_named(void **sta
         }
     }
     model_table_free(table);
+}
+
+/* Four ranks of tensor parallel and two key heads: pairs hold the same keys, all the same norms. */
+static void test_parallel__copies_along_tensor_parallel_are_compared(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t slice;
+        const char *want; /* NULL: a tensor that is cut has no copies */
+    } ways[] = {
+        {1, NULL}, /* wq */
+        {2, "wk.weight is not the same on rank 2 and rank 3; 1 of 2 replicas"},
+        {8, "attention_norm.weight is not the same on rank 0 and rank 3; 3 of 4 replicas"},
+    };
+    const char *extra[] = {"--parallelism.tensor_parallel_degree", "4"};
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        struct apart apart = {.config = configure(extra, 2), .rank = 3, .slice = ways[i].slice};
+        assert_int_equal(comm_local_run(4, come_apart, &apart), 0);
+        bool is_said = ways[i].want == NULL;
+        for (int rank = 0; rank < 4; rank++) {
+            assert_int_equal(apart.before[rank], 0);
+            assert_int_equal(apart.after[rank], ways[i].want == NULL ? 0 : ERR_ABORTED);
+            is_said = is_said || strstr(apart.text[rank], ways[i].want) != NULL;
+        }
+        if (!is_said)
+            fail_msg("\"%s\" is not in: %s%s%s%s", ways[i].want, apart.text[0], apart.text[1],
+                     apart.text[2], apart.text[3]);
+    }
 }
 
 static void test_parallel__an_estimate_plans_without_starting_ranks(void **state)
@@ -386,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_parallel__a_world_that_does_not_fit_is_refused_with_the_sum),
         cmocka_unit_test(test_parallel__more_ranks_than_micro_batches_change_no_bit),
         cmocka_unit_test(test_parallel__a_replica_that_differs_in_one_bit_is_named),
+        cmocka_unit_test(test_parallel__copies_along_tensor_parallel_are_compared),
         cmocka_unit_test(test_parallel__an_estimate_plans_without_starting_ranks),
     };
     return cmocka_run_group_tests(tests, make_tokens, remove_tokens);

@@ -44,7 +44,7 @@ struct context_rows {
     enum kernel_dtype dtype;
 };
 
-/* Of one rank and block, chunk `index` of sequence b. */
+/* The rows of one chunk of one sequence. */
 static void move_chunk(struct model *m, const struct context_rows *a, size_t at_rank,
                        size_t at_full, bool to_full)
 {
@@ -70,18 +70,24 @@ static void move_chunk(struct model *m, const struct context_rows *a, size_t at_
                                       .dtype = a->dtype});
 }
 
-static void move_rows(struct model *m, const struct context_rows *a, bool to_full)
+/* All chunks of one rank's rows of one block. */
+static void move_block(struct model *m, const struct context_rows *a, uint32_t r, uint32_t block,
+                       bool to_full)
 {
     uint32_t chunks = model_num_chunks(&m->cut), length = model_chunk_length(&m->cut, m->seq);
+    size_t of_rank = ((size_t)r * a->blocks + block) * m->rows;
+    for (uint32_t i = 0; i < chunks * m->batch; i++) {
+        uint32_t first = model_chunk_first(&m->cut, m->seq, r, i / m->batch);
+        size_t of_full = ((size_t)block * m->batch + i % m->batch) * m->seq;
+        move_chunk(m, a, of_rank + (size_t)i * length, of_full + first, to_full);
+    }
+}
+
+static void move_rows(struct model *m, const struct context_rows *a, bool to_full)
+{
     for (uint32_t r = 0; r < m->cut.cp; r++)
         for (uint32_t block = 0; block < a->blocks; block++)
-            for (uint32_t i = 0; i < chunks; i++)
-                for (uint32_t b = 0; b < m->batch; b++) {
-                    size_t of_rank = ((size_t)r * a->blocks + block) * m->rows;
-                    size_t of_full = ((size_t)block * m->batch + b) * m->seq;
-                    move_chunk(m, a, of_rank + ((size_t)i * m->batch + b) * length,
-                               of_full + model_chunk_first(&m->cut, m->seq, r, i), to_full);
-                }
+            move_block(m, a, r, block, to_full);
 }
 
 static void set_lists(struct model *m, size_t bytes_each)

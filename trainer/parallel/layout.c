@@ -19,11 +19,16 @@ static uint32_t tp_parts(const struct mesh *mesh, const struct model_tensor *ten
     return tensor->role == MODEL_KV_COLUMNS && tensor->heads < degree ? tensor->heads : degree;
 }
 
+uint32_t layout_tp_part(const struct mesh *mesh, const struct model_tensor *tensor, uint32_t place)
+{
+    return place / (mesh->degree[AXIS_TP] / tp_parts(mesh, tensor));
+}
+
 struct box layout_tp_box(const struct mesh *mesh, const struct model_tensor *tensor)
 {
     struct box box = {.extent = {tensor->rows, tensor->width, 1, 1}};
     uint32_t parts = tp_parts(mesh, tensor);
-    uint32_t part = mesh->place[AXIS_TP] / (mesh->degree[AXIS_TP] / parts);
+    uint32_t part = layout_tp_part(mesh, tensor, mesh->place[AXIS_TP]);
     uint32_t dimension = tensor->role == MODEL_ROWS ? 1 : 0;
     box.extent[dimension] /= parts;
     box.offset[dimension] = part * box.extent[dimension];

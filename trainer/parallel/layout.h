@@ -17,6 +17,8 @@
 void layout_cut(uint64_t *out_first, uint64_t *out_rows, uint64_t rows, uint32_t parts,
                 uint32_t part);
 
+/* Which part of a tensor the tp place `place` holds; places of one part hold the same. */
+uint32_t layout_tp_part(const struct mesh *mesh, const struct model_tensor *tensor, uint32_t place);
 /* Of one tp place: what the model computes with. */
 struct box layout_tp_box(const struct mesh *mesh, const struct model_tensor *tensor);
 /* Rows of that box, counted within it, that shard `shard` holds; those that `copy` of its copies

@@ -7,6 +7,7 @@ static const uint32_t axes_of[NUM_GROUPS] = {
     [GROUP_DATA] = 1u << AXIS_REPLICATE | 1u << AXIS_SHARD,
     [GROUP_SHARD] = 1u << AXIS_SHARD,
     [GROUP_COPIES] = 1u << AXIS_REPLICATE | 1u << AXIS_CP,
+    [GROUP_PEERS] = 1u << AXIS_REPLICATE | 1u << AXIS_CP | 1u << AXIS_TP,
     [GROUP_OWNERS] = 1u << AXIS_REPLICATE | 1u << AXIS_SHARD | 1u << AXIS_CP,
     [GROUP_CP] = 1u << AXIS_CP,
     [GROUP_TP] = 1u << AXIS_TP,

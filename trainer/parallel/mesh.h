@@ -16,6 +16,7 @@ enum group {
     GROUP_DATA,   /* replicate x shard: whose leaves are different */
     GROUP_SHARD,  /* who together hold one copy of the parameters of a place */
     GROUP_COPIES, /* replicate x cp: who hold the same shard */
+    GROUP_PEERS,  /* replicate x cp x tp: who hold the same rows of what tp leaves whole */
     GROUP_OWNERS, /* replicate x shard x cp: who own pieces of the same sums of gradients */
     GROUP_CP,
     GROUP_TP,

@@ -1,8 +1,14 @@
-/* replicas.c - compares the replicas of a shard (see replicas.h). */
+/* replicas.c - compares what several ranks hold (see replicas.h).
+ *
+ * Ranks that differ in dp_replicate, cp or tp alone are peers: they hold the same tensors, and of a
+ * tensor the same rows but for what tp cuts. All peers' hashes go to all; each rank compares those
+ * of the peers that hold the same part of the tensor as itself: its copies. */
 #include "trainer/save/replicas.h"
 #include "proto/checksum.h"
 #include "proto/report.h"
+#include "trainer/parallel/layout.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,18 +19,18 @@ static const char *const part_names[PARTS] = {"", "exp_avg of ", "exp_avg_sq of 
 struct replicas {
     const struct mesh *mesh;
     const struct state *state;
-    uint32_t count;         /* replicas */
-    uint32_t num;           /* hashes of one replica */
-    uint64_t *all, *own;    /* of all replicas, one after the other; of this one */
+    uint32_t count;         /* peers, this rank included */
+    uint32_t num;           /* hashes of one */
+    uint64_t *all, *own;    /* of all peers, one after the other; of this rank */
     size_t *bytes, *places; /* of each in `all` */
 };
 
 int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state)
 {
     *out = NULL;
-    if (mesh_group_size(mesh, GROUP_COPIES) == 1)
+    if (mesh_group_size(mesh, GROUP_PEERS) == 1)
         return 0;
-    uint32_t count = mesh_group_size(mesh, GROUP_COPIES), num = state->num_slices * PARTS;
+    uint32_t count = mesh_group_size(mesh, GROUP_PEERS), num = state->num_slices * PARTS;
     struct replicas *replicas = calloc(1, sizeof(*replicas));
     if (replicas == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory to compare the replicas");
@@ -64,24 +70,42 @@ static void hash_state(uint64_t *out, const struct state *state)
                                                    state->slices[i].count * sizeof(float));
 }
 
-/* How many replicas have the hash that replica r has. */
+/* Whether peer r holds what this rank holds of the tensor of hash `at`. */
+static bool is_copy(const struct replicas *replicas, uint32_t at, uint32_t r)
+{
+    const struct mesh *mesh = replicas->mesh;
+    const struct model_tensor *tensor = replicas->state->slices[at / PARTS].tensor;
+    return layout_tp_part(mesh, tensor, r % mesh->degree[AXIS_TP]) ==
+           layout_tp_part(mesh, tensor, mesh->place[AXIS_TP]);
+}
+
+static uint32_t copies(const struct replicas *replicas, uint32_t at)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < replicas->count; r++)
+        count += is_copy(replicas, at, r);
+    return count;
+}
+
+/* How many copies have the hash that peer r has. */
 static uint32_t votes(const struct replicas *replicas, uint32_t at, uint32_t r)
 {
     const uint64_t *all = replicas->all + at;
     uint32_t same = 0;
     for (uint32_t other = 0; other < replicas->count; other++)
-        same += all[(size_t)other * replicas->num] == all[(size_t)r * replicas->num];
+        same += is_copy(replicas, at, other) &&
+                all[(size_t)other * replicas->num] == all[(size_t)r * replicas->num];
     return same;
 }
 
-/* The rank that holds copy `copy` of what this rank holds. */
-static uint32_t rank_of(const struct mesh *mesh, uint32_t copy)
+static uint32_t rank_of(const struct mesh *mesh, uint32_t peer)
 {
-    uint32_t place[NUM_AXES];
+    uint32_t place[NUM_AXES], tp = mesh->degree[AXIS_TP], cp = mesh->degree[AXIS_CP];
     for (uint32_t axis = 0; axis < NUM_AXES; axis++)
         place[axis] = mesh->place[axis];
-    place[AXIS_REPLICATE] = copy / mesh->degree[AXIS_CP];
-    place[AXIS_CP] = copy % mesh->degree[AXIS_CP];
+    place[AXIS_REPLICATE] = peer / tp / cp;
+    place[AXIS_CP] = peer / tp % cp;
+    place[AXIS_TP] = peer % tp;
     return mesh_rank_of(mesh, place);
 }
 
@@ -89,9 +113,11 @@ static uint32_t rank_of(const struct mesh *mesh, uint32_t copy)
 static int fail(const struct replicas *replicas, uint32_t at)
 {
     const struct mesh *mesh = replicas->mesh;
-    uint32_t most = 0, least = 0;
-    for (uint32_t r = 1; r < replicas->count; r++) {
+    uint32_t me = mesh_group_place(mesh, GROUP_PEERS), most = me, least = me;
+    for (uint32_t r = 0; r < replicas->count; r++) {
         uint32_t count = votes(replicas, at, r);
+        if (!is_copy(replicas, at, r))
+            continue;
         if (count > votes(replicas, at, most))
             most = r;
         if (count <= votes(replicas, at, least))
@@ -103,18 +129,19 @@ static int fail(const struct replicas *replicas, uint32_t at)
         "replicas have come apart, nothing more is saved: %s%s is not the same on rank %u and rank "
         "%u; %u of %u replicas hold what rank %u has",
         part_names[at % PARTS], replicas->state->slices[at / PARTS].tensor->name,
-        rank_of(mesh, most), rank_of(mesh, least), votes(replicas, at, most), replicas->count,
+        rank_of(mesh, most), rank_of(mesh, least), votes(replicas, at, most), copies(replicas, at),
         rank_of(mesh, most));
 }
 
 static int compare_in_group(const struct replicas *replicas)
 {
-    struct comm *group = replicas->mesh->of[GROUP_COPIES];
+    struct comm *group = replicas->mesh->of[GROUP_PEERS];
+    uint32_t me = mesh_group_place(replicas->mesh, GROUP_PEERS);
     hash_state(replicas->own, replicas->state);
     ERR_TRY(group->ops->all_gather_v(group, replicas->own, replicas->num * sizeof(*replicas->own),
                                      replicas->all, replicas->bytes, replicas->places));
     for (uint32_t i = 0; i < replicas->num; i++)
-        if (votes(replicas, i, 0) != replicas->count)
+        if (votes(replicas, i, me) != copies(replicas, i))
             return fail(replicas, i);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* replicas.h - do all replicas of a shard hold the same bits?
+/* replicas.h - do all copies of a tensor hold the same bits, along dp_replicate, cp and tp?
  *
  * Each replica writes a part of a checkpoint, so one that has come apart from the others (a bit of
  * memory that flipped, a defect of a host) would make a checkpoint that no rank ever held. Training
@@ -10,7 +10,7 @@
 
 struct replicas;
 
-/* Room for the hashes of all, so that no comparison lacks it. With one replica *out is NULL, which
+/* Room for the hashes of all, so that no comparison lacks it. Without any copy *out is NULL, which
  * the others take. Both arguments are borrowed. ERR_MEMORY. */
 int replicas_open(struct replicas **out, const struct mesh *mesh, const struct state *state);
 void replicas_close(struct replicas *replicas);
