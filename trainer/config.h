@@ -130,6 +130,9 @@ struct config {
     /* comm */
     char comm_backend[16]; /* "local" or "mpi" */
     int64_t comm_ranks;    /* of "local" */
+    int64_t comm_timeout;  /* seconds; 0: none */
+    int64_t trace_records; /* of a flight recorder */
+    char trace_folder[CONFIG_TEXT_MAX], trace_prefix[CONFIG_TEXT_MAX];
     /* kernels */
     char kernels_backend[16]; /* "best" or "reference" */
     char kernels_isa[16];     /* "auto", ... */

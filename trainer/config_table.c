@@ -33,7 +33,6 @@
 #define NO_RECOMPUTE "recomputation gives the same bits always"
 #define NO_QUANTIZE "this version has no quantized products"
 #define NO_FT "ranks restart from ckptd's memory; TorchFT is not used"
-#define NO_FLIGHT "this version has no flight recorder and no collective time-outs"
 #define ONE_FORM "there is one implementation"
 #define BY_CKPTD "ckptd places and keeps checkpoints; see its configuration"
 #define DETERMINISTIC "training is always deterministic"
@@ -332,11 +331,14 @@ const struct option config_table[] = {
            "local: ranks are threads of this process; mpi: processes under mpirun (ours)"),
     INT(comm_ranks, "comm.ranks", 1, 1, 1024, "ranks of the local backend (ours)"),
     IGNORED("comm.mode", "comm.backend decides"),
-    IGNORED("comm.init_timeout_seconds", NO_FLIGHT),
-    IGNORED("comm.train_timeout_seconds", NO_FLIGHT),
-    IGNORED("comm.trace_buf_size", NO_FLIGHT),
-    IGNORED("comm.save_traces_folder", NO_FLIGHT),
-    IGNORED("comm.save_traces_file_prefix", NO_FLIGHT),
+    IGNORED("comm.init_timeout_seconds", "comm.train_timeout_seconds holds from the start"),
+    INT(comm_timeout, "comm.train_timeout_seconds", 0, 0, COUNT_MAX,
+        "a rank that waits longer for others ends the run with 75; 0: waits for ever"),
+    INT(trace_records, "comm.trace_buf_size", 1024, 0, COUNT_MAX,
+        "calls that the flight recorder of a rank keeps"),
+    STRING(trace_folder, "comm.save_traces_folder", "",
+           "folder of the flight recorders' dumps; empty: they go to the log alone"),
+    STRING(trace_prefix, "comm.save_traces_file_prefix", "rank_", "of the dumps' names"),
 
     CHOICE(kernels_backend, "kernels.backend", "best", "best,reference",
            "reference: the plain C twins (ours)"),

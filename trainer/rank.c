@@ -1,6 +1,7 @@
 /* rank.c - starts ranks, opens and closes the parts of each (see rank.h). */
 #include "trainer/rank.h"
 #include "proto/report.h"
+#include "trainer/comm/flight.h"
 #include "trainer/corpus/corpus.h"
 #include "trainer/data/ahead.h"
 #include "trainer/run/memory.h"
@@ -8,6 +9,7 @@
 #include "trainer/tokenizer.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -446,18 +448,30 @@ static int exit_code_of(int error)
     return err_retry(error) && error != ERR_MEMORY ? EXIT_RUN_AGAIN : EXIT_DO_NOT_RETRY;
 }
 
+static int set_flight(struct comm *world, const struct config *config)
+{
+    struct flight_options options = {
+        .num_records = config->trace_records > 0 ? (uint32_t)config->trace_records : 1,
+        .timeout_seconds = config->comm_timeout,
+        .folder = config->trace_folder,
+        .prefix = config->trace_prefix};
+    return flight_set(world->flight, &options);
+}
+
 static int rank_main(struct comm *world, void *user)
 {
     struct launch *launch = user;
     struct rank rank = {.config = launch->config, .world = world, .want_stop = launch->want_stop};
     int exit_code = EXIT_DONE;
-    int rc = rank_open(&rank);
+    int rc = set_flight(world, launch->config);
+    if (rc == 0)
+        rc = rank_open(&rank);
     if (rc == 0)
         rc = launch->work(&rank, &exit_code);
     if (rc != 0 && report_message()[0] != 0)
         log_error("train", "rank %u: %s", world->rank, report_line());
     if (world->is_lost)
-        world->ops->abort(world, exit_code_of(rc));
+        comm_abort(world, exit_code_of(rc));
     rank_close(&rank);
     launch->exit_code = exit_code;
     return rc;
@@ -468,7 +482,11 @@ int rank_run_all(const struct config *config, const volatile sig_atomic_t *want_
 {
     struct launch launch = {.config = config, .want_stop = want_stop, .work = work};
     struct comm *world = NULL;
-    int rc;
+    int rc = flight_dump_on_signal(SIGUSR2);
+    if (rc != 0) {
+        log_error("train", "%s", report_line());
+        return exit_code_of(rc);
+    }
     if (strcmp(config->comm_backend, "local") == 0) {
         rc = comm_local_run((uint32_t)config->comm_ranks, rank_main, &launch);
         return rc != 0 ? exit_code_of(rc) : launch.exit_code;
@@ -479,6 +497,6 @@ int rank_run_all(const struct config *config, const volatile sig_atomic_t *want_
         return exit_code_of(rc);
     }
     rc = rank_main(world, &launch);
-    world->ops->free(world);
+    comm_free(world);
     return rc != 0 ? exit_code_of(rc) : launch.exit_code;
 }

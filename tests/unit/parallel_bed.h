@@ -241,7 +241,7 @@ static inline int train(struct stretch *s, struct parallel *p, struct ahead *ahe
     }
     /* Copies hold the same bits: whoever has the last one writes. */
     const struct mesh *mesh = parallel_mesh_of(p);
-    ERR_TRY(world->ops->barrier(world));
+    ERR_TRY(comm_barrier(world));
     if (mesh_group_place(mesh, GROUP_COPIES) == mesh_group_size(mesh, GROUP_COPIES) - 1)
         move_state(s, p, table, true);
     return 0;

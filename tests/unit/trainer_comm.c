@@ -6,7 +6,7 @@
  * so every received byte is checked; counts are random (seeded). Threads note what they find, the
  * test's own thread asserts. tests/integration/comm_mpi.sh starts the --mpi form. */
 #include "proto/report.h"
-#include "trainer/comm/comm.h"
+#include "trainer/comm/flight.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -84,8 +85,7 @@ static int all_to_all_rounds(struct comm *comm, void *user)
             fill(send + send_at[j], send_bytes[j], comm->rank, j);
         }
         memset(recv, 0, sizeof(recv));
-        ERR_TRY(
-            comm->ops->all_to_all_v(comm, send, send_bytes, send_at, recv, recv_bytes, recv_at));
+        ERR_TRY(comm_all_to_all_v(comm, send, send_bytes, send_at, recv, recv_bytes, recv_at));
         for (uint32_t j = 0; j < comm->size; j++) {
             want_filled(recv + recv_at[j], recv_bytes[j], j, comm->rank);
             want(recv[recv_at[j] + PART_MAX - 1] == 0); /* nothing beyond the count */
@@ -113,14 +113,14 @@ static int gather_rounds(struct comm *comm, void *user)
             at[j] = j * PART_MAX;
         }
         fill(send, bytes[comm->rank], comm->rank, round);
-        ERR_TRY(comm->ops->all_gather_v(comm, send, bytes[comm->rank], recv, bytes, at));
+        ERR_TRY(comm_all_gather_v(comm, send, bytes[comm->rank], recv, bytes, at));
         for (uint32_t j = 0; j < comm->size; j++)
             want_filled(recv + at[j], bytes[j], j, round);
         uint32_t root = round % comm->size;
         memset(send, 0, sizeof(send));
         if (comm->rank == root)
             fill(send, PART_MAX, root, round + 1);
-        ERR_TRY(comm->ops->broadcast(comm, send, PART_MAX, root));
+        ERR_TRY(comm_broadcast(comm, send, PART_MAX, root));
         want_filled(send, PART_MAX, root, round + 1);
     }
     return 0;
@@ -168,8 +168,8 @@ static int sum_counts(struct comm *comm, void *user)
             integers[i] = (int64_t)mix(comm->rank + i) >> 8;
             floats[i] = float_of(comm->rank, i);
         }
-        ERR_TRY(comm->ops->all_reduce_i64(comm, integers, count));
-        ERR_TRY(comm->ops->all_reduce_f32(comm, floats, count));
+        ERR_TRY(comm_all_reduce_i64(comm, integers, count));
+        ERR_TRY(comm_all_reduce_f32(comm, floats, count));
         for (size_t i = 0; i < count; i++) {
             int64_t sum = 0;
             for (uint32_t j = 0; j < comm->size; j++)
@@ -193,7 +193,7 @@ static int scatter_sums(struct comm *comm, void *user)
     }
     for (size_t i = 0; i < total; i++)
         send[i] = float_of(comm->rank, i);
-    ERR_TRY(comm->ops->reduce_scatter_f32(comm, send, recv, counts));
+    ERR_TRY(comm_reduce_scatter_f32(comm, send, recv, counts));
     for (size_t i = 0; i < counts[comm->rank]; i++)
         want_sum(recv[i], sum_in_rank_order(comm->size, mine_at + i));
     return 0;
@@ -215,24 +215,24 @@ static int split_twice(struct comm *comm, void *user)
 {
     (void)user;
     struct comm *third = NULL, *reversed = NULL;
-    ERR_TRY(comm->ops->split(comm, &third, comm->rank % 3, comm->rank));
-    ERR_TRY(comm->ops->split(comm, &reversed, 7, comm->size - comm->rank));
+    ERR_TRY(comm_split(comm, &third, comm->rank % 3, comm->rank));
+    ERR_TRY(comm_split(comm, &reversed, 7, comm->size - comm->rank));
     want(third->rank == comm->rank / 3);
     want(third->size == (comm->size - comm->rank % 3 + 2) / 3);
     want(reversed->size == comm->size && reversed->rank == comm->size - 1 - comm->rank);
     for (int round = 0; round < ROUNDS; round++) {
         int64_t members[2] = {1, comm->rank}, all = 1;
-        ERR_TRY(third->ops->all_reduce_i64(third, members, 2));
-        ERR_TRY(reversed->ops->all_reduce_i64(reversed, &all, 1));
+        ERR_TRY(comm_all_reduce_i64(third, members, 2));
+        ERR_TRY(comm_all_reduce_i64(reversed, &all, 1));
         want(members[0] == third->size && all == comm->size);
         int64_t sum = 0;
         for (uint32_t j = comm->rank % 3; j < comm->size; j += 3)
             sum += j;
         want(members[1] == sum);
     }
-    third->ops->free(third);
-    reversed->ops->free(reversed);
-    return comm->ops->barrier(comm);
+    comm_free(third);
+    comm_free(reversed);
+    return comm_barrier(comm);
 }
 
 static void test_comm_local__split_makes_groups_by_colour_in_order_of_key(void **state)
@@ -253,7 +253,7 @@ static int fail_in_round(struct comm *comm, void *user)
 {
     const int *round_of_failure = user;
     struct comm *half = NULL;
-    int rc = comm->ops->split(comm, &half, comm->rank % 2, 0);
+    int rc = comm_split(comm, &half, comm->rank % 2, 0);
     for (int round = 0; rc == 0; round++) {
         if (comm->rank == 1 && round == *round_of_failure) {
             rc = report_error(ERR_IO, NULL, "made to fail");
@@ -261,15 +261,15 @@ static int fail_in_round(struct comm *comm, void *user)
         }
         size_t count = 4096;
         int64_t *data = calloc(count, sizeof(*data));
-        rc = half->ops->all_reduce_i64(half, data, count);
+        rc = comm_all_reduce_i64(half, data, count);
         if (rc == 0)
-            rc = comm->ops->all_reduce_i64(comm, data, count);
+            rc = comm_all_reduce_i64(comm, data, count);
         free(data);
     }
     if (rc == ERR_UNAVAILABLE)
         atomic_fetch_add(&num_lost, 1);
     if (half != NULL)
-        half->ops->free(half);
+        comm_free(half);
     return rc;
 }
 
@@ -288,15 +288,15 @@ static int leave_early(struct comm *comm, void *user)
 {
     (void)user;
     struct comm *group = NULL;
-    ERR_TRY(comm->ops->split(comm, &group, comm->rank == 0, 0));
+    ERR_TRY(comm_split(comm, &group, comm->rank == 0, 0));
     for (int round = 0; round < ROUNDS && comm->rank != 0; round++) {
         if (round == 1)
             nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-        ERR_TRY(group->ops->barrier(group));
+        ERR_TRY(comm_barrier(group));
     }
-    group->ops->free(group);
+    comm_free(group);
     if (comm->rank != 0)
-        want(comm->ops->barrier(comm) == ERR_UNAVAILABLE);
+        want(comm_barrier(comm) == ERR_UNAVAILABLE);
     return 0;
 }
 
@@ -311,8 +311,8 @@ static int abort_on_rank_2(struct comm *comm, void *user)
 {
     (void)user;
     if (comm->rank == 2)
-        comm->ops->abort(comm, EXIT_RUN_AGAIN);
-    return comm->ops->barrier(comm);
+        comm_abort(comm, EXIT_RUN_AGAIN);
+    return comm_barrier(comm);
 }
 
 static void test_comm_local__abort_ends_everyones_next_wait(void **state)
@@ -346,16 +346,16 @@ static int far_places(struct comm *comm, void *user)
         at[j] = j * FAR_BYTES;
         fill(send + at[j], bytes[j], comm->rank, j);
     }
-    int rc = comm->ops->all_to_all_v(comm, send, bytes, at, recv, bytes, at);
+    int rc = comm_all_to_all_v(comm, send, bytes, at, recv, bytes, at);
     for (uint32_t j = 0; j < comm->size && rc == 0; j++)
         want_filled(recv + at[j], bytes[j], j, comm->rank);
     if (rc == 0)
-        rc = comm->ops->all_gather_v(comm, send, bytes[0], recv, bytes, at);
+        rc = comm_all_gather_v(comm, send, bytes[0], recv, bytes, at);
     for (uint32_t j = 0; j < comm->size && rc == 0; j++)
         want_filled(recv + at[j], bytes[j], j, 0);
     at[0] = 1; /* no multiple of 64: does not fit */
     if (comm->size > 1)
-        want(comm->ops->all_gather_v(comm, send, bytes[0], recv, bytes, at) == ERR_INVALID);
+        want(comm_all_gather_v(comm, send, bytes[0], recv, bytes, at) == ERR_INVALID);
     munmap(send, total);
     munmap(recv, total);
     return rc;
@@ -382,19 +382,19 @@ static int messages_by_tag(struct comm *comm, void *user)
         for (uint32_t tag = 0; tag < TAGS; tag++) {
             size_t bytes = count_of(i, comm->rank, tag);
             fill(sent[tag][i], bytes, comm->rank, tag * MESSAGES + i);
-            ERR_TRY(comm->ops->send(comm, to, (int)tag + COMM_TAG_STAGES, sent[tag][i], bytes,
-                                    &requests[tag][i]));
+            ERR_TRY(comm_send(comm, to, (int)tag + COMM_TAG_STAGES, sent[tag][i], bytes,
+                              &requests[tag][i]));
         }
     for (uint32_t tag = TAGS; tag-- > 0;)
         for (uint32_t i = 0; i < MESSAGES; i++) {
             size_t bytes = count_of(i, from, tag);
-            ERR_TRY(comm->ops->receive(comm, from, (int)tag + COMM_TAG_STAGES, got, bytes));
+            ERR_TRY(comm_receive(comm, from, (int)tag + COMM_TAG_STAGES, got, bytes));
             want_filled(got, bytes, from, tag * MESSAGES + i);
         }
     for (uint32_t tag = 0; tag < TAGS; tag++)
         for (uint32_t i = 0; i < MESSAGES; i++)
-            ERR_TRY(comm->ops->wait(comm, &requests[tag][i]));
-    return comm->ops->barrier(comm); /* who leaves earlier breaks the group */
+            ERR_TRY(comm_wait(comm, &requests[tag][i]));
+    return comm_barrier(comm); /* who leaves earlier breaks the group */
 }
 
 static void test_comm_local__messages_are_received_by_tag_in_the_order_of_sending(void **state)
@@ -414,15 +414,15 @@ static int send_and_overwrite(struct comm *comm, void *user)
     struct comm_request request;
     if (comm->rank == 0) {
         fill(data, sizeof(data), 0, 1);
-        ERR_TRY(comm->ops->send(comm, 1, COMM_TAG_TIED, data, sizeof(data), &request));
-        ERR_TRY(comm->ops->wait(comm, &request));
+        ERR_TRY(comm_send(comm, 1, COMM_TAG_TIED, data, sizeof(data), &request));
+        ERR_TRY(comm_wait(comm, &request));
         memset(data, 0, sizeof(data));
-        return comm->ops->barrier(comm);
+        return comm_barrier(comm);
     }
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    ERR_TRY(comm->ops->receive(comm, 0, COMM_TAG_TIED, data, sizeof(data)));
+    ERR_TRY(comm_receive(comm, 0, COMM_TAG_TIED, data, sizeof(data)));
     want_filled(data, sizeof(data), 0, 1);
-    return comm->ops->barrier(comm);
+    return comm_barrier(comm);
 }
 
 static void test_comm_local__a_send_is_over_when_it_is_received(void **state)
@@ -442,9 +442,9 @@ static int wait_for_the_lost(struct comm *comm, void *user)
     if (comm->rank == 0)
         return ERR_IO;
     if (comm->rank == 1)
-        return comm->ops->receive(comm, 0, COMM_TAG_TIED, data, sizeof(data));
-    ERR_TRY(comm->ops->send(comm, 0, COMM_TAG_TIED, data, sizeof(data), &request));
-    return comm->ops->wait(comm, &request);
+        return comm_receive(comm, 0, COMM_TAG_TIED, data, sizeof(data));
+    ERR_TRY(comm_send(comm, 0, COMM_TAG_TIED, data, sizeof(data), &request));
+    return comm_wait(comm, &request);
 }
 
 static void test_comm_local__a_lost_rank_ends_waits_for_messages(void **state)
@@ -453,11 +453,113 @@ static void test_comm_local__a_lost_rank_ends_waits_for_messages(void **state)
     assert_int_equal(comm_local_run(3, wait_for_the_lost, NULL), ERR_IO);
 }
 
+/* ---- the flight recorder ---- */
+
+static int calls_differ(struct comm *comm, void *user)
+{
+    (void)user;
+    int64_t value = 1;
+    if (comm->size == 1)
+        return 0;
+    int rc = comm->rank == 0 ? comm_barrier(comm) : comm_all_reduce_i64(comm, &value, 1);
+    const char *text = report_line(), *site = strstr(text, "trainer_comm.c:");
+    want(rc == ERR_MISMATCH && strstr(text, "barrier") != NULL);
+    want(strstr(text, "all_reduce of integers") != NULL);
+    want(site != NULL && strstr(site + 1, "trainer_comm.c:") != NULL);
+    value = comm->rank;
+    ERR_TRY(comm_all_reduce_i64(comm, &value, 1)); /* nobody is a call behind */
+    want(value == (int64_t)comm->size * (comm->size - 1) / 2);
+    return 0;
+}
+
+static void test_comm_local__calls_that_differ_are_told_with_both_sites(void **state)
+{
+    (void)state;
+    assert_int_equal(comm_local_run(3, calls_differ, NULL), 0);
+    assert_int_equal(num_wrong, 0);
+}
+
+/* Calls 1 to 6, of which a ring of four has the last. */
+static int fill_ring(struct comm *comm, void *user)
+{
+    struct flight_options options = {.num_records = 4, .folder = "", .prefix = ""};
+    struct flight_record record = {0};
+    int64_t values[3] = {0};
+    (void)user;
+    ERR_TRY(flight_set(comm->flight, &options));
+    for (uint32_t i = 0; i < 5; i++)
+        ERR_TRY(comm_barrier(comm));
+    ERR_TRY(comm_all_reduce_i64(comm, values, 3));
+    want(!flight_find(comm->flight, 2, &record) && flight_find(comm->flight, 3, &record));
+    want(flight_find(comm->flight, 6, &record) && !flight_find(comm->flight, 7, &record));
+    want(record.kind == COMM_SUM_I64 && record.bytes == 24 && record.sequence == 5);
+    want(record.state == FLIGHT_DONE && strcmp(record.group, "world") == 0);
+    want(record.enqueued_ns <= record.started_ns && record.started_ns <= record.ended_ns);
+    return comm_barrier(comm);
+}
+
+static void test_comm_flight__the_ring_has_the_last_calls_and_how_they_ended(void **state)
+{
+    (void)state;
+    assert_int_equal(comm_local_run(2, fill_ring, NULL), 0);
+    assert_int_equal(num_wrong, 0);
+}
+
+struct comm_bed {
+    atomic_bool is_over;
+    char folder[512];
+    struct comm_request request; /* of what nobody receives */
+};
+
+/* A message under way is no call that has ended; rank 1 never comes to the barrier. */
+static int come_late(struct comm *comm, void *user)
+{
+    struct comm_bed *bed = user;
+    struct flight_options options = {
+        .num_records = 8, .timeout_seconds = 1, .folder = bed->folder, .prefix = "r"};
+    struct flight_record record = {0};
+    static char data[5];
+    ERR_TRY(flight_set(comm->flight, &options));
+    if (comm->rank == 1) {
+        while (!bed->is_over)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        return 0;
+    }
+    ERR_TRY(comm_send(comm, 1, COMM_TAG_TIED, data, sizeof(data), &bed->request));
+    want(flight_find(comm->flight, 1, &record) && record.state == FLIGHT_STARTED);
+    int rc = comm_barrier(comm);
+    want(rc == ERR_UNAVAILABLE && strstr(report_line(), "train_timeout_seconds") != NULL);
+    want(flight_find(comm->flight, 2, &record) && record.state == FLIGHT_FAILED);
+    bed->is_over = true;
+    return rc;
+}
+
+static void test_comm_flight__who_waits_too_long_ends_with_a_dump(void **state)
+{
+    struct comm_bed bed = {.is_over = false};
+    char path[600], *text = NULL;
+    size_t bytes = 0;
+    (void)state;
+    snprintf(bed.folder, sizeof(bed.folder), "%s/flight-%d", getenv("TMPDIR"), (int)getpid());
+    assert_int_equal(comm_local_run(2, come_late, &bed), ERR_UNAVAILABLE);
+    assert_int_equal(num_wrong, 0);
+    snprintf(path, sizeof(path), "%s/r0.json", bed.folder);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_true(getdelim(&text, &bytes, 0, file) > 0);
+    assert_non_null(strstr(text, "\"profiling_name\": \"barrier\""));
+    assert_non_null(strstr(text, "\"state\": \"started\""));
+    fclose(file);
+    free(text);
+    unlink(path);
+    rmdir(bed.folder);
+}
+
 static int run_under_mpi(void)
 {
     int (*const rounds[])(struct comm *, void *) = {all_to_all_rounds, gather_rounds, sum_counts,
                                                     scatter_sums,      split_twice,   far_places,
-                                                    messages_by_tag};
+                                                    messages_by_tag,   calls_differ};
     struct comm *world;
     int rc = comm_mpi_open(&world);
     sums_in_rank_order = false;
@@ -467,7 +569,7 @@ static int run_under_mpi(void)
         fprintf(stderr, "%s; %d findings\n", report_line(), num_wrong);
     if (rc != 0)
         return 1;
-    world->ops->free(world);
+    comm_free(world);
     return num_wrong != 0;
 }
 
@@ -486,6 +588,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_comm_local__a_send_is_over_when_it_is_received),
         cmocka_unit_test(test_comm_local__a_lost_rank_ends_waits_for_messages),
         cmocka_unit_test(test_comm_local__abort_ends_everyones_next_wait),
+        cmocka_unit_test(test_comm_local__calls_that_differ_are_told_with_both_sites),
+        cmocka_unit_test(test_comm_flight__the_ring_has_the_last_calls_and_how_they_ended),
+        cmocka_unit_test(test_comm_flight__who_waits_too_long_ends_with_a_dump),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -169,13 +169,13 @@ static int unread_main(struct comm *world, void *user)
     parallel_init_state(p, 3);
     if (world->rank == 0)
         assert_int_equal(truncate(u->config.dataset_path, 4096), 0);
-    ERR_TRY(world->ops->barrier(world));
+    ERR_TRY(comm_barrier(world));
     report_clear();
     struct step_input input = {.ahead = ahead, .step = 1};
     u->step_rc[world->rank] = parallel_step(p, &input, &result);
     u->has_reason[world->rank] = report_message()[0] != 0;
     u->logits_rc[world->rank] = parallel_logits(p, ahead, 0, logits);
-    int rc = world->ops->barrier(world);
+    int rc = comm_barrier(world);
     ahead_close(ahead);
     parallel_free(p);
     model_table_free(table);

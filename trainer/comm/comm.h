@@ -4,12 +4,19 @@
  * processes. Both only move bits, except for the sums named below: all_reduce_i64 (exact in any
  * order) and the float sums of the fast mode, whose order belongs to the library.
  *
- * A communicator spans a group of ranks; split() makes sub-groups (the axes of the mesh). Every
+ * A communicator spans a group of ranks; split makes sub-groups (the axes of the mesh). Every
  * member calls the same collectives in the same order. Counts and displacements are in bytes,
- * except where `count` is named. Send and receive buffers never overlap. A communicator belongs to
- * one thread. Errors: codes of report.h; ERR_UNAVAILABLE when a peer is lost: the caller ends with
- * EXIT_RUN_AGAIN. With `local` the last error is empty then, because the rank that ended has the
- * reason. */
+ * except where `count` is named. Send and receive buffers never overlap. One thread at a time uses
+ * a communicator; with COMM_THREADS several threads of a rank may use different ones.
+ *
+ * A call is a value, struct comm_call: what moves, and where in the source it was asked for. The
+ * macros below fill it in; comm_run notes it in the rank's flight recorder (flight.h) and hands it
+ * to the back-end.
+ *
+ * Errors: codes of report.h; ERR_UNAVAILABLE when a peer is lost or did not come in time: the
+ * caller ends with EXIT_RUN_AGAIN. With `local` the last error is empty when a peer is lost,
+ * because the rank that ended has the reason. ERR_MISMATCH names two call sites of ranks that did
+ * not call the same; `mpi` looks for it in the first calls of a communicator (mpi.c). */
 #ifndef HOLDFAST_COMM_H
 #define HOLDFAST_COMM_H
 
@@ -18,36 +25,55 @@
 #include <stdint.h>
 
 struct comm;
+struct flight;
 
 /* A send on its way; the caller's, until wait. */
 struct comm_request {
     void *of_backend[8];
+    uint64_t record; /* of the flight recorder */
 };
 /* Tags of what is sent between two ranks: equal tags are received in the order of sending. */
 enum { COMM_TAG_TIED = 1, COMM_TAG_STAGES = 16 };
 
+enum comm_kind {
+    COMM_SPLIT,
+    COMM_BARRIER,
+    COMM_BROADCAST,
+    COMM_ALL_GATHER,
+    COMM_ALL_TO_ALL,
+    COMM_SUM_I64,
+    COMM_SUM_F32,
+    COMM_REDUCE_SCATTER,
+    COMM_SEND,
+    COMM_RECEIVE,
+    COMM_WAIT,
+    NUM_COMM_KINDS
+};
+
+struct comm_call {
+    enum comm_kind kind;
+    const char *site; /* file:line of the caller; lives as long as the program */
+    const void *send;
+    void *recv;
+    size_t bytes;                       /* of what this rank sends, or broadcasts, sums, receives */
+    const size_t *send_bytes, *send_at; /* per rank: all_to_all */
+    const size_t *recv_bytes, *recv_at; /* per rank: all_gather, all_to_all */
+    const size_t *counts;               /* per rank: floats of a reduce_scatter */
+    uint32_t peer;                      /* of a message; root of a broadcast */
+    int tag;                            /* of a message */
+    uint32_t color, key;                /* of a split */
+    struct comm **out;                  /* of a split */
+    struct comm_request *request;       /* of a send and its wait */
+};
+
+enum comm_flag { COMM_THREADS = 1 /* threads of a rank may be in different groups at a time */ };
+
 struct comm_ops {
     const char *name;
-    int (*split)(struct comm *comm, struct comm **out, uint32_t color, uint32_t key);
+    uint32_t flags; /* of enum comm_flag */
+    /* One call, to its end; a send is posted only. */
+    int (*run)(struct comm *comm, const struct comm_call *call);
     void (*free)(struct comm *comm);
-    int (*barrier)(struct comm *comm);
-    int (*broadcast)(struct comm *comm, void *data, size_t bytes, uint32_t root);
-    int (*all_gather_v)(struct comm *comm, const void *send, size_t send_bytes, void *recv,
-                        const size_t *recv_bytes, const size_t *recv_at);
-    int (*all_to_all_v)(struct comm *comm, const void *send, const size_t *send_bytes,
-                        const size_t *send_at, void *recv, const size_t *recv_bytes,
-                        const size_t *recv_at);
-    int (*all_reduce_i64)(struct comm *comm, int64_t *data, size_t count); /* sum, in place */
-    int (*all_reduce_f32)(struct comm *comm, float *data,
-                          size_t count); /* sum, in place; fast mode */
-    /* recv[counts[rank]] = sum over ranks of their send[sum(counts)] part; fast mode */
-    int (*reduce_scatter_f32)(struct comm *comm, const float *send, float *recv,
-                              const size_t *counts);
-    /* Posts and returns: data stay untouched until wait, which returns when they may be changed. */
-    int (*send)(struct comm *comm, uint32_t peer, int tag, const void *data, size_t bytes,
-                struct comm_request *request);
-    int (*receive)(struct comm *comm, uint32_t peer, int tag, void *data, size_t bytes);
-    int (*wait)(struct comm *comm, struct comm_request *request);
     /* Ends all ranks: mpi now, with this exit code; local at their next collective. */
     void (*abort)(struct comm *comm, int exit_code);
 };
@@ -55,15 +81,61 @@ struct comm_ops {
 struct comm {
     const struct comm_ops *ops;
     uint32_t rank, size;
-    bool is_lost; /* world communicator: a collective has failed, so only abort() ends all ranks */
+    bool is_lost;          /* world communicator: a collective has failed, so only abort() ends all
+                            * ranks */
+    const char *name;      /* of the group: "world", "dp_shard"; a constant */
+    const char *lane;      /* whose thread uses it; a constant */
+    uint64_t num_calls;    /* collectives so far: the sequence number of the next */
+    struct flight *flight; /* of the rank; all its communicators share it */
 };
 
-/* `mpi`: MPI_Init (funnelled); the world communicator, whose free() is MPI_Finalize. Once per
- * process. */
+/* `mpi`: MPI_Init_thread; the world communicator, whose free() is MPI_Finalize. Once per process.
+ */
 int comm_mpi_open(struct comm **out);
 /* `local`: runs `rank_main` on `size` threads, each with its communicator (freed for it at the
  * end); returns 0 or the result of the rank that failed first, a cause before its ERR_UNAVAILABLE.
  */
 int comm_local_run(uint32_t size, int (*rank_main)(struct comm *comm, void *user), void *user);
+
+const char *comm_kind_name(enum comm_kind kind);
+/* The bytes of this rank's buffers that a call moves, its own part included. */
+size_t comm_call_bytes(const struct comm *comm, const struct comm_call *call);
+
+int comm_run(struct comm *comm, const struct comm_call *call);
+void comm_free(struct comm *comm); /* NULL is none */
+void comm_abort(struct comm *comm, int exit_code);
+
+#define COMM_TEXT_OF(x) #x
+#define COMM_TEXT(x) COMM_TEXT_OF(x)
+#define COMM_CALL(comm, ...) \
+    comm_run(comm, &(struct comm_call){.site = __FILE__ ":" COMM_TEXT(__LINE__), __VA_ARGS__})
+
+#define comm_split(comm, to, by_color, by_key) \
+    COMM_CALL(comm, .kind = COMM_SPLIT, .out = (to), .color = (by_color), .key = (by_key))
+#define comm_barrier(comm) COMM_CALL(comm, .kind = COMM_BARRIER)
+#define comm_broadcast(comm, data, size, root) \
+    COMM_CALL(comm, .kind = COMM_BROADCAST, .recv = (data), .bytes = (size), .peer = (root))
+#define comm_all_gather_v(comm, from, from_bytes, to, to_bytes, to_at)                            \
+    COMM_CALL(comm, .kind = COMM_ALL_GATHER, .send = (from), .bytes = (from_bytes), .recv = (to), \
+              .recv_bytes = (to_bytes), .recv_at = (to_at))
+#define comm_all_to_all_v(comm, from, from_bytes, from_at, to, to_bytes, to_at)          \
+    COMM_CALL(comm, .kind = COMM_ALL_TO_ALL, .send = (from), .send_bytes = (from_bytes), \
+              .send_at = (from_at), .recv = (to), .recv_bytes = (to_bytes), .recv_at = (to_at))
+/* Sums in place. */
+#define comm_all_reduce_i64(comm, data, count) \
+    COMM_CALL(comm, .kind = COMM_SUM_I64, .recv = (data), .bytes = (count) * sizeof(int64_t))
+#define comm_all_reduce_f32(comm, data, count) /* fast mode */ \
+    COMM_CALL(comm, .kind = COMM_SUM_F32, .recv = (data), .bytes = (count) * sizeof(float))
+/* to[of[rank]] = sum over ranks of their from[sum(of)] part; fast mode */
+#define comm_reduce_scatter_f32(comm, from, to, of) \
+    COMM_CALL(comm, .kind = COMM_REDUCE_SCATTER, .send = (from), .recv = (to), .counts = (of))
+/* Posts and returns: data stay untouched until wait, which returns when they may be changed. */
+#define comm_send(comm, to, by_tag, data, size, of)                                   \
+    COMM_CALL(comm, .kind = COMM_SEND, .peer = (to), .tag = (by_tag), .send = (data), \
+              .bytes = (size), .request = (of))
+#define comm_receive(comm, from, by_tag, data, size)                                       \
+    COMM_CALL(comm, .kind = COMM_RECEIVE, .peer = (from), .tag = (by_tag), .recv = (data), \
+              .bytes = (size))
+#define comm_wait(comm, of) COMM_CALL(comm, .kind = COMM_WAIT, .request = (of))
 
 #endif

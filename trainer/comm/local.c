@@ -1,4 +1,4 @@
-/* comm_local.c - ranks are threads of one process; collectives go through memory.
+/* local.c - ranks are threads of one process; collectives go through memory.
  *
  * A group of ranks shares one struct group. A collective is the same for all of them:
  *
@@ -19,8 +19,9 @@
  *
  * Sums are in rank order, so this back-end is deterministic in the fast mode too. */
 #include "proto/report.h"
-#include "trainer/comm/comm.h"
+#include "trainer/comm/private.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +31,7 @@
 
 /* What a rank shows to the others during one collective. */
 struct slot {
-    const void *send;
-    void *recv;
-    const size_t *bytes, *at;
-    uint32_t color, key, world_rank;
+    const struct comm_call *call;
     struct group *group; /* split: the group that the slot's rank was put in */
 };
 
@@ -46,7 +44,7 @@ struct message {
     int tag;
     enum { MESSAGE_POSTED, MESSAGE_COPYING, MESSAGE_DONE } state;
 };
-_Static_assert(sizeof(struct message) <= sizeof(struct comm_request), "a message fits");
+_Static_assert(sizeof(struct message) <= offsetof(struct comm_request, record), "a message fits");
 
 struct world;
 struct group {
@@ -74,7 +72,6 @@ struct world {
 struct local {
     struct comm base;
     struct group *group;
-    uint32_t world_rank;
 };
 
 struct thread {
@@ -100,10 +97,21 @@ static bool is_broken(const struct group *group)
     return group->broken || group->world->failed;
 }
 
+/* For something to change, until `deadline` where there is one. */
+static int wait_change(struct group *group, const struct timespec *deadline)
+{
+    pthread_mutex_t *mutex = &group->world->mutex;
+    if (deadline->tv_sec == 0)
+        return pthread_cond_wait(&group->changed, mutex);
+    return pthread_cond_timedwait(&group->changed, mutex, deadline);
+}
+
 /* Waits until all ranks of the group are here. The last one to arrive sets `copying` to
  * `copying_next`. */
-static int wait_all_locked(struct group *group, uint32_t copying_next)
+static int wait_all_locked(struct local *l, const struct comm_call *call, uint32_t copying_next)
 {
+    struct group *group = l->group;
+    struct timespec deadline = flight_deadline(l->base.flight);
     if (is_broken(group))
         return lost();
     uint64_t generation = group->generation;
@@ -114,31 +122,55 @@ static int wait_all_locked(struct group *group, uint32_t copying_next)
         pthread_cond_broadcast(&group->changed);
         return 0;
     }
-    while (group->generation == generation && !is_broken(group))
-        pthread_cond_wait(&group->changed, &group->world->mutex);
-    return group->generation != generation ? 0 : lost();
+    bool is_late = false;
+    while (group->generation == generation && !is_broken(group) && !is_late)
+        is_late = wait_change(group, &deadline) == ETIMEDOUT;
+    if (group->generation != generation)
+        return 0;
+    return is_broken(group) ? lost() : comm_late(&l->base, call);
 }
 
-static int collective_begin(struct local *l, const struct slot *slot)
-{
-    struct group *group = l->group;
-    pthread_mutex_lock(&group->world->mutex);
-    group->slots[l->base.rank] = *slot;
-    int rc = wait_all_locked(group, group->size);
-    pthread_mutex_unlock(&group->world->mutex);
-    return rc;
-}
-
-static int collective_end(struct local *l)
+static int collective_end(struct local *l, const struct comm_call *call)
 {
     struct group *group = l->group;
     pthread_mutex_lock(&group->world->mutex);
     if (--group->copying == 0)
         pthread_cond_broadcast(&group->changed);
-    int rc = wait_all_locked(group, 0);
+    int rc = wait_all_locked(l, call, 0);
     while (rc != 0 && group->copying > 0)
         pthread_cond_wait(&group->changed, &group->world->mutex);
     pthread_mutex_unlock(&group->world->mutex);
+    return rc;
+}
+
+/* Do two ranks mean the same collective? */
+static bool is_same(const struct comm_call *a, uint32_t rank_a, const struct comm_call *b,
+                    uint32_t rank_b)
+{
+    if (a->kind != b->kind || a->peer != b->peer)
+        return false;
+    if (a->kind == COMM_ALL_TO_ALL)
+        return a->send_bytes[rank_b] == b->recv_bytes[rank_a];
+    if (a->kind == COMM_ALL_GATHER)
+        return a->bytes == b->recv_bytes[rank_a];
+    return a->bytes == b->bytes;
+}
+
+static int collective_begin(struct local *l, const struct comm_call *call)
+{
+    struct group *group = l->group;
+    uint32_t me = l->base.rank;
+    pthread_mutex_lock(&group->world->mutex);
+    group->slots[me].call = call;
+    int rc = wait_all_locked(l, call, group->size);
+    pthread_mutex_unlock(&group->world->mutex);
+    for (uint32_t j = 0; j < group->size && rc == 0; j++) {
+        const struct comm_call *other = group->slots[j].call;
+        if (is_same(other, j, call, me) && is_same(call, me, other, j))
+            continue;
+        rc = comm_mismatch(&l->base, call, j, other->kind, other->site);
+        collective_end(l, call); /* their calls may still be read */
+    }
     return rc;
 }
 
@@ -156,7 +188,11 @@ static struct group *group_new(struct world *world, uint32_t size)
     }
     group->world = world;
     group->size = group->users = size;
-    pthread_cond_init(&group->changed, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&group->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
     group->next = world->groups;
     world->groups = group;
     return group;
@@ -224,7 +260,7 @@ static int split_make_groups(struct group *parent)
         struct slot *slots = parent->slots;
         uint32_t count = 0, first = i;
         for (uint32_t j = 0; j < parent->size; j++) {
-            if (slots[j].color != slots[i].color)
+            if (slots[j].call->color != slots[i].call->color)
                 continue;
             if (j < first)
                 first = j;
@@ -241,40 +277,38 @@ static int split_make_groups(struct group *parent)
     return rc;
 }
 
-static int local_split(struct comm *comm, struct comm **out, uint32_t color, uint32_t key)
+static int local_split(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
     struct local *child = calloc(1, sizeof(*child));
     if (child == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for a communicator");
-    struct slot mine = {.color = color, .key = key, .world_rank = l->world_rank};
-    int rc = collective_begin(l, &mine);
+    const struct slot *slots = l->group->slots;
+    int rc = collective_begin(l, call);
     if (rc != 0)
         goto fail;
     int made = comm->rank == 0 ? split_make_groups(l->group) : 0;
-    rc = collective_end(l);
+    rc = collective_end(l, call);
     /* One more round: the slots now hold the groups. */
-    const struct slot *slots = l->group->slots;
-    struct slot again = slots[comm->rank];
     if (rc == 0)
-        rc = collective_begin(l, &again);
+        rc = collective_begin(l, call);
     if (rc != 0)
         goto fail;
     for (uint32_t j = 0; j < comm->size; j++) {
-        bool is_before = slots[j].key != key ? slots[j].key < key : j < comm->rank;
-        if (slots[j].color == color && is_before)
+        const struct comm_call *other = slots[j].call;
+        bool is_before = other->key != call->key ? other->key < call->key : j < comm->rank;
+        if (other->color == call->color && is_before)
             child->base.rank++;
     }
     child->group = slots[comm->rank].group;
-    child->world_rank = l->world_rank;
-    rc = collective_end(l);
+    rc = collective_end(l, call);
     if (made != 0 || rc != 0 || child->group == NULL) {
         rc = made != 0 ? made : rc != 0 ? rc : lost();
         goto fail;
     }
     child->base.ops = &local_ops;
     child->base.size = child->group->size;
-    *out = &child->base;
+    *call->out = &child->base;
     return 0;
 fail:
     free(child);
@@ -292,13 +326,11 @@ static void local_free(struct comm *comm)
 
 /* ---- collectives ---- */
 
-static int local_barrier(struct comm *comm)
+static int local_barrier(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
-    pthread_mutex_lock(&l->group->world->mutex);
-    int rc = wait_all_locked(l->group, 0);
-    pthread_mutex_unlock(&l->group->world->mutex);
-    return rc;
+    ERR_TRY(collective_begin(l, call));
+    return collective_end(l, call);
 }
 
 static void copy_bytes(void *to, const void *from, size_t bytes)
@@ -307,42 +339,41 @@ static void copy_bytes(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-static int local_broadcast(struct comm *comm, void *data, size_t bytes, uint32_t root)
+static const struct comm_call *call_of(const struct local *l, uint32_t rank)
 {
-    struct local *l = (struct local *)comm;
-    CHECK(root < comm->size);
-    ERR_TRY(collective_begin(l, &(struct slot){.send = data}));
-    if (comm->rank != root)
-        copy_bytes(data, l->group->slots[root].send, bytes);
-    return collective_end(l);
+    return l->group->slots[rank].call;
 }
 
-static int local_all_gather_v(struct comm *comm, const void *send, size_t send_bytes, void *recv,
-                              const size_t *recv_bytes, const size_t *recv_at)
+static int local_broadcast(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
-    CHECK(send_bytes == recv_bytes[comm->rank]);
-    ERR_TRY(collective_begin(l, &(struct slot){.send = send}));
+    CHECK(call->peer < comm->size);
+    ERR_TRY(collective_begin(l, call));
+    if (comm->rank != call->peer)
+        copy_bytes(call->recv, call_of(l, call->peer)->recv, call->bytes);
+    return collective_end(l, call);
+}
+
+static int local_all_gather(struct comm *comm, const struct comm_call *call)
+{
+    struct local *l = (struct local *)comm;
+    ERR_TRY(collective_begin(l, call));
     for (uint32_t j = 0; j < comm->size; j++)
-        copy_bytes((char *)recv + recv_at[j], l->group->slots[j].send, recv_bytes[j]);
-    return collective_end(l);
+        copy_bytes((char *)call->recv + call->recv_at[j], call_of(l, j)->send, call->recv_bytes[j]);
+    return collective_end(l, call);
 }
 
-static int local_all_to_all_v(struct comm *comm, const void *send, const size_t *send_bytes,
-                              const size_t *send_at, void *recv, const size_t *recv_bytes,
-                              const size_t *recv_at)
+static int local_all_to_all(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
-    struct slot mine = {.send = send, .bytes = send_bytes, .at = send_at};
-    ERR_TRY(collective_begin(l, &mine));
+    ERR_TRY(collective_begin(l, call));
     for (uint32_t j = 0; j < comm->size; j++) {
-        const struct slot *other = &l->group->slots[j];
-        CHECK(other->bytes[comm->rank] == recv_bytes[j]);
-        if (recv_bytes[j] > 0)
-            memcpy((char *)recv + recv_at[j], (const char *)other->send + other->at[comm->rank],
-                   recv_bytes[j]);
+        const struct comm_call *other = call_of(l, j);
+        if (call->recv_bytes[j] > 0)
+            memcpy((char *)call->recv + call->recv_at[j],
+                   (const char *)other->send + other->send_at[comm->rank], call->recv_bytes[j]);
     }
-    return collective_end(l);
+    return collective_end(l, call);
 }
 
 /* The part of an index range of `count` that rank `rank` of `size` sums. */
@@ -351,63 +382,67 @@ static size_t part_start(size_t count, uint32_t rank, uint32_t size)
     return count / size * rank + (rank < count % size ? rank : count % size);
 }
 
-static int local_all_reduce_i64(struct comm *comm, int64_t *data, size_t count)
+static int local_sum_i64(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
-    ERR_TRY(collective_begin(l, &(struct slot){.recv = data}));
+    size_t count = call->bytes / sizeof(int64_t);
+    ERR_TRY(collective_begin(l, call));
     size_t end = part_start(count, comm->rank + 1, comm->size);
     for (size_t i = part_start(count, comm->rank, comm->size); i < end; i++) {
         int64_t sum = 0;
         for (uint32_t j = 0; j < comm->size; j++)
-            sum += ((const int64_t *)l->group->slots[j].recv)[i];
+            sum += ((const int64_t *)call_of(l, j)->recv)[i];
         for (uint32_t j = 0; j < comm->size; j++)
-            ((int64_t *)l->group->slots[j].recv)[i] = sum;
+            ((int64_t *)call_of(l, j)->recv)[i] = sum;
     }
-    return collective_end(l);
+    return collective_end(l, call);
 }
 
-static int local_all_reduce_f32(struct comm *comm, float *data, size_t count)
+static int local_sum_f32(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
-    ERR_TRY(collective_begin(l, &(struct slot){.recv = data}));
+    size_t count = call->bytes / sizeof(float);
+    ERR_TRY(collective_begin(l, call));
     size_t end = part_start(count, comm->rank + 1, comm->size);
     for (size_t i = part_start(count, comm->rank, comm->size); i < end; i++) {
-        float sum = ((const float *)l->group->slots[0].recv)[i];
+        float sum = ((const float *)call_of(l, 0)->recv)[i];
         for (uint32_t j = 1; j < comm->size; j++)
-            sum += ((const float *)l->group->slots[j].recv)[i];
+            sum += ((const float *)call_of(l, j)->recv)[i];
         for (uint32_t j = 0; j < comm->size; j++)
-            ((float *)l->group->slots[j].recv)[i] = sum;
+            ((float *)call_of(l, j)->recv)[i] = sum;
     }
-    return collective_end(l);
+    return collective_end(l, call);
 }
 
-static int local_reduce_scatter_f32(struct comm *comm, const float *send, float *recv,
-                                    const size_t *counts)
+static int local_reduce_scatter(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
-    size_t first = 0, count = counts[comm->rank];
+    size_t first = 0, count = call->counts[comm->rank];
+    float *recv = call->recv;
     for (uint32_t j = 0; j < comm->rank; j++)
-        first += counts[j];
-    ERR_TRY(collective_begin(l, &(struct slot){.send = send}));
+        first += call->counts[j];
+    ERR_TRY(collective_begin(l, call));
     for (uint32_t j = 0; j < comm->size; j++) {
-        const float *from = (const float *)l->group->slots[j].send + first;
+        const float *from = (const float *)call_of(l, j)->send + first;
         for (size_t i = 0; i < count; i++)
             recv[i] = j == 0 ? from[i] : recv[i] + from[i];
     }
-    return collective_end(l);
+    return collective_end(l, call);
 }
 
 /* ---- point to point ---- */
 
-static int local_send(struct comm *comm, uint32_t peer, int tag, const void *data, size_t bytes,
-                      struct comm_request *request)
+static int local_send(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
     struct group *group = l->group;
-    struct message *message = (struct message *)request, **last = &group->messages;
-    CHECK(peer < comm->size && peer != comm->rank);
-    *message =
-        (struct message){.data = data, .bytes = bytes, .from = comm->rank, .to = peer, .tag = tag};
+    struct message *message = (struct message *)call->request, **last = &group->messages;
+    CHECK(call->peer < comm->size && call->peer != comm->rank);
+    *message = (struct message){.data = call->send,
+                                .bytes = call->bytes,
+                                .from = comm->rank,
+                                .to = call->peer,
+                                .tag = call->tag};
     pthread_mutex_lock(&group->world->mutex);
     while (*last != NULL)
         last = &(*last)->next;
@@ -436,22 +471,25 @@ static void end_message(struct group *group, struct message *message)
     pthread_cond_broadcast(&group->changed);
 }
 
-static int local_receive(struct comm *comm, uint32_t peer, int tag, void *data, size_t bytes)
+static int local_receive(struct comm *comm, const struct comm_call *call)
 {
     struct local *l = (struct local *)comm;
     struct group *group = l->group;
+    struct timespec deadline = flight_deadline(comm->flight);
     struct message *message;
+    bool is_late = false;
     int rc = 0;
     pthread_mutex_lock(&group->world->mutex);
-    while ((message = find_message(group, peer, comm->rank, tag)) == NULL && !is_broken(group))
-        pthread_cond_wait(&group->changed, &group->world->mutex);
+    while ((message = find_message(group, call->peer, comm->rank, call->tag)) == NULL &&
+           !is_broken(group) && !is_late)
+        is_late = wait_change(group, &deadline) == ETIMEDOUT;
     if (message == NULL) {
-        rc = lost();
+        rc = is_broken(group) ? lost() : comm_late(&l->base, call);
     } else {
-        CHECK(message->bytes == bytes);
+        CHECK(message->bytes == call->bytes);
         message->state = MESSAGE_COPYING;
         pthread_mutex_unlock(&group->world->mutex);
-        copy_bytes(data, message->data, bytes);
+        copy_bytes(call->recv, message->data, call->bytes);
         pthread_mutex_lock(&group->world->mutex);
         end_message(group, message);
     }
@@ -459,16 +497,39 @@ static int local_receive(struct comm *comm, uint32_t peer, int tag, void *data, 
     return rc;
 }
 
-static int local_wait(struct comm *comm, struct comm_request *request)
+static int local_wait(struct comm *comm, const struct comm_call *call)
 {
-    struct group *group = ((struct local *)comm)->group;
-    const struct message *message = (const struct message *)request;
+    struct local *l = (struct local *)comm;
+    struct group *group = l->group;
+    struct timespec deadline = flight_deadline(comm->flight);
+    const struct message *message = (const struct message *)call->request;
+    bool is_late = false;
     pthread_mutex_lock(&group->world->mutex);
-    while (message->state != MESSAGE_DONE && !is_broken(group))
-        pthread_cond_wait(&group->changed, &group->world->mutex);
-    int rc = message->state == MESSAGE_DONE ? 0 : lost();
+    while (message->state != MESSAGE_DONE && !is_broken(group) && !is_late)
+        is_late = wait_change(group, &deadline) == ETIMEDOUT;
+    int rc = message->state == MESSAGE_DONE ? 0
+             : is_broken(group)             ? lost()
+                                            : comm_late(&l->base, call);
     pthread_mutex_unlock(&group->world->mutex);
     return rc;
+}
+
+static int local_run(struct comm *comm, const struct comm_call *call)
+{
+    static int (*const runs[NUM_COMM_KINDS])(struct comm *, const struct comm_call *) = {
+        [COMM_SPLIT] = local_split,
+        [COMM_BARRIER] = local_barrier,
+        [COMM_BROADCAST] = local_broadcast,
+        [COMM_ALL_GATHER] = local_all_gather,
+        [COMM_ALL_TO_ALL] = local_all_to_all,
+        [COMM_SUM_I64] = local_sum_i64,
+        [COMM_SUM_F32] = local_sum_f32,
+        [COMM_REDUCE_SCATTER] = local_reduce_scatter,
+        [COMM_SEND] = local_send,
+        [COMM_RECEIVE] = local_receive,
+        [COMM_WAIT] = local_wait,
+    };
+    return runs[call->kind](comm, call);
 }
 
 static void local_abort(struct comm *comm, int exit_code)
@@ -479,18 +540,9 @@ static void local_abort(struct comm *comm, int exit_code)
 
 static const struct comm_ops local_ops = {
     .name = "local",
-    .split = local_split,
+    .flags = COMM_THREADS,
+    .run = local_run,
     .free = local_free,
-    .barrier = local_barrier,
-    .broadcast = local_broadcast,
-    .all_gather_v = local_all_gather_v,
-    .all_to_all_v = local_all_to_all_v,
-    .all_reduce_i64 = local_all_reduce_i64,
-    .all_reduce_f32 = local_all_reduce_f32,
-    .reduce_scatter_f32 = local_reduce_scatter_f32,
-    .send = local_send,
-    .receive = local_receive,
-    .wait = local_wait,
     .abort = local_abort,
 };
 
@@ -500,18 +552,20 @@ static void *thread_main(void *argument)
 {
     struct thread *thread = argument;
     struct local *l = calloc(1, sizeof(*l));
-    if (l == NULL) {
+    struct flight *flight = flight_new(thread->rank);
+    if (l == NULL || flight == NULL) {
+        free(l);
+        flight_free(flight);
         world_fail(thread->world, report_error(ERR_MEMORY, NULL, "no memory for a communicator"));
         return NULL;
     }
-    *l = (struct local){
-        .base = {.ops = &local_ops, .rank = thread->rank, .size = thread->group->size},
-        .group = thread->group,
-        .world_rank = thread->rank};
+    *l = (struct local){.base = comm_base(&local_ops, thread->rank, thread->group->size, flight),
+                        .group = thread->group};
     int rc = thread->world->rank_main(&l->base, thread->world->user);
     if (rc != 0)
         world_fail(thread->world, rc);
     local_free(&l->base);
+    flight_free(flight);
     return NULL;
 }
 

@@ -1,4 +1,4 @@
-/* comm_mpi.c - ranks are processes under mpirun or another MPI launcher. The only file that knows
+/* mpi.c - ranks are processes under mpirun or another MPI launcher. The only file that knows
  * MPI.
  *
  * MPI counts are int. Byte counts that fit are passed as bytes; larger ones as units of 64 bytes,
@@ -8,14 +8,19 @@
  * Errors are returned, not fatal (MPI_ERRORS_RETURN), and become ERR_UNAVAILABLE. What a lost peer
  * does is up to the launcher: Open MPI's mpirun ends every rank when one dies. */
 #include "proto/report.h"
-#include "trainer/comm/comm.h"
+#include "trainer/comm/private.h"
 
 #include <limits.h>
 #include <mpi.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MPI_PIECE_BYTES ((size_t)1 << 30)
 #define MPI_UNIT_BYTES ((size_t)64)
+#define CHECKED_CALLS 256u
+#define ASK_AGAIN 2000u    /* times without a pause */
+#define ASK_EVERY_NS 50000 /* then */
 
 struct mpi {
     struct comm base;
@@ -61,7 +66,8 @@ static int wrap(struct comm **out, MPI_Comm comm, struct mpi *world)
         free(m);
         return rc;
     }
-    m->base = (struct comm){.ops = &mpi_ops, .rank = (uint32_t)rank, .size = (uint32_t)size};
+    m->base = comm_base(&mpi_ops, (uint32_t)rank, (uint32_t)size,
+                        world != NULL ? world->base.flight : flight_new((uint32_t)rank));
     m->comm = comm;
     m->world = world != NULL ? world : m;
     m->unit = world != NULL ? world->unit : MPI_DATATYPE_NULL;
@@ -82,13 +88,14 @@ int comm_mpi_open(struct comm **out)
     return check(m, MPI_Type_commit(&m->unit), "type_commit");
 }
 
-static int mpi_split(struct comm *comm, struct comm **out, uint32_t color, uint32_t key)
+static int mpi_split(struct comm *comm, const struct comm_call *call)
 {
     struct mpi *m = (struct mpi *)comm;
     MPI_Comm child;
-    CHECK(color <= INT_MAX && key <= INT_MAX);
-    ERR_TRY(check(m, MPI_Comm_split(m->comm, (int)color, (int)key, &child), "comm_split"));
-    return wrap(out, child, m->world);
+    CHECK(call->color <= INT_MAX && call->key <= INT_MAX);
+    ERR_TRY(
+        check(m, MPI_Comm_split(m->comm, (int)call->color, (int)call->key, &child), "comm_split"));
+    return wrap(call->out, child, m->world);
 }
 
 static void mpi_free(struct comm *comm)
@@ -99,6 +106,7 @@ static void mpi_free(struct comm *comm)
     if (m->world == m) {
         MPI_Type_free(&m->unit);
         MPI_Finalize();
+        flight_free(m->base.flight);
     } else {
         MPI_Comm_free(&m->comm);
     }
@@ -106,19 +114,49 @@ static void mpi_free(struct comm *comm)
     free(m);
 }
 
-static int mpi_barrier(struct comm *comm)
+/* ---- waiting ---- */
+
+/* Until a request has ended: asks often at first, then leaves the processor to who computes. */
+static int finish(struct mpi *m, const struct comm_call *call, MPI_Request *request)
 {
-    struct mpi *m = (struct mpi *)comm;
-    return check(m, MPI_Barrier(m->comm), "barrier");
+    struct timespec deadline = flight_deadline(m->base.flight), now;
+    int is_done = 0;
+    for (uint32_t i = 0; !is_done; i++) {
+        ERR_TRY(
+            check(m, MPI_Test(request, &is_done, MPI_STATUS_IGNORE), comm_kind_name(call->kind)));
+        if (is_done || i < ASK_AGAIN)
+            continue;
+        nanosleep(&(struct timespec){.tv_nsec = ASK_EVERY_NS}, NULL);
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (deadline.tv_sec != 0 && now.tv_sec > deadline.tv_sec) {
+            m->world->base.is_lost = true;
+            return comm_late(&m->base, call);
+        }
+    }
+    return 0;
 }
 
-static int mpi_broadcast(struct comm *comm, void *data, size_t bytes, uint32_t root)
+/* ---- collectives ---- */
+
+static int mpi_barrier(struct comm *comm, const struct comm_call *call)
 {
     struct mpi *m = (struct mpi *)comm;
-    for (size_t at = 0; at < bytes; at += MPI_PIECE_BYTES) {
-        size_t piece = bytes - at < MPI_PIECE_BYTES ? bytes - at : MPI_PIECE_BYTES;
-        ERR_TRY(check(m, MPI_Bcast((char *)data + at, (int)piece, MPI_BYTE, (int)root, m->comm),
+    MPI_Request request;
+    ERR_TRY(check(m, MPI_Ibarrier(m->comm, &request), "barrier"));
+    return finish(m, call, &request);
+}
+
+static int mpi_broadcast(struct comm *comm, const struct comm_call *call)
+{
+    struct mpi *m = (struct mpi *)comm;
+    for (size_t at = 0; at < call->bytes; at += MPI_PIECE_BYTES) {
+        size_t left = call->bytes - at, piece = left < MPI_PIECE_BYTES ? left : MPI_PIECE_BYTES;
+        MPI_Request request;
+        ERR_TRY(check(m,
+                      MPI_Ibcast((char *)call->recv + at, (int)piece, MPI_BYTE, (int)call->peer,
+                                 m->comm, &request),
                       "broadcast"));
+        ERR_TRY(finish(m, call, &request));
     }
     return 0;
 }
@@ -149,73 +187,84 @@ static int lists_as_int(struct mpi *m, int *out_counts, int *out_at, MPI_Datatyp
     return 0;
 }
 
-static int mpi_all_gather_v(struct comm *comm, const void *send, size_t send_bytes, void *recv,
-                            const size_t *recv_bytes, const size_t *recv_at)
+static int mpi_all_gather(struct comm *comm, const struct comm_call *call)
 {
     struct mpi *m = (struct mpi *)comm;
-    CHECK(send_bytes == recv_bytes[comm->rank]);
+    CHECK(call->bytes == call->recv_bytes[comm->rank]);
     int *counts = m->counts, *at = m->counts + comm->size;
     MPI_Datatype type;
-    ERR_TRY(lists_as_int(m, counts, at, &type, recv_bytes, recv_at));
-    return check(m, MPI_Allgatherv(send, counts[comm->rank], type, recv, counts, at, type, m->comm),
-                 "all_gather");
+    MPI_Request request;
+    ERR_TRY(lists_as_int(m, counts, at, &type, call->recv_bytes, call->recv_at));
+    ERR_TRY(check(m,
+                  MPI_Iallgatherv(call->send, counts[comm->rank], type, call->recv, counts, at,
+                                  type, m->comm, &request),
+                  "all_gather"));
+    return finish(m, call, &request);
 }
 
-static int mpi_all_to_all_v(struct comm *comm, const void *send, const size_t *send_bytes,
-                            const size_t *send_at, void *recv, const size_t *recv_bytes,
-                            const size_t *recv_at)
+static int mpi_all_to_all(struct comm *comm, const struct comm_call *call)
 {
     struct mpi *m = (struct mpi *)comm;
     int *send_counts = m->counts, *send_starts = m->counts + comm->size;
     int *recv_counts = m->counts + 2 * comm->size, *recv_starts = m->counts + 3 * comm->size;
     MPI_Datatype send_type, recv_type;
-    ERR_TRY(lists_as_int(m, send_counts, send_starts, &send_type, send_bytes, send_at));
-    ERR_TRY(lists_as_int(m, recv_counts, recv_starts, &recv_type, recv_bytes, recv_at));
-    return check(m,
-                 MPI_Alltoallv(send, send_counts, send_starts, send_type, recv, recv_counts,
-                               recv_starts, recv_type, m->comm),
-                 "all_to_all");
+    MPI_Request request;
+    ERR_TRY(lists_as_int(m, send_counts, send_starts, &send_type, call->send_bytes, call->send_at));
+    ERR_TRY(lists_as_int(m, recv_counts, recv_starts, &recv_type, call->recv_bytes, call->recv_at));
+    ERR_TRY(check(m,
+                  MPI_Ialltoallv(call->send, send_counts, send_starts, send_type, call->recv,
+                                 recv_counts, recv_starts, recv_type, m->comm, &request),
+                  "all_to_all"));
+    return finish(m, call, &request);
 }
 
-static int all_reduce(struct mpi *m, char *data, size_t count, size_t width, MPI_Datatype type)
+static int all_reduce(struct mpi *m, const struct comm_call *call, size_t width, MPI_Datatype type)
 {
-    size_t step = MPI_PIECE_BYTES / width;
+    size_t step = MPI_PIECE_BYTES / width, count = call->bytes / width;
     for (size_t at = 0; at < count; at += step) {
         size_t piece = count - at < step ? count - at : step;
-        ERR_TRY(check(
-            m, MPI_Allreduce(MPI_IN_PLACE, data + at * width, (int)piece, type, MPI_SUM, m->comm),
-            "all_reduce"));
+        MPI_Request request;
+        ERR_TRY(check(m,
+                      MPI_Iallreduce(MPI_IN_PLACE, (char *)call->recv + at * width, (int)piece,
+                                     type, MPI_SUM, m->comm, &request),
+                      "all_reduce"));
+        ERR_TRY(finish(m, call, &request));
     }
     return 0;
 }
 
-static int mpi_all_reduce_i64(struct comm *comm, int64_t *data, size_t count)
+static int mpi_sum_i64(struct comm *comm, const struct comm_call *call)
 {
-    return all_reduce((struct mpi *)comm, (char *)data, count, sizeof(*data), MPI_INT64_T);
+    return all_reduce((struct mpi *)comm, call, sizeof(int64_t), MPI_INT64_T);
 }
 
-static int mpi_all_reduce_f32(struct comm *comm, float *data, size_t count)
+static int mpi_sum_f32(struct comm *comm, const struct comm_call *call)
 {
-    return all_reduce((struct mpi *)comm, (char *)data, count, sizeof(*data), MPI_FLOAT);
+    return all_reduce((struct mpi *)comm, call, sizeof(float), MPI_FLOAT);
 }
 
-static int mpi_reduce_scatter_f32(struct comm *comm, const float *send, float *recv,
-                                  const size_t *counts)
+static int mpi_reduce_scatter(struct comm *comm, const struct comm_call *call)
 {
     struct mpi *m = (struct mpi *)comm;
     size_t total = 0;
+    MPI_Request request;
     for (uint32_t i = 0; i < comm->size; i++) {
-        total += counts[i];
-        m->counts[i] = (int)counts[i];
+        total += call->counts[i];
+        m->counts[i] = (int)call->counts[i];
     }
     if (total > INT_MAX)
         return report_error(ERR_INVALID, "set training.reduction to canonical",
                             "a reduce-scatter of %zu floats does not fit MPI's counts", total);
-    return check(m, MPI_Reduce_scatter(send, recv, m->counts, MPI_FLOAT, MPI_SUM, m->comm),
-                 "reduce_scatter");
+    ERR_TRY(check(m,
+                  MPI_Ireduce_scatter(call->send, call->recv, m->counts, MPI_FLOAT, MPI_SUM,
+                                      m->comm, &request),
+                  "reduce_scatter"));
+    return finish(m, call, &request);
 }
 
-_Static_assert(sizeof(MPI_Request) <= sizeof(struct comm_request), "a request fits");
+/* ---- point to point ---- */
+
+_Static_assert(sizeof(MPI_Request) <= offsetof(struct comm_request, record), "a request fits");
 
 static int check_bytes(size_t bytes)
 {
@@ -225,30 +274,83 @@ static int check_bytes(size_t bytes)
                         "a message of %zu bytes does not fit MPI's counts", bytes);
 }
 
-static int mpi_send(struct comm *comm, uint32_t peer, int tag, const void *data, size_t bytes,
-                    struct comm_request *request)
+static int mpi_send(struct comm *comm, const struct comm_call *call)
 {
     struct mpi *m = (struct mpi *)comm;
-    ERR_TRY(check_bytes(bytes));
+    ERR_TRY(check_bytes(call->bytes));
     return check(m,
-                 MPI_Isend(data, (int)bytes, MPI_BYTE, (int)peer, tag, m->comm,
-                           (MPI_Request *)(void *)request),
+                 MPI_Isend(call->send, (int)call->bytes, MPI_BYTE, (int)call->peer, call->tag,
+                           m->comm, (MPI_Request *)(void *)call->request),
                  "isend");
 }
 
-static int mpi_receive(struct comm *comm, uint32_t peer, int tag, void *data, size_t bytes)
+static int mpi_receive(struct comm *comm, const struct comm_call *call)
 {
     struct mpi *m = (struct mpi *)comm;
-    ERR_TRY(check_bytes(bytes));
-    return check(m,
-                 MPI_Recv(data, (int)bytes, MPI_BYTE, (int)peer, tag, m->comm, MPI_STATUS_IGNORE),
-                 "recv");
+    MPI_Request request;
+    ERR_TRY(check_bytes(call->bytes));
+    ERR_TRY(check(m,
+                  MPI_Irecv(call->recv, (int)call->bytes, MPI_BYTE, (int)call->peer, call->tag,
+                            m->comm, &request),
+                  "irecv"));
+    return finish(m, call, &request);
 }
 
-static int mpi_wait(struct comm *comm, struct comm_request *request)
+static int mpi_wait(struct comm *comm, const struct comm_call *call)
 {
-    return check((struct mpi *)comm, MPI_Wait((MPI_Request *)(void *)request, MPI_STATUS_IGNORE),
-                 "wait");
+    return finish((struct mpi *)comm, call, (MPI_Request *)(void *)call->request);
+}
+
+/* ---- does everybody call the same? ---- */
+
+struct summary {
+    uint64_t kind, peer, bytes;
+    char site[104];
+};
+
+/* A program that differs between ranks does so in its first steps, so these are compared: one more
+ * small all-gather for each of the first CHECKED_CALLS collectives of a communicator. */
+static int compare(struct mpi *m, const struct comm_call *call)
+{
+    struct summary mine = {.kind = call->kind, .peer = call->peer, .bytes = call->bytes};
+    struct summary *all = calloc(m->base.size, sizeof(*all));
+    MPI_Request request;
+    if (all == NULL)
+        return report_error(ERR_MEMORY, NULL, "no memory to compare a call of %u ranks",
+                            m->base.size);
+    if (call->kind == COMM_ALL_GATHER) /* its parts may differ */
+        mine.bytes = comm_call_bytes(&m->base, call);
+    snprintf(mine.site, sizeof(mine.site), "%s", call->site);
+    int rc = check(m,
+                   MPI_Iallgather(&mine, sizeof(mine), MPI_BYTE, all, sizeof(mine), MPI_BYTE,
+                                  m->comm, &request),
+                   "all_gather");
+    rc = rc == 0 ? finish(m, call, &request) : rc;
+    for (uint32_t r = 0; r < m->base.size && rc == 0; r++)
+        if (memcmp(&all[r], &mine, offsetof(struct summary, site)) != 0)
+            rc = comm_mismatch(&m->base, call, r, (enum comm_kind)all[r].kind, all[r].site);
+    free(all);
+    return rc;
+}
+
+static int mpi_run(struct comm *comm, const struct comm_call *call)
+{
+    static int (*const runs[NUM_COMM_KINDS])(struct comm *, const struct comm_call *) = {
+        [COMM_SPLIT] = mpi_split,
+        [COMM_BARRIER] = mpi_barrier,
+        [COMM_BROADCAST] = mpi_broadcast,
+        [COMM_ALL_GATHER] = mpi_all_gather,
+        [COMM_ALL_TO_ALL] = mpi_all_to_all,
+        [COMM_SUM_I64] = mpi_sum_i64,
+        [COMM_SUM_F32] = mpi_sum_f32,
+        [COMM_REDUCE_SCATTER] = mpi_reduce_scatter,
+        [COMM_SEND] = mpi_send,
+        [COMM_RECEIVE] = mpi_receive,
+        [COMM_WAIT] = mpi_wait,
+    };
+    if (call->kind < COMM_SEND && comm->num_calls < CHECKED_CALLS)
+        ERR_TRY(compare((struct mpi *)comm, call));
+    return runs[call->kind](comm, call);
 }
 
 static void mpi_abort(struct comm *comm, int exit_code)
@@ -258,17 +360,7 @@ static void mpi_abort(struct comm *comm, int exit_code)
 
 static const struct comm_ops mpi_ops = {
     .name = "mpi",
-    .split = mpi_split,
+    .run = mpi_run,
     .free = mpi_free,
-    .barrier = mpi_barrier,
-    .broadcast = mpi_broadcast,
-    .all_gather_v = mpi_all_gather_v,
-    .all_to_all_v = mpi_all_to_all_v,
-    .all_reduce_i64 = mpi_all_reduce_i64,
-    .all_reduce_f32 = mpi_all_reduce_f32,
-    .reduce_scatter_f32 = mpi_reduce_scatter_f32,
-    .send = mpi_send,
-    .receive = mpi_receive,
-    .wait = mpi_wait,
     .abort = mpi_abort,
 };

@@ -114,7 +114,7 @@ int context_gather(struct model *m, void *full, const void *own, const struct co
     if (is_active && cp > 1) {
         struct comm *comm = m->cut.cp_group;
         set_lists(m, mine);
-        rc = comm->ops->all_gather_v(comm, own, mine, rows.by_rank, m->lists, m->lists + cp);
+        rc = comm_all_gather_v(comm, own, mine, rows.by_rank, m->lists, m->lists + cp);
     }
     if (is_active && rc == 0)
         move_rows(m, &rows, true);
@@ -140,7 +140,7 @@ int context_reduce(struct model *m, void *const own[2], float *partial, uint32_t
         struct comm *comm = m->cut.cp_group;
         size_t *bytes = m->lists, *at = m->lists + cp;
         set_lists(m, both * sizeof(*sum));
-        rc = comm->ops->all_to_all_v(comm, rows.by_rank, bytes, at, sum, bytes, at);
+        rc = comm_all_to_all_v(comm, rows.by_rank, bytes, at, sum, bytes, at);
         if (rc == 0)
             tree_in_place(m, sum, cp, both, both);
     }

@@ -40,8 +40,8 @@ static int take_own_rows(struct model *m, char *own, const char *all, char *rece
         bytes[r] = own_block * row;
         at[r] = r * bytes[r];
     }
-    ERR_TRY(m->cut.tp_group->ops->all_to_all_v(m->cut.tp_group, all + p * m->block_rows * row,
-                                               bytes, at, received, bytes, at));
+    ERR_TRY(comm_all_to_all_v(m->cut.tp_group, all + p * m->block_rows * row, bytes, at, received,
+                              bytes, at));
     for (uint32_t i = 0; i < own_block; i++) {
         uint32_t token = p * m->block_rows + m->cut.tp_place * own_block + i;
         uint32_t owner = (uint32_t)tokens[token] / m->vocab;
@@ -192,8 +192,7 @@ static int turn_block(struct model *m, char *logits, char *by_row, char *part, u
         at[r] = r * bytes[r];
     }
     if (tp > 1 && !is_back)
-        ERR_TRY(
-            m->cut.tp_group->ops->all_to_all_v(m->cut.tp_group, block, bytes, at, part, bytes, at));
+        ERR_TRY(comm_all_to_all_v(m->cut.tp_group, block, bytes, at, part, bytes, at));
     for (uint32_t r = 0; r < tp; r++)
         for (uint32_t i = 0; i < own_block; i++) {
             char *whole = by_row + ((size_t)p * own_block + i) * row;
@@ -201,8 +200,7 @@ static int turn_block(struct model *m, char *logits, char *by_row, char *part, u
             memcpy(is_back ? dense : of, is_back ? of : dense, width);
         }
     if (tp > 1 && is_back)
-        ERR_TRY(
-            m->cut.tp_group->ops->all_to_all_v(m->cut.tp_group, part, bytes, at, block, bytes, at));
+        ERR_TRY(comm_all_to_all_v(m->cut.tp_group, part, bytes, at, block, bytes, at));
     return 0;
 }
 

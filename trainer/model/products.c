@@ -86,9 +86,9 @@ int rows_gather(struct model *m, void *full, const void *own, size_t row_bytes)
         at[r] = r * bytes[r];
     }
     for (uint32_t p = 0; p < m->row_blocks; p++)
-        ERR_TRY(m->cut.tp_group->ops->all_gather_v(
-            m->cut.tp_group, at_byte(own, p * own_block * row_bytes), bytes[0],
-            at_byte(full, p * m->block_rows * row_bytes), bytes, at));
+        ERR_TRY(comm_all_gather_v(m->cut.tp_group, at_byte(own, p * own_block * row_bytes),
+                                  bytes[0], at_byte(full, p * m->block_rows * row_bytes), bytes,
+                                  at));
     return 0;
 }
 
@@ -106,8 +106,7 @@ static int rows_reduce(struct model *m, void *own_out, uint32_t p, float *partia
             bytes[r] = count * sizeof(float);
             at[r] = r * bytes[r];
         }
-        ERR_TRY(m->cut.tp_group->ops->all_to_all_v(m->cut.tp_group, partial, bytes, at, sum, bytes,
-                                                   at));
+        ERR_TRY(comm_all_to_all_v(m->cut.tp_group, partial, bytes, at, sum, bytes, at));
         tree_in_place(m, sum, tp, count, count);
     }
     if (is_active)
@@ -288,8 +287,7 @@ static int add_sharers(struct model *m, float *part, size_t count, uint32_t shar
             at[r] = is_mine ? (r - first) * count * sizeof(float) : 0;
             send_at[r] = 0;
         }
-        ERR_TRY(m->cut.tp_group->ops->all_to_all_v(m->cut.tp_group, part, bytes, send_at, all,
-                                                   bytes, at));
+        ERR_TRY(comm_all_to_all_v(m->cut.tp_group, part, bytes, send_at, all, bytes, at));
         tree_in_place(m, all, sharers, count, count);
         memcpy(part, all, count * sizeof(float));
     }
@@ -382,8 +380,7 @@ static int norm_parts(struct model *m, const struct norm_gradient *a, float *par
         at[r] = r * bytes[r];
     }
     if (tp > 1)
-        ERR_TRY(
-            m->cut.tp_group->ops->all_gather_v(m->cut.tp_group, parts, bytes[0], all, bytes, at));
+        ERR_TRY(comm_all_gather_v(m->cut.tp_group, parts, bytes[0], all, bytes, at));
     else
         memcpy(all, parts, bytes[0]);
     tree_in_place(m, all, tp, mine, mine);

@@ -13,7 +13,7 @@ int parallel_agree_quietly(struct comm *world, int rc, uint32_t *out_first)
     if (codes == NULL)
         return report_error(ERR_MEMORY, NULL, "no memory for %u codes", size);
     codes[world->rank] = rc;
-    int agreed = world->ops->all_reduce_i64(world, codes, size);
+    int agreed = comm_all_reduce_i64(world, codes, size);
     while (agreed == 0 && first < size && codes[first] == 0)
         first++;
     if (agreed == 0 && first < size)

@@ -61,8 +61,7 @@ static int gather_shards(struct parallel *p, struct block *block)
     if (!memory_is_recording(p->memory)) {
         struct comm *comm = p->mesh.of[GROUP_SHARD];
         const char *mine = (const char *)p->compute_params + block->at * element;
-        ERR_TRY(comm->ops->all_gather_v(comm, mine, bytes[p->mesh.place[AXIS_SHARD]], packed, bytes,
-                                        at));
+        ERR_TRY(comm_all_gather_v(comm, mine, bytes[p->mesh.place[AXIS_SHARD]], packed, bytes, at));
         for (uint32_t s = 0; s < shards; s++)
             unpack_shard(p, block, s, packed + at[s], element);
     }

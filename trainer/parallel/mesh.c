@@ -13,6 +13,12 @@ static const uint32_t axes_of[NUM_GROUPS] = {
     [GROUP_TP] = 1u << AXIS_TP,
 };
 
+static const char *const group_names[NUM_GROUPS] = {
+    [GROUP_PP] = "pp",         [GROUP_DATA] = "dp",       [GROUP_SHARD] = "dp_shard",
+    [GROUP_COPIES] = "copies", [GROUP_OWNERS] = "owners", [GROUP_CP] = "cp",
+    [GROUP_TP] = "tp",
+};
+
 static const char *const names[NUM_AXES] = {"pp", "dp_replicate", "dp_shard", "cp", "tp"};
 
 const char *mesh_axis_name(enum axis axis)
@@ -100,8 +106,8 @@ int mesh_split(struct mesh *mesh)
             continue;
         uint32_t all = (1u << NUM_AXES) - 1;
         uint32_t color = place_among(mesh, mesh->place, all & ~axes_of[group]);
-        ERR_TRY(mesh->world->ops->split(mesh->world, &mesh->of[group], color,
-                                        mesh_group_place(mesh, group)));
+        ERR_TRY(comm_split(mesh->world, &mesh->of[group], color, mesh_group_place(mesh, group)));
+        mesh->of[group]->name = group_names[group];
     }
     return 0;
 }
@@ -109,6 +115,5 @@ int mesh_split(struct mesh *mesh)
 void mesh_free_groups(struct mesh *mesh)
 {
     for (uint32_t group = 0; group < NUM_GROUPS; group++)
-        if (mesh->of[group] != NULL)
-            mesh->of[group]->ops->free(mesh->of[group]);
+        comm_free(mesh->of[group]);
 }

@@ -92,8 +92,7 @@ static int exchange(struct parallel *p, uint32_t index, uint32_t micro_step)
     if (!memory_is_recording(p->memory)) {
         if (is_mine)
             pack_for_owners(p, block, send);
-        ERR_TRY(
-            comm->ops->all_to_all_v(comm, send, send_bytes, send_at, recv, recv_bytes, recv_at));
+        ERR_TRY(comm_all_to_all_v(comm, send, send_bytes, send_at, recv, recv_bytes, recv_at));
         for (uint32_t r = 0; r < num_data_ranks(p) && rank_has_leaf(p, r, micro_step); r++) {
             float *parts = recv + r * cp * mine;
             add_parts(p, parts, mine);
@@ -159,7 +158,7 @@ static int gather_pieces(struct parallel *p)
     char *recv = memory_take(p->memory, "pieces of the replicas", 0, total);
     if (!memory_is_recording(p->memory)) {
         uint32_t me = mesh_group_place(&p->mesh, GROUP_COPIES);
-        ERR_TRY(comm->ops->all_gather_v(comm, p->accumulators, bytes[me], recv, bytes, at));
+        ERR_TRY(comm_all_gather_v(comm, p->accumulators, bytes[me], recv, bytes, at));
         const float *from = (const float *)recv;
         for (uint32_t copy = 0; copy < copies; copy++)
             for (uint32_t i = 0; i < p->state.num_slices; i++) {
@@ -183,12 +182,11 @@ static int reduce_fast(struct parallel *p)
         const struct block *block = &p->blocks[b];
         bool is_beside = b == p->table->num_blocks && p->blocks[0].is_here; /* added already */
         if (block->is_here && !is_beside)
-            ERR_TRY(shards->ops->reduce_scatter_f32(shards, p->accumulators + block->fast_at,
-                                                    p->state.grad + block->at,
-                                                    block->shard_counts));
+            ERR_TRY(comm_reduce_scatter_f32(shards, p->accumulators + block->fast_at,
+                                            p->state.grad + block->at, block->shard_counts));
     }
     if (copies != NULL)
-        ERR_TRY(copies->ops->all_reduce_f32(copies, p->state.grad, p->state.count));
+        ERR_TRY(comm_all_reduce_f32(copies, p->state.grad, p->state.count));
     return 0;
 }
 
@@ -216,11 +214,11 @@ static int swap_tied(struct parallel *p, const struct block *block)
     int rc = 0;
     if (!memory_is_recording(p->memory)) {
         struct comm_request request;
-        rc = comm->ops->send(comm, peer, COMM_TAG_TIED, sum_at(p, block), bytes, &request);
+        rc = comm_send(comm, peer, COMM_TAG_TIED, sum_at(p, block), bytes, &request);
         if (rc == 0)
-            rc = comm->ops->receive(comm, peer, COMM_TAG_TIED, other, bytes);
+            rc = comm_receive(comm, peer, COMM_TAG_TIED, other, bytes);
         if (rc == 0)
-            rc = comm->ops->wait(comm, &request);
+            rc = comm_wait(comm, &request);
         if (rc == 0)
             fold(p, sum_at(p, block), other, sum_count(p, block));
     }

@@ -86,7 +86,7 @@ static int agree_on_flags(struct parallel *p, const struct round *mine, bool *ou
 {
     int64_t counts[2] = {mine->flags >= FAILED, mine->flags == STOP};
     struct comm *world = p->mesh.world;
-    ERR_TRY(world->ops->all_reduce_i64(world, counts, 2));
+    ERR_TRY(comm_all_reduce_i64(world, counts, 2));
     *out_failed = counts[0] > 0;
     *out_stop = counts[1] > 0;
     return 0;
@@ -105,12 +105,12 @@ static int gather_rounds(struct parallel *p, const struct round *mine, const str
     }
     *out = (const struct round *)p->all_losses;
     if (data != NULL)
-        ERR_TRY(data->ops->all_gather_v(data, mine, sizeof(*mine), p->all_losses, bytes, at));
+        ERR_TRY(comm_all_gather_v(data, mine, sizeof(*mine), p->all_losses, bytes, at));
     else
         memcpy(p->all_losses, mine, sizeof(*mine));
     if (stages == NULL)
         return 0;
-    return stages->ops->broadcast(stages, p->all_losses, d * sizeof(*mine), stages->size - 1);
+    return comm_broadcast(stages, p->all_losses, d * sizeof(*mine), stages->size - 1);
 }
 
 int parallel_evaluate(struct parallel *p, const struct evaluation *of,

@@ -77,7 +77,7 @@ static int settle(struct parallel *p, struct transfer *transfer)
     if (!transfer->is_posted)
         return 0;
     transfer->is_posted = false;
-    return comm->ops->wait(comm, &transfer->request);
+    return comm_wait(comm, &transfer->request);
 }
 
 static int send(struct parallel *p, const struct op *op, uint32_t slot, enum direction d,
@@ -89,15 +89,15 @@ static int send(struct parallel *p, const struct op *op, uint32_t slot, enum dir
     ERR_TRY(settle(p, transfer));
     memcpy(transfer->buffer, data, bytes);
     transfer->is_posted = true;
-    return comm->ops->send(comm, op->peer, tag_of(&p->shape, op, d, d == DOWN), transfer->buffer,
-                           bytes, &transfer->request);
+    return comm_send(comm, op->peer, tag_of(&p->shape, op, d, d == DOWN), transfer->buffer, bytes,
+                     &transfer->request);
 }
 
 static int receive(struct parallel *p, const struct op *op, enum direction d, void *data)
 {
     struct comm *comm = p->mesh.of[GROUP_PP];
-    return comm->ops->receive(comm, op->peer, tag_of(&p->shape, op, d, d == UP), data,
-                              model_stream_bytes(p->model));
+    return comm_receive(comm, op->peer, tag_of(&p->shape, op, d, d == UP), data,
+                        model_stream_bytes(p->model));
 }
 
 static int run_transfer(struct parallel *p, const struct op *op, uint32_t slot)

@@ -127,7 +127,7 @@ static void end_leaf(struct parallel *p, const struct step *s, uint32_t leaf)
 static int agree_to_stop(struct parallel *p, struct step *s)
 {
     int64_t stop = is_asked_to_stop(s->input);
-    ERR_TRY(p->mesh.world->ops->all_reduce_i64(p->mesh.world, &stop, 1));
+    ERR_TRY(comm_all_reduce_i64(p->mesh.world, &stop, 1));
     s->out->stop = s->out->is_dropped = s->execution.is_asked_to_stop = stop != 0;
     return 0;
 }
@@ -139,8 +139,7 @@ static int norm_and_stop(struct parallel *p, struct step *s)
         int64_t stop, failures;
     } all = {.stop = is_asked_to_stop(s->input), .failures = p->failure != 0};
     reduce_sum_squares(p, &all.sum);
-    ERR_TRY(p->mesh.world->ops->all_reduce_i64(p->mesh.world, (int64_t *)&all,
-                                               sizeof(all) / sizeof(int64_t)));
+    ERR_TRY(comm_all_reduce_i64(p->mesh.world, (int64_t *)&all, sizeof(all) / sizeof(int64_t)));
     s->out->grad_norm = sqrt(kernel_exact_value(&all.sum));
     s->out->stop = all.stop != 0;
     return all.failures == 0 ? 0 : parallel_agree(p->mesh.world, p->failure);
@@ -173,12 +172,12 @@ static int gather_values(struct parallel *p)
         at[r] = r * bytes[r];
     }
     if (data != NULL)
-        ERR_TRY(data->ops->all_gather_v(data, p->losses, bytes[0], p->all_losses, bytes, at));
+        ERR_TRY(comm_all_gather_v(data, p->losses, bytes[0], p->all_losses, bytes, at));
     else
         memcpy(p->all_losses, p->losses, bytes[0]);
     if (stages == NULL)
         return 0;
-    return stages->ops->broadcast(stages, p->all_losses, d * bytes[0], stages->size - 1);
+    return comm_broadcast(stages, p->all_losses, d * bytes[0], stages->size - 1);
 }
 
 /* Each leaf's loss, and when there are several sources the loss and the number of tokens that count
@@ -249,7 +248,7 @@ static int count_tokens(struct parallel *p, const struct step_input *input)
     p->failure = ahead_count(input->ahead, &mine);
     counted = (int64_t)mine;
     if (data != NULL)
-        ERR_TRY(data->ops->all_reduce_i64(data, &counted, 1));
+        ERR_TRY(comm_all_reduce_i64(data, &counted, 1));
     p->counted = counted > 0 ? (uint64_t)counted : 1; /* a step without any has no gradient */
     return 0;
 }

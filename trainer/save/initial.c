@@ -118,7 +118,7 @@ int snapshot_load_initial(struct snapshot *s, struct progress *p)
     if (rc == 0)
         rc = parallel_agree(world, snapshot_is_rank_0(s) ? choose(s, ckpt, &source) : 0);
     if (rc == 0)
-        rc = world->ops->broadcast(world, &source, sizeof(source), 0);
+        rc = comm_broadcast(world, &source, sizeof(source), 0);
     if (rc == 0)
         rc = parallel_agree(world, load_source(s, p, ckpt, &source));
     if (ckpt != NULL)

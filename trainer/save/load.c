@@ -169,7 +169,7 @@ static int look(struct snapshot *s, int64_t *out_step)
     if (rc == 0 && snapshot_is_rank_0(s) && candidate.step < 0)
         rc = snapshot_check_nameless(s);
     ERR_TRY(parallel_agree(world, rc));
-    ERR_TRY(world->ops->broadcast(world, &candidate, sizeof(candidate), 0));
+    ERR_TRY(comm_broadcast(world, &candidate, sizeof(candidate), 0));
     *out_step = s->newest_step = candidate.step;
     return 0;
 }
@@ -260,7 +260,7 @@ int snapshot_load(struct snapshot *s, struct progress *p, bool *out_loaded)
         candidate.step = -1;
         rc = snapshot_is_rank_0(s) ? ask_for_candidate(s, below, &candidate) : 0;
         ERR_TRY(parallel_agree(world, rc));
-        ERR_TRY(world->ops->broadcast(world, &candidate, sizeof(candidate), 0));
+        ERR_TRY(comm_broadcast(world, &candidate, sizeof(candidate), 0));
         if (candidate.step < 0 && s->newest_step < 0 && snapshot_wants_initial(s)) {
             *out_loaded = true;
             return snapshot_load_initial(s, p);

@@ -163,7 +163,7 @@ int snapshot_take(struct snapshot *s)
     int64_t answer[2] = {0, -1}; /* attempt, newest step */
     double start = snapshot_now();
     ERR_TRY(parallel_agree(s->mesh->world, snapshot_is_rank_0(s) ? take_attempt(s, answer) : 0));
-    ERR_TRY(world->ops->broadcast(world, answer, sizeof(answer), 0));
+    ERR_TRY(comm_broadcast(world, answer, sizeof(answer), 0));
     s->attempt = (uint64_t)answer[0];
     ERR_TRY(parallel_agree(world, snapshot_is_rank_0(s) ? check_level(s) : 0));
     s->newest_step = answer[1];

@@ -138,8 +138,8 @@ static int compare_in_group(const struct replicas *replicas)
     struct comm *group = replicas->mesh->of[GROUP_PEERS];
     uint32_t me = mesh_group_place(replicas->mesh, GROUP_PEERS);
     hash_state(replicas->own, replicas->state);
-    ERR_TRY(group->ops->all_gather_v(group, replicas->own, replicas->num * sizeof(*replicas->own),
-                                     replicas->all, replicas->bytes, replicas->places));
+    ERR_TRY(comm_all_gather_v(group, replicas->own, replicas->num * sizeof(*replicas->own),
+                              replicas->all, replicas->bytes, replicas->places));
     for (uint32_t i = 0; i < replicas->num; i++)
         if (votes(replicas, i, me) != copies(replicas, i))
             return fail(replicas, i);

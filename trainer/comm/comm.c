@@ -1,0 +1,118 @@
+/* comm.c - every call of a communicator passes here, and through the flight recorder. */
+#include "proto/report.h"
+#include "trainer/comm/private.h"
+
+static const char *const names[NUM_COMM_KINDS] = {
+    [COMM_SPLIT] = "split",
+    [COMM_BARRIER] = "barrier",
+    [COMM_BROADCAST] = "broadcast",
+    [COMM_ALL_GATHER] = "all_gather",
+    [COMM_ALL_TO_ALL] = "all_to_all",
+    [COMM_SUM_I64] = "all_reduce of integers",
+    [COMM_SUM_F32] = "all_reduce of floats",
+    [COMM_REDUCE_SCATTER] = "reduce_scatter",
+    [COMM_SEND] = "send",
+    [COMM_RECEIVE] = "receive",
+    [COMM_WAIT] = "wait",
+};
+
+const char *comm_kind_name(enum comm_kind kind)
+{
+    return names[kind];
+}
+
+struct comm comm_base(const struct comm_ops *ops, uint32_t rank, uint32_t size,
+                      struct flight *flight)
+{
+    return (struct comm){.ops = ops,
+                         .rank = rank,
+                         .size = size,
+                         .name = "world",
+                         .lane = "compute",
+                         .flight = flight};
+}
+
+static size_t sum_of(const size_t *list, uint32_t num)
+{
+    size_t sum = 0;
+    for (uint32_t i = 0; i < num; i++)
+        sum += list[i];
+    return sum;
+}
+
+size_t comm_call_bytes(const struct comm *comm, const struct comm_call *call)
+{
+    switch (call->kind) {
+    case COMM_ALL_GATHER:
+    case COMM_ALL_TO_ALL:
+        return sum_of(call->recv_bytes, comm->size);
+    case COMM_REDUCE_SCATTER:
+        return sum_of(call->counts, comm->size) * sizeof(float);
+    default:
+        return call->bytes;
+    }
+}
+
+int comm_mismatch(const struct comm *comm, const struct comm_call *call, uint32_t other_rank,
+                  enum comm_kind other_kind, const char *other_site)
+{
+    return report_error(ERR_MISMATCH, "this is a defect: all ranks of a group call the same",
+                        "call %llu of %s: rank %u makes %s at %s, rank %u makes %s at %s",
+                        (unsigned long long)comm->num_calls, comm->name, comm->rank,
+                        names[call->kind], call->site, other_rank, names[other_kind], other_site);
+}
+
+int comm_late(const struct comm *comm, const struct comm_call *call)
+{
+    return report_error(ERR_UNAVAILABLE, "see which rank did not come, and start the run again",
+                        "rank %u of %s waited longer than comm.train_timeout_seconds in %s at %s",
+                        comm->rank, comm->name, names[call->kind], call->site);
+}
+
+static int run(struct comm *comm, const struct comm_call *call)
+{
+    int rc = comm->ops->run(comm, call);
+    bool is_silent = rc == ERR_UNAVAILABLE && report_message()[0] == '\0'; /* another rank's end */
+    if (rc != 0 && !is_silent) {
+        struct report_text text;
+        report_keep(&text);
+        flight_dump(comm->flight, rc == ERR_MISMATCH ? "calls differ" : "a call failed");
+        rc = report_restore(&text, rc);
+    }
+    if (rc == 0 && call->kind == COMM_SPLIT) {
+        (*call->out)->flight = comm->flight;
+        (*call->out)->name = "a part of the world";
+        (*call->out)->lane = comm->lane;
+    }
+    return rc;
+}
+
+int comm_run(struct comm *comm, const struct comm_call *call)
+{
+    if (call->kind == COMM_WAIT) {
+        int waited = run(comm, call);
+        flight_end(comm->flight, call->request->record, waited);
+        return waited;
+    }
+    uint64_t id = flight_begin(comm->flight, comm, call);
+    flight_start(comm->flight, id);
+    int rc = run(comm, call);
+    if (call->kind == COMM_SEND && rc == 0)
+        call->request->record = id; /* ends with its wait */
+    else
+        flight_end(comm->flight, id, rc);
+    comm->num_calls += call->kind < COMM_SEND;
+    return rc;
+}
+
+void comm_free(struct comm *comm)
+{
+    if (comm != NULL)
+        comm->ops->free(comm);
+}
+
+void comm_abort(struct comm *comm, int exit_code)
+{
+    flight_dump(comm->flight, "all ranks are ended");
+    comm->ops->abort(comm, exit_code);
+}

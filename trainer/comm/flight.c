@@ -1,0 +1,263 @@
+/* flight.c - the ring of a rank's calls (see flight.h). */
+#include "trainer/comm/flight.h"
+#include "proto/report.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct flight {
+    pthread_mutex_t lock; /* of ring, num and the count */
+    uint32_t rank, num_records;
+    uint64_t count; /* records ever made */
+    struct flight_record *ring;
+    struct flight_options options;
+    struct flight *next; /* in all_flights */
+};
+
+/* Of this process, for flight_dump_all. */
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct flight *all_flights;
+
+static const char *const states[] = {"enqueued", "started", "done", "failed"};
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+struct flight *flight_new(uint32_t rank)
+{
+    struct flight *flight = calloc(1, sizeof(*flight));
+    if (flight == NULL)
+        return NULL;
+    flight->ring = calloc(FLIGHT_RECORDS, sizeof(*flight->ring));
+    if (flight->ring == NULL) {
+        free(flight);
+        return NULL;
+    }
+    flight->num_records = FLIGHT_RECORDS;
+    flight->rank = rank;
+    flight->options = (struct flight_options){.folder = "", .prefix = "rank_"};
+    pthread_mutex_init(&flight->lock, NULL);
+    pthread_mutex_lock(&all_lock);
+    flight->next = all_flights;
+    all_flights = flight;
+    pthread_mutex_unlock(&all_lock);
+    return flight;
+}
+
+void flight_free(struct flight *flight)
+{
+    if (flight == NULL)
+        return;
+    pthread_mutex_lock(&all_lock);
+    struct flight **link = &all_flights;
+    while (*link != flight)
+        link = &(*link)->next;
+    *link = flight->next;
+    pthread_mutex_unlock(&all_lock);
+    pthread_mutex_destroy(&flight->lock);
+    free(flight->ring);
+    free(flight);
+}
+
+int flight_set(struct flight *flight, const struct flight_options *options)
+{
+    struct flight_record *ring = calloc(options->num_records, sizeof(*ring));
+    if (ring == NULL)
+        return report_error(ERR_MEMORY, "lower comm.trace_buf_size",
+                            "no memory for a ring of %u calls", options->num_records);
+    pthread_mutex_lock(&flight->lock);
+    free(flight->ring);
+    flight->ring = ring;
+    flight->num_records = options->num_records;
+    flight->options = *options;
+    pthread_mutex_unlock(&flight->lock);
+    return 0;
+}
+
+struct timespec flight_deadline(const struct flight *flight)
+{
+    struct timespec at = {0};
+    if (flight == NULL || flight->options.timeout_seconds == 0)
+        return at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_sec += (time_t)flight->options.timeout_seconds;
+    return at;
+}
+
+/* ---- records ---- */
+
+/* NULL: overwritten. The lock is held. */
+static struct flight_record *at(struct flight *flight, uint64_t id)
+{
+    struct flight_record *record = &flight->ring[id % flight->num_records];
+    return record->id == id ? record : NULL;
+}
+
+uint64_t flight_begin(struct flight *flight, const struct comm *comm, const struct comm_call *call)
+{
+    if (flight == NULL)
+        return 0;
+    struct flight_record record = {.sequence = comm->num_calls,
+                                   .kind = call->kind,
+                                   .group = comm->name,
+                                   .lane = comm->lane,
+                                   .site = call->site,
+                                   .size = comm->size,
+                                   .rank = comm->rank,
+                                   .peer = call->peer,
+                                   .tag = call->tag,
+                                   .bytes = comm_call_bytes(comm, call),
+                                   .enqueued_ns = now_ns()};
+    pthread_mutex_lock(&flight->lock);
+    uint64_t id = record.id = ++flight->count;
+    flight->ring[id % flight->num_records] = record;
+    pthread_mutex_unlock(&flight->lock);
+    return id;
+}
+
+void flight_start(struct flight *flight, uint64_t id)
+{
+    if (flight == NULL)
+        return;
+    pthread_mutex_lock(&flight->lock);
+    struct flight_record *record = at(flight, id);
+    if (record != NULL) {
+        record->state = FLIGHT_STARTED;
+        record->started_ns = now_ns();
+    }
+    pthread_mutex_unlock(&flight->lock);
+}
+
+void flight_end(struct flight *flight, uint64_t id, int rc)
+{
+    if (flight == NULL)
+        return;
+    pthread_mutex_lock(&flight->lock);
+    struct flight_record *record = at(flight, id);
+    if (record != NULL) {
+        record->state = rc == 0 ? FLIGHT_DONE : FLIGHT_FAILED;
+        record->ended_ns = now_ns();
+    }
+    pthread_mutex_unlock(&flight->lock);
+}
+
+bool flight_find(struct flight *flight, uint64_t id, struct flight_record *out)
+{
+    pthread_mutex_lock(&flight->lock);
+    const struct flight_record *record = at(flight, id);
+    bool is_there = id > 0 && record != NULL;
+    if (is_there)
+        *out = *record;
+    pthread_mutex_unlock(&flight->lock);
+    return is_there;
+}
+
+/* ---- dumps ---- */
+
+static void write_record(const struct flight_record *r, bool is_first, FILE *out)
+{
+    fprintf(out,
+            "%s\n{\"record_id\": %" PRIu64 ", \"process_group\": \"%s\", \"group_size\": %u, "
+            "\"group_rank\": %u, \"lane\": \"%s\", \"collective_seq_id\": %" PRIu64
+            ", \"profiling_name\": \"%s\", \"bytes\": %zu, \"peer\": %u, \"tag\": %d, "
+            "\"site\": \"%s\", \"state\": \"%s\", \"time_created_ns\": %" PRIu64
+            ", \"time_started_ns\": %" PRIu64 ", \"time_completed_ns\": %" PRIu64 "}",
+            is_first ? "" : ",", r->id, r->group, r->size, r->rank, r->lane, r->sequence,
+            comm_kind_name(r->kind), r->bytes, r->peer, r->tag, r->site, states[r->state],
+            r->enqueued_ns, r->started_ns, r->ended_ns);
+}
+
+/* The oldest record that the ring has. The lock is held. */
+static uint64_t first_id(const struct flight *flight)
+{
+    return flight->count > flight->num_records ? flight->count - flight->num_records + 1 : 1;
+}
+
+void flight_write(struct flight *flight, const char *reason, FILE *out)
+{
+    pthread_mutex_lock(&flight->lock);
+    uint64_t first = first_id(flight);
+    fprintf(out, "{\"rank\": %u, \"reason\": \"%s\", \"entries\": [", flight->rank, reason);
+    for (uint64_t id = first; id <= flight->count; id++)
+        write_record(&flight->ring[id % flight->num_records], id == first, out);
+    fprintf(out, "\n]}\n");
+    pthread_mutex_unlock(&flight->lock);
+}
+
+/* What is under way, failed, or was the last to end. The lock is held. */
+static void log_records(struct flight *flight, const char *reason)
+{
+    uint64_t now = now_ns();
+    for (uint64_t id = first_id(flight); id <= flight->count; id++) {
+        const struct flight_record *r = &flight->ring[id % flight->num_records];
+        if (r->state == FLIGHT_DONE && id < flight->count)
+            continue;
+        log_warn("comm",
+                 "rank %u (%s): %s %" PRIu64 " of %s, %u ranks, %zu bytes, peer %u, tag %d, at %s, "
+                 "lane %s: %s, called %.3f s ago",
+                 flight->rank, reason, comm_kind_name(r->kind), r->sequence, r->group, r->size,
+                 r->bytes, r->peer, r->tag, r->site, r->lane, states[r->state],
+                 (double)(now - r->enqueued_ns) * 1e-9);
+    }
+}
+
+void flight_dump(struct flight *flight, const char *reason)
+{
+    char path[4096];
+    if (flight == NULL)
+        return;
+    pthread_mutex_lock(&flight->lock);
+    log_records(flight, reason);
+    pthread_mutex_unlock(&flight->lock);
+    if (flight->options.folder[0] == '\0')
+        return;
+    snprintf(path, sizeof(path), "%s/%s%u.json", flight->options.folder, flight->options.prefix,
+             flight->rank);
+    mkdir(flight->options.folder, 0777);
+    FILE *file = fopen(path, "w");
+    if (file == NULL) {
+        log_warn("comm", "could not create %s: %s", path, strerror(errno));
+        return;
+    }
+    flight_write(flight, reason, file);
+    if (fclose(file) != 0)
+        log_warn("comm", "could not write %s: %s", path, strerror(errno));
+}
+
+void flight_dump_all(const char *reason)
+{
+    pthread_mutex_lock(&all_lock);
+    for (struct flight *flight = all_flights; flight != NULL; flight = flight->next)
+        flight_dump(flight, reason);
+    pthread_mutex_unlock(&all_lock);
+}
+
+static void *wait_for_signal(void *set)
+{
+    int number;
+    while (sigwait(set, &number) == 0)
+        flight_dump_all("asked by a signal");
+    return NULL;
+}
+
+int flight_dump_on_signal(int number)
+{
+    static sigset_t set;
+    pthread_t thread;
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    if (pthread_sigmask(SIG_BLOCK, &set, NULL) != 0 ||
+        pthread_create(&thread, NULL, wait_for_signal, &set) != 0)
+        return report_error(ERR_BUSY, "allow more threads", "no thread for the flight recorder");
+    pthread_detach(thread);
+    return 0;
+}

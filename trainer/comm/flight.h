@@ -1,0 +1,64 @@
+/* flight.h - a rank's flight recorder: its last calls of all communicators, in a ring.
+ *
+ * comm_run begins a record when a call is made and ends it when the call returns; a send ends with
+ * its wait. When a rank waits in vain, calls something else than the others, or ends all ranks, the
+ * ring is dumped: what is under way to the log and, where a folder is set, the whole ring as JSON.
+ * flight_dump_all does so for every rank of this process, at any time and from any thread.
+ *
+ * Threads: a recorder has a lock of its own, held for a few stores. */
+#ifndef HOLDFAST_TRAINER_FLIGHT_H
+#define HOLDFAST_TRAINER_FLIGHT_H
+
+#include "trainer/comm/comm.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#define FLIGHT_RECORDS 1024u /* until flight_set says otherwise */
+
+enum flight_state { FLIGHT_ENQUEUED, FLIGHT_STARTED, FLIGHT_DONE, FLIGHT_FAILED };
+
+struct flight_record {
+    uint64_t id;       /* counts this rank's calls from 1 */
+    uint64_t sequence; /* of the collective in its group; for messages, of the last one */
+    enum comm_kind kind;
+    enum flight_state state;
+    const char *group, *lane, *site;
+    uint32_t size, rank, peer; /* of the group */
+    int tag;
+    size_t bytes;
+    uint64_t enqueued_ns, started_ns, ended_ns; /* CLOCK_MONOTONIC */
+};
+
+struct flight *flight_new(uint32_t rank); /* NULL: no memory */
+void flight_free(struct flight *flight);  /* NULL is none */
+
+struct flight_options {
+    uint32_t num_records;
+    int64_t timeout_seconds; /* of a wait for other ranks; 0: for ever */
+    const char *folder;      /* of dumps; "": none. Outlives the recorder */
+    const char *prefix;      /* of their names; likewise */
+};
+/* Before other threads use it. ERR_MEMORY. */
+int flight_set(struct flight *flight, const struct flight_options *options);
+
+/* When a wait that begins now has lasted too long, on CLOCK_MONOTONIC; zeros: never. NULL: never.
+ */
+struct timespec flight_deadline(const struct flight *flight);
+
+uint64_t flight_begin(struct flight *flight, const struct comm *comm, const struct comm_call *call);
+void flight_start(struct flight *flight, uint64_t id);
+void flight_end(struct flight *flight, uint64_t id, int rc);
+/* The record, where the ring still has it. */
+bool flight_find(struct flight *flight, uint64_t id, struct flight_record *out);
+
+/* JSON: {"rank": .., "reason": "..", "entries": [oldest ..]}. */
+void flight_write(struct flight *flight, const char *reason, FILE *out);
+/* To the log and the folder. */
+void flight_dump(struct flight *flight, const char *reason);
+void flight_dump_all(const char *reason);
+/* From here on that signal dumps all recorders of the process, also when every rank hangs: a thread
+ * of its own waits for it. Before other threads are started. ERR_BUSY: no thread. */
+int flight_dump_on_signal(int number);
+
+#endif

@@ -1,0 +1,16 @@
+/* private.h - what the back-ends of comm.h share. */
+#ifndef HOLDFAST_TRAINER_COMM_PRIVATE_H
+#define HOLDFAST_TRAINER_COMM_PRIVATE_H
+
+#include "trainer/comm/flight.h"
+
+/* The head of a world's communicator. */
+struct comm comm_base(const struct comm_ops *ops, uint32_t rank, uint32_t size,
+                      struct flight *flight);
+/* ERR_MISMATCH: this rank's call, and what another rank of the group has called instead. */
+int comm_mismatch(const struct comm *comm, const struct comm_call *call, uint32_t other_rank,
+                  enum comm_kind other_kind, const char *other_site);
+/* ERR_UNAVAILABLE: the others did not come in time. */
+int comm_late(const struct comm *comm, const struct comm_call *call);
+
+#endif
