@@ -36,7 +36,7 @@ int local_create_temporary(char out[TEMPORARY_BYTES], int parent);
 /* 0, or -1 with errno. */
 int local_write_all(int fd, const char *data, size_t bytes);
 
-/* A regular file, for reading, and its size. */
+/* names.c: a regular file, for reading, and its size. */
 int local_open_for_reading(int *out_fd, uint64_t *out_bytes, const struct local *local,
                            const char *key);
 /* names.c, slots of the table. */

@@ -134,6 +134,34 @@ int local_open_parent(const struct local *local, const char *key, bool make, con
     return make ? make_directories(local, parent) : open_directory(local->root_fd, parent);
 }
 
+/* Opens a regular file for reading. O_NONBLOCK: a FIFO that somebody planted must not hang us. It
+ * goes again at once: io_uring answers EAGAIN for such files where the file system cannot read
+ * without waiting. */
+int local_open_for_reading(int *out_fd, uint64_t *out_bytes, const struct local *local,
+                           const char *key)
+{
+    int fd = local_open_beneath(local->root_fd, key, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 && errno == ENOTDIR)
+        errno = ENOENT;
+    if (fd < 0)
+        return local_fail("could not open an object", key);
+    struct stat status;
+    int error = 0;
+    if (fstat(fd, &status) != 0)
+        error = local_fail("could not look at an object", key);
+    else if (!S_ISREG(status.st_mode))
+        error = report_error(ERR_NOT_FOUND, NULL, "\"%s\" is not an object", key);
+    else if (fcntl(fd, F_SETFL, O_RDONLY) != 0)
+        error = local_fail("could not open an object", key);
+    if (error != 0) {
+        close(fd);
+        return error;
+    }
+    *out_fd = fd;
+    *out_bytes = (uint64_t)status.st_size;
+    return 0;
+}
+
 /* ---- names and small objects ---- */
 
 int local_sync_names(struct storage *storage, const char *prefix)

@@ -181,7 +181,7 @@ struct trash_note {
 };
 struct trash_note trash_note(uint64_t seconds);
 
-/* ---- store.c: which checkpoints there are ---- */
+/* ---- store.c: which checkpoints there are; checkpoint.c: one of them ---- */
 
 /* RUN[@STEP[-aATTEMPT]] */
 struct selection {
@@ -216,6 +216,11 @@ const char *store_durability(const char *store);
 int store_lock(struct storage *store, const char *option);
 /* Calls look for every directory that may be a run, in no order; what is not 0 stops. */
 int store_for_runs(struct storage *store, int (*look)(void *user, const char *run), void *user);
+/* A manifest's own words against the directory that it lies in; the run may be an older name. */
+int store_settle(struct manifest_summary *summary, struct storage *store, const char *run,
+                 uint64_t step, uint64_t attempt);
+/* Why the checkpoint of that directory is in quarantine; ERR_NOT_FOUND: it is not. */
+int store_fetch_reason(char *out, size_t size, struct storage *store, const char *directory);
 /* ERR_NOT_FOUND: the store has no run of that name. */
 int store_need_run(struct storage *store, const char *run);
 /* ERR_NOT_FOUND: the run has none of that step and attempt, which are both named. */
