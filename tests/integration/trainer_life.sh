@@ -8,7 +8,7 @@
 . tests/integration/lib_tiny.sh
 
 steps=20
-plan 109
+plan 113
 make_tiny
 start_ckptd
 
@@ -276,6 +276,30 @@ start_ckptd
 check_equal "with every checkpoint damaged it ends with 78" "$(status_of train hopeless)" 78
 check "it does not begin anew by itself" says hopeless "none can be loaded"
 check_equal "it still has the losses of the first time only" "$(wc -l <"$tmp/hopeless.loss")" 10
+
+# ---- a checkpoint of a later version ----
+later_version() { # MANIFEST: becomes one that this version cannot read
+    PYTHONPATH=tests/integration python3 - "$1" <<'PYTHON'
+import re, sys
+from lib_store import sealed
+text = open(sys.argv[1], "rb").read()
+open(sys.argv[1], "wb").write(sealed(re.sub(rb'"version": *\d', b'"version":9', text, count=1)))
+PYTHON
+}
+have() { # what the run has in the store, and the losses
+    find "$store/newer" -name 'step-*' -o -path '*/attempts/*' | sort
+    cat "$tmp/newer.loss"
+}
+train newer --training.steps 15 --lr_scheduler.total_steps $steps
+stop_ckptd
+later_version "$store"/newer/step-00000015-*/manifest.json
+start_ckptd
+have >"$tmp/newer.before"
+check_equal "with a newest checkpoint of a later version it ends with 78" \
+    "$(status_of train newer)" 78
+check "it says which version" says newer "version 9"
+check "it does not go back to an older one" eval '! says newer "loaded step"'
+check_equal "it takes no attempt, step or loss" "$(have)" "$(cat "$tmp/newer.before")"
 
 # ---- ckptd comes and goes ----
 in_background alone --debug.pause_at_step 4
