@@ -8,7 +8,7 @@
  *   COMMIT_DISCARD         ──► stages stop and remove their files; then the directory
  *   COMMIT_KEEP            ──► reported as failed, nothing removed, the store goes offline
  *
- * Limit: limits.wait_ms per WaitSave (answered SAVE_STAGING). */
+ * Who waits for a save, and what hurries it: wait.c. */
 #include "ckptd/run/save.h"
 #include "ckptd/catalog.h"
 #include "ckptd/checkpoint.h"
@@ -16,7 +16,6 @@
 #include "ckptd/history.h"
 #include "ckptd/ledger.h"
 #include "ckptd/loop.h"
-#include "ckptd/node/gate.h"
 #include "ckptd/node/image.h"
 #include "ckptd/node/session.h"
 #include "ckptd/node/stage.h"
@@ -28,9 +27,7 @@
 #include "ckptd/run/mark.h"
 #include "ckptd/run/outcomes.h"
 #include "ckptd/service.h"
-#include "proto/array.h"
 #include "proto/ckpt.pb-c.h"
-#include "proto/presence.h"
 #include "proto/report.h"
 #include "proto/rpc.h"
 #include "storage/storage.h"
@@ -38,8 +35,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define REPEAT_TEXT_BYTES 128u
 
 /* ---- finding ---- */
 
@@ -64,56 +59,6 @@ struct save *save_find(struct run *run, uint64_t id)
 
 /* ---- the end of a save ---- */
 
-/* Has every rank announced its end? Then the attempt's end drives it to commit. */
-static bool is_accepted(const struct save *save)
-{
-    const struct commit_save *known = commit_find(&save->run->coordinator->machine, save->id);
-    return known != NULL && known->num_ended == known->world_size;
-}
-
-/* With the level that it has by now. */
-static void answer_committed(struct rpc_call *call, const struct checkpoint *checkpoint,
-                             const char *reason)
-{
-    Holdfast__V1__WaitSaveReply reply = HOLDFAST__V1__WAIT_SAVE_REPLY__INIT;
-    enum durability level = catalog_durability(checkpoint);
-    reply.state = HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED;
-    reply.durability =
-        (char *)(uintptr_t)durability_text(level > DURABLE_LOCAL ? level : DURABLE_LOCAL);
-    reply.reason = (char *)(uintptr_t)reason;
-    rpc_call_reply(call, &reply.base);
-}
-
-/* `save`: while it is in work; else NULL. */
-static void answer_wait(struct rpc_call *call, const struct save *save,
-                        Holdfast__V1__SaveState state, const char *reason)
-{
-    Holdfast__V1__WaitSaveReply reply = HOLDFAST__V1__WAIT_SAVE_REPLY__INIT;
-    reply.state = state;
-    reply.accepted = state == HOLDFAST__V1__SAVE_STATE__SAVE_STAGING && is_accepted(save);
-    reply.durability = state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED ? DURABILITY_LOCAL
-                       : state == HOLDFAST__V1__SAVE_STATE__SAVE_STAGING ? "accepted"
-                                                                         : "";
-    reply.reason = (char *)(uintptr_t)reason;
-    rpc_call_reply(call, &reply.base);
-}
-
-static void answer_waiters(struct save *save, Holdfast__V1__SaveState state, const char *reason)
-{
-    while (save->waiters) {
-        struct save_waiter *waiter = save->waiters;
-        save->waiters = waiter->next;
-        loop_timer_cancel(save->service->loop, &waiter->timer);
-        /* A commit is only half of the way to a better level than local. */
-        if (state == HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED && waiter->level > DURABLE_LOCAL)
-            drain_wait(save->service, waiter->call,
-                       catalog_find(save->run, save->step, save->attempt), waiter->timeout_ms);
-        else
-            answer_wait(waiter->call, save, state, reason);
-        free(waiter);
-    }
-}
-
 /* Of a rank, or of the save itself: it explains the machine's reason. */
 static const struct fault *first_fault(const struct save *save)
 {
@@ -126,7 +71,7 @@ static const struct fault *first_fault(const struct save *save)
 static void remember_failure(struct save *save, const char *reason)
 {
     outcomes_failed(save->run, save->step, save->attempt, first_fault(save)->code, reason);
-    answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
+    save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_FAILED, reason);
 }
 
 int save_check_quota(const struct run *run, uint64_t bytes)
@@ -279,17 +224,6 @@ static void enter_memory(struct save *save, struct checkpoint *checkpoint)
     }
 }
 
-/* What a client is told about a committed save: "", or the alarm. */
-static const char *repeat_text(char out[REPEAT_TEXT_BYTES], const struct repeat *repeat)
-{
-    out[0] = '\0';
-    if (repeat->attempt != 0)
-        snprintf(out, REPEAT_TEXT_BYTES,
-                 "every tensor equals the checkpoint of step %llu, attempt %llu, to the bit",
-                 (unsigned long long)repeat->step, (unsigned long long)repeat->attempt);
-    return out;
-}
-
 /* The newest of this attempt; for its first save what it loaded, else the newest of the run. */
 struct checkpoint *save_before(const struct save *save)
 {
@@ -347,7 +281,7 @@ void save_committed(struct run *run, const struct commit_action *action)
 {
     struct save *save = save_find(run, action->save);
     struct checkpoint *checkpoint = save->checkpoint;
-    char text[REPEAT_TEXT_BYTES];
+    char text[SAVE_REPEAT_BYTES];
     report_commit(save);
     report_disk(save);
     compare_content(save);
@@ -358,8 +292,8 @@ void save_committed(struct run *run, const struct commit_action *action)
     checkpoint->repeat = save->repeat;
     enter_memory(save, checkpoint);
     note_commit(save);
-    answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
-                   repeat_text(text, &save->repeat));
+    save_answer_waiters(save, HOLDFAST__V1__SAVE_STATE__SAVE_COMMITTED,
+                        save_repeat_text(text, &save->repeat));
     save_free(save);
     outcomes_committed(run);
     run->service->coordinator_policy->apply_retention(run);
@@ -418,31 +352,6 @@ void save_keep(struct run *run, const struct commit_action *action)
 
 /* ---- what stages tell ---- */
 
-static void wait_expired(struct timer *timer)
-{
-    struct save_waiter *waiter = CONTAINER_OF(timer, struct save_waiter, timer);
-    struct save_waiter **at = &waiter->save->waiters;
-    while (*at != waiter)
-        at = &(*at)->next;
-    *at = waiter->next;
-    answer_wait(waiter->call, waiter->save, HOLDFAST__V1__SAVE_STATE__SAVE_STAGING, "");
-    free(waiter);
-}
-
-/* The last rank has announced its end: some wait for no more than that. */
-static void answer_accepted(struct save *save)
-{
-    struct save_waiter **at = &save->waiters, *waiter;
-    while (is_accepted(save) && (waiter = *at) != NULL) {
-        if (waiter->level > DURABLE_ACCEPTED) {
-            at = &waiter->next;
-            continue;
-        }
-        loop_timer_cancel(save->service->loop, &waiter->timer);
-        wait_expired(&waiter->timer);
-    }
-}
-
 static void stage_ended(struct stage *stage)
 {
     struct commit_actions actions = {0};
@@ -450,7 +359,7 @@ static void stage_ended(struct stage *stage)
     struct run *run = save->run;
     save->ended_ms = loop_now_ms();
     commit_ended(&run->coordinator->machine, &actions, save->id, stage->rank);
-    answer_accepted(save);
+    save_answer_accepted(save);
     run_perform(run, &actions);
 }
 
@@ -512,110 +421,7 @@ int save_begin_stage(struct save *save, struct session *session, uint32_t slot)
     return stage_begin(&save->stages[session->rank], &options, session, slot);
 }
 
-/* ---- in a hurry ---- */
-
-static void hurry(struct save *save)
-{
-    save->urgent = true;
-    for (uint32_t i = 0; i < save->world_size; i++)
-        stage_hurry(&save->stages[i]);
-}
-
-/* Saves of a run are committed in the order of their steps: the older ones too. */
-static void hurry_until(const struct save *save)
-{
-    for (struct save *older = save->run->coordinator->saves; older; older = older->next)
-        if (older->step <= save->step && !older->urgent)
-            hurry(older);
-    gate_hurry(save->service);
-}
-
-void save_hurry_run(struct run *run)
-{
-    for (struct save *save = run->coordinator->saves; save; save = save->next)
-        hurry(save);
-    gate_hurry(run->service);
-}
-
-void save_hurry_all(struct service *service)
-{
-    for (struct run *run = service->catalog->runs; run; run = run->next)
-        save_hurry_run(run);
-}
-
-/* ---- WaitSave, AbortSave ---- */
-
-static void wait_for(struct save *save, struct rpc_call *call, uint32_t timeout_ms,
-                     enum durability level)
-{
-    struct service *service = save->service;
-    struct save_waiter *waiter = calloc(1, sizeof *waiter);
-    if (!waiter) {
-        rpc_call_fail(call, report_error(ERR_MEMORY, NULL, "no memory to wait for a save"));
-        return;
-    }
-    int64_t ms = timeout_ms < service->config->limit_wait_ms ? (int64_t)timeout_ms
-                                                             : service->config->limit_wait_ms;
-    *waiter = (struct save_waiter){.next = save->waiters,
-                                   .call = call,
-                                   .save = save,
-                                   .level = level,
-                                   .timeout_ms = timeout_ms,
-                                   .timer.run = wait_expired};
-    save->waiters = waiter;
-    loop_timer(service->loop, &waiter->timer, ms);
-    if (ms > 0 && level > DURABLE_ACCEPTED)
-        hurry_until(save); /* a question alone is no reason to hurry */
-    answer_accepted(save);
-}
-
-/* ERR_INVALID: it is no level, or one that nothing here gives. */
-static int read_level(enum durability *out, const struct service *service, const char *text)
-{
-    bool is_known = text[0] == '\0' || durability_parse(out, text);
-    bool is_given = *out <= DURABLE_LOCAL || (*out == DURABLE_BUCKET && tier_has_far(service));
-    return is_known && is_given
-               ? 0
-               : report_error(ERR_INVALID, "wait for accepted or local; bucket needs tier.store",
-                              "this ckptd has no tier that makes a save %.32s", text);
-}
-
-void save_wait(struct service *service, struct rpc_call *call,
-               const Holdfast__V1__WaitSaveRequest *request)
-{
-    struct run *run;
-    enum durability level = DURABLE_LOCAL;
-    int error = read_level(&level, service, request->durability);
-    if (error != 0) {
-        rpc_call_fail(call, error);
-        return;
-    }
-    if (run_find(&run, service, request->run, false) != 0) {
-        answer_wait(call, NULL, HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN, report_message());
-        return;
-    }
-    uint64_t attempt = request->attempt ? request->attempt : run->coordinator->machine.attempt;
-    struct checkpoint *checkpoint = catalog_find(run, request->step, attempt);
-    if (checkpoint && !catalog_has_flaw(checkpoint, FLAW_ASIDE)) {
-        char text[REPEAT_TEXT_BYTES];
-        if (level > DURABLE_LOCAL && catalog_durability(checkpoint) < level)
-            drain_wait(service, call, checkpoint, request->timeout_ms);
-        else
-            answer_committed(call, checkpoint, repeat_text(text, &checkpoint->repeat));
-        return;
-    }
-    for (struct save *save = run->coordinator->saves; save; save = save->next) {
-        if (save->step != request->step || save->attempt != attempt || save->discarding)
-            continue;
-        wait_for(save, call, request->timeout_ms, level);
-        return;
-    }
-    const struct failure *failure = outcomes_find(service, request->run, request->step, attempt);
-    answer_wait(call, NULL,
-                failure ? HOLDFAST__V1__SAVE_STATE__SAVE_FAILED
-                        : HOLDFAST__V1__SAVE_STATE__SAVE_UNKNOWN,
-                failure ? failure->reason : "no such save is known since ckptd started");
-}
+/* ---- AbortSave ---- */
 
 void save_abort(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__AbortSaveRequest *request)

@@ -68,8 +68,6 @@ struct save {
     int64_t begun_ms, ended_ms, durable_ms, named_ms;
 };
 
-void save_wait(struct service *service, struct rpc_call *call,
-               const Holdfast__V1__WaitSaveRequest *request);
 void save_abort(struct service *service, struct rpc_call *call,
                 const Holdfast__V1__AbortSaveRequest *request);
 void save_identity(struct shard_identity *out, const struct save *save, uint32_t rank);
@@ -89,11 +87,25 @@ void save_free(struct save *save);
 extern const struct stage_events save_stage_events;
 /* A rank begins its part, in the image of that slot. ERR_MEMORY. */
 int save_begin_stage(struct save *save, struct session *session, uint32_t slot);
-/* Somebody waits for memory, or for the end of a run's saves. */
-void save_hurry_all(struct service *service);
-void save_hurry_run(struct run *run);
 /* Performers of COMMIT_DONE, COMMIT_DISCARD, COMMIT_KEEP (run.c). */
 void save_committed(struct run *run, const struct commit_action *action);
 void save_discard(struct run *run, const struct commit_action *action);
 void save_keep(struct run *run, const struct commit_action *action);
+
+/* ---- wait.c ---- */
+
+#define SAVE_REPEAT_BYTES 128u
+
+void save_wait(struct service *service, struct rpc_call *call,
+               const Holdfast__V1__WaitSaveRequest *request);
+/* It is over: everybody who waits for it hears so, with the reason. */
+void save_answer_waiters(struct save *save, Holdfast__V1__SaveState state, const char *reason);
+/* The last rank has announced its end: some wait for no more than that. */
+void save_answer_accepted(struct save *save);
+/* What a client is told about a committed save: "", or the alarm. */
+const char *save_repeat_text(char out[SAVE_REPEAT_BYTES], const struct repeat *repeat);
+/* Somebody waits for memory, or for the end of a run's saves. */
+void save_hurry_all(struct service *service);
+void save_hurry_run(struct run *run);
+
 #endif
